@@ -164,7 +164,7 @@ impl Envelope {
         let Some((head, rest)) = bytes.split_at_checked(ENVELOPE_LEN) else {
             return Err(cut(ENVELOPE_LEN as u64));
         };
-        let parsed = Head::parse(head).map_err(|_| cut(ENVELOPE_LEN as u64))?;
+        let parsed = EnvelopeHead::parse(head).map_err(|_| cut(ENVELOPE_LEN as u64))?;
         if parsed.magic != format.magic {
             return Err(EnvelopeError::Magic { name, found: parsed.magic });
         }
@@ -192,15 +192,15 @@ impl Envelope {
     }
 }
 
-struct Head {
+struct EnvelopeHead {
     magic: [u8; 8],
     envelope: Envelope,
     sum: u32,
     reserved: u64,
 }
 
-impl Head {
-    fn parse(head: &[u8]) -> Result<Head, crate::DecodeError> {
+impl EnvelopeHead {
+    fn parse(head: &[u8]) -> Result<EnvelopeHead, crate::DecodeError> {
         let mut input = Reader::new(head);
         let magic = input.array()?;
         let version = input.u16()?;
@@ -211,7 +211,7 @@ impl Head {
         let sum = input.u32()?;
         let zero_b = input.u32()?;
         let envelope = Envelope { version, may_ignore, must_understand, body_len };
-        Ok(Head { magic, envelope, sum, reserved: u64::from(zero_a) | u64::from(zero_b) })
+        Ok(EnvelopeHead { magic, envelope, sum, reserved: u64::from(zero_a) | u64::from(zero_b) })
     }
 
     fn accepted_by(&self, format: &Format) -> Result<(), EnvelopeError> {

@@ -23,7 +23,7 @@ use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
 pub use envelope::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding};
 pub use reader::{DecodeError, Reader};
-pub use writer::{Overflow, Put, Writer};
+pub use writer::{Put, Writer, WriterOverflow};
 
 /// CRC32C (Castagnoli) of `bytes`, continuing from `seed` (0 to start).
 ///

@@ -4,7 +4,7 @@
 //! - Never panics, never allocates, never moves past the end.
 //! - After an error the position is where the failed item starts.
 
-use crate::varint::{self, Decoded};
+use crate::varint::{self, DecodedVarint};
 
 /// Why bytes could not be decoded. Positions count from the start of the reader's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -173,12 +173,12 @@ impl<'a> Reader<'a> {
     pub fn varint(&mut self) -> Result<u64, DecodeError> {
         let left = self.remaining();
         match varint::decode(&self.bytes[self.at..]) {
-            Decoded::Value(value, used) => {
+            DecodedVarint::Value(value, used) => {
                 self.at += used;
                 Ok(value)
             }
-            Decoded::Truncated => Err(DecodeError::Truncated { at: self.at, wanted: left + 1, left }),
-            Decoded::Invalid => Err(DecodeError::Varint { at: self.at }),
+            DecodedVarint::Truncated => Err(DecodeError::Truncated { at: self.at, wanted: left + 1, left }),
+            DecodedVarint::Invalid => Err(DecodeError::Varint { at: self.at }),
         }
     }
 

@@ -147,9 +147,9 @@ fn varints_round_trip_in_their_stated_length() {
     for value in numbers {
         let (bytes, used) = varint::encode(value);
         assert_eq!(used, varint::len(value), "{value}");
-        assert_eq!(varint::decode(&bytes[..used]), varint::Decoded::Value(value, used));
+        assert_eq!(varint::decode(&bytes[..used]), varint::DecodedVarint::Value(value, used));
         for cut in 0..used {
-            assert_eq!(varint::decode(&bytes[..cut]), varint::Decoded::Truncated);
+            assert_eq!(varint::decode(&bytes[..cut]), varint::DecodedVarint::Truncated);
         }
     }
     assert_eq!(varint::encode(300), ([0xac, 2, 0, 0, 0, 0, 0, 0, 0, 0], 2));
@@ -164,12 +164,12 @@ fn a_varint_has_one_encoding_only() {
         &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01],
     ];
     for bytes in refused {
-        assert_eq!(varint::decode(bytes), varint::Decoded::Invalid, "{bytes:02x?}");
+        assert_eq!(varint::decode(bytes), varint::DecodedVarint::Invalid, "{bytes:02x?}");
     }
     let mut random = Random::new(3);
     for _ in 0..50_000 {
         let bytes = random.bytes_up_to(11);
-        if let varint::Decoded::Value(value, used) = varint::decode(&bytes) {
+        if let varint::DecodedVarint::Value(value, used) = varint::decode(&bytes) {
             let (again, len) = varint::encode(value);
             assert_eq!(&again[..len], &bytes[..used]);
         }
@@ -307,6 +307,6 @@ fn a_writer_out_of_room_reports_how_much_it_wanted() {
     out.put_u32(8);
     assert_eq!(out.remaining(), 0);
     out.put_u8(9);
-    assert_eq!(out.finish(), Err(Overflow { wanted: 9, room: 5 }));
+    assert_eq!(out.finish(), Err(WriterOverflow { wanted: 9, room: 5 }));
     assert_eq!(room, [7, 0, 0, 0, 0]);
 }

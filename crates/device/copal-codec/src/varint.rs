@@ -34,7 +34,7 @@ pub fn encode(mut value: u64) -> ([u8; MAX_LEN], usize) {
 
 /// What the first bytes of `bytes` hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decoded {
+pub enum DecodedVarint {
     /// The value, and how many bytes it took.
     Value(u64, usize),
     /// The bytes end inside the number.
@@ -45,19 +45,19 @@ pub enum Decoded {
 
 /// Decodes one number from the front of `bytes`.
 #[must_use]
-pub fn decode(bytes: &[u8]) -> Decoded {
+pub fn decode(bytes: &[u8]) -> DecodedVarint {
     let mut value = 0u64;
     for (index, &byte) in bytes.iter().take(MAX_LEN).enumerate() {
         let last = byte & 0x80 == 0;
         let padded = last && byte == 0 && index > 0;
         let past_64_bits = index == MAX_LEN - 1 && byte > 1;
         if padded || past_64_bits {
-            return Decoded::Invalid;
+            return DecodedVarint::Invalid;
         }
         value |= u64::from(byte & 0x7f) << (7 * index);
         if last {
-            return Decoded::Value(value, index + 1);
+            return DecodedVarint::Value(value, index + 1);
         }
     }
-    Decoded::Truncated
+    DecodedVarint::Truncated
 }

@@ -67,7 +67,7 @@ impl Put for Vec<u8> {
 /// More was written than the room holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} bytes were written into a room of {room}")]
-pub struct Overflow {
+pub struct WriterOverflow {
     /// Bytes that were put.
     pub wanted: usize,
     /// Bytes there is room for.
@@ -102,10 +102,10 @@ impl<'a> Writer<'a> {
 
     /// Ends writing; returns how many bytes were written.
     /// # Errors
-    /// `Overflow` when anything did not fit: the slice is then incomplete.
-    pub fn finish(self) -> Result<usize, Overflow> {
+    /// `WriterOverflow` when anything did not fit: the slice is then incomplete.
+    pub fn finish(self) -> Result<usize, WriterOverflow> {
         if self.wanted > self.room.len() {
-            return Err(Overflow { wanted: self.wanted, room: self.room.len() });
+            return Err(WriterOverflow { wanted: self.wanted, room: self.room.len() });
         }
         Ok(self.wanted)
     }

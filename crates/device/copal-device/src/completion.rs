@@ -53,7 +53,7 @@ enum SlotState<T> {
     Abandoned,
 }
 
-struct Slot<T> {
+struct CompletionSlot<T> {
     state: Mutex<SlotState<T>>,
     changed: Condvar,
     driver: Option<Arc<dyn Drive>>,
@@ -67,12 +67,12 @@ pub struct Completion<T> {
 
 enum ValueSource<T> {
     Ready(Option<T>),
-    Waiting(Arc<Slot<T>>),
+    Waiting(Arc<CompletionSlot<T>>),
 }
 
 /// The delivering end of a [`Completion`].
 pub struct Completer<T> {
-    slot: Option<Arc<Slot<T>>>,
+    slot: Option<Arc<CompletionSlot<T>>>,
 }
 
 // A completion only ever moves its value out; it never pins it in place.
@@ -87,7 +87,7 @@ impl<T> Completion<T> {
     /// A completion and the end that delivers it. With a `driver`, waiting drives it.
     pub fn pair(driver: Option<Arc<dyn Drive>>) -> (Completer<T>, Completion<T>) {
         let state = Mutex::new(SlotState::Pending { hook: None, waker: None });
-        let slot = Arc::new(Slot { state, changed: Condvar::new(), driver });
+        let slot = Arc::new(CompletionSlot { state, changed: Condvar::new(), driver });
         let completer = Completer { slot: Some(Arc::clone(&slot)) };
         (completer, Completion { source: ValueSource::Waiting(slot) })
     }
@@ -165,27 +165,27 @@ impl<T: Send + 'static> Completion<T> {
         };
         let (completer, joined) = Completion::pair(driver);
         let missing = parts.len();
-        let gather = Arc::new(Mutex::new(Gather {
+        let gather = Arc::new(Mutex::new(CompletionGather {
             values: (0..missing).map(|_| None).collect(),
             missing,
             completer: Some(completer),
         }));
         for (index, part) in parts.into_iter().enumerate() {
             let gather = Arc::clone(&gather);
-            part.on_complete(move |value| Gather::put(&gather, index, value));
+            part.on_complete(move |value| CompletionGather::put(&gather, index, value));
         }
         joined
     }
 }
 
-struct Gather<T> {
+struct CompletionGather<T> {
     values: Vec<Option<T>>,
     missing: usize,
     completer: Option<Completer<Vec<T>>>,
 }
 
-impl<T> Gather<T> {
-    fn put(gather: &Mutex<Gather<T>>, index: usize, value: T) {
+impl<T> CompletionGather<T> {
+    fn put(gather: &Mutex<CompletionGather<T>>, index: usize, value: T) {
         let mut inside = gather.lock();
         inside.values[index] = Some(value);
         inside.missing -= 1;
@@ -201,7 +201,7 @@ impl<T> Gather<T> {
     }
 }
 
-impl<T> Slot<T> {
+impl<T> CompletionSlot<T> {
     fn take(&self) -> Option<T> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, SlotState::Taken) {

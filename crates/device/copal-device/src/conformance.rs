@@ -5,7 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
-use crate::random::Random;
+use crate::random::DeviceRandom;
 use crate::{AlignedBuf, Class, Completion, Counters, Device, DeviceError, Io, IoDone, IoKind, PageCache};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ pub fn run(make: &dyn Fn(u64) -> Arc<dyn Device>, traits: Traits) {
 }
 
 fn filled(len: u64, seed: u64) -> AlignedBuf {
-    let mut random = Random::new(seed);
+    let mut random = DeviceRandom::new(seed);
     let mut buf = AlignedBuf::zeroed(len as usize);
     for word in buf.chunks_exact_mut(8) {
         word.copy_from_slice(&random.next().to_le_bytes());
@@ -103,7 +103,7 @@ fn a_fresh_device_reads_as_zeros(device: &Arc<dyn Device>) {
 fn what_was_written_is_read(device: &Arc<dyn Device>) {
     let block = u64::from(device.geometry().logical_block);
     let mut model = vec![0u8; 2 * MIB as usize];
-    let mut random = Random::new(1);
+    let mut random = DeviceRandom::new(1);
     for step in 0..300 {
         let at = random.below(2 * MIB / block) * block;
         let len = (1 + random.below(40)) * block;

@@ -26,7 +26,7 @@ pub use cut::Cut;
 pub use states::{CrashState, Limits, States};
 
 use crate::record::History;
-use cut::Replay;
+use cut::HistoryReplay;
 
 /// The states at one step of `history`; replays it from the start. For many steps use [`cuts`].
 ///
@@ -35,7 +35,7 @@ use cut::Replay;
 #[must_use]
 pub fn states(history: &History, step: usize, limits: &Limits) -> States {
     assert!(step <= history.len(), "step {step} of a history of {}", history.len());
-    let mut replay = Replay::new(history);
+    let mut replay = HistoryReplay::new(history);
     history.events[..step].iter().for_each(|event| replay.event(event));
     replay.cut(step).states(limits)
 }
@@ -51,7 +51,7 @@ pub fn all_cuts(history: &History) -> impl Iterator<Item = Cut> {
 }
 
 fn cuts_at(history: &History, steps: Vec<usize>) -> impl Iterator<Item = Cut> {
-    let mut replay = Replay::new(history);
+    let mut replay = HistoryReplay::new(history);
     let mut at = 0;
     steps.into_iter().map(move |step| {
         history.events[at..step].iter().for_each(|event| replay.event(event));

@@ -27,12 +27,12 @@ use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
 use crate::memory::memory_geometry;
 use crate::record::History;
-use crate::tally::Tally;
+use crate::tally::IoTally;
 use crate::{
     AlignedBuf, Class, Completer, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind,
     PageCache,
 };
-use medium::{Medium, Plan};
+use medium::{CommandPlan, FaultMedium};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -102,12 +102,12 @@ pub struct PendingIo {
 struct InFlightIo {
     id: u64,
     io: Io,
-    plan: Plan,
+    plan: CommandPlan,
     completer: Completer<IoDone>,
 }
 
 struct DiskState {
-    medium: Medium,
+    medium: FaultMedium,
     queue: Vec<InFlightIo>,
     /// Handles of earlier generations are dead.
     generation: u64,
@@ -119,15 +119,15 @@ struct DiskState {
 type Beside = Box<dyn FnOnce() + Send>;
 
 /// What all handles share: the medium, and what is in flight to it.
-struct Disk {
+struct FaultDisk {
     state: Mutex<DiskState>,
-    tally: Tally,
+    tally: IoTally,
     options: FaultOptions,
 }
 
 /// A recording, misbehaving device in memory. See the module's text.
 pub struct FaultDevice {
-    disk: Arc<Disk>,
+    disk: Arc<FaultDisk>,
     generation: u64,
 }
 
@@ -155,10 +155,10 @@ impl FaultDevice {
             image.size().is_multiple_of(u64::from(options.logical_block)),
             "the size of a device is a multiple of its block"
         );
-        let medium = Medium::new(image, &options);
+        let medium = FaultMedium::new(image, &options);
         let state = Mutex::new(DiskState { medium, queue: Vec::new(), generation: 0, beside: None });
         Arc::new(FaultDevice {
-            disk: Arc::new(Disk { state, tally: Tally::default(), options }),
+            disk: Arc::new(FaultDisk { state, tally: IoTally::default(), options }),
             generation: 0,
         })
     }
@@ -259,7 +259,7 @@ impl FaultDevice {
     }
 }
 
-impl Disk {
+impl FaultDisk {
     /// Runs the pending I/O that `choose` names.
     fn run(&self, choose: impl FnOnce(&[InFlightIo]) -> Option<usize>) -> bool {
         let mut state = self.state.lock();
@@ -282,7 +282,7 @@ impl Disk {
     }
 }
 
-impl Drive for Disk {
+impl Drive for FaultDisk {
     fn drive(&self) -> bool {
         let chance = match self.options.order {
             Order::Shuffled => self.state.lock().medium.random.next(),
@@ -301,7 +301,12 @@ impl Drive for Disk {
 }
 
 impl DiskState {
-    fn admit(&mut self, geometry: &Geometry, generation: u64, io: &Io) -> Result<(u64, Plan), DeviceError> {
+    fn admit(
+        &mut self,
+        geometry: &Geometry,
+        generation: u64,
+        io: &Io,
+    ) -> Result<(u64, CommandPlan), DeviceError> {
         check_io(geometry, io)?;
         if generation != self.generation {
             return Err(DeviceError::Poisoned);

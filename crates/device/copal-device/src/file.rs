@@ -18,15 +18,15 @@ pub(crate) mod target;
 
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::{DeviceError, OpenError};
-use crate::pread::{self, Pool};
-use crate::queue::{Batch, Job, JobQueue, Reply};
-use crate::tally::Tally;
-use crate::uring::{self, Ring};
+use crate::pread::{self, ThreadPool};
+use crate::queue::{IoJob, JobQueue, JobReply, ResultBatch};
+use crate::tally::IoTally;
+use crate::uring::{self, IoRing};
 use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
 pub use overlap::{mounted_on, overlap_in_use, share_bytes};
 use std::path::Path;
 use std::sync::Arc;
-use target::Target;
+use target::FileTarget;
 
 /// How [`open_file`] opens.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +52,8 @@ pub struct FileOptions {
 /// See [`OpenError`].
 pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, OpenError> {
     let target = Arc::new(open::open(path, options)?);
-    let tally = Arc::new(Tally::default());
-    let engine = Engine::start(&target, &tally, options.force_pread)
+    let tally = Arc::new(IoTally::default());
+    let engine = FileEngine::start(&target, &tally, options.force_pread)
         .map_err(|source| OpenError::Io { path: path.display().to_string(), source })?;
     Ok(Arc::new(FileDevice { target, tally, engine }))
 }
@@ -61,45 +61,49 @@ pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, 
 /// Threads beside a ring, for what it does not take.
 const BESIDE: usize = 4;
 
-enum Engine {
-    Ring { ring: Ring, beside: Pool },
-    Pool(Pool),
+enum FileEngine {
+    Ring { ring: IoRing, beside: ThreadPool },
+    Pool(ThreadPool),
 }
 
-impl Engine {
-    fn start(target: &Arc<Target>, tally: &Arc<Tally>, force_pread: bool) -> std::io::Result<Engine> {
+impl FileEngine {
+    fn start(
+        target: &Arc<FileTarget>,
+        tally: &Arc<IoTally>,
+        force_pread: bool,
+    ) -> std::io::Result<FileEngine> {
         if !force_pread {
-            match Ring::start(target, tally) {
+            match IoRing::start(target, tally) {
                 Ok(ring) => {
-                    let beside = Pool::start(target, tally, BESIDE)?;
-                    return Ok(Engine::Ring { ring, beside });
+                    let beside = ThreadPool::start(target, tally, BESIDE)?;
+                    return Ok(FileEngine::Ring { ring, beside });
                 }
                 Err(error) => tracing::info!(%error, "io_uring is refused here; using a pool of threads"),
             }
         }
-        Pool::start(target, tally, pread::THREADS).map(Engine::Pool)
+        ThreadPool::start(target, tally, pread::THREADS).map(FileEngine::Pool)
     }
 
     fn queues(&self) -> Vec<&JobQueue> {
         match self {
-            Engine::Ring { ring, beside } => vec![ring.queue(), beside.queue()],
-            Engine::Pool(pool) => vec![pool.queue()],
+            FileEngine::Ring { ring, beside } => vec![ring.queue(), beside.queue()],
+            FileEngine::Pool(pool) => vec![pool.queue()],
         }
     }
 
     /// The queue that serves commands like this one.
     fn queue(&self, kind: &IoKind) -> &JobQueue {
         match self {
-            Engine::Ring { ring, .. } if uring::takes(kind) => ring.queue(),
-            Engine::Ring { beside: pool, .. } | Engine::Pool(pool) => pool.queue(),
+            FileEngine::Ring { ring, .. } if uring::takes(kind) => ring.queue(),
+            FileEngine::Ring { beside: pool, .. } | FileEngine::Pool(pool) => pool.queue(),
         }
     }
 }
 
 struct FileDevice {
-    engine: Engine,
-    target: Arc<Target>,
-    tally: Arc<Tally>,
+    engine: FileEngine,
+    target: Arc<FileTarget>,
+    tally: Arc<IoTally>,
 }
 
 impl Device for FileDevice {
@@ -117,16 +121,16 @@ impl Device for FileDevice {
         let mut batch = None;
         match ios.len() {
             1 => alone = Some(completer),
-            len => batch = Some(Batch::new(len, completer)),
+            len => batch = Some(ResultBatch::new(len, completer)),
         }
         for (place, io) in ios.into_iter().enumerate() {
             let reply = match (alone.take(), &batch) {
-                (Some(completer), _) => Reply::Alone(completer),
-                (None, Some(batch)) => Reply::Part(Arc::clone(batch), place),
+                (Some(completer), _) => JobReply::Alone(completer),
+                (None, Some(batch)) => JobReply::Part(Arc::clone(batch), place),
                 (None, None) => break,
             };
             match check_io(&geometry, &io) {
-                Ok(()) => self.engine.queue(&io.kind).push(Job { io, reply }),
+                Ok(()) => self.engine.queue(&io.kind).push(IoJob { io, reply }),
                 Err(error) => reply.deliver(IoDone { result: Err(error), buf: io.kind.into_buf() }),
             }
         }
@@ -168,8 +172,8 @@ impl Device for FileDevice {
 
     fn engine(&self) -> &'static str {
         match self.engine {
-            Engine::Ring { .. } => "io_uring",
-            Engine::Pool(_) => "thread pool",
+            FileEngine::Ring { .. } => "io_uring",
+            FileEngine::Pool(_) => "thread pool",
         }
     }
 

@@ -19,15 +19,15 @@ const BRANCH_PAGES: u64 = LEAF_PAGES * FANOUT as u64;
 pub(crate) type Page = [u8; PAGE];
 
 #[derive(Clone)]
-struct Leaf([Option<Arc<Page>>; FANOUT]);
+struct ImageLeaf([Option<Arc<Page>>; FANOUT]);
 
 #[derive(Clone)]
-struct Branch([Option<Arc<Leaf>>; FANOUT]);
+struct ImageBranch([Option<Arc<ImageLeaf>>; FANOUT]);
 
 /// The content of a device, copy-on-write. Absent pages are zeros.
 #[derive(Clone, Default)]
 pub struct Image {
-    branches: Arc<Vec<Option<Arc<Branch>>>>,
+    branches: Arc<Vec<Option<Arc<ImageBranch>>>>,
     size: u64,
 }
 
@@ -69,13 +69,13 @@ impl Image {
     }
 
     fn slot(&mut self, index: u64) -> &mut Option<Arc<Page>> {
-        const NO_LEAF: Option<Arc<Leaf>> = None;
+        const NO_LEAF: Option<Arc<ImageLeaf>> = None;
         const NO_PAGE: Option<Arc<Page>> = None;
         let branches = Arc::make_mut(&mut self.branches);
         let branch = branches[(index / BRANCH_PAGES) as usize]
-            .get_or_insert_with(|| Arc::new(Branch([NO_LEAF; FANOUT])));
+            .get_or_insert_with(|| Arc::new(ImageBranch([NO_LEAF; FANOUT])));
         let leaf = Arc::make_mut(branch).0[(index / LEAF_PAGES % LEAF_PAGES) as usize]
-            .get_or_insert_with(|| Arc::new(Leaf([NO_PAGE; FANOUT])));
+            .get_or_insert_with(|| Arc::new(ImageLeaf([NO_PAGE; FANOUT])));
         &mut Arc::make_mut(leaf).0[(index % LEAF_PAGES) as usize]
     }
 
@@ -171,7 +171,7 @@ mod tests {
     /// A seeded walk over reads, writes, fills, resizes and clones, against plain vectors.
     #[test]
     fn an_image_and_its_clones_behave_like_vectors() {
-        let mut random = crate::random::Random::new(1);
+        let mut random = crate::random::DeviceRandom::new(1);
         let mut next = move |below| random.below(below);
         let start = 40 * PAGE;
         let mut pairs = vec![(Image::zeroed(start as u64), vec![0u8; start])];

@@ -4,7 +4,7 @@
 
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
-use crate::tally::Tally;
+use crate::tally::IoTally;
 use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind, PageCache};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) fn memory_geometry(size: u64) -> Geometry {
 pub struct MemoryDevice {
     image: RwLock<Image>,
     max_size: u64,
-    tally: Tally,
+    tally: IoTally,
 }
 
 impl MemoryDevice {
@@ -47,7 +47,7 @@ impl MemoryDevice {
     #[must_use]
     pub fn from_image(image: Image, max_size: u64) -> Arc<dyn Device> {
         assert!(image.size().is_multiple_of(4096), "the size of a device is a multiple of its block");
-        Arc::new(MemoryDevice { image: RwLock::new(image), max_size, tally: Tally::default() })
+        Arc::new(MemoryDevice { image: RwLock::new(image), max_size, tally: IoTally::default() })
     }
 
     fn run(&self, io: Io) -> IoDone {

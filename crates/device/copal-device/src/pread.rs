@@ -5,9 +5,9 @@
 //! ring has not.
 
 use crate::completion::enter_delivering_thread;
-use crate::file::target::Target;
-use crate::queue::{Job, JobQueue};
-use crate::tally::Tally;
+use crate::file::target::FileTarget;
+use crate::queue::{IoJob, JobQueue};
+use crate::tally::IoTally;
 use crate::{DeviceError, IoDone, IoKind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -16,16 +16,20 @@ use std::thread::JoinHandle;
 pub(crate) const THREADS: usize = 8;
 
 /// A pool. Dropping it finishes what waits and joins its threads.
-pub(crate) struct Pool {
+pub(crate) struct ThreadPool {
     queue: Arc<JobQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Pool {
+impl ThreadPool {
     /// A pool of `threads` threads on `target`.
-    pub(crate) fn start(target: &Arc<Target>, tally: &Arc<Tally>, threads: usize) -> std::io::Result<Pool> {
+    pub(crate) fn start(
+        target: &Arc<FileTarget>,
+        tally: &Arc<IoTally>,
+        threads: usize,
+    ) -> std::io::Result<ThreadPool> {
         let queue = Arc::new(JobQueue::new(threads, || {}));
-        let mut pool = Pool { queue, threads: Vec::with_capacity(threads) };
+        let mut pool = ThreadPool { queue, threads: Vec::with_capacity(threads) };
         for number in 0..threads {
             let (queue, target, tally) = (Arc::clone(&pool.queue), Arc::clone(target), Arc::clone(tally));
             let builder = std::thread::Builder::new().name(format!("copal-io-{number}"));
@@ -39,7 +43,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.queue.close();
         for thread in self.threads.drain(..) {
@@ -55,9 +59,9 @@ pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
     }
 }
 
-fn serve(queue: &JobQueue, target: &Target, tally: &Tally) {
+fn serve(queue: &JobQueue, target: &FileTarget, tally: &IoTally) {
     enter_delivering_thread();
-    while let Some(Job { mut io, reply }) = queue.take_blocking() {
+    while let Some(IoJob { mut io, reply }) = queue.take_blocking() {
         let result = run(target, io.at, &mut io.kind);
         if result.is_ok() {
             tally.count(&io.kind);
@@ -70,7 +74,7 @@ fn serve(queue: &JobQueue, target: &Target, tally: &Tally) {
 }
 
 /// One command, here and now. Poisons the target as the contract says (C7).
-pub(crate) fn run(target: &Target, at: u64, kind: &mut IoKind) -> Result<(), DeviceError> {
+pub(crate) fn run(target: &FileTarget, at: u64, kind: &mut IoKind) -> Result<(), DeviceError> {
     let (op, len) = (kind.name(), kind.len_bytes());
     allowed(target, kind)?;
     let result = match kind {
@@ -90,7 +94,7 @@ pub(crate) fn run(target: &Target, at: u64, kind: &mut IoKind) -> Result<(), Dev
 }
 
 /// Whether this handle may still do that.
-pub(crate) fn allowed(target: &Target, kind: &IoKind) -> Result<(), DeviceError> {
+pub(crate) fn allowed(target: &FileTarget, kind: &IoKind) -> Result<(), DeviceError> {
     match kind {
         IoKind::Read(_) => Ok(()),
         IoKind::Flush => target.may_flush(),

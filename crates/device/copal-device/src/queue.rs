@@ -9,7 +9,7 @@
 //! - Every job taken is returned by [`JobQueue::finished`].
 
 use crate::completion::{Completer, is_delivering_thread};
-use crate::file::target::Target;
+use crate::file::target::FileTarget;
 use crate::{Class, DeviceError, Io, IoDone};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -20,24 +20,24 @@ use std::sync::Arc;
 const LIMIT: usize = 1024;
 
 /// Where one result goes.
-pub(crate) enum Reply {
+pub(crate) enum JobReply {
     /// The only I/O of its call.
     Alone(Completer<Vec<IoDone>>),
     /// One of several, at this place.
-    Part(Arc<Batch>, usize),
+    Part(Arc<ResultBatch>, usize),
 }
 
-impl Reply {
+impl JobReply {
     pub(crate) fn deliver(self, done: IoDone) {
         match self {
-            Reply::Alone(completer) => completer.complete(vec![done]),
-            Reply::Part(batch, place) => batch.put(place, done),
+            JobReply::Alone(completer) => completer.complete(vec![done]),
+            JobReply::Part(batch, place) => batch.put(place, done),
         }
     }
 
-    /// As [`Reply::deliver`], on an engine's thread, which has to outlive a hook that panics: others wait for
-    /// it. What the hook left half done is unknown, so nothing more is written.
-    pub(crate) fn deliver_from_engine(self, done: IoDone, target: &Target) {
+    /// As [`JobReply::deliver`], on an engine's thread, which has to outlive a hook that panics: others wait
+    /// for it. What the hook left half done is unknown, so nothing more is written.
+    pub(crate) fn deliver_from_engine(self, done: IoDone, target: &FileTarget) {
         if std::panic::catch_unwind(AssertUnwindSafe(|| self.deliver(done))).is_err() {
             target.poison(&DeviceError::Poisoned);
             tracing::error!("the hook of a completion panicked; the device takes no more writes");
@@ -46,18 +46,18 @@ impl Reply {
 }
 
 /// Results of one call, gathered until the last is there.
-pub(crate) struct Batch(Mutex<Gathered>);
+pub(crate) struct ResultBatch(Mutex<BatchState>);
 
-struct Gathered {
+struct BatchState {
     done: Vec<Option<IoDone>>,
     missing: usize,
     completer: Option<Completer<Vec<IoDone>>>,
 }
 
-impl Batch {
-    pub(crate) fn new(len: usize, completer: Completer<Vec<IoDone>>) -> Arc<Batch> {
+impl ResultBatch {
+    pub(crate) fn new(len: usize, completer: Completer<Vec<IoDone>>) -> Arc<ResultBatch> {
         let done = (0..len).map(|_| None).collect();
-        Arc::new(Batch(Mutex::new(Gathered { done, missing: len, completer: Some(completer) })))
+        Arc::new(ResultBatch(Mutex::new(BatchState { done, missing: len, completer: Some(completer) })))
     }
 
     fn put(&self, place: usize, done: IoDone) {
@@ -77,13 +77,13 @@ impl Batch {
 }
 
 /// One I/O and where its result goes.
-pub(crate) struct Job {
+pub(crate) struct IoJob {
     pub(crate) io: Io,
-    pub(crate) reply: Reply,
+    pub(crate) reply: JobReply,
 }
 
-struct Waiting {
-    classes: [VecDeque<Job>; 3],
+struct WaitingJobs {
+    classes: [VecDeque<IoJob>; 3],
     running: [usize; 3],
     /// Jobs that were pushed and whose answer was not delivered yet.
     unanswered: usize,
@@ -98,7 +98,7 @@ type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// The queue in front of an engine.
 pub(crate) struct JobQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingJobs>,
     work: Condvar,
     space: Condvar,
     quiet: Condvar,
@@ -106,9 +106,9 @@ pub(crate) struct JobQueue {
 }
 
 /// What an engine's thread gets when it asks for a job.
-pub(crate) enum Taken {
+pub(crate) enum NextJob {
     /// Start this one.
-    Job(Job),
+    Job(IoJob),
     /// Nothing may start now.
     Nothing,
     /// Nothing waits, nothing runs, and nothing will come.
@@ -131,7 +131,7 @@ impl JobQueue {
     /// A queue that lets `depth` I/Os run at once; `wake` is called when something comes for a sleeping
     /// engine.
     pub(crate) fn new(depth: usize, wake: impl Fn() + Send + Sync + 'static) -> JobQueue {
-        let waiting = Waiting {
+        let waiting = WaitingJobs {
             classes: Default::default(),
             running: [0; 3],
             unanswered: 0,
@@ -149,7 +149,7 @@ impl JobQueue {
     }
 
     /// Adds a job; blocks while the queue is full.
-    pub(crate) fn push(&self, job: Job) {
+    pub(crate) fn push(&self, job: IoJob) {
         let mut waiting = self.waiting.lock();
         while waiting.queued() >= LIMIT && !is_delivering_thread() {
             self.space.wait(&mut waiting);
@@ -166,37 +166,37 @@ impl JobQueue {
 
     /// The next job, without blocking. With `Nothing` the engine counts as asleep until something is pushed
     /// that could start at once; at full depth only a completion helps, and that wakes it anyway.
-    pub(crate) fn take(&self) -> Taken {
+    pub(crate) fn take(&self) -> NextJob {
         let mut waiting = self.waiting.lock();
         let taken = self.next(&mut waiting);
-        waiting.asleep = matches!(taken, Taken::Nothing) && waiting.running() < waiting.depth;
+        waiting.asleep = matches!(taken, NextJob::Nothing) && waiting.running() < waiting.depth;
         taken
     }
 
     /// The next job; blocks until there is one. `None`: the queue is closed and empty.
-    pub(crate) fn take_blocking(&self) -> Option<Job> {
+    pub(crate) fn take_blocking(&self) -> Option<IoJob> {
         let mut waiting = self.waiting.lock();
         waiting.asleep = false;
         loop {
             match self.next(&mut waiting) {
-                Taken::Job(job) => return Some(job),
-                Taken::Closed => return None,
-                Taken::Nothing if waiting.closed && waiting.queued() == 0 => return None,
-                Taken::Nothing => self.work.wait(&mut waiting),
+                NextJob::Job(job) => return Some(job),
+                NextJob::Closed => return None,
+                NextJob::Nothing if waiting.closed && waiting.queued() == 0 => return None,
+                NextJob::Nothing => self.work.wait(&mut waiting),
             }
         }
     }
 
-    fn next(&self, waiting: &mut Waiting) -> Taken {
+    fn next(&self, waiting: &mut WaitingJobs) -> NextJob {
         if let Some(class) = waiting.choose()
             && let Some(job) = waiting.classes[class].pop_front()
         {
             waiting.running[class] += 1;
             self.space.notify_one();
-            return Taken::Job(job);
+            return NextJob::Job(job);
         }
         let over = waiting.closed && waiting.queued() == 0 && waiting.running() == 0;
-        if over { Taken::Closed } else { Taken::Nothing }
+        if over { NextJob::Closed } else { NextJob::Nothing }
     }
 
     /// A job of `class` has ended: its place is free.
@@ -236,7 +236,7 @@ impl JobQueue {
     }
 }
 
-impl Waiting {
+impl WaitingJobs {
     fn queued(&self) -> usize {
         self.classes.iter().map(VecDeque::len).sum()
     }

@@ -1,11 +1,11 @@
 //! SplitMix64: the one source of chance in fault devices and crash states. Same seed, same run.
 
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct DeviceRandom(u64);
 
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
+impl DeviceRandom {
+    pub(crate) fn new(seed: u64) -> DeviceRandom {
+        DeviceRandom(seed)
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Bytes changed by one command.
 #[derive(Clone, Debug)]
-pub(crate) enum Change {
+pub(crate) enum DeviceChange {
     /// `data` written at `at`.
     Bytes { at: u64, data: Arc<[u8]>, fua: bool },
     /// `len` bytes set to `byte`: zeroes, or the junk that a discarded range reads as.
@@ -26,26 +26,26 @@ pub(crate) enum Change {
     Cut { size: u64 },
 }
 
-impl Change {
+impl DeviceChange {
     pub(crate) fn is_durable_by_itself(&self) -> bool {
-        matches!(self, Change::Bytes { fua: true, .. })
+        matches!(self, DeviceChange::Bytes { fua: true, .. })
     }
 
     /// Does it to an image.
     pub(crate) fn apply(&self, image: &mut Image) {
         match self {
-            Change::Bytes { at, data, .. } => image.write(*at, data),
-            Change::Fill { at, len, byte } => image.fill(*at, *len, *byte),
-            Change::Size { size } | Change::Cut { size } => image.resize(*size),
+            DeviceChange::Bytes { at, data, .. } => image.write(*at, data),
+            DeviceChange::Fill { at, len, byte } => image.fill(*at, *len, *byte),
+            DeviceChange::Size { size } | DeviceChange::Cut { size } => image.resize(*size),
         }
     }
 }
 
 /// One event; `id` joins beginnings and ends.
 #[derive(Clone, Debug)]
-pub(crate) enum Event {
+pub(crate) enum HistoryEvent {
     /// A change was submitted.
-    Begin { id: u64, change: Change },
+    Begin { id: u64, change: DeviceChange },
     /// It completed.
     End { id: u64 },
     /// It never reached the device: its process died first.
@@ -64,7 +64,7 @@ pub(crate) enum Event {
 #[derive(Clone, Debug)]
 pub struct History {
     pub(crate) start: Image,
-    pub(crate) events: Vec<Event>,
+    pub(crate) events: Vec<HistoryEvent>,
     pub(crate) logical_block: u32,
 }
 
@@ -95,11 +95,14 @@ impl History {
         let mut points = Vec::new();
         for (step, event) in self.events.iter().enumerate() {
             match event {
-                Event::Begin { id, change } if change.is_durable_by_itself() => {
+                HistoryEvent::Begin { id, change } if change.is_durable_by_itself() => {
                     durable_by_itself.insert(*id);
                 }
-                Event::End { id } if durable_by_itself.contains(id) => points.push(step),
-                Event::FlushEnd { .. } | Event::Lost { .. } | Event::Rot { .. } | Event::Reset { .. } => {
+                HistoryEvent::End { id } if durable_by_itself.contains(id) => points.push(step),
+                HistoryEvent::FlushEnd { .. }
+                | HistoryEvent::Lost { .. }
+                | HistoryEvent::Rot { .. }
+                | HistoryEvent::Reset { .. } => {
                     points.push(step);
                 }
                 _ => {}
@@ -116,22 +119,26 @@ impl History {
         let mut out = String::new();
         for (step, event) in self.events.iter().enumerate() {
             let line = match event {
-                Event::Begin { id, change: Change::Bytes { at, data, fua } } => {
+                HistoryEvent::Begin { id, change: DeviceChange::Bytes { at, data, fua } } => {
                     let fua = if *fua { " fua" } else { "" };
                     format!("write {id}: {} bytes at {at}{fua}", data.len())
                 }
-                Event::Begin { id, change: Change::Fill { at, len, byte } } => {
+                HistoryEvent::Begin { id, change: DeviceChange::Fill { at, len, byte } } => {
                     format!("fill {id}: {len} bytes at {at} with {byte:#04x}")
                 }
-                Event::Begin { id, change: Change::Size { size } } => format!("grow {id}: to {size} bytes"),
-                Event::Begin { id, change: Change::Cut { size } } => format!("cut {id}: to {size} bytes"),
-                Event::End { id } => format!("done {id}"),
-                Event::Lost { id } => format!("lost {id}"),
-                Event::FlushBegin { id } => format!("flush {id}"),
-                Event::FlushEnd { id, honest: true } => format!("flushed {id}"),
-                Event::FlushEnd { id, honest: false } => format!("flush {id} lied"),
-                Event::Rot { at, data } => format!("rot: {} bytes at {at}", data.len()),
-                Event::Reset { .. } => String::from("reset after a failure"),
+                HistoryEvent::Begin { id, change: DeviceChange::Size { size } } => {
+                    format!("grow {id}: to {size} bytes")
+                }
+                HistoryEvent::Begin { id, change: DeviceChange::Cut { size } } => {
+                    format!("cut {id}: to {size} bytes")
+                }
+                HistoryEvent::End { id } => format!("done {id}"),
+                HistoryEvent::Lost { id } => format!("lost {id}"),
+                HistoryEvent::FlushBegin { id } => format!("flush {id}"),
+                HistoryEvent::FlushEnd { id, honest: true } => format!("flushed {id}"),
+                HistoryEvent::FlushEnd { id, honest: false } => format!("flush {id} lied"),
+                HistoryEvent::Rot { at, data } => format!("rot: {} bytes at {at}", data.len()),
+                HistoryEvent::Reset { .. } => String::from("reset after a failure"),
             };
             // Writing to a String cannot fail.
             let _ = writeln!(out, "{step:5} {line}");

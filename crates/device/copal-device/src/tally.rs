@@ -5,7 +5,7 @@ use crate::{Counters, IoKind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct IoTally {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
@@ -18,7 +18,7 @@ pub(crate) struct Tally {
     zero_bytes: AtomicU64,
 }
 
-impl Tally {
+impl IoTally {
     /// Counts one command.
     pub(crate) fn count(&self, kind: &IoKind) {
         match kind {

@@ -17,10 +17,10 @@
 #![expect(unsafe_code, reason = "hands buffers to the kernel")]
 
 use crate::completion::enter_delivering_thread;
-use crate::file::target::Target;
+use crate::file::target::FileTarget;
 use crate::pread::{self, join_unless_self};
-use crate::queue::{Job, JobQueue, Taken};
-use crate::tally::Tally;
+use crate::queue::{IoJob, JobQueue, NextJob};
+use crate::tally::IoTally;
 use crate::{DeviceError, IoDone, IoKind};
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::event::EventfdFlags;
@@ -38,16 +38,16 @@ const ENTRIES: u32 = 128;
 const WAKE: u64 = u64::MAX;
 
 /// The engine. Dropping it finishes what waits and joins its thread.
-pub(crate) struct Ring {
+pub(crate) struct IoRing {
     queue: Arc<JobQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Ring {
+impl IoRing {
     /// Starts the engine on `target`.
     /// # Errors
     /// What `io_uring_setup` says: ENOSYS, EPERM where it is blocked. Then use the pool.
-    pub(crate) fn start(target: &Arc<Target>, tally: &Arc<Tally>) -> io::Result<Ring> {
+    pub(crate) fn start(target: &Arc<FileTarget>, tally: &Arc<IoTally>) -> io::Result<IoRing> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = Arc::new(rustix::event::eventfd(0, flags)?);
         let bell = Arc::clone(&event);
@@ -56,7 +56,7 @@ impl Ring {
         let (report, started) = sync_channel(1);
         let builder = std::thread::Builder::new().name(String::from("copal-uring"));
         let thread = builder.spawn(move || serve(&target, &tally, &jobs, &event, &report))?;
-        let ring = Ring { queue, thread: Some(thread) };
+        let ring = IoRing { queue, thread: Some(thread) };
         match started.recv() {
             Ok(result) => result.map(|()| ring),
             Err(_) => Err(io::Error::other("the thread of the ring ended before it began")),
@@ -68,7 +68,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for IoRing {
     fn drop(&mut self) {
         self.queue.close();
         if let Some(thread) = self.thread.take() {
@@ -88,7 +88,7 @@ fn ring_bell(event: &OwnedFd) {
 }
 
 /// A ring of the newest kind the kernel has; it must be made on the thread that will submit.
-fn make_ring(target: &Target) -> io::Result<IoUring> {
+fn make_ring(target: &FileTarget) -> io::Result<IoUring> {
     let newest = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
     let ring = match newest {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(ENTRIES)?,
@@ -99,8 +99,8 @@ fn make_ring(target: &Target) -> io::Result<IoUring> {
 }
 
 fn serve(
-    target: &Arc<Target>,
-    tally: &Arc<Tally>,
+    target: &Arc<FileTarget>,
+    tally: &Arc<IoTally>,
     queue: &Arc<JobQueue>,
     event: &OwnedFd,
     report: &SyncSender<io::Result<()>>,
@@ -116,7 +116,7 @@ fn serve(
         }
     };
     let _ = report.send(Ok(()));
-    let mut reactor = Reactor {
+    let mut reactor = RingReactor {
         ring,
         target,
         tally,
@@ -138,15 +138,15 @@ fn serve(
 
 /// An I/O in the kernel's hands.
 struct InFlight {
-    job: Job,
+    job: IoJob,
     /// Bytes transferred so far.
     done: u64,
 }
 
-struct Reactor<'a> {
+struct RingReactor<'a> {
     ring: IoUring,
-    target: &'a Arc<Target>,
-    tally: &'a Arc<Tally>,
+    target: &'a Arc<FileTarget>,
+    tally: &'a Arc<IoTally>,
     queue: &'a Arc<JobQueue>,
     event: &'a OwnedFd,
     slots: Vec<Option<InFlight>>,
@@ -155,7 +155,7 @@ struct Reactor<'a> {
     polling: bool,
 }
 
-impl Reactor<'_> {
+impl RingReactor<'_> {
     fn run(&mut self) -> io::Result<()> {
         loop {
             if self.free.len() == DEPTH {
@@ -188,14 +188,14 @@ impl Reactor<'_> {
     fn fill(&mut self) -> bool {
         loop {
             match self.queue.take() {
-                Taken::Job(job) => self.accept(job),
-                Taken::Nothing => return false,
-                Taken::Closed => return true,
+                NextJob::Job(job) => self.accept(job),
+                NextJob::Nothing => return false,
+                NextJob::Closed => return true,
             }
         }
     }
 
-    fn accept(&mut self, job: Job) {
+    fn accept(&mut self, job: IoJob) {
         if let Err(error) = pread::allowed(self.target, &job.io.kind) {
             return self.answer(job, Err(error));
         }
@@ -299,7 +299,7 @@ impl Reactor<'_> {
         self.answer(job, result);
     }
 
-    fn answer(&self, job: Job, result: Result<(), DeviceError>) {
+    fn answer(&self, job: IoJob, result: Result<(), DeviceError>) {
         if result.is_ok() {
             self.tally.count(&job.io.kind);
         }

@@ -21,14 +21,14 @@ const SMALLEST: usize = 64 << 10;
 const LARGEST: usize = 1 << 20;
 const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 
-struct Kept {
-    classes: [Vec<Block>; CLASSES],
+struct KeptBlocks {
+    classes: [Vec<RecycledBlock>; CLASSES],
     bytes: usize,
     /// What those who live under a budget allow.
     limits: Vec<usize>,
 }
 
-impl Kept {
+impl KeptBlocks {
     fn limit(&self) -> usize {
         self.limits.iter().copied().min().unwrap_or(BUDGET_BYTES)
     }
@@ -44,13 +44,13 @@ impl Kept {
 }
 
 /// A block without an owner.
-struct Block(NonNull<u8>);
+struct RecycledBlock(NonNull<u8>);
 
 // SAFETY: the list owns its blocks alone; taking one out moves that ownership to the thread that takes it.
-unsafe impl Send for Block {}
+unsafe impl Send for RecycledBlock {}
 
-static KEPT: Mutex<Kept> =
-    Mutex::new(Kept { classes: [const { Vec::new() }; CLASSES], bytes: 0, limits: Vec::new() });
+static KEPT: Mutex<KeptBlocks> =
+    Mutex::new(KeptBlocks { classes: [const { Vec::new() }; CLASSES], bytes: 0, limits: Vec::new() });
 
 /// The size of the block to allocate for `room` bytes: whole classes where blocks are kept.
 pub(super) fn block_bytes(room: usize) -> usize {
@@ -117,7 +117,7 @@ pub(super) fn keep(start: NonNull<u8>, block: usize) -> bool {
         return false;
     }
     kept.bytes += block;
-    kept.classes[class].push(Block(start));
+    kept.classes[class].push(RecycledBlock(start));
     true
 }
 

@@ -9,7 +9,7 @@
 use super::states::{Limits, States};
 use crate::Image;
 use crate::image::{PAGE, Page};
-use crate::record::{Change, Event, History};
+use crate::record::{DeviceChange, History, HistoryEvent};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const FILL_PIECES: u64 = 4;
 
 /// What one unit of tearing holds.
 #[derive(Clone, Debug)]
-pub(super) enum Content {
+pub(super) enum UnitContent {
     /// A whole page of the image's tree, shared.
     Page(Arc<Page>),
     /// Bytes of a write, from an offset on.
@@ -32,17 +32,17 @@ pub(super) enum Content {
 
 /// A part of a change that survives or is lost as a whole.
 #[derive(Clone, Debug)]
-pub(super) struct Unit {
+pub(super) struct TornUnit {
     pub(super) at: u64,
     pub(super) len: u64,
-    content: Content,
+    content: UnitContent,
 }
 
-impl Unit {
+impl TornUnit {
     pub(super) fn apply(&self, image: &mut Image) {
         match self.content {
-            Content::Size => return image.resize(image.size().max(self.at)),
-            Content::Cut => return image.resize(image.size().min(self.at)),
+            UnitContent::Size => return image.resize(image.size().max(self.at)),
+            UnitContent::Cut => return image.resize(image.size().min(self.at)),
             _ => {}
         }
         // A change beyond an end that did not survive is lost with it.
@@ -50,20 +50,20 @@ impl Unit {
             return;
         }
         match &self.content {
-            Content::Page(page) => image.set_page(self.at / PAGE as u64, Some(Arc::clone(page))),
-            Content::Bytes(data, from) => image.write(self.at, &data[*from..*from + self.len as usize]),
-            Content::Fill(byte) => image.fill(self.at, self.len, *byte),
-            Content::Size | Content::Cut => {}
+            UnitContent::Page(page) => image.set_page(self.at / PAGE as u64, Some(Arc::clone(page))),
+            UnitContent::Bytes(data, from) => image.write(self.at, &data[*from..*from + self.len as usize]),
+            UnitContent::Fill(byte) => image.fill(self.at, self.len, *byte),
+            UnitContent::Size | UnitContent::Cut => {}
         }
     }
 
-    fn overlaps(&self, other: &Unit) -> bool {
-        let has_bytes = |unit: &Unit| !matches!(unit.content, Content::Size | Content::Cut);
+    fn overlaps(&self, other: &TornUnit) -> bool {
+        let has_bytes = |unit: &TornUnit| !matches!(unit.content, UnitContent::Size | UnitContent::Cut);
         has_bytes(self) && has_bytes(other) && self.at < other.at + other.len && other.at < self.at + self.len
     }
 
     /// What is left of this unit outside `over`.
-    fn outside(self, over: &Unit) -> Vec<Unit> {
+    fn outside(self, over: &TornUnit) -> Vec<TornUnit> {
         if !self.overlaps(over) {
             return vec![self];
         }
@@ -73,94 +73,104 @@ impl Unit {
         [before, after].into_iter().filter(|part| !part.is_empty()).map(|part| self.part(part)).collect()
     }
 
-    fn part(&self, range: std::ops::Range<u64>) -> Unit {
+    fn part(&self, range: std::ops::Range<u64>) -> TornUnit {
         let skip = (range.start - self.at) as usize;
         let content = match &self.content {
-            Content::Page(page) => Content::Bytes(Arc::from(&page[..]), skip),
-            Content::Bytes(data, from) => Content::Bytes(Arc::clone(data), from + skip),
-            Content::Fill(byte) => Content::Fill(*byte),
-            Content::Size => Content::Size,
-            Content::Cut => Content::Cut,
+            UnitContent::Page(page) => UnitContent::Bytes(Arc::from(&page[..]), skip),
+            UnitContent::Bytes(data, from) => UnitContent::Bytes(Arc::clone(data), from + skip),
+            UnitContent::Fill(byte) => UnitContent::Fill(*byte),
+            UnitContent::Size => UnitContent::Size,
+            UnitContent::Cut => UnitContent::Cut,
         };
-        Unit { at: range.start, len: range.end - range.start, content }
+        TornUnit { at: range.start, len: range.end - range.start, content }
     }
 }
 
 /// Cuts a change into the units it may tear into.
-fn units_of(change: &Change, block: u64) -> Vec<Unit> {
+fn units_of(change: &DeviceChange, block: u64) -> Vec<TornUnit> {
     match change {
-        Change::Bytes { at, data, .. } => (0..data.len() as u64)
+        DeviceChange::Bytes { at, data, .. } => (0..data.len() as u64)
             .step_by(block as usize)
             .map(|from| {
                 let len = block.min(data.len() as u64 - from);
-                Unit { at: at + from, len, content: content_of(data, from as usize, at + from, len) }
+                TornUnit { at: at + from, len, content: content_of(data, from as usize, at + from, len) }
             })
             .collect(),
-        Change::Fill { at, len, byte } => {
+        DeviceChange::Fill { at, len, byte } => {
             let piece = len.div_ceil(FILL_PIECES).next_multiple_of(block).max(block);
             (0..*len)
                 .step_by(piece as usize)
-                .map(|from| Unit { at: at + from, len: piece.min(len - from), content: Content::Fill(*byte) })
+                .map(|from| TornUnit {
+                    at: at + from,
+                    len: piece.min(len - from),
+                    content: UnitContent::Fill(*byte),
+                })
                 .collect()
         }
-        Change::Size { size } => vec![Unit { at: *size, len: 0, content: Content::Size }],
-        Change::Cut { size } => vec![Unit { at: *size, len: 0, content: Content::Cut }],
+        DeviceChange::Size { size } => vec![TornUnit { at: *size, len: 0, content: UnitContent::Size }],
+        DeviceChange::Cut { size } => vec![TornUnit { at: *size, len: 0, content: UnitContent::Cut }],
     }
 }
 
-fn content_of(data: &Arc<[u8]>, from: usize, at: u64, len: u64) -> Content {
+fn content_of(data: &Arc<[u8]>, from: usize, at: u64, len: u64) -> UnitContent {
     let whole_page = len == PAGE as u64 && at.is_multiple_of(PAGE as u64);
     match data[from..].first_chunk::<PAGE>() {
-        Some(page) if whole_page => Content::Page(Arc::new(*page)),
-        _ => Content::Bytes(Arc::clone(data), from),
+        Some(page) if whole_page => UnitContent::Page(Arc::new(*page)),
+        _ => UnitContent::Bytes(Arc::clone(data), from),
     }
 }
 
 /// A change that no completed flush covers.
 #[derive(Clone, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenChange {
     pub(super) id: u64,
-    pub(super) units: Vec<Unit>,
+    pub(super) units: Vec<TornUnit>,
     /// Its place among completions; `None` while in flight.
     ended: Option<u64>,
     alone: bool,
 }
 
 /// Follows a history event by event.
-pub(super) struct Replay {
+pub(super) struct HistoryReplay {
     durable: Image,
-    open: Vec<Open>,
+    open: Vec<OpenChange>,
     /// For each flush in flight, the number of changes that had ended when it began.
     flushes: HashMap<u64, u64>,
     ended: u64,
     block: u64,
 }
 
-impl Replay {
-    pub(super) fn new(history: &History) -> Replay {
+impl HistoryReplay {
+    pub(super) fn new(history: &History) -> HistoryReplay {
         let block = u64::from(history.logical_block);
-        Replay { durable: history.start.clone(), open: Vec::new(), flushes: HashMap::new(), ended: 0, block }
+        HistoryReplay {
+            durable: history.start.clone(),
+            open: Vec::new(),
+            flushes: HashMap::new(),
+            ended: 0,
+            block,
+        }
     }
 
-    pub(super) fn event(&mut self, event: &Event) {
+    pub(super) fn event(&mut self, event: &HistoryEvent) {
         match event {
-            Event::Begin { id, change } => {
+            HistoryEvent::Begin { id, change } => {
                 let units = units_of(change, self.block);
                 let alone = change.is_durable_by_itself();
-                self.open.push(Open { id: *id, units, ended: None, alone });
+                self.open.push(OpenChange { id: *id, units, ended: None, alone });
             }
-            Event::End { id } => self.end(*id),
-            Event::Lost { id } => self.open.retain(|open| open.id != *id),
-            Event::FlushBegin { id } => {
+            HistoryEvent::End { id } => self.end(*id),
+            HistoryEvent::Lost { id } => self.open.retain(|open| open.id != *id),
+            HistoryEvent::FlushBegin { id } => {
                 self.flushes.insert(*id, self.ended);
             }
-            Event::FlushEnd { id, honest } => {
+            HistoryEvent::FlushEnd { id, honest } => {
                 if let (Some(covered), true) = (self.flushes.remove(id), *honest) {
                     self.make_durable(|open| open.ended.is_some_and(|ended| ended < covered));
                 }
             }
-            Event::Rot { at, data } => self.durable.write(*at, data),
-            Event::Reset { image } => {
+            HistoryEvent::Rot { at, data } => self.durable.write(*at, data),
+            HistoryEvent::Reset { image } => {
                 self.durable = image.clone();
                 // What is in flight is not in the image, and ends behind it.
                 self.open.retain(|open| open.ended.is_none());
@@ -184,14 +194,14 @@ impl Replay {
         }
     }
 
-    fn make_durable(&mut self, covered: impl Fn(&Open) -> bool) {
-        let (durable, mut open): (Vec<Open>, Vec<Open>) =
+    fn make_durable(&mut self, covered: impl Fn(&OpenChange) -> bool) {
+        let (durable, mut open): (Vec<OpenChange>, Vec<OpenChange>) =
             std::mem::take(&mut self.open).into_iter().partition(covered);
         for change in &durable {
             for unit in &change.units {
                 unit.apply(&mut self.durable);
             }
-            let earlier = |other: &&mut Open| other.ended.is_some() && other.ended < change.ended;
+            let earlier = |other: &&mut OpenChange| other.ended.is_some() && other.ended < change.ended;
             for older in open.iter_mut().filter(earlier) {
                 for over in &change.units {
                     older.units = std::mem::take(&mut older.units)
@@ -215,7 +225,7 @@ impl Replay {
 pub struct Cut {
     pub(super) step: usize,
     pub(super) durable: Image,
-    pub(super) open: Arc<[Open]>,
+    pub(super) open: Arc<[OpenChange]>,
 }
 
 impl Cut {

@@ -11,7 +11,7 @@
 
 use super::cut::Cut;
 use crate::fault::FaultDevice;
-use crate::random::Random;
+use crate::random::DeviceRandom;
 use crate::{Device, Image, MemoryDevice};
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Default for Limits {
 
 /// A family of subsets; members are numbered from 0.
 #[derive(Clone, Copy, Debug)]
-enum Family {
+enum SubsetFamily {
     AllBlocks,
     AllChanges,
     NoneOrAll,
@@ -54,7 +54,7 @@ const TEARS: u64 = 6;
 #[derive(Clone, Debug)]
 pub struct States {
     cut: Cut,
-    families: Vec<(Family, u64)>,
+    families: Vec<(SubsetFamily, u64)>,
     /// Index of each change's first block, and the total at the end.
     first_block: Vec<usize>,
     seed: u64,
@@ -72,18 +72,19 @@ impl States {
         let blocks = first_block[changes];
         let mut families = Vec::new();
         if blocks <= exhaustive {
-            families.push((Family::AllBlocks, 1 << blocks));
+            families.push((SubsetFamily::AllBlocks, 1 << blocks));
         } else {
             if changes <= exhaustive {
-                families.push((Family::AllChanges, 1 << changes));
+                families.push((SubsetFamily::AllChanges, 1 << changes));
             } else {
                 let n = changes as u64;
-                let fixed = [Family::Only, Family::Missing, Family::Prefix].map(|family| (family, n));
-                families.push((Family::NoneOrAll, 2));
+                let fixed = [SubsetFamily::Only, SubsetFamily::Missing, SubsetFamily::Prefix]
+                    .map(|family| (family, n));
+                families.push((SubsetFamily::NoneOrAll, 2));
                 families.extend(fixed);
             }
-            families.push((Family::Torn, changes as u64 * TEARS * 2));
-            families.push((Family::Sampled, u64::from(limits.samples)));
+            families.push((SubsetFamily::Torn, changes as u64 * TEARS * 2));
+            families.push((SubsetFamily::Sampled, u64::from(limits.samples)));
         }
         States { cut, families, first_block, seed: limits.seed, next: 0 }
     }
@@ -108,7 +109,7 @@ impl States {
         None
     }
 
-    fn choose(&self, family: Family, member: u64, index: u64) -> Vec<bool> {
+    fn choose(&self, family: SubsetFamily, member: u64, index: u64) -> Vec<bool> {
         let changes = self.cut.open.len();
         let blocks = self.first_block[changes];
         let by_change = |keep: &dyn Fn(usize) -> bool| -> Vec<bool> {
@@ -120,16 +121,17 @@ impl States {
                 .collect()
         };
         match family {
-            Family::AllBlocks => (0..blocks).map(|block| member >> block & 1 == 1).collect(),
-            Family::AllChanges => by_change(&|change| member >> change & 1 == 1),
-            Family::NoneOrAll => by_change(&|_| member == 1),
-            Family::Only => by_change(&|change| change as u64 == member),
-            Family::Missing => by_change(&|change| change as u64 != member),
-            Family::Prefix => by_change(&|change| change as u64 <= member),
-            Family::Torn => self.torn(member),
-            Family::Sampled => {
-                let mut random =
-                    Random::new(self.seed ^ index.wrapping_mul(0x9e37_79b9) ^ (self.cut.step as u64) << 32);
+            SubsetFamily::AllBlocks => (0..blocks).map(|block| member >> block & 1 == 1).collect(),
+            SubsetFamily::AllChanges => by_change(&|change| member >> change & 1 == 1),
+            SubsetFamily::NoneOrAll => by_change(&|_| member == 1),
+            SubsetFamily::Only => by_change(&|change| change as u64 == member),
+            SubsetFamily::Missing => by_change(&|change| change as u64 != member),
+            SubsetFamily::Prefix => by_change(&|change| change as u64 <= member),
+            SubsetFamily::Torn => self.torn(member),
+            SubsetFamily::Sampled => {
+                let mut random = DeviceRandom::new(
+                    self.seed ^ index.wrapping_mul(0x9e37_79b9) ^ (self.cut.step as u64) << 32,
+                );
                 // From nearly none to nearly all, whole changes as often as single blocks.
                 let density = random.below(17);
                 let whole = random.one_in(2);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fault::{Fault, FaultDevice, FaultOptions, Order, WriteFault};
-use crate::random::Random;
+use crate::random::DeviceRandom;
 use crate::{AlignedBuf, Class, Completion, Device, Image, Io, IoDone, IoKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn product(blocks: &[Block]) -> BTreeSet<Vec<u8>> {
 #[test]
 fn exhaustive_states_are_exactly_what_the_contract_allows() {
     for seed in 0..150 {
-        let mut random = Random::new(seed);
+        let mut random = DeviceRandom::new(seed);
         let dev = device(5, Order::Immediate);
         let mut model = vec![Block { durable: 0, open: Vec::new() }; 5];
         let mut steps = vec![(0, model.clone())];
@@ -329,7 +329,7 @@ fn a_long_write_is_torn_in_every_way_that_is_promised() {
 #[test]
 fn the_cut_points_reach_every_state_that_any_step_reaches() {
     for seed in 0..40 {
-        let mut random = Random::new(seed);
+        let mut random = DeviceRandom::new(seed);
         let options = FaultOptions { seed, ..FaultOptions::default() };
         let dev = FaultDevice::with_options(Image::zeroed(4 * BLOCK), options);
         for value in 1..=6u8 {

@@ -1,6 +1,6 @@
 //! The faults a [`FaultDevice`](super::FaultDevice) knows, and how many of them a run may have.
 
-use crate::random::Random;
+use crate::random::DeviceRandom;
 
 /// What a write does instead of writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub struct FaultBudget {
 
 impl FaultBudget {
     /// Rolls the dice for a write of a device of `blocks` blocks of `block` bytes.
-    pub(super) fn write(&mut self, random: &mut Random, blocks: u64, block: u64) -> Option<WriteFault> {
+    pub(super) fn write(&mut self, random: &mut DeviceRandom, blocks: u64, block: u64) -> Option<WriteFault> {
         if !random.one_in(self.one_in) {
             return None;
         }
@@ -111,16 +111,22 @@ impl FaultBudget {
         }
     }
 
-    pub(super) fn flush(&mut self, random: &mut Random) -> Option<FlushFault> {
+    pub(super) fn flush(&mut self, random: &mut DeviceRandom) -> Option<FlushFault> {
         (random.one_in(self.one_in) && take(&mut self.flush_errors)).then_some(FlushFault::Error)
     }
 
-    pub(super) fn grow(&mut self, random: &mut Random) -> bool {
+    pub(super) fn grow(&mut self, random: &mut DeviceRandom) -> bool {
         random.one_in(self.one_in) && take(&mut self.grow_errors)
     }
 
     /// Rolls the dice for a read of `blocks` blocks of `block` bytes at `at`: the fault strikes inside it.
-    pub(super) fn read(&mut self, random: &mut Random, at: u64, blocks: u64, block: u64) -> Option<Fault> {
+    pub(super) fn read(
+        &mut self,
+        random: &mut DeviceRandom,
+        at: u64,
+        blocks: u64,
+        block: u64,
+    ) -> Option<Fault> {
         if !random.one_in(self.one_in) {
             return None;
         }

@@ -7,8 +7,8 @@
 use super::FaultOptions;
 use super::inject::{Fault, FaultBudget, FlushFault, WriteFault};
 use crate::crash;
-use crate::random::Random;
-use crate::record::{Change, Event, History};
+use crate::random::DeviceRandom;
+use crate::record::{DeviceChange, History, HistoryEvent};
 use crate::{DeviceError, Image, IoKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use std::sync::Arc;
 const JUNK: u8 = 0xd5;
 
 /// What a submitted command will do when it completes.
-pub(super) struct Plan {
+pub(super) struct CommandPlan {
     id: u64,
     /// What reaches the medium.
-    change: Option<Change>,
+    change: Option<DeviceChange>,
     /// What should.
-    meant: Option<Change>,
+    meant: Option<DeviceChange>,
     /// The number of the error it answers.
     fails: Option<i32>,
     lies: bool,
 }
 
-pub(super) struct Medium {
+pub(super) struct FaultMedium {
     pub(super) image: Image,
     pub(super) shadow: Option<Image>,
     pub(super) history: History,
-    pub(super) random: Random,
+    pub(super) random: DeviceRandom,
     record: bool,
     full_host: bool,
     pub(super) max_size: u64,
@@ -48,14 +48,14 @@ pub(super) struct Medium {
     budget: FaultBudget,
 }
 
-impl Medium {
-    pub(super) fn new(image: Image, options: &FaultOptions) -> Medium {
+impl FaultMedium {
+    pub(super) fn new(image: Image, options: &FaultOptions) -> FaultMedium {
         let faulty = options.budget.one_in > 0;
-        Medium {
+        FaultMedium {
             shadow: faulty.then(|| image.clone()),
             history: History::new(image.clone(), options.logical_block),
             image,
-            random: Random::new(options.seed),
+            random: DeviceRandom::new(options.seed),
             record: options.record,
             full_host: options.full_host,
             max_size: options.max_size,
@@ -85,24 +85,24 @@ impl Medium {
         }
     }
 
-    fn note(&mut self, event: Event) {
+    fn note(&mut self, event: HistoryEvent) {
         if self.record {
             self.history.events.push(event);
         }
     }
 
     /// Accepts a command: from here on a crash may keep any part of it.
-    pub(super) fn begin(&mut self, at: u64, kind: &IoKind) -> Result<(u64, Plan), DeviceError> {
+    pub(super) fn begin(&mut self, at: u64, kind: &IoKind) -> Result<(u64, CommandPlan), DeviceError> {
         if !matches!(kind, IoKind::Read(_)) {
             self.expect_unpoisoned()?;
         }
         let id = self.next_id;
         self.next_id += 1;
-        let mut plan = Plan { id, change: None, meant: None, fails: None, lies: false };
+        let mut plan = CommandPlan { id, change: None, meant: None, fails: None, lies: false };
         match kind {
             IoKind::Read(_) => {}
             IoKind::Write { buf, fua } => {
-                let meant = Change::Bytes { at, data: Arc::from(&buf[..]), fua: *fua };
+                let meant = DeviceChange::Bytes { at, data: Arc::from(&buf[..]), fua: *fua };
                 plan.change = match self.write_fault() {
                     None if self.full_host && !self.hollow(at, buf.len() as u64).is_empty() => {
                         plan.fails = Some(libc::ENOSPC);
@@ -112,7 +112,7 @@ impl Medium {
                     Some(WriteFault::Lost) => None,
                     Some(WriteFault::Misdirected { to }) => {
                         let to = to.min(self.image.size() - buf.len() as u64);
-                        Some(Change::Bytes { at: to, data: Arc::from(&buf[..]), fua: *fua })
+                        Some(DeviceChange::Bytes { at: to, data: Arc::from(&buf[..]), fua: *fua })
                     }
                     Some(WriteFault::Error) => {
                         plan.fails = Some(libc::EIO);
@@ -125,8 +125,8 @@ impl Medium {
                 };
                 plan.meant = Some(meant);
             }
-            IoKind::Discard(len) => plan.meant = Some(Change::Fill { at, len: *len, byte: JUNK }),
-            IoKind::WriteZeroes(len) => plan.meant = Some(Change::Fill { at, len: *len, byte: 0 }),
+            IoKind::Discard(len) => plan.meant = Some(DeviceChange::Fill { at, len: *len, byte: JUNK }),
+            IoKind::WriteZeroes(len) => plan.meant = Some(DeviceChange::Fill { at, len: *len, byte: 0 }),
             IoKind::Flush => {
                 let fault = self.flush_fault();
                 plan.fails = match fault {
@@ -135,20 +135,25 @@ impl Medium {
                     Some(FlushFault::Lie) | None => None,
                 };
                 plan.lies = fault == Some(FlushFault::Lie);
-                self.note(Event::FlushBegin { id });
+                self.note(HistoryEvent::FlushBegin { id });
             }
         }
         if matches!(kind, IoKind::Discard(_) | IoKind::WriteZeroes(_)) {
             plan.change = plan.meant.clone();
         }
         if let Some(change) = &plan.change {
-            self.note(Event::Begin { id, change: change.clone() });
+            self.note(HistoryEvent::Begin { id, change: change.clone() });
         }
         Ok((id, plan))
     }
 
     /// Completes a command.
-    pub(super) fn execute(&mut self, at: u64, kind: &mut IoKind, plan: Plan) -> Result<(), DeviceError> {
+    pub(super) fn execute(
+        &mut self,
+        at: u64,
+        kind: &mut IoKind,
+        plan: CommandPlan,
+    ) -> Result<(), DeviceError> {
         let (op, len) = (kind.name(), kind.len_bytes());
         let failed = |errno| DeviceError::io(op, at, len, std::io::Error::from_raw_os_error(errno));
         match kind {
@@ -156,12 +161,12 @@ impl Medium {
                 return if self.read(at, buf) { Ok(()) } else { Err(failed(libc::EIO)) };
             }
             IoKind::Flush if plan.fails.is_some() => self.flush_failed = true,
-            IoKind::Flush => self.note(Event::FlushEnd { id: plan.id, honest: !plan.lies }),
+            IoKind::Flush => self.note(HistoryEvent::FlushEnd { id: plan.id, honest: !plan.lies }),
             IoKind::Write { .. } if plan.fails.is_some() => self.orphan(&plan),
             IoKind::Write { .. } | IoKind::Discard(_) | IoKind::WriteZeroes(_) => {
                 self.take_effect(&plan);
                 if plan.change.is_some() {
-                    self.note(Event::End { id: plan.id });
+                    self.note(HistoryEvent::End { id: plan.id });
                 }
             }
         }
@@ -171,10 +176,10 @@ impl Medium {
         }
     }
 
-    fn take_effect(&mut self, plan: &Plan) {
+    fn take_effect(&mut self, plan: &CommandPlan) {
         if let Some(change) = &plan.change {
             change.apply(&mut self.image);
-            if let Change::Bytes { at, data, .. } = change {
+            if let DeviceChange::Bytes { at, data, .. } = change {
                 let (first, last) = (*at / self.block, (*at + data.len() as u64) / self.block);
                 self.unreadable.retain(|block| !(first..last).contains(block));
             }
@@ -186,7 +191,7 @@ impl Medium {
 
     /// A command that failed: it happens or not, and a crash may still keep or lose it, until the device is
     /// opened again.
-    fn orphan(&mut self, plan: &Plan) {
+    fn orphan(&mut self, plan: &CommandPlan) {
         let happens = self.random.one_in(2);
         if happens {
             self.take_effect(plan);
@@ -205,12 +210,12 @@ impl Medium {
 
     /// What became of a command that nobody hears of.
     fn settle(&mut self, id: u64, happens: bool) {
-        self.note(if happens { Event::End { id } } else { Event::Lost { id } });
+        self.note(if happens { HistoryEvent::End { id } } else { HistoryEvent::Lost { id } });
     }
 
     /// The process that submitted it died. The kernel settles what is in flight before the device can be
     /// opened again: it has happened, or it never will.
-    pub(super) fn bury(&mut self, plan: &Plan) {
+    pub(super) fn bury(&mut self, plan: &CommandPlan) {
         let happens = self.random.one_in(2);
         if happens {
             self.take_effect(plan);
@@ -232,7 +237,7 @@ impl Medium {
         let index = self.random.below(states.count_all());
         if let Some(state) = states.get(index) {
             self.image = state.image().clone();
-            self.note(Event::Reset { image: self.image.clone() });
+            self.note(HistoryEvent::Reset { image: self.image.clone() });
         }
     }
 
@@ -249,7 +254,7 @@ impl Medium {
         if wanted > self.max_size || self.grow_fault() {
             return Err(DeviceError::CannotGrow { size, wanted, reason: "its file system is full" });
         }
-        self.happen(Change::Size { size: wanted });
+        self.happen(DeviceChange::Size { size: wanted });
         Ok(wanted)
     }
 
@@ -259,7 +264,7 @@ impl Medium {
         if wanted >= size {
             return Ok(size);
         }
-        self.happen(Change::Cut { size: wanted });
+        self.happen(DeviceChange::Cut { size: wanted });
         Ok(wanted)
     }
 
@@ -271,7 +276,7 @@ impl Medium {
             return Err(DeviceError::CannotGrow { size, wanted: size, reason: "its file system is full" });
         }
         for hollow in self.hollow(at, len) {
-            self.happen(Change::Fill { at: hollow.start, len: hollow.end - hollow.start, byte: 0 });
+            self.happen(DeviceChange::Fill { at: hollow.start, len: hollow.end - hollow.start, byte: 0 });
         }
         Ok(())
     }
@@ -294,15 +299,15 @@ impl Medium {
     }
 
     /// A change that is complete at once.
-    fn happen(&mut self, change: Change) {
+    fn happen(&mut self, change: DeviceChange) {
         let id = self.next_id;
         self.next_id += 1;
         change.apply(&mut self.image);
         if let Some(shadow) = &mut self.shadow {
             change.apply(shadow);
         }
-        self.note(Event::Begin { id, change });
-        self.note(Event::End { id });
+        self.note(HistoryEvent::Begin { id, change });
+        self.note(HistoryEvent::End { id });
     }
 
     fn read(&mut self, at: u64, buf: &mut [u8]) -> bool {
@@ -339,7 +344,7 @@ impl Medium {
                 self.image.read(at, &mut byte);
                 byte[0] ^= 1 << (bit % 8);
                 self.image.write(at, &byte);
-                self.note(Event::Rot { at, data: Arc::from(&byte[..]) });
+                self.note(HistoryEvent::Rot { at, data: Arc::from(&byte[..]) });
             }
             Fault::Write { .. } | Fault::Flush { .. } | Fault::Grow { .. } => self.armed.push(fault),
         }
@@ -353,7 +358,7 @@ impl Medium {
         self.settle_orphans();
         if let Some(shadow) = self.shadow.take() {
             self.image = shadow;
-            self.note(Event::Reset { image: self.image.clone() });
+            self.note(HistoryEvent::Reset { image: self.image.clone() });
         }
     }
 

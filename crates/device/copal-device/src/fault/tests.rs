@@ -241,7 +241,7 @@ fn a_budget_is_spent_and_never_exceeded() {
     };
     let options = FaultOptions { budget, order: Order::Immediate, seed: 9, ..FaultOptions::default() };
     let dev = FaultDevice::with_options(Image::zeroed(16 * BLOCK), options);
-    let mut random = crate::random::Random::new(1);
+    let mut random = crate::random::DeviceRandom::new(1);
     let (mut read_errors, mut wrong) = (0, 0);
     for value in 0..600u64 {
         let at = random.below(16);

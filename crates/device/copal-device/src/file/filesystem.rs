@@ -5,7 +5,7 @@ use std::io;
 
 /// What a file system does with a file that is overwritten in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Nature {
+pub(super) enum FileSystemKind {
     /// It stays where it is.
     Plain,
     /// Each write goes elsewhere: preallocation promises nothing, and overwriting can run out of space.
@@ -15,21 +15,21 @@ pub(super) enum Nature {
 }
 
 /// Magic numbers of `statfs(2)`.
-const NATURES: [(u64, Nature); 6] = [
-    (0x9123_683e, Nature::CopyOnWrite("btrfs")),
-    (0x2fc1_2fc1, Nature::CopyOnWrite("zfs")),
-    (0xca45_1a4e, Nature::CopyOnWrite("bcachefs")),
-    (0x3434, Nature::CopyOnWrite("nilfs2")),
-    (0x0102_1994, Nature::Volatile("tmpfs")),
-    (0x8584_58f6, Nature::Volatile("ramfs")),
+const NATURES: [(u64, FileSystemKind); 6] = [
+    (0x9123_683e, FileSystemKind::CopyOnWrite("btrfs")),
+    (0x2fc1_2fc1, FileSystemKind::CopyOnWrite("zfs")),
+    (0xca45_1a4e, FileSystemKind::CopyOnWrite("bcachefs")),
+    (0x3434, FileSystemKind::CopyOnWrite("nilfs2")),
+    (0x0102_1994, FileSystemKind::Volatile("tmpfs")),
+    (0x8584_58f6, FileSystemKind::Volatile("ramfs")),
 ];
 
 /// The nature of the file system that holds `file`.
-pub(super) fn nature(file: impl AsFd) -> io::Result<Nature> {
+pub(super) fn nature(file: impl AsFd) -> io::Result<FileSystemKind> {
     // Magic numbers are 32 bits wide; the field is signed or wider on some machines.
     let magic = rustix::fs::fstatfs(file)?.f_type as u64 & 0xffff_ffff;
     let known = NATURES.iter().find(|(number, _)| *number == magic);
-    Ok(known.map_or(Nature::Plain, |(_, nature)| *nature))
+    Ok(known.map_or(FileSystemKind::Plain, |(_, nature)| *nature))
 }
 
 /// Whether `bytes` more do not fit, as far as the file system knows. Asked before `fallocate`, which fills

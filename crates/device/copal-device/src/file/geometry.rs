@@ -1,7 +1,7 @@
 //! What a file or block device is like, from `statx`, an ioctl and sysfs. Nothing here is measured.
 
 use super::block;
-use super::target::{Kind, MAX_IO};
+use super::target::{MAX_IO, TargetKind};
 use crate::Geometry;
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, StatxFlags};
@@ -13,7 +13,7 @@ const FALLBACK_BLOCK: u32 = 4096;
 
 /// Alignment that direct I/O asks for, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Alignment {
+pub(super) struct DirectAlignment {
     /// Of buffers in memory.
     pub(super) memory: u32,
     /// Of offsets and lengths: the logical block.
@@ -21,31 +21,35 @@ pub(super) struct Alignment {
 }
 
 /// The alignment for direct I/O; `None` when the file system has none for this file.
-pub(super) fn alignment(file: impl AsFd, kind: Kind) -> io::Result<Option<Alignment>> {
+pub(super) fn alignment(file: impl AsFd, kind: TargetKind) -> io::Result<Option<DirectAlignment>> {
     let stat = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 {
         let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
-        return Ok((offset > 0).then(|| Alignment { memory, offset: offset.max(512) }));
+        return Ok((offset > 0).then(|| DirectAlignment { memory, offset: offset.max(512) }));
     }
     let offset = match kind {
-        Kind::Block => rustix::fs::ioctl_blksszget(&file)?,
-        Kind::File { .. } => FALLBACK_BLOCK,
+        TargetKind::Block => rustix::fs::ioctl_blksszget(&file)?,
+        TargetKind::File { .. } => FALLBACK_BLOCK,
     };
-    Ok(Some(Alignment { memory: offset, offset }))
+    Ok(Some(DirectAlignment { memory: offset, offset }))
 }
 
 /// The geometry of an open target.
-pub(super) fn geometry(file: impl AsFd, kind: Kind, alignment: Alignment) -> io::Result<Geometry> {
+pub(super) fn geometry(
+    file: impl AsFd,
+    kind: TargetKind,
+    alignment: DirectAlignment,
+) -> io::Result<Geometry> {
     let stat = rustix::fs::fstat(&file)?;
     let (bytes, device) = match kind {
-        Kind::Block => (block::size(&file)?, stat.st_rdev),
-        Kind::File { .. } => (stat.st_size as u64, stat.st_dev),
+        TargetKind::Block => (block::size(&file)?, stat.st_rdev),
+        TargetKind::File { .. } => (stat.st_size as u64, stat.st_dev),
     };
-    let queue = Queue::of(device);
+    let queue = DiskQueue::of(device);
     let discard_unit = match kind {
-        Kind::File { punch_holes: false } => 0,
-        Kind::File { punch_holes: true } => FALLBACK_BLOCK.max(alignment.offset),
-        Kind::Block => queue.number("discard_granularity").unwrap_or(0),
+        TargetKind::File { punch_holes: false } => 0,
+        TargetKind::File { punch_holes: true } => FALLBACK_BLOCK.max(alignment.offset),
+        TargetKind::Block => queue.number("discard_granularity").unwrap_or(0),
     };
     Ok(Geometry {
         size: bytes - bytes % u64::from(alignment.offset),
@@ -55,20 +59,20 @@ pub(super) fn geometry(file: impl AsFd, kind: Kind, alignment: Alignment) -> io:
         volatile_cache: queue.text("write_cache").is_none_or(|cache| cache != "write through"),
         fua: queue.number("fua") == Some(1),
         discard_unit,
-        gives_back: kind != Kind::Block,
+        gives_back: kind != TargetKind::Block,
     })
 }
 
 /// The directory in sysfs that describes a disk's request queue.
-struct Queue(Option<PathBuf>);
+struct DiskQueue(Option<PathBuf>);
 
-impl Queue {
-    fn of(device: rustix::fs::Dev) -> Queue {
+impl DiskQueue {
+    fn of(device: rustix::fs::Dev) -> DiskQueue {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let disk = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
         // A partition has no queue of its own; its disk is the parent directory of the link's target.
         let candidates = [disk.join("queue"), disk.join("../queue")];
-        Queue(candidates.into_iter().find(|path| path.is_dir()))
+        DiskQueue(candidates.into_iter().find(|path| path.is_dir()))
     }
 
     fn text(&self, name: &str) -> Option<String> {

@@ -24,7 +24,7 @@ const PIECE: usize = 64 << 10;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(super) struct MappedFile {
     start: NonNull<c_void>,
     /// Place of the first byte in the file.
     at: u64,
@@ -34,11 +34,11 @@ pub(super) struct Mapped {
 }
 
 // SAFETY: the mapping belongs to this value alone and is at home on no thread.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedFile {}
 
-impl Mapped {
+impl MappedFile {
     /// Maps whole pages of `file` and brings them into memory. Blocks for reading them.
-    pub(super) fn new(file: impl AsFd, at: u64, len: usize) -> io::Result<Mapped> {
+    pub(super) fn new(file: impl AsFd, at: u64, len: usize) -> io::Result<MappedFile> {
         // Not blocking: it takes as much as it holds.
         let (out_of, into) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let both = ProtFlags::READ | ProtFlags::WRITE;
@@ -46,7 +46,7 @@ impl Mapped {
         // SAFETY: a new mapping where the kernel likes; no Rust reference to it is ever made.
         let start = unsafe { rustix::mm::mmap(hint, len, both, MapFlags::SHARED, file, at) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let mapped = Mapped { start, at, len, out_of, into };
+        let mapped = MappedFile { start, at, len, out_of, into };
         // A hint: what is not there now is read in by the first write to it.
         // SAFETY: the range is the mapping, and its contents stay.
         let read_in = unsafe { rustix::mm::madvise(start.as_ptr(), len, Advice::LinuxPopulateRead) };
@@ -115,7 +115,7 @@ fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: nothing refers to the mapping any more.
         if let Err(error) = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) } {

@@ -8,10 +8,10 @@
 //! - A file this call created is removed again when anything after that fails.
 
 use super::FileOptions;
-use super::filesystem::{Nature, is_too_full, nature};
-use super::geometry::{Alignment, alignment, geometry};
+use super::filesystem::{FileSystemKind, is_too_full, nature};
+use super::geometry::{DirectAlignment, alignment, geometry};
 use super::overlap::overlap_in_use;
-use super::target::{Kind, Target};
+use super::target::{FileTarget, TargetKind};
 use crate::error::OpenError;
 use crate::{BUFFER_ALIGNMENT, Geometry};
 use rustix::fd::OwnedFd;
@@ -21,10 +21,10 @@ use std::fs::File;
 use std::path::Path;
 
 /// Smallest alignment used without direct I/O.
-const BUFFERED: Alignment = Alignment { memory: 1, offset: 4096 };
+const BUFFERED: DirectAlignment = DirectAlignment { memory: 1, offset: 4096 };
 
 /// Opens or creates what `path` names and locks it.
-pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Target, OpenError> {
+pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileTarget, OpenError> {
     match options.create_size {
         None => {
             let (fd, kind) = open_existing(path, options)?;
@@ -32,7 +32,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Target, OpenErr
         }
         Some(size) => {
             let fd = create(path)?;
-            let kind = Kind::File { punch_holes: options.punch_holes };
+            let kind = TargetKind::File { punch_holes: options.punch_holes };
             let made = allocate(path, &fd, size).and_then(|()| prepare(path, options, fd, kind));
             if made.is_err() {
                 // The first error is the one to report; a file left behind is empty or unused.
@@ -43,30 +43,30 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<Target, OpenErr
     }
 }
 
-fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, Kind), OpenError> {
+fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, TargetKind), OpenError> {
     let failed = |error| OpenError::from_errno(path, options.read_only, error);
     let before = kind_of(path, options, rustix::fs::stat(path).map_err(failed)?.st_mode)?;
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    if before == Kind::Block && !options.read_only {
+    if before == TargetKind::Block && !options.read_only {
         flags |= OFlags::EXCL;
     }
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
     let kind = kind_of(path, options, rustix::fs::fstat(&fd).map_err(failed)?.st_mode)?;
     lock(path, &fd, options.read_only)?;
     // Behind our own lock: of two that meet here each sees the other's.
-    if kind == Kind::Block && !options.read_only && overlap_in_use(path).is_some() {
+    if kind == TargetKind::Block && !options.read_only && overlap_in_use(path).is_some() {
         return Err(OpenError::Locked { path: path.display().to_string() });
     }
     Ok((fd, kind))
 }
 
-fn kind_of(path: &Path, options: &FileOptions, mode: rustix::fs::RawMode) -> Result<Kind, OpenError> {
+fn kind_of(path: &Path, options: &FileOptions, mode: rustix::fs::RawMode) -> Result<TargetKind, OpenError> {
     let found = match FileType::from_raw_mode(mode) {
         FileType::RegularFile => {
-            return Ok(Kind::File { punch_holes: options.punch_holes });
+            return Ok(TargetKind::File { punch_holes: options.punch_holes });
         }
-        FileType::BlockDevice => return Ok(Kind::Block),
+        FileType::BlockDevice => return Ok(TargetKind::Block),
         FileType::Directory => "a directory",
         FileType::CharacterDevice => "a character device",
         FileType::Fifo => "a pipe",
@@ -108,26 +108,31 @@ fn lock(path: &Path, fd: &OwnedFd, shared: bool) -> Result<(), OpenError> {
     rustix::fs::flock(fd, how).map_err(|error| OpenError::from_errno(path, shared, error))
 }
 
-fn prepare(path: &Path, options: &FileOptions, fd: OwnedFd, kind: Kind) -> Result<Target, OpenError> {
+fn prepare(
+    path: &Path,
+    options: &FileOptions,
+    fd: OwnedFd,
+    kind: TargetKind,
+) -> Result<FileTarget, OpenError> {
     let name = || path.display().to_string();
     let failed = |source| OpenError::Io { path: name(), source };
     let mut volatile = false;
-    if matches!(kind, Kind::File { .. }) {
+    if matches!(kind, TargetKind::File { .. }) {
         match nature(&fd).map_err(failed)? {
-            Nature::CopyOnWrite(file_system) if !options.allow_cow => {
+            FileSystemKind::CopyOnWrite(file_system) if !options.allow_cow => {
                 return Err(OpenError::CopyOnWrite { path: name(), file_system });
             }
-            Nature::Volatile(file_system) if !options.unsafe_volatile => {
+            FileSystemKind::Volatile(file_system) if !options.unsafe_volatile => {
                 return Err(OpenError::Volatile { path: name(), file_system });
             }
-            nature => volatile = matches!(nature, Nature::Volatile(_)),
+            nature => volatile = matches!(nature, FileSystemKind::Volatile(_)),
         }
     }
     let direct = if volatile { None } else { make_direct(path, &fd, kind)? };
     let geometry = geometry(&fd, kind, direct.unwrap_or(BUFFERED)).map_err(failed)?;
     make_durable(path, options, &fd, kind)?;
     let cached = open_cached(path, options, &fd);
-    let target = Target::new(fd, kind, geometry_checked(path, geometry)?, options.read_only);
+    let target = FileTarget::new(fd, kind, geometry_checked(path, geometry)?, options.read_only);
     Ok(target.with_cached(cached))
 }
 
@@ -151,11 +156,11 @@ fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File>
 }
 
 /// Turns the page cache off where it can be; `None`: I/O is buffered, and only flushes make it durable.
-fn make_direct(path: &Path, fd: &OwnedFd, kind: Kind) -> Result<Option<Alignment>, OpenError> {
+fn make_direct(path: &Path, fd: &OwnedFd, kind: TargetKind) -> Result<Option<DirectAlignment>, OpenError> {
     let failed = |source| OpenError::Io { path: path.display().to_string(), source };
     let found = alignment(fd, kind).map_err(failed)?;
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|error| failed(error.into()))?;
-    let fits = |found: &Alignment| found.memory <= BUFFER_ALIGNMENT as u32 && found.offset <= 4096;
+    let fits = |found: &DirectAlignment| found.memory <= BUFFER_ALIGNMENT as u32 && found.offset <= 4096;
     let wanted = found.filter(fits);
     let set = wanted.map(|_| rustix::fs::fcntl_setfl(fd, (flags | OFlags::DIRECT) - OFlags::NONBLOCK));
     if let Some(Ok(())) = set {
@@ -176,14 +181,14 @@ fn geometry_checked(path: &Path, geometry: Geometry) -> Result<Geometry, OpenErr
 }
 
 /// What a killed predecessor wrote is made durable before anyone reads it (C5), and so is the name.
-fn make_durable(path: &Path, options: &FileOptions, fd: &OwnedFd, kind: Kind) -> Result<(), OpenError> {
+fn make_durable(path: &Path, options: &FileOptions, fd: &OwnedFd, kind: TargetKind) -> Result<(), OpenError> {
     let failed = |source| OpenError::Io { path: path.display().to_string(), source };
     match rustix::fs::fsync(fd) {
         // Without the right to write there is nothing of ours to make durable.
         Err(_) if options.read_only => return Ok(()),
         other => other.map_err(|error| failed(error.into()))?,
     }
-    if kind == Kind::Block || options.read_only {
+    if kind == TargetKind::Block || options.read_only {
         return Ok(());
     }
     let parent = match path.parent() {

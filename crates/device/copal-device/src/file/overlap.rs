@@ -22,7 +22,7 @@ pub use mounts::mounted_on;
 /// What cannot be looked at shares nothing that is known.
 #[must_use]
 pub fn share_bytes(one: &Path, other: &Path) -> bool {
-    let kernel = Listing::of_the_kernel();
+    let kernel = DeviceListing::of_the_kernel();
     match (StorageId::of(one), StorageId::of(other)) {
         (Some(one), Some(other)) => kernel.share_bytes(one, other),
         _ => false,
@@ -36,7 +36,7 @@ pub fn share_bytes(one: &Path, other: &Path) -> bool {
 pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
     let id = StorageId::of(device)?;
     let StorageId::Device(_) = id else { return None };
-    let kernel = Listing::of_the_kernel();
+    let kernel = DeviceListing::of_the_kernel();
     let others = kernel.devices().into_iter().filter(|&other| other != id);
     others
         .filter(|&other| kernel.share_bytes(id, other))
@@ -110,13 +110,13 @@ impl StorageId {
 }
 
 /// A directory with one entry per block device, named by its number.
-struct Listing {
+struct DeviceListing {
     root: PathBuf,
 }
 
-impl Listing {
-    fn of_the_kernel() -> Listing {
-        Listing { root: PathBuf::from("/sys/dev/block") }
+impl DeviceListing {
+    fn of_the_kernel() -> DeviceListing {
+        DeviceListing { root: PathBuf::from("/sys/dev/block") }
     }
 
     fn share_bytes(&self, one: StorageId, other: StorageId) -> bool {

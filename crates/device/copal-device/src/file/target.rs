@@ -8,7 +8,7 @@
 
 use super::block;
 use super::filesystem::is_too_full;
-use super::mapped::Mapped;
+use super::mapped::MappedFile;
 use crate::{AlignedBuf, DeviceError, Geometry};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -25,19 +25,19 @@ pub(crate) const MAX_IO: usize = 1 << 20;
 
 /// What stands behind the descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TargetKind {
     File { punch_holes: bool },
     Block,
 }
 
 /// See the module's text.
-pub(crate) struct Target {
+pub(crate) struct FileTarget {
     pub(crate) fd: OwnedFd,
-    pub(crate) kind: Kind,
+    pub(crate) kind: TargetKind,
     /// The same file or device, opened a second time without direct I/O. It holds no lock.
     cached: Option<File>,
     /// The part of it that is written again and again.
-    mapped: Mutex<Option<Mapped>>,
+    mapped: Mutex<Option<MappedFile>>,
     /// Fixed but for `size`, which lives beside it.
     fixed: Geometry,
     size: AtomicU64,
@@ -47,10 +47,10 @@ pub(crate) struct Target {
     growing: Mutex<()>,
 }
 
-impl Target {
-    pub(crate) fn new(fd: OwnedFd, kind: Kind, geometry: Geometry, read_only: bool) -> Target {
+impl FileTarget {
+    pub(crate) fn new(fd: OwnedFd, kind: TargetKind, geometry: Geometry, read_only: bool) -> FileTarget {
         let size = AtomicU64::new(geometry.size);
-        Target {
+        FileTarget {
             fd,
             kind,
             cached: None,
@@ -64,7 +64,7 @@ impl Target {
     }
 
     /// With a way through the page cache.
-    pub(crate) fn with_cached(mut self, cached: Option<File>) -> Target {
+    pub(crate) fn with_cached(mut self, cached: Option<File>) -> FileTarget {
         self.cached = cached;
         self
     }
@@ -80,7 +80,7 @@ impl Target {
     /// Maps a range for cached writes: they then wait for no other command. Where that cannot be had they are
     /// ordinary writes.
     pub(crate) fn map(&self, at: u64, len: usize) -> io::Result<()> {
-        *self.mapped.lock() = Some(Mapped::new(self.cached()?, at, len)?);
+        *self.mapped.lock() = Some(MappedFile::new(self.cached()?, at, len)?);
         Ok(())
     }
 
@@ -155,12 +155,12 @@ impl Target {
     /// A hint: what the device or file system cannot give up it keeps.
     pub(crate) fn discard(&self, at: u64, len: u64) -> io::Result<()> {
         let result = match self.kind {
-            Kind::File { punch_holes: false } => Ok(()),
-            Kind::File { punch_holes: true } => {
+            TargetKind::File { punch_holes: false } => Ok(()),
+            TargetKind::File { punch_holes: true } => {
                 let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(&self.fd, mode, at, len).map_err(io::Error::from)
             }
-            Kind::Block => block::discard(&self.fd, at, len),
+            TargetKind::Block => block::discard(&self.fd, at, len),
         };
         match result {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
@@ -169,7 +169,7 @@ impl Target {
     }
 
     pub(crate) fn write_zeroes(&self, at: u64, len: u64) -> io::Result<()> {
-        if self.kind == Kind::Block {
+        if self.kind == TargetKind::Block {
             return block::zero_out(&self.fd, at, len);
         }
         let mut done = 0;
@@ -186,7 +186,7 @@ impl Target {
         let wanted = wanted.next_multiple_of(u64::from(self.fixed.logical_block).max(4096));
         let _one_at_a_time = self.growing.lock();
         let size = self.size.load(Ordering::Acquire);
-        if self.kind == Kind::Block || wanted >= size {
+        if self.kind == TargetKind::Block || wanted >= size {
             return Ok(size);
         }
         self.may_write()?;
@@ -201,7 +201,7 @@ impl Target {
     /// Space for a range that was discarded.
     pub(crate) fn reserve(&self, at: u64, len: u64) -> Result<(), DeviceError> {
         self.may_write()?;
-        if self.kind == Kind::Block {
+        if self.kind == TargetKind::Block {
             return Ok(());
         }
         let size = self.size.load(Ordering::Acquire);
@@ -219,7 +219,7 @@ impl Target {
 
     /// Reserves the space, so that a full host is met here and not inside a commit.
     pub(crate) fn can_grow(&self) -> bool {
-        self.kind != Kind::Block
+        self.kind != TargetKind::Block
     }
 
     pub(crate) fn grow(&self, wanted: u64) -> Result<u64, DeviceError> {
@@ -231,7 +231,7 @@ impl Target {
         }
         self.may_write()?;
         let refused = |reason| Err(DeviceError::CannotGrow { size, wanted, reason });
-        if self.kind == Kind::Block {
+        if self.kind == TargetKind::Block {
             return refused("a block device has the size it has");
         }
         if is_too_full(&self.fd, wanted - size) {
@@ -263,7 +263,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for FileTarget {
     /// Gives the lock back at once: the kernel may hold the descriptor a little longer than we do.
     fn drop(&mut self) {
         if let Err(error) = rustix::fs::flock(&self.fd, FlockOperation::Unlock) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Class;
-use crate::file::target::Kind;
+use crate::file::target::TargetKind;
 
 /// A device whose descriptor may only be read, while the device believes it may write: every write fails.
 fn unwritable(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
@@ -16,9 +16,9 @@ fn unwritable(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
 fn device_on(file: std::fs::File, force_pread: bool) -> FileDevice {
     let fd = file.into();
     let geometry = crate::memory::memory_geometry(1 << 20);
-    let target = Arc::new(Target::new(fd, Kind::File { punch_holes: false }, geometry, false));
-    let tally = Arc::new(Tally::default());
-    let engine = Engine::start(&target, &tally, force_pread).unwrap();
+    let target = Arc::new(FileTarget::new(fd, TargetKind::File { punch_holes: false }, geometry, false));
+    let tally = Arc::new(IoTally::default());
+    let engine = FileEngine::start(&target, &tally, force_pread).unwrap();
     FileDevice { engine, target, tally }
 }
 

@@ -3,26 +3,26 @@
 use super::*;
 use crate::{Completion, IoKind};
 
-fn jobs(class: Class, count: usize) -> impl Iterator<Item = Job> {
+fn jobs(class: Class, count: usize) -> impl Iterator<Item = IoJob> {
     (0..count).map(move |_| {
         let (completer, completion) = Completion::pair(None);
         drop(completion);
-        Job { io: Io { at: 0, kind: IoKind::Flush, class }, reply: Reply::Alone(completer) }
+        IoJob { io: Io { at: 0, kind: IoKind::Flush, class }, reply: JobReply::Alone(completer) }
     })
 }
 
-fn push(queue: &JobQueue, jobs: impl Iterator<Item = Job>) {
+fn push(queue: &JobQueue, jobs: impl Iterator<Item = IoJob>) {
     jobs.for_each(|job| queue.push(job));
 }
 
 fn take(queue: &JobQueue) -> Option<Class> {
     match queue.take() {
-        Taken::Job(job) => {
+        NextJob::Job(job) => {
             let class = job.io.class;
             job.reply.deliver(IoDone { result: Ok(()), buf: None });
             Some(class)
         }
-        Taken::Nothing | Taken::Closed => None,
+        NextJob::Nothing | NextJob::Closed => None,
     }
 }
 
@@ -98,14 +98,14 @@ fn closing_drains_what_waits_and_then_ends() {
     let queue = JobQueue::new(4, move || {
         count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     });
-    assert!(matches!(queue.take(), Taken::Nothing));
+    assert!(matches!(queue.take(), NextJob::Nothing));
     push(&queue, jobs(Class::Foreground, 2));
     assert_eq!(woken.load(std::sync::atomic::Ordering::Relaxed), 1, "woken once, it was asleep");
     queue.close();
     assert_eq!(take_all(&queue).len(), 2);
-    assert!(matches!(queue.take(), Taken::Nothing), "two still run");
+    assert!(matches!(queue.take(), NextJob::Nothing), "two still run");
     queue.finished(Class::Foreground);
     queue.finished(Class::Foreground);
-    assert!(matches!(queue.take(), Taken::Closed));
+    assert!(matches!(queue.take(), NextJob::Closed));
     assert!(queue.take_blocking().is_none());
 }

@@ -3,7 +3,7 @@
 //! The kernel's own table says it, `/proc/self/mountinfo`. A file system that cannot be written changes
 //! nothing.
 
-use super::{Listing, StorageId, device_named};
+use super::{DeviceListing, StorageId, device_named};
 use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
@@ -15,30 +15,30 @@ use std::{
 pub fn mounted_on(device: &Path) -> Option<PathBuf> {
     let id = StorageId::of(device)?;
     let StorageId::Device(_) = id else { return None };
-    let kernel = Listing::of_the_kernel();
+    let kernel = DeviceListing::of_the_kernel();
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(Mount::parse);
+    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(MountLine::parse);
     let above = mounts.find(|mount| mount.device().is_some_and(|device| kernel.lies_on(device, id)));
     above.map(|mount| mount.point)
 }
 
 /// A line of the kernel's table of mounts that may be written.
 #[derive(Debug, PartialEq, Eq)]
-struct Mount {
+struct MountLine {
     number: String,
     source: PathBuf,
     point: PathBuf,
 }
 
-impl Mount {
-    fn parse(line: &[u8]) -> Option<Mount> {
+impl MountLine {
+    fn parse(line: &[u8]) -> Option<MountLine> {
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = words.iter().position(|word| *word == b"-")?;
         let (number, point, options) = (words.get(2)?, words.get(4)?, words.get(5)?);
         let (source, of_all) = (words.get(dash + 2)?, words.get(dash + 3)?);
         let may_be_written =
             |options: &[u8]| options.split(|&byte| byte == b',').any(|option| option == b"rw");
-        (may_be_written(options) && may_be_written(of_all)).then(|| Mount {
+        (may_be_written(options) && may_be_written(of_all)).then(|| MountLine {
             number: String::from_utf8_lossy(number).into_owned(),
             source: unescaped(source),
             point: unescaped(point),
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn lines_of_the_table_that_may_be_written() {
-        let mount = |number: &str, source: &str, point: &str| Mount {
+        let mount = |number: &str, source: &str, point: &str| MountLine {
             number: number.into(),
             source: source.into(),
             point: point.into(),
@@ -92,7 +92,7 @@ mod tests {
             ("41 35 8:4 / /boot rw - ext4", None),
             ("", None),
         ] {
-            assert_eq!(Mount::parse(line.as_bytes()), want, "{line}");
+            assert_eq!(MountLine::parse(line.as_bytes()), want, "{line}");
         }
         assert_eq!(unescaped(br"a\0b\134\04"), PathBuf::from(r"a\0b\\04"));
     }

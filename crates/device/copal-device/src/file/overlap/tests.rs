@@ -1,7 +1,7 @@
 //! Devices as the kernel lists them, in a directory made for it; their numbers are none that this machine
 //! has. Real ones stand in the tests of `copal`.
 
-use super::{Listing, StorageId};
+use super::{DeviceListing, StorageId};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
     fs::write(root.join("devices/loop0/loop/backing_file"), backing).unwrap();
     device(root, "2259:0", "loop0p1", Some("loop0"), &[]);
 
-    let listing = Listing { root: root.join("numbers") };
+    let listing = DeviceListing { root: root.join("numbers") };
     let share = |one: &str, other: &str| {
         let both = listing.share_bytes(id(one), id(other));
         assert_eq!(both, listing.share_bytes(id(other), id(one)));
