@@ -1,4 +1,5 @@
 //! Address spaces below a store besides a device: files of a directory, and a device that is read leniently.
 
+pub(crate) mod home;
 pub(crate) mod hostfs;
 pub(crate) mod lenient;

@@ -18,13 +18,13 @@
 //! Not here: the bytes of the tables (`snapshot`), reading them back (`recovery`).
 
 use crate::{
+    backend::home::PageHome,
     flaw::StoreFlaw,
     format::{
         checkpoint::{CHAIN_PAGE_MAX, ChainLink, HEAD_LEN, encode_page},
         run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
-    space::placement::PageHome,
     state::{
         StoreCore, StoreState,
         checkpoint::{ChainPlace, CheckpointStep, NewCheckpoint},

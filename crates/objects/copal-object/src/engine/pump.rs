@@ -85,7 +85,7 @@ fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceErr
         return;
     }
     if let Err(error) = result {
-        tracing::error!(%error, ?purpose, "a write or flush failed; the store takes no more writes");
+        tracing::error!(%error, tag = ?purpose, "a write or flush failed; the store takes no more writes");
         state.fence.fail(error);
     }
     let is_sound = state.fence.failure().is_none();

@@ -9,6 +9,7 @@
 
 use crate::{
     CreateOptions, ObjectId, ObjectKind, StoreError,
+    backend::home::PageHome,
     flaw::StoreFlaw,
     format::{
         hash128,
@@ -17,7 +18,6 @@ use crate::{
     },
     object::sums::{placement_class, unit_sums},
     resize::grow::make_available,
-    space::placement::PageHome,
     state::StoreCore,
     tables::unit_pages,
 };

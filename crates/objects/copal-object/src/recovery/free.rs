@@ -5,11 +5,12 @@
 
 use crate::{
     OpenError,
+    backend::home::PageHome,
     format::{
         run::PageRun,
         superblock::{COPIES, SUPERBLOCK_LEN, Superblock},
     },
-    space::placement::{PageHome, PagePlacement},
+    space::placement::PagePlacement,
     tables::{TableEntry, Tables, shared::SharedRuns},
 };
 use std::ops::Range;

@@ -15,13 +15,9 @@ pub(crate) mod placement;
 pub(crate) mod recent;
 
 use crate::{
+    backend::home::PageHome,
     format::run::{PageRun, pages_of},
-    space::{
-        allocator::ZONE_PAGES,
-        pins::PagePins,
-        placement::{PageHome, PagePlacement},
-        recent::RecentPages,
-    },
+    space::{allocator::ZONE_PAGES, pins::PagePins, placement::PagePlacement, recent::RecentPages},
 };
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 

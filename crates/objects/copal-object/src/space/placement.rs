@@ -3,7 +3,10 @@
 //! Design: docs/design/object.md#space
 //! Not here: quarantine and reserves (`space`), which are the same for both.
 
-use crate::{backend::hostfs::FileSpace, format::run::PageRun, space::allocator::PageAllocator};
+use crate::{
+    backend::home::PageHome, backend::hostfs::FileSpace, format::run::PageRun,
+    space::allocator::PageAllocator,
+};
 use std::ops::Range;
 
 /// Free and taken pages, one way or the other.
@@ -13,22 +16,6 @@ pub(crate) enum PagePlacement {
     Pages(PageAllocator),
     /// `hostfs`: pages of files.
     Files(FileSpace),
-}
-
-/// For whom pages are taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PageHome {
-    /// Kind and lifetime, so that like lies near like.
-    pub(crate) class: usize,
-    /// The object or stream; the store itself is [`PageHome::STORE`].
-    pub(crate) owner: u64,
-}
-
-impl PageHome {
-    /// Owner of what belongs to no object.
-    pub(crate) const STORE: u64 = u64::MAX;
-    /// Owner of second copies.
-    pub(crate) const STORE_COPY: u64 = u64::MAX - 1;
 }
 
 impl PagePlacement {

@@ -12,6 +12,7 @@
 
 use crate::{
     Ack, FramePos, Lsn, ObjectId, StoreError,
+    backend::home::PageHome,
     engine::{
         admission::{admit, enter_internal},
         pump::wait_change,
@@ -24,7 +25,6 @@ use crate::{
     },
     resize::grow::make_available,
     space,
-    space::placement::PageHome,
     state::{StoreCore, StoreState, pending_frames::PendingFrame, queue::IoPurpose},
     stream::reserved_frame::{FrameRoute, ReservedFrame},
     tables::StreamPiece,

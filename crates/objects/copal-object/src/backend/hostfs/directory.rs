@@ -25,12 +25,13 @@ use std::{
     sync::Arc,
 };
 
-use super::files::FILES_MAX;
-
 const STORE_FILE: &str = "store";
 const OBJECTS_DIR: &str = "objects";
 const LOCK_FILE: &str = "lock";
 const RESERVE_FILE: &str = "reserve";
+
+/// Files there may ever be.
+pub(crate) const FILES_MAX: u32 = 1 << 24;
 
 /// Which names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

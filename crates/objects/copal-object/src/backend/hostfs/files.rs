@@ -37,7 +37,7 @@ use std::{
 use crate::format::run::PageRun;
 
 use super::{
-    directory::{HostFile, NameSet, RealDirectory, StoreDirectory},
+    directory::{FILES_MAX, HostFile, NameSet, RealDirectory, StoreDirectory},
     syncs::FileSyncs,
 };
 
@@ -45,8 +45,6 @@ use super::{
 pub(crate) const OFFSET_BITS: u32 = 36;
 /// Bytes a file may have.
 pub(crate) const FILE_BYTES: u64 = 1 << OFFSET_BITS;
-/// Files there may ever be.
-pub(crate) const FILES_MAX: u32 = 1 << 24;
 /// Clean files kept open.
 const OPEN_MAX: usize = 256;
 const IO_BYTES_MAX: u32 = 1 << 20;

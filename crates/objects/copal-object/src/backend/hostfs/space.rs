@@ -13,12 +13,13 @@
 
 use super::{
     HostFiles,
-    files::{FILE_BYTES, FILES_MAX, RESERVE_BYTES},
+    directory::FILES_MAX,
+    files::{FILE_BYTES, RESERVE_BYTES},
     numbers::FileNumbers,
 };
 use crate::{
+    backend::home::PageHome,
     format::run::{PageRun, RUN_PAGES_MAX},
-    space::placement::PageHome,
 };
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},

@@ -7,9 +7,9 @@
 use super::{Runs, SumUnit};
 use crate::{
     Check, CreateOptions, FramePos, Lifetime, ObjectId, ObjectKind, Op, StoreError, Txn,
+    backend::home::PageHome,
     format::ops::ObjectTraits,
     object::{sums::placement_class, writer::Staged},
-    space::placement::PageHome,
     state::{StoreShape, StoreState},
     tables::{
         ObjectEntry, TableEntry,
