@@ -69,14 +69,14 @@ fn members<'a>(
         Some(own.ok().flatten()?.epoch)
     };
     let is_newest = data.iter().filter_map(epoch_at).all(|known| known <= epoch);
-    let whole = view.members.iter().filter(move |(_, role)| is_newest && *role == Role::Normal);
-    let placed = whole.filter_map(|(disk, _)| Some((*disk, map.place(*disk)?.server_uuid)));
+    let whole = view.in_sync().filter(move |_| is_newest);
+    let placed = whole.filter_map(|disk| Some((disk, map.place(disk)?.server_uuid)));
     let placed: Vec<_> = placed.collect();
     placed.into_iter().filter_map(move |(disk, uuid)| {
         let host = data.iter().find(|host| host.uuid[..] == uuid[..])?;
         let store = &host.running.as_ref()?.store;
         let own = store.membership(group).ok().flatten()?;
-        (own.role == Role::Normal && own.epoch == epoch).then_some((host, store, disk))
+        (own.role.is_in_sync() && own.epoch == epoch).then_some((host, store, disk))
     })
 }
 

@@ -18,12 +18,12 @@ use copal_codec::crc32c;
 use copal_proto::{
     Method,
     messages::{self, Done},
-    of_id,
+    of_id, role,
 };
 use copal_server::SigningRequest;
 use copal_volume::{
     FileId, VolumeId,
-    group::{DiskId, invariants::Known},
+    group::{DiskId, Role, invariants::Known},
 };
 use prost::Message;
 use serde_json::{Value, json};
@@ -192,7 +192,7 @@ impl Intruder {
             (Caller::Late, Some(Err(CallError::Failed(_)))) => world.sometimes(KINDS[1]),
             // A member in another state than N may not have the file yet, and its acknowledgement alone lets
             // nothing hold.
-            (Caller::Named, Some(Ok(Some(role)))) if role != messages::Role::Normal => {}
+            (Caller::Named, Some(Ok(Some(role)))) if !role.is_in_sync() => {}
             (_, Some(Ok(_))) => {
                 let wrong = format!("{caller:?} was let through with {} of {name}", method.name());
                 self.work.history.lock().wrong.push(wrong);
@@ -320,7 +320,7 @@ impl Intruder {
         &self,
         process: &Arc<Process>,
         call: Call,
-    ) -> Result<Option<std::result::Result<Option<messages::Role>, CallError>>> {
+    ) -> Result<Option<std::result::Result<Option<Role>, CallError>>> {
         let (address, name) = match call.to {
             None => (self.a_master(), name_of_master()),
             Some(disk) => {
@@ -337,7 +337,7 @@ impl Intruder {
                 return Some(done.map(|Done {}| None));
             }
             let held = to.call_once::<messages::Held>(call.method, request, PATIENCE).await;
-            Some(held.map(|held| Some(held.role())))
+            Some(held.map(|held| role(held.role)))
         });
         let within = tokio::time::timeout(PATIENCE * 2, sent).await;
         Ok(within.ok().flatten().flatten())

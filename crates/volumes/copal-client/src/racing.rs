@@ -13,14 +13,10 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_proto::{
-    Method, id,
+    Method, id, is_in_sync,
     messages::{self, failure::Code},
-    role,
 };
-use copal_volume::{
-    FileId, VolumeError, VolumeId,
-    group::{Call, Role},
-};
+use copal_volume::{FileId, VolumeError, VolumeId, group::Call};
 use futures_util::future::join_all;
 use std::{
     collections::BTreeSet,
@@ -33,8 +29,7 @@ impl Cluster {
     /// `Exists`: another creator was there before; nothing was sent to anybody else.
     pub(crate) async fn create_first(&self, wanted: &Wanted, end: Instant) -> Result<(), VolumeError> {
         let view = self.view(wanted.vid, end).await?;
-        let mut whole = view.members.iter().filter(|(_, role)| *role == Role::Normal);
-        let Some(&(disk, _)) = whole.next() else {
+        let Some(disk) = view.in_sync().next() else {
             return Ok(());
         };
         match self.ask_member(wanted, disk, view.epoch, Call::Create, end).await {
@@ -69,7 +64,7 @@ impl Cluster {
             let (mut owners, mut may_read) = (BTreeSet::new(), true);
             for answer in join_all(calls).await {
                 match answer {
-                    Ok(reply) if role(reply.role) == Some(Role::Normal) => {
+                    Ok(reply) if is_in_sync(reply.role) => {
                         owners.insert(reply.head.map(|head| FileId(id(head.fid))));
                     }
                     Err(CallError::Failed(failure)) if failure.code == i32::from(Code::NotFound) => {

@@ -10,10 +10,10 @@ use crate::{
     machine,
 };
 use bytes::Bytes;
-use copal_proto::{Class, Cost, Method, messages::failure::Code, role};
+use copal_proto::{Class, Cost, Method, is_in_sync, messages::failure::Code};
 use copal_volume::{
     VolumeError, VolumeId,
-    group::{DiskId, Role, View},
+    group::{DiskId, View},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use prost::Message;
@@ -171,7 +171,7 @@ impl<R: FromMember> Told<R> {
         answer: Result<R, CallError>,
     ) -> Option<Option<Result<R, VolumeError>>> {
         let failure = match answer {
-            Ok(reply) if role(reply.role()) == Some(Role::Normal) => return Some(Some(Ok(reply))),
+            Ok(reply) if is_in_sync(reply.role()) => return Some(Some(Ok(reply))),
             Ok(reply) => {
                 self.maybe.get_or_insert(reply);
                 return None;
@@ -218,7 +218,7 @@ impl<R: FromMember> Told<R> {
 fn members(view: &View, turn: usize) -> (Vec<DiskId>, Vec<DiskId>) {
     let in_role = |wanted: bool| {
         let members = view.members.iter();
-        let of_role = members.filter(move |(_, role)| role.is_up() && (*role == Role::Normal) == wanted);
+        let of_role = members.filter(move |(_, role)| role.is_up() && role.is_in_sync() == wanted);
         of_role.map(|(disk, _)| *disk).collect::<Vec<_>>()
     };
     let mut whole = in_role(true);

@@ -18,10 +18,10 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_codec::crc32c;
-use copal_proto::{Method, id, messages, of_id, role};
+use copal_proto::{Method, id, is_in_sync, messages, of_id};
 use copal_volume::{
     FileId, OpId, Outcome, ReadOptions, Settle, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
-    group::{DiskId, Epoch, MAX_OP_AHEAD_MS, Role, View},
+    group::{DiskId, Epoch, MAX_OP_AHEAD_MS, View},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use std::{sync::Arc, time::Instant};
@@ -271,7 +271,7 @@ impl FoundEverywhere {
 
     fn take(&mut self, disk: DiskId, found: messages::Found) {
         self.told += 1;
-        let is_whole = role(found.role) == Some(Role::Normal);
+        let is_whole = is_in_sync(found.role);
         self.whole += usize::from(is_whole);
         self.is_buried |= found.buried;
         if found.live {

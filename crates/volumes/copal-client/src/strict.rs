@@ -23,13 +23,12 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_proto::{
-    Method, id,
+    Method, id, is_in_sync,
     messages::{self, failure::Code},
-    role,
 };
 use copal_volume::{
     FileId, OpId, VolumeError, VolumeId,
-    group::{BUCKET_MS, DiskId, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, Role, View},
+    group::{BUCKET_MS, DiskId, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, View},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use prost::Message;
@@ -235,7 +234,7 @@ impl Cluster {
         end: Instant,
     ) -> Said<R> {
         match self.call::<R>(disk, method, request, end).await {
-            Ok(reply) if role(reply.role()) == Some(Role::Normal) => Said::Whole(Some(reply)),
+            Ok(reply) if is_in_sync(reply.role()) => Said::Whole(Some(reply)),
             Ok(reply) => Said::InView(Some(reply)),
             Err(CallError::Failed(failure)) => {
                 if let Some(newer) = &failure.view {

@@ -3,13 +3,12 @@
 use crate::{cluster::Cluster, cluster::SOON, connection::CallError, errors::volume_error, machine};
 use bytes::Bytes;
 use copal_proto::{
-    Method, id,
+    Method, id, is_in_sync,
     messages::{self, failure::Code},
-    role,
 };
 use copal_volume::{
     VolumeError,
-    group::{DiskId, GroupId, Role, View},
+    group::{DiskId, GroupId, View},
 };
 use std::time::{Duration, Instant};
 
@@ -153,7 +152,7 @@ impl Cluster {
                     continue;
                 }
             };
-            if role(found.role) != Some(Role::Normal) {
+            if !is_in_sync(found.role) {
                 let server = server.clone();
                 span.differences.push(Difference::NotWhole { server });
             }

@@ -15,7 +15,7 @@ use crate::{
 };
 use copal_volume::{
     VolumeError,
-    group::{DiskId, Epoch, GroupId, Role, View},
+    group::{DiskId, Epoch, GroupId, View},
 };
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ impl Reign {
         for disk in view.up() {
             let name = self.map.servers.get(&disk.0).map(|server| server.name.as_str()).unwrap_or_default();
             match self.told(view, disk.0) {
-                Some(Role::Normal) => {
+                Some(role) if role.is_in_sync() => {
                     let reason = format!(
                         "{name} has everything of group {}, and the others take it over from there",
                         view.group

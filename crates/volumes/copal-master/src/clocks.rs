@@ -15,7 +15,7 @@ use crate::{
     meta::{ServerRow, ServerState},
     watch::Watch,
 };
-use copal_volume::group::{CLOCK_STEP_MS, DiskId, Role, is_clock_wrong, reference_of};
+use copal_volume::group::{CLOCK_STEP_MS, DiskId, is_clock_wrong, reference_of};
 use std::sync::atomic::Ordering;
 
 /// A clock that was not measured for so long says nothing any more, ms.
@@ -260,8 +260,8 @@ impl Reign {
                 let view = self.map.view(row);
                 let others: Vec<DiskId> = view.up().filter(|other| other.0 != disk).collect();
                 let is_whole = |other: &DiskId| {
-                    let role = view.role(*other).unwrap_or(Role::Failed);
-                    self.role(&view, other.0, role) == Role::Normal
+                    let role = view.role(*other);
+                    role.is_some_and(|role| self.role(&view, other.0, role).is_in_sync())
                 };
                 others.len() >= view.needed() && others.iter().any(is_whole)
             })

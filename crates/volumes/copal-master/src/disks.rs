@@ -6,7 +6,7 @@ use crate::{
     meta::{MemberKind, ServerState},
     sites::sites,
 };
-use copal_volume::group::{DiskId, GroupId, Role, View, placement::DiskFacts, recovery::MassFailure};
+use copal_volume::group::{DiskId, GroupId, View, placement::DiskFacts, recovery::MassFailure};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Reign {
@@ -92,7 +92,7 @@ impl Reign {
     /// Members that are whole, by their own word or, until they say one, by the state of their server.
     pub(crate) fn whole_members(&self, view: &View) -> Vec<u32> {
         let members = view.members.iter();
-        let whole = members.filter(|&&(disk, role)| self.role(view, disk.0, role) == Role::Normal);
+        let whole = members.filter(|&&(disk, role)| self.role(view, disk.0, role).is_in_sync());
         whole.map(|(disk, _)| disk.0).collect()
     }
 }

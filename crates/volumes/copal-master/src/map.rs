@@ -109,7 +109,7 @@ impl ClusterMap {
                 // The server's version is that of its failure, as long as it is away.
                 let since = self.servers.get(&disk.0).map_or(0, |server| server.version);
                 let known = self.missed.get(&key).is_some_and(|&version| version >= since);
-                if role == Role::Failed && !known {
+                if !role.is_up() && !known {
                     found.push(key);
                 }
             }

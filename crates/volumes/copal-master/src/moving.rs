@@ -164,7 +164,7 @@ impl Reign {
     fn group_facts(&self) -> Vec<GroupFacts> {
         let facts = self.map.groups.values().map(|row| {
             let view = self.map.view(row);
-            let is_whole = |&(disk, role): &(DiskId, Role)| self.role(&view, disk.0, role) == Role::Normal;
+            let is_whole = |&(disk, role): &(DiskId, Role)| self.role(&view, disk.0, role).is_in_sync();
             let is_full = row.members.iter().all(|(_, kind)| *kind == MemberKind::Full);
             GroupFacts {
                 group: row.group,

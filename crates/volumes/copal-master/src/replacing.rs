@@ -127,7 +127,7 @@ impl Reign {
         let is_present = |disk: u32| server(disk).is_some_and(|server| !server.is_away());
         let is_draining = |disk: u32| server(disk).is_some_and(|server| server.is_draining);
         // By its own word, in this view: nothing less lets a copy go.
-        let is_whole = |disk: u32| is_present(disk) && self.told(&view, disk) == Some(Role::Normal);
+        let is_whole = |disk: u32| is_present(disk) && self.told(&view, disk).is_some_and(Role::is_in_sync);
         // Of who has told that it is whole, and has missed nothing since, that stays true while it is away.
         let lacks = |disk: u32| self.map.missed.contains_key(&(group, disk));
         let mut members = row.members.clone();

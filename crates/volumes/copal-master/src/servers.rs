@@ -309,7 +309,9 @@ impl Master {
         let map = &reign.map;
         let is_present = |(group, epoch): &(GroupId, Epoch)| {
             let view = map.groups.get(group).map(|row| map.view(row));
-            view.is_some_and(|view| view.epoch == *epoch && view.role(DiskId(disk)).is_some_and(Role::is_up))
+            view.is_some_and(|view| {
+                view.epoch == *epoch && view.role(DiskId(disk)).is_some_and(Role::takes_writes)
+            })
         };
         let (taken, refused): (Vec<_>, Vec<_>) = groups.iter().copied().partition(is_present);
         let missed = taken.into_iter().map(|(group, _)| group);
@@ -378,13 +380,12 @@ impl Reign {
         // What it says of an older view is from before it was whole.
         let was_whole = |group: &GroupId, epoch: Epoch| {
             let view = self.map.groups.get(group).map(|row| self.map.view(row));
-            let now = (epoch, Role::Normal);
+            let was = before.and_then(|roles| roles.get(group));
             view.is_some_and(|view| view.epoch == epoch)
-                && before.is_some_and(|roles| roles.get(group) == Some(&now))
+                && was.is_some_and(|(told_in, role)| *told_in == epoch && role.is_in_sync())
         };
-        let is_lost = |(group, epoch, role): &&(GroupId, Epoch, Role)| {
-            *role == Role::Recovering && was_whole(group, *epoch)
-        };
+        let is_lost =
+            |(group, epoch, role): &&(GroupId, Epoch, Role)| role.is_recovering() && was_whole(group, *epoch);
         let lost: Vec<GroupId> = told.iter().filter(is_lost).map(|(group, ..)| *group).collect();
         for group in lost {
             let name = &server.name;

@@ -104,8 +104,7 @@ impl Reign {
         for row in self.map.groups.values() {
             let view = self.map.view(row);
             let members = view.members.iter();
-            let whole =
-                members.filter(|&&(disk, role)| self.role(&view, disk.0, role) == Role::Normal).count();
+            let whole = members.filter(|&&(disk, role)| self.role(&view, disk.0, role).is_in_sync()).count();
             copies.total += 1;
             match whole {
                 0 => copies.incomplete += 1,

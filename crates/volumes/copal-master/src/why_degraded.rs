@@ -105,9 +105,9 @@ impl Story<'_> {
     /// A member, and where it is not whole why.
     fn member(&self, (disk, kind): (u32, MemberKind)) -> Option<Value> {
         let (server, role) = (self.server(disk)?, self.role(disk)?);
-        let (since_ms, why) = match role {
-            Role::Normal => (None, None),
-            _ => {
+        let (since_ms, why) = match role.is_in_sync() {
+            true => (None, None),
+            false => {
                 let (since_ms, why) = self.why(server, kind, role);
                 (since_ms, Some(why))
             }
@@ -154,7 +154,7 @@ impl Story<'_> {
                     .iter()
                     .rfind(|event| event.kind == "repair" && mentions(&event.text, &[name, "group", &group]));
                 match damage {
-                    Some(event) if role == Role::Recovering => (Some(event.at_ms), event.text.clone()),
+                    Some(event) if role.is_recovering() => (Some(event.at_ms), event.text.clone()),
                     _ => (None, format!("{name} has not said yet that it is whole in this view")),
                 }
             }
@@ -262,7 +262,7 @@ impl Story<'_> {
     /// Events of its members that are not whole, of the group itself, and of the whole cluster's copies, the
     /// oldest first.
     fn story(&self) -> Vec<Value> {
-        let is_short = |disk: &u32| self.role(*disk) != Some(Role::Normal);
+        let is_short = |disk: &u32| !self.role(*disk).is_some_and(Role::is_in_sync);
         let names: Vec<String> = self
             .row
             .members

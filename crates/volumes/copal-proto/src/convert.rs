@@ -40,6 +40,11 @@ pub fn role(message: i32) -> Option<Role> {
     }
 }
 
+/// Whether the state in a message is in sync; one that this release does not know is not.
+pub fn is_in_sync(message: i32) -> bool {
+    role(message).is_some_and(Role::is_in_sync)
+}
+
 /// A view as a message.
 pub fn of_view(view: &View) -> messages::View {
     let member = |&(disk, role): &(DiskId, Role)| messages::Member {

@@ -26,7 +26,7 @@ pub mod messages;
 
 pub use chain::{CHAIN_BYTES, CHAIN_PART_BYTES, ChainBody, ChainError, checked_hops};
 pub use class::{Class, Cost, SMALL_BYTES};
-pub use convert::{answer_of, failure_of, id, of_id, of_view, role, role_of, view_of};
+pub use convert::{answer_of, failure_of, id, is_in_sync, of_id, of_view, role, role_of, view_of};
 pub use frame::{FRAME_HEADER_LEN, Frame, FrameError, MAX_FRAME_BYTES, MAX_PERMIT_BYTES};
 pub use method::Method;
 pub use permit::{Rights, incarnation_prefix, signed_part, volume_of};

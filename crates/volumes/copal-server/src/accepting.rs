@@ -16,7 +16,7 @@ use copal_proto::{
     messages::{self, failure::Code},
     role_of,
 };
-use copal_volume::group::{BUCKET_MS, Epoch, GroupId, Role, Term};
+use copal_volume::group::{BUCKET_MS, Epoch, GroupId, Term};
 use std::{sync::Arc, time::Duration};
 
 /// Names with two files that are looked at in one go.
@@ -37,7 +37,7 @@ impl DataServer {
         let mut disputed = self.disputed(group).await?;
         if !request.dry_run {
             membership = self.wait_for(group, Epoch(request.epoch)).await?;
-            if membership.role != Role::Normal {
+            if !membership.role.is_in_sync() {
                 while !disputed.is_empty() {
                     self.keep_the_first(group, &disputed).await?;
                     disputed = self.disputed(group).await?;

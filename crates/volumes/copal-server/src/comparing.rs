@@ -16,7 +16,7 @@ use bytes::Bytes;
 use copal_client::{CallError, Connection, machine, name_of_server};
 use copal_data::{Membership, Span, Verified};
 use copal_proto::{Class, Method, id, messages};
-use copal_volume::group::{Bucket, DiskId, GroupId, Role};
+use copal_volume::group::{Bucket, DiskId, GroupId};
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
@@ -71,7 +71,7 @@ impl DataServer {
     }
 
     async fn compare_group(&self, own: Membership, turn: usize) -> Result<(), NotYet> {
-        if own.role != Role::Normal {
+        if !own.role.is_in_sync() {
             return Ok(());
         }
         let Some(other) = self.other_whole(own, turn).await? else {
@@ -83,9 +83,8 @@ impl DataServer {
             return Ok(());
         }
         let lacking = self.lacks_of(own, &other).await?;
-        if self.store.membership(own.group).ok().flatten().map(|now| (now.epoch, now.role))
-            != Some((own.epoch, Role::Normal))
-        {
+        let now = self.store.membership(own.group).ok().flatten();
+        if !now.is_some_and(|now| now.epoch == own.epoch && now.role.is_in_sync()) {
             return Ok(());
         }
         if lacking == 0 {
@@ -109,9 +108,8 @@ impl DataServer {
     async fn other_whole(&self, own: Membership, turn: usize) -> Result<Option<Other>, NotYet> {
         let me = self.disk();
         let view = self.map.view(own.group).filter(|view| view.epoch == own.epoch);
-        let members = view.map(|view| view.members).unwrap_or_default();
-        let whole = members.into_iter().filter(|(disk, role)| *disk != me && *role == Role::Normal);
-        let whole: Vec<DiskId> = whole.map(|(disk, _)| disk).collect();
+        let whole = view.map(|view| view.in_sync().filter(|disk| *disk != me).collect());
+        let whole: Vec<DiskId> = whole.unwrap_or_default();
         let Some(&disk) = whole.get(turn % whole.len().max(1)) else {
             return Ok(None);
         };

@@ -327,7 +327,7 @@ impl DataServer {
         let role = membership.role;
         blocking(move || match read(&this.store) {
             Ok(value) => Ok((value, role)),
-            Err(VolumeError::NotFound) if role != Role::Normal => Err(Status::new(
+            Err(VolumeError::NotFound) if !role.is_in_sync() => Err(Status::new(
                 Code::NotAuthoritative,
                 "this member is not whole: it may lack what others have",
             )),
@@ -583,9 +583,9 @@ pub(crate) fn checked(name: Bytes) -> Result<Bytes, Status> {
 }
 
 fn whole(role: Role) -> Result<(), Status> {
-    match role {
-        Role::Normal => Ok(()),
-        _ => {
+    match role.is_in_sync() {
+        true => Ok(()),
+        false => {
             Err(Status::new(Code::NotAuthoritative, "this member is not whole: it may lack what others have"))
         }
     }

@@ -17,7 +17,7 @@ use copal_data::{Membership, Told, ToldView};
 use copal_proto::{Method, messages, messages::failure::Code, role_of};
 use copal_volume::{
     VolumeId,
-    group::{DiskId, Role, Term},
+    group::{DiskId, Term},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -278,7 +278,7 @@ impl DataServer {
     /// Whether every group is whole, by the newest views.
     fn is_whole(&self) -> bool {
         let all = self.store.memberships();
-        all.is_ok_and(|all| all.iter().all(|membership| membership.role == Role::Normal))
+        all.is_ok_and(|all| all.iter().all(|membership| membership.role.is_in_sync()))
             && self.entered.load(Ordering::Acquire) > 0
     }
 }

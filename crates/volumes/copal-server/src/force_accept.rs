@@ -14,11 +14,10 @@ use bytes::Bytes;
 use copal_client::name_of_server;
 use copal_master::Remaining;
 use copal_proto::{
-    Class, Method,
+    Class, Method, is_in_sync,
     messages::{self, failure::Code},
-    role,
 };
-use copal_volume::group::{Epoch, GroupId, Role};
+use copal_volume::group::{Epoch, GroupId};
 use serde::Deserialize;
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
@@ -69,7 +68,7 @@ impl MasterServer {
             let accepted = blocking(move || Ok(this.master.accept(group, &from, &text, this.now_ms())?));
             let epoch = accepted.await?;
             let became = self.tell(group, &remaining, epoch, false).await?;
-            told["whole"] = (role(became.role) == Some(Role::Normal)).into();
+            told["whole"] = is_in_sync(became.role).into();
             told["epoch"] = became.epoch.into();
         }
         Ok(encoded(&messages::Told { json: told.to_string() }))

@@ -21,9 +21,7 @@ use copal_proto::{
     messages::{self, failure::Code},
     of_id, role, role_of,
 };
-use copal_volume::group::{
-    Bucket, Closing, Digest, DiskId, Epoch, GroupId, OwnTold, Role, Told, View, horizon,
-};
+use copal_volume::group::{Bucket, Closing, Digest, DiskId, Epoch, GroupId, OwnTold, Told, View, horizon};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -213,7 +211,7 @@ fn of_told(group: GroupId, told: &OwnTold) -> messages::GroupTold {
 }
 
 fn told_of(message: messages::GroupTold) -> Option<OwnTold> {
-    let role = role(message.role).filter(|role| *role != Role::Failed)?;
+    let role = role(message.role).filter(|role| role.is_up())?;
     let digest = |digest: messages::BucketDigest| {
         let value = Digest { count: digest.count, sum: id(digest.sum) };
         (Bucket(digest.bucket), value)
@@ -236,7 +234,7 @@ mod tests {
         member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER},
         status::Status,
     };
-    use copal_volume::group::BUCKET_MS;
+    use copal_volume::group::{BUCKET_MS, Role};
 
     const ME: DiskId = DiskId(1);
 

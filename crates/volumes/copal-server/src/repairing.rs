@@ -9,7 +9,7 @@
 
 use crate::{answers::blocking, data_server::DataServer, status::Status};
 use copal_client::machine;
-use copal_volume::group::{GroupId, Role};
+use copal_volume::group::GroupId;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -60,10 +60,7 @@ impl DataServer {
     async fn repair(&self, group: GroupId) -> Result<bool, Status> {
         let me = self.disk();
         let view = self.map.view(group);
-        let has_donor = view.is_some_and(|view| {
-            let mut members = view.members.iter();
-            members.any(|(disk, role)| *disk != me && *role == Role::Normal)
-        });
+        let has_donor = view.is_some_and(|view| view.in_sync().any(|disk| disk != me));
         if !has_donor {
             return Ok(false);
         }

@@ -15,7 +15,7 @@ use copal_proto::{
 };
 use copal_volume::{
     FileId, VolumeId,
-    group::{Bucket, Epoch, GroupId, Role},
+    group::{Bucket, Epoch, GroupId},
 };
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl DataServer {
         // In the epoch of the other or a newer one: what held before is in the snapshot, what holds later
         // takes the other's own word.
         let membership = self.matched(group, Epoch(request.epoch)).await?;
-        if membership.role != Role::Normal {
+        if !membership.role.is_in_sync() {
             return Err(Status::new(Code::NotAuthoritative, "this member is not whole itself"));
         }
         let this = Arc::clone(&self);
@@ -61,7 +61,7 @@ impl DataServer {
             let Ok(membership) = self.matched(group, Epoch(compared.epoch)).await else {
                 continue;
             };
-            if membership.role != Role::Normal || membership.horizon != Bucket(compared.horizon) {
+            if !membership.role.is_in_sync() || membership.horizon != Bucket(compared.horizon) {
                 continue;
             }
             let (store, seed) = (self.store.clone(), self.digest_seed());

@@ -82,7 +82,7 @@ impl From<FetchError> for NotYet {
 
 /// Whether a disk takes part in what holds in a view.
 fn takes_part(view: &View, disk: DiskId) -> bool {
-    view.role(disk).is_some_and(Role::is_up)
+    view.role(disk).is_some_and(Role::takes_writes)
 }
 
 /// A group of which everything that a donor showed is here.
@@ -115,7 +115,7 @@ impl DataServer {
             };
             let lacking = all
                 .into_iter()
-                .filter(|membership| membership.role != Role::Normal)
+                .filter(|membership| !membership.role.is_in_sync())
                 .filter(|membership| !self.repairs.is_under_way(membership.group));
             let lacking = self.without_equal(lacking.collect()).await;
             let mut syncs = stream::iter(lacking)
@@ -143,11 +143,7 @@ impl DataServer {
                 .map
                 .view(membership.group)
                 .filter(|view| view.epoch == membership.epoch && takes_part(view, me));
-            let whole = view.and_then(|view| {
-                let mut members = view.members.into_iter();
-                members.find(|(disk, role)| *disk != me && *role == Role::Normal)
-            });
-            if let Some((donor, _)) = whole {
+            if let Some(donor) = view.and_then(|view| view.in_sync().find(|disk| *disk != me)) {
                 by_donor.entry(donor).or_default().push(*membership);
             }
         }
@@ -238,7 +234,7 @@ impl DataServer {
         donors.retain(|(disk, role)| *disk != me && role.is_up());
         // By the master's word; the member's own decides.
         let source = cached.source_of(me);
-        donors.sort_by_key(|(disk, role)| (Some(*disk) != source, *role != Role::Normal));
+        donors.sort_by_key(|(disk, role)| (Some(*disk) != source, !role.is_in_sync()));
         for (donor, _) in donors {
             let Some(connection) = self.connection_to(donor).await else {
                 continue;
@@ -539,7 +535,7 @@ impl DataServer {
             let store = self.store.clone();
             let ended = blocking(move || Ok(store.end_whole(&part)?));
             let ended = ended.await?;
-            let whole = ended.iter().filter(|own| own.role == Role::Normal);
+            let whole = ended.iter().filter(|own| own.role.is_in_sync());
             whole_now.extend(whole.map(|own| own.group));
             self.tell(ended);
         }

@@ -32,7 +32,7 @@ impl MemberRow {
     /// is about to be. Then it has no second file of a name, and takes none (VOL-14).
     pub(crate) fn has_everything(&self) -> bool {
         let is_about_to_be = self.is_covered && self.last_normal == self.epoch && self.epoch > Epoch(0);
-        self.role == Role::Normal || is_about_to_be
+        self.role.is_in_sync() || is_about_to_be
     }
 
     /// The row under `key`.

@@ -32,7 +32,7 @@ use bytes::Bytes;
 use copal_kv::{Batch, Durability, Keyspace};
 use copal_volume::{
     FileId, VolumeError, VolumeId,
-    group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record, Role, is_seal_in_future},
+    group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record, is_seal_in_future},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -375,7 +375,7 @@ impl MemberCore {
     fn void(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
         let queue = self.queue(group)?;
         let member = queue.member.lock();
-        let Some(row) = member.filter(|row| row.role == Role::Joining) else {
+        let Some(row) = member.filter(|row| row.role.is_joining()) else {
             return Ok(());
         };
         let mut void: Vec<JournalEntry> = Vec::new();

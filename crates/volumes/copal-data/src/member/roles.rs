@@ -127,8 +127,8 @@ impl MemberStore {
         for membership in self.memberships()? {
             let queue = self.core.queue(membership.group)?;
             let mut member = queue.member.lock();
-            if let Some(row) = member.filter(|row| row.role == Role::Normal) {
-                let row = MemberRow { role: Role::Recovering, ..row };
+            if let Some(row) = member.filter(|row| row.role.is_in_sync()) {
+                let row = MemberRow { role: row.role.out_of_sync(), ..row };
                 queue.set(&mut member, Some(row));
                 rows.push((membership.group, Some(row)));
             }
@@ -167,9 +167,7 @@ impl MemberStore {
         let queue = self.core.queue(group)?;
         let mut member = queue.member.lock();
         let Some(mut row) = *member else { return Ok(()) };
-        if row.role == Role::Normal {
-            row.role = Role::Recovering;
-        }
+        row.role = row.role.out_of_sync();
         row.last_normal = Epoch(0);
         // What was lost may be as old as the group.
         row.is_covered = false;
@@ -201,10 +199,10 @@ impl MemberCore {
         epoch: Epoch,
         role: Role,
     ) -> Result<MemberRow, VolumeError> {
-        let role = match role {
-            // Of a name with two live files nobody knows yet which stays (VOL-14).
-            Role::Normal if self.has_siblings(group)? => Role::Recovering,
-            role => role,
+        // Of a name with two live files nobody knows yet which stays (VOL-14).
+        let role = match role.is_in_sync() && self.has_siblings(group)? {
+            true => role.out_of_sync(),
+            false => role,
         };
         let before = before.unwrap_or(MemberRow {
             epoch: Epoch(0),
@@ -214,7 +212,7 @@ impl MemberCore {
             horizon: Bucket::default(),
             is_covered: false,
         });
-        let is_whole = role == Role::Normal;
+        let is_whole = role.is_in_sync();
         let (closing, horizon) = match epoch > before.epoch {
             true => self.sealed_in_a_new_view(group, &before),
             false => (before.closing, before.horizon),

@@ -8,11 +8,8 @@ use std::collections::BTreeSet;
 fn told(master: &Master, number: u8, incarnation: u64, group: GroupId, role: Role) {
     let map = master.map();
     let epoch = map.view(&map.groups[&group]).epoch;
-    let beat = Beat {
-        groups: vec![(group, epoch, role)],
-        is_whole: role == Role::Normal,
-        ..beat(number, incarnation)
-    };
+    let beat =
+        Beat { groups: vec![(group, epoch, role)], is_whole: role.is_in_sync(), ..beat(number, incarnation) };
     master.beat(beat, 3000).unwrap();
 }
 

@@ -6,7 +6,7 @@ use crate::{
     status::Status,
 };
 use copal_proto::messages::failure::Code;
-use copal_volume::group::Epoch;
+use copal_volume::group::{Epoch, Role};
 
 const ROLES: (Role, Role) = (Role::Recovering, Role::Normal);
 

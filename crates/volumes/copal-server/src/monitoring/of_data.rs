@@ -13,8 +13,6 @@ use std::{
 const SILENCE: Duration = Duration::from_secs(10);
 /// Operations of the journals that are counted at most.
 const COUNTED: u64 = 100_000;
-const ROLES: [(Role, &str); 4] =
-    [(Role::Normal, "N"), (Role::Recovering, "R"), (Role::Failed, "F"), (Role::Joining, "M")];
 
 /// A data server and its counts.
 pub(crate) struct OfData {
@@ -127,9 +125,10 @@ impl OfData {
             return;
         };
         numbers.name("copal_groups", "gauge", "Groups that this disk is a member of, by its role.");
-        for (role, letter) in ROLES {
+        for role in Role::ALL {
             let count = memberships.iter().filter(|own| own.role == role).count();
-            numbers.sample("copal_groups", &[("role", letter)], count);
+            let letter = role.letter().to_string();
+            numbers.sample("copal_groups", &[("role", &letter)], count);
         }
         let behind = memberships.iter().map(|own| {
             let heard = self.server.map.view(own.group).map(|view| view.epoch);

@@ -6,7 +6,7 @@ use copal_codec::crc32c;
 use copal_data::{Body, MemberStore, NewHead, Operation};
 use copal_volume::{
     FileId, FileIds, OpId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore,
-    group::{Epoch, GroupId, Role},
+    group::{Epoch, GroupId},
 };
 use std::time::Duration;
 
@@ -196,7 +196,7 @@ fn a_name_with_two_files_is_settled_by_the_donors() {
     cluster.clock.move_on(LONG);
     eventually("the member is whole", || {
         let own = store.membership(group).unwrap().unwrap();
-        own.role == Role::Normal && store.disputed(group, 9).unwrap().is_empty()
+        own.role.is_in_sync() && store.disputed(group, 9).unwrap().is_empty()
     });
     assert_eq!(live(store, vid, b"name"), Some(put.fid));
     assert!(store.is_over(vid, other).unwrap());

@@ -15,7 +15,8 @@
 
 use super::{
     member::Answer,
-    view::{DiskId, Epoch, Role, View},
+    role::Role,
+    view::{DiskId, Epoch, View},
 };
 use crate::ids::FileId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -342,7 +343,7 @@ impl ClientOp {
     fn hold_if_all(&mut self) -> Vec<Action> {
         let up = self.view.up().count();
         let have: Vec<Role> = self.holding().collect();
-        if have.len() < up || have.len() < self.view.needed() || !have.contains(&Role::Normal) {
+        if have.len() < up || have.len() < self.view.needed() || !have.iter().copied().any(Role::is_in_sync) {
             return Vec::new();
         }
         self.end(Outcome::Held)
@@ -445,7 +446,8 @@ impl ClientOp {
             _ => None,
         });
         let roles: Vec<Role> = roles.collect();
-        present == self.first || (roles.len() >= self.view.needed() && roles.contains(&Role::Normal))
+        present == self.first
+            || (roles.len() >= self.view.needed() && roles.iter().copied().any(Role::is_in_sync))
     }
 
     fn bury(&mut self, why: Refusal, event: Event) -> Vec<Action> {

@@ -14,7 +14,7 @@
 //!
 //! Not here: rows of journal and digests (`copal-data`), who tells whom (`copal-server`).
 
-use super::view::{Epoch, Role};
+use super::{role::Role, view::Epoch};
 use crate::ids::{FileId, OpId, VolumeId};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128_with_seed;

@@ -5,7 +5,10 @@
 //!
 //! Not here: how a state is come by.
 
-use super::view::{DiskId, Epoch, Role, Term};
+use super::{
+    role::Role,
+    view::{DiskId, Epoch, Term},
+};
 use crate::ids::{FileId, VolumeId};
 
 /// What a member shows.
@@ -103,7 +106,7 @@ pub enum Violation {
 /// # Errors
 /// The first violation.
 pub fn check(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {
-    for member in members.iter().filter(|member| member.role() == Role::Normal) {
+    for member in members.iter().filter(|member| member.role().is_in_sync()) {
         for file in files {
             check_file(member, file)?;
         }
@@ -145,7 +148,7 @@ fn one_of_a_name(files: &[File<'_>]) -> Result<(), Violation> {
 /// # Errors
 /// `Different`.
 pub fn check_equal(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {
-    let whole: Vec<_> = members.iter().filter(|m| m.role() == Role::Normal).collect();
+    let whole: Vec<_> = members.iter().filter(|member| member.role().is_in_sync()).collect();
     for two in whole.windows(2) {
         let differs = |file: &File<'_>| {
             let live = |member: usize| two[member].is_live(file.vid, file.name, file.fid);

@@ -3,7 +3,7 @@
 //! The facts are looked up by whoever has the rows; the decision is made here and carried out in one batch
 //! with the journal (VOL-13). Epochs are matched before (`view::match_epoch`).
 
-use super::view::Role;
+use super::role::Role;
 use crate::ids::{FileId, OpId};
 
 /// An operation's id may be so old, ms: later the digest of its time may be closed.

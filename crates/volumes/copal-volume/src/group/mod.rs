@@ -16,6 +16,7 @@ mod clocks;
 mod closing;
 pub mod invariants;
 mod member;
+mod own_state;
 pub mod placement;
 pub mod rebalance;
 pub mod recovery;
@@ -33,6 +34,7 @@ pub use member::{
     Accept, Answer, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, check_file_id, decide_confirm,
     decide_create, decide_delete, decide_union,
 };
-pub use role::{OwnState, own_role};
+pub use own_state::{OwnState, own_role};
+pub use role::Role;
 pub use settle::{Claim, Forward, is_closed_everywhere, roll_forward, settle_name};
-pub use view::{DiskId, Epoch, GroupId, Incarnation, MAX_GROUP, Matching, Role, Term, View, match_epoch};
+pub use view::{DiskId, Epoch, GroupId, Incarnation, MAX_GROUP, Matching, Term, View, match_epoch};

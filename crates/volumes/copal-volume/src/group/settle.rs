@@ -6,7 +6,7 @@
 //! Design: docs/design/cluster.md#rules
 //! Not here: how a member learns what others have closed (`copal-server`).
 
-use super::{closing::Closing, view::Role};
+use super::{closing::Closing, role::Role};
 use crate::ids::{FileId, OpId};
 
 /// One of the live files of a name.
@@ -65,14 +65,14 @@ pub fn roll_forward(
     let Some(own) = bound.filter(|own| own.fid != theirs.fid) else {
         return Forward::Take;
     };
-    match roles {
-        (Role::Normal, Role::Normal) if is_closed_everywhere(own.op, closings) => {
+    match (roles.0.is_in_sync(), roles.1.is_in_sync()) {
+        (true, true) if is_closed_everywhere(own.op, closings) => {
             Forward::Bury { loser: own.fid.max(theirs.fid) }
         }
         // What is kept here may have been acknowledged, unlike theirs: who is not whole settles it by a
         // donor.
-        (Role::Normal, _) => Forward::Wait,
-        _ => Forward::Take,
+        (true, _) => Forward::Wait,
+        (false, _) => Forward::Take,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who the members of a group are, and in which state: the view, and its number.
 
+use super::role::Role;
 use crate::ids::VolumeId;
 use std::fmt;
 
@@ -75,43 +76,6 @@ impl VolumeId {
     }
 }
 
-/// State of one member of a group (the paper's N, R, F, M).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// Has everything that was acknowledged.
-    Normal,
-    /// Was away, takes all operations, and lacks what it missed.
-    Recovering,
-    /// Is away.
-    Failed,
-    /// Is new, takes all operations, and is being copied to.
-    Joining,
-}
-
-impl Role {
-    /// Takes part in operations: whatever is not away.
-    pub fn is_up(self) -> bool {
-        self != Role::Failed
-    }
-
-    /// The paper's letter.
-    pub fn letter(self) -> char {
-        match self {
-            Role::Normal => 'N',
-            Role::Recovering => 'R',
-            Role::Failed => 'F',
-            Role::Joining => 'M',
-        }
-    }
-
-    /// The state with this letter.
-    pub fn of_letter(letter: char) -> Option<Role> {
-        [Role::Normal, Role::Recovering, Role::Failed, Role::Joining]
-            .into_iter()
-            .find(|role| role.letter() == letter)
-    }
-}
-
 /// Members and states of a group, as of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
@@ -130,8 +94,14 @@ pub struct View {
 impl View {
     /// Members that take operations.
     pub fn up(&self) -> impl Iterator<Item = DiskId> + '_ {
-        let up = self.members.iter().filter(|(_, role)| role.is_up());
+        let up = self.members.iter().filter(|(_, role)| role.takes_writes());
         up.map(|&(disk, _)| disk)
+    }
+
+    /// Members that have everything that was acknowledged.
+    pub fn in_sync(&self) -> impl Iterator<Item = DiskId> + '_ {
+        let in_sync = self.members.iter().filter(|(_, role)| role.is_in_sync());
+        in_sync.map(|&(disk, _)| disk)
     }
 
     /// The state of a member; `None`: it is none.
@@ -179,14 +149,6 @@ mod tests {
     }
 
     #[test]
-    fn letters_stand_for_states() {
-        for letter in ['N', 'R', 'F', 'M'] {
-            assert_eq!(Role::of_letter(letter).unwrap().letter(), letter);
-        }
-        assert_eq!(Role::of_letter('X'), None);
-    }
-
-    #[test]
     fn no_more_members_are_needed_than_there_are_copies() {
         let mut view = View {
             group: GroupId(1),
@@ -199,6 +161,7 @@ mod tests {
         view.replicas = 3;
         assert_eq!(view.needed(), 2);
         assert_eq!(view.up().collect::<Vec<_>>(), [DiskId(4)]);
+        assert_eq!(view.in_sync().collect::<Vec<_>>(), [DiskId(4)]);
         assert_eq!((view.role(DiskId(9)), view.role(DiskId(5))), (Some(Role::Failed), None));
     }
 }

@@ -123,7 +123,7 @@ impl State {
         for other in 0..MEMBERS {
             let disk = self.members[other].disk;
             let map = self.members[at].map.as_ref();
-            if map.and_then(|map| map.view.role(disk)) == Some(Role::Failed) {
+            if map.and_then(|map| map.view.role(disk)).is_some_and(|role| !role.is_up()) {
                 self.members[at].missed[other].add(file);
             }
         }

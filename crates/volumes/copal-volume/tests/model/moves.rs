@@ -176,7 +176,7 @@ fn failures(state: &State, at: usize, moves: &mut Vec<Move>) {
     if state.left.restarts > 0 {
         moves.push(Move::Restarts(at));
     }
-    if role == Role::Failed && state.left.replacements > 0 {
+    if !role.is_up() && state.left.replacements > 0 {
         moves.push(Move::IsReplaced(at));
     }
     if member.epoch() < state.master.map.view.epoch {
@@ -275,7 +275,7 @@ impl State {
         let is_done = |client: &Client| !matches!(client, Client::At(_));
         let rests = |at: usize| {
             let member = &self.members[at];
-            member.role == Role::Normal
+            member.role.is_in_sync()
                 && member.epoch() == self.master.map.view.epoch
                 && member.closing.below == Bucket(FIRST.0 + setup.closings)
         };

@@ -21,7 +21,7 @@ impl State {
         map.since.retain(|disk, _| is_member(disk));
         map.missed.retain(|disk, _| is_member(disk));
         map.note_missed();
-        if map.view.role(changed) == Some(Role::Joining) && !map.missed.contains_key(&changed) {
+        if map.view.role(changed).is_some_and(Role::is_joining) && !map.missed.contains_key(&changed) {
             // Who is new has missed everything before.
             map.missed.insert(changed, Epoch(map.view.epoch.0 - 1));
         }
@@ -40,7 +40,7 @@ impl State {
     /// The master hears of a member that was away, or that has started again.
     pub(crate) fn come_back(&mut self, at: usize) {
         let role = match self.role_of(at) {
-            Role::Joining => Role::Joining,
+            role if role.is_joining() => role,
             _ => Role::Recovering,
         };
         self.give_role(at, role);
@@ -65,8 +65,9 @@ impl State {
     /// return.
     pub(crate) fn may_say_whole(&self, at: usize) -> bool {
         let member = &self.members[at];
-        let is_back = matches!(self.role_of(at), Role::Recovering | Role::Joining);
-        is_back && member.role == Role::Normal && member.epoch() >= self.master.map.since[&member.disk]
+        let role = self.role_of(at);
+        let is_back = role.is_up() && !role.is_in_sync();
+        is_back && member.role.is_in_sync() && member.epoch() >= self.master.map.since[&member.disk]
     }
 
     /// What every member that takes part has closed, as one that is in the same epoch can ask them.
@@ -87,8 +88,8 @@ impl State {
         let (member, donor) = (&self.members[at], &self.members[donor]);
         let is_new_enough = donor.epoch() >= member.epoch() || setup.is_weak(Weak::DonorBehind);
         let is_asked = member.takes_part() || setup.is_weak(Weak::CopiesWhileAway);
-        let wants = member.role != Role::Normal && is_asked;
-        wants && donor.role == Role::Normal && is_new_enough
+        let wants = !member.role.is_in_sync() && is_asked;
+        wants && donor.role.is_in_sync() && is_new_enough
     }
 
     pub(crate) fn start_copying(&mut self, setup: &Setup, at: usize, donor: usize) {
@@ -181,7 +182,7 @@ impl State {
     pub(crate) fn may_become_whole(&self, at: usize) -> bool {
         let member = &self.members[at];
         let is_present = member.epoch() == self.master.map.view.epoch && member.takes_part();
-        member.role != Role::Normal && member.has_everything() && is_present
+        !member.role.is_in_sync() && member.has_everything() && is_present
     }
 
     /// Tells the master, and acts on it.

@@ -63,7 +63,7 @@ impl Map {
         for &(disk, role) in &self.view.members {
             let known = self.missed.get(&disk);
             let is_known = known.is_some_and(|missed| *missed >= self.since[&disk]);
-            if role == Role::Failed && !is_known {
+            if !role.is_up() && !is_known {
                 self.missed.insert(disk, self.view.epoch);
             }
         }
@@ -142,9 +142,7 @@ impl Member {
 
     /// Starts again: what it missed it does not know.
     pub(crate) fn restart(&mut self) {
-        if self.role == Role::Normal {
-            self.role = Role::Recovering;
-        }
+        self.role = self.role.out_of_sync();
         self.copying = None;
     }
 
@@ -167,9 +165,9 @@ impl Member {
 
     /// Takes a role in the present epoch. Of a name with two live files nobody knows yet which stays.
     pub(crate) fn be(&mut self, role: Role) {
-        self.role = match role {
-            Role::Normal if self.has_two_of_one_name() => Role::Recovering,
-            role => role,
+        self.role = match self.has_two_of_one_name() {
+            true => role.out_of_sync(),
+            false => role,
         };
         self.be_whole_if_normal();
     }
@@ -177,11 +175,11 @@ impl Member {
     /// As the row of a member says (`copal-data`): it is whole, or has written down in this epoch that it is
     /// about to be.
     pub(crate) fn has_everything(&self) -> bool {
-        self.role == Role::Normal || (self.last_normal == self.epoch() && self.last_normal > Epoch(0))
+        self.role.is_in_sync() || (self.last_normal == self.epoch() && self.last_normal > Epoch(0))
     }
 
     pub(crate) fn be_whole_if_normal(&mut self) {
-        if self.role == Role::Normal {
+        if self.role.is_in_sync() {
             self.last_normal = self.epoch();
             self.copying = None;
         }
@@ -190,7 +188,7 @@ impl Member {
     /// Whether it takes part in the view it knows.
     pub(crate) fn takes_part(&self) -> bool {
         let role = self.map.as_ref().and_then(|map| map.view.role(self.disk));
-        role.is_some_and(Role::is_up)
+        role.is_some_and(Role::takes_writes)
     }
 }
 
@@ -284,9 +282,8 @@ impl State {
         let seen = |(at, member)| Seen {
             member,
             counts: match self.role_of(at) {
-                Role::Failed => false,
-                Role::Normal => true,
-                Role::Recovering | Role::Joining => knows(member),
+                role if role.is_in_sync() => true,
+                role => role.is_up() && knows(member),
             },
         };
         self.members.iter().enumerate().map(seen).collect()
