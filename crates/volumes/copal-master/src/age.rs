@@ -84,7 +84,7 @@ impl Master {
             .map
             .servers
             .values()
-            .filter(|server| server.state != ServerState::Lost)
+            .filter(|server| !server.state.is_lost())
             .map(|server| server.disk)
             .filter(|disk| seen.iter().all(|seen| seen.disk != *disk))
             .collect();

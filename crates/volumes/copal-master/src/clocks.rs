@@ -12,7 +12,7 @@
 
 use crate::{
     master::{Master, Mastered, Reign},
-    meta::{ServerRow, ServerState},
+    meta::ServerRow,
     watch::Watch,
 };
 use copal_volume::group::{CLOCK_STEP_MS, DiskId, is_clock_wrong, reference_of};
@@ -247,8 +247,7 @@ impl Reign {
         let Some(since_ms) = watch.and_then(|watch| watch.clock_wrong_since_ms) else {
             return false;
         };
-        let is_lasting =
-            server.state == ServerState::Failed || now_ms.saturating_sub(since_ms) >= WRONG_FOR_MS;
+        let is_lasting = server.state.is_down() || now_ms.saturating_sub(since_ms) >= WRONG_FOR_MS;
         is_lasting && self.can_do_without(server.disk)
     }
 

@@ -1,11 +1,7 @@
 //! What is known of disks when copies are planned: who is away, how full they are, what is on its way to
 //! them.
 
-use crate::{
-    master::Reign,
-    meta::{MemberKind, ServerState},
-    sites::sites,
-};
+use crate::{master::Reign, meta::MemberKind, sites::sites};
 use copal_volume::group::{DiskId, GroupId, View, placement::DiskFacts, recovery::MassFailure};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +22,7 @@ impl Reign {
         let mut failed: Vec<(u64, u32)> = Vec::new();
         let mut away = BTreeSet::new();
         for server in self.map.servers.values() {
-            let counts = server.state == ServerState::Failed && server.failed_since_ms <= now_ms;
+            let counts = server.state.is_down() && server.failed_since_ms <= now_ms;
             if counts {
                 away.insert(server.disk);
                 if !recovery.away.contains(&server.disk) {
@@ -70,7 +66,7 @@ impl Reign {
                 site: sites[&server.disk],
                 capacity_bytes: server.capacity_bytes,
                 used_bytes: used.saturating_add(arriving),
-                is_up: server.state == ServerState::Normal,
+                is_up: server.state.is_in_sync(),
                 is_draining: server.is_draining,
             }
         });

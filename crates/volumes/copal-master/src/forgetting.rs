@@ -10,7 +10,6 @@
 //! Not here: removing a volume (`names`), what a member does with what it is told (`copal-data`).
 
 use crate::master::{Mastered, Reign};
-use crate::meta::ServerState;
 use copal_volume::VolumeId;
 
 /// Between two looks.
@@ -40,7 +39,7 @@ impl Reign {
         };
         row.members.iter().all(|(disk, _)| {
             let server = self.map.servers.get(disk);
-            let is_given_up = server.is_some_and(|server| server.state == ServerState::Lost);
+            let is_given_up = server.is_some_and(|server| server.state.is_lost());
             let entered = self.watches.get(disk).map_or(0, |watch| watch.entered_version);
             is_given_up || entered >= version.max(row.version)
         })

@@ -35,6 +35,7 @@ mod orders;
 mod progress;
 mod recovery;
 mod replacing;
+mod server_state;
 mod servers;
 mod sites;
 mod status;

@@ -1,7 +1,7 @@
 //! Who is a member of what, and where: the rows as views, with their epochs.
 
-use crate::meta::{GroupRow, MemberKind, Missed, Pool, ServerRow, ServerState};
-use copal_volume::group::{DiskId, Epoch, GroupId, Role, View};
+use crate::meta::{GroupRow, MemberKind, Missed, Pool, ServerRow};
+use copal_volume::group::{DiskId, Epoch, GroupId, View};
 use std::collections::BTreeMap;
 
 /// The map in memory, as the database has it.
@@ -43,7 +43,7 @@ impl ClusterMap {
                 continue;
             };
             epoch = epoch.max(server.version);
-            members.push((DiskId(disk), role(server.state, kind)));
+            members.push((DiskId(disk), server.state.role(kind)));
         }
         View {
             group: group.group,
@@ -121,14 +121,5 @@ impl ClusterMap {
     pub fn groups_of(&self, disk: u32) -> impl Iterator<Item = &GroupRow> {
         let is_member = move |group: &&GroupRow| group.members.iter().any(|(member, _)| *member == disk);
         self.groups.values().filter(is_member)
-    }
-}
-
-fn role(state: ServerState, kind: MemberKind) -> Role {
-    match (state, kind) {
-        (ServerState::Failed | ServerState::Lost, _) => Role::Failed,
-        (_, MemberKind::Joining) => Role::Joining,
-        (ServerState::Recovering, _) => Role::Recovering,
-        (ServerState::Normal, _) => Role::Normal,
     }
 }

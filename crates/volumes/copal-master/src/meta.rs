@@ -11,55 +11,12 @@
 //! - No call but [`MetaStore::find`] looks a volume up by its id: there is no index for that, and a scan of
 //!   fifty million rows stops the master.
 
+pub use crate::server_state::{MemberKind, ServerState};
 use copal_volume::{
     VolumeError, VolumeId,
     group::{GroupId, Incarnation},
 };
 use std::collections::BTreeMap;
-
-/// State of a server or disk (the paper's N, R, F).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerState {
-    /// There, and whole.
-    Normal,
-    /// There, and some of its groups may lack something.
-    Recovering,
-    /// Away.
-    Failed,
-    /// Away for good, by an operator's word: it is not let back in.
-    Lost,
-}
-
-impl ServerState {
-    pub(crate) fn letter(self) -> &'static str {
-        match self {
-            ServerState::Normal => "N",
-            ServerState::Recovering => "R",
-            ServerState::Failed => "F",
-            ServerState::Lost => "L",
-        }
-    }
-
-    /// The word for it in what is shown.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            ServerState::Normal => "up",
-            ServerState::Recovering => "recovering",
-            ServerState::Failed => "down",
-            ServerState::Lost => "lost",
-        }
-    }
-
-    pub(crate) fn of_letter(letter: &str) -> Option<ServerState> {
-        match letter {
-            "N" => Some(ServerState::Normal),
-            "R" => Some(ServerState::Recovering),
-            "F" => Some(ServerState::Failed),
-            "L" => Some(ServerState::Lost),
-            _ => None,
-        }
-    }
-}
 
 /// A data server with its disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,34 +53,7 @@ pub struct ServerRow {
 impl ServerRow {
     /// Whether it takes part in nothing now.
     pub fn is_away(&self) -> bool {
-        matches!(self.state, ServerState::Failed | ServerState::Lost)
-    }
-}
-
-/// How a disk is a member of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberKind {
-    /// A member as any.
-    Full,
-    /// New, being copied to.
-    Joining,
-    /// To go when another has taken its place.
-    Leaving,
-}
-
-impl MemberKind {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            MemberKind::Full => "full",
-            MemberKind::Joining => "joining",
-            MemberKind::Leaving => "leaving",
-        }
-    }
-
-    pub(crate) fn of_word(word: &str) -> Option<MemberKind> {
-        [MemberKind::Full, MemberKind::Joining, MemberKind::Leaving]
-            .into_iter()
-            .find(|kind| kind.word() == word)
+        self.state.is_away()
     }
 }
 

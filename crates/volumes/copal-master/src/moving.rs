@@ -15,7 +15,7 @@
 
 use crate::{
     master::{Master, MasterError, Mastered, Reign},
-    meta::{MemberKind, ServerRow, ServerState},
+    meta::{MemberKind, ServerRow},
     recovery::{Move, Need},
 };
 use copal_volume::{
@@ -342,7 +342,7 @@ impl Reign {
             return false;
         };
         if server.is_away() {
-            return watch.is_host_full && server.state != ServerState::Lost;
+            return watch.is_host_full && !server.state.is_lost();
         }
         let used = u128::from(watch.used_bytes) * 100;
         watch.is_full || used >= u128::from(server.capacity_bytes.max(1)) * u128::from(HARD_STOP_PERCENT)

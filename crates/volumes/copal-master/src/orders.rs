@@ -6,7 +6,7 @@
 
 use crate::{
     master::{Master, MasterError, Mastered, Reign},
-    meta::{MemberKind, ServerRow, ServerState},
+    meta::{MemberKind, ServerRow},
 };
 use copal_volume::{
     VolumeError,
@@ -54,7 +54,7 @@ impl Master {
     pub fn drain(&self, name: &str, undo: bool, dry_run: bool, now_ms: u64) -> Mastered<Value> {
         let mut reign = self.reign.lock();
         let server = reign.named(name)?;
-        if server.state == ServerState::Lost {
+        if server.state.is_lost() {
             let reason = format!("{name} is given up: its groups are copied from others already");
             return Err(MasterError::Denied(reason));
         }
@@ -114,7 +114,7 @@ impl Master {
     pub fn announce(&self, name: &str, for_ms: u64, dry_run: bool, now_ms: u64) -> Mastered<Value> {
         let mut reign = self.reign.lock();
         let mut server = reign.named(name)?;
-        if server.state == ServerState::Lost {
+        if server.state.is_lost() {
             return Err(MasterError::Denied(format!("{name} is given up")));
         }
         if for_ms > LONGEST_ABSENCE_MS {

@@ -71,10 +71,9 @@ impl Reign {
             // Who was given up is gone by an administrator's word; the others wait while a mass failure is
             // looked into.
             let watch = self.watches.get(&server.disk);
-            let has_lost_data =
-                server.state == ServerState::Failed && watch.is_some_and(|watch| watch.has_lost_data);
+            let has_lost_data = server.state.is_down() && watch.is_some_and(|watch| watch.has_lost_data);
             let is_late = !is_held && (has_lost_data || is_gone(server, permanent_after_ms, now_ms));
-            if server.state == ServerState::Lost || is_late {
+            if server.state.is_lost() || is_late {
                 gone.push(server.disk);
             }
         }
@@ -278,8 +277,7 @@ impl Reign {
                 }
             };
             let is_given_up = || {
-                let lost =
-                    |disk: &u32| self.map.servers.get(disk).is_some_and(|s| s.state == ServerState::Lost);
+                let lost = |disk: &u32| self.map.servers.get(disk).is_some_and(|s| s.state.is_lost());
                 row.members.iter().any(|(disk, _)| lost(disk))
             };
             let is_ordered = match need {
@@ -399,7 +397,7 @@ impl Reign {
     fn drop_servers_without_groups(&mut self, now_ms: u64) -> Mastered<()> {
         let lost = self.map.servers.values();
         let lost: Vec<(u32, String)> = lost
-            .filter(|server| server.state == ServerState::Lost)
+            .filter(|server| server.state.is_lost())
             .filter(|server| self.map.groups_of(server.disk).next().is_none())
             .map(|server| (server.disk, server.name.clone()))
             .collect();

@@ -169,7 +169,7 @@ impl Master {
         let Some(before) = known else {
             return Err(MasterError::Denied("this server never joined the cluster".to_owned()));
         };
-        if before.state == ServerState::Lost {
+        if before.state.is_lost() {
             let name = &before.name;
             let reason = format!(
                 "{name} was given up by `copal node lost`; give the server a new name and an empty directory, and join again"
@@ -202,8 +202,7 @@ impl Master {
         let before = reign.map.servers.get(&disk).cloned().unwrap_or(before);
         let is_shut_out = reign.is_to_be_shut_out(&before, now_ms);
         // Once its groups go on without it, it could not even enter a view that has it again.
-        let is_left_out =
-            beat.is_host_full && (before.state == ServerState::Failed || reign.can_do_without(disk));
+        let is_left_out = beat.is_host_full && (before.state.is_down() || reign.can_do_without(disk));
         let mut server = before.clone();
         server.address = beat.address;
         server.capacity_bytes = beat.capacity_bytes;
@@ -259,7 +258,7 @@ impl Master {
             };
             reign.note(now_ms, "state", &text)?;
         }
-        if before.state == ServerState::Normal && server.state == ServerState::Normal {
+        if before.state.is_in_sync() && server.state.is_in_sync() {
             reign.note_lost_wholeness(&server, &beat.groups, now_ms)?;
         }
         let needs = &reign.recovery.needs;

@@ -1,7 +1,7 @@
 //! Copies that wait and copies that run, as `status` tells them: what is to do, when it ends, what keeps it
 //! from that.
 
-use crate::{master::Reign, meta::ServerState, recovery::Need};
+use crate::{master::Reign, recovery::Need};
 use copal_volume::group::GroupId;
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ impl Reign {
                 .map
                 .servers
                 .values()
-                .filter(|server| server.state == ServerState::Normal && !server.is_draining)
+                .filter(|server| server.state.is_in_sync() && !server.is_draining)
                 .count();
             sentences.push(self.why_without_place(groups, fit, reason));
         }

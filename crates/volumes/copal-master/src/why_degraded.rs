@@ -191,7 +191,7 @@ impl Story<'_> {
                 ends_in_s: reign.seconds_for(before.fold(0, u64::saturating_add), ahead + 1 + queue.len().1),
             };
         }
-        let failed = self.members_in(ServerState::Failed);
+        let failed = self.members_down();
         // The first that is given up ends the waiting.
         let given_up_ms = failed.iter().map(|server| server.failed_since_ms + self.permanent_after_ms).min();
         match (failed.first(), given_up_ms) {
@@ -214,9 +214,9 @@ impl Story<'_> {
         }
     }
 
-    fn members_in(&self, state: ServerState) -> Vec<&ServerRow> {
+    fn members_down(&self) -> Vec<&ServerRow> {
         let servers = self.row.members.iter().filter_map(|(disk, _)| self.server(*disk));
-        servers.filter(|server| server.state == state).collect()
+        servers.filter(|server| server.state.is_down()).collect()
     }
 
     /// What keeps it from getting its copy, a sentence each.
@@ -226,7 +226,7 @@ impl Story<'_> {
         if reign.whole_members(self.view).is_empty() {
             // Who has missed nothing is whole as soon as it is back.
             let missed = |disk: u32| reign.map.missed.contains_key(&(group, disk));
-            let away = self.members_in(ServerState::Failed).into_iter();
+            let away = self.members_down().into_iter();
             let have: Vec<String> =
                 away.filter(|server| !missed(server.disk)).map(|server| server.name.clone()).collect();
             blocked.push(match have.is_empty() {
@@ -239,7 +239,7 @@ impl Story<'_> {
                 ),
             });
         }
-        let needs_hold = !self.members_in(ServerState::Failed).is_empty();
+        let needs_hold = !self.members_down().is_empty();
         let is_ordered = reign.recovery.queue.job(group).is_some_and(|job| job.is_ordered);
         if let Some(hold) = reign.recovery.queue.hold().filter(|_| needs_hold && !is_ordered) {
             blocked.push(hold.to_string());

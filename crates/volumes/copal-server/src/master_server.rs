@@ -10,9 +10,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_client::{CallError, Connections, is_over, machine, name_of_server, without_end};
-use copal_master::{
-    Beat, Joiner, Lease, Master, MasterError, Medium, NoLease, SeenBy, ServerState, WRITER_LEASE_MS,
-};
+use copal_master::{Beat, Joiner, Lease, Master, MasterError, Medium, NoLease, SeenBy, WRITER_LEASE_MS};
 use copal_proto::{
     Class, Method,
     messages::{self, failure::Code},
@@ -278,7 +276,7 @@ impl MasterServer {
     fn renew(&self, request: &messages::Renew, peer: &Peer) -> Result<Bytes, Status> {
         let is_server = || {
             let map = self.master.map();
-            let mut servers = map.servers().filter(|server| server.state != ServerState::Lost);
+            let mut servers = map.servers().filter(|server| !server.state.is_lost());
             servers.any(|server| peer.is(&name_of_server(&server.server_uuid)))
         };
         // Whether a named client is one still was looked at before.
@@ -368,7 +366,7 @@ impl MasterServer {
         let asked =
             self.master.map().servers().cloned().collect::<Vec<_>>().into_iter().filter(
                 |server| match of_all {
-                    true => server.state != ServerState::Lost,
+                    true => !server.state.is_lost(),
                     false => !server.is_away(),
                 },
             );

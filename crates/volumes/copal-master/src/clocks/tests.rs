@@ -1,6 +1,6 @@
 use super::*;
-use crate::Beat;
 use crate::tests::{beat, joiner, master};
+use crate::{Beat, ServerState};
 
 const HOUR: i64 = 3_600_000;
 const NOW: u64 = 1_700_000_000_000;

@@ -109,11 +109,8 @@ fn who_was_away_has_missed_something_and_who_is_unknown_is_named() {
     assert_eq!(missed.len(), 4);
     assert!(missed.iter().all(|((_, disk), since)| *disk == 2 && *since == version), "{missed:?}");
     let servers = store.servers().unwrap();
-    let failed: Vec<&str> = servers
-        .iter()
-        .filter(|server| server.state == crate::ServerState::Failed)
-        .map(|server| &*server.name)
-        .collect();
+    let failed: Vec<&str> =
+        servers.iter().filter(|server| server.state.is_down()).map(|server| &*server.name).collect();
     assert_eq!(failed, ["data2"]);
 }
 
