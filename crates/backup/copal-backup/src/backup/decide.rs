@@ -1,12 +1,19 @@
 //! What becomes of a segment that was read: its chunks get names, each is known, on its way, or new.
 //!
 //! Order of the questions, cheapest first: is the whole recipe the base's? Is the chunk in the old recipe
-//! of this segment? Is it in flight in this backup? Does the index have it?
+//! of this segment? Is it in flight in this backup? Does the index have it? The index is asked once a
+//! segment, for all chunks that the first three questions leave.
+//!
+//! Invariant: an id that the index was asked for was not in flight before the question. Only this thread
+//! enters ids in flight, and a segment is sent on after its last decision. So such an id is in the rows, or
+//! in flight, or new. An id that was in flight before the question may have reached the index since: it has
+//! no rows here and is looked up alone.
 
 use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
 use super::read_helpers::data_of;
 use super::reader::Reader;
 use super::stop::Stopping;
+use crate::index::IndexRow;
 use crate::packs::pack::{PackNumber, Spot};
 use crate::packs::volumes::Home;
 use crate::request::error::Result;
@@ -14,7 +21,11 @@ use crate::snapshot::recipe::format::SEGMENT_LEVEL;
 use crate::snapshot::recipe::{Entry, Ref, SegmentRecipe};
 use crate::steps::popular::counts;
 use copal_chunk::{ChunkId, Piece};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
+
+/// Rows of the chunk index by id, for the ids of one segment that it was asked for.
+type SegmentRows = HashMap<[u8; 16], Vec<IndexRow>>;
 
 impl Reader<'_> {
     /// Names the chunks, decides about them and sends the segment on. Returns its bytes that are no holes.
@@ -58,11 +69,12 @@ impl Reader<'_> {
         };
         job.recipe_id = recipe_id;
         job.entries.clear();
+        let rows = self.look_up(&recipe, &fresh, old)?;
         for ((entry, fresh), (piece, _)) in recipe.entries.iter().zip(fresh).zip(layout) {
             let state = match entry.chunk {
                 None => ChunkState::Hole,
                 Some(known) if !fresh => ChunkState::Known(known),
-                Some(new) => self.decide(new.id, piece, old)?,
+                Some(new) => self.decide(new.id, piece, old, &rows)?,
             };
             job.entries.push(JobEntry::new(entry.length, state));
         }
@@ -92,8 +104,35 @@ impl Reader<'_> {
         (SegmentRecipe { entries }, fresh)
     }
 
+    /// Asks the index at once for the chunks of a segment that are neither in its old recipe nor in flight.
+    fn look_up(
+        &self,
+        recipe: &SegmentRecipe,
+        fresh: &[bool],
+        old: Option<&SegmentRecipe>,
+    ) -> Result<SegmentRows> {
+        if self.stores_whole_segments {
+            return Ok(SegmentRows::new());
+        }
+        let old: HashSet<ChunkId> =
+            old.into_iter().flat_map(|old| &old.entries).filter_map(|entry| Some(entry.chunk?.id)).collect();
+        let new =
+            recipe.entries.iter().zip(fresh).filter_map(|(entry, fresh)| entry.chunk.filter(|_| *fresh));
+        let unknown = new.filter(|new| !old.contains(&new.id) && !self.in_flight.has(&new.id.short()));
+        let ids: BTreeSet<[u8; 16]> = unknown.map(|new| new.id.short()).collect();
+        let ids: Vec<[u8; 16]> = ids.into_iter().collect();
+        let rows = self.pack_store.index.rows_of(self.chunks, &ids)?;
+        Ok(ids.into_iter().zip(rows).collect())
+    }
+
     /// Is this chunk in the old recipe, in this backup, in the repository, or new?
-    fn decide(&mut self, id: ChunkId, piece: &Piece, old: Option<&SegmentRecipe>) -> Stopping<ChunkState> {
+    fn decide(
+        &mut self,
+        id: ChunkId,
+        piece: &Piece,
+        old: Option<&SegmentRecipe>,
+        rows: &SegmentRows,
+    ) -> Stopping<ChunkState> {
         if self.stores_whole_segments && !self.in_flight.has(&id.short()) {
             return Ok(self.state_of_new(id, piece.range()));
         }
@@ -106,19 +145,25 @@ impl Reader<'_> {
             self.counts.inner_dup_bytes += bytes;
             return Ok(ChunkState::Known(known));
         }
-        if let Some(state) = self.known_to_vm(id, bytes)? {
+        if let Some(state) = self.known_to_vm(id, bytes, rows.get(&id.short()))? {
             return Ok(state);
         }
         Ok(self.state_of_new(id, piece.range()))
     }
 
-    /// What this backup, or the index of its home, has of a chunk of so many bytes.
-    pub(super) fn known_to_vm(&mut self, id: ChunkId, bytes: u64) -> Stopping<Option<ChunkState>> {
+    /// What this backup, or the index of its home, has of a chunk of so many bytes. `rows`: those of its id,
+    /// where they were looked up already.
+    pub(super) fn known_to_vm(
+        &mut self,
+        id: ChunkId,
+        bytes: u64,
+        rows: Option<&Vec<IndexRow>>,
+    ) -> Stopping<Option<ChunkState>> {
         if self.in_flight.has(&id.short()) {
             self.counts.inner_dup_bytes += bytes;
             return Ok(Some(ChunkState::InFlight(id)));
         }
-        if let Some(known) = self.stored(id)? {
+        if let Some(known) = self.stored(id, rows)? {
             if self.in_flight.wrote(known.spot.pack) {
                 self.counts.inner_dup_bytes += bytes;
             } else {
@@ -140,8 +185,13 @@ impl Reader<'_> {
     }
 
     /// The frame that the index knows of a chunk; a full backup refers to none that does not open.
-    fn stored(&mut self, id: ChunkId) -> Stopping<Option<Ref>> {
-        for (row, entry) in self.pack_store.index.places(self.chunks, &id.short())? {
+    fn stored(&mut self, id: ChunkId, rows: Option<&Vec<IndexRow>>) -> Stopping<Option<Ref>> {
+        let index = &self.pack_store.index;
+        let places = match rows {
+            Some(rows) => index.places_of(rows.clone())?,
+            None => index.places(self.chunks, &id.short())?,
+        };
+        for (row, entry) in places {
             if !entry.home.has_chunks() {
                 continue;
             }

@@ -173,7 +173,7 @@ impl Reader<'_> {
         packer: &PopularPacker<'_>,
     ) -> Stopping<(ChunkState, bool)> {
         let bytes = chunk.raw.len() as u64;
-        if let Some(known) = self.known_to_vm(chunk.id, bytes)? {
+        if let Some(known) = self.known_to_vm(chunk.id, bytes, None)? {
             return Ok((known, false));
         }
         let found = match answer.ordinal() {

@@ -241,7 +241,8 @@ fn vms_one_after_another_have_two_copies_before_a_popular_one() {
     disk.changed.clear();
     disk.write(2 << 20, &noise(7, 100_000));
     let next = back_up_with(&repository, &detector, "vm2", &disk, true).unwrap();
-    assert!(next.counts.asked_chunks < 20, "{:?}", next.counts);
+    // Chunk boundaries follow the key of the repository. A segment has at least 32 chunks, the disk 160.
+    assert!(next.counts.asked_chunks < 32, "{:?}", next.counts);
     assert_eq!(next.disks[0].mode, DiskMode::Incremental);
     assert_eq!(restore(&repository, next.snapshot), disk.bytes);
     assert!(check(&repository).is_clean());
