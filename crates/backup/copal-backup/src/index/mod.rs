@@ -423,7 +423,7 @@ impl Index {
     pub(crate) fn note_epoch(&self, epoch: u64) -> Result<()> {
         if let Backend::Kv { store, packs, .. } = &self.backend {
             let mut batch = store.batch();
-            batch.put(packs, EPOCH, bytes::Bytes::copy_from_slice(&epoch.to_be_bytes()));
+            batch.put(packs, EPOCH, Bytes::copy_from_slice(&epoch.to_be_bytes()));
             batch.commit(Durability::Deferred)?;
         }
         Ok(())
