@@ -3,6 +3,7 @@
 #   install-deps.sh            compiler, file-system and disk-image tools, a database server for tests
 #   install-deps.sh dataset    the same and the tools of `cargo xtask dataset`
 #   install-deps.sh chaos      the same and the tools of `cargo xtask cluster-chaos`
+#   install-deps.sh callpath   the same and the tool of `cargo xtask callpath`
 set -euo pipefail
 
 export DEBIAN_FRONTEND=noninteractive
@@ -15,6 +16,9 @@ if [ "${1:-}" = dataset ]; then
 fi
 if [ "${1:-}" = chaos ]; then
     wanted+=(ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux mount:mount)
+fi
+if [ "${1:-}" = callpath ]; then
+    wanted+=(valgrind:valgrind)
 fi
 
 missing=()

@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
 
 mod bench;
+mod callpath;
 mod chaos;
 mod ci;
 mod cluster_sim;
@@ -169,6 +170,14 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Count the source files that one durable put and one get of the engine run through, with valgrind
+    ///
+    /// Needs `scripts/install-deps.sh callpath`.
+    Callpath {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a suite of measurements; without a name, list them
     Bench {
         /// The suite
@@ -215,6 +224,7 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::FleetChaos { rounds, seed, release } => chaos::run_fleet(&root, rounds, seed, release),
         Chore::Mutants { kept: true, arguments, .. } => mutants::run_kept(&root, &arguments),
         Chore::Mutants { base, arguments, .. } => mutants::run(&root, base.as_deref(), &arguments),
+        Chore::Callpath { json } => callpath::run(&root, json),
         Chore::Bench { suite, prepare, arguments } => {
             bench::run(&root, suite.as_deref(), prepare, &arguments)
         }
