@@ -11,32 +11,32 @@
 
 use crate::{
     Error, KeyspaceOptions, Options,
-    api::stats::Counters,
     broken::Flaw,
-    compact::{
-        attendant::Attendant,
-        compactor::Compactor,
-        picker::{TIER_RUNS, tier_bytes},
-    },
+    compact::{attendant::Attendant, compactor::Compactor, picker::tier_bytes},
     memory::{
         budget::{Accounts, Class, StoreCount},
         cache::TableCache,
         caches::Caches,
     },
-    poison::Poison,
-    read::record::GetRecorder,
-    signal::{Signal, Sleeper},
+    session::{
+        counters::Counters,
+        get_recorder::GetRecorder,
+        limits::TIER_RUNS,
+        poison::Poison,
+        signal::{Signal, Sleeper},
+    },
     table::{
         Damage, DamageAt, ReadOptions, Table, TableError, key::KeyspaceId, range_tombstones::RangeTombstones,
     },
     tree::{
         manifest::format::{Record, TableMeta},
+        memtable::Memtable,
         snapshots::Snapshots,
         stored::Stored,
         super_version::SuperVersion,
         version::{TableHandle, Version},
     },
-    write::{commit::Write, memtable::Memtable, pacing, path::WritePath, reserve::ReservePart},
+    write::{commit::Write, path::WritePath, reserve::ReservePart, throttle},
 };
 use copal_object::{Ack, ObjectId, Op, Ownership, Store as Objects, StoreError, Txn};
 use parking_lot::{Mutex, RwLock};
@@ -187,14 +187,14 @@ impl Engine {
     /// the merges have caught up.
     pub(crate) fn pace(&self, bytes: u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let measured = pacing::Measured {
+        let measured = throttle::Measured {
             merge_nanos: load(&self.counters.merge_nanos),
             // Merges of what was there at opening must not look like the price of the first few bytes.
             user_bytes: load(&self.counters.user_bytes).max(4 * self.budget.memtable_bytes()),
             flush_nanos: load(&self.counters.flush_nanos),
             flushed_bytes: load(&self.counters.flushed_bytes),
         };
-        let nanos = pacing::delay_nanos(bytes, self.debt().share, measured);
+        let nanos = throttle::delay_nanos(bytes, self.debt().share, measured);
         if let Some(delay) = self.writes.throttle.add(nanos) {
             if !self.options.threads {
                 // Nobody else would catch up meanwhile.
@@ -207,11 +207,11 @@ impl Engine {
     }
 
     /// What merges are behind with, memtables included.
-    pub(crate) fn debt(&self) -> pacing::Debt {
+    pub(crate) fn debt(&self) -> throttle::Debt {
         let tiers = self.counters.tier_bytes.each_ref().map(|tier| tier.load(Ordering::Relaxed));
         let view = self.super_version();
         let memtables = view.memtables().map(|memtable| memtable.charged_bytes()).sum();
-        pacing::debt(&tiers, memtables, self.budget.memtable_bytes(), TIER_RUNS as u64)
+        throttle::debt(&tiers, memtables, self.budget.memtable_bytes(), TIER_RUNS as u64)
     }
 
     /// Notes what the tiers of a version hold.

@@ -36,15 +36,13 @@ mod compact;
 #[cfg(test)]
 mod crashes;
 mod engine;
-mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 mod memory;
 mod open;
-mod poison;
 mod read;
-mod signal;
+mod session;
 pub mod table;
 mod tree;
 mod write;
@@ -55,7 +53,6 @@ mod write;
 struct Readme;
 
 pub use api::keyspace::{Batch, Keyspace, Snapshot};
-pub use api::options::{CacheMode, Durability, FilterMemory, FilterOptions, KeyspaceOptions, Options};
 pub use api::stats::{LevelStats, Stats};
 pub use api::store::Store;
 pub use care::dump;
@@ -64,9 +61,10 @@ pub use care::repair::RepairReport;
 pub use care::scrub::{Scrub, ScrubProgress};
 pub use care::verify::VerifyReport;
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};
-pub use error::Error;
 pub use memory::cache;
 pub use memory::shared::{MemoryBudget, MemoryBytes};
 pub use read::iter::Iter;
+pub use session::error::Error;
+pub use session::options::{CacheMode, Durability, FilterMemory, FilterOptions, KeyspaceOptions, Options};
 pub use table::{entry, entry_cursor as cursor, merge};
 pub use tree::filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};

@@ -1,8 +1,6 @@
 //! What a program calls: stores, keyspaces, batches, options, counters.
 
 pub(crate) mod keyspace;
-pub(crate) mod limits;
-pub(crate) mod options;
 pub(crate) mod shape;
 pub(crate) mod stats;
 pub(crate) mod store;

@@ -2,16 +2,17 @@
 
 use crate::{
     api::stats::{LevelStats, Stats},
-    care::set_apart,
     engine::Engine,
-    tree::manifest::format::Level,
+    session::{counters::Counters, read_counters::Count},
+    tree::{damaged_parts, manifest::format::Level},
 };
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Engine {
     /// Counters since the opening, and what stands in the tree now.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        self.counters.fill(&mut stats);
+        fill_counts(&self.counters, &mut stats);
         stats.debt_bytes = self.debt().bytes;
         stats.space_shortages = self.writes.pressure.shortages();
         let reads = self.caches.cache.counts();
@@ -37,7 +38,7 @@ impl Engine {
         stats.device_flushes = device.flushes + device.fua_writes;
         let view = self.super_version();
         stats.frozen_memtables = view.frozen.len() as u64;
-        stats.damaged_ranges = set_apart::parts(&view.version).len() as u64;
+        stats.damaged_ranges = damaged_parts::parts(&view.version).len() as u64;
         for run in &view.version.runs {
             let level = if run.level == Level::BOTTOM { LevelStats::BOTTOM } else { run.level.0 };
             if stats.levels.last().is_none_or(|last| last.level != level) {
@@ -62,4 +63,25 @@ impl Engine {
             stats.dead_value_bytes += value.dead.total();
         }
     }
+}
+
+/// Counts of the session.
+fn fill_counts(counters: &Counters, stats: &mut Stats) {
+    stats.gets = counters.reads.sum(Count::Gets);
+    stats.seeks = counters.reads.sum(Count::Seeks);
+    stats.deleted_passed = counters.reads.sum(Count::DeletedPassed);
+    stats.batched_reads = counters.batched_reads.load(Relaxed);
+    stats.read_batches = counters.read_batches.load(Relaxed);
+    stats.row_hits = counters.reads.sum(Count::RowHits);
+    stats.flushes = counters.flushes.load(Relaxed);
+    stats.merges = counters.merges.load(Relaxed);
+    stats.write_bytes = counters.write_bytes.load(Relaxed);
+    stats.user_bytes = counters.user_bytes.load(Relaxed);
+    stats.flush_nanos = counters.flush_nanos.load(Relaxed);
+    stats.merge_nanos = counters.merge_nanos.load(Relaxed);
+    stats.paced_nanos = counters.paced_nanos.load(Relaxed);
+    stats.stalled_nanos = counters.stalled_nanos.load(Relaxed);
+    stats.groups = counters.groups.load(Relaxed);
+    stats.kill_safe_groups = counters.kill_safe_groups.load(Relaxed);
+    stats.writes = counters.writes.load(Relaxed);
 }

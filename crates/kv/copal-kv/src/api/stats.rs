@@ -2,15 +2,7 @@
 //!
 //! Not here: gathering them (`shape`).
 
-use crate::{
-    MemoryBytes,
-    compact::picker::TIERS,
-    table::counters::{Count, ReadCounters},
-};
-use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Instant,
-};
+use crate::MemoryBytes;
 
 /// Counters in units, not rates, since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,81 +136,4 @@ impl Stats {
 
 fn ratio(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
-}
-
-/// The engine's own counters; those of tables are counted where tables are read.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) reads: ReadCounters,
-    pub(crate) batched_reads: AtomicU64,
-    pub(crate) read_batches: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) merges: AtomicU64,
-    pub(crate) write_bytes: AtomicU64,
-    pub(crate) user_bytes: AtomicU64,
-    pub(crate) groups: AtomicU64,
-    pub(crate) kill_safe_groups: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    /// Bytes of each tier, from the top down.
-    pub(crate) tier_bytes: [AtomicU64; TIERS as usize],
-    /// Time spent in merges and in flushes, and what flushes took out of memory, for pacing.
-    pub(crate) flush_nanos: AtomicU64,
-    pub(crate) flushed_bytes: AtomicU64,
-    pub(crate) merge_nanos: AtomicU64,
-    /// Time writers were slowed by, and waited for a flush.
-    pub(crate) paced_nanos: AtomicU64,
-    pub(crate) stalled_nanos: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn wrote(&self, writes: u64, user_bytes: u64) {
-        self.groups.fetch_add(1, Relaxed);
-        self.writes.fetch_add(writes, Relaxed);
-        self.user_bytes.fetch_add(user_bytes, Relaxed);
-    }
-
-    /// A group was acknowledged with its copy in the page-cache log, or was not.
-    pub(crate) fn entered_room(&self, entered: bool) {
-        self.kill_safe_groups.fetch_add(entered.into(), Relaxed);
-    }
-
-    /// Runs searched since the store was opened, had there always been `runs` of them above the bottom: a
-    /// look-up counts once, as filters spare it most of them, a walk for each.
-    pub(crate) fn searches(&self, runs: u64) -> u64 {
-        self.reads.sum(Count::Gets) + self.walked(runs)
-    }
-
-    /// Those of them that were walks.
-    pub(crate) fn walked(&self, runs: u64) -> u64 {
-        runs * self.reads.sum(Count::Seeks)
-    }
-
-    pub(crate) fn add(counter: &AtomicU64, by: u64) {
-        counter.fetch_add(by, Relaxed);
-    }
-
-    /// Adds the nanoseconds since `began`.
-    pub(crate) fn add_time(counter: &AtomicU64, began: Instant) {
-        Counters::add(counter, began.elapsed().as_nanos() as u64);
-    }
-
-    pub(crate) fn fill(&self, stats: &mut Stats) {
-        stats.gets = self.reads.sum(Count::Gets);
-        stats.seeks = self.reads.sum(Count::Seeks);
-        stats.deleted_passed = self.reads.sum(Count::DeletedPassed);
-        stats.batched_reads = self.batched_reads.load(Relaxed);
-        stats.read_batches = self.read_batches.load(Relaxed);
-        stats.row_hits = self.reads.sum(Count::RowHits);
-        stats.flushes = self.flushes.load(Relaxed);
-        stats.merges = self.merges.load(Relaxed);
-        stats.write_bytes = self.write_bytes.load(Relaxed);
-        stats.user_bytes = self.user_bytes.load(Relaxed);
-        stats.flush_nanos = self.flush_nanos.load(Relaxed);
-        stats.merge_nanos = self.merge_nanos.load(Relaxed);
-        stats.paced_nanos = self.paced_nanos.load(Relaxed);
-        stats.stalled_nanos = self.stalled_nanos.load(Relaxed);
-        stats.groups = self.groups.load(Relaxed);
-        stats.kill_safe_groups = self.kill_safe_groups.load(Relaxed);
-        stats.writes = self.writes.load(Relaxed);
-    }
 }

@@ -4,5 +4,4 @@ pub mod dump;
 pub(crate) mod quarantine;
 pub(crate) mod repair;
 pub(crate) mod scrub;
-pub(crate) mod set_apart;
 pub(crate) mod verify;

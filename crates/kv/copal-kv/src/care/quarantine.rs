@@ -16,7 +16,6 @@
 
 use crate::{
     Error, Store,
-    care::set_apart::{Part, parts},
     compact::install::{Change, take_out},
     engine::Engine,
     read::get::{Version as Entry, in_memtables, in_runs},
@@ -28,6 +27,7 @@ use crate::{
         range_tombstones::RangeTombstones,
     },
     tree::{
+        damaged_parts::{Part, parts},
         super_version::SuperVersion,
         value::{
             interval::IntervalSet,

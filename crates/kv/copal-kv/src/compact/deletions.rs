@@ -65,7 +65,7 @@ impl Deletions {
     }
 
     /// Adds bytes that a walk passed over before `key`; `oldest` is the last run of what it walked through.
-    pub(super) fn add_passed(&self, oldest: &Run, key: &[u8], bytes: u64) {
+    pub(crate) fn add_passed(&self, oldest: &Run, key: &[u8], bytes: u64) {
         let place = place_of(oldest, key);
         let mut passed = self.passed.lock();
         let is_full = passed.len() >= MOST_PLACES || place.len() > LONGEST_PLACE;
@@ -129,7 +129,7 @@ mod tests {
         let slices = Vec::new();
         let run = Run { level: crate::tree::manifest::format::Level::TOP, id: 1, slices };
         deletions.add_passed(&run, b"b", 5);
-        let everything = crate::compact::picker::everything();
+        let everything = KeyRange::all();
         assert_eq!(deletions.passed_in(&everything), 5);
         {
             let mut passed = deletions.passed.lock();

@@ -11,7 +11,7 @@ use super::pause::{LONGEST_PAUSE, LOOK_WHEN_FULL, TICK};
 use crate::{
     Error,
     engine::Engine,
-    signal::Sleeper,
+    session::signal::Sleeper,
     write::commit::{deferred::DeferredInFlight, writer::Writer},
 };
 use std::time::Duration;

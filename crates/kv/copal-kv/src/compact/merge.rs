@@ -7,17 +7,17 @@
 use super::{
     install::{Change, take_out},
     output::Output,
-    picker::{Job, everything},
+    picker::Job,
     value_separation::{Separation, WorkerValues},
     version_gc::{Survivors, Verdict},
 };
 use crate::{
     Error,
-    api::{options::KeyspaceOptions, stats::Counters},
     broken::Flaw,
-    care::set_apart,
     engine::Engine,
     memory::budget::Class as Memory,
+    session::counters::Counters,
+    session::options::KeyspaceOptions,
     table::{
         Scan,
         entry::{Entry, EntryKind, RangeTombstone},
@@ -27,15 +27,17 @@ use crate::{
         range_tombstones::tombstones_of,
     },
     tree::{
+        damaged_parts,
         inheritance::Inheritance,
         manifest::format::{Level, Record},
+        memtable::Memtable,
         value::{
             self,
             pointer::{Pointer, VALUE_PAGE},
         },
         version::{Run, Slice, Version, filter_level},
     },
-    write::{commit::values::GroupKey, memtable::Memtable},
+    write::commit::values::GroupKey,
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -204,7 +206,7 @@ impl Engine {
         let step = Step {
             level: Level::TOP,
             run,
-            range: everything(),
+            range: KeyRange::all(),
             whole: true,
             separate: true,
             heat_of: Arc::new(heat_of),
@@ -225,9 +227,9 @@ impl Engine {
         let mut none = WorkerValues::default();
         let values = shared.as_deref_mut().unwrap_or(&mut none);
         let version = self.super_version().version.clone();
-        let known = set_apart::parts(&version).len();
+        let known = damaged_parts::parts(&version).len();
         match self.try_merge_step(&version, values, job) {
-            Err(error) if error.is_corruption() && set_apart::parts(&version).len() > known => Ok(true),
+            Err(error) if error.is_corruption() && damaged_parts::parts(&version).len() > known => Ok(true),
             result => result,
         }
     }
@@ -244,7 +246,7 @@ impl Engine {
                 || job.target.level == Level::BOTTOM && run.level == Level::BOTTOM
         };
         let runs: Vec<Arc<Run>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
-        let Some(range) = next_free_range(job, &runs, &set_apart::ranges(version)) else {
+        let Some(range) = next_free_range(job, &runs, &damaged_parts::ranges(version)) else {
             return Ok(false);
         };
         if let Some((record, end)) = movable(job, &runs, &range, self.table_bytes() / SMALL_TABLE) {
@@ -429,7 +431,7 @@ struct Step {
 /// As [`next_range`], going round what is set apart.
 fn next_free_range(job: &mut Job, runs: &[Arc<Run>], apart: &[KeyRange]) -> Option<KeyRange> {
     let mut left = job.range.clone();
-    while let Some(free) = set_apart::next_free(&mut left, apart) {
+    while let Some(free) = damaged_parts::next_free(&mut left, apart) {
         left.start = free.end.clone();
         job.range = free;
         let found = next_range(job, runs);

@@ -18,7 +18,6 @@ pub(crate) mod flusher;
 pub(crate) mod install;
 pub(crate) mod merge;
 pub(crate) mod output;
-pub(crate) mod passed;
 mod pause;
 pub(crate) mod picker;
 pub(crate) mod sweep;

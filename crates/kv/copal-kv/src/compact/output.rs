@@ -97,13 +97,13 @@ impl<'a> Output<'a> {
             let charge = self.engine.budget.charge(Class::Merges, bytes);
             let mut builder = TableBuilder::new(&self.engine.objects, object, options)?.with_buffers(bytes);
             let predicted = Arc::new(Mutex::new(Vec::new()));
-            builder.predict(Predictor {
+            builder.observe(Box::new(Predictor {
                 budget: self.engine.budget.clone(),
                 elastic: self.engine.caches.cache.elastic().clone(),
                 from: self.heirs.0.clone(),
                 level: self.heirs.1,
                 predicted: predicted.clone(),
-            });
+            }));
             let last_key = Vec::new();
             self.current = Some(Current {
                 object,

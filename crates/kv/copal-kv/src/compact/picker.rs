@@ -2,14 +2,14 @@
 
 use crate::{
     Error,
-    care::set_apart,
+    session::limits::{TIER_RUNS, TIERS},
     table::key::KeyRange,
     tree::{
+        damaged_parts,
         manifest::format::Level,
         version::{Run, Version},
     },
 };
-use bytes::Bytes;
 use copal_object::ObjectId;
 use parking_lot::Mutex;
 use std::{
@@ -17,13 +17,9 @@ use std::{
     sync::Arc,
 };
 
-/// Runs of a tier that make it merge.
-pub(crate) const TIER_RUNS: usize = 4;
 /// Runs of a tier that one merge takes at most: each has a window of read-ahead, and the next merge is not
 /// far.
 const MOST_RUNS: usize = 12;
-/// Tiers above the bottom.
-pub(crate) const TIERS: u8 = 3;
 /// What a look-up reads at once, about.
 const BLOCK_BYTES: u64 = 4096;
 
@@ -60,19 +56,14 @@ pub(crate) struct Job {
     pub(crate) urgency: Urgency,
 }
 
-/// All keys.
-pub(crate) fn everything() -> KeyRange {
-    KeyRange { start: Bytes::new(), end: Bytes::from_static(&[0xff; 4]) }
-}
-
 /// Bytes of each tier that a merge could move on, from the top down: writers owe nothing for what is set
 /// apart.
 pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
-    let apart = set_apart::ranges(version);
+    let apart = damaged_parts::ranges(version);
     std::array::from_fn(|level| {
         let runs = version.level(Level(level as u8));
         let slices = runs.flat_map(|run| &run.slices);
-        let movable = slices.filter(|slice| !set_apart::covers(&apart, &slice.range));
+        let movable = slices.filter(|slice| !damaged_parts::covers(&apart, &slice.range));
         movable.map(|slice| slice.bytes()).sum()
     })
 }
@@ -80,7 +71,7 @@ pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
 /// Whether a run holds more than what is set apart: that stays where it is.
 fn is_mergeable(run: &Run, apart: &[KeyRange]) -> bool {
     let mut slices = run.slices.iter();
-    slices.any(|slice| !set_apart::covers(apart, &slice.range))
+    slices.any(|slice| !damaged_parts::covers(apart, &slice.range))
 }
 
 /// The oldest runs of a level, [`MOST_RUNS`] to merge among them at most, newest first.
@@ -108,7 +99,7 @@ pub(crate) fn pick(
     bottom_share: u32,
     unfinished: Option<u64>,
 ) -> Option<Job> {
-    let apart = set_apart::ranges(version);
+    let apart = damaged_parts::ranges(version);
     let level = (0..TIERS).map(Level).find(|level| {
         let runs = version.level(*level);
         let counts = |run: &&Arc<Run>| is_mergeable(run, &apart) && Some(run.id) != unfinished;
@@ -123,7 +114,7 @@ pub(crate) fn pick(
         let deeper = version.runs.iter().filter(|run| run.level > level);
         return Some(Job::new(
             inputs.iter().chain(deeper).map(names).collect(),
-            everything(),
+            KeyRange::all(),
             bottom_target(),
             Urgency::Tier(level),
         ));
@@ -138,7 +129,7 @@ pub(crate) fn pick(
     let run = begun.map_or_else(new_run, |run| run.id);
     let inputs = inputs.iter().map(names).collect();
     let target = Target { level: next, run };
-    Some(Job::new(inputs, everything(), target, Urgency::Tier(level)))
+    Some(Job::new(inputs, KeyRange::all(), target, Urgency::Tier(level)))
 }
 
 /// Runs above the bottom that go down with no merge among themselves before.
@@ -166,7 +157,7 @@ pub(crate) fn read_triggered(
         joined.push(run);
     }
     // What is set apart stays where it is, and a run with it would never be gone.
-    if !set_apart::ranges(version).is_empty() {
+    if !damaged_parts::ranges(version).is_empty() {
         return None;
     }
     let last = joined.last()?;
@@ -185,7 +176,7 @@ pub(crate) fn read_triggered(
     } else {
         Target { level: last.level, run: new_run() }
     };
-    let job = Job::new(inputs, everything(), target, Urgency::ReadTriggered);
+    let job = Job::new(inputs, KeyRange::all(), target, Urgency::ReadTriggered);
     Some((job, bytes.div_ceil(BLOCK_BYTES)))
 }
 

@@ -15,13 +15,13 @@ use crate::{
     table::{
         key::KeyRange,
         range_tombstones::{RangeTombstones, tombstones_of},
+        stripes::Stripes,
     },
     tree::{
         manifest::{
             format::{Record, ValueMeta},
             state::ValueState,
         },
-        snapshots::Stripes,
         value::pointer::VALUE_PAGE,
         version::{Slice, Version},
     },

@@ -9,13 +9,13 @@
 use super::deletions::Found;
 use crate::{
     Error,
+    table::stripes::Stripes,
     table::{
         entry::{EntryKind, RangeTombstone},
         entry_cursor::Cursor,
         key::{KeyRange, KeyspaceId, border_between, keyspace_of},
         range_tombstones::RangeTombstones,
     },
-    tree::snapshots::Stripes,
 };
 use bytes::Bytes;
 
@@ -132,7 +132,7 @@ impl Survivors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::write::memtable::Memtable;
+    use crate::tree::memtable::Memtable;
     use copal_object::ObjectId;
     use std::sync::Arc;
 
@@ -168,7 +168,7 @@ mod tests {
                     }
                 }
             }
-            let mut survivors = Survivors::new(&ranges, Stripes::from_held(&held), bottom);
+            let mut survivors = Survivors::new(&ranges, Stripes::new(held.clone()), bottom);
             let mut cursor = table.cursor();
             cursor.first().unwrap();
             let mut after = Model::new();

@@ -13,13 +13,13 @@ use super::{
     attendant::Attends,
     flusher,
     pause::{LONGEST_PAUSE, LOOK_WHEN_FULL, TICK},
-    picker::{Job, Request, Urgency, everything, pick, read_triggered, to_bottom},
+    picker::{Job, Request, Urgency, pick, read_triggered, to_bottom},
     worth::{Area, Wanted, areas, wanted},
 };
 use crate::{
     Error,
     engine::Engine,
-    signal::{Signal, Sleeper},
+    session::signal::{Signal, Sleeper},
     table::key::KeyRange,
     tree::version::Version,
 };
@@ -243,7 +243,7 @@ impl Worker {
         }
         drop(version);
         self.close_wasted();
-        let (range, mut objects) = self.engine.stale_group(&everything())?;
+        let (range, mut objects) = self.engine.stale_group(&KeyRange::all())?;
         // Asked again: a flush that this waited for may point to them.
         let version = self.engine.super_version().version.clone();
         objects.retain(|object| self.rewritten.insert(*object));
@@ -269,7 +269,7 @@ impl Worker {
     /// A value object of which much is dead takes no more values, and can be rewritten, once nothing is
     /// written any more: while writes go on it fills up, and more of it dies before it is moved.
     fn close_wasted(&mut self) {
-        let wasted = self.engine.wasted_values(&everything());
+        let wasted = self.engine.wasted_values(&KeyRange::all());
         let writes = self.engine.counters.writes.load(Ordering::Relaxed);
         let is_idle = self.idle_since.writes == writes || self.engine.writes.pressure.is_on();
         if is_idle && !wasted.is_empty() {

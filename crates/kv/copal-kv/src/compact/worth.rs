@@ -12,9 +12,11 @@
 
 use super::deletions::Deletions;
 use crate::{
-    care::set_apart,
     table::key::{KeyRange, keyspace_of},
-    tree::version::{Run, Slice, Version},
+    tree::{
+        damaged_parts,
+        version::{Run, Slice, Version},
+    },
 };
 use bytes::Bytes;
 
@@ -178,14 +180,14 @@ pub(crate) fn areas(version: &Version, oldest_snapshot: u64, deletions: &Deletio
             _ => joined.push(area),
         }
     }
-    let apart = set_apart::ranges(version);
+    let apart = damaged_parts::ranges(version);
     joined.retain(|area| area.dropped > 0.0 && !apart.iter().any(|apart| apart.overlaps(&area.range)));
     joined
 }
 
 /// The tables of a run and the gaps between them: all keys, in order.
 fn areas_of(run: &Run) -> Vec<Area> {
-    let all = super::picker::everything();
+    let all = KeyRange::all();
     let mut areas = Vec::new();
     let mut start = all.start;
     let mut push = |start: &Bytes, end: &Bytes| {

@@ -10,16 +10,16 @@
 use crate::memory::contents::Key;
 pub(crate) use crate::memory::contents::{Cached as Page, PageKey};
 use crate::{
-    api::options::FilterOptions,
     memory::{
         budget::{Accounts, Charge, Class, Plan},
         elastic::Elastic,
         shared::MemoryBudget,
     },
-    table::{
-        ReadCounts,
-        counters::{Count, ReadCounters},
+    session::{
+        options::FilterOptions,
+        read_counters::{Count, ReadCounters},
     },
+    table::ReadCounts,
 };
 use std::sync::Arc;
 

@@ -10,12 +10,12 @@
 //! Not here: who has taken how much (`budget`), pages and rows (`contents`), filters (`elastic`).
 
 use crate::{
-    api::options::FilterOptions,
     memory::{
         budget::{Accounts, Class, GivesWay, Plan},
         contents::{CacheName, Cached, Contents, Key},
         elastic::Elastic,
     },
+    session::options::FilterOptions,
 };
 use std::sync::{
     Arc,

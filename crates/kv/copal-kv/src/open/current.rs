@@ -1,6 +1,9 @@
 //! The log that goes on behind what an opening found in it.
 
-use crate::write::{commit::writer::Writer, log::Log, memtable::Memtable};
+use crate::{
+    tree::memtable::Memtable,
+    write::{commit::writer::Writer, log::Log},
+};
 use std::sync::Arc;
 
 pub(crate) type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);

@@ -11,11 +11,11 @@
 
 mod current;
 pub(crate) mod leftovers;
+pub(crate) mod page_cache_log;
 mod replay;
 
 use crate::{
     Error, MemoryBudget, Options,
-    api::stats::Counters,
     compact::{attendant::Attendant, compactor::Compactor, value_separation::WorkerValues},
     engine::{Engine, first_super_version, open_or_set_apart},
     memory::{
@@ -26,9 +26,7 @@ use crate::{
         rows::Rows,
     },
     open::leftovers::{Found, Unnamed, unnamed},
-    poison::Poison,
-    read::record::GetRecorder,
-    signal::Signal,
+    session::{counters::Counters, get_recorder::GetRecorder, poison::Poison, signal::Signal},
     table::ReadOptions,
     tree::{
         garbage::{Epochs, Garbage},
@@ -38,6 +36,7 @@ use crate::{
             rewrite,
             state::ManifestState,
         },
+        memtable::Memtable,
         snapshots::Snapshots,
         stored::{Stored, Tree},
         value::{interval::page_aligned, pointer::VALUE_PAGE},
@@ -50,11 +49,11 @@ use crate::{
             writer::Writer,
         },
         log::Log,
-        memtable::Memtable,
-        pacing::Throttle,
+        page_cache_log::random_number,
         path::WritePath,
         pressure::Pressure,
         reserve::Reserve,
+        throttle::Throttle,
     },
 };
 use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
@@ -191,14 +190,6 @@ pub(crate) fn open(
         engine.writes.pressure.begin();
     }
     Ok(Arc::new(engine))
-}
-
-/// The seed of a new store, and what tells the records of one session's page-cache log from those of all
-/// others.
-/// # Errors
-/// The operating system has no randomness; there is no safe way to go on.
-pub(crate) fn random_number() -> Result<u64, Error> {
-    getrandom::u64().map_err(|error| Error::corrupt("random number of a store", error))
 }
 
 /// What an opening frees.

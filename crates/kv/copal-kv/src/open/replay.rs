@@ -20,6 +20,7 @@ use crate::{
     },
     tree::{
         manifest::{format::ValueMeta, state::ManifestState},
+        memtable::Memtable,
         super_version::SuperVersion,
         value::{
             interval::IntervalSet,
@@ -32,7 +33,6 @@ use crate::{
             format::{Group, LogOp},
             replay,
         },
-        memtable::Memtable,
     },
 };
 use bytes::Bytes;

@@ -8,7 +8,8 @@ use crate::{
     Error,
     engine::Engine,
     memory::rows::RowEpoch,
-    table::{Keep, counters::Count, entry::EntryKind},
+    session::read_counters::Count,
+    table::{Keep, entry::EntryKind},
     tree::{
         super_version::SuperVersion,
         value::{self, Pointer},

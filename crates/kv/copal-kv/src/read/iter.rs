@@ -7,24 +7,23 @@
 
 use crate::{
     Error,
-    compact::passed::Passed,
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
-    read::get::Want,
+    read::{get::Want, passed_deletions::Passed},
+    session::read_counters::Count,
     table::{
         Scan,
-        counters::Count,
         entry::{Entry, EntryKind, MAX_SEQ},
         entry_cursor::Cursor,
         key::{KEYSPACE_LEN, KeyRange, successor, user_key},
         merge::MergingCursor,
     },
     tree::{
+        memtable::Memtable,
         snapshots::Held,
         super_version::SuperVersion,
         version::{Run, TableHandle},
     },
-    write::memtable::Memtable,
 };
 use bytes::Bytes;
 use std::sync::Arc;

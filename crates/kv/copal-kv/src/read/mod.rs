@@ -4,4 +4,4 @@ pub(crate) mod approximate;
 pub(crate) mod get;
 pub(crate) mod iter;
 pub(crate) mod multi_get;
-pub(crate) mod record;
+pub(crate) mod passed_deletions;

@@ -14,11 +14,12 @@
 
 use crate::{
     Error,
-    api::stats::Counters,
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     read::get::{Kept, Version, Want, in_memtables, visible},
-    table::{Asked, Found, Taken, counters::Count, entry::EntryKind, key::KeyspaceId},
+    session::counters::Counters,
+    session::read_counters::Count,
+    table::{Asked, Found, Taken, entry::EntryKind, key::KeyspaceId},
     tree::{super_version::SuperVersion, value::Planned, version::TableHandle},
 };
 use bytes::Bytes;

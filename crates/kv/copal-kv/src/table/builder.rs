@@ -16,13 +16,10 @@ use super::{
     meta::{TableMeta, ValueUse},
     tombstones,
 };
-use crate::{
-    table::entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head},
-    tree::inheritance::{Fresh, Predictor},
-};
+use crate::table::entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head};
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};
-use copal_filter::{Fit, KeyHash, Kind, PartitionFilterBuilder};
+use copal_filter::{FilterPage, Fit, KeyHash, Kind, PartitionFilterBuilder};
 use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, ObjectWriter, Staged, Store};
 use std::{cmp::Ordering, collections::BTreeMap};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -50,6 +47,27 @@ pub struct TableOptions {
     pub expected_bytes: u64,
 }
 
+/// A partition that has just been written.
+pub(crate) struct NewPartition<'a> {
+    pub(crate) index: u32,
+    pub(crate) first: &'a [u8],
+    pub(crate) last: &'a [u8],
+    pub(crate) keys: u32,
+    pub(crate) kind: Kind,
+    pub(crate) page: &'a FilterPage,
+    /// As it is stored, for `data_len` bytes of data.
+    pub(crate) index_page: &'a [u8],
+    pub(crate) data_len: u64,
+    pub(crate) uid: u64,
+    pub(crate) store_seed: u64,
+}
+
+/// Looks at each partition of a table that is being written.
+pub(crate) trait PartitionObserver: Send {
+    /// A partition is complete.
+    fn partition(&self, partition: &NewPartition<'_>);
+}
+
 /// Builds one table into a sink.
 pub struct TableBuilder<S = ObjectWriter> {
     sink: S,
@@ -68,7 +86,7 @@ pub struct TableBuilder<S = ObjectWriter> {
     filter: PartitionFilterBuilder,
     partition: Open,
     fences: Fences,
-    predictor: Option<Predictor>,
+    observer: Option<Box<dyn PartitionObserver>>,
 
     last: Option<(Vec<u8>, u64)>,
     tombstones: Vec<RangeTombstone>,
@@ -140,7 +158,7 @@ impl<S: Sink> TableBuilder<S> {
             filter,
             partition: Open::default(),
             fences: Fences::default(),
-            predictor: None,
+            observer: None,
             last: None,
             tombstones: Vec::new(),
             value_objects: BTreeMap::new(),
@@ -180,8 +198,8 @@ impl<S: Sink> TableBuilder<S> {
     }
 
     /// Has each partition looked at when it is complete.
-    pub(crate) fn predict(&mut self, predictor: Predictor) {
-        self.predictor = Some(predictor);
+    pub(crate) fn observe(&mut self, observer: Box<dyn PartitionObserver>) {
+        self.observer = Some(observer);
     }
 
     /// Adds a range tombstone; any order, any time before the end. An empty range adds nothing.
@@ -323,8 +341,8 @@ impl<S: Sink> TableBuilder<S> {
         self.buffer.put_bytes(&index);
         if let Some(page) = page {
             self.buffer.put_bytes(page.as_bytes());
-            if let Some(predictor) = &self.predictor {
-                predictor.partition(&Fresh {
+            if let Some(observer) = &self.observer {
+                observer.partition(&NewPartition {
                     index: self.fences.len() as u32,
                     first: &open.first_key,
                     last,

@@ -7,8 +7,9 @@
 //!   units stay.
 //! - Units are used only if they take the bytes that were charged for them.
 
-use super::{counters::Count, error::TableError, index::IndexPage, opened::Table};
+use super::{error::TableError, index::IndexPage, opened::Table};
 use crate::memory::elastic::{Elastic, Failed, FilterSlot, FilteredTable};
+use crate::session::read_counters::Count;
 use bytes::Bytes;
 use copal_device::Class;
 use copal_filter::{

@@ -135,6 +135,11 @@ pub(crate) struct KeyRange {
 }
 
 impl KeyRange {
+    /// All keys of all keyspaces.
+    pub(crate) fn all() -> KeyRange {
+        KeyRange { start: Bytes::new(), end: Bytes::from_static(&[0xff; 4]) }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.start >= self.end
     }

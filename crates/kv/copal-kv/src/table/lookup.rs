@@ -12,11 +12,11 @@
 use super::{
     block::Block,
     block_cursor::BlockCursor,
-    counters::Count,
     error::{Damage, DamageAt, TableError},
     index::{BlockAt, IndexPage},
     opened::Table,
 };
+use crate::session::read_counters::Count;
 use crate::{
     memory::cache::Page,
     table::entry::{EntryKind, MAX_SEQ},

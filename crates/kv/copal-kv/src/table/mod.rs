@@ -17,7 +17,6 @@
 pub(crate) mod block;
 pub(crate) mod block_cursor;
 mod builder;
-pub(crate) mod counters;
 mod cursor;
 pub(crate) mod damage;
 pub(crate) mod dump;
@@ -40,12 +39,14 @@ pub(crate) mod range_tombstones;
 mod read;
 mod readahead;
 mod scan;
+pub(crate) mod stripes;
 pub(crate) mod tombstones;
 mod typical_scan;
 mod verify;
 
+pub use crate::session::read_counters::ReadCounts;
+pub(crate) use builder::{NewPartition, PartitionObserver};
 pub use builder::{TableBuilder, TableOptions};
-pub use counters::ReadCounts;
 pub use cursor::TableCursor;
 pub use error::{Damage, DamageAt, TableError};
 pub use io::Sink;

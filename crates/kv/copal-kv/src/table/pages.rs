@@ -7,7 +7,6 @@
 use super::{
     block::{Block, len_of_last},
     block_cursor::BlockCursor,
-    counters::Count,
     error::{Damage, DamageAt, TableError},
     fences::Partition,
     index::{BlockAt, IndexBuilder, IndexPage},
@@ -18,6 +17,7 @@ use crate::memory::{
     cache::{Page, PageKey},
     elastic::Predicted,
 };
+use crate::session::read_counters::Count;
 use bytes::Bytes;
 use copal_device::{Class, Completion};
 use copal_object::StoreError;

@@ -5,8 +5,8 @@
 //! - A tombstone covers a version when the version is older (smaller sequence).
 
 use crate::{
+    table::stripes::Stripes,
     table::{entry::RangeTombstone, key::KeyRange},
-    tree::snapshots::Stripes,
 };
 use bytes::Bytes;
 use std::collections::BTreeMap;

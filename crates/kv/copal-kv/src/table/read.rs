@@ -8,12 +8,12 @@
 //! Not here: what happens behind the filter (`lookup`), pages (`pages`), filters (`filter`).
 
 use super::{
-    counters::Count,
     error::TableError,
     filter::Answer,
     lookup::{Asked, Found, Keep},
     opened::Table,
 };
+use crate::session::read_counters::Count;
 use crate::table::entry::MAX_SEQ;
 use copal_filter::{KeyHash, rules::Outcome};
 

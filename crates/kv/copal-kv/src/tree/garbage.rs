@@ -5,7 +5,7 @@
 //!   from before that moment is pinned any more.
 //! - Freeing is lost by a crash, never done too early: what no manifest names is swept at the next opening.
 
-use crate::signal::Signal;
+use crate::session::signal::Signal;
 use copal_object::ObjectId;
 use parking_lot::Mutex;
 use std::{

@@ -17,12 +17,12 @@ use crate::{
         budget::{Accounts, Class},
         elastic::{Elastic, Predicted},
     },
-    table::{Table, index::IndexPage, key::KeyRange},
+    table::{NewPartition, PartitionObserver, Table, index::IndexPage, key::KeyRange},
     tree::version::Run,
 };
 use bytes::Bytes;
 use copal_filter::{
-    FilterPage, Kind,
+    FilterPage,
     rules::{Heat, Shape},
 };
 use parking_lot::Mutex;
@@ -118,24 +118,8 @@ pub(crate) struct Predictor {
     pub(crate) predicted: Arc<Mutex<Vec<Predicted>>>,
 }
 
-/// A partition that has just been written.
-pub(crate) struct Fresh<'a> {
-    pub(crate) index: u32,
-    pub(crate) first: &'a [u8],
-    pub(crate) last: &'a [u8],
-    pub(crate) keys: u32,
-    pub(crate) kind: Kind,
-    pub(crate) page: &'a FilterPage,
-    /// As it is stored, for `data_len` bytes of data.
-    pub(crate) index_page: &'a [u8],
-    pub(crate) data_len: u64,
-    pub(crate) uid: u64,
-    pub(crate) store_seed: u64,
-}
-
-impl Predictor {
-    /// A partition is complete.
-    pub(crate) fn partition(&self, fresh: &Fresh<'_>) {
+impl PartitionObserver for Predictor {
+    fn partition(&self, fresh: &NewPartition<'_>) {
         let inherited = self.from.of(&self.elastic, fresh.first, fresh.last);
         let heat = Heat(inherited.heat);
         let units = fresh.kind.units();

@@ -1,9 +1,11 @@
 //! What is stored: the manifest, versions of the tree, snapshots, separated values, what can be freed.
 
+pub(crate) mod damaged_parts;
 pub(crate) mod filter_report;
 pub(crate) mod garbage;
 pub(crate) mod inheritance;
 pub(crate) mod manifest;
+pub(crate) mod memtable;
 pub(crate) mod snapshots;
 pub(crate) mod stored;
 pub(crate) mod super_version;

@@ -1,6 +1,6 @@
 //! Sequences that readers hold: a merge keeps, for each of them, the version it sees.
 
-use crate::table::entry::MAX_SEQ;
+use crate::table::stripes::Stripes;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
@@ -58,7 +58,7 @@ impl Snapshots {
     /// A snapshot taken later holds a sequence at least as new as every entry in a table, so it sees the
     /// newest version, which every merge keeps.
     pub(crate) fn stripes(&self) -> Stripes {
-        Stripes { held: self.held.lock().keys().copied().collect() }
+        Stripes::new(self.held.lock().keys().copied().collect())
     }
 }
 
@@ -81,45 +81,10 @@ impl Drop for Held {
     }
 }
 
-/// Held sequences cut the versions of a key into stripes; no reader can tell versions of one stripe apart
-/// except the newest.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Stripes {
-    held: Vec<u64>,
-}
-
-impl Stripes {
-    /// The stripe of `seq`: the oldest held sequence that sees it, or [`MAX_SEQ`] for the newest stripe.
-    pub(crate) fn of(&self, seq: u64) -> u64 {
-        let newer = self.held.partition_point(|held| *held < seq);
-        self.held.get(newer).copied().unwrap_or(MAX_SEQ)
-    }
-
-    /// The newest sequence of the stripe before that of `seq`; `None`: it is in the oldest.
-    pub(crate) fn before(&self, seq: u64) -> Option<u64> {
-        let older = self.held.partition_point(|held| *held < seq);
-        self.held.get(older.checked_sub(1)?).copied()
-    }
-
-    /// Whether every held sequence sees `seq`.
-    pub(crate) fn is_oldest(&self, seq: u64) -> bool {
-        self.held.first().is_none_or(|oldest| seq <= *oldest)
-    }
-
-    /// The oldest held sequence.
-    pub(crate) fn oldest(&self) -> u64 {
-        self.held.first().copied().unwrap_or(MAX_SEQ)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn from_held(held: &[u64]) -> Stripes {
-        Stripes { held: held.to_vec() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::entry::MAX_SEQ;
 
     #[test]
     fn a_snapshot_is_held_until_its_last_holder_is_gone() {

@@ -1,6 +1,6 @@
 //! What a reader pins: the memtables and the version of the tree at one moment.
 
-use crate::{tree::version::Version, write::memtable::Memtable};
+use crate::tree::{memtable::Memtable, version::Version};
 use std::sync::Arc;
 
 /// Everything that is searched, newest first.

@@ -2,9 +2,8 @@
 
 pub(crate) mod commit;
 pub(crate) mod log;
-pub(crate) mod memtable;
-pub(crate) mod pacing;
 pub(crate) mod page_cache_log;
 pub(crate) mod path;
 pub(crate) mod pressure;
 pub(crate) mod reserve;
+pub(crate) mod throttle;

@@ -2,10 +2,10 @@
 
 use super::{
     commit::{queue::CommitQueue, values::DirectValues, writer::Writer},
-    pacing::Throttle,
     pressure::Pressure,
     reserve::Reserve,
 };
+use crate::write::throttle::Throttle;
 use parking_lot::Mutex;
 use std::sync::Arc;
 

@@ -4,7 +4,8 @@ use super::*;
 use crate::{
     Durability, Options, open as recovery,
     read::get::{Kept, Want},
-    table::{counters::Count, entry::MAX_SEQ, key::KeyspaceId},
+    session::read_counters::Count,
+    table::{entry::MAX_SEQ, key::KeyspaceId},
     tree::manifest::format::Level,
     write::commit::{Write, WriteOp},
 };

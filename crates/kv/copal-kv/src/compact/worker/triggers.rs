@@ -8,7 +8,8 @@ use super::{
 use crate::{
     Durability,
     read::{get::Want, iter::Iter},
-    table::{counters::Count, key::KeyspaceId},
+    session::read_counters::Count,
+    table::key::KeyspaceId,
     tree::garbage::Item,
     write::commit::{Write, WriteOp},
 };
@@ -67,7 +68,7 @@ impl Worker {
             worker.job_steps();
         }
         let version = worker.engine.super_version().version.clone();
-        let mut job = to_bottom(&version, everything(), HashSet::new());
+        let mut job = to_bottom(&version, KeyRange::all(), HashSet::new());
         drop(version);
         while worker.engine.merge_step(&mut job).unwrap() {}
         assert_eq!((worker.all_runs(), worker.entries()), (1, keys));
@@ -306,7 +307,7 @@ fn a_store_under_pressure_rewrites_value_objects_of_which_less_is_dead() {
     }
     worker.flush_all_of((0..2400).filter(|i| i % 8 == 1), delete);
     let version = worker.engine.super_version().version.clone();
-    let mut job = to_bottom(&version, everything(), HashSet::new());
+    let mut job = to_bottom(&version, KeyRange::all(), HashSet::new());
     drop(version);
     while worker.engine.merge_step(&mut job).unwrap() {}
     let settle = |worker: &mut Worker| {

@@ -17,7 +17,7 @@
 mod class;
 mod plan;
 
-use crate::{Error, api::limits::MAX_GROUP_BYTES};
+use crate::{Error, session::limits::MAX_GROUP_BYTES};
 pub(crate) use class::Class;
 use copal_device::KeptLimit;
 use parking_lot::Mutex;

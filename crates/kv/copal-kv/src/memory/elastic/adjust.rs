@@ -15,9 +15,9 @@ use super::{
     state::{ElasticState, Part, Wanted},
     wake::Wake,
 };
-use crate::{
-    api::options::{FilterMemory, FilterOptions},
-    table::counters::{Count, ReadCounters},
+use crate::session::{
+    options::{FilterMemory, FilterOptions},
+    read_counters::{Count, ReadCounters},
 };
 use copal_filter::{
     Units,

@@ -3,8 +3,8 @@
 
 use super::tests::{KEYS, Random, assert_exact, assert_kept, assert_loaded, get, key, open, table_bytes};
 use crate::{
-    api::options::{FilterMemory, FilterOptions},
     memory::cache::TableCache,
+    session::options::{FilterMemory, FilterOptions},
     table::Table,
 };
 use bytes::Bytes;

@@ -3,8 +3,8 @@
 use super::{FilteredTable, Predicted};
 use crate::{
     MemoryBudget,
-    api::options::{FilterMemory, FilterOptions},
     memory::{budget::Class, cache::TableCache},
+    session::options::{FilterMemory, FilterOptions},
     table::{
         ReadOptions, Table, TableBuilder, TableOptions,
         entry::{Entry, EntryKind, MAX_SEQ},
@@ -375,13 +375,13 @@ fn units_of_a_table_being_written_are_charged_or_not_there() {
     let write = |budget: &MemoryBudget| {
         let predicted = Arc::new(Mutex::new(Vec::new()));
         let mut builder = TableBuilder::with_sink(Vec::new(), ID, table_options(Kind::Ribbon));
-        builder.predict(Predictor {
+        builder.observe(Box::new(Predictor {
             budget: budget.accounts().clone(),
             elastic: budget.elastic().clone(),
             from: Arc::default(),
             level: 0,
             predicted: predicted.clone(),
-        });
+        }));
         add_keys(&mut builder, 1);
         builder.finish_sink().unwrap();
         std::mem::take(&mut *predicted.lock())

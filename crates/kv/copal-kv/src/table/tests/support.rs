@@ -2,8 +2,8 @@
 
 use super::super::{ReadOptions, Table, TableBuilder, TableMeta, TableOptions};
 use crate::{
-    api::options::{FilterMemory, FilterOptions},
     memory::cache::TableCache,
+    session::options::{FilterMemory, FilterOptions},
     table::entry::{Entry, EntryKind},
 };
 use bytes::Bytes;

@@ -10,7 +10,7 @@
 
 use crate::{
     Error,
-    api::options::{CacheMode, KeyspaceOptions},
+    session::options::{CacheMode, KeyspaceOptions},
     table::{
         entry::LAST_SEQ,
         key::{KeyspaceId, MAX_KEY},

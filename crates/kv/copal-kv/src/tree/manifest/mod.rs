@@ -17,7 +17,7 @@ pub(crate) mod state;
 use crate::{
     Error,
     memory::budget::{Accounts, Charge, Class as Memory},
-    poison::Poison,
+    session::poison::Poison,
 };
 use bytes::Bytes;
 use copal_device::Class;

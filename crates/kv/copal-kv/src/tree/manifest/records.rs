@@ -2,7 +2,7 @@
 //!
 //! Not here: their bytes (`format`), what they do to the tree (`state`).
 
-use crate::{api::options::KeyspaceOptions, table::key::KeyspaceId};
+use crate::{session::options::KeyspaceOptions, table::key::KeyspaceId};
 use bytes::Bytes;
 use copal_object::ObjectId;
 use std::ops::Range;

@@ -7,7 +7,7 @@
 //! - One CRC32C per 64 KiB piece, so a part of a value is verified by reading the pieces that hold it.
 //! - The head, if there is one, repeats the first bytes of the value; whoever holds the pointer verified it.
 
-use crate::Error;
+use crate::{Error, session::limits::MAX_HEAD};
 use copal_codec::{DecodeError, Put, Reader, crc32c};
 use copal_object::ObjectId;
 use std::ops::Range;
@@ -18,9 +18,6 @@ pub(crate) const PIECE: u64 = 64 << 10;
 pub(crate) const MAX_VALUE: usize = 1 << 30;
 /// Alignment of directly written values inside their object, so that a dead one leaves whole pages.
 pub(crate) const VALUE_PAGE: u64 = 4096;
-
-/// Longest head.
-pub(crate) const MAX_HEAD: usize = 4096;
 
 /// Where a value lies and what its bytes sum to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::{
     Error,
     engine::Engine,
     memory::budget::Class as Memory,
-    signal::Sleeper,
+    session::signal::Sleeper,
     write::{
         log::LoggedGroup,
         page_cache_log::{PageCacheLogState, ReuseAfter},

@@ -14,8 +14,8 @@ use crate::{
         entry::{EntryKind, RangeTombstone},
         key::KeyRange,
     },
-    tree::value::pointer::Pointer,
-    write::{log::format::LogOp, memtable::Memtable},
+    tree::{memtable::Memtable, value::pointer::Pointer},
+    write::log::format::LogOp,
 };
 use bytes::Bytes;
 

@@ -28,7 +28,8 @@ use crate::{
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     table::entry::LAST_SEQ,
-    write::{memtable::Memtable, page_cache_log::ReuseAfter, reserve::ReservePart},
+    tree::memtable::Memtable,
+    write::{page_cache_log::ReuseAfter, reserve::ReservePart},
 };
 use copal_object::{Ack, Lsn, ObjectId, Op, ReservedFrame, StoreError, Txn};
 use parking_lot::MutexGuard;

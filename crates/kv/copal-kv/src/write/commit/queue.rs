@@ -17,7 +17,7 @@ use super::{
     Write,
     monitor::{Monitor, Monitors, Threads},
 };
-use crate::{Error, poison::Poison, tree::snapshots::Snapshots};
+use crate::{Error, session::poison::Poison, tree::snapshots::Snapshots};
 use copal_object::StoreError;
 use std::{collections::VecDeque, sync::Arc};
 

@@ -13,13 +13,12 @@
 use super::{Write, writer::Writer};
 use crate::{
     Error,
-    api::stats::Counters,
-    compact::picker::everything,
     engine::Engine,
     memory::budget::Class as Memory,
-    signal::Sleeper,
-    tree::{manifest::format::Level, super_version::SuperVersion, version::Slice},
-    write::{log::Log, memtable::Memtable},
+    session::{counters::Counters, signal::Sleeper},
+    table::key::KeyRange,
+    tree::{manifest::format::Level, memtable::Memtable, super_version::SuperVersion, version::Slice},
+    write::log::Log,
 };
 use copal_object::{Ack, Op, Txn};
 use std::{
@@ -146,7 +145,7 @@ impl Engine {
         // The flusher could not: it does not get the writer meanwhile.
         self.log_deferred_now(writer);
         let began = Instant::now();
-        let merged = self.compactor.jobs.request(everything());
+        let merged = self.compactor.jobs.request(KeyRange::all());
         self.signal.kick();
         self.attend();
         // A merge that fails for good poisons the store; one may take longer than a closing store has.

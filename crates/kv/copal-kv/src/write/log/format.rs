@@ -11,7 +11,7 @@
 
 use crate::{
     Error,
-    api::limits::MAX_GROUP_BYTES,
+    session::limits::MAX_GROUP_BYTES,
     table::{
         entry::MAX_SEQ,
         key::{KEYSPACE_LEN, MAX_KEY},

@@ -71,7 +71,7 @@ impl Engine {
             return Ok(());
         }
         writer.page_cache_log = PageCacheLogState::Absent;
-        let session = crate::open::random_number()?;
+        let session = super::random_number()?;
         let new = || self.new_object();
         match super::make(&self.objects, &self.budget, session, writer.page_cache_stream, new) {
             Ok(None) | Err(StoreError::NoSpace { .. }) => {}

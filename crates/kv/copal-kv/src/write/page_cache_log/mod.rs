@@ -16,9 +16,9 @@
 
 mod enter;
 pub(crate) mod format;
-mod replay;
 
 use crate::{
+    Error,
     memory::budget::{Accounts, Charge, Class as Memory},
     tree::manifest::{Role, label},
 };
@@ -249,11 +249,19 @@ pub(crate) fn make(
 }
 
 /// Header of the page-cache log in `extent`.
-pub(crate) fn header_of(extent: &RawExtent) -> Result<Option<Header>, crate::Error> {
+pub(crate) fn header_of(extent: &RawExtent) -> Result<Option<Header>, Error> {
     if extent.len_bytes() < FRONT_BYTES {
         return Ok(None);
     }
     let mut bytes = [0; HEADER_LEN];
     extent.read(0, &mut bytes)?;
     Header::decode(&bytes, extent.len_bytes())
+}
+
+/// The seed of a new store, and what tells the records of one session's page-cache log from those of all
+/// others.
+/// # Errors
+/// The operating system has no randomness; there is no safe way to go on.
+pub(crate) fn random_number() -> Result<u64, Error> {
+    getrandom::u64().map_err(|error| Error::corrupt("random number of a store", error))
 }

@@ -1,6 +1,6 @@
 //! What a walk passes over because of deletions, told to those who choose merges.
 
-use crate::{engine::Engine, table::counters::Count, tree::super_version::SuperVersion};
+use crate::{engine::Engine, session::read_counters::Count, tree::super_version::SuperVersion};
 use bytes::Bytes;
 use std::sync::Arc;
 

@@ -8,15 +8,17 @@
 //! - One record is in memory at a time, and what is gathered for one frame. A full memtable becomes a table
 //!   first, where there is space.
 
-use super::{PageCacheLog, PageCacheLogState, format::Records};
 use crate::{
     Error,
     broken::Flaw,
     engine::Engine,
     memory::budget::Class as Memory,
-    open::{insert, leftovers::Found, random_number},
+    open::{insert, leftovers::Found},
     table::entry::LAST_SEQ,
-    write::log::LoggedGroup,
+    write::{
+        log::LoggedGroup,
+        page_cache_log::{PageCacheLog, PageCacheLogState, format::Records, random_number},
+    },
 };
 
 /// Log bytes that are gathered for one group.
@@ -42,7 +44,7 @@ impl Engine {
             self.writes.writer.lock().page_cache_stream = Some(stream);
             return Ok(());
         };
-        let header = super::header_of(&extent)?;
+        let header = crate::write::page_cache_log::header_of(&extent)?;
         if let Some(header) = header {
             let records = Records::new(header, |at, out: &mut [u8]| Ok(extent.read(at, out)?));
             self.take_records(records)?;

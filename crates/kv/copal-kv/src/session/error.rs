@@ -1,6 +1,6 @@
 //! What can go wrong in the engine, as one family: every call may meet the device below it.
 
-use crate::api::limits::MAX_GROUP_BYTES;
+use super::limits::MAX_GROUP_BYTES;
 use copal_object::StoreError;
 
 /// Why a call of this crate failed.

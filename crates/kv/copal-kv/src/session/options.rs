@@ -1,8 +1,8 @@
 //! What a caller chooses: of a store at each opening, of a keyspace once, at its creation.
 
+use super::{error::Error, limits::MAX_HEAD};
 #[cfg(test)]
 use crate::broken::Flaw;
-use crate::{Error, tree::value::pointer::MAX_HEAD};
 use copal_filter::{Kind, rules::RuleKind};
 
 /// How safe a write is when its call returns. After a crash the store is always a prefix of commit order.
