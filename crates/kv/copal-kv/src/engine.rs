@@ -12,18 +12,14 @@
 use crate::{
     Error, KeyspaceOptions, Options,
     broken::Flaw,
-    compact::{attendant::Attendant, compactor::Compactor, picker::tier_bytes},
+    compact::compactor::Compactor,
     memory::{
         budget::{Accounts, Class, StoreCount},
         cache::TableCache,
         caches::Caches,
     },
     session::{
-        counters::Counters,
-        get_recorder::GetRecorder,
-        limits::TIER_RUNS,
-        poison::Poison,
-        signal::{Signal, Sleeper},
+        counters::Counters, get_recorder::GetRecorder, inline_work::Attendant, poison::Poison, signal::Signal,
     },
     table::{
         Damage, DamageAt, ReadOptions, Table, TableError, key::KeyspaceId, range_tombstones::RangeTombstones,
@@ -36,16 +32,13 @@ use crate::{
         super_version::SuperVersion,
         version::{TableHandle, Version},
     },
-    write::{commit::Write, path::WritePath, reserve::ReservePart, throttle},
+    write::path::WritePath,
 };
 use copal_object::{Ack, ObjectId, Op, Ownership, Store as Objects, StoreError, Txn};
 use parking_lot::{Mutex, RwLock};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// See the module.
@@ -145,30 +138,6 @@ impl Engine {
         self.poison.check()
     }
 
-    /// Whether a store that keeps little else in memory has room for a batch.
-    /// # Errors
-    /// `BatchTooLarge`.
-    pub(crate) fn check_size(&self, write: &Write) -> Result<(), Error> {
-        let (bytes, limit) = (write.room_bytes, self.budget.batch_bytes());
-        if bytes > limit {
-            let total_bytes = self.budget.total_bytes();
-            return Err(Error::BatchTooLarge { bytes, limit, total_bytes });
-        }
-        Ok(())
-    }
-
-    /// Passes a batch through the log.
-    pub(crate) fn commit(&self, write: Write) -> Result<(), Error> {
-        self.check_writable()?;
-        let committed = self.writes.queue.commit(write, |turn, writes| {
-            if let Some(in_flight) = self.lead(turn, writes) {
-                in_flight.wait();
-            }
-        });
-        self.attend_if_asked();
-        committed
-    }
-
     /// As [`Engine::attend`], where somebody asked for it.
     pub(crate) fn attend_if_asked(&self) {
         if !self.options.threads && self.signal.take_kicks() {
@@ -180,104 +149,6 @@ impl Engine {
     pub(crate) fn attend(&self) {
         if !self.options.threads {
             self.attendant.attend();
-        }
-    }
-
-    /// Makes a group pay for the debt it adds to. The writer sleeps on a condition and is released early when
-    /// the merges have caught up.
-    pub(crate) fn pace(&self, bytes: u64) {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let measured = throttle::Measured {
-            merge_nanos: load(&self.counters.merge_nanos),
-            // Merges of what was there at opening must not look like the price of the first few bytes.
-            user_bytes: load(&self.counters.user_bytes).max(4 * self.budget.memtable_bytes()),
-            flush_nanos: load(&self.counters.flush_nanos),
-            flushed_bytes: load(&self.counters.flushed_bytes),
-        };
-        let nanos = throttle::delay_nanos(bytes, self.debt().share, measured);
-        if let Some(delay) = self.writes.throttle.add(nanos) {
-            if !self.options.threads {
-                // Nobody else would catch up meanwhile.
-                return self.attend();
-            }
-            let began = Instant::now();
-            self.signal.delay_writer(delay, || self.debt().bytes == 0);
-            Counters::add_time(&self.counters.paced_nanos, began);
-        }
-    }
-
-    /// What merges are behind with, memtables included.
-    pub(crate) fn debt(&self) -> throttle::Debt {
-        let tiers = self.counters.tier_bytes.each_ref().map(|tier| tier.load(Ordering::Relaxed));
-        let view = self.super_version();
-        let memtables = view.memtables().map(|memtable| memtable.charged_bytes()).sum();
-        throttle::debt(&tiers, memtables, self.budget.memtable_bytes(), TIER_RUNS as u64)
-    }
-
-    /// Notes what the tiers of a version hold.
-    pub(crate) fn count_tiers(&self, version: &Version) {
-        for (counter, bytes) in self.counters.tier_bytes.iter().zip(tier_bytes(version)) {
-            counter.store(bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// Does what frees space, or keeps a promise: in a full store it may use the reserve.
-    pub(crate) fn in_reserve<T>(&self, attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-        self.in_part_of_reserve(ReservePart::Merges, attempt)
-    }
-
-    /// The same for what is short, and what deletes and essential writes wait for.
-    pub(crate) fn in_whole_reserve<T>(&self, attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-        self.in_part_of_reserve(ReservePart::Everything, attempt)
-    }
-
-    fn in_part_of_reserve<T>(
-        &self,
-        part: ReservePart,
-        mut attempt: impl FnMut() -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        match attempt() {
-            Err(error) if error.is_no_space() => {
-                let _opened = self.writes.reserve.open(&self.objects, part);
-                attempt()
-            }
-            result => result,
-        }
-    }
-
-    /// Whether what is kept back is there, with room for the flush of all memtables and of `bytes` more in
-    /// them.
-    pub(crate) fn has_reserve_beside(&self, bytes: u64) -> bool {
-        self.writes.reserve.refill(&self.objects, self.unflushed_bytes() + bytes)
-    }
-
-    /// The same for a large write, which leaves some room to small ones.
-    pub(crate) fn has_reserve_beside_large(&self, bytes: u64) -> bool {
-        let bytes = self.unflushed_bytes() + bytes;
-        self.writes.reserve.refill_for_large(&self.objects, bytes)
-    }
-
-    fn unflushed_bytes(&self) -> u64 {
-        let view = self.super_version();
-        view.memtables().map(|memtable| memtable.charged_bytes()).sum()
-    }
-
-    /// After flushes and merges: takes back what they had of the reserve, and looks whether the store is
-    /// still full.
-    pub(crate) fn look_for_room(&self) {
-        if self.writes.pressure.is_on()
-            && let Err(error) = self.objects.grow_again()
-        {
-            tracing::debug!(%error, "the store does not grow");
-        }
-        if self.has_reserve_beside(0) {
-            let room = self.writes.reserve.room_beside(&self.objects).unwrap_or(u64::MAX);
-            // Merges found nothing: what could be freed is in memory.
-            let may_free = self.super_version().memtables().any(|memtable| memtable.has_deletes());
-            self.writes.pressure.look(room, self.objects.room().of_bytes, may_free);
-            if may_free && self.writes.pressure.is_on() {
-                self.signal.kick_one(Sleeper::Flusher);
-            }
         }
     }
 

@@ -2,17 +2,20 @@
 
 use crate::{
     CacheMode, Durability, Error, Iter, KeyspaceOptions, Store,
-    compact::merge::group_of,
+    compact::{merge::group_of, worker},
     engine::Engine,
     memory::rows::RowEpoch,
-    read::get::{Kept, Want},
+    read::{
+        get::{self, Kept, Want},
+        multi_get,
+    },
     table::key::{KeyRange, KeyspaceId, MAX_USER_KEY},
     tree::{
         snapshots::Held,
         super_version::SuperVersion,
         value::pointer::{MAX_VALUE, piece_sums},
     },
-    write::commit::{Write, WriteOp, values::GroupKey},
+    write::commit::{Write, WriteOp, leader, values::GroupKey},
 };
 use bytes::Bytes;
 use std::{
@@ -74,7 +77,7 @@ impl KeyspaceHandle {
         if let Err(error) = self.check() {
             return keys.iter().map(|_| Err(error.clone())).collect();
         }
-        engine.multi_get(view, seq, self.id, keys, self.kept())
+        multi_get::multi_get(engine, view, seq, self.id, keys, self.kept())
     }
 
     /// The operation that stores `value`: inline, or straight into a value object.
@@ -154,7 +157,7 @@ impl Keyspace {
         self.handle.check()?;
         let engine = self.store.engine();
         let (view, seq) = engine.super_version_now();
-        engine.get(&view, seq, &self.handle.id.key(key), want, self.handle.kept())
+        get::get(engine, &view, seq, &self.handle.id.key(key), want, self.handle.kept())
     }
 
     /// The value of `key`. Blocks on reads.
@@ -197,8 +200,8 @@ impl Keyspace {
         let op = self.handle.put(key, value)?;
         let engine = self.store.engine();
         let write = Write::new(vec![op], durability);
-        engine.check_size(&write)?;
-        engine.commit_with_room(write)
+        leader::check_size(engine, &write)?;
+        leader::commit_with_room(engine, write)
     }
 
     /// Deletes `key`, there or not. Works in a full store.
@@ -206,7 +209,7 @@ impl Keyspace {
     /// As [`Keyspace::put`].
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.delete(key)?;
-        self.store.engine().commit_with_room(Write::new(vec![op], durability))
+        leader::commit_with_room(self.store.engine(), Write::new(vec![op], durability))
     }
 
     /// Walks the keys of a range as they are now.
@@ -240,10 +243,10 @@ impl Keyspace {
             return Ok(());
         };
         let engine = self.store.engine();
-        engine.commit(Write::new(vec![op], durability))?;
+        leader::commit(engine, Write::new(vec![op], durability))?;
         #[cfg(test)]
         if engine.broken(crate::broken::Flaw::ValuesDroppedEarly) {
-            engine.sweep_too_early()?;
+            crate::compact::sweep::sweep_too_early(engine)?;
         }
         engine.signal.request_rotation();
         Ok(())
@@ -262,7 +265,7 @@ impl Keyspace {
         }
         self.handle.check()?;
         let range = self.handle.id.between(range);
-        if range.is_empty() { Ok(()) } else { engine.compact_now(range) }
+        if range.is_empty() { Ok(()) } else { worker::compact_now(engine, range) }
     }
 }
 
@@ -350,7 +353,7 @@ impl Batch {
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let store = self.store.clone();
         match self.into_write(durability)? {
-            Some(write) => store.engine().commit_with_room(write),
+            Some(write) => leader::commit_with_room(store.engine(), write),
             None => Ok(()),
         }
     }
@@ -365,7 +368,7 @@ impl Batch {
         if self.is_essential {
             write = write.essential();
         }
-        self.store.engine().check_size(&write)?;
+        leader::check_size(self.store.engine(), &write)?;
         Ok(Some(write))
     }
 }
@@ -390,7 +393,7 @@ impl Snapshot {
         let engine = self.store.engine();
         let view = engine.super_version();
         let (key, kept) = (keyspace.handle.id.key(key), keyspace.handle.kept());
-        engine.get(&view, self.held.seq, &key, &Want::all(), kept)
+        get::get(engine, &view, self.held.seq, &key, &Want::all(), kept)
     }
 
     /// The values of many keys at the snapshot, in their order; see [`Keyspace::multi_get`].

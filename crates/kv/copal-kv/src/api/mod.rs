@@ -1,5 +1,6 @@
 //! What a program calls: stores, keyspaces, batches, options, counters.
 
+mod care;
 pub(crate) mod keyspace;
 pub(crate) mod shape;
 pub(crate) mod stats;

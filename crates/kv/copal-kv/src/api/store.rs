@@ -3,16 +3,25 @@
 use crate::{
     Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, LevelStats, MemoryBudget, Options,
     Snapshot, Stats,
-    api::keyspace::KeyspaceHandle,
+    api::{keyspace::KeyspaceHandle, shape},
     compact::{flusher, worker},
     engine::Engine,
     open as recovery,
+    open::close,
     table::key::{KeyRange, KeyspaceId},
-    tree::manifest::{format::MAX_NAME, state::KeyspaceState},
-    tree::{filter_report, manifest::format::Record},
-    write::commit::{Write, WriteOp},
+    tree::{
+        filter_report,
+        manifest::{
+            format::{MAX_NAME, Record},
+            state::KeyspaceState,
+        },
+    },
+    write::{
+        admission,
+        commit::{Write, WriteOp, leader},
+    },
 };
-use copal_object::{Ack, Txn};
+use copal_object::Ack;
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
@@ -140,9 +149,11 @@ impl Store {
         let KeyRange { start, end } = handle.id.range();
         let engine = self.engine();
         // The keys first: a crash between leaves an empty keyspace, not keys of none.
-        engine.commit(Write::new(vec![WriteOp::DeleteRange { start, end }], Durability::Device))?;
+        leader::commit(engine, Write::new(vec![WriteOp::DeleteRange { start, end }], Durability::Device))?;
         let record = Record::DropKeyspace { id: handle.id };
-        engine.in_whole_reserve(|| engine.edit(Vec::new(), std::slice::from_ref(&record), Ack::Durable))?;
+        admission::in_whole_reserve(engine, || {
+            engine.edit(Vec::new(), std::slice::from_ref(&record), Ack::Durable)
+        })?;
         handle.dropped.store(true, Ordering::Release);
         keyspaces.remove(name);
         engine.signal.request_rotation();
@@ -176,14 +187,14 @@ impl Store {
         if engine.options.read_only {
             return Ok(());
         }
-        engine.flush_now()
+        flusher::flush_now(engine)
     }
 
     /// Everything logged so far survives power loss when this returns. Blocks.
     /// # Errors
     /// `Poisoned` after a failed write.
     pub fn sync(&self) -> Result<(), Error> {
-        self.engine().sync()
+        admission::sync(self.engine())
     }
 
     /// Whether writes that only add are refused for lack of space, or were lately: deletes go on, and what
@@ -219,7 +230,7 @@ impl Store {
     /// Counters since the store was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.engine().stats()
+        shape::stats(self.engine())
     }
 
     /// Writes a line to `to` for every key that is looked up from now on, through any handle, until
@@ -266,11 +277,11 @@ impl Store {
         if self.engine().closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        self.engine().leave_short_log();
-        let synced = self.engine().end_writes();
+        close::leave_short_log(self.engine());
+        let synced = admission::end_writes(self.engine());
         self.inner.join();
-        let ended = synced.and_then(|()| self.engine().end_session());
-        self.engine().let_go();
+        let ended = synced.and_then(|()| close::end_session(self.engine()));
+        close::let_go(self.engine());
         ended
     }
 }
@@ -293,14 +304,14 @@ impl Drop for StoreInner {
             // The objects may be another engine's by now.
             return;
         }
-        if let Err(error) = self.engine.sync() {
+        if let Err(error) = admission::sync(&self.engine) {
             tracing::warn!(%error, "deferred writes may be lost: the store was dropped and could not be synced");
         }
         self.join();
-        if let Err(error) = self.engine.end_session() {
+        if let Err(error) = close::end_session(&self.engine) {
             tracing::warn!(%error, "the store was dropped and could not note that nothing is left over");
         }
-        self.engine.let_go();
+        close::let_go(&self.engine);
     }
 }
 
@@ -341,105 +352,6 @@ impl Drop for PanicGuard {
             self.0.poison.set("a thread of the engine panicked");
             self.0.signal.stop();
         }
-    }
-}
-
-impl Engine {
-    /// The end of a clean session: frees what nobody reads any more, and notes that nothing else is without a
-    /// name. What is found later was then not left behind by a kill.
-    fn end_session(&self) -> Result<(), Error> {
-        if self.options.read_only || self.poison.check().is_err() {
-            return Ok(());
-        }
-        // A commit that was under way when the store was closed has named what it made, or taken it back.
-        let _writer = self.writes.writer.lock();
-        let _still = self.compactor.stand_still();
-        self.free_garbage()?;
-        let mut tree = self.stored.tree.lock();
-        let below = self.next_object.load(Ordering::Acquire);
-        if tree.manifest.state.settled_below == below {
-            return Ok(());
-        }
-        let record = [Record::Settled { below }];
-        self.in_whole_reserve(|| {
-            tree.manifest.commit(&self.objects, &self.poison, Vec::new(), &record, Ack::Ordered)
-        })
-    }
-
-    /// The objects are free for the next opening: no thread of ours touches them any more.
-    fn let_go(&self) {
-        let handles: Vec<_> = self.stored.tree.lock().handles.values().cloned().collect();
-        let elastic = self.caches.cache.elastic();
-        for handle in &handles {
-            elastic.retire(&*handle.table, 0..handle.table.partitions());
-        }
-        elastic.wait_for_the_adjuster();
-        self.writes.reserve.end();
-        self.ownership.lock().take();
-    }
-
-    /// Makes a table of a log that the next opening would be long about. Commits of a few bytes each leave
-    /// many pages of log long before the memtable is full.
-    fn leave_short_log(&self) {
-        if !self.options.read_only
-            && self.writes.writer.lock().log.is_long()
-            && let Err(error) = self.flush_now()
-        {
-            // It can be read as it is; whether it could be written is for `seal` to tell.
-            tracing::debug!(%error, "a long log stays as it is");
-        }
-    }
-
-    /// Freezes what is in memory and waits until it is in tables.
-    pub(crate) fn flush_now(&self) -> Result<(), Error> {
-        let target = loop {
-            self.poison.check()?;
-            {
-                let mut writer = self.writes.writer.lock();
-                writer.check_open()?;
-                if self.super_version().frozen.is_empty() {
-                    let generation = writer.log.generation;
-                    self.in_whole_reserve(|| self.rotate(&mut writer))?;
-                    break generation;
-                }
-            }
-            self.wait_flushed(|engine| engine.super_version().frozen.is_empty())?;
-        };
-        self.wait_flushed(|engine| {
-            engine.super_version().frozen.iter().all(|memtable| memtable.generation > target)
-        })
-    }
-
-    pub(crate) fn wait_flushed(&self, done: impl Fn(&Engine) -> bool) -> Result<(), Error> {
-        self.signal.kick();
-        loop {
-            self.attend();
-            self.signal.wait_for_flush(|| done(self) || self.poison.check().is_err());
-            if done(self) {
-                return Ok(());
-            }
-            self.poison.check()?;
-            if self.signal.flush_is_stuck() {
-                return Err(Error::NoSpace);
-            }
-            // It was stuck for a moment only.
-            if self.signal.stopping() {
-                return Err(Error::Closed);
-            }
-        }
-    }
-
-    /// Flushes, merges `range` to the bottom, frees what that leaves behind.
-    pub(crate) fn compact_now(&self, range: KeyRange) -> Result<(), Error> {
-        self.flush_now()?;
-        let request = self.compactor.jobs.request(range);
-        self.signal.kick();
-        self.attend();
-        self.signal.wait_for(|| request.result().is_some());
-        request.result().unwrap_or(Err(Error::Closed))?;
-        // Freed space is used again only behind a durable commit.
-        let durable = self.objects.commit(Txn::new(), Ack::Durable).wait();
-        durable.map(drop).map_err(|error| self.poison.failed_write(error))
     }
 }
 

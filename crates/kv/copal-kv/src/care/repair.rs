@@ -9,8 +9,9 @@
 
 use crate::{
     Durability, Error, Keyspace,
+    compact::worker,
     memory::budget::{Charge, Class as Memory},
-    read::get::{Kept, Want},
+    read::get::{self, Kept, Want},
     table::{
         Scan,
         entry::MAX_SEQ,
@@ -19,7 +20,7 @@ use crate::{
         merge::MergingCursor,
     },
     tree::super_version::SuperVersion,
-    write::commit::{Write, WriteOp},
+    write::commit::{Write, WriteOp, leader},
 };
 use bytes::Bytes;
 use std::{ops::Bound, sync::Arc};
@@ -86,7 +87,7 @@ impl Keyspace {
             stretch.puts.push(self.handle.put(&user_key, value)?);
         }
         stretch.commit(range.end.clone())?;
-        engine.compact_now(range)?;
+        worker::compact_now(engine, range)?;
         Ok(report)
     }
 }
@@ -156,7 +157,7 @@ impl Answering<'_> {
             }
             let key = Bytes::copy_from_slice(entry.key);
             self.range.start = successor(&key);
-            match engine.get(&self.view, self.seq, &key, &Want::all(), Kept::Nothing) {
+            match get::get(engine, &self.view, self.seq, &key, &Want::all(), Kept::Nothing) {
                 Ok(Some(value)) => {
                     self.cursor = Some(cursor);
                     return Ok(Some((user_key(&key), value)));
@@ -202,7 +203,7 @@ impl Stretch<'_> {
         let delete = self.keyspace.handle.delete_range(KeyRange { start, end })?;
         let ops: Vec<WriteOp> = delete.into_iter().chain(self.puts.drain(..)).collect();
         let engine = self.keyspace.store.engine();
-        engine.commit_with_room(Write::new(ops, Durability::Device))?;
+        leader::commit_with_room(engine, Write::new(ops, Durability::Device))?;
         self.charge.set(0);
         Ok(())
     }

@@ -10,15 +10,11 @@
 //! Not here: names and accounts ([`Store::verify`](crate::Store::verify)).
 
 use crate::{
-    Error, Store,
-    care::verify::concerns,
+    Error,
+    care::verify::{self, concerns},
     engine::Engine,
     table::{Damaged, entry::EntryKind},
-    tree::{
-        super_version::SuperVersion,
-        value::{self, pointer::Pointer},
-        version::Slice,
-    },
+    tree::{super_version::SuperVersion, value::pointer::Pointer, version::Slice},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -63,30 +59,24 @@ struct ScrubState {
     wake: Condvar,
 }
 
-impl Store {
-    /// Starts to read every table and separated value on a thread of its own, at most `bytes_per_second`
-    /// (`u64::MAX`: as fast as it goes). Returns at once; in a store without threads, at the end.
-    /// # Errors
-    /// `Closed`; `Poisoned` when no thread could be started (the store itself is not harmed).
-    pub fn scrub(&self, bytes_per_second: u64) -> Result<Scrub, Error> {
-        let engine = self.engine().clone();
-        if engine.signal.stopping() {
-            return Err(Error::Closed);
-        }
-        let shared = Arc::new(ScrubState::default());
-        // Without a thread the caller reads, and waits for nothing else.
-        let pace = if engine.options.threads { bytes_per_second } else { u64::MAX };
-        let worker = Worker { engine, shared: shared.clone(), pace: Pace::new(pace), began: Instant::now() };
-        if !worker.engine.options.threads {
-            let ended = Some(worker.run());
-            return Ok(Scrub { shared, thread: None, ended });
-        }
-        let thread = std::thread::Builder::new().name("copal-kv-scrub".to_owned());
-        let thread = thread
-            .spawn(move || worker.run())
-            .map_err(|error| Error::poisoned(format!("the scrub thread could not be started: {error}")))?;
-        Ok(Scrub { shared, thread: Some(thread), ended: None })
+/// As [`crate::Store::scrub`].
+pub(crate) fn start(engine: Arc<Engine>, bytes_per_second: u64) -> Result<Scrub, Error> {
+    if engine.signal.stopping() {
+        return Err(Error::Closed);
     }
+    let shared = Arc::new(ScrubState::default());
+    // Without a thread the caller reads, and waits for nothing else.
+    let pace = if engine.options.threads { bytes_per_second } else { u64::MAX };
+    let worker = Worker { engine, shared: shared.clone(), pace: Pace::new(pace), began: Instant::now() };
+    if !worker.engine.options.threads {
+        let ended = Some(worker.run());
+        return Ok(Scrub { shared, thread: None, ended });
+    }
+    let thread = std::thread::Builder::new().name("copal-kv-scrub".to_owned());
+    let thread = thread
+        .spawn(move || worker.run())
+        .map_err(|error| Error::poisoned(format!("the scrub thread could not be started: {error}")))?;
+    Ok(Scrub { shared, thread: Some(thread), ended: None })
 }
 
 impl Scrub {
@@ -223,7 +213,7 @@ impl Worker {
         let mut damaged: Vec<String> = found.damaged.iter().filter(counts).map(ToString::to_string).collect();
         let mut values = 0;
         for (key, seq, pointer) in pointers {
-            match self.engine.check_value(view, &key, seq, &pointer)? {
+            match verify::check_value(&self.engine, view, &key, seq, &pointer)? {
                 None => {
                     values += 1;
                     bytes += Pointer::decode(&pointer).map_or(0, |pointer| u64::from(pointer.len));
@@ -260,39 +250,6 @@ impl Worker {
 fn find(view: &SuperVersion, object: ObjectId) -> Option<&Slice> {
     let mut slices = view.version.runs.iter().flat_map(|run| &run.slices);
     slices.find(|slice| slice.table.meta.object == object)
-}
-
-impl Engine {
-    /// Reads the separated value of an entry; the sentence that says what is wrong with it, noted for
-    /// `damaged_ranges`. Values under a tombstone may be gone: those are fine.
-    pub(crate) fn check_value(
-        &self,
-        view: &SuperVersion,
-        key: &Bytes,
-        seq: u64,
-        pointer: &Bytes,
-    ) -> Result<Option<String>, Error> {
-        let decoded = Pointer::decode(pointer)?;
-        let gone =
-            || self.objects.stat(decoded.object).is_none() && crate::care::verify::is_purged(view, key, seq);
-        if gone() {
-            return Ok(None);
-        }
-        let all = 0..u64::from(decoded.len);
-        let read = value::read(&self.objects, pointer, &all, Class::Background);
-        match read {
-            Ok(_) => Ok(None),
-            // Freed between the look and the read.
-            Err(_) if gone() => Ok(None),
-            Err(error) if error.is_corruption() => {
-                let what = error.to_string();
-                let mut damaged = self.stored.damaged_values.lock();
-                damaged.insert(key.clone(), (pointer.clone(), what.clone()));
-                Ok(Some(what))
-            }
-            Err(error) => Err(error),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //! Not here: the object layer's own checks, repair.
 
 use crate::{
-    Error, Store,
+    Error,
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
     open::leftovers::{Found, Unnamed, unnamed},
@@ -29,6 +29,7 @@ use crate::{
         stored::Tree,
         super_version::SuperVersion,
         value::{
+            self,
             interval::IntervalSet,
             pointer::{Pointer, VALUE_PAGE},
         },
@@ -81,34 +82,6 @@ impl VerifyReport {
     }
 }
 
-impl Store {
-    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks;
-    /// others read and write meanwhile, and the store is judged as it was at the beginning. What is to be
-    /// read is not freed before the end.
-    /// # Errors
-    /// What the object layer answers. Damage is told in the report, not as an error.
-    pub fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
-        self.verify_telling(deep, &mut |_| ())
-    }
-
-    /// As [`Store::verify`]; `told` is shown what was found so far, after every table and, in between, every
-    /// few values.
-    /// # Errors
-    /// As [`Store::verify`].
-    pub fn verify_telling(
-        &self,
-        deep: bool,
-        told: &mut dyn FnMut(&VerifyReport),
-    ) -> Result<VerifyReport, Error> {
-        self.engine().verify(Verifying {
-            deep,
-            pointers: Pointers::new(),
-            report: VerifyReport::default(),
-            told,
-        })
-    }
-}
-
 /// The store at one moment.
 struct Moment {
     view: Arc<SuperVersion>,
@@ -122,7 +95,7 @@ struct Moment {
 type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
 
 /// A verify under way.
-struct Verifying<'a> {
+struct Verification<'a> {
     deep: bool,
     /// Where the values lie that entries point to.
     pointers: Pointers,
@@ -130,183 +103,189 @@ struct Verifying<'a> {
     told: &'a mut dyn FnMut(&VerifyReport),
 }
 
-impl Engine {
-    fn verify(&self, mut to: Verifying<'_>) -> Result<VerifyReport, Error> {
-        let Moment { view, newest, values, _charge } = self.verify_names_now(&mut to.report);
-        for memtable in view.memtables() {
-            let mut cursor = memtable.cursor();
-            cursor.first()?;
-            self.collect(&view, newest, &mut cursor, &mut to)?;
-        }
-        let mut unsure: HashSet<ObjectId> = HashSet::new();
-        for run in &view.version.runs {
-            for slice in &run.slices {
-                to.report.tables += 1;
-                if to.deep {
-                    let found = slice.table.table.verify(Class::Background)?;
-                    for damaged in found.damaged.iter().filter(|damaged| concerns(slice, damaged)) {
-                        to.report.problem(damaged.to_string());
-                    }
-                    to.report.table_bytes += slice.bytes();
-                    (to.told)(&to.report);
+/// As [`crate::Store::verify_telling`].
+pub(crate) fn verify(
+    engine: &Engine,
+    deep: bool,
+    told: &mut dyn FnMut(&VerifyReport),
+) -> Result<VerifyReport, Error> {
+    run(engine, Verification { deep, pointers: Pointers::new(), report: VerifyReport::default(), told })
+}
+
+fn run(engine: &Engine, mut to: Verification<'_>) -> Result<VerifyReport, Error> {
+    let Moment { view, newest, values, _charge } = verify_names_now(engine, &mut to.report);
+    for memtable in view.memtables() {
+        let mut cursor = memtable.cursor();
+        cursor.first()?;
+        collect(engine, &view, newest, &mut cursor, &mut to)?;
+    }
+    let mut unsure: HashSet<ObjectId> = HashSet::new();
+    for run in &view.version.runs {
+        for slice in &run.slices {
+            to.report.tables += 1;
+            if to.deep {
+                let found = slice.table.table.verify(Class::Background)?;
+                for damaged in found.damaged.iter().filter(|damaged| concerns(slice, damaged)) {
+                    to.report.problem(damaged.to_string());
                 }
-                if !self.walk_slice(&view, run, slice, &mut to)? {
-                    unsure.extend(slice.table.meta.values.iter().map(|(object, _)| *object));
+                to.report.table_bytes += slice.bytes();
+                (to.told)(&to.report);
+            }
+            if !walk_slice(engine, &view, run, slice, &mut to)? {
+                unsure.extend(slice.table.meta.values.iter().map(|(object, _)| *object));
+            }
+        }
+    }
+    let Verification { mut pointers, mut report, told, .. } = to;
+    told(&report);
+    for (object, value) in &values {
+        let live = pointers.remove(object).unwrap_or_default();
+        if unsure.contains(object) {
+            // What a damaged range points to is not known, so it cannot be told from what is lost.
+            continue;
+        }
+        verify_accounts(*object, value, live, &mut report);
+    }
+    Ok(report)
+}
+
+/// Checks the names, and takes hold of what else belongs to this moment.
+fn verify_names_now(engine: &Engine, report: &mut VerifyReport) -> Moment {
+    // Between two steps of the worker, two flushes and two groups of commits: what they make has a name
+    // by then. The flusher begins a log now and then, which has a name when the writer is free again.
+    let _writer = engine.writes.writer.lock();
+    let _still = engine.compactor.stand_still();
+    let _values = engine.writes.direct_values.lock();
+    // A commit that failed on its way poisons the store; what it left behind is no one's.
+    let _ = engine.writes.queue.drain();
+    let tree = engine.stored.tree.lock();
+    let view = engine.super_version();
+    verify_names(engine, &tree, &view, report);
+    let state = &tree.manifest.state;
+    Moment {
+        view,
+        newest: engine.snapshots.allocated_seq(),
+        values: state.values.clone(),
+        _charge: engine.budget.charge(Memory::Manifest, state.heap_bytes()),
+    }
+}
+
+/// Counts the entries of a slice round its damaged parts; `false`: there are such parts.
+fn walk_slice(
+    engine: &Engine,
+    view: &SuperVersion,
+    run: &Run,
+    slice: &Slice,
+    to: &mut Verification<'_>,
+) -> Result<bool, Error> {
+    let scan = Scan { class: Class::Background, whole: true, ..Scan::default() };
+    let mut whole = true;
+    let mut rest = slice.range.clone();
+    loop {
+        let mut cursor = run.cursor(&rest, scan);
+        let walked = cursor.first().and_then(|()| collect(engine, view, MAX_SEQ, &mut cursor, to));
+        let Err(error) = walked else {
+            return Ok(whole);
+        };
+        if !error.is_corruption() {
+            return Err(error);
+        }
+        if !to.deep {
+            to.report.problem(error.to_string());
+        }
+        whole = false;
+        // Entries before the damage were counted; go on behind it.
+        let lost = slice.table.table.lost_keys();
+        let behind = lost.into_iter().find(|lost| lost.end.as_ref().is_none_or(|end| *end > rest.start));
+        let Some(end) = behind.and_then(|lost| lost.end).filter(|end| *end < rest.end) else {
+            return Ok(false);
+        };
+        rest.start = end;
+    }
+}
+
+/// Every object of ours has a name, every name an object.
+fn verify_names(engine: &Engine, tree: &Tree, view: &SuperVersion, report: &mut VerifyReport) {
+    let state = &tree.manifest.state;
+    let found = Found::list(&engine.objects);
+    let mut named: HashSet<ObjectId> = state.tables.keys().chain(state.values.keys()).copied().collect();
+    named.insert(MANIFEST);
+    named.extend(view.memtables().map(|memtable| memtable.log).filter(|log| log.0 != 0));
+    let missing = named.iter().filter(|object| engine.objects.stat(**object).is_none());
+    missing.for_each(|object| report.problem(format!("object {} is missing", object.0)));
+    let logged: HashMap<ObjectId, u64> = view
+        .memtables()
+        .flat_map(|memtable| memtable.value_metas())
+        .map(|meta| (meta.object, meta.accounted))
+        .collect();
+    let stray_logs = found.logs.range(state.flushed_generation + 1..);
+    for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
+        report.problem(format!("log {} belongs to no one", log.0));
+    }
+    let waiting: HashSet<ObjectId> = engine.stored.garbage.items().into_iter().filter_map(deleted).collect();
+    for found in unnamed(state, &found, |value| logged.contains_key(value)) {
+        let Unnamed { object, role, explained } = found;
+        if engine.options.read_only && explained {
+            report.leftovers += 1;
+            report.leftover_bytes += engine.objects.stat(object).map_or(0, |stat| stat.allocated_bytes);
+        } else if !waiting.contains(&object) {
+            report.problem(format!("{role} {} belongs to no one", object.0));
+        }
+    }
+    if engine.options.read_only {
+        for (object, stat) in &found.values {
+            let known = state.values.get(object).map(|value| value.meta.accounted);
+            if let Some(end) = known.max(logged.get(object).copied()) {
+                report.leftover_bytes += stat.len.saturating_sub(end);
+            }
+        }
+    }
+}
+
+/// Counts the entries of a cursor up to `newest` and notes where their values lie; a deep verify reads
+/// the values.
+fn collect(
+    engine: &Engine,
+    view: &SuperVersion,
+    newest: u64,
+    cursor: &mut impl Cursor,
+    to: &mut Verification<'_>,
+) -> Result<(), Error> {
+    while let Some(entry) = cursor.entry() {
+        if entry.seq > newest {
+            cursor.next()?;
+            continue;
+        }
+        to.report.entries += 1;
+        if entry.kind == EntryKind::Pointer {
+            let pointer = Pointer::decode(entry.value)?;
+            if engine.objects.stat(pointer.object).is_none() {
+                // A purge drops value objects at once and leaves the entries under its
+                // tombstone to the next merge.
+                if !is_purged(view, entry.key, entry.seq) {
+                    to.report.problem(format!(
+                        "an entry points to value object {}, which does not exist",
+                        pointer.object.0
+                    ));
                 }
-            }
-        }
-        let Verifying { mut pointers, mut report, told, .. } = to;
-        told(&report);
-        for (object, value) in &values {
-            let live = pointers.remove(object).unwrap_or_default();
-            if unsure.contains(object) {
-                // What a damaged range points to is not known, so it cannot be told from what is lost.
-                continue;
-            }
-            verify_accounts(*object, value, live, &mut report);
-        }
-        Ok(report)
-    }
-
-    /// Checks the names, and takes hold of what else belongs to this moment.
-    fn verify_names_now(&self, report: &mut VerifyReport) -> Moment {
-        // Between two steps of the worker, two flushes and two groups of commits: what they make has a name
-        // by then. The flusher begins a log now and then, which has a name when the writer is free again.
-        let _writer = self.writes.writer.lock();
-        let _still = self.compactor.stand_still();
-        let _values = self.writes.direct_values.lock();
-        // A commit that failed on its way poisons the store; what it left behind is no one's.
-        let _ = self.writes.queue.drain();
-        let tree = self.stored.tree.lock();
-        let view = self.super_version();
-        self.verify_names(&tree, &view, report);
-        let state = &tree.manifest.state;
-        Moment {
-            view,
-            newest: self.snapshots.allocated_seq(),
-            values: state.values.clone(),
-            _charge: self.budget.charge(Memory::Manifest, state.heap_bytes()),
-        }
-    }
-
-    /// Counts the entries of a slice round its damaged parts; `false`: there are such parts.
-    fn walk_slice(
-        &self,
-        view: &SuperVersion,
-        run: &Run,
-        slice: &Slice,
-        to: &mut Verifying<'_>,
-    ) -> Result<bool, Error> {
-        let scan = Scan { class: Class::Background, whole: true, ..Scan::default() };
-        let mut whole = true;
-        let mut rest = slice.range.clone();
-        loop {
-            let mut cursor = run.cursor(&rest, scan);
-            let walked = cursor.first().and_then(|()| self.collect(view, MAX_SEQ, &mut cursor, to));
-            let Err(error) = walked else {
-                return Ok(whole);
-            };
-            if !error.is_corruption() {
-                return Err(error);
-            }
-            if !to.deep {
-                to.report.problem(error.to_string());
-            }
-            whole = false;
-            // Entries before the damage were counted; go on behind it.
-            let lost = slice.table.table.lost_keys();
-            let behind = lost.into_iter().find(|lost| lost.end.as_ref().is_none_or(|end| *end > rest.start));
-            let Some(end) = behind.and_then(|lost| lost.end).filter(|end| *end < rest.end) else {
-                return Ok(false);
-            };
-            rest.start = end;
-        }
-    }
-
-    /// Every object of ours has a name, every name an object.
-    fn verify_names(&self, tree: &Tree, view: &SuperVersion, report: &mut VerifyReport) {
-        let state = &tree.manifest.state;
-        let found = Found::list(&self.objects);
-        let mut named: HashSet<ObjectId> = state.tables.keys().chain(state.values.keys()).copied().collect();
-        named.insert(MANIFEST);
-        named.extend(view.memtables().map(|memtable| memtable.log).filter(|log| log.0 != 0));
-        let missing = named.iter().filter(|object| self.objects.stat(**object).is_none());
-        missing.for_each(|object| report.problem(format!("object {} is missing", object.0)));
-        let logged: HashMap<ObjectId, u64> = view
-            .memtables()
-            .flat_map(|memtable| memtable.value_metas())
-            .map(|meta| (meta.object, meta.accounted))
-            .collect();
-        let stray_logs = found.logs.range(state.flushed_generation + 1..);
-        for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
-            report.problem(format!("log {} belongs to no one", log.0));
-        }
-        let waiting: HashSet<ObjectId> =
-            self.stored.garbage.items().into_iter().filter_map(deleted).collect();
-        for found in unnamed(state, &found, |value| logged.contains_key(value)) {
-            let Unnamed { object, role, explained } = found;
-            if self.options.read_only && explained {
-                report.leftovers += 1;
-                report.leftover_bytes += self.objects.stat(object).map_or(0, |stat| stat.allocated_bytes);
-            } else if !waiting.contains(&object) {
-                report.problem(format!("{role} {} belongs to no one", object.0));
-            }
-        }
-        if self.options.read_only {
-            for (object, stat) in &found.values {
-                let known = state.values.get(object).map(|value| value.meta.accounted);
-                if let Some(end) = known.max(logged.get(object).copied()) {
-                    report.leftover_bytes += stat.len.saturating_sub(end);
-                }
-            }
-        }
-    }
-
-    /// Counts the entries of a cursor up to `newest` and notes where their values lie; a deep verify reads
-    /// the values.
-    fn collect(
-        &self,
-        view: &SuperVersion,
-        newest: u64,
-        cursor: &mut impl Cursor,
-        to: &mut Verifying<'_>,
-    ) -> Result<(), Error> {
-        while let Some(entry) = cursor.entry() {
-            if entry.seq > newest {
                 cursor.next()?;
                 continue;
             }
-            to.report.entries += 1;
-            if entry.kind == EntryKind::Pointer {
-                let pointer = Pointer::decode(entry.value)?;
-                if self.objects.stat(pointer.object).is_none() {
-                    // A purge drops value objects at once and leaves the entries under its
-                    // tombstone to the next merge.
-                    if !is_purged(view, entry.key, entry.seq) {
-                        to.report.problem(format!(
-                            "an entry points to value object {}, which does not exist",
-                            pointer.object.0
-                        ));
-                    }
-                    cursor.next()?;
-                    continue;
-                }
-                to.report.values += 1;
-                to.report.value_bytes += u64::from(pointer.len);
-                to.pointers.entry(pointer.object).or_default().push(pointer.range());
-                if to.deep {
-                    let (key, pointer) = (Bytes::copy_from_slice(entry.key), cursor.value());
-                    let problem = self.check_value(view, &key, entry.seq, &pointer)?;
-                    problem.into_iter().for_each(|problem| to.report.problem(problem));
-                    if to.report.values.is_multiple_of(TELL_AFTER_VALUES) {
-                        (to.told)(&to.report);
-                    }
+            to.report.values += 1;
+            to.report.value_bytes += u64::from(pointer.len);
+            to.pointers.entry(pointer.object).or_default().push(pointer.range());
+            if to.deep {
+                let (key, pointer) = (Bytes::copy_from_slice(entry.key), cursor.value());
+                let problem = check_value(engine, view, &key, entry.seq, &pointer)?;
+                problem.into_iter().for_each(|problem| to.report.problem(problem));
+                if to.report.values.is_multiple_of(TELL_AFTER_VALUES) {
+                    (to.told)(&to.report);
                 }
             }
-            cursor.next()?;
         }
-        Ok(())
+        cursor.next()?;
     }
+    Ok(())
 }
 
 /// Whether the damage is in a part of its table that counts.
@@ -351,5 +330,35 @@ fn verify_accounts(object: ObjectId, value: &ValueState, live: Vec<Range<u64>>, 
     let lost: u64 = all.gaps(value.meta.accounted).iter().map(|gap| gap.end - gap.start).sum();
     if lost > 0 {
         report.problem(format!("value object {}: {lost} bytes have no owner", object.0));
+    }
+}
+
+/// Reads the separated value of an entry; the sentence that says what is wrong with it, noted for
+/// `damaged_ranges`. Values under a tombstone may be gone: those are fine.
+pub(crate) fn check_value(
+    engine: &Engine,
+    view: &SuperVersion,
+    key: &Bytes,
+    seq: u64,
+    pointer: &Bytes,
+) -> Result<Option<String>, Error> {
+    let decoded = Pointer::decode(pointer)?;
+    let gone = || engine.objects.stat(decoded.object).is_none() && is_purged(view, key, seq);
+    if gone() {
+        return Ok(None);
+    }
+    let all = 0..u64::from(decoded.len);
+    let read = value::read(&engine.objects, pointer, &all, Class::Background);
+    match read {
+        Ok(_) => Ok(None),
+        // Freed between the look and the read.
+        Err(_) if gone() => Ok(None),
+        Err(error) if error.is_corruption() => {
+            let what = error.to_string();
+            let mut damaged = engine.stored.damaged_values.lock();
+            damaged.insert(key.clone(), (pointer.clone(), what.clone()));
+            Ok(Some(what))
+        }
+        Err(error) => Err(error),
     }
 }

@@ -10,6 +10,7 @@ use super::output::Written;
 use crate::{
     Error,
     broken::Flaw,
+    compact::picker,
     engine::Engine,
     memory::{
         budget::Class as Memory,
@@ -56,114 +57,112 @@ impl Change {
     }
 }
 
-impl Engine {
-    /// Commits a change and shows it to readers.
-    pub(crate) fn install(&self, mut change: Change) -> Result<(), Error> {
-        self.poison.check()?;
-        let mut tree = self.stored.tree.lock();
-        for (object, ranges) in &change.dead {
-            if tree.manifest.state.values.contains_key(object) || names_value(&change.records, *object) {
-                change.records.push(Record::Dead { object: *object, ranges: ranges.clone() });
-            }
+/// Commits a change and shows it to readers.
+pub(crate) fn install(engine: &Engine, mut change: Change) -> Result<(), Error> {
+    engine.poison.check()?;
+    let mut tree = engine.stored.tree.lock();
+    for (object, ranges) in &change.dead {
+        if tree.manifest.state.values.contains_key(object) || names_value(&change.records, *object) {
+            change.records.push(Record::Dead { object: *object, ranges: ranges.clone() });
         }
-        let opened: Vec<_> = change
-            .records
-            .iter()
-            .filter_map(|record| if let Record::Table(meta) = record { Some(meta.clone()) } else { None })
-            .collect();
-        if self.broken(Flaw::InputsDeletedEarly) {
-            let gone = change.records.iter().filter_map(|record| match record {
-                Record::Slices { object, parts, .. } if parts.is_empty() => Some(Op::Delete { id: *object }),
-                _ => None,
-            });
-            self.too_early(gone.collect())?;
-        }
-        let (ops, records) = (std::mem::take(&mut change.ops), &change.records);
-        tree.manifest.commit(&self.objects, &self.poison, ops, records, Ack::Ordered)?;
-        tree.count_state();
-        for meta in opened {
-            let handle = self.open_table(&meta).inspect_err(|error| {
-                self.poison.set(&format!("a table that was just written cannot be read: {error}"));
-            })?;
-            tree.handles.insert(meta.object, handle);
-        }
-        hand_over_filters(&tree, &mut change);
-        let garbage = garbage_of(&mut tree, &change);
-        let version = Version::new(
-            tree.next_epoch,
-            &tree.manifest.state,
-            &tree.handles,
-            &self.stored.epochs,
-            &self.budget,
-        );
-        tree.next_epoch += 1;
-        let before = self.super_version().version.epoch;
-        self.count_tiers(&version);
-        let version = Arc::new(version);
-        self.change_super_version(|view| SuperVersion {
-            active: view.active.clone(),
-            frozen: view
-                .frozen
-                .iter()
-                .filter(|memtable| Some(memtable.generation) != change.flushed)
-                .cloned()
-                .collect(),
-            version,
+    }
+    let opened: Vec<_> = change
+        .records
+        .iter()
+        .filter_map(|record| if let Record::Table(meta) = record { Some(meta.clone()) } else { None })
+        .collect();
+    if engine.broken(Flaw::InputsDeletedEarly) {
+        let gone = change.records.iter().filter_map(|record| match record {
+            Record::Slices { object, parts, .. } if parts.is_empty() => Some(Op::Delete { id: *object }),
+            _ => None,
         });
-        self.stored.garbage.add(before, garbage);
-        Ok(())
+        engine.too_early(gone.collect())?;
     }
+    let (ops, records) = (std::mem::take(&mut change.ops), &change.records);
+    tree.manifest.commit(&engine.objects, &engine.poison, ops, records, Ack::Ordered)?;
+    tree.count_state();
+    for meta in opened {
+        let handle = engine.open_table(&meta).inspect_err(|error| {
+            engine.poison.set(&format!("a table that was just written cannot be read: {error}"));
+        })?;
+        tree.handles.insert(meta.object, handle);
+    }
+    hand_over_filters(&tree, &mut change);
+    let garbage = garbage_of(&mut tree, &change);
+    let version = Version::new(
+        tree.next_epoch,
+        &tree.manifest.state,
+        &tree.handles,
+        &engine.stored.epochs,
+        &engine.budget,
+    );
+    tree.next_epoch += 1;
+    let before = engine.super_version().version.epoch;
+    picker::count_tiers(&engine.counters, &version);
+    let version = Arc::new(version);
+    engine.change_super_version(|view| SuperVersion {
+        active: view.active.clone(),
+        frozen: view
+            .frozen
+            .iter()
+            .filter(|memtable| Some(memtable.generation) != change.flushed)
+            .cloned()
+            .collect(),
+        version,
+    });
+    engine.stored.garbage.add(before, garbage);
+    Ok(())
+}
 
-    /// Frees what no pinned version can reach any more; `true` when there was something.
-    pub(crate) fn free_garbage(&self) -> Result<bool, Error> {
-        let items = self.stored.garbage.take(&self.stored.epochs);
-        if items.is_empty() {
-            return Ok(false);
-        }
-        let mut ops: Vec<Op> = Vec::new();
-        {
-            let mut tree = self.stored.tree.lock();
-            // An object that the device lost needs no freeing.
-            let there = |id: &ObjectId| self.objects.stat(*id).is_some();
-            for item in items {
-                match item {
-                    Item::Delete(id) | Item::Punch(id, _) if !there(&id) => {
-                        tree.manifest.state.dropped.remove(&id);
-                    }
-                    Item::Delete(id) => ops.push(Op::Delete { id }),
-                    Item::Punch(id, range) if tree.manifest.state.values.contains_key(&id) => {
-                        ops.push(Op::Punch { id, range });
-                    }
-                    Item::Punch(..) => {}
-                }
-            }
-        }
-        let fitting = (self.budget.merge_bytes() / 2 / FREED_BYTES).max(1) as usize;
-        while !ops.is_empty() {
-            let at_once = ops.len().min(FREED_AT_ONCE).min(fitting);
-            let _units = self.budget.charge(Memory::Merges, at_once as u64 * FREED_BYTES);
-            let rest = ops.split_off(at_once);
-            let now = std::mem::replace(&mut ops, rest);
-            let deleted = now.iter().filter_map(|op| match op {
-                Op::Delete { id } => Some(*id),
-                _ => None,
-            });
-            let deleted: Vec<ObjectId> = deleted.collect();
-            let mut items = items_of(&now);
-            let freed = self.objects.commit(Txn::new().ops(now), Ack::Ordered).wait();
-            if let Err(error) = freed {
-                // A full store tries again.
-                items.extend(items_of(&ops));
-                self.stored.garbage.add(0, items);
-                return Err(self.poison.failed_write(error));
-            }
-            let mut tree = self.stored.tree.lock();
-            for id in deleted {
-                tree.manifest.state.dropped.remove(&id);
-            }
-        }
-        Ok(true)
+/// Frees what no pinned version can reach any more; `true` when there was something.
+pub(crate) fn free_garbage(engine: &Engine) -> Result<bool, Error> {
+    let items = engine.stored.garbage.take(&engine.stored.epochs);
+    if items.is_empty() {
+        return Ok(false);
     }
+    let mut ops: Vec<Op> = Vec::new();
+    {
+        let mut tree = engine.stored.tree.lock();
+        // An object that the device lost needs no freeing.
+        let there = |id: &ObjectId| engine.objects.stat(*id).is_some();
+        for item in items {
+            match item {
+                Item::Delete(id) | Item::Punch(id, _) if !there(&id) => {
+                    tree.manifest.state.dropped.remove(&id);
+                }
+                Item::Delete(id) => ops.push(Op::Delete { id }),
+                Item::Punch(id, range) if tree.manifest.state.values.contains_key(&id) => {
+                    ops.push(Op::Punch { id, range });
+                }
+                Item::Punch(..) => {}
+            }
+        }
+    }
+    let fitting = (engine.budget.merge_bytes() / 2 / FREED_BYTES).max(1) as usize;
+    while !ops.is_empty() {
+        let at_once = ops.len().min(FREED_AT_ONCE).min(fitting);
+        let _units = engine.budget.charge(Memory::Merges, at_once as u64 * FREED_BYTES);
+        let rest = ops.split_off(at_once);
+        let now = std::mem::replace(&mut ops, rest);
+        let deleted = now.iter().filter_map(|op| match op {
+            Op::Delete { id } => Some(*id),
+            _ => None,
+        });
+        let deleted: Vec<ObjectId> = deleted.collect();
+        let mut items = items_of(&now);
+        let freed = engine.objects.commit(Txn::new().ops(now), Ack::Ordered).wait();
+        if let Err(error) = freed {
+            // A full store tries again.
+            items.extend(items_of(&ops));
+            engine.stored.garbage.add(0, items);
+            return Err(engine.poison.failed_write(error));
+        }
+        let mut tree = engine.stored.tree.lock();
+        for id in deleted {
+            tree.manifest.state.dropped.remove(&id);
+        }
+    }
+    Ok(true)
 }
 
 /// What operations free.

@@ -14,10 +14,10 @@ use super::{
 use crate::{
     Error,
     broken::Flaw,
+    compact::install,
     engine::Engine,
     memory::budget::Class as Memory,
-    session::counters::Counters,
-    session::options::KeyspaceOptions,
+    session::{counters::Counters, options::KeyspaceOptions},
     table::{
         Scan,
         entry::{Entry, EntryKind, RangeTombstone},
@@ -37,7 +37,7 @@ use crate::{
         },
         version::{Run, Slice, Version, filter_level},
     },
-    write::commit::values::GroupKey,
+    write::{admission, commit::values::GroupKey},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -148,272 +148,271 @@ pub(crate) fn group_of(options: &KeyspaceOptions, key: &[u8]) -> Option<GroupKey
     Some(GroupKey { keyspace, prefix: Bytes::copy_from_slice(prefix) })
 }
 
-impl Engine {
-    /// Makes tables of the oldest frozen memtable, if there is one; `true` when it did.
-    pub(crate) fn flush_oldest(&self) -> Result<bool, Error> {
-        // Let go of last: who waits for it finds the memory of the memtable given back.
-        let mut values = self.compactor.worker_values.lock();
-        let view = self.super_version();
-        let Some(memtable) = view.frozen.last().cloned() else {
-            return Ok(false);
-        };
-        drop(view);
-        self.flush_log(&mut values, &memtable)?;
-        Ok(true)
-    }
+/// Makes tables of the oldest frozen memtable, if there is one; `true` when it did.
+pub(crate) fn flush_oldest(engine: &Engine) -> Result<bool, Error> {
+    // Let go of last: who waits for it finds the memory of the memtable given back.
+    let mut values = engine.compactor.worker_values.lock();
+    let view = engine.super_version();
+    let Some(memtable) = view.frozen.last().cloned() else {
+        return Ok(false);
+    };
+    drop(view);
+    flush_log(engine, &mut values, &memtable)?;
+    Ok(true)
+}
 
-    /// Makes tables of a memtable that holds its log to the end, and deletes the log.
-    pub(crate) fn flush_log(&self, values: &mut WorkerValues, memtable: &Arc<Memtable>) -> Result<(), Error> {
-        let mut change = Change { flushed: Some(memtable.generation), ..Change::default() };
-        let delete_log = Op::Delete { id: memtable.log };
-        if self.broken(Flaw::LogDeletedEarly) {
-            self.too_early(vec![delete_log])?;
-        } else {
-            change.ops.push(delete_log);
+/// Makes tables of a memtable that holds its log to the end, and deletes the log.
+pub(crate) fn flush_log(
+    engine: &Engine,
+    values: &mut WorkerValues,
+    memtable: &Arc<Memtable>,
+) -> Result<(), Error> {
+    let mut change = Change { flushed: Some(memtable.generation), ..Change::default() };
+    let delete_log = Op::Delete { id: memtable.log };
+    if engine.broken(Flaw::LogDeletedEarly) {
+        engine.too_early(vec![delete_log])?;
+    } else {
+        change.ops.push(delete_log);
+    }
+    flush(engine, values, memtable, memtable.generation, change)
+}
+
+/// Makes tables of a memtable that more of its log follows; everything in front of it is in tables.
+pub(crate) fn flush_part(
+    engine: &Engine,
+    values: &mut WorkerValues,
+    memtable: &Arc<Memtable>,
+) -> Result<(), Error> {
+    flush(engine, values, memtable, memtable.generation - 1, Change::default())
+}
+
+/// Logs up to `generation` are in tables when this returns, with every sequence in `memtable`.
+fn flush(
+    engine: &Engine,
+    values: &mut WorkerValues,
+    memtable: &Arc<Memtable>,
+    generation: u64,
+    mut change: Change,
+) -> Result<(), Error> {
+    let view = engine.super_version();
+    let bottom = view.version.runs.is_empty();
+    let heat_of = Inheritance(view.version.runs.clone());
+    drop(view);
+    let began = Instant::now();
+    let survivors = Survivors::new(&memtable.range_deletes(), engine.snapshots.stripes(), bottom);
+    change.records.extend(memtable.value_metas().into_iter().map(Record::Value));
+    let last_seq = memtable.last_seq();
+    change.records.push(Record::Flushed { generation, last_seq });
+    let mut cursor = memtable.cursor();
+    cursor.first()?;
+    let run = engine.new_run();
+    let step = Step {
+        level: Level::TOP,
+        run,
+        range: KeyRange::all(),
+        whole: true,
+        separate: true,
+        heat_of: Arc::new(heat_of),
+    };
+    write_step(engine, values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
+    Counters::add(&engine.counters.flushes, 1);
+    Counters::add(&engine.counters.flushed_bytes, memtable.charged_bytes());
+    Counters::add_time(&engine.counters.flush_nanos, began);
+    Ok(())
+}
+
+/// Does the next step of `job`; `false` when nothing is left of it.
+///
+/// A step that comes across damage leaves everything as it was, and the next one goes round it.
+pub(crate) fn merge_step(engine: &Engine, job: &mut Job) -> Result<bool, Error> {
+    // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
+    let mut shared = (!job.rewrite.is_empty()).then(|| engine.compactor.worker_values.lock());
+    let mut none = WorkerValues::default();
+    let values = shared.as_deref_mut().unwrap_or(&mut none);
+    let version = engine.super_version().version.clone();
+    let known = damaged_parts::parts(&version).len();
+    match try_merge_step(engine, &version, values, job) {
+        Err(error) if error.is_corruption() && damaged_parts::parts(&version).len() > known => Ok(true),
+        result => result,
+    }
+}
+
+fn try_merge_step(
+    engine: &Engine,
+    version: &Version,
+    values: &mut WorkerValues,
+    job: &mut Job,
+) -> Result<bool, Error> {
+    // Another job may have made the bottom that this one writes to.
+    let named = |run: &Run| {
+        job.inputs.contains(&(run.level, run.id))
+            || job.target.level == Level::BOTTOM && run.level == Level::BOTTOM
+    };
+    let runs: Vec<Arc<Run>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
+    let Some(range) = next_free_range(job, &runs, &damaged_parts::ranges(version)) else {
+        return Ok(false);
+    };
+    if let Some((record, end)) = movable(job, &runs, &range, engine.table_bytes() / SMALL_TABLE) {
+        job.range.start = end;
+        install::install(engine, Change { records: vec![record], ..Change::default() })?;
+        return Ok(true);
+    }
+    let began = Instant::now();
+    let slices: Vec<Slice> =
+        runs.iter().flat_map(|run| run.overlapping(&range).cloned().collect::<Vec<_>>()).collect();
+    let mut tombstones: Vec<RangeTombstone> = Vec::new();
+    for slice in &slices {
+        let inside = slice.table.tombstones.clipped(&slice.range.intersect(&range));
+        tombstones.extend(tombstones_of(&inside));
+    }
+    let bottom = !has_older(version, &runs, &range);
+    let survivors = Survivors::new(&tombstones, engine.snapshots.stripes(), bottom);
+    let bytes = |run: &Arc<Run>| run.overlapping(&range).map(|slice| slice.table.meta.bytes).sum();
+    let bytes: Vec<u64> = runs.iter().map(bytes).collect();
+    // Half of the memory for merges is for the output of this and of a flush; index pages take some.
+    let scans = Scan::beside(&bytes, engine.budget.merge_bytes() / 8 * 3);
+    let cursors = runs.iter().zip(scans).map(|(run, scan)| run.cursor(&range, scan));
+    let mut cursor = MergingCursor::new(cursors.collect());
+    cursor.first()?;
+    let Job { target, rewrite, .. } = job;
+    let step = Step {
+        level: target.level,
+        run: target.run,
+        range,
+        whole: false,
+        separate: false,
+        heat_of: Arc::new(Inheritance(runs.iter().rev().cloned().collect())),
+    };
+    let cut = write_step(engine, values, survivors, cursor, &step, rewrite, Change::default(), &slices)?;
+    job.range.start = cut;
+    Counters::add(&engine.counters.merges, 1);
+    Counters::add_time(&engine.counters.merge_nanos, began);
+    Ok(true)
+}
+
+/// Writes what survives of `cursor` into tables of a run and installs them. Returns where the step ended.
+#[expect(clippy::too_many_arguments, reason = "one call site for flush, one for merge; all of them differ")]
+fn write_step(
+    engine: &Engine,
+    worker: &mut WorkerValues,
+    mut survivors: Survivors,
+    mut cursor: impl Cursor,
+    step: &Step,
+    rewrite: &HashSet<ObjectId>,
+    mut change: Change,
+    inputs: &[Slice],
+) -> Result<Bytes, Error> {
+    engine.poison.check()?;
+    let mut values = Values {
+        engine,
+        separation: Separation::new(&engine.objects, &engine.budget, worker),
+        separate: step.separate,
+        rewrite,
+        options: None,
+        dead: Vec::new(),
+    };
+    let mut output = Output::new(
+        engine,
+        step.range.start.clone(),
+        step.level == Level::BOTTOM,
+        (step.heat_of.clone(), filter_level(step.level, step.run)),
+    );
+    let written = copy(engine, &mut values, &mut survivors, &mut cursor, &mut output, step);
+    let finished = written.and_then(|cut| {
+        let metas = values.separation.finish().map_err(|error| engine.poison.failed_write(error))?;
+        Ok((cut, metas))
+    });
+    let (cut, metas) = match finished {
+        Ok(done) => done,
+        Err(error) => return Err(abandon(engine, values.separation, worker, error)),
+    };
+    let taken = KeyRange { start: step.range.start.clone(), end: cut.clone() };
+    let Values { separation, dead, .. } = values;
+    change.records.extend(metas.into_iter().map(Record::Value));
+    {
+        let tree = engine.stored.tree.lock();
+        change.records.extend(take_out(inputs, &tree, &taken));
+        for (object, range) in dead {
+            let direct = tree.manifest.state.values.get(&object).is_some_and(|value| !value.meta.by_worker)
+                || change.records.iter().any(
+                    |record| matches!(record, Record::Value(meta) if meta.object == object && !meta.by_worker),
+                );
+            let end = if direct { range.end.next_multiple_of(VALUE_PAGE) } else { range.end };
+            change.dead.entry(object).or_default().push(range.start..end);
         }
-        self.flush(values, memtable, memtable.generation, change)
     }
-
-    /// Makes tables of a memtable that more of its log follows; everything in front of it is in tables.
-    pub(crate) fn flush_part(
-        &self,
-        values: &mut WorkerValues,
-        memtable: &Arc<Memtable>,
-    ) -> Result<(), Error> {
-        self.flush(values, memtable, memtable.generation - 1, Change::default())
+    let tables: u64 = output.written.iter().map(|written| written.meta.bytes).sum();
+    Counters::add(&engine.counters.write_bytes, tables + separation.written);
+    for written in output.written {
+        change.add_table(written, step.level, step.run);
     }
-
-    /// Logs up to `generation` are in tables when this returns, with every sequence in `memtable`.
-    fn flush(
-        &self,
-        values: &mut WorkerValues,
-        memtable: &Arc<Memtable>,
-        generation: u64,
-        mut change: Change,
-    ) -> Result<(), Error> {
-        let view = self.super_version();
-        let bottom = view.version.runs.is_empty();
-        let heat_of = Inheritance(view.version.runs.clone());
-        drop(view);
-        let began = Instant::now();
-        let survivors = Survivors::new(&memtable.range_deletes(), self.snapshots.stripes(), bottom);
-        change.records.extend(memtable.value_metas().into_iter().map(Record::Value));
-        let last_seq = memtable.last_seq();
-        change.records.push(Record::Flushed { generation, last_seq });
-        let mut cursor = memtable.cursor();
-        cursor.first()?;
-        let run = self.new_run();
-        let step = Step {
-            level: Level::TOP,
-            run,
-            range: KeyRange::all(),
-            whole: true,
-            separate: true,
-            heat_of: Arc::new(heat_of),
-        };
-        self.write_step(values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
-        Counters::add(&self.counters.flushes, 1);
-        Counters::add(&self.counters.flushed_bytes, memtable.charged_bytes());
-        Counters::add_time(&self.counters.flush_nanos, began);
-        Ok(())
-    }
-
-    /// Does the next step of `job`; `false` when nothing is left of it.
-    ///
-    /// A step that comes across damage leaves everything as it was, and the next one goes round it.
-    pub(crate) fn merge_step(&self, job: &mut Job) -> Result<bool, Error> {
-        // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
-        let mut shared = (!job.rewrite.is_empty()).then(|| self.compactor.worker_values.lock());
-        let mut none = WorkerValues::default();
-        let values = shared.as_deref_mut().unwrap_or(&mut none);
-        let version = self.super_version().version.clone();
-        let known = damaged_parts::parts(&version).len();
-        match self.try_merge_step(&version, values, job) {
-            Err(error) if error.is_corruption() && damaged_parts::parts(&version).len() > known => Ok(true),
-            result => result,
+    match install::install(engine, change) {
+        Ok(()) => {
+            separation.keep(worker);
+            engine.compactor.deletions.add_found(survivors.found());
+            if step.level == Level::BOTTOM {
+                engine.compactor.deletions.forget_passed(&taken);
+            }
+            Ok(cut)
         }
+        Err(error) => Err(abandon(engine, separation, worker, error)),
     }
+}
 
-    fn try_merge_step(
-        &self,
-        version: &Version,
-        values: &mut WorkerValues,
-        job: &mut Job,
-    ) -> Result<bool, Error> {
-        // Another job may have made the bottom that this one writes to.
-        let named = |run: &Run| {
-            job.inputs.contains(&(run.level, run.id))
-                || job.target.level == Level::BOTTOM && run.level == Level::BOTTOM
-        };
-        let runs: Vec<Arc<Run>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
-        let Some(range) = next_free_range(job, &runs, &damaged_parts::ranges(version)) else {
-            return Ok(false);
-        };
-        if let Some((record, end)) = movable(job, &runs, &range, self.table_bytes() / SMALL_TABLE) {
-            job.range.start = end;
-            self.install(Change { records: vec![record], ..Change::default() })?;
-            return Ok(true);
-        }
-        let began = Instant::now();
-        let slices: Vec<Slice> =
-            runs.iter().flat_map(|run| run.overlapping(&range).cloned().collect::<Vec<_>>()).collect();
-        let mut tombstones: Vec<RangeTombstone> = Vec::new();
-        for slice in &slices {
-            let inside = slice.table.tombstones.clipped(&slice.range.intersect(&range));
-            tombstones.extend(tombstones_of(&inside));
-        }
-        let bottom = !has_older(version, &runs, &range);
-        let survivors = Survivors::new(&tombstones, self.snapshots.stripes(), bottom);
-        let bytes = |run: &Arc<Run>| run.overlapping(&range).map(|slice| slice.table.meta.bytes).sum();
-        let bytes: Vec<u64> = runs.iter().map(bytes).collect();
-        // Half of the memory for merges is for the output of this and of a flush; index pages take some.
-        let scans = Scan::beside(&bytes, self.budget.merge_bytes() / 8 * 3);
-        let cursors = runs.iter().zip(scans).map(|(run, scan)| run.cursor(&range, scan));
-        let mut cursor = MergingCursor::new(cursors.collect());
-        cursor.first()?;
-        let Job { target, rewrite, .. } = job;
-        let step = Step {
-            level: target.level,
-            run: target.run,
-            range,
-            whole: false,
-            separate: false,
-            heat_of: Arc::new(Inheritance(runs.iter().rev().cloned().collect())),
-        };
-        let cut = self.write_step(values, survivors, cursor, &step, rewrite, Change::default(), &slices)?;
-        job.range.start = cut;
-        Counters::add(&self.counters.merges, 1);
-        Counters::add_time(&self.counters.merge_nanos, began);
-        Ok(true)
-    }
-
-    /// Writes what survives of `cursor` into tables of a run and installs them. Returns where the step ended.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one call site for flush, one for merge; all of them differ"
-    )]
-    fn write_step(
-        &self,
-        worker: &mut WorkerValues,
-        mut survivors: Survivors,
-        mut cursor: impl Cursor,
-        step: &Step,
-        rewrite: &HashSet<ObjectId>,
-        mut change: Change,
-        inputs: &[Slice],
-    ) -> Result<Bytes, Error> {
-        self.poison.check()?;
-        let mut values = Values {
-            engine: self,
-            separation: Separation::new(&self.objects, &self.budget, worker),
-            separate: step.separate,
-            rewrite,
-            options: None,
-            dead: Vec::new(),
-        };
-        let mut output = Output::new(
-            self,
-            step.range.start.clone(),
-            step.level == Level::BOTTOM,
-            (step.heat_of.clone(), filter_level(step.level, step.run)),
-        );
-        let written = self.copy(&mut values, &mut survivors, &mut cursor, &mut output, step);
-        let finished = written.and_then(|cut| {
-            let metas = values.separation.finish().map_err(|error| self.poison.failed_write(error))?;
-            Ok((cut, metas))
-        });
-        let (cut, metas) = match finished {
-            Ok(done) => done,
-            Err(error) => return Err(self.abandon(values.separation, worker, error)),
-        };
-        let taken = KeyRange { start: step.range.start.clone(), end: cut.clone() };
-        let Values { separation, dead, .. } = values;
-        change.records.extend(metas.into_iter().map(Record::Value));
-        {
-            let tree = self.stored.tree.lock();
-            change.records.extend(take_out(inputs, &tree, &taken));
-            for (object, range) in dead {
-                let direct = tree.manifest.state.values.get(&object).is_some_and(|value| !value.meta.by_worker)
-                    || change.records.iter().any(
-                        |record| matches!(record, Record::Value(meta) if meta.object == object && !meta.by_worker),
-                    );
-                let end = if direct { range.end.next_multiple_of(VALUE_PAGE) } else { range.end };
-                change.dead.entry(object).or_default().push(range.start..end);
+/// Copies entries until the step's table is full or its range ends; returns where it stopped.
+fn copy(
+    engine: &Engine,
+    values: &mut Values<'_>,
+    survivors: &mut Survivors,
+    cursor: &mut impl Cursor,
+    output: &mut Output<'_>,
+    step: &Step,
+) -> Result<Bytes, Error> {
+    let size = engine.objects.space().size_bytes;
+    let moved_bytes = MOVED_BYTES.min((size / MOVED_SHARE).max(256 << 10));
+    let mut seen = 0u64;
+    while let Some(entry) = cursor.entry() {
+        seen += 1;
+        if seen.is_multiple_of(LOOK_EVERY) {
+            // The flusher may be at this, or wait for it.
+            admission::log_deferred(engine);
+            if step.whole {
+                // A flush is not interrupted.
+            } else if engine.signal.stopping() {
+                return Err(Error::Closed);
             }
         }
-        let tables: u64 = output.written.iter().map(|written| written.meta.bytes).sum();
-        Counters::add(&self.counters.write_bytes, tables + separation.written);
-        for written in output.written {
-            change.add_table(written, step.level, step.run);
+        if !step.whole && values.separation.written >= moved_bytes {
+            output.end_soon();
         }
-        match self.install(change) {
-            Ok(()) => {
-                separation.keep(worker);
-                self.compactor.deletions.add_found(survivors.found());
-                if step.level == Level::BOTTOM {
-                    self.compactor.deletions.forget_passed(&taken);
-                }
-                Ok(cut)
+        if output.is_full_before(entry.key) {
+            let cut = survivors.border_before(entry.key);
+            output.cut(survivors, cut.clone())?;
+            if !step.whole {
+                return Ok(cut);
             }
-            Err(error) => Err(self.abandon(separation, worker, error)),
         }
+        match survivors.judge(cursor)? {
+            Verdict::Drop => values.drop_value(entry)?,
+            Verdict::Keep { droppable } => match values.place(entry)? {
+                None => output.add(entry, droppable)?,
+                Some((kind, value)) => output.add(Entry { kind, value: &value, ..entry }, droppable)?,
+            },
+        }
+        cursor.next()?;
     }
+    output.cut(survivors, step.range.end.clone())?;
+    Ok(step.range.end.clone())
+}
 
-    /// Copies entries until the step's table is full or its range ends; returns where it stopped.
-    fn copy(
-        &self,
-        values: &mut Values<'_>,
-        survivors: &mut Survivors,
-        cursor: &mut impl Cursor,
-        output: &mut Output<'_>,
-        step: &Step,
-    ) -> Result<Bytes, Error> {
-        let size = self.objects.space().size_bytes;
-        let moved_bytes = MOVED_BYTES.min((size / MOVED_SHARE).max(256 << 10));
-        let mut seen = 0u64;
-        while let Some(entry) = cursor.entry() {
-            seen += 1;
-            if seen.is_multiple_of(LOOK_EVERY) {
-                // The flusher may be at this, or wait for it.
-                self.log_deferred();
-                if step.whole {
-                    // A flush is not interrupted.
-                } else if self.signal.stopping() {
-                    return Err(Error::Closed);
-                }
-            }
-            if !step.whole && values.separation.written >= moved_bytes {
-                output.end_soon();
-            }
-            if output.is_full_before(entry.key) {
-                let cut = survivors.border_before(entry.key);
-                output.cut(survivors, cut.clone())?;
-                if !step.whole {
-                    return Ok(cut);
-                }
-            }
-            match survivors.judge(cursor)? {
-                Verdict::Drop => values.drop_value(entry)?,
-                Verdict::Keep { droppable } => match values.place(entry)? {
-                    None => output.add(entry, droppable)?,
-                    Some((kind, value)) => output.add(Entry { kind, value: &value, ..entry }, droppable)?,
-                },
-            }
-            cursor.next()?;
-        }
-        output.cut(survivors, step.range.end.clone())?;
-        Ok(step.range.end.clone())
+/// Cuts off what a failed step appended to value objects.
+fn abandon(engine: &Engine, separation: Separation<'_>, worker: &mut WorkerValues, error: Error) -> Error {
+    if engine.poison.check().is_ok()
+        && let Err(second) = separation.abandon(worker)
+    {
+        engine.poison.set(&format!("could not take back separated values: {second}"));
     }
-
-    /// Cuts off what a failed step appended to value objects.
-    fn abandon(&self, separation: Separation<'_>, worker: &mut WorkerValues, error: Error) -> Error {
-        if self.poison.check().is_ok()
-            && let Err(second) = separation.abandon(worker)
-        {
-            self.poison.set(&format!("could not take back separated values: {second}"));
-        }
-        error
-    }
+    error
 }
 
 /// Where one step reads and writes.

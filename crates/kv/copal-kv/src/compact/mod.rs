@@ -11,7 +11,6 @@
 //!
 //! Not here: which entries survive (`version_gc`), where separated values go (`value_separation`).
 
-pub(crate) mod attendant;
 pub(crate) mod compactor;
 pub(crate) mod deletions;
 pub(crate) mod flusher;
@@ -20,6 +19,7 @@ pub(crate) mod merge;
 pub(crate) mod output;
 mod pause;
 pub(crate) mod picker;
+pub(crate) mod release;
 pub(crate) mod sweep;
 pub(crate) mod value_separation;
 pub(crate) mod version_gc;

@@ -2,7 +2,10 @@
 
 use crate::{
     Error,
-    session::limits::{TIER_RUNS, TIERS},
+    session::{
+        counters::Counters,
+        limits::{TIER_RUNS, TIERS},
+    },
     table::key::KeyRange,
     tree::{
         damaged_parts,
@@ -14,7 +17,7 @@ use copal_object::ObjectId;
 use parking_lot::Mutex;
 use std::{
     collections::{HashSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 /// Runs of a tier that one merge takes at most: each has a window of read-ahead, and the next merge is not
@@ -235,5 +238,12 @@ impl Jobs {
 
     pub(crate) fn next(&self) -> Option<Arc<Request>> {
         self.requests.lock().pop_front()
+    }
+}
+
+/// Notes what the tiers of a version hold.
+pub(crate) fn count_tiers(counters: &Counters, version: &Version) {
+    for (counter, bytes) in counters.tier_bytes.iter().zip(tier_bytes(version)) {
+        counter.store(bytes, Relaxed);
     }
 }

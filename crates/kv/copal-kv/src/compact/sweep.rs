@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     Error,
+    compact::{install, release},
     engine::Engine,
     table::{
         key::KeyRange,
@@ -38,132 +39,129 @@ const STALE_FRACTION_WHEN_FULL: u64 = 16;
 /// Dead bytes below which a rewrite is not worth its reads.
 const STALE_LEAST: u64 = 256 << 10;
 
-impl Engine {
-    /// Value objects that something may still be appended to or that memtables point into.
-    fn busy_values(&self, values: &WorkerValues) -> HashSet<ObjectId> {
-        let direct = self.writes.direct_values.lock();
-        let mut busy: HashSet<ObjectId> = direct.open_objects().into_iter().collect();
-        let view = self.super_version();
-        drop(direct);
-        busy.extend(view.memtables().flat_map(|memtable| memtable.value_metas()).map(|meta| meta.object));
-        busy.extend(values.open_objects());
-        busy
-    }
+/// Value objects that something may still be appended to or that memtables point into.
+fn busy_values(engine: &Engine, values: &WorkerValues) -> HashSet<ObjectId> {
+    let direct = engine.writes.direct_values.lock();
+    let mut busy: HashSet<ObjectId> = direct.open_objects().into_iter().collect();
+    let view = engine.super_version();
+    drop(direct);
+    busy.extend(view.memtables().flat_map(|memtable| memtable.value_metas()).map(|meta| meta.object));
+    busy.extend(values.open_objects());
+    busy
+}
 
-    /// Drops what is wholly dead or wholly covered; `true` when something went.
-    /// The caller has the step.
-    pub(crate) fn sweep(&self) -> Result<bool, Error> {
-        let version = self.super_version().version.clone();
-        let covered = all_tombstones(&version, &self.snapshots.stripes());
-        self.sweep_covered(version, &covered)
-    }
+/// Drops what is wholly dead or wholly covered; `true` when something went.
+/// The caller has the step.
+pub(crate) fn sweep(engine: &Engine) -> Result<bool, Error> {
+    let version = engine.super_version().version.clone();
+    let covered = all_tombstones(&version, &engine.snapshots.stripes());
+    sweep_covered(engine, version, &covered)
+}
 
-    /// What a purge must not do: count on tombstones that are not in tables yet.
-    #[cfg(test)]
-    pub(crate) fn sweep_too_early(&self) -> Result<(), Error> {
-        let _step = self.compactor.step.lock();
-        let view = self.super_version();
-        let in_memory = view.memtables().flat_map(|memtable| memtable.range_deletes());
-        let covered: Vec<_> = in_memory.collect();
-        let covered = RangeTombstones::new(&covered);
-        self.sweep_covered(view.version.clone(), &covered)?;
-        self.too_early(Vec::new())
-    }
+/// What a purge must not do: count on tombstones that are not in tables yet.
+#[cfg(test)]
+pub(crate) fn sweep_too_early(engine: &Engine) -> Result<(), Error> {
+    let _step = engine.compactor.step.lock();
+    let view = engine.super_version();
+    let in_memory = view.memtables().flat_map(|memtable| memtable.range_deletes());
+    let covered: Vec<_> = in_memory.collect();
+    let covered = RangeTombstones::new(&covered);
+    sweep_covered(engine, view.version.clone(), &covered)?;
+    engine.too_early(Vec::new())
+}
 
-    fn sweep_covered(
-        &self,
-        version: std::sync::Arc<Version>,
-        covered: &RangeTombstones,
-    ) -> Result<bool, Error> {
-        let oldest = self.snapshots.stripes().oldest();
-        if !covered.is_empty() && self.release(&version, covered, oldest)? {
-            return Ok(true);
-        }
-        let purged = |meta: &ValueMeta| {
-            let group = GroupKey { keyspace: meta.keyspace, prefix: meta.group.clone() };
-            covered.covers_range(&group.range(), meta.max_seq, oldest)
-        };
-        let gone = |value: &ValueState| {
-            value.dead.total() >= value.meta.accounted && value.meta.accounted > 0 || purged(&value.meta)
-        };
-        let candidates = || -> Vec<ObjectId> {
-            let tree = self.stored.tree.lock();
-            let values = tree.manifest.state.values.values();
-            values.filter(|value| gone(value)).map(|v| v.meta.object).collect()
-        };
-        let drops_tables = covered_slices(&version, covered, oldest).next().is_some();
-        if !drops_tables && candidates().is_empty() {
-            return Ok(false);
-        }
-        let mut values = self.compactor.worker_values.lock();
-        // Asked again: the flush that this may have waited for may have appended to one of them.
-        let candidates = candidates();
-        // Open objects need not stay open for nothing.
-        candidates.iter().for_each(|object| values.close(*object));
-        let busy = self.busy_values(&values);
-        let dropped: HashSet<ObjectId> =
-            candidates.into_iter().filter(|object| !busy.contains(object)).collect();
-        let mut change = Change::default();
-        change.records.extend(dropped.iter().map(|object| Record::DropValue { object: *object }));
-        if drops_tables {
-            let tree = self.stored.tree.lock();
-            let known = |object: &ObjectId| tree.manifest.state.values.contains_key(object);
-            for slice in covered_slices(&version, covered, oldest) {
-                let loses = slice.table.meta.values.iter().any(|(o, _)| known(o) && !dropped.contains(o));
-                if !loses {
-                    change.records.extend(take_out(std::slice::from_ref(slice), &tree, &slice.range));
-                }
+fn sweep_covered(
+    engine: &Engine,
+    version: std::sync::Arc<Version>,
+    covered: &RangeTombstones,
+) -> Result<bool, Error> {
+    let oldest = engine.snapshots.stripes().oldest();
+    if !covered.is_empty() && release::release(engine, &version, covered, oldest)? {
+        return Ok(true);
+    }
+    let purged = |meta: &ValueMeta| {
+        let group = GroupKey { keyspace: meta.keyspace, prefix: meta.group.clone() };
+        covered.covers_range(&group.range(), meta.max_seq, oldest)
+    };
+    let gone = |value: &ValueState| {
+        value.dead.total() >= value.meta.accounted && value.meta.accounted > 0 || purged(&value.meta)
+    };
+    let candidates = || -> Vec<ObjectId> {
+        let tree = engine.stored.tree.lock();
+        let values = tree.manifest.state.values.values();
+        values.filter(|value| gone(value)).map(|v| v.meta.object).collect()
+    };
+    let drops_tables = covered_slices(&version, covered, oldest).next().is_some();
+    if !drops_tables && candidates().is_empty() {
+        return Ok(false);
+    }
+    let mut values = engine.compactor.worker_values.lock();
+    // Asked again: the flush that this may have waited for may have appended to one of them.
+    let candidates = candidates();
+    // Open objects need not stay open for nothing.
+    candidates.iter().for_each(|object| values.close(*object));
+    let busy = busy_values(engine, &values);
+    let dropped: HashSet<ObjectId> = candidates.into_iter().filter(|object| !busy.contains(object)).collect();
+    let mut change = Change::default();
+    change.records.extend(dropped.iter().map(|object| Record::DropValue { object: *object }));
+    if drops_tables {
+        let tree = engine.stored.tree.lock();
+        let known = |object: &ObjectId| tree.manifest.state.values.contains_key(object);
+        for slice in covered_slices(&version, covered, oldest) {
+            let loses = slice.table.meta.values.iter().any(|(o, _)| known(o) && !dropped.contains(o));
+            if !loses {
+                change.records.extend(take_out(std::slice::from_ref(slice), &tree, &slice.range));
             }
         }
-        if change.records.is_empty() {
-            return Ok(false);
-        }
-        drop(version);
-        self.install(change)?;
-        Ok(true)
     }
+    if change.records.is_empty() {
+        return Ok(false);
+    }
+    drop(version);
+    install::install(engine, change)?;
+    Ok(true)
+}
 
-    /// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free,
-    /// if they are many.
-    pub(crate) fn stale_group(&self, range: &KeyRange) -> Option<(KeyRange, HashSet<ObjectId>)> {
-        let fraction = self.stale_fraction();
-        let wasteful = |value: &&ValueState| is_wasteful(value, range, fraction);
-        // Before a flush is waited for.
-        self.wasted_values(range).first()?;
-        let busy = self.busy_values(&self.compactor.worker_values.lock());
-        let tree = self.stored.tree.lock();
-        let stale = |value: &&ValueState| wasteful(value) && !busy.contains(&value.meta.object);
-        let first = tree.manifest.state.values.values().find(stale)?;
-        let same = |value: &&ValueState| {
-            value.meta.keyspace == first.meta.keyspace && value.meta.group == first.meta.group
-        };
-        let objects =
-            tree.manifest.state.values.values().filter(same).filter(stale).map(|v| v.meta.object).collect();
-        let group = GroupKey { keyspace: first.meta.keyspace, prefix: first.meta.group.clone() };
-        Some((group.range(), objects))
-    }
+/// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free,
+/// if they are many.
+pub(crate) fn stale_group(engine: &Engine, range: &KeyRange) -> Option<(KeyRange, HashSet<ObjectId>)> {
+    let fraction = stale_fraction(engine);
+    let wasteful = |value: &&ValueState| is_wasteful(value, range, fraction);
+    // Before a flush is waited for.
+    wasted_values(engine, range).first()?;
+    let busy = busy_values(engine, &engine.compactor.worker_values.lock());
+    let tree = engine.stored.tree.lock();
+    let stale = |value: &&ValueState| wasteful(value) && !busy.contains(&value.meta.object);
+    let first = tree.manifest.state.values.values().find(stale)?;
+    let same = |value: &&ValueState| {
+        value.meta.keyspace == first.meta.keyspace && value.meta.group == first.meta.group
+    };
+    let objects =
+        tree.manifest.state.values.values().filter(same).filter(stale).map(|v| v.meta.object).collect();
+    let group = GroupKey { keyspace: first.meta.keyspace, prefix: first.meta.group.clone() };
+    Some((group.range(), objects))
+}
 
-    fn stale_fraction(&self) -> u64 {
-        match self.writes.pressure.is_on() {
-            true => STALE_FRACTION_WHEN_FULL,
-            false => STALE_FRACTION,
-        }
+fn stale_fraction(engine: &Engine) -> u64 {
+    match engine.writes.pressure.is_on() {
+        true => STALE_FRACTION_WHEN_FULL,
+        false => STALE_FRACTION,
     }
+}
 
-    /// Value objects inside `range` whose dead bytes punching cannot free, if they are many.
-    pub(crate) fn wasted_values(&self, range: &KeyRange) -> Vec<ObjectId> {
-        let tree = self.stored.tree.lock();
-        let values = tree.manifest.state.values.values();
-        let fraction = self.stale_fraction();
-        let wasted = values.filter(|value| is_wasteful(value, range, fraction));
-        wasted.map(|value| value.meta.object).collect()
-    }
+/// Value objects inside `range` whose dead bytes punching cannot free, if they are many.
+pub(crate) fn wasted_values(engine: &Engine, range: &KeyRange) -> Vec<ObjectId> {
+    let tree = engine.stored.tree.lock();
+    let values = tree.manifest.state.values.values();
+    let fraction = stale_fraction(engine);
+    let wasted = values.filter(|value| is_wasteful(value, range, fraction));
+    wasted.map(|value| value.meta.object).collect()
+}
 
-    /// Flushes append to none of these any more. Waits for a flush.
-    pub(crate) fn close_values(&self, objects: &[ObjectId]) {
-        let mut values = self.compactor.worker_values.lock();
-        objects.iter().for_each(|object| values.close(*object));
-    }
+/// Flushes append to none of these any more. Waits for a flush.
+pub(crate) fn close_values(engine: &Engine, objects: &[ObjectId]) {
+    let mut values = engine.compactor.worker_values.lock();
+    objects.iter().for_each(|object| values.close(*object));
 }
 
 fn is_wasteful(value: &ValueState, range: &KeyRange, fraction: u64) -> bool {

@@ -10,20 +10,25 @@
 //!   for it.
 
 use super::{
-    attendant::Attends,
     flusher,
-    pause::{LONGEST_PAUSE, LOOK_WHEN_FULL, TICK},
+    pause::{LONGEST_PAUSE, LOOK_WHEN_FULL},
     picker::{Job, Request, Urgency, pick, read_triggered, to_bottom},
     worth::{Area, Wanted, areas, wanted},
 };
 use crate::{
     Error,
+    compact::{install, merge, sweep},
     engine::Engine,
-    session::signal::{Signal, Sleeper},
+    session::{
+        inline_work::Attends,
+        limits::TICK,
+        signal::{Signal, Sleeper},
+    },
     table::key::KeyRange,
     tree::version::Version,
+    write::admission,
 };
-use copal_object::ObjectId;
+use copal_object::{Ack, ObjectId, Txn};
 use std::{
     collections::HashSet,
     sync::{Arc, atomic::Ordering},
@@ -137,13 +142,13 @@ impl Worker {
         let engine = self.engine.clone();
         let _step = engine.compactor.step.lock();
         engine.poison.check()?;
-        if engine.free_garbage()? && engine.signal.flush_is_stuck() {
+        if install::free_garbage(&engine)? && engine.signal.flush_is_stuck() {
             engine.signal.kick_one(Sleeper::Flusher);
         }
         let epoch = Some(engine.super_version().version.epoch);
         if self.swept != epoch {
             self.swept = epoch;
-            if engine.in_reserve(|| engine.sweep())? {
+            if admission::in_reserve(&engine, || sweep::sweep(&engine))? {
                 return Ok(true);
             }
         }
@@ -152,7 +157,7 @@ impl Worker {
             engine.signal.progressed(None);
             return Ok(true);
         }
-        engine.look_for_room();
+        admission::look_for_room(&engine);
         Ok(false)
     }
 
@@ -170,10 +175,10 @@ impl Worker {
         let Some((request, job)) = &mut self.request else {
             return Ok(false);
         };
-        match engine.in_reserve(|| engine.merge_step(job)) {
+        match admission::in_reserve(&engine, || merge::merge_step(&engine, job)) {
             Ok(true) => {}
             Ok(false) => {
-                while engine.in_reserve(|| engine.sweep())? {}
+                while admission::in_reserve(&engine, || sweep::sweep(&engine))? {}
                 let range = request.range.clone();
                 if let Some(job) = self.rewrite_job(&range) {
                     if let Some((_, current)) = &mut self.request {
@@ -181,7 +186,7 @@ impl Worker {
                     }
                     return Ok(true);
                 }
-                engine.free_garbage()?;
+                install::free_garbage(&engine)?;
                 if let Some((request, _)) = self.request.take() {
                     request.finish(Ok(()));
                 }
@@ -198,7 +203,7 @@ impl Worker {
     /// The merge that rewrites a stale group inside `range`, if there is one that was not tried yet.
     fn rewrite_job(&mut self, range: &KeyRange) -> Option<Job> {
         self.engine.compactor.worker_values.lock().close_within(range);
-        let (group, mut objects) = self.engine.stale_group(range)?;
+        let (group, mut objects) = sweep::stale_group(&self.engine, range)?;
         objects.retain(|object| self.rewritten.insert(*object));
         let version = self.engine.super_version().version.clone();
         (!objects.is_empty()).then(|| to_bottom(&version, group, objects))
@@ -218,7 +223,7 @@ impl Worker {
         let Some(job) = self.jobs.last_mut() else {
             return Ok(false);
         };
-        let more = self.engine.in_reserve(|| self.engine.merge_step(job));
+        let more = admission::in_reserve(&self.engine, || merge::merge_step(&self.engine, job));
         if !matches!(more, Ok(true)) {
             self.jobs.pop();
         }
@@ -243,7 +248,7 @@ impl Worker {
         }
         drop(version);
         self.close_wasted();
-        let (range, mut objects) = self.engine.stale_group(&KeyRange::all())?;
+        let (range, mut objects) = sweep::stale_group(&self.engine, &KeyRange::all())?;
         // Asked again: a flush that this waited for may point to them.
         let version = self.engine.super_version().version.clone();
         objects.retain(|object| self.rewritten.insert(*object));
@@ -269,11 +274,11 @@ impl Worker {
     /// A value object of which much is dead takes no more values, and can be rewritten, once nothing is
     /// written any more: while writes go on it fills up, and more of it dies before it is moved.
     fn close_wasted(&mut self) {
-        let wasted = self.engine.wasted_values(&KeyRange::all());
+        let wasted = sweep::wasted_values(&self.engine, &KeyRange::all());
         let writes = self.engine.counters.writes.load(Ordering::Relaxed);
         let is_idle = self.idle_since.writes == writes || self.engine.writes.pressure.is_on();
         if is_idle && !wasted.is_empty() {
-            self.engine.close_values(&wasted);
+            sweep::close_values(&self.engine, &wasted);
         }
         self.may_rewrite = !is_idle && !wasted.is_empty();
     }
@@ -351,6 +356,19 @@ impl Worker {
             request.finish(Err(error.clone()));
         }
     }
+}
+
+/// Flushes, merges `range` to the bottom, frees what that leaves behind.
+pub(crate) fn compact_now(engine: &Engine, range: KeyRange) -> Result<(), Error> {
+    flusher::flush_now(engine)?;
+    let request = engine.compactor.jobs.request(range);
+    engine.signal.kick();
+    engine.attend();
+    engine.signal.wait_for(|| request.result().is_some());
+    request.result().unwrap_or(Err(Error::Closed))?;
+    // Freed space is used again only behind a durable commit.
+    let durable = engine.objects.commit(Txn::new(), Ack::Durable).wait();
+    durable.map(drop).map_err(|error| engine.poison.failed_write(error))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //!
 //! Not here: reading the logs back (`replay`), and the page-cache log behind them (`replay_page_cache_log`).
 
+pub(crate) mod close;
 mod current;
 pub(crate) mod leftovers;
 pub(crate) mod page_cache_log;
@@ -16,7 +17,7 @@ mod replay;
 
 use crate::{
     Error, MemoryBudget, Options,
-    compact::{attendant::Attendant, compactor::Compactor, value_separation::WorkerValues},
+    compact::{compactor::Compactor, picker, value_separation::WorkerValues},
     engine::{Engine, first_super_version, open_or_set_apart},
     memory::{
         budget::{Accounts, Class},
@@ -26,7 +27,9 @@ use crate::{
         rows::Rows,
     },
     open::leftovers::{Found, Unnamed, unnamed},
-    session::{counters::Counters, get_recorder::GetRecorder, poison::Poison, signal::Signal},
+    session::{
+        counters::Counters, get_recorder::GetRecorder, inline_work::Attendant, poison::Poison, signal::Signal,
+    },
     table::ReadOptions,
     tree::{
         garbage::{Epochs, Garbage},
@@ -43,6 +46,7 @@ use crate::{
         version::{Handles, Version, filter_level},
     },
     write::{
+        admission,
         commit::{
             queue::{CommitQueue, WIDTH},
             values::{DirectValues, GroupKey, OpenObject},
@@ -178,15 +182,15 @@ pub(crate) fn open(
         options,
     };
     let version = engine.super_version().version.clone();
-    engine.count_tiers(&version);
+    picker::count_tiers(&engine.counters, &version);
     drop(version);
     if replayed.is_too_much
-        && let Err(error) = engine.flush_logs(replayed, &found)
+        && let Err(error) = replay::flush_logs(&engine, replayed, &found)
     {
-        engine.keep_logs(&found, error)?;
+        replay::keep_logs(&engine, &found, error)?;
     }
-    engine.replay_page_cache_log(&found)?;
-    if !engine.has_reserve_beside(0) {
+    page_cache_log::replay_page_cache_log(&engine, &found)?;
+    if !admission::has_reserve_beside(&engine, 0) {
         engine.writes.pressure.begin();
     }
     Ok(Arc::new(engine))

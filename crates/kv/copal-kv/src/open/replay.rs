@@ -10,7 +10,11 @@
 use super::current::go_on;
 use crate::{
     Error,
-    compact::merge::group_of,
+    compact::{
+        install,
+        merge::{self, group_of},
+        sweep,
+    },
     engine::Engine,
     memory::budget::{Accounts, Class as Memory},
     open::leftovers::Found,
@@ -28,6 +32,7 @@ use crate::{
         },
     },
     write::{
+        admission,
         commit::values::GroupKey,
         log::{
             format::{Group, LogOp},
@@ -220,87 +225,89 @@ pub(crate) fn insert(memtable: &Memtable, op: LogOp, seq: u64) {
     }
 }
 
-impl Engine {
-    /// Makes tables of all logs that were found, a memtable of the present budget after the other.
-    /// # Errors
-    /// `NoSpace`: there is none for the tables; the logs stay. `Corrupt`, or a failed write.
-    pub(crate) fn flush_logs(&self, mut replayed: Replayed, found: &Found) -> Result<(), Error> {
-        let _step = self.compactor.step.lock();
-        let flushed = {
-            let state = &self.stored.tree.lock().manifest.state;
-            (replayed.last_seq, replayed.flushed_seq) = (state.last_seq, state.last_seq);
-            state.flushed_generation
+/// Makes tables of all logs that were found, a memtable of the present budget after the other.
+/// # Errors
+/// `NoSpace`: there is none for the tables; the logs stay. `Corrupt`, or a failed write.
+pub(crate) fn flush_logs(engine: &Engine, mut replayed: Replayed, found: &Found) -> Result<(), Error> {
+    let _step = engine.compactor.step.lock();
+    let flushed = {
+        let state = &engine.stored.tree.lock().manifest.state;
+        (replayed.last_seq, replayed.flushed_seq) = (state.last_seq, state.last_seq);
+        state.flushed_generation
+    };
+    for (&generation, &stream) in found.logs.range(flushed + 1..) {
+        let begin = || {
+            let part = Arc::new(Memtable::new(generation, stream));
+            engine.budget.watch(&part);
+            part
         };
-        for (&generation, &stream) in found.logs.range(flushed + 1..) {
-            let begin = || {
-                let part = Arc::new(Memtable::new(generation, stream));
-                self.budget.watch(&part);
-                part
-            };
-            let mut part = begin();
-            let mut frame = self.budget.charge(Memory::Log, 0);
-            let held = |bytes| frame.set(bytes);
-            let apply = |group| {
-                replayed.apply(&self.stored.tree.lock().manifest.state, generation, Some(&part), group)?;
-                if part.charged_bytes() >= self.budget.memtable_bytes() {
-                    self.budget.count_memtables();
-                    self.flush_or_free(|| self.flush_part(&mut self.compactor.worker_values.lock(), &part))?;
-                    part = begin();
-                }
-                Ok(())
-            };
-            replay(&self.objects, generation, stream, held, apply, None)?;
-            self.flush_or_free(|| self.flush_log(&mut self.compactor.worker_values.lock(), &part))?;
-        }
-        self.budget.count_memtables();
-        Ok(())
-    }
-
-    /// In a full store, tries again for as long as something can be freed without a flush, as the worker
-    /// does.
-    fn flush_or_free(&self, mut flush: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
-        let mut is_first = true;
-        loop {
-            match self.in_whole_reserve(&mut flush) {
-                Err(error) if error.is_no_space() => {
-                    // A value object that the rest of the logs names stays: it is accounted for with their
-                    // sequences.
-                    let swept = self.in_reserve(|| self.sweep())?;
-                    self.free_garbage()?;
-                    if !swept && !is_first {
-                        return Err(error);
-                    }
-                    is_first = false;
-                }
-                flushed => return flushed,
+        let mut part = begin();
+        let mut frame = engine.budget.charge(Memory::Log, 0);
+        let held = |bytes| frame.set(bytes);
+        let apply = |group| {
+            replayed.apply(&engine.stored.tree.lock().manifest.state, generation, Some(&part), group)?;
+            if part.charged_bytes() >= engine.budget.memtable_bytes() {
+                engine.budget.count_memtables();
+                flush_or_free(engine, || {
+                    merge::flush_part(engine, &mut engine.compactor.worker_values.lock(), &part)
+                })?;
+                part = begin();
             }
-        }
+            Ok(())
+        };
+        replay(&engine.objects, generation, stream, held, apply, None)?;
+        flush_or_free(engine, || {
+            merge::flush_log(engine, &mut engine.compactor.worker_values.lock(), &part)
+        })?;
     }
+    engine.budget.count_memtables();
+    Ok(())
+}
 
-    /// After [`Engine::flush_logs`] failed: what has not become a table stays in memory, if it fits there,
-    /// and the newest log goes on. The new one, which holds nothing, is deleted in any case.
-    /// # Errors
-    /// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
-    pub(crate) fn keep_logs(&self, found: &Found, error: Error) -> Result<(), Error> {
-        let mut writer = self.writes.writer.lock();
-        let txn = Txn::new().delete(writer.log.stream);
-        let deleted = self.objects.commit(txn, Ack::Durable).wait();
-        if !error.is_no_space() {
-            return Err(error);
+/// In a full store, tries again for as long as something can be freed without a flush, as the worker
+/// does.
+fn flush_or_free(engine: &Engine, mut flush: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+    let mut is_first = true;
+    loop {
+        match admission::in_whole_reserve(engine, &mut flush) {
+            Err(error) if error.is_no_space() => {
+                // A value object that the rest of the logs names stays: it is accounted for with their
+                // sequences.
+                let swept = admission::in_reserve(engine, || sweep::sweep(engine))?;
+                install::free_garbage(engine)?;
+                if !swept && !is_first {
+                    return Err(error);
+                }
+                is_first = false;
+            }
+            flushed => return flushed,
         }
-        deleted.map_err(|error| self.poison.failed_write(error))?;
-        let state = &self.stored.tree.lock().manifest.state;
-        let kept = match Replayed::read(&self.objects, state, found, &self.budget, Beyond::Refuse, false) {
-            Err(Error::OverBudget { .. }) => return Err(error),
-            kept => kept?,
-        };
-        let Some((log, active, frozen)) = go_on(kept.memtables) else {
-            return Err(error);
-        };
-        *writer = log;
-        self.change_super_version(|view| SuperVersion { active, frozen, version: view.version.clone() });
-        Ok(())
     }
+}
+
+/// After [`Engine::flush_logs`] failed: what has not become a table stays in memory, if it fits there,
+/// and the newest log goes on. The new one, which holds nothing, is deleted in any case.
+/// # Errors
+/// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
+pub(crate) fn keep_logs(engine: &Engine, found: &Found, error: Error) -> Result<(), Error> {
+    let mut writer = engine.writes.writer.lock();
+    let txn = Txn::new().delete(writer.log.stream);
+    let deleted = engine.objects.commit(txn, Ack::Durable).wait();
+    if !error.is_no_space() {
+        return Err(error);
+    }
+    deleted.map_err(|error| engine.poison.failed_write(error))?;
+    let state = &engine.stored.tree.lock().manifest.state;
+    let kept = match Replayed::read(&engine.objects, state, found, &engine.budget, Beyond::Refuse, false) {
+        Err(Error::OverBudget { .. }) => return Err(error),
+        kept => kept?,
+    };
+    let Some((log, active, frozen)) = go_on(kept.memtables) else {
+        return Err(error);
+    };
+    *writer = log;
+    engine.change_super_version(|view| SuperVersion { active, frozen, version: view.version.clone() });
+    Ok(())
 }
 
 /// Applies groups as an opening does whose tables end at sequence 3.

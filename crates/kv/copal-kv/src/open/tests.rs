@@ -7,7 +7,10 @@
 
 use super::*;
 use crate::{
-    Durability, Keyspace, KeyspaceOptions, Store, crashes::value, table::entry::LAST_SEQ, write::log::format,
+    Durability, Keyspace, KeyspaceOptions, Store,
+    crashes::value,
+    table::entry::LAST_SEQ,
+    write::{admission, log::format, reserve::ReservePart},
 };
 use bytes::Bytes;
 use copal_device::{
@@ -78,7 +81,7 @@ fn logs(objects: &Objects) -> usize {
 /// The log goes on in a new stream. The caller lets nothing be flushed.
 fn rotate(store: &Store) {
     let engine = store.engine();
-    engine.rotate(&mut engine.writes.writer.lock()).unwrap();
+    admission::rotate(engine, &mut engine.writes.writer.lock()).unwrap();
 }
 
 /// A killed store with all kinds of operations in two logs, and what it holds.
@@ -180,7 +183,7 @@ fn full(bytes: u64) -> (Image, Content) {
     }
     store.sync().unwrap();
     let objects = store.objects();
-    let opened = engine.writes.reserve.open(objects, crate::write::reserve::ReservePart::Everything);
+    let opened = engine.writes.reserve.open(objects, ReservePart::Everything);
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
         lifetime: Lifetime::Long,

@@ -68,103 +68,101 @@ pub(crate) struct Version {
     pub(crate) value: Bytes,
 }
 
-impl Engine {
-    /// The value of internal key `key` as a reader at `seq` sees it in `super_version`. Blocks on reads.
-    pub(crate) fn get(
-        &self,
-        view: &SuperVersion,
-        seq: u64,
-        key: &[u8],
-        want: &Want,
-        kept: Kept<'_>,
-    ) -> Result<Option<Bytes>, Error> {
-        let answer = self.look_up(view, seq, key, want, kept);
-        if let Ok(found) = &answer {
-            self.recorder.note(key, found.is_some());
-        }
-        answer
+/// The value of internal key `key` as a reader at `seq` sees it in `super_version`. Blocks on reads.
+pub(crate) fn get(
+    engine: &Engine,
+    view: &SuperVersion,
+    seq: u64,
+    key: &[u8],
+    want: &Want,
+    kept: Kept<'_>,
+) -> Result<Option<Bytes>, Error> {
+    let answer = look_up(engine, view, seq, key, want, kept);
+    if let Ok(found) = &answer {
+        engine.recorder.note(key, found.is_some());
     }
+    answer
+}
 
-    fn look_up(
-        &self,
-        view: &SuperVersion,
-        seq: u64,
-        key: &[u8],
-        want: &Want,
-        kept: Kept<'_>,
-    ) -> Result<Option<Bytes>, Error> {
-        self.check_open()?;
-        self.counters.reads.add(Count::Gets);
-        self.caches.cache.elastic().count_get();
-        if let Some(answer) = in_memtables(view, seq, key) {
-            let resolve = |version: Version| self.resolve(version.kind, version.value, want);
-            return answer.map(resolve).transpose();
-        }
-        if let Some(row) = self.row(kept, key, seq) {
-            return Ok(Some(part_of(&row, want)));
-        }
-        match in_runs(view, seq, key, self.seed, kept.blocks())? {
-            None => Ok(None),
-            Some(version) => self.found(key, seq, version, want, kept).map(Some),
-        }
+fn look_up(
+    engine: &Engine,
+    view: &SuperVersion,
+    seq: u64,
+    key: &[u8],
+    want: &Want,
+    kept: Kept<'_>,
+) -> Result<Option<Bytes>, Error> {
+    check_open(engine)?;
+    engine.counters.reads.add(Count::Gets);
+    engine.caches.cache.elastic().count_get();
+    if let Some(answer) = in_memtables(view, seq, key) {
+        let resolve = |version: Version| resolve(engine, version.kind, version.value, want);
+        return answer.map(resolve).transpose();
     }
-
-    /// # Errors
-    /// `Closed`.
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(std::sync::atomic::Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        Ok(())
+    if let Some(row) = row(engine, kept, key, seq) {
+        return Ok(Some(part_of(&row, want)));
     }
-
-    /// The value of `key` for a reader at `seq` out of the row cache.
-    pub(crate) fn row(&self, kept: Kept<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
-        let Kept::Row(space) = kept else { return None };
-        let row = self.caches.rows.get(space, key, seq)?;
-        self.counters.reads.add(Count::RowHits);
-        Some(row)
+    match in_runs(view, seq, key, engine.seed, kept.blocks())? {
+        None => Ok(None),
+        Some(version) => found(engine, key, seq, version, want, kept).map(Some),
     }
+}
 
-    /// The wanted part of what a table holds; leaves the row where that is asked for.
-    pub(crate) fn found(
-        &self,
-        key: &[u8],
-        seq: u64,
-        version: Version,
-        want: &Want,
-        kept: Kept<'_>,
-    ) -> Result<Bytes, Error> {
-        let Version { seq: found, kind, value } = version;
-        if let Kept::Row(space) = kept
-            && kind == EntryKind::Put
-        {
-            self.caches.rows.insert(space, key, &value, found, seq);
-        }
-        let answer = self.resolve(kind, value, want)?;
-        // A separated value that was read whole is a row like any other.
-        if let (Kept::Row(space), EntryKind::Pointer, true) = (kept, kind, want.is_all()) {
-            self.caches.rows.insert(space, key, &answer, found, seq);
-        }
-        Ok(answer)
+/// # Errors
+/// `Closed`.
+pub(crate) fn check_open(engine: &Engine) -> Result<(), Error> {
+    if engine.closed.load(std::sync::atomic::Ordering::Acquire) {
+        return Err(Error::Closed);
     }
+    Ok(())
+}
 
-    /// The wanted part of a value that stands in an entry or behind its pointer.
-    pub(crate) fn resolve(&self, kind: EntryKind, value: Bytes, want: &Want) -> Result<Bytes, Error> {
-        match (kind, want) {
-            (_, Want::Presence) => Ok(Bytes::new()),
-            (EntryKind::Pointer, want) => {
-                let pointer = Pointer::decode(&value)?;
-                let len = u64::from(pointer.len);
-                match want {
-                    Want::Part(part) if part.end.min(len) > pointer.head.len() as u64 => {
-                        value::read(&self.objects, &value, part, Class::Foreground)
-                    }
-                    want => Ok(part_of(&Bytes::from(pointer.head), want)),
+/// The value of `key` for a reader at `seq` out of the row cache.
+pub(crate) fn row(engine: &Engine, kept: Kept<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
+    let Kept::Row(space) = kept else { return None };
+    let row = engine.caches.rows.get(space, key, seq)?;
+    engine.counters.reads.add(Count::RowHits);
+    Some(row)
+}
+
+/// The wanted part of what a table holds; leaves the row where that is asked for.
+pub(crate) fn found(
+    engine: &Engine,
+    key: &[u8],
+    seq: u64,
+    version: Version,
+    want: &Want,
+    kept: Kept<'_>,
+) -> Result<Bytes, Error> {
+    let Version { seq: found, kind, value } = version;
+    if let Kept::Row(space) = kept
+        && kind == EntryKind::Put
+    {
+        engine.caches.rows.insert(space, key, &value, found, seq);
+    }
+    let answer = resolve(engine, kind, value, want)?;
+    // A separated value that was read whole is a row like any other.
+    if let (Kept::Row(space), EntryKind::Pointer, true) = (kept, kind, want.is_all()) {
+        engine.caches.rows.insert(space, key, &answer, found, seq);
+    }
+    Ok(answer)
+}
+
+/// The wanted part of a value that stands in an entry or behind its pointer.
+pub(crate) fn resolve(engine: &Engine, kind: EntryKind, value: Bytes, want: &Want) -> Result<Bytes, Error> {
+    match (kind, want) {
+        (_, Want::Presence) => Ok(Bytes::new()),
+        (EntryKind::Pointer, want) => {
+            let pointer = Pointer::decode(&value)?;
+            let len = u64::from(pointer.len);
+            match want {
+                Want::Part(part) if part.end.min(len) > pointer.head.len() as u64 => {
+                    value::read(&engine.objects, &value, part, Class::Foreground)
                 }
+                want => Ok(part_of(&Bytes::from(pointer.head), want)),
             }
-            (_, want) => Ok(part_of(&value, want)),
         }
+        (_, want) => Ok(part_of(&value, want)),
     }
 }
 

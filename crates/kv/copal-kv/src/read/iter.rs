@@ -9,7 +9,10 @@ use crate::{
     Error,
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
-    read::{get::Want, passed_deletions::Passed},
+    read::{
+        get::{self, Want},
+        passed_deletions::Passed,
+    },
     session::read_counters::Count,
     table::{
         Scan,
@@ -166,7 +169,7 @@ impl Iter {
     }
 
     fn item(&self, found: &Found) -> Result<(Bytes, Bytes), Error> {
-        let value = self.engine.resolve(found.kind, found.value.clone(), &self.want)?;
+        let value = get::resolve(&self.engine, found.kind, found.value.clone(), &self.want)?;
         Ok((user_key(&found.key), value))
     }
 

@@ -16,9 +16,8 @@ use crate::{
     Error,
     engine::Engine,
     memory::budget::{Charge, Class as Memory},
-    read::get::{Kept, Version, Want, in_memtables, visible},
-    session::counters::Counters,
-    session::read_counters::Count,
+    read::get::{self, Kept, Version, Want, in_memtables, visible},
+    session::{counters::Counters, read_counters::Count},
     table::{Asked, Found, Taken, entry::EntryKind, key::KeyspaceId},
     tree::{super_version::SuperVersion, value::Planned, version::TableHandle},
 };
@@ -83,81 +82,85 @@ struct Call<'a> {
     separated: Vec<Separated>,
 }
 
-impl Engine {
-    /// The values of `keys` of a keyspace as a reader at `seq` sees them in `super_version`, in the order of
-    /// the keys. Blocks on reads.
-    pub(crate) fn multi_get<K: AsRef<[u8]>>(
-        &self,
-        view: &SuperVersion,
-        seq: u64,
-        keyspace: KeyspaceId,
-        keys: &[K],
-        kept: Kept<'_>,
-    ) -> Vec<Answer> {
-        let mut answers = Vec::with_capacity(keys.len());
-        let mut rest = keys;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |key: &&K| {
-                bytes += key.as_ref().len();
-                bytes <= KEY_BYTES
-            };
-            let count = rest.iter().take(KEYS).take_while(fits).count().max(1);
-            let (together, after) = rest.split_at(count);
-            let held = together.iter().map(|key| OF_A_KEY + key.as_ref().len()).sum::<usize>();
-            let _keys = self.budget.charge(Memory::Reads, held as u64);
-            let together: Vec<Bytes> = together.iter().map(|key| keyspace.key(key.as_ref())).collect();
-            answers.extend(self.look_up_together(view, seq, &together, kept));
-            rest = after;
-        }
-        answers
-    }
-
-    fn look_up_together(&self, view: &SuperVersion, seq: u64, keys: &[Bytes], kept: Kept<'_>) -> Vec<Answer> {
-        let mut call = Call {
-            engine: self,
-            view,
-            seq,
-            keys,
-            kept,
-            answers: keys.iter().map(|_| None).collect(),
-            separated: Vec::new(),
+/// The values of `keys` of a keyspace as a reader at `seq` sees them in `super_version`, in the order of
+/// the keys. Blocks on reads.
+pub(crate) fn multi_get<K: AsRef<[u8]>>(
+    engine: &Engine,
+    view: &SuperVersion,
+    seq: u64,
+    keyspace: KeyspaceId,
+    keys: &[K],
+    kept: Kept<'_>,
+) -> Vec<Answer> {
+    let mut answers = Vec::with_capacity(keys.len());
+    let mut rest = keys;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |key: &&K| {
+            bytes += key.as_ref().len();
+            bytes <= KEY_BYTES
         };
-        if let Err(error) = self.check_open() {
-            return keys.iter().map(|_| Err(error.clone())).collect();
-        }
-        call.run();
-        let answers = call.answers.into_iter();
-        let answers: Vec<Answer> = answers.map(|answer| answer.unwrap_or(Ok(None))).collect();
-        if self.recorder.is_on() {
-            for (key, answer) in keys.iter().zip(&answers) {
-                if let Ok(found) = answer {
-                    self.recorder.note(key, found.is_some());
-                }
+        let count = rest.iter().take(KEYS).take_while(fits).count().max(1);
+        let (together, after) = rest.split_at(count);
+        let held = together.iter().map(|key| OF_A_KEY + key.as_ref().len()).sum::<usize>();
+        let _keys = engine.budget.charge(Memory::Reads, held as u64);
+        let together: Vec<Bytes> = together.iter().map(|key| keyspace.key(key.as_ref())).collect();
+        answers.extend(look_up_together(engine, view, seq, &together, kept));
+        rest = after;
+    }
+    answers
+}
+
+fn look_up_together(
+    engine: &Engine,
+    view: &SuperVersion,
+    seq: u64,
+    keys: &[Bytes],
+    kept: Kept<'_>,
+) -> Vec<Answer> {
+    let mut call = Call {
+        engine,
+        view,
+        seq,
+        keys,
+        kept,
+        answers: keys.iter().map(|_| None).collect(),
+        separated: Vec::new(),
+    };
+    if let Err(error) = get::check_open(engine) {
+        return keys.iter().map(|_| Err(error.clone())).collect();
+    }
+    call.run();
+    let answers = call.answers.into_iter();
+    let answers: Vec<Answer> = answers.map(|answer| answer.unwrap_or(Ok(None))).collect();
+    if engine.recorder.is_on() {
+        for (key, answer) in keys.iter().zip(&answers) {
+            if let Ok(found) = answer {
+                engine.recorder.note(key, found.is_some());
             }
         }
-        answers
     }
+    answers
+}
 
-    /// Reads all of `reads` at once, a bounded number of bytes at a time; answers in their order.
-    fn read_together(&self, reads: &[(ObjectId, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
-        let mut answers = Vec::with_capacity(reads.len());
-        let mut rest = reads;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |(_, range): &&(ObjectId, Range<u64>)| {
-                bytes += range.end - range.start;
-                bytes <= BATCH_BYTES
-            };
-            let count = rest.iter().take(BATCH).take_while(fits).count().max(1);
-            let (batch, after) = rest.split_at(count);
-            Counters::add(&self.counters.read_batches, 1);
-            Counters::add(&self.counters.batched_reads, batch.len() as u64);
-            answers.extend(self.objects.read_many(batch, Class::Foreground).wait());
-            rest = after;
-        }
-        answers
+/// Reads all of `reads` at once, a bounded number of bytes at a time; answers in their order.
+fn read_together(engine: &Engine, reads: &[(ObjectId, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
+    let mut answers = Vec::with_capacity(reads.len());
+    let mut rest = reads;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |(_, range): &&(ObjectId, Range<u64>)| {
+            bytes += range.end - range.start;
+            bytes <= BATCH_BYTES
+        };
+        let count = rest.iter().take(BATCH).take_while(fits).count().max(1);
+        let (batch, after) = rest.split_at(count);
+        Counters::add(&engine.counters.read_batches, 1);
+        Counters::add(&engine.counters.batched_reads, batch.len() as u64);
+        answers.extend(engine.objects.read_many(batch, Class::Foreground).wait());
+        rest = after;
     }
+    answers
 }
 
 impl Call<'_> {
@@ -189,7 +192,7 @@ impl Call<'_> {
             }
             return None;
         }
-        if let Some(row) = self.engine.row(self.kept, key, self.seq) {
+        if let Some(row) = get::row(self.engine, self.kept, key, self.seq) {
             self.answer(at, Ok(Some(row)));
             return None;
         }
@@ -341,7 +344,7 @@ impl Call<'_> {
                 reads.push((item.object(), range(item)));
             }
         }
-        let read = self.engine.read_together(&reads);
+        let read = read_together(self.engine, &reads);
         for ((name, item), bytes) in wanted.into_iter().zip(read) {
             let made = match bytes {
                 Ok(bytes) => make(item, &bytes).map_err(Into::into),
@@ -365,7 +368,7 @@ impl Call<'_> {
             }
             return;
         }
-        let answer = self.engine.found(key, self.seq, version, &Want::all(), kept);
+        let answer = get::found(self.engine, key, self.seq, version, &Want::all(), kept);
         self.answer(at, answer.map(Some));
     }
 
@@ -373,7 +376,7 @@ impl Call<'_> {
     fn read_separated(&mut self) {
         let separated = std::mem::take(&mut self.separated);
         let reads: Vec<_> = separated.iter().map(|value| value.planned.range()).collect();
-        let read = self.engine.read_together(&reads);
+        let read = read_together(self.engine, &reads);
         for ((value, (object, range)), bytes) in separated.into_iter().zip(reads).zip(read) {
             let answer = value.planned.take(bytes).or_else(|error| {
                 if !error.is_corruption() {

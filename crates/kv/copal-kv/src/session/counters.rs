@@ -1,6 +1,6 @@
 //! Counters of one open store, in units.
 //!
-//! Not here: what users are told of them (`api::stats`).
+//! Not here: the public counters (`api::stats`).
 
 use super::{
     limits::TIERS,

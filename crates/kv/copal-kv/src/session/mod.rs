@@ -1,8 +1,9 @@
-//! What all parts of one open store share: options, limits, counters, errors, wake-ups.
+//! Parts that all rooms of an open store share: options, limits, counters, errors, wake-ups.
 
 pub(crate) mod counters;
 pub(crate) mod error;
 pub(crate) mod get_recorder;
+pub(crate) mod inline_work;
 pub(crate) mod limits;
 pub(crate) mod options;
 pub(crate) mod poison;

@@ -1,5 +1,6 @@
 //! The way of a write: commits in groups, the log, the memtable, and what slows writers down.
 
+pub(crate) mod admission;
 pub(crate) mod commit;
 pub(crate) mod log;
 pub(crate) mod page_cache_log;

@@ -67,7 +67,7 @@ pub(crate) struct Debt {
 /// The debt of a tree. `tiers`: bytes from the top down; `memtables`: bytes that are on their way to the
 /// first; `runs`: how many a tier may hold.
 /// So many `runs` of a tier become one of the next, which are that much larger.
-pub(crate) fn debt(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64) -> Debt {
+pub(crate) fn debt_of(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64) -> Debt {
     let mut debt = Debt::default();
     let mut may_hold = runs * memtable_bytes.max(1);
     for (level, bytes) in tiers.iter().enumerate() {

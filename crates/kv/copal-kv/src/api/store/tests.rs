@@ -1,6 +1,7 @@
 //! The end of a session, step by step.
 
 use super::*;
+use crate::open::close;
 use copal_device::{Device, Image, MemoryDevice};
 use copal_object::{MkfsOptions, OpenOptions};
 use std::sync::Barrier;
@@ -24,7 +25,7 @@ fn settling_locks_the_writer_before_the_step_as_a_put_into_a_full_store_does() {
             let writer = engine.writes.writer.lock();
             scope.spawn(|| {
                 begun.wait();
-                engine.end_session().unwrap();
+                close::end_session(engine).unwrap();
             });
             begun.wait();
             let still = engine.compactor.stand_still();

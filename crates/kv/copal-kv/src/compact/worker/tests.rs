@@ -2,12 +2,17 @@
 
 use super::*;
 use crate::{
-    Durability, Options, open as recovery,
-    read::get::{Kept, Want},
+    Durability, Options,
+    compact::{flusher, install, merge, release},
+    open as recovery,
+    read::get::{self, Kept, Want},
     session::read_counters::Count,
     table::{entry::MAX_SEQ, key::KeyspaceId},
     tree::manifest::format::Level,
-    write::commit::{Write, WriteOp},
+    write::{
+        admission,
+        commit::{Write, WriteOp, leader},
+    },
 };
 use bytes::Bytes;
 use copal_device::{Device, Image, MemoryDevice};
@@ -39,11 +44,11 @@ impl Worker {
             let value = Bytes::from(vec![round as u8; 700]);
             let key = Worker::key((i * 7 + round) % 3000);
             let write = Write::new(vec![WriteOp::Put { key, value }], Durability::Process);
-            self.engine.commit(write).unwrap();
+            leader::commit(&self.engine, write).unwrap();
         }
         let engine = self.engine.clone();
-        engine.rotate(&mut engine.writes.writer.lock()).unwrap();
-        assert!(engine.flush_all().unwrap());
+        admission::rotate(&engine, &mut engine.writes.writer.lock()).unwrap();
+        assert!(flusher::flush_all(&engine).unwrap());
     }
 
     fn runs(&self, level: u8) -> usize {
@@ -65,7 +70,7 @@ impl Worker {
     pub(super) fn get(&self, key: u64) -> Option<u64> {
         let engine = &self.engine;
         let (view, key) = (engine.super_version(), Worker::key(key));
-        let found = engine.get(&view, MAX_SEQ, &key, &Want::all(), Kept::Nothing);
+        let found = get::get(engine, &view, MAX_SEQ, &key, &Want::all(), Kept::Nothing);
         found.unwrap().map(|value| u64::from(value[0]))
     }
 
@@ -105,7 +110,7 @@ fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
     assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "not paid for yet");
     let key = Worker::key(5000);
     let write = Write::new(vec![WriteOp::Delete { key }], Durability::Process);
-    worker.engine.commit(write).unwrap();
+    leader::commit(&worker.engine, write).unwrap();
     worker.look_up(1);
     assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "a write came in between");
     worker.look_up(blocks);
@@ -157,7 +162,7 @@ fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
         written += 1;
         let key = Worker::key(written);
         let write = Write::new(vec![WriteOp::Delete { key }], Durability::Process);
-        engine.commit(write).unwrap();
+        leader::commit(&engine, write).unwrap();
     };
     worker.job_steps();
     for _ in 0..10 {
@@ -316,13 +321,13 @@ fn a_flush_logs_deferred_writes_that_are_due() {
     let put = |i: u64, durability| {
         let (key, value) = (Worker::key(i), Bytes::from_static(b"v"));
         let write = Write::new(vec![WriteOp::Put { key, value }], durability);
-        engine.commit(write).unwrap();
+        leader::commit(&engine, write).unwrap();
     };
     (0..3000).for_each(|i| put(i, Durability::Process));
-    engine.rotate(&mut engine.writes.writer.lock()).unwrap();
+    admission::rotate(&engine, &mut engine.writes.writer.lock()).unwrap();
     put(1, Durability::Deferred);
     engine.writes.writer.lock().make_deferred_due();
-    assert!(engine.flush_all().unwrap());
+    assert!(flusher::flush_all(&engine).unwrap());
     assert_eq!(engine.writes.writer.lock().deferred_since(), None, "still not in the log");
 }
 
@@ -341,7 +346,7 @@ fn a_flush_during_a_merge_for_readers_has_a_run_of_its_own() {
     worker.look_up(1 << 14);
     let mut job = worker.tidying_job().expect("look-ups paid for it");
     worker.flushed_memtable(7);
-    while worker.engine.merge_step(&mut job).unwrap() {}
+    while merge::merge_step(&worker.engine, &mut job).unwrap() {}
     assert_eq!(worker.runs(0), 2, "what was merged, and the flush above it");
     worker.check(7);
 }
@@ -397,20 +402,20 @@ fn a_flush_during_a_count_of_dead_values_loses_none() {
     let flush = |i: u64| {
         let (key, value) = (Worker::key(i), Bytes::from(vec![i as u8; 5000]));
         let write = Write::new(vec![WriteOp::Put { key, value }], Durability::Process);
-        engine.commit(write).unwrap();
-        engine.rotate(&mut engine.writes.writer.lock()).unwrap();
-        assert!(engine.flush_all().unwrap());
+        leader::commit(&engine, write).unwrap();
+        admission::rotate(&engine, &mut engine.writes.writer.lock()).unwrap();
+        assert!(flusher::flush_all(&engine).unwrap());
     };
     flush(1);
     let objects: HashSet<ObjectId> =
         engine.stored.tree.lock().manifest.state.values.keys().copied().collect();
     assert_eq!(objects.len(), 1);
-    let (accounted, view) = (engine.accounted(&objects), engine.super_version());
+    let (accounted, view) = (release::accounted(&engine, &objects), engine.super_version());
     flush(2);
-    assert!(engine.accounted(&objects).values().sum::<u64>() >= 10_000, "the same object");
-    engine.recount_in(&view, objects, &accounted).unwrap();
+    assert!(release::accounted(&engine, &objects).values().sum::<u64>() >= 10_000, "the same object");
+    release::recount_in(&engine, &view, objects, &accounted).unwrap();
     drop(view);
-    engine.free_garbage().unwrap();
+    install::free_garbage(&engine).unwrap();
     assert_eq!((worker.get(1), worker.get(2)), (Some(1), Some(2)));
     let state = &engine.stored.tree.lock().manifest.state;
     assert!(state.values.values().all(|value| value.dead.total() == 0));

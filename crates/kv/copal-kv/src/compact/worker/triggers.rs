@@ -7,11 +7,15 @@ use super::{
 };
 use crate::{
     Durability,
+    compact::{flusher, install, merge},
     read::{get::Want, iter::Iter},
     session::read_counters::Count,
     table::key::KeyspaceId,
     tree::garbage::Item,
-    write::commit::{Write, WriteOp},
+    write::{
+        admission,
+        commit::{Write, WriteOp, leader},
+    },
 };
 use bytes::Bytes;
 use copal_object::{Ack, CreateOptions, Op, Txn};
@@ -19,15 +23,15 @@ use copal_object::{Ack, CreateOptions, Op, Txn};
 impl Worker {
     fn flush(&mut self) {
         let engine = self.engine.clone();
-        engine.rotate(&mut engine.writes.writer.lock()).unwrap();
-        assert!(engine.flush_all().unwrap());
+        admission::rotate(&engine, &mut engine.writes.writer.lock()).unwrap();
+        assert!(flusher::flush_all(&engine).unwrap());
     }
 
     /// Commits one operation for each number and flushes them.
     fn flush_all_of(&mut self, numbers: impl Iterator<Item = u64>, op: impl Fn(u64) -> WriteOp) {
         for i in numbers {
             let write = Write::new(vec![op(i)], Durability::Process);
-            self.engine.commit(write).unwrap();
+            leader::commit(&self.engine, write).unwrap();
         }
         self.flush();
     }
@@ -70,7 +74,7 @@ impl Worker {
         let version = worker.engine.super_version().version.clone();
         let mut job = to_bottom(&version, KeyRange::all(), HashSet::new());
         drop(version);
-        while worker.engine.merge_step(&mut job).unwrap() {}
+        while merge::merge_step(&worker.engine, &mut job).unwrap() {}
         assert_eq!((worker.all_runs(), worker.entries()), (1, keys));
         worker
     }
@@ -283,7 +287,7 @@ fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     worker.job_steps();
     assert!(worker.rewritten.is_empty() && worker.may_rewrite);
     assert_eq!(worker.timeout(), Some(LOOK));
-    worker.engine.free_garbage().unwrap();
+    install::free_garbage(&worker.engine).unwrap();
     worker.swept = None;
     while worker.step().unwrap() {}
     assert!(!worker.rewritten.is_empty());
@@ -309,7 +313,7 @@ fn a_store_under_pressure_rewrites_value_objects_of_which_less_is_dead() {
     let version = worker.engine.super_version().version.clone();
     let mut job = to_bottom(&version, KeyRange::all(), HashSet::new());
     drop(version);
-    while worker.engine.merge_step(&mut job).unwrap() {}
+    while merge::merge_step(&worker.engine, &mut job).unwrap() {}
     let settle = |worker: &mut Worker| {
         worker.swept = None;
         while worker.step().unwrap() {}
@@ -351,6 +355,6 @@ fn what_could_not_be_freed_is_kept() {
     objects.commit(txn, Ack::Durable).wait().unwrap();
     garbage.add(0, ids.iter().map(|id| Item::Delete(*id)).collect());
     objects.close().unwrap();
-    assert!(worker.engine.free_garbage().is_err());
+    assert!(install::free_garbage(&worker.engine).is_err());
     assert_eq!(garbage.items().len(), COUNT);
 }

@@ -71,85 +71,90 @@ impl Writer {
     }
 }
 
-impl Engine {
-    pub(crate) fn deferred_bytes(&self) -> usize {
-        DEFERRED_BYTES.min(self.budget.waiting_bytes() as usize)
-    }
+pub(crate) fn deferred_bytes(engine: &Engine) -> usize {
+    DEFERRED_BYTES.min(engine.budget.waiting_bytes() as usize)
+}
 
-    /// Keeps a group of `count` operations for the log's next one; `log` holds what was deferred before, too.
-    pub(super) fn defer(&self, deferred: &mut Deferred, log: Vec<u8>, count: u32, after: Option<Lsn>) {
-        deferred.ops = log;
-        // And their frame, when they go.
-        let bytes = (deferred.ops.capacity() + deferred.ops.len()) as u64;
-        match &mut deferred.charge {
-            Some(charge) => charge.set(bytes),
-            None => deferred.charge = Some(self.budget.charge(Memory::Log, bytes)),
-        }
-        deferred.count += count;
-        deferred.after = after.or(deferred.after);
-        if deferred.since.is_none() {
-            deferred.since = Some(Instant::now());
-            self.signal.kick_one(Sleeper::Flusher);
-        }
+/// Keeps a group of `count` operations for the log's next one; `log` holds what was deferred before, too.
+pub(super) fn defer(engine: &Engine, deferred: &mut Deferred, log: Vec<u8>, count: u32, after: Option<Lsn>) {
+    deferred.ops = log;
+    // And their frame, when they go.
+    let bytes = (deferred.ops.capacity() + deferred.ops.len()) as u64;
+    match &mut deferred.charge {
+        Some(charge) => charge.set(bytes),
+        None => deferred.charge = Some(engine.budget.charge(Memory::Log, bytes)),
     }
+    deferred.count += count;
+    deferred.after = after.or(deferred.after);
+    if deferred.since.is_none() {
+        deferred.since = Some(Instant::now());
+        engine.signal.kick_one(Sleeper::Flusher);
+    }
+}
 
-    /// Nothing is deferred any more; the next ones gather in the same memory, unless one large write made it.
-    pub(super) fn logged(&self, deferred: &mut Deferred, mut ops: Vec<u8>) {
-        let charge = deferred.charge.take();
-        *deferred = Deferred::default();
-        ops.clear();
-        if let Some(mut charge) = charge
-            && ops.capacity() <= 2 * self.deferred_bytes()
-        {
-            charge.set(ops.capacity() as u64);
-            (deferred.ops, deferred.charge) = (ops, Some(charge));
-        }
+/// Nothing is deferred any more; the next ones gather in the same memory, unless one large write made it.
+pub(super) fn clear_deferred(engine: &Engine, deferred: &mut Deferred, mut ops: Vec<u8>) {
+    let charge = deferred.charge.take();
+    *deferred = Deferred::default();
+    ops.clear();
+    if let Some(mut charge) = charge
+        && ops.capacity() <= 2 * deferred_bytes(engine)
+    {
+        charge.set(ops.capacity() as u64);
+        (deferred.ops, deferred.charge) = (ops, Some(charge));
     }
+}
 
-    /// Brings the deferred groups, which all stand in the page-cache log, on their way into the log. `given`
-    /// is the last sequence so far.
-    /// # Errors
-    /// `NoSpace`: they go on waiting. `Poisoned`.
-    pub(crate) fn send_deferred(&self, writer: &mut Writer, given: u64) -> Result<(), Error> {
-        let frame = self.reserve_deferred(writer, given, Ack::Written)?;
-        let at = frame.at();
-        self.deferred_placed(writer, at, frame.write());
-        Ok(())
-    }
+/// Brings the deferred groups, which all stand in the page-cache log, on their way into the log. `given`
+/// is the last sequence so far.
+/// # Errors
+/// `NoSpace`: they go on waiting. `Poisoned`.
+pub(crate) fn send_deferred(engine: &Engine, writer: &mut Writer, given: u64) -> Result<(), Error> {
+    let frame = reserve_deferred(engine, writer, given, Ack::Written)?;
+    let at = frame.at();
+    deferred_placed(engine, writer, at, frame.write());
+    Ok(())
+}
 
-    /// Gives the deferred groups their place in the log. Nobody is kept from writing by the device, if the
-    /// writer is let go before [`DeferredInFlight::wait`].
-    /// # Errors
-    /// `NoSpace`: they go on waiting. `Poisoned`.
-    pub(crate) fn log_deferred_durably(&self, writer: &mut Writer) -> Result<DeferredInFlight<'_>, Error> {
-        let frame = self.reserve_deferred(writer, self.snapshots.allocated_seq(), Ack::Durable)?;
-        // The half of these groups waits for what is told when the frame is there.
-        let (tell, told) = Completion::pair(None);
-        self.deferred_placed(writer, frame.at(), told);
-        Ok(DeferredInFlight { engine: self, stream: writer.log.stream, frame, tell })
-    }
+/// Gives the deferred groups their place in the log. Nobody is kept from writing by the device, if the
+/// writer is let go before [`DeferredInFlight::wait`].
+/// # Errors
+/// `NoSpace`: they go on waiting. `Poisoned`.
+pub(crate) fn log_deferred_durably<'e>(
+    engine: &'e Engine,
+    writer: &mut Writer,
+) -> Result<DeferredInFlight<'e>, Error> {
+    let frame = reserve_deferred(engine, writer, engine.snapshots.allocated_seq(), Ack::Durable)?;
+    // The half of these groups waits for what is told when the frame is there.
+    let (tell, told) = Completion::pair(None);
+    deferred_placed(engine, writer, frame.at(), told);
+    Ok(DeferredInFlight { engine, stream: writer.log.stream, frame, tell })
+}
 
-    /// Reserves the last frame of the group of all that is deferred, and writes those before it.
-    fn reserve_deferred(&self, writer: &mut Writer, given: u64, ack: Ack) -> Result<ReservedFrame, Error> {
-        let Deferred { ops, count, after, .. } = &writer.deferred;
-        let group =
-            LoggedGroup { first_seq: given + 1 - u64::from(*count), count: *count, ops, after: *after };
-        let reserved = writer.log.reserve_group(&self.objects, group, ack);
-        reserved.map_err(|error| self.poison.failed_write(error))
-    }
+/// Reserves the last frame of the group of all that is deferred, and writes those before it.
+fn reserve_deferred(
+    engine: &Engine,
+    writer: &mut Writer,
+    given: u64,
+    ack: Ack,
+) -> Result<ReservedFrame, Error> {
+    let Deferred { ops, count, after, .. } = &writer.deferred;
+    let group = LoggedGroup { first_seq: given + 1 - u64::from(*count), count: *count, ops, after: *after };
+    let reserved = writer.log.reserve_group(&engine.objects, group, ack);
+    reserved.map_err(|error| engine.poison.failed_write(error))
+}
 
-    /// The last frame has its place. Whoever wants the log durable asks for more than this frame: no group of
-    /// the queue answers for it, so its own promise does not count.
-    fn deferred_placed(&self, writer: &mut Writer, at: FramePos, logged: Logged) {
-        writer.log.placed(at, Ack::Written);
-        let ops = std::mem::take(&mut writer.deferred.ops);
-        writer.page_cache_logged(match writer.page_cache_log_covers(ops.len()) {
-            true => ReuseAfter::Frame(logged),
-            // Until it is written, a record behind it would have a hole in front.
-            false => ReuseAfter::NextAckedGroup,
-        });
-        self.logged(&mut writer.deferred, ops);
-    }
+/// The last frame has its place. Whoever wants the log durable asks for more than this frame: no group of
+/// the queue answers for it, so its own promise does not count.
+fn deferred_placed(engine: &Engine, writer: &mut Writer, at: FramePos, logged: Logged) {
+    writer.log.placed(at, Ack::Written);
+    let ops = std::mem::take(&mut writer.deferred.ops);
+    writer.page_cache_logged(match writer.page_cache_log_covers(ops.len()) {
+        true => ReuseAfter::Frame(logged),
+        // Until it is written, a record behind it would have a hole in front.
+        false => ReuseAfter::NextAckedGroup,
+    });
+    clear_deferred(engine, &mut writer.deferred, ops);
 }
 
 /// The deferred groups on their way into the log.
@@ -175,5 +180,12 @@ impl DeferredInFlight<'_> {
             writer.is_durable(self.stream, at);
         }
         Ok(())
+    }
+}
+
+/// Logs that deferred writes could not be logged now.
+pub(crate) fn still_deferred(logged: Result<(), Error>) {
+    if let Err(error) = logged {
+        tracing::warn!(%error, "deferred writes are still not in the log");
     }
 }

@@ -40,43 +40,41 @@ impl Encoded {
     }
 }
 
-impl Engine {
-    /// Encodes `writes` behind what stands in `log`, finding places for their direct values.
-    pub(super) fn encode(
-        &self,
-        mut log: Vec<u8>,
-        values: &mut DirectValues,
-        placement: &mut Placement,
-        writes: &[Write],
-        first_seq: u64,
-    ) -> Encoded {
-        log.reserve(writes.iter().map(|write| write.log_bytes).sum());
-        let mut encoded = Encoded { log, count: 0, pointers: Vec::new() };
-        for op in writes.iter().flat_map(|write| &write.ops) {
-            let seq = first_seq + u64::from(encoded.count);
-            encoded.count += 1;
-            let log = &mut encoded.log;
-            match op {
-                WriteOp::Put { key, value } => LogOp::Put { key, value }.encode(log),
-                WriteOp::Delete { key } => LogOp::Delete { key }.encode(log),
-                WriteOp::DeleteRange { start, end } => LogOp::DeleteRange { start, end }.encode(log),
-                WriteOp::Direct { key, value, sums, head, group } => {
-                    let (object, offset) = values.place(placement, group, value, seq, || self.new_object());
-                    let pointer = Pointer {
-                        object,
-                        offset,
-                        len: value.len() as u32,
-                        sums: sums.clone(),
-                        head: head.to_vec(),
-                    };
-                    let pointer = Bytes::from(pointer.to_vec());
-                    LogOp::Pointer { key, pointer: &pointer }.encode(log);
-                    encoded.pointers.push(pointer);
-                }
+/// Encodes `writes` behind what stands in `log`, finding places for their direct values.
+pub(super) fn encode(
+    engine: &Engine,
+    mut log: Vec<u8>,
+    values: &mut DirectValues,
+    placement: &mut Placement,
+    writes: &[Write],
+    first_seq: u64,
+) -> Encoded {
+    log.reserve(writes.iter().map(|write| write.log_bytes).sum());
+    let mut encoded = Encoded { log, count: 0, pointers: Vec::new() };
+    for op in writes.iter().flat_map(|write| &write.ops) {
+        let seq = first_seq + u64::from(encoded.count);
+        encoded.count += 1;
+        let log = &mut encoded.log;
+        match op {
+            WriteOp::Put { key, value } => LogOp::Put { key, value }.encode(log),
+            WriteOp::Delete { key } => LogOp::Delete { key }.encode(log),
+            WriteOp::DeleteRange { start, end } => LogOp::DeleteRange { start, end }.encode(log),
+            WriteOp::Direct { key, value, sums, head, group } => {
+                let (object, offset) = values.place(placement, group, value, seq, || engine.new_object());
+                let pointer = Pointer {
+                    object,
+                    offset,
+                    len: value.len() as u32,
+                    sums: sums.clone(),
+                    head: head.to_vec(),
+                };
+                let pointer = Bytes::from(pointer.to_vec());
+                LogOp::Pointer { key, pointer: &pointer }.encode(log);
+                encoded.pointers.push(pointer);
             }
         }
-        encoded
     }
+    encoded
 }
 
 /// Closes the value objects of groups that a range delete of `writes` covers: later values go elsewhere.

@@ -29,11 +29,19 @@ use crate::{
     memory::budget::{Charge, Class as Memory},
     table::entry::LAST_SEQ,
     tree::memtable::Memtable,
-    write::{page_cache_log::ReuseAfter, reserve::ReservePart},
+    write::{
+        admission,
+        commit::{deferred, encode},
+        page_cache_log::{ReuseAfter, enter},
+        reserve::ReservePart,
+    },
 };
 use copal_object::{Ack, Lsn, ObjectId, Op, ReservedFrame, StoreError, Txn};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
+
+/// Writes that take as much are worth a look at the caches.
+const LARGE_BYTES: u64 = 64 << 10;
 
 /// Writes that go into the log as one group, and what they ask for together.
 struct GatheredGroup<'w> {
@@ -102,261 +110,308 @@ struct PlacedGroup<'w> {
     route: Route,
 }
 
-impl Engine {
-    /// Brings `writes` into log and memtable as one group, where that is possible.
-    pub(crate) fn lead(&self, mut turn: Turn, mut writes: Vec<Write>) -> Option<InFlight> {
-        self.pace(writes.iter().map(|write| write.user_bytes).sum());
-        let mut writer = self.writes.writer.lock();
-        match self.bring(&mut writer, GatheredGroup::of(&mut writes)) {
-            Ok(placed) => {
-                let completing = turn.place(placed.last_seq);
-                // From here on the next group may be placed behind this one.
-                drop(writer);
-                drop(turn);
-                self.launch(placed, completing)
-            }
-            Err(error) if error.is_no_space() || matches!(error, Error::OverBudget { .. }) => {
-                self.lead_alone(writer, turn, &mut writes);
-                None
-            }
-            Err(error) => {
-                drop(writer);
-                turn.refuse(error);
-                None
-            }
+/// Brings `writes` into log and memtable as one group, where that is possible.
+pub(crate) fn lead(engine: &Engine, mut turn: Turn, mut writes: Vec<Write>) -> Option<InFlight> {
+    admission::pace(engine, writes.iter().map(|write| write.user_bytes).sum());
+    let mut writer = engine.writes.writer.lock();
+    match bring(engine, &mut writer, GatheredGroup::of(&mut writes)) {
+        Ok(placed) => {
+            let completing = turn.place(placed.last_seq);
+            // From here on the next group may be placed behind this one.
+            drop(writer);
+            drop(turn);
+            launch(engine, placed, completing)
+        }
+        Err(error) if error.is_no_space() || matches!(error, Error::OverBudget { .. }) => {
+            lead_alone(engine, writer, turn, &mut writes);
+            None
+        }
+        Err(error) => {
+            drop(writer);
+            turn.refuse(error);
+            None
         }
     }
+}
 
-    /// Each write as its own group; one that frees space may use the reserve.
-    fn lead_alone(&self, mut writer: MutexGuard<'_, Writer>, turn: Turn, writes: &mut [Write]) {
-        let attempt = |write: &mut Write, writer: &mut Writer| {
-            let placed = self.bring(writer, GatheredGroup::of(std::slice::from_mut(write)))?;
-            let completing = turn.place_part(placed.last_seq);
-            if let Some(in_flight) = self.launch(placed, completing) {
-                in_flight.wait();
-            }
-            self.writes.queue.drain()
-        };
-        let mut results = Vec::with_capacity(writes.len());
-        for write in writes {
-            let is_full = |result: &Result<(), Error>| result.as_ref().is_err_and(Error::is_no_space);
-            let mut result = attempt(write, &mut writer);
-            if write.frees_space && is_full(&result) {
-                let in_reserve = |write: &mut Write, writer: &mut Writer| {
-                    let _opened = self.writes.reserve.open(&self.objects, ReservePart::Everything);
-                    attempt(write, writer)
-                };
-                // Each takes a page of log and more: what they take of the reserve comes back with the log.
-                if self.log_is_long_for_reserve(&writer) {
-                    self.begin_flush_for_space(&mut writer);
-                    self.wait_for_space(&mut writer);
-                }
-                result = in_reserve(write, &mut writer);
-                if is_full(&result) {
-                    // A flush and a step of a merge give back what they took when they end.
-                    drop(self.compactor.stand_still());
-                    result = in_reserve(write, &mut writer);
-                }
-                self.signal.kick();
-            }
-            if !write.frees_space && is_full(&result) {
-                self.begin_flush_for_space(&mut writer);
-                // It may be full for the moment only, while a flush is under way.
-                while is_full(&result) && self.wait_for_space(&mut writer) {
-                    result = attempt(write, &mut writer);
-                }
-                if is_full(&result) && self.has_room_when_still(write.room_bytes) {
-                    result = attempt(write, &mut writer);
-                }
-                if is_full(&result) {
-                    self.writes.pressure.begin();
-                    self.signal.kick();
-                }
-            }
-            results.push(result);
+/// Each write as its own group; one that frees space may use the reserve.
+fn lead_alone(engine: &Engine, mut writer: MutexGuard<'_, Writer>, turn: Turn, writes: &mut [Write]) {
+    let attempt = |write: &mut Write, writer: &mut Writer| {
+        let placed = bring(engine, writer, GatheredGroup::of(std::slice::from_mut(write)))?;
+        let completing = turn.place_part(placed.last_seq);
+        if let Some(in_flight) = launch(engine, placed, completing) {
+            in_flight.wait();
         }
-        drop(writer);
-        turn.answer(results);
-    }
-
-    /// Makes room for a group and places it.
-    /// # Errors
-    /// `NoSpace`, `OverBudget`: nothing happened. `Poisoned`, `Closed`, `NumbersUsedUp`.
-    fn bring<'w>(&self, writer: &mut Writer, group: GatheredGroup<'w>) -> Result<PlacedGroup<'w>, Error> {
-        let bytes = group.writes.iter().map(|write| write.room_bytes).sum();
-        self.make_room(writer, bytes, group.free_space())?;
-        let encoded = self.encode_group(writer, group)?;
-        self.place(writer, encoded)
-    }
-
-    /// Encodes a group behind what is deferred, and finds places for its direct values.
-    fn encode_group<'e, 'w>(
-        &'e self,
-        writer: &mut Writer,
-        gathered: GatheredGroup<'w>,
-    ) -> Result<EncodedGroup<'e, 'w>, Error> {
-        self.poison.check()?;
-        // While the reserve is open or spent, its space is not for writes that only add.
-        if !gathered.free_space() {
-            let bytes = gathered.writes.iter().map(|write| write.room_bytes).sum();
-            let has_reserve = match gathered.writes.iter().any(Write::is_large) {
-                true => self.has_reserve_beside_large(bytes),
-                false => self.has_reserve_beside(bytes),
+        engine.writes.queue.drain()
+    };
+    let mut results = Vec::with_capacity(writes.len());
+    for write in writes {
+        let is_full = |result: &Result<(), Error>| result.as_ref().is_err_and(Error::is_no_space);
+        let mut result = attempt(write, &mut writer);
+        if write.frees_space && is_full(&result) {
+            let in_reserve = |write: &mut Write, writer: &mut Writer| {
+                let _opened = engine.writes.reserve.open(&engine.objects, ReservePart::Everything);
+                attempt(write, writer)
             };
-            if !has_reserve {
-                return Err(Error::NoSpace);
+            // Each takes a page of log and more: what they take of the reserve comes back with the log.
+            if admission::log_is_long_for_reserve(engine, &writer) {
+                admission::begin_flush_for_space(engine, &mut writer);
+                admission::wait_for_space(engine, &mut writer);
+            }
+            result = in_reserve(write, &mut writer);
+            if is_full(&result) {
+                // A flush and a step of a merge give back what they took when they end.
+                drop(engine.compactor.stand_still());
+                result = in_reserve(write, &mut writer);
+            }
+            engine.signal.kick();
+        }
+        if !write.frees_space && is_full(&result) {
+            admission::begin_flush_for_space(engine, &mut writer);
+            // It may be full for the moment only, while a flush is under way.
+            while is_full(&result) && admission::wait_for_space(engine, &mut writer) {
+                result = attempt(write, &mut writer);
+            }
+            if is_full(&result) && admission::has_room_when_still(engine, write.room_bytes) {
+                result = attempt(write, &mut writer);
+            }
+            if is_full(&result) {
+                engine.writes.pressure.begin();
+                engine.signal.kick();
             }
         }
-        let charge = self.budget.charge(Memory::Log, 3 * gathered.bytes as u64);
-        let given = self.snapshots.allocated_seq();
-        let count: u64 = gathered.writes.iter().map(|write| write.ops.len() as u64).sum();
-        if given + count > LAST_SEQ {
-            return Err(Error::NumbersUsedUp);
-        }
-        let route = self.route(writer, &gathered, given)?;
-        let deferred_bytes = writer.deferred.ops.len();
-        let mut values = self.writes.direct_values.lock();
-        let mut placement = Placement::default();
-        let log = std::mem::take(&mut writer.deferred.ops);
-        let encoded = self.encode(log, &mut values, &mut placement, gathered.writes, given + 1);
-        Ok(EncodedGroup { gathered, encoded, deferred_bytes, values, placement, charge, given, route })
+        results.push(result);
     }
+    drop(writer);
+    turn.answer(results);
+}
 
-    fn route(&self, writer: &mut Writer, group: &GatheredGroup<'_>, given: u64) -> Result<Route, Error> {
-        Ok(match group.durability {
-            Durability::Device => Route::Log(Ack::Durable),
-            Durability::Process if self.fits_page_cache_log(writer, group.writes, group.bytes, given)? => {
-                Route::PageCacheLog
-            }
-            Durability::Process => Route::Log(Ack::Written),
-            // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
-            Durability::Deferred if writer.deferred.ops.len() + group.bytes > self.deferred_bytes() => {
-                Route::Log(Ack::Ordered)
-            }
-            Durability::Deferred => Route::Later,
-        })
-    }
+/// Makes room for a group and places it.
+/// # Errors
+/// `NoSpace`, `OverBudget`: nothing happened. `Poisoned`, `Closed`, `NumbersUsedUp`.
+fn bring<'w>(
+    engine: &Engine,
+    writer: &mut Writer,
+    group: GatheredGroup<'w>,
+) -> Result<PlacedGroup<'w>, Error> {
+    let bytes = group.writes.iter().map(|write| write.room_bytes).sum();
+    admission::make_room(engine, writer, bytes, group.free_space())?;
+    let encoded = encode_group(engine, writer, group)?;
+    place(engine, writer, encoded)
+}
 
-    /// Gives a group its sequences and its place. The order of these steps is what the next leader relies on.
-    fn place<'w>(
-        &self,
-        writer: &mut Writer,
-        mut group: EncodedGroup<'_, 'w>,
-    ) -> Result<PlacedGroup<'w>, Error> {
-        let memtable = self.super_version().active.clone();
-        let last_seq = group.last_seq();
-        let frame = match self.reserve_place(writer, &mut group) {
-            Ok(frame) => frame,
-            Err(error) => {
-                writer.deferred.ops = group.encoded.without_own(group.deferred_bytes);
-                return Err(self.take_back(group.values, group.placement, error));
-            }
+/// Encodes a group behind what is deferred, and finds places for its direct values.
+fn encode_group<'e, 'w>(
+    engine: &'e Engine,
+    writer: &mut Writer,
+    gathered: GatheredGroup<'w>,
+) -> Result<EncodedGroup<'e, 'w>, Error> {
+    engine.poison.check()?;
+    // While the reserve is open or spent, its space is not for writes that only add.
+    if !gathered.free_space() {
+        let bytes = gathered.writes.iter().map(|write| write.room_bytes).sum();
+        let has_reserve = match gathered.writes.iter().any(Write::is_large) {
+            true => admission::has_reserve_beside_large(engine, bytes),
+            false => admission::has_reserve_beside(engine, bytes),
         };
-        self.snapshots.allocate_up_to(last_seq);
-        for meta in group.placement.touched.into_values() {
-            memtable.note_value(meta);
+        if !has_reserve {
+            return Err(Error::NoSpace);
         }
-        close_covered(&mut group.values, group.gathered.writes);
-        Ok(PlacedGroup {
-            gathered: group.gathered,
-            encoded: group.encoded,
-            charge: group.charge,
-            memtable,
-            frame,
-            first_seq: group.given + 1,
-            last_seq,
-            route: group.route,
-        })
     }
+    let charge = engine.budget.charge(Memory::Log, 3 * gathered.bytes as u64);
+    let given = engine.snapshots.allocated_seq();
+    let count: u64 = gathered.writes.iter().map(|write| write.ops.len() as u64).sum();
+    if given + count > LAST_SEQ {
+        return Err(Error::NumbersUsedUp);
+    }
+    let route = route(engine, writer, &gathered, given)?;
+    let deferred_bytes = writer.deferred.ops.len();
+    let mut values = engine.writes.direct_values.lock();
+    let mut placement = Placement::default();
+    let log = std::mem::take(&mut writer.deferred.ops);
+    let encoded = encode::encode(engine, log, &mut values, &mut placement, gathered.writes, given + 1);
+    Ok(EncodedGroup { gathered, encoded, deferred_bytes, values, placement, charge, given, route })
+}
 
-    /// Appends the values of a group, and reserves the last of its frames or defers it.
-    fn reserve_place(
-        &self,
-        writer: &mut Writer,
-        group: &mut EncodedGroup<'_, '_>,
-    ) -> Result<Option<ReservedFrame>, StoreError> {
-        let after = self.append_values(&mut group.placement)?;
-        let count = group.encoded.count;
-        if group.route == Route::PageCacheLog && !self.broken(Flaw::PageCacheLogPassedBy) {
-            writer.copy_to_page_cache_log(&group.encoded.log, count, group.given)?;
+fn route(
+    engine: &Engine,
+    writer: &mut Writer,
+    group: &GatheredGroup<'_>,
+    given: u64,
+) -> Result<Route, Error> {
+    Ok(match group.durability {
+        Durability::Device => Route::Log(Ack::Durable),
+        Durability::Process
+            if enter::fits_page_cache_log(engine, writer, group.writes, group.bytes, given)? =>
+        {
+            Route::PageCacheLog
         }
-        let Route::Log(ack) = group.route else {
-            let log = std::mem::take(&mut group.encoded.log);
-            self.defer(&mut writer.deferred, log, count, after);
-            return Ok(None);
-        };
-        let encoded = (&group.encoded.log[..], count);
-        let frame = writer.reserve_group(&self.objects, group.given, encoded, after, ack)?;
-        writer.log.placed(frame.at(), ack);
-        writer.page_cache_logged(match ack {
-            Ack::Ordered => ReuseAfter::NextAckedGroup,
-            Ack::Written | Ack::Durable => ReuseAfter::Group(group.last_seq()),
+        Durability::Process => Route::Log(Ack::Written),
+        // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
+        Durability::Deferred
+            if writer.deferred.ops.len() + group.bytes > deferred::deferred_bytes(engine) =>
+        {
+            Route::Log(Ack::Ordered)
+        }
+        Durability::Deferred => Route::Later,
+    })
+}
+
+/// Gives a group its sequences and its place. The order of these steps is what the next leader relies on.
+fn place<'w>(
+    engine: &Engine,
+    writer: &mut Writer,
+    mut group: EncodedGroup<'_, 'w>,
+) -> Result<PlacedGroup<'w>, Error> {
+    let memtable = engine.super_version().active.clone();
+    let last_seq = group.last_seq();
+    let frame = match reserve_place(engine, writer, &mut group) {
+        Ok(frame) => frame,
+        Err(error) => {
+            writer.deferred.ops = group.encoded.without_own(group.deferred_bytes);
+            return Err(take_back(engine, group.values, group.placement, error));
+        }
+    };
+    engine.snapshots.allocate_up_to(last_seq);
+    for meta in group.placement.touched.into_values() {
+        memtable.note_value(meta);
+    }
+    close_covered(&mut group.values, group.gathered.writes);
+    Ok(PlacedGroup {
+        gathered: group.gathered,
+        encoded: group.encoded,
+        charge: group.charge,
+        memtable,
+        frame,
+        first_seq: group.given + 1,
+        last_seq,
+        route: group.route,
+    })
+}
+
+/// Appends the values of a group, and reserves the last of its frames or defers it.
+fn reserve_place(
+    engine: &Engine,
+    writer: &mut Writer,
+    group: &mut EncodedGroup<'_, '_>,
+) -> Result<Option<ReservedFrame>, StoreError> {
+    let after = append_values(engine, &mut group.placement)?;
+    let count = group.encoded.count;
+    if group.route == Route::PageCacheLog && !engine.broken(Flaw::PageCacheLogPassedBy) {
+        writer.copy_to_page_cache_log(&group.encoded.log, count, group.given)?;
+    }
+    let Route::Log(ack) = group.route else {
+        let log = std::mem::take(&mut group.encoded.log);
+        deferred::defer(engine, &mut writer.deferred, log, count, after);
+        return Ok(None);
+    };
+    let encoded = (&group.encoded.log[..], count);
+    let frame = writer.reserve_group(&engine.objects, group.given, encoded, after, ack)?;
+    writer.log.placed(frame.at(), ack);
+    writer.page_cache_logged(match ack {
+        Ack::Ordered => ReuseAfter::NextAckedGroup,
+        Ack::Written | Ack::Durable => ReuseAfter::Group(group.last_seq()),
+    });
+    deferred::clear_deferred(engine, &mut writer.deferred, std::mem::take(&mut group.encoded.log));
+    Ok(Some(frame))
+}
+
+/// Writes a group and inserts it: its operations go into the memtable as they are, not as copies that
+/// would count references in allocations of their own. `None`: the group is as safe as it was promised to
+/// be already.
+fn launch(engine: &Engine, group: PlacedGroup<'_>, completing: Completing) -> Option<InFlight> {
+    let completion = group.frame.map(ReservedFrame::write);
+    let writes = group.gathered.writes;
+    insert(&group.memtable, &engine.caches.rows, writes, group.encoded, group.first_seq);
+    engine.counters.entered_room(group.route == Route::PageCacheLog);
+    let bytes = writes.iter().map(|write| write.user_bytes).sum();
+    engine.counters.wrote(writes.len() as u64, bytes);
+    match completion {
+        None => {
+            completing.complete(Ok(()));
+            None
+        }
+        Some(completion) => Some(InFlight::new(completing, completion, group.charge)),
+    }
+}
+
+/// Appends the values, ordered before the log frames; returns the commit the frames come after.
+fn append_values(engine: &Engine, placement: &mut Placement) -> Result<Option<Lsn>, StoreError> {
+    let mut after = None;
+    for ops in std::mem::take(&mut placement.txns) {
+        after = Some(engine.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait()?);
+    }
+    Ok(after.filter(|_| !engine.broken(Flaw::LogBeforeValues)))
+}
+
+/// Cuts off what a failed group appended; turns the failure into what the writer is told.
+fn take_back(
+    engine: &Engine,
+    mut values: MutexGuard<'_, DirectValues>,
+    placement: Placement,
+    error: StoreError,
+) -> Error {
+    let error = engine.poison.failed_write(error);
+    let mut ops = values.undo(placement);
+    ops.retain(|op| match op {
+        Op::Truncate { id, len } => engine.objects.stat(*id).is_some_and(|stat| stat.len > *len),
+        Op::Delete { id } => engine.objects.stat(*id).is_some(),
+        _ => true,
+    });
+    if error.is_no_space() && !ops.is_empty() {
+        let cut = ops.iter().filter_map(|op| match op {
+            Op::Truncate { id, .. } => Some(*id),
+            _ => None,
         });
-        self.logged(&mut writer.deferred, std::mem::take(&mut group.encoded.log));
-        Ok(Some(frame))
-    }
-
-    /// Writes a group and inserts it: its operations go into the memtable as they are, not as copies that
-    /// would count references in allocations of their own. `None`: the group is as safe as it was promised to
-    /// be already.
-    fn launch(&self, group: PlacedGroup<'_>, completing: Completing) -> Option<InFlight> {
-        let completion = group.frame.map(ReservedFrame::write);
-        let writes = group.gathered.writes;
-        insert(&group.memtable, &self.caches.rows, writes, group.encoded, group.first_seq);
-        self.counters.entered_room(group.route == Route::PageCacheLog);
-        let bytes = writes.iter().map(|write| write.user_bytes).sum();
-        self.counters.wrote(writes.len() as u64, bytes);
-        match completion {
-            None => {
-                completing.complete(Ok(()));
-                None
-            }
-            Some(completion) => Some(InFlight::new(completing, completion, group.charge)),
-        }
-    }
-
-    /// Appends the values, ordered before the log frames; returns the commit the frames come after.
-    fn append_values(&self, placement: &mut Placement) -> Result<Option<Lsn>, StoreError> {
-        let mut after = None;
-        for ops in std::mem::take(&mut placement.txns) {
-            after = Some(self.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait()?);
-        }
-        Ok(after.filter(|_| !self.broken(Flaw::LogBeforeValues)))
-    }
-
-    /// Cuts off what a failed group appended; turns the failure into what the writer is told.
-    fn take_back(
-        &self,
-        mut values: MutexGuard<'_, DirectValues>,
-        placement: Placement,
-        error: StoreError,
-    ) -> Error {
-        let error = self.poison.failed_write(error);
-        let mut ops = values.undo(placement);
-        ops.retain(|op| match op {
-            Op::Truncate { id, len } => self.objects.stat(*id).is_some_and(|stat| stat.len > *len),
-            Op::Delete { id } => self.objects.stat(*id).is_some(),
-            _ => true,
-        });
-        if error.is_no_space() && !ops.is_empty() {
-            let cut = ops.iter().filter_map(|op| match op {
-                Op::Truncate { id, .. } => Some(*id),
-                _ => None,
+        let cut: Vec<ObjectId> = cut.collect();
+        let undone = engine.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait();
+        if let Err(StoreError::NoSpace { .. }) = undone {
+            // Nobody names the bytes, nothing is appended behind them, and the next opening cuts them
+            // off.
+            cut.into_iter().for_each(|object| values.close(object));
+        } else if let Err(second) = undone {
+            // The lengths are no longer known to be those of the open objects.
+            engine.poison.set_by(&Error::Poisoned {
+                reason: format!("could not take back a value: {second}"),
+                host_full: second.is_host_full(),
             });
-            let cut: Vec<ObjectId> = cut.collect();
-            let undone = self.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait();
-            if let Err(StoreError::NoSpace { .. }) = undone {
-                // Nobody names the bytes, nothing is appended behind them, and the next opening cuts them
-                // off.
-                cut.into_iter().for_each(|object| values.close(object));
-            } else if let Err(second) = undone {
-                // The lengths are no longer known to be those of the open objects.
-                self.poison.set_by(&Error::Poisoned {
-                    reason: format!("could not take back a value: {second}"),
-                    host_full: second.is_host_full(),
-                });
-            }
         }
-        error
     }
+    error
+}
+
+/// Passes a batch through the log.
+pub(crate) fn commit(engine: &Engine, write: Write) -> Result<(), Error> {
+    engine.check_writable()?;
+    let committed = engine.writes.queue.commit(write, |turn, writes| {
+        if let Some(in_flight) = lead(engine, turn, writes) {
+            in_flight.wait();
+        }
+    });
+    engine.attend_if_asked();
+    committed
+}
+
+/// Whether a store that keeps little else in memory has room for a batch.
+/// # Errors
+/// `BatchTooLarge`.
+pub(crate) fn check_size(engine: &Engine, write: &Write) -> Result<(), Error> {
+    let (bytes, limit) = (write.room_bytes, engine.budget.batch_bytes());
+    if bytes > limit {
+        let total_bytes = engine.budget.total_bytes();
+        return Err(Error::BatchTooLarge { bytes, limit, total_bytes });
+    }
+    Ok(())
+}
+
+/// Passes a batch through the log. Caches give way before a large one goes into log and memtable.
+pub(crate) fn commit_with_room(engine: &Engine, write: Write) -> Result<(), Error> {
+    let bytes = write.room_bytes;
+    if bytes < LARGE_BYTES {
+        return commit(engine, write);
+    }
+    let _room = engine.budget.charge(Memory::Log, bytes);
+    let committed = commit(engine, write);
+    engine.budget.count_memtables();
+    committed
 }

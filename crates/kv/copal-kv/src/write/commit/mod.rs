@@ -13,10 +13,9 @@
 pub(crate) mod deferred;
 mod encode;
 mod in_flight;
-mod leader;
+pub(crate) mod leader;
 mod monitor;
 pub(crate) mod queue;
-mod room;
 pub(crate) mod values;
 pub(crate) mod writer;
 

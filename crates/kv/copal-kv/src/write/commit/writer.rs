@@ -33,11 +33,11 @@ pub(crate) struct Writer {
     /// The stream that an earlier session made for its page-cache log, and did not begin to use.
     pub(crate) page_cache_stream: Option<ObjectId>,
     /// The budget had room for all that the memtable may hold.
-    pub(super) has_room: bool,
+    pub(in crate::write) has_room: bool,
     /// The last merge of everything did not make that room.
-    pub(super) merged_in_vain: bool,
+    pub(in crate::write) merged_in_vain: bool,
     /// The store is closed: nothing more is written.
-    pub(super) closed: bool,
+    pub(in crate::write) closed: bool,
 }
 
 impl Writer {

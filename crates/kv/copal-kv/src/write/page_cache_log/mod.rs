@@ -14,7 +14,7 @@
 //!
 //! Not here: who goes through the page-cache log (`commit::enter`), reading it back (`open`).
 
-mod enter;
+pub(crate) mod enter;
 pub(crate) mod format;
 
 use crate::{

@@ -24,7 +24,7 @@ fn there_is_no_step_in_the_price() {
         for kib in 0..200 * 1024 {
             let mut tiers = [0; 3];
             tiers[level] = kib << 10;
-            let debt = debt(&tiers, 0, MEMTABLE, 4);
+            let debt = debt_of(&tiers, 0, MEMTABLE, 4);
             let now = (debt.bytes, delay_nanos(1 << 20, debt.share, MEASURED));
             assert!(now.0 - before.0 <= 1 << 10 && now.1 >= before.1);
             // At most what 1 KiB more may add to a square: 2 x share x (1 KiB / limit).
@@ -38,8 +38,8 @@ fn there_is_no_step_in_the_price() {
 
 #[test]
 fn a_flush_changes_no_debt() {
-    let full = debt(&[40 << 20, 0, 0], 8 << 20, 1 << 20, 4);
-    assert_eq!(debt(&[48 << 20, 0, 0], 0, 1 << 20, 4), full);
+    let full = debt_of(&[40 << 20, 0, 0], 8 << 20, 1 << 20, 4);
+    assert_eq!(debt_of(&[48 << 20, 0, 0], 0, 1 << 20, 4), full);
 }
 
 #[test]
@@ -81,7 +81,7 @@ impl Simulation {
     }
 
     fn debt(&self) -> Debt {
-        debt(&self.tiers, self.memtables, MEMTABLE, 4)
+        debt_of(&self.tiers, self.memtables, MEMTABLE, 4)
     }
 
     fn nanos(&self, bytes: u64) -> u64 {

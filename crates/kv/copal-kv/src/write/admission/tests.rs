@@ -4,7 +4,8 @@ use crate::{
     Durability, Error, Keyspace, KeyspaceOptions, Options, Store,
     table::key::KeyspaceId,
     write::{
-        commit::{Write, WriteOp},
+        admission,
+        commit::{Write, WriteOp, leader},
         log,
     },
 };
@@ -56,7 +57,7 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
             // The worker stands still: the old log is not flushed to a table meanwhile.
             let _still = engine.compactor.stand_still();
             (0..3).for_each(put);
-            engine.rotate(&mut engine.writes.writer.lock()).unwrap();
+            admission::rotate(engine, &mut engine.writes.writer.lock()).unwrap();
             (3..6).for_each(put);
         }
         let history = recorded.history();
@@ -86,10 +87,13 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     Objects::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
     let store = open(&dynamic).unwrap();
     let engine = store.engine();
-    engine.end_writes().unwrap();
+    admission::end_writes(engine).unwrap();
     let op = WriteOp::Delete { key: KeyspaceId(1).key(b"k") };
     let late = Write::new(vec![op], Durability::Deferred);
-    let told = engine.writes.queue.commit(late, |turn, writes| assert!(engine.lead(turn, writes).is_none()));
+    let told = engine
+        .writes
+        .queue
+        .commit(late, |turn, writes| assert!(leader::lead(engine, turn, writes).is_none()));
     assert!(matches!(told, Err(Error::Closed)), "{told:?}");
 }
 
