@@ -13,6 +13,7 @@ use crate::{
     Error, KeyspaceOptions, Options,
     broken::Flaw,
     compact::compactor::Compactor,
+    format::{key::KeyspaceId, range_tombstones::RangeTombstones},
     memory::{
         budget::{Accounts, Class, StoreCount},
         cache::TableCache,
@@ -21,9 +22,7 @@ use crate::{
     session::{
         counters::Counters, get_recorder::GetRecorder, inline_work::Attendant, poison::Poison, signal::Signal,
     },
-    table::{
-        Damage, DamageAt, ReadOptions, Table, TableError, key::KeyspaceId, range_tombstones::RangeTombstones,
-    },
+    table::{Damage, DamageAt, ReadOptions, Table, TableError},
     tree::{
         manifest::format::{Record, TableMeta},
         memtable::Memtable,

@@ -5,8 +5,7 @@
 //! Built for tests and fuzzing only.
 
 use crate::{
-    open::apply_groups,
-    table::{
+    format::{
         block::{self, Block},
         block_cursor::BlockCursor,
         fences::Fences,
@@ -16,6 +15,7 @@ use crate::{
         range_tombstones::RangeTombstones,
         tombstones,
     },
+    open::apply_groups,
     tree::{
         manifest::{format as manifest, parse_label, state::ManifestState},
         value::Pointer,

@@ -36,6 +36,7 @@ mod compact;
 #[cfg(test)]
 mod crashes;
 mod engine;
+mod format;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -61,10 +62,10 @@ pub use care::repair::RepairReport;
 pub use care::scrub::{Scrub, ScrubProgress};
 pub use care::verify::VerifyReport;
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};
+pub use format::{entry, entry_cursor as cursor, merge};
 pub use memory::cache;
 pub use memory::shared::{MemoryBudget, MemoryBytes};
 pub use read::iter::Iter;
 pub use session::error::Error;
 pub use session::options::{CacheMode, Durability, FilterMemory, FilterOptions, KeyspaceOptions, Options};
-pub use table::{entry, entry_cursor as cursor, merge};
 pub use tree::filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};

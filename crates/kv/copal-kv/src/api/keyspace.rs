@@ -4,12 +4,12 @@ use crate::{
     CacheMode, Durability, Error, Iter, KeyspaceOptions, Store,
     compact::{merge::group_of, worker},
     engine::Engine,
+    format::key::{KeyRange, KeyspaceId, MAX_USER_KEY},
     memory::rows::RowEpoch,
     read::{
         get::{self, Kept, Want},
         multi_get,
     },
-    table::key::{KeyRange, KeyspaceId, MAX_USER_KEY},
     tree::{
         snapshots::Held,
         super_version::SuperVersion,

@@ -6,9 +6,9 @@ use crate::{
     api::{keyspace::KeyspaceHandle, shape},
     compact::{flusher, worker},
     engine::Engine,
+    format::key::{KeyRange, KeyspaceId},
     open as recovery,
     open::close,
-    table::key::{KeyRange, KeyspaceId},
     tree::{
         filter_report,
         manifest::{

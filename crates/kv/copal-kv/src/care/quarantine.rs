@@ -16,12 +16,12 @@
 
 use crate::{
     engine::Engine,
-    read::get::{Version as Entry, in_memtables, in_runs},
-    table::{
-        Keep,
+    format::{
         entry::EntryKind,
         key::{keyspace_of, successor, user_key},
     },
+    read::get::{Version as Entry, in_memtables, in_runs},
+    table::Keep,
     tree::{damaged_parts::parts, value::pointer::Pointer},
 };
 use bytes::Bytes;

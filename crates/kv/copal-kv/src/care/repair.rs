@@ -10,15 +10,15 @@
 use crate::{
     Durability, Error, Keyspace,
     compact::worker,
-    memory::budget::{Charge, Class as Memory},
-    read::get::{self, Kept, Want},
-    table::{
-        Scan,
+    format::{
         entry::MAX_SEQ,
         entry_cursor::Cursor,
         key::{KeyRange, successor, user_key},
         merge::MergingCursor,
     },
+    memory::budget::{Charge, Class as Memory},
+    read::get::{self, Kept, Want},
+    table::Scan,
     tree::super_version::SuperVersion,
     write::commit::{Write, WriteOp, leader},
 };

@@ -13,7 +13,8 @@ use crate::{
     Error,
     care::verify::{self, concerns},
     engine::Engine,
-    table::{Damaged, entry::EntryKind},
+    format::entry::EntryKind,
+    table::Damaged,
     tree::{super_version::SuperVersion, value::pointer::Pointer, version::Slice},
 };
 use bytes::Bytes;

@@ -15,14 +15,14 @@
 use crate::{
     Error,
     engine::Engine,
-    memory::budget::{Charge, Class as Memory},
-    open::leftovers::{Found, Unnamed, unnamed},
-    table::{
-        Damaged, Scan,
+    format::{
         entry::{EntryKind, MAX_SEQ},
         entry_cursor::Cursor,
         key::KeyRange,
     },
+    memory::budget::{Charge, Class as Memory},
+    open::leftovers::{Found, Unnamed, unnamed},
+    table::{Damaged, Scan},
     tree::{
         garbage::Item,
         manifest::{MANIFEST, state::ValueState},

@@ -8,7 +8,7 @@
 //! Not here: what follows from them (`worth`), who tells of a walk (`passed`).
 
 use crate::{
-    table::key::{KeyRange, KeyspaceId},
+    format::key::{KeyRange, KeyspaceId},
     tree::version::Run,
 };
 use bytes::Bytes;

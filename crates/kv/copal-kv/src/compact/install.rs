@@ -243,7 +243,7 @@ fn widen(range: &Range<u64>, page: u64) -> Range<u64> {
 }
 
 /// Records that take `taken` out of slices of a run's tables, the rest staying where it is.
-pub(crate) fn take_out(slices: &[Slice], tree: &Tree, taken: &crate::table::key::KeyRange) -> Vec<Record> {
+pub(crate) fn take_out(slices: &[Slice], tree: &Tree, taken: &crate::format::key::KeyRange) -> Vec<Record> {
     let mut objects: Vec<ObjectId> = slices.iter().map(|slice| slice.table.meta.object).collect();
     objects.sort_unstable();
     objects.dedup();

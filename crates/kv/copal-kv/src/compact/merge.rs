@@ -16,16 +16,16 @@ use crate::{
     broken::Flaw,
     compact::install,
     engine::Engine,
-    memory::budget::Class as Memory,
-    session::{counters::Counters, options::KeyspaceOptions},
-    table::{
-        Scan,
+    format::{
         entry::{Entry, EntryKind, RangeTombstone},
         entry_cursor::Cursor,
         key::{KEYSPACE_LEN, KeyRange, KeyspaceId, keyspace_of},
         merge::MergingCursor,
         range_tombstones::tombstones_of,
     },
+    memory::budget::Class as Memory,
+    session::{counters::Counters, options::KeyspaceOptions},
+    table::Scan,
     tree::{
         damaged_parts,
         inheritance::Inheritance,

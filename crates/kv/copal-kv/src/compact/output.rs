@@ -9,15 +9,15 @@ use super::version_gc::Survivors;
 use crate::{
     Error,
     engine::Engine,
+    format::{
+        entry::{Entry, RangeTombstone},
+        key::{KeyRange, KeyspaceId, keyspace_of, successor},
+    },
     memory::{
         budget::{Charge, Class},
         elastic::Predicted,
     },
-    table::{
-        TableBuilder, TableOptions,
-        entry::{Entry, RangeTombstone},
-        key::{KeyRange, KeyspaceId, keyspace_of, successor},
-    },
+    table::{TableBuilder, TableOptions},
     tree::{
         inheritance::{Inheritance, Predictor},
         manifest::format::TableMeta,

@@ -2,11 +2,11 @@
 
 use crate::{
     Error,
+    format::key::KeyRange,
     session::{
         counters::Counters,
         limits::{TIER_RUNS, TIERS},
     },
-    table::key::KeyRange,
     tree::{
         damaged_parts,
         manifest::format::Level,

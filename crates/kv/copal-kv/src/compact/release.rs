@@ -6,7 +6,8 @@ use crate::{
     Error,
     compact::install::{self, Change, take_out},
     engine::Engine,
-    table::{Scan, entry::EntryKind, entry_cursor::Cursor, range_tombstones::RangeTombstones},
+    format::{entry::EntryKind, entry_cursor::Cursor, range_tombstones::RangeTombstones},
+    table::Scan,
     tree::{
         damaged_parts::{Part, parts},
         super_version::SuperVersion,

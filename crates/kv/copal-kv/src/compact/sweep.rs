@@ -13,7 +13,7 @@ use crate::{
     Error,
     compact::{install, release},
     engine::Engine,
-    table::{
+    format::{
         key::KeyRange,
         range_tombstones::{RangeTombstones, tombstones_of},
         stripes::Stripes,

@@ -8,8 +8,8 @@
 //! - What an abandoned step appended is cut off before the next append.
 
 use crate::{
+    format::key::KeyRange,
     memory::budget::{Accounts, Charge, Class},
-    table::key::KeyRange,
     tree::{
         manifest::format::ValueMeta,
         value::pointer::{Pointer, piece_sums},

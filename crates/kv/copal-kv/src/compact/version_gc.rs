@@ -9,12 +9,12 @@
 use super::deletions::Found;
 use crate::{
     Error,
-    table::stripes::Stripes,
-    table::{
+    format::{
         entry::{EntryKind, RangeTombstone},
         entry_cursor::Cursor,
         key::{KeyRange, KeyspaceId, border_between, keyspace_of},
         range_tombstones::RangeTombstones,
+        stripes::Stripes,
     },
 };
 use bytes::Bytes;

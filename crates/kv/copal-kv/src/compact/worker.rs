@@ -19,12 +19,12 @@ use crate::{
     Error,
     compact::{install, merge, sweep},
     engine::Engine,
+    format::key::KeyRange,
     session::{
         inline_work::Attends,
         limits::TICK,
         signal::{Signal, Sleeper},
     },
-    table::key::KeyRange,
     tree::version::Version,
     write::admission,
 };

@@ -12,7 +12,7 @@
 
 use super::deletions::Deletions;
 use crate::{
-    table::key::{KeyRange, keyspace_of},
+    format::key::{KeyRange, keyspace_of},
     tree::{
         damaged_parts,
         version::{Run, Slice, Version},

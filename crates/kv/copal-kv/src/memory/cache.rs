@@ -7,19 +7,18 @@
 //!
 //! Not here: which partition deserves its units (rules), how the budget is divided and kept (`budget`).
 
-use crate::memory::contents::Key;
 pub(crate) use crate::memory::contents::{Cached as Page, PageKey};
 use crate::{
     memory::{
         budget::{Accounts, Charge, Class, Plan},
+        contents::Key,
         elastic::Elastic,
         shared::MemoryBudget,
     },
     session::{
         options::FilterOptions,
-        read_counters::{Count, ReadCounters},
+        read_counters::{Count, ReadCounters, ReadCounts},
     },
-    table::ReadCounts,
 };
 use std::sync::Arc;
 

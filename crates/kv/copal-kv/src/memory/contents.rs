@@ -9,7 +9,7 @@
 //!
 //! Not here: whether a row may be kept or is still true (`rows`).
 
-use crate::table::{block::Block, index::IndexPage};
+use crate::format::{block::Block, index::IndexPage};
 use bytes::Bytes;
 use quick_cache::{DefaultHashBuilder, Equivalent, Lifecycle, OptionsBuilder, Weighter};
 use std::{

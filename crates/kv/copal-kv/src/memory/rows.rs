@@ -13,11 +13,11 @@
 //! Not here: what rows weigh and which give way (`contents`).
 
 use crate::{
+    format::key::{KeyspaceId, keyspace_of},
     memory::{
         contents::{Cached, Key, Row, RowName},
         shared::MemoryBudget,
     },
-    table::key::{KeyspaceId, keyspace_of},
 };
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};

@@ -13,9 +13,9 @@ use crate::{
     broken::Flaw,
     compact::flusher,
     engine::Engine,
+    format::entry::LAST_SEQ,
     memory::budget::Class as Memory,
     open::{insert, leftovers::Found},
-    table::entry::LAST_SEQ,
     write::{
         admission,
         log::LoggedGroup,

@@ -16,12 +16,12 @@ use crate::{
         sweep,
     },
     engine::Engine,
-    memory::budget::{Accounts, Class as Memory},
-    open::leftovers::Found,
-    table::{
+    format::{
         entry::{EntryKind, RangeTombstone},
         key::keyspace_of,
     },
+    memory::budget::{Accounts, Class as Memory},
+    open::leftovers::Found,
     tree::{
         manifest::{format::ValueMeta, state::ManifestState},
         memtable::Memtable,

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     Durability, Keyspace, KeyspaceOptions, Store,
     crashes::value,
-    table::entry::LAST_SEQ,
+    format::entry::LAST_SEQ,
     write::{admission, log::format, reserve::ReservePart},
 };
 use bytes::Bytes;
@@ -286,7 +286,7 @@ fn opens_with(first_seq: u64) -> Result<Store, Error> {
 /// only.
 #[test]
 fn a_group_out_of_its_place_is_damage() {
-    for first_seq in [u64::MAX, u64::MAX - 1, crate::table::entry::MAX_SEQ, 1, 2, 4] {
+    for first_seq in [u64::MAX, u64::MAX - 1, crate::format::entry::MAX_SEQ, 1, 2, 4] {
         let opened = opens_with(first_seq);
         let is_damage = opened.as_ref().is_err_and(Error::is_corruption);
         assert!(is_damage, "{first_seq}: {:?}", opened.err());

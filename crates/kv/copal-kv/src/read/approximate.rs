@@ -1,6 +1,6 @@
 //! How much a key range takes, told without reading it.
 
-use crate::{Keyspace, table::key::KeyRange, tree::version::Slice};
+use crate::{Keyspace, format::key::KeyRange, tree::version::Slice};
 use std::ops::Bound;
 
 impl Keyspace {

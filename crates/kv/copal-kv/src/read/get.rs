@@ -7,9 +7,10 @@
 use crate::{
     Error,
     engine::Engine,
+    format::entry::EntryKind,
     memory::rows::RowEpoch,
     session::read_counters::Count,
-    table::{Keep, entry::EntryKind},
+    table::Keep,
     tree::{
         super_version::SuperVersion,
         value::{self, Pointer},

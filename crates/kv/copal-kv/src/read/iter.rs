@@ -8,19 +8,19 @@
 use crate::{
     Error,
     engine::Engine,
+    format::{
+        entry::{Entry, EntryKind, MAX_SEQ},
+        entry_cursor::Cursor,
+        key::{KEYSPACE_LEN, KeyRange, successor, user_key},
+        merge::MergingCursor,
+    },
     memory::budget::{Charge, Class as Memory},
     read::{
         get::{self, Want},
         passed_deletions::Passed,
     },
     session::read_counters::Count,
-    table::{
-        Scan,
-        entry::{Entry, EntryKind, MAX_SEQ},
-        entry_cursor::Cursor,
-        key::{KEYSPACE_LEN, KeyRange, successor, user_key},
-        merge::MergingCursor,
-    },
+    table::Scan,
     tree::{
         memtable::Memtable,
         snapshots::Held,

@@ -15,10 +15,11 @@
 use crate::{
     Error,
     engine::Engine,
+    format::{entry::EntryKind, key::KeyspaceId},
     memory::budget::{Charge, Class as Memory},
     read::get::{self, Kept, Version, Want, in_memtables, visible},
     session::{counters::Counters, read_counters::Count},
-    table::{Asked, Found, Taken, entry::EntryKind, key::KeyspaceId},
+    table::{Asked, Found, Taken},
     tree::{super_version::SuperVersion, value::Planned, version::TableHandle},
 };
 use bytes::Bytes;

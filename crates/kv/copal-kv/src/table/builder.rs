@@ -6,17 +6,17 @@
 //!   an error and no panic.
 //! - A partition ends before a new user key, never between two versions of one.
 
-use super::{
+use super::io::Sink;
+use crate::format::entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head};
+use crate::format::{
     block::{BlockBuilder, TARGET_BYTES},
     error::TableError,
     fences::{ALIGN, Fences, Partition},
     footer::{FOOTER_BYTES, Footer, Section},
     index::{IndexBuilder, shortest_after},
-    io::Sink,
     meta::{TableMeta, ValueUse},
     tombstones,
 };
-use crate::table::entry::{Entry, EntryKind, RangeTombstone, compare, pointer_head};
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};
 use copal_filter::{FilterPage, Fit, KeyHash, Kind, PartitionFilterBuilder};

@@ -6,20 +6,22 @@
 //! - Entries of an ingested table show the sequence of the ingest, not the one that stands in them.
 
 use super::{
-    block_cursor::BlockCursor,
-    error::{Damage, DamageAt, TableError},
-    index::{BlockAt, IndexPage},
     opened::Table,
     readahead::{ReadAhead, Way},
     scan::Scan,
 };
+use crate::format::{
+    block_cursor::BlockCursor,
+    error::{Damage, DamageAt, TableError},
+    index::{BlockAt, IndexPage},
+};
 use crate::{
     Error,
-    memory::budget::Charge,
-    table::{
+    format::{
         entry::{Entry, MAX_SEQ},
         entry_cursor::Cursor,
     },
+    memory::budget::Charge,
 };
 use bytes::Bytes;
 use std::sync::Arc;

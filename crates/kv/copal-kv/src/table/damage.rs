@@ -7,7 +7,7 @@
 //!
 //! Not here: which key ranges of the tree that makes unreadable (`quarantine`).
 
-use super::{error::TableError, fences::Fences};
+use crate::format::{error::TableError, fences::Fences};
 use bytes::Bytes;
 use copal_object::ObjectId;
 use parking_lot::Mutex;

@@ -1,10 +1,10 @@
 //! The parts of a table for those who look at it.
 
-use super::{
+use super::opened::Table;
+use crate::format::{
     error::{Damage, DamageAt, TableError},
     footer::Section,
     index::IndexPage,
-    opened::Table,
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -7,7 +7,8 @@
 //!   units stay.
 //! - Units are used only if they take the bytes that were charged for them.
 
-use super::{error::TableError, index::IndexPage, opened::Table};
+use super::opened::Table;
+use crate::format::{error::TableError, index::IndexPage};
 use crate::memory::elastic::{Elastic, Failed, FilterSlot, FilteredTable};
 use crate::session::read_counters::Count;
 use bytes::Bytes;

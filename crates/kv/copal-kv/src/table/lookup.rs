@@ -9,17 +9,17 @@
 //!
 //! Not here: which partition (`read`), reading and mending pages (`pages`).
 
-use super::{
+use super::opened::Table;
+use crate::format::{
     block::Block,
     block_cursor::BlockCursor,
     error::{Damage, DamageAt, TableError},
     index::{BlockAt, IndexPage},
-    opened::Table,
 };
 use crate::session::read_counters::Count;
 use crate::{
+    format::entry::{EntryKind, MAX_SEQ},
     memory::cache::Page,
-    table::entry::{EntryKind, MAX_SEQ},
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -4,22 +4,24 @@
 
 use super::{
     damage::Damages,
+    io::{ObjectSource, ReadAt},
+    opened::{ReadOptions, Table},
+    pages::again_if_damaged,
+    typical_scan::TypicalScan,
+};
+use crate::format::{
     error::{Damage, DamageAt, TableError},
     fences::Fences,
     footer::{FOOTER_BYTES, Footer, Section},
-    io::{ObjectSource, ReadAt},
     meta::TableMeta,
-    opened::{ReadOptions, Table},
-    pages::again_if_damaged,
     tombstones,
-    typical_scan::TypicalScan,
 };
 use crate::{
+    format::entry::RangeTombstone,
     memory::{
         cache::TableCache,
         elastic::{AtHand, Elastic, FilterSlot, FilteredTable, Predicted},
     },
-    table::entry::RangeTombstone,
 };
 use bytes::Bytes;
 use copal_codec::Reader;

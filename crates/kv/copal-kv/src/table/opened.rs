@@ -5,19 +5,16 @@
 
 use super::{
     damage::{Damages, LostKeys},
-    error::TableError,
-    fences::Fences,
-    footer::Footer,
     io::ReadAt,
-    meta::TableMeta,
     typical_scan::TypicalScan,
 };
+use crate::format::{error::TableError, fences::Fences, footer::Footer, meta::TableMeta};
 use crate::{
+    format::entry::RangeTombstone,
     memory::{
         cache::{FilterCharge, TableCache, TableCharge},
         elastic::{AtHand, FilterSlot},
     },
-    table::entry::RangeTombstone,
 };
 use copal_object::ObjectId;
 use parking_lot::Mutex;

@@ -4,13 +4,13 @@
 //! - A part whose checksum differs is read once more before it counts as damaged.
 //! - A damaged index page is made anew from the blocks of its partition; a damaged block is an error.
 
-use super::{
+use super::opened::Table;
+use crate::format::{
     block::{Block, len_of_last},
     block_cursor::BlockCursor,
     error::{Damage, DamageAt, TableError},
     fences::Partition,
     index::{BlockAt, IndexBuilder, IndexPage},
-    opened::Table,
 };
 use crate::memory::{
     budget::{Charge, Class as Memory},

@@ -8,13 +8,13 @@
 //! Not here: what happens behind the filter (`lookup`), pages (`pages`), filters (`filter`).
 
 use super::{
-    error::TableError,
     filter::Answer,
     lookup::{Asked, Found, Keep},
     opened::Table,
 };
+use crate::format::entry::MAX_SEQ;
+use crate::format::error::TableError;
 use crate::session::read_counters::Count;
-use crate::table::entry::MAX_SEQ;
 use copal_filter::{KeyHash, rules::Outcome};
 
 impl Table {

@@ -11,14 +11,11 @@
 //!   elsewhere a caller may keep a value, and it must not keep 256 KiB.
 
 use super::{
-    block::Block,
-    error::TableError,
-    fences::Partition,
-    index::BlockAt,
     opened::Table,
     scan::{PAGE_BYTES, Scan},
     typical_scan::KEPT_WINDOW_BYTES,
 };
+use crate::format::{block::Block, error::TableError, fences::Partition, index::BlockAt};
 use crate::memory::{budget::Charge, cache::Page};
 use bytes::Bytes;
 use copal_device::Completion;

@@ -2,16 +2,15 @@
 //!
 //! Reads the device, never the cache.
 
-use super::{
+use super::{opened::Table, pages::again_if_damaged};
+use crate::format::entry::{Entry, compare};
+use crate::format::{
     block::Block,
     block_cursor::BlockCursor,
     error::{Damage, DamageAt, TableError},
     footer::FOOTER_BYTES,
     index::{BlockAt, IndexPage},
-    opened::Table,
-    pages::again_if_damaged,
 };
-use crate::table::entry::{Entry, compare};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_device::Class;

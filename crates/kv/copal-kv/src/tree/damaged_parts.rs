@@ -3,7 +3,7 @@
 //! Not here: how they are told and given free (`quarantine`).
 
 use crate::{
-    table::key::KeyRange,
+    format::key::KeyRange,
     tree::version::{Slice, Version},
 };
 

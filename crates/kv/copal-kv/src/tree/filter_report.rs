@@ -3,8 +3,9 @@
 //! Not here: drawing (`copal kv filters`).
 
 use crate::{
+    format::key::KeyRange,
     memory::elastic::{Elastic, Partition, Seen},
-    table::{Table, key::KeyRange},
+    table::Table,
     tree::{
         manifest::format::Level,
         version::{Run, Version},

@@ -13,11 +13,12 @@
 //!   there are none.
 
 use crate::{
+    format::{index::IndexPage, key::KeyRange},
     memory::{
         budget::{Accounts, Class},
         elastic::{Elastic, Predicted},
     },
-    table::{NewPartition, PartitionObserver, Table, index::IndexPage, key::KeyRange},
+    table::{NewPartition, PartitionObserver, Table},
     tree::version::Run,
 };
 use bytes::Bytes;
@@ -66,7 +67,7 @@ impl Inheritance {
     /// What the keys from `first` to `last` inherit.
     fn of(&self, elastic: &Elastic, first: &[u8], last: &[u8]) -> Inherited {
         let range =
-            KeyRange { start: Bytes::copy_from_slice(first), end: crate::table::key::successor(last) };
+            KeyRange { start: Bytes::copy_from_slice(first), end: crate::format::key::successor(last) };
         let mut inherited = Inherited::default();
         for run in &self.0 {
             let mut slices = run.overlapping(&range).peekable();

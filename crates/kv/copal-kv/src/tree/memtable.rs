@@ -9,11 +9,11 @@
 
 use crate::{
     Error,
-    memory::budget::Accounts,
-    table::{
+    format::{
         entry::{Entry, EntryKind, RangeTombstone, compare},
         entry_cursor::Cursor,
     },
+    memory::budget::Accounts,
     tree::manifest::format::ValueMeta,
 };
 use bytes::Bytes;
@@ -391,7 +391,7 @@ impl Cursor for MemtableCursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::entry::MAX_SEQ;
+    use crate::format::entry::MAX_SEQ;
 
     fn table() -> Arc<Memtable> {
         let table = Arc::new(Memtable::new(1, ObjectId(1)));

@@ -1,6 +1,6 @@
 //! Sequences that readers hold: a merge keeps, for each of them, the version it sees.
 
-use crate::table::stripes::Stripes;
+use crate::format::stripes::Stripes;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
@@ -84,7 +84,7 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::entry::MAX_SEQ;
+    use crate::format::entry::MAX_SEQ;
 
     #[test]
     fn a_snapshot_is_held_until_its_last_holder_is_gone() {

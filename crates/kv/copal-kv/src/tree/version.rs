@@ -8,14 +8,14 @@
 
 use crate::{
     Error,
-    memory::budget::{Accounts, Charge, Class},
-    table::{
-        Scan, Table, TableCursor,
+    format::{
         entry::{Entry, MAX_SEQ},
         entry_cursor::Cursor,
         key::KeyRange,
         range_tombstones::RangeTombstones,
     },
+    memory::budget::{Accounts, Charge, Class},
+    table::{Scan, Table, TableCursor},
     tree::{
         garbage::Epochs,
         manifest::{

@@ -13,13 +13,13 @@
 use crate::{
     Error,
     engine::Engine,
+    format::key::KeyRange,
     memory::budget::Class as Memory,
     session::{
         counters::Counters,
         limits::{TICK, TIER_RUNS},
         signal::Sleeper,
     },
-    table::key::KeyRange,
     tree::{manifest::format::Level, memtable::Memtable, super_version::SuperVersion, version::Slice},
     write::{
         commit::{

@@ -3,12 +3,9 @@
 use super::{DumpOptions, Item, Sink, damage, log::pointed, state};
 use crate::{
     Error, MemoryBudget,
+    format::entry::{Entry, EntryKind},
     memory::cache::TableCache,
-    table::{
-        ReadOptions, Table,
-        dump::PartitionView,
-        entry::{Entry, EntryKind},
-    },
+    table::{ReadOptions, Table, dump::PartitionView},
 };
 use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};

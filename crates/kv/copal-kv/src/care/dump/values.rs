@@ -3,7 +3,7 @@
 use super::{DumpOptions, Item, Sink, damage, state, table::open};
 use crate::{
     Error,
-    table::entry::EntryKind,
+    format::entry::EntryKind,
     tree::{
         manifest::{Role, parse_label},
         value::{self, Pointer},

@@ -4,10 +4,10 @@ use super::*;
 use crate::{
     Durability, Options,
     compact::{flusher, install, merge, release},
+    format::{entry::MAX_SEQ, key::KeyspaceId},
     open as recovery,
     read::get::{self, Kept, Want},
     session::read_counters::Count,
-    table::{entry::MAX_SEQ, key::KeyspaceId},
     tree::manifest::format::Level,
     write::{
         admission,

@@ -8,9 +8,9 @@ use super::{
 use crate::{
     Durability,
     compact::{flusher, install, merge},
+    format::key::KeyspaceId,
     read::{get::Want, iter::Iter},
     session::read_counters::Count,
-    table::key::KeyspaceId,
     tree::garbage::Item,
     write::{
         admission,

@@ -1,7 +1,7 @@
 //! What new partitions start with, and units that need no read.
 
 use super::filtered::FilteredTable;
-use crate::{memory::budget::Charged, table::index::IndexPage};
+use crate::{format::index::IndexPage, memory::budget::Charged};
 use copal_filter::{Units, rules::Heat};
 use std::collections::HashMap;
 

@@ -3,12 +3,10 @@
 use super::{FilteredTable, Predicted};
 use crate::{
     MemoryBudget,
+    format::entry::{Entry, EntryKind, MAX_SEQ},
     memory::{budget::Class, cache::TableCache},
     session::options::{FilterMemory, FilterOptions},
-    table::{
-        ReadOptions, Table, TableBuilder, TableOptions,
-        entry::{Entry, EntryKind, MAX_SEQ},
-    },
+    table::{ReadOptions, Table, TableBuilder, TableOptions},
     tree::inheritance::Predictor,
 };
 use bytes::Bytes;

@@ -3,11 +3,11 @@
 use super::*;
 use crate::{
     Durability, Error, KeyspaceOptions, Options, Store,
+    format::block::Block,
     memory::{
         budget::Charge,
         contents::{PageKey, Row},
     },
-    table::block::Block,
 };
 use bytes::Bytes;
 use copal_device::{Device, Image, MemoryDevice};

@@ -1,13 +1,16 @@
 //! Tables that are cut, changed or crafted: errors that name the place, never a panic, never a wrong answer.
 
 use super::{
-    super::{
-        DamageAt, ReadOptions, Table, TableError, block::Block, block_cursor::BlockCursor, fences::Fences,
-        index::IndexPage, io::ReadAt, meta::TableMeta, tombstones,
-    },
+    super::{DamageAt, ReadOptions, Table, TableError, io::ReadAt},
     support::{ID, Model, Random, SEED, build, cache, cache_with, mixed, open, options},
 };
-use crate::table::{Scan, entry::MAX_SEQ, entry_cursor::Cursor};
+use crate::format::{
+    block::Block, block_cursor::BlockCursor, fences::Fences, index::IndexPage, meta::TableMeta, tombstones,
+};
+use crate::{
+    format::{entry::MAX_SEQ, entry_cursor::Cursor},
+    table::Scan,
+};
 use bytes::Bytes;
 use copal_codec::{Reader, crc32c};
 use copal_device::Class;
@@ -126,7 +129,7 @@ fn several_partitions() -> (Model, Bytes) {
     let mut model = Model::new();
     for i in 0..6000u64 {
         let value = random.bytes_up_to(59);
-        model.insert((random.bytes(9), Reverse(i)), (crate::table::entry::EntryKind::Put, value));
+        model.insert((random.bytes(9), Reverse(i)), (crate::format::entry::EntryKind::Put, value));
     }
     let (bytes, meta) = build(&model, options(false, Kind::Ribbon));
     assert!(meta.partitions >= 3);
@@ -255,12 +258,12 @@ fn crafted_blocks_and_index_pages_with_right_checksums_never_panic() {
             let number = (round % u64::from(index.blocks())) as u32;
             let block = index.block(number).unwrap();
             let stored = &bytes[block.offset as usize..block.range().end as usize];
-            let seed = super::super::block::seed(at.uid, number);
+            let seed = crate::format::block::seed(at.uid, number);
             let changed = crafted(&mut random, stored, |body| crc32c(seed, body));
             if let Ok(block) = Block::decode(&changed, at.uid, number) {
                 walk(block, &random.bytes(4));
             }
-            let seed = super::super::block::seed(at.uid, u32::MAX);
+            let seed = crate::format::block::seed(at.uid, u32::MAX);
             let changed = crafted(&mut random, page, |body| crc32c(seed, body));
             if let Ok(page) = IndexPage::decode(&changed, at.uid, at.data_len) {
                 for number in 0..page.blocks() {
@@ -298,7 +301,7 @@ fn crafted_sections_never_panic_nor_allocate_what_they_claim() {
     let (mut fences, mut meta, mut section) = (Vec::new(), Vec::new(), Vec::new());
     table.fences.encode(&mut fences);
     table.meta().encode(&mut meta);
-    let list = (0..20u8).map(|i| crate::table::entry::RangeTombstone {
+    let list = (0..20u8).map(|i| crate::format::entry::RangeTombstone {
         start: Bytes::from(vec![i]),
         end: Bytes::from(vec![i + 3]),
         seq: u64::from(i),

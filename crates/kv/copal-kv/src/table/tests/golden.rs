@@ -4,7 +4,7 @@ use super::{
     super::{ReadOptions, Table, TableBuilder, TableOptions, ValueUse},
     support::cache,
 };
-use crate::table::entry::{Entry, EntryKind, MAX_SEQ, RangeTombstone};
+use crate::format::entry::{Entry, EntryKind, MAX_SEQ, RangeTombstone};
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};
 use copal_filter::{KeyHash, Kind};

@@ -1,10 +1,12 @@
 //! Entries of an ingested table have the sequence of the ingest, wherever a reader or a merge comes from.
 
 use super::support::{ID, Model, SEED, build, cache, open, options};
-use crate::table::{
-    Scan,
-    entry::{EntryKind, MAX_SEQ},
-    entry_cursor::Cursor,
+use crate::{
+    format::{
+        entry::{EntryKind, MAX_SEQ},
+        entry_cursor::Cursor,
+    },
+    table::Scan,
 };
 use copal_filter::{KeyHash, Kind};
 use std::cmp::Reverse;

@@ -4,7 +4,7 @@ use super::{
     super::{Scan, Table},
     support::{Model, Random, SEED, build, cache, mixed, open, options},
 };
-use crate::table::{
+use crate::format::{
     entry::{Entry, EntryKind, MAX_SEQ},
     entry_cursor::Cursor,
 };

@@ -4,7 +4,7 @@ use super::{
     super::Scan,
     support::{Model, Random, SEED, build, cache_with, open, open_cold, options},
 };
-use crate::table::{
+use crate::format::{
     entry::{EntryKind, MAX_SEQ},
     entry_cursor::Cursor,
 };

@@ -4,7 +4,7 @@ use super::{
     super::{ReadOptions, Scan, Table, TableBuilder, TableError},
     support::{ID, Random, SEED, cache, mixed, options},
 };
-use crate::table::{
+use crate::format::{
     entry::{Entry, MAX_SEQ},
     entry_cursor::Cursor,
 };

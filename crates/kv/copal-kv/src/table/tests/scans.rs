@@ -5,11 +5,11 @@ use super::{
     support::{ID, Model, Random, SEED, build, cache_with, options},
 };
 use crate::{
-    memory::cache::TableCache,
-    table::{
+    format::{
         entry::{EntryKind, MAX_SEQ},
         entry_cursor::Cursor,
     },
+    memory::cache::TableCache,
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -4,7 +4,7 @@ use super::{
     super::{Scan, Table, TableBuilder},
     support::{ID, Model, Random, SEED, build, cache, open, options},
 };
-use crate::table::{
+use crate::format::{
     entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_SEQ, RangeTombstone},
     entry_cursor::Cursor,
 };

@@ -2,9 +2,9 @@
 
 use super::super::{ReadOptions, Table, TableBuilder, TableMeta, TableOptions};
 use crate::{
+    format::entry::{Entry, EntryKind},
     memory::cache::TableCache,
     session::options::{FilterMemory, FilterOptions},
-    table::entry::{Entry, EntryKind},
 };
 use bytes::Bytes;
 use copal_filter::{Kind, rules::RuleKind};

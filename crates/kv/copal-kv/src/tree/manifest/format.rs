@@ -10,11 +10,11 @@
 
 use crate::{
     Error,
-    session::options::{CacheMode, KeyspaceOptions},
-    table::{
+    format::{
         entry::LAST_SEQ,
         key::{KeyspaceId, MAX_KEY},
     },
+    session::options::{CacheMode, KeyspaceOptions},
 };
 use bytes::Bytes;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader, crc32c};

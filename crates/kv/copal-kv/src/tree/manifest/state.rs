@@ -5,7 +5,7 @@
 //! - A record about something unknown (a value object dropped meanwhile) changes nothing.
 
 use super::format::{Level, Record, TableMeta, ValueMeta};
-use crate::{session::options::KeyspaceOptions, table::key::KeyspaceId, tree::value::interval::IntervalSet};
+use crate::{format::key::KeyspaceId, session::options::KeyspaceOptions, tree::value::interval::IntervalSet};
 use bytes::Bytes;
 use copal_object::ObjectId;
 use std::{

@@ -2,7 +2,7 @@ use super::{
     format::{Level, TableMeta},
     *,
 };
-use crate::{KeyspaceOptions, MemoryBudget, memory::budget::Accounts, table::key::KeyspaceId};
+use crate::{KeyspaceOptions, MemoryBudget, format::key::KeyspaceId, memory::budget::Accounts};
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put};
 use copal_device::{
     AlignedBuf, Device, Image, MemoryDevice,

@@ -2,7 +2,7 @@
 
 use crate::{
     Durability, Error, Keyspace, KeyspaceOptions, Options, Store,
-    table::key::KeyspaceId,
+    format::key::KeyspaceId,
     write::{
         admission,
         commit::{Write, WriteOp, leader},

@@ -9,11 +9,11 @@ use super::{
 };
 use crate::{
     engine::Engine,
-    memory::rows::Rows,
-    table::{
+    format::{
         entry::{EntryKind, RangeTombstone},
         key::KeyRange,
     },
+    memory::rows::Rows,
     tree::{memtable::Memtable, value::pointer::Pointer},
     write::log::format::LogOp,
 };

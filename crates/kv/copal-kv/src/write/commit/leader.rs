@@ -26,8 +26,8 @@ use crate::{
     Durability, Error,
     broken::Flaw,
     engine::Engine,
+    format::entry::LAST_SEQ,
     memory::budget::{Charge, Class as Memory},
-    table::entry::LAST_SEQ,
     tree::memtable::Memtable,
     write::{
         admission,

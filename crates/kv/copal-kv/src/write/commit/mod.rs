@@ -167,7 +167,7 @@ mod tests {
             value: Bytes::from(vec![0; 8192]),
             sums: vec![0; 2],
             head: Bytes::new(),
-            group: GroupKey { keyspace: crate::table::key::KeyspaceId(1), prefix: Bytes::new() },
+            group: GroupKey { keyspace: crate::format::key::KeyspaceId(1), prefix: Bytes::new() },
         };
         assert!(!Write::new(vec![put(60_000)], Durability::Device).is_large());
         assert!(Write::new(vec![put(70_000)], Durability::Device).is_large());

@@ -8,7 +8,7 @@
 //! - What a failed group appended is cut off again before anything else is appended.
 
 use crate::{
-    table::key::{KeyRange, KeyspaceId},
+    format::key::{KeyRange, KeyspaceId},
     tree::{
         manifest::{Role, format::ValueMeta, label},
         value::pointer::VALUE_PAGE,

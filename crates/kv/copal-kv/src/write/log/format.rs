@@ -11,11 +11,11 @@
 
 use crate::{
     Error,
-    session::limits::MAX_GROUP_BYTES,
-    table::{
+    format::{
         entry::MAX_SEQ,
         key::{KEYSPACE_LEN, MAX_KEY},
     },
+    session::limits::MAX_GROUP_BYTES,
     tree::value::pointer::MAX_VALUE,
 };
 use bytes::Bytes;

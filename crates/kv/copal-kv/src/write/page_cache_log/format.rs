@@ -11,7 +11,7 @@
 
 use crate::{
     Error,
-    table::entry::MAX_SEQ,
+    format::entry::MAX_SEQ,
     write::log::format::{LogOp, decode_ops},
 };
 use bytes::Bytes;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::table::key::KeyspaceId;
+use crate::format::key::KeyspaceId;
 
 fn put(key: &[u8], value: &'static [u8]) -> Vec<u8> {
     let mut out = Vec::new();

@@ -6,7 +6,7 @@
 //! - Going back means going forward from the restart before: at most 16 entries.
 
 use super::{block::Block, error::Damage};
-use crate::table::entry::{Entry, EntryKind, MAX_KEY_BYTES, compare};
+use crate::format::entry::{Entry, EntryKind, MAX_KEY_BYTES, compare};
 use bytes::Bytes;
 use std::cmp::Ordering;
 

@@ -4,10 +4,7 @@
 //! - Fragments ascend and do not overlap; each holds its sequences newest first, without repeats.
 //! - A tombstone covers a version when the version is older (smaller sequence).
 
-use crate::{
-    table::stripes::Stripes,
-    table::{entry::RangeTombstone, key::KeyRange},
-};
+use crate::format::{entry::RangeTombstone, key::KeyRange, stripes::Stripes};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -156,7 +153,7 @@ pub(crate) fn tombstones_of(fragments: &[Fragment]) -> Vec<RangeTombstone> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::key::successor;
+    use crate::format::key::successor;
 
     fn just(key: &[u8]) -> KeyRange {
         KeyRange { start: Bytes::copy_from_slice(key), end: successor(key) }

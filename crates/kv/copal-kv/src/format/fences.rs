@@ -10,7 +10,7 @@ use super::{
     block::{TRAILER_BYTES, common_prefix},
     error::Damage,
 };
-use crate::table::entry::MAX_KEY_BYTES;
+use crate::format::entry::MAX_KEY_BYTES;
 use copal_codec::{Put, Reader};
 use std::ops::Range;
 

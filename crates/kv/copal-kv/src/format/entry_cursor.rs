@@ -6,7 +6,7 @@
 //!
 //! Not here: visibility (which version a snapshot sees), range tombstones, value objects.
 
-use crate::{Error, table::entry::Entry};
+use crate::{Error, format::entry::Entry};
 use bytes::Bytes;
 
 /// Walks entries both ways. Moving may read and block.

@@ -3,7 +3,7 @@
 //! Format: docs/formats/kv-table.md v1, "Properties"
 
 use super::error::Damage;
-use crate::table::{
+use crate::format::{
     entry::{MAX_KEY_BYTES, MAX_SEQ},
     key::{short_above, short_below},
 };

@@ -5,7 +5,7 @@
 //! Not here: searching them.
 
 use super::error::Damage;
-use crate::table::entry::{MAX_KEY_BYTES, MAX_SEQ, RangeTombstone};
+use crate::format::entry::{MAX_KEY_BYTES, MAX_SEQ, RangeTombstone};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 

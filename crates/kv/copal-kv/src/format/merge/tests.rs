@@ -3,7 +3,7 @@
 use super::MergingCursor;
 use crate::{
     Error,
-    table::{
+    format::{
         entry::{Entry, EntryKind, compare},
         entry_cursor::Cursor,
     },

@@ -11,7 +11,7 @@ use super::{
     block::{TARGET_BYTES, TRAILER_BYTES, common_prefix, seed},
     error::Damage,
 };
-use crate::table::entry::{MAX_KEY_BYTES, MAX_SEQ, compare};
+use crate::format::entry::{MAX_KEY_BYTES, MAX_SEQ, compare};
 use copal_codec::{Put, Reader, crc32c};
 use std::{cmp::Ordering, ops::Range};
 

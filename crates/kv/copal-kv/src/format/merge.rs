@@ -9,7 +9,7 @@
 
 use crate::{
     Error,
-    table::{
+    format::{
         entry::{Entry, compare},
         entry_cursor::Cursor,
     },

@@ -8,7 +8,7 @@
 //!   crafted bytes.
 
 use super::error::Damage;
-use crate::table::entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, pack_tag, unpack_tag};
+use crate::format::entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, pack_tag, unpack_tag};
 use bytes::Bytes;
 use copal_codec::{Put, Reader, crc32c};
 
@@ -130,9 +130,9 @@ pub(crate) fn len_of_last(bytes: &[u8]) -> Option<usize> {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     /// Entries, then restarts, then their number.
-    pub(super) raw: Bytes,
-    pub(super) entries_end: usize,
-    pub(super) restarts: usize,
+    pub(crate) raw: Bytes,
+    pub(crate) entries_end: usize,
+    pub(crate) restarts: usize,
 }
 
 impl Block {
@@ -185,14 +185,14 @@ impl Block {
     }
 
     /// Offset of entry 16 i.
-    pub(super) fn restart(&self, i: usize) -> usize {
+    pub(crate) fn restart(&self, i: usize) -> usize {
         let at = self.entries_end + 4 * i;
         // Checked by `parse`: i < restarts.
         u32::from_le_bytes([self.raw[at], self.raw[at + 1], self.raw[at + 2], self.raw[at + 3]]) as usize
     }
 
     /// Takes the entry at `at` apart.
-    pub(super) fn parts_at(&self, at: usize) -> Result<Parts, Damage> {
+    pub(crate) fn parts_at(&self, at: usize) -> Result<Parts, Damage> {
         let mut from = Reader::new(&self.raw[at..self.entries_end]);
         let (shared, unshared, value_len) = match self.raw[at..self.entries_end] {
             // Most lengths fit one byte each.
@@ -243,13 +243,13 @@ fn unpack(payload: &[u8], raw_len: usize) -> Result<Bytes, Damage> {
 }
 
 /// One entry taken apart; offsets into the block.
-pub(super) struct Parts {
-    pub(super) shared: usize,
-    pub(super) rest: usize,
-    pub(super) value: usize,
-    pub(super) end: usize,
-    pub(super) seq: u64,
-    pub(super) kind: EntryKind,
+pub(crate) struct Parts {
+    pub(crate) shared: usize,
+    pub(crate) rest: usize,
+    pub(crate) value: usize,
+    pub(crate) end: usize,
+    pub(crate) seq: u64,
+    pub(crate) kind: EntryKind,
 }
 
 /// Any bytes as the payload of a stored block with the right trailer.
@@ -267,7 +267,7 @@ pub(crate) fn crafted(payload: &[u8], codec: u8, raw_len: u32, uid: u64, number:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::entry::MAX_SEQ;
+    use crate::format::entry::MAX_SEQ;
 
     /// Symptom: a block of 4 MiB made the reader allocate 1 GiB, as its trailer said. Cause: the longest
     /// value there may be was the limit of what a compressed block claims. Fix: blocks beyond 4 MiB are not
