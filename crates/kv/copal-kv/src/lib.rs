@@ -54,11 +54,11 @@ mod write;
 struct Readme;
 
 pub use api::keyspace::{Batch, Keyspace, Snapshot};
+pub use api::repair::RepairReport;
 pub use api::stats::{LevelStats, Stats};
 pub use api::store::Store;
 pub use care::dump;
 pub use care::quarantine::DamagedRange;
-pub use care::repair::RepairReport;
 pub use care::scrub::{Scrub, ScrubProgress};
 pub use care::verify::VerifyReport;
 pub use copal_filter::{Kind as FilterKind, rules::RuleKind as FilterRule};

@@ -2,6 +2,5 @@
 
 pub mod dump;
 pub(crate) mod quarantine;
-pub(crate) mod repair;
 pub(crate) mod scrub;
 pub(crate) mod verify;

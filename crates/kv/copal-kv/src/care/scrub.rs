@@ -14,7 +14,7 @@ use crate::{
     care::verify::{self, concerns},
     engine::Engine,
     format::entry::EntryKind,
-    table::Damaged,
+    table::{Damaged, TableVerifier},
     tree::{super_version::SuperVersion, value::pointer::Pointer, version::Slice},
 };
 use bytes::Bytes;
@@ -203,12 +203,14 @@ impl Worker {
     fn partition(&self, view: &SuperVersion, slice: &Slice, partition: u32) -> Result<(u64, bool), Error> {
         let table = &slice.table.table;
         let mut pointers: Vec<(Bytes, u64, Bytes)> = Vec::new();
-        let found = table.verify_partition(partition, Class::Background, &mut |entry| {
-            if entry.kind == EntryKind::Pointer && slice.range.contains(entry.key) {
-                let (key, pointer) = (Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value));
-                pointers.push((key, entry.seq, pointer));
-            }
-        })?;
+        let found =
+            TableVerifier::new(table).verify_partition(partition, Class::Background, &mut |entry| {
+                if entry.kind == EntryKind::Pointer && slice.range.contains(entry.key) {
+                    let (key, pointer) =
+                        (Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value));
+                    pointers.push((key, entry.seq, pointer));
+                }
+            })?;
         let mut bytes = found.bytes;
         let counts = |damaged: &&Damaged| concerns(slice, damaged);
         let mut damaged: Vec<String> = found.damaged.iter().filter(counts).map(ToString::to_string).collect();

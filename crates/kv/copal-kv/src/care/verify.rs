@@ -22,7 +22,7 @@ use crate::{
     },
     memory::budget::{Charge, Class as Memory},
     open::leftovers::{Found, Unnamed, unnamed},
-    table::{Damaged, Scan},
+    table::{Damaged, Scan, TableVerifier},
     tree::{
         garbage::Item,
         manifest::{MANIFEST, state::ValueState},
@@ -124,7 +124,7 @@ fn run(engine: &Engine, mut to: Verification<'_>) -> Result<VerifyReport, Error>
         for slice in &run.slices {
             to.report.tables += 1;
             if to.deep {
-                let found = slice.table.table.verify(Class::Background)?;
+                let found = TableVerifier::new(&slice.table.table).verify(Class::Background)?;
                 for damaged in found.damaged.iter().filter(|damaged| concerns(slice, damaged)) {
                     to.report.problem(damaged.to_string());
                 }

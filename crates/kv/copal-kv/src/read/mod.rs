@@ -1,6 +1,5 @@
 //! The way of a read: single look-ups, many at once, iterators.
 
-pub(crate) mod approximate;
 pub(crate) mod get;
 pub(crate) mod iter;
 pub(crate) mod multi_get;

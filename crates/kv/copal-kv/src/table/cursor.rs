@@ -6,8 +6,8 @@
 //! - Entries of an ingested table show the sequence of the ingest, not the one that stands in them.
 
 use super::{
-    opened::Table,
     readahead::{ReadAhead, Way},
+    reader::Table,
     scan::Scan,
 };
 use crate::format::{
@@ -39,22 +39,6 @@ pub struct TableCursor {
     held: Charge,
 }
 
-impl Table {
-    /// A cursor over all entries of the table; not valid until it is moved.
-    pub fn cursor(self: &Arc<Table>, scan: Scan) -> TableCursor {
-        TableCursor {
-            table: self.clone(),
-            scan,
-            partition: 0,
-            index: None,
-            block_number: 0,
-            block: None,
-            ahead: ReadAhead::default(),
-            held: self.cache.budget().charge(scan.memory(), 0),
-        }
-    }
-}
-
 impl Drop for TableCursor {
     fn drop(&mut self) {
         self.ahead.end_scan(&self.table, self.scan);
@@ -62,6 +46,20 @@ impl Drop for TableCursor {
 }
 
 impl TableCursor {
+    /// Over all entries of `table`; not valid until it is moved.
+    pub fn new(table: &Arc<Table>, scan: Scan) -> TableCursor {
+        TableCursor {
+            table: table.clone(),
+            scan,
+            partition: 0,
+            index: None,
+            block_number: 0,
+            block: None,
+            ahead: ReadAhead::default(),
+            held: table.cache.budget().charge(scan.memory(), 0),
+        }
+    }
+
     fn partitions(&self) -> u32 {
         self.table.fences.len() as u32
     }

@@ -1,6 +1,6 @@
 //! The parts of a table for those who look at it.
 
-use super::opened::Table;
+use super::reader::Table;
 use crate::format::{
     error::{Damage, DamageAt, TableError},
     footer::Section,
@@ -32,47 +32,45 @@ pub(crate) struct FilterView {
     pub(crate) unit_bytes: u32,
 }
 
-impl Table {
-    /// The sections behind the partitions: names and places.
-    pub(crate) fn sections(&self) -> [(&'static str, Section); 3] {
-        [
-            ("range-tombstones", self.footer.tombstones),
-            ("fences", self.footer.fences),
-            ("properties", self.footer.properties),
-        ]
-    }
+/// The sections behind the partitions: names and places.
+pub(crate) fn sections(table: &Table) -> [(&'static str, Section); 3] {
+    [
+        ("range-tombstones", table.footer.tombstones),
+        ("fences", table.footer.fences),
+        ("properties", table.footer.properties),
+    ]
+}
 
-    /// Reads index and filter page of a partition as they are stored, never rebuilt ones. Blocks.
-    ///
-    /// # Errors
-    /// The device failed. Damage is in the fields.
-    pub(crate) fn view_partition(&self, partition: u32) -> Result<PartitionView, TableError> {
-        let at = self.partition(partition);
-        let index = self.read(at.index(), Class::Background)?;
-        let blocks = IndexPage::decode(&index, at.uid, at.data_len)
-            .map(|page| page.blocks())
-            .map_err(|damage| damage.at(self.id, DamageAt::Index(partition)));
-        let filter = if at.filter_len == 0 {
-            None
-        } else {
-            let page = self.read(at.filter(), Class::Background)?;
-            let checked = FilterPage::verify(&page, at.uid, self.options.store_seed);
-            let damaged = |damage| Damage::Filter(damage).at(self.id, DamageAt::Filter(partition));
-            let kind = self.meta.filter;
-            let unit_bytes = at.filter_len.saturating_sub(HEADER_BYTES as u32) / u32::from(kind.units());
-            Some(checked.map(|()| FilterView { kind, unit_bytes }).map_err(damaged))
-        };
-        Ok(PartitionView {
-            fence: Bytes::copy_from_slice(self.fences.fence(partition as usize)),
-            offset: at.offset,
-            data_len: at.data_len,
-            index_len: at.index_len,
-            filter_len: at.filter_len,
-            uid: at.uid,
-            keys: at.keys,
-            entries: at.entries,
-            blocks,
-            filter,
-        })
-    }
+/// Reads index and filter page of a partition as they are stored, never rebuilt ones. Blocks.
+///
+/// # Errors
+/// The device failed. Damage is in the fields.
+pub(crate) fn view_partition(table: &Table, partition: u32) -> Result<PartitionView, TableError> {
+    let at = table.partition(partition);
+    let index = table.read(at.index(), Class::Background)?;
+    let blocks = IndexPage::decode(&index, at.uid, at.data_len)
+        .map(|page| page.blocks())
+        .map_err(|damage| damage.at(table.id, DamageAt::Index(partition)));
+    let filter = if at.filter_len == 0 {
+        None
+    } else {
+        let page = table.read(at.filter(), Class::Background)?;
+        let checked = FilterPage::verify(&page, at.uid, table.options.store_seed);
+        let damaged = |damage| Damage::Filter(damage).at(table.id, DamageAt::Filter(partition));
+        let kind = table.meta.filter;
+        let unit_bytes = at.filter_len.saturating_sub(HEADER_BYTES as u32) / u32::from(kind.units());
+        Some(checked.map(|()| FilterView { kind, unit_bytes }).map_err(damaged))
+    };
+    Ok(PartitionView {
+        fence: Bytes::copy_from_slice(table.fences.fence(partition as usize)),
+        offset: at.offset,
+        data_len: at.data_len,
+        index_len: at.index_len,
+        filter_len: at.filter_len,
+        uid: at.uid,
+        keys: at.keys,
+        entries: at.entries,
+        blocks,
+        filter,
+    })
 }

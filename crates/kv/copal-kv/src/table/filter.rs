@@ -7,7 +7,7 @@
 //!   units stay.
 //! - Units are used only if they take the bytes that were charged for them.
 
-use super::opened::Table;
+use super::reader::Table;
 use crate::format::{error::TableError, index::IndexPage};
 use crate::memory::elastic::{Elastic, Failed, FilterSlot, FilteredTable};
 use crate::session::read_counters::Count;

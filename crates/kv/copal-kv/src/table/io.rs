@@ -1,5 +1,6 @@
 //! What a table is read from and written to: an object, or bytes in memory for tests and tools.
 
+use crate::format::error::TableError;
 use bytes::Bytes;
 use copal_device::{Class, Completion};
 use copal_object::{ObjectId, ObjectWriter, Store, StoreError};
@@ -68,4 +69,9 @@ impl Sink for Vec<u8> {
         self.extend_from_slice(data);
         Ok(())
     }
+}
+
+/// Reads a second time what differed: a device that errs once is not damaged.
+pub(super) fn again_if_damaged<T>(once: impl Fn() -> Result<T, TableError>) -> Result<T, TableError> {
+    once().or_else(|error| if error.is_corruption() { once() } else { Err(error) })
 }

@@ -1,29 +1,40 @@
-//! Looking for a key in one partition, once its filter has let it pass: index page, then one block.
+//! Look-ups of one key in a table, step by step, and the pages they read.
+//!
+//! A look-up of one key goes all the way at once ([`Table::get`]). Those of many keys go step by step, so that
+//! the pages of all of them are read together (`multi_get`).
 //!
 //! Invariants
-//! - One data block is read; two only where one key's versions span blocks.
+//! - A look-up reads the filter page of a partition only when no unit of it is loaded and there is room, the
+//!   index page when it is not cached, and one data block; two only where one key's versions span blocks.
 //! - A key that may stand in a damaged block is an error, never absent.
+//! - A part whose checksum differs is read once more before it counts as damaged.
+//! - A damaged index page is made anew from the blocks of its partition; a damaged block is an error.
 //!
-//! A look-up of one key does it all at once ([`Table::find_at`]). Those of many keys take it step by step, so
-//! that somebody else reads the pages of all of them together (`multi_get`).
-//!
-//! Not here: which partition (`read`), reading and mending pages (`pages`).
+//! Not here: filters (`filter`).
 
-use super::opened::Table;
-use crate::format::{
-    block::Block,
-    block_cursor::BlockCursor,
-    error::{Damage, DamageAt, TableError},
-    index::{BlockAt, IndexPage},
-};
-use crate::session::read_counters::Count;
+use super::filter::Answer;
+use super::io::again_if_damaged;
+use super::reader::Table;
 use crate::{
-    format::entry::{EntryKind, MAX_SEQ},
-    memory::cache::Page,
+    format::{
+        block::{Block, len_of_last},
+        block_cursor::BlockCursor,
+        entry::{EntryKind, MAX_SEQ},
+        error::{Damage, DamageAt, TableError},
+        fences::Partition,
+        index::{BlockAt, IndexBuilder, IndexPage},
+    },
+    memory::{
+        budget::{Charge, Class as Memory},
+        cache::{Page, PageKey},
+        elastic::Predicted,
+    },
+    session::read_counters::Count,
 };
 use bytes::Bytes;
-use copal_device::Class;
-use copal_filter::rules::Outcome;
+use copal_device::{Class, Completion};
+use copal_filter::{KeyHash, rules::Outcome};
+use copal_object::StoreError;
 use std::{ops::Range, sync::Arc};
 
 /// A version found by a look-up.
@@ -207,5 +218,210 @@ impl Table {
         }
         self.cache.count(Count::FalsePositives);
         Outcome::FalsePositive
+    }
+}
+
+impl Table {
+    /// The newest version of `key` at or below `read_seq`. Range tombstones are not applied. Blocks on reads.
+    ///
+    /// # Errors
+    /// `Corrupt` names the partition and block that are damaged; other keys may still be read.
+    pub fn get(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Found>, TableError> {
+        self.get_keeping(key, read_seq, hash, Keep::Blocks)
+    }
+
+    /// As [`Table::get`]; `keep` says which blocks stay in the cache.
+    pub(crate) fn get_keeping(
+        &self,
+        key: &[u8],
+        read_seq: u64,
+        hash: &KeyHash,
+        keep: Keep,
+    ) -> Result<Option<Found>, TableError> {
+        match self.ask(key, read_seq, hash)? {
+            None => Ok(None),
+            Some(place) => self.find_at(&place, key, keep),
+        }
+    }
+
+    /// Where `key` has to be looked for; `None`: fences or filter say that it is not there.
+    pub(crate) fn ask(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Asked>, TableError> {
+        let read_seq = match self.ingested_at.get().copied() {
+            None => read_seq,
+            Some(seq) if read_seq < seq => return Ok(None),
+            Some(_) => MAX_SEQ,
+        };
+        let Some(partition) = self.partition_of(key)? else {
+            return Ok(None);
+        };
+        self.cache.count(Count::FilterProbes);
+        if self.ask_filter(partition, hash)? == Answer::No {
+            self.cache.count(Count::FilterNegatives);
+            self.note_probe(partition, Outcome::Negative);
+            return Ok(None);
+        }
+        Ok(Some(Asked { partition, read_seq }))
+    }
+
+    /// The partition that would hold `key`; `None` outside the table's range.
+    ///
+    /// # Errors
+    /// The table is damaged as a whole: nothing is known of its range.
+    fn partition_of(&self, key: &[u8]) -> Result<Option<u32>, TableError> {
+        self.whole()?;
+        if !self.meta.covers(key) {
+            return Ok(None);
+        }
+        Ok(self.fences.find(key).map(|partition| partition as u32))
+    }
+}
+
+impl Table {
+    pub(super) fn partition(&self, partition: u32) -> &Partition {
+        self.fences.partition(partition as usize)
+    }
+
+    pub(super) fn read(&self, range: Range<u64>, class: Class) -> Result<Bytes, TableError> {
+        Ok(self.source.read_at(range, class)?)
+    }
+
+    /// As [`Table::read`], for later.
+    pub(super) fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
+        self.source.read_soon(range, class)
+    }
+
+    /// Charges a read and what is decoded from it.
+    fn charge_read(&self, len: u64) -> Charge {
+        self.cache.budget().charge(Memory::Reads, 2 * len)
+    }
+
+    /// Index page of a partition, from the cache or the device; rebuilt when it is damaged.
+    pub(super) fn index(&self, partition: u32, class: Class) -> Result<Arc<IndexPage>, TableError> {
+        if let Some(page) = self.cached_index(partition) {
+            return Ok(page);
+        }
+        let page = self.read_index(partition, class)?;
+        Ok(self.keep_index(self.index_key(partition), page))
+    }
+
+    /// As [`Table::index`], for who takes everything once: what was not in the cache does not go there.
+    pub(super) fn index_in_passing(
+        &self,
+        partition: u32,
+        class: Class,
+    ) -> Result<Arc<IndexPage>, TableError> {
+        match self.cached_index(partition) {
+            Some(page) => Ok(page),
+            None => self.read_index(partition, class).map(Arc::new),
+        }
+    }
+
+    fn read_index(&self, partition: u32, class: Class) -> Result<IndexPage, TableError> {
+        let at = self.partition(partition);
+        let _reading = self.charge_read(u64::from(at.index_len));
+        self.cache.count(Count::IndexPageReads);
+        let once = || {
+            let bytes = self.read(at.index(), class)?;
+            let decoded = IndexPage::decode(&bytes, at.uid, at.data_len);
+            decoded.map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))
+        };
+        match again_if_damaged(once) {
+            Err(error) if error.is_corruption() => {
+                self.rebuild_index(partition, &error, class).map_err(|error| self.blame(partition, error))
+            }
+            page => page,
+        }
+    }
+
+    /// Puts the index pages that were kept as the table was written into the cache.
+    pub(crate) fn attach_index_pages(&self, predicted: &mut [Predicted]) {
+        for Predicted { index, page, .. } in predicted {
+            if let Some(page) = page.take() {
+                page.hand_over(|page| drop(self.keep_index(self.index_key(*index), page)));
+            }
+        }
+    }
+
+    /// Whether the index page of a partition is in the cache.
+    pub(crate) fn has_index(&self, partition: u32) -> bool {
+        self.cache.holds(self.index_key(partition))
+    }
+
+    pub(super) fn index_key(&self, partition: u32) -> PageKey {
+        PageKey { table: self.number, partition, block: PageKey::INDEX }
+    }
+
+    pub(super) fn keep_index(&self, key: PageKey, page: IndexPage) -> Arc<IndexPage> {
+        let page = Arc::new(page);
+        self.cache.insert(key, Page::Index(page.clone()));
+        page
+    }
+
+    /// Makes the index page anew from the data blocks, found from the last to the first by their trailers.
+    fn rebuild_index(&self, partition: u32, why: &TableError, class: Class) -> Result<IndexPage, TableError> {
+        let at = self.partition(partition);
+        tracing::warn!(table = self.id.0, partition, %why, "index page damaged, rebuilding it from the blocks");
+        self.cache.count(Count::RebuiltIndexes);
+        let _reading = self.charge_read(at.data_len);
+        let data = self.read(at.data(), class)?;
+        let broken = |damage: Damage| damage.at(self.id, DamageAt::Partition(partition));
+        let mut starts = Vec::new();
+        let mut end = data.len();
+        while end > 0 {
+            end -= len_of_last(&data[..end]).ok_or_else(|| broken(Damage::Field("block length")))?;
+            starts.push(end);
+        }
+        starts.reverse();
+        let (mut index, mut last, mut first_key) = (IndexBuilder::default(), None::<Vec<u8>>, Vec::new());
+        for (number, &start) in starts.iter().enumerate() {
+            let end = starts.get(number + 1).copied().unwrap_or(data.len());
+            let place = DamageAt::Block { partition, block: number as u32 };
+            let broken = |damage: Damage| damage.at(self.id, place);
+            let block =
+                Block::decode_shared(&data.slice(start..end), at.uid, number as u32).map_err(broken)?;
+            let mut cursor = BlockCursor::new(block);
+            cursor.first().map_err(broken)?;
+            let first = cursor.entry().ok_or_else(|| broken(Damage::Field("entries")))?;
+            if number == 0 {
+                first_key = first.key.to_vec();
+            }
+            index.add(last.as_deref(), first.position(), (end - start) as u64);
+            cursor.last().map_err(broken)?;
+            last = cursor.entry().map(|entry| entry.key.to_vec());
+        }
+        let last = last.ok_or_else(|| broken(Damage::Field("data length")))?;
+        let mut page = Vec::new();
+        index.finish(&mut page, &first_key, &last, at.uid);
+        IndexPage::decode(&page, at.uid, at.data_len).map_err(broken)
+    }
+
+    /// One data block, from the cache or the device.
+    pub(super) fn block(&self, partition: u32, at: BlockAt, class: Class) -> Result<Block, TableError> {
+        let key = self.block_key(partition, at.number);
+        if let Some(Page::Block(block)) = self.cache.get(key) {
+            return Ok(block);
+        }
+        self.cache.count(Count::DataBlockReads);
+        let block = self.read_block(partition, at, class)?;
+        self.cache.insert(key, Page::Block(block.clone()));
+        Ok(block)
+    }
+
+    pub(super) fn block_key(&self, partition: u32, block: u32) -> PageKey {
+        PageKey { table: self.number, partition, block }
+    }
+
+    /// Reads and checks a block, twice if need be.
+    pub(super) fn read_block(&self, partition: u32, at: BlockAt, class: Class) -> Result<Block, TableError> {
+        let (start, uid) = (self.partition(partition).offset, self.partition(partition).uid);
+        let range = start + at.offset..start + at.range().end;
+        let block = at.number;
+        let _reading = self.charge_read(at.len);
+        let once = || {
+            let stored = self.read(range.clone(), class)?;
+            let decoded = Block::decode(&stored, uid, block);
+            decoded.map_err(|damage| damage.at(self.id, DamageAt::Block { partition, block }))
+        };
+        again_if_damaged(once).map_err(|error| self.blame(partition, error))
     }
 }

@@ -21,11 +21,8 @@ pub(crate) mod dump;
 mod filter;
 mod io;
 mod lookup;
-mod open;
-mod opened;
-mod pages;
-mod read;
 mod readahead;
+mod reader;
 mod scan;
 mod typical_scan;
 mod verify;
@@ -40,9 +37,9 @@ pub use cursor::TableCursor;
 pub use io::Sink;
 pub use lookup::Found;
 pub(crate) use lookup::{Asked, Keep, Taken};
-pub use opened::{ReadOptions, Table};
+pub use reader::{ReadOptions, Table};
 pub use scan::Scan;
-pub use verify::{Damaged, VerifyReport};
+pub use verify::{Damaged, TableVerifier, VerifyReport};
 
 #[cfg(test)]
 mod tests;

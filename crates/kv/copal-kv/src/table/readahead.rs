@@ -11,7 +11,7 @@
 //!   elsewhere a caller may keep a value, and it must not keep 256 KiB.
 
 use super::{
-    opened::Table,
+    reader::Table,
     scan::{PAGE_BYTES, Scan},
     typical_scan::KEPT_WINDOW_BYTES,
 };

@@ -2,7 +2,8 @@
 //!
 //! Reads the device, never the cache.
 
-use super::{opened::Table, pages::again_if_damaged};
+use super::io::again_if_damaged;
+use super::reader::Table;
 use crate::format::entry::{Entry, compare};
 use crate::format::{
     block::Block,
@@ -90,21 +91,32 @@ impl VerifyReport {
     }
 }
 
-impl Table {
+/// Checks of one table, as it is stored.
+pub struct TableVerifier<'t> {
+    table: &'t Table,
+}
+
+impl<'t> TableVerifier<'t> {
+    /// Checks of `table`.
+    #[must_use]
+    pub fn new(table: &'t Table) -> TableVerifier<'t> {
+        TableVerifier { table }
+    }
+
     /// Reads everything and checks it. Damage is reported, not returned as an error. Blocks for long.
     ///
     /// # Errors
     /// The device failed.
     pub fn verify(&self, class: Class) -> Result<VerifyReport, TableError> {
         let mut report = VerifyReport::default();
-        if let Err(error) = self.whole() {
+        if let Err(error) = self.table.whole() {
             report.found(error, Some((Bytes::new(), None)))?;
             return Ok(report);
         }
         let mut last = None;
-        for partition in 0..self.fences.len() as u32 {
+        for partition in 0..self.table.fences.len() as u32 {
             self.verify_pages(partition, class, &mut report)?;
-            match self.index(partition, class) {
+            match self.table.index(partition, class) {
                 Ok(index) => {
                     self.verify_blocks(partition, &index, class, &mut last, &mut report, &mut |_| {})?;
                 }
@@ -129,25 +141,25 @@ impl Table {
         visit: &mut dyn FnMut(&Entry<'_>),
     ) -> Result<PartitionReport, TableError> {
         let mut report = VerifyReport::default();
-        let partitions = self.fences.len() as u32;
+        let partitions = self.table.fences.len() as u32;
         let mut found = PartitionReport { more: partition + 1 < partitions, ..PartitionReport::default() };
-        if let Err(error) = self.whole() {
+        if let Err(error) = self.table.whole() {
             report.found(error, Some((Bytes::new(), None)))?;
             found.damaged = report.damaged;
             return Ok(found);
         }
         if partition < partitions {
-            let at = self.partition(partition);
+            let at = self.table.partition(partition);
             found.partitions = 1;
             found.bytes = at.filter().end - at.offset;
             self.verify_pages(partition, class, &mut report)?;
-            match self.index(partition, class) {
+            match self.table.index(partition, class) {
                 Ok(index) => self.verify_blocks(partition, &index, class, &mut None, &mut report, visit)?,
                 Err(error) => report.found(error, Some(self.keys_of(partition)))?,
             }
         }
         if !found.more {
-            found.bytes += self.meta.bytes.saturating_sub(self.footer.partitions_end);
+            found.bytes += self.table.meta.bytes.saturating_sub(self.table.footer.partitions_end);
             self.verify_sections(class, &mut report)?;
             self.verify_tail(class, &mut report)?;
         }
@@ -158,14 +170,15 @@ impl Table {
     /// Range tombstones and fences as stored: the table lives off its copies in memory, the next opening will
     /// not.
     fn verify_sections(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
-        for (name, section) in [("range tombstones", self.footer.tombstones), ("fences", self.footer.fences)]
+        for (name, section) in
+            [("range tombstones", self.table.footer.tombstones), ("fences", self.table.footer.fences)]
         {
             let once = || {
-                let checked = section.check(&self.read(section.range(), class)?);
-                checked.map_err(|damage| damage.at(self.id, DamageAt::Section(name)))
+                let checked = section.check(&self.table.read(section.range(), class)?);
+                checked.map_err(|damage| damage.at(self.table.id, DamageAt::Section(name)))
             };
             if let Err(error) = again_if_damaged(once) {
-                report.found(error, Some((self.meta.smallest.clone(), None)))?;
+                report.found(error, Some((self.table.meta.smallest.clone(), None)))?;
             }
         }
         Ok(())
@@ -173,10 +186,10 @@ impl Table {
 
     /// Keys a partition may hold.
     fn keys_of(&self, partition: u32) -> (Bytes, Option<Bytes>) {
-        let fence = |i: usize| Bytes::copy_from_slice(self.fences.fence(i));
+        let fence = |i: usize| Bytes::copy_from_slice(self.table.fences.fence(i));
         let i = partition as usize;
-        let start = if i == 0 { self.meta.smallest.clone() } else { fence(i) };
-        (start, (i + 1 < self.fences.len()).then(|| fence(i + 1)))
+        let start = if i == 0 { self.table.meta.smallest.clone() } else { fence(i) };
+        (start, (i + 1 < self.table.fences.len()).then(|| fence(i + 1)))
     }
 
     /// Index page and filter page as stored.
@@ -186,10 +199,10 @@ impl Table {
         class: Class,
         report: &mut VerifyReport,
     ) -> Result<(), TableError> {
-        let at = self.partition(partition);
-        let index = self.read(at.index(), class).and_then(|bytes| {
+        let at = self.table.partition(partition);
+        let index = self.table.read(at.index(), class).and_then(|bytes| {
             let decoded = IndexPage::decode(&bytes, at.uid, at.data_len);
-            decoded.map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))
+            decoded.map_err(|damage| damage.at(self.table.id, DamageAt::Index(partition)))
         });
         if let Err(error) = index {
             report.found(error, None)?;
@@ -197,9 +210,9 @@ impl Table {
         if at.filter_len == 0 {
             return Ok(());
         }
-        let filter = self.read(at.filter(), class).and_then(|bytes| {
-            let checked = FilterPage::verify(&bytes, at.uid, self.options.store_seed);
-            checked.map_err(|damage| Damage::Filter(damage).at(self.id, DamageAt::Filter(partition)))
+        let filter = self.table.read(at.filter(), class).and_then(|bytes| {
+            let checked = FilterPage::verify(&bytes, at.uid, self.table.options.store_seed);
+            checked.map_err(|damage| Damage::Filter(damage).at(self.table.id, DamageAt::Filter(partition)))
         });
         match filter {
             Ok(()) => Ok(()),
@@ -218,17 +231,18 @@ impl Table {
     ) -> Result<(), TableError> {
         let (mut window, mut start) = (Bytes::new(), 0);
         for number in 0..index.blocks() {
-            let at = index.block(number).map_err(|damage| damage.at(self.id, DamageAt::Index(partition)))?;
+            let at =
+                index.block(number).map_err(|damage| damage.at(self.table.id, DamageAt::Index(partition)))?;
             if at.offset < start || at.range().end > start + window.len() as u64 {
-                (window, start) = (self.read(self.step_from(partition, at), class)?, at.offset);
+                (window, start) = (self.table.read(self.step_from(partition, at), class)?, at.offset);
             }
             let from = (at.offset - start) as usize;
             let stored = window.slice(from.min(window.len())..(from + at.len as usize).min(window.len()));
             let before = last.clone();
             let mut checked = self.check_block(partition, number, &stored, last, visit);
             if checked.is_err() {
-                let range = self.partition(partition).offset + at.offset;
-                let again = self.read(range..range + at.len, class)?;
+                let range = self.table.partition(partition).offset + at.offset;
+                let again = self.table.read(range..range + at.len, class)?;
                 *last = before;
                 checked = self.check_block(partition, number, &again, last, visit);
             }
@@ -238,8 +252,8 @@ impl Table {
                     report.entries += entries;
                 }
                 Err(damage) => {
-                    let error = damage.at(self.id, DamageAt::Block { partition, block: number });
-                    let error = self.blame(partition, error);
+                    let error = damage.at(self.table.id, DamageAt::Block { partition, block: number });
+                    let error = self.table.blame(partition, error);
                     report.found(error, Some(self.keys_of(partition)))?;
                 }
             }
@@ -248,7 +262,7 @@ impl Table {
     }
 
     fn step_from(&self, partition: u32, at: BlockAt) -> Range<u64> {
-        let partition = self.partition(partition);
+        let partition = self.table.partition(partition);
         let end = (at.offset + STEP_BYTES.max(at.len)).min(partition.data_len);
         partition.offset + at.offset..partition.offset + end
     }
@@ -263,7 +277,7 @@ impl Table {
         visit: &mut dyn FnMut(&Entry<'_>),
     ) -> Result<u64, Damage> {
         let mut cursor =
-            BlockCursor::new(Block::decode_shared(stored, self.partition(partition).uid, number)?);
+            BlockCursor::new(Block::decode_shared(stored, self.table.partition(partition).uid, number)?);
         let (mut entries, (start, end)) = (0, self.keys_of(partition));
         cursor.first()?;
         while let Some(entry) = cursor.entry() {
@@ -286,37 +300,37 @@ impl Table {
 
     /// Counts, and the checksum over the object up to its properties, padding and sections included.
     fn verify_whole(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
-        if report.entries != self.meta.entries {
-            let error = Damage::Field("number of entries").at(self.id, DamageAt::Object);
-            report.found(error, Some((self.meta.smallest.clone(), None)))?;
+        if report.entries != self.table.meta.entries {
+            let error = Damage::Field("number of entries").at(self.table.id, DamageAt::Object);
+            report.found(error, Some((self.table.meta.smallest.clone(), None)))?;
         }
         let (mut computed, mut at) = (0, 0);
-        let properties = self.footer.properties;
+        let properties = self.table.footer.properties;
         while at < properties.offset {
             let end = properties.offset.min(at + STEP_BYTES);
-            computed = crc32c(computed, &self.read(at..end, class)?);
+            computed = crc32c(computed, &self.table.read(at..end, class)?);
             at = end;
         }
-        if computed != self.object_crc {
-            let damage = Damage::Checksum { stored: self.object_crc, computed };
-            report.found(damage.at(self.id, DamageAt::Object), None)?;
+        if computed != self.table.object_crc {
+            let damage = Damage::Checksum { stored: self.table.object_crc, computed };
+            report.found(damage.at(self.table.id, DamageAt::Object), None)?;
         }
         self.verify_tail(class, report)
     }
 
     /// Properties, the zeros behind them, and both footers.
     fn verify_tail(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
-        let properties = self.footer.properties;
-        let tail = self.read(properties.offset..self.meta.bytes, class)?;
+        let properties = self.table.footer.properties;
+        let tail = self.table.read(properties.offset..self.table.meta.bytes, class)?;
         let (section, rest) = tail.split_at((properties.len as usize).min(tail.len()));
         if let Err(damage) = properties.check(section) {
-            report.found(damage.at(self.id, DamageAt::Section("properties")), None)?;
+            report.found(damage.at(self.table.id, DamageAt::Section("properties")), None)?;
         }
         let (zeros, footers) = rest.split_at(rest.len().saturating_sub(2 * FOOTER_BYTES));
-        let written = self.footer.encode();
+        let written = self.table.footer.encode();
         if zeros.iter().any(|&byte| byte != 0) || !footers.chunks(FOOTER_BYTES).eq([&written[..]; 2]) {
             let damage = Damage::Field("padding or one of its two copies");
-            report.found(damage.at(self.id, DamageAt::Footer), None)?;
+            report.found(damage.at(self.table.id, DamageAt::Footer), None)?;
         }
         Ok(())
     }

@@ -184,7 +184,7 @@ impl RunCursor {
         let Some((at, (table, _))) = at.and_then(|at| Some((at, self.parts.get(at)?))) else {
             return Ok(false);
         };
-        self.cursor = Some(table.table.cursor(self.scan));
+        self.cursor = Some(TableCursor::new(&table.table, self.scan));
         self.at = at;
         Ok(true)
     }

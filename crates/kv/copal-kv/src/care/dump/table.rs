@@ -5,7 +5,10 @@ use crate::{
     Error, MemoryBudget,
     format::entry::{Entry, EntryKind},
     memory::cache::TableCache,
-    table::{ReadOptions, Table, dump::PartitionView},
+    table::{
+        ReadOptions, Table, TableVerifier,
+        dump::{self, PartitionView},
+    },
 };
 use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};
@@ -49,7 +52,7 @@ pub(super) fn dump(
     if !sink(summary) {
         return Ok(false);
     }
-    for (name, section) in table.sections() {
+    for (name, section) in dump::sections(&table) {
         let item = Item::new(1, "section")
             .text("name", name)
             .number("offset", section.offset)
@@ -96,7 +99,7 @@ fn show_partition(
     sink: &mut Sink<'_>,
 ) -> Result<bool, Error> {
     let PartitionView { fence, offset, data_len, index_len, filter_len, uid, keys, entries, blocks, filter } =
-        table.view_partition(partition)?;
+        dump::view_partition(table, partition)?;
     let head = Item::new(1, "partition")
         .number("number", partition)
         .key("fence", &fence)
@@ -129,7 +132,7 @@ fn show_partition(
         return Ok(true);
     }
     let mut more = true;
-    let report = table.verify_partition(partition, Class::Background, &mut |entry| {
+    let report = TableVerifier::new(table).verify_partition(partition, Class::Background, &mut |entry| {
         more = more && sink(show_entry(entry));
     })?;
     for damaged in report.damaged {

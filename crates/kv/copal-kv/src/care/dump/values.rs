@@ -4,6 +4,7 @@ use super::{DumpOptions, Item, Sink, damage, state, table::open};
 use crate::{
     Error,
     format::entry::EntryKind,
+    table::TableVerifier,
     tree::{
         manifest::{Role, parse_label},
         value::{self, Pointer},
@@ -71,11 +72,12 @@ pub(super) fn dump(
         }
         for partition in 0..table.meta().partitions {
             let mut found = Vec::new();
-            let report = table.verify_partition(partition, Class::Background, &mut |entry| {
-                if entry.kind == EntryKind::Pointer {
-                    found.push((Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value)));
-                }
-            })?;
+            let report =
+                TableVerifier::new(&table).verify_partition(partition, Class::Background, &mut |entry| {
+                    if entry.kind == EntryKind::Pointer {
+                        found.push((Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value)));
+                    }
+                })?;
             for (key, pointer) in found {
                 if !show(objects, id, &key, &pointer, sink)? {
                     return Ok(false);

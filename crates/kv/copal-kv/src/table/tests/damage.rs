@@ -4,12 +4,12 @@ use super::{
     super::{DamageAt, ReadOptions, Table, TableError, io::ReadAt},
     support::{ID, Model, Random, SEED, build, cache, cache_with, mixed, open, options},
 };
-use crate::format::{
-    block::Block, block_cursor::BlockCursor, fences::Fences, index::IndexPage, meta::TableMeta, tombstones,
-};
 use crate::{
-    format::{entry::MAX_SEQ, entry_cursor::Cursor},
-    table::Scan,
+    format::{
+        block::Block, block_cursor::BlockCursor, entry::MAX_SEQ, entry_cursor::Cursor, fences::Fences,
+        index::IndexPage, meta::TableMeta, tombstones,
+    },
+    table::{Scan, TableCursor, TableVerifier},
 };
 use bytes::Bytes;
 use copal_codec::{Reader, crc32c};
@@ -42,7 +42,7 @@ fn check_answers(table: &std::sync::Arc<Table>, model: &Model) -> usize {
             }
         }
     }
-    let mut cursor = table.cursor(Scan::default());
+    let mut cursor = TableCursor::new(table, Scan::default());
     let mut moved = cursor.first();
     let mut rows = model.iter();
     while moved.is_ok() && cursor.valid() {
@@ -68,7 +68,7 @@ fn any_changed_byte_gives_an_error_or_the_right_answer_and_verify_finds_it() {
         changed[at] ^= 1 << random.below(8);
         let Ok(table) = try_open(changed) else { continue };
         check_answers(&table, &model);
-        let report = table.verify(Class::Background).unwrap();
+        let report = TableVerifier::new(&table).verify(Class::Background).unwrap();
         assert!(!report.is_clean(), "byte {at} of {}", bytes.len());
     }
 }
@@ -151,7 +151,7 @@ fn damaged_index_and_filter_pages_cost_speed_and_no_answer() {
     assert_eq!(counts.damaged_filters, u64::from(table.meta().partitions));
     assert!(counts.rebuilt_indexes >= u64::from(table.meta().partitions));
     assert_eq!(counts.filter_negatives, 0);
-    let report = table.verify(Class::Background).unwrap();
+    let report = TableVerifier::new(&table).verify(Class::Background).unwrap();
     assert_eq!(report.damaged.len(), 2 * table.meta().partitions as usize);
     assert!(report.damaged.iter().all(|damaged| damaged.lost.is_none()));
     assert_eq!(report.entries, model.len() as u64);
@@ -167,7 +167,7 @@ fn a_damaged_block_is_named_and_the_rest_is_read() {
     let table = try_open(changed).unwrap();
     let errors = check_answers(&table, &model);
     assert!((1..200).contains(&errors), "{errors} keys of one block");
-    let report = table.verify(Class::Background).unwrap();
+    let report = TableVerifier::new(&table).verify(Class::Background).unwrap();
     let [damaged] = &report.damaged[..] else { panic!("{:?}", report.damaged) };
     let place = DamageAt::Block { partition: 1, block: 3 };
     assert!(matches!(damaged.error, TableError::Corrupt { object: ID, place: p, .. } if p == place));

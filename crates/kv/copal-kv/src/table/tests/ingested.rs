@@ -6,7 +6,7 @@ use crate::{
         entry::{EntryKind, MAX_SEQ},
         entry_cursor::Cursor,
     },
-    table::Scan,
+    table::{Scan, TableCursor},
 };
 use copal_filter::{KeyHash, Kind};
 use std::cmp::Reverse;
@@ -22,8 +22,8 @@ fn look_ups_and_seeks_go_by_the_sequence_of_the_ingest() {
     assert_eq!((meta.object, meta.max_seq), (ID, 0));
     let table = open(bytes, &cache());
     table.set_sequence(AT);
-    let mut cursor = table.cursor(Scan::default());
-    let position = |cursor: &crate::table::TableCursor| {
+    let mut cursor = TableCursor::new(&table, Scan::default());
+    let position = |cursor: &TableCursor| {
         let entry = cursor.entry()?;
         assert_eq!(entry.seq, AT);
         Some(entry.key.to_vec())

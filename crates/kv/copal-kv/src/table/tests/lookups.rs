@@ -4,9 +4,12 @@ use super::{
     super::{Scan, Table},
     support::{Model, Random, SEED, build, cache, mixed, open, options},
 };
-use crate::format::{
-    entry::{Entry, EntryKind, MAX_SEQ},
-    entry_cursor::Cursor,
+use crate::{
+    format::{
+        entry::{Entry, EntryKind, MAX_SEQ},
+        entry_cursor::Cursor,
+    },
+    table::{TableCursor, TableVerifier},
 };
 use copal_filter::{KeyHash, Kind};
 use std::{cmp::Reverse, ops::Bound, sync::Arc};
@@ -55,12 +58,15 @@ fn check_lookups(table: &Table, model: &Model, random: &mut Random, rounds: usiz
 }
 
 fn check_cursor(table: &Arc<Table>, model: &Model, random: &mut Random, rounds: usize) {
-    let mut cursor = table.cursor(Scan {
-        whole: random.below(2) == 0,
-        window: 4096 << random.below(7),
-        ahead: random.below(2) == 0,
-        ..Scan::default()
-    });
+    let mut cursor = TableCursor::new(
+        table,
+        Scan {
+            whole: random.below(2) == 0,
+            window: 4096 << random.below(7),
+            ahead: random.below(2) == 0,
+            ..Scan::default()
+        },
+    );
     let mut at: Option<(Vec<u8>, Reverse<u64>)> = None;
     for _ in 0..rounds {
         let (key, seq) = (some_key(random, model), random.below(1001));
@@ -101,7 +107,7 @@ fn check_cursor(table: &Arc<Table>, model: &Model, random: &mut Random, rounds: 
 }
 
 fn check_whole(table: &Arc<Table>, model: &Model) {
-    let mut cursor = table.cursor(Scan::default());
+    let mut cursor = TableCursor::new(table, Scan::default());
     cursor.first().unwrap();
     for row in model {
         assert_at(cursor.entry(), Some(row), "forward");
@@ -134,7 +140,7 @@ fn tables_of_any_shape_answer_like_a_map() {
         check_whole(&table, &model);
         check_lookups(&table, &model, &mut random, 400);
         check_cursor(&table, &model, &mut random, 400);
-        let report = table.verify(copal_device::Class::Background).unwrap();
+        let report = TableVerifier::new(&table).verify(copal_device::Class::Background).unwrap();
         assert!(report.is_clean(), "{:?}", report.damaged);
         assert_eq!(report.entries, model.len() as u64);
     }

@@ -4,9 +4,12 @@ use super::{
     super::Scan,
     support::{Model, Random, SEED, build, cache_with, open, open_cold, options},
 };
-use crate::format::{
-    entry::{EntryKind, MAX_SEQ},
-    entry_cursor::Cursor,
+use crate::{
+    format::{
+        entry::{EntryKind, MAX_SEQ},
+        entry_cursor::Cursor,
+    },
+    table::TableCursor,
 };
 use bytes::Bytes;
 use copal_filter::{KeyHash, Kind};
@@ -62,7 +65,7 @@ fn the_page_budget_holds_under_any_use() {
         let key = &keys[random.below(KEYS) as usize];
         assert!(table.get(key, MAX_SEQ, &KeyHash::new(key, SEED)).unwrap().is_some());
         if round % 100 == 0 {
-            let mut cursor = table.cursor(Scan::default());
+            let mut cursor = TableCursor::new(&table, Scan::default());
             cursor.seek(key, MAX_SEQ).unwrap();
             for _ in 0..100 {
                 cursor.next().unwrap();

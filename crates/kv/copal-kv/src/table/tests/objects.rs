@@ -4,9 +4,12 @@ use super::{
     super::{ReadOptions, Scan, Table, TableBuilder, TableError},
     support::{ID, Random, SEED, cache, mixed, options},
 };
-use crate::format::{
-    entry::{Entry, MAX_SEQ},
-    entry_cursor::Cursor,
+use crate::{
+    format::{
+        entry::{Entry, MAX_SEQ},
+        entry_cursor::Cursor,
+    },
+    table::{TableCursor, TableVerifier},
 };
 use copal_device::{Class, MemoryDevice};
 use copal_filter::{KeyHash, Kind};
@@ -36,7 +39,8 @@ fn a_table_is_an_object_once_published_and_none_before() {
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let table = Table::open(&objects, ID, cache(), read).unwrap();
     assert_eq!(table.meta(), &meta);
-    let mut cursor = table.cursor(Scan { class: Class::Background, whole: true, ..Scan::default() });
+    let mut cursor =
+        TableCursor::new(&table, Scan { class: Class::Background, whole: true, ..Scan::default() });
     cursor.first().unwrap();
     for ((key, seq), (kind, value)) in &model {
         let entry = cursor.entry().unwrap();
@@ -48,7 +52,7 @@ fn a_table_is_an_object_once_published_and_none_before() {
         let expected = model.range((key.clone(), std::cmp::Reverse(u64::MAX))..).next().unwrap();
         assert_eq!((newest.seq, &newest.value[..]), (expected.0.1.0, &expected.1.1[..]));
     }
-    assert!(table.verify(Class::Background).unwrap().is_clean());
+    assert!(TableVerifier::new(&table).verify(Class::Background).unwrap().is_clean());
 
     let delete = Txn::new().delete(ID);
     objects.commit(delete, Ack::Durable).wait().unwrap();

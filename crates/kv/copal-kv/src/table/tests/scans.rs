@@ -10,6 +10,7 @@ use crate::{
         entry_cursor::Cursor,
     },
     memory::cache::TableCache,
+    table::TableCursor,
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -68,7 +69,7 @@ fn a_long_scan_reads_in_large_pieces_in_either_direction() {
     let (table, keys, reads) = table(&cache);
     let pages = cache.bytes().pages;
     for forward in [true, false] {
-        let mut cursor = table.cursor(Scan::default());
+        let mut cursor = TableCursor::new(&table, Scan::default());
         if forward { cursor.first() } else { cursor.last() }.unwrap();
         let mut seen = 0;
         while cursor.valid() {
@@ -95,7 +96,7 @@ fn a_scan_begins_with_what_scans_before_it_took() {
         let cache = cache_with(1 << 20, 0, 6);
         let (table, keys, reads) = table(&cache);
         let scan = |from: usize, entries: usize| {
-            let mut cursor = table.cursor(Scan::default());
+            let mut cursor = TableCursor::new(&table, Scan::default());
             if forward {
                 cursor.seek(&keys[from], MAX_SEQ).unwrap();
                 (1..entries).for_each(|_| cursor.next().unwrap());
@@ -130,7 +131,7 @@ fn a_scan_of_sixty_kilobytes_that_comes_again_reads_little() {
     let cache = cache_with(8 << 20, 0, 6);
     let (table, keys, reads) = table(&cache);
     let scan = |from: usize| {
-        let mut cursor = table.cursor(Scan::default());
+        let mut cursor = TableCursor::new(&table, Scan::default());
         cursor.seek(&keys[from], MAX_SEQ).unwrap();
         (1..120).for_each(|_| cursor.next().unwrap());
     };
@@ -148,7 +149,7 @@ fn a_short_scan_reads_little_and_a_repeated_one_nothing() {
     let cache = cache_with(1 << 20, 0, 6);
     let (table, keys, reads) = table(&cache);
     for round in 0..2 {
-        let mut cursor = table.cursor(Scan::default());
+        let mut cursor = TableCursor::new(&table, Scan::default());
         cursor.seek(&keys[4000], MAX_SEQ).unwrap();
         cursor.next().unwrap();
         let bytes: u64 = taken(&reads).iter().map(|(range, _)| range.end - range.start).sum();
@@ -161,8 +162,10 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
     let cache = cache_with(1 << 20, 0, 6);
     let (table, keys, reads) = table(&cache);
     let pages = cache.bytes().pages;
-    let mut cursor =
-        table.cursor(Scan { class: Class::Background, whole: true, ahead: true, ..Scan::default() });
+    let mut cursor = TableCursor::new(
+        &table,
+        Scan { class: Class::Background, whole: true, ahead: true, ..Scan::default() },
+    );
     cursor.seek(&keys[100], MAX_SEQ).unwrap();
     let begun = reads.lock().unwrap().len();
     assert_eq!(begun, 2, "the second window is on its way while the first is walked");
@@ -186,7 +189,7 @@ fn a_kept_value_keeps_its_block_at_most() {
     // Fix: blocks of ordinary scans own their bytes.
     let cache = cache_with(0, 0, 6);
     let (table, keys, _) = table(&cache);
-    let mut cursor = table.cursor(Scan::default());
+    let mut cursor = TableCursor::new(&table, Scan::default());
     cursor.first().unwrap();
     let mut kept = Vec::new();
     while cursor.valid() {

@@ -4,9 +4,12 @@ use super::{
     super::{Scan, Table, TableBuilder},
     support::{ID, Model, Random, SEED, build, cache, open, options},
 };
-use crate::format::{
-    entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_SEQ, RangeTombstone},
-    entry_cursor::Cursor,
+use crate::{
+    format::{
+        entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_SEQ, RangeTombstone},
+        entry_cursor::Cursor,
+    },
+    table::{TableCursor, TableVerifier},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -74,7 +77,7 @@ fn thousands_of_versions_of_one_key_stay_in_one_partition() {
     assert!(table.cache.counts().data_block_reads - before <= 2);
     // A reader before the first version is no false alarm of the filter.
     assert_eq!(table.cache.counts().false_positives, 0);
-    let mut cursor = table.cursor(Scan::default());
+    let mut cursor = TableCursor::new(&table, Scan::default());
     cursor.seek(b"hot", 777).unwrap();
     assert_eq!(cursor.entry().unwrap().seq, 776);
     cursor.seek_for_prev(b"hot", 777).unwrap();
@@ -94,7 +97,7 @@ fn keys_without_gaps_are_their_own_separators_and_fences() {
     assert!(meta.partitions >= 3);
     let fence = table.fences.fence(1).to_vec();
     assert!(model.keys().any(|(key, _)| *key == fence));
-    let mut cursor = table.cursor(Scan::default());
+    let mut cursor = TableCursor::new(&table, Scan::default());
     for (key, Reverse(seq)) in model.keys() {
         for at in [*seq, MAX_SEQ] {
             assert_eq!(get(&table, key, at), Some((*seq, 900)));
@@ -174,7 +177,7 @@ fn a_table_may_hold_range_tombstones_alone() {
     assert_eq!((meta.entries, meta.range_tombstones, meta.min_seq, meta.max_seq), (0, 2, 4, 9));
     let table = open(bytes.into(), &cache());
     assert_eq!(get(&table, b"p", MAX_SEQ), None);
-    let mut cursor = table.cursor(Scan::default());
+    let mut cursor = TableCursor::new(&table, Scan::default());
     cursor.first().unwrap();
     assert!(!cursor.valid());
     cursor.last().unwrap();
@@ -182,7 +185,7 @@ fn a_table_may_hold_range_tombstones_alone() {
     cursor.seek_for_prev(b"p", MAX_SEQ).unwrap();
     assert!(!cursor.valid());
     assert_eq!(table.range_tombstones(), [tombstone(b"c", b"d", 9), tombstone(b"m", b"z", 4)]);
-    assert!(table.verify(Class::Background).unwrap().is_clean());
+    assert!(TableVerifier::new(&table).verify(Class::Background).unwrap().is_clean());
 }
 
 #[test]
