@@ -6,7 +6,7 @@
 
 use super::key::{Key, STORE_SEED};
 use anyhow::{Result, bail, ensure};
-use copal_filter::{FilterPage, Fit, KEYS_PER_PARTITION, Kind, PartitionFilterBuilder, rules::Shape};
+use copal_filter::{FilterFit, FilterPage, KEYS_PER_PARTITION, Kind, PartitionFilterBuilder, rules::Shape};
 use std::str::FromStr;
 
 /// Partitions of each run, newest run first.
@@ -138,10 +138,13 @@ impl Tree {
             let first = tree.shapes.len() as u32;
             let mut fences = Vec::new();
             for key in &keys {
-                if builder.add(key.hash) == Fit::Full {
+                if builder.add(key.hash) == FilterFit::Full {
                     tree.close(&mut builder, level)?;
                     fences.push(key.position);
-                    ensure!(builder.add(key.hash) == Fit::Fits, "a key does not fit an empty partition");
+                    ensure!(
+                        builder.add(key.hash) == FilterFit::Fits,
+                        "a key does not fit an empty partition"
+                    );
                 }
             }
             if builder.keys() > 0 {

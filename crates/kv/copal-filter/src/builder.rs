@@ -4,13 +4,13 @@ use crate::{
     KEYS_PER_PARTITION,
     hash::KeyHash,
     page::FilterPage,
-    ribbon::{Band, MAX_SLOTS, Placed},
+    ribbon::{BandPlacement, MAX_SLOTS, RibbonBand},
     unit::Kind,
 };
 
 /// Whether a key went in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
+pub enum FilterFit {
     /// It did.
     Fits,
     /// It did not; nothing changed. The key opens the next partition.
@@ -24,7 +24,7 @@ pub enum Fit {
 pub struct PartitionFilterBuilder {
     kind: Kind,
     store_seed: u64,
-    band: Band,
+    band: RibbonBand,
     hashes: Vec<KeyHash>,
     keys: u32,
     unfiltered: bool,
@@ -39,7 +39,7 @@ impl PartitionFilterBuilder {
         PartitionFilterBuilder {
             kind,
             store_seed,
-            band: Band::new(MAX_SLOTS),
+            band: RibbonBand::new(MAX_SLOTS),
             hashes: Vec::with_capacity(MAX_SLOTS as usize),
             keys: 0,
             unfiltered: false,
@@ -47,19 +47,19 @@ impl PartitionFilterBuilder {
     }
 
     /// Offers one user key (once: further versions of a key are not offered again).
-    pub fn add(&mut self, hash: KeyHash) -> Fit {
+    pub fn add(&mut self, hash: KeyHash) -> FilterFit {
         if self.keys >= self.max_keys() {
-            return Fit::Full;
+            return FilterFit::Full;
         }
-        if !self.unfiltered && self.kind == Kind::Ribbon && self.band.add(hash) == Placed::DoesNotFit {
+        if !self.unfiltered && self.kind == Kind::Ribbon && self.band.add(hash) == BandPlacement::DoesNotFit {
             if self.keys >= Self::MIN_KEYS {
-                return Fit::Full;
+                return FilterFit::Full;
             }
             self.unfiltered = true;
         }
         self.hashes.push(hash);
         self.keys += 1;
-        Fit::Fits
+        FilterFit::Fits
     }
 
     /// Keys in the partition so far.

@@ -27,7 +27,7 @@ pub mod rules;
 mod unit;
 
 pub use bloom::BloomUnits;
-pub use builder::{Fit, PartitionFilterBuilder};
+pub use builder::{FilterFit, PartitionFilterBuilder};
 pub use error::{DoesNotFit, PageError};
 pub use hash::KeyHash;
 pub use page::{FilterPage, HEADER_BYTES, MAX_UNITS};

@@ -9,7 +9,7 @@ use crate::{
     bloom::{self, BloomUnits},
     error::{DoesNotFit, PageError},
     hash::{KeyHash, seed_id},
-    ribbon::{self, Columns},
+    ribbon::{self, UnitColumns},
     unit::{Kind, Units},
 };
 use copal_codec::crc32c;
@@ -43,7 +43,7 @@ pub struct FilterPage {
     bytes: Vec<u8>,
 }
 
-struct Header {
+struct PageHeader {
     kind: Kind,
     units: u8,
     uid: u64,
@@ -122,7 +122,7 @@ impl FilterPage {
     /// # Errors
     /// The page is damaged, foreign or newer; the caller goes without a filter.
     pub fn load(stored: &[u8], count: u8, uid: u64, store_seed: u64) -> Result<Units, PageError> {
-        let header = Header::parse(stored)?;
+        let header = PageHeader::parse(stored)?;
         header.check_owner(uid, store_seed)?;
         let count = count.min(header.units);
         let mut units = Vec::with_capacity(usize::from(count));
@@ -131,7 +131,7 @@ impl FilterPage {
         }
         let unit_words = header.unit_bytes / 8;
         Ok(match header.kind {
-            Kind::Ribbon => Units::Ribbon(Columns::interleave(header.slots, &units)),
+            Kind::Ribbon => Units::Ribbon(UnitColumns::interleave(header.slots, &units)),
             Kind::Bloom => Units::Bloom(BloomUnits::new(units.concat(), unit_words, count)),
         })
     }
@@ -141,14 +141,14 @@ impl FilterPage {
     /// # Errors
     /// The first thing found wrong.
     pub fn verify(stored: &[u8], uid: u64, store_seed: u64) -> Result<(), PageError> {
-        let header = Header::parse(stored)?;
+        let header = PageHeader::parse(stored)?;
         header.check_owner(uid, store_seed)?;
         (0..header.units).try_for_each(|unit| header.unit(stored, unit).map(drop))
     }
 }
 
-impl Header {
-    fn parse(stored: &[u8]) -> Result<Header, PageError> {
+impl PageHeader {
+    fn parse(stored: &[u8]) -> Result<PageHeader, PageError> {
         let Some(h) = stored.get(..HEADER_BYTES) else {
             return Err(PageError::Short { needed: HEADER_BYTES as u64, actual: stored.len() as u64 });
         };
@@ -183,7 +183,7 @@ impl Header {
             return Err(field("reserved", 1));
         }
         let uid = u64::from(u32_at(h, AT_UID)) | u64::from(u32_at(h, AT_UID + 4)) << 32;
-        Ok(Header { kind, units, uid, slots, unit_bytes, seed_id: u32_at(h, AT_SEED_ID) })
+        Ok(PageHeader { kind, units, uid, slots, unit_bytes, seed_id: u32_at(h, AT_SEED_ID) })
     }
 
     fn check_owner(&self, uid: u64, store_seed: u64) -> Result<(), PageError> {

@@ -3,7 +3,7 @@
 use crate::{
     bloom::{self, BloomUnits},
     hash::KeyHash,
-    ribbon::{self, Columns},
+    ribbon::{self, UnitColumns},
 };
 
 /// Kind of unit, as stored.
@@ -56,7 +56,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub enum Units {
     /// Ribbon columns, interleaved.
-    Ribbon(Columns),
+    Ribbon(UnitColumns),
     /// Bloom units.
     Bloom(BloomUnits),
 }

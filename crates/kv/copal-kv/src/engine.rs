@@ -1,7 +1,7 @@
 //! The engine: what commits, readers and the worker share, and the four who own the rest.
 //!
-//! [`WritePath`] has what only writes touch, [`Stored`] the tree and what waits to be freed, [`Compactor`]
-//! what flushes and merges go by, [`Caches`] what is kept in memory of tables.
+//! [`WritePath`] has what only writes touch, [`StoredState`] the tree and what waits to be freed, [`CompactorState`]
+//! what flushes and merges go by, [`StoreCaches`] what is kept in memory of tables.
 //!
 //! Invariants
 //! - Lock order: writer, step, worker's values, direct values, tree, view. Who has the writer may be waiting
@@ -12,24 +12,25 @@
 use crate::{
     Error, KeyspaceOptions, Options,
     broken::Flaw,
-    compact::compactor::Compactor,
+    compact::compactor::CompactorState,
     format::{key::KeyspaceId, range_tombstones::RangeTombstones},
     memory::{
-        budget::{Accounts, Class, StoreCount},
+        budget::{MemoryAccounts, MemoryClass, StoreCount},
         cache::TableCache,
-        caches::Caches,
+        caches::StoreCaches,
     },
     session::{
-        counters::Counters, get_recorder::GetRecorder, inline_work::Attendant, poison::Poison, signal::Signal,
+        counters::EngineCounters, get_recorder::GetRecorder, inline_work::InlineWorker, poison::PoisonFlag,
+        signal::WakeSignal,
     },
     table::{Damage, DamageAt, ReadOptions, Table, TableError},
     tree::{
-        manifest::format::{Record, TableMeta},
+        manifest::format::{ManifestRecord, TableMeta},
         memtable::Memtable,
-        snapshots::Snapshots,
-        stored::Stored,
+        snapshots::SnapshotList,
+        stored::StoredState,
         super_version::SuperVersion,
-        version::{TableHandle, Version},
+        version::{TableHandle, TreeVersion},
     },
     write::path::WritePath,
 };
@@ -47,20 +48,20 @@ pub(crate) struct Engine {
     pub(crate) seed: u64,
     /// What a salvaging opening could not read of the logs, in words.
     pub(crate) lost_of_logs: Vec<String>,
-    pub(crate) budget: Accounts,
-    pub(crate) caches: Caches,
+    pub(crate) budget: MemoryAccounts,
+    pub(crate) caches: StoreCaches,
     pub(crate) writes: WritePath,
-    pub(crate) stored: Stored,
-    pub(crate) compactor: Compactor,
-    pub(crate) attendant: Attendant,
+    pub(crate) stored: StoredState,
+    pub(crate) compactor: CompactorState,
+    pub(crate) attendant: InlineWorker,
     pub(crate) _store_count: StoreCount,
     /// Of the objects, until the end of the session.
     pub(crate) ownership: Mutex<Option<Ownership>>,
     pub(crate) view: RwLock<Arc<SuperVersion>>,
-    pub(crate) snapshots: Arc<Snapshots>,
-    pub(crate) signal: Arc<Signal>,
-    pub(crate) poison: Arc<Poison>,
-    pub(crate) counters: Counters,
+    pub(crate) snapshots: Arc<SnapshotList>,
+    pub(crate) signal: Arc<WakeSignal>,
+    pub(crate) poison: Arc<PoisonFlag>,
+    pub(crate) counters: EngineCounters,
     pub(crate) recorder: GetRecorder,
     pub(crate) next_object: AtomicU64,
     pub(crate) closed: AtomicBool,
@@ -137,17 +138,17 @@ impl Engine {
         self.poison.check()
     }
 
-    /// As [`Engine::attend`], where somebody asked for it.
-    pub(crate) fn attend_if_asked(&self) {
-        if !self.options.threads && self.signal.take_kicks() {
-            self.attend();
+    /// As [`Engine::run_inline`], where somebody asked for it.
+    pub(crate) fn run_inline_if_asked(&self) {
+        if !self.options.threads && self.signal.take_wakes() {
+            self.run_inline();
         }
     }
 
     /// Does what flusher and worker would, in a store without threads; nothing in one that has them.
-    pub(crate) fn attend(&self) {
+    pub(crate) fn run_inline(&self) {
         if !self.options.threads {
-            self.attendant.attend();
+            self.attendant.run();
         }
     }
 
@@ -167,7 +168,7 @@ impl Engine {
     }
 
     /// Commits an edit of the manifest that changes no table.
-    pub(crate) fn edit(&self, ops: Vec<Op>, records: &[Record], ack: Ack) -> Result<(), Error> {
+    pub(crate) fn edit(&self, ops: Vec<Op>, records: &[ManifestRecord], ack: Ack) -> Result<(), Error> {
         let mut tree = self.stored.tree.lock();
         // Asked with the lock held, which the end of a session takes last.
         self.check_writable()?;
@@ -217,7 +218,7 @@ fn handle(table: Arc<Table>, meta: &TableMeta, cache: &TableCache) -> Arc<TableH
     }
     let tombstones = RangeTombstones::new(table.range_tombstones());
     let bytes = size_of::<TableHandle>() + tombstones.heap_bytes() + meta.values.len() * 16;
-    let charge = cache.budget().charge(Class::RangeTombstones, bytes as u64);
+    let charge = cache.budget().charge(MemoryClass::RangeTombstones, bytes as u64);
     Arc::new(TableHandle { _charge: charge, meta: meta.clone(), table, tombstones })
 }
 
@@ -225,7 +226,7 @@ fn handle(table: Arc<Table>, meta: &TableMeta, cache: &TableCache) -> Arc<TableH
 pub(crate) fn first_super_version(
     active: Arc<Memtable>,
     frozen: Vec<Arc<Memtable>>,
-    version: Version,
+    version: TreeVersion,
 ) -> SuperVersion {
     SuperVersion { active, frozen, version: Arc::new(version) }
 }

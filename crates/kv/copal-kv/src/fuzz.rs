@@ -6,10 +6,10 @@
 
 use crate::{
     format::{
-        block::{self, Block},
+        block::{self, DataBlock},
         block_cursor::BlockCursor,
-        fences::Fences,
-        footer::{self, Footer},
+        fences::PartitionFences,
+        footer::{self, TableFooter},
         index::{self, IndexPage},
         meta::TableMeta,
         range_tombstones::RangeTombstones,
@@ -18,10 +18,10 @@ use crate::{
     open::apply_groups,
     tree::{
         manifest::{format as manifest, parse_label, state::ManifestState},
-        value::Pointer,
+        value::ValuePointer,
     },
     write::{
-        log::format::{self as log, Assembler},
+        log::format::{self as log, GroupAssembler},
         page_cache_log::format as page_cache_log,
     },
 };
@@ -38,15 +38,15 @@ const GENERATION: u64 = 3;
 /// Names and decoders.
 pub const DECODERS: &[(&str, Decoder)] = &[
     ("data block", |bytes| {
-        let _ = Block::decode(bytes, UID, 1);
+        let _ = DataBlock::decode(bytes, UID, 1);
     }),
     ("packed data block behind its sum", |bytes| {
         let (raw_len, payload) = bytes.split_at(bytes.len().min(2));
         let raw_len = raw_len.iter().fold(0, |len, &byte| len << 8 | u32::from(byte));
-        let _ = Block::decode(&block::crafted(payload, block::CODEC_LZ4, raw_len, UID, 1), UID, 1);
+        let _ = DataBlock::decode(&block::crafted(payload, block::CODEC_LZ4, raw_len, UID, 1), UID, 1);
     }),
     ("unpacked data block", |bytes| {
-        if let Ok(block) = Block::parse(Bytes::copy_from_slice(bytes)) {
+        if let Ok(block) = DataBlock::parse(Bytes::copy_from_slice(bytes)) {
             walk(block);
         }
     }),
@@ -62,7 +62,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         }
     }),
     ("fences", |bytes| {
-        if let Ok(fences) = Fences::decode(bytes, 1 << 30) {
+        if let Ok(fences) = PartitionFences::decode(bytes, 1 << 30) {
             let _ = fences.find(bytes);
         }
     }),
@@ -75,10 +75,10 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = TableMeta::decode(&mut Reader::new(bytes));
     }),
     ("table footer", |bytes| {
-        let _ = Footer::from_tail(bytes, ObjectId(UID), 1 << 30);
+        let _ = TableFooter::from_tail(bytes, ObjectId(UID), 1 << 30);
     }),
     ("table footer behind its sum", |bytes| {
-        let _ = Footer::from_tail(&footer::crafted(bytes), ObjectId(UID), 1 << 30);
+        let _ = TableFooter::from_tail(&footer::crafted(bytes), ObjectId(UID), 1 << 30);
     }),
     ("manifest", |bytes| {
         let _ = manifest::parse_edits(&Bytes::copy_from_slice(bytes));
@@ -96,10 +96,10 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         }
     }),
     ("log frame", |bytes| {
-        let _ = Assembler::new(GENERATION).push(0, &Bytes::copy_from_slice(bytes));
+        let _ = GroupAssembler::new(GENERATION).push(0, &Bytes::copy_from_slice(bytes));
     }),
     ("log frames behind their sums", |bytes| {
-        let mut assembler = Assembler::new(GENERATION);
+        let mut assembler = GroupAssembler::new(GENERATION);
         let frames = log::crafted(GENERATION, bytes).into_iter().enumerate();
         let groups = frames.filter_map(|(position, frame)| assembler.push(position as u64, &frame).ok()?);
         let _ = apply_groups(groups);
@@ -110,8 +110,8 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         }
     }),
     ("page-cache log", |bytes| {
-        let _ = page_cache_log::Header::decode(bytes, 1 << 20);
-        let header = page_cache_log::Header::new(UID, page_cache_log::FRONT_BYTES + 2 * 4096);
+        let _ = page_cache_log::CacheLogHeader::decode(bytes, 1 << 20);
+        let header = page_cache_log::CacheLogHeader::new(UID, page_cache_log::FRONT_BYTES + 2 * 4096);
         let mut room = vec![0; (page_cache_log::FRONT_BYTES + 2 * 4096) as usize];
         room[..page_cache_log::HEADER_LEN].copy_from_slice(&header.encode());
         let len = bytes.len().min(4096);
@@ -125,7 +125,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = bytes.first_chunk().map(parse_label);
     }),
     ("value pointer", |bytes| {
-        if let Ok(pointer) = Pointer::decode(bytes) {
+        if let Ok(pointer) = ValuePointer::decode(bytes) {
             let _ = pointer.range();
             let _ = pointer.verify(0, bytes);
         }
@@ -133,7 +133,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
 ];
 
 /// Reads every entry of a block both ways, then looks for keys from before the first to behind the last.
-fn walk(block: Block) {
+fn walk(block: DataBlock) {
     let mut cursor = BlockCursor::new(block);
     let mut moved = cursor.first();
     while moved.is_ok() && cursor.valid() {
@@ -151,7 +151,10 @@ fn walk(block: Block) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Assembler, Footer, ObjectId, footer, log, manifest, manifest::Record, page_cache_log};
+    use super::{
+        GroupAssembler, ObjectId, TableFooter, footer, log, manifest, manifest::ManifestRecord,
+        page_cache_log,
+    };
 
     #[test]
     fn no_decoder_panics_on_any_bytes() {
@@ -161,13 +164,13 @@ mod tests {
     /// What the entries "behind their sums" hand over reaches the decoder: whole structures come out.
     #[test]
     fn crafted_sums_open_the_way_behind_them() {
-        let record = Record::Settled { below: 9 };
+        let record = ManifestRecord::Settled { below: 9 };
         let edit = manifest::encode_edit(0, std::slice::from_ref(&record));
         let crafted = manifest::crafted(&edit[8..]);
         assert_eq!(manifest::parse_edits(&crafted).unwrap(), [record]);
 
         let (first, last) = (1, 2);
-        let mut assembler = Assembler::new(super::GENERATION);
+        let mut assembler = GroupAssembler::new(super::GENERATION);
         // A delete of a key of 5 bytes, in two frames.
         let bytes = [&[first, 4, 1, 3][..], &[2, 5, 0], &[last, 4, 1, 4], &[0, 0, 1, 7]].concat();
         let frames = log::crafted(super::GENERATION, &bytes);
@@ -178,7 +181,7 @@ mod tests {
         // Groups of no operation, behind the tables' end, and at the end of all sequences.
         let groups = |bytes: &[u8]| {
             let frames = log::crafted(super::GENERATION, bytes);
-            let mut assembler = Assembler::new(super::GENERATION);
+            let mut assembler = GroupAssembler::new(super::GENERATION);
             let pushed = assembler.push(0, &frames[0]);
             pushed.map(|group| super::apply_groups(group.into_iter()).unwrap())
         };
@@ -193,7 +196,7 @@ mod tests {
 
         let mut body = super::UID.to_le_bytes().to_vec();
         body.resize(8 + 8 + 3 * 20, 0);
-        let footer = Footer::from_tail(&footer::crafted(&body), ObjectId(super::UID), 1 << 20);
+        let footer = TableFooter::from_tail(&footer::crafted(&body), ObjectId(super::UID), 1 << 20);
         assert_eq!(footer.unwrap().object, ObjectId(super::UID));
     }
 }

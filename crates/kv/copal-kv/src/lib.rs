@@ -68,4 +68,4 @@ pub use memory::shared::{MemoryBudget, MemoryBytes};
 pub use read::iter::Iter;
 pub use session::error::Error;
 pub use session::options::{CacheMode, Durability, FilterMemory, FilterOptions, KeyspaceOptions, Options};
-pub use tree::filter_report::{Class as FilterClass, Filters, HeatCell, RunFilters};
+pub use tree::filter_report::{FilterClass, Filters, HeatCell, RunFilters};

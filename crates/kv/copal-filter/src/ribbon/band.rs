@@ -5,7 +5,7 @@ use crate::hash::KeyHash;
 
 /// What became of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum BandPlacement {
     /// It took a free slot.
     Took,
     /// Its equations follow from those already there (the same key again, most likely).
@@ -15,16 +15,16 @@ pub enum Placed {
 }
 
 /// A banded system under construction: at most one row per slot, its lowest bit on the slot.
-pub struct Band {
+pub struct RibbonBand {
     rows: Vec<u64>,
     results: Vec<u16>,
 }
 
-impl Band {
+impl RibbonBand {
     /// An empty system of `slots` slots, one of [`super::SLOT_CHOICES`].
-    pub fn new(slots: u32) -> Band {
+    pub fn new(slots: u32) -> RibbonBand {
         assert!(super::SLOT_CHOICES.contains(&slots), "{slots} is no size of a Ribbon system");
-        Band { rows: vec![0; slots as usize], results: vec![0; slots as usize] }
+        RibbonBand { rows: vec![0; slots as usize], results: vec![0; slots as usize] }
     }
 
     /// Slots of the system.
@@ -39,7 +39,7 @@ impl Band {
     }
 
     /// Adds a key's equations by Gaussian elimination: about 15 steps in a well-filled system.
-    pub fn add(&mut self, hash: KeyHash) -> Placed {
+    pub fn add(&mut self, hash: KeyHash) -> BandPlacement {
         let mut slot = start(hash, self.slots()) as usize;
         let mut row = hash.row();
         let mut result = hash.result_bits();
@@ -47,7 +47,7 @@ impl Band {
             row ^= self.rows[slot];
             result ^= self.results[slot];
             if row == 0 {
-                return if result == 0 { Placed::Implied } else { Placed::DoesNotFit };
+                return if result == 0 { BandPlacement::Implied } else { BandPlacement::DoesNotFit };
             }
             // The row ends inside the system, so a set bit is a slot of it.
             let step = row.trailing_zeros();
@@ -56,7 +56,7 @@ impl Band {
         }
         self.rows[slot] = row;
         self.results[slot] = result;
-        Placed::Took
+        BandPlacement::Took
     }
 
     /// Solves for the columns, from the last slot to the first: `slots / 64` words each, bit i of word w is

@@ -8,19 +8,19 @@ const STRIDE: usize = 4;
 
 /// The first `k` columns of a partition in memory: `k` words for slots 0..64, then `k` words for 64..128, ...
 #[derive(Clone, Debug)]
-pub struct Columns {
+pub struct UnitColumns {
     words: Box<[u64]>,
     slots: u32,
     count: u8,
 }
 
-impl Columns {
+impl UnitColumns {
     /// Interleaves the columns of one system. All have `slots / 64` words.
     ///
     /// # Panics
     /// When the columns differ in length or their length is not that of a Ribbon system: the page was not
     /// checked.
-    pub fn interleave<C: AsRef<[u64]>>(slots: u32, columns: &[C]) -> Columns {
+    pub fn interleave<C: AsRef<[u64]>>(slots: u32, columns: &[C]) -> UnitColumns {
         assert!(super::SLOT_CHOICES.contains(&slots) && columns.len() <= usize::from(super::COLUMNS));
         let per_column = (slots / 64) as usize;
         let mut words = Vec::with_capacity(per_column * columns.len());
@@ -31,7 +31,7 @@ impl Columns {
                 words.push(column[i]);
             }
         }
-        Columns { words: words.into_boxed_slice(), slots, count: columns.len() as u8 }
+        UnitColumns { words: words.into_boxed_slice(), slots, count: columns.len() as u8 }
     }
 
     /// Columns loaded.
@@ -41,13 +41,13 @@ impl Columns {
 
     /// The first `count` of them, or all.
     #[must_use]
-    pub fn first(&self, count: u8) -> Columns {
+    pub fn first(&self, count: u8) -> UnitColumns {
         let count = count.min(self.count);
         let mut words = Vec::with_capacity((self.slots / 64) as usize * usize::from(count));
         for group in self.words.chunks_exact(usize::from(self.count).max(1)) {
             words.extend_from_slice(&group[..usize::from(count)]);
         }
-        Columns { words: words.into_boxed_slice(), slots: self.slots, count }
+        UnitColumns { words: words.into_boxed_slice(), slots: self.slots, count }
     }
 
     /// Bytes of memory behind this value.

@@ -1,8 +1,8 @@
 //! Ribbon columns: 15 one-bit filters from one banded linear system.
 //!
 //! Each key x gives an equation per column j: `row(x) . z_j = r_j(x)`, where `row(x)` is 64 bits wide and
-//! begins at slot `start(x)`. Banding ([`Band`]) happens while keys arrive; back substitution yields the
-//! columns z_j; a query ([`Columns`]) checks the equations of the loaded columns.
+//! begins at slot `start(x)`. Banding ([`RibbonBand`]) happens while keys arrive; back substitution yields the
+//! columns z_j; a query ([`UnitColumns`]) checks the equations of the loaded columns.
 //!
 //! Paper: elasticbf §3.1 (filter units); the law FPR(k) = FPR(1)^k holds here with equality, because for an
 //! absent key `row . z_j` is a fixed bit and `r_j` an independent fair one.
@@ -17,8 +17,8 @@ mod band;
 mod columns;
 pub mod reference;
 
-pub use band::{Band, Placed};
-pub use columns::Columns;
+pub use band::{BandPlacement, RibbonBand};
+pub use columns::UnitColumns;
 
 use crate::{error::DoesNotFit, hash::KeyHash};
 
@@ -45,11 +45,11 @@ pub(crate) fn start(hash: KeyHash, slots: u32) -> u32 {
 /// per column, and the number of slots. Free slots take bits from a generator seeded by `uid`.
 ///
 /// # Errors
-/// [`DoesNotFit`] when even 2048 slots are not enough; [`Band::add`] tells that key by key.
+/// [`DoesNotFit`] when even 2048 slots are not enough; [`RibbonBand::add`] tells that key by key.
 pub fn solve(hashes: &[KeyHash], uid: u64) -> Result<(u32, Vec<Vec<u64>>), DoesNotFit> {
     for slots in SLOT_CHOICES.into_iter().filter(|&s| s as usize >= hashes.len() || s == MAX_SLOTS) {
-        let mut band = Band::new(slots);
-        if hashes.iter().all(|&h| band.add(h) != Placed::DoesNotFit) {
+        let mut band = RibbonBand::new(slots);
+        if hashes.iter().all(|&h| band.add(h) != BandPlacement::DoesNotFit) {
             return Ok((slots, band.columns(uid)));
         }
     }

@@ -22,12 +22,12 @@ mod ring;
 
 use super::{
     Change, Heat, PartitionId, Probe, Rule, Shape,
-    decay::{Clock, floor_log2},
-    ledger::{self, Ledger},
+    decay::{DecayClock, floor_log2},
+    ledger::{self, UnitLedger},
     marginal,
 };
 use crate::rules::Outcome;
-use ring::Ring;
+use ring::ClassRing;
 
 /// What may be tuned; the defaults are those of the design.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,13 +61,13 @@ pub(super) const PARTITION_BYTES: usize = ledger::PARTITION_BYTES
 /// See the module.
 pub struct Classes {
     options: ClassesOptions,
-    ledger: Ledger,
-    clock: Clock,
+    ledger: UnitLedger,
+    clock: DecayClock,
     heat: Vec<f64>,
     /// By what the next unit gains per byte.
-    gain: Ring,
+    gain: ClassRing,
     /// By what the last unit is missed for, per byte.
-    loss: Ring,
+    loss: ClassRing,
     /// Probed in vain since the last step, first probe first.
     probed: Vec<PartitionId>,
     is_probed: Vec<bool>,
@@ -83,7 +83,7 @@ impl Default for Classes {
 
 /// Which end of its list a partition goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ListEnd {
     Mru,
     Lru,
 }
@@ -93,11 +93,11 @@ impl Classes {
     pub fn new(options: ClassesOptions) -> Classes {
         Classes {
             options,
-            ledger: Ledger::default(),
-            clock: Clock::new(),
+            ledger: UnitLedger::default(),
+            clock: DecayClock::new(),
             heat: Vec::new(),
-            gain: Ring::new(),
-            loss: Ring::new(),
+            gain: ClassRing::new(),
+            loss: ClassRing::new(),
             probed: Vec::new(),
             is_probed: Vec::new(),
             unit_bytes: 0,
@@ -111,7 +111,7 @@ impl Classes {
 
     fn advance(&mut self, now: u64) {
         if self.clock.advance(now, self.half_life()) {
-            self.heat.iter_mut().for_each(|heat| *heat *= Clock::SCALE);
+            self.heat.iter_mut().for_each(|heat| *heat *= DecayClock::SCALE);
         }
         let half_lives = self.clock.half_lives();
         self.gain.follow(half_lives);
@@ -133,7 +133,7 @@ impl Classes {
     }
 
     /// Hangs the partition where its heat and units say.
-    fn hang(&mut self, partition: PartitionId, end: End) {
+    fn hang(&mut self, partition: PartitionId, end: ListEnd) {
         let Some((shape, units)) = self.ledger.get(partition) else {
             return;
         };
@@ -141,12 +141,12 @@ impl Classes {
         let class = |benefit: f64| floor_log2(benefit / bytes) + self.clock.origin();
         let next = class(self.next_gain(partition, shape, units));
         let last = class(self.last_loss(partition, shape, units));
-        let mru = end == End::Mru;
+        let mru = end == ListEnd::Mru;
         self.gain.hang(partition.0, (units < shape.units).then_some(next), mru);
         self.loss.hang(partition.0, (units > 0).then_some(last), mru);
     }
 
-    fn set(&mut self, partition: PartitionId, units: u8, end: End) {
+    fn set(&mut self, partition: PartitionId, units: u8, end: ListEnd) {
         self.ledger.set(partition, units);
         self.hang(partition, end);
     }
@@ -154,7 +154,7 @@ impl Classes {
     /// Gives back one unit of the partition.
     fn release(&mut self, partition: PartitionId) {
         if let Some((_, units)) = self.ledger.get(partition) {
-            self.set(partition, units.saturating_sub(1), End::Lru);
+            self.set(partition, units.saturating_sub(1), ListEnd::Lru);
         }
     }
 
@@ -175,7 +175,7 @@ impl Classes {
                 self.release(payer);
             }
             self.payers = payers;
-            self.set(partition, units + 1, End::Mru);
+            self.set(partition, units + 1, ListEnd::Mru);
             promoted = true;
         }
         promoted
@@ -243,7 +243,7 @@ impl Rule for Classes {
         }
         self.heat[at] = heat.0.max(0.0) * self.clock.weight();
         self.is_probed[at] = false;
-        self.hang(partition, End::Mru);
+        self.hang(partition, ListEnd::Mru);
     }
 
     fn remove(&mut self, partition: PartitionId) {
@@ -292,7 +292,7 @@ impl Rule for Classes {
             }
             let at = probe.partition.0 as usize;
             self.heat[at] += weight;
-            self.hang(probe.partition, End::Mru);
+            self.hang(probe.partition, ListEnd::Mru);
             if !self.is_probed[at] {
                 self.is_probed[at] = true;
                 self.probed.push(probe.partition);
@@ -322,7 +322,7 @@ impl Rule for Classes {
 
     fn correct(&mut self, partition: PartitionId, units: u8) {
         self.ledger.correct(partition, units);
-        self.hang(partition, End::Mru);
+        self.hang(partition, ListEnd::Mru);
     }
 
     fn granted_bytes(&self) -> u64 {

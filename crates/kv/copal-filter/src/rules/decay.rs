@@ -12,7 +12,7 @@ const EPOCH: u32 = 512;
 const STEPS: usize = 64;
 
 /// Age in half-lives; a half-life is a number of Gets that may change with the number of partitions.
-pub(super) struct Clock {
+pub(super) struct DecayClock {
     gets: u64,
     age: f64,
     origin: f64,
@@ -20,17 +20,17 @@ pub(super) struct Clock {
     powers: [f64; STEPS],
 }
 
-impl Clock {
-    pub(super) fn new() -> Clock {
+impl DecayClock {
+    pub(super) fn new() -> DecayClock {
         const STEP: f64 = 1.010_889_286_051_700_5;
         let mut powers = [1.0; STEPS];
         for i in 1..STEPS {
             powers[i] = powers[i - 1] * STEP;
         }
-        Clock { gets: 0, age: 0.0, origin: 0.0, powers }
+        DecayClock { gets: 0, age: 0.0, origin: 0.0, powers }
     }
 
-    /// Lets the time pass up to `gets`. True: an epoch has ended, so multiply all heats by [`Clock::SCALE`].
+    /// Lets the time pass up to `gets`. True: an epoch has ended, so multiply all heats by [`DecayClock::SCALE`].
     pub(super) fn advance(&mut self, gets: u64, half_life: f64) -> bool {
         self.age = self.age_at(gets, half_life);
         self.gets = self.gets.max(gets);

@@ -3,11 +3,11 @@
 //! Where the budget does not hold the wanted number everywhere, every partition gets as many as fit
 //! everywhere and the remainder goes round once more, in the order of the partitions' numbers.
 
-use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::Ledger};
+use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::UnitLedger};
 
 /// See the module.
 pub struct Fixed {
-    ledger: Ledger,
+    ledger: UnitLedger,
     units: u8,
     /// Units that every partition had room for at the last look.
     everywhere: u8,
@@ -17,7 +17,7 @@ pub struct Fixed {
 impl Fixed {
     /// At most `units` units for each partition.
     pub fn new(units: u8) -> Fixed {
-        Fixed { ledger: Ledger::default(), units, everywhere: 0, dirty: false }
+        Fixed { ledger: UnitLedger::default(), units, everywhere: 0, dirty: false }
     }
 
     /// Bytes of `units` units everywhere.

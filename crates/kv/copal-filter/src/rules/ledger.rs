@@ -5,27 +5,27 @@
 use super::{Change, PartitionId, Shape};
 
 #[derive(Clone, Copy)]
-struct Holding {
+struct UnitHolding {
     shape: Shape,
     units: u8,
-    /// Units before the first change since the last [`Ledger::changes`].
+    /// Units before the first change since the last [`UnitLedger::changes`].
     before: Option<u8>,
 }
 
 /// Bytes for each partition, its place among the changes included.
-pub(super) const PARTITION_BYTES: usize = size_of::<Option<Holding>>() + size_of::<PartitionId>();
+pub(super) const PARTITION_BYTES: usize = size_of::<Option<UnitHolding>>() + size_of::<PartitionId>();
 
 /// Dense slab by partition number.
 #[derive(Default)]
-pub(super) struct Ledger {
-    holdings: Vec<Option<Holding>>,
+pub(super) struct UnitLedger {
+    holdings: Vec<Option<UnitHolding>>,
     partitions: usize,
     granted: u64,
     budget: u64,
     changed: Vec<PartitionId>,
 }
 
-impl Ledger {
+impl UnitLedger {
     /// A partition exists. One that was there under this number is gone.
     pub(super) fn insert(&mut self, partition: PartitionId, shape: Shape, units: u8) {
         self.remove(partition);
@@ -36,7 +36,7 @@ impl Ledger {
         let units = units.min(shape.units);
         self.granted += u64::from(units) * u64::from(shape.unit_bytes);
         self.partitions += 1;
-        self.holdings[at] = Some(Holding { shape, units, before: None });
+        self.holdings[at] = Some(UnitHolding { shape, units, before: None });
     }
 
     /// It is gone; what it had, if it was there.
@@ -52,11 +52,11 @@ impl Ledger {
         self.holding(partition).map(|held| (held.shape, held.units))
     }
 
-    fn holding(&self, partition: PartitionId) -> Option<&Holding> {
+    fn holding(&self, partition: PartitionId) -> Option<&UnitHolding> {
         self.holdings.get(partition.0 as usize)?.as_ref()
     }
 
-    /// A decision of the rule: part of the next [`Ledger::changes`].
+    /// A decision of the rule: part of the next [`UnitLedger::changes`].
     pub(super) fn set(&mut self, partition: PartitionId, units: u8) {
         self.write(partition, units, true);
     }
@@ -108,7 +108,7 @@ impl Ledger {
 
     /// All partitions in order of their numbers, with their shapes and units.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PartitionId, Shape, u8)> {
-        let with_id = |(i, held): (usize, &Option<Holding>)| {
+        let with_id = |(i, held): (usize, &Option<UnitHolding>)| {
             held.as_ref().map(|held| (PartitionId(i as u32), held.shape, held.units))
         };
         self.holdings.iter().enumerate().filter_map(with_id)

@@ -6,7 +6,7 @@
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
-struct Links {
+struct ListLinks {
     /// Towards the LRU end.
     older: u32,
     /// Towards the MRU end.
@@ -14,43 +14,43 @@ struct Links {
 }
 
 /// Bytes for each node.
-pub(super) const NODE_BYTES: usize = size_of::<Links>();
+pub(super) const NODE_BYTES: usize = size_of::<ListLinks>();
 
-const APART: Links = Links { older: NONE, newer: NONE };
+const APART: ListLinks = ListLinks { older: NONE, newer: NONE };
 
 #[derive(Clone, Copy)]
-struct Ends {
+struct ListEnds {
     lru: u32,
     mru: u32,
 }
 
-const EMPTY: Ends = Ends { lru: NONE, mru: NONE };
+const EMPTY: ListEnds = ListEnds { lru: NONE, mru: NONE };
 
 /// See the module.
-pub(super) struct Lists {
-    ends: Vec<Ends>,
-    links: Vec<Links>,
+pub(super) struct LruLists {
+    ends: Vec<ListEnds>,
+    links: Vec<ListLinks>,
 }
 
-impl Lists {
+impl LruLists {
     /// `count` empty lists.
-    pub(super) fn new(count: usize) -> Lists {
-        Lists { ends: vec![EMPTY; count], links: Vec::new() }
+    pub(super) fn new(count: usize) -> LruLists {
+        LruLists { ends: vec![EMPTY; count], links: Vec::new() }
     }
 
     /// Puts a node that stands in no list at the MRU end of `list`.
     pub(super) fn push_mru(&mut self, list: usize, node: u32) {
         let mru = self.ends[list].mru;
-        self.place(list, node, Links { older: mru, newer: NONE });
+        self.place(list, node, ListLinks { older: mru, newer: NONE });
     }
 
     /// Puts a node that stands in no list at the LRU end of `list`.
     pub(super) fn push_lru(&mut self, list: usize, node: u32) {
         let lru = self.ends[list].lru;
-        self.place(list, node, Links { older: NONE, newer: lru });
+        self.place(list, node, ListLinks { older: NONE, newer: lru });
     }
 
-    fn place(&mut self, list: usize, node: u32, links: Links) {
+    fn place(&mut self, list: usize, node: u32, links: ListLinks) {
         if node as usize >= self.links.len() {
             self.links.resize(node as usize + 1, APART);
         }
@@ -83,7 +83,8 @@ impl Lists {
         if below.lru == NONE {
             return;
         }
-        self.ends[to] = Ends { lru: below.lru, mru: if above.mru == NONE { below.mru } else { above.mru } };
+        self.ends[to] =
+            ListEnds { lru: below.lru, mru: if above.mru == NONE { below.mru } else { above.mru } };
         if above.lru != NONE {
             self.links[below.mru as usize].newer = above.lru;
             self.links[above.lru as usize].older = below.mru;

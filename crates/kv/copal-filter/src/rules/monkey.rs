@@ -4,7 +4,7 @@
 //! A Get that finds nothing probes every run once, so a run's units are worth the same however large it is,
 //! while they cost its size.
 
-use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::Ledger};
+use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::UnitLedger};
 use crate::Kind;
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ type Part = (u8, u8);
 /// See the module.
 #[derive(Default)]
 pub struct Monkey {
-    ledger: Ledger,
+    ledger: UnitLedger,
     /// Units of each part at the last look.
     planned: BTreeMap<Part, u8>,
     dirty: bool,
@@ -25,7 +25,7 @@ fn part(shape: Shape) -> Part {
 }
 
 #[derive(Clone, Copy)]
-struct Sum {
+struct LevelSum {
     kind: Kind,
     keys: u64,
     unit_bytes: u64,
@@ -34,7 +34,7 @@ struct Sum {
     granted: u8,
 }
 
-impl Sum {
+impl LevelSum {
     /// Reads that one unit more for all of the part saves per byte and Get.
     fn gain_per_byte(&self, keys_of_level: u64) -> f64 {
         let heat = self.keys as f64 / keys_of_level.max(1) as f64;
@@ -49,12 +49,12 @@ impl Monkey {
     }
 
     /// Units for each part, and the one that gets one more as far as the rest of the budget goes.
-    fn plan(&self) -> (BTreeMap<Part, Sum>, Option<(Part, u64)>) {
-        let mut parts: BTreeMap<Part, Sum> = BTreeMap::new();
+    fn plan(&self) -> (BTreeMap<Part, LevelSum>, Option<(Part, u64)>) {
+        let mut parts: BTreeMap<Part, LevelSum> = BTreeMap::new();
         let mut keys_of_level = [0u64; 256];
         for (_, shape, _) in self.ledger.iter() {
             let empty =
-                Sum { kind: shape.kind, keys: 0, unit_bytes: 0, units: shape.kind.units(), granted: 0 };
+                LevelSum { kind: shape.kind, keys: 0, unit_bytes: 0, units: shape.kind.units(), granted: 0 };
             let sum = parts.entry(part(shape)).or_insert(empty);
             sum.keys += u64::from(shape.keys);
             sum.unit_bytes += u64::from(shape.unit_bytes);
@@ -62,7 +62,8 @@ impl Monkey {
         }
         let mut free = self.ledger.budget();
         loop {
-            let gain = |(part, sum): &(&Part, &Sum)| sum.gain_per_byte(keys_of_level[usize::from(part.0)]);
+            let gain =
+                |(part, sum): &(&Part, &LevelSum)| sum.gain_per_byte(keys_of_level[usize::from(part.0)]);
             let best = parts
                 .iter()
                 .filter(|(_, sum)| sum.granted < sum.units)

@@ -6,24 +6,24 @@
 use super::{Heat, Shape, marginal};
 use std::{cmp::Ordering, collections::BinaryHeap};
 
-struct Next {
+struct NextUnit {
     gain_per_byte: f64,
     item: usize,
 }
 
-impl PartialEq for Next {
-    fn eq(&self, other: &Next) -> bool {
+impl PartialEq for NextUnit {
+    fn eq(&self, other: &NextUnit) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
-impl Eq for Next {}
-impl PartialOrd for Next {
-    fn partial_cmp(&self, other: &Next) -> Option<Ordering> {
+impl Eq for NextUnit {}
+impl PartialOrd for NextUnit {
+    fn partial_cmp(&self, other: &NextUnit) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Next {
-    fn cmp(&self, other: &Next) -> Ordering {
+impl Ord for NextUnit {
+    fn cmp(&self, other: &NextUnit) -> Ordering {
         let gain = self.gain_per_byte.total_cmp(&other.gain_per_byte);
         gain.then(other.item.cmp(&self.item))
     }
@@ -36,10 +36,10 @@ pub fn units(partitions: &[(Shape, Heat)], budget_bytes: u64) -> Vec<u8> {
     let next = |item: usize, units: u8| {
         let (shape, heat) = partitions[item];
         let gain = marginal(shape.kind, heat.0, units) / f64::from(shape.unit_bytes.max(1));
-        (units < shape.units && gain > 0.0).then_some(Next { gain_per_byte: gain, item })
+        (units < shape.units && gain > 0.0).then_some(NextUnit { gain_per_byte: gain, item })
     };
-    let mut heap: BinaryHeap<Next> = (0..partitions.len()).filter_map(|item| next(item, 0)).collect();
-    while let Some(Next { item, .. }) = heap.pop() {
+    let mut heap: BinaryHeap<NextUnit> = (0..partitions.len()).filter_map(|item| next(item, 0)).collect();
+    while let Some(NextUnit { item, .. }) = heap.pop() {
         let bytes = u64::from(partitions[item].0.unit_bytes);
         if bytes <= free {
             free -= bytes;

@@ -15,8 +15,8 @@
 
 use super::{
     Change, Heat, PartitionId, Probe, Rule, Shape,
-    ledger::{self, Ledger},
-    lists::{self, Lists},
+    ledger::{self, UnitLedger},
+    lists::{self, LruLists},
     marginal,
 };
 use crate::MAX_UNITS;
@@ -63,7 +63,7 @@ impl Default for PaperMqOptions {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Table {
+struct PaperTable {
     frequency: f64,
     /// `expiredTime` is this plus `lifeTime`; kept apart from it since `lifeTime` may follow the number of
     /// tables.
@@ -73,14 +73,15 @@ struct Table {
 }
 
 /// Bytes for each partition: ledger, queues, frequency and time.
-pub(super) const PARTITION_BYTES: usize = ledger::PARTITION_BYTES + lists::NODE_BYTES + size_of::<Table>();
+pub(super) const PARTITION_BYTES: usize =
+    ledger::PARTITION_BYTES + lists::NODE_BYTES + size_of::<PaperTable>();
 
 /// See the module.
 pub struct PaperMq {
     options: PaperMqOptions,
-    ledger: Ledger,
-    queues: Lists,
-    tables: Vec<Table>,
+    ledger: UnitLedger,
+    queues: LruLists,
+    tables: Vec<PaperTable>,
     expected_extra_io: f64,
     accesses: Vec<(PartitionId, u64)>,
     payers: Vec<PartitionId>,
@@ -97,8 +98,8 @@ impl PaperMq {
     pub fn new(options: PaperMqOptions) -> PaperMq {
         PaperMq {
             options,
-            ledger: Ledger::default(),
-            queues: Lists::new(usize::from(MAX_UNITS) + 1),
+            ledger: UnitLedger::default(),
+            queues: LruLists::new(usize::from(MAX_UNITS) + 1),
             tables: Vec::new(),
             expected_extra_io: 0.0,
             accesses: Vec::new(),
@@ -241,7 +242,7 @@ impl Rule for PaperMq {
         self.ledger.insert(partition, shape, units);
         let at = partition.0 as usize;
         if at >= self.tables.len() {
-            self.tables.resize(at + 1, Table::default());
+            self.tables.resize(at + 1, PaperTable::default());
         }
         self.tables[at].frequency = frequency;
         self.expected_extra_io += frequency * shape.kind.fpr(units);
@@ -289,7 +290,7 @@ impl Rule for PaperMq {
         if units == before {
             return;
         }
-        let Table { frequency, accessed, .. } = self.tables[partition.0 as usize];
+        let PaperTable { frequency, accessed, .. } = self.tables[partition.0 as usize];
         self.expected_extra_io += frequency * (shape.kind.fpr(units) - shape.kind.fpr(before));
         self.ledger.correct(partition, units);
         self.enqueue(partition, units, accessed);

@@ -170,8 +170,8 @@ fn small_systems_fill_as_simulated() {
         let rounds = 60;
         let mut keys = 0;
         for _ in 0..rounds {
-            let mut band = ribbon::Band::new(slots);
-            keys += hashes.by_ref().take_while(|&h| band.add(h) != ribbon::Placed::DoesNotFit).count();
+            let mut band = ribbon::RibbonBand::new(slots);
+            keys += hashes.by_ref().take_while(|&h| band.add(h) != ribbon::BandPlacement::DoesNotFit).count();
         }
         let mean = keys as f64 / f64::from(rounds);
         assert!((mean - expected).abs() < 0.01 * expected, "{slots} slots hold {mean} keys");
@@ -209,7 +209,7 @@ fn the_fast_query_agrees_with_the_definition() {
         let (found, columns) = ribbon::solve(&hashes, 3).unwrap();
         assert_eq!(found, slots);
         for k in 0..=columns.len() {
-            let fast = ribbon::Columns::interleave(slots, &columns[..k]);
+            let fast = ribbon::UnitColumns::interleave(slots, &columns[..k]);
             for i in 0..3000 {
                 let key = hash(31, i);
                 assert_eq!(fast.may_contain(key), reference::may_contain(&columns[..k], slots, key));
@@ -224,19 +224,19 @@ fn crafted_keys_cannot_make_tiny_partitions() {
     let mut builder = PartitionFilterBuilder::new(Kind::Ribbon, SEED);
     for i in 0..1000u128 {
         let key = crate::KeyHash(1 << 100 | (i & 0x7fff) << 81 | 5);
-        assert_eq!(builder.add(key), crate::Fit::Fits);
+        assert_eq!(builder.add(key), crate::FilterFit::Fits);
     }
     assert!(builder.finish(1).is_none(), "the partition stays open, unfiltered");
     // The builder is as new.
-    assert_eq!(builder.add(hash(40, 1)), crate::Fit::Fits);
+    assert_eq!(builder.add(hash(40, 1)), crate::FilterFit::Fits);
     assert!(builder.finish(2).is_some());
 }
 
 #[test]
 fn the_same_key_twice_changes_nothing() {
-    let mut band = ribbon::Band::new(256);
-    assert_eq!(band.add(hash(41, 1)), ribbon::Placed::Took);
+    let mut band = ribbon::RibbonBand::new(256);
+    assert_eq!(band.add(hash(41, 1)), ribbon::BandPlacement::Took);
     let before = band.columns(1);
-    assert_eq!(band.add(hash(41, 1)), ribbon::Placed::Implied);
+    assert_eq!(band.add(hash(41, 1)), ribbon::BandPlacement::Implied);
     assert_eq!(band.columns(1), before);
 }

@@ -1,6 +1,6 @@
 //! Keys of a partition, filled as the table writer fills them.
 
-use crate::{Fit, KeyHash, Kind, PartitionFilterBuilder};
+use crate::{FilterFit, KeyHash, Kind, PartitionFilterBuilder};
 
 pub(super) const SEED: u64 = 0x00c0_ffee;
 
@@ -17,8 +17,8 @@ pub(super) fn fill(
     let mut keys = Vec::new();
     for hash in hashes {
         match builder.add(hash) {
-            Fit::Fits => keys.push(hash),
-            Fit::Full => break,
+            FilterFit::Fits => keys.push(hash),
+            FilterFit::Full => break,
         }
     }
     keys

@@ -1,6 +1,6 @@
 //! How much a key range takes, told without reading it.
 
-use crate::{Keyspace, format::key::KeyRange, tree::version::Slice};
+use crate::{Keyspace, format::key::KeyRange, tree::version::TableSlice};
 use std::ops::Bound;
 
 impl Keyspace {
@@ -19,7 +19,7 @@ impl Keyspace {
     }
 }
 
-fn bytes_within(slice: &Slice, range: &KeyRange) -> u64 {
+fn bytes_within(slice: &TableSlice, range: &KeyRange) -> u64 {
     let (table, meta) = (&slice.table.table, &slice.table.meta);
     let values: u64 = meta.values.iter().map(|(_, bytes)| bytes).sum();
     let all = meta.bytes + values;

@@ -7,15 +7,15 @@ use crate::{
     format::key::{KeyRange, KeyspaceId, MAX_USER_KEY},
     memory::rows::RowEpoch,
     read::{
-        get::{self, Kept, Want},
+        get::{self, CachePolicy, WantedPart},
         multi_get,
     },
     tree::{
-        snapshots::Held,
+        snapshots::HeldSnapshot,
         super_version::SuperVersion,
         value::pointer::{MAX_VALUE, piece_sums},
     },
-    write::commit::{Write, WriteOp, leader, values::GroupKey},
+    write::commit::{WriteOp, WriteRequest, leader, values::GroupKey},
 };
 use bytes::Bytes;
 use std::{
@@ -59,11 +59,11 @@ impl KeyspaceHandle {
     }
 
     /// What look-ups leave in the cache.
-    fn kept(&self) -> Kept<'_> {
+    fn kept(&self) -> CachePolicy<'_> {
         match self.options.cache {
-            CacheMode::Rows => Kept::Row(&self.row_epoch),
-            CacheMode::Blocks => Kept::Block,
-            CacheMode::Nothing => Kept::Nothing,
+            CacheMode::Rows => CachePolicy::Row(&self.row_epoch),
+            CacheMode::Blocks => CachePolicy::Block,
+            CacheMode::Nothing => CachePolicy::Nothing,
         }
     }
 
@@ -153,7 +153,7 @@ impl Keyspace {
         &self.handle.options
     }
 
-    fn look_up(&self, key: &[u8], want: &Want) -> Result<Option<Bytes>, Error> {
+    fn look_up(&self, key: &[u8], want: &WantedPart) -> Result<Option<Bytes>, Error> {
         self.handle.check()?;
         let engine = self.store.engine();
         let (view, seq) = engine.super_version_now();
@@ -164,7 +164,7 @@ impl Keyspace {
     /// # Errors
     /// `Corrupt`: the bytes are damaged. `NoKeyspace`: the keyspace was dropped.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        self.look_up(key, &Want::all())
+        self.look_up(key, &WantedPart::all())
     }
 
     /// The values of many keys, in their order, all as they are at one moment. What several look-ups would
@@ -181,14 +181,14 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn get_range(&self, key: &[u8], range: Range<u64>) -> Result<Option<Bytes>, Error> {
-        self.look_up(key, &Want::Part(range))
+        self.look_up(key, &WantedPart::Part(range))
     }
 
     /// Whether `key` is there; reads no separated value.
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
-        Ok(self.look_up(key, &Want::Presence)?.is_some())
+        Ok(self.look_up(key, &WantedPart::Presence)?.is_some())
     }
 
     /// Stores `value` under `key`. Blocks until it is as safe as `durability` says.
@@ -199,7 +199,7 @@ impl Keyspace {
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.put(key, value)?;
         let engine = self.store.engine();
-        let write = Write::new(vec![op], durability);
+        let write = WriteRequest::new(vec![op], durability);
         leader::check_size(engine, &write)?;
         leader::commit_with_room(engine, write)
     }
@@ -209,7 +209,7 @@ impl Keyspace {
     /// As [`Keyspace::put`].
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.delete(key)?;
-        leader::commit_with_room(self.store.engine(), Write::new(vec![op], durability))
+        leader::commit_with_room(self.store.engine(), WriteRequest::new(vec![op], durability))
     }
 
     /// Walks the keys of a range as they are now.
@@ -231,7 +231,7 @@ impl Keyspace {
     fn walk(&self, range: KeyRange) -> Iter {
         let engine = self.store.engine();
         let (view, seq) = engine.super_version_now();
-        Iter::new(engine, view, None, seq, range, Want::Head(self.handle.options.head_bytes()))
+        Iter::new(engine, view, None, seq, range, WantedPart::Head(self.handle.options.head_bytes()))
     }
 
     /// Deletes all keys with the prefix at once; value objects wholly inside go unread, in the background.
@@ -243,7 +243,7 @@ impl Keyspace {
             return Ok(());
         };
         let engine = self.store.engine();
-        leader::commit(engine, Write::new(vec![op], durability))?;
+        leader::commit(engine, WriteRequest::new(vec![op], durability))?;
         #[cfg(test)]
         if engine.broken(crate::broken::Flaw::ValuesDroppedEarly) {
             crate::compact::sweep::sweep_too_early(engine)?;
@@ -359,12 +359,12 @@ impl Batch {
     }
 
     /// `None`: there is nothing to commit.
-    fn into_write(self, durability: Durability) -> Result<Option<Write>, Error> {
+    fn into_write(self, durability: Durability) -> Result<Option<WriteRequest>, Error> {
         let ops = self.ops?;
         if ops.is_empty() {
             return Ok(None);
         }
-        let mut write = Write::new(ops, durability);
+        let mut write = WriteRequest::new(ops, durability);
         if self.is_essential {
             write = write.essential();
         }
@@ -377,7 +377,7 @@ impl Batch {
 #[derive(Clone)]
 pub struct Snapshot {
     store: Store,
-    held: Arc<Held>,
+    held: Arc<HeldSnapshot>,
 }
 
 impl Snapshot {
@@ -393,7 +393,7 @@ impl Snapshot {
         let engine = self.store.engine();
         let view = engine.super_version();
         let (key, kept) = (keyspace.handle.id.key(key), keyspace.handle.kept());
-        get::get(engine, &view, self.held.seq, &key, &Want::all(), kept)
+        get::get(engine, &view, self.held.seq, &key, &WantedPart::all(), kept)
     }
 
     /// The values of many keys at the snapshot, in their order; see [`Keyspace::multi_get`].
@@ -419,7 +419,7 @@ impl Snapshot {
             Some(self.held.clone()),
             self.held.seq,
             range,
-            Want::Head(keyspace.options().head_bytes()),
+            WantedPart::Head(keyspace.options().head_bytes()),
         )
     }
 }

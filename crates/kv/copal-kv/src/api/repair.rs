@@ -16,11 +16,11 @@ use crate::{
         key::{KeyRange, successor, user_key},
         merge::MergingCursor,
     },
-    memory::budget::{Charge, Class as Memory},
-    read::get::{self, Kept, Want},
+    memory::budget::{MemoryCharge, MemoryClass as Memory},
+    read::get::{self, CachePolicy, WantedPart},
     table::Scan,
     tree::super_version::SuperVersion,
-    write::commit::{Write, WriteOp, leader},
+    write::commit::{WriteOp, WriteRequest, leader},
 };
 use bytes::Bytes;
 use std::{ops::Bound, sync::Arc};
@@ -62,7 +62,7 @@ impl Keyspace {
             return Ok(RepairReport::default());
         }
         let mut report = RepairReport::default();
-        let mut stretch = Stretch {
+        let mut stretch = RepairStretch {
             keyspace: self,
             start: range.start.clone(),
             puts: Vec::new(),
@@ -109,14 +109,14 @@ impl Keyspace {
         self.repair(range, self.answering(range))
     }
 
-    fn answering(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Answering<'_> {
+    fn answering(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> ReadableIter<'_> {
         let (view, seq) = self.engine().super_version_now();
-        Answering { keyspace: self, view, seq, range: self.handle.id.between(range), cursor: None }
+        ReadableIter { keyspace: self, view, seq, range: self.handle.id.between(range), cursor: None }
     }
 }
 
 /// Rows of a range that a look-up answers, ascending.
-struct Answering<'a> {
+struct ReadableIter<'a> {
     keyspace: &'a Keyspace,
     view: Arc<SuperVersion>,
     seq: u64,
@@ -126,7 +126,7 @@ struct Answering<'a> {
     cursor: Option<MergingCursor<Box<dyn Cursor + Send>>>,
 }
 
-impl Answering<'_> {
+impl ReadableIter<'_> {
     fn walk(&self) -> MergingCursor<Box<dyn Cursor + Send>> {
         let scan = Scan { whole: true, past_damage: true, ..Scan::default() };
         let mut children: Vec<Box<dyn Cursor + Send>> = Vec::new();
@@ -157,7 +157,7 @@ impl Answering<'_> {
             }
             let key = Bytes::copy_from_slice(entry.key);
             self.range.start = successor(&key);
-            match get::get(engine, &self.view, self.seq, &key, &Want::all(), Kept::Nothing) {
+            match get::get(engine, &self.view, self.seq, &key, &WantedPart::all(), CachePolicy::Nothing) {
                 Ok(Some(value)) => {
                     self.cursor = Some(cursor);
                     return Ok(Some((user_key(&key), value)));
@@ -171,7 +171,7 @@ impl Answering<'_> {
     }
 }
 
-impl Iterator for Answering<'_> {
+impl Iterator for ReadableIter<'_> {
     type Item = Result<(Bytes, Bytes), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -187,15 +187,15 @@ impl Iterator for Answering<'_> {
 }
 
 /// The part of the range that the next batch replaces.
-struct Stretch<'a> {
+struct RepairStretch<'a> {
     keyspace: &'a Keyspace,
     start: Bytes,
     puts: Vec<WriteOp>,
     /// Memory of the puts.
-    charge: Charge,
+    charge: MemoryCharge,
 }
 
-impl Stretch<'_> {
+impl RepairStretch<'_> {
     /// Commits what there is as the content of everything before `end`; the next stretch begins there.
     fn commit(&mut self, end: Bytes) -> Result<(), Error> {
         let start = std::mem::replace(&mut self.start, end.clone());
@@ -203,7 +203,7 @@ impl Stretch<'_> {
         let delete = self.keyspace.handle.delete_range(KeyRange { start, end })?;
         let ops: Vec<WriteOp> = delete.into_iter().chain(self.puts.drain(..)).collect();
         let engine = self.keyspace.store.engine();
-        leader::commit_with_room(engine, Write::new(ops, Durability::Device))?;
+        leader::commit_with_room(engine, WriteRequest::new(ops, Durability::Device))?;
         self.charge.set(0);
         Ok(())
     }

@@ -3,8 +3,8 @@
 use crate::{
     api::stats::{LevelStats, Stats},
     engine::Engine,
-    session::{counters::Counters, read_counters::Count},
-    tree::{damaged_parts, manifest::format::Level},
+    session::{counters::EngineCounters, read_counters::ReadCount},
+    tree::{damaged_parts, manifest::format::TreeLevel},
     write::admission,
 };
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,7 +40,7 @@ fn fill_shape(engine: &Engine, stats: &mut Stats) {
     stats.frozen_memtables = view.frozen.len() as u64;
     stats.damaged_ranges = damaged_parts::parts(&view.version).len() as u64;
     for run in &view.version.runs {
-        let level = if run.level == Level::BOTTOM { LevelStats::BOTTOM } else { run.level.0 };
+        let level = if run.level == TreeLevel::BOTTOM { LevelStats::BOTTOM } else { run.level.0 };
         if stats.levels.last().is_none_or(|last| last.level != level) {
             stats.levels.push(LevelStats { level, ..LevelStats::default() });
         }
@@ -65,13 +65,13 @@ fn fill_shape(engine: &Engine, stats: &mut Stats) {
 }
 
 /// Counts of the session.
-fn fill_counts(counters: &Counters, stats: &mut Stats) {
-    stats.gets = counters.reads.sum(Count::Gets);
-    stats.seeks = counters.reads.sum(Count::Seeks);
-    stats.deleted_passed = counters.reads.sum(Count::DeletedPassed);
+fn fill_counts(counters: &EngineCounters, stats: &mut Stats) {
+    stats.gets = counters.reads.sum(ReadCount::Gets);
+    stats.seeks = counters.reads.sum(ReadCount::Seeks);
+    stats.deleted_passed = counters.reads.sum(ReadCount::DeletedPassed);
     stats.batched_reads = counters.batched_reads.load(Relaxed);
     stats.read_batches = counters.read_batches.load(Relaxed);
-    stats.row_hits = counters.reads.sum(Count::RowHits);
+    stats.row_hits = counters.reads.sum(ReadCount::RowHits);
     stats.flushes = counters.flushes.load(Relaxed);
     stats.merges = counters.merges.load(Relaxed);
     stats.write_bytes = counters.write_bytes.load(Relaxed);

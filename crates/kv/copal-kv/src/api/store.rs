@@ -12,13 +12,13 @@ use crate::{
     tree::{
         filter_report,
         manifest::{
-            format::{MAX_NAME, Record},
+            format::{MAX_NAME, ManifestRecord},
             state::KeyspaceState,
         },
     },
     write::{
         admission,
-        commit::{Write, WriteOp, leader},
+        commit::{WriteOp, WriteRequest, leader},
     },
 };
 use copal_object::Ack;
@@ -83,7 +83,7 @@ impl Store {
             spawn_all(&engine)?
         } else {
             engine.attendant.begin(worker::attending(&engine));
-            engine.attend();
+            engine.run_inline();
             Vec::new()
         };
         let keyspaces = {
@@ -125,7 +125,7 @@ impl Store {
             return Err(Error::KeyTooLong(name.len()));
         }
         let id = KeyspaceId(engine.stored.tree.lock().manifest.state.next_keyspace);
-        let record = Record::Keyspace { id, name: name.to_owned(), options: options.clone() };
+        let record = ManifestRecord::Keyspace { id, name: name.to_owned(), options: options.clone() };
         engine.edit(Vec::new(), &[record], Ack::Durable)?;
         let handle = Arc::new(KeyspaceHandle::new(engine, id, name, options));
         keyspaces.insert(name.to_owned(), handle.clone());
@@ -149,8 +149,11 @@ impl Store {
         let KeyRange { start, end } = handle.id.range();
         let engine = self.engine();
         // The keys first: a crash between leaves an empty keyspace, not keys of none.
-        leader::commit(engine, Write::new(vec![WriteOp::DeleteRange { start, end }], Durability::Device))?;
-        let record = Record::DropKeyspace { id: handle.id };
+        leader::commit(
+            engine,
+            WriteRequest::new(vec![WriteOp::DeleteRange { start, end }], Durability::Device),
+        )?;
+        let record = ManifestRecord::DropKeyspace { id: handle.id };
         admission::in_whole_reserve(engine, || {
             engine.edit(Vec::new(), std::slice::from_ref(&record), Ack::Durable)
         })?;
@@ -217,8 +220,8 @@ impl Store {
     pub fn make_room(&self) {
         let engine = self.engine();
         engine.writes.pressure.begin();
-        engine.signal.kick();
-        engine.attend_if_asked();
+        engine.signal.wake_workers();
+        engine.run_inline_if_asked();
     }
 
     /// The object store below.

@@ -20,9 +20,9 @@ use crate::{
         entry::EntryKind,
         key::{keyspace_of, successor, user_key},
     },
-    read::get::{Version as Entry, in_memtables, in_runs},
-    table::Keep,
-    tree::{damaged_parts::parts, value::pointer::Pointer},
+    read::get::{FoundVersion as Entry, in_memtables, in_runs},
+    table::KeepPolicy,
+    tree::{damaged_parts::parts, value::pointer::ValuePointer},
 };
 use bytes::Bytes;
 
@@ -74,7 +74,7 @@ fn damaged_values(engine: &Engine) -> Vec<DamagedRange> {
     let mut noted = engine.stored.damaged_values.lock();
     noted.retain(|key, (pointer, what)| {
         let current = in_memtables(&view, seq, key)
-            .map_or_else(|| in_runs(&view, seq, key, engine.seed, Keep::Nothing), Ok);
+            .map_or_else(|| in_runs(&view, seq, key, engine.seed, KeepPolicy::Nothing), Ok);
         let stands = |now: Entry| now.kind == EntryKind::Pointer && now.value == *pointer;
         if !current.is_ok_and(|now| now.is_some_and(stands)) {
             return false;
@@ -88,7 +88,7 @@ fn damaged_values(engine: &Engine) -> Vec<DamagedRange> {
             keyspace: keyspace.name,
             start: user_key(key),
             end: Some(user_key(&successor(key))),
-            object: Pointer::decode(pointer).map_or(0, |pointer| pointer.object.0),
+            object: ValuePointer::decode(pointer).map_or(0, |pointer| pointer.object.0),
             what: what.clone(),
         });
         true

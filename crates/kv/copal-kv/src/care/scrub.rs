@@ -14,8 +14,8 @@ use crate::{
     care::verify::{self, concerns},
     engine::Engine,
     format::entry::EntryKind,
-    table::{Damaged, TableVerifier},
-    tree::{super_version::SuperVersion, value::pointer::Pointer, version::Slice},
+    table::{DamagedKeys, TableVerifier},
+    tree::{super_version::SuperVersion, value::pointer::ValuePointer, version::TableSlice},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -68,7 +68,8 @@ pub(crate) fn start(engine: Arc<Engine>, bytes_per_second: u64) -> Result<Scrub,
     let shared = Arc::new(ScrubState::default());
     // Without a thread the caller reads, and waits for nothing else.
     let pace = if engine.options.threads { bytes_per_second } else { u64::MAX };
-    let worker = Worker { engine, shared: shared.clone(), pace: Pace::new(pace), began: Instant::now() };
+    let worker =
+        ScrubWorker { engine, shared: shared.clone(), pace: ScrubPace::new(pace), began: Instant::now() };
     if !worker.engine.options.threads {
         let ended = Some(worker.run());
         return Ok(Scrub { shared, thread: None, ended });
@@ -127,14 +128,14 @@ impl Drop for Scrub {
 
 /// When the next bytes are due. Pure.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct ScrubPace {
     bytes_per_second: u64,
     bytes: u64,
 }
 
-impl Pace {
-    fn new(bytes_per_second: u64) -> Pace {
-        Pace { bytes_per_second: bytes_per_second.max(1), bytes: 0 }
+impl ScrubPace {
+    fn new(bytes_per_second: u64) -> ScrubPace {
+        ScrubPace { bytes_per_second: bytes_per_second.max(1), bytes: 0 }
     }
 
     /// `bytes` were read; how long after the beginning the next read is due.
@@ -145,20 +146,20 @@ impl Pace {
     }
 }
 
-struct Worker {
+struct ScrubWorker {
     engine: Arc<Engine>,
     shared: Arc<ScrubState>,
-    pace: Pace,
+    pace: ScrubPace,
     began: Instant,
 }
 
-impl Worker {
+impl ScrubWorker {
     fn run(mut self) -> Result<(), Error> {
         // Only the names: a version held for so long would keep dead tables from being freed.
         let tables: BTreeMap<ObjectId, u64> = {
             let view = self.engine.super_version();
             let slices = view.version.runs.iter().flat_map(|run| &run.slices);
-            let weigh = |slice: &Slice| {
+            let weigh = |slice: &TableSlice| {
                 let meta = &slice.table.meta;
                 let values: u64 = meta.values.iter().map(|(_, bytes)| *bytes).sum();
                 (meta.object, meta.bytes + values)
@@ -200,7 +201,12 @@ impl Worker {
 
     /// Reads one partition and the values it points to; how many bytes that were, and whether there is
     /// another.
-    fn partition(&self, view: &SuperVersion, slice: &Slice, partition: u32) -> Result<(u64, bool), Error> {
+    fn partition(
+        &self,
+        view: &SuperVersion,
+        slice: &TableSlice,
+        partition: u32,
+    ) -> Result<(u64, bool), Error> {
         let table = &slice.table.table;
         let mut pointers: Vec<(Bytes, u64, Bytes)> = Vec::new();
         let found =
@@ -212,14 +218,14 @@ impl Worker {
                 }
             })?;
         let mut bytes = found.bytes;
-        let counts = |damaged: &&Damaged| concerns(slice, damaged);
+        let counts = |damaged: &&DamagedKeys| concerns(slice, damaged);
         let mut damaged: Vec<String> = found.damaged.iter().filter(counts).map(ToString::to_string).collect();
         let mut values = 0;
         for (key, seq, pointer) in pointers {
             match verify::check_value(&self.engine, view, &key, seq, &pointer)? {
                 None => {
                     values += 1;
-                    bytes += Pointer::decode(&pointer).map_or(0, |pointer| u64::from(pointer.len));
+                    bytes += ValuePointer::decode(&pointer).map_or(0, |pointer| u64::from(pointer.len));
                 }
                 Some(what) => damaged.push(what),
             }
@@ -250,7 +256,7 @@ impl Worker {
     }
 }
 
-fn find(view: &SuperVersion, object: ObjectId) -> Option<&Slice> {
+fn find(view: &SuperVersion, object: ObjectId) -> Option<&TableSlice> {
     let mut slices = view.version.runs.iter().flat_map(|run| &run.slices);
     slices.find(|slice| slice.table.meta.object == object)
 }
@@ -261,10 +267,10 @@ mod tests {
 
     #[test]
     fn the_pace_is_bytes_over_rate_whatever_their_pieces() {
-        let mut pace = Pace::new(1000);
+        let mut pace = ScrubPace::new(1000);
         assert_eq!(pace.read(500), Duration::from_millis(500));
         assert_eq!(pace.read(1500), Duration::from_secs(2));
-        assert_eq!(Pace::new(u64::MAX).read(1 << 20), Duration::ZERO);
-        assert_eq!(Pace::new(0).read(2), Duration::from_secs(2));
+        assert_eq!(ScrubPace::new(u64::MAX).read(1 << 20), Duration::ZERO);
+        assert_eq!(ScrubPace::new(0).read(2), Duration::from_secs(2));
     }
 }

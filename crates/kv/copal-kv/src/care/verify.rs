@@ -20,20 +20,20 @@ use crate::{
         entry_cursor::Cursor,
         key::KeyRange,
     },
-    memory::budget::{Charge, Class as Memory},
-    open::leftovers::{Found, Unnamed, unnamed},
-    table::{Damaged, Scan, TableVerifier},
+    memory::budget::{MemoryCharge, MemoryClass as Memory},
+    open::leftovers::{FoundObjects, UnnamedObject, unnamed},
+    table::{DamagedKeys, Scan, TableVerifier},
     tree::{
-        garbage::Item,
+        garbage::GarbageItem,
         manifest::{MANIFEST, state::ValueState},
-        stored::Tree,
+        stored::OpenTree,
         super_version::SuperVersion,
         value::{
             self,
             interval::IntervalSet,
-            pointer::{Pointer, VALUE_PAGE},
+            pointer::{VALUE_PAGE, ValuePointer},
         },
-        version::{Run, Slice},
+        version::{SortedRun, TableSlice},
     },
 };
 use bytes::Bytes;
@@ -83,19 +83,19 @@ impl VerifyReport {
 }
 
 /// The store at one moment.
-struct Moment {
+struct StoreMoment {
     view: Arc<SuperVersion>,
     /// Last sequence that a commit took; memtables go on filling.
     newest: u64,
     /// Accounts of the value objects.
     values: BTreeMap<ObjectId, ValueState>,
-    _charge: Charge,
+    _charge: MemoryCharge,
 }
 
 type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
 
 /// A verify under way.
-struct Verification<'a> {
+struct StoreVerification<'a> {
     deep: bool,
     /// Where the values lie that entries point to.
     pointers: Pointers,
@@ -109,11 +109,11 @@ pub(crate) fn verify(
     deep: bool,
     told: &mut dyn FnMut(&VerifyReport),
 ) -> Result<VerifyReport, Error> {
-    run(engine, Verification { deep, pointers: Pointers::new(), report: VerifyReport::default(), told })
+    run(engine, StoreVerification { deep, pointers: Pointers::new(), report: VerifyReport::default(), told })
 }
 
-fn run(engine: &Engine, mut to: Verification<'_>) -> Result<VerifyReport, Error> {
-    let Moment { view, newest, values, _charge } = verify_names_now(engine, &mut to.report);
+fn run(engine: &Engine, mut to: StoreVerification<'_>) -> Result<VerifyReport, Error> {
+    let StoreMoment { view, newest, values, _charge } = verify_names_now(engine, &mut to.report);
     for memtable in view.memtables() {
         let mut cursor = memtable.cursor();
         cursor.first()?;
@@ -136,7 +136,7 @@ fn run(engine: &Engine, mut to: Verification<'_>) -> Result<VerifyReport, Error>
             }
         }
     }
-    let Verification { mut pointers, mut report, told, .. } = to;
+    let StoreVerification { mut pointers, mut report, told, .. } = to;
     told(&report);
     for (object, value) in &values {
         let live = pointers.remove(object).unwrap_or_default();
@@ -150,7 +150,7 @@ fn run(engine: &Engine, mut to: Verification<'_>) -> Result<VerifyReport, Error>
 }
 
 /// Checks the names, and takes hold of what else belongs to this moment.
-fn verify_names_now(engine: &Engine, report: &mut VerifyReport) -> Moment {
+fn verify_names_now(engine: &Engine, report: &mut VerifyReport) -> StoreMoment {
     // Between two steps of the worker, two flushes and two groups of commits: what they make has a name
     // by then. The flusher begins a log now and then, which has a name when the writer is free again.
     let _writer = engine.writes.writer.lock();
@@ -162,7 +162,7 @@ fn verify_names_now(engine: &Engine, report: &mut VerifyReport) -> Moment {
     let view = engine.super_version();
     verify_names(engine, &tree, &view, report);
     let state = &tree.manifest.state;
-    Moment {
+    StoreMoment {
         view,
         newest: engine.snapshots.allocated_seq(),
         values: state.values.clone(),
@@ -174,9 +174,9 @@ fn verify_names_now(engine: &Engine, report: &mut VerifyReport) -> Moment {
 fn walk_slice(
     engine: &Engine,
     view: &SuperVersion,
-    run: &Run,
-    slice: &Slice,
-    to: &mut Verification<'_>,
+    run: &SortedRun,
+    slice: &TableSlice,
+    to: &mut StoreVerification<'_>,
 ) -> Result<bool, Error> {
     let scan = Scan { class: Class::Background, whole: true, ..Scan::default() };
     let mut whole = true;
@@ -205,9 +205,9 @@ fn walk_slice(
 }
 
 /// Every object of ours has a name, every name an object.
-fn verify_names(engine: &Engine, tree: &Tree, view: &SuperVersion, report: &mut VerifyReport) {
+fn verify_names(engine: &Engine, tree: &OpenTree, view: &SuperVersion, report: &mut VerifyReport) {
     let state = &tree.manifest.state;
-    let found = Found::list(&engine.objects);
+    let found = FoundObjects::list(&engine.objects);
     let mut named: HashSet<ObjectId> = state.tables.keys().chain(state.values.keys()).copied().collect();
     named.insert(MANIFEST);
     named.extend(view.memtables().map(|memtable| memtable.log).filter(|log| log.0 != 0));
@@ -224,7 +224,7 @@ fn verify_names(engine: &Engine, tree: &Tree, view: &SuperVersion, report: &mut 
     }
     let waiting: HashSet<ObjectId> = engine.stored.garbage.items().into_iter().filter_map(deleted).collect();
     for found in unnamed(state, &found, |value| logged.contains_key(value)) {
-        let Unnamed { object, role, explained } = found;
+        let UnnamedObject { object, role, explained } = found;
         if engine.options.read_only && explained {
             report.leftovers += 1;
             report.leftover_bytes += engine.objects.stat(object).map_or(0, |stat| stat.allocated_bytes);
@@ -249,7 +249,7 @@ fn collect(
     view: &SuperVersion,
     newest: u64,
     cursor: &mut impl Cursor,
-    to: &mut Verification<'_>,
+    to: &mut StoreVerification<'_>,
 ) -> Result<(), Error> {
     while let Some(entry) = cursor.entry() {
         if entry.seq > newest {
@@ -258,7 +258,7 @@ fn collect(
         }
         to.report.entries += 1;
         if entry.kind == EntryKind::Pointer {
-            let pointer = Pointer::decode(entry.value)?;
+            let pointer = ValuePointer::decode(entry.value)?;
             if engine.objects.stat(pointer.object).is_none() {
                 // A purge drops value objects at once and leaves the entries under its
                 // tombstone to the next merge.
@@ -289,7 +289,7 @@ fn collect(
 }
 
 /// Whether the damage is in a part of its table that counts.
-pub(crate) fn concerns(slice: &Slice, damaged: &Damaged) -> bool {
+pub(crate) fn concerns(slice: &TableSlice, damaged: &DamagedKeys) -> bool {
     damaged.lost.as_ref().is_none_or(|(start, end)| {
         let lost =
             KeyRange { start: start.clone(), end: end.clone().unwrap_or_else(|| slice.range.end.clone()) };
@@ -297,10 +297,10 @@ pub(crate) fn concerns(slice: &Slice, damaged: &Damaged) -> bool {
     })
 }
 
-fn deleted(item: Item) -> Option<ObjectId> {
+fn deleted(item: GarbageItem) -> Option<ObjectId> {
     match item {
-        Item::Delete(object) => Some(object),
-        Item::Punch(..) => None,
+        GarbageItem::Delete(object) => Some(object),
+        GarbageItem::Punch(..) => None,
     }
 }
 
@@ -342,7 +342,7 @@ pub(crate) fn check_value(
     seq: u64,
     pointer: &Bytes,
 ) -> Result<Option<String>, Error> {
-    let decoded = Pointer::decode(pointer)?;
+    let decoded = ValuePointer::decode(pointer)?;
     let gone = || engine.objects.stat(decoded.object).is_none() && is_purged(view, key, seq);
     if gone() {
         return Ok(None);

@@ -1,24 +1,24 @@
 //! What the threads own that flush and merge, and those that look at the tree between two of their steps.
 
-use super::{deletions::Deletions, picker::Jobs, value_separation::WorkerValues};
+use super::{deletions::Deletions, picker::MergeQueue, value_separation::WorkerValues};
 use parking_lot::{Mutex, MutexGuard};
 
 /// See the module.
-pub(crate) struct Compactor {
+pub(crate) struct CompactorState {
     /// Held by the worker for the length of a step, so that others can look at the tree between two steps.
     pub(crate) step: Mutex<()>,
     /// Held for the length of a flush, and of a step that moves values.
     pub(crate) worker_values: Mutex<WorkerValues>,
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: MergeQueue,
     pub(crate) deletions: Deletions,
 }
 
-impl Compactor {
-    pub(crate) fn new(worker_values: WorkerValues) -> Compactor {
-        Compactor {
+impl CompactorState {
+    pub(crate) fn new(worker_values: WorkerValues) -> CompactorState {
+        CompactorState {
             step: Mutex::new(()),
             worker_values: Mutex::new(worker_values),
-            jobs: Jobs::default(),
+            jobs: MergeQueue::default(),
             deletions: Deletions::default(),
         }
     }

@@ -5,11 +5,11 @@
 //! - Merges are chosen by these counts, nothing else depends on them: they begin anew when a store is opened.
 //! - At most [`MOST_PLACES`] places are remembered, by short keys, whatever walks do.
 //!
-//! Not here: what follows from them (`worth`), who tells of a walk (`passed`).
+//! Not here: what follows from them (`merge_benefit`), who tells of a walk (`passed_deletions`).
 
 use crate::{
     format::key::{KeyRange, KeyspaceId},
-    tree::version::Run,
+    tree::version::SortedRun,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ const BELIEVED: u64 = 1024;
 const MEMORY: u64 = 1 << 20;
 /// Deletions that came to the end of their way, and those of them that something older lay below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct WalkDeletions {
     pub(crate) deletions: u64,
     pub(crate) hits: u64,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Found {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
-    found: Mutex<BTreeMap<KeyspaceId, Found>>,
+    found: Mutex<BTreeMap<KeyspaceId, WalkDeletions>>,
     /// Bytes of deleted entries and their deletions that walks passed, by where the oldest run's table
     /// begins, or the gap behind one.
     passed: Mutex<BTreeMap<Bytes, u64>>,
@@ -41,7 +41,7 @@ pub(crate) struct Deletions {
 
 impl Deletions {
     /// Adds what a merge saw of deletions that nothing is below any more.
-    pub(crate) fn add_found(&self, seen: &[(KeyspaceId, Found)]) {
+    pub(crate) fn add_found(&self, seen: &[(KeyspaceId, WalkDeletions)]) {
         if seen.is_empty() {
             return;
         }
@@ -65,7 +65,7 @@ impl Deletions {
     }
 
     /// Adds bytes that a walk passed over before `key`; `oldest` is the last run of what it walked through.
-    pub(crate) fn add_passed(&self, oldest: &Run, key: &[u8], bytes: u64) {
+    pub(crate) fn add_passed(&self, oldest: &SortedRun, key: &[u8], bytes: u64) {
         let place = place_of(oldest, key);
         let mut passed = self.passed.lock();
         let is_full = passed.len() >= MOST_PLACES || place.len() > LONGEST_PLACE;
@@ -96,7 +96,7 @@ impl Deletions {
 }
 
 /// Where the table of a run that holds `key` begins, or the gap that it falls into.
-fn place_of(run: &Run, key: &[u8]) -> Bytes {
+fn place_of(run: &SortedRun, key: &[u8]) -> Bytes {
     let after = run.slices.partition_point(|slice| slice.range.start[..] <= *key);
     let Some(slice) = after.checked_sub(1).and_then(|at| run.slices.get(at)) else {
         return Bytes::new();
@@ -112,7 +112,7 @@ mod tests {
     fn deletions_are_believed_until_they_were_seen_to_find_nothing() {
         let (deletions, space) = (Deletions::default(), KeyspaceId(1));
         assert_eq!(deletions.hit_share(Some(space)), 1.0);
-        let seen = |deletions: u64, hits| (space, Found { deletions, hits });
+        let seen = |deletions: u64, hits| (space, WalkDeletions { deletions, hits });
         deletions.add_found(&[seen(3 * BELIEVED, 0)]);
         assert_eq!(deletions.hit_share(Some(space)), 0.25);
         assert_eq!(deletions.hit_share(Some(KeyspaceId(2))), 1.0, "another keyspace");
@@ -127,7 +127,7 @@ mod tests {
     fn places_are_no_more_than_there_may_be() {
         let deletions = Deletions::default();
         let slices = Vec::new();
-        let run = Run { level: crate::tree::manifest::format::Level::TOP, id: 1, slices };
+        let run = SortedRun { level: crate::tree::manifest::format::TreeLevel::TOP, id: 1, slices };
         deletions.add_passed(&run, b"b", 5);
         let everything = KeyRange::all();
         assert_eq!(deletions.passed_in(&everything), 5);

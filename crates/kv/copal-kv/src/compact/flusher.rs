@@ -2,7 +2,7 @@
 //! for, and makes tables of frozen memtables, beside whatever merge is under way.
 //!
 //! Invariants
-//! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
+//! - It sleeps when there is nothing to do, and is woken by `WakeSignal::wake_workers`; it never spins.
 //! - A full store stops flushes, not the flusher: it frees what a purge left behind, and tries again when
 //!   more was freed.
 //! - It never waits for the writer lock: the writer may be waiting for it.
@@ -12,7 +12,7 @@ use crate::{
     Error,
     compact::{install, merge, sweep},
     engine::Engine,
-    session::{limits::TICK, signal::Sleeper},
+    session::{limits::TICK, signal::BackgroundThread},
     write::admission,
 };
 use std::time::Duration;
@@ -25,14 +25,14 @@ pub(crate) fn run(engine: &Engine) {
         match flusher_step(engine) {
             Ok(true) => pause = TICK,
             Ok(false) => {
-                signal.sleep(Sleeper::Flusher, until_flusher_looks(engine));
+                signal.sleep(BackgroundThread::Flusher, until_flusher_looks(engine));
                 engine.writes.pressure.look_again();
             }
             Err(error) => {
                 failed(&error);
                 signal.progressed(None);
                 let looks = until_flusher_looks(engine);
-                signal.sleep(Sleeper::Flusher, looks.map(|looks| looks.min(pause)).or(Some(pause)));
+                signal.sleep(BackgroundThread::Flusher, looks.map(|looks| looks.min(pause)).or(Some(pause)));
                 let longest = if error.is_no_space() { LOOK_WHEN_FULL } else { LONGEST_PAUSE };
                 pause = (2 * pause).min(longest);
             }
@@ -43,7 +43,7 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 /// One step, in a store without threads; `false` when there was nothing to do, or it failed.
-pub(super) fn attend(engine: &Engine) -> bool {
+pub(super) fn run_inline(engine: &Engine) -> bool {
     let stepped = engine.poison.check().and_then(|()| flush_and_rotate(engine));
     stepped.unwrap_or_else(|error| {
         failed(&error);
@@ -102,7 +102,7 @@ fn rotate_if_asked(engine: &Engine) -> Result<bool, Error> {
         return Ok(false);
     }
     let Some(mut writer) = engine.writes.writer.try_lock() else {
-        // Whoever writes now makes progress; ask again after the next kick.
+        // Whoever writes now makes progress; ask again after the next wake-up.
         engine.signal.request_rotation_quietly();
         return Ok(false);
     };
@@ -121,7 +121,7 @@ fn holds_back_space(engine: &Engine) -> bool {
     view.frozen.is_empty() && !view.active.is_empty() && (view.active.has_deletes() || is_long())
 }
 
-/// How long the flusher sleeps when nobody kicks; `None`: for ever.
+/// How long the flusher sleeps when nobody wakes it; `None`: for ever.
 fn until_flusher_looks(engine: &Engine) -> Option<Duration> {
     if engine.poison.check().is_err() {
         return None;
@@ -144,7 +144,7 @@ pub(crate) fn flush_all(engine: &Engine) -> Result<bool, Error> {
         flushed |= admission::in_reserve(engine, || merge::flush_oldest(engine))?;
         engine.signal.progressed(Some(false));
         // There is a run more: merges may be due.
-        engine.signal.kick();
+        engine.signal.wake_workers();
     }
     Ok(flushed)
 }
@@ -170,9 +170,9 @@ pub(crate) fn flush_now(engine: &Engine) -> Result<(), Error> {
 }
 
 pub(crate) fn wait_flushed(engine: &Engine, done: impl Fn(&Engine) -> bool) -> Result<(), Error> {
-    engine.signal.kick();
+    engine.signal.wake_workers();
     loop {
-        engine.attend();
+        engine.run_inline();
         engine.signal.wait_for_flush(|| done(engine) || engine.poison.check().is_err());
         if done(engine) {
             return Ok(());

@@ -6,23 +6,23 @@
 //! - Inputs are freed later, when no version from before is pinned (`garbage`); a crash leaves them to the
 //!   sweep at the next opening.
 
-use super::output::Written;
+use super::output::WrittenTable;
 use crate::{
     Error,
     broken::Flaw,
     compact::picker,
     engine::Engine,
     memory::{
-        budget::Class as Memory,
-        elastic::{AtHand, Predicted},
+        budget::MemoryClass as Memory,
+        elastic::{AtHand, PredictedPartition},
     },
     tree::{
-        garbage::Item,
-        manifest::format::{Level, Record},
-        stored::Tree,
+        garbage::GarbageItem,
+        manifest::format::{ManifestRecord, TreeLevel},
+        stored::OpenTree,
         super_version::SuperVersion,
         value::{interval::page_aligned, pointer::VALUE_PAGE},
-        version::{Slice, Version, filter_level},
+        version::{TableSlice, TreeVersion, filter_level},
     },
 };
 use copal_object::{Ack, ObjectId, Op, Txn};
@@ -35,45 +35,47 @@ const FREED_BYTES: u64 = 128 << 10;
 
 /// What one step of flush or merge changes.
 #[derive(Default)]
-pub(crate) struct Change {
+pub(crate) struct TreeChange {
     pub(crate) ops: Vec<Op>,
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<ManifestRecord>,
     pub(crate) dead: BTreeMap<ObjectId, Vec<Range<u64>>>,
     /// Generation of the memtable that this flush replaces.
     pub(crate) flushed: Option<u64>,
     /// What the filters of new tables start with.
-    pub(crate) predicted: BTreeMap<ObjectId, Vec<Predicted>>,
+    pub(crate) predicted: BTreeMap<ObjectId, Vec<PredictedPartition>>,
 }
 
-impl Change {
+impl TreeChange {
     /// Publishes a table into a run.
-    pub(crate) fn add_table(&mut self, written: Written, level: Level, run: u64) {
+    pub(crate) fn add_table(&mut self, written: WrittenTable, level: TreeLevel, run: u64) {
         let object = written.meta.object;
         let parts = vec![written.range.start..written.range.end];
         self.predicted.insert(object, written.predicted);
         self.ops.push(Op::Publish(written.staged));
-        self.records.push(Record::Table(written.meta));
-        self.records.push(Record::Slices { object, level, run, parts });
+        self.records.push(ManifestRecord::Table(written.meta));
+        self.records.push(ManifestRecord::Slices { object, level, run, parts });
     }
 }
 
 /// Commits a change and shows it to readers.
-pub(crate) fn install(engine: &Engine, mut change: Change) -> Result<(), Error> {
+pub(crate) fn install(engine: &Engine, mut change: TreeChange) -> Result<(), Error> {
     engine.poison.check()?;
     let mut tree = engine.stored.tree.lock();
     for (object, ranges) in &change.dead {
         if tree.manifest.state.values.contains_key(object) || names_value(&change.records, *object) {
-            change.records.push(Record::Dead { object: *object, ranges: ranges.clone() });
+            change.records.push(ManifestRecord::Dead { object: *object, ranges: ranges.clone() });
         }
     }
     let opened: Vec<_> = change
         .records
         .iter()
-        .filter_map(|record| if let Record::Table(meta) = record { Some(meta.clone()) } else { None })
+        .filter_map(|record| if let ManifestRecord::Table(meta) = record { Some(meta.clone()) } else { None })
         .collect();
     if engine.broken(Flaw::InputsDeletedEarly) {
         let gone = change.records.iter().filter_map(|record| match record {
-            Record::Slices { object, parts, .. } if parts.is_empty() => Some(Op::Delete { id: *object }),
+            ManifestRecord::Slices { object, parts, .. } if parts.is_empty() => {
+                Some(Op::Delete { id: *object })
+            }
             _ => None,
         });
         engine.too_early(gone.collect())?;
@@ -89,7 +91,7 @@ pub(crate) fn install(engine: &Engine, mut change: Change) -> Result<(), Error> 
     }
     hand_over_filters(&tree, &mut change);
     let garbage = garbage_of(&mut tree, &change);
-    let version = Version::new(
+    let version = TreeVersion::new(
         tree.next_epoch,
         &tree.manifest.state,
         &tree.handles,
@@ -127,14 +129,14 @@ pub(crate) fn free_garbage(engine: &Engine) -> Result<bool, Error> {
         let there = |id: &ObjectId| engine.objects.stat(*id).is_some();
         for item in items {
             match item {
-                Item::Delete(id) | Item::Punch(id, _) if !there(&id) => {
+                GarbageItem::Delete(id) | GarbageItem::Punch(id, _) if !there(&id) => {
                     tree.manifest.state.dropped.remove(&id);
                 }
-                Item::Delete(id) => ops.push(Op::Delete { id }),
-                Item::Punch(id, range) if tree.manifest.state.values.contains_key(&id) => {
+                GarbageItem::Delete(id) => ops.push(Op::Delete { id }),
+                GarbageItem::Punch(id, range) if tree.manifest.state.values.contains_key(&id) => {
                     ops.push(Op::Punch { id, range });
                 }
-                Item::Punch(..) => {}
+                GarbageItem::Punch(..) => {}
             }
         }
     }
@@ -166,10 +168,10 @@ pub(crate) fn free_garbage(engine: &Engine) -> Result<bool, Error> {
 }
 
 /// What operations free.
-fn items_of(ops: &[Op]) -> Vec<Item> {
+fn items_of(ops: &[Op]) -> Vec<GarbageItem> {
     let item = |op: &Op| match op {
-        Op::Delete { id } => Some(Item::Delete(*id)),
-        Op::Punch { id, range } => Some(Item::Punch(*id, range.clone())),
+        Op::Delete { id } => Some(GarbageItem::Delete(*id)),
+        Op::Punch { id, range } => Some(GarbageItem::Punch(*id, range.clone())),
         _ => None,
     };
     ops.iter().filter_map(item).collect()
@@ -177,9 +179,9 @@ fn items_of(ops: &[Op]) -> Vec<Item> {
 
 /// Before readers see the new version: filters of what it does not name any more give their memory to those
 /// of new tables, and the index pages of these take the place of those that were in the cache.
-fn hand_over_filters(tree: &Tree, change: &mut Change) {
-    let slices = |record: &Record| {
-        if let Record::Slices { object, level, run, parts } = record {
+fn hand_over_filters(tree: &OpenTree, change: &mut TreeChange) {
+    let slices = |record: &ManifestRecord| {
+        if let ManifestRecord::Slices { object, level, run, parts } = record {
             let handle = tree.handles.get(object)?.clone();
             Some((handle, filter_level(*level, *run), parts.clone()))
         } else {
@@ -202,20 +204,20 @@ fn hand_over_filters(tree: &Tree, change: &mut Change) {
     }
 }
 
-fn names_value(records: &[Record], object: ObjectId) -> bool {
-    records.iter().any(|record| matches!(record, Record::Value(meta) if meta.object == object))
+fn names_value(records: &[ManifestRecord], object: ObjectId) -> bool {
+    records.iter().any(|record| matches!(record, ManifestRecord::Value(meta) if meta.object == object))
 }
 
 /// What the change leaves behind: tables without slices, dead bytes, dropped value objects.
-fn garbage_of(tree: &mut Tree, change: &Change) -> Vec<Item> {
+fn garbage_of(tree: &mut OpenTree, change: &TreeChange) -> Vec<GarbageItem> {
     let mut items = Vec::new();
     for record in &change.records {
         match record {
-            Record::Slices { object, parts, .. } if parts.is_empty() => {
-                items.extend(tree.handles.remove(object).map(|_| Item::Delete(*object)));
+            ManifestRecord::Slices { object, parts, .. } if parts.is_empty() => {
+                items.extend(tree.handles.remove(object).map(|_| GarbageItem::Delete(*object)));
             }
-            Record::DropValue { object } => items.push(Item::Delete(*object)),
-            Record::Dead { object, ranges } => {
+            ManifestRecord::DropValue { object } => items.push(GarbageItem::Delete(*object)),
+            ManifestRecord::Dead { object, ranges } => {
                 let Some(value) = tree.manifest.state.values.get(object) else {
                     continue;
                 };
@@ -226,7 +228,7 @@ fn garbage_of(tree: &mut Tree, change: &Change) -> Vec<Item> {
                         let near = widen(range, VALUE_PAGE);
                         let pages = pages.start.max(near.start)..pages.end.min(near.end);
                         if !pages.is_empty() {
-                            items.push(Item::Punch(*object, pages));
+                            items.push(GarbageItem::Punch(*object, pages));
                         }
                     }
                 }
@@ -243,7 +245,11 @@ fn widen(range: &Range<u64>, page: u64) -> Range<u64> {
 }
 
 /// Records that take `taken` out of slices of a run's tables, the rest staying where it is.
-pub(crate) fn take_out(slices: &[Slice], tree: &Tree, taken: &crate::format::key::KeyRange) -> Vec<Record> {
+pub(crate) fn take_out(
+    slices: &[TableSlice],
+    tree: &OpenTree,
+    taken: &crate::format::key::KeyRange,
+) -> Vec<ManifestRecord> {
     let mut objects: Vec<ObjectId> = slices.iter().map(|slice| slice.table.meta.object).collect();
     objects.sort_unstable();
     objects.dedup();
@@ -258,7 +264,7 @@ pub(crate) fn take_out(slices: &[Slice], tree: &Tree, taken: &crate::format::key
             let after = part.start.clone().max(taken.end.clone())..part.end.clone();
             parts.extend([before, after].into_iter().filter(|rest| rest.start < rest.end));
         }
-        records.push(Record::Slices { object, level: table.level, run: table.run, parts });
+        records.push(ManifestRecord::Slices { object, level: table.level, run: table.run, parts });
     }
     records
 }

@@ -5,11 +5,11 @@
 //! - A step that fails leaves tree and value objects as they were.
 
 use super::{
-    install::{Change, take_out},
-    output::Output,
-    picker::Job,
-    value_separation::{Separation, WorkerValues},
-    version_gc::{Survivors, Verdict},
+    install::{TreeChange, take_out},
+    output::RunOutput,
+    picker::MergeJob,
+    value_separation::{ValueSeparation, WorkerValues},
+    version_gc::{SurvivingVersions, VersionVerdict},
 };
 use crate::{
     Error,
@@ -23,19 +23,19 @@ use crate::{
         merge::MergingCursor,
         range_tombstones::tombstones_of,
     },
-    memory::budget::Class as Memory,
-    session::{counters::Counters, options::KeyspaceOptions},
+    memory::budget::MemoryClass as Memory,
+    session::{counters::EngineCounters, options::KeyspaceOptions},
     table::Scan,
     tree::{
         damaged_parts,
-        inheritance::Inheritance,
-        manifest::format::{Level, Record},
+        inheritance::HeatInheritance,
+        manifest::format::{ManifestRecord, TreeLevel},
         memtable::Memtable,
         value::{
             self,
-            pointer::{Pointer, VALUE_PAGE},
+            pointer::{VALUE_PAGE, ValuePointer},
         },
-        version::{Run, Slice, Version, filter_level},
+        version::{SortedRun, TableSlice, TreeVersion, filter_level},
     },
     write::{admission, commit::values::GroupKey},
 };
@@ -54,9 +54,9 @@ const MOVED_SHARE: u64 = 128;
 const SMALL_TABLE: u64 = 8;
 
 /// How a step treats values.
-struct Values<'a> {
+struct StepValues<'a> {
     engine: &'a Engine,
-    separation: Separation<'a>,
+    separation: ValueSeparation<'a>,
     /// Take values from the keyspace's threshold on out of the tables.
     separate: bool,
     rewrite: &'a HashSet<ObjectId>,
@@ -64,7 +64,7 @@ struct Values<'a> {
     dead: Vec<(ObjectId, Range<u64>)>,
 }
 
-impl Values<'_> {
+impl StepValues<'_> {
     /// Options of the keyspace of `key`.
     fn options(&mut self, key: &[u8]) -> Option<&KeyspaceOptions> {
         let keyspace = keyspace_of(key)?;
@@ -100,7 +100,7 @@ impl Values<'_> {
                 Ok(Some((EntryKind::Pointer, pointer.to_vec())))
             }
             EntryKind::Pointer if !self.rewrite.is_empty() => {
-                let pointer = Pointer::decode(entry.value)?;
+                let pointer = ValuePointer::decode(entry.value)?;
                 if !self.rewrite.contains(&pointer.object) {
                     return Ok(None);
                 }
@@ -133,7 +133,7 @@ impl Values<'_> {
     /// Notes that the value of a dropped entry is dead.
     fn drop_value(&mut self, entry: Entry<'_>) -> Result<(), Error> {
         if entry.kind == EntryKind::Pointer {
-            let pointer = Pointer::decode(entry.value)?;
+            let pointer = ValuePointer::decode(entry.value)?;
             self.dead.push((pointer.object, pointer.range()));
         }
         Ok(())
@@ -167,7 +167,7 @@ pub(crate) fn flush_log(
     values: &mut WorkerValues,
     memtable: &Arc<Memtable>,
 ) -> Result<(), Error> {
-    let mut change = Change { flushed: Some(memtable.generation), ..Change::default() };
+    let mut change = TreeChange { flushed: Some(memtable.generation), ..TreeChange::default() };
     let delete_log = Op::Delete { id: memtable.log };
     if engine.broken(Flaw::LogDeletedEarly) {
         engine.too_early(vec![delete_log])?;
@@ -183,7 +183,7 @@ pub(crate) fn flush_part(
     values: &mut WorkerValues,
     memtable: &Arc<Memtable>,
 ) -> Result<(), Error> {
-    flush(engine, values, memtable, memtable.generation - 1, Change::default())
+    flush(engine, values, memtable, memtable.generation - 1, TreeChange::default())
 }
 
 /// Logs up to `generation` are in tables when this returns, with every sequence in `memtable`.
@@ -192,22 +192,22 @@ fn flush(
     values: &mut WorkerValues,
     memtable: &Arc<Memtable>,
     generation: u64,
-    mut change: Change,
+    mut change: TreeChange,
 ) -> Result<(), Error> {
     let view = engine.super_version();
     let bottom = view.version.runs.is_empty();
-    let heat_of = Inheritance(view.version.runs.clone());
+    let heat_of = HeatInheritance(view.version.runs.clone());
     drop(view);
     let began = Instant::now();
-    let survivors = Survivors::new(&memtable.range_deletes(), engine.snapshots.stripes(), bottom);
-    change.records.extend(memtable.value_metas().into_iter().map(Record::Value));
+    let survivors = SurvivingVersions::new(&memtable.range_deletes(), engine.snapshots.stripes(), bottom);
+    change.records.extend(memtable.value_metas().into_iter().map(ManifestRecord::Value));
     let last_seq = memtable.last_seq();
-    change.records.push(Record::Flushed { generation, last_seq });
+    change.records.push(ManifestRecord::Flushed { generation, last_seq });
     let mut cursor = memtable.cursor();
     cursor.first()?;
     let run = engine.new_run();
-    let step = Step {
-        level: Level::TOP,
+    let step = MergeStep {
+        level: TreeLevel::TOP,
         run,
         range: KeyRange::all(),
         whole: true,
@@ -215,16 +215,16 @@ fn flush(
         heat_of: Arc::new(heat_of),
     };
     write_step(engine, values, survivors, cursor, &step, &HashSet::new(), change, &[])?;
-    Counters::add(&engine.counters.flushes, 1);
-    Counters::add(&engine.counters.flushed_bytes, memtable.charged_bytes());
-    Counters::add_time(&engine.counters.flush_nanos, began);
+    EngineCounters::add(&engine.counters.flushes, 1);
+    EngineCounters::add(&engine.counters.flushed_bytes, memtable.charged_bytes());
+    EngineCounters::add_time(&engine.counters.flush_nanos, began);
     Ok(())
 }
 
 /// Does the next step of `job`; `false` when nothing is left of it.
 ///
 /// A step that comes across damage leaves everything as it was, and the next one goes round it.
-pub(crate) fn merge_step(engine: &Engine, job: &mut Job) -> Result<bool, Error> {
+pub(crate) fn merge_step(engine: &Engine, job: &mut MergeJob) -> Result<bool, Error> {
     // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
     let mut shared = (!job.rewrite.is_empty()).then(|| engine.compactor.worker_values.lock());
     let mut none = WorkerValues::default();
@@ -239,26 +239,26 @@ pub(crate) fn merge_step(engine: &Engine, job: &mut Job) -> Result<bool, Error> 
 
 fn try_merge_step(
     engine: &Engine,
-    version: &Version,
+    version: &TreeVersion,
     values: &mut WorkerValues,
-    job: &mut Job,
+    job: &mut MergeJob,
 ) -> Result<bool, Error> {
     // Another job may have made the bottom that this one writes to.
-    let named = |run: &Run| {
+    let named = |run: &SortedRun| {
         job.inputs.contains(&(run.level, run.id))
-            || job.target.level == Level::BOTTOM && run.level == Level::BOTTOM
+            || job.target.level == TreeLevel::BOTTOM && run.level == TreeLevel::BOTTOM
     };
-    let runs: Vec<Arc<Run>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
+    let runs: Vec<Arc<SortedRun>> = version.runs.iter().filter(|run| named(run)).cloned().collect();
     let Some(range) = next_free_range(job, &runs, &damaged_parts::ranges(version)) else {
         return Ok(false);
     };
     if let Some((record, end)) = movable(job, &runs, &range, engine.table_bytes() / SMALL_TABLE) {
         job.range.start = end;
-        install::install(engine, Change { records: vec![record], ..Change::default() })?;
+        install::install(engine, TreeChange { records: vec![record], ..TreeChange::default() })?;
         return Ok(true);
     }
     let began = Instant::now();
-    let slices: Vec<Slice> =
+    let slices: Vec<TableSlice> =
         runs.iter().flat_map(|run| run.overlapping(&range).cloned().collect::<Vec<_>>()).collect();
     let mut tombstones: Vec<RangeTombstone> = Vec::new();
     for slice in &slices {
@@ -266,27 +266,27 @@ fn try_merge_step(
         tombstones.extend(tombstones_of(&inside));
     }
     let bottom = !has_older(version, &runs, &range);
-    let survivors = Survivors::new(&tombstones, engine.snapshots.stripes(), bottom);
-    let bytes = |run: &Arc<Run>| run.overlapping(&range).map(|slice| slice.table.meta.bytes).sum();
+    let survivors = SurvivingVersions::new(&tombstones, engine.snapshots.stripes(), bottom);
+    let bytes = |run: &Arc<SortedRun>| run.overlapping(&range).map(|slice| slice.table.meta.bytes).sum();
     let bytes: Vec<u64> = runs.iter().map(bytes).collect();
     // Half of the memory for merges is for the output of this and of a flush; index pages take some.
     let scans = Scan::beside(&bytes, engine.budget.merge_bytes() / 8 * 3);
     let cursors = runs.iter().zip(scans).map(|(run, scan)| run.cursor(&range, scan));
     let mut cursor = MergingCursor::new(cursors.collect());
     cursor.first()?;
-    let Job { target, rewrite, .. } = job;
-    let step = Step {
+    let MergeJob { target, rewrite, .. } = job;
+    let step = MergeStep {
         level: target.level,
         run: target.run,
         range,
         whole: false,
         separate: false,
-        heat_of: Arc::new(Inheritance(runs.iter().rev().cloned().collect())),
+        heat_of: Arc::new(HeatInheritance(runs.iter().rev().cloned().collect())),
     };
-    let cut = write_step(engine, values, survivors, cursor, &step, rewrite, Change::default(), &slices)?;
+    let cut = write_step(engine, values, survivors, cursor, &step, rewrite, TreeChange::default(), &slices)?;
     job.range.start = cut;
-    Counters::add(&engine.counters.merges, 1);
-    Counters::add_time(&engine.counters.merge_nanos, began);
+    EngineCounters::add(&engine.counters.merges, 1);
+    EngineCounters::add_time(&engine.counters.merge_nanos, began);
     Ok(true)
 }
 
@@ -295,26 +295,26 @@ fn try_merge_step(
 fn write_step(
     engine: &Engine,
     worker: &mut WorkerValues,
-    mut survivors: Survivors,
+    mut survivors: SurvivingVersions,
     mut cursor: impl Cursor,
-    step: &Step,
+    step: &MergeStep,
     rewrite: &HashSet<ObjectId>,
-    mut change: Change,
-    inputs: &[Slice],
+    mut change: TreeChange,
+    inputs: &[TableSlice],
 ) -> Result<Bytes, Error> {
     engine.poison.check()?;
-    let mut values = Values {
+    let mut values = StepValues {
         engine,
-        separation: Separation::new(&engine.objects, &engine.budget, worker),
+        separation: ValueSeparation::new(&engine.objects, &engine.budget, worker),
         separate: step.separate,
         rewrite,
         options: None,
         dead: Vec::new(),
     };
-    let mut output = Output::new(
+    let mut output = RunOutput::new(
         engine,
         step.range.start.clone(),
-        step.level == Level::BOTTOM,
+        step.level == TreeLevel::BOTTOM,
         (step.heat_of.clone(), filter_level(step.level, step.run)),
     );
     let written = copy(engine, &mut values, &mut survivors, &mut cursor, &mut output, step);
@@ -327,22 +327,22 @@ fn write_step(
         Err(error) => return Err(abandon(engine, values.separation, worker, error)),
     };
     let taken = KeyRange { start: step.range.start.clone(), end: cut.clone() };
-    let Values { separation, dead, .. } = values;
-    change.records.extend(metas.into_iter().map(Record::Value));
+    let StepValues { separation, dead, .. } = values;
+    change.records.extend(metas.into_iter().map(ManifestRecord::Value));
     {
         let tree = engine.stored.tree.lock();
         change.records.extend(take_out(inputs, &tree, &taken));
         for (object, range) in dead {
             let direct = tree.manifest.state.values.get(&object).is_some_and(|value| !value.meta.by_worker)
                 || change.records.iter().any(
-                    |record| matches!(record, Record::Value(meta) if meta.object == object && !meta.by_worker),
+                    |record| matches!(record, ManifestRecord::Value(meta) if meta.object == object && !meta.by_worker),
                 );
             let end = if direct { range.end.next_multiple_of(VALUE_PAGE) } else { range.end };
             change.dead.entry(object).or_default().push(range.start..end);
         }
     }
     let tables: u64 = output.written.iter().map(|written| written.meta.bytes).sum();
-    Counters::add(&engine.counters.write_bytes, tables + separation.written);
+    EngineCounters::add(&engine.counters.write_bytes, tables + separation.written);
     for written in output.written {
         change.add_table(written, step.level, step.run);
     }
@@ -350,7 +350,7 @@ fn write_step(
         Ok(()) => {
             separation.keep(worker);
             engine.compactor.deletions.add_found(survivors.found());
-            if step.level == Level::BOTTOM {
+            if step.level == TreeLevel::BOTTOM {
                 engine.compactor.deletions.forget_passed(&taken);
             }
             Ok(cut)
@@ -362,11 +362,11 @@ fn write_step(
 /// Copies entries until the step's table is full or its range ends; returns where it stopped.
 fn copy(
     engine: &Engine,
-    values: &mut Values<'_>,
-    survivors: &mut Survivors,
+    values: &mut StepValues<'_>,
+    survivors: &mut SurvivingVersions,
     cursor: &mut impl Cursor,
-    output: &mut Output<'_>,
-    step: &Step,
+    output: &mut RunOutput<'_>,
+    step: &MergeStep,
 ) -> Result<Bytes, Error> {
     let size = engine.objects.space().size_bytes;
     let moved_bytes = MOVED_BYTES.min((size / MOVED_SHARE).max(256 << 10));
@@ -393,8 +393,8 @@ fn copy(
             }
         }
         match survivors.judge(cursor)? {
-            Verdict::Drop => values.drop_value(entry)?,
-            Verdict::Keep { droppable } => match values.place(entry)? {
+            VersionVerdict::Drop => values.drop_value(entry)?,
+            VersionVerdict::Keep { droppable } => match values.place(entry)? {
                 None => output.add(entry, droppable)?,
                 Some((kind, value)) => output.add(Entry { kind, value: &value, ..entry }, droppable)?,
             },
@@ -406,7 +406,12 @@ fn copy(
 }
 
 /// Cuts off what a failed step appended to value objects.
-fn abandon(engine: &Engine, separation: Separation<'_>, worker: &mut WorkerValues, error: Error) -> Error {
+fn abandon(
+    engine: &Engine,
+    separation: ValueSeparation<'_>,
+    worker: &mut WorkerValues,
+    error: Error,
+) -> Error {
     if engine.poison.check().is_ok()
         && let Err(second) = separation.abandon(worker)
     {
@@ -416,19 +421,19 @@ fn abandon(engine: &Engine, separation: Separation<'_>, worker: &mut WorkerValue
 }
 
 /// Where one step reads and writes.
-struct Step {
-    level: Level,
+struct MergeStep {
+    level: TreeLevel,
     run: u64,
     range: KeyRange,
     /// All tables in one transaction (a flush), instead of one table per step.
     whole: bool,
     separate: bool,
     /// Whose heat the filters inherit.
-    heat_of: Arc<Inheritance>,
+    heat_of: Arc<HeatInheritance>,
 }
 
 /// As [`next_range`], going round what is set apart.
-fn next_free_range(job: &mut Job, runs: &[Arc<Run>], apart: &[KeyRange]) -> Option<KeyRange> {
+fn next_free_range(job: &mut MergeJob, runs: &[Arc<SortedRun>], apart: &[KeyRange]) -> Option<KeyRange> {
     let mut left = job.range.clone();
     while let Some(free) = damaged_parts::next_free(&mut left, apart) {
         left.start = free.end.clone();
@@ -443,10 +448,10 @@ fn next_free_range(job: &mut Job, runs: &[Arc<Run>], apart: &[KeyRange]) -> Opti
 }
 
 /// The key range of the job's next step: from the next key that has work to the next key that has none.
-fn next_range(job: &Job, runs: &[Arc<Run>]) -> Option<KeyRange> {
-    let (upper, bottom): (Vec<&Arc<Run>>, Vec<&Arc<Run>>) =
-        runs.iter().partition(|run| run.level != job.target.level || job.target.level != Level::BOTTOM);
-    let needs_work = |slice: &Slice| {
+fn next_range(job: &MergeJob, runs: &[Arc<SortedRun>]) -> Option<KeyRange> {
+    let (upper, bottom): (Vec<&Arc<SortedRun>>, Vec<&Arc<SortedRun>>) =
+        runs.iter().partition(|run| run.level != job.target.level || job.target.level != TreeLevel::BOTTOM);
+    let needs_work = |slice: &TableSlice| {
         let meta = &slice.table.meta;
         job.thorough && meta.droppable > 0
             || meta.values.iter().any(|(object, _)| job.rewrite.contains(object))
@@ -461,7 +466,7 @@ fn next_range(job: &Job, runs: &[Arc<Run>]) -> Option<KeyRange> {
     }
     // The first table of the bottom that nothing above overlaps ends the step: it stays as it is.
     let rest = KeyRange { start: start.clone(), end: job.range.end.clone() };
-    let untouched = |slice: &&Slice| {
+    let untouched = |slice: &&TableSlice| {
         slice.range.start > start
             && !needs_work(slice)
             && upper.iter().all(|run| run.overlapping(&slice.range).next().is_none())
@@ -476,8 +481,13 @@ fn next_range(job: &Job, runs: &[Arc<Run>]) -> Option<KeyRange> {
 
 /// A table that no other input overlaps moves by a record of the manifest: the record, and where the table
 /// ends.
-fn movable(job: &Job, runs: &[Arc<Run>], range: &KeyRange, least_bytes: u64) -> Option<(Record, Bytes)> {
-    let slices: Vec<(&Arc<Run>, &Slice)> =
+fn movable(
+    job: &MergeJob,
+    runs: &[Arc<SortedRun>],
+    range: &KeyRange,
+    least_bytes: u64,
+) -> Option<(ManifestRecord, Bytes)> {
+    let slices: Vec<(&Arc<SortedRun>, &TableSlice)> =
         runs.iter().flat_map(|run| run.overlapping(range).map(move |slice| (run, slice))).collect();
     let (run, first) = *slices.iter().min_by(|a, b| a.1.range.start.cmp(&b.1.range.start))?;
     let meta = &first.table.meta;
@@ -492,11 +502,11 @@ fn movable(job: &Job, runs: &[Arc<Run>], range: &KeyRange, least_bytes: u64) -> 
     }
     let end = first.range.end.clone();
     let parts = vec![first.range.start.clone()..end.clone()];
-    Some((Record::Slices { object: meta.object, level: target.level, run: target.run, parts }, end))
+    Some((ManifestRecord::Slices { object: meta.object, level: target.level, run: target.run, parts }, end))
 }
 
 /// Whether a run behind the inputs holds keys of `range`.
-fn has_older(version: &Version, inputs: &[Arc<Run>], range: &KeyRange) -> bool {
+fn has_older(version: &TreeVersion, inputs: &[Arc<SortedRun>], range: &KeyRange) -> bool {
     let Some(last) = inputs.last() else { return true };
     let behind = version.runs.iter().skip_while(|run| !Arc::ptr_eq(run, last)).skip(1);
     behind.into_iter().any(|run| run.overlapping(range).next().is_some())

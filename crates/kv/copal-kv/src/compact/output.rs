@@ -5,7 +5,7 @@
 //! - The ranges of the tables of one step are disjoint and together cover the step's range; range tombstones
 //!   are clipped to them.
 
-use super::version_gc::Survivors;
+use super::version_gc::SurvivingVersions;
 use crate::{
     Error,
     engine::Engine,
@@ -14,12 +14,12 @@ use crate::{
         key::{KeyRange, KeyspaceId, keyspace_of, successor},
     },
     memory::{
-        budget::{Charge, Class},
-        elastic::Predicted,
+        budget::{MemoryCharge, MemoryClass},
+        elastic::PredictedPartition,
     },
     table::{TableBuilder, TableOptions},
     tree::{
-        inheritance::{Inheritance, Predictor},
+        inheritance::{HeatInheritance, UnitPredictor},
         manifest::format::TableMeta,
     },
 };
@@ -29,49 +29,49 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A written table, not yet published.
-pub(crate) struct Written {
+pub(crate) struct WrittenTable {
     pub(crate) staged: Staged,
     pub(crate) meta: TableMeta,
     pub(crate) range: KeyRange,
     /// Filter units and heat its partitions start with.
-    pub(crate) predicted: Vec<Predicted>,
+    pub(crate) predicted: Vec<PredictedPartition>,
 }
 
 /// Writes the tables of one step.
-pub(crate) struct Output<'a> {
+pub(crate) struct RunOutput<'a> {
     engine: &'a Engine,
     lifetime: Lifetime,
     /// Whose heat the filters inherit, and what the tables of the target run have in common.
-    heirs: (Arc<Inheritance>, u8),
+    heirs: (Arc<HeatInheritance>, u8),
     table_bytes: u64,
     /// Where the current table begins.
     start: Bytes,
-    current: Option<Current>,
-    pub(crate) written: Vec<Written>,
+    current: Option<CurrentTable>,
+    pub(crate) written: Vec<WrittenTable>,
 }
 
-struct Current {
+struct CurrentTable {
     object: ObjectId,
     builder: TableBuilder,
-    _charge: Charge,
+    _charge: MemoryCharge,
     droppable: u64,
     keyspace: Option<KeyspaceId>,
     compress: bool,
     last_key: Vec<u8>,
-    predicted: Arc<Mutex<Vec<Predicted>>>,
+    predicted: Arc<Mutex<Vec<PredictedPartition>>>,
 }
 
-impl<'a> Output<'a> {
+impl<'a> RunOutput<'a> {
     /// Tables from `start` on. `long`: they go to the bottom. `heirs`: whose heat their filters inherit, and
     /// what the filters of their run have in common.
     pub(crate) fn new(
         engine: &'a Engine,
         start: Bytes,
         long: bool,
-        heirs: (Arc<Inheritance>, u8),
-    ) -> Output<'a> {
+        heirs: (Arc<HeatInheritance>, u8),
+    ) -> RunOutput<'a> {
         let lifetime = if long { Lifetime::Long } else { Lifetime::Medium };
-        Output {
+        RunOutput {
             engine,
             lifetime,
             heirs,
@@ -82,7 +82,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    fn open(&mut self, compress: bool, keyspace: Option<KeyspaceId>) -> Result<&mut Current, Error> {
+    fn open(&mut self, compress: bool, keyspace: Option<KeyspaceId>) -> Result<&mut CurrentTable, Error> {
         if self.current.is_none() {
             let object = self.engine.new_object();
             let options = TableOptions {
@@ -94,10 +94,10 @@ impl<'a> Output<'a> {
             };
             // A flush and a merge write at the same time, and half is for what merges read.
             let bytes = self.engine.budget.merge_bytes() / 4;
-            let charge = self.engine.budget.charge(Class::Merges, bytes);
+            let charge = self.engine.budget.charge(MemoryClass::Merges, bytes);
             let mut builder = TableBuilder::new(&self.engine.objects, object, options)?.with_buffers(bytes);
             let predicted = Arc::new(Mutex::new(Vec::new()));
-            builder.observe(Box::new(Predictor {
+            builder.observe(Box::new(UnitPredictor {
                 budget: self.engine.budget.clone(),
                 elastic: self.engine.caches.cache.elastic().clone(),
                 from: self.heirs.0.clone(),
@@ -105,7 +105,7 @@ impl<'a> Output<'a> {
                 predicted: predicted.clone(),
             }));
             let last_key = Vec::new();
-            self.current = Some(Current {
+            self.current = Some(CurrentTable {
                 object,
                 builder,
                 _charge: charge,
@@ -158,7 +158,7 @@ impl<'a> Output<'a> {
     }
 
     /// Ends the current table at `end`, giving it the range tombstones up to there.
-    pub(crate) fn cut(&mut self, survivors: &Survivors, end: Bytes) -> Result<(), Error> {
+    pub(crate) fn cut(&mut self, survivors: &SurvivingVersions, end: Bytes) -> Result<(), Error> {
         let range = KeyRange { start: std::mem::replace(&mut self.start, end.clone()), end };
         let tombstones = survivors.tombstones(&range);
         if !tombstones.is_empty() {
@@ -188,7 +188,7 @@ impl<'a> Output<'a> {
             ingested_at: None,
         };
         let predicted = std::mem::take(&mut *current.predicted.lock());
-        self.written.push(Written { staged, meta, range, predicted });
+        self.written.push(WrittenTable { staged, meta, range, predicted });
         Ok(())
     }
 }

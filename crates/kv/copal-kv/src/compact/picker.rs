@@ -4,13 +4,13 @@ use crate::{
     Error,
     format::key::KeyRange,
     session::{
-        counters::Counters,
+        counters::EngineCounters,
         limits::{TIER_RUNS, TIERS},
     },
     tree::{
         damaged_parts,
-        manifest::format::Level,
-        version::{Run, Version},
+        manifest::format::TreeLevel,
+        version::{SortedRun, TreeVersion},
     },
 };
 use copal_object::ObjectId;
@@ -28,16 +28,16 @@ const BLOCK_BYTES: u64 = 4096;
 
 /// Where a merge writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    pub(crate) level: Level,
+pub(crate) struct MergeTarget {
+    pub(crate) level: TreeLevel,
     pub(crate) run: u64,
 }
 
 /// Which merge goes first: the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Urgency {
+pub(crate) enum MergeUrgency {
     /// A tier is full; the upper ones first, since flushes end there.
-    Tier(Level),
+    Tier(TreeLevel),
     /// Something could be dropped or moved together.
     Collection,
     /// Readers alone gain by it.
@@ -46,25 +46,25 @@ pub(crate) enum Urgency {
 
 /// A merge under way.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct MergeJob {
     /// Runs it takes from: one contiguous stretch of the version, newest first.
-    pub(crate) inputs: Vec<(Level, u64)>,
+    pub(crate) inputs: Vec<(TreeLevel, u64)>,
     /// What is left of its key range.
     pub(crate) range: KeyRange,
-    pub(crate) target: Target,
+    pub(crate) target: MergeTarget,
     /// Value objects whose values are moved elsewhere.
     pub(crate) rewrite: HashSet<ObjectId>,
     /// Merge tables that nothing overlaps, too, if something in them can be dropped.
     pub(crate) thorough: bool,
-    pub(crate) urgency: Urgency,
+    pub(crate) urgency: MergeUrgency,
 }
 
 /// Bytes of each tier that a merge could move on, from the top down: writers owe nothing for what is set
 /// apart.
-pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
+pub(crate) fn tier_bytes(version: &TreeVersion) -> [u64; TIERS as usize] {
     let apart = damaged_parts::ranges(version);
     std::array::from_fn(|level| {
-        let runs = version.level(Level(level as u8));
+        let runs = version.level(TreeLevel(level as u8));
         let slices = runs.flat_map(|run| &run.slices);
         let movable = slices.filter(|slice| !damaged_parts::covers(&apart, &slice.range));
         movable.map(|slice| slice.bytes()).sum()
@@ -72,13 +72,13 @@ pub(crate) fn tier_bytes(version: &Version) -> [u64; TIERS as usize] {
 }
 
 /// Whether a run holds more than what is set apart: that stays where it is.
-fn is_mergeable(run: &Run, apart: &[KeyRange]) -> bool {
+fn is_mergeable(run: &SortedRun, apart: &[KeyRange]) -> bool {
     let mut slices = run.slices.iter();
     slices.any(|slice| !damaged_parts::covers(apart, &slice.range))
 }
 
 /// The oldest runs of a level, [`MOST_RUNS`] to merge among them at most, newest first.
-fn oldest<'a>(version: &'a Version, level: Level, apart: &[KeyRange]) -> &'a [Arc<Run>] {
+fn oldest<'a>(version: &'a TreeVersion, level: TreeLevel, apart: &[KeyRange]) -> &'a [Arc<SortedRun>] {
     let runs = &version.runs;
     let end = runs.partition_point(|run| run.level <= level);
     let mut start = end;
@@ -97,32 +97,32 @@ fn oldest<'a>(version: &'a Version, level: Level, apart: &[KeyRange]) -> &'a [Ar
 /// `unfinished` is the run that a merge for readers is making: what it takes the place of is still counted,
 /// and it is not.
 pub(crate) fn pick(
-    version: &Version,
+    version: &TreeVersion,
     new_run: impl FnOnce() -> u64,
     bottom_share: u32,
     unfinished: Option<u64>,
-) -> Option<Job> {
+) -> Option<MergeJob> {
     let apart = damaged_parts::ranges(version);
-    let level = (0..TIERS).map(Level).find(|level| {
+    let level = (0..TIERS).map(TreeLevel).find(|level| {
         let runs = version.level(*level);
-        let counts = |run: &&Arc<Run>| is_mergeable(run, &apart) && Some(run.id) != unfinished;
+        let counts = |run: &&Arc<SortedRun>| is_mergeable(run, &apart) && Some(run.id) != unfinished;
         runs.filter(counts).count() >= TIER_RUNS
     })?;
     let inputs = oldest(version, level, &apart);
     let total: u64 = inputs.iter().map(|run| run.bytes()).sum();
     let bottom = version.bottom().map_or(0, |run| run.bytes());
     let down = total.saturating_mul(u64::from(bottom_share)) >= bottom || level.0 + 1 >= TIERS;
-    let names = |run: &Arc<Run>| (run.level, run.id);
+    let names = |run: &Arc<SortedRun>| (run.level, run.id);
     if down {
         let deeper = version.runs.iter().filter(|run| run.level > level);
-        return Some(Job::new(
+        return Some(MergeJob::new(
             inputs.iter().chain(deeper).map(names).collect(),
             KeyRange::all(),
             bottom_target(),
-            Urgency::Tier(level),
+            MergeUrgency::Tier(level),
         ));
     }
-    let next = Level(level.0 + 1);
+    let next = TreeLevel(level.0 + 1);
     let start = inputs.iter().filter_map(|run| run.slices.first()).map(|slice| &slice.range.start).min();
     // A merge that a crash interrupted goes on into the run it had begun.
     let begun = version.level(next).next().filter(|run| {
@@ -131,8 +131,8 @@ pub(crate) fn pick(
     });
     let run = begun.map_or_else(new_run, |run| run.id);
     let inputs = inputs.iter().map(names).collect();
-    let target = Target { level: next, run };
-    Some(Job::new(inputs, KeyRange::all(), target, Urgency::Tier(level)))
+    let target = MergeTarget { level: next, run };
+    Some(MergeJob::new(inputs, KeyRange::all(), target, MergeUrgency::Tier(level)))
 }
 
 /// Runs above the bottom that go down with no merge among themselves before.
@@ -146,13 +146,13 @@ const FEW_RUNS: usize = 2;
 /// tier's next does: what a merge writes again is a fixed multiple of what came in. No flush is under way:
 /// its run would be older than that of `new_run`, and is newer.
 pub(crate) fn read_triggered(
-    version: &Version,
+    version: &TreeVersion,
     new_run: impl FnOnce() -> u64,
     bottom_share: u32,
-) -> Option<(Job, u64)> {
+) -> Option<(MergeJob, u64)> {
     let mut bytes = 0;
-    let mut joined: Vec<&Arc<Run>> = Vec::new();
-    for run in version.runs.iter().filter(|run| run.level != Level::BOTTOM) {
+    let mut joined: Vec<&Arc<SortedRun>> = Vec::new();
+    for run in version.runs.iter().filter(|run| run.level != TreeLevel::BOTTOM) {
         if !joined.is_empty() && run.bytes() > TIER_RUNS as u64 * bytes {
             break;
         }
@@ -177,19 +177,19 @@ pub(crate) fn read_triggered(
         bytes += bottom;
         bottom_target()
     } else {
-        Target { level: last.level, run: new_run() }
+        MergeTarget { level: last.level, run: new_run() }
     };
-    let job = Job::new(inputs, KeyRange::all(), target, Urgency::ReadTriggered);
+    let job = MergeJob::new(inputs, KeyRange::all(), target, MergeUrgency::ReadTriggered);
     Some((job, bytes.div_ceil(BLOCK_BYTES)))
 }
 
 /// The bottom is always the run of this name.
-pub(crate) fn bottom_target() -> Target {
-    Target { level: Level::BOTTOM, run: 0 }
+pub(crate) fn bottom_target() -> MergeTarget {
+    MergeTarget { level: TreeLevel::BOTTOM, run: 0 }
 }
 
 /// A merge of everything in `range` to the bottom.
-pub(crate) fn to_bottom(version: &Version, range: KeyRange, rewrite: HashSet<ObjectId>) -> Job {
+pub(crate) fn to_bottom(version: &TreeVersion, range: KeyRange, rewrite: HashSet<ObjectId>) -> MergeJob {
     let inputs = version.runs.iter().map(|run| (run.level, run.id)).collect();
     // Whole tables of the bottom: parts of tables would hold their space until the rest is merged.
     let mut whole = range.clone();
@@ -197,23 +197,32 @@ pub(crate) fn to_bottom(version: &Version, range: KeyRange, rewrite: HashSet<Obj
         whole.start = whole.start.min(slice.range.start.clone());
         whole.end = whole.end.max(slice.range.end.clone());
     }
-    Job { rewrite, thorough: true, ..Job::new(inputs, whole, bottom_target(), Urgency::Collection) }
+    MergeJob {
+        rewrite,
+        thorough: true,
+        ..MergeJob::new(inputs, whole, bottom_target(), MergeUrgency::Collection)
+    }
 }
 
-impl Job {
-    fn new(inputs: Vec<(Level, u64)>, range: KeyRange, target: Target, urgency: Urgency) -> Job {
-        Job { inputs, range, target, rewrite: HashSet::new(), thorough: false, urgency }
+impl MergeJob {
+    fn new(
+        inputs: Vec<(TreeLevel, u64)>,
+        range: KeyRange,
+        target: MergeTarget,
+        urgency: MergeUrgency,
+    ) -> MergeJob {
+        MergeJob { inputs, range, target, rewrite: HashSet::new(), thorough: false, urgency }
     }
 }
 
 /// A caller that waits for a range to be merged.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct MergeRequest {
     pub(crate) range: KeyRange,
     done: Mutex<Option<Result<(), Error>>>,
 }
 
-impl Request {
+impl MergeRequest {
     pub(crate) fn finish(&self, result: Result<(), Error>) {
         *self.done.lock() = Some(result);
     }
@@ -225,24 +234,24 @@ impl Request {
 
 /// Requests in order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Jobs {
-    requests: Mutex<VecDeque<Arc<Request>>>,
+pub(crate) struct MergeQueue {
+    requests: Mutex<VecDeque<Arc<MergeRequest>>>,
 }
 
-impl Jobs {
-    pub(crate) fn request(&self, range: KeyRange) -> Arc<Request> {
-        let request = Arc::new(Request { range, done: Mutex::new(None) });
+impl MergeQueue {
+    pub(crate) fn request(&self, range: KeyRange) -> Arc<MergeRequest> {
+        let request = Arc::new(MergeRequest { range, done: Mutex::new(None) });
         self.requests.lock().push_back(request.clone());
         request
     }
 
-    pub(crate) fn next(&self) -> Option<Arc<Request>> {
+    pub(crate) fn next(&self) -> Option<Arc<MergeRequest>> {
         self.requests.lock().pop_front()
     }
 }
 
 /// Notes what the tiers of a version hold.
-pub(crate) fn count_tiers(counters: &Counters, version: &Version) {
+pub(crate) fn count_tiers(counters: &EngineCounters, version: &TreeVersion) {
     for (counter, bytes) in counters.tier_bytes.iter().zip(tier_bytes(version)) {
         counter.store(bytes, Relaxed);
     }

@@ -4,18 +4,18 @@
 
 use crate::{
     Error,
-    compact::install::{self, Change, take_out},
+    compact::install::{self, TreeChange, take_out},
     engine::Engine,
     format::{entry::EntryKind, entry_cursor::Cursor, range_tombstones::RangeTombstones},
     table::Scan,
     tree::{
-        damaged_parts::{Part, parts},
+        damaged_parts::{DamagedPart, parts},
         super_version::SuperVersion,
         value::{
             interval::IntervalSet,
-            pointer::{Pointer, VALUE_PAGE},
+            pointer::{VALUE_PAGE, ValuePointer},
         },
-        version::{Slice, Version},
+        version::{TableSlice, TreeVersion},
     },
 };
 use copal_device::Class;
@@ -27,12 +27,13 @@ use std::collections::{BTreeMap, HashSet};
 /// Which separated values it pointed to is not known, so those of its table are counted anew.
 pub(crate) fn release(
     engine: &Engine,
-    version: &Version,
+    version: &TreeVersion,
     covered: &RangeTombstones,
     oldest: u64,
 ) -> Result<bool, Error> {
     let parts = parts(version);
-    let free = |part: &&Part<'_>| covered.covers_range(&part.range, part.slice.table.meta.max_seq, oldest);
+    let free =
+        |part: &&DamagedPart<'_>| covered.covers_range(&part.range, part.slice.table.meta.max_seq, oldest);
     let Some(part) = parts.iter().find(free) else {
         return Ok(false);
     };
@@ -42,7 +43,7 @@ pub(crate) fn release(
         take_out(std::slice::from_ref(part.slice), &tree, &part.range)
     };
     tracing::info!(table = meta.object.0, "a damaged key range was replaced and is dropped");
-    install::install(engine, Change { records, ..Change::default() })?;
+    install::install(engine, TreeChange { records, ..TreeChange::default() })?;
     recount(engine, meta.values.iter().map(|(object, _)| *object).collect())?;
     Ok(true)
 }
@@ -88,7 +89,7 @@ pub(crate) fn recount_in(
     let mut note = |cursor: &mut dyn Cursor| -> Result<(), Error> {
         while let Some(entry) = cursor.entry() {
             if entry.kind == EntryKind::Pointer {
-                let pointer = Pointer::decode(entry.value)?;
+                let pointer = ValuePointer::decode(entry.value)?;
                 if let Some(set) = live.get_mut(&pointer.object) {
                     let mut range = pointer.range();
                     if direct.contains(&pointer.object) {
@@ -108,14 +109,14 @@ pub(crate) fn recount_in(
     }
     let scan = Scan { class: Class::Background, whole: true, ..Scan::default() };
     for run in &view.version.runs {
-        let points = |slice: &&Slice| slice.table.meta.values.iter().any(|(o, _)| objects.contains(o));
+        let points = |slice: &&TableSlice| slice.table.meta.values.iter().any(|(o, _)| objects.contains(o));
         for slice in run.slices.iter().filter(points) {
             let mut cursor = run.cursor(&slice.range, scan);
             cursor.first()?;
             note(&mut cursor)?;
         }
     }
-    let mut change = Change::default();
+    let mut change = TreeChange::default();
     {
         let tree = engine.stored.tree.lock();
         for (object, mut known) in live {

@@ -6,7 +6,7 @@
 //!   them.
 
 use super::{
-    install::{Change, take_out},
+    install::{TreeChange, take_out},
     value_separation::WorkerValues,
 };
 use crate::{
@@ -16,15 +16,15 @@ use crate::{
     format::{
         key::KeyRange,
         range_tombstones::{RangeTombstones, tombstones_of},
-        stripes::Stripes,
+        stripes::SequenceStripes,
     },
     tree::{
         manifest::{
-            format::{Record, ValueMeta},
+            format::{ManifestRecord, ValueMeta},
             state::ValueState,
         },
         value::pointer::VALUE_PAGE,
-        version::{Slice, Version},
+        version::{TableSlice, TreeVersion},
     },
     write::commit::values::GroupKey,
 };
@@ -72,7 +72,7 @@ pub(crate) fn sweep_too_early(engine: &Engine) -> Result<(), Error> {
 
 fn sweep_covered(
     engine: &Engine,
-    version: std::sync::Arc<Version>,
+    version: std::sync::Arc<TreeVersion>,
     covered: &RangeTombstones,
 ) -> Result<bool, Error> {
     let oldest = engine.snapshots.stripes().oldest();
@@ -102,8 +102,8 @@ fn sweep_covered(
     candidates.iter().for_each(|object| values.close(*object));
     let busy = busy_values(engine, &values);
     let dropped: HashSet<ObjectId> = candidates.into_iter().filter(|object| !busy.contains(object)).collect();
-    let mut change = Change::default();
-    change.records.extend(dropped.iter().map(|object| Record::DropValue { object: *object }));
+    let mut change = TreeChange::default();
+    change.records.extend(dropped.iter().map(|object| ManifestRecord::DropValue { object: *object }));
     if drops_tables {
         let tree = engine.stored.tree.lock();
         let known = |object: &ObjectId| tree.manifest.state.values.contains_key(object);
@@ -173,7 +173,7 @@ fn is_wasteful(value: &ValueState, range: &KeyRange, fraction: u64) -> bool {
 }
 
 /// The range tombstones of all tables, in one set.
-fn all_tombstones(version: &Version, stripes: &Stripes) -> RangeTombstones {
+fn all_tombstones(version: &TreeVersion, stripes: &SequenceStripes) -> RangeTombstones {
     let mut list = Vec::new();
     for slice in version.runs.iter().flat_map(|run| &run.slices) {
         if !slice.table.tombstones.is_empty() {
@@ -185,10 +185,10 @@ fn all_tombstones(version: &Version, stripes: &Stripes) -> RangeTombstones {
 
 /// Slices whose every entry an older-held-by-no-one tombstone covers.
 fn covered_slices<'a>(
-    version: &'a Version,
+    version: &'a TreeVersion,
     covered: &'a RangeTombstones,
     oldest: u64,
-) -> impl Iterator<Item = &'a Slice> {
+) -> impl Iterator<Item = &'a TableSlice> {
     let slices = version.runs.iter().flat_map(|run| &run.slices);
     slices.filter(move |slice| covered.covers_range(&slice.range, slice.table.meta.max_seq, oldest))
 }

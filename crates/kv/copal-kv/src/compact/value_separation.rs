@@ -9,10 +9,10 @@
 
 use crate::{
     format::key::KeyRange,
-    memory::budget::{Accounts, Charge, Class},
+    memory::budget::{MemoryAccounts, MemoryCharge, MemoryClass},
     tree::{
         manifest::format::ValueMeta,
-        value::pointer::{Pointer, piece_sums},
+        value::pointer::{ValuePointer, piece_sums},
     },
     write::commit::values::{GroupKey, OBJECT_BYTES, OpenObject, create_options},
 };
@@ -57,7 +57,7 @@ impl WorkerValues {
 }
 
 /// The values of one step.
-pub(crate) struct Separation<'a> {
+pub(crate) struct ValueSeparation<'a> {
     objects: &'a Objects,
     /// As they are with this step's appends.
     open: BTreeMap<GroupKey, OpenObject>,
@@ -68,16 +68,20 @@ pub(crate) struct Separation<'a> {
     buffers: BTreeMap<ObjectId, Vec<u8>>,
     buffered: usize,
     buffer_limit: usize,
-    charge: Charge,
+    charge: MemoryCharge,
     pub(crate) written: u64,
 }
 
-impl<'a> Separation<'a> {
-    pub(crate) fn new(objects: &'a Objects, budget: &Accounts, values: &WorkerValues) -> Separation<'a> {
+impl<'a> ValueSeparation<'a> {
+    pub(crate) fn new(
+        objects: &'a Objects,
+        budget: &MemoryAccounts,
+        values: &WorkerValues,
+    ) -> ValueSeparation<'a> {
         let buffer_limit = BUFFER_BYTES.min(budget.merge_bytes() / 8) as usize;
-        Separation {
+        ValueSeparation {
             buffer_limit,
-            charge: budget.charge(Class::Merges, 0),
+            charge: budget.charge(MemoryClass::Merges, 0),
             objects,
             open: values.open.clone(),
             touched: BTreeMap::new(),
@@ -96,7 +100,7 @@ impl<'a> Separation<'a> {
         head: &[u8],
         seq: u64,
         new_object: impl FnOnce() -> ObjectId,
-    ) -> Result<Pointer, StoreError> {
+    ) -> Result<ValuePointer, StoreError> {
         let len = value.len() as u64;
         let full = |open: &OpenObject| open.len > 0 && open.len + len > OBJECT_BYTES;
         let mut open = match self.open.get(group).cloned() {
@@ -110,7 +114,7 @@ impl<'a> Separation<'a> {
             }
         };
         self.before.entry(open.object).or_insert(Some(open.len));
-        let pointer = Pointer {
+        let pointer = ValuePointer {
             object: open.object,
             offset: open.len,
             len: value.len() as u32,

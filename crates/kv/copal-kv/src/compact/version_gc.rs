@@ -6,7 +6,7 @@
 //! - A version goes when a range tombstone of its own stripe covers it.
 //! - A tombstone goes when nothing older lies below and every held sequence sees it.
 
-use super::deletions::Found;
+use super::deletions::WalkDeletions;
 use crate::{
     Error,
     format::{
@@ -14,15 +14,15 @@ use crate::{
         entry_cursor::Cursor,
         key::{KeyRange, KeyspaceId, border_between, keyspace_of},
         range_tombstones::RangeTombstones,
-        stripes::Stripes,
+        stripes::SequenceStripes,
     },
 };
 use bytes::Bytes;
 
 /// Judges the entries of one merge, in order.
-pub(crate) struct Survivors {
+pub(crate) struct SurvivingVersions {
     tombstones: RangeTombstones,
-    stripes: Stripes,
+    stripes: SequenceStripes,
     /// Nothing older than the inputs lies below them.
     bottom: bool,
     key: Vec<u8>,
@@ -30,13 +30,13 @@ pub(crate) struct Survivors {
     stripe: Option<u64>,
     /// Deletions that came to the end of their way, by keyspace, and whether the one of this key has met
     /// nothing yet.
-    found: Vec<(KeyspaceId, Found)>,
+    found: Vec<(KeyspaceId, WalkDeletions)>,
     is_unmet: bool,
 }
 
 /// What becomes of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum VersionVerdict {
     /// It stays. `droppable`: only for a held sequence, or because it is a tombstone.
     Keep {
         droppable: bool,
@@ -44,9 +44,13 @@ pub(crate) enum Verdict {
     Drop,
 }
 
-impl Survivors {
-    pub(crate) fn new(tombstones: &[RangeTombstone], stripes: Stripes, bottom: bool) -> Survivors {
-        Survivors {
+impl SurvivingVersions {
+    pub(crate) fn new(
+        tombstones: &[RangeTombstone],
+        stripes: SequenceStripes,
+        bottom: bool,
+    ) -> SurvivingVersions {
+        SurvivingVersions {
             tombstones: RangeTombstones::in_stripes(tombstones, &stripes),
             stripes,
             bottom,
@@ -64,22 +68,22 @@ impl Survivors {
     }
 
     /// What deletions that went, since nothing is below them, took along.
-    pub(crate) fn found(&self) -> &[(KeyspaceId, Found)] {
+    pub(crate) fn found(&self) -> &[(KeyspaceId, WalkDeletions)] {
         &self.found
     }
 
-    fn found_in(&mut self, key: &[u8]) -> Option<&mut Found> {
+    fn found_in(&mut self, key: &[u8]) -> Option<&mut WalkDeletions> {
         let keyspace = keyspace_of(key)?;
         if self.found.last().is_none_or(|(last, _)| *last != keyspace) {
-            self.found.push((keyspace, Found::default()));
+            self.found.push((keyspace, WalkDeletions::default()));
         }
         self.found.last_mut().map(|(_, found)| found)
     }
 
     /// The verdict on the entry the cursor stands on.
-    pub(crate) fn judge(&mut self, cursor: &impl Cursor) -> Result<Verdict, Error> {
+    pub(crate) fn judge(&mut self, cursor: &impl Cursor) -> Result<VersionVerdict, Error> {
         let Some(entry) = cursor.entry() else {
-            return Ok(Verdict::Drop);
+            return Ok(VersionVerdict::Drop);
         };
         let newest = *entry.key != self.key[..];
         if newest {
@@ -105,9 +109,9 @@ impl Survivors {
             self.found_in(entry.key).into_iter().for_each(|found| found.hits += 1);
         }
         if shadowed || covered || done_deleting {
-            return Ok(Verdict::Drop);
+            return Ok(VersionVerdict::Drop);
         }
-        Ok(Verdict::Keep { droppable: !newest || delete })
+        Ok(VersionVerdict::Keep { droppable: !newest || delete })
     }
 
     /// The range tombstones that survive inside `range`, clipped to it.
@@ -168,12 +172,12 @@ mod tests {
                     }
                 }
             }
-            let mut survivors = Survivors::new(&ranges, Stripes::new(held.clone()), bottom);
+            let mut survivors = SurvivingVersions::new(&ranges, SequenceStripes::new(held.clone()), bottom);
             let mut cursor = table.cursor();
             cursor.first().unwrap();
             let mut after = Model::new();
             while let Some(entry) = cursor.entry() {
-                if survivors.judge(&cursor).unwrap() != Verdict::Drop {
+                if survivors.judge(&cursor).unwrap() != VersionVerdict::Drop {
                     after.push((entry.seq, entry.kind));
                 }
                 cursor.next().unwrap();

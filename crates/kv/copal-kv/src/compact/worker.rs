@@ -2,7 +2,7 @@
 //! deleted and of values, then what readers alone gain by.
 //!
 //! Invariants
-//! - It sleeps when there is nothing to do, and is woken by `Signal::kick`; it never spins.
+//! - It sleeps when there is nothing to do, and is woken by `WakeSignal::wake_workers`; it never spins.
 //! - A full store stops merges, not the worker: it tries again when something was freed.
 //! - Between two steps it looks again: a tier that filled up meanwhile goes before a deeper merge, which goes
 //!   on behind it. Flushes come in at any time (`flusher`).
@@ -12,20 +12,20 @@
 use super::{
     flusher,
     pause::{LONGEST_PAUSE, LOOK_WHEN_FULL},
-    picker::{Job, Request, Urgency, pick, read_triggered, to_bottom},
-    worth::{Area, Wanted, areas, wanted},
+    picker::{MergeJob, MergeRequest, MergeUrgency, pick, read_triggered, to_bottom},
 };
+use crate::compact::merge_benefit::{MergeArea, WantedSpace, areas, wanted};
 use crate::{
     Error,
     compact::{install, merge, sweep},
     engine::Engine,
     format::key::KeyRange,
     session::{
-        inline_work::Attends,
+        inline_work::InlineWork,
         limits::TICK,
-        signal::{Signal, Sleeper},
+        signal::{BackgroundThread, WakeSignal},
     },
-    tree::version::Version,
+    tree::version::TreeVersion,
     write::admission,
 };
 use copal_object::{Ack, ObjectId, Txn};
@@ -53,22 +53,22 @@ struct IdleSince {
 
 /// Where something is deleted, as of one version and of the oldest snapshot.
 #[derive(Debug, Default)]
-struct Deleted {
+struct DeletedAreas {
     of: Option<(u64, u64)>,
-    areas: Vec<Area>,
+    areas: Vec<MergeArea>,
 }
 
 /// What the worker remembers between its steps.
-struct Worker {
+struct MergeWorker {
     engine: Arc<Engine>,
     /// Merges under way, the one in front last. One in front came up meanwhile and is more urgent.
-    jobs: Vec<Job>,
-    request: Option<(Arc<Request>, Job)>,
+    jobs: Vec<MergeJob>,
+    request: Option<(Arc<MergeRequest>, MergeJob)>,
     /// Value objects that were rewritten once; not tried again before the next opening.
     rewritten: HashSet<ObjectId>,
     /// The version that was swept last.
     swept: Option<u64>,
-    deleted: Deleted,
+    deleted: DeletedAreas,
     idle_since: IdleSince,
     /// Readers would gain by a merge, and have not paid for it yet.
     may_be_read_triggered: bool,
@@ -81,15 +81,15 @@ struct Worker {
 
 /// Runs until the signal says stop.
 pub(crate) fn run(engine: Arc<Engine>) {
-    let mut worker = Worker::new(engine);
-    let signal: Arc<Signal> = worker.engine.signal.clone();
+    let mut worker = MergeWorker::new(engine);
+    let signal: Arc<WakeSignal> = worker.engine.signal.clone();
     while !signal.stopping() {
         match worker.step() {
             Ok(true) => {}
-            Ok(false) => signal.sleep(Sleeper::Worker, worker.timeout()),
+            Ok(false) => signal.sleep(BackgroundThread::Worker, worker.timeout()),
             Err(error) => {
                 worker.failed(&error);
-                signal.sleep(Sleeper::Worker, worker.timeout());
+                signal.sleep(BackgroundThread::Worker, worker.timeout());
             }
         }
     }
@@ -97,16 +97,16 @@ pub(crate) fn run(engine: Arc<Engine>) {
 }
 
 /// Flusher and worker of a store without threads.
-pub(crate) fn attending(engine: &Arc<Engine>) -> Box<dyn Attends> {
-    Box::new(Worker::new(Arc::clone(engine)))
+pub(crate) fn attending(engine: &Arc<Engine>) -> Box<dyn InlineWork> {
+    Box::new(MergeWorker::new(Arc::clone(engine)))
 }
 
-impl Attends for Worker {
+impl InlineWork for MergeWorker {
     fn step(&mut self) -> bool {
-        let flushed = flusher::attend(&self.engine);
+        let flushed = flusher::run_inline(&self.engine);
         // Nobody waits for a pause to end.
         self.merges_from = None;
-        let merged = Worker::step(self).unwrap_or_else(|error| {
+        let merged = MergeWorker::step(self).unwrap_or_else(|error| {
             self.failed(&error);
             false
         });
@@ -120,15 +120,15 @@ impl Attends for Worker {
     }
 }
 
-impl Worker {
-    fn new(engine: Arc<Engine>) -> Worker {
-        Worker {
+impl MergeWorker {
+    fn new(engine: Arc<Engine>) -> MergeWorker {
+        MergeWorker {
             engine,
             jobs: Vec::new(),
             request: None,
             rewritten: HashSet::new(),
             swept: None,
-            deleted: Deleted::default(),
+            deleted: DeletedAreas::default(),
             idle_since: IdleSince::default(),
             may_be_read_triggered: false,
             may_rewrite: false,
@@ -143,7 +143,7 @@ impl Worker {
         let _step = engine.compactor.step.lock();
         engine.poison.check()?;
         if install::free_garbage(&engine)? && engine.signal.flush_is_stuck() {
-            engine.signal.kick_one(Sleeper::Flusher);
+            engine.signal.wake_worker(BackgroundThread::Flusher);
         }
         let epoch = Some(engine.super_version().version.epoch);
         if self.swept != epoch {
@@ -201,7 +201,7 @@ impl Worker {
     }
 
     /// The merge that rewrites a stale group inside `range`, if there is one that was not tried yet.
-    fn rewrite_job(&mut self, range: &KeyRange) -> Option<Job> {
+    fn rewrite_job(&mut self, range: &KeyRange) -> Option<MergeJob> {
         self.engine.compactor.worker_values.lock().close_within(range);
         let (group, mut objects) = sweep::stale_group(&self.engine, range)?;
         objects.retain(|object| self.rewritten.insert(*object));
@@ -217,7 +217,7 @@ impl Worker {
         };
         // A merge in front of it takes from the same runs: what is left of it is planned again.
         if next.is_some() {
-            self.jobs.retain(|job| job.urgency != Urgency::ReadTriggered);
+            self.jobs.retain(|job| job.urgency != MergeUrgency::ReadTriggered);
         }
         self.jobs.extend(next);
         let Some(job) = self.jobs.last_mut() else {
@@ -231,14 +231,14 @@ impl Worker {
     }
 
     /// The merge of a tier that is full and above all that the merge under way takes from.
-    fn more_urgent(&self, than: &Job) -> Option<Job> {
+    fn more_urgent(&self, than: &MergeJob) -> Option<MergeJob> {
         let version = self.engine.super_version().version.clone();
-        let unfinished = (than.urgency == Urgency::ReadTriggered).then_some(than.target.run);
+        let unfinished = (than.urgency == MergeUrgency::ReadTriggered).then_some(than.target.run);
         let job = pick(&version, || self.engine.new_run(), self.engine.options.bottom_share, unfinished)?;
         (job.urgency < than.urgency).then_some(job)
     }
 
-    fn next_job(&mut self) -> Option<Job> {
+    fn next_job(&mut self) -> Option<MergeJob> {
         let version = self.engine.super_version().version.clone();
         if let Some(job) = pick(&version, || self.engine.new_run(), self.engine.options.bottom_share, None) {
             return Some(job);
@@ -256,16 +256,17 @@ impl Worker {
     }
 
     /// A range in which so much is deleted that merging it away is worth it, or that walks have paid for it.
-    fn deleted_range(&mut self, version: &Version) -> Option<KeyRange> {
+    fn deleted_range(&mut self, version: &TreeVersion) -> Option<KeyRange> {
         let engine = &self.engine;
         let oldest_snapshot = engine.snapshots.stripes().oldest();
         let of = Some((version.epoch, oldest_snapshot));
         if self.deleted.of != of {
             let areas = areas(version, oldest_snapshot, &engine.compactor.deletions);
-            self.deleted = Deleted { of, areas };
+            self.deleted = DeletedAreas { of, areas };
         }
         let may_pay = engine.options.merge_for_reads;
-        let space = if engine.writes.pressure.is_on() { Wanted::AnySpace } else { Wanted::CheapSpace };
+        let space =
+            if engine.writes.pressure.is_on() { WantedSpace::AnySpace } else { WantedSpace::CheapSpace };
         wanted(&self.deleted.areas, space, |range| {
             if may_pay { engine.compactor.deletions.passed_in(range) } else { 0 }
         })
@@ -286,7 +287,7 @@ impl Worker {
     /// The merge that readers alone gain by, once there were as many searches as it moves blocks and no write
     /// in between: it never costs more than twice what they spent by then. Where writes come in between
     /// look-ups gain little, for filters spare them most runs; walks read a block of each and pay alone.
-    fn tidying_job(&mut self) -> Option<Job> {
+    fn tidying_job(&mut self) -> Option<MergeJob> {
         let engine = &self.engine;
         // While a flush is under way there are writes.
         let _no_flush = engine.compactor.worker_values.try_lock()?;
@@ -316,7 +317,7 @@ impl Worker {
         true
     }
 
-    /// How long to sleep when nobody kicks; `None`: for ever.
+    /// How long to sleep when nobody wakes it; `None`: for ever.
     fn timeout(&self) -> Option<Duration> {
         let engine = &self.engine;
         if engine.poison.check().is_err() {
@@ -339,7 +340,7 @@ impl Worker {
             self.pause = self.pause.min(LOOK_WHEN_FULL);
             self.engine.writes.pressure.begin();
             // It gave back what it had taken.
-            self.engine.signal.kick_one(Sleeper::Flusher);
+            self.engine.signal.wake_worker(BackgroundThread::Flusher);
             tracing::debug!("the store is full: merges wait until something is freed");
         } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
             tracing::error!(%error, "a merge failed; what it found damaged stays where it is");
@@ -362,8 +363,8 @@ impl Worker {
 pub(crate) fn compact_now(engine: &Engine, range: KeyRange) -> Result<(), Error> {
     flusher::flush_now(engine)?;
     let request = engine.compactor.jobs.request(range);
-    engine.signal.kick();
-    engine.attend();
+    engine.signal.wake_workers();
+    engine.run_inline();
     engine.signal.wait_for(|| request.result().is_some());
     request.result().unwrap_or(Err(Error::Closed))?;
     // Freed space is used again only behind a durable commit.

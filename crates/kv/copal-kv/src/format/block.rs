@@ -128,36 +128,36 @@ pub(crate) fn len_of_last(bytes: &[u8]) -> Option<usize> {
 
 /// A checked, decompressed block.
 #[derive(Clone, Debug)]
-pub(crate) struct Block {
+pub(crate) struct DataBlock {
     /// Entries, then restarts, then their number.
     pub(crate) raw: Bytes,
     pub(crate) entries_end: usize,
     pub(crate) restarts: usize,
 }
 
-impl Block {
+impl DataBlock {
     /// Checks and decompresses a stored block, trailer included. Owns exactly the bytes it needs.
-    pub(crate) fn decode(stored: &[u8], uid: u64, number: u32) -> Result<Block, Damage> {
+    pub(crate) fn decode(stored: &[u8], uid: u64, number: u32) -> Result<DataBlock, Damage> {
         let (payload, codec, raw_len) = open(stored, uid, number)?;
         let raw = match codec {
             CODEC_NONE => Bytes::copy_from_slice(payload),
             _ => unpack(payload, raw_len)?,
         };
-        Block::parse(raw)
+        DataBlock::parse(raw)
     }
 
-    /// As [`Block::decode`], but shares the stored bytes where the block is not compressed: for scans, whose
+    /// As [`DataBlock::decode`], but shares the stored bytes where the block is not compressed: for scans, whose
     /// blocks do not stay.
-    pub(crate) fn decode_shared(stored: &Bytes, uid: u64, number: u32) -> Result<Block, Damage> {
+    pub(crate) fn decode_shared(stored: &Bytes, uid: u64, number: u32) -> Result<DataBlock, Damage> {
         let (payload, codec, raw_len) = open(stored, uid, number)?;
         let raw = match codec {
             CODEC_NONE => stored.slice(..payload.len()),
             _ => unpack(payload, raw_len)?,
         };
-        Block::parse(raw)
+        DataBlock::parse(raw)
     }
 
-    pub(crate) fn parse(raw: Bytes) -> Result<Block, Damage> {
+    pub(crate) fn parse(raw: Bytes) -> Result<DataBlock, Damage> {
         let (rest, count) = raw.split_last_chunk::<4>().ok_or(Damage::Field("length"))?;
         let restarts = u32::from_le_bytes(*count) as usize;
         let entries_end = restarts
@@ -176,7 +176,7 @@ impl Block {
         if last >= entries_end {
             return Err(Damage::Field("restart"));
         }
-        Ok(Block { raw, entries_end, restarts })
+        Ok(DataBlock { raw, entries_end, restarts })
     }
 
     /// Bytes of memory behind this block.
@@ -192,7 +192,7 @@ impl Block {
     }
 
     /// Takes the entry at `at` apart.
-    pub(crate) fn parts_at(&self, at: usize) -> Result<Parts, Damage> {
+    pub(crate) fn parts_at(&self, at: usize) -> Result<EntryParts, Damage> {
         let mut from = Reader::new(&self.raw[at..self.entries_end]);
         let (shared, unshared, value_len) = match self.raw[at..self.entries_end] {
             // Most lengths fit one byte each.
@@ -206,7 +206,7 @@ impl Block {
         let rest = at + from.position();
         from.bytes(unshared)?;
         from.bytes(value_len)?;
-        Ok(Parts { shared, rest, value: rest + unshared, end: at + from.position(), seq, kind })
+        Ok(EntryParts { shared, rest, value: rest + unshared, end: at + from.position(), seq, kind })
     }
 }
 
@@ -243,7 +243,7 @@ fn unpack(payload: &[u8], raw_len: usize) -> Result<Bytes, Damage> {
 }
 
 /// One entry taken apart; offsets into the block.
-pub(crate) struct Parts {
+pub(crate) struct EntryParts {
     pub(crate) shared: usize,
     pub(crate) rest: usize,
     pub(crate) value: usize,
@@ -277,7 +277,7 @@ mod tests {
         let raw = vec![0; MAX_PACKED_BYTES + 1];
         let packed = lz4_flex::block::compress(&raw);
         let stored = crafted(&packed, CODEC_LZ4, raw.len() as u32, 7, 1);
-        let refused = Block::decode(&stored, 7, 1);
+        let refused = DataBlock::decode(&stored, 7, 1);
         assert!(matches!(refused, Err(Damage::Field("raw length"))), "{refused:?}");
         // Neither is one written.
         for len in [MAX_PACKED_BYTES / 2, MAX_PACKED_BYTES] {
@@ -286,7 +286,7 @@ mod tests {
             let mut stored = Vec::new();
             builder.finish(&mut stored, true, 7, 1);
             assert_eq!(stored.len() < len / 2, len < MAX_PACKED_BYTES, "{len}");
-            assert!(Block::decode(&stored, 7, 1).unwrap().heap_bytes() > len);
+            assert!(DataBlock::decode(&stored, 7, 1).unwrap().heap_bytes() > len);
         }
     }
 }

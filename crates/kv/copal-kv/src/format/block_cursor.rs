@@ -5,22 +5,22 @@
 //! - Entries are checked as they are read, so crafted bytes give an error, never a panic.
 //! - Going back means going forward from the restart before: at most 16 entries.
 
-use super::{block::Block, error::Damage};
+use super::{block::DataBlock, error::Damage};
 use crate::format::entry::{Entry, EntryKind, MAX_KEY_BYTES, compare};
 use bytes::Bytes;
 use std::cmp::Ordering;
 
 /// Walks one block both ways.
 pub(crate) struct BlockCursor {
-    block: Block,
+    block: DataBlock,
     key: Vec<u8>,
     /// Offset of the current entry; the cursor is valid when `here` is set.
     at: usize,
-    here: Option<Here>,
+    here: Option<CursorPosition>,
 }
 
 #[derive(Clone, Copy)]
-struct Here {
+struct CursorPosition {
     seq: u64,
     kind: EntryKind,
     value: usize,
@@ -28,7 +28,7 @@ struct Here {
 }
 
 impl BlockCursor {
-    pub(crate) fn new(block: Block) -> BlockCursor {
+    pub(crate) fn new(block: DataBlock) -> BlockCursor {
         BlockCursor { block, key: Vec::new(), at: 0, here: None }
     }
 
@@ -118,7 +118,7 @@ impl BlockCursor {
     /// The last restart for which `before` holds (it holds for a prefix of them), or 0.
     fn partition_restarts(
         &self,
-        before: impl Fn(&Block, usize) -> Result<bool, Damage>,
+        before: impl Fn(&DataBlock, usize) -> Result<bool, Damage>,
     ) -> Result<usize, Damage> {
         let (mut low, mut high) = (0, self.block.restarts);
         while low < high {
@@ -163,7 +163,8 @@ impl BlockCursor {
         self.key.truncate(parts.shared);
         self.key.extend_from_slice(&self.block.raw[parts.rest..parts.value]);
         self.at = at;
-        self.here = Some(Here { seq: parts.seq, kind: parts.kind, value: parts.value, end: parts.end });
+        self.here =
+            Some(CursorPosition { seq: parts.seq, kind: parts.kind, value: parts.value, end: parts.end });
         Ok(())
     }
 

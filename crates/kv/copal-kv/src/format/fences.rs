@@ -19,7 +19,7 @@ pub(crate) const ALIGN: u64 = 4096;
 
 /// Where the parts of one partition lie, from the start of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Partition {
+pub(crate) struct PartitionPlace {
     pub(crate) offset: u64,
     pub(crate) data_len: u64,
     pub(crate) index_len: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Partition {
     pub(crate) entries: u64,
 }
 
-impl Partition {
+impl PartitionPlace {
     pub(crate) fn data(&self) -> Range<u64> {
         self.offset..self.offset + self.data_len
     }
@@ -49,25 +49,25 @@ impl Partition {
 
 /// Fences and places of all partitions of a table.
 #[derive(Debug, Default)]
-pub(crate) struct Fences {
+pub(crate) struct PartitionFences {
     keys: Vec<u8>,
     ends: Vec<u32>,
     /// The eight bytes behind the common prefix of all fences but the first, big-endian: most searches
     /// end here.
     heads: Vec<u64>,
     common: usize,
-    partitions: Vec<Partition>,
+    partitions: Vec<PartitionPlace>,
 }
 
-impl Fences {
+impl PartitionFences {
     /// Appends a partition, which must lie behind those there; `fence` must be greater than the last.
-    pub(crate) fn push(&mut self, fence: &[u8], partition: Partition) {
+    pub(crate) fn push(&mut self, fence: &[u8], partition: PartitionPlace) {
         self.keys.extend_from_slice(fence);
         self.ends.push(self.keys.len() as u32);
         self.partitions.push(partition);
     }
 
-    /// Makes the fences searchable, after the last [`Fences::push`].
+    /// Makes the fences searchable, after the last [`PartitionFences::push`].
     pub(crate) fn seal(&mut self) {
         let n = self.partitions.len();
         self.common = if n < 2 { 0 } else { common_prefix(self.fence(1), self.fence(n - 1)) };
@@ -81,7 +81,7 @@ impl Fences {
         self.partitions.len()
     }
 
-    pub(crate) fn partition(&self, i: usize) -> &Partition {
+    pub(crate) fn partition(&self, i: usize) -> &PartitionPlace {
         &self.partitions[i]
     }
 
@@ -126,7 +126,7 @@ impl Fences {
         self.keys.capacity()
             + self.ends.capacity() * 4
             + self.heads.capacity() * 8
-            + self.partitions.capacity() * size_of::<Partition>()
+            + self.partitions.capacity() * size_of::<PartitionPlace>()
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -148,11 +148,11 @@ impl Fences {
     }
 
     /// Decodes the fences of a table whose partitions end at `end`.
-    pub(crate) fn decode(section: &[u8], end: u64) -> Result<Fences, Damage> {
+    pub(crate) fn decode(section: &[u8], end: u64) -> Result<PartitionFences, Damage> {
         let mut from = Reader::new(section);
         // Each takes at least 15 bytes.
         let count = from.bounded(section.len() / 15)?;
-        let (mut fences, mut offset, mut key) = (Fences::default(), 0u64, Vec::new());
+        let (mut fences, mut offset, mut key) = (PartitionFences::default(), 0u64, Vec::new());
         for i in 0..count {
             let shared = from.bounded(key.len())?;
             let rest = from.prefixed(MAX_KEY_BYTES - shared.min(MAX_KEY_BYTES))?;
@@ -165,7 +165,7 @@ impl Fences {
             let uid = from.u64()?;
             let keys = u32::try_from(from.varint()?).map_err(|_| Damage::Field("number of keys"))?;
             let entries = from.varint()?;
-            let partition = Partition { offset, data_len, index_len, filter_len, uid, keys, entries };
+            let partition = PartitionPlace { offset, data_len, index_len, filter_len, uid, keys, entries };
             if !ascends || fences.keys.len() + key.len() > u32::MAX as usize {
                 return Err(Damage::Order);
             }

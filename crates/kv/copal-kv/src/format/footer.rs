@@ -14,15 +14,15 @@ const FORMAT: Format = Format { magic: *b"COPALTBL", name: "table", oldest: 1, v
 
 /// One section: where, and its checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Section {
+pub(crate) struct FooterSection {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) crc: u32,
 }
 
-impl Section {
-    pub(crate) fn of(offset: u64, bytes: &[u8]) -> Section {
-        Section { offset, len: bytes.len() as u64, crc: crc32c(0, bytes) }
+impl FooterSection {
+    pub(crate) fn of(offset: u64, bytes: &[u8]) -> FooterSection {
+        FooterSection { offset, len: bytes.len() as u64, crc: crc32c(0, bytes) }
     }
 
     pub(crate) fn range(&self) -> Range<u64> {
@@ -40,17 +40,17 @@ impl Section {
 
 /// Contents of both footers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Footer {
+pub(crate) struct TableFooter {
     /// The object the table was written as.
     pub(crate) object: ObjectId,
     /// End of the last partition; the tombstones begin here.
     pub(crate) partitions_end: u64,
-    pub(crate) tombstones: Section,
-    pub(crate) fences: Section,
-    pub(crate) properties: Section,
+    pub(crate) tombstones: FooterSection,
+    pub(crate) fences: FooterSection,
+    pub(crate) properties: FooterSection,
 }
 
-impl Footer {
+impl TableFooter {
     pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut out = [0; FOOTER_BYTES];
         let mut to = copal_codec::Writer::new(&mut out[ENVELOPE_LEN..]);
@@ -65,7 +65,7 @@ impl Footer {
         out
     }
 
-    fn decode(bytes: &[u8], object_len: u64) -> Result<Footer, Damage> {
+    fn decode(bytes: &[u8], object_len: u64) -> Result<TableFooter, Damage> {
         let (_, body) = Envelope::open(&FORMAT, bytes)?;
         let mut from = Reader::new(body);
         let (object, partitions_end) = (ObjectId(from.u64()?), from.u64()?);
@@ -86,17 +86,21 @@ impl Footer {
         if end > object_len - 2 * FOOTER_BYTES as u64 {
             return Err(Damage::Field("section"));
         }
-        Ok(Footer { object, partitions_end, tombstones, fences, properties })
+        Ok(TableFooter { object, partitions_end, tombstones, fences, properties })
     }
 
     /// Decodes the footer from the last [`FOOTER_BYTES`] x 2 of an object, whichever copy is intact.
-    pub(crate) fn from_tail(tail: &[u8], object: ObjectId, object_len: u64) -> Result<Footer, TableError> {
+    pub(crate) fn from_tail(
+        tail: &[u8],
+        object: ObjectId,
+        object_len: u64,
+    ) -> Result<TableFooter, TableError> {
         let mut error = Damage::Field("length").at(object, DamageAt::Footer);
         if object_len < 2 * FOOTER_BYTES as u64 {
             return Err(error);
         }
         for copy in tail.rchunks_exact(FOOTER_BYTES).take(2) {
-            match Footer::decode(copy, object_len) {
+            match TableFooter::decode(copy, object_len) {
                 Ok(footer) if footer.object == object => return Ok(footer),
                 Ok(_) => error = Damage::Field("object number").at(object, DamageAt::Footer),
                 Err(Damage::Envelope(
@@ -111,8 +115,8 @@ impl Footer {
     }
 }
 
-fn section(from: &mut Reader<'_>) -> Result<Section, Damage> {
-    Ok(Section { offset: from.u64()?, len: from.u64()?, crc: from.u32()? })
+fn section(from: &mut Reader<'_>) -> Result<FooterSection, Damage> {
+    Ok(FooterSection { offset: from.u64()?, len: from.u64()?, crc: from.u32()? })
 }
 
 /// Two footers with right sums around any bytes.
@@ -144,7 +148,7 @@ mod tests {
                 body.put_u64(9);
                 body.put_u32(0);
             }
-            let error = Footer::from_tail(&crafted(&body), ObjectId(7), 1 << 20).unwrap_err();
+            let error = TableFooter::from_tail(&crafted(&body), ObjectId(7), 1 << 20).unwrap_err();
             assert!(error.is_corruption(), "{error}");
         }
     }

@@ -44,11 +44,11 @@ impl BlockAt {
 /// Collects the separators and sizes of one partition's blocks.
 #[derive(Default)]
 pub(crate) struct IndexBuilder {
-    blocks: Vec<Built>,
+    blocks: Vec<BuiltEntry>,
     separators: Vec<u8>,
 }
 
-struct Built {
+struct BuiltEntry {
     len: u64,
     separator_end: usize,
     /// First sequence of the block when it continues a key.
@@ -77,7 +77,7 @@ impl IndexBuilder {
             }
             Some(last) => self.separators.extend_from_slice(shortest_after(last, first.0)),
         }
-        self.blocks.push(Built { len, separator_end: self.separators.len(), continues });
+        self.blocks.push(BuiltEntry { len, separator_end: self.separators.len(), continues });
     }
 
     /// Appends the page to `out` and starts an empty one. `first` and `last` are the keys of the partition.
@@ -138,7 +138,7 @@ pub(crate) struct IndexPage {
 }
 
 /// Separator of one block.
-struct Separator<'a> {
+struct KeySeparator<'a> {
     suffix: &'a [u8],
     continues: Option<u64>,
 }
@@ -174,7 +174,7 @@ impl IndexPage {
 
     /// Walks all entries: sizes add up, separators ascend, restarts point where they should.
     fn check(&self) -> Result<(), Damage> {
-        let mut walk = Walk::from_restart(self, 0)?;
+        let mut walk = IndexWalk::from_restart(self, 0)?;
         let mut before: Option<(&[u8], u64)> = None;
         for number in 0..self.blocks {
             if number.is_multiple_of(RESTART_INTERVAL)
@@ -219,7 +219,7 @@ impl IndexPage {
         let (mut low, mut high) = (1, self.blocks.div_ceil(RESTART_INTERVAL));
         while low < high {
             let middle = low + (high - low) / 2;
-            let (_, separator) = Walk::from_restart(self, middle)?.step(middle * RESTART_INTERVAL)?;
+            let (_, separator) = IndexWalk::from_restart(self, middle)?.step(middle * RESTART_INTERVAL)?;
             if separator.compare(suffix, seq) == Ordering::Greater {
                 high = middle;
             } else {
@@ -227,7 +227,7 @@ impl IndexPage {
             }
         }
         let restart = low - 1;
-        let mut walk = Walk::from_restart(self, restart)?;
+        let mut walk = IndexWalk::from_restart(self, restart)?;
         let from = restart * RESTART_INTERVAL;
         let (mut found, _) = walk.step(from)?;
         for number in from + 1..self.blocks.min(from + RESTART_INTERVAL) {
@@ -246,7 +246,7 @@ impl IndexPage {
             return Err(Damage::Field("block number"));
         }
         let restart = number / RESTART_INTERVAL;
-        let mut walk = Walk::from_restart(self, restart)?;
+        let mut walk = IndexWalk::from_restart(self, restart)?;
         for before in restart * RESTART_INTERVAL..number {
             walk.step(before)?;
         }
@@ -260,29 +260,29 @@ impl IndexPage {
     }
 }
 
-impl Separator<'_> {
+impl KeySeparator<'_> {
     fn compare(&self, suffix: &[u8], seq: u64) -> Ordering {
         compare((self.suffix, self.continues.unwrap_or(MAX_SEQ)), (suffix, seq))
     }
 }
 
 /// Reads entries one after the other.
-struct Walk<'a> {
+struct IndexWalk<'a> {
     from: Reader<'a>,
     next_offset: u64,
     len_before: u64,
 }
 
-impl<'a> Walk<'a> {
-    fn from_restart(page: &'a IndexPage, restart: u32) -> Result<Walk<'a>, Damage> {
+impl<'a> IndexWalk<'a> {
+    fn from_restart(page: &'a IndexPage, restart: u32) -> Result<IndexWalk<'a>, Damage> {
         let (at, offset) = page.restart(restart)?;
         let mut from = Reader::new(&page.bytes[..page.restarts_at]);
         from.bytes(at)?;
-        Ok(Walk { from, next_offset: offset, len_before: TARGET_BYTES as u64 })
+        Ok(IndexWalk { from, next_offset: offset, len_before: TARGET_BYTES as u64 })
     }
 
     /// Reads entry `number`, at which the walk stands.
-    fn step(&mut self, number: u32) -> Result<(BlockAt, Separator<'a>), Damage> {
+    fn step(&mut self, number: u32) -> Result<(BlockAt, KeySeparator<'a>), Damage> {
         if number.is_multiple_of(RESTART_INTERVAL) {
             self.len_before = TARGET_BYTES as u64;
         }
@@ -291,7 +291,7 @@ impl<'a> Walk<'a> {
         let block = BlockAt { number, offset: self.next_offset, len };
         self.next_offset = self.next_offset.checked_add(len).ok_or(Damage::Field("block length"))?;
         self.len_before = len;
-        let mut separator = Separator { suffix: &[], continues: None };
+        let mut separator = KeySeparator { suffix: &[], continues: None };
         if number > 0 {
             let head = self.from.bounded(MAX_KEY_BYTES << 1 | 1)?;
             separator.suffix = self.from.bytes(head >> 1)?;

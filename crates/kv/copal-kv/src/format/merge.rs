@@ -22,11 +22,11 @@ pub struct MergingCursor<C> {
     children: Vec<C>,
     /// Valid children as a binary heap: the next one in the direction of travel on top.
     heap: Vec<usize>,
-    direction: Direction,
+    direction: WalkDirection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum WalkDirection {
     Forward,
     Backward,
 }
@@ -35,7 +35,7 @@ impl<C: Cursor> MergingCursor<C> {
     /// Merges `children`, newest first; not valid until it is moved.
     pub fn new(children: Vec<C>) -> MergingCursor<C> {
         let heap = Vec::with_capacity(children.len());
-        MergingCursor { children, heap, direction: Direction::Forward }
+        MergingCursor { children, heap, direction: WalkDirection::Forward }
     }
 
     /// Number of the child the cursor stands on, in the order given to [`MergingCursor::new`].
@@ -46,7 +46,7 @@ impl<C: Cursor> MergingCursor<C> {
     /// Moves every child, then orders them for `direction`.
     fn place(
         &mut self,
-        direction: Direction,
+        direction: WalkDirection,
         mut to: impl FnMut(&mut C) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.heap.clear();
@@ -57,7 +57,7 @@ impl<C: Cursor> MergingCursor<C> {
         Ok(())
     }
 
-    fn rebuild(&mut self, direction: Direction) {
+    fn rebuild(&mut self, direction: WalkDirection) {
         self.direction = direction;
         self.heap.clear();
         self.heap.extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
@@ -105,13 +105,13 @@ impl<C: Cursor> MergingCursor<C> {
         };
         let order = compare(x.position(), y.position()).then(a.cmp(&b));
         match self.direction {
-            Direction::Forward => order == Ordering::Less,
-            Direction::Backward => order == Ordering::Greater,
+            WalkDirection::Forward => order == Ordering::Less,
+            WalkDirection::Backward => order == Ordering::Greater,
         }
     }
 
     /// Turns around on the current entry: every other child goes to its side of it.
-    fn turn(&mut self, direction: Direction) -> Result<(), Error> {
+    fn turn(&mut self, direction: WalkDirection) -> Result<(), Error> {
         let Some(&top) = self.heap.first() else {
             return Ok(());
         };
@@ -139,20 +139,20 @@ impl<C: Cursor> MergingCursor<C> {
 /// child is `newer` than the one that stands on it, and as behind it if not.
 fn beside<C: Cursor>(
     child: &mut C,
-    direction: Direction,
+    direction: WalkDirection,
     key: &[u8],
     seq: u64,
     newer: bool,
 ) -> Result<(), Error> {
     let equal = |child: &C| child.entry().is_some_and(|entry| entry.position() == (key, seq));
     match direction {
-        Direction::Forward => {
+        WalkDirection::Forward => {
             child.seek(key, seq)?;
             if newer && equal(child) {
                 child.next()?;
             }
         }
-        Direction::Backward => {
+        WalkDirection::Backward => {
             child.seek_for_prev(key, seq)?;
             if !newer && equal(child) {
                 child.prev()?;
@@ -164,31 +164,31 @@ fn beside<C: Cursor>(
 
 impl<C: Cursor> Cursor for MergingCursor<C> {
     fn first(&mut self) -> Result<(), Error> {
-        self.place(Direction::Forward, C::first)
+        self.place(WalkDirection::Forward, C::first)
     }
 
     fn last(&mut self) -> Result<(), Error> {
-        self.place(Direction::Backward, C::last)
+        self.place(WalkDirection::Backward, C::last)
     }
 
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
-        self.place(Direction::Forward, |child| child.seek(key, seq))
+        self.place(WalkDirection::Forward, |child| child.seek(key, seq))
     }
 
     fn seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), Error> {
-        self.place(Direction::Backward, |child| child.seek_for_prev(key, seq))
+        self.place(WalkDirection::Backward, |child| child.seek_for_prev(key, seq))
     }
 
     fn next(&mut self) -> Result<(), Error> {
-        if self.direction == Direction::Backward {
-            self.turn(Direction::Forward)?;
+        if self.direction == WalkDirection::Backward {
+            self.turn(WalkDirection::Forward)?;
         }
         self.advance(C::next)
     }
 
     fn prev(&mut self) -> Result<(), Error> {
-        if self.direction == Direction::Forward {
-            self.turn(Direction::Backward)?;
+        if self.direction == WalkDirection::Forward {
+            self.turn(WalkDirection::Backward)?;
         }
         self.advance(C::prev)
     }

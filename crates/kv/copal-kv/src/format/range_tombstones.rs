@@ -4,13 +4,13 @@
 //! - Fragments ascend and do not overlap; each holds its sequences newest first, without repeats.
 //! - A tombstone covers a version when the version is older (smaller sequence).
 
-use crate::format::{entry::RangeTombstone, key::KeyRange, stripes::Stripes};
+use crate::format::{entry::RangeTombstone, key::KeyRange, stripes::SequenceStripes};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
 /// Keys `[start, end)` deleted at each of `seqs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fragment {
+pub(crate) struct TombstoneFragment {
     pub(crate) start: Bytes,
     pub(crate) end: Bytes,
     /// Newest first.
@@ -20,7 +20,7 @@ pub(crate) struct Fragment {
 /// A searchable set of range tombstones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeTombstones {
-    fragments: Vec<Fragment>,
+    fragments: Vec<TombstoneFragment>,
 }
 
 impl RangeTombstones {
@@ -31,7 +31,7 @@ impl RangeTombstones {
 
     /// As [`RangeTombstones::new`], of each stripe the newest only: no reader and no merge can tell it from
     /// all of them, and there are few, however many overlap.
-    pub(crate) fn in_stripes(tombstones: &[RangeTombstone], stripes: &Stripes) -> RangeTombstones {
+    pub(crate) fn in_stripes(tombstones: &[RangeTombstone], stripes: &SequenceStripes) -> RangeTombstones {
         RangeTombstones::cut(tombstones, |active| {
             let mut newest = Vec::new();
             let mut up_to = Some(u64::MAX);
@@ -52,15 +52,15 @@ impl RangeTombstones {
             borders.entry(tombstone.end.clone()).or_default().push((tombstone.seq, false));
         }
         let mut active: BTreeMap<u64, u32> = BTreeMap::new();
-        let mut fragments: Vec<Fragment> = Vec::new();
+        let mut fragments: Vec<TombstoneFragment> = Vec::new();
         let mut from: Option<Bytes> = None;
         for (border, changes) in borders {
             if let (Some(start), false) = (from.take(), active.is_empty()) {
                 let (seqs, end) = (kept(&active), border.clone());
-                let same = |before: &&mut Fragment| before.end == start && before.seqs == seqs;
+                let same = |before: &&mut TombstoneFragment| before.end == start && before.seqs == seqs;
                 match fragments.last_mut().filter(same) {
                     Some(before) => before.end = end,
-                    None => fragments.push(Fragment { start, end, seqs }),
+                    None => fragments.push(TombstoneFragment { start, end, seqs }),
                 }
             }
             for (seq, opens) in changes {
@@ -78,14 +78,14 @@ impl RangeTombstones {
     /// Bytes of memory behind this value; the keys are shared with the list it was made from.
     pub(crate) fn heap_bytes(&self) -> usize {
         let sequences: usize = self.fragments.iter().map(|fragment| fragment.seqs.capacity()).sum();
-        self.fragments.capacity() * size_of::<Fragment>() + sequences * size_of::<u64>()
+        self.fragments.capacity() * size_of::<TombstoneFragment>() + sequences * size_of::<u64>()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.fragments.is_empty()
     }
 
-    fn fragment_of(&self, key: &[u8]) -> Option<&Fragment> {
+    fn fragment_of(&self, key: &[u8]) -> Option<&TombstoneFragment> {
         let after = self.fragments.partition_point(|fragment| fragment.start[..] <= *key);
         let fragment = self.fragments.get(after.checked_sub(1)?)?;
         (*key < fragment.end[..]).then_some(fragment)
@@ -108,12 +108,12 @@ impl RangeTombstones {
     }
 
     /// The fragments inside `range`, clipped to it.
-    pub(crate) fn clipped(&self, range: &KeyRange) -> Vec<Fragment> {
+    pub(crate) fn clipped(&self, range: &KeyRange) -> Vec<TombstoneFragment> {
         let from = self.fragments.partition_point(|fragment| fragment.end <= range.start);
         self.fragments[from..]
             .iter()
             .take_while(|fragment| fragment.start < range.end)
-            .map(|fragment| Fragment {
+            .map(|fragment| TombstoneFragment {
                 start: fragment.start.clone().max(range.start.clone()),
                 end: fragment.end.clone().min(range.end.clone()),
                 seqs: fragment.seqs.clone(),
@@ -138,8 +138,8 @@ impl RangeTombstones {
 }
 
 /// The fragments as single tombstones again.
-pub(crate) fn tombstones_of(fragments: &[Fragment]) -> Vec<RangeTombstone> {
-    let each = |fragment: &Fragment| {
+pub(crate) fn tombstones_of(fragments: &[TombstoneFragment]) -> Vec<RangeTombstone> {
+    let each = |fragment: &TombstoneFragment| {
         let (start, end) = (fragment.start.clone(), fragment.end.clone());
         fragment
             .seqs

@@ -5,14 +5,14 @@ use super::entry::MAX_SEQ;
 /// Held sequences cut the versions of a key into stripes; no reader can tell versions of one stripe apart
 /// except the newest.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stripes {
+pub(crate) struct SequenceStripes {
     held: Vec<u64>,
 }
 
-impl Stripes {
+impl SequenceStripes {
     /// `held` ascends.
-    pub(crate) fn new(held: Vec<u64>) -> Stripes {
-        Stripes { held }
+    pub(crate) fn new(held: Vec<u64>) -> SequenceStripes {
+        SequenceStripes { held }
     }
 
     /// The stripe of `seq`: the oldest held sequence that sees it, or [`MAX_SEQ`] for the newest stripe.

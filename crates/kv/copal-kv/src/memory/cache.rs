@@ -7,17 +7,17 @@
 //!
 //! Not here: which partition deserves its units (rules), how the budget is divided and kept (`budget`).
 
-pub(crate) use crate::memory::contents::{Cached as Page, PageKey};
+pub(crate) use crate::memory::contents::{CachedPage as Page, PageKey};
 use crate::{
     memory::{
-        budget::{Accounts, Charge, Class, Plan},
-        contents::Key,
-        elastic::Elastic,
+        budget::{BudgetPlan, MemoryAccounts, MemoryCharge, MemoryClass},
+        contents::CacheKey,
+        elastic::ElasticFilters,
         shared::MemoryBudget,
     },
     session::{
         options::FilterOptions,
-        read_counters::{Count, ReadCounters, ReadCounts},
+        read_counters::{ReadCount, ReadCounters, ReadCounts},
     },
 };
 use std::sync::Arc;
@@ -48,15 +48,15 @@ impl CacheBytes {
 
 /// What an open table is charged for.
 pub(crate) struct TableCharge {
-    _resident: Charge,
-    _tombstones: Charge,
+    _resident: MemoryCharge,
+    _tombstones: MemoryCharge,
 }
 
 impl TableCache {
     /// A cache of `page_bytes` for index pages and blocks, and at most `filter_bytes` for filter units, moved
     /// between partitions as `filters` says.
     pub fn new(page_bytes: u64, filter_bytes: u64, filters: FilterOptions) -> Arc<TableCache> {
-        let plan = Plan::of_tables(page_bytes, filter_bytes);
+        let plan = BudgetPlan::of_tables(page_bytes, filter_bytes);
         TableCache::of(&MemoryBudget::with_plan(plan, filters))
     }
 
@@ -85,11 +85,11 @@ impl TableCache {
         &self.memory
     }
 
-    pub(crate) fn budget(&self) -> &Accounts {
+    pub(crate) fn budget(&self) -> &MemoryAccounts {
         self.memory.accounts()
     }
 
-    pub(crate) fn count(&self, what: Count) {
+    pub(crate) fn count(&self, what: ReadCount) {
         self.counters.add(what);
     }
 
@@ -101,13 +101,13 @@ impl TableCache {
     /// Charges what an open table keeps.
     pub(crate) fn charge_table(&self, resident_bytes: u64, tombstone_bytes: u64) -> TableCharge {
         TableCharge {
-            _resident: self.budget().charge(Class::Tables, resident_bytes),
-            _tombstones: self.budget().charge(Class::RangeTombstones, tombstone_bytes),
+            _resident: self.budget().charge(MemoryClass::Tables, resident_bytes),
+            _tombstones: self.budget().charge(MemoryClass::RangeTombstones, tombstone_bytes),
         }
     }
 
     /// Filters of all tables that share the budget.
-    pub(crate) fn elastic(&self) -> &Arc<Elastic> {
+    pub(crate) fn elastic(&self) -> &Arc<ElasticFilters> {
         self.memory.elastic()
     }
 
@@ -126,25 +126,25 @@ impl TableCache {
     }
 
     pub(crate) fn insert(&self, key: PageKey, page: Page) {
-        self.memory.keep(Key::Page(key), page);
+        self.memory.keep(CacheKey::Page(key), page);
     }
 
     /// An account for the filter units of one table.
     pub(crate) fn filter_charge(&self) -> FilterCharge {
-        FilterCharge { budget: self.budget().clone(), charge: self.budget().charge(Class::Filters, 0) }
+        FilterCharge { budget: self.budget().clone(), charge: self.budget().charge(MemoryClass::Filters, 0) }
     }
 }
 
 /// Bytes of filter units charged to the budget until dropped.
 pub(crate) struct FilterCharge {
-    budget: Accounts,
-    charge: Charge,
+    budget: MemoryAccounts,
+    charge: MemoryCharge,
 }
 
 impl FilterCharge {
     /// Charges `bytes` more, before they are allocated; `false`: there is no room and nothing was charged.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
-        match self.budget.try_charge(Class::Filters, bytes) {
+        match self.budget.try_charge(MemoryClass::Filters, bytes) {
             Some(more) => {
                 self.charge.join(more);
                 true

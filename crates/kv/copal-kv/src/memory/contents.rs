@@ -9,7 +9,7 @@
 //!
 //! Not here: whether a row may be kept or is still true (`rows`).
 
-use crate::format::{block::Block, index::IndexPage};
+use crate::format::{block::DataBlock, index::IndexPage};
 use bytes::Bytes;
 use quick_cache::{DefaultHashBuilder, Equivalent, Lifecycle, OptionsBuilder, Weighter};
 use std::{
@@ -22,7 +22,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A slot, its links and its place in the hash table, as vectors that double allocate them.
-const SLOT_BYTES: u64 = 2 * (size_of::<(Key, Cached)>() as u64 + 24) + 16;
+const SLOT_BYTES: u64 = 2 * (size_of::<(CacheKey, CachedPage)>() as u64 + 24) + 16;
 /// What counting references adds to bytes that are shared.
 const SHARED_BYTES: u64 = 32;
 /// A shard must hold many pages, or large blocks never fit.
@@ -54,13 +54,13 @@ pub(crate) struct RowName<'a> {
 
 /// Name of something cached.
 #[derive(Clone, Debug)]
-pub(crate) enum Key {
+pub(crate) enum CacheKey {
     Page(PageKey),
     Row { store: u64, key: Bytes },
 }
 
 /// A name by reference, so that a look-up allocates nothing.
-pub(crate) trait CacheName: Hash + Equivalent<Key> {}
+pub(crate) trait CacheName: Hash + Equivalent<CacheKey> {}
 impl CacheName for PageKey {}
 impl CacheName for RowName<'_> {}
 
@@ -75,45 +75,45 @@ impl Hash for RowName<'_> {
         to.write_u64(xxh3_64_with_seed(self.key, self.store));
     }
 }
-impl Key {
+impl CacheKey {
     fn row(&self) -> Option<RowName<'_>> {
         match self {
-            Key::Page(_) => None,
-            Key::Row { store, key } => Some(RowName { store: *store, key }),
+            CacheKey::Page(_) => None,
+            CacheKey::Row { store, key } => Some(RowName { store: *store, key }),
         }
     }
 }
-impl Hash for Key {
+impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, to: &mut H) {
         match self {
-            Key::Page(page) => page.hash(to),
-            Key::Row { store, key } => RowName { store: *store, key }.hash(to),
+            CacheKey::Page(page) => page.hash(to),
+            CacheKey::Row { store, key } => RowName { store: *store, key }.hash(to),
         }
     }
 }
-impl Equivalent<Key> for PageKey {
-    fn equivalent(&self, key: &Key) -> bool {
-        matches!(key, Key::Page(page) if page == self)
+impl Equivalent<CacheKey> for PageKey {
+    fn equivalent(&self, key: &CacheKey) -> bool {
+        matches!(key, CacheKey::Page(page) if page == self)
     }
 }
-impl Equivalent<Key> for RowName<'_> {
-    fn equivalent(&self, key: &Key) -> bool {
+impl Equivalent<CacheKey> for RowName<'_> {
+    fn equivalent(&self, key: &CacheKey) -> bool {
         key.row().is_some_and(|row| row.store == self.store && row.key == self.key)
     }
 }
-impl PartialEq for Key {
-    fn eq(&self, other: &Key) -> bool {
+impl PartialEq for CacheKey {
+    fn eq(&self, other: &CacheKey) -> bool {
         match other {
-            Key::Page(page) => page.equivalent(self),
-            Key::Row { store, key } => RowName { store: *store, key }.equivalent(self),
+            CacheKey::Page(page) => page.equivalent(self),
+            CacheKey::Row { store, key } => RowName { store: *store, key }.equivalent(self),
         }
     }
 }
-impl Eq for Key {}
+impl Eq for CacheKey {}
 
 /// The newest version of a key, as a reader at `read_at` found it.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct CachedRow {
     pub(crate) value: Bytes,
     /// Sequence of the version.
     pub(crate) seq: u64,
@@ -123,23 +123,23 @@ pub(crate) struct Row {
 
 /// What is cached.
 #[derive(Clone)]
-pub(crate) enum Cached {
+pub(crate) enum CachedPage {
     Index(Arc<IndexPage>),
-    Block(Block),
-    Row(Row),
+    Block(DataBlock),
+    Row(CachedRow),
 }
 
 #[derive(Clone)]
-struct Weight;
+struct PageWeight;
 
-impl Weighter<Key, Cached> for Weight {
-    fn weight(&self, key: &Key, value: &Cached) -> u64 {
+impl Weighter<CacheKey, CachedPage> for PageWeight {
+    fn weight(&self, key: &CacheKey, value: &CachedPage) -> u64 {
         let bytes = match (value, key) {
-            (Cached::Index(page), _) => page.heap_bytes() + size_of::<IndexPage>(),
-            (Cached::Block(block), _) => block.heap_bytes(),
+            (CachedPage::Index(page), _) => page.heap_bytes() + size_of::<IndexPage>(),
+            (CachedPage::Block(block), _) => block.heap_bytes(),
             // Key and value are one allocation.
-            (Cached::Row(row), Key::Row { key, .. }) => key.len() + row.value.len(),
-            (Cached::Row(row), Key::Page(_)) => row.value.len(),
+            (CachedPage::Row(row), CacheKey::Row { key, .. }) => key.len() + row.value.len(),
+            (CachedPage::Row(row), CacheKey::Page(_)) => row.value.len(),
         };
         bytes as u64 + SHARED_BYTES + SLOT_BYTES
     }
@@ -147,41 +147,41 @@ impl Weighter<Key, Cached> for Weight {
 
 /// Bytes by kind of content.
 #[derive(Clone, Default)]
-struct Sums(Arc<[AtomicU64; 3]>);
+struct ClassSums(Arc<[AtomicU64; 3]>);
 
-impl Sums {
-    fn of(&self, value: &Cached) -> &AtomicU64 {
+impl ClassSums {
+    fn of(&self, value: &CachedPage) -> &AtomicU64 {
         match value {
-            Cached::Index(_) => &self.0[0],
-            Cached::Block(_) => &self.0[1],
-            Cached::Row(_) => &self.0[2],
+            CachedPage::Index(_) => &self.0[0],
+            CachedPage::Block(_) => &self.0[1],
+            CachedPage::Row(_) => &self.0[2],
         }
     }
 
-    fn left(&self, key: &Key, value: &Cached) {
-        self.of(value).fetch_sub(Weight.weight(key, value), Relaxed);
+    fn left(&self, key: &CacheKey, value: &CachedPage) {
+        self.of(value).fetch_sub(PageWeight.weight(key, value), Relaxed);
     }
 }
 
-impl Lifecycle<Key, Cached> for Sums {
+impl Lifecycle<CacheKey, CachedPage> for ClassSums {
     type RequestState = ();
 
-    fn on_evict(&self, (): &mut (), key: Key, value: Cached) {
+    fn on_evict(&self, (): &mut (), key: CacheKey, value: CachedPage) {
         self.left(&key, &value);
     }
 }
 
-type Cache = quick_cache::sync::Cache<Key, Cached, Weight, DefaultHashBuilder, Sums>;
+type Cache = quick_cache::sync::Cache<CacheKey, CachedPage, PageWeight, DefaultHashBuilder, ClassSums>;
 
 /// See the module.
-pub(crate) struct Contents {
+pub(crate) struct CacheContents {
     cache: Cache,
-    sums: Sums,
+    sums: ClassSums,
     inserted: AtomicU64,
 }
 
-impl Contents {
-    pub(crate) fn new(capacity: u64) -> Contents {
+impl CacheContents {
+    pub(crate) fn new(capacity: u64) -> CacheContents {
         let shards = (capacity / SHARD_BYTES).clamp(1, MAX_SHARDS);
         let mut options = OptionsBuilder::new();
         options
@@ -189,15 +189,15 @@ impl Contents {
             .weight_capacity(capacity / shards * shards)
             .estimated_items_capacity((capacity / 4096).max(16) as usize);
         let options = options.build().expect("both capacities are set, all else has defaults");
-        let sums = Sums::default();
-        Contents {
-            cache: Cache::with_options(options, Weight, DefaultHashBuilder::default(), sums.clone()),
+        let sums = ClassSums::default();
+        CacheContents {
+            cache: Cache::with_options(options, PageWeight, DefaultHashBuilder::default(), sums.clone()),
             sums,
             inserted: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn get(&self, key: &impl CacheName) -> Option<Cached> {
+    pub(crate) fn get(&self, key: &impl CacheName) -> Option<CachedPage> {
         self.cache.get(key)
     }
 
@@ -206,9 +206,9 @@ impl Contents {
     }
 
     /// Returns, now and then, the bytes of slots that hold nothing.
-    pub(crate) fn insert(&self, key: Key, value: Cached) -> Option<u64> {
+    pub(crate) fn insert(&self, key: CacheKey, value: CachedPage) -> Option<u64> {
         // Counted before: what is refused comes back as evicted.
-        let weight = Weight.weight(&key, &value);
+        let weight = PageWeight.weight(&key, &value);
         self.sums.of(&value).fetch_add(weight, Relaxed);
         self.cache.insert(key, value);
         let inserted = self.inserted.fetch_add(1, Relaxed);

@@ -15,7 +15,7 @@
 use crate::{
     format::key::{KeyspaceId, keyspace_of},
     memory::{
-        contents::{Cached, Key, Row, RowName},
+        contents::{CacheKey, CachedPage, CachedRow, RowName},
         shared::MemoryBudget,
     },
 };
@@ -36,7 +36,7 @@ const SHARDS: usize = 256;
 
 /// What writes of one shard left.
 #[derive(Debug, Default)]
-pub(crate) struct Shard {
+pub(crate) struct RowShard {
     /// Newest write of a key of this shard.
     last_write: u64,
     /// A row was inserted once; before that there is nothing to remove.
@@ -44,19 +44,19 @@ pub(crate) struct Shard {
 }
 
 /// A lock around one shard; the model checker brings its own.
-pub(crate) trait Guard: Default {
-    fn with<R>(&self, run: impl FnOnce(&mut Shard) -> R) -> R;
+pub(crate) trait RowGuard: Default {
+    fn with<R>(&self, run: impl FnOnce(&mut RowShard) -> R) -> R;
 }
 
-impl Guard for Mutex<Shard> {
-    fn with<R>(&self, run: impl FnOnce(&mut Shard) -> R) -> R {
+impl RowGuard for Mutex<RowShard> {
+    fn with<R>(&self, run: impl FnOnce(&mut RowShard) -> R) -> R {
         run(&mut self.lock())
     }
 }
 
 /// Where rows lie.
-pub(crate) trait Shelf {
-    fn get(&self, key: &[u8]) -> Option<Row>;
+pub(crate) trait RowShelf {
+    fn get(&self, key: &[u8]) -> Option<CachedRow>;
     fn put(&self, key: &[u8], value: &[u8], seq: u64, read_at: u64);
     fn remove(&self, key: &[u8]);
 }
@@ -67,12 +67,12 @@ pub(crate) struct BudgetShelf {
     store: u64,
 }
 
-impl Shelf for BudgetShelf {
-    fn get(&self, key: &[u8]) -> Option<Row> {
+impl RowShelf for BudgetShelf {
+    fn get(&self, key: &[u8]) -> Option<CachedRow> {
         let store = self.store;
         match self.memory.cached(&RowName { store, key })? {
-            Cached::Row(row) => Some(row),
-            Cached::Index(_) | Cached::Block(_) => None,
+            CachedPage::Row(row) => Some(row),
+            CachedPage::Index(_) | CachedPage::Block(_) => None,
         }
     }
 
@@ -82,9 +82,9 @@ impl Shelf for BudgetShelf {
         both.extend_from_slice(key);
         both.extend_from_slice(value);
         let both = Bytes::from(both);
-        let name = Key::Row { store: self.store, key: both.slice(..key.len()) };
+        let name = CacheKey::Row { store: self.store, key: both.slice(..key.len()) };
         let value = both.slice(key.len()..);
-        self.memory.keep(name, Cached::Row(Row { value, seq, read_at }));
+        self.memory.keep(name, CachedPage::Row(CachedRow { value, seq, read_at }));
     }
 
     fn remove(&self, key: &[u8]) {
@@ -98,7 +98,7 @@ impl Shelf for BudgetShelf {
 pub(crate) struct RowEpoch(AtomicU64);
 
 /// See the module.
-pub(crate) struct Rows<S = BudgetShelf, G = Mutex<Shard>> {
+pub(crate) struct RowCache<S = BudgetShelf, G = Mutex<RowShard>> {
     shelf: S,
     shards: Box<[G]>,
     spaces: RwLock<BTreeMap<KeyspaceId, Arc<RowEpoch>>>,
@@ -106,15 +106,15 @@ pub(crate) struct Rows<S = BudgetShelf, G = Mutex<Shard>> {
     used: AtomicBool,
 }
 
-impl Rows {
-    pub(crate) fn new(memory: &MemoryBudget) -> Rows {
-        Rows::on(BudgetShelf { memory: memory.clone(), store: memory.new_number() })
+impl RowCache {
+    pub(crate) fn new(memory: &MemoryBudget) -> RowCache {
+        RowCache::on(BudgetShelf { memory: memory.clone(), store: memory.new_number() })
     }
 }
 
-impl<S: Shelf, G: Guard> Rows<S, G> {
-    pub(crate) fn on(shelf: S) -> Rows<S, G> {
-        Rows {
+impl<S: RowShelf, G: RowGuard> RowCache<S, G> {
+    pub(crate) fn on(shelf: S) -> RowCache<S, G> {
+        RowCache {
             shelf,
             shards: (0..SHARDS).map(|_| G::default()).collect(),
             spaces: RwLock::default(),
@@ -141,7 +141,7 @@ impl<S: Shelf, G: Guard> Rows<S, G> {
         });
     }
 
-    /// As [`Rows::wrote`] for all keys of `[start, end)`: deleted, purged, or brought by tables made
+    /// As [`RowCache::wrote`] for all keys of `[start, end)`: deleted, purged, or brought by tables made
     /// elsewhere.
     pub(crate) fn wrote_range(&self, start: &[u8], end: &[u8], seq: u64) {
         let last = KeyspaceId(u32::MAX);

@@ -11,9 +11,9 @@
 
 use crate::{
     memory::{
-        budget::{Accounts, Class, GivesWay, Plan},
-        contents::{CacheName, Cached, Contents, Key},
-        elastic::Elastic,
+        budget::{BudgetPlan, GivesWay, MemoryAccounts, MemoryClass},
+        contents::{CacheContents, CacheKey, CacheName, CachedPage},
+        elastic::ElasticFilters,
     },
     session::options::FilterOptions,
 };
@@ -81,20 +81,20 @@ impl MemoryBytes {
 /// ```
 #[derive(Clone)]
 pub struct MemoryBudget {
-    accounts: Accounts,
-    held: Arc<Held>,
+    accounts: MemoryAccounts,
+    held: Arc<HeldMemory>,
 }
 
 /// What gives way to charges.
-struct Held {
-    contents: Contents,
+struct HeldMemory {
+    contents: CacheContents,
     /// Filters of all tables.
-    elastic: Arc<Elastic>,
+    elastic: Arc<ElasticFilters>,
     /// Numbers given out to tables and stores.
     next_number: AtomicU64,
 }
 
-impl GivesWay for Held {
+impl GivesWay for HeldMemory {
     fn set_cache_capacity(&self, bytes: u64) {
         self.contents.set_capacity(bytes);
     }
@@ -108,7 +108,7 @@ impl GivesWay for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldMemory {
     fn drop(&mut self) {
         self.elastic.stop();
     }
@@ -125,17 +125,17 @@ impl MemoryBudget {
     /// says. The kind of new filters is each store's own choice.
     #[must_use]
     pub fn with_filters(total_bytes: u64, filters: FilterOptions) -> MemoryBudget {
-        MemoryBudget::with_plan(Plan::of(total_bytes), filters)
+        MemoryBudget::with_plan(BudgetPlan::of(total_bytes), filters)
     }
 
-    pub(crate) fn with_plan(plan: Plan, filters: FilterOptions) -> MemoryBudget {
+    pub(crate) fn with_plan(plan: BudgetPlan, filters: FilterOptions) -> MemoryBudget {
         let charged = plan.reserved();
-        let held = Arc::new(Held {
-            contents: Contents::new(plan.cache_capacity(charged)),
-            elastic: Elastic::new(filters, plan.filter_limit(charged)),
+        let held = Arc::new(HeldMemory {
+            contents: CacheContents::new(plan.cache_capacity(charged)),
+            elastic: ElasticFilters::new(filters, plan.filter_limit(charged)),
             next_number: AtomicU64::new(0),
         });
-        MemoryBudget { accounts: Accounts::new(plan, held.clone()), held }
+        MemoryBudget { accounts: MemoryAccounts::new(plan, held.clone()), held }
     }
 
     /// The number that is kept.
@@ -148,37 +148,37 @@ impl MemoryBudget {
     #[must_use]
     pub fn bytes(&self) -> MemoryBytes {
         self.accounts.count_memtables();
-        let used = |class: Class| self.accounts.used(class);
+        let used = |class: MemoryClass| self.accounts.used(class);
         let (index_pages, blocks, rows) = self.held.contents.bytes();
         MemoryBytes {
-            memtables: used(Class::Memtables),
-            log: used(Class::Log),
-            merges: used(Class::Merges),
-            reads: used(Class::Reads),
-            scans: used(Class::Scans),
-            filters: used(Class::Filters),
+            memtables: used(MemoryClass::Memtables),
+            log: used(MemoryClass::Log),
+            merges: used(MemoryClass::Merges),
+            reads: used(MemoryClass::Reads),
+            scans: used(MemoryClass::Scans),
+            filters: used(MemoryClass::Filters),
             index_pages,
             blocks,
             rows,
-            slots: used(Class::Slots),
-            tables: used(Class::Tables),
-            range_tombstones: used(Class::RangeTombstones),
-            manifest: used(Class::Manifest),
-            versions: used(Class::Versions),
+            slots: used(MemoryClass::Slots),
+            tables: used(MemoryClass::Tables),
+            range_tombstones: used(MemoryClass::RangeTombstones),
+            manifest: used(MemoryClass::Manifest),
+            versions: used(MemoryClass::Versions),
         }
     }
 
     /// Who has taken how much, and what is charged.
-    pub(crate) fn accounts(&self) -> &Accounts {
+    pub(crate) fn accounts(&self) -> &MemoryAccounts {
         &self.accounts
     }
 
-    pub(crate) fn elastic(&self) -> &Arc<Elastic> {
+    pub(crate) fn elastic(&self) -> &Arc<ElasticFilters> {
         &self.held.elastic
     }
 
     /// The index page, block or row of that name.
-    pub(crate) fn cached(&self, key: &impl CacheName) -> Option<Cached> {
+    pub(crate) fn cached(&self, key: &impl CacheName) -> Option<CachedPage> {
         self.held.contents.get(key)
     }
 
@@ -188,7 +188,7 @@ impl MemoryBudget {
     }
 
     /// Keeps an index page, block or row for as long as it is worth more than others.
-    pub(crate) fn keep(&self, key: Key, value: Cached) {
+    pub(crate) fn keep(&self, key: CacheKey, value: CachedPage) {
         if let Some(empty_slots) = self.held.contents.insert(key, value) {
             self.accounts.set_empty_slots(empty_slots);
         }

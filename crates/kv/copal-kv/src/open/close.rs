@@ -4,7 +4,7 @@ use crate::{
     Error,
     compact::{flusher, install},
     engine::Engine,
-    tree::manifest::format::Record,
+    tree::manifest::format::ManifestRecord,
     write::admission,
 };
 use copal_object::Ack;
@@ -25,7 +25,7 @@ pub(crate) fn end_session(engine: &Engine) -> Result<(), Error> {
     if tree.manifest.state.settled_below == below {
         return Ok(());
     }
-    let record = [Record::Settled { below }];
+    let record = [ManifestRecord::Settled { below }];
     admission::in_whole_reserve(engine, || {
         tree.manifest.commit(&engine.objects, &engine.poison, Vec::new(), &record, Ack::Ordered)
     })

@@ -2,16 +2,16 @@
 
 use crate::{
     tree::memtable::Memtable,
-    write::{commit::writer::Writer, log::Log},
+    write::{commit::writer::LogWriter, log::WriteLog},
 };
 use std::sync::Arc;
 
-pub(crate) type Current = (Writer, Arc<Memtable>, Vec<Arc<Memtable>>);
+pub(crate) type Current = (LogWriter, Arc<Memtable>, Vec<Arc<Memtable>>);
 
 /// The newest log goes on behind the frames it holds; `None`: there is no log.
 pub(crate) fn go_on(mut memtables: Vec<(Arc<Memtable>, u64)>) -> Option<Current> {
     let (active, frames) = memtables.pop()?;
-    let log = Log::resume(active.generation, active.log, frames);
+    let log = WriteLog::resume(active.generation, active.log, frames);
     let frozen = memtables.into_iter().rev().map(|(memtable, _)| memtable).collect();
-    Some((Writer::new(log), active, frozen))
+    Some((LogWriter::new(log), active, frozen))
 }

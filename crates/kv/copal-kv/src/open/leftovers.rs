@@ -11,7 +11,7 @@
 //!
 //! [`Record::Settled`]: crate::tree::manifest::format::Record::Settled
 
-use crate::tree::manifest::{Role, parse_label, rewrite::BESIDE, state::ManifestState};
+use crate::tree::manifest::{ObjectRole, parse_label, rewrite::BESIDE, state::ManifestState};
 use copal_object::{ObjectId, Stat, Store as Objects};
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const LIST_AT_ONCE: usize = 1024;
 
 /// The engine's objects as they are in the object store, by their labels.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundObjects {
     /// Streams by generation.
     pub(crate) logs: BTreeMap<u64, ObjectId>,
     /// Streams whose generation another one has, too.
@@ -34,9 +34,9 @@ pub(crate) struct Found {
     pub(crate) highest: u64,
 }
 
-impl Found {
-    pub(crate) fn list(objects: &Objects) -> Found {
-        let mut found = Found::default();
+impl FoundObjects {
+    pub(crate) fn list(objects: &Objects) -> FoundObjects {
+        let mut found = FoundObjects::default();
         let mut from = ObjectId(0);
         loop {
             let stats = objects.list(from, LIST_AT_ONCE);
@@ -53,7 +53,7 @@ impl Found {
         }
         self.highest = self.highest.max(stat.id.0);
         match parse_label(&stat.label) {
-            Some((Role::Log, generation)) => {
+            Some((ObjectRole::Log, generation)) => {
                 // The older stream is the log that the store has been writing.
                 if let Some(&first) = self.logs.get(&generation) {
                     self.second_logs.push(stat.id.max(first));
@@ -62,21 +62,23 @@ impl Found {
                     self.logs.insert(generation, stat.id);
                 }
             }
-            Some((Role::Table, _)) => self.tables.push(stat.id),
-            Some((Role::Value, _)) => {
+            Some((ObjectRole::Table, _)) => self.tables.push(stat.id),
+            Some((ObjectRole::Value, _)) => {
                 self.values.insert(stat.id, stat);
             }
-            Some((Role::PageCacheLog, _)) => self.page_cache_log = self.page_cache_log.or(Some(stat.id)),
-            Some((Role::Manifest, _)) | None => {}
+            Some((ObjectRole::PageCacheLog, _)) => {
+                self.page_cache_log = self.page_cache_log.or(Some(stat.id))
+            }
+            Some((ObjectRole::Manifest, _)) | None => {}
         }
     }
 }
 
 /// An object without a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Unnamed {
+pub(crate) struct UnnamedObject {
     pub(crate) object: ObjectId,
-    pub(crate) role: Role,
+    pub(crate) role: ObjectRole,
     /// What it was made for did not happen, or is over: the next writable opening frees it, and that is all.
     pub(crate) explained: bool,
 }
@@ -85,9 +87,9 @@ pub(crate) struct Unnamed {
 /// points into.
 pub(crate) fn unnamed(
     state: &ManifestState,
-    found: &Found,
+    found: &FoundObjects,
     logged: impl Fn(&ObjectId) -> bool,
-) -> Vec<Unnamed> {
+) -> Vec<UnnamedObject> {
     let logs = found
         .logs
         .range(..=state.flushed_generation)
@@ -96,19 +98,19 @@ pub(crate) fn unnamed(
     let tables = found.tables.iter().copied().filter(|table| !state.tables.contains_key(table));
     let values =
         found.values.keys().copied().filter(|value| !state.values.contains_key(value) && !logged(value));
-    let judged = |role: Role| {
-        move |object: ObjectId| Unnamed {
+    let judged = |role: ObjectRole| {
+        move |object: ObjectId| UnnamedObject {
             object,
             role,
             explained: object.0 >= state.settled_below || state.dropped.contains(&object),
         }
     };
-    let mut all: Vec<Unnamed> = logs.map(judged(Role::Log)).collect();
-    all.extend(tables.map(judged(Role::Table)));
-    all.extend(values.map(judged(Role::Value)));
-    all.extend(found.manifests.iter().map(|&object| Unnamed {
+    let mut all: Vec<UnnamedObject> = logs.map(judged(ObjectRole::Log)).collect();
+    all.extend(tables.map(judged(ObjectRole::Table)));
+    all.extend(values.map(judged(ObjectRole::Value)));
+    all.extend(found.manifests.iter().map(|&object| UnnamedObject {
         object,
-        role: Role::Manifest,
+        role: ObjectRole::Manifest,
         explained: true,
     }));
     all

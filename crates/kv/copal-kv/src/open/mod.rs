@@ -17,47 +17,48 @@ mod replay;
 
 use crate::{
     Error, MemoryBudget, Options,
-    compact::{compactor::Compactor, picker, value_separation::WorkerValues},
+    compact::{compactor::CompactorState, picker, value_separation::WorkerValues},
     engine::{Engine, first_super_version, open_or_set_apart},
     memory::{
-        budget::{Accounts, Class},
+        budget::{MemoryAccounts, MemoryClass},
         cache::TableCache,
-        caches::Caches,
+        caches::StoreCaches,
         elastic::AtHand,
-        rows::Rows,
+        rows::RowCache,
     },
-    open::leftovers::{Found, Unnamed, unnamed},
+    open::leftovers::{FoundObjects, UnnamedObject, unnamed},
     session::{
-        counters::Counters, get_recorder::GetRecorder, inline_work::Attendant, poison::Poison, signal::Signal,
+        counters::EngineCounters, get_recorder::GetRecorder, inline_work::InlineWorker, poison::PoisonFlag,
+        signal::WakeSignal,
     },
     table::ReadOptions,
     tree::{
-        garbage::{Epochs, Garbage},
+        garbage::{GarbageList, VersionEpochs},
         manifest::{
-            Manifest, Role,
-            format::{Record, ValueMeta},
+            Manifest, ObjectRole,
+            format::{ManifestRecord, ValueMeta},
             rewrite,
             state::ManifestState,
         },
         memtable::Memtable,
-        snapshots::Snapshots,
-        stored::{Stored, Tree},
+        snapshots::SnapshotList,
+        stored::{OpenTree, StoredState},
         value::{interval::page_aligned, pointer::VALUE_PAGE},
-        version::{Handles, Version, filter_level},
+        version::{Handles, TreeVersion, filter_level},
     },
     write::{
         admission,
         commit::{
             queue::{CommitQueue, WIDTH},
             values::{DirectValues, GroupKey, OpenObject},
-            writer::Writer,
+            writer::LogWriter,
         },
-        log::Log,
+        log::WriteLog,
         page_cache_log::random_number,
         path::WritePath,
-        pressure::Pressure,
-        reserve::Reserve,
-        throttle::Throttle,
+        pressure::SpacePressure,
+        reserve::SpaceReserve,
+        throttle::WriteThrottle,
     },
 };
 use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
@@ -66,7 +67,7 @@ use parking_lot::{Mutex, RwLock};
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::apply_groups;
 pub(crate) use replay::insert;
-use replay::{Beyond, Named, Replayed};
+use replay::{NamedValue, OversizePolicy, ReplayedLogs};
 use std::{
     ops::Range,
     sync::{
@@ -99,10 +100,10 @@ pub(crate) fn open(
         }
         None => {
             let manifest = Manifest::create(&objects, random_number()?, &budget)?;
-            (manifest, budget.charge(Class::Manifest, 0))
+            (manifest, budget.charge(MemoryClass::Manifest, 0))
         }
     };
-    let found = Found::list(&objects);
+    let found = FoundObjects::list(&objects);
     // A full store opens as long as the object layer has anything.
     let loan = objects.lend_system_space();
     objects.limit_in_flight(budget.write_bytes());
@@ -118,24 +119,25 @@ pub(crate) fn open(
         budget.check_used()?;
     }
     cache.elastic().adjust_to_budget(&AtHand::default());
-    let beyond = if options.read_only { Beyond::RefuseToRead } else { Beyond::Flush };
-    let mut replayed = Replayed::read(&objects, &manifest.state, &found, &budget, beyond, options.salvage)?;
+    let beyond = if options.read_only { OversizePolicy::RefuseToRead } else { OversizePolicy::Flush };
+    let mut replayed =
+        ReplayedLogs::read(&objects, &manifest.state, &found, &budget, beyond, options.salvage)?;
     let seed = manifest.seed;
-    let mut tree = Tree { manifest, handles, next_epoch: 2, next_run: 0, state_charge };
-    let poison = Arc::new(Poison::default());
+    let mut tree = OpenTree { manifest, handles, next_epoch: 2, next_run: 0, state_charge };
+    let poison = Arc::new(PoisonFlag::default());
     let mut direct_values = DirectValues::default();
     let mut worker_values = WorkerValues::default();
     if !options.read_only {
         // Not with the rest: the edit that frees that may be a rewrite itself.
         rewrite::discard(&objects).map_err(|error| poison.failed_write(error))?;
-        let sweep = Sweep::new(&tree.manifest.state, &found, &replayed);
+        let sweep = OpeningSweep::new(&tree.manifest.state, &found, &replayed);
         sweep.run(&objects, &poison, &mut tree.manifest)?;
         resume_values(&objects, &tree.manifest.state, &mut direct_values, &mut worker_values);
     }
     tree.count_state();
-    let signal = Arc::new(Signal::default());
-    let epochs = Arc::new(Epochs::new(signal.clone()));
-    let version = Version::new(1, &tree.manifest.state, &tree.handles, &epochs, &budget);
+    let signal = Arc::new(WakeSignal::default());
+    let epochs = Arc::new(VersionEpochs::new(signal.clone()));
+    let version = TreeVersion::new(1, &tree.manifest.state, &tree.handles, &epochs, &budget);
     let next_object = next_object(&tree.manifest.state, &found);
     let memtables = std::mem::take(&mut replayed.memtables);
     let newest = found.logs.keys().next_back().copied().unwrap_or(0);
@@ -143,39 +145,42 @@ pub(crate) fn open(
     let (writer, active, frozen) =
         current_log(&objects, &options, &budget, generation, memtables, next_object)?;
     drop(loan);
-    let reserve =
-        if options.read_only { Reserve::none() } else { Reserve::new(&objects, options.table_bytes) };
-    let snapshots = Arc::new(Snapshots::default());
+    let reserve = if options.read_only {
+        SpaceReserve::none()
+    } else {
+        SpaceReserve::new(&objects, options.table_bytes)
+    };
+    let snapshots = Arc::new(SnapshotList::default());
     snapshots.advance(replayed.last_seq);
     let engine = Engine {
         objects,
         seed,
         lost_of_logs: replayed.lost.take().unwrap_or_default(),
         budget,
-        caches: Caches { cache, rows: Rows::new(&memory) },
+        caches: StoreCaches { cache, rows: RowCache::new(&memory) },
         writes: WritePath {
             queue: CommitQueue::new(WIDTH, snapshots.clone(), poison.clone()),
             writer: Mutex::new(writer),
             direct_values: Mutex::new(direct_values),
             reserve,
-            pressure: Pressure::default(),
-            throttle: Throttle::default(),
+            pressure: SpacePressure::default(),
+            throttle: WriteThrottle::default(),
         },
-        stored: Stored {
+        stored: StoredState {
             tree: Mutex::new(tree),
             epochs,
-            garbage: Garbage::default(),
+            garbage: GarbageList::default(),
             damaged_values: Mutex::default(),
         },
-        compactor: Compactor::new(worker_values),
-        attendant: Attendant::default(),
+        compactor: CompactorState::new(worker_values),
+        attendant: InlineWorker::default(),
         _store_count: store_count,
         ownership: Mutex::new(Some(ownership)),
         view: RwLock::new(Arc::new(first_super_version(active, frozen, version))),
         snapshots,
         signal,
         poison,
-        counters: Counters::default(),
+        counters: EngineCounters::default(),
         recorder: GetRecorder::default(),
         next_object: AtomicU64::new(next_object + 1),
         closed: AtomicBool::new(false),
@@ -198,18 +203,18 @@ pub(crate) fn open(
 
 /// What an opening frees.
 #[derive(Default)]
-struct Sweep {
+struct OpeningSweep {
     ops: Vec<Op>,
-    records: Vec<Record>,
+    records: Vec<ManifestRecord>,
 }
 
-impl Sweep {
-    fn new(state: &ManifestState, found: &Found, replayed: &Replayed) -> Sweep {
-        let mut sweep = Sweep::default();
-        for Unnamed { object, role, explained } in
+impl OpeningSweep {
+    fn new(state: &ManifestState, found: &FoundObjects, replayed: &ReplayedLogs) -> OpeningSweep {
+        let mut sweep = OpeningSweep::default();
+        for UnnamedObject { object, role, explained } in
             unnamed(state, found, |value| replayed.named.contains_key(value))
         {
-            if role == Role::Manifest {
+            if role == ObjectRole::Manifest {
                 continue;
             }
             if !explained {
@@ -222,13 +227,13 @@ impl Sweep {
         }
         let below = next_object(state, found);
         if state.settled_below != below {
-            sweep.records.push(Record::Settled { below });
+            sweep.records.push(ManifestRecord::Settled { below });
         }
         sweep
     }
 
     /// Frees what of a named value object nobody names: its tail, or pages inside.
-    fn value(&mut self, state: &ManifestState, object: ObjectId, stat: &Stat, named: Option<&Named>) {
+    fn value(&mut self, state: &ManifestState, object: ObjectId, stat: &Stat, named: Option<&NamedValue>) {
         let known = state.values.get(&object);
         let mut meta = match (known, named) {
             (None, None) => return,
@@ -263,16 +268,16 @@ impl Sweep {
         let max_seq = meta.max_seq.max(named.map_or(0, |named| named.max_seq));
         if known.is_none() || meta.accounted != len || meta.max_seq != max_seq {
             (meta.accounted, meta.max_seq) = (len, max_seq);
-            self.records.push(Record::Value(meta));
+            self.records.push(ManifestRecord::Value(meta));
         }
         if !orphans.is_empty() {
-            self.records.push(Record::Dead { object, ranges: orphans });
+            self.records.push(ManifestRecord::Dead { object, ranges: orphans });
         }
     }
 
-    fn run(self, objects: &Objects, poison: &Poison, manifest: &mut Manifest) -> Result<(), Error> {
+    fn run(self, objects: &Objects, poison: &PoisonFlag, manifest: &mut Manifest) -> Result<(), Error> {
         const OPS_AT_ONCE: usize = 32;
-        let Sweep { mut ops, records } = self;
+        let OpeningSweep { mut ops, records } = self;
         while ops.len() > OPS_AT_ONCE {
             let rest = ops.split_off(OPS_AT_ONCE);
             let part = std::mem::replace(&mut ops, rest);
@@ -289,7 +294,7 @@ impl Sweep {
 }
 
 /// The first id that nothing ever had.
-fn next_object(state: &ManifestState, found: &Found) -> u64 {
+fn next_object(state: &ManifestState, found: &FoundObjects) -> u64 {
     (found.highest + 1).max(state.next_object)
 }
 
@@ -321,7 +326,7 @@ fn resume_values(
 fn current_log(
     objects: &Objects,
     options: &Options,
-    budget: &Accounts,
+    budget: &MemoryAccounts,
     generation: u64,
     memtables: Vec<(Arc<Memtable>, u64)>,
     next_object: u64,
@@ -330,13 +335,13 @@ fn current_log(
         return Ok(current);
     }
     if options.read_only {
-        let log = Log::resume(0, ObjectId(0), 0);
-        return Ok((Writer::new(log), Arc::new(Memtable::new(0, ObjectId(0))), Vec::new()));
+        let log = WriteLog::resume(0, ObjectId(0), 0);
+        return Ok((LogWriter::new(log), Arc::new(Memtable::new(0, ObjectId(0))), Vec::new()));
     }
-    let log = Log::create(objects, generation, ObjectId(next_object))?;
+    let log = WriteLog::create(objects, generation, ObjectId(next_object))?;
     let active = Arc::new(Memtable::new(generation, log.stream));
     budget.watch(&active);
-    Ok((Writer::new(log), active, Vec::new()))
+    Ok((LogWriter::new(log), active, Vec::new()))
 }
 
 #[cfg(test)]

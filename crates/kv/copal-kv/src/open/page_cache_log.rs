@@ -14,12 +14,12 @@ use crate::{
     compact::flusher,
     engine::Engine,
     format::entry::LAST_SEQ,
-    memory::budget::Class as Memory,
-    open::{insert, leftovers::Found},
+    memory::budget::MemoryClass as Memory,
+    open::{insert, leftovers::FoundObjects},
     write::{
         admission,
         log::LoggedGroup,
-        page_cache_log::{PageCacheLog, PageCacheLogState, format::Records, random_number},
+        page_cache_log::{PageCacheLog, PageCacheLogState, format::RecordReader, random_number},
     },
 };
 
@@ -28,7 +28,7 @@ const GATHERED_BYTES: usize = 256 << 10;
 
 /// Operations that are in memory and not in the log yet.
 #[derive(Default)]
-struct Gathered {
+struct GatheredRecords {
     ops: Vec<u8>,
     count: u32,
 }
@@ -37,7 +37,7 @@ struct Gathered {
 /// # Errors
 /// `NoSpace`: the log has none for what waits; it goes on waiting. `OverBudget`: a read-only store has no
 /// cache_log for it in memory. `Corrupt`: a later build wrote it. A failed read or write.
-pub(crate) fn replay_page_cache_log(engine: &Engine, found: &Found) -> Result<(), Error> {
+pub(crate) fn replay_page_cache_log(engine: &Engine, found: &FoundObjects) -> Result<(), Error> {
     let Some(stream) = found.page_cache_log else {
         return Ok(());
     };
@@ -47,7 +47,7 @@ pub(crate) fn replay_page_cache_log(engine: &Engine, found: &Found) -> Result<()
     };
     let header = crate::write::page_cache_log::header_of(&extent)?;
     if let Some(header) = header {
-        let records = Records::new(header, |at, out: &mut [u8]| Ok(extent.read(at, out)?));
+        let records = RecordReader::new(header, |at, out: &mut [u8]| Ok(extent.read(at, out)?));
         take_records(engine, records)?;
     }
     if engine.options.read_only {
@@ -65,14 +65,14 @@ pub(crate) fn replay_page_cache_log(engine: &Engine, found: &Found) -> Result<()
     Ok(())
 }
 
-fn take_records<R>(engine: &Engine, mut records: Records<R>) -> Result<(), Error>
+fn take_records<R>(engine: &Engine, mut records: RecordReader<R>) -> Result<(), Error>
 where
     R: FnMut(u64, &mut [u8]) -> Result<(), Error>,
 {
     let mut charge = engine.budget.charge(Memory::Log, 0);
     let gathered_bytes = 3 * GATHERED_BYTES as u64;
     let mut held = |bytes| charge.set(gathered_bytes + bytes);
-    let mut gathered = Gathered::default();
+    let mut gathered = GatheredRecords::default();
     let mut last_seq = engine.snapshots.allocated_seq();
     while let Some(record) = records.next(last_seq, &mut held)? {
         if gathered.ops.len() + record.encoded.len() > GATHERED_BYTES {
@@ -95,8 +95,8 @@ where
 }
 
 /// Logs what was gathered, durably, and shows it.
-fn log_gathered(engine: &Engine, gathered: &mut Gathered, last_seq: u64) -> Result<(), Error> {
-    let Gathered { ops, count } = std::mem::take(gathered);
+fn log_gathered(engine: &Engine, gathered: &mut GatheredRecords, last_seq: u64) -> Result<(), Error> {
+    let GatheredRecords { ops, count } = std::mem::take(gathered);
     if count == 0 {
         return Ok(());
     }

@@ -20,22 +20,22 @@ use crate::{
         entry::{EntryKind, RangeTombstone},
         key::keyspace_of,
     },
-    memory::budget::{Accounts, Class as Memory},
-    open::leftovers::Found,
+    memory::budget::{MemoryAccounts, MemoryClass as Memory},
+    open::leftovers::FoundObjects,
     tree::{
         manifest::{format::ValueMeta, state::ManifestState},
         memtable::Memtable,
         super_version::SuperVersion,
         value::{
             interval::IntervalSet,
-            pointer::{Pointer, VALUE_PAGE},
+            pointer::{VALUE_PAGE, ValuePointer},
         },
     },
     write::{
         admission,
         commit::values::GroupKey,
         log::{
-            format::{Group, LogOp},
+            format::{LogGroup, LogOp},
             replay,
         },
     },
@@ -45,14 +45,14 @@ use copal_object::{Ack, ObjectId, Store as Objects, Txn};
 use std::{collections::HashMap, sync::Arc};
 
 /// What the logs say.
-pub(crate) struct Replayed {
+pub(crate) struct ReplayedLogs {
     /// In memory again, oldest first, with the frames each log reuse.
     pub(crate) memtables: Vec<(Arc<Memtable>, u64)>,
     pub(crate) last_seq: u64,
     /// Up to here it is in tables already.
     flushed_seq: u64,
     /// Bytes of value objects that logged pointers name.
-    pub(crate) named: HashMap<ObjectId, Named>,
+    pub(crate) named: HashMap<ObjectId, NamedValue>,
     /// What could not be read of them, in words; `None`: that is an error.
     pub(crate) lost: Option<Vec<String>>,
     /// The logs are more than there is room for. Nothing of them is in memory, and they are still to become
@@ -62,7 +62,7 @@ pub(crate) struct Replayed {
 
 /// What happens when the logs are more than there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beyond {
+pub(crate) enum OversizePolicy {
     /// None of them is kept in memory, to become tables. Room for one more memtable counts as needed.
     Flush,
     /// They are refused. What they take themselves is all that is needed.
@@ -71,15 +71,15 @@ pub(crate) enum Beyond {
     RefuseToRead,
 }
 
-pub(crate) struct Named {
+pub(crate) struct NamedValue {
     pub(crate) ranges: IntervalSet,
     pub(crate) group: GroupKey,
     pub(crate) max_seq: u64,
 }
 
-impl Replayed {
-    fn behind(state: &ManifestState) -> Replayed {
-        Replayed {
+impl ReplayedLogs {
+    fn behind(state: &ManifestState) -> ReplayedLogs {
+        ReplayedLogs {
             memtables: Vec::new(),
             last_seq: state.last_seq,
             flushed_seq: state.last_seq,
@@ -95,12 +95,12 @@ impl Replayed {
     pub(crate) fn read(
         objects: &Objects,
         state: &ManifestState,
-        found: &Found,
-        budget: &Accounts,
-        beyond: Beyond,
+        found: &FoundObjects,
+        budget: &MemoryAccounts,
+        beyond: OversizePolicy,
         salvage: bool,
-    ) -> Result<Replayed, Error> {
-        let mut replayed = Replayed::behind(state);
+    ) -> Result<ReplayedLogs, Error> {
+        let mut replayed = ReplayedLogs::behind(state);
         let mut lost = Vec::new();
         replayed.lost = salvage.then(Vec::new);
         for (&generation, &stream) in found.logs.range(state.flushed_generation + 1..) {
@@ -127,12 +127,12 @@ impl Replayed {
     }
 
     /// Gives up what is in memory when it is more than there is room for.
-    fn keep_within(&mut self, budget: &Accounts, beyond: Beyond) -> Result<(), Error> {
+    fn keep_within(&mut self, budget: &MemoryAccounts, beyond: OversizePolicy) -> Result<(), Error> {
         budget.count_memtables();
         match beyond {
-            Beyond::Refuse => return budget.check_beside_tables(),
-            Beyond::RefuseToRead => return budget.check_used(),
-            Beyond::Flush => {}
+            OversizePolicy::Refuse => return budget.check_beside_tables(),
+            OversizePolicy::RefuseToRead => return budget.check_used(),
+            OversizePolicy::Flush => {}
         }
         if !self.is_too_much && budget.room_for_memtable().is_err() {
             self.is_too_much = true;
@@ -147,7 +147,7 @@ impl Replayed {
         state: &ManifestState,
         generation: u64,
         memtable: Option<&Memtable>,
-        group: Group,
+        group: LogGroup,
     ) -> Result<(), Error> {
         let first = group.first_seq;
         let next = first.saturating_add(group.ops.len() as u64);
@@ -184,14 +184,14 @@ impl Replayed {
         pointer: &[u8],
         seq: u64,
     ) -> Result<(), Error> {
-        let pointer = Pointer::decode(pointer)?;
+        let pointer = ValuePointer::decode(pointer)?;
         let options =
             keyspace_of(key).and_then(|id| state.keyspaces.get(&id)).map(|space| space.options.clone());
         let Some(group) = group_of(&options.unwrap_or_default(), key) else {
             return Ok(());
         };
         let range = pointer.range();
-        let named = self.named.entry(pointer.object).or_insert_with(|| Named {
+        let named = self.named.entry(pointer.object).or_insert_with(|| NamedValue {
             ranges: IntervalSet::default(),
             group,
             max_seq: 0,
@@ -228,7 +228,11 @@ pub(crate) fn insert(memtable: &Memtable, op: LogOp, seq: u64) {
 /// Makes tables of all logs that were found, a memtable of the present budget after the other.
 /// # Errors
 /// `NoSpace`: there is none for the tables; the logs stay. `Corrupt`, or a failed write.
-pub(crate) fn flush_logs(engine: &Engine, mut replayed: Replayed, found: &Found) -> Result<(), Error> {
+pub(crate) fn flush_logs(
+    engine: &Engine,
+    mut replayed: ReplayedLogs,
+    found: &FoundObjects,
+) -> Result<(), Error> {
     let _step = engine.compactor.step.lock();
     let flushed = {
         let state = &engine.stored.tree.lock().manifest.state;
@@ -285,11 +289,11 @@ fn flush_or_free(engine: &Engine, mut flush: impl FnMut() -> Result<(), Error>) 
     }
 }
 
-/// After [`Engine::flush_logs`] failed: what has not become a table stays in memory, if it fits there,
+/// After [`flush_logs`] failed: what has not become a table stays in memory, if it fits there,
 /// and the newest log goes on. The new one, which holds nothing, is deleted in any case.
 /// # Errors
 /// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
-pub(crate) fn keep_logs(engine: &Engine, found: &Found, error: Error) -> Result<(), Error> {
+pub(crate) fn keep_logs(engine: &Engine, found: &FoundObjects, error: Error) -> Result<(), Error> {
     let mut writer = engine.writes.writer.lock();
     let txn = Txn::new().delete(writer.log.stream);
     let deleted = engine.objects.commit(txn, Ack::Durable).wait();
@@ -298,7 +302,14 @@ pub(crate) fn keep_logs(engine: &Engine, found: &Found, error: Error) -> Result<
     }
     deleted.map_err(|error| engine.poison.failed_write(error))?;
     let state = &engine.stored.tree.lock().manifest.state;
-    let kept = match Replayed::read(&engine.objects, state, found, &engine.budget, Beyond::Refuse, false) {
+    let kept = match ReplayedLogs::read(
+        &engine.objects,
+        state,
+        found,
+        &engine.budget,
+        OversizePolicy::Refuse,
+        false,
+    ) {
         Err(Error::OverBudget { .. }) => return Err(error),
         kept => kept?,
     };
@@ -312,10 +323,10 @@ pub(crate) fn keep_logs(engine: &Engine, found: &Found, error: Error) -> Result<
 
 /// Applies groups as an opening does whose tables end at sequence 3.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn apply_groups(groups: impl Iterator<Item = Group>) -> Result<u64, Error> {
+pub(crate) fn apply_groups(groups: impl Iterator<Item = LogGroup>) -> Result<u64, Error> {
     let state = ManifestState { last_seq: 3, ..ManifestState::default() };
     let memtable = Memtable::new(1, ObjectId(1));
-    let mut replayed = Replayed::behind(&state);
+    let mut replayed = ReplayedLogs::behind(&state);
     for group in groups {
         replayed.apply(&state, 1, Some(&memtable), group)?;
     }

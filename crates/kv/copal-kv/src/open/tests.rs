@@ -75,7 +75,7 @@ fn content_of(store: &Store) -> Content {
 }
 
 fn logs(objects: &Objects) -> usize {
-    Found::list(objects).logs.len()
+    FoundObjects::list(objects).logs.len()
 }
 
 /// The log goes on in a new stream. The caller lets nothing be flushed.
@@ -295,7 +295,7 @@ fn a_group_out_of_its_place_is_damage() {
 }
 
 /// A store closed with two entries, whose manifest says `records` besides, opened again.
-fn opened_after(records: &[Record]) -> (Arc<dyn Device>, Result<Store, Error>) {
+fn opened_after(records: &[ManifestRecord]) -> (Arc<dyn Device>, Result<Store, Error>) {
     let (device, store) = new_store();
     space(&store).put(b"a", b"1", DEVICE).unwrap();
     store.flush().unwrap();
@@ -304,7 +304,7 @@ fn opened_after(records: &[Record]) -> (Arc<dyn Device>, Result<Store, Error>) {
     let objects = store.objects().clone();
     drop(store);
     let (mut manifest, _charge) = Manifest::open(&objects, &budget).unwrap().unwrap();
-    let poison = Poison::default();
+    let poison = PoisonFlag::default();
     manifest.commit(&objects, &poison, Vec::new(), records, Ack::Durable).unwrap();
     drop(manifest);
     objects.close().unwrap();
@@ -346,7 +346,7 @@ fn keeps_what_it_acknowledges(device: &Arc<dyn Device>, store: Store, refusal: f
 /// hold 56 bits. Fix: what is given and what is read end at the same number; a write behind it is refused.
 #[test]
 fn sequences_that_end_end_writes_and_lose_none() {
-    let flushed = |last_seq| Record::Flushed { generation: 1, last_seq };
+    let flushed = |last_seq| ManifestRecord::Flushed { generation: 1, last_seq };
     let (device, store) = opened_after(&[flushed(LAST_SEQ - 2)]);
     let refusal = |error: &Error| matches!(error, Error::NumbersUsedUp);
     keeps_what_it_acknowledges(&device, store.unwrap(), refusal);
@@ -355,7 +355,8 @@ fn sequences_that_end_end_writes_and_lose_none() {
 /// The same of runs and ids of objects: a record that the reader would refuse is not written.
 #[test]
 fn runs_and_ids_that_end_end_writes_and_lose_none() {
-    let counters = |next_object, next_run| Record::Counters { next_object, next_run, next_keyspace: 2 };
+    let counters =
+        |next_object, next_run| ManifestRecord::Counters { next_object, next_run, next_keyspace: 2 };
     let last = u64::MAX >> 1;
     let (device, store) = opened_after(&[counters(0, last - 1)]);
     let refusal = |error: &Error| matches!(error, Error::NumbersUsedUp | Error::Poisoned { .. });

@@ -9,11 +9,11 @@ use crate::{
     engine::Engine,
     format::entry::EntryKind,
     memory::rows::RowEpoch,
-    session::read_counters::Count,
-    table::Keep,
+    session::read_counters::ReadCount,
+    table::KeepPolicy,
     tree::{
         super_version::SuperVersion,
-        value::{self, Pointer},
+        value::{self, ValuePointer},
     },
 };
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use std::ops::Range;
 
 /// What a look-up wants of the value.
 #[derive(Clone, Debug)]
-pub(crate) enum Want {
+pub(crate) enum WantedPart {
     /// Only whether the key is there; the answer is empty.
     Presence,
     /// These bytes of it.
@@ -32,19 +32,19 @@ pub(crate) enum Want {
     Head(usize),
 }
 
-impl Want {
-    pub(crate) fn all() -> Want {
-        Want::Part(0..u64::MAX)
+impl WantedPart {
+    pub(crate) fn all() -> WantedPart {
+        WantedPart::Part(0..u64::MAX)
     }
 
     fn is_all(&self) -> bool {
-        matches!(self, Want::Part(part) if *part == (0..u64::MAX))
+        matches!(self, WantedPart::Part(part) if *part == (0..u64::MAX))
     }
 }
 
 /// What a look-up may leave in the cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kept<'a> {
+pub(crate) enum CachePolicy<'a> {
     /// The row, unless something was written to the keyspace meanwhile.
     Row(&'a RowEpoch),
     /// The block.
@@ -52,18 +52,18 @@ pub(crate) enum Kept<'a> {
     Nothing,
 }
 
-impl Kept<'_> {
-    pub(crate) fn blocks(self) -> Keep {
+impl CachePolicy<'_> {
+    pub(crate) fn blocks(self) -> KeepPolicy {
         match self {
-            Kept::Row(_) => Keep::Pointers,
-            Kept::Block => Keep::Blocks,
-            Kept::Nothing => Keep::Nothing,
+            CachePolicy::Row(_) => KeepPolicy::Pointers,
+            CachePolicy::Block => KeepPolicy::Blocks,
+            CachePolicy::Nothing => KeepPolicy::Nothing,
         }
     }
 }
 
 /// A version that is visible.
-pub(crate) struct Version {
+pub(crate) struct FoundVersion {
     pub(crate) seq: u64,
     pub(crate) kind: EntryKind,
     pub(crate) value: Bytes,
@@ -75,8 +75,8 @@ pub(crate) fn get(
     view: &SuperVersion,
     seq: u64,
     key: &[u8],
-    want: &Want,
-    kept: Kept<'_>,
+    want: &WantedPart,
+    kept: CachePolicy<'_>,
 ) -> Result<Option<Bytes>, Error> {
     let answer = look_up(engine, view, seq, key, want, kept);
     if let Ok(found) = &answer {
@@ -90,14 +90,14 @@ fn look_up(
     view: &SuperVersion,
     seq: u64,
     key: &[u8],
-    want: &Want,
-    kept: Kept<'_>,
+    want: &WantedPart,
+    kept: CachePolicy<'_>,
 ) -> Result<Option<Bytes>, Error> {
     check_open(engine)?;
-    engine.counters.reads.add(Count::Gets);
+    engine.counters.reads.add(ReadCount::Gets);
     engine.caches.cache.elastic().count_get();
     if let Some(answer) = in_memtables(view, seq, key) {
-        let resolve = |version: Version| resolve(engine, version.kind, version.value, want);
+        let resolve = |version: FoundVersion| resolve(engine, version.kind, version.value, want);
         return answer.map(resolve).transpose();
     }
     if let Some(row) = row(engine, kept, key, seq) {
@@ -119,10 +119,10 @@ pub(crate) fn check_open(engine: &Engine) -> Result<(), Error> {
 }
 
 /// The value of `key` for a reader at `seq` out of the row cache.
-pub(crate) fn row(engine: &Engine, kept: Kept<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
-    let Kept::Row(space) = kept else { return None };
+pub(crate) fn row(engine: &Engine, kept: CachePolicy<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
+    let CachePolicy::Row(space) = kept else { return None };
     let row = engine.caches.rows.get(space, key, seq)?;
-    engine.counters.reads.add(Count::RowHits);
+    engine.counters.reads.add(ReadCount::RowHits);
     Some(row)
 }
 
@@ -131,33 +131,38 @@ pub(crate) fn found(
     engine: &Engine,
     key: &[u8],
     seq: u64,
-    version: Version,
-    want: &Want,
-    kept: Kept<'_>,
+    version: FoundVersion,
+    want: &WantedPart,
+    kept: CachePolicy<'_>,
 ) -> Result<Bytes, Error> {
-    let Version { seq: found, kind, value } = version;
-    if let Kept::Row(space) = kept
+    let FoundVersion { seq: found, kind, value } = version;
+    if let CachePolicy::Row(space) = kept
         && kind == EntryKind::Put
     {
         engine.caches.rows.insert(space, key, &value, found, seq);
     }
     let answer = resolve(engine, kind, value, want)?;
     // A separated value that was read whole is a row like any other.
-    if let (Kept::Row(space), EntryKind::Pointer, true) = (kept, kind, want.is_all()) {
+    if let (CachePolicy::Row(space), EntryKind::Pointer, true) = (kept, kind, want.is_all()) {
         engine.caches.rows.insert(space, key, &answer, found, seq);
     }
     Ok(answer)
 }
 
 /// The wanted part of a value that stands in an entry or behind its pointer.
-pub(crate) fn resolve(engine: &Engine, kind: EntryKind, value: Bytes, want: &Want) -> Result<Bytes, Error> {
+pub(crate) fn resolve(
+    engine: &Engine,
+    kind: EntryKind,
+    value: Bytes,
+    want: &WantedPart,
+) -> Result<Bytes, Error> {
     match (kind, want) {
-        (_, Want::Presence) => Ok(Bytes::new()),
+        (_, WantedPart::Presence) => Ok(Bytes::new()),
         (EntryKind::Pointer, want) => {
-            let pointer = Pointer::decode(&value)?;
+            let pointer = ValuePointer::decode(&value)?;
             let len = u64::from(pointer.len);
             match want {
-                Want::Part(part) if part.end.min(len) > pointer.head.len() as u64 => {
+                WantedPart::Part(part) if part.end.min(len) > pointer.head.len() as u64 => {
                     value::read(&engine.objects, &value, part, Class::Foreground)
                 }
                 want => Ok(part_of(&Bytes::from(pointer.head), want)),
@@ -168,18 +173,18 @@ pub(crate) fn resolve(engine: &Engine, kind: EntryKind, value: Bytes, want: &Wan
 }
 
 /// What is wanted of a value at hand, or of its first bytes when no more is wanted than they hold.
-pub(crate) fn part_of(value: &Bytes, want: &Want) -> Bytes {
+pub(crate) fn part_of(value: &Bytes, want: &WantedPart) -> Bytes {
     let len = value.len() as u64;
     let (start, end) = match want {
-        Want::Presence => (0, 0),
-        Want::Part(part) => (part.start.min(len), part.end.min(len)),
-        Want::Head(head) => (0, len.min(*head as u64)),
+        WantedPart::Presence => (0, 0),
+        WantedPart::Part(part) => (part.start.min(len), part.end.min(len)),
+        WantedPart::Head(head) => (0, len.min(*head as u64)),
     };
     value.slice(start as usize..end.max(start) as usize)
 }
 
 /// What the memtables say of `key`; inner `None`: it is deleted; outer: they do not know.
-pub(crate) fn in_memtables(view: &SuperVersion, seq: u64, key: &[u8]) -> Option<Option<Version>> {
+pub(crate) fn in_memtables(view: &SuperVersion, seq: u64, key: &[u8]) -> Option<Option<FoundVersion>> {
     for memtable in view.memtables() {
         let cover = memtable.cover(key, seq);
         if let Some((found, version)) = memtable.get(key, seq) {
@@ -198,8 +203,8 @@ pub(crate) fn in_runs(
     seq: u64,
     key: &[u8],
     seed: u64,
-    keep: Keep,
-) -> Result<Option<Version>, Error> {
+    keep: KeepPolicy,
+) -> Result<Option<FoundVersion>, Error> {
     let hash = KeyHash::new(key, seed);
     for run in &view.version.runs {
         let Some(slice) = run.find(key) else { continue };
@@ -214,6 +219,6 @@ pub(crate) fn in_runs(
     Ok(None)
 }
 
-pub(crate) fn visible(seq: u64, cover: u64, kind: EntryKind, value: Bytes) -> Option<Version> {
-    (kind != EntryKind::Delete && cover < seq).then_some(Version { seq, kind, value })
+pub(crate) fn visible(seq: u64, cover: u64, kind: EntryKind, value: Bytes) -> Option<FoundVersion> {
+    (kind != EntryKind::Delete && cover < seq).then_some(FoundVersion { seq, kind, value })
 }

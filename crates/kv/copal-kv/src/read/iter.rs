@@ -14,18 +14,18 @@ use crate::{
         key::{KEYSPACE_LEN, KeyRange, successor, user_key},
         merge::MergingCursor,
     },
-    memory::budget::{Charge, Class as Memory},
+    memory::budget::{MemoryCharge, MemoryClass as Memory},
     read::{
-        get::{self, Want},
-        passed_deletions::Passed,
+        get::{self, WantedPart},
+        passed_deletions::PassedDeletions,
     },
-    session::read_counters::Count,
+    session::read_counters::ReadCount,
     table::Scan,
     tree::{
         memtable::Memtable,
-        snapshots::Held,
+        snapshots::HeldSnapshot,
         super_version::SuperVersion,
-        version::{Run, TableHandle},
+        version::{SortedRun, TableHandle},
     },
 };
 use bytes::Bytes;
@@ -49,24 +49,24 @@ pub struct Iter {
     engine: Arc<Engine>,
     view: Arc<SuperVersion>,
     /// Keeps a snapshot's sequence held as long as the iterator lives.
-    _held: Option<Arc<Held>>,
+    _held: Option<Arc<HeldSnapshot>>,
     seq: u64,
     /// What neither end has yielded or passed.
     range: KeyRange,
-    want: Want,
+    want: WantedPart,
     /// What a walk over heads wants of each value.
-    head: Want,
-    tombstones: Vec<Source>,
+    head: WantedPart,
+    tombstones: Vec<IterSource>,
     front: Option<Merged>,
     back: Option<Merged>,
-    passed: Passed,
+    passed: PassedDeletions,
     /// For the cursors of both ends; blocks are charged by those who read them. After the cursors, for it is
     /// given back last.
-    charge: Charge,
+    charge: MemoryCharge,
 }
 
 /// A visible key and its value as it stands in the entry.
-struct Found {
+struct FoundEntry {
     /// With its keyspace.
     key: Bytes,
     kind: EntryKind,
@@ -75,32 +75,35 @@ struct Found {
 }
 
 /// Where range tombstones come from.
-enum Source {
+enum IterSource {
     Memtable(Arc<Memtable>),
-    Run(Arc<Run>),
+    Run(Arc<SortedRun>),
 }
 
 impl Iter {
     pub(crate) fn new(
         engine: &Arc<Engine>,
         view: Arc<SuperVersion>,
-        held: Option<Arc<Held>>,
+        held: Option<Arc<HeldSnapshot>>,
         seq: u64,
         range: KeyRange,
-        head: Want,
+        head: WantedPart,
     ) -> Iter {
-        let memtables =
-            view.memtables().filter(|memtable| memtable.has_range_deletes()).cloned().map(Source::Memtable);
-        let runs = view.version.runs.iter().filter(|run| run.has_tombstones()).cloned().map(Source::Run);
+        let memtables = view
+            .memtables()
+            .filter(|memtable| memtable.has_range_deletes())
+            .cloned()
+            .map(IterSource::Memtable);
+        let runs = view.version.runs.iter().filter(|run| run.has_tombstones()).cloned().map(IterSource::Run);
         let tombstones = memtables.chain(runs).collect();
         Iter {
             engine: engine.clone(),
-            passed: Passed::new(engine.clone(), view.clone()),
+            passed: PassedDeletions::new(engine.clone(), view.clone()),
             view,
             _held: held,
             seq,
             range,
-            want: Want::all(),
+            want: WantedPart::all(),
             head,
             tombstones,
             front: None,
@@ -112,7 +115,7 @@ impl Iter {
     /// Keys only: separated values are not read; the value is empty.
     #[must_use]
     pub fn keys_only(mut self) -> Iter {
-        self.want = Want::Presence;
+        self.want = WantedPart::Presence;
         self
     }
 
@@ -143,7 +146,7 @@ impl Iter {
 
     /// Cursors over everything that is left, at one end; counted before they are there.
     fn merged(&mut self) -> Result<Merged, Error> {
-        self.engine.counters.reads.add(Count::Seeks);
+        self.engine.counters.reads.add(ReadCount::Seeks);
         let runs = self.view.version.runs.iter();
         let slices: usize = runs.map(|run| run.overlapping(&self.range).count()).sum();
         let runs = self.view.version.runs.len();
@@ -163,12 +166,12 @@ impl Iter {
 
     fn covered(&self, key: &[u8], seq: u64) -> bool {
         self.tombstones.iter().any(|source| match source {
-            Source::Memtable(memtable) => memtable.cover(key, self.seq) > seq,
-            Source::Run(run) => run.cover(key, self.seq) > seq,
+            IterSource::Memtable(memtable) => memtable.cover(key, self.seq) > seq,
+            IterSource::Run(run) => run.cover(key, self.seq) > seq,
         })
     }
 
-    fn item(&self, found: &Found) -> Result<(Bytes, Bytes), Error> {
+    fn item(&self, found: &FoundEntry) -> Result<(Bytes, Bytes), Error> {
         let value = get::resolve(&self.engine, found.kind, found.value.clone(), &self.want)?;
         Ok((user_key(&found.key), value))
     }
@@ -191,7 +194,7 @@ impl Iter {
         None
     }
 
-    fn step_front(&mut self) -> Result<Option<Found>, Error> {
+    fn step_front(&mut self) -> Result<Option<FoundEntry>, Error> {
         let mut cursor = match self.front.take() {
             Some(cursor) => cursor,
             None => {
@@ -231,11 +234,11 @@ impl Iter {
             let value = cursor.value();
             // Moved on when more is wanted: damage behind this key is not its own.
             self.front = Some(cursor);
-            return Ok(Some(Found { key, kind, value }));
+            return Ok(Some(FoundEntry { key, kind, value }));
         }
     }
 
-    fn step_back(&mut self) -> Result<Option<Found>, Error> {
+    fn step_back(&mut self) -> Result<Option<FoundEntry>, Error> {
         let mut cursor = match self.back.take() {
             Some(cursor) => cursor,
             None => {
@@ -272,7 +275,7 @@ impl Iter {
             if kind != EntryKind::Delete && !self.covered(&key, seq) {
                 self.passed.add(&key, passed);
                 self.back = Some(cursor);
-                return Ok(Some(Found { key, kind, value }));
+                return Ok(Some(FoundEntry { key, kind, value }));
             }
             passed = (passed.0 + versions.0, passed.1 + versions.1);
         }

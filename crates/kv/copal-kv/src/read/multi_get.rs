@@ -16,11 +16,11 @@ use crate::{
     Error,
     engine::Engine,
     format::{entry::EntryKind, key::KeyspaceId},
-    memory::budget::{Charge, Class as Memory},
-    read::get::{self, Kept, Version, Want, in_memtables, visible},
-    session::{counters::Counters, read_counters::Count},
-    table::{Asked, Found, Taken},
-    tree::{super_version::SuperVersion, value::Planned, version::TableHandle},
+    memory::budget::{MemoryCharge, MemoryClass as Memory},
+    read::get::{self, CachePolicy, FoundVersion, WantedPart, in_memtables, visible},
+    session::{counters::EngineCounters, read_counters::ReadCount},
+    table::{LookupPlace, TableHit, TakenBlock},
+    tree::{super_version::SuperVersion, value::PlannedRead, version::TableHandle},
 };
 use bytes::Bytes;
 use copal_device::Class;
@@ -47,7 +47,7 @@ const OF_A_KEY: usize = 256;
 type Answer = Result<Option<Bytes>, Error>;
 
 /// A key that was neither in memory nor in a run so far.
-struct Unanswered {
+struct PendingKey {
     /// Its place among the keys of the caller.
     at: usize,
     hash: KeyHash,
@@ -56,31 +56,31 @@ struct Unanswered {
 }
 
 /// A key whose filter let it pass in one table.
-struct Probe {
-    pending: Unanswered,
+struct TableProbe {
+    pending: PendingKey,
     table: Arc<TableHandle>,
-    asked: Asked,
+    asked: LookupPlace,
     /// Newest range tombstone of that run over the key.
     cover: u64,
 }
 
 /// A value found behind a pointer.
-struct Separated {
+struct SeparatedValue {
     at: usize,
     /// Sequence of its version, if that stands in a table: the value may become a row.
     seq: Option<u64>,
-    planned: Planned,
+    planned: PlannedRead,
 }
 
 /// One call.
-struct Call<'a> {
+struct MultiGet<'a> {
     engine: &'a Engine,
     view: &'a SuperVersion,
     seq: u64,
     keys: &'a [Bytes],
-    kept: Kept<'a>,
+    kept: CachePolicy<'a>,
     answers: Vec<Option<Answer>>,
-    separated: Vec<Separated>,
+    separated: Vec<SeparatedValue>,
 }
 
 /// The values of `keys` of a keyspace as a reader at `seq` sees them in `super_version`, in the order of
@@ -91,7 +91,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     seq: u64,
     keyspace: KeyspaceId,
     keys: &[K],
-    kept: Kept<'_>,
+    kept: CachePolicy<'_>,
 ) -> Vec<Answer> {
     let mut answers = Vec::with_capacity(keys.len());
     let mut rest = keys;
@@ -117,9 +117,9 @@ fn look_up_together(
     view: &SuperVersion,
     seq: u64,
     keys: &[Bytes],
-    kept: Kept<'_>,
+    kept: CachePolicy<'_>,
 ) -> Vec<Answer> {
-    let mut call = Call {
+    let mut call = MultiGet {
         engine,
         view,
         seq,
@@ -156,21 +156,21 @@ fn read_together(engine: &Engine, reads: &[(ObjectId, Range<u64>)]) -> Vec<Resul
         };
         let count = rest.iter().take(BATCH).take_while(fits).count().max(1);
         let (batch, after) = rest.split_at(count);
-        Counters::add(&engine.counters.read_batches, 1);
-        Counters::add(&engine.counters.batched_reads, batch.len() as u64);
+        EngineCounters::add(&engine.counters.read_batches, 1);
+        EngineCounters::add(&engine.counters.batched_reads, batch.len() as u64);
         answers.extend(engine.objects.read_many(batch, Class::Foreground).wait());
         rest = after;
     }
     answers
 }
 
-impl Call<'_> {
+impl MultiGet<'_> {
     fn run(&mut self) {
         let mut order: Vec<usize> = (0..self.keys.len()).collect();
         order.sort_by(|a, b| self.keys[*a].cmp(&self.keys[*b]));
-        let mut pending: Vec<Unanswered> = order.into_iter().filter_map(|at| self.in_memory(at)).collect();
+        let mut pending: Vec<PendingKey> = order.into_iter().filter_map(|at| self.in_memory(at)).collect();
         while !pending.is_empty() {
-            let probes: Vec<Probe> =
+            let probes: Vec<TableProbe> =
                 pending.into_iter().filter_map(|pending| self.next_probe(pending)).collect();
             pending = self.look(probes);
         }
@@ -182,8 +182,8 @@ impl Call<'_> {
     }
 
     /// Answers from memtables and rows; else the key is pending.
-    fn in_memory(&mut self, at: usize) -> Option<Unanswered> {
-        self.engine.counters.reads.add(Count::Gets);
+    fn in_memory(&mut self, at: usize) -> Option<PendingKey> {
+        self.engine.counters.reads.add(ReadCount::Gets);
         self.engine.caches.cache.elastic().count_get();
         let key = &self.keys[at];
         if let Some(version) = in_memtables(self.view, self.seq, key) {
@@ -198,11 +198,11 @@ impl Call<'_> {
             return None;
         }
         let hash = KeyHash::new(key, self.engine.seed);
-        Some(Unanswered { at, hash, run: 0 })
+        Some(PendingKey { at, hash, run: 0 })
     }
 
     /// The next run whose filter lets the key pass. Answers when there is none.
-    fn next_probe(&mut self, mut pending: Unanswered) -> Option<Probe> {
+    fn next_probe(&mut self, mut pending: PendingKey) -> Option<TableProbe> {
         let (key, view) = (&self.keys[pending.at], self.view);
         while let Some(run) = view.version.runs.get(pending.run) {
             pending.run += 1;
@@ -211,7 +211,7 @@ impl Call<'_> {
             match slice.table.table.ask(key, self.seq, &pending.hash) {
                 Ok(Some(asked)) => {
                     let table = slice.table.clone();
-                    return Some(Probe { pending, table, asked, cover });
+                    return Some(TableProbe { pending, table, asked, cover });
                 }
                 Ok(None) if cover > 0 => break,
                 Ok(None) => {}
@@ -226,12 +226,12 @@ impl Call<'_> {
     }
 
     /// Looks for all probes in their partitions; returns the keys that were not there.
-    fn look(&mut self, probes: Vec<Probe>) -> Vec<Unanswered> {
+    fn look(&mut self, probes: Vec<TableProbe>) -> Vec<PendingKey> {
         let mut pending = Vec::new();
         let mut probes = probes.into_iter();
         while probes.len() > 0 {
             let (fitting, _pages) = self.room_for_pages(probes.len());
-            let batch: Vec<Probe> = probes.by_ref().take(fitting).collect();
+            let batch: Vec<TableProbe> = probes.by_ref().take(fitting).collect();
             let found = self.look_together(&batch);
             for (probe, found) in batch.into_iter().zip(found) {
                 let at = probe.pending.at;
@@ -251,7 +251,7 @@ impl Call<'_> {
 
     /// How many of `wanted` probes may be looked at together, and the charge for their pages: fewer where
     /// memory is short, at least one, as a look-up of its own would.
-    fn room_for_pages(&self, wanted: usize) -> (usize, Charge) {
+    fn room_for_pages(&self, wanted: usize) -> (usize, MemoryCharge) {
         const PAGES: u64 = 16 << 10;
         let budget = &self.engine.budget;
         let fitting = budget.room_for(Memory::Reads) / PAGES;
@@ -260,8 +260,8 @@ impl Call<'_> {
     }
 
     /// Index pages of all probes, then their blocks, each read once; then the search.
-    fn look_together(&self, probes: &[Probe]) -> Vec<Result<Option<Found>, Error>> {
-        let partition = |probe: &Probe| (probe.table.table.number(), probe.asked.partition);
+    fn look_together(&self, probes: &[TableProbe]) -> Vec<Result<Option<TableHit>, Error>> {
+        let partition = |probe: &TableProbe| (probe.table.table.number(), probe.asked.partition);
         let indexes = self.gather(
             probes,
             |probe| Some(partition(probe)),
@@ -294,7 +294,7 @@ impl Call<'_> {
             },
             |(probe, place), stored| {
                 let (_, at) = place.as_ref().map_err(Error::clone)?;
-                Ok::<Taken, Error>(probe.table.table.block_from(probe.asked.partition, *at, stored)?)
+                Ok::<TakenBlock, Error>(probe.table.table.block_from(probe.asked.partition, *at, stored)?)
             },
         );
         let keep = self.kept.blocks();
@@ -310,7 +310,7 @@ impl Call<'_> {
             .collect()
     }
 
-    fn key(&self, probe: &Probe) -> &Bytes {
+    fn key(&self, probe: &TableProbe) -> &Bytes {
         &self.keys[probe.pending.at]
     }
 
@@ -357,19 +357,21 @@ impl Call<'_> {
     }
 
     /// Answers with a version that is visible, or notes where its value lies.
-    fn take(&mut self, at: usize, version: Version, from_table: bool) {
-        let kept = if from_table { self.kept } else { Kept::Nothing };
+    fn take(&mut self, at: usize, version: FoundVersion, from_table: bool) {
+        let kept = if from_table { self.kept } else { CachePolicy::Nothing };
         let key = &self.keys[at];
         if version.kind == EntryKind::Pointer {
-            match Planned::new(&version.value, &(0..u64::MAX)) {
-                Ok(planned) => {
-                    self.separated.push(Separated { at, seq: from_table.then_some(version.seq), planned })
-                }
+            match PlannedRead::new(&version.value, &(0..u64::MAX)) {
+                Ok(planned) => self.separated.push(SeparatedValue {
+                    at,
+                    seq: from_table.then_some(version.seq),
+                    planned,
+                }),
                 Err(error) => self.answer(at, Err(error)),
             }
             return;
         }
-        let answer = get::found(self.engine, key, self.seq, version, &Want::all(), kept);
+        let answer = get::found(self.engine, key, self.seq, version, &WantedPart::all(), kept);
         self.answer(at, answer.map(Some));
     }
 
@@ -386,7 +388,7 @@ impl Call<'_> {
                 let again = self.engine.objects.read(object, range, Class::Foreground);
                 value.planned.take(again.wait())
             });
-            if let (Ok(bytes), Kept::Row(space), Some(found)) = (&answer, self.kept, value.seq) {
+            if let (Ok(bytes), CachePolicy::Row(space), Some(found)) = (&answer, self.kept, value.seq) {
                 let key = &self.keys[value.at];
                 self.engine.caches.rows.insert(space, key, bytes, found, self.seq);
             }
@@ -400,13 +402,13 @@ trait HasObject {
     fn object(&self) -> ObjectId;
 }
 
-impl HasObject for Probe {
+impl HasObject for TableProbe {
     fn object(&self) -> ObjectId {
         self.table.meta.object
     }
 }
 
-impl<T> HasObject for (&Probe, T) {
+impl<T> HasObject for (&TableProbe, T) {
     fn object(&self) -> ObjectId {
         self.0.object()
     }

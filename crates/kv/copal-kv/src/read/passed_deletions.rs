@@ -1,6 +1,6 @@
 //! What a walk passes over because of deletions, told to those who choose merges.
 
-use crate::{engine::Engine, session::read_counters::Count, tree::super_version::SuperVersion};
+use crate::{engine::Engine, session::read_counters::ReadCount, tree::super_version::SuperVersion};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 const TOLD_BYTES: u64 = 64 << 10;
 
 /// What one walk passed over and has not told yet; told when it is dropped.
-pub(crate) struct Passed {
+pub(crate) struct PassedDeletions {
     engine: Arc<Engine>,
     view: Arc<SuperVersion>,
     /// Where it was passed.
@@ -17,9 +17,9 @@ pub(crate) struct Passed {
     bytes: u64,
 }
 
-impl Passed {
-    pub(crate) fn new(engine: Arc<Engine>, view: Arc<SuperVersion>) -> Passed {
-        Passed { engine, view, at: Bytes::new(), entries: 0, bytes: 0 }
+impl PassedDeletions {
+    pub(crate) fn new(engine: Arc<Engine>, view: Arc<SuperVersion>) -> PassedDeletions {
+        PassedDeletions { engine, view, at: Bytes::new(), entries: 0, bytes: 0 }
     }
 
     /// The walk stands at `key` and had nothing to give of `entries` before it.
@@ -40,7 +40,7 @@ impl Passed {
             return;
         }
         let reads = &self.engine.counters.reads;
-        reads.add_many(Count::DeletedPassed, self.entries);
+        reads.add_many(ReadCount::DeletedPassed, self.entries);
         if let Some(oldest) = self.view.version.runs.last() {
             self.engine.compactor.deletions.add_passed(oldest, &self.at, self.bytes);
         }
@@ -48,7 +48,7 @@ impl Passed {
     }
 }
 
-impl Drop for Passed {
+impl Drop for PassedDeletions {
     fn drop(&mut self) {
         self.tell();
     }

@@ -4,7 +4,7 @@
 
 use super::{
     limits::TIERS,
-    read_counters::{Count, ReadCounters},
+    read_counters::{ReadCount, ReadCounters},
 };
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -13,7 +13,7 @@ use std::{
 
 /// The engine's own counters; those of tables are counted where tables are read.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct EngineCounters {
     pub(crate) reads: ReadCounters,
     pub(crate) batched_reads: AtomicU64,
     pub(crate) read_batches: AtomicU64,
@@ -35,7 +35,7 @@ pub(crate) struct Counters {
     pub(crate) stalled_nanos: AtomicU64,
 }
 
-impl Counters {
+impl EngineCounters {
     pub(crate) fn wrote(&self, writes: u64, user_bytes: u64) {
         self.groups.fetch_add(1, Relaxed);
         self.writes.fetch_add(writes, Relaxed);
@@ -43,19 +43,19 @@ impl Counters {
     }
 
     /// A group was acknowledged with its copy in the page-cache log, or was not.
-    pub(crate) fn entered_room(&self, entered: bool) {
+    pub(crate) fn count_kill_safe(&self, entered: bool) {
         self.kill_safe_groups.fetch_add(entered.into(), Relaxed);
     }
 
     /// Runs searched since the store was opened, had there always been `runs` of them above the bottom: a
     /// look-up counts once, as filters spare it most of them, a walk for each.
     pub(crate) fn searches(&self, runs: u64) -> u64 {
-        self.reads.sum(Count::Gets) + self.walked(runs)
+        self.reads.sum(ReadCount::Gets) + self.walked(runs)
     }
 
     /// Those of them that were walks.
     pub(crate) fn walked(&self, runs: u64) -> u64 {
-        runs * self.reads.sum(Count::Seeks)
+        runs * self.reads.sum(ReadCount::Seeks)
     }
 
     pub(crate) fn add(counter: &AtomicU64, by: u64) {
@@ -64,6 +64,6 @@ impl Counters {
 
     /// Adds the nanoseconds since `began`.
     pub(crate) fn add_time(counter: &AtomicU64, began: Instant) {
-        Counters::add(counter, began.elapsed().as_nanos() as u64);
+        EngineCounters::add(counter, began.elapsed().as_nanos() as u64);
     }
 }

@@ -18,10 +18,10 @@ use std::{
 #[derive(Default)]
 pub(crate) struct GetRecorder {
     on: AtomicBool,
-    trace: Mutex<Option<Trace>>,
+    trace: Mutex<Option<GetTrace>>,
 }
 
-struct Trace {
+struct GetTrace {
     to: BufWriter<Box<dyn Write + Send>>,
     gets: u64,
     failed: Option<io::Error>,
@@ -57,7 +57,7 @@ impl GetRecorder {
     }
 
     pub(crate) fn start(&self, to: Box<dyn Write + Send>, keys: u64) -> io::Result<()> {
-        let mut trace = Trace { to: BufWriter::new(to), gets: 0, failed: None };
+        let mut trace = GetTrace { to: BufWriter::new(to), gets: 0, failed: None };
         writeln!(trace.to, "copal gets 1\nkeys {keys}")?;
         *self.trace.lock() = Some(trace);
         self.on.store(true, Relaxed);

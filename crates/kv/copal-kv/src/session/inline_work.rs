@@ -9,7 +9,7 @@
 use parking_lot::Mutex;
 
 /// Flusher and worker as what a call does.
-pub(crate) trait Attends: Send {
+pub(crate) trait InlineWork: Send {
     /// One piece of work; `false` when there was nothing to do, or it failed.
     fn step(&mut self) -> bool;
     /// There are no more steps; whoever asked for a merge is told.
@@ -18,13 +18,13 @@ pub(crate) trait Attends: Send {
 
 /// See the module; empty in a store with threads, and once the store has ended.
 #[derive(Default)]
-pub(crate) struct Attendant {
-    work: Mutex<Option<Box<dyn Attends>>>,
+pub(crate) struct InlineWorker {
+    work: Mutex<Option<Box<dyn InlineWork>>>,
 }
 
-impl Attendant {
+impl InlineWorker {
     /// From now on the calls do the work.
-    pub(crate) fn begin(&self, work: Box<dyn Attends>) {
+    pub(crate) fn begin(&self, work: Box<dyn InlineWork>) {
         *self.work.lock() = Some(work);
     }
 
@@ -37,7 +37,7 @@ impl Attendant {
     }
 
     /// Does what there is to do; nothing within itself.
-    pub(crate) fn attend(&self) {
+    pub(crate) fn run(&self) {
         if let Some(mut work) = self.work.try_lock()
             && let Some(work) = work.as_mut()
         {

@@ -11,17 +11,17 @@ use std::sync::OnceLock;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Poison {
-    reason: OnceLock<Reason>,
+pub(crate) struct PoisonFlag {
+    reason: OnceLock<PoisonReason>,
 }
 
 #[derive(Debug)]
-struct Reason {
+struct PoisonReason {
     text: String,
     host_full: bool,
 }
 
-impl Poison {
+impl PoisonFlag {
     /// # Errors
     /// `Poisoned` after an earlier failure.
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -45,7 +45,7 @@ impl Poison {
     }
 
     fn set_for(&self, text: String, host_full: bool) {
-        if let Err(reason) = self.reason.set(Reason { text, host_full }) {
+        if let Err(reason) = self.reason.set(PoisonReason { text, host_full }) {
             tracing::debug!(reason = reason.text, "another failure of a store that takes no more writes");
         } else if let Some(reason) = self.reason.get() {
             let reason = &reason.text;

@@ -12,7 +12,7 @@ const KINDS: usize = 12;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Count {
+pub(crate) enum ReadCount {
     FilterProbes,
     FilterNegatives,
     FalsePositives,
@@ -50,36 +50,36 @@ pub struct ReadCounts {
 
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct Stripe([AtomicU64; KINDS]);
+struct CounterStripe([AtomicU64; KINDS]);
 
 /// Counters that many threads share.
 #[derive(Debug, Default)]
-pub(crate) struct ReadCounters([Stripe; STRIPES]);
+pub(crate) struct ReadCounters([CounterStripe; STRIPES]);
 
 impl ReadCounters {
-    pub(crate) fn add(&self, what: Count) {
+    pub(crate) fn add(&self, what: ReadCount) {
         self.add_many(what, 1);
     }
 
-    pub(crate) fn add_many(&self, what: Count, by: u64) {
+    pub(crate) fn add_many(&self, what: ReadCount, by: u64) {
         self.0[stripe()].0[what as usize].fetch_add(by, Ordering::Relaxed);
     }
 
-    pub(crate) fn sum(&self, what: Count) -> u64 {
+    pub(crate) fn sum(&self, what: ReadCount) -> u64 {
         self.0.iter().map(|stripe| stripe.0[what as usize].load(Ordering::Relaxed)).sum()
     }
 
     pub(crate) fn sums(&self) -> ReadCounts {
-        let sum = |what: Count| self.sum(what);
+        let sum = |what: ReadCount| self.sum(what);
         ReadCounts {
-            filter_probes: sum(Count::FilterProbes),
-            filter_negatives: sum(Count::FilterNegatives),
-            false_positives: sum(Count::FalsePositives),
-            data_block_reads: sum(Count::DataBlockReads),
-            index_page_reads: sum(Count::IndexPageReads),
-            filter_page_reads: sum(Count::FilterPageReads),
-            damaged_filters: sum(Count::DamagedFilters),
-            rebuilt_indexes: sum(Count::RebuiltIndexes),
+            filter_probes: sum(ReadCount::FilterProbes),
+            filter_negatives: sum(ReadCount::FilterNegatives),
+            false_positives: sum(ReadCount::FalsePositives),
+            data_block_reads: sum(ReadCount::DataBlockReads),
+            index_page_reads: sum(ReadCount::IndexPageReads),
+            filter_page_reads: sum(ReadCount::FilterPageReads),
+            damaged_filters: sum(ReadCount::DamagedFilters),
+            rebuilt_indexes: sum(ReadCount::RebuiltIndexes),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! How writers, readers, flusher and worker wake each other. Nobody spins.
 //!
 //! Invariants
-//! - `kick` may be called under any lock: the lock here is a leaf.
+//! - `wake_workers` may be called under any lock: the lock here is a leaf.
 
 use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Who sleeps while there is nothing to do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Sleeper {
+pub(crate) enum BackgroundThread {
     Flusher,
     Worker,
 }
@@ -16,7 +16,7 @@ pub(crate) enum Sleeper {
 #[derive(Debug, Default)]
 struct SignalState {
     /// There may be something to do, for either of the sleepers.
-    kicked: [bool; 2],
+    woken: [bool; 2],
     stop: bool,
     /// The last flush found no space.
     flush_stuck: bool,
@@ -31,16 +31,16 @@ struct SignalState {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Signal {
+pub(crate) struct WakeSignal {
     inner: Mutex<SignalState>,
     sleepers: [Condvar; 2],
     waiters: Condvar,
 }
 
-impl Signal {
+impl WakeSignal {
     /// Wakes flusher and worker.
-    pub(crate) fn kick(&self) {
-        self.inner.lock().kicked = [true; 2];
+    pub(crate) fn wake_workers(&self) {
+        self.inner.lock().woken = [true; 2];
         self.notify_sleepers();
     }
 
@@ -51,14 +51,14 @@ impl Signal {
     }
 
     /// Wakes one of them.
-    pub(crate) fn kick_one(&self, who: Sleeper) {
-        self.inner.lock().kicked[who as usize] = true;
+    pub(crate) fn wake_worker(&self, who: BackgroundThread) {
+        self.inner.lock().woken[who as usize] = true;
         self.sleepers[who as usize].notify_one();
     }
 
     /// Whether either was woken since the last time; for who does their work.
-    pub(crate) fn take_kicks(&self) -> bool {
-        std::mem::take(&mut self.inner.lock().kicked).contains(&true)
+    pub(crate) fn take_wakes(&self) -> bool {
+        std::mem::take(&mut self.inner.lock().woken).contains(&true)
     }
 
     /// Tells flusher and worker to end after their current step.
@@ -72,17 +72,17 @@ impl Signal {
         self.inner.lock().stop
     }
 
-    /// Sleeps until kicked, stopped, or `timeout` has passed.
-    pub(crate) fn sleep(&self, who: Sleeper, timeout: Option<Duration>) {
+    /// Sleeps until woken, stopped, or `timeout` has passed.
+    pub(crate) fn sleep(&self, who: BackgroundThread, timeout: Option<Duration>) {
         let who = who as usize;
         let mut inner = self.inner.lock();
-        if !inner.kicked[who] && !inner.stop {
+        if !inner.woken[who] && !inner.stop {
             match timeout {
                 Some(timeout) => drop(self.sleepers[who].wait_for(&mut inner, timeout)),
                 None => self.sleepers[who].wait(&mut inner),
             }
         }
-        inner.kicked[who] = false;
+        inner.woken[who] = false;
     }
 
     /// Flusher or worker finished something: waiters look again.
@@ -103,10 +103,10 @@ impl Signal {
     /// Asks for the memtable to be frozen when that is possible without waiting.
     pub(crate) fn request_rotation(&self) {
         self.inner.lock().rotate = true;
-        self.kick_one(Sleeper::Flusher);
+        self.wake_worker(BackgroundThread::Flusher);
     }
 
-    /// As [`Signal::request_rotation`], looked at with the next kick.
+    /// As [`WakeSignal::request_rotation`], looked at with the next wake-up.
     pub(crate) fn request_rotation_quietly(&self) {
         self.inner.lock().rotate = true;
     }

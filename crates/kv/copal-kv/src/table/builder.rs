@@ -11,15 +11,15 @@ use crate::format::entry::{Entry, EntryKind, RangeTombstone, compare, pointer_he
 use crate::format::{
     block::{BlockBuilder, TARGET_BYTES},
     error::TableError,
-    fences::{ALIGN, Fences, Partition},
-    footer::{FOOTER_BYTES, Footer, Section},
+    fences::{ALIGN, PartitionFences, PartitionPlace},
+    footer::{FOOTER_BYTES, FooterSection, TableFooter},
     index::{IndexBuilder, shortest_after},
     meta::{TableMeta, ValueUse},
     tombstones,
 };
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};
-use copal_filter::{FilterPage, Fit, KeyHash, Kind, PartitionFilterBuilder};
+use copal_filter::{FilterFit, FilterPage, KeyHash, Kind, PartitionFilterBuilder};
 use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, ObjectWriter, Staged, Store};
 use std::{cmp::Ordering, collections::BTreeMap};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -84,8 +84,8 @@ pub struct TableBuilder<S = ObjectWriter> {
     block_before: Option<Vec<u8>>,
     index: IndexBuilder,
     filter: PartitionFilterBuilder,
-    partition: Open,
-    fences: Fences,
+    partition: OpenPartition,
+    fences: PartitionFences,
     observer: Option<Box<dyn PartitionObserver>>,
 
     last: Option<(Vec<u8>, u64)>,
@@ -96,7 +96,7 @@ pub struct TableBuilder<S = ObjectWriter> {
 
 /// The partition being written.
 #[derive(Default)]
-struct Open {
+struct OpenPartition {
     offset: u64,
     fence: Vec<u8>,
     first_key: Vec<u8>,
@@ -156,8 +156,8 @@ impl<S: Sink> TableBuilder<S> {
             block_before: None,
             index: IndexBuilder::default(),
             filter,
-            partition: Open::default(),
-            fences: Fences::default(),
+            partition: OpenPartition::default(),
+            fences: PartitionFences::default(),
             observer: None,
             last: None,
             tombstones: Vec::new(),
@@ -249,7 +249,7 @@ impl<S: Sink> TableBuilder<S> {
         let padding = self.position().next_multiple_of(FOOTER_BYTES as u64) - self.position();
         self.buffer.put_zeros(padding as usize);
         let footer =
-            Footer { object: self.meta.object, partitions_end, tombstones, fences, properties }.encode();
+            TableFooter { object: self.meta.object, partitions_end, tombstones, fences, properties }.encode();
         self.buffer.put_bytes(&footer);
         self.buffer.put_bytes(&footer);
         self.meta.bytes = self.position();
@@ -274,11 +274,11 @@ impl<S: Sink> TableBuilder<S> {
         if self.partition.entries == 0 {
             self.start_partition(entry);
         }
-        if self.filter.add(hash) == Fit::Full {
+        if self.filter.add(hash) == FilterFit::Full {
             self.end_partition()?;
             self.start_partition(entry);
             let fit = self.filter.add(hash);
-            assert!(fit == Fit::Fits, "an empty partition takes any key");
+            assert!(fit == FilterFit::Fits, "an empty partition takes any key");
         }
         self.partition.keys += 1;
         Ok(())
@@ -327,7 +327,7 @@ impl<S: Sink> TableBuilder<S> {
         let mut index = Vec::new();
         self.index.finish(&mut index, &open.first_key, last, open.uid);
         let page = self.filter.finish(open.uid);
-        let partition = Partition {
+        let partition = PartitionPlace {
             offset: open.offset,
             data_len,
             index_len: index.len() as u32,
@@ -370,8 +370,8 @@ impl<S: Sink> TableBuilder<S> {
         Ok(())
     }
 
-    fn put_section(&mut self, bytes: &mut Vec<u8>) -> Section {
-        let section = Section::of(self.position(), bytes);
+    fn put_section(&mut self, bytes: &mut Vec<u8>) -> FooterSection {
+        let section = FooterSection::of(self.position(), bytes);
         self.buffer.append(bytes);
         section
     }

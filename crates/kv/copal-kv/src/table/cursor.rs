@@ -6,7 +6,7 @@
 //! - Entries of an ingested table show the sequence of the ingest, not the one that stands in them.
 
 use super::{
-    readahead::{ReadAhead, Way},
+    readahead::{ReadAhead, ReadWay},
     reader::Table,
     scan::Scan,
 };
@@ -21,7 +21,7 @@ use crate::{
         entry::{Entry, MAX_SEQ},
         entry_cursor::Cursor,
     },
-    memory::budget::Charge,
+    memory::budget::MemoryCharge,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct TableCursor {
     block: Option<BlockCursor>,
     ahead: ReadAhead,
     /// Block and index page, which the cache may have let go.
-    held: Charge,
+    held: MemoryCharge,
 }
 
 impl Drop for TableCursor {
@@ -93,7 +93,7 @@ impl TableCursor {
     }
 
     /// Makes a block of the current partition current.
-    fn take(&mut self, at: BlockAt, way: Way) -> Result<(), TableError> {
+    fn take(&mut self, at: BlockAt, way: ReadWay) -> Result<(), TableError> {
         self.block = None;
         self.block_number = at.number;
         let block = self.ahead.take(&self.table, self.scan, self.partition, at, way)?;
@@ -105,7 +105,7 @@ impl TableCursor {
 
     /// Goes to block `number` of `partition`: to its first entry on the way forward, to its last one
     /// backward.
-    fn enter_block(&mut self, partition: u32, number: u32, way: Way) -> Result<(), TableError> {
+    fn enter_block(&mut self, partition: u32, number: u32, way: ReadWay) -> Result<(), TableError> {
         let index = self.enter(partition)?;
         let at = index.block(number).map_err(|damage| self.damaged(damage, DamageAt::Index(partition)))?;
         self.take(at, way)?;
@@ -114,8 +114,8 @@ impl TableCursor {
             return Ok(());
         };
         let moved = match way {
-            Way::Forward => block.first(),
-            Way::Backward => block.last(),
+            ReadWay::Forward => block.first(),
+            ReadWay::Backward => block.last(),
         };
         moved.map_err(|damage| self.damaged(damage, place))
     }
@@ -129,13 +129,15 @@ impl TableCursor {
     fn forward_from(&mut self, mut partition: u32, mut number: u32) -> Result<(), TableError> {
         while partition < self.partitions() {
             match self.enter(partition).map(|index| index.blocks()) {
-                Ok(blocks) if number < blocks => match self.enter_block(partition, number, Way::Forward) {
-                    Err(error) if self.passes(&error) => {
-                        number += 1;
-                        continue;
+                Ok(blocks) if number < blocks => {
+                    match self.enter_block(partition, number, ReadWay::Forward) {
+                        Err(error) if self.passes(&error) => {
+                            number += 1;
+                            continue;
+                        }
+                        entered => return entered,
                     }
-                    entered => return entered,
-                },
+                }
                 Ok(_) => {}
                 Err(error) if self.passes(&error) => {}
                 Err(error) => return Err(error),
@@ -170,10 +172,10 @@ impl TableCursor {
     /// Goes to the last entry before the current block.
     fn prev_block(&mut self) -> Result<(), TableError> {
         if self.block_number > 0 {
-            self.enter_block(self.partition, self.block_number - 1, Way::Backward)
+            self.enter_block(self.partition, self.block_number - 1, ReadWay::Backward)
         } else if self.partition > 0 {
             let blocks = self.enter(self.partition - 1)?.blocks();
-            self.enter_block(self.partition, blocks - 1, Way::Backward)
+            self.enter_block(self.partition, blocks - 1, ReadWay::Backward)
         } else {
             self.block = None;
             Ok(())
@@ -181,7 +183,7 @@ impl TableCursor {
     }
 
     /// Goes to the block that would hold `(key, seq)`; false when the table has no entries.
-    fn seek_block(&mut self, key: &[u8], seq: u64, way: Way) -> Result<bool, TableError> {
+    fn seek_block(&mut self, key: &[u8], seq: u64, way: ReadWay) -> Result<bool, TableError> {
         self.block = None;
         self.table.whole()?;
         let Some(partition) = self.table.fences.find(key) else {
@@ -246,14 +248,16 @@ impl TableCursor {
         if self.scan.past_damage {
             return self.seek_past_damage(key);
         }
-        if self.seek_block(key, seq, Way::Forward)? && !self.within(|block| block.seek(key, seq))? {
+        if self.seek_block(key, seq, ReadWay::Forward)? && !self.within(|block| block.seek(key, seq))? {
             self.next_block()?;
         }
         Ok(())
     }
 
     fn try_seek_for_prev_stored(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
-        if self.seek_block(key, seq, Way::Backward)? && !self.within(|block| block.seek_for_prev(key, seq))? {
+        if self.seek_block(key, seq, ReadWay::Backward)?
+            && !self.within(|block| block.seek_for_prev(key, seq))?
+        {
             self.prev_block()?;
         }
         Ok(())
@@ -282,7 +286,7 @@ impl TableCursor {
         self.block = None;
         self.table.whole()?;
         if self.partitions() > 0 {
-            self.enter_block(0, 0, Way::Forward)?;
+            self.enter_block(0, 0, ReadWay::Forward)?;
         }
         Ok(())
     }
@@ -293,7 +297,7 @@ impl TableCursor {
         if self.partitions() > 0 {
             let partition = self.partitions() - 1;
             let blocks = self.enter(partition)?.blocks();
-            self.enter_block(partition, blocks - 1, Way::Backward)?;
+            self.enter_block(partition, blocks - 1, ReadWay::Backward)?;
         }
         Ok(())
     }

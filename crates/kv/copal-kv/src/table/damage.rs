@@ -7,7 +7,7 @@
 //!
 //! Not here: which key ranges of the tree that makes unreadable (`quarantine`).
 
-use crate::format::{error::TableError, fences::Fences};
+use crate::format::{error::TableError, fences::PartitionFences};
 use bytes::Bytes;
 use copal_object::ObjectId;
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use std::{
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Damages {
+pub(super) struct DamageNotes {
     /// The table could not be opened.
     whole: Option<TableError>,
     any: AtomicBool,
@@ -36,10 +36,10 @@ pub(crate) struct LostKeys {
     pub(crate) error: TableError,
 }
 
-impl Damages {
+impl DamageNotes {
     /// Those of a table that could not be opened.
-    pub(super) fn of_whole(error: TableError) -> Damages {
-        Damages { whole: Some(error), ..Damages::default() }
+    pub(super) fn of_whole(error: TableError) -> DamageNotes {
+        DamageNotes { whole: Some(error), ..DamageNotes::default() }
     }
 
     /// # Errors
@@ -65,7 +65,7 @@ impl Damages {
     }
 
     /// What was found damaged so far, ascending.
-    pub(super) fn lost_keys(&self, fences: &Fences) -> Vec<LostKeys> {
+    pub(super) fn lost_keys(&self, fences: &PartitionFences) -> Vec<LostKeys> {
         if let Some(error) = &self.whole {
             return vec![LostKeys { start: Bytes::new(), end: None, error: error.clone() }];
         }

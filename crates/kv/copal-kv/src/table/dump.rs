@@ -3,7 +3,7 @@
 use super::reader::Table;
 use crate::format::{
     error::{Damage, DamageAt, TableError},
-    footer::Section,
+    footer::FooterSection,
     index::IndexPage,
 };
 use bytes::Bytes;
@@ -33,7 +33,7 @@ pub(crate) struct FilterView {
 }
 
 /// The sections behind the partitions: names and places.
-pub(crate) fn sections(table: &Table) -> [(&'static str, Section); 3] {
+pub(crate) fn sections(table: &Table) -> [(&'static str, FooterSection); 3] {
     [
         ("range-tombstones", table.footer.tombstones),
         ("fences", table.footer.fences),

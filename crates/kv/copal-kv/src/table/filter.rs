@@ -9,8 +9,8 @@
 
 use super::reader::Table;
 use crate::format::{error::TableError, index::IndexPage};
-use crate::memory::elastic::{Elastic, Failed, FilterSlot, FilteredTable};
-use crate::session::read_counters::Count;
+use crate::memory::elastic::{ElasticFilters, FilterSlot, FilteredTable, LoadFailure};
+use crate::session::read_counters::ReadCount;
 use bytes::Bytes;
 use copal_device::Class;
 use copal_filter::{
@@ -21,7 +21,7 @@ use std::{ops::Range, sync::Arc};
 
 /// What a filter says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum FilterAnswer {
     /// The key is not in the partition.
     No,
     /// It may be.
@@ -33,13 +33,13 @@ impl Table {
     ///
     /// # Errors
     /// The device failed.
-    pub(super) fn ask_filter(&self, partition: u32, hash: &KeyHash) -> Result<Answer, TableError> {
+    pub(super) fn ask_filter(&self, partition: u32, hash: &KeyHash) -> Result<FilterAnswer, TableError> {
         let slot = self.slot(partition);
         let admits = match slot.ask(|units| units.may_contain(*hash)) {
             Some(admits) => admits,
             None => self.load_cold(partition, hash)?,
         };
-        Ok(if admits { Answer::Maybe } else { Answer::No })
+        Ok(if admits { FilterAnswer::Maybe } else { FilterAnswer::No })
     }
 
     /// Notes what came of it.
@@ -60,7 +60,7 @@ impl Table {
         let with_index = self.cache.get(index_key).is_none();
         let filter_start = at.filter().start;
         let start = if with_index { at.index().start } else { filter_start };
-        self.cache.count(Count::FilterPageReads);
+        self.cache.count(ReadCount::FilterPageReads);
         let read = |class| self.read(start..filter_start + self.prefix_bytes(partition, units), class);
         let split = (filter_start - start) as usize;
         let bytes = read(Class::Foreground);
@@ -68,18 +68,18 @@ impl Table {
             // A damaged index page is dealt with when it is asked for.
             && let Ok(page) = IndexPage::decode(&bytes[..split.min(bytes.len())], at.uid, at.data_len)
         {
-            self.cache.count(Count::IndexPageReads);
+            self.cache.count(ReadCount::IndexPageReads);
             self.keep_index(index_key, page);
         }
         let mut failed = None;
         let loaded = match bytes {
             Ok(bytes) => self.units_of(partition, units, &bytes[split.min(bytes.len())..]).or_else(|_| {
-                let again = read(Class::Foreground).map_err(|_| Failed::Read)?;
+                let again = read(Class::Foreground).map_err(|_| LoadFailure::Read)?;
                 self.units_of(partition, units, &again[split.min(again.len())..])
             }),
             Err(error) => {
                 failed = Some(error);
-                Err(Failed::Read)
+                Err(LoadFailure::Read)
             }
         };
         let admits = loaded.as_ref().map_or(true, |units| units.may_contain(*hash));
@@ -87,16 +87,16 @@ impl Table {
         failed.map_or(Ok(admits), Err)
     }
 
-    fn units_of(&self, partition: u32, units: u8, stored: &[u8]) -> Result<Units, Failed> {
+    fn units_of(&self, partition: u32, units: u8, stored: &[u8]) -> Result<Units, LoadFailure> {
         let (at, seed) = (self.partition(partition), self.options.store_seed);
         match FilterPage::load(stored, units, at.uid, seed) {
             Ok(loaded) if loaded.heap_bytes() == self.unit_bytes(partition) * usize::from(units) => {
                 Ok(loaded)
             }
-            Ok(_) => Err(Failed::Damaged),
+            Ok(_) => Err(LoadFailure::Damaged),
             Err(why) => {
                 tracing::warn!(table = self.id.0, partition, %why, "filter page unusable");
-                Err(Failed::Damaged)
+                Err(LoadFailure::Damaged)
             }
         }
     }
@@ -113,7 +113,7 @@ impl Table {
         (HEADER_BYTES + self.unit_bytes(partition) * usize::from(units)) as u64
     }
 
-    pub(crate) fn elastic(&self) -> &Arc<Elastic> {
+    pub(crate) fn elastic(&self) -> &Arc<ElasticFilters> {
         self.cache.elastic()
     }
 
@@ -192,14 +192,14 @@ impl FilteredTable for Table {
     }
 
     fn count_damaged_filter(&self) {
-        self.cache.count(Count::DamagedFilters);
+        self.cache.count(ReadCount::DamagedFilters);
     }
 
-    fn read_units(&self, partition: u32, units: u8) -> Result<Units, Failed> {
+    fn read_units(&self, partition: u32, units: u8) -> Result<Units, LoadFailure> {
         let start = self.partition(partition).filter().start;
         let range = start..start + self.prefix_bytes(partition, units);
-        self.cache.count(Count::FilterPageReads);
-        let read = || self.read(range.clone(), Class::Background).map_err(|_| Failed::Read);
+        self.cache.count(ReadCount::FilterPageReads);
+        let read = || self.read(range.clone(), Class::Background).map_err(|_| LoadFailure::Read);
         // Read once more before it counts as damaged.
         match self.units_of(partition, units, &read()?) {
             Ok(units) => Ok(units),

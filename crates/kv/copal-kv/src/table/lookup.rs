@@ -12,24 +12,24 @@
 //!
 //! Not here: filters (`filter`).
 
-use super::filter::Answer;
+use super::filter::FilterAnswer;
 use super::io::again_if_damaged;
 use super::reader::Table;
 use crate::{
     format::{
-        block::{Block, len_of_last},
+        block::{DataBlock, len_of_last},
         block_cursor::BlockCursor,
         entry::{EntryKind, MAX_SEQ},
         error::{Damage, DamageAt, TableError},
-        fences::Partition,
+        fences::PartitionPlace,
         index::{BlockAt, IndexBuilder, IndexPage},
     },
     memory::{
-        budget::{Charge, Class as Memory},
+        budget::{MemoryCharge, MemoryClass as Memory},
         cache::{Page, PageKey},
-        elastic::Predicted,
+        elastic::PredictedPartition,
     },
-    session::read_counters::Count,
+    session::read_counters::ReadCount,
 };
 use bytes::Bytes;
 use copal_device::{Class, Completion};
@@ -39,7 +39,7 @@ use std::{ops::Range, sync::Arc};
 
 /// A version found by a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct TableHit {
     /// Its sequence.
     pub seq: u64,
     /// What it says.
@@ -50,7 +50,7 @@ pub struct Found {
 
 /// Which blocks a look-up leaves in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keep {
+pub(crate) enum KeepPolicy {
     /// All it reads.
     Blocks,
     /// Those that hold the pointer it looked for: the value is kept elsewhere or not at all.
@@ -59,34 +59,39 @@ pub(crate) enum Keep {
     Nothing,
 }
 
-impl Keep {
-    fn wants(self, found: Option<&Found>) -> bool {
+impl KeepPolicy {
+    fn wants(self, found: Option<&TableHit>) -> bool {
         match self {
-            Keep::Blocks => true,
-            Keep::Pointers => found.is_some_and(|found| found.kind == EntryKind::Pointer),
-            Keep::Nothing => false,
+            KeepPolicy::Blocks => true,
+            KeepPolicy::Pointers => found.is_some_and(|found| found.kind == EntryKind::Pointer),
+            KeepPolicy::Nothing => false,
         }
     }
 }
 
 /// A partition whose filter let a key pass, and the sequence to look for in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct LookupPlace {
     pub(crate) partition: u32,
     pub(super) read_seq: u64,
 }
 
 /// A block and whether the cache has it.
 #[derive(Clone)]
-pub(crate) struct Taken {
+pub(crate) struct TakenBlock {
     at: BlockAt,
-    block: Block,
+    block: DataBlock,
     cached: bool,
 }
 
 impl Table {
     /// The version of `key` that was asked for. Blocks on reads.
-    pub(super) fn find_at(&self, asked: &Asked, key: &[u8], keep: Keep) -> Result<Option<Found>, TableError> {
+    pub(super) fn find_at(
+        &self,
+        asked: &LookupPlace,
+        key: &[u8],
+        keep: KeepPolicy,
+    ) -> Result<Option<TableHit>, TableError> {
         let index = self.index(asked.partition, Class::Foreground)?;
         let at = self.block_of(&index, asked, key)?;
         let taken = self.take(asked.partition, at)?;
@@ -97,7 +102,7 @@ impl Table {
     pub(crate) fn block_of(
         &self,
         index: &IndexPage,
-        asked: &Asked,
+        asked: &LookupPlace,
         key: &[u8],
     ) -> Result<BlockAt, TableError> {
         let found = index.find(key, asked.read_seq);
@@ -122,7 +127,7 @@ impl Table {
         let at = self.partition(partition);
         match IndexPage::decode(stored, at.uid, at.data_len) {
             Ok(page) => {
-                self.cache.count(Count::IndexPageReads);
+                self.cache.count(ReadCount::IndexPageReads);
                 Ok(self.keep_index(self.index_key(partition), page))
             }
             Err(_) => self.index(partition, Class::Foreground),
@@ -130,9 +135,9 @@ impl Table {
     }
 
     /// A block if it is in the cache.
-    pub(crate) fn cached_block(&self, partition: u32, at: BlockAt) -> Option<Taken> {
+    pub(crate) fn cached_block(&self, partition: u32, at: BlockAt) -> Option<TakenBlock> {
         match self.cache.get(self.block_key(partition, at.number)) {
-            Some(Page::Block(block)) => Some(Taken { at, block, cached: true }),
+            Some(Page::Block(block)) => Some(TakenBlock { at, block, cached: true }),
             _ => None,
         }
     }
@@ -144,34 +149,39 @@ impl Table {
     }
 
     /// A block out of bytes somebody read; read again when they are damaged.
-    pub(crate) fn block_from(&self, partition: u32, at: BlockAt, stored: &[u8]) -> Result<Taken, TableError> {
-        self.cache.count(Count::DataBlockReads);
-        let block = match Block::decode(stored, self.partition(partition).uid, at.number) {
+    pub(crate) fn block_from(
+        &self,
+        partition: u32,
+        at: BlockAt,
+        stored: &[u8],
+    ) -> Result<TakenBlock, TableError> {
+        self.cache.count(ReadCount::DataBlockReads);
+        let block = match DataBlock::decode(stored, self.partition(partition).uid, at.number) {
             Ok(block) => block,
             Err(_) => self.read_block(partition, at, Class::Foreground)?,
         };
-        Ok(Taken { at, block, cached: false })
+        Ok(TakenBlock { at, block, cached: false })
     }
 
-    fn take(&self, partition: u32, at: BlockAt) -> Result<Taken, TableError> {
+    fn take(&self, partition: u32, at: BlockAt) -> Result<TakenBlock, TableError> {
         if let Some(taken) = self.cached_block(partition, at) {
             return Ok(taken);
         }
-        self.cache.count(Count::DataBlockReads);
+        self.cache.count(ReadCount::DataBlockReads);
         let block = self.read_block(partition, at, Class::Foreground)?;
-        Ok(Taken { at, block, cached: false })
+        Ok(TakenBlock { at, block, cached: false })
     }
 
     /// Looks for the key in the block in which it stands if it is there.
     pub(crate) fn search(
         &self,
-        asked: &Asked,
+        asked: &LookupPlace,
         index: &IndexPage,
-        mut taken: Taken,
+        mut taken: TakenBlock,
         key: &[u8],
-        keep: Keep,
-    ) -> Result<Option<Found>, TableError> {
-        let Asked { partition, read_seq } = *asked;
+        keep: KeepPolicy,
+    ) -> Result<Option<TableHit>, TableError> {
+        let LookupPlace { partition, read_seq } = *asked;
         let damaged = |block| {
             move |damage: Damage| {
                 self.blame(partition, damage.at(self.id, DamageAt::Block { partition, block }))
@@ -196,7 +206,7 @@ impl Table {
             Some(entry) if entry.key == key && entry.seq <= read_seq => {
                 let seq = self.ingested_at.get().copied().unwrap_or(entry.seq);
                 let (kind, value) = (entry.kind, cursor.value());
-                (Some(Found { seq, kind, value }), Outcome::Hit)
+                (Some(TableHit { seq, kind, value }), Outcome::Hit)
             }
             _ => (None, self.outcome_of_absence(&mut cursor, key, read_seq)),
         };
@@ -216,7 +226,7 @@ impl Table {
         if newer {
             return Outcome::Hit;
         }
-        self.cache.count(Count::FalsePositives);
+        self.cache.count(ReadCount::FalsePositives);
         Outcome::FalsePositive
     }
 }
@@ -226,8 +236,8 @@ impl Table {
     ///
     /// # Errors
     /// `Corrupt` names the partition and block that are damaged; other keys may still be read.
-    pub fn get(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Found>, TableError> {
-        self.get_keeping(key, read_seq, hash, Keep::Blocks)
+    pub fn get(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<TableHit>, TableError> {
+        self.get_keeping(key, read_seq, hash, KeepPolicy::Blocks)
     }
 
     /// As [`Table::get`]; `keep` says which blocks stay in the cache.
@@ -236,8 +246,8 @@ impl Table {
         key: &[u8],
         read_seq: u64,
         hash: &KeyHash,
-        keep: Keep,
-    ) -> Result<Option<Found>, TableError> {
+        keep: KeepPolicy,
+    ) -> Result<Option<TableHit>, TableError> {
         match self.ask(key, read_seq, hash)? {
             None => Ok(None),
             Some(place) => self.find_at(&place, key, keep),
@@ -245,7 +255,12 @@ impl Table {
     }
 
     /// Where `key` has to be looked for; `None`: fences or filter say that it is not there.
-    pub(crate) fn ask(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<Asked>, TableError> {
+    pub(crate) fn ask(
+        &self,
+        key: &[u8],
+        read_seq: u64,
+        hash: &KeyHash,
+    ) -> Result<Option<LookupPlace>, TableError> {
         let read_seq = match self.ingested_at.get().copied() {
             None => read_seq,
             Some(seq) if read_seq < seq => return Ok(None),
@@ -254,13 +269,13 @@ impl Table {
         let Some(partition) = self.partition_of(key)? else {
             return Ok(None);
         };
-        self.cache.count(Count::FilterProbes);
-        if self.ask_filter(partition, hash)? == Answer::No {
-            self.cache.count(Count::FilterNegatives);
+        self.cache.count(ReadCount::FilterProbes);
+        if self.ask_filter(partition, hash)? == FilterAnswer::No {
+            self.cache.count(ReadCount::FilterNegatives);
             self.note_probe(partition, Outcome::Negative);
             return Ok(None);
         }
-        Ok(Some(Asked { partition, read_seq }))
+        Ok(Some(LookupPlace { partition, read_seq }))
     }
 
     /// The partition that would hold `key`; `None` outside the table's range.
@@ -277,7 +292,7 @@ impl Table {
 }
 
 impl Table {
-    pub(super) fn partition(&self, partition: u32) -> &Partition {
+    pub(super) fn partition(&self, partition: u32) -> &PartitionPlace {
         self.fences.partition(partition as usize)
     }
 
@@ -291,7 +306,7 @@ impl Table {
     }
 
     /// Charges a read and what is decoded from it.
-    fn charge_read(&self, len: u64) -> Charge {
+    fn charge_read(&self, len: u64) -> MemoryCharge {
         self.cache.budget().charge(Memory::Reads, 2 * len)
     }
 
@@ -319,7 +334,7 @@ impl Table {
     fn read_index(&self, partition: u32, class: Class) -> Result<IndexPage, TableError> {
         let at = self.partition(partition);
         let _reading = self.charge_read(u64::from(at.index_len));
-        self.cache.count(Count::IndexPageReads);
+        self.cache.count(ReadCount::IndexPageReads);
         let once = || {
             let bytes = self.read(at.index(), class)?;
             let decoded = IndexPage::decode(&bytes, at.uid, at.data_len);
@@ -334,8 +349,8 @@ impl Table {
     }
 
     /// Puts the index pages that were kept as the table was written into the cache.
-    pub(crate) fn attach_index_pages(&self, predicted: &mut [Predicted]) {
-        for Predicted { index, page, .. } in predicted {
+    pub(crate) fn attach_index_pages(&self, predicted: &mut [PredictedPartition]) {
+        for PredictedPartition { index, page, .. } in predicted {
             if let Some(page) = page.take() {
                 page.hand_over(|page| drop(self.keep_index(self.index_key(*index), page)));
             }
@@ -361,7 +376,7 @@ impl Table {
     fn rebuild_index(&self, partition: u32, why: &TableError, class: Class) -> Result<IndexPage, TableError> {
         let at = self.partition(partition);
         tracing::warn!(table = self.id.0, partition, %why, "index page damaged, rebuilding it from the blocks");
-        self.cache.count(Count::RebuiltIndexes);
+        self.cache.count(ReadCount::RebuiltIndexes);
         let _reading = self.charge_read(at.data_len);
         let data = self.read(at.data(), class)?;
         let broken = |damage: Damage| damage.at(self.id, DamageAt::Partition(partition));
@@ -378,7 +393,7 @@ impl Table {
             let place = DamageAt::Block { partition, block: number as u32 };
             let broken = |damage: Damage| damage.at(self.id, place);
             let block =
-                Block::decode_shared(&data.slice(start..end), at.uid, number as u32).map_err(broken)?;
+                DataBlock::decode_shared(&data.slice(start..end), at.uid, number as u32).map_err(broken)?;
             let mut cursor = BlockCursor::new(block);
             cursor.first().map_err(broken)?;
             let first = cursor.entry().ok_or_else(|| broken(Damage::Field("entries")))?;
@@ -396,12 +411,12 @@ impl Table {
     }
 
     /// One data block, from the cache or the device.
-    pub(super) fn block(&self, partition: u32, at: BlockAt, class: Class) -> Result<Block, TableError> {
+    pub(super) fn block(&self, partition: u32, at: BlockAt, class: Class) -> Result<DataBlock, TableError> {
         let key = self.block_key(partition, at.number);
         if let Some(Page::Block(block)) = self.cache.get(key) {
             return Ok(block);
         }
-        self.cache.count(Count::DataBlockReads);
+        self.cache.count(ReadCount::DataBlockReads);
         let block = self.read_block(partition, at, class)?;
         self.cache.insert(key, Page::Block(block.clone()));
         Ok(block)
@@ -412,14 +427,19 @@ impl Table {
     }
 
     /// Reads and checks a block, twice if need be.
-    pub(super) fn read_block(&self, partition: u32, at: BlockAt, class: Class) -> Result<Block, TableError> {
+    pub(super) fn read_block(
+        &self,
+        partition: u32,
+        at: BlockAt,
+        class: Class,
+    ) -> Result<DataBlock, TableError> {
         let (start, uid) = (self.partition(partition).offset, self.partition(partition).uid);
         let range = start + at.offset..start + at.range().end;
         let block = at.number;
         let _reading = self.charge_read(at.len);
         let once = || {
             let stored = self.read(range.clone(), class)?;
-            let decoded = Block::decode(&stored, uid, block);
+            let decoded = DataBlock::decode(&stored, uid, block);
             decoded.map_err(|damage| damage.at(self.id, DamageAt::Block { partition, block }))
         };
         again_if_damaged(once).map_err(|error| self.blame(partition, error))

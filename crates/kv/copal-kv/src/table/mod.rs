@@ -35,11 +35,11 @@ pub(crate) use builder::{NewPartition, PartitionObserver};
 pub use builder::{TableBuilder, TableOptions};
 pub use cursor::TableCursor;
 pub use io::Sink;
-pub use lookup::Found;
-pub(crate) use lookup::{Asked, Keep, Taken};
+pub use lookup::TableHit;
+pub(crate) use lookup::{KeepPolicy, LookupPlace, TakenBlock};
 pub use reader::{ReadOptions, Table};
 pub use scan::Scan;
-pub use verify::{Damaged, TableVerifier, VerifyReport};
+pub use verify::{DamagedKeys, TableVerifier, VerifyReport};
 
 #[cfg(test)]
 mod tests;

@@ -15,8 +15,8 @@ use super::{
     scan::{PAGE_BYTES, Scan},
     typical_scan::KEPT_WINDOW_BYTES,
 };
-use crate::format::{block::Block, error::TableError, fences::Partition, index::BlockAt};
-use crate::memory::{budget::Charge, cache::Page};
+use crate::format::{block::DataBlock, error::TableError, fences::PartitionPlace, index::BlockAt};
+use crate::memory::{budget::MemoryCharge, cache::Page};
 use bytes::Bytes;
 use copal_device::Completion;
 use copal_object::StoreError;
@@ -26,7 +26,7 @@ const FIRST_WINDOW_BYTES: u64 = 16 << 10;
 
 /// Where a cursor goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReadWay {
     #[default]
     Forward,
     Backward,
@@ -46,22 +46,22 @@ pub(super) struct ReadAhead {
     taken: u64,
     expected: u64,
     last: Option<(u32, BlockAt)>,
-    way: Way,
-    charge: Option<Charge>,
-    coming: Option<Coming>,
+    way: ReadWay,
+    charge: Option<MemoryCharge>,
+    coming: Option<ComingWindow>,
 }
 
 /// The window behind the current one, on its way.
-struct Coming {
+struct ComingWindow {
     start: u64,
     end: u64,
     bytes: Option<Completion<Result<Bytes, StoreError>>>,
-    charge: Option<Charge>,
+    charge: Option<MemoryCharge>,
 }
 
-impl Coming {
+impl ComingWindow {
     /// Waits for it. `None`: it could not be read.
-    fn arrive(&mut self) -> Option<(Bytes, Option<Charge>)> {
+    fn arrive(&mut self) -> Option<(Bytes, Option<MemoryCharge>)> {
         let bytes = self.bytes.take()?.wait().ok()?;
         Some((bytes, self.charge.take()))
     }
@@ -69,7 +69,7 @@ impl Coming {
 
 /// The device fills the buffer until the read is done, wanted or not: till then it is charged, and whoever
 /// closes the store waits for it.
-impl Drop for Coming {
+impl Drop for ComingWindow {
     fn drop(&mut self) {
         if let Some(bytes) = self.bytes.take()
             && !std::thread::panicking()
@@ -81,7 +81,7 @@ impl Drop for Coming {
 
 /// Where a window from `start` on ends, in the partition: at a page of the object, so that no page is read
 /// twice.
-fn window_end(place: &Partition, start: u64, size: u64) -> u64 {
+fn window_end(place: &PartitionPlace, start: u64, size: u64) -> u64 {
     let end = (place.offset + start + size) / PAGE_BYTES * PAGE_BYTES;
     let end = end.saturating_sub(place.offset);
     if end <= start { start + size } else { end }.min(place.data_len)
@@ -96,8 +96,8 @@ impl ReadAhead {
         scan: Scan,
         partition: u32,
         at: BlockAt,
-        way: Way,
-    ) -> Result<Block, TableError> {
+        way: ReadWay,
+    ) -> Result<DataBlock, TableError> {
         let begins = way != self.way || !self.is_next(table, partition, at, way);
         (self.last, self.way) = (Some((partition, at)), way);
         if begins {
@@ -136,8 +136,8 @@ impl ReadAhead {
         if let Some(stored) = stored {
             let uid = table.partition(partition).uid;
             let block = match scan.whole {
-                true => Block::decode_shared(&stored, uid, at.number),
-                false => Block::decode(&stored, uid, at.number),
+                true => DataBlock::decode_shared(&stored, uid, at.number),
+                false => DataBlock::decode(&stored, uid, at.number),
             };
             if let Ok(block) = block {
                 if !scan.whole && self.size <= KEPT_WINDOW_BYTES {
@@ -201,7 +201,7 @@ impl ReadAhead {
         }
         let end = window_end(place, start, scan.window);
         let charge = table.cache.budget().try_charge(scan.memory(), end - start);
-        self.coming = charge.map(|charge| Coming {
+        self.coming = charge.map(|charge| ComingWindow {
             start,
             end,
             bytes: Some(table.read_soon(place.offset + start..place.offset + end, scan.class)),
@@ -216,13 +216,13 @@ impl ReadAhead {
         self.coming = None;
         let size = self.pay(table, scan, at.len);
         let (start, end) = match self.way {
-            Way::Backward => (at.range().end.saturating_sub(size).min(at.offset), at.range().end),
-            Way::Forward if size <= at.len => (at.offset, at.range().end),
-            Way::Forward => (at.offset, window_end(place, at.offset, size).max(at.range().end)),
+            ReadWay::Backward => (at.range().end.saturating_sub(size).min(at.offset), at.range().end),
+            ReadWay::Forward if size <= at.len => (at.offset, at.range().end),
+            ReadWay::Forward => (at.offset, window_end(place, at.offset, size).max(at.range().end)),
         };
         self.bytes = table.read(place.offset + start..place.offset + end, scan.class)?;
         (self.partition, self.start) = (partition, start);
-        if scan.ahead && self.way == Way::Forward {
+        if scan.ahead && self.way == ReadWay::Forward {
             self.ask(table, scan);
         }
         Ok(())
@@ -247,11 +247,11 @@ impl ReadAhead {
     }
 
     /// Whether the block is the next one to the one taken last.
-    fn is_next(&self, table: &Table, partition: u32, at: BlockAt, way: Way) -> bool {
+    fn is_next(&self, table: &Table, partition: u32, at: BlockAt, way: ReadWay) -> bool {
         let Some(last) = self.last else { return false };
         let (before, after) = match way {
-            Way::Forward => (last, (partition, at)),
-            Way::Backward => ((partition, at), last),
+            ReadWay::Forward => (last, (partition, at)),
+            ReadWay::Backward => ((partition, at), last),
         };
         let end = before.1.range().end;
         if before.0 == after.0 {

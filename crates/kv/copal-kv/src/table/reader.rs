@@ -7,7 +7,7 @@
 
 use super::io::again_if_damaged;
 use super::{
-    damage::{Damages, LostKeys},
+    damage::{DamageNotes, LostKeys},
     io::{ObjectSource, ReadAt},
     typical_scan::TypicalScan,
 };
@@ -15,14 +15,14 @@ use crate::{
     format::{
         entry::RangeTombstone,
         error::{Damage, DamageAt, TableError},
-        fences::Fences,
-        footer::{FOOTER_BYTES, Footer, Section},
+        fences::PartitionFences,
+        footer::{FOOTER_BYTES, FooterSection, TableFooter},
         meta::TableMeta,
         tombstones,
     },
     memory::{
         cache::{FilterCharge, TableCache, TableCharge},
-        elastic::{AtHand, Elastic, FilterSlot, FilteredTable, Predicted},
+        elastic::{AtHand, ElasticFilters, FilterSlot, FilteredTable, PredictedPartition},
     },
 };
 use bytes::Bytes;
@@ -47,12 +47,12 @@ pub struct Table {
     pub(super) cache: Arc<TableCache>,
     pub(super) options: ReadOptions,
     pub(super) meta: TableMeta,
-    pub(super) fences: Fences,
+    pub(super) fences: PartitionFences,
     pub(super) filters: Box<[FilterSlot]>,
     pub(super) object_crc: u32,
-    pub(super) footer: Footer,
+    pub(super) footer: TableFooter,
     pub(super) tombstones: Vec<RangeTombstone>,
-    pub(super) damages: Damages,
+    pub(super) damages: DamageNotes,
     /// Its name in the cache.
     pub(super) number: u64,
     pub(super) resident_bytes: u64,
@@ -161,7 +161,7 @@ impl Table {
     pub(crate) fn attach_filters(
         self: &Arc<Self>,
         level: u8,
-        predicted: &mut Vec<Predicted>,
+        predicted: &mut Vec<PredictedPartition>,
         at_hand: &mut AtHand,
     ) {
         let table: Arc<dyn FilteredTable> = self.clone();
@@ -192,15 +192,15 @@ impl Table {
     ) -> Result<Arc<Table>, TableError> {
         let len = source.len()?;
         let described = || {
-            let tail = Tail::read(&*source, id, len)?;
+            let tail = TableTail::read(&*source, id, len)?;
             let last = tail.bytes.len().saturating_sub(2 * FOOTER_BYTES);
-            let footer = Footer::from_tail(&tail.bytes[last..], id, len)?;
+            let footer = TableFooter::from_tail(&tail.bytes[last..], id, len)?;
             Ok((tail, footer))
         };
         let (tail, footer) = again_if_damaged(described)?;
         let tombstones = tail.section(&*source, footer.tombstones, "range tombstones", tombstones::decode)?;
         let fences = tail.section(&*source, footer.fences, "fences", |bytes| {
-            Fences::decode(bytes, footer.partitions_end)
+            PartitionFences::decode(bytes, footer.partitions_end)
         })?;
         let (object_crc, mut meta) = tail.section(&*source, footer.properties, "properties", properties)?;
         if meta.object != id || meta.partitions as usize != fences.len() {
@@ -210,7 +210,7 @@ impl Table {
         }
         meta.bytes = len;
         meta.cut_bounds();
-        let damages = Damages::default();
+        let damages = DamageNotes::default();
         Ok(Table::assemble(source, cache, options, meta, fences, footer, object_crc, tombstones, damages))
     }
 
@@ -240,12 +240,22 @@ impl Table {
             filter: Kind::Ribbon,
             value_objects: Vec::new(),
         };
-        let none = Section::default();
+        let none = FooterSection::default();
         let footer =
-            Footer { object: id, partitions_end: 0, tombstones: none, fences: none, properties: none };
+            TableFooter { object: id, partitions_end: 0, tombstones: none, fences: none, properties: none };
         let source = Box::new(ObjectSource { store: objects.clone(), id });
-        let damages = Damages::of_whole(error);
-        Table::assemble(source, cache, options, meta, Fences::default(), footer, 0, Vec::new(), damages)
+        let damages = DamageNotes::of_whole(error);
+        Table::assemble(
+            source,
+            cache,
+            options,
+            meta,
+            PartitionFences::default(),
+            footer,
+            0,
+            Vec::new(),
+            damages,
+        )
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a table, each read from its own place")]
@@ -254,16 +264,16 @@ impl Table {
         cache: Arc<TableCache>,
         options: ReadOptions,
         meta: TableMeta,
-        fences: Fences,
-        footer: Footer,
+        fences: PartitionFences,
+        footer: TableFooter,
         object_crc: u32,
         tombstones: Vec<RangeTombstone>,
-        damages: Damages,
+        damages: DamageNotes,
     ) -> Arc<Table> {
         let filters: Box<[FilterSlot]> = (0..fences.len()).map(|_| FilterSlot::default()).collect();
         let resident_bytes =
             (size_of::<Table>() + fences.heap_bytes() + meta.heap_bytes() + size_of_val(&*filters)) as u64
-                + fences.len() as u64 * Elastic::PART_BYTES;
+                + fences.len() as u64 * ElasticFilters::PART_BYTES;
         let tombstone_bytes = tombstones::heap_bytes(&tombstones) as u64;
         let charge = cache.charge_table(resident_bytes, tombstone_bytes);
         let filter_charge = Mutex::new(cache.filter_charge());
@@ -291,23 +301,23 @@ impl Table {
 }
 
 /// The last bytes of a table, read at once.
-struct Tail {
+struct TableTail {
     bytes: Bytes,
     start: u64,
     id: ObjectId,
 }
 
-impl Tail {
-    fn read(source: &dyn ReadAt, id: ObjectId, len: u64) -> Result<Tail, TableError> {
+impl TableTail {
+    fn read(source: &dyn ReadAt, id: ObjectId, len: u64) -> Result<TableTail, TableError> {
         let start = len.saturating_sub(TAIL_BYTES);
-        Ok(Tail { bytes: source.read_at(start..len, Class::Foreground)?, start, id })
+        Ok(TableTail { bytes: source.read_at(start..len, Class::Foreground)?, start, id })
     }
 
     /// Decodes a section, out of the tail if it lies there, reading it once more if it is damaged.
     fn section<T>(
         &self,
         source: &dyn ReadAt,
-        section: Section,
+        section: FooterSection,
         name: &'static str,
         decode: impl Fn(&[u8]) -> Result<T, Damage>,
     ) -> Result<T, TableError> {

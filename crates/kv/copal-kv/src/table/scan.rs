@@ -1,6 +1,6 @@
 //! How a table is walked, and how the inputs of a merge share their read-ahead.
 
-use crate::memory::budget::Class as Memory;
+use crate::memory::budget::MemoryClass as Memory;
 use copal_device::Class;
 
 /// A window ends where one of these does: reads of objects are rounded to them, or to less.

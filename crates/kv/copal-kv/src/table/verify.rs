@@ -6,7 +6,7 @@ use super::io::again_if_damaged;
 use super::reader::Table;
 use crate::format::entry::{Entry, compare};
 use crate::format::{
-    block::Block,
+    block::DataBlock,
     block_cursor::BlockCursor,
     error::{Damage, DamageAt, TableError},
     footer::FOOTER_BYTES,
@@ -30,7 +30,7 @@ pub struct VerifyReport {
     /// Entries found intact.
     pub entries: u64,
     /// What is damaged, in the order of the object.
-    pub damaged: Vec<Damaged>,
+    pub damaged: Vec<DamagedKeys>,
 }
 
 /// What a check of one partition found.
@@ -40,14 +40,14 @@ pub(crate) struct PartitionReport {
     pub(crate) bytes: u64,
     /// 1, or 0 when there was no such partition.
     pub(crate) partitions: u32,
-    pub(crate) damaged: Vec<Damaged>,
+    pub(crate) damaged: Vec<DamagedKeys>,
     /// There is another one behind it.
     pub(crate) more: bool,
 }
 
 /// One damaged part.
 #[derive(Clone, Debug)]
-pub struct Damaged {
+pub struct DamagedKeys {
     /// Where and what.
     pub error: TableError,
     /// Keys that may be lost: from the first of the partition up to the first of the next one (`None`: to the
@@ -55,7 +55,7 @@ pub struct Damaged {
     pub lost: Option<(Bytes, Option<Bytes>)>,
 }
 
-impl fmt::Display for Damaged {
+impl fmt::Display for DamagedKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.error)?;
         match &self.lost {
@@ -84,7 +84,7 @@ impl VerifyReport {
             // The device fails or the store is closed: nothing is known about the bytes.
             TableError::Object(ref object) if !matches!(object, StoreError::Corrupt { .. }) => Err(error),
             error => {
-                self.damaged.push(Damaged { error, lost });
+                self.damaged.push(DamagedKeys { error, lost });
                 Ok(())
             }
         }
@@ -277,7 +277,7 @@ impl<'t> TableVerifier<'t> {
         visit: &mut dyn FnMut(&Entry<'_>),
     ) -> Result<u64, Damage> {
         let mut cursor =
-            BlockCursor::new(Block::decode_shared(stored, self.table.partition(partition).uid, number)?);
+            BlockCursor::new(DataBlock::decode_shared(stored, self.table.partition(partition).uid, number)?);
         let (mut entries, (start, end)) = (0, self.keys_of(partition));
         cursor.first()?;
         while let Some(entry) = cursor.entry() {

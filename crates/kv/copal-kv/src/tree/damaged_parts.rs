@@ -4,18 +4,18 @@
 
 use crate::{
     format::key::KeyRange,
-    tree::version::{Slice, Version},
+    tree::version::{TableSlice, TreeVersion},
 };
 
 /// A part of a slice that cannot be read.
-pub(crate) struct Part<'a> {
-    pub(crate) slice: &'a Slice,
+pub(crate) struct DamagedPart<'a> {
+    pub(crate) slice: &'a TableSlice,
     pub(crate) range: KeyRange,
     pub(crate) what: String,
 }
 
 /// Everything of a version that was found damaged so far, in the order of its runs.
-pub(crate) fn parts(version: &Version) -> Vec<Part<'_>> {
+pub(crate) fn parts(version: &TreeVersion) -> Vec<DamagedPart<'_>> {
     let mut parts = Vec::new();
     for slice in version.runs.iter().flat_map(|run| &run.slices) {
         for lost in slice.table.table.lost_keys() {
@@ -24,7 +24,7 @@ pub(crate) fn parts(version: &Version) -> Vec<Part<'_>> {
             let range = range.intersect(&slice.range);
             if !range.is_empty() {
                 let what = lost.error.to_string();
-                parts.push(Part { slice, range, what });
+                parts.push(DamagedPart { slice, range, what });
             }
         }
     }
@@ -32,7 +32,7 @@ pub(crate) fn parts(version: &Version) -> Vec<Part<'_>> {
 }
 
 /// The ranges that no merge may touch: ascending, disjoint.
-pub(crate) fn ranges(version: &Version) -> Vec<KeyRange> {
+pub(crate) fn ranges(version: &TreeVersion) -> Vec<KeyRange> {
     let mut all: Vec<KeyRange> = parts(version).into_iter().map(|part| part.range).collect();
     all.sort_by(|a, b| a.start.cmp(&b.start));
     let mut joined: Vec<KeyRange> = Vec::new();

@@ -4,11 +4,11 @@
 
 use crate::{
     format::key::KeyRange,
-    memory::elastic::{Elastic, Partition, Seen},
+    memory::elastic::{ElasticFilters, PartitionLook, SeenProbes},
     table::Table,
     tree::{
-        manifest::format::Level,
-        version::{Run, Version},
+        manifest::format::TreeLevel,
+        version::{SortedRun, TreeVersion},
     },
 };
 use bytes::Bytes;
@@ -86,14 +86,14 @@ pub struct RunFilters {
     /// ... that found the key.
     pub hits: u64,
     /// By class, lowest first.
-    pub classes: Vec<Class>,
+    pub classes: Vec<FilterClass>,
     /// One for each cell of the key space: `Filters::cell_starts.len() + 1`.
     pub cells: Vec<HeatCell>,
 }
 
 /// Partitions of one class: the logarithm of what one unit more would save, per byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Class {
+pub struct FilterClass {
     /// floor(log2(heat / unit bytes)) - units; `i32::MIN`: no heat at all.
     pub class: i32,
     /// Partitions in it.
@@ -116,9 +116,9 @@ pub struct HeatCell {
 }
 
 /// Looks at the filters of the tables of `version`. Takes the adjuster's lock once for each table.
-pub(crate) fn report(elastic: &Elastic, version: &Version, page_reads: u64) -> Filters {
+pub(crate) fn report(elastic: &ElasticFilters, version: &TreeVersion, page_reads: u64) -> Filters {
     let cell_starts = cell_starts(&version.runs);
-    let run = |run: &Arc<Run>| run_filters(elastic, run, &cell_starts);
+    let run = |run: &Arc<SortedRun>| run_filters(elastic, run, &cell_starts);
     let runs = version.runs.iter().map(run).collect();
     let totals = elastic.totals();
     Filters {
@@ -141,8 +141,8 @@ pub(crate) fn report(elastic: &Elastic, version: &Version, page_reads: u64) -> F
 }
 
 /// Keys that cut the largest run into cells of about as many partitions each.
-fn cell_starts(runs: &[Arc<Run>]) -> Vec<Bytes> {
-    let keys = |run: &&Arc<Run>| -> u64 {
+fn cell_starts(runs: &[Arc<SortedRun>]) -> Vec<Bytes> {
+    let keys = |run: &&Arc<SortedRun>| -> u64 {
         let tables = run.slices.iter().map(|slice| slice.table.table.meta().keys);
         tables.sum()
     };
@@ -158,7 +158,7 @@ fn cell_starts(runs: &[Arc<Run>]) -> Vec<Bytes> {
 }
 
 /// The partitions of a run, each once for each slice it has part in.
-fn partitions(run: &Run) -> impl Iterator<Item = (&Arc<Table>, u32)> {
+fn partitions(run: &SortedRun) -> impl Iterator<Item = (&Arc<Table>, u32)> {
     run.slices.iter().flat_map(|slice| {
         let table = &slice.table.table;
         let KeyRange { start, end } = &slice.range;
@@ -169,16 +169,16 @@ fn partitions(run: &Run) -> impl Iterator<Item = (&Arc<Table>, u32)> {
     })
 }
 
-fn run_filters(elastic: &Elastic, run: &Run, cell_starts: &[Bytes]) -> RunFilters {
+fn run_filters(elastic: &ElasticFilters, run: &SortedRun, cell_starts: &[Bytes]) -> RunFilters {
     let mut filters = RunFilters {
         level: run.level.0,
-        bottom: run.level == Level::BOTTOM,
+        bottom: run.level == TreeLevel::BOTTOM,
         run: run.id,
         tables: run.slices.len() as u64,
         cells: vec![HeatCell::default(); cell_starts.len() + 1],
         ..RunFilters::default()
     };
-    let mut classes: BTreeMap<i32, Class> = BTreeMap::new();
+    let mut classes: BTreeMap<i32, FilterClass> = BTreeMap::new();
     for (table, index) in partitions(run) {
         let keys = f64::from(table.partition_keys(index));
         filters.partitions += 1;
@@ -187,14 +187,15 @@ fn run_filters(elastic: &Elastic, run: &Run, cell_starts: &[Bytes]) -> RunFilter
         let (units, bytes) = (u64::from(part.units), u64::from(part.units) * u64::from(part.unit_bytes));
         filters.units[usize::from(part.units).min(15)] += 1;
         filters.bytes += bytes;
-        let Seen { negatives, false_positives, hits } = part.seen;
+        let SeenProbes { negatives, false_positives, hits } = part.seen;
         filters.negatives += u64::from(negatives);
         filters.false_positives += u64::from(false_positives);
         filters.hits += u64::from(hits);
         filters.probes += u64::from(negatives) + u64::from(false_positives) + u64::from(hits);
         if part.unit_bytes > 0 {
             let number = class(&part);
-            let class = classes.entry(number).or_insert(Class { class: number, ..Class::default() });
+            let class =
+                classes.entry(number).or_insert(FilterClass { class: number, ..FilterClass::default() });
             class.partitions += 1;
             class.units += units;
         }
@@ -213,7 +214,7 @@ fn run_filters(elastic: &Elastic, run: &Run, cell_starts: &[Bytes]) -> RunFilter
     filters
 }
 
-fn class(part: &Partition) -> i32 {
+fn class(part: &PartitionLook) -> i32 {
     let per_byte = part.heat / f64::from(part.unit_bytes);
     if per_byte > 0.0 { per_byte.log2().floor() as i32 - i32::from(part.units) } else { i32::MIN }
 }

@@ -5,7 +5,7 @@
 //!   from before that moment is pinned any more.
 //! - Freeing is lost by a crash, never done too early: what no manifest names is swept at the next opening.
 
-use crate::session::signal::Signal;
+use crate::session::signal::WakeSignal;
 use copal_object::ObjectId;
 use parking_lot::Mutex;
 use std::{
@@ -16,22 +16,22 @@ use std::{
 
 /// One thing to free.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Item {
+pub(crate) enum GarbageItem {
     Delete(ObjectId),
     Punch(ObjectId, Range<u64>),
 }
 
 /// Versions that are alive, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Epochs {
+pub(crate) struct VersionEpochs {
     alive: Mutex<BTreeSet<u64>>,
-    signal: Arc<Signal>,
+    signal: Arc<WakeSignal>,
 }
 
-impl Epochs {
-    /// `signal` is kicked when a version goes: garbage may be free now.
-    pub(crate) fn new(signal: Arc<Signal>) -> Epochs {
-        Epochs { alive: Mutex::default(), signal }
+impl VersionEpochs {
+    /// `signal` wakes the workers when a version goes: garbage may be free now.
+    pub(crate) fn new(signal: Arc<WakeSignal>) -> VersionEpochs {
+        VersionEpochs { alive: Mutex::default(), signal }
     }
 
     pub(crate) fn enter(&self, epoch: u64) {
@@ -40,7 +40,7 @@ impl Epochs {
 
     pub(crate) fn leave(&self, epoch: u64) {
         self.alive.lock().remove(&epoch);
-        self.signal.kick();
+        self.signal.wake_workers();
     }
 
     fn oldest(&self) -> u64 {
@@ -50,25 +50,25 @@ impl Epochs {
 
 /// What waits for old versions to go.
 #[derive(Debug, Default)]
-pub(crate) struct Garbage {
-    waiting: Mutex<VecDeque<(u64, Vec<Item>)>>,
+pub(crate) struct GarbageList {
+    waiting: Mutex<VecDeque<(u64, Vec<GarbageItem>)>>,
 }
 
-impl Garbage {
+impl GarbageList {
     /// `items` may still be read through versions up to `epoch`.
-    pub(crate) fn add(&self, epoch: u64, items: Vec<Item>) {
+    pub(crate) fn add(&self, epoch: u64, items: Vec<GarbageItem>) {
         if !items.is_empty() {
             self.waiting.lock().push_back((epoch, items));
         }
     }
 
     /// Everything that waits.
-    pub(crate) fn items(&self) -> Vec<Item> {
+    pub(crate) fn items(&self) -> Vec<GarbageItem> {
         self.waiting.lock().iter().flat_map(|(_, items)| items.iter().cloned()).collect()
     }
 
     /// Takes out what no living version can reach.
-    pub(crate) fn take(&self, epochs: &Epochs) -> Vec<Item> {
+    pub(crate) fn take(&self, epochs: &VersionEpochs) -> Vec<GarbageItem> {
         let mut waiting = self.waiting.lock();
         let oldest = epochs.oldest();
         let mut free = Vec::new();
@@ -85,12 +85,12 @@ mod tests {
 
     #[test]
     fn nothing_is_freed_while_an_older_version_lives() {
-        let (epochs, garbage) = (Epochs::default(), Garbage::default());
+        let (epochs, garbage) = (VersionEpochs::default(), GarbageList::default());
         epochs.enter(1);
         epochs.enter(2);
-        garbage.add(1, vec![Item::Delete(ObjectId(7))]);
+        garbage.add(1, vec![GarbageItem::Delete(ObjectId(7))]);
         epochs.enter(3);
-        garbage.add(2, vec![Item::Punch(ObjectId(8), 0..4096)]);
+        garbage.add(2, vec![GarbageItem::Punch(ObjectId(8), 0..4096)]);
         epochs.leave(2);
         assert!(garbage.take(&epochs).is_empty());
         epochs.leave(1);

@@ -15,11 +15,11 @@
 use crate::{
     format::{index::IndexPage, key::KeyRange},
     memory::{
-        budget::{Accounts, Class},
-        elastic::{Elastic, Predicted},
+        budget::{MemoryAccounts, MemoryClass},
+        elastic::{ElasticFilters, PredictedPartition},
     },
     table::{NewPartition, PartitionObserver, Table},
-    tree::version::Run,
+    tree::version::SortedRun,
 };
 use bytes::Bytes;
 use copal_filter::{
@@ -34,20 +34,20 @@ const SPARE_UNITS: u8 = 4;
 
 /// Whom to inherit from: the first of these that has keys in the range.
 #[derive(Clone, Default)]
-pub(crate) struct Inheritance(pub(crate) Vec<Arc<Run>>);
+pub(crate) struct HeatInheritance(pub(crate) Vec<Arc<SortedRun>>);
 
 /// What a partition inherits.
 #[derive(Default)]
-struct Inherited {
+struct InheritedHeat {
     heat: f64,
     /// Partitions it comes from, in parts, and those of them whose index page is in the cache.
     partitions: f64,
     indexed: f64,
 }
 
-impl Inherited {
+impl InheritedHeat {
     /// Adds the part of a table between two keys.
-    fn add(&mut self, elastic: &Elastic, table: &Table, first: &[u8], last: &[u8]) {
+    fn add(&mut self, elastic: &ElasticFilters, table: &Table, first: &[u8], last: &[u8]) {
         for index in table.partitions_between(first, last) {
             let (start, end) = table.partition_range(index);
             let part = covered(start, end, first, last);
@@ -63,12 +63,12 @@ impl Inherited {
     }
 }
 
-impl Inheritance {
+impl HeatInheritance {
     /// What the keys from `first` to `last` inherit.
-    fn of(&self, elastic: &Elastic, first: &[u8], last: &[u8]) -> Inherited {
+    fn of(&self, elastic: &ElasticFilters, first: &[u8], last: &[u8]) -> InheritedHeat {
         let range =
             KeyRange { start: Bytes::copy_from_slice(first), end: crate::format::key::successor(last) };
-        let mut inherited = Inherited::default();
+        let mut inherited = InheritedHeat::default();
         for run in &self.0 {
             let mut slices = run.overlapping(&range).peekable();
             let found = slices.peek().is_some();
@@ -110,16 +110,16 @@ fn head(bytes: &[u8]) -> f64 {
 }
 
 /// Watches a table being written and keeps the units its partitions will start with.
-pub(crate) struct Predictor {
-    pub(crate) budget: Accounts,
-    pub(crate) elastic: Arc<Elastic>,
-    pub(crate) from: Arc<Inheritance>,
+pub(crate) struct UnitPredictor {
+    pub(crate) budget: MemoryAccounts,
+    pub(crate) elastic: Arc<ElasticFilters>,
+    pub(crate) from: Arc<HeatInheritance>,
     pub(crate) level: u8,
     /// In order of the partitions; the writer of the table takes them when it is finished.
-    pub(crate) predicted: Arc<Mutex<Vec<Predicted>>>,
+    pub(crate) predicted: Arc<Mutex<Vec<PredictedPartition>>>,
 }
 
-impl PartitionObserver for Predictor {
+impl PartitionObserver for UnitPredictor {
     fn partition(&self, fresh: &NewPartition<'_>) {
         let inherited = self.from.of(&self.elastic, fresh.first, fresh.last);
         let heat = Heat(inherited.heat);
@@ -136,13 +136,14 @@ impl PartitionObserver for Predictor {
         let wanted = self.elastic.predict(shape, heat);
         let at_hand = wanted.saturating_add(SPARE_UNITS).min(shape.units);
         let bytes = u64::from(at_hand) * unit_bytes as u64;
-        let units = self.budget.hold(Class::Merges, bytes, || {
+        let units = self.budget.hold(MemoryClass::Merges, bytes, || {
             FilterPage::load(stored, at_hand, fresh.uid, fresh.store_seed).ok()
         });
         let bytes = (fresh.index_page.len() + size_of::<IndexPage>()) as u64;
         let decode = || IndexPage::decode(fresh.index_page, fresh.uid, fresh.data_len).ok();
-        let page = inherited.is_indexed().then(|| self.budget.hold(Class::Merges, bytes, decode)).flatten();
-        self.predicted.lock().push(Predicted { index: fresh.index, heat, wanted, units, page });
+        let page =
+            inherited.is_indexed().then(|| self.budget.hold(MemoryClass::Merges, bytes, decode)).flatten();
+        self.predicted.lock().push(PredictedPartition { index: fresh.index, heat, wanted, units, page });
     }
 }
 

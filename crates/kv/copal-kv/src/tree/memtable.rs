@@ -13,7 +13,7 @@ use crate::{
         entry::{Entry, EntryKind, RangeTombstone, compare},
         entry_cursor::Cursor,
     },
-    memory::budget::Accounts,
+    memory::budget::MemoryAccounts,
     tree::manifest::format::ValueMeta,
 };
 use bytes::Bytes;
@@ -96,12 +96,12 @@ impl Ord for VersionKey {
 
 /// What a version says; the value is empty for a delete, an encoded pointer for a separated value.
 #[derive(Clone, Debug)]
-pub(crate) struct Version {
+pub(crate) struct EntryVersion {
     pub(crate) kind: EntryKind,
     pub(crate) value: Bytes,
 }
 
-type Entries = BTreeMap<VersionKey, Version>;
+type Entries = BTreeMap<VersionKey, EntryVersion>;
 
 /// See the module.
 pub(crate) struct Memtable {
@@ -110,7 +110,7 @@ pub(crate) struct Memtable {
     /// Stream of that log.
     pub(crate) log: ObjectId,
     entries: RwLock<Entries>,
-    deletes: RwLock<Deletes>,
+    deletes: RwLock<RangeDeletes>,
     last_seq: AtomicU64,
     /// Whether anything in it is a deletion.
     has_deletes: AtomicBool,
@@ -126,14 +126,14 @@ pub(crate) struct Memtable {
 const RANGE_DELETE_OVERHEAD: u64 = 400;
 
 #[derive(Default)]
-struct Deletes {
+struct RangeDeletes {
     /// All of them, as they came.
     list: Vec<RangeTombstone>,
     /// By start: ranges that do not overlap, with the end of each and the newest delete over it.
     newest: BTreeMap<Bytes, (Bytes, u64)>,
 }
 
-impl Deletes {
+impl RangeDeletes {
     fn insert(&mut self, tombstone: RangeTombstone) {
         let RangeTombstone { start, end, seq } = tombstone.clone();
         self.list.push(tombstone);
@@ -199,7 +199,7 @@ impl Deletes {
     }
 }
 
-impl Accounts {
+impl MemoryAccounts {
     /// Counts a memtable for as long as anybody holds it, and until all of it is freed.
     pub(crate) fn watch(&self, memtable: &Memtable) {
         self.watch_bytes(&memtable.charged);
@@ -225,7 +225,7 @@ impl Memtable {
         if kind == EntryKind::Delete {
             self.has_deletes.store(true, Relaxed);
         }
-        self.entries.write().insert(VersionKey { key, seq }, Version { kind, value });
+        self.entries.write().insert(VersionKey { key, seq }, EntryVersion { kind, value });
         self.charge(charge, seq);
     }
 
@@ -266,7 +266,7 @@ impl Memtable {
     }
 
     /// The newest version of `key` at or below `snapshot`.
-    pub(crate) fn get(&self, key: &[u8], snapshot: u64) -> Option<(u64, Version)> {
+    pub(crate) fn get(&self, key: &[u8], snapshot: u64) -> Option<(u64, EntryVersion)> {
         let entries = self.entries.read();
         let from: &dyn AsVersionKey = &(key, snapshot);
         let (place, version) =
@@ -304,7 +304,7 @@ impl Memtable {
 pub(crate) struct MemtableCursor {
     table: Arc<Memtable>,
     /// In walking order: ascending or descending places.
-    batch: Vec<(VersionKey, Version)>,
+    batch: Vec<(VersionKey, EntryVersion)>,
     at: usize,
     ascending: bool,
 }
@@ -313,7 +313,7 @@ impl MemtableCursor {
     fn fill(&mut self, bounds: (Bound<&dyn AsVersionKey>, Bound<&dyn AsVersionKey>), ascending: bool) {
         let entries = self.table.entries.read();
         let range = entries.range::<dyn AsVersionKey, _>(bounds);
-        let take = |(place, version): (&VersionKey, &Version)| (place.clone(), version.clone());
+        let take = |(place, version): (&VersionKey, &EntryVersion)| (place.clone(), version.clone());
         self.batch = if ascending {
             range.take(BATCH).map(take).collect()
         } else {
@@ -324,7 +324,7 @@ impl MemtableCursor {
         self.ascending = ascending;
     }
 
-    fn current(&self) -> Option<&(VersionKey, Version)> {
+    fn current(&self) -> Option<&(VersionKey, EntryVersion)> {
         self.batch.get(self.at)
     }
 

@@ -1,6 +1,6 @@
 //! Sequences that readers hold: a merge keeps, for each of them, the version it sees.
 
-use crate::format::stripes::Stripes;
+use crate::format::stripes::SequenceStripes;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
@@ -14,14 +14,14 @@ use std::{
 ///
 /// Invariant: what is given out is at least what is visible; between the two are commits on their way.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshots {
+pub(crate) struct SnapshotList {
     visible: AtomicU64,
     /// Last sequence that belongs to a commit. Changed under the writer lock only.
     given: AtomicU64,
     held: Mutex<BTreeMap<u64, usize>>,
 }
 
-impl Snapshots {
+impl SnapshotList {
     /// Newest sequence whose promise of durability was kept.
     pub(crate) fn visible(&self) -> u64 {
         self.visible.load(Ordering::Acquire)
@@ -46,30 +46,30 @@ impl Snapshots {
     }
 
     /// Holds what is visible now.
-    pub(crate) fn hold(self: &Arc<Snapshots>) -> Held {
+    pub(crate) fn hold(self: &Arc<SnapshotList>) -> HeldSnapshot {
         let mut held = self.held.lock();
         let seq = self.visible();
         *held.entry(seq).or_insert(0) += 1;
-        Held { snapshots: self.clone(), seq }
+        HeldSnapshot { snapshots: self.clone(), seq }
     }
 
     /// The sequences that a merge has to keep versions for, ascending.
     ///
     /// A snapshot taken later holds a sequence at least as new as every entry in a table, so it sees the
     /// newest version, which every merge keeps.
-    pub(crate) fn stripes(&self) -> Stripes {
-        Stripes::new(self.held.lock().keys().copied().collect())
+    pub(crate) fn stripes(&self) -> SequenceStripes {
+        SequenceStripes::new(self.held.lock().keys().copied().collect())
     }
 }
 
 /// A held sequence; released on drop.
 #[derive(Debug)]
-pub(crate) struct Held {
-    snapshots: Arc<Snapshots>,
+pub(crate) struct HeldSnapshot {
+    snapshots: Arc<SnapshotList>,
     pub(crate) seq: u64,
 }
 
-impl Drop for Held {
+impl Drop for HeldSnapshot {
     fn drop(&mut self) {
         let mut held = self.snapshots.held.lock();
         if let Some(count) = held.get_mut(&self.seq) {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_held_until_its_last_holder_is_gone() {
-        let snapshots = Arc::new(Snapshots::default());
+        let snapshots = Arc::new(SnapshotList::default());
         snapshots.advance(5);
         let first = snapshots.hold();
         let second = snapshots.hold();

@@ -1,6 +1,6 @@
 //! What a reader pins: the memtables and the version of the tree at one moment.
 
-use crate::tree::{memtable::Memtable, version::Version};
+use crate::tree::{memtable::Memtable, version::TreeVersion};
 use std::sync::Arc;
 
 /// Everything that is searched, newest first.
@@ -9,7 +9,7 @@ pub(crate) struct SuperVersion {
     pub(crate) active: Arc<Memtable>,
     /// Full memtables, newest first, until their flush is installed.
     pub(crate) frozen: Vec<Arc<Memtable>>,
-    pub(crate) version: Arc<Version>,
+    pub(crate) version: Arc<TreeVersion>,
 }
 
 impl SuperVersion {

@@ -14,12 +14,12 @@ use crate::{
         key::KeyRange,
         range_tombstones::RangeTombstones,
     },
-    memory::budget::{Accounts, Charge, Class},
+    memory::budget::{MemoryAccounts, MemoryCharge, MemoryClass},
     table::{Scan, Table, TableCursor},
     tree::{
-        garbage::Epochs,
+        garbage::VersionEpochs,
         manifest::{
-            format::{Level, TableMeta},
+            format::{TableMeta, TreeLevel},
             state::ManifestState,
         },
     },
@@ -33,17 +33,17 @@ pub(crate) struct TableHandle {
     pub(crate) meta: TableMeta,
     pub(crate) table: Arc<Table>,
     pub(crate) tombstones: RangeTombstones,
-    pub(crate) _charge: Charge,
+    pub(crate) _charge: MemoryCharge,
 }
 
 /// The part of a table that counts.
 #[derive(Clone)]
-pub(crate) struct Slice {
+pub(crate) struct TableSlice {
     pub(crate) table: Arc<TableHandle>,
     pub(crate) range: KeyRange,
 }
 
-impl Slice {
+impl TableSlice {
     /// Estimated bytes: the whole table's, as slices are few and short-lived.
     pub(crate) fn bytes(&self) -> u64 {
         self.table.meta.bytes
@@ -57,28 +57,28 @@ impl Slice {
 
 /// Slices searched as one.
 #[derive(Clone)]
-pub(crate) struct Run {
-    pub(crate) level: Level,
+pub(crate) struct SortedRun {
+    pub(crate) level: TreeLevel,
     pub(crate) id: u64,
-    pub(crate) slices: Vec<Slice>,
+    pub(crate) slices: Vec<TableSlice>,
 }
 
-impl Run {
+impl SortedRun {
     /// The slice that may hold `key`.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<&Slice> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<&TableSlice> {
         let after = self.slices.partition_point(|slice| slice.range.start[..] <= *key);
         let slice = self.slices.get(after.checked_sub(1)?)?;
         (*key < slice.range.end[..]).then_some(slice)
     }
 
     /// The slices that share keys with `range`.
-    pub(crate) fn overlapping<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a Slice> {
+    pub(crate) fn overlapping<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a TableSlice> {
         let from = self.slices.partition_point(|slice| slice.range.end <= range.start);
         self.slices[from..].iter().take_while(|slice| slice.range.start < range.end)
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.slices.iter().map(Slice::bytes).sum()
+        self.slices.iter().map(TableSlice::bytes).sum()
     }
 
     /// The newest range tombstone over `key` at or below `snapshot`; 0 for none.
@@ -101,34 +101,34 @@ impl Run {
 }
 
 /// See the module.
-pub(crate) struct Version {
+pub(crate) struct TreeVersion {
     pub(crate) epoch: u64,
     /// Newest first; the bottom run, if there is one, is last.
-    pub(crate) runs: Vec<Arc<Run>>,
-    epochs: Arc<Epochs>,
-    _charge: Charge,
+    pub(crate) runs: Vec<Arc<SortedRun>>,
+    epochs: Arc<VersionEpochs>,
+    _charge: MemoryCharge,
 }
 
 /// What the filters of the tables of one run have in common: a number of the run, the bottom's the highest.
-pub(crate) fn filter_level(level: Level, run: u64) -> u8 {
-    if level == Level::BOTTOM { u8::MAX } else { (run % u64::from(u8::MAX)) as u8 }
+pub(crate) fn filter_level(level: TreeLevel, run: u64) -> u8 {
+    if level == TreeLevel::BOTTOM { u8::MAX } else { (run % u64::from(u8::MAX)) as u8 }
 }
 
 /// Open tables by object.
 pub(crate) type Handles = BTreeMap<ObjectId, Arc<TableHandle>>;
 
-impl Version {
+impl TreeVersion {
     /// The version that `state` describes; `handles` holds all its tables.
     pub(crate) fn new(
         epoch: u64,
         state: &ManifestState,
         handles: &Handles,
-        epochs: &Arc<Epochs>,
-        budget: &Accounts,
-    ) -> Version {
+        epochs: &Arc<VersionEpochs>,
+        budget: &MemoryAccounts,
+    ) -> TreeVersion {
         let slices: usize = state.tables.values().map(|table| table.parts.len()).sum();
-        let charge = budget.charge(Class::Versions, (2 * slices * size_of::<Slice>()) as u64);
-        let mut runs: BTreeMap<(Level, Reverse<u64>), Vec<Slice>> = BTreeMap::new();
+        let charge = budget.charge(MemoryClass::Versions, (2 * slices * size_of::<TableSlice>()) as u64);
+        let mut runs: BTreeMap<(TreeLevel, Reverse<u64>), Vec<TableSlice>> = BTreeMap::new();
         for (object, table) in &state.tables {
             let Some(handle) = handles.get(object) else {
                 continue;
@@ -136,32 +136,32 @@ impl Version {
             let slices = runs.entry((table.level, Reverse(table.run))).or_default();
             for part in &table.parts {
                 let range = KeyRange { start: part.start.clone(), end: part.end.clone() };
-                slices.push(Slice { table: handle.clone(), range });
+                slices.push(TableSlice { table: handle.clone(), range });
             }
         }
-        let run = |((level, Reverse(id)), mut slices): ((Level, Reverse<u64>), Vec<Slice>)| {
+        let run = |((level, Reverse(id)), mut slices): ((TreeLevel, Reverse<u64>), Vec<TableSlice>)| {
             slices.sort_by(|a, b| a.range.start.cmp(&b.range.start));
             let disjoint = slices.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start);
             assert!(disjoint, "slices of a run overlap");
-            Arc::new(Run { level, id, slices })
+            Arc::new(SortedRun { level, id, slices })
         };
         let runs = runs.into_iter().map(run).collect();
         epochs.enter(epoch);
-        Version { epoch, runs, epochs: epochs.clone(), _charge: charge }
+        TreeVersion { epoch, runs, epochs: epochs.clone(), _charge: charge }
     }
 
     /// The bottom run.
-    pub(crate) fn bottom(&self) -> Option<&Arc<Run>> {
-        self.runs.last().filter(|run| run.level == Level::BOTTOM)
+    pub(crate) fn bottom(&self) -> Option<&Arc<SortedRun>> {
+        self.runs.last().filter(|run| run.level == TreeLevel::BOTTOM)
     }
 
     /// The runs of one level, newest first.
-    pub(crate) fn level(&self, level: Level) -> impl Iterator<Item = &Arc<Run>> {
+    pub(crate) fn level(&self, level: TreeLevel) -> impl Iterator<Item = &Arc<SortedRun>> {
         self.runs.iter().filter(move |run| run.level == level)
     }
 }
 
-impl Drop for Version {
+impl Drop for TreeVersion {
     fn drop(&mut self) {
         self.epochs.leave(self.epoch);
     }

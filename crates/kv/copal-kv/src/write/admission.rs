@@ -14,21 +14,23 @@ use crate::{
     Error,
     engine::Engine,
     format::key::KeyRange,
-    memory::budget::Class as Memory,
+    memory::budget::MemoryClass as Memory,
     session::{
-        counters::Counters,
+        counters::EngineCounters,
         limits::{TICK, TIER_RUNS},
-        signal::Sleeper,
+        signal::BackgroundThread,
     },
-    tree::{manifest::format::Level, memtable::Memtable, super_version::SuperVersion, version::Slice},
+    tree::{
+        manifest::format::TreeLevel, memtable::Memtable, super_version::SuperVersion, version::TableSlice,
+    },
     write::{
         commit::{
             deferred::{self, DeferredInFlight},
-            writer::Writer,
+            writer::LogWriter,
         },
-        log::Log,
+        log::WriteLog,
         reserve::ReservePart,
-        throttle::{Debt, Measured, debt_of, delay_nanos},
+        throttle::{MeasuredCosts, MergeDebt, debt_of, delay_nanos},
     },
 };
 use copal_object::{Ack, Op, Txn};
@@ -49,9 +51,9 @@ const FLUSHED_FOR_SPACE: u64 = 1 << 20;
 /// # Errors
 /// `OverBudget`: there is none, and nothing the engine does would make some. `NoSpace`: the flush that
 /// would finds none.
-pub(crate) fn make_room(
+pub(crate) fn make_memory(
     engine: &Engine,
-    writer: &mut Writer,
+    writer: &mut LogWriter,
     bytes: u64,
     frees_space: bool,
 ) -> Result<(), Error> {
@@ -112,22 +114,22 @@ fn room_for_a_delete(engine: &Engine, frees_space: bool, room: Result<(), Error>
 }
 
 /// Waits until fewer than `frozen` memtables are, unless the next flush finds no space.
-fn wait_for_a_flush(engine: &Engine, writer: &mut Writer, frozen: usize) {
+fn wait_for_a_flush(engine: &Engine, writer: &mut LogWriter, frozen: usize) {
     // The flusher could not: it does not get the writer meanwhile.
     log_deferred_now(engine, writer);
-    engine.attend();
+    engine.run_inline();
     let began = Instant::now();
     // A flush that fails poisons the store: it will not come.
     engine
         .signal
         .wait_for_flush(|| engine.super_version().frozen.len() < frozen || engine.poison.check().is_err());
-    Counters::add_time(&engine.counters.stalled_nanos, began);
+    EngineCounters::add_time(&engine.counters.stalled_nanos, began);
 }
 
 /// Whether a merge of everything is worth waiting for by someone for whom memtables have no room. Range
 /// deletes go with it; what else it frees is unknown, so once it did not help puts wait for it again when
 /// an eighth of the store is new, and what frees space goes on without room.
-fn merge_may_make_room(engine: &Engine, writer: &Writer, bytes: u64, frees_space: bool) -> bool {
+fn merge_may_make_room(engine: &Engine, writer: &LogWriter, bytes: u64, frees_space: bool) -> bool {
     if stands_at_the_bottom(engine) {
         return false;
     }
@@ -139,25 +141,25 @@ fn merge_may_make_room(engine: &Engine, writer: &Writer, bytes: u64, frees_space
     }
     let version = engine.super_version().version.clone();
     let bytes_of = |is_new: bool| -> u64 {
-        let runs = version.runs.iter().filter(|run| !is_new || run.level != Level::BOTTOM);
-        runs.flat_map(|run| &run.slices).map(Slice::bytes).sum()
+        let runs = version.runs.iter().filter(|run| !is_new || run.level != TreeLevel::BOTTOM);
+        runs.flat_map(|run| &run.slices).map(TableSlice::bytes).sum()
     };
     !writer.merged_in_vain || 8 * bytes_of(true) >= bytes_of(false)
 }
 
 /// Waits, where memtables have no room for `bytes` more, for merges: what tables keep in memory is least
 /// once all of it is in the bottom. Whether there is room then.
-fn wait_for_memory(engine: &Engine, writer: &mut Writer, bytes: u64) -> bool {
+fn wait_for_memory(engine: &Engine, writer: &mut LogWriter, bytes: u64) -> bool {
     // The flusher could not: it does not get the writer meanwhile.
     log_deferred_now(engine, writer);
     let began = Instant::now();
     let merged = engine.compactor.jobs.request(KeyRange::all());
-    engine.signal.kick();
-    engine.attend();
+    engine.signal.wake_workers();
+    engine.run_inline();
     // A merge that fails for good poisons the store; one may take longer than a closing store has.
     let ends = || engine.poison.check().is_err() || engine.closed.load(Ordering::Acquire);
     engine.signal.wait_for(|| merged.result().is_some() || ends());
-    Counters::add_time(&engine.counters.stalled_nanos, began);
+    EngineCounters::add_time(&engine.counters.stalled_nanos, began);
     let helped = engine.budget.room_for_writes(bytes).is_ok();
     writer.merged_in_vain = !helped;
     helped
@@ -167,17 +169,17 @@ fn wait_for_memory(engine: &Engine, writer: &mut Writer, bytes: u64) -> bool {
 fn stands_at_the_bottom(engine: &Engine) -> bool {
     let oldest = engine.snapshots.stripes().oldest();
     let version = engine.super_version().version.clone();
-    let is_clean = |slice: &Slice| slice.table.meta.droppable == 0 || slice.table.meta.max_seq > oldest;
+    let is_clean = |slice: &TableSlice| slice.table.meta.droppable == 0 || slice.table.meta.max_seq > oldest;
     match &version.runs[..] {
         [] => true,
-        [run] => run.level == Level::BOTTOM && run.slices.iter().all(is_clean),
+        [run] => run.level == TreeLevel::BOTTOM && run.slices.iter().all(is_clean),
         _ => false,
     }
 }
 
 /// Waits for the flush under way, which gives the space of its log back; whether there was one, and it
 /// succeeded.
-pub(crate) fn wait_for_space(engine: &Engine, writer: &mut Writer) -> bool {
+pub(crate) fn wait_for_space(engine: &Engine, writer: &mut LogWriter) -> bool {
     let frozen = engine.super_version().frozen.len();
     if frozen == 0 || engine.signal.flush_is_stuck() {
         return false;
@@ -188,7 +190,7 @@ pub(crate) fn wait_for_space(engine: &Engine, writer: &mut Writer) -> bool {
 
 /// What memtables hold stands in their logs as well: where that is much, a flush may be all that a put
 /// lacks.
-pub(crate) fn begin_flush_for_space(engine: &Engine, writer: &mut Writer) {
+pub(crate) fn begin_flush_for_space(engine: &Engine, writer: &mut LogWriter) {
     let view = engine.super_version();
     let is_much = view.active.charged_bytes() >= FLUSHED_FOR_SPACE || log_is_long_for_reserve(engine, writer);
     if !view.frozen.is_empty() || !is_much || engine.signal.flush_is_stuck() {
@@ -201,7 +203,7 @@ pub(crate) fn begin_flush_for_space(engine: &Engine, writer: &mut Writer) {
 }
 
 /// Whether the log holds so many pages that the reserve is soon used up by more of them.
-pub(crate) fn log_is_long_for_reserve(engine: &Engine, writer: &Writer) -> bool {
+pub(crate) fn log_is_long_for_reserve(engine: &Engine, writer: &LogWriter) -> bool {
     const PAGE: u64 = 4096;
     let share = engine.writes.reserve.share_bytes(&engine.objects);
     writer.log.frames() * PAGE >= (share / 8).max(FLUSHED_FOR_SPACE / 4)
@@ -214,7 +216,7 @@ pub(crate) fn has_room_when_still(engine: &Engine, bytes: u64) -> bool {
 }
 
 /// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
-pub(crate) fn rotate(engine: &Engine, writer: &mut Writer) -> Result<(), Error> {
+pub(crate) fn rotate(engine: &Engine, writer: &mut LogWriter) -> Result<(), Error> {
     engine.writes.queue.drain()?;
     if engine.super_version().active.is_empty() {
         return Ok(());
@@ -222,7 +224,7 @@ pub(crate) fn rotate(engine: &Engine, writer: &mut Writer) -> Result<(), Error> 
     writer.check_open()?;
     let generation = writer.log.generation + 1;
     let fail = |error| engine.poison.failed_write(error);
-    let log = Log::create(&engine.objects, generation, engine.new_object()).map_err(fail)?;
+    let log = WriteLog::create(&engine.objects, generation, engine.new_object()).map_err(fail)?;
     if let Err(error) = writer.sync(&engine.objects, engine.snapshots.allocated_seq()) {
         let ops = vec![Op::Delete { id: log.stream }];
         let error = engine.poison.failed_write(error);
@@ -240,7 +242,7 @@ pub(crate) fn rotate(engine: &Engine, writer: &mut Writer) -> Result<(), Error> 
         frozen.insert(0, view.active.clone());
         SuperVersion { active, frozen, version: view.version.clone() }
     });
-    engine.signal.kick_one(Sleeper::Flusher);
+    engine.signal.wake_worker(BackgroundThread::Flusher);
     Ok(())
 }
 
@@ -267,7 +269,7 @@ pub(crate) fn end_writes(engine: &Engine) -> Result<(), Error> {
 }
 
 /// What is on its way has arrived, what was deferred is logged, and all of it is durable.
-pub(crate) fn sync_log(engine: &Engine, writer: &mut Writer) -> Result<(), Error> {
+pub(crate) fn sync_log(engine: &Engine, writer: &mut LogWriter) -> Result<(), Error> {
     engine.writes.queue.drain()?;
     in_whole_reserve(engine, || {
         let synced = writer.sync(&engine.objects, engine.snapshots.allocated_seq());
@@ -277,7 +279,7 @@ pub(crate) fn sync_log(engine: &Engine, writer: &mut Writer) -> Result<(), Error
 
 /// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone
 /// else.
-pub(crate) fn log_deferred_now(engine: &Engine, writer: &mut Writer) {
+pub(crate) fn log_deferred_now(engine: &Engine, writer: &mut LogWriter) {
     if writer.deferred_since().is_none() {
         return;
     }
@@ -342,7 +344,7 @@ pub(crate) fn look_for_room(engine: &Engine) {
         let may_free = engine.super_version().memtables().any(|memtable| memtable.has_deletes());
         engine.writes.pressure.look(room, engine.objects.room().of_bytes, may_free);
         if may_free && engine.writes.pressure.is_on() {
-            engine.signal.kick_one(Sleeper::Flusher);
+            engine.signal.wake_worker(BackgroundThread::Flusher);
         }
     }
 }
@@ -351,7 +353,7 @@ pub(crate) fn look_for_room(engine: &Engine) {
 /// the merges have caught up.
 pub(crate) fn pace(engine: &Engine, bytes: u64) {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let measured = Measured {
+    let measured = MeasuredCosts {
         merge_nanos: load(&engine.counters.merge_nanos),
         // Merges of what was there at opening must not look like the price of the first few bytes.
         user_bytes: load(&engine.counters.user_bytes).max(4 * engine.budget.memtable_bytes()),
@@ -362,16 +364,16 @@ pub(crate) fn pace(engine: &Engine, bytes: u64) {
     if let Some(delay) = engine.writes.throttle.add(nanos) {
         if !engine.options.threads {
             // Nobody else would catch up meanwhile.
-            return engine.attend();
+            return engine.run_inline();
         }
         let began = Instant::now();
         engine.signal.delay_writer(delay, || debt(engine).bytes == 0);
-        Counters::add_time(&engine.counters.paced_nanos, began);
+        EngineCounters::add_time(&engine.counters.paced_nanos, began);
     }
 }
 
 /// What merges are behind with, memtables included.
-pub(crate) fn debt(engine: &Engine) -> Debt {
+pub(crate) fn debt(engine: &Engine) -> MergeDebt {
     let tiers = engine.counters.tier_bytes.each_ref().map(|tier| tier.load(Ordering::Relaxed));
     let view = engine.super_version();
     let memtables = view.memtables().map(|memtable| memtable.charged_bytes()).sum();

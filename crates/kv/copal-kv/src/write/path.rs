@@ -1,20 +1,20 @@
 //! What the way of a write owns: the queue, who has the turn, open value objects, the reserve, the throttle.
 
 use super::{
-    commit::{queue::CommitQueue, values::DirectValues, writer::Writer},
-    pressure::Pressure,
-    reserve::Reserve,
+    commit::{queue::CommitQueue, values::DirectValues, writer::LogWriter},
+    pressure::SpacePressure,
+    reserve::SpaceReserve,
 };
-use crate::write::throttle::Throttle;
+use crate::write::throttle::WriteThrottle;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// See the module.
 pub(crate) struct WritePath {
     pub(crate) queue: Arc<CommitQueue>,
-    pub(crate) writer: Mutex<Writer>,
+    pub(crate) writer: Mutex<LogWriter>,
     pub(crate) direct_values: Mutex<DirectValues>,
-    pub(crate) reserve: Reserve,
-    pub(crate) pressure: Pressure,
-    pub(crate) throttle: Throttle,
+    pub(crate) reserve: SpaceReserve,
+    pub(crate) pressure: SpacePressure,
+    pub(crate) throttle: WriteThrottle,
 }

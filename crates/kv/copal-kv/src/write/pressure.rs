@@ -5,7 +5,7 @@
 //! and go with the size of single puts. It is under *pressure* from then on, or from when little is left,
 //! until nothing more can be freed.
 //!
-//! Not here: what is freed (`flusher`, `worker`, `worth`), what a full store still takes (`reserve`).
+//! Not here: what is freed (`flusher`, `worker`, `merge_benefit`), what a full store still takes (`reserve`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -20,7 +20,7 @@ const LITTLE_BYTES: u64 = 4 << 30;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Pressure {
+pub(crate) struct SpacePressure {
     is_full: AtomicBool,
     is_on: AtomicBool,
     /// Somebody is to look whether memtables hold back what would free space.
@@ -28,7 +28,7 @@ pub(crate) struct Pressure {
     shortages: AtomicU64,
 }
 
-impl Pressure {
+impl SpacePressure {
     /// A write that only adds found no room.
     pub(crate) fn begin(&self) {
         self.shortages.fetch_add(1, Relaxed);
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_store_is_full_until_there_is_clearly_room() {
-        let pressure = Pressure::default();
+        let pressure = SpacePressure::default();
         pressure.begin();
         pressure.look(3 << 20, SIZE, true);
         assert!(pressure.is_full());
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn pressure_lasts_until_nothing_more_can_be_freed() {
-        let pressure = Pressure::default();
+        let pressure = SpacePressure::default();
         pressure.look(9 << 20, SIZE, true);
         assert!(!pressure.is_on());
         pressure.look(7 << 20, SIZE, false);

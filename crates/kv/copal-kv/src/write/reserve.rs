@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 const STEP_BYTES: u64 = 256 << 10;
 
 /// See the module.
-pub(crate) struct Reserve {
+pub(crate) struct SpaceReserve {
     table_bytes: u64,
     /// The share is divided by it: a store that gave space back to a full file system keeps less. 0: nothing
     /// is kept.
@@ -65,19 +65,19 @@ impl ReserveState {
 }
 
 /// The reserve is open to its owner until this is dropped.
-pub(crate) struct Opened<'a> {
-    reserve: &'a Reserve,
+pub(crate) struct OpenReserve<'a> {
+    reserve: &'a SpaceReserve,
     objects: &'a Store,
     loan: Option<SystemLoan>,
 }
 
-impl Reserve {
+impl SpaceReserve {
     /// Keeps max(5 %, four tables) of `objects`, at most a sixteenth of it. A store that gave what was free
     /// back to a file system that is full by now (some of it is still hollow) has a quarter of that: enough
     /// to delete, one thing after another. Any other had all of it once, and has it again when what uses it
     /// ends.
-    pub(crate) fn new(objects: &Store, table_bytes: u64) -> Reserve {
-        let reserve = |divisor| Reserve { table_bytes, divisor, state: Mutex::default() };
+    pub(crate) fn new(objects: &Store, table_bytes: u64) -> SpaceReserve {
+        let reserve = |divisor| SpaceReserve { table_bytes, divisor, state: Mutex::default() };
         let whole = reserve(1);
         if whole.refill(objects, 0) || objects.space().hollow_bytes == 0 {
             return whole;
@@ -88,8 +88,8 @@ impl Reserve {
     }
 
     /// No space is kept: for stores that are only read.
-    pub(crate) fn none() -> Reserve {
-        Reserve { table_bytes: 0, divisor: 0, state: Mutex::default() }
+    pub(crate) fn none() -> SpaceReserve {
+        SpaceReserve { table_bytes: 0, divisor: 0, state: Mutex::default() }
     }
 
     fn share_of(&self, space: &Space) -> u64 {
@@ -119,11 +119,11 @@ impl Reserve {
     }
 
     /// Lets the space go, so that the caller's next write may use it.
-    pub(crate) fn open<'a>(&'a self, objects: &'a Store, part: ReservePart) -> Opened<'a> {
+    pub(crate) fn open<'a>(&'a self, objects: &'a Store, part: ReservePart) -> OpenReserve<'a> {
         let mut state = self.state.lock();
         state.users += 1;
         state.let_go(part);
-        Opened {
+        OpenReserve {
             reserve: self,
             objects,
             loan: (part == ReservePart::Everything).then(|| objects.lend_system_space()),
@@ -137,7 +137,7 @@ impl Reserve {
         state.let_go(ReservePart::Everything);
     }
 
-    /// As [`Reserve::refill`], and keeps an eighth of the share more: for a large write. Whoever filled a
+    /// As [`SpaceReserve::refill`], and keeps an eighth of the share more: for a large write. Whoever filled a
     /// store with large ones still notes what became of them.
     pub(crate) fn refill_for_large(&self, objects: &Store, flush_bytes: u64) -> bool {
         if !self.refill(objects, flush_bytes) {
@@ -184,7 +184,7 @@ fn keep(objects: &Store, held: &mut Option<Reservation>, bytes: u64, slack: u64)
     held.is_some()
 }
 
-impl Drop for Opened<'_> {
+impl Drop for OpenReserve<'_> {
     fn drop(&mut self) {
         self.loan = None;
         self.reserve.state.lock().users -= 1;
@@ -211,7 +211,7 @@ mod tests {
         let all = || objects.space().reserved_bytes;
         let of_objects = all();
         let kept = || all().saturating_sub(of_objects);
-        let reserve = Reserve::new(&objects, 64 << 10);
+        let reserve = SpaceReserve::new(&objects, 64 << 10);
         let share = reserve.share_bytes(&objects);
         assert!(share >= SIZE / 20 && kept() >= share);
         let merging = reserve.open(&objects, ReservePart::Merges);

@@ -33,7 +33,7 @@ const MOST_SHARE: f64 = 4.0;
 
 /// Measured since the store was opened.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredCosts {
     /// Time the worker spent in merges.
     pub(crate) merge_nanos: u64,
     pub(crate) user_bytes: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Measured {
     pub(crate) flushed_bytes: u64,
 }
 
-impl Measured {
+impl MeasuredCosts {
     /// The worker's time for one byte of a user.
     ///
     /// At least what writing it [`LEAST_WRITES`] times by a flush would cost: deep merges come late.
@@ -58,7 +58,7 @@ impl Measured {
 
 /// What tiers hold beyond what they may.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Debt {
+pub(crate) struct MergeDebt {
     pub(crate) bytes: u64,
     /// Of the limit: a tier that holds four times what it may is at it.
     pub(crate) share: f64,
@@ -67,8 +67,8 @@ pub(crate) struct Debt {
 /// The debt of a tree. `tiers`: bytes from the top down; `memtables`: bytes that are on their way to the
 /// first; `runs`: how many a tier may hold.
 /// So many `runs` of a tier become one of the next, which are that much larger.
-pub(crate) fn debt_of(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64) -> Debt {
-    let mut debt = Debt::default();
+pub(crate) fn debt_of(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: u64) -> MergeDebt {
+    let mut debt = MergeDebt::default();
     let mut may_hold = runs * memtable_bytes.max(1);
     for (level, bytes) in tiers.iter().enumerate() {
         // One memtable fills while the one before is flushed.
@@ -85,18 +85,18 @@ pub(crate) fn debt_of(tiers: &[u64], memtables: u64, memtable_bytes: u64, runs: 
 }
 
 /// How long writing `bytes` is delayed at a debt of `share` of the limit, in nanoseconds.
-pub(crate) fn delay_nanos(bytes: u64, share: f64, measured: Measured) -> u64 {
+pub(crate) fn delay_nanos(bytes: u64, share: f64, measured: MeasuredCosts) -> u64 {
     let share = share.min(MOST_SHARE);
     (bytes as f64 * share * share * measured.nanos_per_user_byte()) as u64
 }
 
 /// Delay that writers have coming and have not been given yet.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle {
+pub(crate) struct WriteThrottle {
     pending_nanos: AtomicU64,
 }
 
-impl Throttle {
+impl WriteThrottle {
     /// Adds `nanos` of delay; how long the writer is to wait now, if it is worth a sleep.
     pub(crate) fn add(&self, nanos: u64) -> Option<Duration> {
         let mut due = 0;

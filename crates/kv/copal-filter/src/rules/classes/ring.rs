@@ -3,7 +3,7 @@
 //! The lowest list also takes every class below the ring, the highest every class above. When the ring moves
 //! up by one class, the lowest list joins the next at its LRU end: O(1), nobody is visited.
 
-use crate::rules::lists::{self, Lists};
+use crate::rules::lists::{self, LruLists};
 
 /// Classes in the ring.
 const WIDTH: i64 = 128;
@@ -17,8 +17,8 @@ const NOWHERE: i64 = i64::MIN;
 pub(super) const NODE_BYTES: usize = lists::NODE_BYTES + size_of::<i64>();
 
 /// See the module.
-pub(super) struct Ring {
-    lists: Lists,
+pub(super) struct ClassRing {
+    lists: LruLists,
     /// Bit `i`: list `i` has a node.
     used: u128,
     /// Lowest class.
@@ -27,9 +27,9 @@ pub(super) struct Ring {
     classes: Vec<i64>,
 }
 
-impl Ring {
-    pub(super) fn new() -> Ring {
-        Ring { lists: Lists::new(WIDTH as usize), used: 0, base: -BELOW, classes: Vec::new() }
+impl ClassRing {
+    pub(super) fn new() -> ClassRing {
+        ClassRing { lists: LruLists::new(WIDTH as usize), used: 0, base: -BELOW, classes: Vec::new() }
     }
 
     fn list(&self, class: i64) -> usize {

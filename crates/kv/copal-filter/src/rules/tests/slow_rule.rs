@@ -6,7 +6,7 @@ use crate::{
     Kind,
     rules::{
         Classes, ClassesOptions, Heat, Outcome, PartitionId, Probe, Rule, Shape,
-        decay::{Clock, floor_log2},
+        decay::{DecayClock, floor_log2},
         marginal,
     },
 };
@@ -39,7 +39,7 @@ impl Part {
 struct SlowRule {
     options: ClassesOptions,
     parts: BTreeMap<u32, Part>,
-    clock: Clock,
+    clock: DecayClock,
     stamps: i64,
     probed: Vec<u32>,
     budget: u64,
@@ -171,7 +171,7 @@ fn agree(seed: u64, kinds: &[Kind]) -> u64 {
     let mut slow = SlowRule {
         options,
         parts: BTreeMap::new(),
-        clock: Clock::new(),
+        clock: DecayClock::new(),
         stamps: 0,
         probed: Vec::new(),
         budget: 0,

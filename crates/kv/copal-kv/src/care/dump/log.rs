@@ -3,8 +3,8 @@
 use super::{DumpOptions, Item, Sink, damage};
 use crate::{
     Error,
-    tree::value::Pointer,
-    write::log::format::{Assembler, Group, LogOp},
+    tree::value::ValuePointer,
+    write::log::format::{GroupAssembler, LogGroup, LogOp},
 };
 use copal_object::{FramePos, ObjectId, Store as Objects};
 
@@ -19,7 +19,7 @@ pub(super) fn dump(
         Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
         reader => reader?,
     };
-    let mut assembler = Assembler::new(generation);
+    let mut assembler = GroupAssembler::new(generation);
     loop {
         let (at, frame) = match reader.next_frame().map_err(Error::from) {
             Ok(None) => return Ok(true),
@@ -39,7 +39,7 @@ pub(super) fn dump(
     }
 }
 
-fn show(frame: u64, group: &Group, options: &DumpOptions, sink: &mut Sink<'_>) -> bool {
+fn show(frame: u64, group: &LogGroup, options: &DumpOptions, sink: &mut Sink<'_>) -> bool {
     let head = Item::new(1, "group")
         .number("last_frame", frame)
         .number("first_sequence", group.first_seq)
@@ -70,7 +70,7 @@ fn operation(op: &LogOp, new: impl FnOnce(&'static str) -> Item) -> Item {
 
 /// The fields of a pointer.
 pub(super) fn pointed(item: Item, pointer: &[u8]) -> Item {
-    match Pointer::decode(pointer) {
+    match ValuePointer::decode(pointer) {
         Ok(pointer) => item
             .number("object", pointer.object.0)
             .number("offset", pointer.offset)

@@ -4,8 +4,8 @@ use super::{Item, Sink, damage};
 use crate::{
     Error,
     tree::manifest::{
-        format::{Level, Record},
-        read::Edits,
+        format::{ManifestRecord, TreeLevel},
+        read::EditReader,
     },
 };
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};
 
 pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
-    let mut edits = match Edits::open(objects, id, Class::Background) {
+    let mut edits = match EditReader::open(objects, id, Class::Background) {
         Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
         edits => edits?,
     };
@@ -43,22 +43,22 @@ pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Resu
 }
 
 /// Names a level as people do.
-pub(super) fn level(level: Level) -> String {
-    if level == Level::BOTTOM { "bottom".to_owned() } else { level.0.to_string() }
+pub(super) fn level(level: TreeLevel) -> String {
+    if level == TreeLevel::BOTTOM { "bottom".to_owned() } else { level.0.to_string() }
 }
 
-fn record(record: &Record) -> Vec<Item> {
+fn record(record: &ManifestRecord) -> Vec<Item> {
     let new = |kind| Item::new(2, kind);
     let item = match record {
-        Record::Keyspace { id, name, options } => new("keyspace")
+        ManifestRecord::Keyspace { id, name, options } => new("keyspace")
             .number("id", id.0)
             .text("name", name.clone())
             .number("group_prefix_len", options.group_prefix_len)
             .number("separate_from_bytes", options.separate_from_bytes)
             .number("direct_from_bytes", options.direct_from_bytes)
             .text("compress", if options.compress { "lz4" } else { "none" }),
-        Record::DropKeyspace { id } => new("drop-keyspace").number("id", id.0),
-        Record::Table(meta) => new("table")
+        ManifestRecord::DropKeyspace { id } => new("drop-keyspace").number("id", id.0),
+        ManifestRecord::Table(meta) => new("table")
             .number("object", meta.object.0)
             .number("bytes", meta.bytes)
             .number("entries", meta.entries)
@@ -66,7 +66,7 @@ fn record(record: &Record) -> Vec<Item> {
             .number("newest_sequence", meta.max_seq)
             .key("start", &meta.start)
             .key("end", &meta.end),
-        Record::Slices { object, level: at, run, parts } => {
+        ManifestRecord::Slices { object, level: at, run, parts } => {
             let head = new(if parts.is_empty() { "drop-table" } else { "slices" })
                 .number("object", object.0)
                 .text("level", level(*at))
@@ -76,29 +76,29 @@ fn record(record: &Record) -> Vec<Item> {
             };
             return std::iter::once(head).chain(parts.iter().map(part)).collect();
         }
-        Record::Value(meta) => new("value-object")
+        ManifestRecord::Value(meta) => new("value-object")
             .number("object", meta.object.0)
             .number("keyspace", meta.keyspace.0)
             .bytes("group", &meta.group)
             .number("accounted_bytes", meta.accounted)
             .number("newest_sequence", meta.max_seq)
             .text("written_by", if meta.by_worker { "flush" } else { "commit" }),
-        Record::DropValue { object } => new("drop-value-object").number("object", object.0),
-        Record::Dead { object, ranges } => new("dead")
+        ManifestRecord::DropValue { object } => new("drop-value-object").number("object", object.0),
+        ManifestRecord::Dead { object, ranges } => new("dead")
             .number("object", object.0)
             .number("ranges", ranges.len() as u64)
             .number("bytes", ranges.iter().map(|range| range.end - range.start).sum::<u64>()),
-        Record::Flushed { generation, last_seq } => {
+        ManifestRecord::Flushed { generation, last_seq } => {
             new("flushed").number("generation", *generation).number("newest_sequence", *last_seq)
         }
-        Record::Counters { next_object, next_run, next_keyspace } => new("counters")
+        ManifestRecord::Counters { next_object, next_run, next_keyspace } => new("counters")
             .number("next_object", *next_object)
             .number("next_run", *next_run)
             .number("next_keyspace", *next_keyspace),
-        Record::Ingested { object, seq } => {
+        ManifestRecord::Ingested { object, seq } => {
             new("ingested").number("object", object.0).number("sequence", *seq)
         }
-        Record::Settled { below } => new("settled").number("below_object", *below),
+        ManifestRecord::Settled { below } => new("settled").number("below_object", *below),
     };
     vec![item]
 }

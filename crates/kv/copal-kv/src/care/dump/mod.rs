@@ -21,7 +21,7 @@ pub use item::{Field, Item};
 
 use crate::{
     Error,
-    tree::manifest::{MANIFEST, Role, parse_label, read::Edits},
+    tree::manifest::{MANIFEST, ObjectRole, parse_label, read::EditReader},
 };
 use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};
@@ -66,14 +66,14 @@ pub fn object(
         .number("bytes", stat.len)
         .number("allocated_bytes", stat.allocated_bytes);
     match role {
-        Role::Manifest => sink(header) && manifest::dump(objects, id, sink)?,
-        Role::Log => {
+        ObjectRole::Manifest => sink(header) && manifest::dump(objects, id, sink)?,
+        ObjectRole::Log => {
             sink(header.number("generation", generation))
                 && log::dump(objects, id, generation, options, sink)?
         }
-        Role::Table => sink(header) && table::dump(objects, id, options, sink)?,
-        Role::Value => sink(header) && values::dump(objects, id, options, sink)?,
-        Role::PageCacheLog => sink(header) && page_cache_log::dump(objects, id, sink)?,
+        ObjectRole::Table => sink(header) && table::dump(objects, id, options, sink)?,
+        ObjectRole::Value => sink(header) && values::dump(objects, id, options, sink)?,
+        ObjectRole::PageCacheLog => sink(header) && page_cache_log::dump(objects, id, sink)?,
     };
     Ok(())
 }
@@ -83,7 +83,7 @@ fn state(
     objects: &Objects,
 ) -> Result<(crate::tree::manifest::state::ManifestState, u64, Option<Error>), Error> {
     let mut state = crate::tree::manifest::state::ManifestState::default();
-    let mut edits = match Edits::open(objects, MANIFEST, Class::Background) {
+    let mut edits = match EditReader::open(objects, MANIFEST, Class::Background) {
         Err(error) if error.is_corruption() => return Ok((state, 0, Some(error))),
         edits => edits?,
     };

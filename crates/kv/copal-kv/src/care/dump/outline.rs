@@ -3,10 +3,10 @@
 use super::{Item, Sink, damage, manifest::level, state};
 use crate::{
     Error,
-    open::leftovers::{Found, Unnamed, unnamed},
+    open::leftovers::{FoundObjects, UnnamedObject, unnamed},
     tree::{
-        manifest::{MANIFEST, format::Level, state::TableState},
-        value::Pointer,
+        manifest::{MANIFEST, format::TreeLevel, state::TableState},
+        value::ValuePointer,
     },
     write::log::{format::LogOp, replay},
 };
@@ -16,7 +16,7 @@ use std::{
     collections::{BTreeMap, HashSet},
 };
 
-type Runs<'a> = BTreeMap<(Level, Reverse<u64>), Vec<(&'a ObjectId, &'a TableState)>>;
+type Runs<'a> = BTreeMap<(TreeLevel, Reverse<u64>), Vec<(&'a ObjectId, &'a TableState)>>;
 
 pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Error> {
     let mut items = Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
             .number("dead_bytes", value.dead.total());
         items.push(if missing { item.text("damage", "it is missing") } else { item });
     }
-    let found = Found::list(objects);
+    let found = FoundObjects::list(objects);
     let mut logged = HashSet::new();
     for (generation, log) in found.logs.range(state.flushed_generation + 1..) {
         let bytes = objects.stat(*log).map_or(0, |stat| stat.allocated_bytes);
@@ -83,7 +83,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
             |group| {
                 for op in group.ops {
                     if let LogOp::Pointer { pointer, .. } = op {
-                        logged.insert(Pointer::decode(&pointer)?.object);
+                        logged.insert(ValuePointer::decode(&pointer)?.object);
                     }
                 }
                 Ok(())
@@ -104,7 +104,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
             Item::new(0, "value-object").number("object", object.0).text("what", "named by a log only"),
         );
     }
-    for Unnamed { object, role, explained } in unnamed(&state, &found, |value| logged.contains(value)) {
+    for UnnamedObject { object, role, explained } in unnamed(&state, &found, |value| logged.contains(value)) {
         let what = if explained { "left over from an interrupted run" } else { "belongs to no one" };
         items.push(
             Item::new(0, "unnamed").number("object", object.0).text("role", role.word()).text("what", what),

@@ -6,11 +6,11 @@ use crate::{
     format::entry::EntryKind,
     table::TableVerifier,
     tree::{
-        manifest::{Role, parse_label},
-        value::{self, Pointer},
+        manifest::{ObjectRole, parse_label},
+        value::{self, ValuePointer},
     },
     write::log::{
-        format::{Group, LogOp},
+        format::{LogGroup, LogOp},
         replay,
     },
 };
@@ -96,7 +96,7 @@ pub(super) fn dump(
 /// Values that a log names and no table does yet.
 fn from_logs(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
     for stat in objects.list(ObjectId(0), usize::MAX) {
-        let Some((Role::Log, generation)) = parse_label(&stat.label) else {
+        let Some((ObjectRole::Log, generation)) = parse_label(&stat.label) else {
             continue;
         };
         if !sink(Item::new(1, "from-log").number("object", stat.id.0)) {
@@ -108,7 +108,7 @@ fn from_logs(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<boo
             generation,
             stat.id,
             |_| (),
-            |group: Group| {
+            |group: LogGroup| {
                 for op in group.ops {
                     if let LogOp::Pointer { key, pointer } = op {
                         more = more && show(objects, id, &key, &pointer, sink)?;
@@ -137,7 +137,7 @@ fn show(
     pointer: &[u8],
     sink: &mut Sink<'_>,
 ) -> Result<bool, Error> {
-    let decoded = match Pointer::decode(pointer) {
+    let decoded = match ValuePointer::decode(pointer) {
         Ok(pointer) => pointer,
         Err(error) => return Ok(sink(damage(2, &error))),
     };

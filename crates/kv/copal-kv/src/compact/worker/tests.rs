@@ -6,12 +6,12 @@ use crate::{
     compact::{flusher, install, merge, release},
     format::{entry::MAX_SEQ, key::KeyspaceId},
     open as recovery,
-    read::get::{self, Kept, Want},
-    session::read_counters::Count,
-    tree::manifest::format::Level,
+    read::get::{self, CachePolicy, WantedPart},
+    session::read_counters::ReadCount,
+    tree::manifest::format::TreeLevel,
     write::{
         admission,
-        commit::{Write, WriteOp, leader},
+        commit::{WriteOp, WriteRequest, leader},
     },
 };
 use bytes::Bytes;
@@ -19,21 +19,21 @@ use copal_device::{Device, Image, MemoryDevice};
 use copal_object::{MkfsOptions, OpenOptions};
 
 /// A worker whose caller does its steps.
-pub(super) fn worker() -> Worker {
+pub(super) fn worker() -> MergeWorker {
     // Tiers fill up before anything goes to the bottom.
     worker_with_share(0)
 }
 
-pub(super) fn worker_with_share(bottom_share: u32) -> Worker {
+pub(super) fn worker_with_share(bottom_share: u32) -> MergeWorker {
     const SIZE: u64 = 128 << 20;
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
     let options = Options { memory_bytes: 4 << 20, bottom_share, table_bytes: 1 << 20, ..Options::default() };
-    Worker::new(recovery::open(objects, options, None).unwrap())
+    MergeWorker::new(recovery::open(objects, options, None).unwrap())
 }
 
-impl Worker {
+impl MergeWorker {
     pub(super) fn key(i: u64) -> Bytes {
         KeyspaceId(1).key(&copal_testkit::scattered(i).to_be_bytes())
     }
@@ -42,8 +42,8 @@ impl Worker {
     fn flushed_memtable(&mut self, round: u64) {
         for i in 0..500 {
             let value = Bytes::from(vec![round as u8; 700]);
-            let key = Worker::key((i * 7 + round) % 3000);
-            let write = Write::new(vec![WriteOp::Put { key, value }], Durability::Process);
+            let key = MergeWorker::key((i * 7 + round) % 3000);
+            let write = WriteRequest::new(vec![WriteOp::Put { key, value }], Durability::Process);
             leader::commit(&self.engine, write).unwrap();
         }
         let engine = self.engine.clone();
@@ -52,7 +52,7 @@ impl Worker {
     }
 
     fn runs(&self, level: u8) -> usize {
-        self.engine.super_version().version.level(Level(level)).count()
+        self.engine.super_version().version.level(TreeLevel(level)).count()
     }
 
     pub(super) fn all_runs(&self) -> usize {
@@ -69,8 +69,8 @@ impl Worker {
 
     pub(super) fn get(&self, key: u64) -> Option<u64> {
         let engine = &self.engine;
-        let (view, key) = (engine.super_version(), Worker::key(key));
-        let found = get::get(engine, &view, MAX_SEQ, &key, &Want::all(), Kept::Nothing);
+        let (view, key) = (engine.super_version(), MergeWorker::key(key));
+        let found = get::get(engine, &view, MAX_SEQ, &key, &WantedPart::all(), CachePolicy::Nothing);
         found.unwrap().map(|value| u64::from(value[0]))
     }
 
@@ -104,12 +104,13 @@ fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
     }
     assert_eq!((worker.runs(0), worker.all_runs()), (2, 3));
     let blocks =
-        worker.engine.super_version().version.level(Level(0)).map(|run| run.bytes()).sum::<u64>() / 4096 + 1;
+        worker.engine.super_version().version.level(TreeLevel(0)).map(|run| run.bytes()).sum::<u64>() / 4096
+            + 1;
     worker.job_steps();
     worker.look_up(blocks - 1);
     assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "not paid for yet");
-    let key = Worker::key(5000);
-    let write = Write::new(vec![WriteOp::Delete { key }], Durability::Process);
+    let key = MergeWorker::key(5000);
+    let write = WriteRequest::new(vec![WriteOp::Delete { key }], Durability::Process);
     leader::commit(&worker.engine, write).unwrap();
     worker.look_up(1);
     assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "a write came in between");
@@ -136,10 +137,10 @@ fn walks_pay_for_a_merge_by_the_runs_they_search() {
     drop(version);
     worker.job_steps();
     for _ in 0..blocks.div_ceil(runs) - 1 {
-        engine.counters.reads.add(Count::Seeks);
+        engine.counters.reads.add(ReadCount::Seeks);
     }
     assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "not paid for yet");
-    engine.counters.reads.add(Count::Seeks);
+    engine.counters.reads.add(ReadCount::Seeks);
     assert!(worker.job_steps() > 0);
     assert_eq!(worker.runs(0), 1);
 }
@@ -160,8 +161,8 @@ fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
     let mut written = 5000;
     let mut write = || {
         written += 1;
-        let key = Worker::key(written);
-        let write = Write::new(vec![WriteOp::Delete { key }], Durability::Process);
+        let key = MergeWorker::key(written);
+        let write = WriteRequest::new(vec![WriteOp::Delete { key }], Durability::Process);
         leader::commit(&engine, write).unwrap();
     };
     worker.job_steps();
@@ -173,11 +174,11 @@ fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
     let walks = (WALKS_PER_BLOCK * blocks).div_ceil(runs);
     for _ in 1..walks {
         write();
-        engine.counters.reads.add(Count::Seeks);
+        engine.counters.reads.add(ReadCount::Seeks);
         assert_eq!((worker.job_steps(), worker.runs(0)), (0, 2), "not paid for yet");
     }
     write();
-    engine.counters.reads.add(Count::Seeks);
+    engine.counters.reads.add(ReadCount::Seeks);
     assert!(worker.job_steps() > 0);
     assert_eq!((worker.runs(0), worker.all_runs()), (1, 2));
     worker.check(6);
@@ -197,11 +198,14 @@ fn a_full_tier_ends_a_merge_for_readers() {
     }
     worker.look_up(1 << 14);
     assert!(worker.job_step().unwrap());
-    assert_eq!(worker.jobs.last().map(|job| job.urgency), Some(Urgency::ReadTriggered));
+    assert_eq!(worker.jobs.last().map(|job| job.urgency), Some(MergeUrgency::ReadTriggered));
     round += 1;
     worker.flushed_memtable(round);
     worker.job_step().unwrap();
-    assert_eq!(worker.jobs.iter().map(|job| job.urgency).collect::<Vec<_>>(), [Urgency::Tier(Level(0))]);
+    assert_eq!(
+        worker.jobs.iter().map(|job| job.urgency).collect::<Vec<_>>(),
+        [MergeUrgency::Tier(TreeLevel(0))]
+    );
     worker.job_steps();
     worker.check(round);
     worker.look_up(1 << 14);
@@ -249,7 +253,7 @@ fn many_runs_become_one_before_the_bottom_is_moved() {
     assert_eq!((worker.runs(0), worker.all_runs()), (3, 4));
     let version = worker.engine.super_version().version.clone();
     let (_, blocks) = read_triggered(&version, || 0, 10).unwrap();
-    let above: u64 = version.level(Level(0)).map(|run| run.bytes()).sum();
+    let above: u64 = version.level(TreeLevel(0)).map(|run| run.bytes()).sum();
     assert_eq!(blocks, above.div_ceil(4096));
     drop(version);
     // The first look at a tree begins its count.
@@ -285,7 +289,7 @@ fn runs_above_no_bottom_become_it_for_readers() {
 fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
     let mut worker = worker();
     let mut round = 0;
-    while worker.jobs.last().map(|job| job.urgency) != Some(Urgency::Tier(Level(1))) {
+    while worker.jobs.last().map(|job| job.urgency) != Some(MergeUrgency::Tier(TreeLevel(1))) {
         if !worker.job_step().unwrap() {
             round += 1;
             worker.flushed_memtable(round);
@@ -299,8 +303,8 @@ fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
     }
     assert_eq!(worker.runs(0), 4);
     assert!(worker.job_step().unwrap());
-    let urgencies = |worker: &Worker| worker.jobs.iter().map(|job| job.urgency).collect::<Vec<_>>();
-    let (first, second) = (Urgency::Tier(Level(0)), Urgency::Tier(Level(1)));
+    let urgencies = |worker: &MergeWorker| worker.jobs.iter().map(|job| job.urgency).collect::<Vec<_>>();
+    let (first, second) = (MergeUrgency::Tier(TreeLevel(0)), MergeUrgency::Tier(TreeLevel(1)));
     assert_eq!(urgencies(&worker), vec![second, first]);
     while worker.jobs.len() == 2 {
         worker.job_step().unwrap();
@@ -319,8 +323,8 @@ fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
 fn a_flush_logs_deferred_writes_that_are_due() {
     let engine = worker().engine;
     let put = |i: u64, durability| {
-        let (key, value) = (Worker::key(i), Bytes::from_static(b"v"));
-        let write = Write::new(vec![WriteOp::Put { key, value }], durability);
+        let (key, value) = (MergeWorker::key(i), Bytes::from_static(b"v"));
+        let write = WriteRequest::new(vec![WriteOp::Put { key, value }], durability);
         leader::commit(&engine, write).unwrap();
     };
     (0..3000).for_each(|i| put(i, Durability::Process));
@@ -360,11 +364,11 @@ fn a_merge_takes_twelve_runs_of_a_tier_at_most() {
     worker.job_steps();
     (5..=19).for_each(|round| worker.flushed_memtable(round));
     let version = worker.engine.super_version().version.clone();
-    let mut oldest: Vec<u64> = version.level(Level(0)).map(|run| run.id).collect();
+    let mut oldest: Vec<u64> = version.level(TreeLevel(0)).map(|run| run.id).collect();
     assert_eq!(oldest.len(), 15);
     oldest.drain(..3);
     let job = pick(&version, || 99, 0, None).unwrap();
-    assert_eq!(job.inputs, oldest.iter().map(|id| (Level(0), *id)).collect::<Vec<_>>());
+    assert_eq!(job.inputs, oldest.iter().map(|id| (TreeLevel(0), *id)).collect::<Vec<_>>());
     drop(version);
     worker.job_steps();
     assert_eq!((worker.runs(0), worker.runs(1)), (3, 1));
@@ -400,8 +404,8 @@ fn a_flush_during_a_count_of_dead_values_loses_none() {
     let worker = worker();
     let engine = worker.engine.clone();
     let flush = |i: u64| {
-        let (key, value) = (Worker::key(i), Bytes::from(vec![i as u8; 5000]));
-        let write = Write::new(vec![WriteOp::Put { key, value }], Durability::Process);
+        let (key, value) = (MergeWorker::key(i), Bytes::from(vec![i as u8; 5000]));
+        let write = WriteRequest::new(vec![WriteOp::Put { key, value }], Durability::Process);
         leader::commit(&engine, write).unwrap();
         admission::rotate(&engine, &mut engine.writes.writer.lock()).unwrap();
         assert!(flusher::flush_all(&engine).unwrap());

@@ -9,18 +9,18 @@ use crate::{
     Durability,
     compact::{flusher, install, merge},
     format::key::KeyspaceId,
-    read::{get::Want, iter::Iter},
-    session::read_counters::Count,
-    tree::garbage::Item,
+    read::{get::WantedPart, iter::Iter},
+    session::read_counters::ReadCount,
+    tree::garbage::GarbageItem,
     write::{
         admission,
-        commit::{Write, WriteOp, leader},
+        commit::{WriteOp, WriteRequest, leader},
     },
 };
 use bytes::Bytes;
 use copal_object::{Ack, CreateOptions, Op, Txn};
 
-impl Worker {
+impl MergeWorker {
     fn flush(&mut self) {
         let engine = self.engine.clone();
         admission::rotate(&engine, &mut engine.writes.writer.lock()).unwrap();
@@ -30,7 +30,7 @@ impl Worker {
     /// Commits one operation for each number and flushes them.
     fn flush_all_of(&mut self, numbers: impl Iterator<Item = u64>, op: impl Fn(u64) -> WriteOp) {
         for i in numbers {
-            let write = Write::new(vec![op(i)], Durability::Process);
+            let write = WriteRequest::new(vec![op(i)], Durability::Process);
             leader::commit(&self.engine, write).unwrap();
         }
         self.flush();
@@ -55,7 +55,7 @@ impl Worker {
     fn walk_all(&self, backward: bool, keys: u64) {
         let (view, seq) = self.engine.super_version_now();
         let range = KeyspaceId(1).range();
-        let mut walk = Iter::new(&self.engine, view, None, seq, range, Want::Presence);
+        let mut walk = Iter::new(&self.engine, view, None, seq, range, WantedPart::Presence);
         let mut found = 0;
         while let Some(item) = if backward { walk.next_back() } else { walk.next() } {
             item.unwrap();
@@ -65,7 +65,7 @@ impl Worker {
     }
 
     /// A tree whose bottom holds this many keys of 700 bytes each and nothing stands above.
-    fn load(keys: u64) -> Worker {
+    fn load(keys: u64) -> MergeWorker {
         let mut worker = worker_with_share(10);
         for from in (0..keys).step_by(500) {
             worker.flush_all_of(from..from + 500, |i| put(i, VALUE_BYTES));
@@ -81,15 +81,15 @@ impl Worker {
 }
 
 const VALUE_BYTES: usize = 700;
-/// Of [`Worker::key`].
+/// Of [`MergeWorker::key`].
 const KEY_BYTES: u64 = 12;
 
 fn put(i: u64, len: usize) -> WriteOp {
-    WriteOp::Put { key: Worker::key(i), value: Bytes::from(vec![i as u8; len]) }
+    WriteOp::Put { key: MergeWorker::key(i), value: Bytes::from(vec![i as u8; len]) }
 }
 
 fn delete(i: u64) -> WriteOp {
-    WriteOp::Delete { key: Worker::key(i) }
+    WriteOp::Delete { key: MergeWorker::key(i) }
 }
 
 /// Design: docs/design/kv.md#the-tree
@@ -114,7 +114,7 @@ fn a_table_of_deletions_is_merged_away_without_a_full_tier() {
 /// the whole bottom. Fix: deletions wait above it until a merge frees as much as it writes.
 #[test]
 fn deletions_rewrite_no_bottom_that_is_mostly_alive() {
-    let mut worker = Worker::load(12_000);
+    let mut worker = MergeWorker::load(12_000);
     let before = worker.written();
     for from in (0..5500).step_by(1100) {
         worker.flush_all_of(from..from + 1100, delete);
@@ -133,7 +133,7 @@ fn deletions_rewrite_no_bottom_that_is_mostly_alive() {
 #[test]
 fn space_of_deleted_keys_comes_back_for_no_more_than_there_was() {
     const KEYS: u64 = 12_000;
-    let mut worker = Worker::load(KEYS);
+    let mut worker = MergeWorker::load(KEYS);
     let (before, all) = (worker.written(), worker.table_bytes());
     for from in (0..KEYS).step_by(1200) {
         worker.flush_all_of(from..from + 1200, delete);
@@ -154,10 +154,10 @@ fn space_of_deleted_keys_comes_back_for_no_more_than_there_was() {
 #[test]
 fn deletions_side_by_side_rewrite_the_tables_below_them_alone() {
     const KEYS: u64 = 12_000;
-    let mut worker = Worker::load(KEYS);
+    let mut worker = MergeWorker::load(KEYS);
     let (before, all) = (worker.written(), worker.table_bytes());
     let mut numbers: Vec<u64> = (0..KEYS).collect();
-    numbers.sort_by_key(|i| Worker::key(*i));
+    numbers.sort_by_key(|i| MergeWorker::key(*i));
     worker.flush_all_of(numbers.drain(4000..7000), delete);
     assert!(worker.job_steps() > 0);
     let (written, held) = (worker.written() - before, worker.table_bytes());
@@ -172,7 +172,7 @@ fn deletions_side_by_side_rewrite_the_tables_below_them_alone() {
 #[test]
 fn deletions_of_absent_keys_do_not_rewrite_the_bottom_again_and_again() {
     const KEYS: u64 = 6000;
-    let mut worker = Worker::load(KEYS);
+    let mut worker = MergeWorker::load(KEYS);
     let (before, all) = (worker.written(), worker.table_bytes());
     for round in 1..=12 {
         let from = round * 100_000;
@@ -191,9 +191,9 @@ fn deletions_of_absent_keys_do_not_rewrite_the_bottom_again_and_again() {
 fn walks_pay_for_merging_away_what_they_pass_over() {
     const KEYS: u64 = 9000;
     const DELETED: u64 = KEYS / 3;
-    let mut worker = Worker::load(KEYS);
+    let mut worker = MergeWorker::load(KEYS);
     worker.flush_all_of((0..KEYS).filter(|i| i % 3 == 0), delete);
-    let passed = |worker: &Worker| worker.engine.counters.reads.sum(Count::DeletedPassed);
+    let passed = |worker: &MergeWorker| worker.engine.counters.reads.sum(ReadCount::DeletedPassed);
     assert_eq!((worker.job_steps(), worker.entries()), (0, KEYS + DELETED));
     let looks = worker.timeout();
     assert!(looks.is_some(), "it looks again by itself");
@@ -213,7 +213,7 @@ fn walks_pay_for_merging_away_what_they_pass_over() {
 #[test]
 fn deletions_a_snapshot_does_not_see_start_no_merge() {
     const KEYS: u64 = 3000;
-    let mut worker = Worker::load(KEYS);
+    let mut worker = MergeWorker::load(KEYS);
     let held = worker.engine.snapshots.hold();
     worker.flush_all_of(0..KEYS, delete);
     for _ in 0..10 {
@@ -231,7 +231,7 @@ fn deletions_a_snapshot_does_not_see_start_no_merge() {
 #[test]
 fn a_store_under_pressure_merges_for_less_than_what_is_cheap() {
     const KEYS: u64 = 6000;
-    let mut worker = Worker::load(KEYS);
+    let mut worker = MergeWorker::load(KEYS);
     worker.flush_all_of((0..KEYS).filter(|i| i % 8 == 0), delete);
     assert_eq!(worker.job_steps(), 0, "an eighth is not cheap");
     worker.engine.writes.pressure.begin();
@@ -274,7 +274,7 @@ fn deletions_of_separated_values_go_down_for_the_space_of_the_values() {
 fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     const LEN: usize = 4200;
     let mut worker = worker();
-    let live = |worker: &Worker| worker.engine.objects.space().live_bytes;
+    let live = |worker: &MergeWorker| worker.engine.objects.space().live_bytes;
     for from in (0..2400).step_by(100) {
         worker.flush_all_of(from..from + 100, |i| put(i, LEN));
         worker.job_steps();
@@ -314,7 +314,7 @@ fn a_store_under_pressure_rewrites_value_objects_of_which_less_is_dead() {
     let mut job = to_bottom(&version, KeyRange::all(), HashSet::new());
     drop(version);
     while merge::merge_step(&worker.engine, &mut job).unwrap() {}
-    let settle = |worker: &mut Worker| {
+    let settle = |worker: &mut MergeWorker| {
         worker.swept = None;
         while worker.step().unwrap() {}
     };
@@ -353,7 +353,7 @@ fn what_could_not_be_freed_is_kept() {
     let create = |&id: &ObjectId| Op::Create { id, opts: CreateOptions::default() };
     let txn = Txn::new().ops(ids.iter().map(create));
     objects.commit(txn, Ack::Durable).wait().unwrap();
-    garbage.add(0, ids.iter().map(|id| Item::Delete(*id)).collect());
+    garbage.add(0, ids.iter().map(|id| GarbageItem::Delete(*id)).collect());
     objects.close().unwrap();
     assert!(install::free_garbage(&worker.engine).is_err());
     assert_eq!(garbage.items().len(), COUNT);

@@ -2,7 +2,7 @@
 
 /// What bytes are charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum MemoryClass {
     /// Memtables, those that old readers pin too.
     Memtables,
     /// Groups on their way into the log.
@@ -29,19 +29,19 @@ pub(crate) enum Class {
     Slots,
 }
 
-impl Class {
-    pub(crate) const ALL: [Class; 12] = [
-        Class::Memtables,
-        Class::Log,
-        Class::Merges,
-        Class::Writes,
-        Class::Reads,
-        Class::Scans,
-        Class::Filters,
-        Class::Tables,
-        Class::RangeTombstones,
-        Class::Manifest,
-        Class::Versions,
-        Class::Slots,
+impl MemoryClass {
+    pub(crate) const ALL: [MemoryClass; 12] = [
+        MemoryClass::Memtables,
+        MemoryClass::Log,
+        MemoryClass::Merges,
+        MemoryClass::Writes,
+        MemoryClass::Reads,
+        MemoryClass::Scans,
+        MemoryClass::Filters,
+        MemoryClass::Tables,
+        MemoryClass::RangeTombstones,
+        MemoryClass::Manifest,
+        MemoryClass::Versions,
+        MemoryClass::Slots,
     ];
 }

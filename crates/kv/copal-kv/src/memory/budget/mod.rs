@@ -18,10 +18,10 @@ mod class;
 mod plan;
 
 use crate::{Error, session::limits::MAX_GROUP_BYTES};
-pub(crate) use class::Class;
+pub(crate) use class::MemoryClass;
 use copal_device::KeptLimit;
 use parking_lot::Mutex;
-pub(crate) use plan::Plan;
+pub(crate) use plan::BudgetPlan;
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicU64, Ordering::SeqCst},
@@ -41,13 +41,13 @@ pub(crate) trait GivesWay: Send + Sync {
 
 /// See the module; cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Accounts {
+pub(crate) struct MemoryAccounts {
     shared: Arc<AccountBook>,
 }
 
 struct AccountBook {
-    plan: Plan,
-    used: [AtomicU64; Class::ALL.len()],
+    plan: BudgetPlan,
+    used: [AtomicU64; MemoryClass::ALL.len()],
     /// Sum over the classes of what they use, or of their reserve where that is more.
     charged: AtomicU64,
     /// The most that was charged at a time.
@@ -63,11 +63,11 @@ struct AccountBook {
     _kept: Option<KeptLimit>,
 }
 
-impl Accounts {
+impl MemoryAccounts {
     /// Accounts in which nothing is used. `gives_way` has what the reserves of `plan` leave.
-    pub(crate) fn new(plan: Plan, gives_way: Arc<dyn GivesWay>) -> Accounts {
+    pub(crate) fn new(plan: BudgetPlan, gives_way: Arc<dyn GivesWay>) -> MemoryAccounts {
         let charged = plan.reserved();
-        Accounts {
+        MemoryAccounts {
             shared: Arc::new(AccountBook {
                 plan,
                 used: Default::default(),
@@ -90,7 +90,7 @@ impl Accounts {
     }
 
     /// Bytes that a class uses now, memtables as they were counted last.
-    pub(crate) fn used(&self, class: Class) -> u64 {
+    pub(crate) fn used(&self, class: MemoryClass) -> u64 {
         self.shared.used[class as usize].load(SeqCst)
     }
 
@@ -151,9 +151,9 @@ impl Accounts {
     }
 
     /// Charges what must be there. Pages and rows have given way when this returns.
-    pub(crate) fn charge(&self, class: Class, bytes: u64) -> Charge {
+    pub(crate) fn charge(&self, class: MemoryClass, bytes: u64) -> MemoryCharge {
         self.shared.add(class, bytes);
-        Charge { budget: self.clone(), class, bytes }
+        MemoryCharge { budget: self.clone(), class, bytes }
     }
 
     /// Whether everything that cannot give way has room.
@@ -172,8 +172,10 @@ impl Accounts {
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_used(&self) -> Result<(), Error> {
-        let gives_way = |class: &&Class| matches!(class, Class::Filters | Class::Slots | Class::Log);
-        let classes = Class::ALL.iter().filter(|class| !gives_way(class));
+        let gives_way = |class: &&MemoryClass| {
+            matches!(class, MemoryClass::Filters | MemoryClass::Slots | MemoryClass::Log)
+        };
+        let classes = MemoryClass::ALL.iter().filter(|class| !gives_way(class));
         let (needed, total_bytes) = (classes.map(|class| self.used(*class)).sum(), self.total_bytes());
         if needed > total_bytes {
             return Err(Error::OverBudget { needed, total_bytes });
@@ -182,7 +184,7 @@ impl Accounts {
     }
 
     /// What a class may be charged with now: what is left of its reserve, and of the budget.
-    pub(crate) fn room_for(&self, class: Class) -> u64 {
+    pub(crate) fn room_for(&self, class: MemoryClass) -> u64 {
         let reserved = self.shared.plan.reserve(class).saturating_sub(self.used(class));
         let charged = self.shared.charged.load(SeqCst);
         reserved + self.total_bytes().saturating_sub(charged)
@@ -194,7 +196,7 @@ impl Accounts {
     /// `OverBudget`.
     pub(crate) fn check_scans(&self) -> Result<(), Error> {
         const STAYS_FREE: u64 = 16;
-        if self.used(Class::Scans) <= self.shared.plan.limit(Class::Scans) {
+        if self.used(MemoryClass::Scans) <= self.shared.plan.limit(MemoryClass::Scans) {
             return Ok(());
         }
         let total_bytes = self.total_bytes();
@@ -206,9 +208,9 @@ impl Accounts {
     }
 
     /// Charges something one can do without: filters and read-ahead of scans, up to their part.
-    pub(crate) fn try_charge(&self, class: Class, bytes: u64) -> Option<Charge> {
+    pub(crate) fn try_charge(&self, class: MemoryClass, bytes: u64) -> Option<MemoryCharge> {
         let limit = match class {
-            Class::Filters => self.filter_limit(),
+            MemoryClass::Filters => self.filter_limit(),
             class => self.shared.plan.limit(class),
         };
         let charge = self.charge(class, bytes);
@@ -220,13 +222,13 @@ impl Accounts {
     /// full, or it could not be made.
     pub(crate) fn hold<T>(
         &self,
-        class: Class,
+        class: MemoryClass,
         bytes: u64,
         make: impl FnOnce() -> Option<T>,
-    ) -> Option<Charged<T>> {
+    ) -> Option<ChargedValue<T>> {
         let charge = self.charge(class, bytes);
         self.check().ok()?;
-        Some(Charged { value: make()?, _charge: charge })
+        Some(ChargedValue { value: make()?, _charge: charge })
     }
 
     /// Most bytes of filters beside everything else that is charged now.
@@ -236,7 +238,7 @@ impl Accounts {
 
     /// Notes what slots of the cache that hold nothing take.
     pub(crate) fn set_empty_slots(&self, bytes: u64) {
-        self.shared.set(Class::Slots, bytes);
+        self.shared.set(MemoryClass::Slots, bytes);
     }
 
     /// Counts `bytes` of a memtable for as long as anybody holds the number.
@@ -251,7 +253,7 @@ impl Accounts {
         memtables.retain(|memtable| memtable.strong_count() > 0);
         let live = memtables.iter().filter_map(Weak::upgrade);
         let bytes = live.map(|charged| charged.load(SeqCst)).sum();
-        self.shared.set(Class::Memtables, bytes);
+        self.shared.set(MemoryClass::Memtables, bytes);
         bytes
     }
 
@@ -263,14 +265,14 @@ impl Accounts {
         self.room_beside(0, self.memtable_bytes())
     }
 
-    /// Whether memtables have room for `bytes` more, as [`Accounts::room_for_memtable`].
+    /// Whether memtables have room for `bytes` more, as [`MemoryAccounts::room_for_memtable`].
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_for_writes(&self, bytes: u64) -> Result<(), Error> {
         self.room_beside(0, bytes)
     }
 
-    /// What is missing where [`Accounts::room_for_writes`] finds no room.
+    /// What is missing where [`MemoryAccounts::room_for_writes`] finds no room.
     pub(crate) fn missing_for_writes(&self, bytes: u64) -> u64 {
         match self.room_for_writes(bytes) {
             Err(Error::OverBudget { needed, total_bytes }) => needed - total_bytes,
@@ -284,7 +286,7 @@ impl Accounts {
         (self.shared.plan.batch() / self.stores()).min(MAX_GROUP_BYTES as u64)
     }
 
-    /// As [`Accounts::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed
+    /// As [`MemoryAccounts::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed
     /// parts leave: for what makes them take less, which only readers of old memtables stop.
     /// # Errors
     /// `OverBudget`.
@@ -292,7 +294,7 @@ impl Accounts {
         self.room_beside(self.overlooked(), self.memtable_bytes())
     }
 
-    /// As [`Accounts::check`], overlooking what [`Accounts::room_beside_readers`] does.
+    /// As [`MemoryAccounts::check`], overlooking what [`MemoryAccounts::room_beside_readers`] does.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_beside_tables(&self) -> Result<(), Error> {
@@ -305,7 +307,8 @@ impl Accounts {
 
     /// What tables and manifest take beyond half of what the fixed parts leave.
     fn overlooked(&self) -> u64 {
-        const STAY: [Class; 4] = [Class::Tables, Class::RangeTombstones, Class::Manifest, Class::Versions];
+        const STAY: [MemoryClass; 4] =
+            [MemoryClass::Tables, MemoryClass::RangeTombstones, MemoryClass::Manifest, MemoryClass::Versions];
         let plan = &self.shared.plan;
         let fixed = plan.reserved();
         let stays: u64 = STAY.iter().map(|class| self.used(*class)).sum();
@@ -314,16 +317,16 @@ impl Accounts {
 
     /// What is charged, but for what only moves through the log.
     fn lasting(&self) -> u64 {
-        let moved = self.used(Class::Log);
-        let counted = moved.saturating_sub(self.shared.plan.reserve(Class::Log));
+        let moved = self.used(MemoryClass::Log);
+        let counted = moved.saturating_sub(self.shared.plan.reserve(MemoryClass::Log));
         self.shared.charged.load(SeqCst).saturating_sub(counted)
     }
 
     fn room_beside(&self, overlooked: u64, bytes: u64) -> Result<(), Error> {
         let growth = self.count_memtables() + bytes;
-        let more = growth.saturating_sub(self.shared.plan.reserve(Class::Memtables));
-        let over = self.used(Class::Memtables);
-        let counted = over.saturating_sub(self.shared.plan.reserve(Class::Memtables));
+        let more = growth.saturating_sub(self.shared.plan.reserve(MemoryClass::Memtables));
+        let over = self.used(MemoryClass::Memtables);
+        let counted = over.saturating_sub(self.shared.plan.reserve(MemoryClass::Memtables));
         let needed = self.lasting().saturating_sub(counted) + more;
         let total_bytes = self.total_bytes();
         if needed.saturating_sub(overlooked) > total_bytes {
@@ -333,30 +336,30 @@ impl Accounts {
     }
 }
 
-impl std::fmt::Debug for Accounts {
+impl std::fmt::Debug for MemoryAccounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Accounts").field("total_bytes", &self.total_bytes()).finish_non_exhaustive()
     }
 }
 
 impl AccountBook {
-    fn add(&self, class: Class, bytes: u64) {
+    fn add(&self, class: MemoryClass, bytes: u64) {
         let old = self.used[class as usize].fetch_add(bytes, SeqCst);
         self.moved(class, old, old + bytes);
     }
 
-    fn sub(&self, class: Class, bytes: u64) {
+    fn sub(&self, class: MemoryClass, bytes: u64) {
         let old = self.used[class as usize].fetch_sub(bytes, SeqCst);
         self.moved(class, old, old - bytes);
     }
 
-    fn set(&self, class: Class, bytes: u64) {
+    fn set(&self, class: MemoryClass, bytes: u64) {
         let old = self.used[class as usize].swap(bytes, SeqCst);
         self.moved(class, old, bytes);
     }
 
     /// The counted bytes of a class follow its use; pages and rows follow the sum.
-    fn moved(&self, class: Class, old: u64, new: u64) {
+    fn moved(&self, class: MemoryClass, old: u64, new: u64) {
         let reserve = self.plan.reserve(class);
         let (old, new) = (old.max(reserve), new.max(reserve));
         if new > old {
@@ -372,7 +375,7 @@ impl AccountBook {
     }
 
     fn filter_limit(&self) -> u64 {
-        let filters = self.used[Class::Filters as usize].load(SeqCst);
+        let filters = self.used[MemoryClass::Filters as usize].load(SeqCst);
         let others = self.charged.load(SeqCst).saturating_sub(filters);
         self.plan.filter_limit(others)
     }
@@ -410,13 +413,13 @@ impl AccountBook {
 /// Charged bytes, given back on drop.
 #[derive(Debug)]
 #[must_use = "the bytes are given back when this is dropped"]
-pub(crate) struct Charge {
-    budget: Accounts,
-    class: Class,
+pub(crate) struct MemoryCharge {
+    budget: MemoryAccounts,
+    class: MemoryClass,
     bytes: u64,
 }
 
-impl Charge {
+impl MemoryCharge {
     /// Charges more or gives some back, so that `bytes` are charged.
     pub(crate) fn set(&mut self, bytes: u64) {
         if bytes > self.bytes {
@@ -428,7 +431,7 @@ impl Charge {
     }
 
     /// Takes over what another has charged to the same class.
-    pub(crate) fn join(&mut self, mut other: Charge) {
+    pub(crate) fn join(&mut self, mut other: MemoryCharge) {
         debug_assert_eq!(self.class, other.class);
         self.bytes += std::mem::take(&mut other.bytes);
     }
@@ -438,27 +441,27 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.budget.shared.sub(self.class, self.bytes);
     }
 }
 
 /// A value and what was charged for it, given back after it is freed.
-pub(crate) struct Charged<T> {
+pub(crate) struct ChargedValue<T> {
     value: T,
-    _charge: Charge,
+    _charge: MemoryCharge,
 }
 
-impl<T> Charged<T> {
+impl<T> ChargedValue<T> {
     /// Hands the value over; its charge is given back when that is done.
     pub(crate) fn hand_over(self, to: impl FnOnce(T)) {
-        let Charged { value, _charge } = self;
+        let ChargedValue { value, _charge } = self;
         to(value);
     }
 }
 
-impl<T> std::ops::Deref for Charged<T> {
+impl<T> std::ops::Deref for ChargedValue<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -467,7 +470,7 @@ impl<T> std::ops::Deref for Charged<T> {
 }
 
 /// One store that shares the budget.
-pub(crate) struct StoreCount(Accounts);
+pub(crate) struct StoreCount(MemoryAccounts);
 
 impl Drop for StoreCount {
     fn drop(&mut self) {

@@ -9,7 +9,7 @@
 //! | reads under way | min(2 MiB, T/32) |
 //! | the rest: filters (a quarter at most), index pages, rows, blocks, scans (an eighth at most), tables | |
 
-use super::class::Class;
+use super::class::MemoryClass;
 
 /// Least total; less is taken for this much.
 pub(crate) const LEAST_TOTAL: u64 = 4 << 20;
@@ -25,7 +25,7 @@ const SCAN_SHARE: u64 = 8;
 
 /// The division of one total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct BudgetPlan {
     pub(crate) total: u64,
     /// Bytes at which a memtable is full, if there is one store. Two exist at a time.
     pub(crate) memtable: u64,
@@ -40,10 +40,10 @@ pub(crate) struct Plan {
     pub(crate) cache: Option<u64>,
 }
 
-impl Plan {
-    pub(crate) fn of(total: u64) -> Plan {
+impl BudgetPlan {
+    pub(crate) fn of(total: u64) -> BudgetPlan {
         let total = total.max(LEAST_TOTAL);
-        Plan {
+        BudgetPlan {
             total,
             memtable: (total / 8).min(MEMTABLE),
             log: (total / 16).min(LOG),
@@ -58,8 +58,8 @@ impl Plan {
 
     /// Fixed limits for pages and filters, and as much of everything else as is asked for: tables without a
     /// store.
-    pub(crate) fn of_tables(cache: u64, filters: u64) -> Plan {
-        Plan {
+    pub(crate) fn of_tables(cache: u64, filters: u64) -> BudgetPlan {
+        BudgetPlan {
             total: u64::MAX / 2,
             memtable: 0,
             log: 0,
@@ -80,17 +80,17 @@ impl Plan {
 
     /// Bytes of all reserves.
     pub(crate) fn reserved(&self) -> u64 {
-        Class::ALL.iter().map(|class| self.reserve(*class)).sum()
+        MemoryClass::ALL.iter().map(|class| self.reserve(*class)).sum()
     }
 
     /// Bytes kept for a class whether it uses them or not.
-    pub(crate) fn reserve(&self, class: Class) -> u64 {
+    pub(crate) fn reserve(&self, class: MemoryClass) -> u64 {
         match class {
-            Class::Memtables => 2 * self.memtable,
-            Class::Log => self.log,
-            Class::Merges => self.merges,
-            Class::Writes => self.writes,
-            Class::Reads => self.reads,
+            MemoryClass::Memtables => 2 * self.memtable,
+            MemoryClass::Log => self.log,
+            MemoryClass::Merges => self.merges,
+            MemoryClass::Writes => self.writes,
+            MemoryClass::Reads => self.reads,
             _ => 0,
         }
     }
@@ -102,10 +102,10 @@ impl Plan {
     }
 
     /// Most bytes of read-ahead, which one can do without.
-    pub(crate) fn limit(&self, class: Class) -> u64 {
+    pub(crate) fn limit(&self, class: MemoryClass) -> u64 {
         match class {
-            Class::Scans => self.scans,
-            Class::Merges if self.merges > 0 => self.merges,
+            MemoryClass::Scans => self.scans,
+            MemoryClass::Merges if self.merges > 0 => self.merges,
             _ => u64::MAX,
         }
     }
@@ -135,8 +135,8 @@ mod tests {
     #[test]
     fn fixed_parts_leave_most_of_any_total_to_the_elastic_ones() {
         for total in [0, 1 << 20, 4 << 20, 32 << 20, 512 << 20, 1 << 40] {
-            let plan = Plan::of(total);
-            let fixed: u64 = Class::ALL.iter().map(|class| plan.reserve(*class)).sum();
+            let plan = BudgetPlan::of(total);
+            let fixed: u64 = MemoryClass::ALL.iter().map(|class| plan.reserve(*class)).sum();
             assert!(plan.total >= total.max(4 << 20));
             assert!(fixed <= plan.total / 16 * 9, "{fixed} of {}", plan.total);
             assert_eq!(plan.filter_limit(fixed), (plan.total - fixed) / 4);
@@ -144,7 +144,7 @@ mod tests {
             assert!(plan.cache_capacity(fixed) + fixed + plan.grain() > plan.total);
             assert_eq!(plan.cache_capacity(plan.total + 1), 0);
         }
-        let large = Plan::of(1 << 30);
+        let large = BudgetPlan::of(1 << 30);
         assert_eq!((large.memtable, large.log, large.merges), (16 << 20, 4 << 20, 8 << 20));
     }
 }

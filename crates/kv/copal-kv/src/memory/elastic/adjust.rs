@@ -7,17 +7,17 @@
 //! - The state's lock is a leaf: under it, nothing is read, and no table is dropped.
 
 use super::{
-    filtered::{Failed, FilteredTable},
-    moves::Moves,
-    predicted::{AtHand, Predicted},
-    sample::Sampler,
+    filtered::{FilteredTable, LoadFailure},
+    moves::UnitMoves,
+    predicted::{AtHand, PredictedPartition},
+    sample::ProbeSampler,
     slot::PartitionNumber,
-    state::{ElasticState, Part, Wanted},
-    wake::Wake,
+    state::{ElasticState, PartState, WantedUnits},
+    wake::AdjusterWake,
 };
 use crate::session::{
     options::{FilterMemory, FilterOptions},
-    read_counters::{Count, ReadCounters},
+    read_counters::{ReadCount, ReadCounters},
 };
 use copal_filter::{
     Units,
@@ -33,7 +33,7 @@ use std::{
 };
 
 /// Units to read: charged, and the partition marked as moving.
-struct Load {
+struct UnitLoad {
     table: Arc<dyn FilteredTable>,
     number: PartitionNumber,
     index: u32,
@@ -43,12 +43,12 @@ struct Load {
 }
 
 /// Filters of all stores that share a memory: see [`crate::memory::elastic`].
-pub(crate) struct Elastic {
+pub(crate) struct ElasticFilters {
     pub(super) options: FilterOptions,
-    pub(super) sampler: Sampler,
+    pub(super) sampler: ProbeSampler,
     pub(super) state: Mutex<ElasticState>,
-    pub(super) moves: Moves,
-    pub(super) wake: Wake,
+    pub(super) moves: UnitMoves,
+    pub(super) wake: AdjusterWake,
     /// Gets of all stores; striped, as threads count at once.
     gets: ReadCounters,
     turn: Mutex<()>,
@@ -58,13 +58,13 @@ pub(crate) struct Elastic {
     room_bytes: AtomicU64,
 }
 
-impl Elastic {
-    pub(crate) fn new(options: FilterOptions, limit_bytes: u64) -> Arc<Elastic> {
-        Arc::new(Elastic {
-            sampler: Sampler::new(),
+impl ElasticFilters {
+    pub(crate) fn new(options: FilterOptions, limit_bytes: u64) -> Arc<ElasticFilters> {
+        Arc::new(ElasticFilters {
+            sampler: ProbeSampler::new(),
             state: Mutex::new(ElasticState::new(options.rule.build())),
-            moves: Moves::default(),
-            wake: Wake::default(),
+            moves: UnitMoves::default(),
+            wake: AdjusterWake::default(),
             gets: ReadCounters::default(),
             turn: Mutex::new(()),
             limit_bytes: AtomicU64::new(limit_bytes),
@@ -78,12 +78,12 @@ impl Elastic {
 
     /// Gets so far.
     pub(super) fn now(&self) -> u64 {
-        self.gets.sum(Count::Gets)
+        self.gets.sum(ReadCount::Gets)
     }
 
     /// A Get begins.
     pub(crate) fn count_get(&self) {
-        self.gets.add(Count::Gets);
+        self.gets.add(ReadCount::Gets);
     }
 
     /// What all units together may take.
@@ -132,12 +132,12 @@ impl Elastic {
     }
 
     /// Takes in the partitions of a table that was opened, with the units that were taken from memory when it
-    /// was written, as far as there is room for them. [`Elastic::settle`] should follow.
+    /// was written, as far as there is room for them. [`ElasticFilters::settle`] should follow.
     pub(crate) fn adopt(
         self: &Arc<Self>,
         table: &Arc<dyn FilteredTable>,
         level: u8,
-        predicted: &mut Vec<Predicted>,
+        predicted: &mut Vec<PredictedPartition>,
         at_hand: &mut AtHand,
     ) {
         self.start();
@@ -162,7 +162,7 @@ impl Elastic {
                 .map(|units| units.first(most))
                 .filter(|units| units.count() > 0 && table.charge_units(bytes(shape, units.count())));
             let count = units.as_ref().map_or(0, Units::count);
-            let part = Part {
+            let part = PartState {
                 table: weak.clone(),
                 index,
                 shape,
@@ -189,7 +189,7 @@ impl Elastic {
     }
 
     /// Forgets partitions of a table that no new reader asks any more, and frees their units.
-    /// [`Elastic::settle`] should follow.
+    /// [`ElasticFilters::settle`] should follow.
     pub(crate) fn retire(&self, table: &dyn FilteredTable, partitions: Range<u32>) {
         let mut state = self.state.lock();
         for index in partitions {
@@ -245,7 +245,7 @@ impl Elastic {
         state.ask(budget, now);
     }
 
-    /// The table belongs to another run now. What the rule wanted for it is void: [`Elastic::settle`] should
+    /// The table belongs to another run now. What the rule wanted for it is void: [`ElasticFilters::settle`] should
     /// follow.
     pub(crate) fn relevel(&self, table: &dyn FilteredTable, level: u8) {
         let now = self.now();
@@ -293,7 +293,7 @@ impl Elastic {
         self.state.lock().rule.predict(shape, heat, now).min(shape.units)
     }
 
-    /// A probe met a partition without units: how many it may load now, charged. [`Elastic::loaded`] must
+    /// A probe met a partition without units: how many it may load now, charged. [`ElasticFilters::loaded`] must
     /// follow.
     pub(crate) fn reserve(
         &self,
@@ -333,7 +333,7 @@ impl Elastic {
         number: PartitionNumber,
         index: u32,
         had: u8,
-        read: Result<Units, Failed>,
+        read: Result<Units, LoadFailure>,
         cold: bool,
     ) {
         let state = &mut *self.state.lock();
@@ -368,11 +368,11 @@ impl Elastic {
         table: &dyn FilteredTable,
         number: PartitionNumber,
         index: u32,
-        failed: Failed,
+        failed: LoadFailure,
     ) {
         let now = self.now();
         let heat = state.rule.heat(PartitionId(number.0), now);
-        if failed == Failed::Damaged {
+        if failed == LoadFailure::Damaged {
             table.count_damaged_filter();
         }
         self.moves.failed();
@@ -430,7 +430,7 @@ impl Elastic {
 
     /// Carries out changes up to one that takes a read; one by one, as the rule may change its mind between
     /// two of them.
-    fn next_load(&self) -> Option<Load> {
+    fn next_load(&self) -> Option<UnitLoad> {
         loop {
             // The table is dropped without the lock: it may be the last of it, which gives its units back.
             let (table, begun) = {
@@ -445,19 +445,19 @@ impl Elastic {
                 (table, begun)
             };
             if let (Some(table), Some((number, index, have, want))) = (table, begun) {
-                return Some(Load { table, number, index, have, want });
+                return Some(UnitLoad { table, number, index, have, want });
             }
         }
     }
 
-    fn read(&self, load: &Load) {
-        let Load { ref table, number, index, have, want } = *load;
+    fn read(&self, load: &UnitLoad) {
+        let UnitLoad { ref table, number, index, have, want } = *load;
         // As in the paper, each Bloom unit is read by itself; columns come with one read.
         let stepwise = self.options.rule == RuleKind::Paper;
         let first = if stepwise { have + 1 } else { want };
-        let mut read = Err(Failed::Read);
+        let mut read = Err(LoadFailure::Read);
         for units in first..=want {
-            read = if self.wake.stopping() { Err(Failed::Read) } else { table.read_units(index, units) };
+            read = if self.wake.stopping() { Err(LoadFailure::Read) } else { table.read_units(index, units) };
             if read.is_err() {
                 break;
             }
@@ -471,7 +471,7 @@ impl Elastic {
         &self,
         state: &mut ElasticState,
         table: &dyn FilteredTable,
-        wanted: &Wanted,
+        wanted: &WantedUnits,
     ) -> Option<(u8, u8)> {
         let part = state.wants(wanted)?;
         let (number, index, moving) = (wanted.number, part.index, part.moving);

@@ -11,7 +11,7 @@ pub(crate) type FilterSlot = UnitSlot<Units>;
 
 /// Why units could not be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failed {
+pub(crate) enum LoadFailure {
     /// The page is damaged, or not what the table says.
     Damaged,
     /// It could not be read.
@@ -40,7 +40,7 @@ pub(crate) trait FilteredTable: Send + Sync {
     fn return_units(&self, bytes: u64);
 
     /// Reads the first `units` units of a partition in the background. Blocks.
-    fn read_units(&self, partition: u32, units: u8) -> Result<Units, Failed>;
+    fn read_units(&self, partition: u32, units: u8) -> Result<Units, LoadFailure>;
 
     /// A page that was read cannot be used.
     fn count_damaged_filter(&self);

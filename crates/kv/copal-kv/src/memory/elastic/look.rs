@@ -1,21 +1,21 @@
 //! What the adjuster knows, for who reports it.
 
-use super::{adjust::Elastic, filtered::FilteredTable, state::Seen};
+use super::{adjust::ElasticFilters, filtered::FilteredTable, state::SeenProbes};
 use copal_filter::rules::{PartitionId, RuleKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One partition, as it is now.
 #[derive(Default)]
-pub(crate) struct Partition {
+pub(crate) struct PartitionLook {
     /// Units it has.
     pub(crate) units: u8,
     pub(crate) unit_bytes: u32,
     pub(crate) heat: f64,
-    pub(crate) seen: Seen,
+    pub(crate) seen: SeenProbes,
 }
 
 /// Units of all stores that share the memory, and what was moved since it was made.
-pub(crate) struct Totals {
+pub(crate) struct UnitTotals {
     pub(crate) rule: RuleKind,
     /// What all units may take.
     pub(crate) budget_bytes: u64,
@@ -32,15 +32,15 @@ pub(crate) struct Totals {
     pub(crate) dropped_probes: u64,
 }
 
-impl Elastic {
-    pub(crate) fn totals(&self) -> Totals {
+impl ElasticFilters {
+    pub(crate) fn totals(&self) -> UnitTotals {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (budget_bytes, loaded_bytes) = {
             let state = self.state.lock();
             (self.budget(&state), state.charged)
         };
         let moves = &self.moves;
-        Totals {
+        UnitTotals {
             rule: self.options.rule,
             budget_bytes,
             loaded_bytes,
@@ -57,12 +57,12 @@ impl Elastic {
     }
 
     /// Partition `index` of `table`; `None`: it has no part in the adjusting. Takes the adjuster's lock.
-    pub(crate) fn look(&self, table: &dyn FilteredTable, index: u32) -> Option<Partition> {
+    pub(crate) fn look(&self, table: &dyn FilteredTable, index: u32) -> Option<PartitionLook> {
         let number = table.slot(index).number()?;
         let now = self.now();
         let mut state = self.state.lock();
         let heat = state.rule.heat(PartitionId(number.0), now).0;
         let part = state.same(number, table, index)?;
-        Some(Partition { units: part.units, unit_bytes: part.shape.unit_bytes, heat, seen: part.seen })
+        Some(PartitionLook { units: part.units, unit_bytes: part.shape.unit_bytes, heat, seen: part.seen })
     }
 }

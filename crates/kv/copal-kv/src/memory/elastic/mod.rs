@@ -33,11 +33,11 @@ mod sync;
 mod thread;
 mod wake;
 
-pub(crate) use adjust::Elastic;
-pub(crate) use filtered::{Failed, FilterSlot, FilteredTable};
-pub(crate) use look::Partition;
-pub(crate) use predicted::{AtHand, Predicted};
-pub(crate) use state::Seen;
+pub(crate) use adjust::ElasticFilters;
+pub(crate) use filtered::{FilterSlot, FilteredTable, LoadFailure};
+pub(crate) use look::PartitionLook;
+pub(crate) use predicted::{AtHand, PredictedPartition};
+pub(crate) use state::SeenProbes;
 
 #[cfg(test)]
 mod model;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What was moved since the memory was made.
 #[derive(Default)]
-pub(crate) struct Moves {
+pub(crate) struct UnitMoves {
     pub(super) loads: AtomicU64,
     pub(super) cold: AtomicU64,
     pub(super) predicted: AtomicU64,
@@ -14,7 +14,7 @@ pub(crate) struct Moves {
     pub(super) failed: AtomicU64,
 }
 
-impl Moves {
+impl UnitMoves {
     pub(super) fn loaded(&self, units: u64) {
         self.loads.fetch_add(units, Ordering::Relaxed);
     }

@@ -25,7 +25,7 @@ const WAITING: usize = 256;
 const WORTH_WAKING: usize = 16;
 
 /// Probes of one thread, oldest first: number of the partition and outcome, packed.
-struct Ring {
+struct SampleRing {
     probes: [u32; RING],
     len: usize,
     /// Gets of all stores when it was handed over.
@@ -55,7 +55,7 @@ fn unpack(packed: u32) -> Probe {
 }
 
 /// Probes of one ring.
-pub(crate) struct Sampled {
+pub(crate) struct ProbeSample {
     pub(crate) probes: Vec<Probe>,
     /// Gets of all stores when the last of them was noted. A rule that lets partitions expire needs it: many
     /// rings may wait to be drained, and their times are not the drain's.
@@ -63,34 +63,34 @@ pub(crate) struct Sampled {
 }
 
 /// Where the threads' rings of one filter memory come together.
-pub(crate) struct Sampler {
+pub(crate) struct ProbeSampler {
     /// Tells the samplers of a process apart; never used again.
     id: u64,
-    full: Sender<Box<Ring>>,
-    drain: Receiver<Box<Ring>>,
+    full: Sender<Box<SampleRing>>,
+    drain: Receiver<Box<SampleRing>>,
     dropped: Arc<AtomicU64>,
 }
 
 /// A thread's ring for one sampler.
 struct Mine {
     sampler: u64,
-    full: Sender<Box<Ring>>,
+    full: Sender<Box<SampleRing>>,
     /// Dead: the sampler is gone.
     dropped: Weak<AtomicU64>,
-    ring: Box<Ring>,
+    ring: Box<SampleRing>,
 }
 
 thread_local!(static RINGS: RefCell<Vec<Mine>> = const { RefCell::new(Vec::new()) });
 
-fn empty() -> Box<Ring> {
-    Box::new(Ring { probes: [0; RING], len: 0, at: 0 })
+fn empty() -> Box<SampleRing> {
+    Box::new(SampleRing { probes: [0; RING], len: 0, at: 0 })
 }
 
-impl Sampler {
-    pub(crate) fn new() -> Sampler {
+impl ProbeSampler {
+    pub(crate) fn new() -> ProbeSampler {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (full, drain) = bounded(WAITING);
-        Sampler { id: NEXT.fetch_add(1, Ordering::Relaxed), full, drain, dropped: Arc::default() }
+        ProbeSampler { id: NEXT.fetch_add(1, Ordering::Relaxed), full, drain, dropped: Arc::default() }
     }
 
     /// Notes a probe; `true`: it is time to drain. `now` is asked when that fills the ring. Never blocks.
@@ -134,10 +134,10 @@ impl Sampler {
     }
 
     /// The rings handed over so far, in the order in which they were.
-    pub(crate) fn drain(&self) -> Vec<Sampled> {
+    pub(crate) fn drain(&self) -> Vec<ProbeSample> {
         let rings = self.drain.try_iter().take(WAITING);
         rings
-            .map(|ring| Sampled {
+            .map(|ring| ProbeSample {
                 probes: ring.probes[..ring.len].iter().copied().map(unpack).collect(),
                 at: ring.at,
             })
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn probes_of_all_threads_arrive_in_the_order_of_each() {
-        let sampler = Sampler::new();
+        let sampler = ProbeSampler::new();
         std::thread::scope(|scope| {
             for thread in 0..4u32 {
                 let sampler = &sampler;
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_drops_rings_and_holds_nobody_up() {
-        let sampler = Sampler::new();
+        let sampler = ProbeSampler::new();
         let probes = (WAITING + 10) * RING;
         for i in 0..probes {
             sampler.note(PartitionNumber(i as u32), Outcome::Negative, || 0);
@@ -227,10 +227,10 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_no_ring_of_a_sampler_that_is_gone() {
-        let first = Sampler::new();
+        let first = ProbeSampler::new();
         first.note(PartitionNumber(1), Outcome::Hit, || 0);
         drop(first);
-        let second = Sampler::new();
+        let second = ProbeSampler::new();
         second.note(PartitionNumber(2), Outcome::Hit, || 0);
         second.hand_over_mine(0);
         assert_eq!(second.drain()[0].probes[0].partition, PartitionId(2));

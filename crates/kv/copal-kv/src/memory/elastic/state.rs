@@ -16,13 +16,13 @@ use std::{
 
 /// Sampled probes of one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct SeenProbes {
     pub(crate) negatives: u32,
     pub(crate) false_positives: u32,
     pub(crate) hits: u32,
 }
 
-impl Seen {
+impl SeenProbes {
     fn add(&mut self, outcome: Outcome) {
         let count = match outcome {
             Outcome::Negative => &mut self.negatives,
@@ -34,7 +34,7 @@ impl Seen {
 }
 
 /// A partition as the adjusting sees it.
-pub(super) struct Part {
+pub(super) struct PartState {
     /// Its address is the table's name here: no other table has it for as long as this is kept.
     pub(super) table: Weak<dyn FilteredTable>,
     /// Which of the table's.
@@ -44,12 +44,12 @@ pub(super) struct Part {
     pub(super) units: u8,
     /// Someone reads units for it.
     pub(super) moving: bool,
-    pub(super) seen: Seen,
+    pub(super) seen: SeenProbes,
     /// When the rule was last told what it has: changes asked for before are void.
     pub(super) told: u64,
 }
 
-impl Part {
+impl PartState {
     /// Bytes charged for it.
     fn bytes(&self) -> u64 {
         u64::from(self.units) * u64::from(self.shape.unit_bytes)
@@ -58,23 +58,23 @@ impl Part {
 
 /// A change that the rule asked for and nobody has carried out yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedUnits {
     pub(super) number: PartitionNumber,
     pub(super) units: u8,
-    /// [`Part::told`] when it was asked for.
+    /// [`PartState::told`] when it was asked for.
     told: u64,
 }
 
 /// See the module.
 pub(super) struct ElasticState {
     pub(super) rule: Box<dyn Rule>,
-    parts: Vec<Option<Part>>,
+    parts: Vec<Option<PartState>>,
     free: Vec<PartitionNumber>,
     /// Keys of all partitions.
     pub(super) keys: u64,
     /// Bytes of all units charged.
     pub(super) charged: u64,
-    pending: VecDeque<Wanted>,
+    pending: VecDeque<WantedUnits>,
     /// Times the rule was told what a partition has.
     told: u64,
 }
@@ -82,7 +82,7 @@ pub(super) struct ElasticState {
 impl ElasticState {
     /// Bytes that one partition costs here and in the table, its units apart, more or less: entry, slot, head
     /// of the units, and what a rule keeps.
-    pub(super) const PART_BYTES: u64 = (size_of::<Option<Part>>() + 64 + 64) as u64;
+    pub(super) const PART_BYTES: u64 = (size_of::<Option<PartState>>() + 64 + 64) as u64;
 
     pub(super) fn new(rule: Box<dyn Rule>) -> ElasticState {
         ElasticState {
@@ -102,7 +102,7 @@ impl ElasticState {
     }
 
     /// Takes a partition in; the rule knows it from now on. `None`: there are too many.
-    pub(super) fn insert(&mut self, mut part: Part, heat: Heat, now: u64) -> Option<PartitionNumber> {
+    pub(super) fn insert(&mut self, mut part: PartState, heat: Heat, now: u64) -> Option<PartitionNumber> {
         let number = match self.free.pop() {
             Some(number) => number,
             None => {
@@ -121,7 +121,7 @@ impl ElasticState {
     }
 
     /// Forgets a partition; its number is given out again.
-    pub(super) fn remove(&mut self, number: PartitionNumber) -> Option<Part> {
+    pub(super) fn remove(&mut self, number: PartitionNumber) -> Option<PartState> {
         let part = self.parts.get_mut(number.0 as usize)?.take()?;
         self.rule.remove(PartitionId(number.0));
         self.keys -= u64::from(part.shape.keys);
@@ -135,11 +135,11 @@ impl ElasticState {
         self.told
     }
 
-    fn part(&mut self, number: PartitionNumber) -> Option<&mut Part> {
+    fn part(&mut self, number: PartitionNumber) -> Option<&mut PartState> {
         self.parts.get_mut(number.0 as usize)?.as_mut()
     }
 
-    pub(super) fn get(&self, number: PartitionNumber) -> Option<&Part> {
+    pub(super) fn get(&self, number: PartitionNumber) -> Option<&PartState> {
         self.parts.get(number.0 as usize)?.as_ref()
     }
 
@@ -149,7 +149,7 @@ impl ElasticState {
         number: PartitionNumber,
         table: &dyn FilteredTable,
         index: u32,
-    ) -> Option<&mut Part> {
+    ) -> Option<&mut PartState> {
         self.part(number).filter(|part| part.index == index && ptr::addr_eq(part.table.as_ptr(), table))
     }
 
@@ -177,7 +177,7 @@ impl ElasticState {
         for Change { partition, units } in self.rule.step(budget_bytes, now) {
             let number = PartitionNumber(partition.0);
             if let Some(told) = self.get(number).map(|part| part.told) {
-                self.put_off(Wanted { number, units, told });
+                self.put_off(WantedUnits { number, units, told });
             }
         }
         self.put_in_order();
@@ -186,21 +186,23 @@ impl ElasticState {
     /// Leaves of what waits the last change of each partition, releases before what they pay for.
     fn put_in_order(&mut self) {
         let mut seen = HashSet::new();
-        let mut wanted: Vec<Wanted> = self.pending.drain(..).rev().collect();
+        let mut wanted: Vec<WantedUnits> = self.pending.drain(..).rev().collect();
         wanted.retain(|wanted| self.wants(wanted).is_some() && seen.insert(wanted.number));
-        let releases = |wanted: &Wanted| self.wants(wanted).is_some_and(|part| wanted.units < part.units);
-        let (releases, loads): (Vec<Wanted>, Vec<Wanted>) = wanted.into_iter().rev().partition(releases);
+        let releases =
+            |wanted: &WantedUnits| self.wants(wanted).is_some_and(|part| wanted.units < part.units);
+        let (releases, loads): (Vec<WantedUnits>, Vec<WantedUnits>) =
+            wanted.into_iter().rev().partition(releases);
         self.pending.extend(releases);
         self.pending.extend(loads);
     }
 
     /// The partition of a change, unless it is void.
-    pub(super) fn wants(&self, wanted: &Wanted) -> Option<&Part> {
+    pub(super) fn wants(&self, wanted: &WantedUnits) -> Option<&PartState> {
         self.get(wanted.number).filter(|part| part.told == wanted.told)
     }
 
     /// The next change that is not void.
-    pub(super) fn next_wanted(&mut self) -> Option<Wanted> {
+    pub(super) fn next_wanted(&mut self) -> Option<WantedUnits> {
         loop {
             let wanted = self.pending.pop_front()?;
             if self.wants(&wanted).is_some() {
@@ -210,12 +212,12 @@ impl ElasticState {
     }
 
     /// All changes that wait.
-    pub(super) fn take_wanted(&mut self) -> VecDeque<Wanted> {
+    pub(super) fn take_wanted(&mut self) -> VecDeque<WantedUnits> {
         std::mem::take(&mut self.pending)
     }
 
     /// Lets a change wait behind all others.
-    pub(super) fn put_off(&mut self, wanted: Wanted) {
+    pub(super) fn put_off(&mut self, wanted: WantedUnits) {
         self.pending.push_back(wanted);
     }
 

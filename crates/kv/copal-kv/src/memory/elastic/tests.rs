@@ -1,13 +1,13 @@
 //! The account is kept and units go where the rule wants them, under any rule, kind and order of events.
 
-use super::{FilteredTable, Predicted};
+use super::{FilteredTable, PredictedPartition};
 use crate::{
     MemoryBudget,
     format::entry::{Entry, EntryKind, MAX_SEQ},
-    memory::{budget::Class, cache::TableCache},
+    memory::{budget::MemoryClass, cache::TableCache},
     session::options::{FilterMemory, FilterOptions},
     table::{ReadOptions, Table, TableBuilder, TableOptions},
-    tree::inheritance::Predictor,
+    tree::inheritance::UnitPredictor,
 };
 use bytes::Bytes;
 use copal_filter::{
@@ -353,7 +353,7 @@ fn units_give_way_when_others_take_of_the_same_budget() {
     cache.adjust_filters();
     let all = cache.bytes().filters;
     assert!(all < budget.accounts().filter_limit(), "there is room for {all} bytes");
-    let others = budget.accounts().charge(Class::Scans, 3 * budget.accounts().filter_limit() + all);
+    let others = budget.accounts().charge(MemoryClass::Scans, 3 * budget.accounts().filter_limit() + all);
     let limit = budget.accounts().filter_limit();
     assert!(0 < limit && limit < all, "{limit} of {all} bytes are left");
     cache.adjust_filters();
@@ -373,7 +373,7 @@ fn units_of_a_table_being_written_are_charged_or_not_there() {
     let write = |budget: &MemoryBudget| {
         let predicted = Arc::new(Mutex::new(Vec::new()));
         let mut builder = TableBuilder::with_sink(Vec::new(), ID, table_options(Kind::Ribbon));
-        builder.observe(Box::new(Predictor {
+        builder.observe(Box::new(UnitPredictor {
             budget: budget.accounts().clone(),
             elastic: budget.elastic().clone(),
             from: Arc::default(),
@@ -384,8 +384,9 @@ fn units_of_a_table_being_written_are_charged_or_not_there() {
         builder.finish_sink().unwrap();
         std::mem::take(&mut *predicted.lock())
     };
-    let held = |predicted: &[Predicted]| -> u64 {
-        let of = |predicted: &Predicted| predicted.units.as_ref().map_or(0, |units| units.heap_bytes());
+    let held = |predicted: &[PredictedPartition]| -> u64 {
+        let of =
+            |predicted: &PredictedPartition| predicted.units.as_ref().map_or(0, |units| units.heap_bytes());
         predicted.iter().map(of).sum::<usize>() as u64
     };
     let budget = MemoryBudget::new(4 << 20);
@@ -395,7 +396,7 @@ fn units_of_a_table_being_written_are_charged_or_not_there() {
     assert_eq!(held(&predicted), budget.bytes().merges);
     drop(predicted);
     assert_eq!(budget.bytes().merges, 0);
-    let _merges = budget.accounts().charge(Class::Merges, 4 << 20);
+    let _merges = budget.accounts().charge(MemoryClass::Merges, 4 << 20);
     assert_eq!(held(&write(&budget)), 0);
 }
 

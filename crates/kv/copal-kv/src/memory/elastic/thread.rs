@@ -4,10 +4,10 @@
 //! - It sleeps until enough was sampled or a table came or went; it never polls.
 //! - It ends, and is joined, with the memory it serves.
 
-use super::adjust::Elastic;
+use super::adjust::ElasticFilters;
 use std::sync::Arc;
 
-impl Elastic {
+impl ElasticFilters {
     /// Starts the thread, once, if there is to be one.
     pub(super) fn start(self: &Arc<Self>) {
         if !self.options.background {

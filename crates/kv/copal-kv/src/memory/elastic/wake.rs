@@ -8,7 +8,7 @@ use std::{
 
 /// Wakes and ends the thread.
 #[derive(Default)]
-pub(super) struct Wake {
+pub(super) struct AdjusterWake {
     due: AtomicBool,
     stop: AtomicBool,
     lock: Mutex<()>,
@@ -17,7 +17,7 @@ pub(super) struct Wake {
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Wake {
+impl AdjusterWake {
     /// There is something to do. Takes a lock only when nobody has said so since the last time.
     pub(super) fn wake(&self) {
         if !self.due.swap(true, Ordering::AcqRel) {

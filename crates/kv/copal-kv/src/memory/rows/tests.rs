@@ -31,7 +31,7 @@ fn number(value: &[u8]) -> u64 {
 #[test]
 fn a_reader_at_any_sequence_is_answered_like_a_map() {
     let budget = MemoryBudget::new(4 << 20);
-    let rows = Rows::new(&budget);
+    let rows = RowCache::new(&budget);
     let space = rows.space(SPACE);
     let mut versions = Versions::default();
     let (mut random, mut visible, mut hits) = (copal_testkit::Random::new(1), 0u64, 0);
@@ -71,7 +71,7 @@ fn a_reader_at_any_sequence_is_answered_like_a_map() {
 #[test]
 fn a_row_neither_keeps_the_block_it_came_from_nor_is_large() {
     let budget = MemoryBudget::new(4 << 20);
-    let rows = Rows::new(&budget);
+    let rows = RowCache::new(&budget);
     let space = rows.space(SPACE);
     let (small, large) = (SPACE.key(b"small"), SPACE.key(b"large"));
     let block = Bytes::from(vec![1; 4096]);
@@ -90,22 +90,22 @@ mod orders {
         thread,
     };
 
-    impl Guard for Lock<Shard> {
-        fn with<R>(&self, run: impl FnOnce(&mut Shard) -> R) -> R {
+    impl RowGuard for Lock<RowShard> {
+        fn with<R>(&self, run: impl FnOnce(&mut RowShard) -> R) -> R {
             run(&mut self.lock().unwrap())
         }
     }
 
     #[derive(Default)]
-    struct Map(Lock<BTreeMap<Vec<u8>, Row>>);
+    struct Map(Lock<BTreeMap<Vec<u8>, CachedRow>>);
 
-    impl Shelf for Map {
-        fn get(&self, key: &[u8]) -> Option<Row> {
+    impl RowShelf for Map {
+        fn get(&self, key: &[u8]) -> Option<CachedRow> {
             self.0.lock().unwrap().get(key).cloned()
         }
         fn put(&self, key: &[u8], value: &[u8], seq: u64, read_at: u64) {
             let value = Bytes::copy_from_slice(value);
-            let row = Row { value, seq, read_at };
+            let row = CachedRow { value, seq, read_at };
             self.0.lock().unwrap().insert(key.to_vec(), row);
         }
         fn remove(&self, key: &[u8]) {
@@ -113,7 +113,7 @@ mod orders {
         }
     }
 
-    type Checked = Rows<Map, Lock<Shard>>;
+    type Checked = RowCache<Map, Lock<RowShard>>;
 
     /// Newest versions and what is visible of them, as commits publish them.
     struct World {

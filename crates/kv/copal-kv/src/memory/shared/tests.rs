@@ -3,10 +3,10 @@
 use super::*;
 use crate::{
     Durability, Error, KeyspaceOptions, Options, Store,
-    format::block::Block,
+    format::block::DataBlock,
     memory::{
-        budget::Charge,
-        contents::{PageKey, Row},
+        budget::MemoryCharge,
+        contents::{CachedRow, PageKey},
     },
 };
 use bytes::Bytes;
@@ -18,38 +18,38 @@ use std::ops::Bound;
 const TOTAL: u64 = 4 << 20;
 
 /// A block of `len` bytes with one restart.
-fn block(len: usize) -> Cached {
+fn block(len: usize) -> CachedPage {
     let mut raw = vec![0; len];
     let end = raw.len();
     raw[end - 4..].copy_from_slice(&1u32.to_le_bytes());
-    Cached::Block(Block::parse(Bytes::from(raw)).unwrap())
+    CachedPage::Block(DataBlock::parse(Bytes::from(raw)).unwrap())
 }
 
 fn page(table: u64, block: u32) -> PageKey {
     PageKey { table, partition: 0, block }
 }
 
-fn row(len: usize) -> Cached {
+fn row(len: usize) -> CachedPage {
     let value = Bytes::from(vec![7; len]);
     let (seq, read_at) = (1, 1);
-    Cached::Row(Row { value, seq, read_at })
+    CachedPage::Row(CachedRow { value, seq, read_at })
 }
 
 #[test]
 fn pages_give_way_before_a_charge_returns() {
     let budget = MemoryBudget::new(TOTAL);
     for number in 0..2000 {
-        budget.keep(Key::Page(page(1, number)), block(4096));
+        budget.keep(CacheKey::Page(page(1, number)), block(4096));
     }
     let full = budget.bytes().blocks;
     assert!(full > TOTAL / 3, "{full} bytes of blocks fill what is left");
-    let charge = budget.accounts().charge(Class::Tables, TOTAL / 4);
+    let charge = budget.accounts().charge(MemoryClass::Tables, TOTAL / 4);
     let less = budget.bytes().blocks;
     assert!(less + TOTAL / 4 <= full + TOTAL / 32, "{less} of {full} stay");
     assert!(budget.accounts().committed() <= TOTAL);
     drop(charge);
     for number in 0..2000 {
-        budget.keep(Key::Page(page(1, number)), block(4096));
+        budget.keep(CacheKey::Page(page(1, number)), block(4096));
     }
     assert!(budget.bytes().blocks + TOTAL / 16 > full, "what was given back is used again");
 }
@@ -62,14 +62,14 @@ fn the_sum_is_kept_by_many_threads() {
             let budget = budget.clone();
             scope.spawn(move || {
                 let mut random = Random::new(thread + 1);
-                let mut held: Vec<Charge> = Vec::new();
+                let mut held: Vec<MemoryCharge> = Vec::new();
                 for number in 0..4000 {
                     let bytes = random.below(16 << 10);
                     match random.below(5) {
-                        0 => held.push(budget.accounts().charge(Class::Tables, bytes)),
-                        1 => held.extend(budget.accounts().try_charge(Class::Filters, bytes)),
-                        2 => held.extend(budget.accounts().try_charge(Class::Scans, bytes)),
-                        3 => budget.keep(Key::Page(page(thread, number)), block(16 + bytes as usize)),
+                        0 => held.push(budget.accounts().charge(MemoryClass::Tables, bytes)),
+                        1 => held.extend(budget.accounts().try_charge(MemoryClass::Filters, bytes)),
+                        2 => held.extend(budget.accounts().try_charge(MemoryClass::Scans, bytes)),
+                        3 => budget.keep(CacheKey::Page(page(thread, number)), block(16 + bytes as usize)),
                         _ => drop(held.pop()),
                     }
                     if held.len() > 40 {
@@ -89,17 +89,17 @@ fn the_sum_is_kept_by_many_threads() {
 #[test]
 fn what_does_not_fit_is_refused_before_it_is_there() {
     let budget = MemoryBudget::new(TOTAL);
-    let most = budget.accounts().charge(Class::Tables, 3 << 19);
+    let most = budget.accounts().charge(MemoryClass::Tables, 3 << 19);
     assert!(budget.accounts().check().is_ok());
-    let too_much = budget.accounts().charge(Class::Tables, 2 << 20);
+    let too_much = budget.accounts().charge(MemoryClass::Tables, 2 << 20);
     assert!(matches!(budget.accounts().check(), Err(Error::OverBudget { total_bytes: TOTAL, .. })));
     drop(too_much);
     assert_eq!(budget.bytes().tables, most.bytes());
-    assert!(budget.accounts().try_charge(Class::Filters, 1 << 20).is_none());
-    let part = budget.accounts().try_charge(Class::Filters, 1 << 10).unwrap();
+    assert!(budget.accounts().try_charge(MemoryClass::Filters, 1 << 20).is_none());
+    let part = budget.accounts().try_charge(MemoryClass::Filters, 1 << 10).unwrap();
     assert_eq!(budget.bytes().filters, part.bytes());
     assert!(budget.accounts().room_for_memtable().is_ok(), "two memtables are always paid for");
-    let _old_readers = budget.accounts().charge(Class::Versions, 1 << 20);
+    let _old_readers = budget.accounts().charge(MemoryClass::Versions, 1 << 20);
     assert!(matches!(budget.accounts().room_for_memtable(), Err(Error::OverBudget { .. })));
 }
 
@@ -107,14 +107,14 @@ fn what_does_not_fit_is_refused_before_it_is_there() {
 fn slots_left_by_many_small_rows_are_charged_when_large_pages_follow() {
     let budget = MemoryBudget::new(16 << 20);
     for number in 0..40_000u32 {
-        let key = Key::Row { store: 1, key: Bytes::copy_from_slice(&number.to_le_bytes()) };
+        let key = CacheKey::Row { store: 1, key: Bytes::copy_from_slice(&number.to_le_bytes()) };
         budget.keep(key, row(4));
     }
     let small = budget.bytes();
     assert!(small.rows > 6 << 20, "{small:?}");
     for number in 0..2000 {
         // Asked for again at once: otherwise the rows that were there first stay.
-        budget.keep(Key::Page(page(1, number)), block(16 << 10));
+        budget.keep(CacheKey::Page(page(1, number)), block(16 << 10));
         budget.cached(&page(1, number));
     }
     let large = budget.bytes();
@@ -153,7 +153,7 @@ fn a_look_up_of_many_keys_keeps_to_the_budget() {
     space.compact_range((Bound::Unbounded, Bound::Unbounded)).unwrap();
     let budget = &store.engine().budget;
     let room = TOTAL - budget.charged();
-    let _others = budget.charge(Class::Versions, room - (300 << 10));
+    let _others = budget.charge(MemoryClass::Versions, room - (300 << 10));
     let keys: Vec<Vec<u8>> = (0..5000).map(|number| key(2 * number)).collect();
     budget.take_peak();
     for (number, found) in space.multi_get(&keys).into_iter().enumerate() {

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::{
     format::{
-        block::Block, block_cursor::BlockCursor, entry::MAX_SEQ, entry_cursor::Cursor, fences::Fences,
-        index::IndexPage, meta::TableMeta, tombstones,
+        block::DataBlock, block_cursor::BlockCursor, entry::MAX_SEQ, entry_cursor::Cursor,
+        fences::PartitionFences, index::IndexPage, meta::TableMeta, tombstones,
     },
     table::{Scan, TableCursor, TableVerifier},
 };
@@ -187,9 +187,9 @@ fn a_block_in_another_blocks_place_is_damage() {
     let index = table.index(0, Class::Foreground).unwrap();
     let (a, uid) = (index.block(1).unwrap(), table.partition(0).uid);
     let stored = &bytes[a.offset as usize..a.range().end as usize];
-    Block::decode(stored, uid, 1).unwrap();
-    assert!(Block::decode(stored, uid, 2).is_err());
-    assert!(Block::decode(stored, uid + 1, 1).is_err());
+    DataBlock::decode(stored, uid, 1).unwrap();
+    assert!(DataBlock::decode(stored, uid, 2).is_err());
+    assert!(DataBlock::decode(stored, uid + 1, 1).is_err());
 }
 
 /// Answers wrong bytes the first time a range is read, right ones afterwards.
@@ -260,7 +260,7 @@ fn crafted_blocks_and_index_pages_with_right_checksums_never_panic() {
             let stored = &bytes[block.offset as usize..block.range().end as usize];
             let seed = crate::format::block::seed(at.uid, number);
             let changed = crafted(&mut random, stored, |body| crc32c(seed, body));
-            if let Ok(block) = Block::decode(&changed, at.uid, number) {
+            if let Ok(block) = DataBlock::decode(&changed, at.uid, number) {
                 walk(block, &random.bytes(4));
             }
             let seed = crate::format::block::seed(at.uid, u32::MAX);
@@ -276,7 +276,7 @@ fn crafted_blocks_and_index_pages_with_right_checksums_never_panic() {
 }
 
 /// Every way of moving over a crafted block, up to its first error.
-fn walk(block: Block, key: &[u8]) {
+fn walk(block: DataBlock, key: &[u8]) {
     let mut cursor = BlockCursor::new(block);
     let mut steps = 0;
     let mut moved = cursor.first();
@@ -315,7 +315,7 @@ fn crafted_sections_never_panic_nor_allocate_what_they_claim() {
             changed.truncate(1 + random.below(changed.len() as u64) as usize);
             changed
         };
-        if let Ok(fences) = Fences::decode(&change(&fences), end) {
+        if let Ok(fences) = PartitionFences::decode(&change(&fences), end) {
             fences.find(b"abcdefghi");
         }
         if let Ok(tombstones) = tombstones::decode(&change(&section)) {
@@ -323,8 +323,8 @@ fn crafted_sections_never_panic_nor_allocate_what_they_claim() {
         }
         let _ = TableMeta::decode(&mut Reader::new(&change(&meta)));
     }
-    assert!(Fences::decode(&fences, end).is_ok());
-    assert!(Fences::decode(&fences, end + 1).is_err());
+    assert!(PartitionFences::decode(&fences, end).is_ok());
+    assert!(PartitionFences::decode(&fences, end + 1).is_err());
 }
 
 fn crc32c_of(bytes: &[u8]) -> u32 {

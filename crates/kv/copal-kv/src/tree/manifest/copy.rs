@@ -8,7 +8,7 @@
 //!
 //! Not here: when the bytes are written and what they are (`super`).
 
-use super::{MANIFEST, REWRITE_ABOVE, Role, label};
+use super::{MANIFEST, ObjectRole, REWRITE_ABOVE, label};
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op, Store};
@@ -31,7 +31,7 @@ pub(super) fn create_as(id: ObjectId, of: ObjectId) -> Op {
         lifetime: if of == COPY { Lifetime::Long } else { Lifetime::Medium },
         expected_bytes: REWRITE_ABOVE,
         check: Check::Pages,
-        label: label(Role::Manifest, 0),
+        label: label(ObjectRole::Manifest, 0),
     };
     Op::Create { id, opts }
 }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader, crc32c};
 use copal_object::ObjectId;
 
-pub(crate) use super::records::{Level, Record, TableMeta, ValueMeta};
+pub(crate) use super::records::{ManifestRecord, TableMeta, TreeLevel, ValueMeta};
 
 /// Envelope of the manifest object.
 pub(crate) const FORMAT: Format =
@@ -76,7 +76,7 @@ pub(crate) fn parse_header(bytes: &[u8]) -> Result<(u16, u64), Error> {
 }
 
 /// The bytes of one edit that will stand at `offset`.
-pub(crate) fn encode_edit(offset: u64, records: &[Record]) -> Vec<u8> {
+pub(crate) fn encode_edit(offset: u64, records: &[ManifestRecord]) -> Vec<u8> {
     let mut out = vec![0; EDIT_HEADER];
     for record in records {
         record.encode(&mut out);
@@ -97,7 +97,7 @@ impl EditWriter {
         self.bytes.len()
     }
 
-    pub(crate) fn add(&mut self, record: &Record) {
+    pub(crate) fn add(&mut self, record: &ManifestRecord) {
         if self.bytes.is_empty() {
             self.bytes.put_zeros(EDIT_HEADER);
         }
@@ -129,11 +129,11 @@ fn edit_sum(offset: u64, len: u32, body: &[u8]) -> u32 {
 /// # Errors
 /// `Corrupt` names the offset of the first edit that does not verify.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<Record>, Error> {
+pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<ManifestRecord>, Error> {
     let mut records = Vec::new();
     let mut at = HEADER_LEN.min(manifest.len());
     while at < manifest.len() {
-        let edit = Edit::open(at as u64, &manifest.slice(at..))?;
+        let edit = ManifestEdit::open(at as u64, &manifest.slice(at..))?;
         records.extend(edit.records());
         at += edit.len() as usize;
     }
@@ -141,24 +141,24 @@ pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<Record>, Error> {
 }
 
 /// An edit whose sum is right and whose records are all well formed.
-pub(crate) struct Edit {
+pub(crate) struct ManifestEdit {
     pub(crate) offset: u64,
     body: Bytes,
 }
 
-impl Edit {
+impl ManifestEdit {
     pub(crate) const HEADER_LEN: usize = EDIT_HEADER;
 
     /// Bytes of the edit that begins with `header`, as it says itself.
     pub(crate) fn claimed_len(header: &[u8]) -> u64 {
         let len = Reader::new(header).u32().unwrap_or(0);
-        Edit::HEADER_LEN as u64 + u64::from(len)
+        ManifestEdit::HEADER_LEN as u64 + u64::from(len)
     }
 
     /// The edit that stands at `offset` of a manifest and begins `bytes`.
     /// # Errors
     /// `Corrupt` names the offset.
-    pub(crate) fn open(offset: u64, bytes: &Bytes) -> Result<Edit, Error> {
+    pub(crate) fn open(offset: u64, bytes: &Bytes) -> Result<ManifestEdit, Error> {
         let corrupt = |error: DecodeError| Error::corrupt(place(offset), error);
         let mut input = Reader::new(bytes);
         let mut read = || -> Result<(u32, u32), DecodeError> {
@@ -176,9 +176,9 @@ impl Edit {
         // Looked through before the first is handed out: an edit counts whole or not at all.
         let mut input = Reader::new(&body);
         while !input.is_empty() {
-            Record::decode(&mut input).map_err(corrupt)?;
+            ManifestRecord::decode(&mut input).map_err(corrupt)?;
         }
-        Ok(Edit { offset, body })
+        Ok(ManifestEdit { offset, body })
     }
 
     /// Bytes it takes, its header with them.
@@ -187,19 +187,19 @@ impl Edit {
     }
 
     /// Its records, each made when it is asked for.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = ManifestRecord> {
         let mut input = Reader::new(&self.body);
-        std::iter::from_fn(move || Record::decode(&mut input).ok())
+        std::iter::from_fn(move || ManifestRecord::decode(&mut input).ok())
     }
 }
 
 /// Whether a reader takes each of `records`: one that it refuses must never be written.
-pub(crate) fn are_readable(records: &[Record]) -> bool {
+pub(crate) fn are_readable(records: &[ManifestRecord]) -> bool {
     let mut encoded = Vec::new();
     records.iter().all(|record| {
         encoded.clear();
         record.encode(&mut encoded);
-        Record::decode(&mut Reader::new(&encoded)).is_ok()
+        ManifestRecord::decode(&mut Reader::new(&encoded)).is_ok()
     })
 }
 
@@ -207,10 +207,10 @@ fn place(offset: u64) -> String {
     format!("kv manifest edit at byte {offset}")
 }
 
-impl Record {
+impl ManifestRecord {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Record::Keyspace { id, name, options } => {
+            ManifestRecord::Keyspace { id, name, options } => {
                 let head = options.value_head_bytes;
                 out.put_u8(if head == 0 { KEYSPACE } else { KEYSPACE_WITH_HEAD });
                 out.put_u32(id.0);
@@ -223,15 +223,15 @@ impl Record {
                     out.put_u16(head);
                 }
             }
-            Record::DropKeyspace { id } => {
+            ManifestRecord::DropKeyspace { id } => {
                 out.put_u8(DROP_KEYSPACE);
                 out.put_u32(id.0);
             }
-            Record::Table(meta) => {
+            ManifestRecord::Table(meta) => {
                 out.put_u8(TABLE);
                 meta.encode(out);
             }
-            Record::Slices { object, level, run, parts } => {
+            ManifestRecord::Slices { object, level, run, parts } => {
                 out.put_u8(SLICES);
                 out.put_u64(object.0);
                 out.put_u8(level.0);
@@ -242,7 +242,7 @@ impl Record {
                     out.put_prefixed(&part.end);
                 }
             }
-            Record::Value(meta) => {
+            ManifestRecord::Value(meta) => {
                 out.put_u8(VALUE);
                 out.put_u64(meta.object.0);
                 out.put_u32(meta.keyspace.0);
@@ -251,11 +251,11 @@ impl Record {
                 out.put_varint(meta.max_seq);
                 out.put_u8(u8::from(meta.by_worker));
             }
-            Record::DropValue { object } => {
+            ManifestRecord::DropValue { object } => {
                 out.put_u8(DROP_VALUE);
                 out.put_u64(object.0);
             }
-            Record::Dead { object, ranges } => {
+            ManifestRecord::Dead { object, ranges } => {
                 out.put_u8(DEAD);
                 out.put_u64(object.0);
                 out.put_varint(ranges.len() as u64);
@@ -264,22 +264,22 @@ impl Record {
                     out.put_varint(range.end - range.start);
                 }
             }
-            Record::Flushed { generation, last_seq } => {
+            ManifestRecord::Flushed { generation, last_seq } => {
                 out.put_u8(FLUSHED);
                 out.put_varint(*generation);
                 out.put_varint(*last_seq);
             }
-            Record::Counters { next_object, next_run, next_keyspace } => {
+            ManifestRecord::Counters { next_object, next_run, next_keyspace } => {
                 out.put_u8(COUNTERS);
                 out.put_varint(*next_object);
                 out.put_varint(*next_run);
                 out.put_u32(*next_keyspace);
             }
-            Record::Settled { below } => {
+            ManifestRecord::Settled { below } => {
                 out.put_u8(SETTLED);
                 out.put_varint(*below);
             }
-            Record::Ingested { object, seq } => {
+            ManifestRecord::Ingested { object, seq } => {
                 out.put_u8(INGESTED);
                 out.put_u64(object.0);
                 out.put_varint(*seq);
@@ -287,7 +287,7 @@ impl Record {
         }
     }
 
-    fn decode(input: &mut Reader<'_>) -> Result<Record, DecodeError> {
+    fn decode(input: &mut Reader<'_>) -> Result<ManifestRecord, DecodeError> {
         let at = input.position();
         let tag = input.u8()?;
         Ok(match tag {
@@ -318,18 +318,18 @@ impl Record {
                 if tag != KEYSPACE {
                     options.value_head_bytes = input.u16()?;
                 }
-                Record::Keyspace { id, name, options }
+                ManifestRecord::Keyspace { id, name, options }
             }
-            DROP_KEYSPACE => Record::DropKeyspace { id: keyspace(input)? },
-            TABLE => Record::Table(TableMeta::decode(input)?),
+            DROP_KEYSPACE => ManifestRecord::DropKeyspace { id: keyspace(input)? },
+            TABLE => ManifestRecord::Table(TableMeta::decode(input)?),
             SLICES => {
                 let object = object(input)?;
-                let level = Level(input.u8()?);
+                let level = TreeLevel(input.u8()?);
                 let run = bounded(input, Reader::u64)?;
                 let parts = list(input, |input| Ok(key(input)?..key(input)?))?;
-                Record::Slices { object, level, run, parts }
+                ManifestRecord::Slices { object, level, run, parts }
             }
-            VALUE => Record::Value(ValueMeta {
+            VALUE => ManifestRecord::Value(ValueMeta {
                 object: object(input)?,
                 keyspace: keyspace(input)?,
                 group: key(input)?,
@@ -337,25 +337,26 @@ impl Record {
                 max_seq: sequence(input)?,
                 by_worker: input.u8()? != 0,
             }),
-            DROP_VALUE => Record::DropValue { object: object(input)? },
+            DROP_VALUE => ManifestRecord::DropValue { object: object(input)? },
             DEAD => {
                 let object = object(input)?;
                 let ranges = list(input, |input| {
                     let start = bytes(input)?;
                     Ok(start..start + bytes(input)?)
                 })?;
-                Record::Dead { object, ranges }
+                ManifestRecord::Dead { object, ranges }
             }
-            FLUSHED => {
-                Record::Flushed { generation: bounded(input, Reader::varint)?, last_seq: sequence(input)? }
-            }
-            COUNTERS => Record::Counters {
+            FLUSHED => ManifestRecord::Flushed {
+                generation: bounded(input, Reader::varint)?,
+                last_seq: sequence(input)?,
+            },
+            COUNTERS => ManifestRecord::Counters {
                 next_object: bounded(input, Reader::varint)?,
                 next_run: bounded(input, Reader::varint)?,
                 next_keyspace: keyspace(input)?.0,
             },
-            SETTLED => Record::Settled { below: bounded(input, Reader::varint)? },
-            INGESTED => Record::Ingested { object: object(input)?, seq: sequence(input)? },
+            SETTLED => ManifestRecord::Settled { below: bounded(input, Reader::varint)? },
+            INGESTED => ManifestRecord::Ingested { object: object(input)?, seq: sequence(input)? },
             _ => {
                 return Err(DecodeError::UnknownKind {
                     at,

@@ -16,14 +16,14 @@ pub(crate) mod state;
 
 use crate::{
     Error,
-    memory::budget::{Accounts, Charge, Class as Memory},
-    session::poison::Poison,
+    memory::budget::{MemoryAccounts, MemoryCharge, MemoryClass as Memory},
+    session::poison::PoisonFlag,
 };
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::{Ack, ObjectId, Op, Store, StoreError, Txn};
-use format::{Record, encode_edit, header};
-use read::Edits;
+use format::{ManifestRecord, encode_edit, header};
+use read::EditReader;
 use state::ManifestState;
 
 /// Where the manifest lives.
@@ -38,7 +38,7 @@ const COPIES: u64 = 2;
 
 /// The second copy, as this session knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Copied {
+enum ManifestCopy {
     /// It stands, and changes with the manifest.
     Yes,
     /// It does not stand, and this session has not looked for room yet.
@@ -59,9 +59,9 @@ pub(crate) struct Manifest {
     /// Length from which it is tried again where there was no room.
     retry_from: u64,
     /// What is known of the second copy.
-    copy: Copied,
+    copy: ManifestCopy,
     /// Pays for the bytes of a rewrite.
-    budget: Accounts,
+    budget: MemoryAccounts,
 }
 
 impl Manifest {
@@ -69,7 +69,10 @@ impl Manifest {
     /// store yet. Blocks.
     /// # Errors
     /// `Corrupt`; `OverBudget`: the state has no room; or what the object layer answers.
-    pub(crate) fn open(objects: &Store, budget: &Accounts) -> Result<Option<(Manifest, Charge)>, Error> {
+    pub(crate) fn open(
+        objects: &Store,
+        budget: &MemoryAccounts,
+    ) -> Result<Option<(Manifest, MemoryCharge)>, Error> {
         if objects.stat(MANIFEST).is_none() {
             return Ok(None);
         }
@@ -93,7 +96,11 @@ impl Manifest {
     /// anew.
     /// # Errors
     /// `error`, unless the copy is whole.
-    fn read_copy(objects: &Store, budget: &Accounts, error: Error) -> Result<(Manifest, Charge), Error> {
+    fn read_copy(
+        objects: &Store,
+        budget: &MemoryAccounts,
+        error: Error,
+    ) -> Result<(Manifest, MemoryCharge), Error> {
         let of_medium =
             |error: &Error| matches!(error, Error::Object(StoreError::Device(error)) if !error.is_passing());
         let unreadable = error.is_corruption() || of_medium(&error);
@@ -109,8 +116,12 @@ impl Manifest {
         Ok((manifest, charge))
     }
 
-    fn read(objects: &Store, id: ObjectId, budget: &Accounts) -> Result<(Manifest, Charge), Error> {
-        let mut edits = Edits::open(objects, id, Class::Foreground)?;
+    fn read(
+        objects: &Store,
+        id: ObjectId,
+        budget: &MemoryAccounts,
+    ) -> Result<(Manifest, MemoryCharge), Error> {
+        let mut edits = EditReader::open(objects, id, Class::Foreground)?;
         let mut state = ManifestState::default();
         let mut charge = budget.charge(Memory::Manifest, 0);
         let mut room = |state: &ManifestState, piece: u64| {
@@ -133,7 +144,7 @@ impl Manifest {
             return Err(Error::corrupt(what, format!("table {table} overlaps another table of its run")));
         }
         let ((version, seed), len) = (edits.header, edits.len);
-        let copy = if copy::stands(objects, len) { Copied::Yes } else { Copied::NotYet };
+        let copy = if copy::stands(objects, len) { ManifestCopy::Yes } else { ManifestCopy::NotYet };
         drop(edits);
         charge.set(state.heap_bytes());
         budget.check_used()?;
@@ -153,7 +164,7 @@ impl Manifest {
     /// Makes the manifest of a new store, durably.
     /// # Errors
     /// What the object layer answers.
-    pub(crate) fn create(objects: &Store, seed: u64, budget: &Accounts) -> Result<Manifest, Error> {
+    pub(crate) fn create(objects: &Store, seed: u64, budget: &MemoryAccounts) -> Result<Manifest, Error> {
         let bytes = Bytes::from(header(seed));
         let len = bytes.len() as u64;
         let ops = [MANIFEST, copy::COPY].map(copy::create).into_iter();
@@ -169,7 +180,7 @@ impl Manifest {
             state,
             seed,
             len,
-            copy: Copied::Yes,
+            copy: ManifestCopy::Yes,
             rewrite_above: REWRITE_ABOVE,
             retry_from: 0,
             budget: budget.clone(),
@@ -180,12 +191,12 @@ impl Manifest {
     fn rewrite_is_due(&mut self, objects: &Store) -> bool {
         let long = self.len >= self.retry_from && (self.len > self.rewrite_above || self.is_crowded(objects));
         let lacks_copy = match self.copy {
-            Copied::Yes => false,
-            Copied::NotYet => copy::finds_room(objects, self.state.encoded_bytes(), true),
-            Copied::NoRoom => copy::finds_room(objects, self.state.encoded_bytes(), long),
+            ManifestCopy::Yes => false,
+            ManifestCopy::NotYet => copy::finds_room(objects, self.state.encoded_bytes(), true),
+            ManifestCopy::NoRoom => copy::finds_room(objects, self.state.encoded_bytes(), long),
         };
-        if self.copy != Copied::Yes {
-            self.copy = if lacks_copy { Copied::NotYet } else { Copied::NoRoom };
+        if self.copy != ManifestCopy::Yes {
+            self.copy = if lacks_copy { ManifestCopy::NotYet } else { ManifestCopy::NoRoom };
         }
         long || lacks_copy
     }
@@ -205,7 +216,7 @@ impl Manifest {
     fn write_beside(
         &mut self,
         objects: &Store,
-        poison: &Poison,
+        poison: &PoisonFlag,
         copied: bool,
     ) -> Result<Option<(u64, bool)>, Error> {
         let write = |copied| rewrite::write(objects, &self.budget, self.seed, self.state.records(), copied);
@@ -225,7 +236,13 @@ impl Manifest {
 
     /// Steps that let what was written beside take the manifest's place and append `records`, and the length
     /// they leave.
-    fn replace(&self, objects: &Store, written: u64, records: &[Record], copied: bool) -> (Vec<Op>, u64) {
+    fn replace(
+        &self,
+        objects: &Store,
+        written: u64,
+        records: &[ManifestRecord],
+        copied: bool,
+    ) -> (Vec<Op>, u64) {
         let edit = Bytes::from(encode_edit(written, records));
         let len = written + edit.len() as u64;
         let mut ops = rewrite::take_place(objects, copied);
@@ -234,7 +251,7 @@ impl Manifest {
     }
 
     /// Steps that append `records`, and the length they leave; with a copy that stands and has its room.
-    fn extend(&self, objects: &Store, records: &[Record], copied: bool) -> (Vec<Op>, u64) {
+    fn extend(&self, objects: &Store, records: &[ManifestRecord], copied: bool) -> (Vec<Op>, u64) {
         let edit = Bytes::from(encode_edit(self.len, records));
         let len = self.len + edit.len() as u64;
         let mut ops: Vec<Op> = copy::append(self.len, &edit, copied).collect();
@@ -250,9 +267,9 @@ impl Manifest {
     pub(crate) fn commit(
         &mut self,
         objects: &Store,
-        poison: &Poison,
+        poison: &PoisonFlag,
         mut ops: Vec<Op>,
-        records: &[Record],
+        records: &[ManifestRecord],
         ack: Ack,
     ) -> Result<(), Error> {
         if !format::are_readable(records) {
@@ -263,15 +280,15 @@ impl Manifest {
         }
         let due = self.rewrite_is_due(objects);
         let copied = match self.copy {
-            Copied::Yes => copy::keeps_its_room(objects, self.len),
-            Copied::NotYet => due,
-            Copied::NoRoom => false,
+            ManifestCopy::Yes => copy::keeps_its_room(objects, self.len),
+            ManifestCopy::NotYet => due,
+            ManifestCopy::NoRoom => false,
         };
         let beside = if due { self.write_beside(objects, poison, copied)? } else { None };
         let ((steps, len), copied) = match beside {
             Some((written, copied)) => (self.replace(objects, written, records, copied), copied),
             None => {
-                let copied = copied && self.copy == Copied::Yes;
+                let copied = copied && self.copy == ManifestCopy::Yes;
                 (self.extend(objects, records, copied), copied)
             }
         };
@@ -295,8 +312,8 @@ impl Manifest {
         }
         self.len = len;
         self.copy = match (copied, self.copy) {
-            (true, _) => Copied::Yes,
-            (false, _) => Copied::NoRoom,
+            (true, _) => ManifestCopy::Yes,
+            (false, _) => ManifestCopy::NoRoom,
         };
         records.iter().for_each(|record| self.state.apply(record));
         Ok(())
@@ -305,7 +322,7 @@ impl Manifest {
 
 /// What an object is for; stands in its label, so that an opening can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
+pub(crate) enum ObjectRole {
     Manifest,
     Log,
     Table,
@@ -313,45 +330,45 @@ pub(crate) enum Role {
     PageCacheLog,
 }
 
-impl std::fmt::Display for Role {
+impl std::fmt::Display for ObjectRole {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Role::Manifest => "manifest",
-            Role::Log => "log",
-            Role::Table => "table",
-            Role::Value => "value object",
-            Role::PageCacheLog => "page-cache log",
+            ObjectRole::Manifest => "manifest",
+            ObjectRole::Log => "log",
+            ObjectRole::Table => "table",
+            ObjectRole::Value => "value object",
+            ObjectRole::PageCacheLog => "page-cache log",
         })
     }
 }
 
-impl Role {
+impl ObjectRole {
     /// In one word.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Role::Manifest => "manifest",
-            Role::Log => "log",
-            Role::Table => "table",
-            Role::Value => "value-object",
-            Role::PageCacheLog => "page-cache-log",
+            ObjectRole::Manifest => "manifest",
+            ObjectRole::Log => "log",
+            ObjectRole::Table => "table",
+            ObjectRole::Value => "value-object",
+            ObjectRole::PageCacheLog => "page-cache-log",
         }
     }
 
-    const ALL: [(Role, &'static [u8; 8]); 5] = [
-        (Role::Manifest, b"kv manif"),
-        (Role::Log, b"kv log\0\0"),
-        (Role::Table, b"kv table"),
-        (Role::Value, b"kv value"),
-        (Role::PageCacheLog, b"kv wait\0"),
+    const ALL: [(ObjectRole, &'static [u8; 8]); 5] = [
+        (ObjectRole::Manifest, b"kv manif"),
+        (ObjectRole::Log, b"kv log\0\0"),
+        (ObjectRole::Table, b"kv table"),
+        (ObjectRole::Value, b"kv value"),
+        (ObjectRole::PageCacheLog, b"kv wait\0"),
     ];
 
     fn name(self) -> &'static [u8; 8] {
-        Role::ALL.iter().find(|(role, _)| *role == self).map_or(b"kv manif", |(_, name)| name)
+        ObjectRole::ALL.iter().find(|(role, _)| *role == self).map_or(b"kv manif", |(_, name)| name)
     }
 }
 
 /// Label of an object: its role, and the generation of a log (0 otherwise).
-pub(crate) fn label(role: Role, generation: u64) -> [u8; 16] {
+pub(crate) fn label(role: ObjectRole, generation: u64) -> [u8; 16] {
     let mut label = [0; 16];
     label[..8].copy_from_slice(role.name());
     label[8..].copy_from_slice(&generation.to_le_bytes());
@@ -359,9 +376,9 @@ pub(crate) fn label(role: Role, generation: u64) -> [u8; 16] {
 }
 
 /// Reads a label; `None`: the object belongs to someone else.
-pub(crate) fn parse_label(label: &[u8; 16]) -> Option<(Role, u64)> {
+pub(crate) fn parse_label(label: &[u8; 16]) -> Option<(ObjectRole, u64)> {
     let (name, generation) = label.split_at(8);
-    let (role, _) = Role::ALL.into_iter().find(|(_, known)| known[..] == *name)?;
+    let (role, _) = ObjectRole::ALL.into_iter().find(|(_, known)| known[..] == *name)?;
     Some((role, u64::from_le_bytes(generation.try_into().ok()?)))
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Not here: the bytes of an edit (`format`), what the edits come to (`state`).
 
-use super::format::{Edit, HEADER_LEN, parse_header};
+use super::format::{HEADER_LEN, ManifestEdit, parse_header};
 use crate::Error;
 use bytes::Bytes;
 use copal_device::Class;
@@ -18,7 +18,7 @@ const PIECE_BYTES: u64 = 64 << 10;
 /// Reads of a long manifest that has only short edits.
 const PIECES: u64 = 64;
 /// The edits of one manifest, in order.
-pub(crate) struct Edits<'a> {
+pub(crate) struct EditReader<'a> {
     objects: &'a Store,
     id: ObjectId,
     class: Class,
@@ -31,14 +31,14 @@ pub(crate) struct Edits<'a> {
     piece_at: u64,
 }
 
-impl<'a> Edits<'a> {
+impl<'a> EditReader<'a> {
     /// Reads the header of object `id`. Blocks.
     /// # Errors
     /// `NoObject`; `Corrupt`: the header is damaged or of another version; or what the object layer answers.
-    pub(crate) fn open(objects: &'a Store, id: ObjectId, class: Class) -> Result<Edits<'a>, Error> {
+    pub(crate) fn open(objects: &'a Store, id: ObjectId, class: Class) -> Result<EditReader<'a>, Error> {
         let len = objects.stat(id).ok_or(Error::NoObject { object: id.0 })?.len;
         let head = objects.read(id, 0..(HEADER_LEN as u64).min(len), class).wait()?;
-        Ok(Edits {
+        Ok(EditReader {
             objects,
             id,
             class,
@@ -57,12 +57,12 @@ impl<'a> Edits<'a> {
     pub(crate) fn next(
         &mut self,
         room: &mut dyn FnMut(u64) -> Result<(), Error>,
-    ) -> Result<Option<Edit>, Error> {
+    ) -> Result<Option<ManifestEdit>, Error> {
         if self.at >= self.len {
             return Ok(None);
         }
-        let claimed = Edit::claimed_len(&self.take(Edit::HEADER_LEN as u64, room)?);
-        let edit = Edit::open(self.at, &self.take(claimed, room)?)?;
+        let claimed = ManifestEdit::claimed_len(&self.take(ManifestEdit::HEADER_LEN as u64, room)?);
+        let edit = ManifestEdit::open(self.at, &self.take(claimed, room)?)?;
         self.at += edit.len();
         Ok(Some(edit))
     }

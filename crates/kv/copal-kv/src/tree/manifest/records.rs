@@ -27,11 +27,11 @@ pub(crate) struct TableMeta {
 
 /// Where a run stands in the tree; `BOTTOM` is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Level(pub(crate) u8);
+pub(crate) struct TreeLevel(pub(crate) u8);
 
-impl Level {
-    pub(crate) const TOP: Level = Level(0);
-    pub(crate) const BOTTOM: Level = Level(u8::MAX);
+impl TreeLevel {
+    pub(crate) const TOP: TreeLevel = TreeLevel(0);
+    pub(crate) const BOTTOM: TreeLevel = TreeLevel(u8::MAX);
 }
 
 /// What is known of a value object without reading it.
@@ -51,7 +51,7 @@ pub(crate) struct ValueMeta {
 
 /// One statement of an edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
+pub(crate) enum ManifestRecord {
     Keyspace {
         id: KeyspaceId,
         name: String,
@@ -64,7 +64,7 @@ pub(crate) enum Record {
     /// The parts of a table that count, and the run they stand in; none: the table is gone.
     Slices {
         object: ObjectId,
-        level: Level,
+        level: TreeLevel,
         run: u64,
         parts: Vec<Range<Bytes>>,
     },

@@ -11,9 +11,9 @@
 use super::{
     COPIES, MANIFEST,
     copy::{self, COPY},
-    format::{EditWriter, Record, header},
+    format::{EditWriter, ManifestRecord, header},
 };
-use crate::memory::budget::{Accounts, Class as Memory};
+use crate::memory::budget::{MemoryAccounts, MemoryClass as Memory};
 use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Store, StoreError, Txn};
 
@@ -29,9 +29,9 @@ const EDIT_BYTES: usize = 64 << 10;
 /// `NoSpace`: nothing is left of it. What else the object layer answers.
 pub(super) fn write(
     objects: &Store,
-    budget: &Accounts,
+    budget: &MemoryAccounts,
     seed: u64,
-    records: impl Iterator<Item = Record>,
+    records: impl Iterator<Item = ManifestRecord>,
     copied: bool,
 ) -> Result<(u64, bool), StoreError> {
     discard(objects)?;
@@ -44,9 +44,9 @@ pub(super) fn write(
 
 fn write_edits(
     objects: &Store,
-    budget: &Accounts,
+    budget: &MemoryAccounts,
     seed: u64,
-    records: impl Iterator<Item = Record>,
+    records: impl Iterator<Item = ManifestRecord>,
     copied: bool,
 ) -> Result<u64, StoreError> {
     let ids = || BESIDE.into_iter().take(1 + usize::from(copied));

@@ -4,7 +4,7 @@
 //! - Applying the records of [`ManifestState::records`] to an empty state gives an equal state.
 //! - A record about something unknown (a value object dropped meanwhile) changes nothing.
 
-use super::format::{Level, Record, TableMeta, ValueMeta};
+use super::format::{ManifestRecord, TableMeta, TreeLevel, ValueMeta};
 use crate::{format::key::KeyspaceId, session::options::KeyspaceOptions, tree::value::interval::IntervalSet};
 use bytes::Bytes;
 use copal_object::ObjectId;
@@ -20,7 +20,7 @@ const KEY_BYTES: usize = 48;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableState {
     pub(crate) meta: TableMeta,
-    pub(crate) level: Level,
+    pub(crate) level: TreeLevel,
     pub(crate) run: u64,
     pub(crate) parts: Vec<Range<Bytes>>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct ManifestState {
     pub(crate) next_keyspace: u32,
     /// Tables and value objects that an edit dropped and that may still be there, waiting for old readers.
     pub(crate) dropped: BTreeSet<ObjectId>,
-    /// See [`Record::Settled`].
+    /// See [`ManifestRecord::Settled`].
     pub(crate) settled_below: u64,
 }
 
@@ -92,22 +92,23 @@ impl ManifestState {
         (tables + values) as u64
     }
 
-    pub(crate) fn apply(&mut self, record: &Record) {
+    pub(crate) fn apply(&mut self, record: &ManifestRecord) {
         match record {
-            Record::Keyspace { id, name, options } => {
+            ManifestRecord::Keyspace { id, name, options } => {
                 let (name, options) = (name.clone(), options.clone());
                 self.keyspaces.insert(*id, KeyspaceState { name, options });
                 self.next_keyspace = self.next_keyspace.max(id.0 + 1);
             }
-            Record::DropKeyspace { id } => {
+            ManifestRecord::DropKeyspace { id } => {
                 self.keyspaces.remove(id);
             }
-            Record::Table(meta) => {
+            ManifestRecord::Table(meta) => {
                 self.next_object = self.next_object.max(meta.object.0 + 1);
-                let table = TableState { meta: meta.clone(), level: Level::TOP, run: 0, parts: Vec::new() };
+                let table =
+                    TableState { meta: meta.clone(), level: TreeLevel::TOP, run: 0, parts: Vec::new() };
                 self.tables.insert(meta.object, table);
             }
-            Record::Slices { object, level, run, parts } => {
+            ManifestRecord::Slices { object, level, run, parts } => {
                 if parts.is_empty() {
                     self.tables.remove(object);
                     self.dropped.insert(*object);
@@ -118,7 +119,7 @@ impl ManifestState {
                 }
                 self.next_run = self.next_run.max(run + 1);
             }
-            Record::Value(meta) => {
+            ManifestRecord::Value(meta) => {
                 self.next_object = self.next_object.max(meta.object.0 + 1);
                 let dead = IntervalSet::default();
                 self.values
@@ -132,32 +133,32 @@ impl ManifestState {
                     })
                     .or_insert_with(|| ValueState { meta: meta.clone(), dead });
             }
-            Record::DropValue { object } => {
+            ManifestRecord::DropValue { object } => {
                 self.values.remove(object);
                 self.dropped.insert(*object);
             }
-            Record::Dead { object, ranges } => {
+            ManifestRecord::Dead { object, ranges } => {
                 if let Some(value) = self.values.get_mut(object) {
                     for range in ranges {
                         value.dead.insert(range.clone());
                     }
                 }
             }
-            Record::Flushed { generation, last_seq } => {
+            ManifestRecord::Flushed { generation, last_seq } => {
                 self.flushed_generation = self.flushed_generation.max(*generation);
                 self.last_seq = self.last_seq.max(*last_seq);
             }
-            Record::Counters { next_object, next_run, next_keyspace } => {
+            ManifestRecord::Counters { next_object, next_run, next_keyspace } => {
                 self.next_object = self.next_object.max(*next_object);
                 self.next_run = self.next_run.max(*next_run);
                 self.next_keyspace = self.next_keyspace.max(*next_keyspace);
             }
-            Record::Settled { below } => {
+            ManifestRecord::Settled { below } => {
                 self.settled_below = self.settled_below.max(*below);
                 // Ids are not used twice, or a young leftover would look like an old leak.
                 self.next_object = self.next_object.max(*below);
             }
-            Record::Ingested { object, seq } => {
+            ManifestRecord::Ingested { object, seq } => {
                 if let Some(table) = self.tables.get_mut(object) {
                     (table.meta.ingested_at, table.meta.max_seq) = (Some(*seq), *seq);
                 }
@@ -169,7 +170,7 @@ impl ManifestState {
     /// cannot be made of such a run: only a damaged or a foreign manifest holds one.
     pub(crate) fn overlapping_table(&self) -> Option<ObjectId> {
         struct Part<'a> {
-            of: (Level, u64),
+            of: (TreeLevel, u64),
             range: &'a Range<Bytes>,
             table: ObjectId,
         }
@@ -186,44 +187,44 @@ impl ManifestState {
     }
 
     /// Records that build this state from nothing, each made when it is asked for.
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
-        let keyspaces = self.keyspaces.iter().map(|(id, keyspace)| Record::Keyspace {
+    pub(crate) fn records(&self) -> impl Iterator<Item = ManifestRecord> {
+        let keyspaces = self.keyspaces.iter().map(|(id, keyspace)| ManifestRecord::Keyspace {
             id: *id,
             name: keyspace.name.clone(),
             options: keyspace.options.clone(),
         });
         let tables = self.tables.iter().flat_map(|(object, table)| {
             let object = *object;
-            let slices = move || Record::Slices {
+            let slices = move || ManifestRecord::Slices {
                 object,
                 level: table.level,
                 run: table.run,
                 parts: table.parts.clone(),
             };
             let ingested_at = table.meta.ingested_at;
-            std::iter::once_with(|| Record::Table(table.meta.clone()))
-                .chain(ingested_at.map(|seq| Record::Ingested { object, seq }))
+            std::iter::once_with(|| ManifestRecord::Table(table.meta.clone()))
+                .chain(ingested_at.map(|seq| ManifestRecord::Ingested { object, seq }))
                 .chain(std::iter::once_with(slices))
         });
         let values = self.values.iter().flat_map(|(object, value)| {
             let dead = || {
                 let (object, ranges) = (*object, value.dead.iter().collect());
-                (value.dead.len() > 0).then_some(Record::Dead { object, ranges })
+                (value.dead.len() > 0).then_some(ManifestRecord::Dead { object, ranges })
             };
-            std::iter::once_with(|| Record::Value(value.meta.clone()))
+            std::iter::once_with(|| ManifestRecord::Value(value.meta.clone()))
                 .chain(std::iter::once_with(dead).flatten())
         });
         // Either record drops an object of any kind; these are few, and one of the two is smaller.
-        let dropped = self.dropped.iter().map(|object| Record::DropValue { object: *object });
+        let dropped = self.dropped.iter().map(|object| ManifestRecord::DropValue { object: *object });
         let (generation, last_seq) = (self.flushed_generation, self.last_seq);
         let numbers = [
-            Record::Flushed { generation, last_seq },
-            Record::Counters {
+            ManifestRecord::Flushed { generation, last_seq },
+            ManifestRecord::Counters {
                 next_object: self.next_object,
                 next_run: self.next_run,
                 next_keyspace: self.next_keyspace,
             },
-            Record::Settled { below: self.settled_below },
+            ManifestRecord::Settled { below: self.settled_below },
         ];
         let named = keyspaces.chain(tables).chain(values);
         named.chain(dropped).chain(numbers)
@@ -274,29 +275,29 @@ mod tests {
             max_seq: 6,
             by_worker: false,
         };
-        let slices = |object: u64, parts: Vec<Range<Bytes>>| Record::Slices {
+        let slices = |object: u64, parts: Vec<Range<Bytes>>| ManifestRecord::Slices {
             object: ObjectId(object),
-            level: Level(1),
+            level: TreeLevel(1),
             run: 5,
             parts,
         };
         let mut state = ManifestState::default();
         let options = KeyspaceOptions::default();
         for record in [
-            Record::Keyspace { id: KeyspaceId(1), name: "a".to_owned(), options },
-            Record::Table(table(10)),
+            ManifestRecord::Keyspace { id: KeyspaceId(1), name: "a".to_owned(), options },
+            ManifestRecord::Table(table(10)),
             slices(10, vec![key(b"a")..key(b"z")]),
-            Record::Table(table(11)),
+            ManifestRecord::Table(table(11)),
             slices(11, vec![key(b"a")..key(b"c"), key(b"d")..key(b"z")]),
             slices(10, Vec::new()),
-            Record::Ingested { object: ObjectId(11), seq: 9 },
-            Record::Value(value.clone()),
-            Record::Dead { object: ObjectId(12), ranges: vec![0..4096, 4096..8192] },
-            Record::Dead { object: ObjectId(99), ranges: vec![0..1, 2..3] },
-            Record::Value(ValueMeta { accounted: 10_000, ..value }),
-            Record::Flushed { generation: 3, last_seq: 7 },
-            Record::DropValue { object: ObjectId(8) },
-            Record::Settled { below: 13 },
+            ManifestRecord::Ingested { object: ObjectId(11), seq: 9 },
+            ManifestRecord::Value(value.clone()),
+            ManifestRecord::Dead { object: ObjectId(12), ranges: vec![0..4096, 4096..8192] },
+            ManifestRecord::Dead { object: ObjectId(99), ranges: vec![0..1, 2..3] },
+            ManifestRecord::Value(ValueMeta { accounted: 10_000, ..value }),
+            ManifestRecord::Flushed { generation: 3, last_seq: 7 },
+            ManifestRecord::DropValue { object: ObjectId(8) },
+            ManifestRecord::Settled { below: 13 },
         ] {
             state.apply(&record);
         }

@@ -1,8 +1,8 @@
 use super::{
-    format::{Level, TableMeta},
+    format::{TableMeta, TreeLevel},
     *,
 };
-use crate::{KeyspaceOptions, MemoryBudget, format::key::KeyspaceId, memory::budget::Accounts};
+use crate::{KeyspaceOptions, MemoryBudget, format::key::KeyspaceId, memory::budget::MemoryAccounts};
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put};
 use copal_device::{
     AlignedBuf, Device, Image, MemoryDevice,
@@ -12,7 +12,7 @@ use copal_device::{
 use copal_object::{Covered, MkfsOptions, OpenOptions, Summed};
 use std::sync::Arc;
 
-fn accounts() -> Accounts {
+fn accounts() -> MemoryAccounts {
     MemoryBudget::new(4 << 20).accounts().clone()
 }
 
@@ -22,12 +22,12 @@ fn the_first_edit_of_an_older_manifest_rewrites_it() {
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let mut new = Manifest::create(&objects, 7, &accounts()).unwrap();
-    let keyspace = |id: u32| Record::Keyspace {
+    let keyspace = |id: u32| ManifestRecord::Keyspace {
         id: KeyspaceId(id),
         name: format!("space {id}"),
         options: KeyspaceOptions::default(),
     };
-    let poison = Poison::default();
+    let poison = PoisonFlag::default();
     new.commit(&objects, &poison, Vec::new(), &[keyspace(1)], Ack::Durable).unwrap();
     // The same bytes under a header of version 1, which is what that version wrote.
     let len = objects.stat(MANIFEST).unwrap().len;
@@ -70,8 +70,8 @@ fn overlapping_tables_of_a_run_are_corrupt() {
             ingested_at: None,
         };
         let parts = vec![key(start)..key(end)];
-        let slices = Record::Slices { object: ObjectId(object), level: Level(1), run: 5, parts };
-        [Record::Table(table), slices]
+        let slices = ManifestRecord::Slices { object: ObjectId(object), level: TreeLevel(1), run: 5, parts };
+        [ManifestRecord::Table(table), slices]
     };
     let is_corrupt = |tables: [(&[u8], &[u8]); 2]| {
         let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -79,7 +79,7 @@ fn overlapping_tables_of_a_run_are_corrupt() {
         let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
         let mut manifest = Manifest::create(&objects, 7, &accounts()).unwrap();
         let records = [vec![keyspace(1)], table(11, tables[0]).to_vec(), table(12, tables[1]).to_vec()];
-        let poison = Poison::default();
+        let poison = PoisonFlag::default();
         manifest.commit(&objects, &poison, Vec::new(), &records.concat(), Ack::Durable).unwrap();
         match Manifest::open(&objects, &accounts()) {
             Ok(_) => false,
@@ -94,8 +94,12 @@ fn overlapping_tables_of_a_run_are_corrupt() {
     assert!(is_corrupt([(b"a", b"b"), (b"z", b"m")]));
 }
 
-fn keyspace(id: u32) -> Record {
-    Record::Keyspace { id: KeyspaceId(id), name: format!("space {id}"), options: KeyspaceOptions::default() }
+fn keyspace(id: u32) -> ManifestRecord {
+    ManifestRecord::Keyspace {
+        id: KeyspaceId(id),
+        name: format!("space {id}"),
+        options: KeyspaceOptions::default(),
+    }
 }
 
 /// Where the first page of the manifest and of its copy lie.
@@ -123,7 +127,7 @@ fn a_damaged_manifest_is_read_from_its_copy_and_written_anew() {
     let (objects, _) = Store::open(device.clone(), &OpenOptions::default()).unwrap();
     let budget = accounts();
     let mut manifest = Manifest::create(&objects, 7, &budget).unwrap();
-    let poison = Poison::default();
+    let poison = PoisonFlag::default();
     for (round, damaged) in (1..).zip([0, 1, 0, 1]) {
         manifest.commit(&objects, &poison, Vec::new(), &[keyspace(round)], Ack::Durable).unwrap();
         let places = pages(&objects).map(Option::unwrap);
@@ -146,7 +150,7 @@ fn a_full_store_goes_on_without_the_copy_until_there_is_room() {
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let budget = accounts();
     let mut manifest = Manifest::create(&objects, 7, &budget).unwrap();
-    let poison = Poison::default();
+    let poison = PoisonFlag::default();
     let mut round = 0;
     let mut commit = |manifest: &mut Manifest| {
         round += 1;
@@ -179,14 +183,14 @@ fn an_edit_that_a_session_had_room_for_is_read_again() {
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let mut manifest = Manifest::create(&objects, 7, &accounts()).unwrap();
-    let records: Vec<Record> = (1..5500)
-        .map(|id| Record::Keyspace {
+    let records: Vec<ManifestRecord> = (1..5500)
+        .map(|id| ManifestRecord::Keyspace {
             id: KeyspaceId(id),
             name: format!("{id:0>240}"),
             options: KeyspaceOptions::default(),
         })
         .collect();
-    let poison = Poison::default();
+    let poison = PoisonFlag::default();
     manifest.commit(&objects, &poison, Vec::new(), &records, Ack::Durable).unwrap();
     assert!(manifest.len > 5 << 18);
     let budget = accounts();
@@ -201,10 +205,10 @@ fn what_a_piece_takes_is_told_once() {
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let mut manifest = Manifest::create(&objects, 7, &accounts()).unwrap();
-    let record = Record::Settled { below: 9 };
-    let poison = Poison::default();
+    let record = ManifestRecord::Settled { below: 9 };
+    let poison = PoisonFlag::default();
     manifest.commit(&objects, &poison, Vec::new(), &[record], Ack::Durable).unwrap();
-    let mut edits = Edits::open(&objects, MANIFEST, Class::Foreground).unwrap();
+    let mut edits = EditReader::open(&objects, MANIFEST, Class::Foreground).unwrap();
     let mut told = Vec::new();
     let mut room = |bytes| {
         told.push(bytes);
@@ -215,10 +219,10 @@ fn what_a_piece_takes_is_told_once() {
 }
 
 /// A manifest of about half a megabyte, durable.
-fn long_manifest(objects: &Store, budget: &Accounts, poison: &Poison) -> Manifest {
+fn long_manifest(objects: &Store, budget: &MemoryAccounts, poison: &PoisonFlag) -> Manifest {
     let mut manifest = Manifest::create(objects, 7, budget).unwrap();
-    let records: Vec<Record> = (1..2000)
-        .map(|id| Record::Keyspace {
+    let records: Vec<ManifestRecord> = (1..2000)
+        .map(|id| ManifestRecord::Keyspace {
             id: KeyspaceId(id),
             name: format!("{id:0>240}"),
             options: KeyspaceOptions::default(),
@@ -238,7 +242,7 @@ fn a_crash_inside_a_rewrite_leaves_the_old_manifest_or_the_new_one() {
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(dynamic, &OpenOptions::default()).unwrap();
-    let (budget, poison) = (accounts(), Poison::default());
+    let (budget, poison) = (accounts(), PoisonFlag::default());
     let mut manifest = long_manifest(&objects, &budget, &poison);
     let before = device.step();
     manifest.rewrite_above = 1;
@@ -273,7 +277,7 @@ fn a_rewrite_takes_no_more_memory_than_a_piece() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let poison = Poison::default();
+    let poison = PoisonFlag::default();
     let budget = accounts();
     let mut manifest = long_manifest(&objects, &budget, &poison);
     let long = manifest.len;
@@ -295,7 +299,7 @@ fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let poison = Poison::default();
+    let poison = PoisonFlag::default();
     let budget = accounts();
     let mut manifest = long_manifest(&objects, &budget, &poison);
     let full = objects.reserve(objects.space().free_bytes - (300 << 10)).unwrap();
@@ -327,14 +331,14 @@ fn what_a_rewrite_left_goes_before_the_next_one_begins() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
-    let (budget, poison) = (accounts(), Poison::default());
+    let (budget, poison) = (accounts(), PoisonFlag::default());
     let mut manifest = long_manifest(&objects, &budget, &poison);
     // Without a copy the first edit writes everything anew.
     let mut ops = vec![Op::Delete { id: copy::COPY }];
     ops.extend(rewrite::BESIDE.map(|id| copy::create_as(id, MANIFEST)));
     let txn = Txn::new().ops(ops);
     objects.commit(txn, Ack::Durable).wait().unwrap();
-    manifest.copy = Copied::NoRoom;
+    manifest.copy = ManifestCopy::NoRoom;
     drop(manifest);
     let store = crate::Store::open(objects.clone(), crate::Options::default()).unwrap();
     let left = rewrite::BESIDE.iter().filter(|id| objects.stat(**id).is_some());

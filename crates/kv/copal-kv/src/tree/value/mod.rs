@@ -10,27 +10,27 @@ use crate::Error;
 use bytes::Bytes;
 use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects, StoreError};
-pub(crate) use pointer::Pointer;
+pub(crate) use pointer::ValuePointer;
 use std::ops::Range;
 
 /// A read of a part of a separated value: whole 64 KiB pieces, which are verified.
-pub(crate) struct Planned {
-    pointer: Pointer,
+pub(crate) struct PlannedRead {
+    pointer: ValuePointer,
     /// The wanted bytes of the value, not beyond its end.
     part: Range<u64>,
     /// The pieces that hold them.
     cover: Range<u64>,
 }
 
-impl Planned {
+impl PlannedRead {
     /// # Errors
     /// `Corrupt`: the bytes are no pointer.
-    pub(crate) fn new(pointer: &[u8], part: &Range<u64>) -> Result<Planned, Error> {
-        let pointer = Pointer::decode(pointer)?;
+    pub(crate) fn new(pointer: &[u8], part: &Range<u64>) -> Result<PlannedRead, Error> {
+        let pointer = ValuePointer::decode(pointer)?;
         let len = u64::from(pointer.len);
         let part = part.start.min(len)..part.end.min(len).max(part.start.min(len));
         let cover = pointer.cover(&part);
-        Ok(Planned { pointer, part, cover })
+        Ok(PlannedRead { pointer, part, cover })
     }
 
     /// What has to be read.
@@ -79,7 +79,7 @@ pub(crate) fn read(
     part: &Range<u64>,
     class: Class,
 ) -> Result<Bytes, Error> {
-    let planned = Planned::new(pointer, part)?;
+    let planned = PlannedRead::new(pointer, part)?;
     if planned.is_empty() {
         return Ok(Bytes::new());
     }

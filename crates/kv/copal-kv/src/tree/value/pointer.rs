@@ -21,7 +21,7 @@ pub(crate) const VALUE_PAGE: u64 = 4096;
 
 /// Where a value lies and what its bytes sum to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pointer {
+pub(crate) struct ValuePointer {
     pub(crate) object: ObjectId,
     pub(crate) offset: u64,
     pub(crate) len: u32,
@@ -43,7 +43,7 @@ fn pieces(len: u64) -> usize {
     len.div_ceil(PIECE).max(1) as usize
 }
 
-impl Pointer {
+impl ValuePointer {
     /// Bytes the pointer takes for a value of `len` bytes of which `head` stay beside it.
     pub(crate) fn encoded_len(len: usize, head: usize) -> usize {
         let head = if head == 0 { 0 } else { 2 + head };
@@ -64,16 +64,16 @@ impl Pointer {
     }
 
     pub(crate) fn to_vec(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(Pointer::encoded_len(self.len as usize, self.head.len()));
+        let mut out = Vec::with_capacity(ValuePointer::encoded_len(self.len as usize, self.head.len()));
         self.encode(&mut out);
         out
     }
 
     /// # Errors
     /// `Corrupt` when the bytes are no pointer.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Pointer, Error> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ValuePointer, Error> {
         let wrong = |why: &dyn std::fmt::Display| Error::corrupt("value pointer", why);
-        let pointer = Pointer::parse(bytes).map_err(|error| wrong(&error))?;
+        let pointer = ValuePointer::parse(bytes).map_err(|error| wrong(&error))?;
         if pointer.len as usize > MAX_VALUE || pointer.offset > u64::MAX / 2 {
             return Err(wrong(&"length or offset is out of bounds"));
         }
@@ -83,7 +83,7 @@ impl Pointer {
         Ok(pointer)
     }
 
-    fn parse(bytes: &[u8]) -> Result<Pointer, DecodeError> {
+    fn parse(bytes: &[u8]) -> Result<ValuePointer, DecodeError> {
         let mut input = Reader::new(bytes);
         let object = ObjectId(input.u64()?);
         let offset = input.u64()?;
@@ -100,7 +100,7 @@ impl Pointer {
             head.extend_from_slice(input.bytes(len)?);
         }
         input.finish()?;
-        Ok(Pointer { object, offset, len, sums, head })
+        Ok(ValuePointer { object, offset, len, sums, head })
     }
 
     /// The bytes of the object that hold the value.
@@ -140,7 +140,7 @@ mod tests {
     /// The worked example of docs/formats/kv-values.md.
     #[test]
     fn golden_pointer() {
-        let pointer = Pointer {
+        let pointer = ValuePointer {
             object: ObjectId(0x1234),
             offset: 0x10000,
             len: 9,
@@ -150,19 +150,19 @@ mod tests {
         let bytes = pointer.to_vec();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "341200000000000000000100000000000900000083920 6e3".replace(' ', ""));
-        assert_eq!(Pointer::decode(&bytes).unwrap(), pointer);
-        let with_head = Pointer { head: b"1234".to_vec(), ..pointer };
+        assert_eq!(ValuePointer::decode(&bytes).unwrap(), pointer);
+        let with_head = ValuePointer { head: b"1234".to_vec(), ..pointer };
         let longer = with_head.to_vec();
         assert_eq!(longer[..bytes.len()], bytes);
         assert_eq!(longer[bytes.len()..], *b"\x04\x001234");
-        assert_eq!(longer.len(), Pointer::encoded_len(9, 4));
-        assert_eq!(Pointer::decode(&longer).unwrap(), with_head);
+        assert_eq!(longer.len(), ValuePointer::encoded_len(9, 4));
+        assert_eq!(ValuePointer::decode(&longer).unwrap(), with_head);
     }
 
     #[test]
     fn bytes_that_are_no_pointer_are_refused() {
         let value = vec![7u8; 3 * PIECE as usize + 1];
-        let pointer = Pointer {
+        let pointer = ValuePointer {
             object: ObjectId(1),
             offset: 0,
             len: value.len() as u32,
@@ -170,17 +170,17 @@ mod tests {
             head: vec![7; 100],
         };
         let good = pointer.to_vec();
-        let without_head = Pointer::encoded_len(value.len(), 0);
-        assert_eq!(good.len(), Pointer::encoded_len(value.len(), 100));
+        let without_head = ValuePointer::encoded_len(value.len(), 0);
+        assert_eq!(good.len(), ValuePointer::encoded_len(value.len(), 100));
         for cut in (0..good.len()).filter(|cut| *cut != without_head) {
-            assert!(Pointer::decode(&good[..cut]).unwrap_err().is_corruption(), "cut at {cut}");
+            assert!(ValuePointer::decode(&good[..cut]).unwrap_err().is_corruption(), "cut at {cut}");
         }
     }
 
     #[test]
     fn a_part_is_verified_by_its_pieces() {
         let value: Vec<u8> = (0..200_000u32).map(|i| (i * 31) as u8).collect();
-        let pointer = Pointer {
+        let pointer = ValuePointer {
             object: ObjectId(1),
             offset: 0,
             len: value.len() as u32,

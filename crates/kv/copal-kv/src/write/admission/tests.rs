@@ -5,7 +5,7 @@ use crate::{
     format::key::KeyspaceId,
     write::{
         admission,
-        commit::{Write, WriteOp, leader},
+        commit::{WriteOp, WriteRequest, leader},
         log,
     },
 };
@@ -89,7 +89,7 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     let engine = store.engine();
     admission::end_writes(engine).unwrap();
     let op = WriteOp::Delete { key: KeyspaceId(1).key(b"k") };
-    let late = Write::new(vec![op], Durability::Deferred);
+    let late = WriteRequest::new(vec![op], Durability::Deferred);
     let told = engine
         .writes
         .queue

@@ -8,12 +8,12 @@
 //! - A kill-safe write goes behind them into the page-cache log only when they stand there, too, or their
 //!   frame is written.
 
-use super::writer::{Deferred, Writer};
+use super::writer::{DeferredWrites, LogWriter};
 use crate::{
     Error,
     engine::Engine,
-    memory::budget::Class as Memory,
-    session::signal::Sleeper,
+    memory::budget::MemoryClass as Memory,
+    session::signal::BackgroundThread,
     write::{
         log::LoggedGroup,
         page_cache_log::{PageCacheLogState, ReuseAfter},
@@ -29,7 +29,7 @@ const DEFERRED_BYTES: usize = 1 << 20;
 /// What the log learns of deferred groups that are on their way.
 type Logged = Completion<Result<FramePos, StoreError>>;
 
-impl Writer {
+impl LogWriter {
     /// Since when a deferred write waits for the log.
     pub(crate) fn deferred_since(&self) -> Option<Instant> {
         self.deferred.since
@@ -76,7 +76,13 @@ pub(crate) fn deferred_bytes(engine: &Engine) -> usize {
 }
 
 /// Keeps a group of `count` operations for the log's next one; `log` holds what was deferred before, too.
-pub(super) fn defer(engine: &Engine, deferred: &mut Deferred, log: Vec<u8>, count: u32, after: Option<Lsn>) {
+pub(super) fn defer(
+    engine: &Engine,
+    deferred: &mut DeferredWrites,
+    log: Vec<u8>,
+    count: u32,
+    after: Option<Lsn>,
+) {
     deferred.ops = log;
     // And their frame, when they go.
     let bytes = (deferred.ops.capacity() + deferred.ops.len()) as u64;
@@ -88,14 +94,14 @@ pub(super) fn defer(engine: &Engine, deferred: &mut Deferred, log: Vec<u8>, coun
     deferred.after = after.or(deferred.after);
     if deferred.since.is_none() {
         deferred.since = Some(Instant::now());
-        engine.signal.kick_one(Sleeper::Flusher);
+        engine.signal.wake_worker(BackgroundThread::Flusher);
     }
 }
 
 /// Nothing is deferred any more; the next ones gather in the same memory, unless one large write made it.
-pub(super) fn clear_deferred(engine: &Engine, deferred: &mut Deferred, mut ops: Vec<u8>) {
+pub(super) fn clear_deferred(engine: &Engine, deferred: &mut DeferredWrites, mut ops: Vec<u8>) {
     let charge = deferred.charge.take();
-    *deferred = Deferred::default();
+    *deferred = DeferredWrites::default();
     ops.clear();
     if let Some(mut charge) = charge
         && ops.capacity() <= 2 * deferred_bytes(engine)
@@ -109,7 +115,7 @@ pub(super) fn clear_deferred(engine: &Engine, deferred: &mut Deferred, mut ops: 
 /// is the last sequence so far.
 /// # Errors
 /// `NoSpace`: they go on waiting. `Poisoned`.
-pub(crate) fn send_deferred(engine: &Engine, writer: &mut Writer, given: u64) -> Result<(), Error> {
+pub(crate) fn send_deferred(engine: &Engine, writer: &mut LogWriter, given: u64) -> Result<(), Error> {
     let frame = reserve_deferred(engine, writer, given, Ack::Written)?;
     let at = frame.at();
     deferred_placed(engine, writer, at, frame.write());
@@ -122,7 +128,7 @@ pub(crate) fn send_deferred(engine: &Engine, writer: &mut Writer, given: u64) ->
 /// `NoSpace`: they go on waiting. `Poisoned`.
 pub(crate) fn log_deferred_durably<'e>(
     engine: &'e Engine,
-    writer: &mut Writer,
+    writer: &mut LogWriter,
 ) -> Result<DeferredInFlight<'e>, Error> {
     let frame = reserve_deferred(engine, writer, engine.snapshots.allocated_seq(), Ack::Durable)?;
     // The half of these groups waits for what is told when the frame is there.
@@ -134,11 +140,11 @@ pub(crate) fn log_deferred_durably<'e>(
 /// Reserves the last frame of the group of all that is deferred, and writes those before it.
 fn reserve_deferred(
     engine: &Engine,
-    writer: &mut Writer,
+    writer: &mut LogWriter,
     given: u64,
     ack: Ack,
 ) -> Result<ReservedFrame, Error> {
-    let Deferred { ops, count, after, .. } = &writer.deferred;
+    let DeferredWrites { ops, count, after, .. } = &writer.deferred;
     let group = LoggedGroup { first_seq: given + 1 - u64::from(*count), count: *count, ops, after: *after };
     let reserved = writer.log.reserve_group(&engine.objects, group, ack);
     reserved.map_err(|error| engine.poison.failed_write(error))
@@ -146,7 +152,7 @@ fn reserve_deferred(
 
 /// The last frame has its place. Whoever wants the log durable asks for more than this frame: no group of
 /// the queue answers for it, so its own promise does not count.
-fn deferred_placed(engine: &Engine, writer: &mut Writer, at: FramePos, logged: Logged) {
+fn deferred_placed(engine: &Engine, writer: &mut LogWriter, at: FramePos, logged: Logged) {
     writer.log.placed(at, Ack::Written);
     let ops = std::mem::take(&mut writer.deferred.ops);
     writer.page_cache_logged(match writer.page_cache_log_covers(ops.len()) {

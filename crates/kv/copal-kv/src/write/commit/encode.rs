@@ -4,8 +4,8 @@
 //! - Both walk the operations in the same order, one sequence each.
 
 use super::{
-    Write, WriteOp,
-    values::{DirectValues, Placement},
+    WriteOp, WriteRequest,
+    values::{DirectValues, ValuePlacement},
 };
 use crate::{
     engine::Engine,
@@ -13,14 +13,14 @@ use crate::{
         entry::{EntryKind, RangeTombstone},
         key::KeyRange,
     },
-    memory::rows::Rows,
-    tree::{memtable::Memtable, value::pointer::Pointer},
+    memory::rows::RowCache,
+    tree::{memtable::Memtable, value::pointer::ValuePointer},
     write::log::format::LogOp,
 };
 use bytes::Bytes;
 
 /// A group, encoded for the log.
-pub(super) struct Encoded {
+pub(super) struct EncodedOps {
     /// The writes deferred before it, and then its own.
     pub(super) log: Vec<u8>,
     /// Its own.
@@ -29,7 +29,7 @@ pub(super) struct Encoded {
     pointers: Vec<Bytes>,
 }
 
-impl Encoded {
+impl EncodedOps {
     /// Takes the writes deferred before, `len` bytes of log, back out: this group did not get its place. What
     /// the group took goes back with its charge.
     pub(super) fn without_own(&mut self, len: usize) -> Vec<u8> {
@@ -45,12 +45,12 @@ pub(super) fn encode(
     engine: &Engine,
     mut log: Vec<u8>,
     values: &mut DirectValues,
-    placement: &mut Placement,
-    writes: &[Write],
+    placement: &mut ValuePlacement,
+    writes: &[WriteRequest],
     first_seq: u64,
-) -> Encoded {
+) -> EncodedOps {
     log.reserve(writes.iter().map(|write| write.log_bytes).sum());
-    let mut encoded = Encoded { log, count: 0, pointers: Vec::new() };
+    let mut encoded = EncodedOps { log, count: 0, pointers: Vec::new() };
     for op in writes.iter().flat_map(|write| &write.ops) {
         let seq = first_seq + u64::from(encoded.count);
         encoded.count += 1;
@@ -61,7 +61,7 @@ pub(super) fn encode(
             WriteOp::DeleteRange { start, end } => LogOp::DeleteRange { start, end }.encode(log),
             WriteOp::Direct { key, value, sums, head, group } => {
                 let (object, offset) = values.place(placement, group, value, seq, || engine.new_object());
-                let pointer = Pointer {
+                let pointer = ValuePointer {
                     object,
                     offset,
                     len: value.len() as u32,
@@ -78,7 +78,7 @@ pub(super) fn encode(
 }
 
 /// Closes the value objects of groups that a range delete of `writes` covers: later values go elsewhere.
-pub(super) fn close_covered(values: &mut DirectValues, writes: &[Write]) {
+pub(super) fn close_covered(values: &mut DirectValues, writes: &[WriteRequest]) {
     for op in writes.iter().flat_map(|write| &write.ops) {
         if let WriteOp::DeleteRange { start, end } = op {
             values.close_within(&KeyRange { start: start.clone(), end: end.clone() });
@@ -89,9 +89,9 @@ pub(super) fn close_covered(values: &mut DirectValues, writes: &[Write]) {
 /// Enters a group into the memtable; readers see it once its sequences are visible.
 pub(super) fn insert(
     memtable: &Memtable,
-    rows: &Rows,
-    writes: &mut [Write],
-    encoded: Encoded,
+    rows: &RowCache,
+    writes: &mut [WriteRequest],
+    encoded: EncodedOps,
     first_seq: u64,
 ) {
     let mut pointers = encoded.pointers.into_iter();

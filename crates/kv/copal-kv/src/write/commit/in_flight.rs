@@ -1,25 +1,25 @@
 //! A group in the memtable whose bytes are on their way to the device.
 
-use super::queue::Completing;
-use crate::memory::budget::Charge;
+use super::queue::GroupCompletion;
+use crate::memory::budget::MemoryCharge;
 use copal_device::Completion;
 use copal_object::{FramePos, StoreError};
 
 /// See the module.
 #[must_use = "the group takes effect when it is waited for"]
 pub(crate) struct InFlight {
-    completing: Completing,
+    completing: GroupCompletion,
     completion: Completion<Result<FramePos, StoreError>>,
     /// Operations, frames, and their copy on the way to the device: until the answer, which for deferred
     /// writes is there at once and leaves the copy to the object layer's own limit.
-    charge: Charge,
+    charge: MemoryCharge,
 }
 
 impl InFlight {
     pub(super) fn new(
-        completing: Completing,
+        completing: GroupCompletion,
         completion: Completion<Result<FramePos, StoreError>>,
-        charge: Charge,
+        charge: MemoryCharge,
     ) -> InFlight {
         InFlight { completing, completion, charge }
     }

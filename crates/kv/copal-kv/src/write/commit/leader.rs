@@ -9,30 +9,30 @@
 //! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device
 //!   that fails undoes that, and then nothing is written any more.
 //! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged
-//!   next. A `Process` group is treated like one where the page-cache log takes a copy of it (`enter`).
+//!   next. A `Process` group is treated like one where the page-cache log takes a copy of it (`page_cache_log::fit`).
 //! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space or
 //!   memory is tried again write by write, so that a delete is not refused because of its neighbour, and a
 //!   put is not refused while a flush under way gives back a log.
 
 use super::{
-    Write,
-    encode::{Encoded, close_covered, insert},
+    WriteRequest,
+    encode::{EncodedOps, close_covered, insert},
     in_flight::InFlight,
-    queue::{Completing, Turn},
-    values::{DirectValues, Placement},
-    writer::Writer,
+    queue::{CommitTurn, GroupCompletion},
+    values::{DirectValues, ValuePlacement},
+    writer::LogWriter,
 };
 use crate::{
     Durability, Error,
     broken::Flaw,
     engine::Engine,
     format::entry::LAST_SEQ,
-    memory::budget::{Charge, Class as Memory},
+    memory::budget::{MemoryCharge, MemoryClass as Memory},
     tree::memtable::Memtable,
     write::{
         admission,
         commit::{deferred, encode},
-        page_cache_log::{ReuseAfter, enter},
+        page_cache_log::{ReuseAfter, fit},
         reserve::ReservePart,
     },
 };
@@ -45,14 +45,14 @@ const LARGE_BYTES: u64 = 64 << 10;
 
 /// Writes that go into the log as one group, and what they ask for together.
 struct GatheredGroup<'w> {
-    writes: &'w mut [Write],
+    writes: &'w mut [WriteRequest],
     durability: Durability,
     /// Of log, at most.
     bytes: usize,
 }
 
 impl GatheredGroup<'_> {
-    fn of(writes: &mut [Write]) -> GatheredGroup<'_> {
+    fn of(writes: &mut [WriteRequest]) -> GatheredGroup<'_> {
         let durability = writes.iter().map(|write| write.durability).min();
         GatheredGroup {
             durability: durability.unwrap_or_default(),
@@ -68,7 +68,7 @@ impl GatheredGroup<'_> {
 
 /// Where a group goes first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Route {
+enum GroupRoute {
     /// To the page-cache log; to the log with a later group.
     PageCacheLog,
     /// To the log with a later group.
@@ -80,15 +80,15 @@ enum Route {
 /// A group as it goes into the log, its direct values with their places.
 struct EncodedGroup<'e, 'w> {
     gathered: GatheredGroup<'w>,
-    encoded: Encoded,
+    encoded: EncodedOps,
     /// Log bytes in front that were deferred before.
     deferred_bytes: usize,
     values: MutexGuard<'e, DirectValues>,
-    placement: Placement,
-    charge: Charge,
+    placement: ValuePlacement,
+    charge: MemoryCharge,
     /// The last sequence before the group.
     given: u64,
-    route: Route,
+    route: GroupRoute,
 }
 
 impl EncodedGroup<'_, '_> {
@@ -100,21 +100,21 @@ impl EncodedGroup<'_, '_> {
 /// A group that has its sequences, and its place in the log or behind what is deferred.
 struct PlacedGroup<'w> {
     gathered: GatheredGroup<'w>,
-    encoded: Encoded,
-    charge: Charge,
+    encoded: EncodedOps,
+    charge: MemoryCharge,
     memtable: Arc<Memtable>,
     /// `None`: nothing of it is written now.
     frame: Option<ReservedFrame>,
     first_seq: u64,
     last_seq: u64,
-    route: Route,
+    route: GroupRoute,
 }
 
 /// Brings `writes` into log and memtable as one group, where that is possible.
-pub(crate) fn lead(engine: &Engine, mut turn: Turn, mut writes: Vec<Write>) -> Option<InFlight> {
+pub(crate) fn lead(engine: &Engine, mut turn: CommitTurn, mut writes: Vec<WriteRequest>) -> Option<InFlight> {
     admission::pace(engine, writes.iter().map(|write| write.user_bytes).sum());
     let mut writer = engine.writes.writer.lock();
-    match bring(engine, &mut writer, GatheredGroup::of(&mut writes)) {
+    match place_group(engine, &mut writer, GatheredGroup::of(&mut writes)) {
         Ok(placed) => {
             let completing = turn.place(placed.last_seq);
             // From here on the next group may be placed behind this one.
@@ -135,9 +135,14 @@ pub(crate) fn lead(engine: &Engine, mut turn: Turn, mut writes: Vec<Write>) -> O
 }
 
 /// Each write as its own group; one that frees space may use the reserve.
-fn lead_alone(engine: &Engine, mut writer: MutexGuard<'_, Writer>, turn: Turn, writes: &mut [Write]) {
-    let attempt = |write: &mut Write, writer: &mut Writer| {
-        let placed = bring(engine, writer, GatheredGroup::of(std::slice::from_mut(write)))?;
+fn lead_alone(
+    engine: &Engine,
+    mut writer: MutexGuard<'_, LogWriter>,
+    turn: CommitTurn,
+    writes: &mut [WriteRequest],
+) {
+    let attempt = |write: &mut WriteRequest, writer: &mut LogWriter| {
+        let placed = place_group(engine, writer, GatheredGroup::of(std::slice::from_mut(write)))?;
         let completing = turn.place_part(placed.last_seq);
         if let Some(in_flight) = launch(engine, placed, completing) {
             in_flight.wait();
@@ -149,7 +154,7 @@ fn lead_alone(engine: &Engine, mut writer: MutexGuard<'_, Writer>, turn: Turn, w
         let is_full = |result: &Result<(), Error>| result.as_ref().is_err_and(Error::is_no_space);
         let mut result = attempt(write, &mut writer);
         if write.frees_space && is_full(&result) {
-            let in_reserve = |write: &mut Write, writer: &mut Writer| {
+            let in_reserve = |write: &mut WriteRequest, writer: &mut LogWriter| {
                 let _opened = engine.writes.reserve.open(&engine.objects, ReservePart::Everything);
                 attempt(write, writer)
             };
@@ -164,7 +169,7 @@ fn lead_alone(engine: &Engine, mut writer: MutexGuard<'_, Writer>, turn: Turn, w
                 drop(engine.compactor.stand_still());
                 result = in_reserve(write, &mut writer);
             }
-            engine.signal.kick();
+            engine.signal.wake_workers();
         }
         if !write.frees_space && is_full(&result) {
             admission::begin_flush_for_space(engine, &mut writer);
@@ -177,7 +182,7 @@ fn lead_alone(engine: &Engine, mut writer: MutexGuard<'_, Writer>, turn: Turn, w
             }
             if is_full(&result) {
                 engine.writes.pressure.begin();
-                engine.signal.kick();
+                engine.signal.wake_workers();
             }
         }
         results.push(result);
@@ -189,13 +194,13 @@ fn lead_alone(engine: &Engine, mut writer: MutexGuard<'_, Writer>, turn: Turn, w
 /// Makes room for a group and places it.
 /// # Errors
 /// `NoSpace`, `OverBudget`: nothing happened. `Poisoned`, `Closed`, `NumbersUsedUp`.
-fn bring<'w>(
+fn place_group<'w>(
     engine: &Engine,
-    writer: &mut Writer,
+    writer: &mut LogWriter,
     group: GatheredGroup<'w>,
 ) -> Result<PlacedGroup<'w>, Error> {
     let bytes = group.writes.iter().map(|write| write.room_bytes).sum();
-    admission::make_room(engine, writer, bytes, group.free_space())?;
+    admission::make_memory(engine, writer, bytes, group.free_space())?;
     let encoded = encode_group(engine, writer, group)?;
     place(engine, writer, encoded)
 }
@@ -203,14 +208,14 @@ fn bring<'w>(
 /// Encodes a group behind what is deferred, and finds places for its direct values.
 fn encode_group<'e, 'w>(
     engine: &'e Engine,
-    writer: &mut Writer,
+    writer: &mut LogWriter,
     gathered: GatheredGroup<'w>,
 ) -> Result<EncodedGroup<'e, 'w>, Error> {
     engine.poison.check()?;
     // While the reserve is open or spent, its space is not for writes that only add.
     if !gathered.free_space() {
         let bytes = gathered.writes.iter().map(|write| write.room_bytes).sum();
-        let has_reserve = match gathered.writes.iter().any(Write::is_large) {
+        let has_reserve = match gathered.writes.iter().any(WriteRequest::is_large) {
             true => admission::has_reserve_beside_large(engine, bytes),
             false => admission::has_reserve_beside(engine, bytes),
         };
@@ -227,7 +232,7 @@ fn encode_group<'e, 'w>(
     let route = route(engine, writer, &gathered, given)?;
     let deferred_bytes = writer.deferred.ops.len();
     let mut values = engine.writes.direct_values.lock();
-    let mut placement = Placement::default();
+    let mut placement = ValuePlacement::default();
     let log = std::mem::take(&mut writer.deferred.ops);
     let encoded = encode::encode(engine, log, &mut values, &mut placement, gathered.writes, given + 1);
     Ok(EncodedGroup { gathered, encoded, deferred_bytes, values, placement, charge, given, route })
@@ -235,32 +240,32 @@ fn encode_group<'e, 'w>(
 
 fn route(
     engine: &Engine,
-    writer: &mut Writer,
+    writer: &mut LogWriter,
     group: &GatheredGroup<'_>,
     given: u64,
-) -> Result<Route, Error> {
+) -> Result<GroupRoute, Error> {
     Ok(match group.durability {
-        Durability::Device => Route::Log(Ack::Durable),
+        Durability::Device => GroupRoute::Log(Ack::Durable),
         Durability::Process
-            if enter::fits_page_cache_log(engine, writer, group.writes, group.bytes, given)? =>
+            if fit::fits_page_cache_log(engine, writer, group.writes, group.bytes, given)? =>
         {
-            Route::PageCacheLog
+            GroupRoute::PageCacheLog
         }
-        Durability::Process => Route::Log(Ack::Written),
+        Durability::Process => GroupRoute::Log(Ack::Written),
         // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
         Durability::Deferred
             if writer.deferred.ops.len() + group.bytes > deferred::deferred_bytes(engine) =>
         {
-            Route::Log(Ack::Ordered)
+            GroupRoute::Log(Ack::Ordered)
         }
-        Durability::Deferred => Route::Later,
+        Durability::Deferred => GroupRoute::Later,
     })
 }
 
 /// Gives a group its sequences and its place. The order of these steps is what the next leader relies on.
 fn place<'w>(
     engine: &Engine,
-    writer: &mut Writer,
+    writer: &mut LogWriter,
     mut group: EncodedGroup<'_, 'w>,
 ) -> Result<PlacedGroup<'w>, Error> {
     let memtable = engine.super_version().active.clone();
@@ -292,15 +297,15 @@ fn place<'w>(
 /// Appends the values of a group, and reserves the last of its frames or defers it.
 fn reserve_place(
     engine: &Engine,
-    writer: &mut Writer,
+    writer: &mut LogWriter,
     group: &mut EncodedGroup<'_, '_>,
 ) -> Result<Option<ReservedFrame>, StoreError> {
     let after = append_values(engine, &mut group.placement)?;
     let count = group.encoded.count;
-    if group.route == Route::PageCacheLog && !engine.broken(Flaw::PageCacheLogPassedBy) {
+    if group.route == GroupRoute::PageCacheLog && !engine.broken(Flaw::PageCacheLogPassedBy) {
         writer.copy_to_page_cache_log(&group.encoded.log, count, group.given)?;
     }
-    let Route::Log(ack) = group.route else {
+    let GroupRoute::Log(ack) = group.route else {
         let log = std::mem::take(&mut group.encoded.log);
         deferred::defer(engine, &mut writer.deferred, log, count, after);
         return Ok(None);
@@ -319,11 +324,11 @@ fn reserve_place(
 /// Writes a group and inserts it: its operations go into the memtable as they are, not as copies that
 /// would count references in allocations of their own. `None`: the group is as safe as it was promised to
 /// be already.
-fn launch(engine: &Engine, group: PlacedGroup<'_>, completing: Completing) -> Option<InFlight> {
+fn launch(engine: &Engine, group: PlacedGroup<'_>, completing: GroupCompletion) -> Option<InFlight> {
     let completion = group.frame.map(ReservedFrame::write);
     let writes = group.gathered.writes;
     insert(&group.memtable, &engine.caches.rows, writes, group.encoded, group.first_seq);
-    engine.counters.entered_room(group.route == Route::PageCacheLog);
+    engine.counters.count_kill_safe(group.route == GroupRoute::PageCacheLog);
     let bytes = writes.iter().map(|write| write.user_bytes).sum();
     engine.counters.wrote(writes.len() as u64, bytes);
     match completion {
@@ -336,7 +341,7 @@ fn launch(engine: &Engine, group: PlacedGroup<'_>, completing: Completing) -> Op
 }
 
 /// Appends the values, ordered before the log frames; returns the commit the frames come after.
-fn append_values(engine: &Engine, placement: &mut Placement) -> Result<Option<Lsn>, StoreError> {
+fn append_values(engine: &Engine, placement: &mut ValuePlacement) -> Result<Option<Lsn>, StoreError> {
     let mut after = None;
     for ops in std::mem::take(&mut placement.txns) {
         after = Some(engine.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait()?);
@@ -348,7 +353,7 @@ fn append_values(engine: &Engine, placement: &mut Placement) -> Result<Option<Ls
 fn take_back(
     engine: &Engine,
     mut values: MutexGuard<'_, DirectValues>,
-    placement: Placement,
+    placement: ValuePlacement,
     error: StoreError,
 ) -> Error {
     let error = engine.poison.failed_write(error);
@@ -381,21 +386,21 @@ fn take_back(
 }
 
 /// Passes a batch through the log.
-pub(crate) fn commit(engine: &Engine, write: Write) -> Result<(), Error> {
+pub(crate) fn commit(engine: &Engine, write: WriteRequest) -> Result<(), Error> {
     engine.check_writable()?;
     let committed = engine.writes.queue.commit(write, |turn, writes| {
         if let Some(in_flight) = lead(engine, turn, writes) {
             in_flight.wait();
         }
     });
-    engine.attend_if_asked();
+    engine.run_inline_if_asked();
     committed
 }
 
 /// Whether a store that keeps little else in memory has room for a batch.
 /// # Errors
 /// `BatchTooLarge`.
-pub(crate) fn check_size(engine: &Engine, write: &Write) -> Result<(), Error> {
+pub(crate) fn check_size(engine: &Engine, write: &WriteRequest) -> Result<(), Error> {
     let (bytes, limit) = (write.room_bytes, engine.budget.batch_bytes());
     if bytes > limit {
         let total_bytes = engine.budget.total_bytes();
@@ -405,7 +410,7 @@ pub(crate) fn check_size(engine: &Engine, write: &Write) -> Result<(), Error> {
 }
 
 /// Passes a batch through the log. Caches give way before a large one goes into log and memtable.
-pub(crate) fn commit_with_room(engine: &Engine, write: Write) -> Result<(), Error> {
+pub(crate) fn commit_with_room(engine: &Engine, write: WriteRequest) -> Result<(), Error> {
     let bytes = write.room_bytes;
     if bytes < LARGE_BYTES {
         return commit(engine, write);

@@ -19,7 +19,7 @@ pub(crate) mod queue;
 pub(crate) mod values;
 pub(crate) mod writer;
 
-use crate::{Durability, tree::value::Pointer, write::log::format::LogOp};
+use crate::{Durability, tree::value::ValuePointer, write::log::format::LogOp};
 use bytes::Bytes;
 use values::GroupKey;
 
@@ -54,7 +54,7 @@ impl WriteOp {
         match self {
             WriteOp::Put { key, value } => LogOp::encoded_bound(key.len(), value.len()),
             WriteOp::Direct { key, value, head, .. } => {
-                LogOp::encoded_bound(key.len(), Pointer::encoded_len(value.len(), head.len()))
+                LogOp::encoded_bound(key.len(), ValuePointer::encoded_len(value.len(), head.len()))
             }
             WriteOp::Delete { key } => LogOp::encoded_bound(key.len(), 0),
             WriteOp::DeleteRange { start, end } => LogOp::encoded_bound(start.len(), end.len()),
@@ -83,7 +83,7 @@ const SHORT: usize = 1 << 20;
 
 /// One batch on its way into the log.
 #[derive(Debug)]
-pub(crate) struct Write {
+pub(crate) struct WriteRequest {
     pub(crate) ops: Vec<WriteOp>,
     pub(crate) durability: Durability,
     /// Log bytes, at most.
@@ -97,8 +97,8 @@ pub(crate) struct Write {
     pub(crate) frees_space: bool,
 }
 
-impl Write {
-    pub(crate) fn new(ops: Vec<WriteOp>, durability: Durability) -> Write {
+impl WriteRequest {
+    pub(crate) fn new(ops: Vec<WriteOp>, durability: Durability) -> WriteRequest {
         let log_bytes = ops.iter().map(WriteOp::log_bytes).sum();
         let user = |op: &WriteOp| match op {
             WriteOp::Put { key, value } | WriteOp::Direct { key, value, .. } => key.len() + value.len(),
@@ -108,7 +108,8 @@ impl Write {
         let user_bytes = ops.iter().map(|op| user(op) as u64).sum();
         let room_bytes = ops.iter().map(WriteOp::room_bytes).sum();
         let deletes = ops.iter().any(|op| matches!(op, WriteOp::Delete { .. } | WriteOp::DeleteRange { .. }));
-        let mut write = Write { ops, durability, log_bytes, user_bytes, room_bytes, frees_space: false };
+        let mut write =
+            WriteRequest { ops, durability, log_bytes, user_bytes, room_bytes, frees_space: false };
         let put = |op: &WriteOp| matches!(op, WriteOp::Put { .. }).then(|| op.log_bytes());
         let put_bytes: usize = write.ops.iter().filter_map(put).sum();
         write.frees_space = deletes && put_bytes <= LITTLE && write.is_short();
@@ -116,7 +117,7 @@ impl Write {
     }
 
     /// Lets a short write use the reserve.
-    pub(crate) fn essential(mut self) -> Write {
+    pub(crate) fn essential(mut self) -> WriteRequest {
         self.frees_space = self.is_short();
         self
     }
@@ -144,16 +145,16 @@ mod tests {
         let key = || Bytes::from_static(b"k");
         let delete = || WriteOp::Delete { key: key() };
         let put = |len: usize| WriteOp::Put { key: key(), value: Bytes::from(vec![0; len]) };
-        assert!(Write::new(vec![delete(), put(100)], Durability::Device).frees_space);
-        assert!(!Write::new(vec![put(1)], Durability::Device).frees_space);
-        assert!(!Write::new(vec![delete(), put(1 << 20)], Durability::Device).frees_space);
+        assert!(WriteRequest::new(vec![delete(), put(100)], Durability::Device).frees_space);
+        assert!(!WriteRequest::new(vec![put(1)], Durability::Device).frees_space);
+        assert!(!WriteRequest::new(vec![delete(), put(1 << 20)], Durability::Device).frees_space);
         // Short, but what it puts is more than a delete needs.
-        assert!(!Write::new(vec![delete(), put(100_000)], Durability::Device).frees_space);
-        assert!(Write::new(vec![delete(), put(60_000)], Durability::Device).frees_space);
-        let essential = |len| Write::new(vec![put(len)], Durability::Device).essential();
+        assert!(!WriteRequest::new(vec![delete(), put(100_000)], Durability::Device).frees_space);
+        assert!(WriteRequest::new(vec![delete(), put(60_000)], Durability::Device).frees_space);
+        let essential = |len| WriteRequest::new(vec![put(len)], Durability::Device).essential();
         assert!(essential(100).frees_space);
         assert!(!essential(1 << 20).frees_space);
-        let deletes = |count| Write::new((0..count).map(|_| delete()).collect(), Durability::Device);
+        let deletes = |count| WriteRequest::new((0..count).map(|_| delete()).collect(), Durability::Device);
         assert!(deletes(10_000).frees_space);
         assert!(!deletes(1_000_000).frees_space);
     }
@@ -169,8 +170,8 @@ mod tests {
             head: Bytes::new(),
             group: GroupKey { keyspace: crate::format::key::KeyspaceId(1), prefix: Bytes::new() },
         };
-        assert!(!Write::new(vec![put(60_000)], Durability::Device).is_large());
-        assert!(Write::new(vec![put(70_000)], Durability::Device).is_large());
-        assert!(Write::new(vec![direct], Durability::Device).is_large());
+        assert!(!WriteRequest::new(vec![put(60_000)], Durability::Device).is_large());
+        assert!(WriteRequest::new(vec![put(70_000)], Durability::Device).is_large());
+        assert!(WriteRequest::new(vec![direct], Durability::Device).is_large());
     }
 }

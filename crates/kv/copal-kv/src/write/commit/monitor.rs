@@ -18,41 +18,41 @@ pub(crate) trait Monitor<T>: Send + Sync {
 }
 
 /// Which monitors: those of threads, or a test's.
-pub(crate) trait Monitors: Send + Sync + 'static {
+pub(crate) trait MonitorKind: Send + Sync + 'static {
     type Of<T: Send>: Monitor<T>;
 }
 
 /// Monitors of the operating system's threads.
 #[derive(Debug)]
-pub(crate) struct Threads;
+pub(crate) struct ThreadMonitors;
 
-impl Monitors for Threads {
+impl MonitorKind for ThreadMonitors {
     type Of<T: Send> = ThreadMonitor<T>;
 }
 
-/// See [`Threads`].
+/// See [`ThreadMonitors`].
 #[derive(Debug)]
 pub(crate) struct ThreadMonitor<T> {
-    inner: Mutex<Watched<T>>,
+    inner: Mutex<WatchedValue<T>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Watched<T> {
+struct WatchedValue<T> {
     value: T,
     waiting: u32,
 }
 
 impl<T> ThreadMonitor<T> {
     /// A panic of another holder left the value whole: nothing that is called under the lock is half done.
-    fn lock(&self) -> MutexGuard<'_, Watched<T>> {
+    fn lock(&self) -> MutexGuard<'_, WatchedValue<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: Send> Monitor<T> for ThreadMonitor<T> {
     fn new(value: T) -> ThreadMonitor<T> {
-        ThreadMonitor { inner: Mutex::new(Watched { value, waiting: 0 }), changed: Condvar::new() }
+        ThreadMonitor { inner: Mutex::new(WatchedValue { value, waiting: 0 }), changed: Condvar::new() }
     }
 
     fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> R {

@@ -2,8 +2,8 @@
 //! way.
 //!
 //! A group is open for more until its turn comes. Turns are taken one after the other; whoever has the turn
-//! brings its group on its way ([`Turn::place`]) and passes the turn on, and the group lands
-//! ([`Completing::complete`]) when the log says so. At most `width` groups are between the two, and one more
+//! brings its group on its way ([`CommitTurn::place`]) and passes the turn on, and the group lands
+//! ([`GroupCompletion::complete`]) when the log says so. At most `width` groups are between the two, and one more
 //! begins only once it is full or as many writes wait as are on their way: groups of half of the writers
 //! alternate, instead of many small ones that each cost the device a flush. Invariants
 //! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence
@@ -14,10 +14,10 @@
 //! Not here: what a leader does (`leader`).
 
 use super::{
-    Write,
-    monitor::{Monitor, Monitors, Threads},
+    WriteRequest,
+    monitor::{Monitor, MonitorKind, ThreadMonitors},
 };
-use crate::{Error, session::poison::Poison, tree::snapshots::Snapshots};
+use crate::{Error, session::poison::PoisonFlag, tree::snapshots::SnapshotList};
 use copal_object::StoreError;
 use std::{collections::VecDeque, sync::Arc};
 
@@ -27,56 +27,56 @@ const GROUP_BYTES: usize = 1 << 20;
 pub(crate) const WIDTH: usize = 4;
 
 /// Writers that share a group, and what became of them.
-pub(crate) struct Group<M: Monitors = Threads> {
+pub(crate) struct CommitGroup<M: MonitorKind = ThreadMonitors> {
     turn: M::Of<bool>,
-    outcome: M::Of<Option<Outcome>>,
+    outcome: M::Of<Option<GroupOutcome>>,
 }
 
-enum Outcome {
+enum GroupOutcome {
     All(Result<(), Error>),
     Each(Vec<Result<(), Error>>),
 }
 
 /// A write's place in its group.
-struct CommitTicket<M: Monitors = Threads> {
-    group: Arc<Group<M>>,
+struct CommitTicket<M: MonitorKind = ThreadMonitors> {
+    group: Arc<CommitGroup<M>>,
     index: usize,
 }
 
-impl<M: Monitors> CommitTicket<M> {
+impl<M: MonitorKind> CommitTicket<M> {
     /// Waits until it is known what became of the write.
     fn wait(&self) -> Result<(), Error> {
         self.group.outcome.wait_for(|outcome| self.own(outcome.as_ref()))
     }
 
-    fn own(&self, outcome: Option<&Outcome>) -> Option<Result<(), Error>> {
+    fn own(&self, outcome: Option<&GroupOutcome>) -> Option<Result<(), Error>> {
         match outcome? {
-            Outcome::All(result) => Some(result.clone()),
+            GroupOutcome::All(result) => Some(result.clone()),
             // Each write of the group has an outcome, in the order in which they joined.
-            Outcome::Each(results) => Some(results[self.index].clone()),
+            GroupOutcome::Each(results) => Some(results[self.index].clone()),
         }
     }
 }
 
 /// A group that waits for its turn.
-struct Gathering<M: Monitors> {
-    group: Arc<Group<M>>,
-    writes: Vec<Write>,
+struct GatheringGroup<M: MonitorKind> {
+    group: Arc<CommitGroup<M>>,
+    writes: Vec<WriteRequest>,
     /// Of log.
     bytes: usize,
 }
 
 /// A group on its way; the one that nobody waits for belongs to a leader that writes one by one.
-struct GroupInFlight<M: Monitors> {
+struct GroupInFlight<M: MonitorKind> {
     number: u64,
     writes: usize,
     last_seq: u64,
     completed: Option<Result<(), Error>>,
-    group: Option<Arc<Group<M>>>,
+    group: Option<Arc<CommitGroup<M>>>,
 }
 
-struct Line<M: Monitors> {
-    waiting: VecDeque<Gathering<M>>,
+struct CommitLine<M: MonitorKind> {
+    waiting: VecDeque<GatheringGroup<M>>,
     /// Someone has the turn.
     turn_taken: bool,
     in_flight: VecDeque<GroupInFlight<M>>,
@@ -89,20 +89,24 @@ struct Line<M: Monitors> {
 }
 
 /// See the module.
-pub(crate) struct CommitQueue<M: Monitors = Threads> {
-    line: M::Of<Line<M>>,
+pub(crate) struct CommitQueue<M: MonitorKind = ThreadMonitors> {
+    line: M::Of<CommitLine<M>>,
     width: usize,
-    snapshots: Arc<Snapshots>,
-    poison: Arc<Poison>,
+    snapshots: Arc<SnapshotList>,
+    poison: Arc<PoisonFlag>,
 }
 
 /// A group, and what its writers are told.
-type Told<M> = (Arc<Group<M>>, Result<(), Error>);
+type Told<M> = (Arc<CommitGroup<M>>, Result<(), Error>);
 
-impl<M: Monitors> CommitQueue<M> {
+impl<M: MonitorKind> CommitQueue<M> {
     /// At most `width` groups are on their way at once.
-    pub(crate) fn new(width: usize, snapshots: Arc<Snapshots>, poison: Arc<Poison>) -> Arc<CommitQueue<M>> {
-        let line = Line {
+    pub(crate) fn new(
+        width: usize,
+        snapshots: Arc<SnapshotList>,
+        poison: Arc<PoisonFlag>,
+    ) -> Arc<CommitQueue<M>> {
+        let line = CommitLine {
             waiting: VecDeque::new(),
             turn_taken: false,
             in_flight: VecDeque::new(),
@@ -118,8 +122,8 @@ impl<M: Monitors> CommitQueue<M> {
     /// in its turn, with the group's writes.
     pub(crate) fn commit(
         self: &Arc<Self>,
-        write: Write,
-        lead: impl FnOnce(Turn<M>, Vec<Write>),
+        write: WriteRequest,
+        lead: impl FnOnce(CommitTurn<M>, Vec<WriteRequest>),
     ) -> Result<(), Error> {
         let (place, next) = self.line.with(|line| (line.join(write), line.next_turn(self.width)));
         let leads = place.index == 0;
@@ -151,9 +155,9 @@ impl<M: Monitors> CommitQueue<M> {
     }
 
     /// Takes the group whose turn it is.
-    fn begin(self: &Arc<Self>) -> Option<(Turn<M>, Vec<Write>)> {
+    fn begin(self: &Arc<Self>) -> Option<(CommitTurn<M>, Vec<WriteRequest>)> {
         let gathering = self.line.with(|line| line.waiting.pop_front())?;
-        let turn = Turn {
+        let turn = CommitTurn {
             queue: Arc::clone(self),
             group: gathering.group,
             writes: gathering.writes.len(),
@@ -170,7 +174,12 @@ impl<M: Monitors> CommitQueue<M> {
         call(next);
     }
 
-    fn place(self: &Arc<Self>, last_seq: u64, writes: usize, group: Option<Arc<Group<M>>>) -> Completing<M> {
+    fn place(
+        self: &Arc<Self>,
+        last_seq: u64,
+        writes: usize,
+        group: Option<Arc<CommitGroup<M>>>,
+    ) -> GroupCompletion<M> {
         let number = self.line.with(|line| {
             line.placed += 1;
             line.in_flight.push_back(GroupInFlight {
@@ -182,7 +191,7 @@ impl<M: Monitors> CommitQueue<M> {
             });
             line.placed
         });
-        Completing { queue: Arc::clone(self), number, completed: false }
+        GroupCompletion { queue: Arc::clone(self), number, completed: false }
     }
 
     fn completed(&self, number: u64, result: Result<(), Error>) {
@@ -194,21 +203,21 @@ impl<M: Monitors> CommitQueue<M> {
         });
         call(next);
         for (group, result) in told {
-            group.tell(Outcome::All(result));
+            group.tell(GroupOutcome::All(result));
         }
     }
 }
 
 /// Wakes the first writer of a group whose turn has come.
-fn call<M: Monitors>(next: Option<Arc<Group<M>>>) {
+fn call<M: MonitorKind>(next: Option<Arc<CommitGroup<M>>>) {
     if let Some(group) = next {
         group.turn.change(|turn| *turn = true);
     }
 }
 
-impl<M: Monitors> Line<M> {
+impl<M: MonitorKind> CommitLine<M> {
     /// A place in the group that still gathers, or in a new one.
-    fn join(&mut self, write: Write) -> CommitTicket<M> {
+    fn join(&mut self, write: WriteRequest) -> CommitTicket<M> {
         let bytes = write.log_bytes;
         if let Some(last) = self.waiting.back_mut()
             && last.bytes + bytes <= GROUP_BYTES
@@ -217,14 +226,14 @@ impl<M: Monitors> Line<M> {
             last.bytes += bytes;
             return CommitTicket { group: Arc::clone(&last.group), index: last.writes.len() - 1 };
         }
-        let group = Arc::new(Group { turn: M::Of::new(false), outcome: M::Of::new(None) });
-        self.waiting.push_back(Gathering { group: Arc::clone(&group), writes: vec![write], bytes });
+        let group = Arc::new(CommitGroup { turn: M::Of::new(false), outcome: M::Of::new(None) });
+        self.waiting.push_back(GatheringGroup { group: Arc::clone(&group), writes: vec![write], bytes });
         CommitTicket { group, index: 0 }
     }
 
     /// Gives the turn to the group in front, if it is free and one more on its way is worth it; returns that
     /// group, whose first writer is to be woken once the line is not locked any more.
-    fn next_turn(&mut self, width: usize) -> Option<Arc<Group<M>>> {
+    fn next_turn(&mut self, width: usize) -> Option<Arc<CommitGroup<M>>> {
         let waiting: usize = self.waiting.iter().map(|group| group.writes.len()).sum();
         let under_way: usize = self.in_flight.iter().map(|flight| flight.writes).sum();
         let front = self.waiting.front()?;
@@ -238,7 +247,7 @@ impl<M: Monitors> Line<M> {
     }
 
     /// Lets the groups in front take effect that have completed; returns who is to be told.
-    fn take_effect(&mut self, snapshots: &Snapshots) -> Vec<Told<M>> {
+    fn take_effect(&mut self, snapshots: &SnapshotList) -> Vec<Told<M>> {
         let mut told = Vec::new();
         #[cfg(test)]
         self.move_completed_to_the_front();
@@ -260,71 +269,71 @@ impl<M: Monitors> Line<M> {
     }
 }
 
-impl<M: Monitors> Group<M> {
-    fn tell(&self, outcome: Outcome) {
+impl<M: MonitorKind> CommitGroup<M> {
+    fn tell(&self, outcome: GroupOutcome) {
         self.outcome.change(|told| *told = Some(outcome));
     }
 }
 
 /// The right to bring a group on its way. Dropping it passes it on; a group that is neither on its way nor
 /// answered by then has failed, and the store is poisoned.
-pub(crate) struct Turn<M: Monitors = Threads> {
+pub(crate) struct CommitTurn<M: MonitorKind = ThreadMonitors> {
     queue: Arc<CommitQueue<M>>,
-    group: Arc<Group<M>>,
+    group: Arc<CommitGroup<M>>,
     writes: usize,
     /// On its way, or answered.
     placed: bool,
 }
 
-impl<M: Monitors> Turn<M> {
+impl<M: MonitorKind> CommitTurn<M> {
     /// The group is on its way and takes the sequences up to `last_seq`; the turn is passed on next.
-    pub(crate) fn place(&mut self, last_seq: u64) -> Completing<M> {
+    pub(crate) fn place(&mut self, last_seq: u64) -> GroupCompletion<M> {
         self.placed = true;
         self.queue.place(last_seq, self.writes, Some(Arc::clone(&self.group)))
     }
 
-    /// Part of the group is on its way; the turn is kept, and [`Turn::answer`] tells what became of the
+    /// Part of the group is on its way; the turn is kept, and [`CommitTurn::answer`] tells what became of the
     /// parts.
-    pub(crate) fn place_part(&self, last_seq: u64) -> Completing<M> {
+    pub(crate) fn place_part(&self, last_seq: u64) -> GroupCompletion<M> {
         self.queue.place(last_seq, 1, None)
     }
 
     /// None of the group is on its way, and each writer is told why, or that its part has completed.
     pub(crate) fn answer(mut self, results: Vec<Result<(), Error>>) {
-        self.end(Outcome::Each(results));
+        self.end(GroupOutcome::Each(results));
     }
 
     /// None of the group is on its way.
     pub(crate) fn refuse(mut self, error: Error) {
-        self.end(Outcome::All(Err(error)));
+        self.end(GroupOutcome::All(Err(error)));
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: GroupOutcome) {
         self.placed = true;
         self.group.tell(outcome);
     }
 }
 
-impl<M: Monitors> Drop for Turn<M> {
+impl<M: MonitorKind> Drop for CommitTurn<M> {
     fn drop(&mut self) {
         if !self.placed {
             // Its values may have places of which nothing in the log tells.
             let reason = "the thread that led the commit panicked".to_owned();
             self.queue.poison.set(&reason);
-            self.end(Outcome::All(Err(Error::poisoned(reason))));
+            self.end(GroupOutcome::All(Err(Error::poisoned(reason))));
         }
         self.queue.pass_on();
     }
 }
 
 /// The duty to tell how a group completed; dropped without a word, it has failed and the store is poisoned.
-pub(crate) struct Completing<M: Monitors = Threads> {
+pub(crate) struct GroupCompletion<M: MonitorKind = ThreadMonitors> {
     queue: Arc<CommitQueue<M>>,
     number: u64,
     completed: bool,
 }
 
-impl<M: Monitors> Completing<M> {
+impl<M: MonitorKind> GroupCompletion<M> {
     /// The group is as safe as it was promised to be and in the memtable, or writing it has failed.
     pub(crate) fn complete(mut self, result: Result<(), StoreError>) {
         self.completed = true;
@@ -337,7 +346,7 @@ impl<M: Monitors> Completing<M> {
     }
 }
 
-impl<M: Monitors> Drop for Completing<M> {
+impl<M: MonitorKind> Drop for GroupCompletion<M> {
     fn drop(&mut self) {
         if !self.completed {
             let reason = "a commit was dropped on its way into the log".to_owned();
@@ -348,14 +357,14 @@ impl<M: Monitors> Drop for Completing<M> {
 }
 
 #[cfg(test)]
-impl<M: Monitors> CommitQueue<M> {
+impl<M: MonitorKind> CommitQueue<M> {
     fn break_order(&self, broken: bool) {
         self.line.with(|line| line.broken = broken);
     }
 }
 
 #[cfg(test)]
-impl<M: Monitors> Line<M> {
+impl<M: MonitorKind> CommitLine<M> {
     fn move_completed_to_the_front(&mut self) {
         if self.broken {
             self.in_flight.make_contiguous().sort_by_key(|flight| flight.completed.is_none());

@@ -10,7 +10,7 @@
 use crate::{
     format::key::{KeyRange, KeyspaceId},
     tree::{
-        manifest::{Role, format::ValueMeta, label},
+        manifest::{ObjectRole, format::ValueMeta, label},
         value::pointer::VALUE_PAGE,
     },
 };
@@ -68,7 +68,7 @@ pub(crate) fn create_options(expected_bytes: u64) -> CreateOptions {
         lifetime: Lifetime::Long,
         expected_bytes,
         check: Check::Caller,
-        label: label(Role::Value, 0),
+        label: label(ObjectRole::Value, 0),
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct DirectValues {
 
 /// What one commit group adds to value objects: transactions to submit in order, and how to undo them.
 #[derive(Default)]
-pub(crate) struct Placement {
+pub(crate) struct ValuePlacement {
     /// Each at most 16 MiB of data.
     pub(crate) txns: Vec<Vec<Op>>,
     txn_bytes: usize,
@@ -90,7 +90,7 @@ pub(crate) struct Placement {
     pub(crate) touched: BTreeMap<ObjectId, ValueMeta>,
 }
 
-impl Placement {
+impl ValuePlacement {
     fn push(&mut self, op: Op, bytes: usize) {
         if self.txns.is_empty() || self.txn_bytes + bytes > TXN_BYTES {
             self.txns.push(Vec::new());
@@ -107,7 +107,7 @@ impl DirectValues {
     /// Finds room for `value` in its group's object, from `new_object` if there is none or it is full.
     pub(crate) fn place(
         &mut self,
-        placement: &mut Placement,
+        placement: &mut ValuePlacement,
         group: &GroupKey,
         value: &Bytes,
         seq: u64,
@@ -156,7 +156,7 @@ impl DirectValues {
     }
 
     /// Operations that take back what `placement` appended; the open objects are as before.
-    pub(crate) fn undo(&mut self, placement: Placement) -> Vec<Op> {
+    pub(crate) fn undo(&mut self, placement: ValuePlacement) -> Vec<Op> {
         let mut lengths: BTreeMap<ObjectId, u64> = BTreeMap::new();
         for (group, before) in placement.before {
             match before {
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn values_of_a_group_follow_each_other_on_pages() {
         let mut values = DirectValues::default();
-        let mut placement = Placement::default();
+        let mut placement = ValuePlacement::default();
         let value = Bytes::from(vec![1; 5000]);
         let first = values.place(&mut placement, &group(b"a"), &value, 1, || ObjectId(10));
         let second = values.place(&mut placement, &group(b"a"), &value, 2, || ObjectId(11));
@@ -245,9 +245,9 @@ mod tests {
     fn undo_leaves_the_objects_as_they_were() {
         let mut values = DirectValues::default();
         let value = Bytes::from(vec![1; 4096]);
-        let mut kept = Placement::default();
+        let mut kept = ValuePlacement::default();
         values.place(&mut kept, &group(b"a"), &value, 1, || ObjectId(10));
-        let mut failed = Placement::default();
+        let mut failed = ValuePlacement::default();
         values.place(&mut failed, &group(b"a"), &value, 2, || ObjectId(11));
         values.place(&mut failed, &group(b"b"), &value, 2, || ObjectId(12));
         let ops = values.undo(failed);
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_full_object_gives_way_to_a_new_one() {
         let mut values = DirectValues::default();
-        let mut placement = Placement::default();
+        let mut placement = ValuePlacement::default();
         let value = Bytes::from(vec![1; 40 << 20]);
         values.place(&mut placement, &group(b""), &value, 1, || ObjectId(10));
         let second = values.place(&mut placement, &group(b""), &value, 2, || ObjectId(11));

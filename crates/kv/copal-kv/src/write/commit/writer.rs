@@ -4,9 +4,9 @@
 
 use crate::{
     Error,
-    memory::budget::Charge,
+    memory::budget::MemoryCharge,
     write::{
-        log::{Log, LoggedGroup},
+        log::{LoggedGroup, WriteLog},
         page_cache_log::{PageCacheLogState, ReuseAfter},
     },
 };
@@ -15,20 +15,20 @@ use std::time::Instant;
 
 /// Groups that are in the memtable and not in the log yet; see `deferred`.
 #[derive(Default)]
-pub(super) struct Deferred {
+pub(super) struct DeferredWrites {
     pub(super) ops: Vec<u8>,
     pub(super) count: u32,
     /// When the first of them was accepted.
     pub(super) since: Option<Instant>,
     /// The last commit of values that they point to.
     pub(super) after: Option<Lsn>,
-    pub(super) charge: Option<Charge>,
+    pub(super) charge: Option<MemoryCharge>,
 }
 
 /// What only the thread that has the turn touches.
-pub(crate) struct Writer {
-    pub(crate) log: Log,
-    pub(super) deferred: Deferred,
+pub(crate) struct LogWriter {
+    pub(crate) log: WriteLog,
+    pub(super) deferred: DeferredWrites,
     pub(crate) page_cache_log: PageCacheLogState,
     /// The stream that an earlier session made for its page-cache log, and did not begin to use.
     pub(crate) page_cache_stream: Option<ObjectId>,
@@ -40,11 +40,11 @@ pub(crate) struct Writer {
     pub(in crate::write) closed: bool,
 }
 
-impl Writer {
-    pub(crate) fn new(log: Log) -> Writer {
-        Writer {
+impl LogWriter {
+    pub(crate) fn new(log: WriteLog) -> LogWriter {
+        LogWriter {
             log,
-            deferred: Deferred::default(),
+            deferred: DeferredWrites::default(),
             page_cache_log: PageCacheLogState::default(),
             page_cache_stream: None,
             has_room: false,
@@ -107,12 +107,12 @@ impl Writer {
     /// # Errors
     /// `NoSpace`: they go on waiting. Otherwise a failed write.
     pub(crate) fn sync(&mut self, objects: &Objects, given: u64) -> Result<(), StoreError> {
-        let Deferred { ops, count, after, .. } = &self.deferred;
+        let DeferredWrites { ops, count, after, .. } = &self.deferred;
         if *count > 0 || self.log.unsynced {
             let group =
                 LoggedGroup { first_seq: given + 1 - u64::from(*count), count: *count, ops, after: *after };
             self.log.append_durably(objects, group)?;
-            self.deferred = Deferred::default();
+            self.deferred = DeferredWrites::default();
         }
         if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
             cache_log.all_written();

@@ -209,7 +209,7 @@ fn sum(generation: u64, position: u64, header: &[u8], part: &[u8]) -> u32 {
 
 /// One group as it was committed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct LogGroup {
     /// Sequence number of the first operation; the others follow without a gap.
     pub(crate) first_seq: u64,
     pub(crate) ops: Vec<LogOp>,
@@ -217,21 +217,21 @@ pub(crate) struct Group {
 
 /// Puts groups together again, frame by frame.
 #[derive(Debug)]
-pub(crate) struct Assembler {
+pub(crate) struct GroupAssembler {
     generation: u64,
-    open: Option<Open>,
+    open: Option<OpenGroup>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenGroup {
     first_seq: u64,
     count: u32,
     body: Vec<u8>,
 }
 
-impl Assembler {
-    pub(crate) fn new(generation: u64) -> Assembler {
-        Assembler { generation, open: None }
+impl GroupAssembler {
+    pub(crate) fn new(generation: u64) -> GroupAssembler {
+        GroupAssembler { generation, open: None }
     }
 
     /// Bytes of a group that is not complete yet.
@@ -242,21 +242,21 @@ impl Assembler {
     /// Takes the frame at `position`; returns the group it completes.
     /// # Errors
     /// `Corrupt` when the frame is not what was written there.
-    pub(crate) fn push(&mut self, position: u64, frame: &Bytes) -> Result<Option<Group>, Error> {
+    pub(crate) fn push(&mut self, position: u64, frame: &Bytes) -> Result<Option<LogGroup>, Error> {
         let place = || format!("log {} frame {position}", self.generation);
         let head =
-            Head::parse(frame, self.generation, position).map_err(|why| Error::corrupt(place(), why))?;
+            FrameHead::parse(frame, self.generation, position).map_err(|why| Error::corrupt(place(), why))?;
         if head.first && head.last {
             // Whole as it is: nothing has to be put together.
             self.open = None;
             let ops = decode_ops(frame.slice(HEADER_LEN..), head.count)
                 .map_err(|why| Error::corrupt(place(), why))?;
             let first_seq = head.first_seq;
-            return Ok(Some(Group { first_seq, ops }));
+            return Ok(Some(LogGroup { first_seq, ops }));
         }
         let part = &frame[HEADER_LEN..];
         if head.first {
-            self.open = Some(Open { first_seq: head.first_seq, count: head.count, body: Vec::new() });
+            self.open = Some(OpenGroup { first_seq: head.first_seq, count: head.count, body: Vec::new() });
         }
         let Some(open) = &mut self.open else {
             return Err(Error::corrupt(place(), "the group it continues has no beginning"));
@@ -276,7 +276,7 @@ impl Assembler {
         };
         let (first_seq, count) = (open.first_seq, open.count);
         let ops = decode_ops(Bytes::from(open.body), count).map_err(|why| Error::corrupt(place(), why))?;
-        Ok(Some(Group { first_seq, ops }))
+        Ok(Some(LogGroup { first_seq, ops }))
     }
 }
 
@@ -296,7 +296,7 @@ pub(crate) fn decode_ops(body: Bytes, count: u32) -> Result<Vec<LogOp>, String> 
     Ok(ops)
 }
 
-struct Head {
+struct FrameHead {
     first: bool,
     last: bool,
     first_seq: u64,
@@ -304,7 +304,7 @@ struct Head {
 }
 
 /// The fields as they stand, before anything is believed.
-struct Fields {
+struct FrameFields {
     magic: u32,
     version: u8,
     flags: u8,
@@ -315,21 +315,21 @@ struct Fields {
     sum: u32,
 }
 
-impl Fields {
-    fn read(frame: &[u8]) -> Result<Fields, DecodeError> {
+impl FrameFields {
+    fn read(frame: &[u8]) -> Result<FrameFields, DecodeError> {
         let mut input = Reader::new(frame);
         let (magic, version, flags) = (input.u32()?, input.u8()?, input.u8()?);
         input.zeros(2)?;
         let (generation, first_seq) = (input.u64()?, input.u64()?);
         let (count, len) = (input.u32()?, input.u32()?);
         input.zeros(4)?;
-        Ok(Fields { magic, version, flags, generation, first_seq, count, len, sum: input.u32()? })
+        Ok(FrameFields { magic, version, flags, generation, first_seq, count, len, sum: input.u32()? })
     }
 }
 
-impl Head {
-    fn parse(frame: &[u8], generation: u64, position: u64) -> Result<Head, String> {
-        let fields = Fields::read(frame).map_err(|error| error.to_string())?;
+impl FrameHead {
+    fn parse(frame: &[u8], generation: u64, position: u64) -> Result<FrameHead, String> {
+        let fields = FrameFields::read(frame).map_err(|error| error.to_string())?;
         if fields.magic != MAGIC {
             return Err("it does not start like a log frame".to_owned());
         }
@@ -338,7 +338,7 @@ impl Head {
         if stored != computed || fields.generation != generation || part.len() != fields.len as usize {
             return Err(format!("its checksum is {stored:08x}, its bytes give {computed:08x}"));
         }
-        let Fields { version, flags, first_seq, count, .. } = fields;
+        let FrameFields { version, flags, first_seq, count, .. } = fields;
         if version != VERSION || flags & !(FIRST | LAST) != 0 {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
         }
@@ -346,7 +346,7 @@ impl Head {
         if first_seq > MAX_SEQ - u64::from(count) {
             return Err(format!("its sequence {first_seq} is above any that is given"));
         }
-        Ok(Head { first: flags & FIRST != 0, last: flags & LAST != 0, first_seq, count })
+        Ok(FrameHead { first: flags & FIRST != 0, last: flags & LAST != 0, first_seq, count })
     }
 }
 

@@ -9,13 +9,13 @@ pub(crate) mod format;
 
 use crate::{
     Error,
-    tree::manifest::{Role, label},
+    tree::manifest::{ObjectRole, label},
 };
 use copal_object::{
     Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, ObjectId, ObjectKind, ReservedFrame, Store,
     StoreError, Txn,
 };
-use format::{Assembler, Group, GroupFrames};
+use format::{GroupAssembler, GroupFrames, LogGroup};
 
 /// A closing store leaves no log of more frames behind. Each takes a page or more, however little it holds: a
 /// few MiB that are read by every opening, against a table of what they amount to.
@@ -23,7 +23,7 @@ const LONG_FRAMES: u64 = 512;
 
 /// The log being written.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct WriteLog {
     pub(crate) generation: u64,
     pub(crate) stream: ObjectId,
     /// Number the next frame gets.
@@ -43,25 +43,25 @@ pub(crate) struct LoggedGroup<'a> {
     pub(crate) after: Option<Lsn>,
 }
 
-impl Log {
+impl WriteLog {
     /// Creates the stream of `generation`. Ordered: the first durable frame makes it durable.
     /// # Errors
     /// `NoSpace`, or a failed write.
-    pub(crate) fn create(objects: &Store, generation: u64, stream: ObjectId) -> Result<Log, StoreError> {
+    pub(crate) fn create(objects: &Store, generation: u64, stream: ObjectId) -> Result<WriteLog, StoreError> {
         let opts = CreateOptions {
             kind: ObjectKind::Stream,
             lifetime: Lifetime::Short,
             expected_bytes: 0,
             check: Check::Caller,
-            label: label(Role::Log, generation),
+            label: label(ObjectRole::Log, generation),
         };
         objects.commit(Txn::new().create(stream, opts), Ack::Ordered).wait()?;
-        Ok(Log { generation, stream, position: 0, unsynced: true })
+        Ok(WriteLog { generation, stream, position: 0, unsynced: true })
     }
 
     /// Goes on with a log found at opening, behind its last whole frame.
-    pub(crate) fn resume(generation: u64, stream: ObjectId, position: u64) -> Log {
-        Log { generation, stream, position, unsynced: true }
+    pub(crate) fn resume(generation: u64, stream: ObjectId, position: u64) -> WriteLog {
+        WriteLog { generation, stream, position, unsynced: true }
     }
 
     /// Whether this is the log `stream`, and `frame` its last.
@@ -80,7 +80,7 @@ impl Log {
     }
 
     /// Appends all frames of a group but the last, and reserves that one: it is to be written next, and
-    /// [`Log::placed`] to be told. A full store may have no long run of pages left, and space for the group
+    /// [`WriteLog::placed`] to be told. A full store may have no long run of pages left, and space for the group
     /// all the same: its frames become shorter. `after`: the group counts only if that commit survives.
     /// # Errors
     /// `NoSpace`: the group does not count, though some of its frames may be there. Otherwise a failed write.
@@ -114,7 +114,7 @@ impl Log {
 
     /// Appends a group and waits until it is durable.
     /// # Errors
-    /// As [`Log::reserve_group`].
+    /// As [`WriteLog::reserve_group`].
     pub(crate) fn append_durably(
         &mut self,
         objects: &Store,
@@ -141,11 +141,11 @@ pub(crate) fn replay(
     generation: u64,
     stream: ObjectId,
     mut held: impl FnMut(u64),
-    mut apply: impl FnMut(Group) -> Result<(), Error>,
+    mut apply: impl FnMut(LogGroup) -> Result<(), Error>,
     mut lost: Option<&mut Vec<String>>,
 ) -> Result<u64, Error> {
     let mut reader = objects.frames(stream, FramePos(0))?;
-    let mut assembler = Assembler::new(generation);
+    let mut assembler = GroupAssembler::new(generation);
     let mut position = 0;
     let named = |error| match error {
         StoreError::Corrupt { range, .. } => Error::corrupt(
@@ -164,7 +164,7 @@ pub(crate) fn replay(
                 if objects.stat(stream).is_none_or(|stat| position >= stat.len) {
                     return Ok(position);
                 }
-                assembler = Assembler::new(generation);
+                assembler = GroupAssembler::new(generation);
                 reader = objects.frames(stream, FramePos(position))?;
                 continue;
             }
@@ -180,7 +180,7 @@ pub(crate) fn replay(
             (Ok(None), _) => {}
             (Err(error), Some(lost)) => {
                 lost.push(error.to_string());
-                assembler = Assembler::new(generation);
+                assembler = GroupAssembler::new(generation);
             }
             (Err(error), None) => return Err(error),
         }

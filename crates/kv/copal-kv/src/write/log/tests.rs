@@ -21,7 +21,7 @@ fn fragmented() -> Store {
         lifetime: Lifetime::Long,
         expected_bytes: OBJECT_BYTES as u64,
         check: Check::Caller,
-        label: label(Role::Log, 0),
+        label: label(ObjectRole::Log, 0),
     };
     let data = Bytes::from(vec![1; OBJECT_BYTES]);
     let create = |id: u64| {
@@ -47,9 +47,9 @@ fn fragmented() -> Store {
 fn a_group_goes_into_the_log_where_no_long_run_of_pages_is_free() {
     let objects = fragmented();
     let stream = ObjectId(1);
-    let mut log = Log::create(&objects, 1, stream).unwrap();
+    let mut log = WriteLog::create(&objects, 1, stream).unwrap();
     // The long runs that there are go to another stream.
-    let other = Log::create(&objects, 2, ObjectId(2)).unwrap().stream;
+    let other = WriteLog::create(&objects, 2, ObjectId(2)).unwrap().stream;
     let long = || objects.append_frame(other, Bytes::from(vec![0; GROUP_BYTES]), None, Ack::Durable);
     let refused = (0..20).find_map(|_| long().wait().err());
     assert!(matches!(refused, Some(StoreError::NoSpace { .. })), "{refused:?}");
@@ -61,7 +61,7 @@ fn a_group_goes_into_the_log_where_no_long_run_of_pages_is_free() {
         log.append_durably(&objects, group).unwrap();
     }
     let mut found = Vec::new();
-    let take = |group: Group| {
+    let take = |group: LogGroup| {
         found.push((group.first_seq, group.ops.len()));
         Ok(())
     };

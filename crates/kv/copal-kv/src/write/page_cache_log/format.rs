@@ -30,17 +30,17 @@ const BAY_MAX: u32 = 1 << 20;
 
 /// Whose records count, and where the halves are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct CacheLogHeader {
     /// Random; another one for each opening that may write.
     pub(crate) session: u64,
     pub(crate) half_bytes: u32,
 }
 
-impl Header {
+impl CacheLogHeader {
     /// Of a page-cache log that is `len` bytes long.
-    pub(crate) fn new(session: u64, len: u64) -> Header {
+    pub(crate) fn new(session: u64, len: u64) -> CacheLogHeader {
         let half = len.saturating_sub(FRONT_BYTES) / HALVES as u64;
-        Header { session, half_bytes: half.min(BAY_MAX.into()) as u32 & !4095 }
+        CacheLogHeader { session, half_bytes: half.min(BAY_MAX.into()) as u32 & !4095 }
     }
 
     /// Where a half begins.
@@ -63,12 +63,12 @@ impl Header {
     /// The header of a page-cache log `len` bytes long; `None`: nobody has begun a session here.
     /// # Errors
     /// `Corrupt`: a later build wrote it; what it holds may count.
-    pub(crate) fn decode(bytes: &[u8], len: u64) -> Result<Option<Header>, Error> {
+    pub(crate) fn decode(bytes: &[u8], len: u64) -> Result<Option<CacheLogHeader>, Error> {
         let mut input = Reader::new(bytes);
         let mut read = || {
             let (magic, version) = (input.u32().ok()?, input.u8().ok()?);
             let zeros = input.bytes(3).ok()?;
-            let header = Header { session: input.u64().ok()?, half_bytes: input.u32().ok()? };
+            let header = CacheLogHeader { session: input.u64().ok()?, half_bytes: input.u32().ok()? };
             let sum = input.u32().ok()?;
             let whole = magic == MAGIC && sum == crc32c(0, &bytes[..HEADER_LEN - 4]);
             whole.then_some((version, zeros == [0; 3], header))
@@ -89,7 +89,7 @@ impl Header {
 
 /// The fields of a record in front of its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct RecordHead {
     pub(crate) first_seq: u64,
     pub(crate) count: u32,
     pub(crate) len: u32,
@@ -113,16 +113,16 @@ fn sum(offset: u64, head: &[u8], ops: &[u8]) -> u32 {
     crc32c(crc32c(crc32c(0, &offset.to_le_bytes()), head), ops)
 }
 
-impl Head {
+impl RecordHead {
     /// Reads one of `session` that fits into the `left` bytes from its beginning to the end of its half.
-    fn decode(bytes: &[u8; RECORD_LEN], session: u64, left: u64) -> Option<Head> {
+    fn decode(bytes: &[u8; RECORD_LEN], session: u64, left: u64) -> Option<RecordHead> {
         let mut input = Reader::new(bytes);
         let (magic, count) = (input.u32().ok()?, input.u32().ok()?);
         let (of, first_seq) = (input.u64().ok()?, input.u64().ok()?);
         let (len, sum) = (input.u32().ok()?, input.u32().ok()?);
         let fits = RECORD_LEN as u64 + u64::from(len) <= left;
         let counts = count > 0 && first_seq > 0 && first_seq <= MAX_SEQ - u64::from(count);
-        (magic == RECORD_MAGIC && of == session && fits && counts).then_some(Head {
+        (magic == RECORD_MAGIC && of == session && fits && counts).then_some(RecordHead {
             first_seq,
             count,
             len,
@@ -137,7 +137,7 @@ impl Head {
 
 /// Operations that one record holds, verified.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub(crate) first_seq: u64,
     /// As they stand in the page-cache log, to be logged.
     pub(crate) encoded: Bytes,
@@ -145,7 +145,7 @@ pub(crate) struct Found {
 }
 
 /// Reads the records of a page-cache log in the order of their sequences.
-pub(crate) struct Records<R> {
+pub(crate) struct RecordReader<R> {
     /// Fills a buffer from an offset of the page-cache log on.
     read: R,
     session: u64,
@@ -153,17 +153,21 @@ pub(crate) struct Records<R> {
     halves: [(u64, u64); HALVES],
 }
 
-impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
-    pub(crate) fn new(header: Header, read: R) -> Records<R> {
+impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> RecordReader<R> {
+    pub(crate) fn new(header: CacheLogHeader, read: R) -> RecordReader<R> {
         let half = |index| (header.half(index), header.half(index + 1));
-        Records { read, session: header.session, halves: [half(0), half(1)] }
+        RecordReader { read, session: header.session, halves: [half(0), half(1)] }
     }
 
     /// The record that goes on behind `last_seq`; `None`: there is none. Those that end before are passed
     /// over. `held` is told what it takes in memory before it does.
     /// # Errors
     /// The device failed.
-    pub(crate) fn next(&mut self, last_seq: u64, held: &mut dyn FnMut(u64)) -> Result<Option<Found>, Error> {
+    pub(crate) fn next(
+        &mut self,
+        last_seq: u64,
+        held: &mut dyn FnMut(u64),
+    ) -> Result<Option<FoundRecord>, Error> {
         for half in 0..HALVES {
             if let Some(found) = self.next_of(half, last_seq, held)? {
                 return Ok(Some(found));
@@ -177,7 +181,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
         half: usize,
         last_seq: u64,
         held: &mut dyn FnMut(u64),
-    ) -> Result<Option<Found>, Error> {
+    ) -> Result<Option<FoundRecord>, Error> {
         // Beside the operations as they stand: their list, which is longest for the shortest of them.
         const COPIES: u64 = 4;
         loop {
@@ -188,7 +192,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
             }
             let mut bytes = [0; RECORD_LEN];
             (self.read)(at, &mut bytes)?;
-            let Some(head) = Head::decode(&bytes, self.session, left) else {
+            let Some(head) = RecordHead::decode(&bytes, self.session, left) else {
                 return Ok(None);
             };
             let behind = at + RECORD_LEN as u64 + u64::from(head.len);
@@ -215,7 +219,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
             if ops.iter().any(|op| matches!(op, LogOp::Pointer { .. })) {
                 return Ok(None);
             }
-            return Ok(Some(Found { first_seq: head.first_seq, encoded, ops }));
+            return Ok(Some(FoundRecord { first_seq: head.first_seq, encoded, ops }));
         }
     }
 }
@@ -224,7 +228,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> Records<R> {
 /// operations, again and again.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
-    let header = Header::new(session, FRONT_BYTES + 2 * 4096);
+    let header = CacheLogHeader::new(session, FRONT_BYTES + 2 * 4096);
     let mut copy = vec![0; (FRONT_BYTES + 2 * 4096) as usize];
     copy[..HEADER_LEN].copy_from_slice(&header.encode());
     let mut ends = [header.half(0), header.half(1)];
@@ -247,11 +251,11 @@ pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
 
 /// Every record of the bytes of a page-cache log that goes on behind `last_seq`.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn read_all(copy: &[u8], mut last_seq: u64) -> Vec<Found> {
-    let Ok(Some(header)) = Header::decode(copy, copy.len() as u64) else {
+pub(crate) fn read_all(copy: &[u8], mut last_seq: u64) -> Vec<FoundRecord> {
+    let Ok(Some(header)) = CacheLogHeader::decode(copy, copy.len() as u64) else {
         return Vec::new();
     };
-    let mut records = Records::new(header, |at, out: &mut [u8]| {
+    let mut records = RecordReader::new(header, |at, out: &mut [u8]| {
         out.copy_from_slice(&copy[at as usize..][..out.len()]);
         Ok(())
     });

@@ -12,22 +12,22 @@
 //!   frames, in the cache_log, or belongs to a group that is answered first.
 //! - Values of their own objects have no place here: nothing points to what a kill may lose.
 //!
-//! Not here: who goes through the page-cache log (`commit::enter`), reading it back (`open`).
+//! Not here: who goes through the page-cache log (`fit`), reading it back (`open`).
 
-pub(crate) mod enter;
+pub(crate) mod fit;
 pub(crate) mod format;
 
 use crate::{
     Error,
-    memory::budget::{Accounts, Charge, Class as Memory},
-    tree::manifest::{Role, label},
+    memory::budget::{MemoryAccounts, MemoryCharge, MemoryClass as Memory},
+    tree::manifest::{ObjectRole, label},
 };
 use copal_device::Completion;
 use copal_object::{
     Ack, Check, CreateOptions, FramePos, Lifetime, ObjectId, ObjectKind, Op, RawExtent, Store as Objects,
     StoreError, Txn,
 };
-use format::{FRONT_BYTES, HALVES, HEADER_LEN, Header, RECORD_LEN};
+use format::{CacheLogHeader, FRONT_BYTES, HALVES, HEADER_LEN, RECORD_LEN};
 
 /// Most bytes of a page-cache log.
 const MOST_BYTES: u64 = 2 << 20;
@@ -64,7 +64,7 @@ pub(crate) enum PageCacheLogState {
 /// See the module.
 pub(crate) struct PageCacheLog {
     extent: RawExtent,
-    header: Header,
+    header: CacheLogHeader,
     /// The half that gathers, and the bytes of it in use.
     current: usize,
     used: u64,
@@ -75,7 +75,7 @@ pub(crate) struct PageCacheLog {
     /// There are frames that nobody watches and that no half covers.
     unwatched: bool,
     joined: Vec<u8>,
-    _charge: Charge,
+    _charge: MemoryCharge,
 }
 
 impl PageCacheLog {
@@ -84,10 +84,10 @@ impl PageCacheLog {
     pub(crate) fn begin(
         extent: RawExtent,
         session: u64,
-        budget: &Accounts,
+        budget: &MemoryAccounts,
         unwatched: bool,
     ) -> Result<PageCacheLog, StoreError> {
-        let header = Header::new(session, extent.len_bytes());
+        let header = CacheLogHeader::new(session, extent.len_bytes());
         extent.prepare();
         extent.write(0, &header.encode())?;
         // Whatever a power loss leaves of this session is not to be read as the last one's.
@@ -212,7 +212,7 @@ impl PageCacheLog {
 /// id of one to make.
 pub(crate) fn make(
     objects: &Objects,
-    budget: &Accounts,
+    budget: &MemoryAccounts,
     session: u64,
     stream: Option<ObjectId>,
     new: impl FnOnce() -> ObjectId,
@@ -234,7 +234,7 @@ pub(crate) fn make(
             lifetime: Lifetime::Long,
             expected_bytes: 0,
             check: Check::Caller,
-            label: label(Role::PageCacheLog, 0),
+            label: label(ObjectRole::PageCacheLog, 0),
         };
         commit(vec![Op::Create { id, opts }], Ack::Ordered)?;
         id
@@ -249,13 +249,13 @@ pub(crate) fn make(
 }
 
 /// Header of the page-cache log in `extent`.
-pub(crate) fn header_of(extent: &RawExtent) -> Result<Option<Header>, Error> {
+pub(crate) fn header_of(extent: &RawExtent) -> Result<Option<CacheLogHeader>, Error> {
     if extent.len_bytes() < FRONT_BYTES {
         return Ok(None);
     }
     let mut bytes = [0; HEADER_LEN];
     extent.read(0, &mut bytes)?;
-    Header::decode(&bytes, extent.len_bytes())
+    CacheLogHeader::decode(&bytes, extent.len_bytes())
 }
 
 /// The seed of a new store, and what tells the records of one session's page-cache log from those of all

@@ -2,16 +2,17 @@
 
 use super::*;
 
-const MEASURED: Measured =
-    Measured { merge_nanos: 1_000_000, user_bytes: 1000, flush_nanos: 0, flushed_bytes: 0 };
+const MEASURED: MeasuredCosts =
+    MeasuredCosts { merge_nanos: 1_000_000, user_bytes: 1000, flush_nanos: 0, flushed_bytes: 0 };
 
 #[test]
 fn the_price_grows_with_the_square_of_the_debt() {
     let at = |share| delay_nanos(1000, share, MEASURED);
     assert_eq!((at(0.0), at(0.5), at(1.0)), (0, 250_000, 1_000_000));
-    assert_eq!(delay_nanos(1000, 1.0, Measured::default()), 0);
+    assert_eq!(delay_nanos(1000, 1.0, MeasuredCosts::default()), 0);
     // Where merges were cheaper so far, a byte costs what two flushes of it take.
-    let flushes_alone = Measured { merge_nanos: 500, user_bytes: 100, flush_nanos: 500, flushed_bytes: 100 };
+    let flushes_alone =
+        MeasuredCosts { merge_nanos: 500, user_bytes: 100, flush_nanos: 500, flushed_bytes: 100 };
     assert_eq!(delay_nanos(1000, 1.0, flushes_alone), 10_000);
 }
 
@@ -44,10 +45,10 @@ fn a_flush_changes_no_debt() {
 
 #[test]
 fn small_payments_are_saved_up_and_long_ones_spread() {
-    let throttle = Throttle::default();
+    let throttle = WriteThrottle::default();
     let paid: Duration = (0..1000).filter_map(|_| throttle.add(50_000)).sum();
     assert!(paid >= Duration::from_micros(49_800), "{paid:?} of 50 ms");
-    let throttle = Throttle::default();
+    let throttle = WriteThrottle::default();
     assert_eq!(throttle.add(250_000_000), Some(LONGEST));
     assert_eq!(throttle.add(0), Some(LONGEST));
     assert_eq!(throttle.add(0), Some(Duration::from_millis(50)));
@@ -71,8 +72,8 @@ const MEMTABLE: u64 = 1 << 20;
 const SLICE: u64 = 64 << 10;
 
 impl Simulation {
-    fn measured(&self) -> Measured {
-        Measured {
+    fn measured(&self) -> MeasuredCosts {
+        MeasuredCosts {
             merge_nanos: self.merge_nanos,
             user_bytes: self.flushed.max(4 * MEMTABLE),
             flush_nanos: self.flush_nanos,
@@ -80,7 +81,7 @@ impl Simulation {
         }
     }
 
-    fn debt(&self) -> Debt {
+    fn debt(&self) -> MergeDebt {
         debt_of(&self.tiers, self.memtables, MEMTABLE, 4)
     }
 
@@ -134,7 +135,7 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
         flushed: 0,
         bytes_per_second: 100 << 20,
     };
-    let throttle = Throttle::default();
+    let throttle = WriteThrottle::default();
     // All clocks; the one that is behind goes next.
     let (mut writer, mut flusher, mut worker) = (0u64, 0u64, 0u64);
     let (mut written, mut longest, mut worst) = (0u64, Duration::ZERO, 0.0f64);
@@ -202,7 +203,7 @@ fn writers_below_the_speed_of_the_merges_pay_next_to_nothing() {
         flushed: 0,
         bytes_per_second: 100 << 20,
     };
-    let throttle = Throttle::default();
+    let throttle = WriteThrottle::default();
     let (mut writer, mut flusher, mut worker) = (0u64, 0u64, 0u64);
     let (mut paid, mut written) = (Duration::ZERO, 0u64);
     const GROUP: u64 = 16 << 10;

@@ -1,6 +1,6 @@
 //! The ring beside a plain vector of queues.
 
-use super::{BELOW, Ring, WIDTH};
+use super::{BELOW, ClassRing, WIDTH};
 use crate::rules::tests::Random;
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ impl Model {
 fn nodes_stand_in_the_order_of_their_classes_for_hundreds_of_half_lives() {
     for seed in 0..10 {
         let mut random = Random::new(seed);
-        let mut ring = Ring::new();
+        let mut ring = ClassRing::new();
         let mut model = Model { base: -BELOW, queues: vec![VecDeque::new(); WIDTH as usize].into() };
         let mut age = 0;
         for _ in 0..3000 {

@@ -4,7 +4,7 @@ fn key(text: &[u8]) -> Bytes {
     KeyspaceId(1).key(text)
 }
 
-fn every_record() -> Vec<Record> {
+fn every_record() -> Vec<ManifestRecord> {
     let options = KeyspaceOptions {
         group_prefix_len: 4,
         compress: true,
@@ -12,8 +12,8 @@ fn every_record() -> Vec<Record> {
         ..KeyspaceOptions::default()
     };
     vec![
-        Record::Keyspace { id: KeyspaceId(1), name: "files".to_owned(), options },
-        Record::Table(TableMeta {
+        ManifestRecord::Keyspace { id: KeyspaceId(1), name: "files".to_owned(), options },
+        ManifestRecord::Table(TableMeta {
             object: ObjectId(9),
             bytes: 70_000,
             entries: 300,
@@ -24,19 +24,19 @@ fn every_record() -> Vec<Record> {
             values: vec![(ObjectId(5), 80_000)],
             ingested_at: None,
         }),
-        Record::Ingested { object: ObjectId(9), seq: 512 },
-        Record::Keyspace {
+        ManifestRecord::Ingested { object: ObjectId(9), seq: 512 },
+        ManifestRecord::Keyspace {
             id: KeyspaceId(2),
             name: "heads".to_owned(),
             options: KeyspaceOptions { value_head_bytes: 512, ..KeyspaceOptions::default() },
         },
-        Record::Slices {
+        ManifestRecord::Slices {
             object: ObjectId(9),
-            level: Level::BOTTOM,
+            level: TreeLevel::BOTTOM,
             run: 3,
             parts: vec![key(b"a")..key(b"c"), key(b"d")..key(b"x\0")],
         },
-        Record::Value(ValueMeta {
+        ManifestRecord::Value(ValueMeta {
             object: ObjectId(5),
             keyspace: KeyspaceId(1),
             group: Bytes::from_static(b"grp1"),
@@ -44,12 +44,12 @@ fn every_record() -> Vec<Record> {
             max_seq: 511,
             by_worker: true,
         }),
-        Record::Dead { object: ObjectId(5), ranges: vec![0..4096, 8192..70_000] },
-        Record::DropValue { object: ObjectId(4) },
-        Record::Flushed { generation: 6, last_seq: 512 },
-        Record::Counters { next_object: 10, next_run: 4, next_keyspace: 2 },
-        Record::DropKeyspace { id: KeyspaceId(1) },
-        Record::Settled { below: 300 },
+        ManifestRecord::Dead { object: ObjectId(5), ranges: vec![0..4096, 8192..70_000] },
+        ManifestRecord::DropValue { object: ObjectId(4) },
+        ManifestRecord::Flushed { generation: 6, last_seq: 512 },
+        ManifestRecord::Counters { next_object: 10, next_run: 4, next_keyspace: 2 },
+        ManifestRecord::DropKeyspace { id: KeyspaceId(1) },
+        ManifestRecord::Settled { below: 300 },
     ]
 }
 
@@ -70,7 +70,7 @@ fn cache_modes_stand_beside_compress_and_unknown_ones_are_refused() {
         (0b010, false, CacheMode::Blocks),
         (0b101, true, CacheMode::Nothing),
     ] {
-        let record = Record::Keyspace {
+        let record = ManifestRecord::Keyspace {
             id: KeyspaceId(1),
             name: "a".to_owned(),
             options: KeyspaceOptions { compress, cache, ..KeyspaceOptions::default() },
@@ -78,14 +78,14 @@ fn cache_modes_stand_beside_compress_and_unknown_ones_are_refused() {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
         assert_eq!(bytes.last(), Some(&bits));
-        let read = |bytes: Vec<u8>| Record::decode(&mut Reader::new(&bytes));
+        let read = |bytes: Vec<u8>| ManifestRecord::decode(&mut Reader::new(&bytes));
         assert_eq!(read(bytes.clone()), Ok(record));
         *bytes.last_mut().unwrap() |= 0b110;
         assert!(read(bytes).is_err());
     }
 }
 
-fn manifest(edits: &[Vec<Record>]) -> Bytes {
+fn manifest(edits: &[Vec<ManifestRecord>]) -> Bytes {
     let mut out = header(0x0123_4567_89ab_cdef);
     for edit in edits {
         let bytes = encode_edit(out.len() as u64, edit);
@@ -106,9 +106,9 @@ fn every_record_comes_back() {
 #[test]
 fn golden_manifest() {
     let bytes = manifest(&[vec![
-        Record::Flushed { generation: 1, last_seq: 300 },
-        Record::Counters { next_object: 7, next_run: 2, next_keyspace: 3 },
-        Record::Ingested { object: ObjectId(6), seq: 300 },
+        ManifestRecord::Flushed { generation: 1, last_seq: 300 },
+        ManifestRecord::Counters { next_object: 7, next_run: 2, next_keyspace: 3 },
+        ManifestRecord::Ingested { object: ObjectId(6), seq: 300 },
     ]]);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let envelope = "434f50414c4b564d 0300 0000 00000000 00000000 08000000 c96b8298 00000000";
@@ -148,7 +148,7 @@ fn a_manifest_of_version_1_is_read_and_says_so() {
     Envelope::seal(&version_1, 0, 0, &mut old);
     assert_eq!(parse_header(&old).unwrap(), (1, 7));
     // A keyspace as version 1 wrote it: kind 1, without the head.
-    let record = Record::Keyspace {
+    let record = ManifestRecord::Keyspace {
         id: KeyspaceId(1),
         name: "a".to_owned(),
         options: KeyspaceOptions { direct_from_bytes: 65_536, ..KeyspaceOptions::default() },
@@ -187,18 +187,18 @@ fn a_number_that_has_none_above_it_is_refused() {
         by_worker: false,
     };
     for record in [
-        Record::Keyspace {
+        ManifestRecord::Keyspace {
             id: KeyspaceId(u32::MAX),
             name: "a".to_owned(),
             options: KeyspaceOptions::default(),
         },
-        Record::Table(table(highest)),
-        Record::Slices { object: ObjectId(1), level: Level(1), run: u64::MAX, parts: Vec::new() },
-        Record::Value(value(u64::MAX)),
-        Record::DropValue { object: highest },
-        Record::Flushed { generation: 1, last_seq: u64::MAX },
-        Record::Counters { next_object: u64::MAX, next_run: 1, next_keyspace: 1 },
-        Record::Settled { below: u64::MAX },
+        ManifestRecord::Table(table(highest)),
+        ManifestRecord::Slices { object: ObjectId(1), level: TreeLevel(1), run: u64::MAX, parts: Vec::new() },
+        ManifestRecord::Value(value(u64::MAX)),
+        ManifestRecord::DropValue { object: highest },
+        ManifestRecord::Flushed { generation: 1, last_seq: u64::MAX },
+        ManifestRecord::Counters { next_object: u64::MAX, next_run: 1, next_keyspace: 1 },
+        ManifestRecord::Settled { below: u64::MAX },
     ] {
         let mut manifest = header(1);
         manifest.extend_from_slice(&encode_edit(HEADER_LEN as u64, std::slice::from_ref(&record)));

@@ -17,12 +17,12 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-fn write(tag: u8) -> Write {
+fn write(tag: u8) -> WriteRequest {
     let op = WriteOp::Put { key: Bytes::from(vec![tag]), value: Bytes::new() };
-    Write::new(vec![op], Durability::Device)
+    WriteRequest::new(vec![op], Durability::Device)
 }
 
-fn tag(write: &Write) -> u8 {
+fn tag(write: &WriteRequest) -> u8 {
     match &write.ops[..] {
         [WriteOp::Put { key, .. }] => key[0],
         _ => unreachable!("only `write` makes writes here"),
@@ -39,7 +39,7 @@ struct ScheduledMonitor<T, const LOSES: bool> {
 
 static LOST: AtomicBool = AtomicBool::new(false);
 
-impl<const LOSES: bool> Monitors for Scheduled<LOSES> {
+impl<const LOSES: bool> MonitorKind for Scheduled<LOSES> {
     type Of<T: Send> = ScheduledMonitor<T, LOSES>;
 }
 
@@ -94,18 +94,18 @@ impl Device {
     }
 }
 
-struct World<M: Monitors> {
+struct World<M: MonitorKind> {
     queue: Arc<CommitQueue<M>>,
     device: M::Of<Device>,
-    snapshots: Arc<Snapshots>,
-    poison: Arc<Poison>,
+    snapshots: Arc<SnapshotList>,
+    poison: Arc<PoisonFlag>,
     /// Writing the group that holds this tag fails.
     fails: Option<u8>,
 }
 
-impl<M: Monitors> World<M> {
+impl<M: MonitorKind> World<M> {
     fn new(width: usize, fails: Option<u8>) -> Arc<World<M>> {
-        let (snapshots, poison) = (Arc::new(Snapshots::default()), Arc::new(Poison::default()));
+        let (snapshots, poison) = (Arc::new(SnapshotList::default()), Arc::new(PoisonFlag::default()));
         Arc::new(World {
             queue: CommitQueue::new(width, snapshots.clone(), poison.clone()),
             device: M::Of::new(Device::default()),
@@ -115,7 +115,7 @@ impl<M: Monitors> World<M> {
         })
     }
 
-    fn lead(&self, mut turn: Turn<M>, writes: Vec<Write>) {
+    fn lead(&self, mut turn: CommitTurn<M>, writes: Vec<WriteRequest>) {
         if let Err(error) = self.poison.check() {
             return turn.refuse(error);
         }
@@ -170,10 +170,10 @@ impl<M: Monitors> World<M> {
 /// Fix: a group gathers until as many writes wait as are on their way.
 #[test]
 fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
-    let world = World::<Threads>::new(4, None);
+    let world = World::<ThreadMonitors>::new(4, None);
     let queue = &world.queue;
     // Joins, and tells whether the group in front has the turn.
-    let join = |write: Write| {
+    let join = |write: WriteRequest| {
         queue.line.with(|line| {
             line.join(write);
             line.next_turn(queue.width);
@@ -208,7 +208,7 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     // One that can take no more does not wait for more.
     let large = || {
         let op = WriteOp::Put { key: Bytes::from_static(b"large"), value: vec![0; GROUP_BYTES / 2].into() };
-        join(Write::new(vec![op], Durability::Device))
+        join(WriteRequest::new(vec![op], Durability::Device))
     };
     let mut under_way = Vec::new();
     for seq in 8..12 {
@@ -223,7 +223,7 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
 type InAnyOrder = Scheduled<false>;
 
 /// Four threads commit twice each, one looks on; `width` groups at once.
-fn writers<M: Monitors>(width: usize, fails: Option<u8>, broken: bool) {
+fn writers<M: MonitorKind>(width: usize, fails: Option<u8>, broken: bool) {
     let world = World::<M>::new(width, fails);
     world.queue.break_order(broken);
     let threads: Vec<_> = (0..4u8)
@@ -299,7 +299,7 @@ fn groups_that_take_effect_as_they_land_are_noticed() {
 
 #[test]
 fn writers_that_come_while_all_turns_are_taken_share_one_group() {
-    let world = World::<Threads>::new(1, None);
+    let world = World::<ThreadMonitors>::new(1, None);
     let groups = parking_lot::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let (entered_tx, entered_rx) = std::sync::mpsc::channel();
@@ -316,7 +316,7 @@ fn writers_that_come_while_all_turns_are_taken_share_one_group() {
         entered_rx.recv().unwrap();
         for tag in 1..9 {
             scope.spawn(move || {
-                let lead = |turn, writes: Vec<Write>| {
+                let lead = |turn, writes: Vec<WriteRequest>| {
                     groups.lock().push(writes.len());
                     world.lead(turn, writes);
                 };
@@ -340,7 +340,7 @@ fn writers_that_come_while_all_turns_are_taken_share_one_group() {
 /// is dropped with nothing said poisons.
 #[test]
 fn a_leader_that_panics_poisons_the_store_and_passes_the_turn_on() {
-    let world = World::<Threads>::new(2, None);
+    let world = World::<ThreadMonitors>::new(2, None);
     let panics = catch_unwind(AssertUnwindSafe(|| {
         world.queue.commit(write(1), |_turn, _writes| panic!("a bug of the leader"))
     }));
@@ -351,7 +351,7 @@ fn a_leader_that_panics_poisons_the_store_and_passes_the_turn_on() {
 
 #[test]
 fn behind_a_group_whose_leader_panics_once_it_is_on_its_way_nothing_appears() {
-    let world = World::<Threads>::new(2, None);
+    let world = World::<ThreadMonitors>::new(2, None);
     world.commit(1).unwrap();
     let panics = catch_unwind(AssertUnwindSafe(|| {
         world.queue.commit(write(3), |mut turn, _writes| {

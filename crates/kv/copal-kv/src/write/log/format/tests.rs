@@ -28,9 +28,9 @@ fn golden_frame() {
     let delete = "02 05 0000000162";
     let delete_range = "04 05 0000000163 05 0000000164";
     assert_eq!(hex, [head, put, delete, delete_range].concat().replace(' ', ""));
-    let mut assembler = Assembler::new(3);
+    let mut assembler = GroupAssembler::new(3);
     let group = assembler.push(7, &frames[0]).unwrap().unwrap();
-    assert_eq!(group, Group { first_seq: 42, ops: ops() });
+    assert_eq!(group, LogGroup { first_seq: 42, ops: ops() });
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_long_group_takes_several_frames_and_counts_only_whole() {
     ];
     let frames = frames(1, 0, 10, 2, &encode(&big));
     assert!(frames.len() > 6);
-    let mut assembler = Assembler::new(1);
+    let mut assembler = GroupAssembler::new(1);
     let (last, parts) = frames.split_last().unwrap();
     for (position, frame) in parts.iter().enumerate() {
         assert_eq!(assembler.push(position as u64, frame).unwrap(), None);
@@ -61,7 +61,7 @@ fn a_group_may_be_cut_into_shorter_frames_anywhere() {
     }];
     let ops = encode(&big);
     let mut cut = GroupFrames::new(1, 10, 1, &ops);
-    let (mut assembler, mut lengths, mut whole) = (Assembler::new(1), Vec::new(), None);
+    let (mut assembler, mut lengths, mut whole) = (GroupAssembler::new(1), Vec::new(), None);
     while whole.is_none() {
         let position = lengths.len() as u64;
         if position == 1 || position == 4 {
@@ -89,7 +89,7 @@ fn an_unfinished_group_is_dropped_by_the_next_one() {
     let long = vec![0u8; 2 << 20];
     let torn = frames(1, 0, 10, 1, &long);
     let next = frames(1, 1, 10, 3, &encode(&ops()));
-    let mut assembler = Assembler::new(1);
+    let mut assembler = GroupAssembler::new(1);
     assert_eq!(assembler.push(0, &torn[0]).unwrap(), None);
     assert_eq!(assembler.push(1, &next[0]).unwrap().unwrap().ops, ops());
 }
@@ -100,16 +100,22 @@ fn every_flipped_bit_and_every_cut_is_noticed() {
     for bit in 0..frame.len() * 8 {
         let mut bytes = frame.to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(Assembler::new(3).push(7, &Bytes::from(bytes)).unwrap_err().is_corruption(), "bit {bit}");
+        assert!(
+            GroupAssembler::new(3).push(7, &Bytes::from(bytes)).unwrap_err().is_corruption(),
+            "bit {bit}"
+        );
     }
     for cut in 0..frame.len() {
-        assert!(Assembler::new(3).push(7, &frame.slice(..cut)).unwrap_err().is_corruption(), "cut {cut}");
+        assert!(
+            GroupAssembler::new(3).push(7, &frame.slice(..cut)).unwrap_err().is_corruption(),
+            "cut {cut}"
+        );
     }
 }
 
 #[test]
 fn a_frame_out_of_its_place_does_not_verify() {
     let frame = &frames(3, 7, 42, 3, &encode(&ops()))[0];
-    assert!(Assembler::new(3).push(8, frame).is_err());
-    assert!(Assembler::new(4).push(7, frame).is_err());
+    assert!(GroupAssembler::new(3).push(8, frame).is_err());
+    assert!(GroupAssembler::new(4).push(7, frame).is_err());
 }

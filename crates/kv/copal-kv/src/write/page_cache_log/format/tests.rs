@@ -11,14 +11,14 @@ fn put(key: &[u8], value: &'static [u8]) -> Vec<u8> {
 
 /// Writes records one behind the other into halves.
 struct Writer {
-    header: Header,
+    header: CacheLogHeader,
     copy: Vec<u8>,
     ends: [u64; HALVES],
 }
 
 impl Writer {
     fn new(session: u64) -> Writer {
-        let header = Header::new(session, FRONT_BYTES + 2 * 8192);
+        let header = CacheLogHeader::new(session, FRONT_BYTES + 2 * 8192);
         let mut copy = vec![0; (FRONT_BYTES + 2 * 8192) as usize];
         copy[..HEADER_LEN].copy_from_slice(&header.encode());
         Writer { header, copy, ends: [header.half(0), header.half(1)] }
@@ -88,7 +88,7 @@ fn what_a_reused_bay_still_holds_of_its_last_use_is_of_no_use() {
 fn records_of_another_session_or_place_do_not_count() {
     let mut writer = Writer::new(7);
     writer.write(0, 10, 1, &put(b"a", b"1"));
-    let other = Header::new(8, writer.copy.len() as u64);
+    let other = CacheLogHeader::new(8, writer.copy.len() as u64);
     let mut copy = writer.copy.clone();
     copy[..HEADER_LEN].copy_from_slice(&other.encode());
     assert!(read_all(&copy, 9).is_empty());
@@ -120,14 +120,14 @@ fn every_flipped_bit_ends_the_room_before_it() {
 
 #[test]
 fn a_room_of_a_later_version_is_refused_and_not_ignored() {
-    let mut bytes = Header::new(7, 1 << 20).encode();
+    let mut bytes = CacheLogHeader::new(7, 1 << 20).encode();
     bytes[4] = 2;
     let sum = crc32c(0, &bytes[..HEADER_LEN - 4]);
     bytes[HEADER_LEN - 4..].copy_from_slice(&sum.to_le_bytes());
-    assert!(Header::decode(&bytes, 1 << 20).unwrap_err().is_corruption());
+    assert!(CacheLogHeader::decode(&bytes, 1 << 20).unwrap_err().is_corruption());
     // As are halves that reach beyond the page-cache log.
-    let bytes = Header::new(7, 1 << 20).encode();
-    assert!(Header::decode(&bytes, 1 << 19).is_err());
+    let bytes = CacheLogHeader::new(7, 1 << 20).encode();
+    assert!(CacheLogHeader::decode(&bytes, 1 << 19).is_err());
 }
 
 #[test]

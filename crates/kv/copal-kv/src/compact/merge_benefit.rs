@@ -15,7 +15,7 @@ use crate::{
     format::key::{KeyRange, keyspace_of},
     tree::{
         damaged_parts,
-        version::{Run, Slice, Version},
+        version::{SortedRun, TableSlice, TreeVersion},
     },
 };
 use bytes::Bytes;
@@ -31,7 +31,7 @@ const MOST_WRITTEN: f64 = 8.0;
 
 /// How much a merge has to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum WantedSpace {
     /// What makes it cheap.
     CheapSpace,
     /// Anything that is not out of all proportion: the store is full.
@@ -40,7 +40,7 @@ pub(crate) enum Wanted {
 
 /// One table of the oldest run, or a gap between two, with what lies above it. Numbers are estimates.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Area {
+pub(crate) struct MergeArea {
     pub(crate) range: KeyRange,
     /// Entries that no merge drops by themselves, their bytes in tables and those of their separated values.
     kept: f64,
@@ -54,9 +54,9 @@ pub(crate) struct Area {
     deleted: f64,
 }
 
-impl Area {
-    fn new(range: KeyRange) -> Area {
-        Area {
+impl MergeArea {
+    fn new(range: KeyRange) -> MergeArea {
+        MergeArea {
             range,
             kept: 0.0,
             kept_bytes: 0.0,
@@ -68,7 +68,7 @@ impl Area {
     }
 
     /// Adds that part of a table. What a snapshot older than its newest entry may still read is not dropped.
-    fn add(&mut self, slice: &Slice, part: f64, oldest_snapshot: u64, deletions: &Deletions) {
+    fn add(&mut self, slice: &TableSlice, part: f64, oldest_snapshot: u64, deletions: &Deletions) {
         let (meta, properties) = (&slice.table.meta, slice.table.table.meta());
         let entries = (meta.entries as f64).max(1.0);
         let (mut dropped, mut deletes, mut ranges) = (0.0, 0.0, 0.0);
@@ -120,12 +120,16 @@ impl Area {
 
 /// The first range of `areas` that is worth a merge: neighbours together. `passed` are the bytes that walks
 /// passed in an area and may pay with.
-pub(crate) fn wanted(areas: &[Area], space: Wanted, passed: impl Fn(&KeyRange) -> u64) -> Option<KeyRange> {
-    let is_full = space == Wanted::AnySpace;
-    let frees = |area: &Area| area.frees_enough() || is_full && area.frees_anything();
+pub(crate) fn wanted(
+    areas: &[MergeArea],
+    space: WantedSpace,
+    passed: impl Fn(&KeyRange) -> u64,
+) -> Option<KeyRange> {
+    let is_full = space == WantedSpace::AnySpace;
+    let frees = |area: &MergeArea| area.frees_enough() || is_full && area.frees_anything();
     let mut from = 0;
     while from < areas.len() {
-        let is_paid = |area: &Area| area.is_paid_by(passed(&area.range));
+        let is_paid = |area: &MergeArea| area.is_paid_by(passed(&area.range));
         let (mut dropped, mut freed, mut paid) = (0.0, 0.0, false);
         let mut to = from;
         while let Some(area) = areas.get(to) {
@@ -151,7 +155,7 @@ pub(crate) fn wanted(areas: &[Area], space: Wanted, passed: impl Fn(&KeyRange) -
 }
 
 /// The areas in which a merge would drop something; none in what is set apart.
-pub(crate) fn areas(version: &Version, oldest_snapshot: u64, deletions: &Deletions) -> Vec<Area> {
+pub(crate) fn areas(version: &TreeVersion, oldest_snapshot: u64, deletions: &Deletions) -> Vec<MergeArea> {
     let Some((oldest, newer)) = version.runs.split_last() else {
         return Vec::new();
     };
@@ -172,7 +176,7 @@ pub(crate) fn areas(version: &Version, oldest_snapshot: u64, deletions: &Deletio
             }
         }
     }
-    let mut joined: Vec<Area> = Vec::new();
+    let mut joined: Vec<MergeArea> = Vec::new();
     for area in areas {
         match joined.last_mut() {
             // An empty gap belongs to the table before it.
@@ -186,14 +190,14 @@ pub(crate) fn areas(version: &Version, oldest_snapshot: u64, deletions: &Deletio
 }
 
 /// The tables of a run and the gaps between them: all keys, in order.
-fn areas_of(run: &Run) -> Vec<Area> {
+fn areas_of(run: &SortedRun) -> Vec<MergeArea> {
     let all = KeyRange::all();
     let mut areas = Vec::new();
     let mut start = all.start;
     let mut push = |start: &Bytes, end: &Bytes| {
         if start < end {
             let (start, end) = (start.clone(), end.clone());
-            areas.push(Area::new(KeyRange { start, end }));
+            areas.push(MergeArea::new(KeyRange { start, end }));
         }
     };
     for slice in &run.slices {
@@ -206,12 +210,12 @@ fn areas_of(run: &Run) -> Vec<Area> {
 }
 
 /// The area that holds `key`.
-fn area_at(areas: &[Area], key: &[u8]) -> Option<usize> {
+fn area_at(areas: &[MergeArea], key: &[u8]) -> Option<usize> {
     areas.partition_point(|area| area.range.start[..] <= *key).checked_sub(1)
 }
 
 /// What a slice holds, piece by piece: key range and part of the table.
-fn pieces(slice: &Slice) -> impl Iterator<Item = (KeyRange, f64)> {
+fn pieces(slice: &TableSlice) -> impl Iterator<Item = (KeyRange, f64)> {
     let table = &slice.table.table;
     let whole = (table.partitions() == 0).then(|| (slice.range.clone(), 1.0));
     let keys = (table.meta().keys as f64).max(1.0);
@@ -230,7 +234,7 @@ fn pieces(slice: &Slice) -> impl Iterator<Item = (KeyRange, f64)> {
 
 /// The areas that share keys with a piece, and the share of each by what the oldest run holds there; what
 /// lies in no table of it is in gaps.
-fn spread(areas: &[Area], oldest: &Run, piece: &KeyRange) -> Vec<(usize, f64)> {
+fn spread(areas: &[MergeArea], oldest: &SortedRun, piece: &KeyRange) -> Vec<(usize, f64)> {
     let Some(first) = area_at(areas, &piece.start) else {
         return Vec::new();
     };
@@ -255,7 +259,7 @@ fn spread(areas: &[Area], oldest: &Run, piece: &KeyRange) -> Vec<(usize, f64)> {
 }
 
 /// The part of a table's keys that lies in `range`.
-fn part_within(slice: &Slice, range: &KeyRange) -> f64 {
+fn part_within(slice: &TableSlice, range: &KeyRange) -> f64 {
     let (table, meta) = (&slice.table.table, &slice.table.meta);
     if range.start <= meta.start && meta.end <= range.end {
         return 1.0;

@@ -14,7 +14,7 @@ use crate::{
     engine::Engine,
     write::{
         admission,
-        commit::{Write, WriteOp, deferred, writer::Writer},
+        commit::{WriteOp, WriteRequest, deferred, writer::LogWriter},
     },
 };
 use copal_object::StoreError;
@@ -26,8 +26,8 @@ use copal_object::StoreError;
 /// `NoSpace`: nothing happened. `Poisoned`.
 pub(crate) fn fits_page_cache_log(
     engine: &Engine,
-    writer: &mut Writer,
-    writes: &[Write],
+    writer: &mut LogWriter,
+    writes: &[WriteRequest],
     bytes: usize,
     given: u64,
 ) -> Result<bool, Error> {
@@ -67,7 +67,7 @@ pub(crate) fn fits_page_cache_log(
 
 /// The first kill-safe write of a session makes the page-cache log. What a store has no space for it does
 /// without.
-fn open_page_cache_log(engine: &Engine, writer: &mut Writer) -> Result<(), Error> {
+fn open_page_cache_log(engine: &Engine, writer: &mut LogWriter) -> Result<(), Error> {
     // What is kept back for deletes is not for the page-cache log.
     if !matches!(writer.page_cache_log, PageCacheLogState::NotRequested)
         || !admission::has_reserve_beside(engine, 0)
