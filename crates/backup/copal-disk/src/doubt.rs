@@ -1,34 +1,34 @@
-//! Why a snapshot may not be what its disk should be: a warning that a backup went on in spite of.
+//! Doubts: warnings about a disk in spite of which a backup made its snapshot.
 //!
-//! The manifest keeps doubts. Until somebody accepts the snapshot, retention lets no good one go for it, and
-//! the next backup measures its disks against the newest good one.
-//! Not here: what raises them (`source`; `copal-backup` compares with earlier backups), and what retention makes of them (`copal-backup`).
+//! The manifest stores the doubts of a snapshot. Until an operator accepts the snapshot, retention removes no
+//! good snapshot in its favour. The next backup compares its disks with the newest good snapshot.
+//! Not here: detecting doubts (`source` and `copal-backup`), their effect on retention (`copal-backup`).
 
 use std::fmt;
 
-/// What kind of warning.
+/// Kind of a doubt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DoubtKind {
     /// The disk is smaller than it was.
     Smaller,
-    /// Its bytes look like those of a format, and were taken as a raw disk all the same.
+    /// The content looks like another format and was backed up as a raw disk.
     Format,
-    /// A file that an image consists of is shorter than it should be, or of another format.
+    /// A file of an image is shorter than it should be, or has another format.
     Chain,
     /// The disk was written while it was read.
     Changed,
-    /// The disk holds nothing but zeros, and held data before.
+    /// The disk holds only zeros, and held data before.
     Blank,
 }
 
 impl DoubtKind {
-    /// Whether the same doubt about the same disk need not be told again once a person has accepted it: it is
-    /// about what the source is, not about what became of one backup.
+    /// Whether a doubt is accepted once for all backups of a disk: it concerns the source and not a single
+    /// backup.
     pub fn is_lasting(self) -> bool {
         matches!(self, DoubtKind::Format | DoubtKind::Chain)
     }
 
-    /// A short stable word for machines.
+    /// Stable name for JSON.
     pub fn word(self) -> &'static str {
         match self {
             DoubtKind::Smaller => "smaller",
@@ -45,9 +45,9 @@ impl DoubtKind {
 pub struct Doubt {
     /// Name of the disk.
     pub disk: String,
-    /// What kind.
+    /// Kind of the doubt.
     pub kind: DoubtKind,
-    /// A sentence for people.
+    /// Description as a sentence.
     pub text: String,
 }
 

@@ -1,11 +1,11 @@
-//! Disks of VMs outside of a repository: sources that a backup reads, targets that a restore writes.
+//! Disk I/O of backup and restore: sources that a backup reads, targets that a restore writes.
 //!
-//! A [`source::Source`] answers which ranges hold data and reads bytes; a [`target::Target`] takes bytes and
-//! holes. Files, devices, qcow2 images, NBD exports and pipes are both or one of them. [`doubt`] names what
-//! looks wrong about a disk.
+//! A [`source::Source`] reports which ranges hold data and reads bytes. A [`target::Target`] takes bytes and
+//! holes. Files, devices, qcow2 images, NBD exports and pipes implement one of the two or both. [`doubt`]
+//! defines warnings that make a snapshot doubtful.
 //!
 //! Design: docs/design/backup.md#sources
-//! Not here: what a backup does with a disk (`copal-backup`), running machines (`copal-live`), the NBD
+//! Not here: the backup itself (`copal-backup`), points in time of running VMs (`copal-live`), the NBD
 //! protocol (`copal-nbd`).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]

@@ -1,6 +1,6 @@
-//! The persistent dirty bitmaps of a qcow2 image, as `qemu-img` lists them: which can be believed.
+//! Persistent dirty bitmaps of a qcow2 image, as `qemu-img` lists them, and whether each is usable.
 //!
-//! Not here: what a bitmap says (`nbd`), and whether it began with the base (`backup::plan`).
+//! Not here: reading the dirty extents (`nbd`), comparing a bitmap with the base snapshot (`backup::plan`).
 
 use super::programs;
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use std::path::Path;
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 pub(super) struct Listed {
     name: String,
-    /// `auto`: it records; `in-use`: it is not what was last written.
+    /// `auto`: the bitmap records writes; `in-use`: the image was not closed, so the bitmap is inconsistent.
     flags: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ struct Data {
     bitmaps: Vec<Listed>,
 }
 
-/// The bitmaps of an image; `None` where `qemu-img` is missing or does not tell.
+/// Returns the bitmaps of an image, or `None` if `qemu-img` is missing or fails.
 pub(super) fn list(image: &Path) -> Option<Vec<Listed>> {
     parse(&programs::image_info(image, &[])?)
 }
@@ -39,7 +39,7 @@ fn parse(text: &[u8]) -> Option<Vec<Listed>> {
     Some(info.specific?.data?.bitmaps)
 }
 
-/// Why a bitmap says nothing about what was written, or will say nothing; `None`: it records.
+/// Returns the reason why a bitmap is unusable, or `None` if it records writes.
 pub(super) fn complaint(listed: &[Listed], name: &str) -> Option<String> {
     let Some(bitmap) = listed.iter().find(|bitmap| bitmap.name == name) else {
         return Some(format!("the image has no dirty bitmap {name:?} (`qemu-img bitmap --add` makes one)"));
@@ -47,7 +47,7 @@ pub(super) fn complaint(listed: &[Listed], name: &str) -> Option<String> {
     let has = |flag: &str| bitmap.flags.iter().any(|other| other == flag);
     if has("in-use") {
         Some(format!(
-            "the dirty bitmap {name:?} is inconsistent: who wrote last did not close the image (`qemu-img bitmap --remove`, \
+            "the dirty bitmap {name:?} is inconsistent: the last writer did not close the image (`qemu-img bitmap --remove`, \
              then begin a new one)"
         ))
     } else if !has("auto") {

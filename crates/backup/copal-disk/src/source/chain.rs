@@ -1,9 +1,10 @@
-//! All files that a qcow2 image consists of: itself, its external data, the images behind it and theirs.
+//! Chain of a qcow2 image: its files, its external data files and its backing files, watched while they are
+//! read.
 //!
-//! QEMU reads zeros where a file below an image ends, and keeps reading a file that lost its name, so what
-//! becomes of any of them is looked at here, as `file` does for a raw image.
+//! QEMU reads zeros where a backing file ends, and goes on reading a file that was renamed or removed. So
+//! each file is checked here again after the read, as `file` does for a raw image.
 //!
-//! Not here: reading them (`qcow2`, through `qemu-nbd`).
+//! Not here: reading the disk (`qcow2`, through `qemu-nbd`).
 
 use super::{SourceError, identity::Identity, programs};
 use rustix::fs::SeekFrom;
@@ -16,26 +17,26 @@ use std::{
 
 /// First bytes of a qcow2 image.
 pub(super) const MAGIC: [u8; 4] = *b"QFI\xfb";
-/// Longest chain that is watched; each file takes a handle.
+/// Longest chain that is watched; each file needs a file descriptor.
 const MAX_LINKS: usize = 500;
 
-/// The files of an image, the image first, opened beside the server's handles.
+/// The files of an image, the image first. They are opened in addition to the server's own descriptors.
 pub(super) struct Chain {
     links: Vec<Link>,
-    /// There is something behind the image, and nobody tells what.
+    /// The image has further files, and `qemu-img` did not name all of them.
     is_cut_short: bool,
 }
 
-/// One file, as it was when it was opened.
+/// State of one file at the time it was opened.
 struct Link {
     identity: Identity,
     file: File,
     file_bytes: u64,
-    /// As a qcow2 header says; 0: the bytes of the file are the bytes of the disk.
+    /// Size of the disk from the qcow2 header; 0 for a raw file.
     disk_bytes: u64,
 }
 
-/// What `qemu-img` says of one image of a chain.
+/// One image of a chain in the output of `qemu-img`.
 #[derive(Deserialize)]
 struct Listed {
     filename: String,
@@ -53,8 +54,8 @@ struct Data {
 }
 
 impl Chain {
-    /// Opens all files of an image for reading. To be called before anybody reads them: what happens from
-    /// then on is noticed.
+    /// Opens all files of an image for reading. It is called before the first read, so that every later
+    /// change is detected.
     ///
     /// # Errors
     /// The image, or a file behind it, cannot be opened.
@@ -71,10 +72,10 @@ impl Chain {
         Ok(Chain { links, is_cut_short })
     }
 
-    /// Looks at all of them once more; returns what a person should know.
+    /// Checks each file again; returns warnings.
     ///
     /// # Errors
-    /// One of them is another file now, or has another size.
+    /// A file was replaced, or its size has changed.
     pub(super) fn confirm(&self) -> Result<Option<String>, SourceError> {
         let mut said = Vec::new();
         for link in &self.links {
@@ -90,20 +91,20 @@ impl Chain {
     }
 }
 
-/// Files behind the first image of a chain; what is no file, such as an export, is left out.
+/// Files of a chain except the first image; addresses such as exports are left out.
 fn files_behind(text: &[u8]) -> Option<Vec<PathBuf>> {
     let listed: Vec<Listed> = serde_json::from_slice(text).ok()?;
     let mut files = Vec::new();
     for (at, image) in listed.into_iter().enumerate() {
         let path = PathBuf::from(image.filename);
         let data = image.specific.and_then(|specific| specific.data?.data_file);
-        // A data file is named from where its image lies.
+        // The path of a data file is relative to the directory of its image.
         files.extend(data.map(|data| path.parent().unwrap_or(Path::new("/")).join(data)));
         if at > 0 {
             files.push(path);
         }
     }
-    // `nbd://...`, `json:{...}` and the like never begin at the root.
+    // `nbd://...`, `json:{...}` and other addresses do not start with a slash.
     files.retain(|path| path.is_absolute());
     Some(files)
 }
@@ -120,7 +121,7 @@ impl Link {
         })
     }
 
-    /// Whether the header names a file behind it, or beside it.
+    /// Whether the header names a backing file or a data file.
     fn leads_on(&self) -> std::io::Result<bool> {
         const HAS_DATA_FILE: u8 = 1 << 2;
         let mut header = [0; 80];
@@ -137,7 +138,7 @@ impl Link {
         let failed = |error| self.identity.failed(error);
         let file_bytes = length(&self.file).map_err(failed)?;
         let disk_bytes = size_in_header(&self.file).map_err(failed)?;
-        // An image may grow by what is written to it; what it loses, or a raw disk gains, is another disk.
+        // Writes may grow an image. A smaller image, or a raw disk of another size, is another disk.
         if file_bytes < self.file_bytes || self.disk_bytes == 0 {
             self.identity.expect_size(self.file_bytes, file_bytes)?;
         }
@@ -147,12 +148,11 @@ impl Link {
 }
 
 fn length(file: &File) -> std::io::Result<u64> {
-    // Metadata of a block device says 0.
+    // The metadata of a block device reports size 0.
     Ok(rustix::fs::seek(file, SeekFrom::End(0))?)
 }
 
-/// Size of the disk in an image, which stands at byte 24 in every version of the format; 0 in what is no
-/// image.
+/// Size of the disk, at byte 24 of the header in every version of qcow2; 0 if the file is not an image.
 fn size_in_header(file: &File) -> std::io::Result<u64> {
     let mut header = [0; 32];
     match file.read_exact_at(&mut header, 0) {

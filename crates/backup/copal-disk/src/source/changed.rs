@@ -1,16 +1,16 @@
-//! Lists of changed extents, read from JSON files.
+//! Lists of changed extents, parsed from JSON files.
 //!
-//! Two forms: our own,
+//! Two forms. Copal's own form is
 //! `{"v":1,"size":N,"base":"<snapshot>","extents":[{"offset":O,"length":L,"type":"dirty"|"zero"}]}`,
-//! and the array that `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints,
+//! The other is the array that `nbdinfo --json --map=qemu:dirty-bitmap:NAME URI` prints,
 //! `[{"offset":O,"length":L,"type":1,"description":"dirty"}, ..]`, where bit 0 of `type` means dirty.
 //!
 //! Invariants
-//! - A list that could leave out a change is refused: the map of another context, a gap, another
-//!   version, an extent past the end.
+//! - A list that may omit a change is refused: the map of another context, a gap, another version, an extent
+//!   past the end.
 //! - Memory is 24 bytes per run of changed bytes, at most [`MAX_EXTENTS`] of them.
 //!
-//! Not here: whether size and base fit the disk (the backup compares them).
+//! Not here: comparing size and base with the disk (`copal-backup`).
 
 use super::{ChangeKind, ChangedExtent, ChangedExtents, SourceError};
 use serde::{
@@ -24,10 +24,10 @@ use std::{
     path::Path,
 };
 
-/// Most runs of changed bytes in one list; above this a rescan is cheaper.
+/// Maximum number of runs in one list; beyond it a rescan is cheaper.
 pub const MAX_EXTENTS: usize = 2_000_000;
 
-/// Reads a list of changed extents; neighbours are merged.
+/// Reads a list of changed extents and merges adjacent ones.
 ///
 /// # Errors
 /// The file cannot be read, is not such a list, or contradicts itself.
@@ -57,7 +57,7 @@ pub fn read_changed_extents(path: &Path) -> Result<ChangedExtents, SourceError> 
 /// Reads a list of changed extents from any reader.
 ///
 /// # Errors
-/// As [`read_changed_extents`], without the name of the file.
+/// As [`read_changed_extents`]; the error does not name the file.
 pub fn parse_changed_extents(reader: impl Read) -> Result<ChangedExtents, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_reader(reader);
     let list = deserializer.deserialize_any(ListVisitor)?;
@@ -82,7 +82,7 @@ enum Kind {
     Flags(u32),
 }
 
-/// Extents as they arrive, merged where they touch.
+/// Extents in the order of the list; adjacent ones are merged.
 #[derive(Default)]
 struct Runs {
     runs: Vec<ChangedExtent>,
@@ -124,7 +124,7 @@ impl<'de> Visitor<'de> for ListVisitor {
         f.write_str("an object {\"v\":1,\"size\":..,\"base\":..,\"extents\":[..]} or the array of `nbdinfo --json --map`")
     }
 
-    /// The array of `nbdinfo`: a full map of the disk, so its end is the disk's size.
+    /// The array of `nbdinfo` maps the whole disk, so its end is the size of the disk.
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<ChangedExtents, A::Error> {
         let mut runs = Runs::default();
         let mut size_bytes = 0;
@@ -153,7 +153,7 @@ impl<'de> Visitor<'de> for ListVisitor {
         Ok(ChangedExtents { size_bytes, extents: runs.runs, ..ChangedExtents::default() })
     }
 
-    /// Our own form.
+    /// Copal's own form.
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<ChangedExtents, A::Error> {
         let (mut version, mut size, mut base, mut extents) = (None::<u64>, None::<u64>, None::<String>, None);
         while let Some(name) = fields.next_key::<String>()? {
@@ -186,7 +186,7 @@ impl<'de> Visitor<'de> for ListVisitor {
     }
 }
 
-/// The extents of our own form.
+/// The extents of Copal's own form.
 struct Words(Vec<ChangedExtent>);
 
 impl<'de> Deserialize<'de> for Words {

@@ -1,14 +1,14 @@
-//! A raw disk image or a block device, read where it lies.
+//! Raw source: a disk image file or a block device, read with direct I/O.
 //!
 //! Invariants
 //! - Holes (`SEEK_HOLE`) are never read.
-//! - Reading leaves the page cache as it was: what is cached is taken from there, the rest is read
-//!   around it (`O_DIRECT`), so a backup evicts nothing that a guest needs. A file system without
-//!   `O_DIRECT` is read through the cache, and what was read is dropped again.
-//! - A hole that reaches the end is believed only while the file has the size it had when it was opened.
-//! - Memory is a few bounce buffers of 1 MiB, whatever the size of the image.
+//! - Reading leaves the page cache as it was, so a backup evicts no page that a guest needs. Cached pages are
+//!   read from the cache, all others with `O_DIRECT`. On a file system without `O_DIRECT`, pages are read
+//!   through the cache and dropped again.
+//! - A hole at the end counts only while the file has the size it had when it was opened.
+//! - Memory is a few bounce buffers of 1 MiB, for an image of any size.
 //!
-//! Not here: formats other than raw (`qcow2`), deciding which it is (`open`).
+//! Not here: formats other than raw (`qcow2`), choosing the format (`open`).
 
 use super::{Extent, ExtentKind, Source, SourceError, identity::Identity};
 use parking_lot::Mutex;
@@ -24,11 +24,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What `O_DIRECT` wants of addresses, offsets and lengths; enough for every Linux block device
-/// with blocks of at most 4 KiB, which are all there are.
+/// Alignment of addresses, offsets and lengths for `O_DIRECT`. Linux block devices have blocks of at most 4
+/// KiB.
 const ALIGN: u64 = 4096;
 const BOUNCE_BYTES: usize = 1 << 20;
-/// Bounce buffers kept for the next read.
+/// Maximum number of idle bounce buffers.
 const BOUNCES_KEPT: usize = 8;
 
 /// A regular file or a block device.
@@ -37,12 +37,12 @@ pub struct FileSource {
     path: PathBuf,
     identity: Identity,
     file: File,
-    /// The same file opened around the page cache; `None` where that is not possible.
+    /// The same file, opened with `O_DIRECT`; `None` if the file system refuses that.
     direct: Option<File>,
     size_bytes: u64,
     has_map: bool,
-    /// The last extent found. A file system walks all extents up to the next hole to answer, so
-    /// asking anew for every segment of a full disk would take quadratic time.
+    /// The last extent found. To answer, a file system walks all extents up to the next hole. Asking again
+    /// for every segment of a full disk would take quadratic time.
     known: Mutex<Option<Extent>>,
     bounces: Mutex<Vec<Vec<u8>>>,
 }
@@ -51,7 +51,7 @@ impl FileSource {
     /// Opens a raw image or a block device for reading.
     ///
     /// # Errors
-    /// It does not exist, may not be read, or is neither a file nor a block device.
+    /// The path does not exist, may not be read, or is neither a file nor a block device.
     pub fn open(path: &Path) -> Result<FileSource, SourceError> {
         let failed =
             |action| move |error| SourceError::Io { action, what: path.display().to_string(), error };
@@ -68,12 +68,12 @@ impl FileSource {
                 ),
             });
         }
-        // The end of a block device is found by seeking; its metadata says 0.
+        // The metadata of a block device reports size 0, so the end is found by seeking.
         let size_bytes =
             rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| failed("measure")(e.into()))?;
         let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = rustix::fs::open(path, flags, Mode::empty()).ok().map(File::from);
-        // The name may lead elsewhere by now; two files are not read as one.
+        // The name may lead to another file by now; the two must not be mixed.
         let direct = direct.filter(|direct| identity.is_of(direct));
         Ok(FileSource {
             path: path.to_owned(),
@@ -91,14 +91,14 @@ impl FileSource {
         move |error| SourceError::Io { action, what: self.path.display().to_string(), error }
     }
 
-    /// Fails when the file or device has another size than when it was opened.
+    /// Fails if the size differs from the size at the opening.
     fn expect_same_size(&self) -> Result<(), SourceError> {
         let found = rustix::fs::seek(&self.file, SeekFrom::End(0))
             .map_err(|error| self.failed("measure")(error.into()))?;
         self.identity.expect_size(self.size_bytes, found)
     }
 
-    /// Asks the file system what lies at `offset`.
+    /// Asks the file system for the extent at `offset`.
     fn find_extent(&self, offset: u64) -> Result<Extent, SourceError> {
         let extent = |end: u64, kind| Extent { offset, length: end.min(self.size_bytes) - offset, kind };
         if !self.has_map {
@@ -106,12 +106,12 @@ impl FileSource {
         }
         let data = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) => data,
-            // No data from here to the end, or there is no `here` any more.
+            // No data from here to the end, or the file has become shorter than `offset`.
             Err(Errno::NXIO) => {
                 self.expect_same_size()?;
                 return Ok(extent(self.size_bytes, ExtentKind::Zero));
             }
-            // A file system without a map: all of it is data.
+            // The file system has no map: treat everything as data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(extent(self.size_bytes, ExtentKind::Data)),
             Err(error) => return Err(self.failed("map")(error.into())),
         };
@@ -120,11 +120,11 @@ impl FileSource {
         }
         let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(offset))
             .map_err(|error| self.failed("map")(error.into()))?;
-        // A hole at `offset` right after data there: somebody is writing; read it.
+        // A hole where `SEEK_DATA` has just found data: the file is being written, so read it.
         Ok(extent(if hole > offset { hole } else { self.size_bytes }, ExtentKind::Data))
     }
 
-    /// Takes what the page cache holds from the front of the range; returns how much that was.
+    /// Reads the cached front part of the range; returns its length.
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> usize {
         let mut done = 0;
         while done < buf.len() {
@@ -137,7 +137,7 @@ impl FileSource {
         done
     }
 
-    /// Reads around the page cache, through a bounce buffer because of the alignment.
+    /// Reads with `O_DIRECT`, through an aligned bounce buffer.
     fn read_direct(&self, direct: &File, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let mut bounce = self.bounces.lock().pop().unwrap_or_else(|| vec![0; BOUNCE_BYTES + ALIGN as usize]);
         let shift = bounce.as_ptr().align_offset(ALIGN as usize);
@@ -171,7 +171,7 @@ impl FileSource {
         result.map(|()| done)
     }
 
-    /// Reads through the page cache and drops what was read.
+    /// Reads through the page cache and drops the pages that were read.
     fn read_buffered(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<usize> {
         let mut done = 0;
         while done < buf.len() {
@@ -183,7 +183,7 @@ impl FileSource {
             }
         }
         if let Some(len) = NonZeroU64::new(done as u64) {
-            // Advice only; a refusal costs memory of the page cache, nothing else.
+            // Only a hint: if it is refused, pages stay in the cache.
             let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
         Ok(done)
@@ -213,7 +213,7 @@ impl Source for FileSource {
         {
             match self.read_direct(direct, offset + done as u64, &mut buf[done..]) {
                 Ok(read) => done += read,
-                // The device wants another alignment than ours: through the cache, then.
+                // The device requires another alignment: read through the cache.
                 Err(Errno::INVAL) => {}
                 Err(error) => return Err(self.failed("read")(error.into())),
             }

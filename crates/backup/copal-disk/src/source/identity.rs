@@ -1,9 +1,8 @@
-//! Which file or device a source is, and whether it still is that one, as large and as old, when all of it
-//! was read.
+//! Identity check: detects that a file or device was replaced, resized or written while it was read.
 //!
-//! A hole is not read, so a file that was cut looks like one that ends in a hole. What tells them apart is
-//! the size, looked at where a hole reaches the end and once more when everything was read.
-//! Not here: what a changed image means for a backup (`backup`).
+//! Holes are not read, so a truncated file looks like a file that ends in a hole. The size tells them apart.
+//! It is checked when a hole reaches the end of the file, and again after the last read.
+//! Not here: the effect of a changed image on a backup (`copal-backup`).
 
 use super::SourceError;
 use std::{
@@ -12,20 +11,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// An image file or a block device as it was when it was opened.
+/// State of an image file or a block device at the time it was opened.
 #[derive(Debug)]
 pub(super) struct Identity {
     path: PathBuf,
     key: Key,
-    /// Times of the last change of content and of the inode, in seconds and nanoseconds; devices have none.
+    /// Modification and change times, in seconds and nanoseconds; `None` for devices.
     times: Option<[i64; 4]>,
 }
 
-/// What tells a file or a device from another one over restarts of the host; empty when nothing does.
+/// Identity of a file or device that survives a restart of the host; empty if there is none.
 ///
-/// Of a file: its inode, and when that was made, so that one which takes over a number is another one; where
-/// nobody noted that, its file system instead.
-/// Of a device: what the kernel knows of its hardware or of its volume.
+/// - File: inode number and creation time, so that a reused inode number is detected. On a file system
+///   without creation times, inode number and file system id.
+/// - Device: the identifier of its hardware or volume as the kernel reports it.
 pub fn disk_identity(path: &Path) -> String {
     let Ok(meta) = path.metadata() else {
         return String::new();
@@ -39,7 +38,7 @@ pub fn disk_identity(path: &Path) -> String {
             let text = text.trim().to_owned();
             (!text.is_empty()).then(|| format!("device {word} {text}"))
         });
-        // Of a partition its place on the disk is a part of the answer.
+        // A partition is identified by the disk and its start sector.
         let start = std::fs::read_to_string(format!("{device}/start")).unwrap_or_default();
         return known.next().map_or_else(String::new, |known| match start.trim() {
             "" => known,
@@ -56,10 +55,10 @@ pub fn disk_identity(path: &Path) -> String {
     }
 }
 
-/// What stays the same whatever the names are.
+/// Identity that does not depend on names.
 #[derive(Debug, PartialEq, Eq)]
 enum Key {
-    /// A device number; the node that leads to it may be made anew.
+    /// Device number; the device node may be created anew.
     Device(u64),
     /// File system and inode.
     File(u64, u64),
@@ -81,27 +80,27 @@ fn times(meta: &Metadata) -> Option<[i64; 4]> {
 }
 
 impl Identity {
-    /// `meta` is that of the open file, not of the name.
+    /// `meta` belongs to the open file, not to the path.
     pub(super) fn new(path: &Path, meta: &Metadata) -> Identity {
         Identity { path: path.to_owned(), key: Key::of(meta), times: times(meta) }
     }
 
-    /// Whether another handle, opened by the same name a little later, is of the same file.
+    /// Whether another descriptor, opened by the same path a little later, is of the same file.
     pub(super) fn is_of(&self, file: &File) -> bool {
         file.metadata().is_ok_and(|meta| Key::of(&meta) == self.key)
     }
 
-    /// The source was changed in a way that no snapshot of it can be right.
+    /// The source changed such that no snapshot of it is correct.
     fn changed(&self, how: String) -> SourceError {
         SourceError::Changed { what: self.path.display().to_string(), how }
     }
 
-    /// It could not be looked at once more.
+    /// The second check itself failed.
     pub(super) fn failed(&self, error: std::io::Error) -> SourceError {
         SourceError::Io { action: "look again at", what: self.path.display().to_string(), error }
     }
 
-    /// Fails when the size is another one than when the source was opened.
+    /// Fails if the size has changed since the source was opened.
     pub(super) fn expect_size(&self, expected: u64, found: u64) -> Result<(), SourceError> {
         if expected == found {
             return Ok(());
@@ -109,11 +108,11 @@ impl Identity {
         Err(self.changed(format!("went from {expected} to {found} bytes")))
     }
 
-    /// Looks once more, through the open file and by the name. Returns a sentence when the content changed,
-    /// which may or may not have been while a part was read that had been read before.
+    /// Checks the open file and the path again. Returns a warning if the content changed, whether or not the
+    /// backup read both states.
     ///
     /// # Errors
-    /// The name leads to another file now, or to none.
+    /// The path leads to another file, or to none.
     pub(super) fn confirm(&self, file: &File) -> Result<Option<String>, SourceError> {
         match self.path.metadata() {
             Ok(meta) if Key::of(&meta) == self.key => {}
@@ -126,8 +125,8 @@ impl Identity {
         let now = times(&file.metadata().map_err(|error| self.failed(error))?);
         Ok((now != self.times).then(|| {
             format!(
-                "{} was written while it was read: the snapshot mixes what was there before and after; back up a \
-                 snapshot of the disk, or stop what writes to it",
+                "{} was written while it was read: the snapshot mixes old and new content; back up a \
+                 snapshot of the disk, or stop the program that writes to it",
                 self.path.display()
             )
         }))

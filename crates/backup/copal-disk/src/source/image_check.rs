@@ -1,12 +1,12 @@
-//! Whether a qcow2 image is whole, and each file behind it: all that its tables name lies within its files.
+//! Completeness check of a qcow2 image and its backing files: every cluster that a table names must lie
+//! within a file.
 //!
-//! QEMU reads zeros where a file ends before a cluster that a table names, so a copy that broke off looks
-//! like a disk with holes. What a backup cannot be right without is an error; what may be meant is a doubt.
-//! Memory is one table of the image, 2 MiB at most, whatever its size. Tables of an image that is being
-//! written are read as they grow: whether something lies behind the end is asked of the length the file has
-//! then.
+//! QEMU reads zeros where a file ends before a cluster that a table names, so a truncated copy looks like a
+//! disk with holes. A defect that makes every backup wrong is an error. A state that may be intended is a
+//! doubt. Memory is one table of the image, at most 2 MiB. The tables of an image in use are read while they
+//! grow, so each offset is compared with the current length of the file.
 //!
-//! Not here: reading the disk (`qcow2`), watching the files meanwhile (`chain`).
+//! Not here: reading the disk (`qcow2`), watching the files during the read (`chain`).
 
 use super::{
     SourceError,
@@ -21,31 +21,31 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest chain that is looked at, as in `chain`.
+/// Longest chain that is checked, as in `chain`.
 const MAX_LINKS: usize = 500;
-/// Bounds of QEMU's on tables.
+/// QEMU's limits on tables.
 const MAX_L1_BYTES: u64 = 32 << 20;
 const MAX_REFCOUNT_BYTES: u64 = 8 << 20;
-/// Bytes of a table that are held at once.
+/// Bytes of a table that are in memory at once.
 const STEP_BYTES: usize = 64 << 10;
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const IS_COMPRESSED: u64 = 1 << 62;
 const READS_AS_ZERO: u64 = 1;
 const SECTOR: u64 = 512;
 
-/// What a person should know of an image that can be read.
+/// Findings about an image that can be read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ChainReport {
-    /// Somebody writes the image, so it is not closed.
+    /// A running VM writes the image, so it is marked as not closed.
     is_running: bool,
     pub(super) warnings: Vec<String>,
     pub(super) doubts: Vec<(DoubtKind, String)>,
 }
 
-/// Looks at an image and all files behind it that are named in headers.
+/// Checks an image and all backing files that headers name.
 /// # Errors
-/// One is broken off, is marked as corrupt, lies behind itself, is of a format that cannot be checked here,
-/// or cannot be read.
+/// A file is truncated, marked as corrupt, its own backing file, of a format that cannot be checked here, or
+/// unreadable.
 pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
     let mut report = ChainReport::default();
     let mut next = Some(image.to_owned());
@@ -73,17 +73,17 @@ pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
     }
 }
 
-/// The kind of file behind an image.
+/// Kind of a backing file.
 enum Behind {
     /// Another qcow2 image.
     Image(PathBuf),
-    /// A raw disk, no file at all, or an address that is no local file.
+    /// A raw disk, no backing file, or an address that is not a local file.
     Other,
-    /// An image that only QEMU can decode; the sentence that names it.
+    /// An image that only QEMU can decode, with the error sentence that names it.
     Foreign(String),
 }
 
-/// Looks at the file behind an image, from outside: its format and its length.
+/// Checks format and length of the backing file, not its tables.
 fn check_behind(path: &Path, header: &ImageHeader, report: &mut ChainReport) -> Result<Behind, SourceError> {
     let Some(behind) = header.backing.as_deref().and_then(|name| beside(path, name)) else {
         return Ok(Behind::Other);
@@ -92,7 +92,7 @@ fn check_behind(path: &Path, header: &ImageHeader, report: &mut ChainReport) -> 
     let is_image = match header.backing_format.as_deref() {
         Some("qcow2") => true,
         Some("raw" | "file" | "host_device") => false,
-        // QEMU looks for itself.
+        // Without a stated format QEMU probes the file.
         None => match file.recognised()? {
             Some(known) if known.kind == FormatKind::Image => return Ok(file.foreign(path, known.name)),
             _ => file.begins_like_qcow2()?,
@@ -137,16 +137,16 @@ fn check_behind(path: &Path, header: &ImageHeader, report: &mut ChainReport) -> 
 /// Findings about an image of a running VM.
 #[derive(Debug, Default)]
 pub struct ImageReport {
-    /// Printed, and kept with the summary.
+    /// Printed, and stored with the summary.
     pub warnings: Vec<String>,
     /// Printed, and the snapshot is marked as doubtful.
     pub doubts: Vec<(DoubtKind, String)>,
 }
 
-/// Looks at one image of a VM that runs, and at the length of the file behind it. A file that this process
-/// may not read says nothing.
+/// Checks one image of a running VM, and the length of its backing file. A file that this process may not
+/// read is skipped.
 /// # Errors
-/// The image is broken off, or marked as corrupt.
+/// The image is truncated, or marked as corrupt.
 pub fn check_running_image(path: &Path) -> Result<ImageReport, SourceError> {
     let mut report = ChainReport { is_running: true, ..ChainReport::default() };
     let looked = check_image(path, &mut report).and_then(|header| match header {
@@ -154,17 +154,17 @@ pub fn check_running_image(path: &Path) -> Result<ImageReport, SourceError> {
         None => Ok(Behind::Other),
     });
     match looked {
-        // The caller finds such images by the drivers of QEMU's nodes.
+        // The caller finds the backing images by the drivers of QEMU's nodes.
         Ok(_) => {}
         Err(SourceError::Io { error, .. }) => {
-            tracing::debug!(%error, path = %path.display(), "not looked at");
+            tracing::debug!(%error, path = %path.display(), "unreadable image not checked");
         }
         Err(error) => return Err(error),
     }
     Ok(ImageReport { warnings: report.warnings, doubts: report.doubts })
 }
 
-/// Looks at one image; `None`: it is of a version that QEMU alone knows.
+/// Checks one image; returns `None` if only QEMU knows its version.
 pub(super) fn check_image(path: &Path, report: &mut ChainReport) -> Result<Option<ImageHeader>, SourceError> {
     let file = OpenFile::open(path)?;
     let Some(header) = file.header()? else {
@@ -175,13 +175,13 @@ pub(super) fn check_image(path: &Path, report: &mut ChainReport) -> Result<Optio
     }
     if header.is_dirty() && !report.is_running {
         report.warnings.push(format!(
-            "{} was not closed by the program that wrote it last; see what `qemu-img check` says",
+            "{} was not closed by the program that wrote it last; run `qemu-img check`",
             path.display()
         ));
     }
     if header.snapshots > 0 {
         report.warnings.push(format!(
-            "{} has {} internal snapshots: they are not backed up, the disk is as it is now",
+            "{} has {} internal snapshots: they are not backed up, only the present state of the disk is",
             path.display(),
             header.snapshots
         ));
@@ -194,24 +194,24 @@ pub(super) fn check_image(path: &Path, report: &mut ChainReport) -> Result<Optio
             Some(data) => Some(OpenFile::open(&data)?),
             None => return Ok(Some(header)),
         },
-        (None, true) => return Err(file.broken("has its data in another file, and does not say which")),
+        (None, true) => return Err(file.broken("has its data in another file, and does not name it")),
         (_, false) => None,
     };
     ImageTables { file: &file, data: data.as_ref().unwrap_or(&file), header: &header }.check()?;
     Ok(Some(header))
 }
 
-/// A file that a header names, if it is a local one.
+/// The file that a header names, if it is a local one.
 fn beside(image: &Path, name: &str) -> Option<PathBuf> {
     let name = name.strip_prefix("file:").unwrap_or(name);
-    // `nbd://...`, `json:{...}`: QEMU takes what stands before the first colon for a protocol, unless a slash
-    // comes before.
+    // `nbd://...`, `json:{...}`: QEMU takes the part before the first colon as a protocol, unless a slash
+    // precedes the colon.
     let is_address = name.find(':').is_some_and(|colon| !name[..colon].contains('/'));
     let directory = image.parent().unwrap_or(Path::new(""));
     (!is_address && !name.is_empty()).then(|| directory.join(name))
 }
 
-/// A file, and how messages call it.
+/// A file and its path for messages.
 struct OpenFile {
     path: PathBuf,
     file: File,
@@ -228,21 +228,20 @@ impl OpenFile {
         failed("read", &self.path, error)
     }
 
-    /// The image cannot give its disk.
+    /// Error: the image cannot give its disk.
     fn broken(&self, how: &str) -> SourceError {
         SourceError::Unusable {
             reason: format!(
-                "{} {how}; look at it with `qemu-img check`, copy it again from where it came, no snapshot was made",
+                "{} {how}; check it with `qemu-img check`, copy it again from its origin, no snapshot was made",
                 self.path.display()
             ),
         }
     }
 
-    /// It lies behind the image `of`, and nothing here tells whether it is whole: QEMU reads zeros where it
-    /// is not.
+    /// Backing file of `of` in a format that is not checked here; QEMU reads zeros where it is truncated.
     fn foreign(&self, of: &Path, what: &str) -> Behind {
         Behind::Foreign(format!(
-            "{}, which lies behind {}, is {what}, and copal cannot see whether it is whole; convert it with `qemu-img convert -O qcow2` \
+            "{}, which lies behind {}, is {what}, and copal cannot check whether it is complete; convert it with `qemu-img convert -O qcow2` \
              and give the image the copy with `qemu-img rebase`",
             self.path.display(),
             of.display()
@@ -256,7 +255,7 @@ impl OpenFile {
     }
 
     fn length(&self) -> Result<u64, SourceError> {
-        // Metadata of a block device says 0.
+        // The metadata of a block device reports size 0.
         rustix::fs::seek(&self.file, SeekFrom::End(0)).map_err(|error| self.failed(error.into()))
     }
 
@@ -279,7 +278,7 @@ impl OpenFile {
         Ok(recognise(&head[..head_bytes], &tail[..tail_bytes]))
     }
 
-    /// Fails when the file ends before `end`.
+    /// Fails if the file ends before `end`.
     fn expect(&self, known: &mut u64, end: u64, what: &str) -> Result<(), SourceError> {
         if end <= *known {
             return Ok(());
@@ -289,11 +288,11 @@ impl OpenFile {
             return Ok(());
         }
         Err(self
-            .broken(&format!("is not whole: {what} reaches to byte {end}, and the file ends at {}", *known)))
+            .broken(&format!("is truncated: {what} reaches to byte {end}, and the file ends at {}", *known)))
     }
 }
 
-/// The tables of one image, its file and the one that has the clusters.
+/// The tables of one image, the image file, and the file that holds its clusters.
 struct ImageTables<'a> {
     file: &'a OpenFile,
     data: &'a OpenFile,
@@ -364,7 +363,7 @@ impl ImageTables<'_> {
         })
     }
 
-    /// Walks `count` numbers of a table in the image's own file.
+    /// Walks `count` entries of a table in the image file.
     fn each_entry(
         &self,
         at: u64,
@@ -387,15 +386,14 @@ impl ImageTables<'_> {
         Ok(())
     }
 
-    /// Whether all clusters that a table names are there; `start`: what of the disk its first entry stands
-    /// for.
+    /// Checks that all clusters of a table exist; `start` is the disk offset of its first entry.
     fn clusters(&self, table: &[u8], start: u64, data_bytes: &mut u64) -> Result<(), SourceError> {
         let header = self.header;
         let entry_bytes = self.entry_bytes() as usize;
         for (index, bytes) in table.chunks_exact(entry_bytes).enumerate() {
             let entry = u64_at(bytes, 0);
             let at_disk = start.saturating_add((index as u64) << header.cluster_bits);
-            // Behind the end of the disk lies what an internal snapshot needs.
+            // Clusters past the end of the disk belong to internal snapshots.
             if entry == 0 || at_disk >= header.disk_bytes {
                 continue;
             }
@@ -404,7 +402,7 @@ impl ImageTables<'_> {
             } else {
                 let used = (header.disk_bytes - at_disk).min(header.cluster_bytes());
                 let used = match header.has_subclusters() {
-                    // One bit for each that is there, in the lower half.
+                    // One bit per allocated subcluster, in the lower half of the word.
                     true => {
                         let there = u64_at(bytes, 8) as u32;
                         let last = u64::from(32 - there.leading_zeros());
@@ -415,7 +413,7 @@ impl ImageTables<'_> {
                 };
                 match (entry & OFFSET, used) {
                     (_, 0) => continue,
-                    // The first cluster of an image is its header; of a data file it may be the disk's.
+                    // Offset 0 is the header in an image, but may be a cluster in a data file.
                     (0, _) if !header.has_data_file() || entry >> 63 == 0 => continue,
                     (at, used) => at + used,
                 }
@@ -425,7 +423,7 @@ impl ImageTables<'_> {
         Ok(())
     }
 
-    /// A byte that must be there of a compressed cluster: the last sector that it has a part of is begun.
+    /// A byte that must exist for a compressed cluster: one past the start of its last sector.
     fn compressed_end(&self, entry: u64) -> u64 {
         let shift = 62 - (self.header.cluster_bits - 8);
         let at = entry & ((1 << shift) - 1);

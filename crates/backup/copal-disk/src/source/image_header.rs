@@ -1,33 +1,32 @@
-//! The header of a qcow2 image, as far as it says where everything of the image lies.
+//! Header of a qcow2 image: geometry, locations of the tables, names of other files.
 //!
-//! QEMU's documentation specifies it (docs/interop/qcow2).
-//! Invariant: no number of a header sizes an allocation or a read before it is compared with what QEMU
-//! allows.
-//! Not here: whether all of it is there (`image_check`), reading the disk (`qcow2`).
+//! QEMU's documentation specifies the format (docs/interop/qcow2).
+//! Invariant: no number of a header sizes an allocation or a read before it is compared with QEMU's limits.
+//! Not here: checking the tables (`image_check`), reading the disk (`qcow2`).
 
 use super::chain::MAGIC;
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-/// Length of a header of version 3 without more fields.
+/// Length of a version 3 header without optional fields.
 const HEADER_BYTES: usize = 104;
-/// QEMU's bound on the name of the image behind one.
+/// QEMU's limit on the name of a backing file.
 const MAX_NAME_BYTES: u32 = 1023;
-/// Extensions of a header end within its first cluster; that much of it is read at most.
+/// Header extensions end within the first cluster; at most this many bytes of it are read.
 const MAX_EXTENSIONS_BYTES: u64 = 64 << 10;
 const BACKING_FORMAT: u32 = 0xe279_2aca;
 const DATA_FILE: u32 = 0x4441_5441;
 
-/// Features that a reader must know.
+/// Incompatible features.
 const DIRTY: u64 = 1;
 const CORRUPT: u64 = 1 << 1;
 const HAS_DATA_FILE: u64 = 1 << 2;
 const HAS_SUBCLUSTERS: u64 = 1 << 4;
-/// Those and the type of compression.
+/// These features and the compression type.
 const KNOWN: u64 = 0x1f;
-/// In the features that may be lost: the data file is a raw disk by itself.
+/// Autoclear feature: the data file is also a raw disk.
 const DATA_FILE_IS_RAW: u64 = 1 << 1;
 
-/// What the header says.
+/// Decoded header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ImageHeader {
     pub(super) cluster_bits: u32,
@@ -40,16 +39,16 @@ pub(super) struct ImageHeader {
     pub(super) snapshots_at: u64,
     features: u64,
     lossy_features: u64,
-    /// Name of the image behind this one, as it is written.
+    /// Name of the backing file, as stored.
     pub(super) backing: Option<String>,
     pub(super) backing_format: Option<String>,
     pub(super) data_file: Option<String>,
 }
 
 impl ImageHeader {
-    /// Reads the header; `None` in what is no qcow2 image of a version that has such a header.
+    /// Reads the header; returns `None` if the file is not a qcow2 image of version 2 or 3.
     /// # Errors
-    /// A sentence without a subject: it is cut, or contradicts itself.
+    /// A sentence without its subject: the header is truncated or contradictory.
     pub(super) fn read(file: &File) -> io::Result<Result<Option<ImageHeader>, String>> {
         let mut bytes = [0; HEADER_BYTES];
         let length = read_up_to(file, &mut bytes, 0)?;
@@ -127,7 +126,7 @@ impl ImageHeader {
         1 << self.cluster_bits
     }
 
-    /// Who wrote it last did not close it.
+    /// The last writer did not close the image.
     pub(super) fn is_dirty(&self) -> bool {
         self.features & DIRTY != 0
     }
@@ -137,12 +136,12 @@ impl ImageHeader {
         self.features & CORRUPT != 0
     }
 
-    /// The clusters lie in another file.
+    /// The clusters are in another file.
     pub(super) fn has_data_file(&self) -> bool {
         self.features & HAS_DATA_FILE != 0
     }
 
-    /// The data file has every byte of the disk at its own place.
+    /// The data file holds every byte of the disk at its disk offset.
     pub(super) fn is_data_file_raw(&self) -> bool {
         self.has_data_file() && self.lossy_features & DATA_FILE_IS_RAW != 0
     }
@@ -151,13 +150,13 @@ impl ImageHeader {
         self.features & HAS_SUBCLUSTERS != 0
     }
 
-    /// Whether tables of it can be understood.
+    /// Whether this program understands all features of the tables.
     pub(super) fn is_known(&self) -> bool {
         self.features & !KNOWN == 0
     }
 }
 
-/// Reads until the buffer is full or the file ends; returns how much that was.
+/// Reads until the buffer is full or the file ends; returns the number of bytes.
 pub(super) fn read_up_to(file: &File, buf: &mut [u8], at: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {
@@ -179,7 +178,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     field.map_or(0, u32::from_be_bytes)
 }
 
-/// A number of a header or a table; 0 where the bytes end before it.
+/// A big-endian number; 0 if the bytes end before it.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let field = bytes.get(at..at + 8).and_then(|field| field.try_into().ok());
     field.map_or(0, u64::from_be_bytes)

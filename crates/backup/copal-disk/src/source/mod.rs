@@ -1,16 +1,17 @@
-//! Where a disk's bytes come from: the seam between a backup and the thing it backs up.
+//! Sources: the interface between a backup and the disk it reads.
 //!
-//! A source answers two questions, "what lies here?" and "which bytes?", and nothing else.
+//! A source answers two questions only: where is data, and which bytes are at an offset?
 //!
 //! Design: docs/design/backup.md#sources BAK-1, BAK-2
 //! Invariants
 //! - A source does not change while it is read (a point in time). The bytes that were hashed are the bytes
-//!   that are stored, so the snapshot is what was read. One that was cut, grew or was replaced meanwhile is
-//!   found out ([`Source::confirm`]) and makes no snapshot; one that was written in place is said.
+//!   that are stored, so the snapshot equals the bytes that were read. [`Source::confirm`] detects a source
+//!   that was cut, grew or was replaced meanwhile; it makes no snapshot. A source that was written in place
+//!   gets a warning.
 //! - `Zero` is a promise: reading that range would give zero bytes. `Data` promises nothing.
 //!
-//! Not here: finding out what changed since the last backup (that is handed in as
-//! [`ChangedExtents`]), and restore targets (`target`).
+//! Not here: detecting changes since the last backup (callers pass them as [`ChangedExtents`]), restore
+//! targets (`target`).
 
 mod bitmaps;
 mod chain;
@@ -37,10 +38,10 @@ pub use image_check::{ImageReport, check_running_image};
 
 use std::ops::Range;
 
-/// What a run of bytes of a disk is known to hold.
+/// Known content of a run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentKind {
-    /// May hold anything; has to be read.
+    /// Unknown content; must be read.
     Data,
     /// Reads as zero bytes: a hole, an unallocated cluster, a discarded range. Never read.
     Zero,
@@ -53,7 +54,7 @@ pub struct Extent {
     pub offset: u64,
     /// Length in bytes, never 0.
     pub length: u64,
-    /// What it holds.
+    /// Known content.
     pub kind: ExtentKind,
 }
 
@@ -64,18 +65,18 @@ impl Extent {
     }
 }
 
-/// Why a source could not be read.
+/// Error of a source.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
     /// The system refused to open, read or map the source.
     #[error("cannot {action} {what}: {error}; check the path, its permissions and the disk below")]
     Io {
-        /// What was tried: "open", "read", "map".
+        /// The failed action: "open", "read", "map".
         action: &'static str,
         /// The source, as the user named it.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         error: std::io::Error,
     },
@@ -84,26 +85,26 @@ pub enum SourceError {
     Short {
         /// The source, as the user named it.
         what: String,
-        /// Where it ended.
+        /// Offset of the end.
         at: u64,
         /// The announced size.
         expected: u64,
     },
-    /// The source is no longer what was opened: cut, grown, replaced.
+    /// The source changed while it was read: cut, grown, replaced.
     #[error(
-        "{what} {how} while it was read, so no snapshot was made; back up a snapshot of the disk, or stop what \
-         changes it"
+        "{what} {how} while it was read, so no snapshot was made; back up a snapshot of the disk, or stop the \
+         program that changes it"
     )]
     Changed {
         /// The source, as the user named it.
         what: String,
-        /// What became of it, as the rest of a sentence.
+        /// The change, as the rest of a sentence.
         how: String,
     },
-    /// A helper program or a format the source needs is missing or refused it.
+    /// A helper program is missing, or the source is refused.
     #[error("{reason}")]
     Unusable {
-        /// A sentence that says what to do.
+        /// A sentence with advice.
         reason: String,
     },
 }
@@ -115,24 +116,25 @@ pub trait Source: Send + Sync {
     /// A stream is read once, in ascending order, by one thread, until `read_at` returns short.
     fn size_bytes(&self) -> Option<u64>;
 
-    /// Alignment that reads like: offsets and lengths asked for are multiples of it, except at the end.
+    /// Preferred alignment: offsets and lengths of reads are multiples of it, except at the end.
     fn block_bytes(&self) -> u32 {
         4096
     }
 
-    /// The extent that holds byte `offset`, starting at or before it, as long as is known cheaply.
+    /// The extent that holds byte `offset`. It starts at or before `offset`, and is as long as is cheap to
+    /// determine.
     ///
     /// `offset` is below the size. May block on metadata (`SEEK_DATA`, NBD block status).
     /// # Errors
-    /// The source cannot be mapped. A source without a map answers one `Data` extent to its end.
+    /// The map cannot be read. A source without a map returns one `Data` extent to its end.
     fn extent_at(&self, offset: u64) -> Result<Extent, SourceError>;
 
     /// Fills `buf` from byte `offset`; short only at the end of the source. Blocks.
     /// # Errors
-    /// The read failed. It is not retried: the backup of this VM ends and keeps what it stored.
+    /// The read failed. It is not retried: the backup of this VM ends, and the chunks that it stored stay.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize, SourceError>;
 
-    /// First bytes of the disk, as many as it has, before anything is read. Blocks.
+    /// First bytes of the disk, up to the length of `buf`, before the first read. Blocks.
     /// # Errors
     /// As [`Source::read_at`].
     fn head(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
@@ -142,7 +144,7 @@ pub trait Source: Send + Sync {
         }
     }
 
-    /// Last bytes of the disk, as many as it has; of a stream when all of it was read. Blocks.
+    /// Last bytes of the disk, up to the length of `buf`; of a stream, after the last read. Blocks.
     /// # Errors
     /// As [`Source::read_at`].
     fn tail(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
@@ -152,12 +154,12 @@ pub trait Source: Send + Sync {
         }
     }
 
-    /// Looks once more when all that a backup needs was read; nothing is read afterwards. Returns a sentence
-    /// about a disk that was written meanwhile. Blocks.
+    /// Checks the source again after the last read of a backup. Returns a warning about a disk that was
+    /// written meanwhile. Blocks.
     ///
-    /// A source without a name or a size to look at says nothing.
+    /// A source without a name or a size returns `None`.
     /// # Errors
-    /// What was read is no disk: the source has another size now, or another one took its name.
+    /// The bytes that were read are no consistent disk: the source was resized or replaced.
     fn confirm(&self) -> Result<Option<String>, SourceError> {
         Ok(None)
     }
@@ -189,7 +191,7 @@ impl Iterator for Extents<'_> {
                 return Some(Err(error));
             }
         };
-        // A source that answers an extent elsewhere is treated as having no map: read it.
+        // An extent elsewhere is treated like a missing map: read the range.
         let covers = extent.offset <= self.next && extent.end() > self.next;
         let (kind, end) =
             if covers { (extent.kind, extent.end().min(self.end)) } else { (ExtentKind::Data, self.end) };
@@ -199,24 +201,24 @@ impl Iterator for Extents<'_> {
     }
 }
 
-/// How it is known that the bytes of a source are those of a disk.
+/// Evidence that the bytes of a source are those of a raw disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Content {
-    /// It is not: what looks like an image of another program, or like an archive, is refused.
+    /// None: a source that looks like an image of another program, or like an archive, is refused.
     #[default]
     Guessed,
-    /// A person said so: what looks otherwise is a doubt.
+    /// The user stated it: a source that looks like another format gets a doubt.
     Stated,
-    /// They come out of the format that was looked for: the guest may have written anything there.
+    /// The bytes were decoded from the expected format; the guest may have written anything.
     Decoded,
 }
 
-/// What happened to a run of bytes since the base snapshot.
+/// Change of a run of bytes since the base snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// Written; has to be read again.
+    /// Written; must be read again.
     Dirty,
-    /// Discarded or zeroed; reads as zero bytes now.
+    /// Discarded or zeroed; now reads as zero bytes.
     Zero,
 }
 
@@ -227,31 +229,32 @@ pub struct ChangedExtent {
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,
-    /// What happened to it.
+    /// Kind of the change.
     pub kind: ChangeKind,
 }
 
-/// A dirty bitmap of a disk at one moment.
+/// State of a dirty bitmap at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bitmap {
-    /// Its name.
+    /// Name of the bitmap.
     pub name: String,
-    /// Bytes it said were dirty then; 0 where it could not be read. It never has less later, unless somebody
-    /// cleared it.
+    /// Dirty bytes at that moment; 0 if the bitmap could not be read. Later it has at least as many, unless
+    /// it was cleared.
     pub dirty_bytes: u64,
 }
 
-/// Everything that changed in one disk since a base snapshot. What it does not name did not change.
+/// All changes of one disk since a base snapshot. A range that the list does not name did not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedExtents {
-    /// Size of the disk the list speaks of; a list of another size is refused.
+    /// Size of the listed disk; a list with another size is refused.
     pub size_bytes: u64,
-    /// Snapshot the list is relative to, an id or a unique prefix. A list that names neither a snapshot nor a
-    /// bitmap is not used: nobody vouches for what it leaves out.
+    /// Base snapshot of the list, an id or a unique prefix. A list with neither a snapshot nor a bitmap is
+    /// not used: nothing proves that it is complete.
     pub base: Option<String>,
-    /// The dirty bitmap it was read from. It is used only if the newest snapshot says that this bitmap
-    /// recorded what was written after it.
+    /// The dirty bitmap that the list was read from. It is used only if the newest snapshot states that this
+    /// bitmap recorded all later writes.
     pub bitmap: Option<Bitmap>,
-    /// In any order; overlaps are allowed and `Dirty` wins over `Zero`. May name more than what changed.
+    /// In any order. Extents may overlap; `Dirty` wins over `Zero`. They may cover more than the changed
+    /// bytes.
     pub extents: Vec<ChangedExtent>,
 }

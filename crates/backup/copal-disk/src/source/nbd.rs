@@ -1,11 +1,11 @@
-//! An export of an NBD server: a running guest's snapshot, a storage appliance, `qemu-nbd`.
+//! NBD source: an export of a running guest's snapshot, of a storage appliance, or of `qemu-nbd`.
 //!
-//! Holes come from the metadata context `base:allocation`; changed extents from a dirty bitmap
-//! (`qemu:dirty-bitmap:<name>`), when the server exports one.
+//! Holes come from the metadata context `base:allocation`. Changed extents come from a dirty bitmap
+//! (`qemu:dirty-bitmap:<name>`), if the server exports one.
 //!
-//! Invariant: of a disk whose VM runs, no two requests that overlap are on the wire ([`ReadMode`]): QEMU
-//! before 7.2.15, 9.0.4 and 9.1.1 aborts on them.
-//! Not here: starting a server (`qcow2`), finding out how a QEMU has to be read (`copal-live`).
+//! Invariant: on the disk of a running VM, no two requests in flight overlap ([`ReadMode`]): QEMU before
+//! 7.2.15, 9.0.4 and 9.1.1 aborts on them.
+//! Not here: starting a server (`qcow2`), testing which read mode a QEMU needs (`copal-live`).
 
 use super::{Bitmap, ChangedExtents, Extent, ExtentKind, Source, SourceError, runs::Runs};
 use copal_nbd::{BASE_ALLOCATION, Client, ConnectOptions, NbdError, STATE_DIRTY, STATE_ZERO, Uri};
@@ -18,36 +18,36 @@ use std::{
     time::Duration,
 };
 
-/// How long the server may take to say its size once more.
+/// Timeout of the second connection, which asks for the size again.
 const SECOND_LOOK: Duration = Duration::from_secs(10);
-/// What one question about the map covers at most, in bytes.
+/// Most bytes of the disk that one map request covers.
 const MAP_BYTES: u64 = 1 << 30;
-/// Most extents that are remembered of one answer: 1.5 MiB.
+/// Maximum number of extents that are remembered of one reply: 1.5 MiB.
 const MAP_EXTENTS: usize = 1 << 16;
-/// Most extents of the server's that one question waits for: 8 MiB on the wire.
+/// Maximum number of extents in one reply of the server: 8 MiB on the wire.
 const MAP_PARTS: usize = 1 << 20;
-/// A shorter hole is read: that takes no longer than being told.
+/// A shorter hole is read as data: the read takes no longer than the extra map entry.
 const SHORT_HOLE_BYTES: u64 = 4096;
 
 /// The error number of a disk that cannot be read.
 const EIO: u32 = 5;
-/// Least cluster of QEMU's filter `copy-before-write`: a request within one is answered of one point in time,
-/// also where the filter has larger ones.
+/// Smallest cluster of QEMU's filter `copy-before-write`. A request within one such cluster is answered from
+/// one point in time, also if the filter has larger clusters.
 const CLUSTER_BYTES: u32 = 64 << 10;
 
-/// How the requests to an export are cut.
+/// How reads of an export are split into requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
-    /// The export does not change: long reads, and holes as its map tells them.
+    /// The export does not change: long reads, and holes from its map.
     #[default]
     Still,
-    /// The disk of a VM that runs, at a point in time of a QEMU that answers requests of any length from
-    /// that: as `Still`, one call at a time.
+    /// A running VM's disk at a point in time. The QEMU answers requests of any length from that point in
+    /// time. As `Still`, but one call at a time.
     PointInTime,
-    /// The disk of a VM that runs, and nobody knows how QEMU answers. Before 8.0 it takes a request that
-    /// begins in a copied cluster and ends behind it from the present disk, and tells holes of that. So the
-    /// map is never asked for, and each read lies within one cluster of 64 KiB; many are on the wire, and a
-    /// hole costs 12 bytes there.
+    /// A running VM's disk, exported by a QEMU whose behaviour is unknown. Before 8.0, QEMU reads from the
+    /// present disk if a request begins in a copied cluster and ends past it. It also reports the holes of
+    /// the present disk. So the map is never requested, and each read stays within one cluster of 64 KiB.
+    /// Many reads are in flight; a hole costs 12 bytes on the wire.
     Clusters,
 }
 
@@ -59,11 +59,11 @@ pub struct NbdSource {
     client: Client,
     mode: ReadMode,
     has_map: bool,
-    /// Held by a call whose requests are on the wire, where no two may overlap.
+    /// Held by a call with requests in flight, in the modes in which no two may overlap.
     turn: Mutex<()>,
     /// The server has refused a request.
     is_refused: Arc<AtomicBool>,
-    /// The last block status reply: ascending, without gaps.
+    /// The extents of the last block status reply: ascending, without gaps.
     known: Mutex<Vec<Extent>>,
 }
 
@@ -77,20 +77,20 @@ fn bitmap_context(name: &str) -> String {
 }
 
 impl NbdSource {
-    /// Connects to an export; asks for dirty bitmaps too.
+    /// Connects to an export and negotiates dirty bitmaps.
     ///
     /// # Errors
-    /// The address is wrong, nobody listens, or the server refuses. A bitmap that it does not have is no
+    /// The address is malformed, no server listens there, or the server refuses. A missing bitmap is no
     /// error, see [`NbdSource::has_bitmap`].
     pub fn connect(uri: &str, bitmaps: &[&str], mode: ReadMode) -> Result<NbdSource, SourceError> {
         let parsed = Uri::parse(uri).map_err(|error| SourceError::Unusable { reason: error.to_string() })?;
         NbdSource::connect_to(uri, &parsed, bitmaps, mode)
     }
 
-    /// As [`NbdSource::connect`], for an address already understood; `what` names it in messages.
+    /// As [`NbdSource::connect`], for a parsed address; `what` names the source in messages.
     ///
     /// # Errors
-    /// As [`NbdSource::connect`], but for the address.
+    /// As [`NbdSource::connect`], except for the address.
     pub fn connect_to(
         what: &str,
         uri: &Uri,
@@ -99,7 +99,7 @@ impl NbdSource {
     ) -> Result<NbdSource, SourceError> {
         let mut options = ConnectOptions::default();
         if mode == ReadMode::Clusters {
-            // A server asks its map for every context that was agreed on, whichever the question is about.
+            // A server looks up every negotiated context, even for a request about one of them.
             options.contexts.clear();
         }
         options.contexts.extend(bitmaps.iter().map(|name| bitmap_context(name)));
@@ -117,22 +117,22 @@ impl NbdSource {
         })
     }
 
-    /// Set from the moment on in which the server refuses to read, which is no failure of its disk: QEMU does
-    /// for a point in time that it has given up.
+    /// Flag that is set once the server refuses a read without an I/O error. QEMU does that for a point in
+    /// time that is broken.
     pub fn refusals(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_refused)
     }
 
-    /// Whether a bitmap that was asked for at `connect` can be mapped.
+    /// Whether a bitmap that `connect` asked for can be mapped.
     pub fn has_bitmap(&self, name: &str) -> bool {
         let wanted = bitmap_context(name);
         self.client.contexts().iter().any(|context| context.name == wanted)
     }
 
-    /// What a dirty bitmap says has changed since it began.
+    /// The extents that are dirty in a bitmap.
     ///
     /// # Errors
-    /// The bitmap is not there, or the connection broke.
+    /// The bitmap is missing, or the connection broke.
     pub fn changed(&self, bitmap: &str) -> Result<ChangedExtents, SourceError> {
         let size_bytes = self.client.size();
         let mut runs = Runs::default();
@@ -151,8 +151,8 @@ impl NbdSource {
         })
     }
 
-    /// Reads the last block: an export that lost its end, or whose server is gone, fails here although
-    /// nothing but holes was asked for.
+    /// Reads the last block. It fails if the export was cut or its server has ended, even if a backup has
+    /// asked for holes only.
     pub(super) fn read_end(&self) -> Result<(), SourceError> {
         let size = self.client.size();
         if size > 0 {
@@ -161,7 +161,7 @@ impl NbdSource {
         Ok(())
     }
 
-    /// Sees that nothing else is on the wire where that matters, until `ask` returns.
+    /// Calls `ask` with no other request in flight, if the mode requires that.
     fn alone<T>(&self, ask: impl FnOnce() -> Result<T, NbdError>) -> Result<T, SourceError> {
         let turn = (self.mode != ReadMode::Still).then(|| self.turn.lock());
         let outcome = ask();
@@ -179,7 +179,7 @@ impl NbdSource {
         })
     }
 
-    /// Asks the server what lies at `offset` and remembers the answer, as far as it fits the bounds.
+    /// Requests the map at `offset` and remembers the reply within the bounds.
     fn ask(&self, offset: u64, known: &mut Vec<Extent>) -> Result<(), NbdError> {
         let end = self.client.size().min(offset + MAP_BYTES);
         known.clear();
@@ -223,7 +223,7 @@ impl Source for NbdSource {
         let block = u64::from(self.client.export().block_bytes);
         self.alone(|| self.ask(offset - offset % block, &mut known))?;
         find(&known).ok_or_else(|| SourceError::Unusable {
-            reason: format!("{}: the server does not say what lies at byte {offset}", self.what),
+            reason: format!("{}: the server does not report the extent at byte {offset}", self.what),
         })
     }
 
@@ -246,8 +246,8 @@ impl Source for NbdSource {
         }
         Ok(len)
     }
-    /// The size of an export is told once per connection, so a new one is made, after the old one is closed:
-    /// many servers take one client at a time. One that has ended with its client cannot be asked.
+    /// A connection learns the size once, so a new connection is made. The old one is closed before, since
+    /// many servers accept one client at a time. A server that ends with its client cannot be asked again.
     fn confirm(&self) -> Result<Option<String>, SourceError> {
         self.read_end()?;
         self.client.hang_up();
@@ -260,7 +260,7 @@ impl Source for NbdSource {
                 how: format!("went from {} to {} bytes", self.client.size(), again.size()),
             }),
             Err(error) => {
-                tracing::debug!(%error, what = self.what, "the server does not tell its size again");
+                tracing::debug!(%error, export = self.what, "size not checked again");
                 Ok(None)
             }
         }

@@ -1,9 +1,9 @@
-//! From what a person typed to a source: `-`, an NBD address, an image file, a block device.
+//! Opening a source by its specification: `-`, an NBD address, an image file or a block device.
 //!
-//! The format of a file is never guessed from its content alone: a raw disk is written by a guest,
-//! and a guest that writes a qcow2 header into its first sector could name any file of the host as
-//! its backing file. So `auto` takes an image for qcow2 only when its name says so too, and asks
-//! when name and content disagree.
+//! The format of a file is never guessed from its content alone, because a guest writes its raw disk. A guest
+//! could write a qcow2 header into the first sector and name any file of the host as its backing file. So
+//! `auto` takes a file as qcow2 only if its file extension agrees. If extension and content disagree, the
+//! user must state the format.
 
 use super::{
     Bitmap, ChangedExtents, Content, Source, SourceError, chain,
@@ -23,13 +23,13 @@ use std::{
     path::Path,
 };
 
-/// Names standard input.
+/// Specification of standard input.
 const STDIN: &str = "-";
 
 /// Format of an image file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ImageFormat {
-    /// By name and first bytes together; refused when they disagree.
+    /// By file extension and first bytes; refused if they disagree.
     #[default]
     Auto,
     /// The bytes of the file are the bytes of the disk.
@@ -38,20 +38,20 @@ pub enum ImageFormat {
     Qcow2,
 }
 
-/// Dirty bitmaps of the disks of a backup, by name.
+/// Dirty bitmaps of a backup, by name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bitmaps<'a> {
-    /// The one that says what changed.
+    /// The bitmap that lists the changes since the base.
     pub changed: Option<&'a str>,
-    /// The one that recorded all that was written since the moment that is backed up, and goes on.
+    /// The bitmap that has recorded all writes since the moment of this backup, and goes on recording.
     pub starts: Option<&'a str>,
-    /// A list of changed extents is given in place of a bitmap.
+    /// A list of changed extents replaces the bitmap.
     pub has_list: bool,
 }
 
 impl Bitmaps<'_> {
-    /// How an export is read. A bitmap or a list may belong to a VM that runs, and an export does not tell
-    /// whether it does.
+    /// Read mode of an export. With a bitmap or a list the disk may belong to a running VM, and an export
+    /// does not tell.
     fn read_mode(&self) -> ReadMode {
         match self.has_list || self.changed.is_some() || self.starts.is_some() {
             true => ReadMode::Clusters,
@@ -60,23 +60,23 @@ impl Bitmaps<'_> {
     }
 }
 
-/// A source, and what its dirty bitmaps say.
+/// An open source and the content of its dirty bitmaps.
 pub struct Opened {
     /// The disk.
     pub source: Box<dyn Source>,
-    /// What changed since the bitmap was made.
+    /// Changes since the bitmap was created.
     pub changed: Option<ChangedExtents>,
-    /// Why the bitmap that was named does not say what changed.
+    /// Reason why the named bitmap is unusable.
     pub no_changes: Option<String>,
-    /// The bitmap that the next backup can be told by.
+    /// The bitmap that can list the changes for the next backup.
     pub starts: Option<Bitmap>,
-    /// What tells where its bytes lie from another disk; empty when nothing does.
+    /// Identity of the disk; empty if there is none.
     pub identity: String,
-    /// How it is known that this is a disk.
+    /// Evidence that the bytes are those of a disk.
     pub content: Content,
-    /// What a person should know.
+    /// Warnings.
     pub warnings: Vec<String>,
-    /// The same, of what makes a snapshot doubtful.
+    /// Warnings that make the snapshot doubtful.
     pub doubts: Vec<(DoubtKind, String)>,
 }
 
@@ -94,7 +94,7 @@ impl Opened {
         }
     }
 
-    /// `format`: what a person said of it.
+    /// Records the format that the user stated.
     #[must_use]
     pub fn stated(mut self, format: ImageFormat) -> Opened {
         if format == ImageFormat::Raw {
@@ -103,7 +103,7 @@ impl Opened {
         self
     }
 
-    /// The next backup has nothing to be told by, and costs a full read.
+    /// Adds a warning: the next backup has no list of changes and reads the whole disk.
     fn without_start(mut self, spec: &str, name: &str, why: &str) -> Opened {
         self.warnings.push(format!(
             "{spec}: --starts-bitmap {name} is not noted, so the next backup reads the whole disk: {why}"
@@ -112,11 +112,11 @@ impl Opened {
     }
 }
 
-/// Opens what `spec` names: `-` for standard input, `nbd://` or `nbd+unix://` for an export, else a
-/// path. A bitmap that cannot be used is no failure: why is part of what is opened.
+/// Opens a source: `-` is standard input, `nbd://` or `nbd+unix://` an export, anything else a path. An
+/// unusable bitmap is no error: the result states the reason.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it.
+/// The source is unusable, with the reason.
 pub fn open(
     spec: impl AsRef<OsStr>,
     format: ImageFormat,
@@ -131,8 +131,8 @@ pub fn open(
         return Ok(Opened {
             changed,
             no_changes: missing.map(|name| format!("the server exports no dirty bitmap {name:?}")),
-            // A bitmap that records cannot be exported for reading only, so one that is not seen is taken as
-            // it is said.
+            // A recording bitmap cannot be exported by a read-only server, so a bitmap that is not visible is
+            // assumed to exist.
             starts: starts.or_else(|| bitmaps.starts.map(unseen)),
             ..Opened::new(Box::new(source)).stated(format)
         });
@@ -155,7 +155,7 @@ pub fn open(
     Ok(Opened { identity: disk_identity(path), ..opened.stated(format) })
 }
 
-/// The size of the disk that `spec` names, without opening it as a source; `None` where only that tells.
+/// The size of a disk, without opening it as a source; `None` if only opening tells the size.
 ///
 /// # Errors
 /// As [`open`].
@@ -207,18 +207,18 @@ fn open_qcow2(path: &Path, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> 
     };
     match (bitmaps.starts, complaint(bitmaps.starts)) {
         (Some(name), Some(why)) => Ok(opened.without_start(&path.display().to_string(), name, &why)),
-        // Another one is exported: this one began lately and names little.
+        // The server exports the other bitmap. This one is recent and has few dirty bytes.
         (Some(name), None) => Ok(Opened { starts: starts.or_else(|| Some(unseen(name))), ..opened }),
         (None, _) => Ok(opened),
     }
 }
 
-/// A bitmap of which nothing but the name is known.
+/// A bitmap of which only the name is known.
 fn unseen(name: &str) -> Bitmap {
     Bitmap { name: name.to_owned(), dirty_bytes: 0 }
 }
 
-/// What the bitmaps that are exported say.
+/// Reads the exported bitmaps.
 fn mapped(
     export: &NbdSource,
     bitmaps: Bitmaps<'_>,
@@ -232,7 +232,7 @@ fn mapped(
     Ok((changed, starts.and_then(|map| map.bitmap)))
 }
 
-/// The address of an NBD export; no path is one.
+/// The specification as the address of an NBD export; `None` if it is a path.
 fn address_of(spec: &OsStr) -> Option<&str> {
     spec.to_str().filter(|spec| copal_nbd::Uri::looks_like(spec))
 }
@@ -253,20 +253,20 @@ fn decide(path: &Path, format: ImageFormat) -> Result<ImageFormat, SourceError> 
     let reason = match (format, has_magic, has_name) {
         _ if version == Some(1) => {
             "begins like a qcow image of version 1, which is not read; convert it with `qemu-img convert -O qcow2`, or say \
-             --format raw if it is the raw disk of a guest (a guest can write such a beginning)"
+             --format raw if it is the raw disk of a guest (a guest can write such bytes)"
         }
         (ImageFormat::Qcow2, true, _) | (ImageFormat::Auto, true, true) => return Ok(ImageFormat::Qcow2),
         (ImageFormat::Auto, false, false) => return Ok(ImageFormat::Raw),
         (ImageFormat::Auto, true, false) => {
             "begins like a qcow2 image but is not named like one; say --format qcow2 if it is one, or \
-             --format raw if it is the raw disk of a guest (a guest can write such a beginning)"
+             --format raw if it is the raw disk of a guest (a guest can write such bytes)"
         }
         _ => "is not a qcow2 image; say --format raw if it is a raw disk",
     };
     Err(SourceError::Unusable { reason: format!("{} {reason}", path.display()) })
 }
 
-/// The version that the header of a qcow image states; `None` in what does not begin like one.
+/// The version in the header of a qcow image; `None` if the magic is missing.
 fn qcow_version(path: &Path) -> Result<Option<u32>, SourceError> {
     let mut file = File::open(path).map_err(|error| failed("open", path, error))?;
     let mut head = [0; 8];
@@ -276,7 +276,7 @@ fn qcow_version(path: &Path) -> Result<Option<u32>, SourceError> {
         }
         Ok(()) => Ok(None),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
-        // `FileSource` says what a directory is good for.
+        // `FileSource` reports the directory.
         Err(error) if error.kind() == std::io::ErrorKind::IsADirectory => Ok(None),
         Err(error) => Err(failed("read", path, error)),
     }

@@ -1,7 +1,7 @@
-//! Programs of QEMU that a source is read through: where they are, and what they get to see.
+//! Helper programs of QEMU: their lookup and their environment.
 //!
-//! Invariant: a helper inherits no secrets. Its environment is made of the names below, so a password that
-//! was given to this process in a variable stays here.
+//! Invariant: a helper inherits no secrets. Its environment holds only the variables below, so a password in
+//! a variable of this process is not passed on.
 
 use std::{
     ffi::OsString,
@@ -11,10 +11,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What a helper needs of our environment.
+/// Environment variables that a helper inherits.
 const HANDED_ON: [&str; 4] = ["PATH", "LANG", "TMPDIR", "HOME"];
 
-/// Longest answer of `qemu-img` that is read, in bytes.
+/// Maximum length of a reply of `qemu-img`, in bytes.
 const INFO_BYTES: u64 = 16 << 20;
 
 /// A command in a clean environment.
@@ -25,7 +25,7 @@ pub(super) fn command(program: impl AsRef<Path>) -> Command {
     command
 }
 
-/// What `qemu-img info` says of a qcow2 image, as JSON; `None` where it is missing or does not tell.
+/// Output of `qemu-img info` for a qcow2 image, as JSON; `None` if the program is missing or fails.
 pub(super) fn image_info(image: &Path, more: &[&str]) -> Option<Vec<u8>> {
     let mut command = command(find("qemu-img")?);
     command.args(["info", "--force-share", "--format=qcow2", "--output=json"]);
@@ -44,10 +44,10 @@ pub(super) fn image_info(image: &Path, more: &[&str]) -> Option<Vec<u8>> {
     (read.is_ok() && ended.success()).then_some(text)
 }
 
-/// Where programs are looked for by a process without a `PATH`, as services and jobs of cron may be.
+/// Default search path of a process without `PATH`, for example a service or a cron job.
 const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Looks a program up as a shell would.
+/// Looks a program up in `PATH`, as a shell does.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     find_in(std::env::var_os("PATH"), name)
 }
@@ -63,8 +63,8 @@ fn find_in(path: Option<OsString>, name: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Symptom: without a `PATH` a qcow2 image could not be read, though `qemu-img` was installed. Cause: no
-    /// `PATH` was no directories. Fix: the usual ones.
+    /// Symptom: without a `PATH` a qcow2 image could not be read, although `qemu-img` was installed. Cause:
+    /// without `PATH`, no directory was searched. Fix: a default search path.
     #[test]
     fn programs_are_found_without_a_path() {
         for path in [None, Some(OsString::new())] {

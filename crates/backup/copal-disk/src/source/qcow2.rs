@@ -1,17 +1,17 @@
-//! A qcow2 image, read through `qemu-nbd`.
+//! qcow2 source: an image that is read through its own `qemu-nbd`.
 //!
-//! The format has backing files, compression, encryption, snapshots and 20 years of corner cases;
-//! QEMU reads all of them. One `qemu-nbd --read-only` per image is started on a unix socket in a
-//! private directory and serves this process alone.
+//! The format has backing files, compression, encryption and snapshots, and QEMU reads all of them. One
+//! `qemu-nbd --read-only` per image is started on a unix socket in a private directory. It serves this
+//! process alone.
 //!
 //! Invariants
-//! - `qemu-nbd` ends with us: killed when the source is dropped; gone by itself when our
-//!   connection closes, however this process ended, because it serves one client and then exits.
-//! - The socket is ours before `qemu-nbd` starts (it is handed over as an open file), so there is
-//!   nothing to wait for, and its directory is gone once we are connected.
-//! - It inherits nothing of ours but the names of `programs`, no password.
-//! - Every file that the image consists of is watched (`chain`): the server would not notice.
-//! - A Ctrl-C on the terminal reaches us and not it: it runs in a process group of its own.
+//! - `qemu-nbd` does not outlive this process. It is killed when the source is dropped. It serves one client
+//!   and then exits, so it also ends when this process is killed.
+//! - The socket listens before `qemu-nbd` starts and is passed to it as an open file, so nothing has to wait
+//!   for it. Its directory is removed once the connection stands.
+//! - It inherits only the environment variables of `programs`, and so no password.
+//! - Every file of the image is watched (`chain`): the server would not detect a change.
+//! - Ctrl-C on the terminal does not reach the server: it runs in its own process group.
 
 use super::{
     Extent, Source, SourceError, bitmaps,
@@ -30,9 +30,9 @@ use std::{
     process::{Child, Stdio},
 };
 
-/// Longest path of a unix socket, with room for our file name.
+/// Longest directory name of a unix socket; the rest of the path limit is for the file name.
 const SOCKET_DIR_BYTES: usize = 80;
-/// How much of the server's complaint is kept.
+/// Bytes of the server's error output that are kept.
 const STDERR_BYTES: u64 = 4096;
 
 /// A qcow2 image behind its own `qemu-nbd`.
@@ -47,13 +47,14 @@ pub struct Qcow2Source {
 pub(super) type Complaints<'a> = Vec<(&'a str, String)>;
 
 impl Qcow2Source {
-    /// Starts `qemu-nbd` for the image and connects to it; asks for a persistent dirty bitmap to map when one
-    /// is named.
+    /// Starts `qemu-nbd` for the image and connects to it. If a persistent dirty bitmap is named, it is
+    /// exported too.
     ///
     /// # Errors
-    /// `qemu-nbd` is not installed, or refuses the image (its own words are in the message), or the bitmap.
+    /// `qemu-nbd` is not installed, or refuses the image or the bitmap. The message contains its error
+    /// output.
     pub(super) fn open(path: &Path, bitmap: Option<&str>) -> Result<Qcow2Source, SourceError> {
-        // A file that we may not read deserves our own words, not those of a helper.
+        // Opened first, so that an unreadable file is reported by Copal and not by a helper.
         let chain = Chain::open(path)?;
         let program = programs::find("qemu-nbd").ok_or_else(|| SourceError::Unusable {
             reason: format!(
@@ -62,7 +63,7 @@ impl Qcow2Source {
                 path.display()
             ),
         })?;
-        // Around the page cache where the file system can; where it cannot, qemu-nbd says so.
+        // Direct I/O where the file system supports it; otherwise qemu-nbd reports an error.
         let (export, server) = match start(&program, path, bitmap, "none") {
             Err(error) if error.to_string().contains("O_DIRECT") => {
                 start(&program, path, bitmap, "writeback")
@@ -72,8 +73,8 @@ impl Qcow2Source {
         Ok(Qcow2Source { export, _server: server, chain })
     }
 
-    /// Opens the image so that one of the bitmaps named can be mapped, the first that can be believed. Says
-    /// of each that cannot why.
+    /// Opens the image and exports the first usable bitmap of those named. Returns the reason for each
+    /// unusable one.
     ///
     /// # Errors
     /// As [`Qcow2Source::open`] without a bitmap.
@@ -90,7 +91,7 @@ impl Qcow2Source {
         };
         match Qcow2Source::open(path, Some(sound)) {
             Ok(source) => Ok((source, complaints)),
-            // What cannot be had with the bitmap may be had without.
+            // Without the bitmap the image may still be readable.
             Err(error) => {
                 let source = Qcow2Source::open(path, None)?;
                 complaints.push((sound, error.to_string()));
@@ -119,19 +120,19 @@ impl Source for Qcow2Source {
         self.export.read_at(offset, buf)
     }
     fn confirm(&self) -> Result<Option<String>, SourceError> {
-        // The server is ours and tells the size it began with.
+        // The server reports the size from its start, so only the chain can detect a change.
         self.export.read_end()?;
         self.chain.confirm()
     }
 }
 
-/// The running helper; dropping it ends it.
+/// The running `qemu-nbd`; killed on drop.
 struct Server {
     child: Child,
 }
 
 impl Server {
-    /// Ends the server and returns what it complained about.
+    /// Ends the server and returns its error output.
     fn complaint(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -146,7 +147,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already, which is what we want.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -182,7 +183,7 @@ fn start(
     }
 }
 
-/// A directory that nobody else may enter, short enough to hold a socket.
+/// A directory that no other user may enter, with a path short enough for a socket.
 fn private_dir() -> Result<tempfile::TempDir, SourceError> {
     let base = std::env::temp_dir();
     let base = if base.as_os_str().len() <= SOCKET_DIR_BYTES { base } else { PathBuf::from("/tmp") };
@@ -191,9 +192,9 @@ fn private_dir() -> Result<tempfile::TempDir, SourceError> {
     builder.tempdir_in(&base).map_err(|error| io("make a directory in", &base, error))
 }
 
-/// Starts the server on a socket that listens already, the way systemd hands one over: as file 3,
-/// with `LISTEN_FDS` and the server's own process id in `LISTEN_PID`, which only a shell that
-/// becomes the server can know.
+/// Starts the server on a listening socket, by the protocol of systemd: the socket is file 3, `LISTEN_FDS` is
+/// set, and `LISTEN_PID` is the server's own process id. Only a shell that executes the server can set that
+/// id.
 fn spawn(
     program: &Path,
     image: &Path,
@@ -215,12 +216,12 @@ fn spawn(
     Ok(Server { child })
 }
 
-/// `nbd:...` or `json:...` would be addresses to QEMU; a path from the root never is.
+/// An absolute path, since QEMU takes `nbd:...` or `json:...` as addresses.
 fn absolute(image: &Path) -> Result<PathBuf, SourceError> {
     std::path::absolute(image).map_err(|error| io("find", image, error))
 }
 
-/// The size that the header of an image gives its disk.
+/// The disk size in the header of an image.
 pub(super) fn size_in_header(file: &mut std::fs::File) -> std::io::Result<u64> {
     use std::io::Read;
     let mut header = [0; 32];

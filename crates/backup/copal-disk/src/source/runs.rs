@@ -1,29 +1,28 @@
-//! Runs of dirty bytes in bounded memory.
+//! Runs of dirty bytes, in bounded memory.
 //!
-//! A bitmap of a large disk can have more runs than there is memory for. What is too fine is made coarser:
-//! neighbours become one run with the gap between them. Reading more than what changed is never wrong,
-//! reading less would be.
+//! A bitmap of a large disk can have more runs than fit into memory. Then adjacent runs are merged across the
+//! gap between them. Reading unchanged bytes is never wrong, leaving out changed bytes would be.
 
 use super::{ChangeKind, ChangedExtent};
 use std::ops::Range;
 
-/// Most runs that are kept apart: 4 MiB, and as much again while they are handed on.
+/// Maximum number of runs: 4 MiB, and as much again while they are converted.
 const MAX_RUNS: usize = 1 << 18;
-/// The first gap that is given up.
+/// First gap that is merged.
 const FIRST_GAP_BYTES: u64 = 4096;
 
-/// Ascending runs, as they arrive.
+/// Dirty runs in ascending order.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     runs: Vec<Range<u64>>,
-    /// Gaps of this length, or shorter, are part of a run.
+    /// Gaps up to this length are merged into a run.
     gap_bytes: u64,
-    /// Bytes that were pushed.
+    /// Dirty bytes, without the gaps.
     pub(super) bytes: u64,
 }
 
 impl Runs {
-    /// Takes the next run, which begins behind the end of the last.
+    /// Adds the next run, which begins after the end of the last one.
     pub(super) fn push(&mut self, run: Range<u64>) {
         self.bytes += run.end - run.start;
         self.join(run);
@@ -60,7 +59,7 @@ mod tests {
     fn runs_that_do_not_fit_become_fewer_and_cover_what_they_did() {
         let mut runs = Runs::default();
         let count = 3 * MAX_RUNS as u64;
-        // Groups of four that lie close together.
+        // Groups of four adjacent runs.
         let run = |at: u64| {
             let start = at / 4 * 1_000_000 + at % 4 * 10_000;
             start..start + 512

@@ -1,38 +1,37 @@
-//! Formats that a file is recognised by, none of which is the bytes of a disk: images of other programs,
-//! archives, streams.
+//! File signatures: formats that are recognised by their first and last bytes and are not raw disks.
 //!
-//! Backed up as a raw disk, such a file gives a snapshot that no guest starts from. A raw disk may begin like
-//! one, since a guest writes what it likes, so a person can say that it is raw.
-//! Not here: what a recognised format means for a backup (`backup::gate`), qcow2 images that are named so
+//! A snapshot of such a file, taken as a raw disk, boots no guest. A guest can write such bytes to its raw
+//! disk too, so the user can state that the disk is raw.
+//! Not here: how a backup treats a recognised format (`backup::gate`), qcow2 images with that file extension
 //! (`open`).
 
-/// Bytes from the beginning, and from the end, that tell a format.
+/// Bytes at each end of a file that are examined.
 pub const END_BYTES: usize = 512;
 
-/// A format, and what turns it into a disk.
+/// A recognised format and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownFormat {
-    /// As people call it.
+    /// Name with its article, for messages.
     pub name: &'static str,
     /// Its kind.
     pub kind: FormatKind,
 }
 
-/// What a format is for.
+/// Kind of a recognised format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatKind {
-    /// The disk of a VM, of another program.
+    /// Disk image of another program.
     Image,
     /// A qcow2 image where a raw disk is expected.
     Qcow2,
-    /// Bytes that have to be unpacked.
+    /// Archive or compressed file, to be unpacked first.
     Archive,
-    /// No disk at all.
+    /// Content that is not a disk.
     Other,
 }
 
 impl KnownFormat {
-    /// What to do about it: the middle of a sentence.
+    /// Advice for the user: the middle of a sentence.
     pub fn advice(&self) -> &'static str {
         match self.kind {
             FormatKind::Image => {
@@ -52,7 +51,7 @@ const fn of(name: &'static str, kind: FormatKind) -> KnownFormat {
     KnownFormat { name, kind }
 }
 
-/// Where the magic stands, the magic, and what has it.
+/// Offset of the magic, the magic, and its format.
 const HEADS: &[(usize, &[u8], KnownFormat)] = &[
     (0, b"QFI\xfb", of("a qcow2 image", FormatKind::Qcow2)),
     (0, b"KDMV", of("a vmdk image", FormatKind::Image)),
@@ -101,19 +100,18 @@ const HEADS: &[(usize, &[u8], KnownFormat)] = &[
     (0, b"<html", of("a page of HTML", FormatKind::Other)),
 ];
 
-/// First bytes of a block of bzip2 behind its head of 4 bytes: of data, and of the end.
+/// First bytes of a bzip2 block, after the 4-byte header: of a data block, and of the end block.
 const BZIP2_BLOCKS: [[u8; 6]; 2] =
     [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
-/// The format of what begins with `head` and ends with `tail`, each of [`END_BYTES`], or all where there is
-/// less.
+/// Returns the format of a file with the given first and last [`END_BYTES`], or fewer if the file is shorter.
 pub fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
     let archive = |name| Some(of(name, FormatKind::Archive));
     let known = HEADS.iter().find(|(at, magic, _)| has(head, *at, magic));
     if let Some((_, _, known)) = known {
         return Some(*known);
     }
-    // A fixed vhd image is the disk and a footer behind it, of 511 bytes in its first version.
+    // A fixed vhd image is the raw disk with a footer, of 511 bytes in the format's first version.
     if has(tail, 0, b"conectix") || has(tail, 1, b"conectix") {
         return Some(of("a vhd image, which has a footer behind the disk", FormatKind::Image));
     }
@@ -124,7 +122,7 @@ pub fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
     if is_bzip2 {
         return archive("a bzip2 file");
     }
-    // Frames of zstd and lz4 that a reader skips.
+    // Skippable frames of zstd and lz4.
     if head.first().is_some_and(|byte| byte & 0xf0 == 0x50) && has(head, 1, &[0x2a, 0x4d, 0x18]) {
         return archive("a zstd or lz4 file");
     }
@@ -138,7 +136,7 @@ fn has(bytes: &[u8], at: usize, magic: &[u8]) -> bool {
     bytes.get(at..at + magic.len()) == Some(magic)
 }
 
-/// Whether a block is the head of a member of a tar archive without a magic: its checksum fits.
+/// Whether a block is a tar header without a magic, recognised by its checksum.
 fn is_old_tar(head: &[u8]) -> bool {
     const SUM: std::ops::Range<usize> = 148..156;
     let Some(block) = head.get(..512) else {

@@ -1,14 +1,14 @@
-//! A disk that arrives through a pipe: standard input, the output of a command, or any reader.
+//! Stream source: standard input, the output of a command, or any reader, read once from front to back.
 //!
-//! Read once, front to back; its size is known when it ends. Without a map and without a second look, so a
-//! stream is always read in full. One that is empty is no disk but a program that failed before the pipe. Its
-//! first bytes can be looked at before it is read, and its last ones afterwards.
+//! The size is known at the end of the stream. There is no map and no second read, so a stream is always read
+//! in full. An empty stream is an error: the program before the pipe has failed. The first bytes can be
+//! examined before the read, the last ones after it.
 
 use super::{END_BYTES, Extent, ExtentKind, Source, SourceError};
 use parking_lot::Mutex;
 use std::io::Read;
 
-/// Says at the end of a stream whether it was one: whether the program that wrote it has ended well.
+/// Called at the end of a stream; fails if the program that wrote the stream failed.
 pub type StreamEnd = Box<dyn FnOnce() -> Result<(), SourceError> + Send>;
 
 /// A reader as a source.
@@ -20,7 +20,7 @@ pub struct StreamSource {
 struct PipeState {
     reader: Box<dyn Read + Send>,
     end: Option<StreamEnd>,
-    /// What was looked at and is to be read.
+    /// Bytes that `head` has read and `read_at` has not returned yet.
     looked_at: Vec<u8>,
     position: u64,
     last: Vec<u8>,
@@ -28,12 +28,13 @@ struct PipeState {
 }
 
 impl StreamSource {
-    /// A source of everything `reader` gives until it ends; `what` names it in messages.
+    /// A source that reads `reader` to its end; `what` names it in messages.
     pub fn new(what: impl Into<String>, reader: Box<dyn Read + Send>) -> StreamSource {
         StreamSource::with_end(what, reader, Box::new(|| Ok(())))
     }
 
-    /// As [`StreamSource::new`]; `end` is asked when the reader ends, and makes the source fail or not.
+    /// As [`StreamSource::new`]; `end` is called at the end of the stream, and its error makes the source
+    /// fail.
     pub fn with_end(what: impl Into<String>, reader: Box<dyn Read + Send>, end: StreamEnd) -> StreamSource {
         StreamSource {
             what: what.into(),
@@ -53,7 +54,7 @@ impl StreamSource {
         StreamSource::new("standard input", Box::new(std::io::stdin()))
     }
 
-    /// Reads on until `buf` is full or the stream ends.
+    /// Reads until `buf` is full or the stream ends.
     fn fill(&self, state: &mut PipeState, buf: &mut [u8]) -> Result<usize, SourceError> {
         let mut done = 0;
         while done < buf.len() && !state.ended {
@@ -118,7 +119,7 @@ impl Source for StreamSource {
         if state.ended && state.position + done as u64 == 0 {
             return Err(SourceError::Unusable {
                 reason: format!(
-                    "{} is empty; look at the program that writes it, nothing was backed up",
+                    "{} is empty; check the program that writes it, nothing was backed up",
                     self.what
                 ),
             });

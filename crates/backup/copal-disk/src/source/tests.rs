@@ -29,7 +29,7 @@ fn sparse_image(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Reads everything the way a backup does: extent by extent, holes unread.
+/// Reads a source as a backup does: extent by extent, without the holes.
 fn read_all(source: &dyn Source) -> (Vec<u8>, u64) {
     let size = source.size_bytes().unwrap();
     let mut bytes = vec![0; size as usize];
@@ -74,13 +74,13 @@ fn a_read_around_the_page_cache_equals_one_through_it() {
     file.sync_all().unwrap();
     let source = file::FileSource::open(&path).unwrap();
     for (offset, len) in [(0, 5_000_123), (1, 4_999_000), (4095, 2), (4096, 1 << 20), (3 << 20, 1_854_395)] {
-        // Drop what the cache holds, so that the other path is taken where the file system has it.
+        // Empties the cache, so that the read uses direct I/O where the file system supports it.
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         let mut buf = vec![0; len];
         assert_eq!(source.read_at(offset, &mut buf).unwrap(), len);
         assert!(buf == bytes[offset as usize..][..len], "{offset}+{len}");
     }
-    // A write that lies in the cache only is seen as well.
+    // A write that is only in the cache is visible too.
     bytes[100..200].fill(0xee);
     File::options().write(true).open(&path).unwrap().write_all_at(&bytes[100..200], 100).unwrap();
     let mut buf = vec![0; 8192];
@@ -99,12 +99,10 @@ fn a_file_that_shrinks_under_the_reader_is_an_error() {
     assert!(matches!(error, SourceError::Short { at: 50_000, expected: 100_000, .. }), "{error}");
 }
 
-/// Symptom: a sparse image that was cut while it was read was backed up with zeros for the rest, exit code 0,
-/// and `verify` found it whole.
-/// Cause: the file system's answer "no data from here on" was taken for a hole up to the size that the file
-/// once had.
-/// Fix: such a hole counts only while the size is the old one, and size and name are looked at once more at
-/// the end.
+/// Symptom: a sparse image that was truncated during the read was backed up with zeros in place of its end,
+/// with exit code 0, and `verify` accepted it.
+/// Cause: the file system's reply "no more data" counted as a hole up to the old size.
+/// Fix: such a hole counts only while the size is unchanged, and size and name are checked again at the end.
 #[test]
 fn a_sparse_file_that_shrinks_under_the_reader_has_no_hole_at_its_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +115,7 @@ fn a_sparse_file_that_shrinks_under_the_reader_has_no_hole_at_its_end() {
     assert!(matches!(walked, Err(SourceError::Changed { .. })), "{walked:?}");
 }
 
-/// As above, for what the map alone does not tell.
+/// As above, for changes that the map alone does not show.
 #[test]
 fn a_file_is_looked_at_once_more_when_all_was_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -144,7 +142,7 @@ fn a_file_is_looked_at_once_more_when_all_was_read() {
     let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
     let said = look(&|image| {
         image.write_all_at(b"x", 5).unwrap();
-        // A clock of ticks may give the write the time that the file has.
+        // With a coarse clock the write may get the time that the file already has.
         image.set_modified(hour_ago).unwrap();
     });
     let said = said.unwrap().expect("a written image is said");
@@ -275,7 +273,7 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     drop(opened);
     assert!(servers_of(&qcow2).is_empty());
 
-    // What cannot be had with a bitmap is had without.
+    // An image without a usable bitmap is opened without it.
     run("qemu-img", &["bitmap", "--add", "--disable", spec, "off"]);
     let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("no-such"), Some("off"))).unwrap();
     assert_eq!((&opened.changed, &opened.starts), (&None, &None));
@@ -312,10 +310,10 @@ fn an_unreadable_image_is_refused_in_our_own_words() {
     );
 }
 
-/// Symptom: a qcow2 image that had been cut, or one behind it, was backed up with zeros for what its tables
-/// name beyond the end of the file, exit code 0 and no word.
-/// Cause: QEMU reads zeros there, and only changes while reading were noticed.
-/// Fix: all that the tables of each image of a chain name must lie within its files.
+/// Symptom: a truncated qcow2 image or backing image was backed up with zeros for clusters past the end of
+/// the file, with exit code 0 and no message.
+/// Cause: QEMU reads zeros there, and only changes during the read were detected.
+/// Fix: every cluster that the tables of a chain name must lie within its files.
 #[test]
 fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
     if !have_qemu() {
@@ -358,7 +356,7 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
         std::fs::write(path(name), bytes).unwrap();
         assert!(look(name).is_ok(), "{name}");
     }
-    // What lies behind an image, and beside it.
+    // Backing files and data files.
     run("qemu-img", &["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", "base.qcow2", &word("top.qcow2")]);
     run("qemu-img", &["create", "-q", "-f", "qcow2", "-F", "raw", "-b", "disk.raw", &word("over.qcow2")]);
     run(
@@ -382,8 +380,8 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
     cut("base.qcow2", path("base.qcow2").metadata().unwrap().len() / 2);
     assert!(reason(look("top.qcow2")).contains(&base));
     cut("data.raw", 9 * MIB);
-    assert!(reason(look("data.qcow2")).contains("data.raw is not whole"));
-    // A raw disk behind an image may have been shorter always: that is for a person to say.
+    assert!(reason(look("data.qcow2")).contains("data.raw is truncated"));
+    // A raw backing disk may always have been shorter: the user decides.
     cut("disk.raw", 9 * MIB);
     let said = look("over.qcow2").unwrap();
     assert!(
@@ -398,8 +396,8 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
 }
 
 /// Symptom: a qcow2 image with a truncated vmdk or vdi backing image was backed up with exit code 0, and the
-/// missing end was read as zeros. A backing loop made `qemu-nbd` take memory for ever. Cause: the walk ended
-/// at the first link that is not qcow2, and after 500 images. Fix: both are refused by name.
+/// missing end was read as zeros. With a backing loop, `qemu-nbd` allocated memory without end. Cause: the
+/// walk ended at the first file that is not qcow2, and after 500 images. Fix: both are refused by name.
 #[test]
 fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     if !have_qemu() {
@@ -422,7 +420,7 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
         let said = look("over.qcow2");
         assert!(said.contains(&behind) && said.contains("qemu-img rebase"), "{said}");
     }
-    // The header does not say what is behind it, so QEMU finds out.
+    // The header does not state the backing format, so QEMU probes it.
     create("over.qcow2", "vmdk", "behind.vmdk");
     let over = dir.path().join("over.qcow2");
     let mut bytes = std::fs::read(&over).unwrap();
@@ -437,7 +435,7 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     assert!(look("b.qcow2").contains("lies behind itself"));
     run("qemu-img", &["rebase", "-u", "-b", &a, "-F", "qcow2", &a]);
     assert!(look("a.qcow2").contains("lies behind itself"));
-    // Of the format of another version that begins the same way.
+    // An image of version 1, which has the same magic.
     let old = word("old.img");
     run("qemu-img", &["create", "-q", "-f", "qcow", &old, "4M"]);
     for format in [ImageFormat::Auto, ImageFormat::Qcow2] {
@@ -446,8 +444,7 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     }
 }
 
-/// As above, of tables of which nothing is read for an empty disk, and of a data file that is the disk
-/// itself.
+/// As above, for tables of which an empty disk reads nothing, and for a raw data file.
 #[test]
 fn an_image_whose_header_names_what_its_files_lack_is_refused() {
     if !have_qemu() {
@@ -483,7 +480,7 @@ fn an_image_whose_header_names_what_its_files_lack_is_refused() {
     assert!(refused.contains("byte for byte"), "{refused}");
 }
 
-/// As above, of what the header itself says.
+/// As above, for flags and counts of the header.
 #[test]
 fn an_image_that_is_marked_as_corrupt_is_refused_and_internal_snapshots_are_said() {
     if !have_qemu() {

@@ -1,7 +1,7 @@
-//! A block device, overwritten in place.
+//! Device target: a block device, overwritten in place.
 //!
-//! Opened exclusively, so a device that is mounted or otherwise in use is refused by the kernel. Locked, so
-//! that the device of a store which is only being read is refused, too.
+//! The device is opened exclusively, so the kernel refuses one that is mounted or otherwise in use. It is
+//! also locked, so a device with a store that is only being read is refused too.
 
 use super::lock;
 use super::{Target, TargetError, file::failed, punch};

@@ -1,13 +1,13 @@
-//! A raw image file, new or in the place of an old one.
+//! File target: a raw image file, new or in place of an old one.
 //!
 //! Invariants
-//! - An existing file is replaced only when the caller said so, and not while somebody has it locked.
-//! - A file carries its name only when it is whole: it grows as `NAME.copal-partial`, is made
-//!   durable, and is renamed. A restore that fails removes it; one that was killed leaves it, and
-//!   the next restore to the same name takes its place.
-//! - A new file is this user's alone (0600); one that is replaced keeps owner and mode. Nobody else makes it
-//!   write through a link, or into a file that has another name, too.
-//! - Holes stay holes: the file is born as one.
+//! - An existing file is replaced only on request, and not while another process has locked it.
+//! - A file gets its name only when it is complete. It is written as `NAME.copal-partial`, made durable, and
+//!   renamed. A failed restore removes it. A killed restore leaves it, and the next restore to the same name
+//!   reuses it.
+//! - A new file has mode 0600; a replaced one keeps its owner and mode. No other user can make the restore
+//!   write through a link, or into a file that has a second name.
+//! - Holes stay holes: the file is created as one hole.
 
 use super::lock;
 use super::{Target, TargetError};
@@ -27,17 +27,17 @@ use std::{
 pub struct FileTarget {
     path: PathBuf,
     file: File,
-    /// Name while it grows; taken away once it has its own.
+    /// Temporary name; `None` once the file has its final name.
     partial: Mutex<Option<PathBuf>>,
-    /// The file whose place it takes, locked.
+    /// The file that is replaced, locked.
     old: Option<File>,
 }
 
 impl FileTarget {
-    /// A new file; refuses an existing one.
+    /// Creates a new file; refuses an existing one.
     ///
     /// # Errors
-    /// It exists, its directory does not, or another restore is writing it.
+    /// The file exists, its directory does not, or another restore is writing it.
     pub fn create(path: &Path) -> Result<FileTarget, TargetError> {
         if path.symlink_metadata().is_ok() {
             return Err(exists(path));
@@ -45,11 +45,11 @@ impl FileTarget {
         FileTarget::start(path.to_owned(), None, &mut || {})
     }
 
-    /// A file that takes the place of an existing one once it is whole, with its owner and mode. Until then
-    /// the old one stays as it is and keeps its space.
+    /// Creates a file that replaces an existing one when it is complete, with the old owner and mode. Until
+    /// then the old one stays unchanged and keeps its space.
     ///
     /// # Errors
-    /// It may not be written, or somebody has it locked: an open store, another restore.
+    /// The file may not be written, or is locked by an open store or another restore.
     pub fn replace(path: &Path) -> Result<FileTarget, TargetError> {
         let open = OpenOptions::new().read(true).write(true).open(path);
         let old = open.map_err(failed("open", path))?;
@@ -61,13 +61,12 @@ impl FileTarget {
                 ),
             });
         }
-        // Behind a link is the file that is meant.
+        // Behind a symbolic link, the file it leads to is replaced.
         let path = path.canonicalize().map_err(failed("open", path))?;
         FileTarget::start(path, Some(old), &mut || {})
     }
 
-    /// `opened` runs between the opening of the unfinished file and its lock, where a test puts another
-    /// restore.
+    /// Opens and locks the partial file. `opened` runs between the two, where a test inserts another restore.
     pub(super) fn start(
         path: PathBuf,
         old: Option<File>,
@@ -80,7 +79,7 @@ impl FileTarget {
         let file = loop {
             let file = open_unfinished(&partial)?;
             opened();
-            // A leftover of a restore that was killed is free to take, one under way is not.
+            // The file of a killed restore is free; that of a running one is locked.
             if !lock::take(&file) {
                 return Err(TargetError::Unusable {
                     reason: format!(
@@ -89,11 +88,12 @@ impl FileTarget {
                     ),
                 });
             }
-            // Whoever had it before finished, and gave the file its name, or failed and removed it.
+            // The previous holder of the lock has renamed the file, or has failed and removed it.
             if !has_name(&file, &partial).map_err(failed("look at", &partial))? {
                 continue;
             }
-            // Others may have it open already. Where a new one is no better, the file system knows no modes.
+            // Others may have the file open already. If a new file is open to others too, the file system has
+            // no modes.
             if renewed || !is_open_to_others(&file).map_err(failed("look at", &partial))? {
                 break file;
             }
@@ -105,14 +105,15 @@ impl FileTarget {
         Ok(target)
     }
 
-    /// Owner and mode of the old file. Behind the last byte: until then nobody else reads what is not whole,
-    /// and what a killed restore leaves is its user's.
+    /// Copies owner and mode of the old file. Called after the last write: until then no other user can read
+    /// the incomplete file, and the file of a killed restore belongs to its user.
     fn take_over(&self) -> std::io::Result<()> {
         let Some(old) = &self.old else { return Ok(()) };
         let old = old.metadata()?;
         let new = self.file.metadata()?;
         if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
-            // Only root may give a file away. Whoever else may replace it gets it with the mode it had.
+            // Only root may change the owner. For other users the new file keeps their own user and gets the
+            // old mode.
             match fchown(&self.file, Some(old.uid()), Some(old.gid())) {
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
                 changed => changed?,
@@ -128,19 +129,19 @@ pub(super) fn exists(path: &Path) -> TargetError {
     }
 }
 
-/// Makes the unfinished file, or opens the one a killed restore left. Whoever may write in the directory may
-/// have put something else there.
+/// Creates the partial file, or opens the one that a killed restore left. A user with write access to the
+/// directory may have placed another file there.
 fn open_unfinished(partial: &Path) -> Result<File, TargetError> {
     let refused = |what: &str| {
         Err(TargetError::Unusable {
             reason: format!(
-                "{} is {what}, which no restore left there; look who made it and remove it, or name another file, \
+                "{} is {what}, which no restore left there; check its origin and remove it, or name another file, \
                  nothing was written",
                 partial.display()
             ),
         })
     };
-    // A pipe is not waited for.
+    // `NONBLOCK`: opening a pipe must not wait.
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = loop {
         let new = flags | OFlags::CREATE | OFlags::EXCL;
@@ -175,7 +176,7 @@ fn is_open_to_others(file: &File) -> std::io::Result<bool> {
     Ok(file.metadata()?.permissions().mode() & 0o077 != 0)
 }
 
-/// Whether the name leads to this file, and no other name does.
+/// Whether the path leads to this file, and the file has no second name.
 fn has_name(file: &File, path: &Path) -> std::io::Result<bool> {
     let here = file.metadata()?;
     match path.symlink_metadata() {
@@ -192,8 +193,8 @@ pub(super) fn failed<'a>(
     move |error| match error.kind() {
         ErrorKind::InvalidFilename => TargetError::Unusable {
             reason: format!(
-                "the name {} is longer than its file system takes (255 bytes mostly, with `.copal-partial` behind a file \
-                 that is not whole yet); choose a shorter one, nothing was written",
+                "the name {} is longer than its file system takes (255 bytes mostly, with `.copal-partial` appended \
+                 until it is complete); choose a shorter one, nothing was written",
                 path.display()
             ),
         },
@@ -210,7 +211,7 @@ impl Target for FileTarget {
         self.file.write_all_at(data, offset).map_err(failed("write", &self.path))
     }
 
-    /// It was born as one.
+    /// Nothing to do: the file was created as one hole.
     fn hole(&self, _offset: u64, _length: u64) -> Result<(), TargetError> {
         Ok(())
     }
@@ -232,13 +233,13 @@ impl Target for FileTarget {
     }
 }
 
-/// Gives a finished file its name; a file that appeared there meanwhile is left alone.
+/// Renames a finished file, unless the final name exists by now.
 fn rename_new(from: &Path, to: &Path) -> Result<(), TargetError> {
     use rustix::fs::CWD;
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Err(exists(to)),
-        // A file system that cannot refuse in the rename itself: refuse before it.
+        // The file system has no exclusive rename: check before the rename.
         Err(Errno::INVAL | Errno::NOSYS) => {
             if to.symlink_metadata().is_ok() {
                 return Err(exists(to));
@@ -258,7 +259,7 @@ fn flush_directory(of: &Path) -> Result<(), TargetError> {
 impl Drop for FileTarget {
     fn drop(&mut self) {
         if let Some(partial) = self.partial.get_mut().take() {
-            // An unfinished file is worth nothing; if it cannot be removed, its name says what it is.
+            // If the incomplete file cannot be removed, its name still marks it.
             let _ = std::fs::remove_file(partial);
         }
     }

@@ -1,4 +1,4 @@
-//! The lock of what a restore writes to.
+//! Exclusive lock of a target while a restore writes to it.
 
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -6,12 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a lock that somebody has is asked for again. A program that is being started anywhere in this
-/// process holds copies of all its open files, with their locks, until it runs.
+/// Longest wait for a lock. A child process of this process holds copies of all open files with their locks,
+/// from `fork` until `exec`.
 const LONGEST: Duration = Duration::from_millis(500);
 const STEP: Duration = Duration::from_millis(5);
 
-/// Takes the lock of a file alone; whether it could. Blocks for up to half a second where somebody has it.
+/// Takes the exclusive lock of a file; returns false if another process holds it. Blocks for up to half a
+/// second.
 pub(super) fn take(file: impl AsFd) -> bool {
     let began = Instant::now();
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {

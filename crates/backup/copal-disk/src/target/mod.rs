@@ -1,11 +1,11 @@
-//! Where a restore puts a disk's bytes: the seam between a restore and what it writes.
+//! Targets: the interface between a restore and the disk it writes.
 //!
 //! Invariants
-//! - Before the first write the target learns the size of the disk.
+//! - `begin` announces the size of the disk before the first write.
 //! - Every byte of the disk is covered exactly once, by `write_at` or by `hole`.
-//! - An ordered target is fed in ascending order from one thread; any other in any order from several.
+//! - One thread writes an ordered target, in ascending order. Several threads write any other, in any order.
 //!
-//! Not here: the targets themselves (`file`, `device`, `stream`, `nbd`; `open` chooses).
+//! Not here: the targets themselves (`file`, `device`, `stream`, `nbd`; `open` selects one).
 
 pub mod device;
 pub mod file;
@@ -17,45 +17,45 @@ pub mod stream;
 #[cfg(test)]
 mod tests;
 
-/// Why a target refused.
+/// Error of a target.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
     /// The system refused.
     #[error("cannot {action} {what}: {error}; check the path, its permissions and the space there")]
     Io {
-        /// What was tried: "open", "write", "punch a hole in", "flush".
+        /// The failed action: "open", "write", "punch a hole in", "flush".
         action: &'static str,
         /// The target, as the user named it.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         error: std::io::Error,
     },
-    /// Something is there that the caller did not allow to be overwritten.
+    /// The target exists, and the caller did not allow overwriting.
     #[error("{reason}")]
     Exists {
-        /// A sentence that says what to do.
+        /// A sentence with advice.
         reason: String,
     },
     /// The target cannot take this disk, for example a device that is too small.
     #[error("{reason}")]
     Unusable {
-        /// A sentence that says what to do.
+        /// A sentence with advice.
         reason: String,
     },
 }
 
-/// A place for one disk.
+/// A disk to write.
 pub trait Target: Send + Sync {
-    /// Whether writes must come in ascending order (a pipe); such a target is written by one thread.
+    /// Whether writes must come in ascending order (a pipe). One thread writes such a target.
     fn is_ordered(&self) -> bool {
         false
     }
 
     /// Announces the size of the disk; called once, before anything else.
     /// # Errors
-    /// The target cannot hold that much.
+    /// The target is too small.
     fn begin(&self, size_bytes: u64) -> Result<(), TargetError>;
 
     /// Writes all of `data` at `offset`. Blocks.
@@ -63,7 +63,7 @@ pub trait Target: Send + Sync {
     /// The write failed; the restore ends.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), TargetError>;
 
-    /// Makes the range read as zero bytes, without storing them where the target can.
+    /// Makes the range read as zero bytes, without storing them where possible.
     /// # Errors
     /// The target refused; the restore ends.
     fn hole(&self, offset: u64, length: u64) -> Result<(), TargetError>;

@@ -1,10 +1,9 @@
-//! An export of an NBD server: the disk of a VM about to be started, an image behind `qemu-nbd`, a storage
-//! appliance.
+//! NBD target: an export of a VM about to be started, of `qemu-nbd`, or of a storage appliance.
 //!
-//! Writes go over as many connections as the server offers, up to [`CONNECTIONS`]. An export whose smallest
-//! unit is larger than a byte is written in whole units: what a write covers in part is read first. That is
-//! safe because a restore has one thread in each segment, and a unit lies in one segment.
-//! Not here: images that need a server started (`qemu-nbd` does that).
+//! Writes go over as many connections as the server offers, up to [`CONNECTIONS`]. If the block size of an
+//! export is larger than a byte, whole blocks are written, and the rest of a block is read first. That is
+//! safe: a restore has one thread per segment, and each block lies within one segment.
+//! Not here: starting a server for an image (the user runs `qemu-nbd`).
 
 use super::{Target, TargetError};
 use copal_chunk::SEGMENT_BYTES;
@@ -12,11 +11,12 @@ use copal_nbd::{
     BASE_ALLOCATION, Client, ConnectOptions, Connections, ExportInfo, NbdError, STATE_ZERO, Uri,
 };
 
-/// Most connections to one export.
+/// Maximum number of connections to one export.
 const CONNECTIONS: usize = 4;
-/// Most bytes of one write.
+/// Maximum length of one write.
 const WRITE_BYTES: usize = 1 << 20;
-/// What is asked about before anything is overwritten: more extents than that are data in any case.
+/// Maximum number of zero extents that are checked before a write; an export with more counts as holding
+/// data.
 const LOOKED_AT_EXTENTS: usize = 4096;
 
 static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
@@ -29,12 +29,12 @@ pub struct NbdTarget {
 }
 
 impl NbdTarget {
-    /// Connects to an export for overwriting. Unless `overwrite`, one whose server says that there is data is
+    /// Connects to an export for overwriting. Unless `overwrite`, an export that holds data by its own map is
     /// refused.
     ///
     /// # Errors
-    /// `Unusable`: the address is wrong, nobody listens, the export is read-only. `Exists`: it holds data.
-    /// Nothing was written.
+    /// `Unusable`: the address is malformed, no server listens there, or the export is read-only. `Exists`:
+    /// the export holds data. Nothing was written.
     pub fn connect(spec: &str, overwrite: bool) -> Result<NbdTarget, TargetError> {
         let refused = |error: NbdError| TargetError::Unusable {
             reason: format!("{spec}: {error}, nothing was written"),
@@ -57,7 +57,7 @@ impl NbdTarget {
     fn failed(&self, error: &NbdError) -> TargetError {
         TargetError::Unusable {
             reason: format!(
-                "{}: {error}; a part of the disk is written there, see to the server and restore again with --force",
+                "{}: {error}; a part of the disk is written there, check the server and restore again with --force",
                 self.what
             ),
         }
@@ -86,7 +86,7 @@ impl NbdTarget {
         self.write_blocks(start, &whole)
     }
 
-    /// Writes whole units, all pieces on their way at once.
+    /// Writes whole blocks, all requests in flight at once.
     fn write_blocks(&self, offset: u64, data: &[u8]) -> Result<(), NbdError> {
         let piece = WRITE_BYTES.min(self.export().max_request_bytes as usize);
         let pieces = (offset..).step_by(piece).zip(data.chunks(piece));
@@ -122,8 +122,7 @@ impl NbdTarget {
     }
 }
 
-/// Whether the server says that some of the export is not zero. One that tells nothing of the kind is
-/// believed to be meant.
+/// Whether the map of the server has an extent that is not zero. An export without a map counts as empty.
 fn holds_data(client: &Client) -> Result<bool, NbdError> {
     let is_told = client.contexts().iter().any(|context| context.name == BASE_ALLOCATION);
     if !is_told || client.size() == 0 {
@@ -142,7 +141,7 @@ impl Target for NbdTarget {
     fn begin(&self, size_bytes: u64) -> Result<(), TargetError> {
         let has = self.export().size;
         let block = u64::from(self.export().block_bytes);
-        // A last unit that lies in part outside of the export could not be written.
+        // A last block that ends past the export could not be written.
         let needs = size_bytes.next_multiple_of(block);
         if has < needs {
             return Err(TargetError::Unusable {

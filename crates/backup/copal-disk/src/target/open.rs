@@ -1,5 +1,4 @@
-//! From what a person typed to a target: `-`, an image file, a block device, a pipe, an export of an NBD
-//! server.
+//! Opening a target by its specification: `-`, an image file, a block device, a pipe or an NBD export.
 
 use super::{
     Target, TargetError, device::DeviceTarget, file, file::FileTarget, nbd::NbdTarget, stream::StreamTarget,
@@ -7,16 +6,16 @@ use super::{
 use copal_nbd::Uri;
 use std::{ffi::OsStr, fs::OpenOptions, os::unix::fs::FileTypeExt, path::Path};
 
-/// Whether `spec` is the address of an NBD export, and no path.
+/// Whether `spec` is the address of an NBD export.
 pub fn is_nbd(spec: &str) -> bool {
     Uri::looks_like(spec)
 }
 
-/// Opens what `spec` names: `-` for standard output, `nbd://` or `nbd+unix://` an export, else a path, which
-/// need not be UTF-8. What exists and would lose data is refused unless `overwrite`.
+/// Opens a target: `-` is standard output, `nbd://` or `nbd+unix://` an export, anything else a path, which
+/// need not be UTF-8. A target that would lose data is refused unless `overwrite`.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it.
+/// The target is unusable, with the reason.
 pub fn open(spec: impl AsRef<OsStr>, overwrite: bool) -> Result<Box<dyn Target>, TargetError> {
     match spec.as_ref().to_str() {
         Some("-") => return Ok(Box::new(StreamTarget::stdout())),

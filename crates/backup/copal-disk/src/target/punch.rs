@@ -1,11 +1,11 @@
-//! Makes a range of a file or a device read as zeroes, cheaply where that is possible.
+//! Zeroing of a range: punches a hole where possible.
 
 use rustix::{fs::FallocateFlags, io::Errno};
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Punches a hole; where the file system or the device cannot, writes zeroes.
+/// Punches a hole; writes zeroes where the file system or device cannot.
 pub(super) fn zero_range(file: &File, offset: u64, length: u64) -> io::Result<()> {
     if length == 0 {
         return Ok(());

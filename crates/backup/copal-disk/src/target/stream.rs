@@ -1,4 +1,4 @@
-//! A disk written to a pipe: standard output, or any writer. Holes become zero bytes.
+//! Stream target: standard output or any other writer. Holes become zero bytes.
 
 use super::{Target, TargetError};
 use parking_lot::Mutex;

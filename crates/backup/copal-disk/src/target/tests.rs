@@ -37,7 +37,7 @@ fn a_new_file_is_sparse_and_named_when_it_is_whole() {
     let target = open::open(path.to_str().unwrap(), false).unwrap();
     target.begin(8 * MIB).unwrap();
     assert!(!path.exists());
-    // A second restore to the same name is told to wait; the first goes on.
+    // A second restore to the same name is refused; the first goes on.
     assert!(reason(open::open(path.to_str().unwrap(), false)).contains("another restore"));
     restore(&*target);
     check(&path);
@@ -75,8 +75,8 @@ fn an_existing_file_is_refused_or_replaced_with_its_holes() {
 
 /// Symptom: a restore with --force that was interrupted left the old file half overwritten.
 /// Cause: an existing file was written in place.
-/// Fix: the new one grows beside it and takes its name, mode and owner when it is whole; through a link,
-/// those of the file that the link leads to.
+/// Fix: the new file is written beside it and takes its name, mode and owner when it is complete. Through a
+/// symbolic link, it replaces the file that the link leads to.
 #[test]
 fn an_existing_file_stays_as_it_was_until_the_new_one_is_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,9 +100,8 @@ fn an_existing_file_stays_as_it_was_until_the_new_one_is_whole() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
 }
 
-/// Symptom: now and then a restore was refused because its own file "is in use". Cause: a helper that was
-/// being started elsewhere in the process held copies of all open files, with their locks, until it ran. Fix:
-/// the lock is asked for again for a while.
+/// Symptom: now and then a restore was refused because its own file "is in use". Cause: a child process held
+/// copies of all open files with their locks, from `fork` until `exec`. Fix: the lock is retried for a while.
 #[test]
 fn a_lock_that_is_held_for_a_moment_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,8 +121,8 @@ fn a_lock_that_is_held_for_a_moment_is_waited_for() {
 }
 
 /// Symptom: a restore with --force onto the store file of the repository itself destroyed the repository.
-/// Cause: an existing file was opened without asking for its lock, which every open store holds.
-/// Fix: the lock is taken, as for a new file, and held to the end.
+/// Cause: an existing file was opened without its lock, which every open store holds.
+/// Fix: the lock is taken as for a new file, and held to the end.
 #[test]
 fn an_existing_file_that_somebody_has_locked_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,9 +156,9 @@ fn mode(path: &Path) -> u32 {
 }
 
 /// Symptom: every local user could read a restored disk, with the passwords and keys in it.
-/// Cause: the file was made with the mode the umask leaves, mostly 0644.
-/// Fix: a new file is 0600 from its first byte on, also one that grows out of what a killed restore left;
-/// what is replaced keeps its mode, and has it with the first name it gets.
+/// Cause: the file was created with the mode that the umask leaves, mostly 0644.
+/// Fix: a new file has mode 0600 from its first byte on, also if it reuses the file of a killed restore. A
+/// replaced file keeps its mode, and has it as soon as it has its name.
 #[test]
 fn a_restored_disk_is_its_owners_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,11 +178,10 @@ fn a_restored_disk_is_its_owners_alone() {
     assert_eq!(mode(&path), 0o664);
 }
 
-/// Symptom: a restore as root into a directory where others may write emptied and overwrote whatever file
-/// somebody had planted a link to, as `NAME.copal-partial`.
-/// Cause: that name was opened like any other: through symbolic links, hard links, and whatever kind of file
-/// it was.
-/// Fix: it is opened without following a link, and has to be a regular file of this user with one name.
+/// Symptom: in a directory where others may write, a restore as root overwrote the target of a link that
+/// another user had placed as `NAME.copal-partial`.
+/// Cause: the file was opened through symbolic links and hard links, and its type was not checked.
+/// Fix: it is opened without following links, and must be a regular file of this user with one name.
 #[test]
 fn a_planted_name_is_refused_and_what_it_leads_to_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,17 +221,17 @@ fn a_planted_name_is_refused_and_what_it_leads_to_is_left_alone() {
     check(&path);
 }
 
-/// Symptom: of two restores to one name the later could empty the file that the earlier had just finished.
-/// Cause: it opened the unfinished file, waited for nobody, and took the lock once the other had renamed the
-/// file: the lock was on what carries the final name now.
-/// Fix: behind the lock the name is looked at again, and has to lead to the locked file.
+/// Symptom: of two restores to one name, the later could empty the file that the earlier had just finished.
+/// Cause: it opened the partial file without a lock. It got the lock after the other had renamed the file, so
+/// the lock was on the final file.
+/// Fix: after locking, the name is checked again, and must lead to the locked file.
 #[test]
 fn a_lock_counts_only_on_the_file_that_has_the_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.raw");
     let first = open::open(path.to_str().unwrap(), false).unwrap();
     let mut first = Some(first);
-    // The other finishes between the opening and the lock.
+    // The first restore finishes between the opening and the lock of the second.
     let second = file::FileTarget::start(path.clone(), None, &mut || {
         if let Some(first) = first.take() {
             restore(&*first);
@@ -277,7 +275,7 @@ fn places_that_cannot_take_a_disk_are_refused() {
 
 #[test]
 fn zeroes_are_written_where_holes_cannot_be_punched() {
-    // A pipe or a socket cannot; here the ordinary path is compared with the fall-back by content.
+    // A regular file can be punched, so the fallback is called directly and its content compared.
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(&[5; 300_000], 0).unwrap();
     punch::zero_range(&file, 10, 299_000).unwrap();

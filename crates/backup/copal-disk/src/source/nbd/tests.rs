@@ -1,4 +1,4 @@
-//! Exports of a server that says what a test wants it to.
+//! NBD sources against a server with scripted replies.
 
 use super::*;
 use std::{
@@ -9,7 +9,7 @@ use std::{
 /// Status of a range: (length, flags) pairs.
 type Status = fn(offset: u64, len: u32) -> Vec<(u32, u32)>;
 
-/// Serves one connection after the other, each an export of the next size, until all sizes were told.
+/// Serves one connection after another, each with the next size, until all sizes are used.
 fn serve(sizes: &[u64], status: Status) -> (String, tempfile::TempDir, std::thread::JoinHandle<()>) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
@@ -18,7 +18,7 @@ fn serve(sizes: &[u64], status: Status) -> (String, tempfile::TempDir, std::thre
     let server = std::thread::spawn(move || {
         for size in sizes {
             let (mut stream, _) = listener.accept().unwrap();
-            // A client that left is what ends a conversation.
+            // An error ends the conversation: the client has left.
             let _ = converse(&mut stream, size, status);
         }
     });
@@ -34,7 +34,7 @@ fn option_reply(option: u32, kind: u32, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The handshake of an export; returns the contexts that were agreed on.
+/// Handshake of the server; returns the negotiated contexts.
 fn greet(stream: &mut UnixStream, size: u64) -> std::io::Result<Vec<u32>> {
     stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
     stream.read_exact(&mut [0; 4])?;
@@ -104,9 +104,10 @@ fn converse(stream: &mut UnixStream, size: u64, status: Status) -> std::io::Resu
     }
 }
 
-/// Symptom: an export that lost its end while it was read was backed up with zeros for the rest, exit code 0.
-/// Cause: a server answers about the size it had when we came, and what it no longer has is a hole to it.
-/// Fix: the size is asked for once more, on a new connection.
+/// Symptom: an export that was truncated during the read was backed up with zeros in place of its end, with
+/// exit code 0.
+/// Cause: a server reports the size from the start of a connection, and its missing end as a hole.
+/// Fix: the size is requested again on a new connection.
 #[test]
 fn an_export_that_shrinks_or_grows_is_an_error_and_one_that_is_gone_is_not() {
     let all_hole: Status = |_, len| vec![(len, 3)];
@@ -128,13 +129,13 @@ fn an_export_that_shrinks_or_grows_is_an_error_and_one_that_is_gone_is_not() {
     }
 }
 
-/// Symptom: a server that cut its map into single bytes made one question about it take 338 MiB.
-/// Cause: all extents of a GiB were kept, as the server had cut them.
-/// Fix: short holes are data, neighbours are merged as they come, and an answer has a bounded number of
+/// Symptom: a server that split its map into single bytes made one map request take 338 MiB.
+/// Cause: all extents of a GiB were kept as the server had split them.
+/// Fix: short holes are data, adjacent extents are merged on arrival, and a reply has a bounded number of
 /// extents.
 #[test]
 fn a_map_of_single_bytes_is_remembered_within_bounds() {
-    // Holes of a byte, and holes that just count, each beside as much data.
+    // Holes of one byte, and holes of the smallest length that counts, each followed by as much data.
     for hole in [1, 4096] {
         let (uri, _dir, server) = serve(
             &[16 << 30],
@@ -152,7 +153,7 @@ fn a_map_of_single_bytes_is_remembered_within_bounds() {
             assert_eq!(known.len(), if hole == 1 { 1 } else { MAP_EXTENTS });
             assert!(known.capacity() <= 2 * MAP_EXTENTS);
         }
-        // What lies behind the bound is asked for, and goes on where the answer ended.
+        // The map past the bound is requested where the last reply ended.
         let next = source.extent_at(extent.end()).unwrap();
         assert!(next.offset <= extent.end() && next.end() > extent.end());
         drop(source);
@@ -160,7 +161,7 @@ fn a_map_of_single_bytes_is_remembered_within_bounds() {
     }
 }
 
-/// As above, for the map of a dirty bitmap, which is read as a whole.
+/// As above, for the map of a dirty bitmap, which is read in full.
 #[test]
 fn a_bitmap_of_many_runs_is_made_coarser_and_counts_what_it_names() {
     let status: Status = |offset, len| {
@@ -186,11 +187,12 @@ fn a_bitmap_of_many_runs_is_made_coarser_and_counts_what_it_names() {
     server.join().unwrap();
 }
 
-/// Requests as a server sees them: kind, offset, length, and how many others were unanswered that overlapped.
+/// Requests that a server has received: kind, offset, length, and the number of unanswered requests that
+/// overlap it.
 type Seen = Vec<(u8, u64, u32, usize)>;
 
-/// An export that answers only when several requests wait, the last one first, and refuses reads once so many
-/// were answered.
+/// An export that answers only once several requests wait, the last one first. It refuses reads after
+/// `refuses_after` replies.
 fn reluctant(size: u64, refuses_after: usize) -> (String, tempfile::TempDir, std::thread::JoinHandle<Seen>) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
@@ -203,7 +205,7 @@ fn reluctant(size: u64, refuses_after: usize) -> (String, tempfile::TempDir, std
             let mut request = [0; 28];
             let wait = match waiting.is_empty() {
                 true => None,
-                // Nobody asks any more before an answer has come.
+                // No further request comes before a reply.
                 false => Some(Duration::from_millis(20)),
             };
             stream.set_read_timeout(wait).unwrap();
@@ -241,12 +243,12 @@ fn reluctant(size: u64, refuses_after: usize) -> (String, tempfile::TempDir, std
     (format!("nbd+unix:///?socket={}", socket.display()), dir, server)
 }
 
-/// Symptom: a live backup stored zeros for blocks that the guest zeroed or trimmed meanwhile, exit code 0,
-/// `verify` clean.
-/// Cause: QEMU before 8.0 tells holes of the present disk, and reads it where a request goes beyond a cluster
-/// that was copied.
-/// Fix: nobody asks for holes there, and each read lies within one cluster; no two of them overlap, over
-/// which QEMU aborts.
+/// Symptom: a live backup stored zeros for blocks that the guest zeroed or trimmed meanwhile, with exit code
+/// 0, and `verify` found no damage.
+/// Cause: QEMU before 8.0 reports the holes of the present disk, and reads the present disk if a request ends
+/// past a copied cluster.
+/// Fix: no map is requested there, and each read stays within one cluster. No two reads overlap, since QEMU
+/// aborts on that.
 #[test]
 fn a_point_in_time_is_read_cluster_by_cluster_and_never_twice_at_once() {
     const CLUSTER: u64 = CLUSTER_BYTES as u64;
@@ -254,7 +256,7 @@ fn a_point_in_time_is_read_cluster_by_cluster_and_never_twice_at_once() {
     let source = NbdSource::connect(&uri, &["b"], ReadMode::Clusters).unwrap();
     let extent = source.extent_at(0).unwrap();
     assert_eq!((extent.kind, extent.length), (ExtentKind::Data, 40 * CLUSTER));
-    // Several readers, whose ranges overlap, begin and end anywhere.
+    // Several readers with overlapping, unaligned ranges.
     std::thread::scope(|scope| {
         for start in [0, 100, 3 * CLUSTER + 4096, 512] {
             let source = &source;
@@ -275,9 +277,9 @@ fn a_point_in_time_is_read_cluster_by_cluster_and_never_twice_at_once() {
     assert_eq!(seen.len(), 9 + 3 * 10);
 }
 
-/// Symptom: a point in time that QEMU gave up behind the last read was published.
-/// Cause: a snapshot that breaks during a read may answer it well.
-/// Fix: all is over before one more read, and that has to work.
+/// Symptom: a point in time that QEMU gave up after the last read was published.
+/// Cause: a read may succeed although the point in time breaks during it.
+/// Fix: after the last read of all disks one more read must succeed.
 #[test]
 fn a_point_in_time_that_breaks_behind_the_last_read_is_no_snapshot() {
     let (uri, _dir, server) = reluctant(8 << 20, 16);
