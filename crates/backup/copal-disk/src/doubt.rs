@@ -42,7 +42,7 @@ impl DoubtKind {
 
 /// A warning about one disk of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Doubt {
+pub struct DiskDoubt {
     /// Name of the disk.
     pub disk: String,
     /// Kind of the doubt.
@@ -51,7 +51,7 @@ pub struct Doubt {
     pub text: String,
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for DiskDoubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "disk {}: {}", self.disk, self.text)
     }

@@ -15,7 +15,7 @@ use crate::{
     clear::{end_exports, take_down},
     names::{Part, SessionName},
 };
-use copal_disk::source::{Bitmap, ChangedExtents};
+use copal_disk::source::{BitmapState, ChangedExtents};
 use copal_nbd::{Address, Client as Nbd, ConnectOptions, Uri};
 use serde_json::json;
 use std::{path::Path, time::Duration};
@@ -46,7 +46,7 @@ pub(crate) struct PlantedMarks {
 /// A sentinel as QEMU counts it, and the bytes of the disk that its bitmap names.
 #[derive(Debug)]
 pub(crate) struct Begun {
-    pub(crate) sentinel: Bitmap,
+    pub(crate) sentinel: BitmapState,
     pub(crate) named_bytes: u64,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn begin(
     let actions = json!([add(name, false), add(&sentinel, true), merge(name), merge(&sentinel)]);
     client.execute("transaction", json!({ "actions": actions }))?;
     Ok(Some(Begun {
-        sentinel: Bitmap { name: sentinel, dirty_bytes: marks.counted_bytes },
+        sentinel: BitmapState { name: sentinel, dirty_bytes: marks.counted_bytes },
         named_bytes: marks.named_bytes,
     }))
 }

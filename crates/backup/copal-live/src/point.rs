@@ -26,7 +26,7 @@ use crate::{
 };
 use copal_backup::DiskSource;
 use copal_disk::source::{
-    Bitmap, ChangedExtents, Content, ImageReport,
+    BitmapState, ChangedExtents, ContentEvidence, ImageReport,
     nbd::{NbdSource, ReadMode},
 };
 use copal_nbd::{Address, Uri};
@@ -96,7 +96,7 @@ struct Held {
     begun: Option<marks::Begun>,
     has_map: bool,
     identity: String,
-    content: Content,
+    content: ContentEvidence,
     /// What is known of the files of its images.
     images: ImageReport,
     /// QEMU has refused to read it.
@@ -435,7 +435,7 @@ impl PointInTime {
             (disk.changed, disk.no_changes) = (changed, no_changes);
             match &held.new {
                 Ok(name) => {
-                    disk.starts = Some(Bitmap {
+                    disk.starts = Some(BitmapState {
                         name: name.clone(),
                         dirty_bytes: held.begun.as_ref().map_or(0, |begun| begun.named_bytes),
                     });
@@ -614,7 +614,7 @@ fn believed<'a>(disk: &LiveDisk, node: &'a Node, abilities: &Abilities) -> Resul
 }
 
 /// Whether a sentinel is there as it was made.
-fn is_untouched(sentinel: &Bitmap, node: &Node) -> bool {
+fn is_untouched(sentinel: &BitmapState, node: &Node) -> bool {
     node.bitmap(&sentinel.name).is_some_and(|found| {
         !found.is_inconsistent && !found.is_recording && found.dirty_bytes == sentinel.dirty_bytes
     })
@@ -622,9 +622,10 @@ fn is_untouched(sentinel: &Bitmap, node: &Node) -> bool {
 
 /// What a copy says is what the bitmap said that it is a copy of.
 fn named_after(changed: ChangedExtents, held: &Held) -> ChangedExtents {
-    let bitmap = changed
-        .bitmap
-        .map(|bitmap| Bitmap { name: held.disk.began_with_base.clone().unwrap_or(bitmap.name), ..bitmap });
+    let bitmap = changed.bitmap.map(|bitmap| BitmapState {
+        name: held.disk.began_with_base.clone().unwrap_or(bitmap.name),
+        ..bitmap
+    });
     ChangedExtents { bitmap, ..changed }
 }
 

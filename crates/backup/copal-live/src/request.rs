@@ -1,7 +1,7 @@
 //! What is asked for: a VM that runs, and how its point in time is held.
 
 use copal_backup::{Error, Repository};
-use copal_disk::source::Bitmap;
+use copal_disk::source::BitmapState;
 use std::path::PathBuf;
 
 /// A disk of a VM that runs.
@@ -16,7 +16,7 @@ pub struct LiveDisk {
     /// The bitmap that began with the newest snapshot, as its manifest says.
     pub began_with_base: Option<String>,
     /// The bitmap that was made beside it and records nothing, and what it said then.
-    pub sentinel: Option<Bitmap>,
+    pub sentinel: Option<BitmapState>,
 }
 
 /// Where what a guest overwrites is kept meanwhile.

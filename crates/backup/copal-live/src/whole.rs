@@ -6,7 +6,7 @@
 use crate::{answers::nodes::Node, error::LiveError, path_of_writes::Surroundings, request::LiveDisk};
 use copal_disk::{
     doubt::DoubtKind,
-    source::{Content, ImageReport, check_running_image, disk_identity},
+    source::{ContentEvidence, ImageReport, check_running_image, disk_identity},
 };
 
 /// Longest chain that is looked at.
@@ -65,10 +65,10 @@ pub(crate) fn look(
 }
 
 /// How it is known that the node has the bytes of a disk.
-pub(crate) fn content(node: &Node) -> Content {
+pub(crate) fn content(node: &Node) -> ContentEvidence {
     match BARE.contains(&node.driver.as_str()) {
-        true => Content::Guessed,
-        false => Content::Decoded,
+        true => ContentEvidence::Guessed,
+        false => ContentEvidence::Decoded,
     }
 }
 

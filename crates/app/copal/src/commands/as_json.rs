@@ -2,7 +2,7 @@
 
 use crate::human::utc_time;
 use copal_backup::{BackupCounts, DiskSummary, Snapshot, SnapshotDisk, Vm};
-use copal_disk::doubt::Doubt;
+use copal_disk::doubt::DiskDoubt;
 use serde_json::{Value, json};
 
 pub(crate) fn vm(vm: &Vm) -> Value {
@@ -53,7 +53,7 @@ pub(crate) fn disk(disk: &SnapshotDisk) -> Value {
     })
 }
 
-pub(crate) fn doubt(doubt: &Doubt) -> Value {
+pub(crate) fn doubt(doubt: &DiskDoubt) -> Value {
     json!({ "disk": doubt.disk, "kind": doubt.kind.word(), "message": doubt.text })
 }
 

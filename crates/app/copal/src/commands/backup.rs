@@ -17,7 +17,7 @@ use crate::{
 use copal_backup::{BackupRequest, BackupSummary, DiskSource, Error};
 use copal_disk::source::{
     ChangedExtents,
-    open::{self, Bitmaps, ImageFormat},
+    open::{self, BitmapNames, ImageFormat},
     read_changed_extents,
     stream::StreamSource,
 };
@@ -107,7 +107,7 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
                 "--format qcow2 takes an image file, and the bytes of a pipe are taken as they come; name the file itself",
             ));
         }
-        let bitmaps = Bitmaps {
+        let bitmaps = BitmapNames {
             changed: backup.bitmap.as_deref(),
             starts: backup.starts_bitmap.as_deref(),
             has_list: typed.changed_extents.is_some(),

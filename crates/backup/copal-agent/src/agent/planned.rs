@@ -9,8 +9,8 @@ use crate::{
 };
 use copal_backup::{DiskSource, Error, Repository, parts_of_disk};
 use copal_disk::source::{
-    Content, Extent, Source, SourceError,
-    open::{self, Bitmaps, ImageFormat},
+    ContentEvidence, Extent, Source, SourceError,
+    open::{self, BitmapNames, ImageFormat},
 };
 use copal_live::{Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
 use std::{
@@ -214,8 +214,8 @@ impl PlannedBackup {
                 vm.look_up_bitmaps(repository)?;
                 let (point, mut disks) = PointInTime::take(&vm, repository.info().domain)?;
                 if self.options.is_raw {
-                    let guessed = disks.iter_mut().filter(|disk| disk.content == Content::Guessed);
-                    guessed.for_each(|disk| disk.content = Content::Stated);
+                    let guessed = disks.iter_mut().filter(|disk| disk.content == ContentEvidence::Guessed);
+                    guessed.for_each(|disk| disk.content = ContentEvidence::Stated);
                 }
                 (Some(point), disks)
             }
@@ -257,7 +257,7 @@ impl PlannedBackup {
 }
 
 fn open_file((name, path): &(String, PathBuf), options: PlannedOptions) -> Result<DiskSource, Error> {
-    let opened = open::open(path, format_of(options), Bitmaps::default())
+    let opened = open::open(path, format_of(options), BitmapNames::default())
         .map_err(|error| Error::Source { disk: name.clone(), error })?;
     Ok(DiskSource {
         identity: opened.identity,

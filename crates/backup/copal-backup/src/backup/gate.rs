@@ -16,19 +16,23 @@ use crate::request::error::{Error, Result};
 use crate::request::words::clip;
 use crate::request::{BackupRequest, DiskSource};
 use crate::snapshot::manifest::MAX_WORD_BYTES;
-use copal_disk::doubt::{Doubt, DoubtKind};
-use copal_disk::source::{Content, END_BYTES, KnownFormat, SourceError, recognise};
+use copal_disk::doubt::{DiskDoubt, DoubtKind};
+use copal_disk::source::{ContentEvidence, END_BYTES, KnownFormat, SourceError, recognise};
 
 /// Looks at a disk before it is read.
 /// # Errors
 /// `Source`: it is empty, too small or of another format; or it cannot be read.
-pub(super) fn before(request: &BackupRequest, disk: &DiskSource, base: Option<&Base>) -> Result<Vec<Doubt>> {
+pub(super) fn before(
+    request: &BackupRequest,
+    disk: &DiskSource,
+    base: Option<&Base>,
+) -> Result<Vec<DiskDoubt>> {
     let found = DiskGate { request, disk, base };
     let mut doubts = Vec::new();
     if let Some(size) = disk.source.size_bytes() {
         doubts.extend(found.measure(size)?);
     }
-    if disk.content != Content::Decoded {
+    if disk.content != ContentEvidence::Decoded {
         let (mut head, mut tail) = ([0; END_BYTES], [0; END_BYTES]);
         let head_bytes = found.read(disk.source.head(&mut head))?;
         // Of a stream nobody knows the end yet.
@@ -52,12 +56,12 @@ pub(super) fn after(
     disk: &DiskSource,
     base: Option<&Base>,
     (size_bytes, data_bytes): (u64, u64),
-) -> Result<Vec<Doubt>> {
+) -> Result<Vec<DiskDoubt>> {
     let found = DiskGate { request, disk, base };
     let mut doubts = Vec::new();
     if disk.source.size_bytes().is_none() {
         doubts.extend(found.measure(size_bytes)?);
-        if disk.content != Content::Decoded {
+        if disk.content != ContentEvidence::Decoded {
             let mut tail = [0; END_BYTES];
             let tail_bytes = found.read(disk.source.tail(&mut tail))?;
             doubts.extend(found.format(recognise(&[], &tail[..tail_bytes]))?);
@@ -93,12 +97,12 @@ impl DiskGate<'_> {
         read.map_err(|error| Error::Source { disk: self.disk.name.clone(), error })
     }
 
-    fn doubt(&self, kind: DoubtKind, text: String) -> Doubt {
-        Doubt { disk: self.disk.name.clone(), kind, text: clip(&text, MAX_WORD_BYTES) }
+    fn doubt(&self, kind: DoubtKind, text: String) -> DiskDoubt {
+        DiskDoubt { disk: self.disk.name.clone(), kind, text: clip(&text, MAX_WORD_BYTES) }
     }
 
     /// Compares the size with what the disk had.
-    fn measure(&self, size_bytes: u64) -> Result<Option<Doubt>> {
+    fn measure(&self, size_bytes: u64) -> Result<Option<DiskDoubt>> {
         if size_bytes == 0 {
             return Err(self.refused(
                 "it has 0 bytes, so there is nothing to back up: the device is not attached, or the file is empty; no snapshot \
@@ -138,11 +142,11 @@ impl DiskGate<'_> {
     }
 
     /// What looks like another format.
-    fn format(&self, known: Option<KnownFormat>) -> Result<Option<Doubt>> {
+    fn format(&self, known: Option<KnownFormat>) -> Result<Option<DiskDoubt>> {
         let Some(known) = known else {
             return Ok(None);
         };
-        if self.disk.content == Content::Stated {
+        if self.disk.content == ContentEvidence::Stated {
             let text = format!("looks like {}, and was taken as a raw disk", known.name);
             return Ok(Some(self.doubt(DoubtKind::Format, text)));
         }
@@ -155,7 +159,7 @@ impl DiskGate<'_> {
     }
 
     /// Whether a person has accepted a snapshot of which the same was said.
-    fn is_accepted(&self, doubt: &Doubt) -> bool {
+    fn is_accepted(&self, doubt: &DiskDoubt) -> bool {
         let good = self.base.filter(|base| base.has_good()).map(Base::good);
         doubt.kind.is_lasting() && good.is_some_and(|good| good.doubts.contains(doubt))
     }

@@ -51,7 +51,7 @@ use crate::snapshot::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
 use base::Base;
 pub(crate) use collaborate::failed as spool_failed;
 pub use collaborate::{Collaboration, parts_of_disk};
-use copal_disk::doubt::{Doubt, DoubtKind};
+use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use in_flight_chunks::InFlightChunks;
 use job::Job;
 use line::Line;
@@ -151,7 +151,7 @@ struct Produced {
     counts: BackupCounts,
     warnings: Vec<String>,
     /// Also among `warnings`.
-    doubts: Vec<Doubt>,
+    doubts: Vec<DiskDoubt>,
 }
 
 impl Produced {
@@ -270,7 +270,7 @@ fn produce(
     for (disk, built) in request.disks.iter().zip(&disks) {
         doubts.extend(gate::after(request, disk, base, (built.size_bytes, built.data_bytes))?);
     }
-    let warnings = doubts.iter().map(Doubt::to_string).chain(warnings).collect();
+    let warnings = doubts.iter().map(DiskDoubt::to_string).chain(warnings).collect();
     counts.stored_bytes += packer.stored_bytes();
     counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
     Ok(Produced { disks, planned, counts, warnings, doubts })
@@ -302,7 +302,7 @@ fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Resul
 /// What a person should know about disks that were read.
 struct Confirmed {
     warnings: Vec<String>,
-    doubts: Vec<Doubt>,
+    doubts: Vec<DiskDoubt>,
 }
 
 /// Sees that all disks are still what was opened.
@@ -313,7 +313,7 @@ fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
         warnings.extend(planned.warning(disk));
         doubts.extend(planned.doubts.iter().cloned());
         let seen = disk.source.confirm().map_err(|error| Error::Source { disk: disk.name.clone(), error })?;
-        doubts.extend(seen.map(|text| Doubt {
+        doubts.extend(seen.map(|text| DiskDoubt {
             disk: disk.name.clone(),
             kind: DoubtKind::Changed,
             text: clip(&text, MAX_WORD_BYTES),

@@ -20,7 +20,7 @@ use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary, MIN_DIGIT
 use crate::snapshot::manifest::ManifestDisk;
 use crate::snapshot::recipe::{Ref, Root};
 use crate::snapshot::tree::TreeReader;
-use copal_disk::doubt::Doubt;
+use copal_disk::doubt::DiskDoubt;
 use copal_disk::source::ChangedExtents;
 use std::time::Duration;
 use uuid::Uuid;
@@ -38,7 +38,7 @@ pub(crate) struct Planned {
     /// When the disk was read as a whole, this time or before; see the manifest.
     pub(crate) whole_ms: u64,
     /// What stands against the disk.
-    pub(crate) doubts: Vec<Doubt>,
+    pub(crate) doubts: Vec<DiskDoubt>,
 }
 
 impl Planned {

@@ -14,8 +14,8 @@ use crate::packs::volumes::Home;
 use crate::request::open_session::{Holder, HolderId, Session};
 use crate::retention::Misdated;
 use copal_chunk::Profile;
-use copal_disk::doubt::{Doubt, DoubtKind};
-use copal_disk::source::{Bitmap, ChangedExtents, Content, Source};
+use copal_disk::doubt::{DiskDoubt, DoubtKind};
+use copal_disk::source::{BitmapState, ChangedExtents, ContentEvidence, Source};
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
@@ -140,15 +140,15 @@ pub struct DiskSource {
     pub no_changes: Option<String>,
     /// The dirty bitmap that has recorded all writes since the moment that is backed up, or longer: what the
     /// next backup can be told by.
-    pub starts: Option<Bitmap>,
+    pub starts: Option<BitmapState>,
     /// A bitmap beside `starts` that records nothing: what it says, `starts` says as well, unless that was
     /// cleared.
-    pub sentinel: Option<Bitmap>,
+    pub sentinel: Option<BitmapState>,
     /// What tells where the bytes lie from another disk of the same size, over restarts of the host; empty
     /// when nothing does. A bitmap is believed only with a base of the same identity.
     pub identity: String,
     /// How it is known that this is a disk.
-    pub content: Content,
+    pub content: ContentEvidence,
     /// What a person should know about the source, seen when it was opened; the summary repeats it.
     pub warnings: Vec<String>,
     /// The same, of what makes the snapshot doubtful.
@@ -167,7 +167,7 @@ impl DiskSource {
             starts: None,
             sentinel: None,
             identity: String::new(),
-            content: Content::Guessed,
+            content: ContentEvidence::Guessed,
             warnings: Vec::new(),
             doubts: Vec::new(),
         }
@@ -373,7 +373,7 @@ pub struct BackupSummary {
     /// What a person should know about the disks, in sentences; the snapshot was made all the same.
     pub warnings: Vec<String>,
     /// Why the snapshot counts as doubtful until somebody accepts it; `warnings` has them, too.
-    pub doubts: Vec<Doubt>,
+    pub doubts: Vec<DiskDoubt>,
     /// Wall time of the whole.
     pub duration: Duration,
 }
@@ -394,7 +394,7 @@ pub struct SnapshotDisk {
     /// The dirty bitmap that had recorded all later writes when it was backed up.
     pub bitmap: Option<String>,
     /// The bitmap beside it that records nothing, by which one that was cleared is known.
-    pub sentinel: Option<Bitmap>,
+    pub sentinel: Option<BitmapState>,
     /// What tells the disk from another one; empty when nothing does.
     pub identity: String,
 }
@@ -436,7 +436,7 @@ pub struct Snapshot {
     /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
     pub held_until_ms: u64,
     /// Why it may not be what its disks should be.
-    pub doubts: Vec<Doubt>,
+    pub doubts: Vec<DiskDoubt>,
     /// A person has seen the doubts and takes the snapshot as it is.
     pub is_accepted: bool,
     /// Why its manifest cannot be read; then base, tags, description, disks and counts are empty.

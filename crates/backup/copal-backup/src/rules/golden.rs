@@ -24,8 +24,8 @@ use crate::snapshot::manifest::{Manifest, ManifestDisk};
 use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::snapshot::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
 use copal_chunk::{ChunkId, Profile};
-use copal_disk::doubt::{Doubt, DoubtKind};
-use copal_disk::source::Bitmap;
+use copal_disk::doubt::{DiskDoubt, DoubtKind};
+use copal_disk::source::BitmapState;
 use copal_volume::{MemoryStore, PutOptions, VolumeOptions, VolumeStore};
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -187,8 +187,8 @@ fn the_manifest_of_the_document() {
             mode: DiskMode::Incremental,
             reason: String::new(),
             serial: "WD-7".into(),
-            bitmap: Some(Bitmap { name: "copal-4".into(), dirty_bytes: 65_536 }),
-            sentinel: Some(Bitmap { name: "copal-5".into(), dirty_bytes: 65_536 }),
+            bitmap: Some(BitmapState { name: "copal-4".into(), dirty_bytes: 65_536 }),
+            sentinel: Some(BitmapState { name: "copal-5".into(), dirty_bytes: 65_536 }),
             identity: Some("file 7, made 9".into()),
             whole_ms: 1_790_000_000_000,
         }],
@@ -202,7 +202,7 @@ fn the_manifest_of_the_document() {
         description: String::new(),
         tool: "copal 0.1.0".into(),
         vector: Some([0x5e; 32]),
-        doubts: vec![Doubt {
+        doubts: vec![DiskDoubt {
             disk: "sda".into(),
             kind: DoubtKind::Smaller,
             text: "has 3145728 bytes".into(),

@@ -13,8 +13,8 @@ use crate::request::{BackupCounts, DiskMode, SnapshotId};
 use crate::snapshot::recipe::{Ref, format::MAX_DISK_BYTES};
 use copal_chunk::ChunkId;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
-use copal_disk::doubt::{Doubt, DoubtKind};
-use copal_disk::source::Bitmap;
+use copal_disk::doubt::{DiskDoubt, DoubtKind};
+use copal_disk::source::BitmapState;
 use uuid::Uuid;
 
 pub(crate) const FORMAT: Format =
@@ -56,9 +56,9 @@ pub(crate) struct ManifestDisk {
     /// What tells it from another disk of its name; empty when nobody said.
     pub(crate) serial: String,
     /// The dirty bitmap that recorded all that was written after this snapshot.
-    pub(crate) bitmap: Option<Bitmap>,
+    pub(crate) bitmap: Option<BitmapState>,
     /// The bitmap beside it that records nothing.
-    pub(crate) sentinel: Option<Bitmap>,
+    pub(crate) sentinel: Option<BitmapState>,
     /// What tells it from another disk; empty: nothing does. `None`: the program that made the snapshot did
     /// not look.
     pub(crate) identity: Option<String>,
@@ -82,7 +82,7 @@ pub(crate) struct Manifest {
     /// Of its summary vector, in a fleet.
     pub(crate) vector: Option<[u8; 32]>,
     /// Why it may not be what its disks should be.
-    pub(crate) doubts: Vec<Doubt>,
+    pub(crate) doubts: Vec<DiskDoubt>,
 }
 
 /// Name of the manifest's file in the VM's volume of manifests.
@@ -224,7 +224,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Manifest, St
     let mut doubts = Vec::new();
     if version >= 4 {
         for _ in 0..input.bounded(MAX_DOUBTS).map_err(text)? {
-            doubts.push(Doubt {
+            doubts.push(DiskDoubt {
                 kind: doubt_kind(input.u8().map_err(text)?)?,
                 disk: word(input, MAX_WORD_BYTES)?,
                 text: word(input, MAX_WORD_BYTES)?,
@@ -259,7 +259,7 @@ fn at_most(bound: u64, what: &str, number: u64) -> Result<u64, String> {
     Ok(number)
 }
 
-fn put_bitmap(bytes: &mut Vec<u8>, bitmap: Option<&Bitmap>) {
+fn put_bitmap(bytes: &mut Vec<u8>, bitmap: Option<&BitmapState>) {
     bytes.put_varint(u64::from(bitmap.is_some()));
     if let Some(bitmap) = bitmap {
         bytes.put_prefixed(bitmap.name.as_bytes());
@@ -267,12 +267,12 @@ fn put_bitmap(bytes: &mut Vec<u8>, bitmap: Option<&Bitmap>) {
     }
 }
 
-fn bitmap(input: &mut Reader<'_>) -> Result<Option<Bitmap>, String> {
+fn bitmap(input: &mut Reader<'_>) -> Result<Option<BitmapState>, String> {
     let text = |error: DecodeError| error.to_string();
     if input.bounded(1).map_err(text)? == 0 {
         return Ok(None);
     }
-    Ok(Some(Bitmap {
+    Ok(Some(BitmapState {
         name: word(input, MAX_WORD_BYTES)?,
         dirty_bytes: at_most(MAX_COUNT, "dirty bitmap", input.u64().map_err(text)?)?,
     }))

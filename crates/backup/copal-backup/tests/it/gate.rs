@@ -6,7 +6,7 @@ use copal_backup::retention::{Candidate, Policy, judge_by_clock};
 use copal_backup::*;
 use copal_disk::doubt::{Doubt, DoubtKind};
 use copal_disk::source::Content;
-use copal_disk::source::{Bitmap, ChangedExtents, Source, stream::StreamSource};
+use copal_disk::source::{BitmapState, ChangedExtents, Source, stream::StreamSource};
 use copal_volume::{Clock, ManualClock, MemoryStore};
 use std::{io::Cursor, sync::Arc, time::Duration};
 
@@ -216,7 +216,7 @@ fn doubtful_snapshots_push_no_good_one_out() {
 fn a_bitmap_on_another_disk_costs_a_full_read_and_so_does_a_time_without_one() {
     let repository = init(&MemoryStore::new());
     let disk = text_disk(5, 1 << 20);
-    let bitmap = Some(Bitmap { name: "b".into(), dirty_bytes: 0 });
+    let bitmap = Some(BitmapState { name: "b".into(), dirty_bytes: 0 });
     let by = |identity: &str, full_every: Option<Duration>| {
         let told = run(&repository, &disk, |request| {
             let source = &mut request.disks[0];
@@ -250,7 +250,7 @@ fn incremental_backups_do_not_put_a_full_read_off() {
     let disk = text_disk(6, 1 << 20);
     let mode = || {
         let told = run(&repository, &disk, |request| {
-            let bitmap = Some(Bitmap { name: "b".into(), dirty_bytes: 0 });
+            let bitmap = Some(BitmapState { name: "b".into(), dirty_bytes: 0 });
             let source = &mut request.disks[0];
             source.changed = Some(ChangedExtents { bitmap: bitmap.clone(), ..disk.changes() });
             source.starts = bitmap;

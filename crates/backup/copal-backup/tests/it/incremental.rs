@@ -2,7 +2,7 @@
 
 use crate::world::*;
 use copal_backup::*;
-use copal_disk::source::{Bitmap, ChangedExtents, Extent, Source, SourceError};
+use copal_disk::source::{BitmapState, ChangedExtents, Extent, Source, SourceError};
 use copal_volume::MemoryStore;
 use std::sync::{Arc, Mutex};
 
@@ -12,9 +12,9 @@ fn text_disk(seed: u64, size: usize) -> Disk {
     disk
 }
 
-fn bitmap(name: &str, dirty_bytes: u64) -> Option<Bitmap> {
+fn bitmap(name: &str, dirty_bytes: u64) -> Option<BitmapState> {
     let name = name.to_owned();
-    Some(Bitmap { name, dirty_bytes })
+    Some(BitmapState { name, dirty_bytes })
 }
 
 fn run(repository: &Repository, request: BackupRequest) -> Result<BackupSummary> {

@@ -8,39 +8,39 @@ use std::path::Path;
 
 /// One bitmap of an image.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ListedBitmap {
     name: String,
     /// `auto`: the bitmap records writes; `in-use`: the image was not closed, so the bitmap is inconsistent.
     flags: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Info {
+struct ImageInfo {
     #[serde(rename = "format-specific")]
-    specific: Option<Specific>,
+    specific: Option<FormatInfo>,
 }
 #[derive(Deserialize)]
-struct Specific {
-    data: Option<Data>,
+struct FormatInfo {
+    data: Option<BitmapInfo>,
 }
 #[derive(Deserialize)]
-struct Data {
+struct BitmapInfo {
     #[serde(default)]
-    bitmaps: Vec<Listed>,
+    bitmaps: Vec<ListedBitmap>,
 }
 
 /// Returns the bitmaps of an image, or `None` if `qemu-img` is missing or fails.
-pub(super) fn list(image: &Path) -> Option<Vec<Listed>> {
+pub(super) fn list(image: &Path) -> Option<Vec<ListedBitmap>> {
     parse(&programs::image_info(image, &[])?)
 }
 
-fn parse(text: &[u8]) -> Option<Vec<Listed>> {
-    let info: Info = serde_json::from_slice(text).ok()?;
+fn parse(text: &[u8]) -> Option<Vec<ListedBitmap>> {
+    let info: ImageInfo = serde_json::from_slice(text).ok()?;
     Some(info.specific?.data?.bitmaps)
 }
 
 /// Returns the reason why a bitmap is unusable, or `None` if it records writes.
-pub(super) fn complaint(listed: &[Listed], name: &str) -> Option<String> {
+pub(super) fn unusable_reason(listed: &[ListedBitmap], name: &str) -> Option<String> {
     let Some(bitmap) = listed.iter().find(|bitmap| bitmap.name == name) else {
         return Some(format!("the image has no dirty bitmap {name:?} (`qemu-img bitmap --add` makes one)"));
     };
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_bitmap_that_records_is_believed() {
+    fn only_a_recording_bitmap_is_usable() {
         let listed = parse(
             br#"{"virtual-size":1,"format-specific":{"type":"qcow2","data":{"bitmaps":[
                 {"flags":["auto"],"name":"good","granularity":65536},
@@ -70,10 +70,10 @@ mod tests {
                 {"flags":[],"name":"off","granularity":65536}]}}}"#,
         )
         .unwrap();
-        assert_eq!(complaint(&listed, "good"), None);
-        for (name, words) in [("torn", "inconsistent"), ("off", "disabled"), ("goo", "no dirty bitmap")] {
-            let said = complaint(&listed, name).unwrap();
-            assert!(said.contains(words), "{said}");
+        assert_eq!(unusable_reason(&listed, "good"), None);
+        for (name, sentence) in [("torn", "inconsistent"), ("off", "disabled"), ("goo", "no dirty bitmap")] {
+            let reason = unusable_reason(&listed, name).unwrap();
+            assert!(reason.contains(sentence), "{reason}");
         }
         assert_eq!(parse(br#"{"format-specific":{"data":{}}}"#), Some(Vec::new()));
         assert_eq!(parse(br#"{"format":"raw"}"#), None);

@@ -1,4 +1,4 @@
-//! Chain of a qcow2 image: its files, its external data files and its backing files, watched while they are
+//! ImageChain of a qcow2 image: its files, its external data files and its backing files, watched while they are
 //! read.
 //!
 //! QEMU reads zeros where a backing file ends, and goes on reading a file that was renamed or removed. So
@@ -6,7 +6,7 @@
 //!
 //! Not here: reading the disk (`qcow2`, through `qemu-nbd`).
 
-use super::{SourceError, identity::Identity, programs};
+use super::{SourceError, identity::FileIdentity, programs};
 use rustix::fs::SeekFrom;
 use serde::Deserialize;
 use std::{
@@ -18,18 +18,18 @@ use std::{
 /// First bytes of a qcow2 image.
 pub(super) const MAGIC: [u8; 4] = *b"QFI\xfb";
 /// Longest chain that is watched; each file needs a file descriptor.
-const MAX_LINKS: usize = 500;
+const MAX_FILES: usize = 500;
 
 /// The files of an image, the image first. They are opened in addition to the server's own descriptors.
-pub(super) struct Chain {
-    links: Vec<Link>,
+pub(super) struct ImageChain {
+    files: Vec<ChainFile>,
     /// The image has further files, and `qemu-img` did not name all of them.
-    is_cut_short: bool,
+    is_incomplete: bool,
 }
 
 /// State of one file at the time it was opened.
-struct Link {
-    identity: Identity,
+struct ChainFile {
+    identity: FileIdentity,
     file: File,
     file_bytes: u64,
     /// Size of the disk from the qcow2 header; 0 for a raw file.
@@ -38,38 +38,38 @@ struct Link {
 
 /// One image of a chain in the output of `qemu-img`.
 #[derive(Deserialize)]
-struct Listed {
+struct ListedImage {
     filename: String,
     #[serde(rename = "format-specific")]
-    specific: Option<Specific>,
+    specific: Option<FormatInfo>,
 }
 #[derive(Deserialize)]
-struct Specific {
-    data: Option<Data>,
+struct FormatInfo {
+    data: Option<DataFileInfo>,
 }
 #[derive(Deserialize)]
-struct Data {
+struct DataFileInfo {
     #[serde(rename = "data-file")]
     data_file: Option<String>,
 }
 
-impl Chain {
+impl ImageChain {
     /// Opens all files of an image for reading. It is called before the first read, so that every later
     /// change is detected.
     ///
     /// # Errors
     /// The image, or a file behind it, cannot be opened.
-    pub(super) fn open(image: &Path) -> Result<Chain, SourceError> {
-        let mut links = vec![Link::open(image)?];
-        let behind = programs::image_info(image, &["--backing-chain"]).and_then(|text| files_behind(&text));
-        let is_cut_short = match &behind {
-            Some(paths) => paths.len() > MAX_LINKS,
-            None => links[0].leads_on().map_err(|error| links[0].identity.failed(error))?,
+    pub(super) fn open(image: &Path) -> Result<ImageChain, SourceError> {
+        let mut files = vec![ChainFile::open(image)?];
+        let behind = programs::image_info(image, &["--backing-chain"]).and_then(|text| backing_files(&text));
+        let is_incomplete = match &behind {
+            Some(paths) => paths.len() > MAX_FILES,
+            None => files[0].names_more_files().map_err(|error| files[0].identity.failed(error))?,
         };
-        for path in behind.unwrap_or_default().iter().take(MAX_LINKS) {
-            links.push(Link::open(path)?);
+        for path in behind.unwrap_or_default().iter().take(MAX_FILES) {
+            files.push(ChainFile::open(path)?);
         }
-        Ok(Chain { links, is_cut_short })
+        Ok(ImageChain { files, is_incomplete })
     }
 
     /// Checks each file again; returns warnings.
@@ -77,23 +77,23 @@ impl Chain {
     /// # Errors
     /// A file was replaced, or its size has changed.
     pub(super) fn confirm(&self) -> Result<Option<String>, SourceError> {
-        let mut said = Vec::new();
-        for link in &self.links {
-            said.extend(link.confirm()?);
+        let mut warnings = Vec::new();
+        for file_of_chain in &self.files {
+            warnings.extend(file_of_chain.confirm()?);
         }
-        if self.is_cut_short {
-            said.push(
+        if self.is_incomplete {
+            warnings.push(
                 "the files behind the image were not watched while they were read, as qemu-img does not name them all"
                     .into(),
             );
         }
-        Ok((!said.is_empty()).then(|| said.join("; ")))
+        Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
     }
 }
 
 /// Files of a chain except the first image; addresses such as exports are left out.
-fn files_behind(text: &[u8]) -> Option<Vec<PathBuf>> {
-    let listed: Vec<Listed> = serde_json::from_slice(text).ok()?;
+fn backing_files(text: &[u8]) -> Option<Vec<PathBuf>> {
+    let listed: Vec<ListedImage> = serde_json::from_slice(text).ok()?;
     let mut files = Vec::new();
     for (at, image) in listed.into_iter().enumerate() {
         let path = PathBuf::from(image.filename);
@@ -109,12 +109,12 @@ fn files_behind(text: &[u8]) -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-impl Link {
-    fn open(path: &Path) -> Result<Link, SourceError> {
+impl ChainFile {
+    fn open(path: &Path) -> Result<ChainFile, SourceError> {
         let failed = |error| SourceError::Io { action: "open", what: path.display().to_string(), error };
         let file = File::open(path).map_err(failed)?;
-        Ok(Link {
-            identity: Identity::new(path, &file.metadata().map_err(failed)?),
+        Ok(ChainFile {
+            identity: FileIdentity::new(path, &file.metadata().map_err(failed)?),
             file_bytes: length(&file).map_err(failed)?,
             disk_bytes: size_in_header(&file).map_err(failed)?,
             file,
@@ -122,7 +122,7 @@ impl Link {
     }
 
     /// Whether the header names a backing file or a data file.
-    fn leads_on(&self) -> std::io::Result<bool> {
+    fn names_more_files(&self) -> std::io::Result<bool> {
         const HAS_DATA_FILE: u8 = 1 << 2;
         let mut header = [0; 80];
         match self.file.read_exact_at(&mut header, 0) {
@@ -169,14 +169,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_of_a_chain_are_what_qemu_img_names() {
+    fn the_files_of_a_chain_are_those_that_qemu_img_lists() {
         let text = br#"[
             {"filename":"/a/top.qcow2","format":"qcow2","format-specific":{"type":"qcow2","data":{"data-file":"top.data"}}},
             {"filename":"/b/mid.qcow2","format":"qcow2","format-specific":{"type":"qcow2","data":{}}},
             {"filename":"nbd://host/export","format":"raw"},
             {"filename":"/c/base.raw","format":"raw"}]"#;
-        let files = files_behind(text).unwrap();
+        let files = backing_files(text).unwrap();
         assert_eq!(files, ["/a/top.data", "/b/mid.qcow2", "/c/base.raw"].map(PathBuf::from));
-        assert_eq!(files_behind(b"{}"), None);
+        assert_eq!(backing_files(b"{}"), None);
     }
 }

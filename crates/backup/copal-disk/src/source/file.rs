@@ -10,7 +10,7 @@
 //!
 //! Not here: formats other than raw (`qcow2`), choosing the format (`open`).
 
-use super::{Extent, ExtentKind, Source, SourceError, identity::Identity};
+use super::{Extent, ExtentKind, Source, SourceError, identity::FileIdentity};
 use parking_lot::Mutex;
 use rustix::{
     fs::{Advice, Mode, OFlags, SeekFrom},
@@ -29,13 +29,13 @@ use std::{
 const ALIGN: u64 = 4096;
 const BOUNCE_BYTES: usize = 1 << 20;
 /// Maximum number of idle bounce buffers.
-const BOUNCES_KEPT: usize = 8;
+const MAX_IDLE_BOUNCES: usize = 8;
 
 /// A regular file or a block device.
 #[derive(Debug)]
 pub struct FileSource {
     path: PathBuf,
-    identity: Identity,
+    identity: FileIdentity,
     file: File,
     /// The same file, opened with `O_DIRECT`; `None` if the file system refuses that.
     direct: Option<File>,
@@ -43,7 +43,7 @@ pub struct FileSource {
     has_map: bool,
     /// The last extent found. To answer, a file system walks all extents up to the next hole. Asking again
     /// for every segment of a full disk would take quadratic time.
-    known: Mutex<Option<Extent>>,
+    last_extent: Mutex<Option<Extent>>,
     bounces: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -58,7 +58,7 @@ impl FileSource {
         let file = OpenOptions::new().read(true).open(path).map_err(failed("open"))?;
         let meta = file.metadata().map_err(failed("open"))?;
         let kind = meta.file_type();
-        let identity = Identity::new(path, &meta);
+        let identity = FileIdentity::new(path, &meta);
         if !kind.is_file() && !kind.is_block_device() {
             let what = if kind.is_dir() { "a directory" } else { "not a disk image" };
             return Err(SourceError::Unusable {
@@ -82,7 +82,7 @@ impl FileSource {
             direct,
             size_bytes,
             has_map: kind.is_file(),
-            known: Mutex::new(None),
+            last_extent: Mutex::new(None),
             bounces: Mutex::new(Vec::new()),
         })
     }
@@ -165,7 +165,7 @@ impl FileSource {
             }
         }
         let mut bounces = self.bounces.lock();
-        if bounces.len() < BOUNCES_KEPT {
+        if bounces.len() < MAX_IDLE_BOUNCES {
             bounces.push(bounce);
         }
         result.map(|()| done)
@@ -196,10 +196,10 @@ impl Source for FileSource {
     }
 
     fn extent_at(&self, offset: u64) -> Result<Extent, SourceError> {
-        let mut known = self.known.lock();
-        match *known {
+        let mut last_extent = self.last_extent.lock();
+        match *last_extent {
             Some(extent) if (extent.offset..extent.end()).contains(&offset) => Ok(extent),
-            _ => Ok(*known.insert(self.find_extent(offset)?)),
+            _ => Ok(*last_extent.insert(self.find_extent(offset)?)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Identity check: detects that a file or device was replaced, resized or written while it was read.
+//! FileIdentity check: detects that a file or device was replaced, resized or written while it was read.
 //!
 //! Holes are not read, so a truncated file looks like a file that ends in a hole. The size tells them apart.
 //! It is checked when a hole reaches the end of the file, and again after the last read.
@@ -13,14 +13,14 @@ use std::{
 
 /// State of an image file or a block device at the time it was opened.
 #[derive(Debug)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     path: PathBuf,
-    key: Key,
+    key: FileKey,
     /// Modification and change times, in seconds and nanoseconds; `None` for devices.
     times: Option<[i64; 4]>,
 }
 
-/// Identity of a file or device that survives a restart of the host; empty if there is none.
+/// FileIdentity of a file or device that survives a restart of the host; empty if there is none.
 ///
 /// - File: inode number and creation time, so that a reused inode number is detected. On a file system
 ///   without creation times, inode number and file system id.
@@ -55,21 +55,21 @@ pub fn disk_identity(path: &Path) -> String {
     }
 }
 
-/// Identity that does not depend on names.
+/// FileIdentity that does not depend on names.
 #[derive(Debug, PartialEq, Eq)]
-enum Key {
+enum FileKey {
     /// Device number; the device node may be created anew.
     Device(u64),
     /// File system and inode.
     File(u64, u64),
 }
 
-impl Key {
-    fn of(meta: &Metadata) -> Key {
+impl FileKey {
+    fn of(meta: &Metadata) -> FileKey {
         if meta.file_type().is_block_device() {
-            Key::Device(meta.rdev())
+            FileKey::Device(meta.rdev())
         } else {
-            Key::File(meta.dev(), meta.ino())
+            FileKey::File(meta.dev(), meta.ino())
         }
     }
 }
@@ -79,15 +79,15 @@ fn times(meta: &Metadata) -> Option<[i64; 4]> {
     meta.is_file().then_some(times)
 }
 
-impl Identity {
+impl FileIdentity {
     /// `meta` belongs to the open file, not to the path.
-    pub(super) fn new(path: &Path, meta: &Metadata) -> Identity {
-        Identity { path: path.to_owned(), key: Key::of(meta), times: times(meta) }
+    pub(super) fn new(path: &Path, meta: &Metadata) -> FileIdentity {
+        FileIdentity { path: path.to_owned(), key: FileKey::of(meta), times: times(meta) }
     }
 
     /// Whether another descriptor, opened by the same path a little later, is of the same file.
     pub(super) fn is_of(&self, file: &File) -> bool {
-        file.metadata().is_ok_and(|meta| Key::of(&meta) == self.key)
+        file.metadata().is_ok_and(|meta| FileKey::of(&meta) == self.key)
     }
 
     /// The source changed such that no snapshot of it is correct.
@@ -115,7 +115,7 @@ impl Identity {
     /// The path leads to another file, or to none.
     pub(super) fn confirm(&self, file: &File) -> Result<Option<String>, SourceError> {
         match self.path.metadata() {
-            Ok(meta) if Key::of(&meta) == self.key => {}
+            Ok(meta) if FileKey::of(&meta) == self.key => {}
             Ok(_) => return Err(self.changed("was replaced by another one of that name".into())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(self.changed("was removed or renamed".into()));

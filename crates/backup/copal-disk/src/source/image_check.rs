@@ -22,12 +22,12 @@ use std::{
 };
 
 /// Longest chain that is checked, as in `chain`.
-const MAX_LINKS: usize = 500;
+const MAX_FILES: usize = 500;
 /// QEMU's limits on tables.
 const MAX_L1_BYTES: u64 = 32 << 20;
 const MAX_REFCOUNT_BYTES: u64 = 8 << 20;
 /// Bytes of a table that are in memory at once.
-const STEP_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const IS_COMPRESSED: u64 = 1 << 62;
 const READS_AS_ZERO: u64 = 1;
@@ -50,31 +50,31 @@ pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
     let mut report = ChainReport::default();
     let mut next = Some(image.to_owned());
     let mut seen = Vec::new();
-    for _ in 0..MAX_LINKS {
+    for _ in 0..MAX_FILES {
         let Some(path) = next.take() else { break };
         let file = OpenFile::open(&path)?;
         let identity = file.identity()?;
         if seen.contains(&identity) {
-            return Err(file.broken("lies behind itself"));
+            return Err(file.broken("lies backing itself"));
         }
         seen.push(identity);
         let Some(header) = check_image(&path, &mut report)? else {
             break;
         };
-        next = match check_behind(&path, &header, &mut report)? {
-            Behind::Image(path) => Some(path),
-            Behind::Other => None,
-            Behind::Foreign(reason) => return Err(SourceError::Unusable { reason }),
+        next = match check_backing(&path, &header, &mut report)? {
+            BackingFile::Image(path) => Some(path),
+            BackingFile::Other => None,
+            BackingFile::Foreign(reason) => return Err(SourceError::Unusable { reason }),
         };
     }
     match next {
         None => Ok(report),
-        Some(path) => Err(OpenFile::open(&path)?.broken(&format!("has {MAX_LINKS} images before it"))),
+        Some(path) => Err(OpenFile::open(&path)?.broken(&format!("has {MAX_FILES} images before it"))),
     }
 }
 
 /// Kind of a backing file.
-enum Behind {
+enum BackingFile {
     /// Another qcow2 image.
     Image(PathBuf),
     /// A raw disk, no backing file, or an address that is not a local file.
@@ -84,20 +84,26 @@ enum Behind {
 }
 
 /// Checks format and length of the backing file, not its tables.
-fn check_behind(path: &Path, header: &ImageHeader, report: &mut ChainReport) -> Result<Behind, SourceError> {
-    let Some(behind) = header.backing.as_deref().and_then(|name| beside(path, name)) else {
-        return Ok(Behind::Other);
+fn check_backing(
+    path: &Path,
+    header: &ImageHeader,
+    report: &mut ChainReport,
+) -> Result<BackingFile, SourceError> {
+    let Some(backing) = header.backing.as_deref().and_then(|name| local_path(path, name)) else {
+        return Ok(BackingFile::Other);
     };
-    let file = OpenFile::open(&behind)?;
+    let file = OpenFile::open(&backing)?;
     let is_image = match header.backing_format.as_deref() {
         Some("qcow2") => true,
         Some("raw" | "file" | "host_device") => false,
         // Without a stated format QEMU probes the file.
         None => match file.recognised()? {
-            Some(known) if known.kind == FormatKind::Image => return Ok(file.foreign(path, known.name)),
+            Some(known) if known.kind == FormatKind::Image => {
+                return Ok(file.unknown_format(path, known.name));
+            }
             _ => file.begins_like_qcow2()?,
         },
-        Some(other) => return Ok(file.foreign(path, &format!("an image of the format {other}"))),
+        Some(other) => return Ok(file.unknown_format(path, &format!("an image of the format {other}"))),
     };
     let length = match is_image {
         true => file.header()?.map_or(0, |header| header.disk_bytes),
@@ -107,16 +113,16 @@ fn check_behind(path: &Path, header: &ImageHeader, report: &mut ChainReport) -> 
         report.doubts.push((
             DoubtKind::Chain,
             format!(
-                "{}, which lies behind {}, has a disk of {length} bytes where the image has one of {}: unless the image \
+                "{}, which lies backing {}, has a disk of {length} bytes where the image has one of {}: unless the image \
                  was enlarged, its end is missing, and reads as zeros",
-                behind.display(),
+                backing.display(),
                 path.display(),
                 header.disk_bytes
             ),
         ));
     }
     if is_image {
-        return Ok(Behind::Image(behind));
+        return Ok(BackingFile::Image(backing));
     }
     if let Some(known) = file.recognised()?
         && known.kind != FormatKind::Other
@@ -124,14 +130,14 @@ fn check_behind(path: &Path, header: &ImageHeader, report: &mut ChainReport) -> 
         report.doubts.push((
             DoubtKind::Chain,
             format!(
-                "{}, which lies behind {}, looks like {}, and the image reads it as a raw disk",
-                behind.display(),
+                "{}, which lies backing {}, looks like {}, and the image reads it as a raw disk",
+                backing.display(),
                 path.display(),
                 known.name
             ),
         ));
     }
-    Ok(Behind::Other)
+    Ok(BackingFile::Other)
 }
 
 /// Findings about an image of a running VM.
@@ -149,11 +155,11 @@ pub struct ImageReport {
 /// The image is truncated, or marked as corrupt.
 pub fn check_running_image(path: &Path) -> Result<ImageReport, SourceError> {
     let mut report = ChainReport { is_running: true, ..ChainReport::default() };
-    let looked = check_image(path, &mut report).and_then(|header| match header {
-        Some(header) => check_behind(path, &header, &mut report),
-        None => Ok(Behind::Other),
+    let checked = check_image(path, &mut report).and_then(|header| match header {
+        Some(header) => check_backing(path, &header, &mut report),
+        None => Ok(BackingFile::Other),
     });
-    match looked {
+    match checked {
         // The caller finds the backing images by the drivers of QEMU's nodes.
         Ok(_) => {}
         Err(SourceError::Io { error, .. }) => {
@@ -190,7 +196,7 @@ pub(super) fn check_image(path: &Path, report: &mut ChainReport) -> Result<Optio
         return Ok(None);
     }
     let data = match (&header.data_file, header.has_data_file()) {
-        (Some(name), true) => match beside(path, name) {
+        (Some(name), true) => match local_path(path, name) {
             Some(data) => Some(OpenFile::open(&data)?),
             None => return Ok(Some(header)),
         },
@@ -202,7 +208,7 @@ pub(super) fn check_image(path: &Path, report: &mut ChainReport) -> Result<Optio
 }
 
 /// The file that a header names, if it is a local one.
-fn beside(image: &Path, name: &str) -> Option<PathBuf> {
+fn local_path(image: &Path, name: &str) -> Option<PathBuf> {
     let name = name.strip_prefix("file:").unwrap_or(name);
     // `nbd://...`, `json:{...}`: QEMU takes the part before the first colon as a protocol, unless a slash
     // precedes the colon.
@@ -239,9 +245,9 @@ impl OpenFile {
     }
 
     /// Backing file of `of` in a format that is not checked here; QEMU reads zeros where it is truncated.
-    fn foreign(&self, of: &Path, what: &str) -> Behind {
-        Behind::Foreign(format!(
-            "{}, which lies behind {}, is {what}, and copal cannot check whether it is complete; convert it with `qemu-img convert -O qcow2` \
+    fn unknown_format(&self, of: &Path, what: &str) -> BackingFile {
+        BackingFile::Foreign(format!(
+            "{}, which lies backing {}, is {what}, and copal cannot check whether it is complete; convert it with `qemu-img convert -O qcow2` \
              and give the image the copy with `qemu-img rebase`",
             self.path.display(),
             of.display()
@@ -370,9 +376,9 @@ impl ImageTables<'_> {
         count: u64,
         mut each: impl FnMut(u64, u64) -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
-        let mut step = vec![0; STEP_BYTES];
-        let per_step = (STEP_BYTES / 8) as u64;
-        for first in (0..count).step_by(STEP_BYTES / 8) {
+        let mut step = vec![0; READ_BYTES];
+        let per_step = (READ_BYTES / 8) as u64;
+        for first in (0..count).step_by(READ_BYTES / 8) {
             let entries = per_step.min(count - first) as usize;
             let bytes = &mut step[..entries * 8];
             let length = read_up_to(&self.file.file, bytes, at.saturating_add(first * 8));

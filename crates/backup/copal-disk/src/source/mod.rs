@@ -15,7 +15,8 @@
 
 mod bitmaps;
 mod chain;
-mod changed;
+mod change_list;
+mod dirty_runs;
 pub mod file;
 mod identity;
 mod image_check;
@@ -24,7 +25,6 @@ pub mod nbd;
 pub mod open;
 mod programs;
 pub mod qcow2;
-mod runs;
 mod signature;
 pub mod stream;
 #[cfg(test)]
@@ -32,7 +32,7 @@ mod tests;
 
 pub use signature::{END_BYTES, FormatKind, KnownFormat, recognise};
 
-pub use changed::{MAX_EXTENTS, parse_changed_extents, read_changed_extents};
+pub use change_list::{MAX_EXTENTS, parse_changed_extents, read_changed_extents};
 pub use identity::disk_identity;
 pub use image_check::{ImageReport, check_running_image};
 
@@ -203,7 +203,7 @@ impl Iterator for Extents<'_> {
 
 /// Evidence that the bytes of a source are those of a raw disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Content {
+pub enum ContentEvidence {
     /// None: a source that looks like an image of another program, or like an archive, is refused.
     #[default]
     Guessed,
@@ -235,7 +235,7 @@ pub struct ChangedExtent {
 
 /// State of a dirty bitmap at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bitmap {
+pub struct BitmapState {
     /// Name of the bitmap.
     pub name: String,
     /// Dirty bytes at that moment; 0 if the bitmap could not be read. Later it has at least as many, unless
@@ -253,7 +253,7 @@ pub struct ChangedExtents {
     pub base: Option<String>,
     /// The dirty bitmap that the list was read from. It is used only if the newest snapshot states that this
     /// bitmap recorded all later writes.
-    pub bitmap: Option<Bitmap>,
+    pub bitmap: Option<BitmapState>,
     /// In any order. Extents may overlap; `Dirty` wins over `Zero`. They may cover more than the changed
     /// bytes.
     pub extents: Vec<ChangedExtent>,

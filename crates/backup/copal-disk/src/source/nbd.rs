@@ -7,7 +7,7 @@
 //! 7.2.15, 9.0.4 and 9.1.1 aborts on them.
 //! Not here: starting a server (`qcow2`), testing which read mode a QEMU needs (`copal-live`).
 
-use super::{Bitmap, ChangedExtents, Extent, ExtentKind, Source, SourceError, runs::Runs};
+use super::{BitmapState, ChangedExtents, Extent, ExtentKind, Source, SourceError, dirty_runs::DirtyRuns};
 use copal_nbd::{BASE_ALLOCATION, Client, ConnectOptions, NbdError, STATE_DIRTY, STATE_ZERO, Uri};
 use parking_lot::Mutex;
 use std::{
@@ -19,13 +19,13 @@ use std::{
 };
 
 /// Timeout of the second connection, which asks for the size again.
-const SECOND_LOOK: Duration = Duration::from_secs(10);
+const RECHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of the disk that one map request covers.
 const MAP_BYTES: u64 = 1 << 30;
 /// Maximum number of extents that are remembered of one reply: 1.5 MiB.
 const MAP_EXTENTS: usize = 1 << 16;
 /// Maximum number of extents in one reply of the server: 8 MiB on the wire.
-const MAP_PARTS: usize = 1 << 20;
+const MAP_REPLY_EXTENTS: usize = 1 << 20;
 /// A shorter hole is read as data: the read takes no longer than the extra map entry.
 const SHORT_HOLE_BYTES: u64 = 4096;
 
@@ -135,7 +135,7 @@ impl NbdSource {
     /// The bitmap is missing, or the connection broke.
     pub fn changed(&self, bitmap: &str) -> Result<ChangedExtents, SourceError> {
         let size_bytes = self.client.size();
-        let mut runs = Runs::default();
+        let mut runs = DirtyRuns::default();
         let map = self.client.map(&bitmap_context(bitmap), 0..size_bytes);
         for extent in map.map_err(|error| failed(&self.what, &error))? {
             let extent = extent.map_err(|error| failed(&self.what, &error))?;
@@ -146,7 +146,7 @@ impl NbdSource {
         Ok(ChangedExtents {
             size_bytes,
             base: None,
-            bitmap: Some(Bitmap { name: bitmap.to_owned(), dirty_bytes: runs.bytes }),
+            bitmap: Some(BitmapState { name: bitmap.to_owned(), dirty_bytes: runs.bytes }),
             extents: runs.extents(),
         })
     }
@@ -161,10 +161,10 @@ impl NbdSource {
         Ok(())
     }
 
-    /// Calls `ask` with no other request in flight, if the mode requires that.
-    fn alone<T>(&self, ask: impl FnOnce() -> Result<T, NbdError>) -> Result<T, SourceError> {
+    /// Runs `work` with no other request in flight, if the mode requires that.
+    fn exclusive<T>(&self, work: impl FnOnce() -> Result<T, NbdError>) -> Result<T, SourceError> {
         let turn = (self.mode != ReadMode::Still).then(|| self.turn.lock());
-        let outcome = ask();
+        let outcome = work();
         drop(turn);
         if matches!(outcome, Err(NbdError::Request { errno, .. }) if errno != EIO) {
             self.is_refused.store(true, Ordering::Release);
@@ -173,17 +173,17 @@ impl NbdSource {
     }
 
     fn read_aligned(&self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        self.alone(|| match self.mode {
+        self.exclusive(|| match self.mode {
             ReadMode::Still | ReadMode::PointInTime => self.client.read(offset, buf),
             ReadMode::Clusters => self.client.read_within(offset, buf, CLUSTER_BYTES),
         })
     }
 
     /// Requests the map at `offset` and remembers the reply within the bounds.
-    fn ask(&self, offset: u64, known: &mut Vec<Extent>) -> Result<(), NbdError> {
+    fn request_map(&self, offset: u64, known: &mut Vec<Extent>) -> Result<(), NbdError> {
         let end = self.client.size().min(offset + MAP_BYTES);
         known.clear();
-        for extent in self.client.map(BASE_ALLOCATION, offset..end)?.take(MAP_PARTS) {
+        for extent in self.client.map(BASE_ALLOCATION, offset..end)?.take(MAP_REPLY_EXTENTS) {
             let extent = extent?;
             let is_hole = extent.flags & STATE_ZERO != 0 && extent.len >= SHORT_HOLE_BYTES;
             let kind = if is_hole { ExtentKind::Zero } else { ExtentKind::Data };
@@ -221,7 +221,7 @@ impl Source for NbdSource {
             return Ok(extent);
         }
         let block = u64::from(self.client.export().block_bytes);
-        self.alone(|| self.ask(offset - offset % block, &mut known))?;
+        self.exclusive(|| self.request_map(offset - offset % block, &mut known))?;
         find(&known).ok_or_else(|| SourceError::Unusable {
             reason: format!("{}: the server does not report the extent at byte {offset}", self.what),
         })
@@ -252,7 +252,7 @@ impl Source for NbdSource {
         self.read_end()?;
         self.client.hang_up();
         let options =
-            ConnectOptions { contexts: Vec::new(), timeout: SECOND_LOOK, ..ConnectOptions::default() };
+            ConnectOptions { contexts: Vec::new(), timeout: RECHECK_TIMEOUT, ..ConnectOptions::default() };
         match Client::connect(&self.uri, &options) {
             Ok(again) if again.size() == self.client.size() => Ok(None),
             Ok(again) => Err(SourceError::Changed {

@@ -6,7 +6,7 @@
 //! user must state the format.
 
 use super::{
-    Bitmap, ChangedExtents, Content, Source, SourceError, chain,
+    BitmapState, ChangedExtents, ContentEvidence, Source, SourceError, chain,
     file::FileSource,
     identity::disk_identity,
     image_check,
@@ -40,7 +40,7 @@ pub enum ImageFormat {
 
 /// Dirty bitmaps of a backup, by name.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Bitmaps<'a> {
+pub struct BitmapNames<'a> {
     /// The bitmap that lists the changes since the base.
     pub changed: Option<&'a str>,
     /// The bitmap that has recorded all writes since the moment of this backup, and goes on recording.
@@ -49,7 +49,7 @@ pub struct Bitmaps<'a> {
     pub has_list: bool,
 }
 
-impl Bitmaps<'_> {
+impl BitmapNames<'_> {
     /// Read mode of an export. With a bitmap or a list the disk may belong to a running VM, and an export
     /// does not tell.
     fn read_mode(&self) -> ReadMode {
@@ -61,7 +61,7 @@ impl Bitmaps<'_> {
 }
 
 /// An open source and the content of its dirty bitmaps.
-pub struct Opened {
+pub struct OpenedSource {
     /// The disk.
     pub source: Box<dyn Source>,
     /// Changes since the bitmap was created.
@@ -69,26 +69,26 @@ pub struct Opened {
     /// Reason why the named bitmap is unusable.
     pub no_changes: Option<String>,
     /// The bitmap that can list the changes for the next backup.
-    pub starts: Option<Bitmap>,
+    pub starts: Option<BitmapState>,
     /// Identity of the disk; empty if there is none.
     pub identity: String,
     /// Evidence that the bytes are those of a disk.
-    pub content: Content,
+    pub content: ContentEvidence,
     /// Warnings.
     pub warnings: Vec<String>,
     /// Warnings that make the snapshot doubtful.
     pub doubts: Vec<(DoubtKind, String)>,
 }
 
-impl Opened {
-    fn new(source: Box<dyn Source>) -> Opened {
-        Opened {
+impl OpenedSource {
+    fn new(source: Box<dyn Source>) -> OpenedSource {
+        OpenedSource {
             source,
             changed: None,
             no_changes: None,
             starts: None,
             identity: String::new(),
-            content: Content::Guessed,
+            content: ContentEvidence::Guessed,
             warnings: Vec::new(),
             doubts: Vec::new(),
         }
@@ -96,15 +96,15 @@ impl Opened {
 
     /// Records the format that the user stated.
     #[must_use]
-    pub fn stated(mut self, format: ImageFormat) -> Opened {
+    pub fn stated(mut self, format: ImageFormat) -> OpenedSource {
         if format == ImageFormat::Raw {
-            self.content = Content::Stated;
+            self.content = ContentEvidence::Stated;
         }
         self
     }
 
     /// Adds a warning: the next backup has no list of changes and reads the whole disk.
-    fn without_start(mut self, spec: &str, name: &str, why: &str) -> Opened {
+    fn without_start(mut self, spec: &str, name: &str, why: &str) -> OpenedSource {
         self.warnings.push(format!(
             "{spec}: --starts-bitmap {name} is not noted, so the next backup reads the whole disk: {why}"
         ));
@@ -120,21 +120,21 @@ impl Opened {
 pub fn open(
     spec: impl AsRef<OsStr>,
     format: ImageFormat,
-    bitmaps: Bitmaps<'_>,
-) -> Result<Opened, SourceError> {
+    bitmaps: BitmapNames<'_>,
+) -> Result<OpenedSource, SourceError> {
     let spec = spec.as_ref();
     if let Some(spec) = address_of(spec) {
         let names: Vec<&str> = bitmaps.changed.into_iter().chain(bitmaps.starts).collect();
         let source = NbdSource::connect(spec, &names, bitmaps.read_mode())?;
-        let (changed, starts) = mapped(&source, bitmaps)?;
+        let (changed, starts) = read_bitmaps(&source, bitmaps)?;
         let missing = bitmaps.changed.filter(|_| changed.is_none());
-        return Ok(Opened {
+        return Ok(OpenedSource {
             changed,
             no_changes: missing.map(|name| format!("the server exports no dirty bitmap {name:?}")),
             // A recording bitmap cannot be exported by a read-only server, so a bitmap that is not visible is
             // assumed to exist.
-            starts: starts.or_else(|| bitmaps.starts.map(unseen)),
-            ..Opened::new(Box::new(source)).stated(format)
+            starts: starts.or_else(|| bitmaps.starts.map(unlisted_bitmap)),
+            ..OpenedSource::new(Box::new(source)).stated(format)
         });
     }
     if spec == STDIN {
@@ -148,11 +148,11 @@ pub fn open(
         let source = Box::new(StreamSource::new(&name, Box::new(file)));
         return Ok(without_bitmaps(&name, bitmaps, source).stated(format));
     }
-    if decide(path, format)? == ImageFormat::Qcow2 {
+    if choose_format(path, format)? == ImageFormat::Qcow2 {
         return open_qcow2(path, bitmaps);
     }
     let opened = without_bitmaps(&name, bitmaps, Box::new(FileSource::open(path)?));
-    Ok(Opened { identity: disk_identity(path), ..opened.stated(format) })
+    Ok(OpenedSource { identity: disk_identity(path), ..opened.stated(format) })
 }
 
 /// The size of a disk, without opening it as a source; `None` if only opening tells the size.
@@ -165,7 +165,7 @@ pub fn size_bytes(spec: impl AsRef<OsStr>, format: ImageFormat) -> Result<Option
     if address_of(spec).is_some() || spec == STDIN || is_fifo(path) {
         return Ok(None);
     }
-    let is_qcow2 = decide(path, format)? == ImageFormat::Qcow2;
+    let is_qcow2 = choose_format(path, format)? == ImageFormat::Qcow2;
     let mut file = File::open(path).map_err(|error| failed("open", path, error))?;
     let size = match is_qcow2 {
         true => qcow2::size_in_header(&mut file),
@@ -175,9 +175,9 @@ pub fn size_bytes(spec: impl AsRef<OsStr>, format: ImageFormat) -> Result<Option
 }
 
 /// A source of a kind that has no dirty bitmaps.
-pub fn without_bitmaps(spec: &str, bitmaps: Bitmaps<'_>, source: Box<dyn Source>) -> Opened {
+pub fn without_bitmaps(spec: &str, bitmaps: BitmapNames<'_>, source: Box<dyn Source>) -> OpenedSource {
     const NONE: &str = "it has no dirty bitmaps; only qcow2 images and NBD exports do";
-    let mut opened = Opened::new(source);
+    let mut opened = OpenedSource::new(source);
     if bitmaps.changed.is_some() {
         opened.no_changes = Some(NONE.into());
     }
@@ -187,42 +187,44 @@ pub fn without_bitmaps(spec: &str, bitmaps: Bitmaps<'_>, source: Box<dyn Source>
     }
 }
 
-fn open_qcow2(path: &Path, bitmaps: Bitmaps<'_>) -> Result<Opened, SourceError> {
+fn open_qcow2(path: &Path, bitmaps: BitmapNames<'_>) -> Result<OpenedSource, SourceError> {
     let names: Vec<&str> = bitmaps.changed.into_iter().chain(bitmaps.starts).collect();
     let report = image_check::check_chain(path)?;
-    let (source, complaints) = qcow2::Qcow2Source::open_with(path, &names)?;
-    let complaint = |name: Option<&str>| {
-        let (_, why) = complaints.iter().find(|(bad, _)| Some(*bad) == name)?;
+    let (source, reasons) = qcow2::Qcow2Source::open_with_bitmaps(path, &names)?;
+    let reason = |name: Option<&str>| {
+        let (_, why) = reasons.iter().find(|(bad, _)| Some(*bad) == name)?;
         Some(why.clone())
     };
-    let (changed, starts) = mapped(source.export(), bitmaps)?;
-    let opened = Opened {
+    let (changed, starts) = read_bitmaps(source.export(), bitmaps)?;
+    let opened = OpenedSource {
         changed,
-        no_changes: complaint(bitmaps.changed),
+        no_changes: reason(bitmaps.changed),
         identity: disk_identity(path),
-        content: Content::Decoded,
+        content: ContentEvidence::Decoded,
         warnings: report.warnings,
         doubts: report.doubts,
-        ..Opened::new(Box::new(source))
+        ..OpenedSource::new(Box::new(source))
     };
-    match (bitmaps.starts, complaint(bitmaps.starts)) {
+    match (bitmaps.starts, reason(bitmaps.starts)) {
         (Some(name), Some(why)) => Ok(opened.without_start(&path.display().to_string(), name, &why)),
         // The server exports the other bitmap. This one is recent and has few dirty bytes.
-        (Some(name), None) => Ok(Opened { starts: starts.or_else(|| Some(unseen(name))), ..opened }),
+        (Some(name), None) => {
+            Ok(OpenedSource { starts: starts.or_else(|| Some(unlisted_bitmap(name))), ..opened })
+        }
         (None, _) => Ok(opened),
     }
 }
 
 /// A bitmap of which only the name is known.
-fn unseen(name: &str) -> Bitmap {
-    Bitmap { name: name.to_owned(), dirty_bytes: 0 }
+fn unlisted_bitmap(name: &str) -> BitmapState {
+    BitmapState { name: name.to_owned(), dirty_bytes: 0 }
 }
 
 /// Reads the exported bitmaps.
-fn mapped(
+fn read_bitmaps(
     export: &NbdSource,
-    bitmaps: Bitmaps<'_>,
-) -> Result<(Option<ChangedExtents>, Option<Bitmap>), SourceError> {
+    bitmaps: BitmapNames<'_>,
+) -> Result<(Option<ChangedExtents>, Option<BitmapState>), SourceError> {
     let map = |name: Option<&str>| {
         let there = name.filter(|name| export.has_bitmap(name));
         there.map(|name| export.changed(name)).transpose()
@@ -242,7 +244,7 @@ fn is_fifo(path: &Path) -> bool {
 }
 
 /// Raw or qcow2; never `Auto`.
-fn decide(path: &Path, format: ImageFormat) -> Result<ImageFormat, SourceError> {
+fn choose_format(path: &Path, format: ImageFormat) -> Result<ImageFormat, SourceError> {
     if format == ImageFormat::Raw {
         return Ok(ImageFormat::Raw);
     }

@@ -12,16 +12,16 @@ use std::{
 };
 
 /// Environment variables that a helper inherits.
-const HANDED_ON: [&str; 4] = ["PATH", "LANG", "TMPDIR", "HOME"];
+const INHERITED_VARIABLES: [&str; 4] = ["PATH", "LANG", "TMPDIR", "HOME"];
 
 /// Maximum length of a reply of `qemu-img`, in bytes.
-const INFO_BYTES: u64 = 16 << 20;
+const MAX_REPLY_BYTES: u64 = 16 << 20;
 
 /// A command in a clean environment.
 pub(super) fn command(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     command.env_clear();
-    command.envs(HANDED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    command.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     command
 }
 
@@ -39,13 +39,13 @@ pub(super) fn image_info(image: &Path, more: &[&str]) -> Option<Vec<u8>> {
         .spawn()
         .ok()?;
     let mut text = Vec::new();
-    let read = child.stdout.take()?.take(INFO_BYTES).read_to_end(&mut text);
+    let read = child.stdout.take()?.take(MAX_REPLY_BYTES).read_to_end(&mut text);
     let ended = child.wait().ok()?;
     (read.is_ok() && ended.success()).then_some(text)
 }
 
 /// Default search path of a process without `PATH`, for example a service or a cron job.
-const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Looks a program up in `PATH`, as a shell does.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
@@ -53,7 +53,7 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 }
 
 fn find_in(path: Option<OsString>, name: &str) -> Option<PathBuf> {
-    let path = path.filter(|path| !path.is_empty()).unwrap_or_else(|| USUAL.into());
+    let path = path.filter(|path| !path.is_empty()).unwrap_or_else(|| DEFAULT_PATH.into());
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|program| {
         program.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     })

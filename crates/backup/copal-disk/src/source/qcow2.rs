@@ -15,7 +15,7 @@
 
 use super::{
     Extent, Source, SourceError, bitmaps,
-    chain::Chain,
+    chain::ImageChain,
     nbd::{NbdSource, ReadMode},
     programs,
 };
@@ -39,12 +39,12 @@ const STDERR_BYTES: u64 = 4096;
 pub struct Qcow2Source {
     // Dropped first: closing the connection lets the server end by itself.
     export: NbdSource,
-    _server: Server,
-    chain: Chain,
+    _server: ServerProcess,
+    chain: ImageChain,
 }
 
-/// Bitmaps that cannot be used, and why.
-pub(super) type Complaints<'a> = Vec<(&'a str, String)>;
+/// BitmapNames that cannot be used, and why.
+pub(super) type UnusableBitmaps<'a> = Vec<(&'a str, String)>;
 
 impl Qcow2Source {
     /// Starts `qemu-nbd` for the image and connects to it. If a persistent dirty bitmap is named, it is
@@ -54,8 +54,8 @@ impl Qcow2Source {
     /// `qemu-nbd` is not installed, or refuses the image or the bitmap. The message contains its error
     /// output.
     pub(super) fn open(path: &Path, bitmap: Option<&str>) -> Result<Qcow2Source, SourceError> {
-        // Opened first, so that an unreadable file is reported by Copal and not by a helper.
-        let chain = Chain::open(path)?;
+        // OpenedSource first, so that an unreadable file is reported by Copal and not by a helper.
+        let chain = ImageChain::open(path)?;
         let program = programs::find("qemu-nbd").ok_or_else(|| SourceError::Unusable {
             reason: format!(
                 "{} is a qcow2 image, which Copal reads through qemu-nbd, and that is not installed; \
@@ -78,24 +78,24 @@ impl Qcow2Source {
     ///
     /// # Errors
     /// As [`Qcow2Source::open`] without a bitmap.
-    pub(super) fn open_with<'a>(
+    pub(super) fn open_with_bitmaps<'a>(
         path: &Path,
         wanted: &[&'a str],
-    ) -> Result<(Qcow2Source, Complaints<'a>), SourceError> {
+    ) -> Result<(Qcow2Source, UnusableBitmaps<'a>), SourceError> {
         let listed = if wanted.is_empty() { None } else { bitmaps::list(path) };
-        let judge = |name: &&'a str| Some((*name, bitmaps::complaint(listed.as_ref()?, name)?));
-        let mut complaints: Vec<_> = wanted.iter().filter_map(judge).collect();
-        let sound = wanted.iter().find(|name| complaints.iter().all(|(bad, _)| bad != *name));
-        let Some(sound) = sound else {
-            return Ok((Qcow2Source::open(path, None)?, complaints));
+        let check = |name: &&'a str| Some((*name, bitmaps::unusable_reason(listed.as_ref()?, name)?));
+        let mut unusable: Vec<_> = wanted.iter().filter_map(check).collect();
+        let usable = wanted.iter().find(|name| unusable.iter().all(|(bad, _)| bad != *name));
+        let Some(usable) = usable else {
+            return Ok((Qcow2Source::open(path, None)?, unusable));
         };
-        match Qcow2Source::open(path, Some(sound)) {
-            Ok(source) => Ok((source, complaints)),
+        match Qcow2Source::open(path, Some(usable)) {
+            Ok(source) => Ok((source, unusable)),
             // Without the bitmap the image may still be readable.
             Err(error) => {
                 let source = Qcow2Source::open(path, None)?;
-                complaints.push((sound, error.to_string()));
-                Ok((source, complaints))
+                unusable.push((usable, error.to_string()));
+                Ok((source, unusable))
             }
         }
     }
@@ -127,25 +127,25 @@ impl Source for Qcow2Source {
 }
 
 /// The running `qemu-nbd`; killed on drop.
-struct Server {
+struct ServerProcess {
     child: Child,
 }
 
-impl Server {
+impl ServerProcess {
     /// Ends the server and returns its error output.
-    fn complaint(&mut self) -> String {
+    fn stderr_text(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let mut words = Vec::new();
+        let mut text = Vec::new();
         if let Some(stderr) = self.child.stderr.take() {
-            let _ = stderr.take(STDERR_BYTES).read_to_end(&mut words);
+            let _ = stderr.take(STDERR_BYTES).read_to_end(&mut text);
         }
-        let words = String::from_utf8_lossy(&words);
-        words.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+        let text = String::from_utf8_lossy(&text);
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -162,7 +162,7 @@ fn start(
     image: &Path,
     bitmap: Option<&str>,
     cache: &str,
-) -> Result<(NbdSource, Server), SourceError> {
+) -> Result<(NbdSource, ServerProcess), SourceError> {
     let dir = private_dir()?;
     let socket = dir.path().join("nbd.sock");
     let listener = UnixListener::bind(&socket).map_err(|error| io("listen on", &socket, error))?;
@@ -172,12 +172,12 @@ fn start(
     match NbdSource::connect_to(&what, &uri, bitmap.as_slice(), ReadMode::Still) {
         Ok(export) => Ok((export, server)),
         Err(error) => {
-            let complaint = server.complaint();
-            if complaint.is_empty() {
+            let stderr_text = server.stderr_text();
+            if stderr_text.is_empty() {
                 return Err(error);
             }
             Err(SourceError::Unusable {
-                reason: format!("qemu-nbd cannot serve {}: {complaint}", image.display()),
+                reason: format!("qemu-nbd cannot serve {}: {stderr_text}", image.display()),
             })
         }
     }
@@ -201,7 +201,7 @@ fn spawn(
     bitmap: Option<&str>,
     cache: &str,
     listener: UnixListener,
-) -> Result<Server, SourceError> {
+) -> Result<ServerProcess, SourceError> {
     const HAND_OVER: &str = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$@\"";
     let mut command = programs::command("/bin/sh");
     command.args(["-c", HAND_OVER, "qemu-nbd"]).arg(program);
@@ -213,7 +213,7 @@ fn spawn(
     command.arg("--").arg(absolute(image)?);
     command.stdin(OwnedFd::from(listener)).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let child = command.spawn().map_err(|error| io("start", program, error))?;
-    Ok(Server { child })
+    Ok(ServerProcess { child })
 }
 
 /// An absolute path, since QEMU takes `nbd:...` or `json:...` as addresses.

@@ -21,7 +21,7 @@ struct PipeState {
     reader: Box<dyn Read + Send>,
     end: Option<StreamEnd>,
     /// Bytes that `head` has read and `read_at` has not returned yet.
-    looked_at: Vec<u8>,
+    peeked: Vec<u8>,
     position: u64,
     last: Vec<u8>,
     ended: bool,
@@ -41,7 +41,7 @@ impl StreamSource {
             state: Mutex::new(PipeState {
                 reader,
                 end: Some(end),
-                looked_at: Vec::new(),
+                peeked: Vec::new(),
                 position: 0,
                 last: Vec::new(),
                 ended: false,
@@ -87,14 +87,14 @@ impl Source for StreamSource {
 
     fn head(&self, buf: &mut [u8]) -> Result<usize, SourceError> {
         let mut state = self.state.lock();
-        if state.position == 0 && state.looked_at.is_empty() {
+        if state.position == 0 && state.peeked.is_empty() {
             let mut head = vec![0; buf.len()];
             let length = self.fill(&mut state, &mut head)?;
             head.truncate(length);
-            state.looked_at = head;
+            state.peeked = head;
         }
-        let length = state.looked_at.len().min(buf.len());
-        buf[..length].copy_from_slice(&state.looked_at[..length]);
+        let length = state.peeked.len().min(buf.len());
+        buf[..length].copy_from_slice(&state.peeked[..length]);
         Ok(length)
     }
 
@@ -112,9 +112,9 @@ impl Source for StreamSource {
                 reason: format!("{} can be read once, from its beginning to its end", self.what),
             });
         }
-        let early = state.looked_at.len().min(buf.len());
-        buf[..early].copy_from_slice(&state.looked_at[..early]);
-        state.looked_at.drain(..early);
+        let early = state.peeked.len().min(buf.len());
+        buf[..early].copy_from_slice(&state.peeked[..early]);
+        state.peeked.drain(..early);
         let done = early + self.fill(&mut state, &mut buf[early..])?;
         if state.ended && state.position + done as u64 == 0 {
             return Err(SourceError::Unusable {

@@ -1,7 +1,7 @@
 //! Sources over real files, pipes and `qemu-nbd`.
 
 use super::{
-    open::{Bitmaps, ImageFormat},
+    open::{BitmapNames, ImageFormat},
     *,
 };
 use std::{
@@ -52,7 +52,8 @@ fn a_sparse_file_gives_its_bytes_and_its_holes() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.raw");
     let bytes = sparse_image(&path);
-    let source = open::open(path.to_str().unwrap(), ImageFormat::Auto, Bitmaps::default()).unwrap().source;
+    let source =
+        open::open(path.to_str().unwrap(), ImageFormat::Auto, BitmapNames::default()).unwrap().source;
     let (read, zero_bytes) = read_all(&*source);
     assert!(read == bytes);
     assert!(zero_bytes > 14 * MIB, "only {zero_bytes} bytes of holes");
@@ -117,7 +118,7 @@ fn a_sparse_file_that_shrinks_under_the_reader_has_no_hole_at_its_end() {
 
 /// As above, for changes that the map alone does not show.
 #[test]
-fn a_file_is_looked_at_once_more_when_all_was_read() {
+fn a_file_is_checked_again_after_the_last_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.raw");
     let look = |change: &dyn Fn(&File)| {
@@ -168,7 +169,7 @@ fn a_stream_is_read_once_in_order() {
     });
 }
 
-fn reason(opened: Result<open::Opened, SourceError>) -> String {
+fn reason(opened: Result<open::OpenedSource, SourceError>) -> String {
     opened.err().expect("refused").to_string()
 }
 
@@ -180,32 +181,35 @@ fn the_format_is_never_guessed_from_content_alone() {
     std::fs::write(spec("not.qcow2"), [0; 4096]).unwrap();
     std::fs::write(spec("tiny.img"), b"QF").unwrap();
     assert!(
-        reason(open::open(spec("guest.raw"), ImageFormat::Auto, Bitmaps::default()))
+        reason(open::open(spec("guest.raw"), ImageFormat::Auto, BitmapNames::default()))
             .contains("--format qcow2")
     );
     assert!(
-        reason(open::open(spec("not.qcow2"), ImageFormat::Auto, Bitmaps::default())).contains("--format raw")
+        reason(open::open(spec("not.qcow2"), ImageFormat::Auto, BitmapNames::default()))
+            .contains("--format raw")
     );
     assert!(
-        reason(open::open(spec("not.qcow2"), ImageFormat::Qcow2, Bitmaps::default()))
+        reason(open::open(spec("not.qcow2"), ImageFormat::Qcow2, BitmapNames::default()))
             .contains("--format raw")
     );
     for (name, format) in
         [("guest.raw", ImageFormat::Raw), ("not.qcow2", ImageFormat::Raw), ("tiny.img", ImageFormat::Auto)]
     {
-        assert!(open::open(spec(name), format, Bitmaps::default()).is_ok(), "{name}");
+        assert!(open::open(spec(name), format, BitmapNames::default()).is_ok(), "{name}");
     }
-    assert!(reason(open::open(spec("none"), ImageFormat::Auto, Bitmaps::default())).contains("cannot open"));
     assert!(
-        reason(open::open(dir.path().to_str().unwrap(), ImageFormat::Auto, Bitmaps::default()))
+        reason(open::open(spec("none"), ImageFormat::Auto, BitmapNames::default())).contains("cannot open")
+    );
+    assert!(
+        reason(open::open(dir.path().to_str().unwrap(), ImageFormat::Auto, BitmapNames::default()))
             .contains("directory")
     );
-    let bitmaps = Bitmaps { changed: Some("b"), starts: Some("c"), ..Bitmaps::default() };
+    let bitmaps = BitmapNames { changed: Some("b"), starts: Some("c"), ..BitmapNames::default() };
     let raw = open::open(spec("tiny.img"), ImageFormat::Raw, bitmaps).unwrap();
     assert!(raw.no_changes.unwrap().contains("dirty bitmaps"));
     assert!(raw.starts.is_none() && raw.warnings[0].contains("--starts-bitmap c"));
     assert!(
-        reason(open::open("nbd+unix:///x?socket=/none", ImageFormat::Auto, Bitmaps::default()))
+        reason(open::open("nbd+unix:///x?socket=/none", ImageFormat::Auto, BitmapNames::default()))
             .contains("no NBD server")
     );
 }
@@ -254,7 +258,7 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     run("qemu-img", &["bitmap", "--add", "-g", "64K", spec, "copal-0"]);
     run("qemu-io", &["-f", "qcow2", "-c", "write -P 0xbb 3M 100k", spec]);
 
-    let bitmaps = |changed, starts| Bitmaps { changed, starts, ..Bitmaps::default() };
+    let bitmaps = |changed, starts| BitmapNames { changed, starts, ..BitmapNames::default() };
     let opened = open::open(spec, ImageFormat::Auto, bitmaps(Some("copal-0"), Some("copal-0"))).unwrap();
     assert_eq!(servers_of(&qcow2).len(), 1);
     let (read, zero_bytes) = read_all(&*opened.source);
@@ -263,7 +267,7 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     assert!(read == want);
     assert!(zero_bytes > 14 * MIB, "only {zero_bytes} bytes of holes");
     let dirty = ChangedExtent { offset: 3 * MIB, length: 128 << 10, kind: ChangeKind::Dirty };
-    let bitmap = Bitmap { name: "copal-0".into(), dirty_bytes: 128 << 10 };
+    let bitmap = BitmapState { name: "copal-0".into(), dirty_bytes: 128 << 10 };
     assert_eq!(opened.starts, Some(bitmap.clone()));
     assert_eq!(
         opened.changed,
@@ -287,16 +291,16 @@ fn a_qcow2_image_is_served_and_its_server_ends() {
     let image = File::options().write(true).open(&qcow2).unwrap();
     // A feature that no program knows.
     image.write_all_at(&[0x40], 72).unwrap();
-    let broken = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+    let broken = reason(open::open(spec, ImageFormat::Auto, BitmapNames::default()));
     assert!(broken.starts_with("qemu-nbd cannot serve"), "{broken}");
     image.write_all_at(&[0xff; 64], 8).unwrap();
-    let broken = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+    let broken = reason(open::open(spec, ImageFormat::Auto, BitmapNames::default()));
     assert!(broken.contains("qemu-img check"), "{broken}");
     assert!(servers_of(&qcow2).is_empty());
 }
 
 #[test]
-fn an_unreadable_image_is_refused_in_our_own_words() {
+fn an_unreadable_image_is_refused_before_qemu_nbd_starts() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("locked.qcow2");
     std::fs::write(&path, b"QFI\xfb").unwrap();
@@ -305,7 +309,7 @@ fn an_unreadable_image_is_refused_in_our_own_words() {
         return; // root reads everything
     }
     assert!(
-        reason(open::open(path.to_str().unwrap(), ImageFormat::Qcow2, Bitmaps::default()))
+        reason(open::open(path.to_str().unwrap(), ImageFormat::Qcow2, BitmapNames::default()))
             .contains("cannot open")
     );
 }
@@ -315,7 +319,7 @@ fn an_unreadable_image_is_refused_in_our_own_words() {
 /// Cause: QEMU reads zeros there, and only changes during the read were detected.
 /// Fix: every cluster that the tables of a chain name must lie within its files.
 #[test]
-fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
+fn an_image_whose_tables_name_missing_clusters_is_refused() {
     if !have_qemu() {
         return;
     }
@@ -332,7 +336,7 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
         ("sub.qcow2", &["-o", "extended_l2=on,cluster_size=128k"]),
         ("full.qcow2", &["-o", "preallocation=falloc"]),
     ];
-    let look = |name: &str| open::open(word(name), ImageFormat::Auto, Bitmaps::default());
+    let look = |name: &str| open::open(word(name), ImageFormat::Auto, BitmapNames::default());
     let cut = |name: &str, length: u64| {
         let image = File::options().write(true).open(path(name)).unwrap();
         image.set_len(length).unwrap();
@@ -343,7 +347,7 @@ fn an_image_whose_tables_name_what_its_files_lack_is_refused() {
         run("qemu-img", &words);
         let whole = look(name).unwrap();
         assert!(whole.warnings.is_empty() && whole.doubts.is_empty(), "{name}");
-        assert_eq!(whole.content, Content::Decoded);
+        assert_eq!(whole.content, ContentEvidence::Decoded);
         drop(whole);
         let length = path(name).metadata().unwrap().len();
         let bytes = std::fs::read(path(name)).unwrap();
@@ -439,14 +443,14 @@ fn a_chain_with_a_foreign_image_or_without_an_end_is_refused() {
     let old = word("old.img");
     run("qemu-img", &["create", "-q", "-f", "qcow", &old, "4M"]);
     for format in [ImageFormat::Auto, ImageFormat::Qcow2] {
-        let said = open::open(OsStr::new(&old), format, Bitmaps::default()).err().unwrap().to_string();
+        let said = open::open(OsStr::new(&old), format, BitmapNames::default()).err().unwrap().to_string();
         assert!(said.contains("of version 1") && said.contains("qemu-img convert"), "{said}");
     }
 }
 
 /// As above, for tables of which an empty disk reads nothing, and for a raw data file.
 #[test]
-fn an_image_whose_header_names_what_its_files_lack_is_refused() {
+fn an_image_whose_header_names_missing_tables_is_refused() {
     if !have_qemu() {
         return;
     }
@@ -467,22 +471,22 @@ fn an_image_whose_header_names_what_its_files_lack_is_refused() {
         std::fs::write(&path, &bytes).unwrap();
         let image = File::options().write(true).open(&path).unwrap();
         image.write_all_at(value, at).unwrap();
-        let refused = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+        let refused = reason(open::open(spec, ImageFormat::Auto, BitmapNames::default()));
         assert!(refused.contains(words), "{at}: {refused}");
     }
     let data = dir.path().join("disk.raw");
     let options = format!("data_file={},data_file_raw=on", data.display());
     run("qemu-img", &["create", "-q", "-f", "qcow2", "-o", &options, spec, "64M"]);
-    drop(open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap());
+    drop(open::open(spec, ImageFormat::Auto, BitmapNames::default()).unwrap());
     let raw = File::options().write(true).open(&data).unwrap();
     raw.set_len(63 << 20).unwrap();
-    let refused = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+    let refused = reason(open::open(spec, ImageFormat::Auto, BitmapNames::default()));
     assert!(refused.contains("byte for byte"), "{refused}");
 }
 
 /// As above, for flags and counts of the header.
 #[test]
-fn an_image_that_is_marked_as_corrupt_is_refused_and_internal_snapshots_are_said() {
+fn an_image_marked_as_corrupt_is_refused_and_internal_snapshots_get_a_warning() {
     if !have_qemu() {
         return;
     }
@@ -491,16 +495,16 @@ fn an_image_that_is_marked_as_corrupt_is_refused_and_internal_snapshots_are_said
     let spec = path.to_str().unwrap();
     run("qemu-img", &["create", "-q", "-f", "qcow2", spec, "1M"]);
     run("qemu-img", &["snapshot", "-c", "before", spec]);
-    let opened = open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap();
+    let opened = open::open(spec, ImageFormat::Auto, BitmapNames::default()).unwrap();
     assert!(opened.warnings[0].contains("1 internal snapshots"), "{:?}", opened.warnings);
     assert!(opened.doubts.is_empty());
     drop(opened);
     let image = File::options().write(true).open(&path).unwrap();
     image.write_all_at(&[1], 79).unwrap();
-    let opened = open::open(spec, ImageFormat::Auto, Bitmaps::default()).unwrap();
+    let opened = open::open(spec, ImageFormat::Auto, BitmapNames::default()).unwrap();
     assert!(opened.warnings[0].contains("was not closed"), "{:?}", opened.warnings);
     drop(opened);
     image.write_all_at(&[2], 79).unwrap();
-    let refused = reason(open::open(spec, ImageFormat::Auto, Bitmaps::default()));
+    let refused = reason(open::open(spec, ImageFormat::Auto, BitmapNames::default()));
     assert!(refused.contains("marked as corrupt"), "{refused}");
 }

@@ -77,7 +77,7 @@ impl FileTarget {
         let partial = path.with_file_name(name);
         let mut renewed = false;
         let file = loop {
-            let file = open_unfinished(&partial)?;
+            let file = open_partial(&partial)?;
             opened();
             // The file of a killed restore is free; that of a running one is locked.
             if !lock::take(&file) {
@@ -107,7 +107,7 @@ impl FileTarget {
 
     /// Copies owner and mode of the old file. Called after the last write: until then no other user can read
     /// the incomplete file, and the file of a killed restore belongs to its user.
-    fn take_over(&self) -> std::io::Result<()> {
+    fn copy_owner(&self) -> std::io::Result<()> {
         let Some(old) = &self.old else { return Ok(()) };
         let old = old.metadata()?;
         let new = self.file.metadata()?;
@@ -131,7 +131,7 @@ pub(super) fn exists(path: &Path) -> TargetError {
 
 /// Creates the partial file, or opens the one that a killed restore left. A user with write access to the
 /// directory may have placed another file there.
-fn open_unfinished(partial: &Path) -> Result<File, TargetError> {
+fn open_partial(partial: &Path) -> Result<File, TargetError> {
     let refused = |what: &str| {
         Err(TargetError::Unusable {
             reason: format!(
@@ -217,7 +217,7 @@ impl Target for FileTarget {
     }
 
     fn finish(&self) -> Result<(), TargetError> {
-        self.take_over().map_err(failed("give owner and mode to", &self.path))?;
+        self.copy_owner().map_err(failed("give owner and mode to", &self.path))?;
         self.file.sync_all().map_err(failed("flush", &self.path))?;
         let mut partial = self.partial.lock();
         if let Some(name) = partial.as_ref() {

@@ -17,7 +17,7 @@ const CONNECTIONS: usize = 4;
 const WRITE_BYTES: usize = 1 << 20;
 /// Maximum number of zero extents that are checked before a write; an export with more counts as holding
 /// data.
-const LOOKED_AT_EXTENTS: usize = 4096;
+const MAX_CHECKED_EXTENTS: usize = 4096;
 
 static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
 
@@ -124,13 +124,13 @@ impl NbdTarget {
 
 /// Whether the map of the server has an extent that is not zero. An export without a map counts as empty.
 fn holds_data(client: &Client) -> Result<bool, NbdError> {
-    let is_told = client.contexts().iter().any(|context| context.name == BASE_ALLOCATION);
-    if !is_told || client.size() == 0 {
+    let has_map = client.contexts().iter().any(|context| context.name == BASE_ALLOCATION);
+    if !has_map || client.size() == 0 {
         return Ok(false);
     }
     let map = client.map(BASE_ALLOCATION, 0..client.size())?;
-    for (extent, seen) in map.zip(0..) {
-        if extent?.flags & STATE_ZERO == 0 || seen == LOOKED_AT_EXTENTS {
+    for (extent, checked) in map.zip(0..) {
+        if extent?.flags & STATE_ZERO == 0 || checked == MAX_CHECKED_EXTENTS {
             return Ok(true);
         }
     }

@@ -7,10 +7,10 @@ use std::io::Write;
 /// A writer as a target.
 pub struct StreamTarget {
     what: String,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
 }
 
-struct State {
+struct StreamState {
     writer: Box<dyn Write + Send>,
     position: u64,
 }
@@ -18,7 +18,7 @@ struct State {
 impl StreamTarget {
     /// A target that writes everything to `writer`; `what` names it in messages.
     pub fn new(what: impl Into<String>, writer: Box<dyn Write + Send>) -> StreamTarget {
-        StreamTarget { what: what.into(), state: Mutex::new(State { writer, position: 0 }) }
+        StreamTarget { what: what.into(), state: Mutex::new(StreamState { writer, position: 0 }) }
     }
 
     /// Standard output of this process.
@@ -30,7 +30,7 @@ impl StreamTarget {
         move |error| TargetError::Io { action, what: self.what.clone(), error }
     }
 
-    fn at(&self, state: &State, offset: u64) -> Result<(), TargetError> {
+    fn at(&self, state: &StreamState, offset: u64) -> Result<(), TargetError> {
         if state.position == offset {
             return Ok(());
         }

@@ -31,7 +31,7 @@ fn check(path: &Path) {
 }
 
 #[test]
-fn a_new_file_is_sparse_and_named_when_it_is_whole() {
+fn a_new_file_is_sparse_and_named_when_it_is_complete() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.raw");
     let target = open::open(path.to_str().unwrap(), false).unwrap();
@@ -78,7 +78,7 @@ fn an_existing_file_is_refused_or_replaced_with_its_holes() {
 /// Fix: the new file is written beside it and takes its name, mode and owner when it is complete. Through a
 /// symbolic link, it replaces the file that the link leads to.
 #[test]
-fn an_existing_file_stays_as_it_was_until_the_new_one_is_whole() {
+fn an_existing_file_stays_as_it_was_until_the_new_one_is_complete() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.raw");
     std::fs::write(&path, vec![9; 10 << 20]).unwrap();
@@ -124,7 +124,7 @@ fn a_lock_that_is_held_for_a_moment_is_waited_for() {
 /// Cause: an existing file was opened without its lock, which every open store holds.
 /// Fix: the lock is taken as for a new file, and held to the end.
 #[test]
-fn an_existing_file_that_somebody_has_locked_is_refused() {
+fn a_locked_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.raw");
     std::fs::write(&path, b"a store").unwrap();
@@ -183,7 +183,7 @@ fn a_restored_disk_is_its_owners_alone() {
 /// Cause: the file was opened through symbolic links and hard links, and its type was not checked.
 /// Fix: it is opened without following links, and must be a regular file of this user with one name.
 #[test]
-fn a_planted_name_is_refused_and_what_it_leads_to_is_left_alone() {
+fn a_planted_link_is_refused_and_its_target_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.raw");
     let partial = dir.path().join("out.raw.copal-partial");

@@ -5,7 +5,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
 };
 use copal_backup::{DiskSource, Error, Repository};
-use copal_disk::source::Content;
+use copal_disk::source::ContentEvidence;
 use copal_live::QmpError;
 use copal_live::{Ended, Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
 
@@ -43,8 +43,8 @@ pub(super) fn hold(
     vm.look_up_bitmaps(repository)?;
     let (point, mut disks) = PointInTime::take(&vm, repository.info().domain)?;
     if format == Format::Raw {
-        let guessed = disks.iter_mut().filter(|disk| disk.content == Content::Guessed);
-        guessed.for_each(|disk| disk.content = Content::Stated);
+        let guessed = disks.iter_mut().filter(|disk| disk.content == ContentEvidence::Guessed);
+        guessed.for_each(|disk| disk.content = ContentEvidence::Stated);
     }
     Ok((point, disks))
 }

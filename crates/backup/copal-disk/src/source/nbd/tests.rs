@@ -163,7 +163,7 @@ fn a_map_of_single_bytes_is_remembered_within_bounds() {
 
 /// As above, for the map of a dirty bitmap, which is read in full.
 #[test]
-fn a_bitmap_of_many_runs_is_made_coarser_and_counts_what_it_names() {
+fn a_bitmap_of_many_runs_is_merged_and_counts_its_dirty_bytes() {
     let status: Status = |offset, len| {
         let pairs = [(512, 1), (512, 0)].repeat(60_000);
         let whole = u64::from(len) / 1024;
@@ -189,18 +189,21 @@ fn a_bitmap_of_many_runs_is_made_coarser_and_counts_what_it_names() {
 
 /// Requests that a server has received: kind, offset, length, and the number of unanswered requests that
 /// overlap it.
-type Seen = Vec<(u8, u64, u32, usize)>;
+type SeenRequests = Vec<(u8, u64, u32, usize)>;
 
 /// An export that answers only once several requests wait, the last one first. It refuses reads after
 /// `refuses_after` replies.
-fn reluctant(size: u64, refuses_after: usize) -> (String, tempfile::TempDir, std::thread::JoinHandle<Seen>) {
+fn late_server(
+    size: u64,
+    refuses_after: usize,
+) -> (String, tempfile::TempDir, std::thread::JoinHandle<SeenRequests>) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let listener = UnixListener::bind(&socket).unwrap();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         greet(&mut stream, size).unwrap();
-        let (mut seen, mut waiting, mut answered) = (Seen::new(), Vec::new(), 0);
+        let (mut seen, mut waiting, mut answered) = (SeenRequests::new(), Vec::new(), 0);
         loop {
             let mut request = [0; 28];
             let wait = match waiting.is_empty() {
@@ -252,7 +255,7 @@ fn reluctant(size: u64, refuses_after: usize) -> (String, tempfile::TempDir, std
 #[test]
 fn a_point_in_time_is_read_cluster_by_cluster_and_never_twice_at_once() {
     const CLUSTER: u64 = CLUSTER_BYTES as u64;
-    let (uri, _dir, server) = reluctant(40 * CLUSTER, usize::MAX);
+    let (uri, _dir, server) = late_server(40 * CLUSTER, usize::MAX);
     let source = NbdSource::connect(&uri, &["b"], ReadMode::Clusters).unwrap();
     let extent = source.extent_at(0).unwrap();
     assert_eq!((extent.kind, extent.length), (ExtentKind::Data, 40 * CLUSTER));
@@ -282,7 +285,7 @@ fn a_point_in_time_is_read_cluster_by_cluster_and_never_twice_at_once() {
 /// Fix: after the last read of all disks one more read must succeed.
 #[test]
 fn a_point_in_time_that_breaks_behind_the_last_read_is_no_snapshot() {
-    let (uri, _dir, server) = reluctant(8 << 20, 16);
+    let (uri, _dir, server) = late_server(8 << 20, 16);
     let source = NbdSource::connect(&uri, &[], ReadMode::Clusters).unwrap();
     let is_refused = source.refusals();
     assert_eq!(source.read_at(0, &mut vec![0; 16 << 16]).unwrap(), 16 << 16);

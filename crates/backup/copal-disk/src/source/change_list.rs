@@ -67,28 +67,28 @@ pub fn parse_changed_extents(reader: impl Read) -> Result<ChangedExtents, serde_
 
 /// One extent in either form.
 #[derive(Deserialize)]
-struct Entry {
+struct ExtentEntry {
     offset: u64,
     length: u64,
     #[serde(rename = "type")]
-    kind: Kind,
+    kind: EntryKind,
     description: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Kind {
+enum EntryKind {
     Word(String),
     Flags(u32),
 }
 
 /// Extents in the order of the list; adjacent ones are merged.
 #[derive(Default)]
-struct Runs {
+struct ExtentRuns {
     runs: Vec<ChangedExtent>,
 }
 
-impl Runs {
+impl ExtentRuns {
     fn push<E: serde::de::Error>(&mut self, offset: u64, length: u64, kind: ChangeKind) -> Result<(), E> {
         if length == 0 {
             return Ok(());
@@ -110,7 +110,7 @@ impl Runs {
     }
 }
 
-fn end_of<E: serde::de::Error>(entry: &Entry) -> Result<u64, E> {
+fn end_of<E: serde::de::Error>(entry: &ExtentEntry) -> Result<u64, E> {
     let end = entry.offset.checked_add(entry.length).filter(|end| i64::try_from(*end).is_ok());
     end.ok_or_else(|| E::custom(format!("the extent at {} reaches past any disk", entry.offset)))
 }
@@ -126,10 +126,10 @@ impl<'de> Visitor<'de> for ListVisitor {
 
     /// The array of `nbdinfo` maps the whole disk, so its end is the size of the disk.
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<ChangedExtents, A::Error> {
-        let mut runs = Runs::default();
+        let mut runs = ExtentRuns::default();
         let mut size_bytes = 0;
-        while let Some(entry) = entries.next_element::<Entry>()? {
-            let Kind::Flags(flags) = entry.kind else {
+        while let Some(entry) = entries.next_element::<ExtentEntry>()? {
+            let EntryKind::Flags(flags) = entry.kind else {
                 return Err(A::Error::custom("a map needs numbers as types; the object form takes words"));
             };
             let words = entry.description.as_deref().unwrap_or("");
@@ -161,7 +161,7 @@ impl<'de> Visitor<'de> for ListVisitor {
                 "v" => version = Some(fields.next_value()?),
                 "size" => size = Some(fields.next_value()?),
                 "base" => base = fields.next_value()?,
-                "extents" => extents = Some(fields.next_value::<Words>()?.0),
+                "extents" => extents = Some(fields.next_value::<ExtentList>()?.0),
                 _ => {
                     fields.next_value::<IgnoredAny>()?;
                 }
@@ -187,33 +187,33 @@ impl<'de> Visitor<'de> for ListVisitor {
 }
 
 /// The extents of Copal's own form.
-struct Words(Vec<ChangedExtent>);
+struct ExtentList(Vec<ChangedExtent>);
 
-impl<'de> Deserialize<'de> for Words {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Words, D::Error> {
-        struct WordsVisitor;
-        impl<'de> Visitor<'de> for WordsVisitor {
-            type Value = Words;
+impl<'de> Deserialize<'de> for ExtentList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ExtentList, D::Error> {
+        struct ExtentVisitor;
+        impl<'de> Visitor<'de> for ExtentVisitor {
+            type Value = ExtentList;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an array of extents")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Words, A::Error> {
-                let mut runs = Runs::default();
-                while let Some(entry) = entries.next_element::<Entry>()? {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<ExtentList, A::Error> {
+                let mut runs = ExtentRuns::default();
+                while let Some(entry) = entries.next_element::<ExtentEntry>()? {
                     end_of::<A::Error>(&entry)?;
                     let kind = match &entry.kind {
-                        Kind::Word(word) if word == "dirty" => ChangeKind::Dirty,
-                        Kind::Word(word) if word == "zero" => ChangeKind::Zero,
+                        EntryKind::Word(word) if word == "dirty" => ChangeKind::Dirty,
+                        EntryKind::Word(word) if word == "zero" => ChangeKind::Zero,
                         _ => return Err(A::Error::custom("a type is \"dirty\" or \"zero\"")),
                     };
                     runs.push(entry.offset, entry.length, kind)?;
                 }
-                Ok(Words(runs.runs))
+                Ok(ExtentList(runs.runs))
             }
         }
-        deserializer.deserialize_seq(WordsVisitor)
+        deserializer.deserialize_seq(ExtentVisitor)
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_form_is_read_and_merged() {
+    fn copals_own_form_is_read_and_merged() {
         let list = parse(
             r#"{"v":1,"size":4096,"base":"ab12","unknown":[{"x":1}],"extents":[
                 {"offset":0,"length":512,"type":"dirty"},{"offset":512,"length":512,"type":"dirty"},

@@ -1,4 +1,4 @@
-//! Runs of dirty bytes, in bounded memory.
+//! DirtyRuns of dirty bytes, in bounded memory.
 //!
 //! A bitmap of a large disk can have more runs than fit into memory. Then adjacent runs are merged across the
 //! gap between them. Reading unchanged bytes is never wrong, leaving out changed bytes would be.
@@ -13,7 +13,7 @@ const FIRST_GAP_BYTES: u64 = 4096;
 
 /// Dirty runs in ascending order.
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(super) struct DirtyRuns {
     runs: Vec<Range<u64>>,
     /// Gaps up to this length are merged into a run.
     gap_bytes: u64,
@@ -21,7 +21,7 @@ pub(super) struct Runs {
     pub(super) bytes: u64,
 }
 
-impl Runs {
+impl DirtyRuns {
     /// Adds the next run, which begins after the end of the last one.
     pub(super) fn push(&mut self, run: Range<u64>) {
         self.bytes += run.end - run.start;
@@ -56,8 +56,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_that_do_not_fit_become_fewer_and_cover_what_they_did() {
-        let mut runs = Runs::default();
+    fn runs_that_do_not_fit_are_merged_and_cover_the_same_bytes() {
+        let mut runs = DirtyRuns::default();
         let count = 3 * MAX_RUNS as u64;
         // Groups of four adjacent runs.
         let run = |at: u64| {
@@ -79,8 +79,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_touch_are_one_and_others_stay_apart() {
-        let mut runs = Runs::default();
+    fn touching_runs_are_merged_and_others_stay_apart() {
+        let mut runs = DirtyRuns::default();
         [0..512, 512..1024, 1536..2048].into_iter().for_each(|run| runs.push(run));
         let extents: Vec<_> = runs.extents().iter().map(|extent| (extent.offset, extent.length)).collect();
         assert_eq!(extents, [(0, 1024), (1536, 512)]);
