@@ -1,18 +1,18 @@
-//! One read put together from the chunks of its reply.
+//! Assembly of one read from the chunks of its reply.
 //!
-//! Pure. Chunks come in any order; each byte must be covered exactly once before the reply counts.
+//! Pure. Chunks may arrive in any order; the reply counts only if each byte was covered exactly once.
 
 use crate::{NbdError, wire::limits};
 use std::ops::Range;
 
-/// A read under way: its buffer, and which parts have arrived.
+/// A read in progress: its buffer, and the ranges that have arrived.
 #[derive(Debug)]
 pub(crate) struct Assembly {
     offset: u64,
     data: Vec<u8>,
-    /// Parts that arrived, ascending, disjoint, neighbours merged.
+    /// Ranges that have arrived: ascending, disjoint, adjacent ones merged.
     covered: Vec<Range<u32>>,
-    /// Parts the server declared holes, in order of arrival.
+    /// Ranges that the server reported as holes, in order of arrival.
     holes: Vec<Range<u32>>,
     chunks: u32,
 }
@@ -30,25 +30,25 @@ impl Assembly {
         self.offset
     }
 
-    /// Space for a data chunk of `len` bytes at `offset` of the export.
+    /// The space for a data chunk of `len` bytes at `offset` of the export.
     pub(crate) fn data_chunk(&mut self, offset: u64, len: u32) -> Result<&mut [u8], NbdError> {
         let range = self.claim(offset, len)?;
         Ok(&mut self.data[range.start as usize..range.end as usize])
     }
 
-    /// Takes a hole of `len` bytes at `offset` of the export; its bytes are zero.
+    /// Records a hole of `len` bytes at `offset` of the export; its bytes are zero.
     pub(crate) fn hole_chunk(&mut self, offset: u64, len: u32) -> Result<(), NbdError> {
         let range = self.claim(offset, len)?;
         self.holes.push(range);
         Ok(())
     }
 
-    /// The whole buffer, for replies that are not chunked.
+    /// The whole buffer, for a simple reply.
     pub(crate) fn whole(&mut self) -> Result<&mut [u8], NbdError> {
         self.data_chunk(self.offset, self.len())
     }
 
-    /// Bytes and holes, once all has arrived.
+    /// The bytes and holes of a complete read.
     pub(crate) fn finish(mut self) -> Result<(Vec<u8>, Vec<Range<u32>>), NbdError> {
         let all = 0..self.len();
         if self.covered.as_slice() != std::slice::from_ref(&all) && !all.is_empty() {
@@ -63,13 +63,13 @@ impl Assembly {
         if self.chunks > limits::CHUNKS {
             return Err(NbdError::protocol("the reply to a read has too many chunks"));
         }
-        let outside = || NbdError::protocol("a chunk lies outside of the read it answers");
+        let outside = || NbdError::protocol("a chunk is outside the read that it answers");
         let start = offset.checked_sub(self.offset).ok_or_else(outside)?;
         let end = start.checked_add(u64::from(len)).ok_or_else(outside)?;
         if len == 0 || end > u64::from(self.len()) {
             return Err(outside());
         }
-        // Both fit: `end` is at most the length, which is a u32.
+        // `end` is at most the length, which is a u32.
         let range = start as u32..end as u32;
         let at = self.covered.partition_point(|part| part.start < range.start);
         let overlaps_before = at > 0 && self.covered[at - 1].end > range.start;

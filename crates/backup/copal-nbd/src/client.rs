@@ -1,8 +1,8 @@
-//! Blocking client with many requests in flight.
+//! NBD client: blocking, with many requests in flight.
 //!
-//! The caller's threads send; one thread per connection receives and answers whoever waits. A
-//! connection that broke, timed out or met a broken rule stays dead: connect again.
-//! Shared by reference between threads. Not here: several connections to one export (`connections`).
+//! The caller's threads send; one thread per connection receives replies and completes requests. After an I/O
+//! error, a timeout or a protocol violation the connection is unusable: connect again. A client is shared
+//! between threads by reference. Not here: several connections to one export (`connections`).
 
 use crate::{
     Context, ExportInfo, Map, NbdError, Uri,
@@ -24,10 +24,10 @@ use std::{
     time::Duration,
 };
 
-/// How long taking leave may take.
+/// Time limit of the disconnect request.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// A socket says of its limit that it would block.
+/// Converts the error of a socket timeout.
 fn in_time(error: NbdError, limit: Duration) -> NbdError {
     use std::io::ErrorKind::{TimedOut, WouldBlock};
     match error {
@@ -38,15 +38,15 @@ fn in_time(error: NbdError, limit: Duration) -> NbdError {
     }
 }
 
-/// How to connect.
+/// Options of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Metadata contexts to ask for; those the server does not have are left out without error.
+    /// Metadata contexts to negotiate; missing ones are left out without an error.
     pub contexts: Vec<String>,
-    /// How long connecting, the handshake, and later sending and answering each single request may take;
-    /// sending a long request takes more where the server takes it slowly, but steadily.
+    /// Time limit of connecting, of the handshake, and of each request. A long request may take longer to
+    /// send if the server receives it slowly but steadily.
     pub timeout: Duration,
-    /// Ask for replies in chunks, without which there are no metadata contexts.
+    /// Request structured replies, which metadata contexts require.
     pub structured: bool,
 }
 
@@ -60,16 +60,16 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Bytes of one read.
+/// Result of a read.
 #[derive(Debug)]
 pub struct ReadReply {
-    /// The bytes asked for.
+    /// The requested bytes.
     pub data: Vec<u8>,
-    /// Parts of `data` the server declared holes (they are zero), ascending.
+    /// Ranges of `data` that the server reported as holes (they are zero), ascending.
     pub holes: Vec<Range<u32>>,
 }
 
-/// A read on the wire.
+/// A read in flight.
 #[derive(Debug)]
 pub struct PendingRead {
     answer: Receiver<Result<ReadReply, NbdError>>,
@@ -80,14 +80,14 @@ impl PendingRead {
     /// Waits for the bytes.
     ///
     /// # Errors
-    /// `Request`: the server could not read, the connection goes on. `TimedOut` and all others:
-    /// the connection is dead.
+    /// `Request`: the server could not read; the connection stays usable. `TimedOut` and all others: the
+    /// connection is unusable.
     pub fn wait(self) -> Result<ReadReply, NbdError> {
         self.waiter.wait(&self.answer)
     }
 }
 
-/// A write, a zeroing or a flush on the wire.
+/// A write, a zeroing or a flush in flight.
 #[derive(Debug)]
 pub struct PendingChange {
     answer: Receiver<Result<(), NbdError>>,
@@ -95,17 +95,17 @@ pub struct PendingChange {
 }
 
 impl PendingChange {
-    /// Waits until it is done.
+    /// Waits until the request has completed.
     ///
     /// # Errors
-    /// `Request`: the server could not do it, the connection goes on. `TimedOut` and all others:
-    /// the connection is dead.
+    /// `Request`: the server refused or failed; the connection stays usable. `TimedOut` and all others: the
+    /// connection is unusable.
     pub fn wait(self) -> Result<(), NbdError> {
         self.waiter.wait(&self.answer)
     }
 }
 
-/// Ends the connection when a request takes too long.
+/// Waits for a reply and closes the connection on a timeout.
 #[derive(Clone)]
 struct Waiter {
     table: Arc<RequestTable>,
@@ -152,19 +152,19 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects and chooses the export. Blocks up to the time limit for each of the two.
+    /// Connects and selects the export. Each of the two blocks up to the time limit.
     ///
     /// # Errors
-    /// `Connect`: nothing listens there. `Refused`: no such export, TLS required. `Protocol`: not
-    /// an NBD server, or a broken one. `TimedOut`.
+    /// `Connect`: no server listens there. `Refused`: no such export, or TLS is required. `Protocol`: not an
+    /// NBD server, or a faulty one. `TimedOut`.
     pub fn connect(uri: &Uri, options: &ConnectOptions) -> Result<Client, NbdError> {
         let mut stream = Stream::connect(&uri.address, options.timeout)?;
         let wanted: Vec<&str> = options.contexts.iter().map(String::as_str).collect();
         let mut limited = Limited::new(&mut stream, options.timeout);
         let session = handshake::negotiate(&mut limited, &uri.export, &wanted, options.structured)
             .map_err(|error| in_time(error, options.timeout))?;
-        // From here on the receiver may idle for as long as nothing is asked; requests have the
-        // limit instead, and so has the sending of one.
+        // From here on the receiver may block without limit between requests. Each request and its sending
+        // have the limit instead.
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(Some(options.timeout))?;
         let table = Arc::new(RequestTable::default());
@@ -185,8 +185,8 @@ impl Client {
         })
     }
 
-    /// Names of the metadata contexts of an export that match `queries`; all when empty. Uses a
-    /// connection of its own.
+    /// Lists the metadata contexts of an export that match `queries`, or all if empty. Uses a separate
+    /// connection.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -202,22 +202,22 @@ impl Client {
         self.export.size
     }
 
-    /// What the server said about the export.
+    /// Description of the export.
     pub fn export(&self) -> &ExportInfo {
         &self.export
     }
 
-    /// Metadata contexts the server answers about.
+    /// The negotiated metadata contexts.
     pub fn contexts(&self) -> &[Context] {
         &self.contexts
     }
 
-    /// Asks for `len` bytes at `offset` and returns at once, unless 64 requests are on the wire
-    /// already: then waits for room. `offset` and `len` must be multiples of the export's block size.
+    /// Starts a read of `len` bytes at `offset`. Blocks only while 64 requests are in flight. `offset` and
+    /// `len` must be multiples of the export's block size.
     ///
     /// # Errors
-    /// `OutOfRange`: outside of the export, unaligned, empty or longer than the longest read.
-    /// Otherwise the connection is dead.
+    /// `OutOfRange`: outside the export, unaligned, empty or longer than the longest read. Other errors: the
+    /// connection is unusable.
     pub fn start_read(&self, offset: u64, len: u32) -> Result<PendingRead, NbdError> {
         self.check(offset, u64::from(len))?;
         if len > self.export.max_request_bytes {
@@ -242,9 +242,9 @@ impl Client {
         self.read_pieces(offset, buf, |_| piece)
     }
 
-    /// As [`Client::read`], but that no request crosses a multiple of `unit_bytes`, a power of two that is at
-    /// least the export's block size. Returns once none of its requests is on the wire any more, or the
-    /// connection is dead.
+    /// As [`Client::read`], but no request crosses a multiple of `unit_bytes`, a power of two that is at
+    /// least the export's block size. On return none of its requests is in flight, or the connection is
+    /// unusable.
     ///
     /// # Errors
     /// As [`Client::read`].
@@ -253,13 +253,13 @@ impl Client {
         let most = self.export.max_request_bytes;
         let unit = match unit_bytes <= most {
             true => unit_bytes,
-            // The largest power of two that a request may have.
+            // The largest power of two within the server's limit.
             false => 1 << most.ilog2(),
         };
         self.read_pieces(offset, buf, |at| unit - (at % u64::from(unit)) as u32)
     }
 
-    /// Reads in pieces of the length that `piece` says for each place.
+    /// Reads in pieces; `piece` returns the length of the piece at each offset.
     fn read_pieces(&self, offset: u64, buf: &mut [u8], piece: impl Fn(u64) -> u32) -> Result<(), NbdError> {
         let mut pending = Vec::new();
         let (mut at, mut rest, mut outcome) = (offset, buf, Ok(()));
@@ -275,7 +275,7 @@ impl Client {
             at += pending.last().map_or(0, |(part, _)| part.len() as u64);
             rest = behind;
         }
-        // After a failure as well: a request that is left on the wire may meet the next one.
+        // Also after a failure: a request left in flight may overlap the next one.
         for (part, read) in pending {
             match read.wait() {
                 Ok(reply) => part.copy_from_slice(&reply.data),
@@ -285,19 +285,19 @@ impl Client {
         outcome
     }
 
-    /// Sends `data` to be written at `offset` and returns once it is sent; durable after [`Client::flush`].
+    /// Sends a write and returns once it is sent. It is durable after [`Client::flush`].
     /// `offset` and the length must be multiples of the export's block size.
     ///
     /// # Errors
-    /// As [`Client::start_read`]. `ReadOnly`: the export takes no writes, and was sent none.
+    /// As [`Client::start_read`]. `ReadOnly`: the export is read-only, nothing was sent.
     pub fn start_write(&self, offset: u64, data: &[u8]) -> Result<PendingChange, NbdError> {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         self.check_change(offset, len, self.export.max_request_bytes)?;
         self.change(Command::Write, "write", offset, len, data)
     }
 
-    /// Asks for a range to be zeroes, which the server may make a hole. As [`Client::start_write`], but that
-    /// the range has at most [`ExportInfo::MAX_ZERO_BYTES`].
+    /// Zeroes a range, in which the server may punch a hole. As [`Client::start_write`], but for at most
+    /// [`ExportInfo::MAX_ZERO_BYTES`].
     ///
     /// # Errors
     /// As [`Client::start_write`].
@@ -306,11 +306,11 @@ impl Client {
         self.change(Command::WriteZeroes, "zeroing", offset, len, &[])
     }
 
-    /// Makes durable what was written before: on all connections to the export, where the server offers
-    /// several. A server that knows no flush is asked for none. Blocks.
+    /// Makes all completed writes durable, on all connections if the server allows several. Does nothing if
+    /// the server supports no flush. Blocks.
     ///
     /// # Errors
-    /// As [`PendingChange::wait`]: what was written may be lost.
+    /// As [`PendingChange::wait`]: completed writes may be lost.
     pub fn flush(&self) -> Result<(), NbdError> {
         match self.export.can_flush() {
             true => self.change(Command::Flush, "flush", 0, 0, &[])?.wait(),
@@ -343,8 +343,8 @@ impl Client {
         Ok(PendingChange { answer, waiter: self.waiter.clone() })
     }
 
-    /// Extents of every context from `offset` on: (context number, (length, flags) pairs). The
-    /// server decides how far an answer reaches; it may be less or more than `len`. Blocks.
+    /// Extents of every context from `offset` on: (context number, (length, flags) pairs). The reply may
+    /// cover less or more than `len`. Blocks.
     ///
     /// # Errors
     /// As [`Client::start_read`].
@@ -362,10 +362,10 @@ impl Client {
         self.waiter.wait(&answer)
     }
 
-    /// Extents of the context `name` over `range`, neighbours with equal flags merged.
+    /// Extents of the context `name` over `range`; adjacent extents with equal flags are merged.
     ///
     /// # Errors
-    /// `NoContext`: the server did not agree to answer about it.
+    /// `NoContext`: the context was not negotiated.
     pub fn map(&self, name: &str, range: Range<u64>) -> Result<Map<'_>, NbdError> {
         let context = self
             .contexts
@@ -375,14 +375,14 @@ impl Client {
         Ok(Map::new(self, context.id, range))
     }
 
-    /// Takes leave of the server; every later request fails.
+    /// Disconnects from the server; every later request fails.
     pub fn hang_up(&self) {
         let goodbye = wire::encode_request(Command::Disconnect, 0, 0, 0);
-        // Another thread that has the writer may wait for the server; then there is no leave to take.
+        // If another thread holds the writer, it may block on the server; then no disconnect request is sent.
         if let Some(mut writer) = self.writer.try_lock()
             && writer.set_write_timeout(Some(GOODBYE)).is_ok()
         {
-            // The peer may have gone already.
+            // The peer may have disconnected already.
             let _ = send_all(&mut *writer, &[&goodbye], GOODBYE);
         }
         self.waiter.table.end(NbdError::Closed);
@@ -399,7 +399,7 @@ impl Client {
         Ok(())
     }
 
-    /// `data` follows the request on the wire.
+    /// Sends a request followed by `data`.
     fn send(&self, command: Command, offset: u64, len: u32, data: &[u8], body: Body) -> Result<(), NbdError> {
         let cookie = self.cookie.fetch_add(1, Ordering::Relaxed);
         let table = &self.waiter.table;
@@ -421,7 +421,7 @@ impl Client {
         if let Err(error) = sent {
             let error = in_time(error.into(), self.waiter.timeout);
             table.end(error.clone());
-            // Half a request is sent: nothing that follows would be understood.
+            // The request may be incomplete on the wire, so no further one can follow.
             self.waiter.socket.shutdown();
             return Err(error);
         }
@@ -455,8 +455,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(300);
 
-    /// Serves one client through its handshake, for a disk of 1 GiB, then reads nothing any more until the
-    /// client has gone.
+    /// Serves one handshake for a disk of 1 GiB, then reads nothing until the client disconnects.
     fn serve_handshake(listener: &UnixListener) {
         let (mut stream, _) = listener.accept().unwrap();
         let greeting = [b"NBDMAGICIHAVEOPT".as_slice(), &3_u16.to_be_bytes()].concat();
@@ -505,9 +504,9 @@ mod tests {
     }
 
     /// Symptom: a restore into a server that stopped reading waited for ever, and Ctrl-C did not end it.
-    /// Cause: a request had a limit once it was sent; the sending had none. Fix: it has the same.
+    /// Cause: only the reply to a request had a time limit, not its sending. Fix: sending has the same limit.
     #[test]
-    fn a_server_that_reads_nothing_is_not_waited_for() {
+    fn a_server_that_reads_nothing_causes_a_timeout() {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -522,7 +521,7 @@ mod tests {
         });
     }
 
-    /// Fails at its beginning at once, and answers behind it some time after that.
+    /// A disk that fails at offset 0 at once, and serves other reads some time later.
     struct HalfBroken {
         has_failed: AtomicBool,
         answered: AtomicBool,
@@ -567,10 +566,10 @@ mod tests {
         }
     }
 
-    /// Symptom: QEMU before 7.2.15 aborted when a request met one that an earlier read had left on the wire.
-    /// A read that fails waits for all its requests.
+    /// Symptom: QEMU before 7.2.15 aborted when a request overlapped one that an earlier read had left in
+    /// flight. Fix: a read that fails waits for all its requests.
     #[test]
-    fn a_read_that_fails_leaves_no_request_on_the_wire() {
+    fn a_read_that_fails_leaves_no_request_in_flight() {
         let scratch = tempfile::tempdir().unwrap();
         let server = Server::bind(&Address::Unix(scratch.path().join("s"))).unwrap();
         let disk =
@@ -586,12 +585,12 @@ mod tests {
             is_over.store(true, Ordering::Release);
             running.join().unwrap().unwrap();
             assert!(matches!(read, Err(NbdError::Request { .. })), "{read:?}");
-            assert!(answered, "a request was still on the wire");
+            assert!(answered, "a request was still in flight");
         });
     }
 
     #[test]
-    fn a_server_that_never_greets_is_not_waited_for() {
+    fn a_server_that_never_greets_causes_a_timeout() {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();

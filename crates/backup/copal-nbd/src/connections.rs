@@ -1,6 +1,7 @@
-//! Several connections to one export, where its server says that they see the same bytes.
+//! Several connections to one export, if its server guarantees that all see the same bytes.
 //!
-//! Requests go round. A flush on one connection is one of all, by what the server says.
+//! Requests are distributed round-robin. The server guarantees that a flush on one connection covers all of
+//! them.
 
 use crate::{Client, ConnectOptions, NbdError, Uri};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +14,10 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Connects once, and up to `most` times where the server offers it; one that takes fewer has fewer.
+    /// Connects once, and up to `most` times if the server allows several connections. Fewer are no error.
     ///
     /// # Errors
-    /// As [`Client::connect`]. `Protocol`: two connections say different things of the export.
+    /// As [`Client::connect`]. `Protocol`: two connections report different exports.
     pub fn open(uri: &Uri, options: &ConnectOptions, most: usize) -> Result<Connections, NbdError> {
         let first = Client::connect(uri, options)?;
         let mut clients = vec![first];
@@ -24,26 +25,26 @@ impl Connections {
             match Client::connect(uri, options) {
                 Ok(more) if more.export() == clients[0].export() => clients.push(more),
                 Ok(_) => {
-                    return Err(NbdError::protocol("it says something else of the export each time"));
+                    return Err(NbdError::protocol("it describes the export differently on each connection"));
                 }
-                // It has its own bound.
+                // The server has its own limit.
                 Err(_) => break,
             }
         }
         Ok(Connections { clients, next: AtomicUsize::new(0) })
     }
 
-    /// How many there are.
+    /// Number of connections.
     pub fn count(&self) -> usize {
         self.clients.len()
     }
 
-    /// The first one, for what is asked once.
+    /// The first connection, for requests that are sent once.
     pub fn first(&self) -> &Client {
         &self.clients[0]
     }
 
-    /// The one whose turn it is.
+    /// The next connection, round-robin.
     pub fn next(&self) -> &Client {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         &self.clients[turn % self.clients.len()]

@@ -1,4 +1,4 @@
-//! What can go wrong between us and an NBD server, in sentences a person can act on.
+//! Errors of NBD connections, with advice for the user.
 
 use std::sync::Arc;
 
@@ -6,44 +6,44 @@ use std::sync::Arc;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum NbdError {
-    /// The address is not one we understand.
+    /// The address is malformed.
     #[error(
         "{uri:?} is not an NBD address: {reason}; write nbd://host[:port]/export or nbd+unix:///export?socket=/path"
     )]
     BadUri {
-        /// What was given.
+        /// The address as given.
         uri: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
     /// The server could not be reached.
     #[error("no NBD server answers at {address}: {source}; check that it runs and that the address is right")]
     Connect {
-        /// Where we tried.
+        /// The address of the server.
         address: String,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: Arc<std::io::Error>,
     },
-    /// A server could not listen.
+    /// The server cannot listen.
     #[error(
-        "cannot listen at {address}: {source}; name another socket, or end what listens there, nothing was served"
+        "cannot listen at {address}: {source}; name another socket, or end the program that listens there, nothing was served"
     )]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: Arc<std::io::Error>,
     },
     /// The connection broke.
     #[error("the connection to the NBD server broke: {source}")]
     Io {
-        /// The system's answer.
+        /// The error of the system.
         #[source]
         source: Arc<std::io::Error>,
     },
-    /// The server closed the connection, or did so while a request was under way.
+    /// The server closed the connection, possibly during a request.
     #[error("the NBD server closed the connection")]
     Closed,
     /// No answer within the time limit.
@@ -55,15 +55,15 @@ pub enum NbdError {
     /// The server refused an option of the handshake.
     #[error("the NBD server refused {option}: {reason}")]
     Refused {
-        /// Which option.
+        /// Name of the option.
         option: &'static str,
         /// Name of the error, with the server's message when it sent one.
         reason: String,
     },
-    /// The server broke the protocol; nothing it sent is used.
+    /// The server violated the protocol; its data is discarded.
     #[error("the NBD server broke the protocol: {what}")]
     Protocol {
-        /// Which rule.
+        /// The violation.
         what: String,
     },
     /// The server answered a request with an error number.
@@ -77,10 +77,10 @@ pub enum NbdError {
         len: u32,
         /// The protocol's error number (those of Linux: 5 is EIO, 28 is ENOSPC).
         errno: u32,
-        /// The server's words, with a leading `": "`, or empty.
+        /// The server's message, with a leading `": "`, or empty.
         message: String,
     },
-    /// The caller asked for something outside the export, or of a size the server does not take.
+    /// The request is outside the export, or exceeds the server's limit.
     #[error("request of {len} bytes at {offset} does not fit the export of {size} bytes")]
     OutOfRange {
         /// First byte of the request.
@@ -90,7 +90,7 @@ pub enum NbdError {
         /// Size of the export.
         size: u64,
     },
-    /// Writes were asked of an export that takes none.
+    /// A write to a read-only export.
     #[error("the NBD export is read-only; start its server so that it may be written")]
     ReadOnly,
     /// The server does not offer this metadata context.
@@ -106,7 +106,7 @@ impl NbdError {
         NbdError::Protocol { what: what.into() }
     }
 
-    /// The connection is of no more use.
+    /// Whether the connection is unusable.
     pub fn is_connection_lost(&self) -> bool {
         !matches!(
             self,

@@ -1,7 +1,6 @@
-//! What decodes what an NBD server or client says, by name: for the fuzz targets, and a short run of each
+//! Decoders of NBD messages of servers and clients, by name: for the fuzz targets, and a short run of each
 //! here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
 
 use crate::{
@@ -18,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Decodes any bytes, discards the result, and must not panic.
 pub type Decoder = fn(&[u8]);
 
 /// Names and decoders.
@@ -66,11 +65,10 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
 ];
 
-/// A server that greets, and answers each option with replies to that option: kind and payload are the
-/// input's.
+/// A server that greets and answers each option; kind and payload of the replies come from the input.
 struct Server<'a> {
     input: &'a [u8],
-    /// Ready to be read.
+    /// Bytes ready to be read.
     said: Vec<u8>,
     at: usize,
     option: [u8; 4],
@@ -134,7 +132,7 @@ impl Write for Server<'_> {
     }
 }
 
-/// A disk of zeroes that takes everything.
+/// A disk of zeroes that accepts every request.
 struct Nothing;
 
 impl Disk for Nothing {
@@ -169,7 +167,7 @@ impl Exports for Nothing {
     }
 }
 
-/// A client that has said all it will, and listens to nothing.
+/// A client with fixed input that discards all replies.
 struct Deaf<'a>(&'a [u8]);
 
 impl Read for Deaf<'_> {
@@ -197,7 +195,7 @@ fn serve(bytes: &[u8]) {
     let _ = server::serve_halves(Deaf(bytes), io::sink(), &Nothing);
 }
 
-/// Chunks of structured replies: last or not, kind, request, length and payload are the input's.
+/// Structured reply chunks; flag, kind, cookie, length and payload come from the input.
 fn chunks(mut bytes: &[u8]) -> Vec<u8> {
     const KINDS: [u16; 7] = [
         wire::CHUNK_NONE,
@@ -222,7 +220,7 @@ fn chunks(mut bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Two reads and a block status wait for what comes.
+/// Receives the input with two reads and a block status in flight.
 fn receive_all(bytes: &[u8]) {
     for structured in [false, true] {
         let table = RequestTable::default();
@@ -241,7 +239,7 @@ fn receive_all(bytes: &[u8]) {
             table.state.lock().pending.insert(cookie as u64, pending);
         }
         receive::run(bytes, &table, structured);
-        assert!(table.state.lock().pending.is_empty(), "everyone was answered");
+        assert!(table.state.lock().pending.is_empty(), "every request was completed");
     }
 }
 

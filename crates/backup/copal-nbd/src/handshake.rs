@@ -1,7 +1,7 @@
-//! The handshake: from the server's greeting to an export that takes requests.
+//! Client handshake: from the server's greeting to a selected export.
 //!
-//! Generic over the stream, so that tests feed it bytes. Order: flags, structured replies,
-//! metadata contexts, GO. A server without structured replies or contexts still serves reads.
+//! Generic over the stream, so that tests can supply bytes. Order: flags, structured replies, metadata
+//! contexts, GO. Reads also work without structured replies and contexts.
 
 use crate::{
     NbdError,
@@ -9,16 +9,16 @@ use crate::{
 };
 use std::io::{Read, Write};
 
-/// A metadata context the server agreed to answer about.
+/// A metadata context that was negotiated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// Its number on this connection.
+    /// Number of the context on this connection.
     pub id: u32,
-    /// Its name, such as `base:allocation`.
+    /// Name of the context, such as `base:allocation`.
     pub name: String,
 }
 
-/// What the server says about the export.
+/// Description of the export by its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
     /// Size of the disk in bytes.
@@ -27,29 +27,29 @@ pub struct ExportInfo {
     pub flags: u16,
     /// Requests must be multiples of this many bytes; a power of two.
     pub block_bytes: u32,
-    /// Longest read or write to ask for, in bytes; a multiple of `block_bytes`.
+    /// Longest read or write, in bytes; a multiple of `block_bytes`.
     pub max_request_bytes: u32,
 }
 
 impl ExportInfo {
-    /// Longest range to be made zero at once; a multiple of every block size.
+    /// Longest range of one zeroing; a multiple of every block size.
     pub const MAX_ZERO_BYTES: u32 = 1 << 30;
 
     fn has(&self, bit: u16) -> bool {
         self.flags & export_flags::HAS_FLAGS != 0 && self.flags & bit != 0
     }
 
-    /// Whether the server takes writes.
+    /// Whether the server accepts writes.
     pub fn can_write(&self) -> bool {
         !self.has(export_flags::READ_ONLY)
     }
 
-    /// Whether it makes what was written durable when asked.
+    /// Whether the server supports flushes.
     pub fn can_flush(&self) -> bool {
         self.has(export_flags::SEND_FLUSH)
     }
 
-    /// Whether it makes ranges zero without their bytes being sent.
+    /// Whether the server can zero ranges without receiving the bytes.
     pub fn can_zero(&self) -> bool {
         self.has(export_flags::SEND_WRITE_ZEROES)
     }
@@ -74,8 +74,8 @@ struct Reply {
     payload: Vec<u8>,
 }
 
-/// Greets the server and chooses an export; asks for those of `wanted` contexts that exist, which only
-/// replies in chunks can tell of.
+/// Greets the server and selects an export. Negotiates those of the `wanted` contexts that exist, which
+/// requires structured replies.
 pub(crate) fn negotiate<S: Read + Write>(
     stream: &mut S,
     export: &str,
@@ -93,7 +93,7 @@ pub(crate) fn negotiate<S: Read + Write>(
     Ok(Session { export, structured, contexts })
 }
 
-/// Lists the metadata contexts that match `queries` (all of them when empty), then leaves.
+/// Lists the metadata contexts that match `queries` (all of them if empty), then ends the connection.
 pub(crate) fn list_contexts<S: Read + Write>(
     stream: &mut S,
     export: &str,
@@ -115,10 +115,10 @@ fn greet<S: Read + Write>(stream: &mut S) -> Result<(), NbdError> {
     stream.read_exact(&mut greeting)?;
     let mut cursor = Cursor::new(&greeting);
     if cursor.u64()? != wire::NBD_MAGIC {
-        return Err(NbdError::protocol("it does not greet like an NBD server"));
+        return Err(NbdError::protocol("its greeting is not that of an NBD server"));
     }
     if cursor.u64()? != wire::OPTION_MAGIC {
-        return Err(NbdError::protocol("it speaks the oldstyle protocol, which has no exports by name"));
+        return Err(NbdError::protocol("it speaks the oldstyle protocol, which has no named exports"));
     }
     let flags = cursor.u16()?;
     if flags & wire::FLAG_FIXED_NEWSTYLE == 0 {
@@ -198,7 +198,7 @@ fn meta_contexts<S: Read>(stream: &mut S, option: OptionKind) -> Result<Vec<Cont
                     .map_err(|_| NbdError::protocol("the name of a metadata context is not UTF-8"))?;
                 contexts.push(Context { id, name: name.to_owned() });
             }
-            // A server that knows no contexts serves data all the same.
+            // A server without contexts still serves data.
             wire::REPLY_ERR_UNSUP => return Ok(Vec::new()),
             kind if kind & wire::REPLY_ERROR_BIT != 0 => return Err(refused(option, &reply)),
             kind => {
@@ -218,7 +218,7 @@ fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdEr
         match reply.kind {
             wire::REPLY_ACK => {
                 let (size, flags) = size_and_flags
-                    .ok_or_else(|| NbdError::protocol("it started without telling the size of the export"))?;
+                    .ok_or_else(|| NbdError::protocol("it started without the size of the export"))?;
                 return Ok(ExportInfo { size, flags, block_bytes, max_request_bytes });
             }
             wire::REPLY_INFO => {
@@ -236,7 +236,7 @@ fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdEr
                     wire::INFO_BLOCK_SIZE => {
                         (block_bytes, max_request_bytes) = block_sizes(&mut cursor)?;
                     }
-                    // Names and descriptions are for people; unknown kinds may be skipped.
+                    // Names and descriptions are not needed; unknown kinds may be skipped.
                     _ => continue,
                 }
                 if !cursor.is_empty() {
@@ -251,7 +251,7 @@ fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdEr
     Err(NbdError::protocol("it answers GO without end"))
 }
 
-/// Smallest unit and longest read, made safe to calculate with.
+/// Smallest unit and longest read, checked and clipped.
 fn block_sizes(cursor: &mut Cursor<'_>) -> Result<(u32, u32), NbdError> {
     let (smallest, _preferred, longest) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
     if !smallest.is_power_of_two() || smallest > 64 << 10 {

@@ -1,17 +1,16 @@
-//! NBD, the network block device protocol: a pure codec, a blocking client and a server.
+//! NBD, the network block device protocol: codec, blocking client and server.
 //!
-//! Written by hand because Copal needs a small part of it, bounded in every length: fixed
-//! newstyle handshake, structured replies, block status. QEMU is the peer that matters
-//! (`qemu-nbd`, the storage daemon, libvirt's pull mode), any server of the public specification
-//! (`doc/proto.md` of the NBD project) is welcome.
+//! Copal implements a small part of the protocol itself, with a bound on every length: fixed newstyle
+//! handshake, structured replies and block status. The main peer is QEMU (`qemu-nbd`, the storage daemon,
+//! libvirt's pull mode). Any server that follows the public specification works (`doc/proto.md` of the NBD
+//! project).
 //!
 //! Invariants
-//! - No length sent by the peer sizes an allocation before it is checked against what was asked
-//!   for, or against a constant of [`limits`].
-//! - A read is answered only when every byte of it was covered exactly once.
+//! - No length sent by the peer sizes an allocation before it is checked against the request, or against a
+//!   constant of [`limits`].
+//! - A read completes only when every byte of it was covered exactly once.
 //!
-//! Not here: TLS, extended headers, starting `qemu-nbd` and snapshots as disks (`copal-backup`,
-//! `copal-doors`).
+//! Not here: TLS, extended headers, starting `qemu-nbd` (`copal-disk`), snapshots as disks (`copal-export`).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 

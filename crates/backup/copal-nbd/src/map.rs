@@ -1,8 +1,7 @@
-//! Walk over the extents of one metadata context.
+//! Map: iterator over the extents of one metadata context.
 //!
-//! A block status reply may be shorter or longer than asked; the walk goes on from where it ended and clips
-//! what reaches past the range. An extent that ends within a block of the export describes nothing that could
-//! be read, and is refused.
+//! A block status reply may cover less or more than the request. The next request starts where the reply
+//! ended, and extents are clipped to the range. An extent that ends within a block of the export is refused.
 
 use crate::{Client, NbdError};
 use std::ops::Range;
@@ -18,18 +17,18 @@ pub struct Extent {
     pub flags: u32,
 }
 
-/// Iterator over extents, ascending, without gaps, neighbours with equal flags merged.
+/// Iterator over extents in ascending order, without gaps; adjacent extents with equal flags are merged.
 #[derive(Debug)]
 pub struct Map<'a> {
     client: &'a Client,
     context: u32,
     asked: Range<u64>,
-    /// Extents of the last reply, last first.
+    /// Extents of the last reply, in reverse order.
     ready: Vec<Extent>,
     failed: bool,
 }
 
-/// What one request asks about: less than 4 GiB, a multiple of every block size.
+/// Length of one request: less than 4 GiB, a multiple of every block size.
 const ASK_BYTES: u64 = 2 << 30;
 
 impl<'a> Map<'a> {
@@ -37,7 +36,7 @@ impl<'a> Map<'a> {
         Map { client, context, asked, ready: Vec::new(), failed: false }
     }
 
-    /// Next extent as the server cut it.
+    /// Next extent as the server reported it.
     fn pull(&mut self) -> Option<Result<Extent, NbdError>> {
         if self.failed {
             return None;

@@ -1,7 +1,7 @@
-//! The receiving half of a connection: replies in, waiting requests answered.
+//! Receiving half of a connection: matches replies to the requests in flight.
 //!
-//! One thread runs [`run`] until the connection ends; every request then still waiting gets the
-//! error that ended it. Generic over the reader, so that tests feed it any bytes.
+//! One thread runs [`run`] until the connection ends. Every request that is still in flight then gets the
+//! error that ended it. Generic over the reader, so that tests can supply bytes.
 
 use crate::{
     NbdError,
@@ -19,14 +19,14 @@ use std::{
 /// Extents of one context: its number, and (length, flags) pairs from the start of the request.
 pub(crate) type StatusReply = Vec<(u32, Vec<(u32, u32)>)>;
 
-/// A request on the wire.
+/// A request in flight.
 pub(crate) struct WireRequest {
     pub(crate) body: Body,
-    /// First error the server reported; the answer once the reply is complete.
+    /// First error of the reply; the result once the reply is complete.
     pub(crate) failed: Option<NbdError>,
 }
 
-/// What the request wants.
+/// Kind of a request, with its reply channel.
 pub(crate) enum Body {
     Read {
         assembly: Assembly,
@@ -35,12 +35,12 @@ pub(crate) enum Body {
     Status {
         offset: u64,
         len: u32,
-        /// Numbers of the contexts that were agreed on; a reply may speak of no other.
+        /// Numbers of the negotiated contexts; a reply may contain no others.
         contexts: Arc<[u32]>,
         found: StatusReply,
         answer: SyncSender<Result<StatusReply, NbdError>>,
     },
-    /// What is done or not: a write, a zeroing, a flush.
+    /// A request without data in its reply: a write, a zeroing, a flush.
     Change {
         what: &'static str,
         offset: u64,
@@ -64,7 +64,7 @@ impl WireRequest {
         self.failed.get_or_insert(NbdError::Request { request, offset, len, errno, message });
     }
 
-    /// Answers the caller; one who has stopped waiting is not missed.
+    /// Sends the result to the caller, which may have stopped waiting.
     fn answer(self, lost: Option<&NbdError>) {
         let failed = lost.cloned().or(self.failed);
         match self.body {
@@ -92,19 +92,19 @@ impl WireRequest {
     }
 }
 
-/// The requests on the wire, which the sending and the receiving half share.
+/// The requests in flight, shared by the sending and the receiving half.
 #[derive(Default)]
 pub(crate) struct RequestTable {
     pub(crate) state: Mutex<Requests>,
-    /// Signalled when a request leaves the wire or the connection ends.
+    /// Signalled when a request completes or the connection ends.
     pub(crate) left: Condvar,
 }
 
-/// Requests on the wire, and why there will be no more.
+/// Requests in flight, and the error that ended the connection.
 #[derive(Default)]
 pub(crate) struct Requests {
     pub(crate) pending: HashMap<u64, WireRequest>,
-    /// Requests on the wire, including one whose chunk is being read right now.
+    /// Requests in flight, including one whose chunk is being read.
     pub(crate) on_wire: usize,
     pub(crate) dead: Option<NbdError>,
 }
@@ -128,7 +128,7 @@ impl RequestTable {
         self.left.notify_all();
     }
 
-    /// Ends the connection: whoever waits, and whoever asks later, gets `error`.
+    /// Ends the connection: all waiting and later requests get `error`.
     pub(crate) fn end(&self, error: NbdError) {
         let waiting = {
             let mut state = self.state.lock();
@@ -166,7 +166,8 @@ fn one_reply<R: Read>(reader: &mut R, table: &RequestTable, structured: bool) ->
     }
 }
 
-/// Runs `work` on a request taken off the table; an error ends the connection and answers it too.
+/// Runs `work` on a request taken off the table. An error ends the connection and is the result of the
+/// request too.
 fn with_pending(
     table: &RequestTable,
     cookie: u64,
@@ -196,9 +197,11 @@ fn simple_reply<R: Read>(reader: &mut R, table: &RequestTable, structured: bool)
         }
         match &mut pending.body {
             Body::Read { assembly, .. } if !structured => reader.read_exact(assembly.whole()?)?,
-            // Chunks are for what carries something.
+            // A reply without data need not be structured.
             Body::Change { .. } => {}
-            _ => return Err(NbdError::protocol("a simple reply where chunks were agreed on")),
+            _ => {
+                return Err(NbdError::protocol("a simple reply although structured replies were negotiated"));
+            }
         }
         Ok(true)
     })
@@ -226,11 +229,11 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
                 let payload = payload(reader, header.len, limits::STATUS_BYTES)?;
                 let (context, extents) = wire::decode_block_status(&payload)?;
                 let Body::Status { contexts, found, .. } = &mut pending.body else {
-                    return Err(NbdError::protocol("a block status answers something else"));
+                    return Err(NbdError::protocol("a block status answers a request of another kind"));
                 };
                 if !contexts.contains(&context) {
                     return Err(NbdError::protocol(
-                        "a block status describes a context that was not agreed on",
+                        "a block status describes a context that was not negotiated",
                     ));
                 }
                 if found.iter().any(|(other, _)| *other == context) {
@@ -243,7 +246,7 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
                 let (errno, words) = wire::decode_error_chunk(&payload)?;
                 pending.fail(errno, &words);
             }
-            // The top bit marks errors we do not know by name; the request failed all the same.
+            // An unknown error chunk, marked by the top bit: the request failed too.
             kind if kind & 0x8000 != 0 => {
                 let payload = payload(reader, header.len, limits::ERROR_BYTES)?;
                 let (errno, words) = wire::decode_error_chunk(&payload)?;
@@ -258,7 +261,9 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
 fn read_of(pending: &mut WireRequest) -> Result<&mut Assembly, NbdError> {
     match &mut pending.body {
         Body::Read { assembly, .. } => Ok(assembly),
-        Body::Status { .. } | Body::Change { .. } => Err(NbdError::protocol("data answers what is no read")),
+        Body::Status { .. } | Body::Change { .. } => {
+            Err(NbdError::protocol("data answers a request that is not a read"))
+        }
     }
 }
 

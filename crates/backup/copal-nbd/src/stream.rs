@@ -1,4 +1,4 @@
-//! The socket of a connection: TCP or unix, split into a half that reads and one that writes.
+//! Socket of a connection: TCP or unix, with separate handles for reading and writing.
 
 use crate::{Address, NbdError};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A peer that takes or sends bytes more slowly than this is no longer waited for, beyond one limit.
+/// Least transfer rate of a peer. Beyond one time limit, a slower peer is disconnected.
 pub(crate) const LEAST_BYTES_PER_S: u64 = 64 << 10;
 
 /// A connected socket.
@@ -20,15 +20,15 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Connects. Blocks up to `limit`: a server whose queue is full, a name server and a host that is gone
-    /// may answer never.
+    /// Connects. Blocks up to `limit`, since a full accept queue, a name server or an unreachable host may
+    /// never answer.
     pub(crate) fn connect(address: &Address, limit: Duration) -> Result<Stream, NbdError> {
         let failed = |source| NbdError::Connect { address: address.to_string(), source: Arc::new(source) };
         let (sender, connected) = sync_channel(1);
         let to = address.clone();
         let connecting = std::thread::Builder::new().name("nbd-connect".to_owned());
         let started = connecting.spawn(move || {
-            // After the limit nobody waits, and the socket is closed.
+            // After the limit the result is dropped, and the socket with it.
             let _ = sender.send(Stream::connect_to(&to, limit));
         });
         started.map_err(failed)?;
@@ -54,7 +54,7 @@ impl Stream {
         Err(last)
     }
 
-    /// The address of the other end; none behind a unix socket.
+    /// The IP address of the peer; `None` for a unix socket.
     pub(crate) fn peer(&self) -> Option<IpAddr> {
         match self {
             Stream::Tcp(stream) => Some(stream.peer_addr().ok()?.ip()),
@@ -69,7 +69,7 @@ impl Stream {
         })
     }
 
-    /// Limit of one read on the socket; shared by all clones.
+    /// Time limit of one read on the socket; shared by all clones.
     pub(crate) fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.set_read_timeout(limit),
@@ -77,7 +77,7 @@ impl Stream {
         }
     }
 
-    /// Limit of one write on the socket; shared by all clones.
+    /// Time limit of one write on the socket; shared by all clones.
     pub(crate) fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.set_write_timeout(limit),
@@ -85,9 +85,9 @@ impl Stream {
         }
     }
 
-    /// Ends both directions, for all clones; a reader blocked in another thread wakes up.
+    /// Closes both directions for all clones; a reader blocked in another thread wakes up.
     pub(crate) fn shutdown(&self) {
-        // The peer may have gone already, which is what we want.
+        // The peer may have disconnected already.
         let _ = match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
@@ -116,7 +116,7 @@ impl Write for Stream {
     }
 }
 
-/// A connection with one limit for all that is read and written through it.
+/// A connection with one time limit for all reads and writes through it.
 pub(crate) struct Limited<'a> {
     stream: &'a mut Stream,
     until: Instant,
@@ -153,8 +153,8 @@ impl Write for Limited<'_> {
     }
 }
 
-/// Sends all parts to a peer that has to take them at some rate; the socket's own limit of one write is
-/// `limit`.
+/// Sends all parts. The peer must receive them at the least rate; `limit` is the socket's own limit of one
+/// write.
 /// # Errors
 /// `TimedOut`; those of the socket.
 pub(crate) fn send_all<W: Write>(to: &mut W, parts: &[&[u8]], limit: Duration) -> io::Result<()> {

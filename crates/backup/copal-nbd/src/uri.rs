@@ -1,4 +1,4 @@
-//! NBD addresses as people write them: `nbd://host[:port]/export`, `nbd+unix:///export?socket=/path`.
+//! NBD addresses: `nbd://host[:port]/export` and `nbd+unix:///export?socket=/path`.
 //!
 //! Specified by the NBD project's `doc/uri.md`. Not here: TLS (`nbds:`), vsock, ssh.
 
@@ -9,7 +9,7 @@ use std::{
     path::PathBuf,
 };
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Host name or address, and port.
@@ -21,14 +21,14 @@ pub enum Address {
 /// An export of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// Where the server listens.
+    /// Address of the server.
     pub address: Address,
     /// Name of the export; empty for the default one.
     pub export: String,
 }
 
 impl Uri {
-    /// True for text that begins like an NBD address, so that it cannot be meant as a file name.
+    /// Whether a text begins like an NBD address; such a text is not taken as a file name.
     pub fn looks_like(text: &str) -> bool {
         ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"].iter().any(|scheme| text.starts_with(scheme))
     }
@@ -69,7 +69,7 @@ impl Uri {
 }
 
 impl std::fmt::Display for Uri {
-    /// As [`Uri::parse`] takes it.
+    /// In the form that [`Uri::parse`] accepts.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let export = encode_percent(self.export.as_bytes());
         match &self.address {
@@ -111,7 +111,7 @@ fn split_port(authority: &str) -> Option<(String, u16)> {
     Some((if host.is_empty() { "localhost" } else { host }.to_owned(), port))
 }
 
-/// All that could end a part of an address, or mean something to a shell, is escaped.
+/// Escapes all bytes that could end a part of the address or have a meaning in a shell.
 fn encode_percent(text: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
     for &byte in text {
@@ -129,7 +129,7 @@ fn decode_percent(text: &str) -> Option<String> {
     String::from_utf8(decode_bytes(text)?).ok()
 }
 
-/// As [`decode_percent`], of what need not be UTF-8: a path.
+/// As [`decode_percent`], but for bytes that need not be UTF-8, such as a path.
 fn decode_bytes(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_people_write_are_understood() {
+    fn usual_addresses_are_parsed() {
         let tcp = |host: &str, port, export: &str| Uri {
             address: Address::Tcp(host.into(), port),
             export: export.into(),

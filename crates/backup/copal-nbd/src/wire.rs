@@ -1,14 +1,14 @@
-//! Bytes of the protocol: constants, encoders of what a client sends, decoders of what it reads.
+//! Wire format: constants, encoders and decoders of the protocol.
 //!
 //! Format: the NBD project's `doc/proto.md`. All integers are big-endian.
-//! Pure: no I/O here, slices in and values out. A decoder gets exactly the bytes of its message.
-//! Not here: which message may follow which (`handshake`, `receive`).
+//! Pure: slices in, values out, no I/O. A decoder gets exactly the bytes of its message.
+//! Not here: the order of messages (`handshake`, `receive`).
 
 use crate::NbdError;
 
-/// Bounds that no peer can move.
+/// Limits that no peer can change.
 pub mod limits {
-    /// Longest read we ask for, in bytes; servers must take this much unless they say otherwise.
+    /// Longest read that is requested, in bytes; servers must accept it unless they announce less.
     pub const READ_BYTES: u32 = 32 << 20;
     /// Longest name of an export or a metadata context, in bytes.
     pub const STRING_BYTES: usize = 4096;
@@ -22,13 +22,13 @@ pub mod limits {
     pub const ERROR_BYTES: u32 = 4096 + 16;
     /// Most chunks that answer one request.
     pub const CHUNKS: u32 = 1 << 16;
-    /// Most requests on the wire at once; another one waits.
+    /// Maximum number of requests in flight; a further one waits.
     pub const IN_FLIGHT: usize = 64;
-    /// Longest write that is sent, and longest request that is taken, in bytes.
+    /// Longest write that is sent, and longest request that is accepted, in bytes.
     pub const REQUEST_BYTES: u32 = 32 << 20;
 }
 
-/// Metadata context that tells holes and zeroes from data.
+/// Metadata context that reports holes and zeroes.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 /// Flag of `base:allocation`: nothing is allocated here.
 pub const STATE_HOLE: u32 = 1;
@@ -39,7 +39,7 @@ pub const STATE_DIRTY: u32 = 1;
 
 /// Bits of the transmission flags of an export.
 pub mod export_flags {
-    /// The other bits mean something.
+    /// The other bits are valid.
     pub const HAS_FLAGS: u16 = 1;
     /// Writes are refused.
     pub const READ_ONLY: u16 = 2;
@@ -69,13 +69,13 @@ pub(crate) const FLAG_NO_ZEROES: u16 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OptionKind {
-    /// Start, the old way.
+    /// Select an export and start, without a reply on errors.
     ExportName = 1,
-    /// Leave.
+    /// End the handshake.
     Abort = 2,
-    /// Names of the exports.
+    /// List the exports.
     List = 3,
-    /// Go on in secret.
+    /// Start TLS.
     StartTls = 5,
     /// Describe an export.
     Info = 6,
@@ -83,9 +83,9 @@ pub enum OptionKind {
     Go = 7,
     /// Replies in chunks.
     StructuredReply = 8,
-    /// Which metadata contexts exist.
+    /// List metadata contexts.
     ListMetaContext = 9,
-    /// Which metadata contexts we will ask for.
+    /// Select metadata contexts.
     SetMetaContext = 10,
 }
 
@@ -123,27 +123,27 @@ pub(crate) const INFO_BLOCK_SIZE: u16 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Command {
-    /// Bytes of the export.
+    /// Read bytes.
     Read = 0,
-    /// New bytes for it.
+    /// Write bytes.
     Write = 1,
-    /// Good-bye.
+    /// End the connection.
     Disconnect = 2,
-    /// Makes durable what was written.
+    /// Make completed writes durable.
     Flush = 3,
-    /// A range nobody needs any more.
+    /// Discard a range.
     Trim = 4,
-    /// Makes a range zero.
+    /// Zero a range.
     WriteZeroes = 6,
-    /// Extents of the metadata contexts chosen in the handshake.
+    /// Extents of the selected metadata contexts.
     BlockStatus = 7,
 }
 
-/// Flag of a request: durable before it is answered.
+/// Request flag: durable before the reply.
 pub(crate) const REQUEST_FUA: u16 = 1;
-/// Flag of WRITE_ZEROES: no hole.
+/// Flag of WRITE_ZEROES: do not punch a hole.
 pub(crate) const REQUEST_NO_HOLE: u16 = 2;
-/// Flag of BLOCK_STATUS: one extent is enough.
+/// Flag of BLOCK_STATUS: return one extent only.
 pub(crate) const REQUEST_ONE: u16 = 8;
 
 pub(crate) const CHUNK_DONE: u16 = 1;
@@ -193,7 +193,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// An option of the handshake, ready to send.
+/// Encodes an option of the handshake.
 pub fn encode_option(option: OptionKind, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + data.len());
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
@@ -203,7 +203,7 @@ pub fn encode_option(option: OptionKind, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Data of `INFO` and `GO`: the export's name, and that we want to know its block sizes.
+/// Encodes the data of `INFO` and `GO`: the name of the export and a request for its block sizes.
 pub fn encode_info_request(export: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(8 + export.len());
     out.extend_from_slice(&(export.len() as u32).to_be_bytes());
@@ -213,7 +213,7 @@ pub fn encode_info_request(export: &str) -> Vec<u8> {
     out
 }
 
-/// Data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
+/// Encodes the data of `LIST_META_CONTEXT` and `SET_META_CONTEXT`.
 pub fn encode_meta_context_request(export: &str, queries: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend_from_slice(&(export.len() as u32).to_be_bytes());
@@ -226,7 +226,7 @@ pub fn encode_meta_context_request(export: &str, queries: &[&str]) -> Vec<u8> {
     out
 }
 
-/// A request of the transmission phase, 28 bytes.
+/// Encodes a request of the transmission phase, 28 bytes.
 pub fn encode_request(command: Command, cookie: u64, offset: u64, len: u32) -> [u8; 28] {
     let mut out = [0; 28];
     out[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -240,7 +240,7 @@ pub fn encode_request(command: Command, cookie: u64, offset: u64, len: u32) -> [
 /// Header of one reply to an option; `len` payload bytes follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionReply {
-    /// Number of the option this answers.
+    /// Number of the option that is answered.
     pub option: u32,
     /// Kind of reply; the top bit marks errors.
     pub kind: u32,
@@ -271,7 +271,7 @@ pub struct ChunkHeader {
     pub done: bool,
     /// Kind of chunk.
     pub kind: u16,
-    /// The request this answers.
+    /// Cookie of the request.
     pub cookie: u64,
     /// Length of the payload; checked against the request by the receiver.
     pub len: u32,
@@ -295,11 +295,11 @@ pub fn decode_chunk_header(bytes: &[u8; 16]) -> Result<ChunkHeader, NbdError> {
     })
 }
 
-/// Decodes the payload of a block status chunk: the context and its (length, flags) pairs, neighbours with
-/// equal flags merged.
+/// Decodes the payload of a block status chunk: the context and its (length, flags) pairs. Adjacent extents
+/// with equal flags are merged.
 ///
 /// # Errors
-/// `Protocol`: the payload is not one context and at least one whole extent, or an extent is empty.
+/// `Protocol`: the payload is not one context and at least one complete extent, or an extent is empty.
 pub fn decode_block_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), NbdError> {
     let mut cursor = Cursor::new(payload);
     let context = cursor.u32()?;
@@ -322,7 +322,7 @@ pub fn decode_block_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), Nbd
     Ok((context, extents))
 }
 
-/// Decodes the payload of an error chunk: the number and the server's words.
+/// Decodes the payload of an error chunk: error number and message of the server.
 ///
 /// # Errors
 /// `Protocol`: shorter than its fields, or error number 0.

@@ -1,11 +1,12 @@
-//! Which connections a server keeps when there are more than it has room for.
+//! Admission: limits on connections, and the choice of a connection to close.
 //!
-//! The protocol has no password, so a client that has not finished its handshake may be anybody. All
-//! connections are accepted; when there are too many, one is closed that costs its client least.
+//! The protocol has no password, so a client in the handshake is unknown. All connections are accepted. If
+//! there are too many, the one whose loss costs its client least is closed.
 //! Invariants
-//! - A silent client keeps no other out: of those in the handshake the oldest is closed, of those that have
-//!   chosen a disk one that has asked for nothing, or nothing for a minute.
-//! - One address has at most a part of the places. Clients of a unix socket have no address, and one user.
+//! - A silent client keeps no other out. Of the connections in the handshake the oldest is closed. Of those
+//!   that have selected a disk, one without a request, or idle for a minute, is closed.
+//! - One address has at most a part of the places. Clients of a unix socket have no address and belong to one
+//!   user.
 
 use crate::stream::Stream;
 use parking_lot::Mutex;
@@ -19,22 +20,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections in their handshake: in all, and of one address.
+/// Connections in the handshake: in total, and per address.
 const HANDSHAKES: usize = 64;
 const HANDSHAKES_OF_ADDRESS: usize = 16;
-/// Connections that have chosen a disk: in all, and of one address.
+/// Connections that have selected a disk: in total, and per address.
 const CONNECTIONS: usize = 64;
 const CONNECTIONS_OF_ADDRESS: usize = 32;
-/// A connection that asked for nothing for so long may be closed for another.
+/// A connection that is idle for this long may be closed for another one.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What is known of the requests of one connection.
+/// Request activity of one connection.
 pub(crate) struct Activity {
     began: Instant,
     has_asked: AtomicBool,
-    /// Requests that are not answered.
+    /// Unanswered requests.
     open: AtomicUsize,
-    /// When the last request came or was answered, ms behind `began`.
+    /// Time of the last request or reply, in ms since `began`.
     last_ms: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ impl Activity {
         }
     }
 
-    /// A request has come; it is answered when the result is dropped.
+    /// Records a request, which counts as answered when the result is dropped.
     pub(crate) fn begin(&self) -> OpenRequest<'_> {
         self.has_asked.store(true, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +67,7 @@ impl Activity {
         self.began.elapsed().saturating_sub(last)
     }
 
-    /// Whether the connection may be closed for another, the first to go first.
+    /// Rank for closing the connection in favour of another, the highest first; `None` if it must stay.
     fn rank(&self) -> Option<(bool, Duration)> {
         let has_asked = self.has_asked.load(Ordering::Relaxed);
         let is_open = self.open.load(Ordering::Relaxed) > 0;
@@ -75,7 +76,7 @@ impl Activity {
     }
 }
 
-/// A request that is not answered yet.
+/// An unanswered request.
 pub(crate) struct OpenRequest<'a>(&'a Activity);
 
 impl Drop for OpenRequest<'_> {
@@ -88,13 +89,13 @@ impl Drop for OpenRequest<'_> {
 struct Peer {
     stream: Stream,
     address: Option<IpAddr>,
-    /// None in the handshake.
+    /// `None` in the handshake.
     activity: Option<Arc<Activity>>,
 }
 
 #[derive(Default)]
 struct Peers {
-    /// By number, which ascends.
+    /// By number; numbers ascend.
     all: HashMap<u64, Peer>,
     last: u64,
 }
@@ -106,7 +107,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Enters a connection, in its handshake. `None`: the system gives no descriptor for it.
+    /// Registers a connection in its handshake; `None` if the system has no descriptor left.
     pub(crate) fn enter(&self, stream: &Stream) -> Option<u64> {
         let address = stream.peer();
         let mut peers = self.peers.lock();
@@ -123,7 +124,7 @@ impl Admission {
         let stream = match entered {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
+                tracing::debug!(%error, "connection not accepted");
                 peers.close_oldest(in_handshake);
                 return None;
             }
@@ -135,7 +136,7 @@ impl Admission {
         Some(number)
     }
 
-    /// The handshake has ended; `None`: all places are taken by clients that are at work, or the connection
+    /// Registers the end of a handshake; `None` if all places are taken by active clients, or the connection
     /// was closed.
     pub(crate) fn serve(&self, number: u64) -> Option<Arc<Activity>> {
         let mut peers = self.peers.lock();
@@ -146,7 +147,7 @@ impl Admission {
         let is_full = address.is_some() && of_one && !peers.close_idle(of_address)
             || peers.count(is_served) >= CONNECTIONS && !peers.close_idle(is_served);
         if is_full {
-            tracing::warn!("a connection was closed, since all places are taken by clients at work");
+            tracing::warn!("connection refused, all places are taken by active clients");
             return None;
         }
         let activity = Arc::new(Activity::new());
@@ -154,12 +155,12 @@ impl Admission {
         Some(activity)
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has ended.
     pub(crate) fn leave(&self, number: u64) {
         self.peers.lock().all.remove(&number);
     }
 
-    /// Makes room where the system has none for another connection.
+    /// Closes a connection because the system cannot accept another one.
     pub(crate) fn make_room(&self) {
         let mut peers = self.peers.lock();
         if !peers.close_oldest(|peer| peer.activity.is_none()) {
@@ -167,7 +168,7 @@ impl Admission {
         }
     }
 
-    /// Closes all.
+    /// Closes all connections.
     pub(crate) fn close_all(&self) {
         for peer in self.peers.lock().all.values() {
             peer.stream.shutdown();
@@ -182,7 +183,7 @@ impl Peers {
 
     fn close(&mut self, number: u64) {
         if let Some(peer) = self.all.remove(&number) {
-            tracing::debug!("a connection was closed for another");
+            tracing::debug!("connection closed in favour of another");
             peer.stream.shutdown();
         }
     }
@@ -193,7 +194,7 @@ impl Peers {
         oldest.inspect(|&number| self.close(number)).is_some()
     }
 
-    /// Closes the connection that is idle for longest; `false`: none is.
+    /// Closes the connection that has been idle longest; returns false if none is idle.
     fn close_idle(&mut self, is_meant: impl Fn(&Peer) -> bool) -> bool {
         let meant = self.all.iter().filter(|(_, peer)| is_meant(peer));
         let ranked = meant.filter_map(|(number, peer)| Some((peer.activity.as_ref()?.rank()?, *number)));
@@ -214,9 +215,9 @@ mod tests {
         admission.peers.lock().all.len()
     }
 
-    /// Connections in their handshake have an end in total; the oldest of them makes room for the next.
+    /// The total of handshakes is limited; the oldest one is closed for the next.
     #[test]
-    fn the_oldest_handshake_makes_room() {
+    fn the_oldest_handshake_is_closed_for_a_new_one() {
         let admission = Admission::default();
         let mut others = Vec::new();
         let mut enter = || {
@@ -228,13 +229,13 @@ mod tests {
         assert_eq!(count(&admission), HANDSHAKES);
         assert!(admission.serve(numbers[2]).is_none(), "it was closed");
         assert!(admission.serve(numbers[3]).is_some());
-        // One that is served is in no handshake any more.
+        // A connection with a disk does not count as a handshake.
         enter();
         assert_eq!(count(&admission), HANDSHAKES + 1);
     }
 
     #[test]
-    fn the_handshakes_of_one_address_take_no_place_of_others() {
+    fn the_handshakes_of_one_address_are_limited() {
         let admission = Admission::default();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut clients = Vec::new();
@@ -246,13 +247,13 @@ mod tests {
         assert_eq!(count(&admission), HANDSHAKES_OF_ADDRESS);
     }
 
-    /// A client whose request is under way never makes room, and one that has asked does once it has been
-    /// idle for long.
+    /// A client with an unanswered request is never closed. One that has sent a request can be closed after a
+    /// minute of idling.
     #[test]
-    fn a_client_at_work_keeps_its_place() {
+    fn an_active_client_is_not_closed() {
         let since =
             |ago: Duration| Activity { began: Instant::now().checked_sub(ago).unwrap(), ..Activity::new() };
-        assert!(Activity::new().rank().is_some(), "it has asked for nothing yet");
+        assert!(Activity::new().rank().is_some(), "no request yet");
         let asked = since(Duration::ZERO);
         drop(asked.begin());
         assert!(asked.rank().is_none(), "a moment ago");

@@ -1,8 +1,8 @@
-//! Bytes of requests that are held in memory: those of one connection, and a pool that all connections share.
+//! Byte budgets for requests in memory: one per connection, and a pool for all connections.
 
 use parking_lot::{Condvar, Mutex};
 
-/// A number of bytes that is shared out.
+/// A number of bytes to be shared.
 pub(crate) struct Budget {
     left: Mutex<u64>,
     given_back: Condvar,
@@ -13,8 +13,8 @@ impl Budget {
         Budget { left: Mutex::new(bytes), given_back: Condvar::new() }
     }
 
-    /// Takes so many bytes, which must not be more than there are in all. Blocks until they are there, so
-    /// only for what one client waits for through its own fault.
+    /// Takes bytes, at most the total of the budget. Blocks until they are available, so it is used only
+    /// where a client waits for its own requests.
     pub(crate) fn take(&self, bytes: u64) -> Taken<'_> {
         let mut left = self.left.lock();
         while *left < bytes {
@@ -24,7 +24,7 @@ impl Budget {
         Taken { budget: self, bytes }
     }
 
-    /// Takes so many bytes if they are there.
+    /// Takes bytes if they are available.
     pub(crate) fn try_take(&self, bytes: u64) -> Option<Taken<'_>> {
         let mut left = self.left.lock();
         *left = left.checked_sub(bytes)?;
@@ -32,7 +32,7 @@ impl Budget {
     }
 }
 
-/// Bytes of a budget; given back when it is dropped.
+/// Bytes of a budget, returned on drop.
 pub(crate) struct Taken<'a> {
     budget: &'a Budget,
     bytes: u64,

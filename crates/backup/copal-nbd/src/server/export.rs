@@ -1,25 +1,25 @@
-//! What a server serves: disks by name. The seam between the protocol and whoever has the bytes.
+//! Exports of a server: disks by name, the interface to the owner of the bytes.
 //!
 //! Not here: the protocol (`handshake`, `transmit`).
 
 use std::sync::Arc;
 
-/// Why a request on a disk failed; the client hears its number.
+/// Error of a request on a disk; the client receives its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiskError {
     /// The bytes cannot be read or written (EIO).
     Damaged,
-    /// There is no room for what was written (ENOSPC).
+    /// The disk has no space for the write (ENOSPC).
     NoSpace,
-    /// The disk is not for writing (EPERM).
+    /// The disk is read-only (EPERM).
     ReadOnly,
-    /// The disk is being taken away (ESHUTDOWN).
+    /// The export is being closed (ESHUTDOWN).
     Closing,
 }
 
 impl DiskError {
-    /// The protocol's number.
+    /// The error number of the protocol.
     pub(crate) fn errno(self) -> u32 {
         match self {
             DiskError::Damaged => 5,
@@ -30,7 +30,7 @@ impl DiskError {
     }
 }
 
-/// A run of bytes that are alike to one metadata context.
+/// A run of bytes with equal flags in one metadata context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Length in bytes, never 0.
@@ -39,22 +39,22 @@ pub struct Run {
     pub flags: u32,
 }
 
-/// One disk. Shared by all connections; every call may block on storage.
+/// One disk, shared by all connections. Every call may block on storage.
 pub trait Disk: Send + Sync {
-    /// Its size, which never changes.
+    /// Size of the disk, which never changes.
     fn size_bytes(&self) -> u64;
 
-    /// Whether it takes writes.
+    /// Whether the disk accepts writes.
     fn is_writable(&self) -> bool;
 
-    /// Fills `buf` from `offset`. The server asks for nothing outside of the disk.
+    /// Fills `buf` from `offset`. The range is within the disk.
     /// # Errors
-    /// A byte of the range cannot be had; `buf` holds anything then.
+    /// A byte of the range is unreadable; the content of `buf` is undefined then.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError>;
 
     /// Writes all of `data` at `offset`; durable after the next [`Disk::flush`].
     /// # Errors
-    /// `ReadOnly`; what the storage says.
+    /// `ReadOnly`; those of the storage.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         let _ = (offset, data);
         Err(DiskError::ReadOnly)
@@ -68,35 +68,35 @@ pub trait Disk: Send + Sync {
         Err(DiskError::ReadOnly)
     }
 
-    /// Makes everything durable that was written before.
+    /// Makes all completed writes durable.
     /// # Errors
-    /// What was written may be lost: the storage must not be trusted.
+    /// Completed writes may be lost: the storage must not be trusted.
     fn flush(&self) -> Result<(), DiskError> {
         Ok(())
     }
 
-    /// Names of its metadata contexts beside `base:allocation`, as `LIST_META_CONTEXT` shows them.
+    /// Names of the metadata contexts besides `base:allocation`, as `LIST_META_CONTEXT` returns them.
     fn contexts(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether it can answer about a context of this name; also of one that it does not list.
+    /// Whether the disk supports this context, listed or not.
     fn has_context(&self, name: &str) -> bool {
         let _ = name;
         false
     }
 
-    /// What lies at `offset`, to a context that it has; looks no further than `len`.
+    /// The run at `offset` in a supported context; at most `len` bytes are examined.
     /// # Errors
-    /// It cannot be told.
+    /// The flags cannot be determined.
     fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<Run, DiskError>;
 }
 
 /// The disks of a server.
 pub trait Exports: Send + Sync {
-    /// Their names, as `LIST` shows them.
+    /// Names of the disks, as `LIST` returns them.
     fn names(&self) -> Vec<String>;
 
-    /// The disk of that name. The empty name means the only disk there is.
+    /// The disk with this name. The empty name means the only disk.
     fn find(&self, name: &str) -> Option<Arc<dyn Disk>>;
 }

@@ -1,9 +1,9 @@
-//! The handshake as a server has it: greeting, options, until the client has chosen a disk or left.
+//! Server handshake: greeting and options, until the client has selected a disk or disconnected.
 //!
-//! Generic over the stream, so that tests and the fuzzer feed it bytes.
+//! Generic over the stream, so that tests and the fuzzer can supply bytes.
 //! Invariants
-//! - The data of an option is read after its length was found to be at most [`OPTION_BYTES`].
-//! - A handshake ends: it has at most [`OPTIONS`] options.
+//! - The data of an option is read only if its length is at most [`OPTION_BYTES`].
+//! - A handshake has at most [`OPTIONS`] options.
 
 use super::export::{Disk, Exports};
 use crate::{
@@ -17,21 +17,21 @@ use std::{
 
 /// Longest data of an option: a few names.
 const OPTION_BYTES: u32 = 64 << 10;
-/// Most options of one handshake.
+/// Maximum number of options in one handshake.
 const OPTIONS: usize = 256;
-/// Most metadata contexts of a connection.
+/// Maximum number of metadata contexts of a connection.
 const CONTEXTS: usize = 32;
-/// What a client does well to ask for at once, in bytes.
+/// Preferred request size, in bytes.
 const PREFERRED_BYTES: u32 = 64 << 10;
 
-/// What a client has chosen.
+/// Result of a handshake.
 pub(crate) struct Choice {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) is_structured: bool,
     pub(crate) contexts: Vec<Context>,
 }
 
-/// Greets, answers options, returns what was chosen; `None`: the client has left in peace.
+/// Greets and answers options; returns the selected disk, or `None` if the client has disconnected.
 pub(crate) fn receive_client<S: Read + Write>(
     stream: &mut S,
     exports: &dyn Exports,
@@ -65,7 +65,7 @@ pub(crate) fn receive_client<S: Read + Write>(
     Err(NbdError::protocol("the client has options without end"))
 }
 
-/// What follows from an option.
+/// Result of an option.
 enum Step {
     More,
     Left,
@@ -77,7 +77,7 @@ struct Handshake<'a, S> {
     exports: &'a dyn Exports,
     leaves_zeroes_out: bool,
     is_structured: bool,
-    /// Those of the last SET_META_CONTEXT, and the export that it was for.
+    /// Contexts of the last SET_META_CONTEXT, and the export that it named.
     contexts: Option<(String, Vec<Context>)>,
 }
 
@@ -136,13 +136,14 @@ impl<S: Read + Write> Handshake<'_, S> {
         Ok(())
     }
 
-    /// The old way to choose: there is no reply that could refuse.
+    /// Selects an export the old way, which has no error reply.
     fn export_name(&mut self, data: &[u8]) -> Result<Step, NbdError> {
         let found = std::str::from_utf8(data).ok().and_then(|name| {
             let disk = self.exports.find(name)?;
             Some((disk, name.to_owned()))
         });
-        let (disk, name) = found.ok_or_else(|| NbdError::protocol("the client wants an unknown export"))?;
+        let (disk, name) =
+            found.ok_or_else(|| NbdError::protocol("the client selected an unknown export"))?;
         let mut answer = Vec::with_capacity(134);
         answer.extend_from_slice(&disk.size_bytes().to_be_bytes());
         answer.extend_from_slice(&flags_of(&*disk).to_be_bytes());
@@ -212,7 +213,7 @@ impl<S: Read + Write> Handshake<'_, S> {
         };
         let found: Vec<Context> = names.into_iter().zip(1..).map(|(name, id)| Context { id, name }).collect();
         for context in &found {
-            // A number means something only once the context is set.
+            // A number is valid only once the context is set.
             let id = if sets { context.id } else { 0 };
             let mut payload = id.to_be_bytes().to_vec();
             payload.extend_from_slice(context.name.as_bytes());
@@ -225,7 +226,7 @@ impl<S: Read + Write> Handshake<'_, S> {
         Ok(())
     }
 
-    /// Contexts count for the export that they were set for.
+    /// Contexts are valid only for the export that they were set for.
     fn choice(self, disk: Arc<dyn Disk>, name: &str) -> Choice {
         let contexts = self.contexts.filter(|(of, _)| of == name);
         Choice {
@@ -246,7 +247,7 @@ fn flags_of(disk: &dyn Disk) -> u16 {
     }
 }
 
-/// A name behind its length.
+/// A string with a length prefix.
 fn text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, NbdError> {
     let len = cursor.u32()? as usize;
     if len > limits::STRING_BYTES {
@@ -255,7 +256,7 @@ fn text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, NbdError> {
     std::str::from_utf8(cursor.take(len)?).map_err(|_| NbdError::protocol("a name is not UTF-8"))
 }
 
-/// The export of INFO or GO. What the client wants to know is told anyway.
+/// The export of INFO or GO. The requested items are ignored, since all are sent.
 fn info_request(data: &[u8]) -> Result<&str, NbdError> {
     let mut cursor = Cursor::new(data);
     let name = text(&mut cursor)?;
@@ -267,7 +268,7 @@ fn info_request(data: &[u8]) -> Result<&str, NbdError> {
     }
 }
 
-/// The export and the queries of LIST_META_CONTEXT or SET_META_CONTEXT.
+/// Decodes LIST_META_CONTEXT or SET_META_CONTEXT: the export and the queries.
 fn context_request(data: &[u8]) -> Result<(&str, Vec<&str>), NbdError> {
     let mut cursor = Cursor::new(data);
     let name = text(&mut cursor)?;
@@ -281,7 +282,7 @@ fn context_request(data: &[u8]) -> Result<(&str, Vec<&str>), NbdError> {
     }
 }
 
-/// Contexts that are named as they are called.
+/// The supported contexts among the queries.
 fn chosen_contexts(disk: &dyn Disk, queries: &[&str]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for query in queries {
@@ -293,7 +294,7 @@ fn chosen_contexts(disk: &dyn Disk, queries: &[&str]) -> Vec<String> {
     found
 }
 
-/// Contexts that match: a query that ends in a colon means all that begin so, none means all.
+/// The contexts that match: a query that ends with a colon matches a prefix, and no query matches all.
 fn listed_contexts(disk: &dyn Disk, queries: &[&str]) -> Vec<String> {
     let mut names = disk.contexts();
     names.insert(0, BASE_ALLOCATION.to_owned());

@@ -1,4 +1,4 @@
-//! Where a server listens: a unix socket that is its owner's alone, or TCP.
+//! Listener: a private unix socket, or TCP.
 
 use crate::{Address, NbdError, stream::Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,19 +17,19 @@ use std::{
     time::Duration,
 };
 
-/// A listening socket. The file of a unix socket goes when it is dropped.
+/// A listening socket. The file of a unix socket is removed on drop.
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
         path: PathBuf,
-        /// Device and number of the file that is ours.
+        /// Device and inode number of the own socket file.
         file: (u64, u64),
     },
 }
 
 impl Listener {
-    /// Listens. A socket that is left of a process that has died is replaced.
+    /// Listens. The socket file of a process that has ended is replaced.
     pub(crate) fn bind(address: &Address) -> Result<Listener, NbdError> {
         let failed = |source| NbdError::Listen { address: address.to_string(), source: Arc::new(source) };
         match address {
@@ -45,7 +45,7 @@ impl Listener {
         }
     }
 
-    /// The address as a client needs it: a port that was left to the system is known now.
+    /// The address for clients, with the port that the system has chosen.
     pub(crate) fn address(&self) -> Result<Address, NbdError> {
         match self {
             Listener::Tcp(listener) => {
@@ -56,7 +56,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, waited for up to `most`.
+    /// Waits up to `most` for the next connection.
     pub(crate) fn accept(&self, most: Duration) -> Result<Accepted, NbdError> {
         let fd: BorrowedFd<'_> = match self {
             Listener::Tcp(listener) => listener.as_fd(),
@@ -82,25 +82,25 @@ impl Listener {
         match accepted {
             Ok(stream) => Ok(Accepted::Stream(stream)),
             Err(error) if is_out_of_descriptors(&error) => {
-                tracing::warn!(%error, "a connection cannot be accepted; raise the limit of open files");
-                // The connection still waits, so the next question would be answered at once.
+                tracing::warn!(%error, "connection not accepted; raise the limit of open files");
+                // The connection is still pending, so the next poll would return at once.
                 std::thread::park_timeout(most);
                 Ok(Accepted::NoRoom)
             }
-            // The client has gone already: others may come.
+            // The client has disconnected already.
             Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
+                tracing::debug!(%error, "connection not accepted");
                 Ok(Accepted::None)
             }
         }
     }
 }
 
-/// What came of waiting for a connection.
+/// Result of a wait for a connection.
 pub(crate) enum Accepted {
     Stream(Stream),
     None,
-    /// One waits, and the system has no descriptor for it.
+    /// A connection is pending, and the system has no descriptor for it.
     NoRoom,
 }
 
@@ -122,7 +122,7 @@ impl Drop for Listener {
         if let Listener::Unix { path, file, .. } = self
             && identity(path).is_ok_and(|there| there == *file)
         {
-            // It may be gone already; nothing else can be done about it.
+            // The file may be gone already, and no other action is possible.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -133,7 +133,7 @@ fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// Removes a socket on which nobody listens; anything else is left for the bind to refuse.
+/// Removes a socket file without a listener; anything else makes the bind fail.
 fn remove_stale(path: &Path) -> std::io::Result<()> {
     let is_socket = path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket
@@ -144,16 +144,16 @@ fn remove_stale(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Binds under another name, which becomes the socket's when it is its owner's alone.
+/// Binds under a temporary name, sets the mode, and then links the socket to its path.
 fn bind_private(path: &Path) -> std::io::Result<Listener> {
     if path.symlink_metadata().is_ok() {
         return Err(std::io::Error::new(
             ErrorKind::AddrInUse,
-            "something is there, and not a socket that nobody listens on",
+            "the path exists, and is not a socket without a listener",
         ));
     }
     let mut name = path.file_name().unwrap_or_default().to_owned();
-    // Processes of other containers that share the directory may have the same number.
+    // Process ids are not unique among containers that share the directory.
     let number = getrandom::u64().map_err(|error| std::io::Error::other(error.to_string()))?;
     name.push(format!(".{number:016x}"));
     let unnamed = path.with_file_name(name);
@@ -162,9 +162,9 @@ fn bind_private(path: &Path) -> std::io::Result<Listener> {
     let ready = std::fs::set_permissions(&unnamed, private)
         .and_then(|()| listener.set_nonblocking(true))
         .and_then(|()| identity(&unnamed))
-        // Fails where somebody else was faster.
+        // Fails if another process was faster.
         .and_then(|file| std::fs::hard_link(&unnamed, path).map(|()| file));
-    // The second name of the same socket, or one that is not wanted.
+    // Either the second name of the socket, or the name of an unused one.
     let removed = std::fs::remove_file(&unnamed);
     let file = ready?;
     removed?;
@@ -176,10 +176,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_private_replaces_a_stale_one_and_goes_at_the_end() {
+    fn a_socket_is_private_replaces_a_stale_one_and_is_removed_at_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        // Left by a process that has died: the file stays, nobody listens.
+        // A socket file of a process that has ended, without a listener.
         drop(UnixListener::bind(&path).unwrap());
         let address = Address::Unix(path.clone());
         let listener = Listener::bind(&address).unwrap();
@@ -187,7 +187,7 @@ mod tests {
         assert!(UnixStream::connect(&path).is_ok());
         let accepted = listener.accept(Duration::from_secs(60)).unwrap();
         assert!(matches!(accepted, Accepted::Stream(_)));
-        // One on which somebody listens is not replaced, and neither is a file.
+        // Neither a socket with a listener nor a regular file is replaced.
         assert!(matches!(Listener::bind(&address), Err(NbdError::Listen { .. })));
         drop(listener);
         assert!(!path.exists());

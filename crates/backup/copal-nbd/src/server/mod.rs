@@ -1,13 +1,13 @@
-//! A server: listens, and serves its disks to whoever connects, until it is told to end.
+//! NBD server: listens, and serves its disks to clients until it is told to end.
 //!
-//! Each connection has a thread that reads requests and a few that answer them. Every byte of a client is
-//! hostile: lengths are bounded before anything is allocated, and so is what one connection holds. All share
-//! a pool for long reads of clients that take their answers in one piece; one who finds none left is answered
-//! piece by piece.
+//! Each connection has a thread that reads requests and a few that answer them. All bytes of a client are
+//! untrusted: lengths are bounded before anything is allocated, and the memory of a connection is bounded
+//! too. A pool shared by all connections serves long reads of clients without structured replies. If the pool
+//! is empty, such a read is answered piece by piece.
 //!
 //! Specified by the NBD project's `doc/proto.md`: fixed newstyle, simple and structured replies, block
 //! status.
-//! Not here: what is served ([`Exports`]), TLS, passwords (the protocol has none), extended headers.
+//! Not here: the served disks ([`Exports`]), TLS, passwords (the protocol has none), extended headers.
 
 mod admission;
 mod budget;
@@ -36,29 +36,29 @@ use listener::{Accepted, Listener};
 use std::io::Write;
 use std::{io::BufReader, time::Duration};
 
-/// Bytes of the pool for long answers: two of the longest.
+/// Size of the pool for long replies: two of the longest.
 const POOL_BYTES: u64 = 2 * limits::REQUEST_BYTES as u64;
-/// How long a handshake may take.
+/// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(60);
-/// How long a client may leave an answer untaken or a write unfinished, whose bytes are held meanwhile.
+/// Time limit for a client to receive a reply or to finish a write, whose bytes are in memory meanwhile.
 const TAKING: Duration = Duration::from_secs(60);
-/// Between two looks whether the server is to end.
+/// Poll interval of the end of the server.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     listener: Listener,
     admission: Admission,
     pool: Budget,
-    /// How long a client may pause in the middle of a write, whose bytes are held meanwhile.
+    /// Longest pause of a client within a write, whose bytes are in memory meanwhile.
     pause: Duration,
 }
 
 impl Server {
-    /// Listens at `address`: a unix socket, whose file only its owner may use and which goes with the server,
-    /// or TCP, where everybody who reaches it is let in.
+    /// Listens at `address`: a unix socket that only its owner may use and that is removed with the server,
+    /// or TCP, which is open to every client that reaches it.
     /// # Errors
-    /// `Listen`: somebody listens there, or something else is there.
+    /// `Listen`: the address is in use, or the path exists.
     pub fn bind(address: &Address) -> Result<Server, NbdError> {
         Ok(Server {
             listener: Listener::bind(address)?,
@@ -70,12 +70,12 @@ impl Server {
 
     /// The address of an export of this server.
     /// # Errors
-    /// The system does not know where it listens.
+    /// The system does not report the listening address.
     pub fn uri(&self, export: &str) -> Result<Uri, NbdError> {
         Ok(Uri { address: self.listener.address()?, export: export.to_owned() })
     }
 
-    /// Serves until `is_ended` says so, which is asked about ten times a second; then all connections are
+    /// Serves until `is_ended` returns true, which is checked ten times a second. Then all connections are
     /// closed. Blocks.
     /// # Errors
     /// The listening socket failed.
@@ -100,12 +100,12 @@ impl Server {
                 let serving = std::thread::Builder::new().name("nbd-connection".to_owned());
                 let spawned = serving.spawn_scoped(scope, move || {
                     if let Err(error) = self.serve(stream, number, exports) {
-                        tracing::debug!(%error, "a connection ended");
+                        tracing::debug!(%error, "connection ended with an error");
                     }
                     self.admission.leave(number);
                 });
                 if let Err(error) = spawned {
-                    tracing::warn!(%error, "a connection found no thread; raise the limit of threads");
+                    tracing::warn!(%error, "no thread for a connection; raise the limit of threads");
                     self.admission.leave(number);
                 }
             };
@@ -123,7 +123,7 @@ impl Server {
             stream.shutdown();
             return Ok(());
         };
-        // A client may be silent for as long as it likes, and has to take its answers.
+        // A client may be idle without limit, but must receive its replies in time.
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(Some(TAKING))?;
         let reader = BufReader::with_capacity(16 << 10, stream.try_clone()?);
@@ -147,7 +147,7 @@ impl Receive for BufReader<Stream> {
     }
 }
 
-/// Serves one client over any two halves of a connection, for tests and the fuzzer.
+/// Serves one client over two halves of a connection, for tests and the fuzzer.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn serve_halves<S: Receive + Write, W: Write + Send>(
     mut stream: S,

@@ -1,4 +1,4 @@
-//! Replies of a server, one at a time on a connection that several threads answer on.
+//! Reply writer of a server: several threads send replies, one at a time.
 
 use crate::{
     NbdError,
@@ -7,10 +7,10 @@ use crate::{
 use parking_lot::Mutex;
 use std::io::Write;
 
-/// The sending half of a connection. A reply that failed ends it: every later one fails, too.
+/// The sending half of a connection. After a failed reply every later one fails too.
 pub(crate) struct Replies<W> {
     writer: Mutex<W>,
-    /// Whether replies to reads come in chunks.
+    /// Whether replies to reads are structured.
     pub(crate) is_structured: bool,
 }
 
@@ -19,7 +19,7 @@ impl<W: Write> Replies<W> {
         Replies { writer: Mutex::new(writer), is_structured }
     }
 
-    /// It is done, or failed with a number; `what` says it in words.
+    /// Sends the end of a request: success, or an error number with a message.
     pub(crate) fn done(&self, cookie: u64, outcome: Result<(), (u32, &str)>) -> Result<(), NbdError> {
         match (self.is_structured, outcome) {
             (true, Ok(())) => self.chunk(cookie, true, wire::CHUNK_NONE, &[&[]]),
@@ -33,7 +33,7 @@ impl<W: Write> Replies<W> {
         }
     }
 
-    /// All of a read, without chunks.
+    /// Sends a read as one simple reply.
     pub(crate) fn simple(&self, cookie: u64, errno: u32, data: &[u8]) -> Result<(), NbdError> {
         let mut header = [0; 16];
         header[..4].copy_from_slice(&wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -45,8 +45,8 @@ impl<W: Write> Replies<W> {
         Ok(writer.flush()?)
     }
 
-    /// All of a long read, without chunks: `first`, then what `next` puts into the buffer, as long as it says
-    /// that there is more. A failure of `next` leaves the reply unfinished, and the connection has to end.
+    /// Sends a long read as one simple reply: `first`, then the pieces that `next` puts into the buffer while
+    /// it returns true. If `next` fails, the reply is incomplete and the connection must end.
     pub(crate) fn simple_in_pieces(
         &self,
         cookie: u64,
@@ -69,19 +69,19 @@ impl<W: Write> Replies<W> {
         }
     }
 
-    /// A part of a read.
+    /// Sends a data chunk of a read.
     pub(crate) fn data(&self, cookie: u64, offset: u64, data: &[u8]) -> Result<(), NbdError> {
         let offset = offset.to_be_bytes();
         self.chunk(cookie, false, wire::CHUNK_OFFSET_DATA, &[&offset, data])
     }
 
-    /// A part of a read that is a hole.
+    /// Sends a hole chunk of a read.
     pub(crate) fn hole(&self, cookie: u64, offset: u64, len: u32) -> Result<(), NbdError> {
         let (offset, len) = (offset.to_be_bytes(), len.to_be_bytes());
         self.chunk(cookie, false, wire::CHUNK_OFFSET_HOLE, &[&offset, &len])
     }
 
-    /// Extents of one context; `is_last`: of the last one.
+    /// Sends the extents of one context; `is_last` marks the last context.
     pub(crate) fn extents(
         &self,
         cookie: u64,
@@ -98,7 +98,7 @@ impl<W: Write> Replies<W> {
         self.chunk(cookie, is_last, wire::CHUNK_BLOCK_STATUS, &[&payload])
     }
 
-    /// `parts` together are the payload, at most a request long.
+    /// `parts` together are the payload, at most as long as a request.
     fn chunk(&self, cookie: u64, is_last: bool, kind: u16, parts: &[&[u8]]) -> Result<(), NbdError> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let mut header = [0; 20];

@@ -1,4 +1,4 @@
-//! Clients that are silent, stop in the middle of a request, or take no answers.
+//! Clients that are silent, stop in the middle of a request, or receive no replies.
 
 use super::*;
 use std::{
@@ -14,7 +14,7 @@ use std::{
 /// Only ends a test that hangs.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A disk that remembers nothing.
+/// A disk of zeroes that discards writes.
 struct Zeroes;
 
 impl Disk for Zeroes {
@@ -47,7 +47,7 @@ impl Exports for OnlyZeroes {
     }
 }
 
-/// A client that has chosen the disk.
+/// A client that has selected the disk.
 fn client(socket: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
@@ -66,7 +66,7 @@ fn request(kind: u16, len: u32) -> [u8; 28] {
     header
 }
 
-/// Runs a server on a socket while `test` is at work.
+/// Runs a server on a socket during `test`.
 fn with_server(pause: Duration, test: impl FnOnce(&Path) + std::panic::UnwindSafe) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
@@ -83,7 +83,7 @@ fn with_server(pause: Duration, test: impl FnOnce(&Path) + std::panic::UnwindSaf
     outcome.unwrap();
 }
 
-/// Asks for some bytes and takes them.
+/// Reads bytes from the export.
 fn read(stream: &mut UnixStream, len: u32) {
     stream.write_all(&request(0, len)).unwrap();
     stream.read_exact(&mut vec![1; 16 + len as usize]).unwrap();
@@ -92,17 +92,17 @@ fn read(stream: &mut UnixStream, len: u32) {
 /// Whether the server has closed the connection.
 fn is_closed(stream: &mut UnixStream) -> bool {
     let mut rest = Vec::new();
-    // What was sent before the end is taken first.
+    // Replies sent before the end are read first.
     stream.read_to_end(&mut rest).is_ok()
 }
 
-/// Symptom: two clients that paused in the middle of the longest writes made all others of a door wait for
-/// ever.
-/// Cause: what they held of the server's memory came back with the last byte of the write. Fix: a long write
-/// is written piece by piece and holds memory of its own connection; it has to come at some rate, or its
+/// Symptom: two clients that paused in the middle of the longest writes made all other clients wait for ever.
+/// Cause: their part of the server's shared memory was returned only after the last byte of the write. Fix: a
+/// long write is written piece by piece and uses memory of its own connection. It must arrive at the least
+/// rate, or its connection ends.
 /// connection ends.
 #[test]
-fn clients_that_pause_in_a_write_are_not_waited_for() {
+fn clients_that_pause_in_a_write_block_no_others() {
     with_server(Duration::from_secs(1), |socket| {
         let mut paused = [(); 8].map(|()| {
             let mut stream = client(socket);
@@ -113,9 +113,9 @@ fn clients_that_pause_in_a_write_are_not_waited_for() {
         let mut reader = client(socket);
         read(&mut reader, 4096);
         assert!(paused.iter_mut().all(is_closed));
-        // One that pauses between requests is let be: it has paused longer than they by now.
+        // A pause between requests is allowed, even a longer one.
         read(&mut reader, limits::REQUEST_BYTES);
-        // A write that comes whole is done, long or short.
+        // Complete writes succeed, short and long.
         for len in [4096, 1 << 20, limits::REQUEST_BYTES] {
             reader.write_all(&request(1, len)).unwrap();
             reader.write_all(&vec![1; len as usize]).unwrap();
@@ -126,19 +126,18 @@ fn clients_that_pause_in_a_write_are_not_waited_for() {
     });
 }
 
-/// Symptom: a client that asked and took no answer kept all others from being answered for a minute, again
-/// and again.
-/// Cause: the bytes of its answers were of a budget that all clients shared. Fix: an answer holds memory of
-/// its own connection; of the pool for long answers nothing is waited for.
+/// Symptom: a client that received no replies kept all others waiting for a minute, again and again.
+/// Cause: the bytes of its replies came from a budget shared by all clients. Fix: a reply uses memory of its
+/// own connection, and no request waits for the pool of long replies.
 #[test]
-fn clients_that_take_no_answers_starve_nobody() {
+fn clients_that_receive_no_replies_starve_no_others() {
     with_server(TAKING, |socket| {
         let greedy = [(); 6].map(|()| {
             let mut stream = client(socket);
             for _ in 0..8 {
                 stream.write_all(&request(0, limits::REQUEST_BYTES)).unwrap();
             }
-            // An answer begins, so it holds what it holds.
+            // The reply has begun, so its memory is taken.
             stream.read_exact(&mut [1; 64]).unwrap();
             stream
         });
@@ -151,14 +150,14 @@ fn clients_that_take_no_answers_starve_nobody() {
 }
 
 /// Symptom: 64 silent connections kept all others out of an export until they left.
-/// Cause: one connection too many was closed, whichever it was. Fix: of silent ones the oldest is closed for
-/// a new one.
+/// Cause: every connection beyond the limit was closed. Fix: the oldest silent connection is closed for a new
+/// one.
 #[test]
-fn silent_connections_shut_nobody_out() {
+fn silent_connections_keep_no_others_out() {
     with_server(TAKING, |socket| {
         let mut kept = client(socket);
         read(&mut kept, 512);
-        // Neither say a word, some of them say half of one.
+        // Some of these send nothing, some half a handshake.
         let mut strangers = Vec::new();
         for number in 0..150 {
             let mut stream = UnixStream::connect(socket).unwrap();
@@ -170,11 +169,11 @@ fn silent_connections_shut_nobody_out() {
                 read(&mut client(socket), 512);
             }
         }
-        // These choose a disk and ask for nothing.
+        // These select a disk and send no request.
         let mut idle: Vec<UnixStream> = (0..100).map(|_| client(socket)).collect();
         read(&mut client(socket), 512);
-        assert!(is_closed(&mut idle[0]), "the first that asked for nothing is closed");
-        // One that has asked is let be.
+        assert!(is_closed(&mut idle[0]), "the first without a request is closed");
+        // A connection with a request stays open.
         read(&mut kept, 512);
     });
 }

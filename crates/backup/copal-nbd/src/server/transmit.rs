@@ -1,14 +1,13 @@
-//! Requests of one connection: one thread reads them, a few answer.
+//! Transmission phase of one connection: one thread reads requests, a few answer them.
 //!
-//! Generic over both halves, so that tests and the fuzzer feed it bytes.
+//! Generic over both halves, so that tests and the fuzzer can supply bytes.
 //! Invariants
-//! - No request is longer than [`limits::REQUEST_BYTES`]. A connection holds at most [`HELD_BYTES`] of
-//!   writes, and a piece for each of its threads: what one client leaves untaken or unfinished is memory of
-//!   that client alone.
-//! - A client that pauses in the middle of a write, or takes no answer, is not waited for for ever
+//! - No request is longer than [`limits::REQUEST_BYTES`]. A connection holds at most [`HELD_BYTES`] of writes
+//!   and one piece per thread. Unreceived replies and unfinished writes use memory of their own connection
+//!   only.
+//! - A client that pauses within a write, or does not receive a reply, is disconnected after a time limit
 //!   ([`Receive`]).
-//! - What a client may not do gets an error, and the connection goes on; what makes the stream unreadable
-//!   ends it.
+//! - A forbidden request gets an error reply, and the connection stays open. An unreadable stream ends it.
 
 use super::{
     admission::{Activity, OpenRequest},
@@ -29,23 +28,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Threads that answer requests of one connection.
+/// Threads that answer the requests of one connection.
 const WORKERS: usize = 4;
 /// Requests of one connection that wait for a thread.
 const WAITING: usize = 16;
-/// A structured read is answered in pieces of so many bytes, and a longer write is written in such pieces.
+/// Piece size of structured read replies and of long writes.
 const PIECE_BYTES: u64 = 256 << 10;
-/// Bytes of writes that one connection holds at most.
+/// Maximum number of write bytes that one connection holds.
 const HELD_BYTES: u64 = 4 * PIECE_BYTES;
-/// Most extents that one reply tells of one context.
+/// Maximum number of extents per context in one reply.
 const EXTENTS: usize = 4096;
 
 const EINVAL: u32 = 22;
 const EPERM: u32 = 1;
 
-/// A half that is read.
+/// The receiving half of a connection.
 pub(crate) trait Receive: Read {
-    /// Ends each read that gets nothing for so long; `None`: however long.
+    /// Sets the time limit of each read; `None` removes it.
     fn set_pause(&mut self, most: Option<Duration>) -> io::Result<()>;
 }
 
@@ -58,36 +57,36 @@ struct Request<'a> {
     len: u32,
     /// Bytes of a write.
     data: Vec<u8>,
-    /// What it takes of the connection's budget until it is answered.
+    /// Its part of the connection's budget, until it is answered.
     _taken: Taken<'a>,
     _open: OpenRequest<'a>,
 }
 
-/// What the threads of one connection share.
+/// State that the threads of one connection share.
 pub(crate) struct Serving<'a> {
     pub(crate) choice: &'a Choice,
     pub(crate) activity: &'a Activity,
-    /// For long answers in one piece.
+    /// Pool for long simple replies.
     pub(crate) pool: &'a Budget,
-    /// How long a client may pause in the middle of a write.
+    /// Longest pause of a client within a write.
     pub(crate) pause: Duration,
-    /// Ends the connection, where an answer was not taken or broke off.
+    /// Ends the connection after an incomplete reply.
     pub(crate) hang_up: &'a (dyn Fn() + Sync),
 }
 
-/// What came in.
+/// A received request.
 enum Incoming<'a> {
     Request(Request<'a>),
-    /// To be refused with a number, in words.
+    /// Refused with an error number and a message.
     Refused(u64, u32, &'static str),
-    /// A long write, done or not.
+    /// A long write, completed or failed.
     Written(u64, Result<(), DiskError>),
     Left,
 }
 
-/// Answers requests until the client leaves or the stream breaks.
+/// Answers requests until the client disconnects or the stream fails.
 /// # Errors
-/// Why it ended, if not in peace.
+/// The reason of the end, unless the client disconnected.
 pub(crate) fn run<R: Receive, W: Write + Send>(
     mut reader: R,
     writer: W,
@@ -98,7 +97,7 @@ pub(crate) fn run<R: Receive, W: Write + Send>(
     let (sender, receiver) = sync_channel::<Request<'_>>(WAITING);
     let receiver = Mutex::new(receiver);
     std::thread::scope(|scope| {
-        // Goes with this scope's work, whatever ends it: then the workers end.
+        // Dropped at the end of this scope, also after an error: then the workers end.
         let sender = sender;
         for _ in 0..WORKERS {
             let worker = std::thread::Builder::new().name("nbd-answer".to_owned());
@@ -107,7 +106,7 @@ pub(crate) fn run<R: Receive, W: Write + Send>(
         }
         loop {
             match receive(&mut reader, serving, &held)? {
-                // Workers end with the sender, so there is one to receive.
+                // Workers end only with the sender, so a receiver exists.
                 Incoming::Request(request) => drop(sender.send(request)),
                 Incoming::Refused(cookie, errno, why) => replies.done(cookie, Err((errno, why)))?,
                 Incoming::Written(cookie, outcome) => replies.done(cookie, outcome.map_err(refused))?,
@@ -117,7 +116,7 @@ pub(crate) fn run<R: Receive, W: Write + Send>(
     })
 }
 
-/// Reads one request and what follows it, whatever is wrong with it.
+/// Reads one request with its data, even if the request is refused.
 fn receive<'a, R: Receive>(
     reader: &mut R,
     serving: &Serving<'a>,
@@ -181,7 +180,7 @@ fn receive<'a, R: Receive>(
     Ok(Incoming::Request(Request { flags, command, cookie, offset, len, data, _taken: taken, _open: open }))
 }
 
-/// Does what reads the bytes of a write, in which no pause may be longer than this.
+/// Runs `work`, which reads the bytes of a write, with a time limit on each pause.
 fn limited<R: Receive, T>(
     reader: &mut R,
     pause: Duration,
@@ -193,8 +192,8 @@ fn limited<R: Receive, T>(
     Ok(done)
 }
 
-/// A write that is too long to be held: each piece is written when it is there. The rest of one that failed
-/// is read all the same.
+/// Writes a request that is too long to be held in memory piece by piece. After a failed piece the rest is
+/// read and discarded.
 fn write_in_pieces<R: Read>(
     reader: &mut R,
     disk: &dyn Disk,
@@ -220,7 +219,7 @@ fn flush_if(flags: u16, disk: &dyn Disk) -> Result<(), DiskError> {
     }
 }
 
-/// The bytes of a write, which has to come at some rate.
+/// Reads the bytes of a write, which must arrive at the least rate.
 fn receive_data<R: Read>(reader: &mut R, data: &mut [u8], pause: Duration) -> Result<(), NbdError> {
     let most = pause + Duration::from_secs(data.len() as u64 / LEAST_BYTES_PER_S);
     let (began, mut filled) = (Instant::now(), 0);
@@ -232,13 +231,13 @@ fn receive_data<R: Read>(reader: &mut R, data: &mut [u8], pause: Duration) -> Re
             Err(error) => return Err(error.into()),
         }
         if filled < data.len() && began.elapsed() > most {
-            return Err(NbdError::protocol("a write takes too long to come"));
+            return Err(NbdError::protocol("a write arrives too slowly"));
         }
     }
     Ok(())
 }
 
-/// Why a request is not even tried.
+/// Reason to refuse a request before it is tried.
 fn refusal(
     disk: &dyn Disk,
     command: Command,
@@ -247,7 +246,7 @@ fn refusal(
     len: u32,
 ) -> Option<(u32, &'static str)> {
     let allowed = match command {
-        // Where nothing is written there is nothing to wait for.
+        // FUA has no effect on a read.
         Command::Read => wire::REQUEST_FUA,
         Command::Write | Command::Trim | Command::Flush => wire::REQUEST_FUA,
         Command::WriteZeroes => wire::REQUEST_FUA | wire::REQUEST_NO_HOLE,
@@ -267,10 +266,10 @@ fn refusal(
     let size = disk.size_bytes();
     if offset.checked_add(u64::from(len)).is_none_or(|end| end > size) {
         let errno = if writes { 28 } else { EINVAL };
-        return Some((errno, "outside of the disk"));
+        return Some((errno, "outside the disk"));
     }
     if len == 0 && command == Command::BlockStatus {
-        return Some((EINVAL, "nothing was asked about"));
+        return Some((EINVAL, "the range is empty"));
     }
     if len > limits::REQUEST_BYTES && command == Command::Read {
         return Some((EINVAL, "a request has at most 32 MiB"));
@@ -278,7 +277,7 @@ fn refusal(
     None
 }
 
-/// Reads and forgets the bytes of a write that is refused.
+/// Reads and discards the bytes of a refused write.
 fn discard<R: Read>(reader: &mut R, len: u32, pause: Duration) -> Result<(), NbdError> {
     let mut rest = len as usize;
     let mut piece = vec![0; rest.min(PIECE_BYTES as usize)];
@@ -290,8 +289,8 @@ fn discard<R: Read>(reader: &mut R, len: u32, pause: Duration) -> Result<(), Nbd
     Ok(())
 }
 
-/// Answers requests until there are no more, or replies fail; the rest are dropped then, and the connection
-/// ends.
+/// Answers requests until there are no more. After a failed reply the connection ends and further requests
+/// are dropped.
 fn answer_all<W: Write>(
     requests: &Mutex<Receiver<Request<'_>>>,
     serving: &Serving<'_>,
@@ -335,7 +334,7 @@ fn answer<W: Write>(
 fn refused(error: DiskError) -> (u32, &'static str) {
     let why = match error {
         DiskError::Damaged => "this range is damaged",
-        DiskError::NoSpace => "there is no room for it",
+        DiskError::NoSpace => "no space left",
         DiskError::ReadOnly => "this export is read-only",
         DiskError::Closing => "this export is being closed",
     };
@@ -355,7 +354,7 @@ fn read<W: Write>(
         let Some(_taken) = pool.try_take(in_pool) else {
             return read_in_pieces(request, disk, replies);
         };
-        // The number stands before the bytes: all of them must be there first.
+        // A simple reply begins with its error number, so all bytes must be read first.
         let mut data = vec![0; request.len as usize];
         return match disk.read_at(request.offset, &mut data) {
             Ok(()) => replies.simple(cookie, 0, &data),
@@ -387,8 +386,8 @@ fn read<W: Write>(
     replies.done(cookie, Ok(()))
 }
 
-/// A long read that is answered as it is read. Where it fails in the middle only the end of the connection
-/// can say so.
+/// Answers a long read while it is read. A failure in the middle can only be reported by ending the
+/// connection.
 fn read_in_pieces<W: Write>(
     request: &Request<'_>,
     disk: &dyn Disk,
@@ -404,7 +403,7 @@ fn read_in_pieces<W: Write>(
     };
     match next(&mut piece) {
         Ok(_) => replies.simple_in_pieces(request.cookie, piece, |piece| {
-            next(piece).map_err(|_| NbdError::protocol("a long read failed behind its first piece"))
+            next(piece).map_err(|_| NbdError::protocol("a long read failed after its first piece"))
         }),
         Err(error) => replies.simple(request.cookie, error.errno(), &[]),
     }
@@ -416,7 +415,7 @@ fn block_status<W: Write>(
     replies: &Replies<W>,
 ) -> Result<(), NbdError> {
     let Some((last, _)) = choice.contexts.split_last() else {
-        let why = "no metadata context was agreed on";
+        let why = "no metadata context was negotiated";
         return replies.done(request.cookie, Err((EINVAL, why)));
     };
     let most = if request.flags & wire::REQUEST_ONE != 0 { 1 } else { EXTENTS };
@@ -433,7 +432,7 @@ fn block_status<W: Write>(
     Ok(())
 }
 
-/// Extents of one context from the start of a request on; neighbours that are alike are one.
+/// Extents of one context from the start of a request on; adjacent extents with equal flags are merged.
 fn extents(
     disk: &dyn Disk,
     context: &str,
@@ -445,11 +444,11 @@ fn extents(
     while at < end {
         let run = match disk.run_at(context, at, end - at) {
             Ok(run) => run,
-            // What was found is worth more than the error, which the next question meets.
+            // Return the extents found so far; the next request reports the error.
             Err(_) if !found.is_empty() => break,
             Err(error) => return Err(error),
         };
-        // The request's length is a u32, so what lies within it is.
+        // The length of the request is a u32, so that of the run is.
         let len = run.len.clamp(1, end - at) as u32;
         let is_full = found.len() == most;
         match found.last_mut() {

@@ -1,4 +1,5 @@
-//! The client against a real `qemu-nbd` and against servers that follow a script, honest and not.
+//! The client against `qemu-nbd` and against scripted servers, correct and faulty ones; the server against
+//! clients.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 

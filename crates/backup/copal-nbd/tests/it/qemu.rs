@@ -1,4 +1,4 @@
-//! `qemu-nbd` started for a test and stopped with it.
+//! Tests with a `qemu-nbd` that is started and stopped by each test.
 
 use copal_nbd::{Address, BASE_ALLOCATION, Client, ConnectOptions, Extent, NbdError, Uri};
 use std::{
@@ -96,7 +96,7 @@ fn example_image(dir: &Path) -> String {
 }
 
 #[test]
-fn reads_and_maps_a_qcow2_with_a_dirty_bitmap() {
+fn a_qcow2_image_is_read_and_mapped_with_its_dirty_bitmap() {
     if !have_qemu() {
         return;
     }
@@ -137,7 +137,7 @@ fn reads_and_maps_a_qcow2_with_a_dirty_bitmap() {
 }
 
 #[test]
-fn many_reads_from_several_threads_over_tcp() {
+fn reads_of_several_threads_over_tcp_are_correct() {
     if !have_qemu() {
         return;
     }
@@ -161,7 +161,7 @@ fn many_reads_from_several_threads_over_tcp() {
             });
         }
     });
-    // More than the server allows on the wire at once.
+    // More requests than may be in flight at once.
     let reads: Vec<_> = (0..200).map(|at| client.start_read(at * 4096, 4096).unwrap()).collect();
     for (at, read) in reads.into_iter().enumerate() {
         assert!(read.wait().unwrap().data == bytes[at * 4096..][..4096]);

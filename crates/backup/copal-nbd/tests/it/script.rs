@@ -1,4 +1,4 @@
-//! A server that follows a script: the bytes of a conversation, written piece by piece.
+//! A scripted server: the bytes of a conversation, sent piece by piece.
 
 use copal_nbd::{Address, BASE_ALLOCATION, Client, ConnectOptions, NbdError, Uri};
 use std::{
@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-/// Bytes a server sends, built field by field.
+/// Bytes that a server sends, built field by field.
 #[derive(Clone, Default)]
 pub(crate) struct Script {
     pub(crate) bytes: Vec<u8>,
-    /// Positions at which the server waits for one more request before it goes on.
+    /// Positions at which the server waits for one more request.
     pub(crate) waits: Vec<usize>,
 }
 
@@ -52,12 +52,12 @@ pub(crate) fn greeting() -> Script {
     Script::default().raw(b"NBDMAGICIHAVEOPT").u16(3)
 }
 
-/// A whole handshake for an export of `size` bytes with `base:allocation` as context 7.
+/// A complete handshake for an export of `size` bytes with `base:allocation` as context 7.
 pub(crate) fn handshake(size: u64) -> Script {
     handshake_in_blocks(size, 1)
 }
 
-/// The same for an export whose smallest unit is `block`.
+/// The same for an export with block size `block`.
 pub(crate) fn handshake_in_blocks(size: u64, block: u32) -> Script {
     let context = Script::default().u32(7).raw(BASE_ALLOCATION.as_bytes()).bytes;
     let info = Script::default().u16(0).u64(size).u16(3).bytes;
@@ -72,13 +72,14 @@ pub(crate) fn handshake_in_blocks(size: u64, block: u32) -> Script {
         .wait()
 }
 
-/// Handshake of a server that knows neither structured replies nor contexts.
+/// Handshake of a server without structured replies and contexts.
 pub(crate) fn plain_handshake(size: u64) -> Script {
     let info = Script::default().u16(0).u64(size).u16(3).bytes;
     greeting().option_reply(8, 0x8000_0001, b"no").option_reply(7, 3, &info).option_reply(7, 1, &[]).wait()
 }
 
-/// Runs `work` against a server that plays `script`, hangs up for writing and listens until we leave.
+/// Runs `work` against a server that plays `script`, closes its sending half, and reads until the client
+/// disconnects.
 pub(crate) fn against<T>(script: &Script, work: impl FnOnce(Result<Client, NbdError>) -> T) -> T {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
@@ -95,7 +96,7 @@ pub(crate) fn against<T>(script: &Script, work: impl FnOnce(Result<Client, NbdEr
     result
 }
 
-/// What the client sent so far, up to one more request of the transmission phase.
+/// Receives bytes until one more request of the transmission phase has arrived.
 fn hear_request(stream: &mut UnixStream, heard: &mut Vec<u8>) -> bool {
     let mut buf = [0; 512];
     loop {
@@ -114,7 +115,7 @@ fn play(mut stream: UnixStream, script: &Script) {
     let mut heard = Vec::new();
     let mut said = 0;
     for wait in &script.waits {
-        // A client that left early does not hear the rest.
+        // A client that has disconnected does not receive the rest.
         let _ = stream.write_all(&script.bytes[said..*wait]);
         said = *wait;
         if !hear_request(&mut stream, &mut heard) {

@@ -1,4 +1,4 @@
-//! Conversations with honest and dishonest servers, one rule each.
+//! Conversations with correct and faulty servers, one rule each.
 
 use crate::script::{Script, against, greeting, handshake, handshake_in_blocks, plain_handshake};
 use copal_nbd::{BASE_ALLOCATION, Extent, NbdError};
@@ -20,7 +20,7 @@ fn error(errno: u32, words: &str) -> Vec<u8> {
 }
 
 #[test]
-fn data_and_holes_in_any_order() {
+fn data_and_holes_may_arrive_in_any_order() {
     let script = handshake(8192)
         .chunk(false, 2, 1, &hole(2048, 2048))
         .chunk(false, 1, 1, &data(1024, &[2; 1024]))
@@ -52,7 +52,7 @@ fn replies_out_of_order_reach_their_requests() {
 }
 
 #[test]
-fn block_status_shorter_and_longer_than_asked() {
+fn a_block_status_may_be_shorter_or_longer_than_requested() {
     let short = handshake(1 << 20).chunk(true, 5, 1, &status(7, &[(4096, 3)]));
     let extents = against(&short, |client| client.unwrap().block_status(0, 1 << 20).unwrap());
     assert_eq!(extents, vec![(7, vec![(4096, 3)])]);
@@ -114,7 +114,7 @@ fn broken_rules_end_the_connection() {
         ("simple reply to a read", handshake(8192).simple(0, 1, &[0; 4096])),
         ("status to a read", handshake(8192).chunk(true, 5, 1, &status(7, &[(4096, 0)]))),
         ("error without number", handshake(8192).chunk(true, 0x8001, 1, &error(0, ""))),
-        ("error longer than said", handshake(8192).chunk(true, 0x8001, 1, &[0, 0, 0, 5, 0, 200])),
+        ("error longer than its chunk", handshake(8192).chunk(true, 0x8001, 1, &[0, 0, 0, 5, 0, 200])),
         ("huge error", handshake(8192).u32(0x668e_33ef).u16(1).u16(0x8001).u64(1).u32(1 << 20)),
         ("hang-up", handshake(8192).u32(0x668e_33ef)),
     ];
@@ -140,12 +140,13 @@ fn broken_rules_end_the_connection() {
     }
 }
 
-/// Symptom: one answer to a block status could take a GiB, and its extents could be of single bytes.
-/// Cause: it could describe a thousand contexts that nobody had asked for, each extent was kept as it was
-/// cut, and none was compared with the size of a block.
-/// Fix: the first and the last break the rules; neighbours with equal flags are one.
+/// Symptom: one block status reply could take a GiB of memory, and its extents could be single bytes.
+/// Cause: it could describe a thousand contexts that were not requested, extents were kept as sent, and none
+/// was compared with the block size.
+/// Fix: unrequested contexts and extents below the block size are protocol errors; adjacent extents with
+/// equal flags are merged.
 #[test]
-fn a_block_status_keeps_to_what_was_agreed_on() {
+fn a_block_status_has_only_negotiated_contexts_and_whole_blocks() {
     let stranger = handshake(8192).chunk(false, 5, 1, &status(7, &[(8192, 0)])).chunk(
         true,
         5,
@@ -160,7 +161,7 @@ fn a_block_status_keeps_to_what_was_agreed_on() {
             assert!(matches!(map, Err(NbdError::Protocol { .. })), "{name}: {map:?}");
         });
     }
-    // What reaches the end of the export may be shorter than a block.
+    // The last extent of the export may be shorter than a block.
     let end = handshake_in_blocks(8192, 512).chunk(true, 5, 1, &status(7, &[(8000, 0), (192, 0)]));
     against(&end, |client| {
         let map: Result<Vec<_>, _> = client.unwrap().map(BASE_ALLOCATION, 0..8192).unwrap().collect();

@@ -1,4 +1,4 @@
-//! The server, against our own client and against clients that say anything.
+//! The server, against Copal's own client and against clients that send arbitrary bytes.
 
 use copal_nbd::{
     Address, BASE_ALLOCATION, Client, ConnectOptions, Connections, NbdError, Uri,
@@ -16,10 +16,10 @@ use std::{
 };
 
 const SIZE: usize = 1 << 20;
-/// What cannot be read.
+/// Unreadable range.
 const DAMAGED: std::ops::Range<u64> = 500_000..500_100;
 
-/// A disk in memory: its first half is a hole until something is written.
+/// A disk in memory, whose first quarter is a hole until it is written.
 struct MemoryDisk {
     bytes: Mutex<Vec<u8>>,
     is_writable: bool,
@@ -111,7 +111,7 @@ fn socket_of(uri: &Uri) -> PathBuf {
 }
 
 #[test]
-fn what_our_client_asks_our_server_answers() {
+fn the_client_and_the_server_understand_each_other() {
     with_server(false, |uri, disk| {
         let options = ConnectOptions {
             contexts: vec![BASE_ALLOCATION.to_owned(), "copal:diff:1".to_owned()],
@@ -125,7 +125,7 @@ fn what_our_client_asks_our_server_answers() {
         let map = |name| client.map(name, 0..SIZE as u64).unwrap().map(|e| e.unwrap());
         assert_eq!(map(BASE_ALLOCATION).map(|e| e.flags).collect::<Vec<_>>(), [3, 0]);
         assert_eq!(map("copal:diff:1").next().unwrap().len, SIZE as u64 / 4);
-        // Damage ends a request, not the connection.
+        // Damage fails a request, and the connection stays open.
         for _ in 0..2 {
             let failed = client.start_read(499_000, 4096).unwrap().wait();
             assert!(matches!(failed, Err(NbdError::Request { errno: 5, .. })), "{failed:?}");
@@ -163,10 +163,10 @@ fn writes_over_several_connections_are_one_disk() {
     });
 }
 
-/// Says these bytes, hangs up for writing, and hears what comes back.
+/// Sends these bytes, closes the sending half, and returns the bytes received.
 fn say(socket: &Path, words: &[u8]) -> Vec<u8> {
     let mut stream = UnixStream::connect(socket).unwrap();
-    // A server that has had enough hangs up first.
+    // The server may disconnect first.
     let _ = stream.write_all(words);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut heard = Vec::new();
@@ -194,7 +194,7 @@ fn request(flags: u16, kind: u16, offset: u64, len: u32) -> Vec<u8> {
 
 const FLAGS: [u8; 4] = [0, 0, 0, 3];
 
-/// Kinds of the replies to options, in what a server said.
+/// Kinds of the option replies in the bytes of a server.
 fn option_replies(heard: &[u8]) -> Vec<u32> {
     let magic = 0x0003_e889_0455_65a9u64.to_be_bytes();
     let places = heard.windows(8).enumerate().filter(|(_, bytes)| *bytes == magic);
@@ -226,12 +226,12 @@ fn options_are_answered_or_refused_one_by_one() {
             want.push(1);
             assert_eq!(option_replies(&say(&socket, &words)), want, "option {kind} {data:?}");
         }
-        // A length that nobody has: refused before anything is read or allocated.
+        // A huge length is refused before anything is read or allocated.
         let mut giant = [&FLAGS[..], &option(3, b"")].concat();
         let at = giant.len() - 4;
         giant[at..].copy_from_slice(&u32::MAX.to_be_bytes());
         assert_eq!(option_replies(&say(&socket, &giant)), [0x8000_0009]);
-        // The old way to begin, with and without zeroes.
+        // Selection by EXPORT_NAME, with and without the zeroes.
         for (flags, zeroes) in [(3, 0), (1, 124)] {
             let words = [&[0, 0, 0, flags][..], &option(1, b"disk"), &request(0, 2, 0, 0)].concat();
             assert_eq!(say(&socket, &words).len(), 18 + 10 + zeroes);
@@ -240,7 +240,7 @@ fn options_are_answered_or_refused_one_by_one() {
 }
 
 #[test]
-fn requests_that_may_not_be_get_an_error_and_the_next_one_an_answer() {
+fn forbidden_requests_get_an_error_and_the_next_one_succeeds() {
     with_server(false, |uri, _| {
         let socket = socket_of(uri);
         for (bad, errno) in [
@@ -263,14 +263,14 @@ fn requests_that_may_not_be_get_an_error_and_the_next_one_an_answer() {
             errors.sort_unstable();
             assert_eq!(errors, [0, errno], "{bad:?}");
         }
-        // A write longer than any, whose bytes nobody waits for.
+        // A write beyond the longest length, whose bytes are not read.
         let words = [&FLAGS[..], &option(1, b"disk"), &request(0, 1, 0, u32::MAX)].concat();
         assert_eq!(say(&socket, &words).len(), 28);
     });
 }
 
 #[test]
-fn whatever_clients_say_the_server_serves_the_next() {
+fn after_arbitrary_bytes_of_clients_the_server_serves_the_next() {
     with_server(true, |uri, _| {
         let socket = socket_of(uri);
         let whole = [
