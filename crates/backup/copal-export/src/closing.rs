@@ -1,21 +1,21 @@
-//! Tells everybody behind a door that it is being closed: from then on every read is an I/O error.
+//! Close flag of an export: once it is set, every read is an I/O error.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
-/// Shared by a door and whoever closes it.
+/// Flag shared by an export and its owner.
 #[derive(Clone, Debug, Default)]
 pub struct Closing(Arc<AtomicBool>);
 
 impl Closing {
-    /// Closes the door; it stays so.
+    /// Closes the export for good.
     pub fn close(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether it is closed.
+    /// Whether the export is closed.
     pub fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

@@ -1,8 +1,8 @@
-//! Disks of one snapshot as NBD exports, by the names they have in the VM.
+//! NBD exports of one snapshot: each disk under its name in the VM.
 //!
-//! Beside `base:allocation` an export has a context `copal:diff:SNAPSHOT` for every other snapshot of the VM:
-//! flag 1 where the bytes may differ from that one. It is named by the whole id or a beginning of it, and
-//! asked of the snapshot, not of what an overlay has above it.
+//! Besides `base:allocation` an export has a context `copal:diff:SNAPSHOT` for every other snapshot of the
+//! VM: flag 1 marks bytes that may differ from that snapshot. The snapshot is named by its id or by a prefix.
+//! The context compares snapshots and ignores overlays.
 
 use crate::{Closing, Overlay};
 use copal_backup::{
@@ -16,9 +16,9 @@ use copal_nbd::{
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// What the names of contexts begin with that tell differences from another snapshot.
+/// Name prefix of metadata contexts that compare with another snapshot.
 pub const DIFFERENCES: &str = "copal:diff:";
-/// Fewer digits name no snapshot.
+/// Shortest prefix of a snapshot id.
 const MIN_DIGITS: usize = 4;
 
 /// The disks of a snapshot.
@@ -27,7 +27,7 @@ pub struct SnapshotExports {
 }
 
 impl SnapshotExports {
-    /// Disks for a server; `others` are the other snapshots of the VM. A disk in `overlays` takes writes.
+    /// Exports `disks`; `others` are the other snapshots of the VM. A disk in `overlays` is writable.
     pub fn new(
         disks: Vec<Arc<ServedDisk>>,
         mut overlays: HashMap<String, Overlay>,
@@ -43,9 +43,9 @@ impl SnapshotExports {
         SnapshotExports { disks: disks.into_iter().map(disk).map(Arc::new).collect() }
     }
 
-    /// Makes durable what clients wrote.
+    /// Makes all writes of clients durable.
     /// # Errors
-    /// What was written may be lost.
+    /// Writes may be lost.
     pub fn flush(&self) -> Result<(), DiskError> {
         self.disks.iter().try_for_each(|disk| disk.flush())
     }
@@ -65,7 +65,7 @@ impl Exports for SnapshotExports {
     }
 }
 
-/// The other snapshots of a VM, and their disks once they were asked for.
+/// The other snapshots of a VM, whose disks are opened on demand.
 #[derive(Clone)]
 pub struct Others {
     lender: Arc<dyn Lender>,
@@ -75,12 +75,12 @@ pub struct Others {
 }
 
 impl Others {
-    /// Snapshots to compare with.
+    /// Creates the list of snapshots to compare with.
     pub fn new(lender: &Arc<dyn Lender>, cache: &Arc<ServeCache>, ids: Vec<SnapshotId>) -> Others {
         Others { lender: Arc::clone(lender), cache: Arc::clone(cache), ids: ids.into(), open: Arc::default() }
     }
 
-    /// The one whose id begins so, if there is just one.
+    /// The snapshot with this id prefix, if it is unique.
     fn named(&self, digits: &str) -> Option<SnapshotId> {
         let is_meant = |id: &&SnapshotId| id.to_string().starts_with(digits);
         let mut found = self.ids.iter().filter(is_meant);
@@ -90,7 +90,7 @@ impl Others {
         }
     }
 
-    /// Its disk of that name; `None`: it has none.
+    /// The disk with this name in a snapshot; `None` if there is none.
     fn disk(&self, snapshot: SnapshotId, name: &str) -> Result<Option<Arc<ServedDisk>>, Error> {
         let mut open = self.open.lock();
         let disks = match open.get(&snapshot) {
@@ -104,7 +104,7 @@ impl Others {
     }
 }
 
-/// One disk, maybe under an overlay.
+/// One disk, optionally with an overlay.
 struct SnapshotDisk {
     disk: Arc<ServedDisk>,
     overlay: Option<Overlay>,
@@ -148,7 +148,7 @@ impl SnapshotDisk {
             None => None,
         };
         let Some(other) = other else {
-            // What is not there differs everywhere.
+            // A disk that the other snapshot lacks differs everywhere.
             return Ok(Run { len, flags: STATE_DIRTY });
         };
         let run = self.disk.difference_at(&other, offset).map_err(told)?;
@@ -156,10 +156,10 @@ impl SnapshotDisk {
     }
 }
 
-/// Damage was logged where it was met, and an end of the export is no fault; the rest is told here.
+/// Logs errors except damage, which was logged where it was found, and except cancellation.
 fn told(error: Error) -> DiskError {
     if !error.is_corruption() && !matches!(error, Error::Cancelled { .. }) {
-        tracing::warn!(%error, "a request of a client failed");
+        tracing::warn!(%error, "request of an NBD client failed");
     }
     DiskError::Damaged
 }

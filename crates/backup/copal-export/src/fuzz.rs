@@ -1,12 +1,13 @@
-//! Decoders of an overlay's file, by name: for the fuzz target, and a short run of each here.
+//! Decoders of overlay files, by name: for the fuzz target, and a short run of each here.
 //!
-//! A checksum guards the head, so its body is also decoded behind a good sum: chance does not get past one.
+//! A checksum protects the header, so its body is also decoded with a valid checksum, which random bytes
+//! never have.
 //! Built for tests and fuzzing only.
 
 use crate::overlay::format::{FORMAT, Head};
 use copal_codec::{ENVELOPE_LEN, Envelope, Put};
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Decodes any bytes, discards the result, and must not panic.
 pub type Decoder = fn(&[u8]);
 
 /// Names and decoders.

@@ -1,15 +1,14 @@
-//! Doors: snapshots as disks that other programs read, without a restore.
+//! Exports: snapshots as disks for other programs, without a restore.
 //!
-//! - [`SnapshotExports`]: the disks of one snapshot for the NBD server of `copal-nbd`, each maybe under an
+//! - [`SnapshotExports`]: the disks of one snapshot for the NBD server of `copal-nbd`, optionally with an
 //!   [`Overlay`] that takes writes.
-//! - [`Mount`]: all snapshots as a file system (FUSE), for reading.
+//! - [`Mount`]: all snapshots as a read-only file system (FUSE).
 //!
 //! Design: docs/design/backup.md#exports-and-mounts
-//! Invariant: a door writes nothing to the repository, and takes one cache of memory however many disks it
-//! shows.
+//! Invariant: an export writes nothing to the repository, and uses one cache for any number of disks.
 //!
-//! Not here: reading snapshots (`copal_backup::serve`), the protocol (`copal-nbd`), who may delete what is
-//! served, and the command line (`copal`).
+//! Not here: reading snapshots (`copal_backup::serve`), the protocol (`copal-nbd`), pins and the command line
+//! (`copal`).
 
 mod closing;
 mod exports;

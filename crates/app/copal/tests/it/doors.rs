@@ -159,7 +159,7 @@ fn an_overlay_takes_writes_and_has_them_next_time() {
     let other = house.word("t.sock");
     let refused = house.run(["nbd", "latest", "--socket", &other, "--cow", &overlay]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.sentence().contains("in use by another door"), "{refused:?}");
+    assert!(refused.sentence().contains("in use by another export"), "{refused:?}");
     end(served);
     let (served, uri) = door(&house, &words);
     let mut written = disk.bytes.clone();

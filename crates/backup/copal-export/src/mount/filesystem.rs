@@ -1,7 +1,7 @@
-//! The file system as the kernel asks for it: look up, list, read.
+//! FUSE file system of the snapshots: lookup, listing, reads.
 //!
-//! Everything is for reading and its owner's alone. A file never changes, so the kernel may keep what it has
-//! read; which snapshots there are is asked for anew after a moment.
+//! Everything is read-only and accessible to its owner only. A file never changes, so the kernel may keep its
+//! pages. The list of snapshots is refreshed after a second.
 
 use super::{
     names::{DiskFile, SnapshotDirectory, VmDirectory, directories},
@@ -24,26 +24,26 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// How long the kernel may keep names and attributes.
+/// Time for which the kernel may keep names and attributes.
 const KEPT: Duration = Duration::from_secs(1);
-/// How long a list of snapshots is good for.
+/// Lifetime of a list of snapshots.
 const FRESH: Duration = Duration::from_secs(1);
-/// Snapshots whose disks stay open.
+/// Maximum number of snapshots with open disks.
 const OPEN_SNAPSHOTS: usize = 64;
-/// Longest read that is answered at once, in bytes.
+/// Longest read, in bytes.
 const READ_BYTES: u32 = 4 << 20;
 
-/// What an inode stands for.
+/// Object that an inode number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Node {
     Root,
     Vm([u8; 16]),
     Snapshot([u8; 16], SnapshotId),
-    /// By its place in the snapshot.
+    /// By its index in the snapshot.
     Disk([u8; 16], SnapshotId, usize),
 }
 
-/// Numbers of what the kernel has seen; they stay for as long as the mount does.
+/// Inode numbers; they stay valid for as long as the mount.
 struct Inodes {
     nodes: Vec<Node>,
     numbers: HashMap<Node, u64>,
@@ -69,13 +69,13 @@ impl Inodes {
     }
 }
 
-/// The directories, and when they were listed.
+/// Cached directories, and the time of the listing.
 struct Listed {
     vms: Arc<Vec<VmDirectory>>,
     at: Option<Instant>,
 }
 
-/// All snapshots of a repository, or of a VM.
+/// All snapshots of a repository, or of one VM.
 pub(super) struct SnapshotTree {
     shown: Shown,
     closing: Closing,
@@ -99,20 +99,20 @@ impl SnapshotTree {
         }
     }
 
-    /// What there is; as it was before, where it cannot be asked for now.
+    /// The directories; the previous ones if the list cannot be read now.
     fn vms(&self) -> Arc<Vec<VmDirectory>> {
         let mut listed = self.listed.lock();
         if listed.at.is_none_or(|at| at.elapsed() > FRESH) {
             match (self.shown.list)() {
                 Ok(snapshots) => listed.vms = Arc::new(directories(&snapshots)),
-                Err(error) => tracing::debug!(%error, "the list of snapshots stays as it is"),
+                Err(error) => tracing::debug!(%error, "snapshot list not refreshed"),
             }
             listed.at = Some(Instant::now());
         }
         Arc::clone(&listed.vms)
     }
 
-    /// What a node has in it: name, node and kind of each.
+    /// Names and nodes of a directory; `None` for a file.
     fn entries(&self, node: Node) -> Option<Vec<(String, Node)>> {
         let vms = self.vms();
         match node {
@@ -173,11 +173,11 @@ impl SnapshotTree {
         let mut open = self.open.lock();
         if !open.contains_key(&id) {
             let disks = serve(&self.shown.lender, &self.shown.cache, id).map_err(|error| {
-                tracing::warn!(snapshot = id.short(), %error, "a snapshot cannot be opened");
+                tracing::warn!(snapshot = id.short(), %error, "cannot open a snapshot");
                 Errno::EIO
             })?;
             if open.len() >= OPEN_SNAPSHOTS {
-                // Whoever reads of one has it still, or opens it again.
+                // Readers keep their references, and later reads open a snapshot again.
                 open.clear();
             }
             open.insert(id, disks);
@@ -201,10 +201,10 @@ impl SnapshotTree {
         let disk = self.disk(id, at)?;
         let rest = disk.size_bytes().saturating_sub(offset);
         let mut bytes = vec![0; rest.min(u64::from(size.min(READ_BYTES))) as usize];
-        // The kernel asks for each page alone where it was refused several.
+        // After an error the kernel repeats the read page by page.
         disk.read_at(offset, &mut bytes).map_err(|error| {
             if !error.is_corruption() {
-                tracing::warn!(snapshot = id.short(), %error, "a read failed");
+                tracing::warn!(snapshot = id.short(), %error, "read of a mounted disk failed");
             }
             Errno::EIO
         })?;
@@ -297,7 +297,7 @@ impl Filesystem for SnapshotTree {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        // Nothing is free: nothing can be written.
+        // No free space: the file system is read-only.
         let block = 64 << 10;
         reply.statfs(0, 0, 0, 0, 0, block, 255, block);
     }

@@ -1,6 +1,6 @@
-//! Mounting: from a directory to a file system that is there until it is unmounted or told to end.
+//! Mount: a FUSE file system on a directory, until it is unmounted or ended.
 //!
-//! Not here: what is in it (`filesystem`), names (`names`).
+//! Not here: its content (`filesystem`), file names (`names`).
 
 mod filesystem;
 mod names;
@@ -20,53 +20,53 @@ use std::{
 /// Threads that answer the kernel.
 const THREADS: usize = 4;
 
-/// Why nothing was mounted.
+/// Error of a mount.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// The directory is none.
-    #[error("{path} is no directory; make an empty one and name that")]
+    /// The path is not a directory.
+    #[error("{path} is not a directory; make an empty one and name that")]
     NoDirectory {
-        /// As it was named.
+        /// The path as given.
         path: String,
     },
-    /// What is in it would be hidden.
-    #[error("{path} is not empty; name an empty directory, what is in this one would be hidden")]
+    /// The directory is not empty.
+    #[error("{path} is not empty; name an empty directory, the files in this one would be hidden")]
     NotEmpty {
-        /// As it was named.
+        /// The path as given.
         path: String,
     },
-    /// Its file system has nobody who answers for it.
+    /// The process of the existing mount has ended.
     #[error(
         "{path} is a mount whose process was killed; unmount it (fusermount3 -u {path}, as root also umount {path}), then \
          try again"
     )]
     Left {
-        /// As it was named.
+        /// The path as given.
         path: String,
     },
-    /// The kernel, or the helper, refused.
+    /// The kernel or the helper program refused.
     #[error(
         "cannot mount on {path}: {source}; this needs /dev/fuse, and unless you are root the program fusermount3 \
          (apt install fuse3)"
     )]
     System {
-        /// As it was named.
+        /// The path as given.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// A mounted file system; unmounted when it is dropped.
+/// A mounted file system, unmounted on drop.
 pub struct Mount {
     path: PathBuf,
     session: Option<BackgroundSession>,
 }
 
 impl Mount {
-    /// Mounts on an empty directory, for reading and for its user alone. Returns once it is there.
+    /// Mounts on an empty directory, read-only and for this user only. Returns when the mount is ready.
     /// # Errors
     /// See [`MountError`]; nothing is mounted.
     pub fn start(path: &Path, shown: Shown, closing: &Closing) -> Result<Mount, MountError> {
@@ -97,13 +97,13 @@ impl Mount {
         Ok(Mount { path: path.to_owned(), session: Some(session) })
     }
 
-    /// Whether somebody has unmounted it.
+    /// Whether the mount was unmounted by others.
     pub fn is_gone(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
-    /// Unmounts it. Where somebody has a file of it open the name goes at once, and their reads fail once
-    /// this process ends.
+    /// Unmounts. If a file is still open, the mount is detached at once, and reads fail when this process
+    /// ends.
     /// # Errors
     /// The system refused.
     pub fn end(mut self) -> Result<(), MountError> {
@@ -111,7 +111,7 @@ impl Mount {
             return Ok(());
         };
         let ended = match session.guard.is_finished() {
-            // Nothing is left to unmount.
+            // Unmounted already.
             true => session.join(),
             false => session.umount_and_join(),
         };
@@ -124,7 +124,7 @@ impl Mount {
     }
 }
 
-/// Takes the name away from a mount in use; whether that worked.
+/// Detaches a busy mount; returns whether that worked.
 fn detach(path: &Path) -> bool {
     let ways: [&[&str]; 2] = [&["fusermount3", "-u", "-z", "-q"], &["umount", "--lazy"]];
     ways.iter().any(|way| {

@@ -1,12 +1,12 @@
-//! What is shown under which name: `VM/TIME-ID/DISK.raw`.
+//! Names in a mount: `VM/TIME-ID/DISK.raw`.
 //!
-//! Pure: from a list of snapshots to directories. A name that no file can have is changed until it can, and
-//! of two that are alike one gets the number of its VM.
+//! Pure: from a list of snapshots to directories. Characters that a file name cannot have are replaced. If
+//! two VMs have the same name, the second gets a part of its UUID.
 
 use copal_backup::{Snapshot, SnapshotId};
 use std::collections::{BTreeMap, HashSet};
 
-/// Longest name of a file, in bytes.
+/// Longest file name, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
 /// A VM and its snapshots.
@@ -26,14 +26,14 @@ pub(super) struct SnapshotDirectory {
     pub(super) disks: Vec<DiskFile>,
 }
 
-/// A disk, in the order of the snapshot.
+/// A disk; disks are in the order of the snapshot.
 #[derive(Debug)]
 pub(super) struct DiskFile {
     pub(super) name: String,
     pub(super) size_bytes: u64,
 }
 
-/// The directories of these snapshots; one whose manifest is damaged has none.
+/// The directories of these snapshots, without those whose manifest is damaged.
 pub(super) fn directories(snapshots: &[Snapshot]) -> Vec<VmDirectory> {
     let mut vms: BTreeMap<[u8; 16], VmDirectory> = BTreeMap::new();
     for snapshot in snapshots.iter().filter(|snapshot| snapshot.damage.is_none()) {
@@ -74,7 +74,7 @@ fn disks(snapshot: &Snapshot) -> Vec<DiskFile> {
     snapshot.disks.iter().zip(0..).map(disk).collect()
 }
 
-/// A name that a file can have: what cannot stand in one becomes a line, and the end gives way to `suffix`.
+/// A valid file name: forbidden characters become `_`, and the name is cut to leave room for `suffix`.
 fn file_name(name: &str, suffix: &str) -> String {
     let mut fit: String = name.chars().map(|c| if c == '/' || c.is_control() { '_' } else { c }).collect();
     if suffix.is_empty() && matches!(&*fit, "" | "." | "..") {
@@ -86,7 +86,7 @@ fn file_name(name: &str, suffix: &str) -> String {
     fit + suffix
 }
 
-/// In UTC and without a colon, which some programs take for the end of a host's name.
+/// A time in UTC without colons, since some programs take a colon as the end of a host name.
 fn time(created_ms: u64) -> String {
     let stamp = i64::try_from(created_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     stamp.map_or_else(|| "unknown".to_owned(), |stamp| stamp.strftime("%Y-%m-%dT%H-%M-%SZ").to_string())
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_becomes_one_that_a_file_can_have() {
+    fn every_name_becomes_a_valid_file_name() {
         for (name, suffix, want) in
             [("web", "", "web"), ("a/b\0c\n", ".raw", "a_b_c_.raw"), ("..", "", ".._"), ("", ".raw", ".raw")]
         {

@@ -1,4 +1,4 @@
-//! What a mount shows, and how it gets there: handed in by whoever mounts.
+//! Content of a mount: the repository, the cache and the list of snapshots, supplied by the caller.
 
 use copal_backup::{
     Error, Snapshot,
@@ -6,11 +6,11 @@ use copal_backup::{
 };
 use std::sync::Arc;
 
-/// What a mount shows, and how it gets there.
+/// Content of a mount.
 pub struct Shown {
     /// Opens the repository for reading.
     pub lender: Arc<dyn Lender>,
-    /// The cache of this process.
+    /// The shared cache of the process.
     pub cache: Arc<ServeCache>,
     /// Lists the snapshots.
     pub list: Box<dyn Fn() -> Result<Vec<Snapshot>, Error> + Send + Sync>,

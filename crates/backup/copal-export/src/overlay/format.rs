@@ -1,25 +1,25 @@
-//! Head of an overlay's file, and where bitmap and blocks stand.
+//! Header of an overlay file, and the layout of bitmap and blocks.
 //!
 //! Format: docs/formats/door-overlay.md v1
-//! Not here: what is written when (`overlay`).
+//! Not here: the order of writes (`overlay`).
 
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
 
 pub(crate) const FORMAT: Format =
     Format { magic: *b"COPALOVL", name: "overlay of a disk", oldest: 1, version: 1, known_flags: 0 };
 
-/// Unit in which a disk is covered.
+/// Unit of a disk that the overlay stores.
 pub(super) const BLOCK_BYTES: u64 = 64 << 10;
-/// Bytes of the head, padded with zeroes; the bitmap stands behind it.
+/// Length of the header, padded with zeroes; the bitmap follows it.
 pub(super) const HEAD_BYTES: u64 = 4096;
-/// The bitmap is written in pages of so many bytes.
+/// The bitmap is written in pages of this length.
 pub(super) const PAGE_BYTES: u64 = 4096;
-/// Largest disk: 64 TiB, as that of a snapshot. Its bitmap has 128 MiB.
+/// Largest disk: 64 TiB, as in a snapshot. Its bitmap has 128 MiB.
 const MAX_DISK_BYTES: u64 = 64 << 40;
 /// Longest name of a disk.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// What an overlay lies on.
+/// Identity of the disk below an overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(super) size_bytes: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// The padded head.
+    /// Encodes the padded header.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_u64(self.size_bytes);
@@ -39,9 +39,9 @@ impl Head {
         bytes
     }
 
-    /// Reads a head.
+    /// Decodes a header.
     /// # Errors
-    /// What is wrong with it, as text.
+    /// The reason, as text.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Head, String> {
         let text = |error: EnvelopeError| error.to_string();
         let (_, body) = Envelope::open(&FORMAT, bytes).map_err(text)?;
@@ -66,17 +66,17 @@ impl Head {
         })
     }
 
-    /// Blocks of the disk; the last one may be short.
+    /// Number of blocks; the last one may be short.
     pub(super) fn blocks(&self) -> u64 {
         self.size_bytes.div_ceil(BLOCK_BYTES)
     }
 
-    /// Bytes of the bitmap, in whole pages.
+    /// Length of the bitmap, in whole pages.
     pub(crate) fn bitmap_bytes(&self) -> u64 {
         self.blocks().div_ceil(8).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Where block 0 stands.
+    /// Offset of block 0 in the file.
     pub(crate) fn blocks_at(&self) -> u64 {
         (HEAD_BYTES + self.bitmap_bytes()).next_multiple_of(BLOCK_BYTES)
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_page_is_what_is_written() {
+    fn the_example_of_the_format_page_is_encoded_exactly() {
         let page = include_str!("../../../../../docs/formats/door-overlay.md");
         let example_bytes = example().encode();
         let hex: String = page
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_heads_are_refused() {
+    fn damaged_headers_are_refused() {
         let good = example().encode();
         for at in 0..60 {
             let mut bad = good.clone();

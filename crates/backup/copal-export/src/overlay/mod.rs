@@ -1,12 +1,12 @@
-//! A writable layer above a disk: blocks that were written stand in a file, all others below.
+//! Overlay: a writable layer above a disk. Written blocks are in a file, all others in the disk below.
 //!
 //! Format: docs/formats/door-overlay.md v1
 //! Invariants
-//! - A bit is on disk only after the block that it stands for: a crash loses what was not flushed, and shows
-//!   no block that was never written whole.
-//! - A flush that failed is never taken back: every later one fails, too.
+//! - A bit becomes durable only after its block. A crash loses unflushed writes, and never exposes a block
+//!   that was not written completely.
+//! - After a failed flush every later flush fails too.
 //!
-//! One thread writes at a time; many read. Not here: the disk below, which is handed in with each call.
+//! One thread writes at a time, many read. Not here: the disk below; each call gets a function that reads it.
 
 pub(crate) mod format;
 #[cfg(test)]
@@ -27,50 +27,50 @@ use std::{
     path::Path,
 };
 
-/// Why there is no overlay.
+/// Error of an overlay.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverlayError {
     /// The file cannot be used.
     #[error("cannot {action} {path}: {source}; name a file where there is room, nothing was served")]
     Io {
-        /// What was tried.
+        /// The failed action.
         action: &'static str,
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// Another door has it.
-    #[error("{path} is in use by another door; end that one, or name another file")]
+    /// Another process exports with this overlay.
+    #[error("{path} is in use by another export; end that one, or name another file")]
     InUse {
         /// The file.
         path: String,
     },
-    /// It is something else, or damaged.
+    /// The file is not an overlay, or is damaged.
     #[error(
-        "{path} is no overlay that can be read: {detail}; name another file, or remove it if what was written is not needed"
+        "{path} is not a readable overlay: {detail}; name another file, or remove it if its data is not needed"
     )]
     Unreadable {
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The reason.
         detail: String,
     },
-    /// It belongs to another disk or snapshot, whose bytes its blocks were made from.
+    /// The overlay belongs to another disk or snapshot, whose bytes its blocks contain.
     #[error("{path} was made for disk {disk} of snapshot {snapshot}; serve that one, or name another file")]
     OfAnother {
         /// The file.
         path: String,
-        /// Name of that disk.
+        /// Name of its disk.
         disk: String,
-        /// Id of that snapshot.
+        /// Id of its snapshot.
         snapshot: String,
     },
 }
 
-/// What was written above one disk.
+/// The writes above one disk.
 pub struct Overlay {
     file: File,
     head: Head,
@@ -78,11 +78,11 @@ pub struct Overlay {
 }
 
 struct State {
-    /// A bit for every block that is here.
+    /// One bit per block that the overlay has.
     bitmap: Vec<u8>,
-    /// Pages of the bitmap that have bits the file has not.
+    /// Bitmap pages that differ from the file.
     unwritten: BTreeSet<u64>,
-    /// A flush failed: nobody knows what is durable.
+    /// A flush failed: the durable state is unknown.
     is_poisoned: bool,
 }
 
@@ -101,9 +101,9 @@ impl State {
 }
 
 impl Overlay {
-    /// Opens the overlay in `path`, or makes one, for its user alone. Blocks on the file system.
+    /// Opens the overlay in `path`, or creates one with mode 0600. Blocks on the file system.
     /// # Errors
-    /// See [`OverlayError`]; a file that is something else is left as it is.
+    /// See [`OverlayError`]; a file of another kind is left unchanged.
     pub fn open(
         path: &Path,
         snapshot: [u8; 16],
@@ -151,8 +151,8 @@ impl Overlay {
         })
     }
 
-    /// Whether the bytes at `offset` were written, and how many of the next `len` are alike. Both lie within
-    /// the disk.
+    /// Whether the byte at `offset` was written, and the length of the run with the same state, at most
+    /// `len`. The range is within the disk.
     pub fn run_at(&self, offset: u64, len: u64) -> (bool, u64) {
         Overlay::run(&self.state.read(), offset, len)
     }
@@ -167,9 +167,9 @@ impl Overlay {
         (written, (block * BLOCK_BYTES).min(end) - offset)
     }
 
-    /// Fills `buf` from `offset`; `below` reads what was not written.
+    /// Fills `buf` from `offset`; `below` reads the blocks that were not written.
     /// # Errors
-    /// Those of `below`; `Damaged`: the file cannot be read.
+    /// Those of `below`. `Damaged`: the file cannot be read.
     pub fn read_at(
         &self,
         offset: u64,
@@ -191,9 +191,9 @@ impl Overlay {
         Ok(())
     }
 
-    /// Writes `data` at `offset`; blocks that it covers in part are first taken from `below`.
+    /// Writes `data` at `offset`. A block that is covered in part is first copied from `below`.
     /// # Errors
-    /// Those of `below`; `NoSpace`; `Damaged`: the file cannot be written.
+    /// Those of `below`. `NoSpace`. `Damaged`: the file cannot be written.
     pub fn write_at(
         &self,
         offset: u64,
@@ -224,7 +224,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Makes a range zero; whole blocks take no room.
+    /// Zeroes a range; complete blocks become holes of the file.
     /// # Errors
     /// As [`Overlay::write_at`].
     pub fn zero(
@@ -236,7 +236,7 @@ impl Overlay {
         static ZEROES: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
         let end = offset + len;
         let first = offset.next_multiple_of(BLOCK_BYTES).min(end);
-        // The last block of the disk may be short, and is whole nevertheless.
+        // The last block of the disk may be short and still be covered completely.
         let last = match end == self.head.size_bytes {
             true => end,
             false => (end - end % BLOCK_BYTES).max(first),
@@ -254,9 +254,9 @@ impl Overlay {
         Ok(())
     }
 
-    /// Makes durable what was written: first the blocks, then the bits that say they are there.
+    /// Makes all writes durable: first the blocks, then their bits.
     /// # Errors
-    /// `Damaged`, from then on: what was written may be lost. `NoSpace`.
+    /// `Damaged`, also from every later flush: writes may be lost. `NoSpace`.
     pub fn flush(&self) -> Result<(), DiskError> {
         let state = &mut *self.state.write();
         if state.is_poisoned {
@@ -276,11 +276,11 @@ impl Overlay {
     }
 }
 
-/// Calls of a flush on the file of an overlay; a test sees their order.
+/// Operations of a flush on the overlay file, so that a test can record their order.
 trait FlushedFile {
     /// Makes all earlier writes durable.
     fn sync(&self) -> std::io::Result<()>;
-    /// Writes bits of blocks that are there.
+    /// Writes bits of durable blocks.
     fn write_bits(&self, bits: &[u8], at: u64) -> std::io::Result<()>;
 }
 
@@ -309,7 +309,7 @@ fn flush_blocks_then_bits(file: &impl FlushedFile, state: &mut State) -> std::io
     Ok(())
 }
 
-/// Head and room for everything else; an empty file until all of it is durable but the name.
+/// Writes the header, extends the file to its full length, and makes both durable.
 fn make(file: &File, head: &Head) -> std::io::Result<()> {
     file.set_len(head.blocks_at() + head.size_bytes)?;
     file.write_all_at(&head.encode(), 0)?;
@@ -338,7 +338,7 @@ fn failed(error: std::io::Error) -> DiskError {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::NoSpace,
         _ => {
-            tracing::error!(%error, "the file of an overlay failed");
+            tracing::error!(%error, "overlay file failed");
             DiskError::Damaged
         }
     }

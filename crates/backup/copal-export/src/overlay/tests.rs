@@ -20,8 +20,8 @@ fn open(path: &Path) -> Overlay {
     Overlay::open(path, SNAPSHOT, "sda", SIZE).unwrap()
 }
 
-/// Random writes, zeroings, flushes and restarts against a disk in memory. A crash is a copy of the file in
-/// which, of what was not flushed, every page may be there or not.
+/// Random writes, zeroings, flushes and restarts, compared with a disk in memory. A crash is a copy of the
+/// file in which each unflushed page is present or missing at random.
 #[test]
 fn an_overlay_is_a_disk_through_restarts_and_crashes() {
     let dir = tempfile::tempdir().unwrap();
@@ -32,7 +32,7 @@ fn an_overlay_is_a_disk_through_restarts_and_crashes() {
         let mut random = Random::new(seed);
         let mut overlay = open(&path);
         let mut truth = below.clone();
-        // The disk as it was flushed last, the file at that time, and where it was written since.
+        // The disk at the last flush, the file at that time, and the bytes written since.
         let (mut flushed, mut file_then) = (truth.clone(), std::fs::read(&path).unwrap());
         let mut touched = vec![false; SIZE as usize];
         for _ in 0..40 {
@@ -78,8 +78,7 @@ fn an_overlay_is_a_disk_through_restarts_and_crashes() {
                     let mut seen = vec![0; SIZE as usize];
                     crashed.read_at(0, &mut seen, read_below(&below)).unwrap();
                     for (at, byte) in seen.iter().enumerate() {
-                        // Blocks that were not here when last flushed read as they were then; others may have
-                        // what came since.
+                        // A byte has the flushed value, unless it was written since.
                         assert!(
                             *byte == flushed[at] || touched[at],
                             "seed {seed}: byte {at} was neither flushed nor written"
@@ -96,7 +95,7 @@ fn an_overlay_is_a_disk_through_restarts_and_crashes() {
 }
 
 #[test]
-fn an_overlay_is_its_disk_s_alone_and_used_by_one_at_a_time() {
+fn an_overlay_belongs_to_one_disk_and_one_process_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("o");
     let overlay = open(&path);
@@ -116,7 +115,7 @@ fn an_overlay_is_its_disk_s_alone_and_used_by_one_at_a_time() {
 }
 
 #[test]
-fn a_block_that_cannot_be_read_below_can_be_written_whole() {
+fn a_block_that_is_unreadable_below_can_be_overwritten_completely() {
     let dir = tempfile::tempdir().unwrap();
     let overlay = open(&dir.path().join("o"));
     let damaged = |_: u64, _: &mut [u8]| Err(DiskError::Damaged);
@@ -151,10 +150,10 @@ impl FlushedFile for Recorder {
     }
 }
 
-/// Symptom: after a power cut an overlay could show blocks that were never written, and no test noticed: its
-/// bits were on the disk before its blocks. Fix: this.
+/// Symptom: no test detected an overlay that wrote its bits before its blocks, which after a power cut
+/// exposes blocks that were never written. Fix: this test.
 #[test]
-fn bits_are_written_once_the_blocks_are_on_the_disk() {
+fn bits_are_written_after_the_blocks_are_durable() {
     let mut state =
         State { bitmap: vec![0; PAGE_BYTES as usize], unwritten: BTreeSet::new(), is_poisoned: false };
     state.set(3);
