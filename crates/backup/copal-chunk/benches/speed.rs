@@ -1,4 +1,4 @@
-//! How fast one core splits and names chunks: `cargo bench -p copal-chunk`.
+//! Throughput of one core at splitting and hashing chunks: `cargo bench -p copal-chunk`.
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 #![expect(clippy::print_stdout, reason = "a measurement prints its result")]
 

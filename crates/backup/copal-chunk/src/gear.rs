@@ -1,18 +1,18 @@
-//! The cutter: where does the chunk that begins here end?
+//! Cut rule: the end of the chunk that begins at a given position.
 //!
-//! Content-defined cuts use a gear hash, `h = 2h + table[byte]`, in the manner of FastCDC (2020): the
-//! first `min` bytes are skipped, a hard threshold holds up to the average size and an easy one after
-//! it, and `max` cuts in any case. A cut lies after the byte at which the hash falls below the
-//! threshold, so its probability is 2^-bits; the compared high bits depend on the last 48 bytes or more.
+//! Content-defined cuts use a gear hash, `h = 2h + table[byte]`, in the manner of FastCDC (2020). The first
+//! `min` bytes are skipped. Up to the average size a hard threshold applies, after it an easy one. `max` cuts
+//! in any case. A cut is placed after the byte at which the hash falls below the threshold, so its
+//! probability is 2^-bits. The compared high bits depend on the last 48 bytes or more.
 //!
-//! The table is derived from a key: without it, chunk lengths tell nothing about content.
+//! The table is derived from a key: without the key, chunk lengths reveal nothing about the content.
 //!
-//! Invariant: a cut depends on the bytes from the chunk's start to the cut, on the end of the run, and
-//! (fixed profiles) on the position in the segment. Nothing before the chunk matters.
+//! Invariant: a cut depends on the bytes from the chunk's start to the cut, on the end of the run, and (fixed
+//! profiles) on the position in the segment. Bytes before the chunk have no influence.
 
 use crate::profile::{Profile, Rule};
 
-/// Cuts runs of data bytes into chunks. Cheap to share, 2 KiB.
+/// Cuts runs of data bytes into chunks. It has 2 KiB and can be shared.
 pub struct Chunker {
     table: Box<[u64; 256]>,
     profile: Profile,
@@ -21,11 +21,11 @@ pub struct Chunker {
     easy: u64,
 }
 
-/// How many bits harder and easier than the average the two thresholds are.
+/// Distance in bits of the two thresholds from that of the average.
 const NORMALISATION_BITS: u32 = 2;
 
 impl Chunker {
-    /// A cutter for `profile` with the table derived from `key`.
+    /// Creates a chunker for `profile`, with the table derived from `key`.
     pub fn new(profile: Profile, key: &[u8; 32]) -> Chunker {
         let mut bytes = [0; 256 * 8];
         let mut output = blake3::Hasher::new_keyed(key);
@@ -50,15 +50,15 @@ impl Chunker {
         }
     }
 
-    /// The profile it cuts by.
+    /// The profile of the chunker.
     pub fn profile(&self) -> Profile {
         self.profile
     }
 
     /// Length of the chunk that begins at `position` of its segment; `run` are the bytes from there.
     ///
-    /// When `run` is the whole rest of the run, the answer is final. When more bytes follow that are not
-    /// in `run`, pass `ends = false`: `None` then means that the cut lies beyond what was given.
+    /// With `ends = true`, `run` reaches the end of its run, and the result is final. With `ends = false`
+    /// more bytes follow; `None` then means that the cut is after the given bytes.
     pub fn cut(&self, position: usize, run: &[u8], ends: bool) -> Option<usize> {
         let (found, max) = match self.rule {
             Rule::Fixed { size } => (None, size - position % size),
@@ -85,14 +85,15 @@ impl Chunker {
         self.scan(zone, self.easy, &mut hash).map(|at| average + at)
     }
 
-    /// Rolls over `zone`; the number of bytes up to and with the first that falls below `threshold`.
+    /// Rolls the hash over `zone`; returns the length up to and including the first byte at which the hash
+    /// falls below `threshold`.
     #[inline]
     fn scan(&self, zone: &[u8], threshold: u64, hash: &mut u64) -> Option<usize> {
         let table = &*self.table;
         let mut h = *hash;
         let (groups, rest) = zone.as_chunks::<8>();
         for (index, group) in groups.iter().enumerate() {
-            // Eight steps, one branch: the exact place is looked for only in the group that has it.
+            // Eight steps and one branch; only a group with a cut is scanned byte by byte.
             let before = h;
             let mut least = u64::MAX;
             for &byte in group {
@@ -120,7 +121,7 @@ impl Chunker {
         None
     }
 
-    /// One byte at a time, straight from the definition: the twin that [`Chunker::cut`] is tested against.
+    /// Reference implementation from the definition, one byte at a time, for tests of [`Chunker::cut`].
     #[cfg(test)]
     pub(crate) fn cut_plainly(&self, position: usize, run: &[u8]) -> usize {
         match self.rule {

@@ -1,14 +1,13 @@
 //! Holes: aligned 4 KiB blocks of zero bytes.
 //!
-//! A hole is found by content, so sources that report their holes and sources that do not give the
-//! same chunks.
+//! Holes are detected by content, so the chunks are the same whether or not a source reports holes.
 
 /// Length and alignment of the blocks that can be holes, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// Whether all bytes are zero. An empty slice is.
+/// Whether all bytes are zero; true for an empty slice.
 pub fn is_zero(bytes: &[u8]) -> bool {
-    // Data differs from zero within its first bytes nearly always: look there before the long loop.
+    // Data is almost always nonzero in its first bytes, so these are checked first.
     let (head, rest) = bytes.split_at(bytes.len().min(16));
     if head.iter().any(|&byte| byte != 0) {
         return false;

@@ -1,7 +1,7 @@
 //! Chunk ids: keyed BLAKE3-256 of the bytes.
 //!
-//! The key belongs to one domain, so an id says nothing to those outside and equal chunks of two
-//! domains have different ids.
+//! The key belongs to one domain. Without the key an id reveals nothing, and equal chunks of two domains have
+//! different ids.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use std::fmt;
 pub struct IdKey([u8; 32]);
 
 impl IdKey {
-    /// The key made of these bytes.
+    /// Creates a key from these bytes.
     pub fn new(key: [u8; 32]) -> IdKey {
         IdKey(key)
     }
-    /// The id of a chunk. About 4 GB/s where AVX-512 is there.
+    /// The id of a chunk. About 4 GB/s with AVX-512.
     pub fn id(&self, chunk: &[u8]) -> ChunkId {
         ChunkId(*blake3::keyed_hash(&self.0, chunk).as_bytes())
     }
@@ -26,12 +26,12 @@ impl fmt::Debug for IdKey {
     }
 }
 
-/// Name of a chunk by its content.
+/// Content-derived name of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkId(pub [u8; 32]);
 
 impl ChunkId {
-    /// The first 16 bytes: the key of indexes. Two chunks of a domain share them with probability 2^-128.
+    /// The first 16 bytes, used as index key. Two chunks of a domain collide with probability 2^-128.
     pub fn short(&self) -> [u8; 16] {
         let mut short = [0; 16];
         short.copy_from_slice(&self.0[..16]);

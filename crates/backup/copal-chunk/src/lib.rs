@@ -1,16 +1,16 @@
-//! How the bytes of a disk become chunks: segments, holes, content-defined and fixed cuts, ids.
+//! Chunking: from the bytes of a disk to segments, holes, chunks and ids.
 //!
-//! The paper (low-profile-dedup §1, §5) cuts segments of 2 MB into chunks of 4 KB on average; here they have
-//! 16 KiB.
+//! The paper (low-profile-dedup §1, §5) cuts segments of 2 MB into chunks of 4 KB on average; here the
+//! average is 16 KiB.
 //! Design: docs/design/backup.md#chunks
 //!
 //! Invariants
 //! - Pure: no clock, no randomness, no I/O. The same bytes and key give the same chunks for ever.
 //! - The chunks of a segment depend on the bytes of that segment and on nothing else.
-//! - An aligned 4 KiB block of zero bytes is always a hole, whether or not the source says so.
-//! - Re-chunking what changed gives exactly what chunking from scratch gives ([`rechunk`]).
+//! - An aligned 4 KiB block of zero bytes is always a hole, whether or not the source reports it.
+//! - Re-chunking of changed blocks gives exactly the result of chunking from scratch ([`rechunk`]).
 //!
-//! Not here: compression, sealing, packs, and the decision what is a duplicate (`copal-backup`).
+//! Not here: compression, encryption, packs, detection of duplicates (`copal-backup`).
 
 mod gear;
 mod hole;

@@ -1,6 +1,6 @@
 //! Chunking profiles: the sizes between which chunks are cut, chosen once per repository.
 
-/// How disks are cut into chunks; fixed when a repository is made.
+/// How disks are cut into chunks; fixed when a repository is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Profile {
@@ -15,7 +15,7 @@ pub enum Profile {
     Fixed8K,
     /// Fixed 16 KiB.
     Fixed16K,
-    /// Fixed 64 KiB: for cloned templates; sizes betray nothing.
+    /// Fixed 64 KiB, for cloned templates; chunk sizes reveal nothing.
     Clone,
 }
 
@@ -39,7 +39,7 @@ impl Profile {
         Profile::Clone,
     ];
 
-    /// The number that stands for the profile on disk.
+    /// Code of the profile on disk.
     pub fn code(self) -> u8 {
         match self {
             Profile::Default => 1,
@@ -51,12 +51,12 @@ impl Profile {
         }
     }
 
-    /// The profile of a number from disk; `None` for one this program does not know.
+    /// The profile with this code; `None` if it is unknown.
     pub fn from_code(code: u8) -> Option<Profile> {
         Profile::ALL.into_iter().find(|profile| profile.code() == code)
     }
 
-    /// The word users write: `default`, `paper`, `fixed-4k`, `fixed-8k`, `fixed-16k`, `clone`.
+    /// Name on the command line: `default`, `paper`, `fixed-4k`, `fixed-8k`, `fixed-16k`, `clone`.
     pub fn name(self) -> &'static str {
         match self {
             Profile::Default => "default",
@@ -68,7 +68,7 @@ impl Profile {
         }
     }
 
-    /// The profile of a user's word.
+    /// The profile with this name.
     pub fn from_name(name: &str) -> Option<Profile> {
         Profile::ALL.into_iter().find(|profile| profile.name() == name)
     }

@@ -1,53 +1,56 @@
-//! Re-chunking: from the old pieces of a segment and the blocks that changed to the new pieces,
-//! reading little more than what changed.
+//! Re-chunking: derives the new pieces of a segment from the old pieces and the changed blocks, and reads
+//! little more than these blocks.
 //!
-//! Why this equals chunking from scratch: a cut depends only on the bytes from the chunk's start to
-//! the cut and on where its run ends ([`Chunker`]). Going from left to right, suppose the new pieces
-//! are right up to a position. Whether a block is a hole is known without reading for each block that
-//! did not change (a chunk never holds an aligned zero block) and by reading for the others. If the
-//! old pieces have a chunk that starts here, none of its bytes changed, and either a chunk follows it
-//! (so a hash, the maximum or the grid cut it) or its run still ends where it ended, then the new chunk is
-//! the old one. Otherwise bytes are read, a few blocks at a time, until the cut is found.
+//! The result equals chunking from scratch. A cut depends only on the bytes from the chunk's start to the
+//! cut, and on the end of its run ([`Chunker`]). The proof goes from left to right. Suppose that the new
+//! pieces are correct up to a position.
+//! - An unchanged block needs no read to tell if it is a hole, since a chunk never holds an aligned zero
+//!   block. Changed blocks are read.
+//! - The old chunk at this position is kept if none of its bytes changed, and if its end is still determined.
+//!   That is so if another chunk follows it (a hash, the maximum or the grid cut it), or if its run ends
+//!   where it ended before.
+//! - Otherwise bytes are read, a few blocks at a time, until the cut is found.
 //!
-//! Not here: hashing the fresh pieces, and reading (the caller's closure does).
+//! Not here: hashing the new pieces, reading (the caller's closure).
 
 use crate::gear::Chunker;
 use crate::hole::{BLOCK_BYTES, is_zero};
 use crate::segment::{Piece, SEGMENT_BYTES, piece};
 
-/// What happened to one 4 KiB block since the old pieces were cut.
+/// Change of one 4 KiB block since the old pieces were cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dirty {
-    /// Nothing.
+    /// Unchanged.
     Clean,
-    /// Written: its bytes must be read.
+    /// Written; must be read.
     Written,
-    /// Known to be zero now, without reading.
+    /// Known to be zero without a read.
     Zeroed,
 }
 
 /// One piece of the new segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fresh {
-    /// The old chunk at this index of the old pieces, unread.
+    /// The unchanged old chunk at this index of the old pieces, not read.
     Kept(usize),
-    /// Cut anew: a chunk whose bytes are in the buffer, or a hole.
+    /// A new chunk whose bytes are in the buffer, or a hole.
     New(Piece),
 }
 
-/// Blocks read at once beyond what changed, while looking for a cut. One: a dirty bitmap of 64 KiB over
-/// random 8 KiB pages then costs 1.4 times its dirty bytes; two made that 1.5.
+/// Blocks that are read at once past the changed ones, in search of a cut. With one block, a dirty bitmap of
+/// 64 KiB over random 8 KiB pages costs 1.4 times its dirty bytes; with two, 1.5 times.
 const STEP_BLOCKS: usize = 1;
 
 /// Computes the new pieces of a segment.
 ///
-/// `old` are all pieces of the old segment, `dirty` has one entry per 4 KiB block of the new one, `buffer`
-/// has its length and receives what is read; `read(range, bytes)` fills `bytes` with that range of the new
-/// segment. Old and new segment may differ in length; then the blocks from the shorter end on must be dirty.
+/// `old` are all pieces of the old segment. `dirty` has one entry per 4 KiB block of the new segment.
+/// `buffer` has the length of the new segment and receives the bytes that are read. `read(offset, bytes)`
+/// fills `bytes` from that offset of the new segment. If the lengths of the two segments differ, the blocks
+/// from the shorter end on must be dirty.
 /// # Errors
 /// Those of `read`.
 /// # Panics
-/// When `dirty` or `buffer` has the wrong length.
+/// If `dirty` or `buffer` has the wrong length.
 pub fn rechunk<E>(
     chunker: &Chunker,
     old: &[Piece],
@@ -88,7 +91,7 @@ pub fn rechunk<E>(
     Ok(fresh)
 }
 
-/// Where the old chunk at `index` ends, if the new segment has that very chunk at `at`.
+/// End of the old chunk at `index`, if the new segment has the same chunk at `at`.
 fn kept_end(old: &[Piece], index: usize, at: usize, run_end: usize, dirty: &[Dirty]) -> Option<usize> {
     let candidate = old.get(index)?;
     let end = candidate.end() as usize;
@@ -103,11 +106,11 @@ fn kept_end(old: &[Piece], index: usize, at: usize, run_end: usize, dirty: &[Dir
     (cut_by_content || end == run_end).then_some(end)
 }
 
-/// What is known about the blocks of the new segment.
+/// State of the blocks of the new segment.
 struct Blocks {
-    /// The buffer holds its bytes.
+    /// The buffer holds the bytes of the block.
     have: Vec<bool>,
-    /// All of its bytes are zero.
+    /// All bytes of the block are zero.
     zero: Vec<bool>,
 }
 
@@ -154,7 +157,7 @@ impl Blocks {
         }
     }
 
-    /// End of the run of blocks that are all zero, or all not, that holds `at`.
+    /// End of the run of zero blocks, or of data blocks, that contains `at`.
     fn run_end(&self, at: usize, length: usize, zero: bool) -> usize {
         let first = at / BLOCK_BYTES;
         let blocks = self.zero[first..].iter().take_while(|&&block| block == zero).count();
@@ -171,7 +174,7 @@ impl Blocks {
     ) -> Result<usize, E> {
         let mut have_end = self.fill(at, at + 1, run_end, buffer, read)?;
         loop {
-            // Scans again from the chunk's start after each step: short against the read it follows.
+            // Each step scans again from the chunk's start, which takes little time compared with the read.
             let ends = have_end == run_end;
             if let Some(length) = chunker.cut(at, &buffer[at..have_end], ends) {
                 return Ok(at + length);
@@ -180,8 +183,8 @@ impl Blocks {
         }
     }
 
-    /// Makes sure that the bytes from `at` to at least `need` are in the buffer; how far they are, up to
-    /// `run_end`.
+    /// Reads until the bytes from `at` to at least `need` are in the buffer; returns the end of the available
+    /// bytes, at most `run_end`.
     fn fill<E>(
         &mut self,
         at: usize,

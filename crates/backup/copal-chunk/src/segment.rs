@@ -1,4 +1,4 @@
-//! A segment, 2 MiB of a disk, split into holes and chunks.
+//! Segments: 2 MiB of a disk, split into holes and chunks.
 
 use crate::gear::Chunker;
 use crate::hole::{BLOCK_BYTES, is_zero};
@@ -6,14 +6,14 @@ use crate::hole::{BLOCK_BYTES, is_zero};
 /// Length and alignment of segments, in bytes. The last segment of a disk may be shorter.
 pub const SEGMENT_BYTES: usize = 2 << 20;
 
-/// A run of bytes of a segment: one chunk, or one hole as long as it gets.
+/// A run of bytes of a segment: one chunk, or one hole of maximum length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// First byte within the segment.
     pub start: u32,
     /// Length in bytes, never 0.
     pub length: u32,
-    /// All zero; not stored.
+    /// All bytes are zero, so the piece is not stored.
     pub hole: bool,
 }
 
@@ -22,16 +22,16 @@ impl Piece {
     pub fn end(&self) -> u32 {
         self.start + self.length
     }
-    /// The bytes of the segment it stands for.
+    /// The range of the segment.
     pub fn range(&self) -> std::ops::Range<usize> {
         self.start as usize..self.end() as usize
     }
 }
 
-/// Splits a whole segment. The pieces ascend, touch, and cover it exactly.
+/// Splits a complete segment. The pieces are ascending, adjacent, and cover it exactly.
 ///
 /// # Panics
-/// When `segment` is longer than [`SEGMENT_BYTES`].
+/// If `segment` is longer than [`SEGMENT_BYTES`].
 pub fn split(chunker: &Chunker, segment: &[u8]) -> Vec<Piece> {
     assert!(segment.len() <= SEGMENT_BYTES, "a segment has at most {SEGMENT_BYTES} bytes");
     let mut pieces = Vec::new();
@@ -53,7 +53,7 @@ pub fn split(chunker: &Chunker, segment: &[u8]) -> Vec<Piece> {
     pieces
 }
 
-/// The chunks among pieces.
+/// The pieces that are chunks.
 pub fn chunks_of(pieces: &[Piece]) -> impl Iterator<Item = &Piece> {
     pieces.iter().filter(|piece| !piece.hole)
 }

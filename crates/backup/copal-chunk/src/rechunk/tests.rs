@@ -17,7 +17,7 @@ enum Change {
         blocks: usize,
         told: bool,
     },
-    /// A few bytes only, so that most of the block is as before.
+    /// A few bytes, so that most of the block is unchanged.
     Poke {
         block: usize,
         at: usize,
