@@ -1,10 +1,10 @@
-//! The repository of a door: open while it is read from, closed again soon after, so that others may write.
+//! Repository of an export: opened for reads and closed when idle, so that other processes can write.
 //!
-//! A store of one machine is locked by the process that has it open: many may read, or one may write. Where
-//! the lock is not the only thing that keeps a served snapshot (`pins`), a door closes the store whenever it
-//! rests. A repository in a cluster has no such lock and stays open.
-//! Invariant: no lock of this process is held while the store is opened or closed, which may take as long as
-//! another process writes. So one read that waits for the store stops nothing but other reads.
+//! A store on one machine is locked by the process that has it open: many may read, or one may write. If a
+//! pin protects the snapshot (`pins`), the export closes the store whenever it is idle. A repository in a
+//! cluster has no such lock and stays open.
+//! Invariant: no lock of this process is held while the store is opened or closed, since that takes as long
+//! as another process writes. So a read that waits for the store delays only other reads.
 
 use crate::{
     arguments::Common,
@@ -20,38 +20,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A read waits so long for a writer to end, then it fails.
+/// Longest wait of a read for a writer to end.
 const WRITER: Duration = Duration::from_secs(600);
-/// The store is closed when nothing was read for so long.
+/// Idle time after which the store is closed.
 const RESTED: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Opens the store on demand and shares it among readers.
 pub(super) struct Lending {
     common: Common,
     cancel: CancelFlag,
     closing: Closing,
     key: KeptKey,
-    /// Whether the store may be closed in between.
+    /// Whether the store may be closed when idle.
     may_rest: bool,
     state: Mutex<State>,
-    /// Signalled when the store was opened or closed, or did not open.
+    /// Signalled when the store was opened or closed, or failed to open.
     changed: Condvar,
 }
 
-/// What is known of the store.
+/// State of the store.
 enum Ground {
     Open(Opened),
     Closed,
-    /// A thread opens or closes it.
+    /// A thread is opening or closing it.
     Changing,
 }
 
 struct State {
     ground: Ground,
     used: Instant,
-    /// Damaged frames that were met.
+    /// Damaged frames that reads have found.
     lost: Vec<LostFrame>,
-    /// How often the store did not open, and why the last time.
+    /// Number of failed openings, and the last error.
     failures: u64,
     failure: String,
 }
@@ -81,7 +81,7 @@ impl Lending {
         }
     }
 
-    /// Closes the store if nothing was read for a moment. Blocks on the store.
+    /// Closes the store if it is idle. Blocks on the store.
     pub(super) fn rest(&self) {
         let opened = {
             let mut state = self.state.lock();
@@ -97,7 +97,7 @@ impl Lending {
         let Some(opened) = opened else { return };
         let lost = opened.repository().lost_frames();
         if let Err(failure) = opened.close() {
-            tracing::warn!(why = failure.sentence, "the store did not close well");
+            tracing::warn!(error = failure.sentence, "closing the store failed");
         }
         let mut state = self.state.lock();
         state.lost.extend(lost);
@@ -106,7 +106,7 @@ impl Lending {
         self.changed.notify_all();
     }
 
-    /// Closes the store for good; returns the damage that was met.
+    /// Closes the store for good; returns the damage that reads have found.
     pub(super) fn end(self) -> Outcome<Vec<LostFrame>> {
         let mut state = self.state.into_inner();
         if let Some(opened) = state.take() {
@@ -124,7 +124,7 @@ impl Lending {
         opened.map_err(|Failure { sentence, .. }| self.failed(sentence))
     }
 
-    /// Why a read fails; once the door ends, by that.
+    /// The error of a read; cancellation if the export is ending.
     fn failed(&self, reason: String) -> Error {
         match self.cancel.is_cancelled() || self.closing.is_closed() {
             true => Error::Cancelled { kept_bytes: None },
@@ -134,7 +134,7 @@ impl Lending {
 }
 
 impl State {
-    /// Takes the store, to be closed.
+    /// Takes the store in order to close it.
     fn take(&mut self) -> Option<Opened> {
         match std::mem::replace(&mut self.ground, Ground::Changing) {
             Ground::Open(opened) => Some(opened),
@@ -160,7 +160,7 @@ impl Lender for Lending {
         let failures = state.failures;
         while matches!(state.ground, Ground::Changing) {
             self.changed.wait(&mut state);
-            // All that waited for one opening end with it: one by one they would wait for hours.
+            // All readers that wait for one opening fail with it, instead of trying one after another.
             if state.failures != failures {
                 return Err(self.failed(state.failure.clone()));
             }

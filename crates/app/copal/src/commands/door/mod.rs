@@ -1,4 +1,5 @@
-//! Commands that show snapshots to other programs until they are told to end: `copal nbd`, `copal mount`.
+//! Exports: commands that present snapshots to other programs until they are ended, `copal nbd` and `copal
+//! mount`.
 
 mod lending;
 mod mount;
@@ -31,42 +32,42 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the logs are asked whether what is shown is still there, where others may delete it.
+/// Interval at which an export without a pin checks that its snapshot still exists.
 const STILL_THERE: Duration = Duration::from_secs(60);
 
-/// How often the keeper looks after a door.
+/// Poll interval of the keeper.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What every door has.
+/// An open export.
 struct Door {
     shared: Arc<Shared>,
     cache: Arc<ServeCache>,
     keeper: Keeper,
 }
 
-/// What a door and its keeper have.
+/// State shared by an export and its keeper.
 struct Shared {
     lending: Arc<Lending>,
     closing: Closing,
     pin: Option<Pin>,
-    /// Of a repository in a cluster; none where this client may only read.
+    /// Pin of a repository in a cluster; `None` if this client may only read.
     catalog_pin: Mutex<Option<CatalogPin>>,
     shown: Shown,
-    /// The door is asked to close, or what it shows is deleted.
+    /// The export was asked to close, or its snapshot was deleted.
     is_deleted: AtomicBool,
 }
 
-/// Why a door ends.
+/// Reason for the end of an export.
 enum End {
-    /// The user said so.
+    /// The user ended it.
     Asked,
-    /// What it shows is deleted.
+    /// Its snapshot was deleted.
     Deleted,
 }
 
 impl Door {
-    /// Pins what is shown, while the repository is open: on one machine nothing is forgotten meanwhile. In a
-    /// cluster nothing is locked, so the pin is set first, and then what is shown has to be there.
+    /// Pins the snapshot while the repository is open; on one machine nothing can be forgotten meanwhile. In
+    /// a cluster nothing is locked, so the pin is set first, and then the snapshot must still exist.
     fn open(context: &Context<'_>, opened: Opened, name: &str, shown: Shown) -> Outcome<Door> {
         let common = &context.arguments.common;
         let pin = Pin::set(&Place::find(common)?, name, &shown);
@@ -77,7 +78,7 @@ impl Door {
                 if let Some(pin) = catalog_pin
                     && let Err(error) = pin.end(opened.repository())
                 {
-                    tracing::debug!(%error, "a pin stays for ten minutes");
+                    tracing::debug!(%error, "pin not removed, it expires after ten minutes");
                 }
                 return close(opened, Err(deleted("the snapshot")));
             }
@@ -103,8 +104,8 @@ impl Door {
         &self.shared.closing
     }
 
-    /// Looked at a few times a second: whether it is over. If so, all clients of the door get I/O errors from
-    /// now on. Does not block: the keeper asks the store.
+    /// Called a few times a second: returns the reason if the export is to end. From then on all clients get
+    /// I/O errors. Does not block: the keeper queries the store.
     fn end(&self, context: &Context<'_>) -> Option<End> {
         let end = if context.is_ended() {
             End::Asked
@@ -130,7 +131,7 @@ impl Door {
             && let Ok(repository) = lending.lend()
             && let Err(error) = pin.end(&repository)
         {
-            tracing::debug!(%error, "a pin stays for ten minutes");
+            tracing::debug!(%error, "pin not removed, it expires after ten minutes");
         }
         let ended = match Arc::into_inner(lending) {
             Some(lending) => lending.end(),
@@ -143,8 +144,8 @@ impl Door {
     }
 }
 
-/// A thread that closes the store of a door that rests, keeps its pin in a cluster, and looks whether the
-/// door is to end. These may wait for the store, and neither new clients nor signals wait for them.
+/// A thread that closes an idle store, renews the pin in a cluster, and checks whether the export is to end.
+/// It may block on the store, and neither new clients nor signals wait for it.
 struct Keeper {
     alive: Sender<()>,
     thread: JoinHandle<()>,
@@ -162,7 +163,7 @@ impl Keeper {
                 if shared.pin.as_ref().is_some_and(Pin::is_to_close) {
                     shared.is_deleted.store(true, Ordering::Release);
                 }
-                // In a cluster others may delete what is shown. Where there is a pin they ask before.
+                // In a cluster others may delete the snapshot. With a pin they ask first.
                 if shared.pin.is_none() && looked.elapsed() >= STILL_THERE {
                     looked = Instant::now();
                     if !shared.is_still_there() {
@@ -173,9 +174,8 @@ impl Keeper {
         };
         let thread = std::thread::Builder::new().name("door-keeper".to_owned());
         let thread = thread.spawn(keep).map_err(|error| {
-            let sentence = format!(
-                "the system starts no thread to look after the door: {error}; raise its limit of threads"
-            );
+            let sentence =
+                format!("the system starts no thread for the export: {error}; raise its limit of threads");
             Failure::plain("threads", sentence)
         })?;
         Ok(Keeper { alive, thread })
@@ -184,7 +184,7 @@ impl Keeper {
     fn end(self) {
         drop(self.alive);
         if self.thread.join().is_err() {
-            tracing::error!("the thread that looks after the door ended by a panic");
+            tracing::error!("the keeper thread of the export panicked");
         }
     }
 }
@@ -202,31 +202,31 @@ impl Shared {
             && let Ok(repository) = self.lending.lend()
             && let Err(error) = pin.keep(&repository)
         {
-            tracing::debug!(%error, "a pin was not set anew");
+            tracing::debug!(%error, "pin not renewed");
         }
     }
 }
 
-/// The pin of a door to a repository in a cluster; without one, others may delete what is shown.
+/// Pins a snapshot in a cluster; without a pin, others may delete it.
 fn pin_in_catalog(context: &Context<'_>, repository: &Repository, shown: Shown) -> Option<CatalogPin> {
     match repository.pin(shown) {
         Ok(pin) => Some(pin),
         Err(error) => {
             context.output.notice(&format!(
-                "others are not kept from deleting what is shown, since no pin can be set: {error}"
+                "others can delete the exported snapshots, since no pin can be set: {error}"
             ));
             None
         }
     }
 }
 
-/// The end of a door whose snapshot was deleted.
+/// The error of an export whose snapshot was deleted.
 fn deleted(what: &str) -> Failure {
     Failure::new(
         exit::FAILURE,
         "deleted",
         format!(
-            "{what} was deleted with --force while it was in use; this door is closed, name another snapshot"
+            "{what} was deleted with --force while it was in use; this export is closed, name another snapshot"
         ),
     )
 }

@@ -14,13 +14,13 @@ use copal_node::Access;
 use serde_json::json;
 use std::time::Duration;
 
-/// How often the mount looks whether it is to end.
+/// Poll interval of the end of the mount.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     context.memory()?;
     let opened = context.open(Access::Read)?;
-    // By its number from here on: a name may go to another VM.
+    // The UUID is used from here on, since the name may pass to another VM.
     let found = words.vm.as_deref().map(|name| vm_named(&opened, name)).transpose();
     let vm = match found {
         Err(failure) => return close(opened, Err(failure)),
@@ -35,7 +35,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     closed
 }
 
-/// The UUID of a VM, by that or by its name.
+/// The UUID of a VM, found by UUID or name.
 fn vm_named(opened: &Opened, name: &str) -> Outcome<uuid::Uuid> {
     let vms = opened.repository().vms()?;
     let found = vms.iter().find(|vm| vm.name == name || vm.uuid.to_string() == name);

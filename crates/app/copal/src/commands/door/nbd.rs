@@ -46,12 +46,12 @@ fn address(words: &Nbd) -> Outcome<ServerAddress> {
     match named {
         Some((host, port)) if !host.is_empty() => Ok(ServerAddress::Tcp(host.to_owned(), port)),
         _ => Err(Failure::usage(format!(
-            "--listen {listen} is no address; give host:port, such as 127.0.0.1:10809"
+            "--listen {listen} is not an address; give host:port, such as 127.0.0.1:10809"
         ))),
     }
 }
 
-/// The snapshot that is meant, and the others of its VM.
+/// The requested snapshot, and the others of its VM.
 fn choose(opened: &Opened, words: &Nbd) -> Outcome<(Snapshot, Vec<Snapshot>)> {
     let repository = opened.repository();
     let snapshot = repository.resolve(&words.which.snapshot, words.which.vm.as_deref())?;
@@ -114,13 +114,13 @@ fn serve_until_ended(
         Some(End::Deleted) => Err(deleted(&format!("snapshot {}", snapshot.id.short()))),
         _ if flushed.is_err() => Err(Failure::plain(
             "overlay",
-            "what clients wrote last could not be made durable; look at the disk of --cow",
+            "the last writes of clients could not be made durable; check the disk of the --cow file",
         )),
         _ => Ok(()),
     }
 }
 
-/// One line, with an address for each disk.
+/// Prints one line with an address for each disk.
 fn tell_ready(context: &Context<'_>, server: &Server, disks: &[(String, u64)]) -> Outcome<()> {
     let mut exports = Vec::new();
     for (name, size_bytes) in disks {
@@ -148,7 +148,9 @@ fn warn_of_strangers(context: &Context<'_>, address: &ServerAddress) {
     if let ServerAddress::Tcp(host, _) = address
         && !is_loopback(host)
     {
-        context.output.notice(&format!("whoever reaches {host} can read these disks: NBD has no password"));
+        context
+            .output
+            .notice(&format!("every client that reaches {host} can read these disks: NBD has no password"));
     }
 }
 
