@@ -1,7 +1,6 @@
-//! What QEMU says of its nodes, of what uses what, and of what it can do.
+//! Parsers for replies of QEMU: block nodes, block graph, schema.
 //!
-//! Taken from JSON field by field: what is missing or of another shape is passed over, and never a reason to
-//! panic.
+//! Replies are decoded field by field. A missing or malformed field is skipped and never causes a panic.
 
 pub(crate) mod graph;
 pub(crate) mod nodes;

@@ -1,7 +1,7 @@
-//! Takes down what a session has put up in QEMU, by what is found there.
+//! Teardown of a session in QEMU, driven by the nodes, exports and jobs that QEMU lists.
 //!
-//! One code for the end of a backup, for its failure, and for what a killed one left. Every step is tried,
-//! whatever became of the one before, and may be repeated.
+//! The same code runs at the end of a backup, after its failure, and for the remains of a killed one. Every
+//! step is tried even if the previous one failed, and every step may be repeated.
 
 use crate::qmp::{Client, QmpError};
 use crate::{
@@ -18,8 +18,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Lets a guest go on that a killed session has left stopped. Returns a sentence for each such session, and
-/// one if the guest does not run for another reason.
+/// Resumes a guest that a killed session has left stopped. Returns a warning for each such session, and one
+/// if the guest is stopped for another reason.
 /// # Errors
 /// Those of QEMU.
 pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpError> {
@@ -38,7 +38,7 @@ pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpEr
         for session in sessions {
             if pause::resume(client, &session)? {
                 said.push(format!(
-                    "a backup that was killed (session {session}) had left the guest stopped; it goes on now"
+                    "a backup that was killed (session {session}) had left the guest stopped; it is resumed now"
                 ));
             }
         }
@@ -47,7 +47,7 @@ pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpEr
     Ok(said)
 }
 
-/// Another session of this QEMU whose process lives.
+/// Finds another session of this QEMU whose process is alive.
 /// # Errors
 /// Those of QEMU.
 pub(crate) fn living_other(client: &mut Client, own: &SessionName) -> Result<Option<SessionName>, QmpError> {
@@ -60,10 +60,10 @@ pub(crate) fn living_other(client: &mut Client, own: &SessionName) -> Result<Opt
     Ok(sessions.into_iter().find(|session| session != own && is_alive(session)))
 }
 
-/// Takes down the remains of sessions whose processes are gone. Returns sentences: failures, and a guest that
-/// did not run.
+/// Takes down the remains of sessions whose processes have ended. Returns warnings: failed steps, and a guest
+/// that was stopped.
 /// # Errors
-/// `Busy`: one of them is alive. `Hanging`: QEMU would wait for the images of one. Those of QEMU.
+/// `Busy`: a session is alive. `Hanging`: QEMU would block on the images of one. Those of QEMU.
 pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveError> {
     let surroundings = Surroundings::ask(client)?;
     let exports = names_in(&client.execute("query-block-exports", json!({}))?, "id");
@@ -84,7 +84,7 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
     }
     let mut complaints = resume_leftovers(client)?;
     for session in &sessions {
-        tracing::info!(%session, "a backup that was killed left this session; it is taken down");
+        tracing::info!(%session, "taking down the session of a killed backup");
         let directory = directory_of(&surroundings.nodes, session);
         // Sessions of earlier releases have no anchor.
         let has_server = nodes::find(&surroundings.nodes, &session.anchor(true)).is_some()
@@ -94,7 +94,7 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
             remove(&directory, session, &mut complaints);
         }
     }
-    // Copies of bitmaps serve a reader, and there is none.
+    // Copies of bitmaps are of use to a reader only, and no reader is left.
     for node in &surroundings.nodes {
         for bitmap in node.bitmaps.iter().filter(|bitmap| SessionName::is_map(&bitmap.name)) {
             let removed = remove_bitmap(client, &node.name, &bitmap.name);
@@ -104,8 +104,8 @@ pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveEr
     Ok(complaints)
 }
 
-/// Takes down the exports, nodes and jobs of a session, and with `has_server` the NBD server, if nobody else
-/// uses it. Returns what could not be.
+/// Takes down the exports, nodes and jobs of a session. With `has_server` it also stops the NBD server,
+/// unless it has other exports. Returns the errors.
 pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut tell = |outcome: Result<(), QmpError>| {
@@ -113,7 +113,7 @@ pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool
         complaints.extend(outcome.err().map(|error| error.to_string()));
         !is_dead
     };
-    // A guest that is stopped comes first; its writes pass the filter as well as those of one that runs.
+    // A stopped guest is resumed first. Its writes can pass the filter as well as those of a running guest.
     let is_alive = tell(pause::resume(client, session).map(|_| ()))
         && tell(end_exports(client, session))
         && tell(take_down(client, session, &[Part::Snapshot]))
@@ -123,13 +123,13 @@ pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool
         && tell(dismiss_jobs(client, session))
         && tell(take_down(client, session, &[Part::Anchor]));
     if !is_alive {
-        // QEMU itself has gone, most likely, and all of it with it.
+        // Most likely QEMU itself has ended: one error is enough.
         complaints.truncate(1);
     }
     complaints
 }
 
-/// Takes down what the self-test of a session has put up. Returns what could not be.
+/// Takes down the nodes and exports of a session's self-test. Returns the errors.
 pub(crate) fn clear_self_test(client: &mut Client, session: &SessionName) -> Vec<String> {
     let steps = [
         end_exports(client, session),
@@ -162,7 +162,7 @@ pub(crate) fn end_exports(client: &mut Client, session: &SessionName) -> Result<
     Ok(())
 }
 
-/// Lets the guest write to its disk again as it did.
+/// Removes the filters from the path of the guest's writes.
 fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
     let surroundings = Surroundings::ask(client)?;
     let filters = surroundings.nodes.iter().filter(|node| session.part_of(&node.name) == Some(Part::Filter));
@@ -176,7 +176,7 @@ fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError>
             Ok(path) => paths.push((path, below.to_owned())),
             Err(writers) => {
                 return Err(QmpError::Protocol {
-                    reason: format!("{} is used by {writers}, which is not ours", filter.name),
+                    reason: format!("{} is used by {writers}, which does not belong to copal", filter.name),
                 });
             }
         }
@@ -196,7 +196,7 @@ pub(crate) fn take_down(client: &mut Client, session: &SessionName, parts: &[Par
     Ok(())
 }
 
-/// Ends the NBD server, if nothing but ours was on it.
+/// Stops the NBD server, unless it has other exports.
 fn end_server(client: &mut Client) -> Result<(), QmpError> {
     let exports = client.execute("query-block-exports", json!({}))?;
     let mut exports = exports.as_array().into_iter().flatten();
@@ -205,7 +205,7 @@ fn end_server(client: &mut Client) -> Result<(), QmpError> {
     match is_used {
         true => Ok(()),
         false => match client.execute("nbd-server-stop", json!({})) {
-            // It does not run.
+            // The server is not running.
             Err(QmpError::Refused { .. }) => Ok(()),
             outcome => outcome.map(|_| ()),
         },
@@ -220,7 +220,7 @@ fn dismiss_jobs(client: &mut Client, session: &SessionName) -> Result<(), QmpErr
     Ok(())
 }
 
-/// Removes a bitmap; one that is gone is none to be removed.
+/// Removes a bitmap; a missing one is no error.
 pub(crate) fn remove_bitmap(client: &mut Client, node: &str, bitmap: &str) -> Result<(), QmpError> {
     let removed = client.execute("block-dirty-bitmap-remove", json!({ "node": node, "name": bitmap }));
     match removed {
@@ -235,7 +235,7 @@ fn directory_of(nodes: &[Node], session: &SessionName) -> Option<PathBuf> {
     Some(Path::new(&file.file).parent()?.to_owned())
 }
 
-/// Removes the directory of a session, if it is called like one.
+/// Removes the directory of a session, if it has the name of one.
 fn remove(directory: &Path, session: &SessionName, complaints: &mut Vec<String>) {
     if directory.file_name().is_none_or(|name| *name != *session.directory()) {
         return;
@@ -248,7 +248,7 @@ fn remove(directory: &Path, session: &SessionName, complaints: &mut Vec<String>)
     }
 }
 
-/// The values of a field of each object of a list.
+/// The values of one field of all objects in a list.
 fn names_in(listed: &Value, field: &str) -> Vec<String> {
     let listed = listed.as_array().into_iter().flatten();
     listed.filter_map(|object| Some(object[field].as_str()?.to_owned())).collect()

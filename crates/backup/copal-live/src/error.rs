@@ -1,14 +1,14 @@
-//! Why no point in time could be had.
+//! Errors of a point in time.
 
 use crate::qmp::{QmpError, Version};
 use copal_disk::source::SourceError;
 use std::{io, path::PathBuf};
 
-/// Why no point in time could be had. Nothing is left behind in QEMU unless a sentence says so.
+/// Error of a point in time. After an error QEMU is as before, unless the sentence says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LiveError {
-    /// QEMU does not answer, or refused.
+    /// QEMU does not answer, or refuses.
     #[error(transparent)]
     Qmp(#[from] QmpError),
     /// QEMU is too old.
@@ -16,32 +16,32 @@ pub enum LiveError {
         "this QEMU has no {missing}, without which a running disk has no point in time; use QEMU 7.2 or later"
     )]
     TooOld {
-        /// What it lacks.
+        /// The missing capability.
         missing: &'static str,
     },
-    /// No such node.
+    /// The named node does not exist.
     #[error("disk {disk}: QEMU has no block node {node:?}; it has {}", known.join(", "))]
     NoNode {
         /// The disk.
         disk: String,
-        /// The node that was named.
+        /// The named node.
         node: String,
-        /// Nodes with a name.
+        /// The named nodes of QEMU.
         known: Vec<String>,
     },
-    /// Two disks are one.
+    /// Two disks have the same node.
     #[error("the disks {first} and {second} are both the block node {node}; name each node once")]
     NodeTwice {
         /// The node.
         node: String,
-        /// A disk.
+        /// The first disk.
         first: String,
-        /// The other one.
+        /// The second disk.
         second: String,
     },
-    /// Nothing tells the guest's writes to take another way.
+    /// The guest's writes cannot be redirected.
     #[error(
-        "disk {disk}: the writes to {node} come from {writers}, and cannot be led through a filter there; put a raw node above it \
+        "disk {disk}: the writes to {node} come from {writers}, and cannot be redirected through a filter there; put a raw node above it \
          and let the guest use that: -blockdev driver=raw,node-name=top0,file={node}"
     )]
     NoWay {
@@ -49,10 +49,10 @@ pub enum LiveError {
         disk: String,
         /// Its node.
         node: String,
-        /// Who writes to it.
+        /// The writers of the node.
         writers: String,
     },
-    /// The node is what the disk was before an external snapshot.
+    /// The node was the disk before an external snapshot.
     #[error(
         "disk {disk}: {node} lies behind {overlay}, and no writes of the guest reach it: since a snapshot its disk is {overlay}, or a \
          node above that; name that one (--node {disk}={overlay}), no snapshot was made"
@@ -60,42 +60,42 @@ pub enum LiveError {
     Overlaid {
         /// The disk.
         disk: String,
-        /// The node that was named.
+        /// The named node.
         node: String,
-        /// The node over it.
+        /// The overlay node.
         overlay: String,
     },
-    /// No device of the guest has the node.
+    /// No guest device uses the node.
     #[error(
-        "disk {disk}: no device of the guest uses {node}: its disk is another node, as after it was copied to another place, or it was \
-         taken out; its disks are {}, name the right one (--node {disk}=NODE), no snapshot was made",
+        "disk {disk}: no device of the guest uses {node}: its disk is another node, for example after a mirror, or the disk was \
+         removed; its disks are {}, name the right one (--node {disk}=NODE), no snapshot was made",
         used.join(", ")
     )]
     Unused {
         /// The disk.
         disk: String,
-        /// The node that was named.
+        /// The named node.
         node: String,
-        /// The nodes that devices have.
+        /// The nodes that guest devices use.
         used: Vec<String>,
     },
-    /// A block job works on the node.
+    /// A block job uses the node.
     #[error("disk {disk}: a block job ({job}) works on {node}; let it end, or cancel it, and back up again")]
     Job {
         /// The disk.
         disk: String,
         /// Its node.
         node: String,
-        /// The driver of the node that the job has put above it.
+        /// Driver of the job's filter node.
         job: String,
     },
-    /// The guest runs in another QEMU, or is on its way.
+    /// The guest runs in another QEMU, or is migrating.
     #[error(
-        "the guest of this QEMU is on its way to or from another host (QEMU says {status:?}): its disks are written there; name the QMP \
+        "the guest of this QEMU is migrating to or from another host (QEMU says {status:?}): its disks are written there; name the QMP \
          socket of the QEMU that runs it, no snapshot was made"
     )]
     Migrated {
-        /// QEMU's word.
+        /// State of the guest as QEMU reports it.
         status: String,
     },
     /// QEMU would abort.
@@ -108,7 +108,7 @@ pub enum LiveError {
         disk: String,
         /// Its device or export, with a verb.
         user: String,
-        /// The thread.
+        /// The iothread.
         thread: String,
         /// The version of QEMU.
         version: Version,
@@ -119,32 +119,32 @@ pub enum LiveError {
         /// Its session.
         session: String,
     },
-    /// Somebody else's NBD server.
+    /// The NBD server was started by another program.
     #[error(
-        "the NBD server of this QEMU runs already, and QMP does not tell where; name its socket with --nbd-socket ({source})"
+        "the NBD server of this QEMU runs already, and QMP does not report its socket; name it with --nbd-socket ({source})"
     )]
     ServerRuns {
-        /// What QEMU said.
+        /// The error of QEMU.
         source: QmpError,
     },
-    /// The directory for fleecing images.
-    #[error("cannot use {} for what the guest overwrites meanwhile: {error}; name a directory that this user and QEMU may write with --fleece-dir", path.display())]
+    /// The directory for fleecing images is unusable.
+    #[error("cannot use {} for data that the guest overwrites meanwhile: {error}; name a directory that this user and QEMU may write with --fleece-dir", path.display())]
     Fleece {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// A killed or failed backup left filters whose images do not answer.
+    /// A killed or failed backup left filters whose storage does not answer.
     #[error(
-        "the storage of {}, where an earlier backup has left its fleecing images, does not answer; QEMU would wait for it, and its \
-         guest with it, so nothing was changed: let that storage answer, and back up again", path.display()
+        "the storage of {}, where an earlier backup has left its fleecing images, does not answer; QEMU would block on it, and its \
+         guest with it, so nothing was changed: make that storage answer, and back up again", path.display()
     )]
     Hanging {
         /// The directory of that session.
         path: PathBuf,
     },
-    /// The path of a socket is too long for the system.
+    /// The path of a socket exceeds the limit of the system.
     #[error("{} is too long for the path of a socket; name a directory with a shorter path with --fleece-dir", path.display())]
     LongPath {
         /// The path.
@@ -153,7 +153,7 @@ pub enum LiveError {
     /// The guest cannot be frozen.
     #[error("the guest was not frozen, and no backup was made: {reason}")]
     Freeze {
-        /// Why, and what to do.
+        /// The reason, and advice.
         reason: String,
     },
     /// The export of the point in time cannot be read.
@@ -161,11 +161,11 @@ pub enum LiveError {
     Source {
         /// The disk.
         disk: String,
-        /// Why.
+        /// The error of the source.
         #[source]
         error: SourceError,
     },
-    /// The system gives no randomness.
+    /// The system provides no random bytes.
     #[error("cannot draw a name: {0}")]
     Random(getrandom::Error),
 }

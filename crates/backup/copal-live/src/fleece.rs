@@ -1,8 +1,8 @@
-//! The directory of a session, and the images in it that take what a guest overwrites.
+//! Session directory, and fleecing images: qcow2 images that receive the data that a guest overwrites.
 //!
-//! A fleecing image is a qcow2 image in a file that cannot grow: QEMU finds no room beyond the bound, and
-//! breaks the snapshot. Copal writes its header itself: while `blockdev-create` runs, QEMU 7.2 aborts if
-//! another QMP client lists the block nodes. Who holds the lock in the directory is alive.
+//! The file of a fleecing image cannot grow: QEMU runs out of space at the bound and breaks the snapshot.
+//! Copal writes the image itself, because QEMU 7.2 aborts if another QMP client lists the block nodes during
+//! `blockdev-create`. A session is alive while the lock in its directory is held.
 
 use crate::qmp::Client;
 use crate::{
@@ -23,37 +23,37 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Unit of a qcow2 image.
+/// Cluster size of a fleecing image.
 const CLUSTER_BYTES: u64 = 64 << 10;
-/// Least that may be overwritten, however small the disk.
+/// Smallest capacity of a fleecing image, for a disk of any size.
 const LEAST_BYTES: u64 = 1 << 20;
 /// Longest path of a unix socket.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// A write of one sector that reaches the storage.
+/// Writes one sector to the storage.
 const PROBE: &str = r#"exec dd if=/dev/zero of="$1/probe" bs=512 count=1 conv=fsync"#;
-/// Longer than a copy may take on most QEMU, as a busy disk may.
+/// Time limit of the probe. It is longer than most QEMU allow a copy to take, since the disk may be busy.
 const PROBE_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const LOCK: &str = "lock";
 const SOCKET: &str = "nbd.sock";
 /// The file that [`PROBE`] writes.
 const PROBED: &str = "probe";
-/// Behind the number of a disk.
+/// File name suffix, after the number of the disk.
 const IMAGE: &str = ".image";
-/// The largest disk of an image with clusters of 64 KiB: QEMU takes 32 MiB of first-level tables.
+/// Largest disk of an image with clusters of 64 KiB: QEMU accepts 32 MiB of first-level tables.
 const MAX_DISK_BYTES: u64 = 2 << 50;
 
-/// A directory for the files of one session. Dropping it removes it, unless QEMU may still use it.
+/// Directory of one session. Dropping it removes it, unless QEMU may still use it.
 #[derive(Debug)]
 pub(crate) struct SessionDirectory {
     path: PathBuf,
-    /// Who may write there: the user that QEMU runs as.
+    /// Owner of the files: the user that QEMU runs as, if it is another one.
     owner: Option<(u32, u32)>,
     is_in_use: bool,
     _lock: File,
 }
 
 impl SessionDirectory {
-    /// Makes the directory, for this user and the one whose QEMU made the socket `qmp`.
+    /// Creates the directory. It belongs to this user and to the owner of the QMP socket `qmp`.
     pub(crate) fn make(
         fleece: &Fleece,
         session: &SessionName,
@@ -65,7 +65,8 @@ impl SessionDirectory {
         if path.join(SOCKET).as_os_str().len() > MAX_SOCKET_PATH_BYTES {
             return Err(LiveError::LongPath { path: path.join(SOCKET) });
         }
-        // It gets its name when its lock is held: a directory of that name without a holder is left over.
+        // It is renamed once its lock is held, so a directory with the final name and a free lock is a
+        // leftover.
         let unnamed = base.join(format!("{}.new", session.directory()));
         DirBuilder::new().mode(0o700).create(&unnamed).map_err(failed)?;
         let made = || {
@@ -79,14 +80,14 @@ impl SessionDirectory {
             Ok(directory)
         };
         made().map_err(|error| {
-            // The error that counts is that one. Only one of the two names is there.
+            // The error above is the one to report. Only one of the two names exists.
             let _ = remove_directory(&unnamed);
             let _ = remove_directory(&path);
             failed(error)
         })
     }
 
-    /// Only root can give a file away; for others QEMU says what it may not open.
+    /// Only root can change the owner. For other users, QEMU reports the files that it cannot open.
     fn hand_over(&self, path: &Path) -> io::Result<()> {
         match self.owner {
             Some((user, group)) => match std::os::unix::fs::chown(path, Some(user), Some(group)) {
@@ -102,22 +103,22 @@ impl SessionDirectory {
         is_hanging(&self.path)
     }
 
-    /// Where an NBD server of this session listens.
+    /// Path of the session's own NBD server.
     pub(crate) fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
 
-    /// Lets nobody else connect there; the directory lets nobody in before that.
+    /// Restricts the socket to its owner. Until then the mode of the directory protects it.
     pub(crate) fn close_socket(&self) -> io::Result<()> {
         std::fs::set_permissions(self.socket(), Permissions::from_mode(0o600))
     }
 
-    /// QEMU may still use it: by the files there the next backup knows what to take down.
+    /// Keeps the directory, since QEMU may still use it. The next backup finds the session by these files.
     pub(crate) fn leave(mut self) {
         self.is_in_use = true;
     }
 
-    /// Makes a file of this content that QEMU may write.
+    /// Creates a file with this content that QEMU may write.
     /// # Errors
     /// `Fleece`.
     pub(crate) fn add_scratch(&self, name: &str, content: &[u8]) -> Result<PathBuf, LiveError> {
@@ -133,8 +134,8 @@ impl SessionDirectory {
     }
 
     /// Adds the anchor to QEMU: a node on a file of this directory. It is the first node of a session and the
-    /// last to go. Another backup finds the directory by it, and asks the lock there whether the session
-    /// lives.
+    /// last one removed. Another backup finds the directory by it, and checks the lock there to see if the
+    /// session is alive.
     /// # Errors
     /// `Fleece`; those of QEMU.
     pub(crate) fn add_anchor(
@@ -154,8 +155,7 @@ impl SessionDirectory {
         self.path.join(format!("{disk}{IMAGE}"))
     }
 
-    /// Makes the fleecing image of a disk in QEMU and returns the name of its node. Blocks for some
-    /// milliseconds.
+    /// Creates the fleecing image of a disk in QEMU and returns its node name. Blocks for some milliseconds.
     /// # Errors
     /// `Fleece`; those of QEMU.
     pub(crate) fn add_image(
@@ -188,9 +188,9 @@ impl SessionDirectory {
 }
 
 impl SessionDirectory {
-    /// Takes all space of an image now, so that none is missing later.
+    /// Allocates all space of an image now, so that it cannot run out later.
     /// # Errors
-    /// `Fleece`: there is too little.
+    /// `Fleece`: the file system has too little space.
     pub(crate) fn reserve(&self, disk: usize, bound_bytes: u64) -> Result<(), LiveError> {
         let path = self.image(disk);
         let reserve = || {
@@ -208,13 +208,13 @@ impl Drop for SessionDirectory {
             return;
         }
         if let Err(error) = remove_directory(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "the directory of a session stays");
+            tracing::warn!(%error, path = %self.path.display(), "session directory not removed");
         }
     }
 }
 
-/// Whether every file of a directory without a lock has a name that a session gives. A directory of somebody
-/// else may have the name of a session by chance.
+/// Whether every file of a directory without a lock has a name that a session uses. Another program's
+/// directory may have the name of a session by chance.
 fn holds_session_files_only(directory: &Path) -> bool {
     let is_own = |entry: io::Result<DirEntry>| {
         let Ok(entry) = entry else { return false };
@@ -227,8 +227,8 @@ fn holds_session_files_only(directory: &Path) -> bool {
     directory.read_dir().is_ok_and(|mut entries| entries.all(is_own))
 }
 
-/// Removes the directory of a session. The lock goes last, so that the next backup finds a directory whose
-/// removal was cut short.
+/// Removes the directory of a session. The lock is removed last, so that the next backup finds a directory
+/// whose removal was interrupted.
 pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
     for entry in path.read_dir()? {
         let entry = entry?;
@@ -243,15 +243,14 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<()> {
     std::fs::remove_dir(path)
 }
 
-/// The beginning of a qcow2 image without content: header, a table of reference counts with its first block,
-/// and the table of tables of clusters. All offsets are multiples of a cluster. Numbers are big-endian
-/// (docs/interop/qcow2 of QEMU).
+/// First part of an empty qcow2 image: header, reference count table with its first block, and first-level
+/// table. All offsets are multiples of a cluster, numbers are big-endian (docs/interop/qcow2 of QEMU).
 /// # Errors
-/// The disk is larger than QEMU opens.
+/// The disk is larger than QEMU accepts.
 fn empty_image(size_bytes: u64) -> io::Result<Vec<u8>> {
     const CLUSTER_BITS: u32 = CLUSTER_BYTES.ilog2();
     const HEADER_BYTES: u32 = 104;
-    // 16 bits.
+    // 16 bits per reference count.
     const REFCOUNT_ORDER: u32 = 4;
     const COUNTS_AT: u64 = CLUSTER_BYTES;
     const BLOCK_AT: u64 = 2 * CLUSTER_BYTES;
@@ -261,7 +260,7 @@ fn empty_image(size_bytes: u64) -> io::Result<Vec<u8>> {
             "the disk has {size_bytes} bytes, and an image takes {MAX_DISK_BYTES} at most"
         )));
     }
-    // A table has 8 bytes for each cluster, and fills one.
+    // A second-level table has 8 bytes per cluster and fills one cluster.
     let tables = size_bytes.div_ceil(CLUSTER_BYTES * (CLUSTER_BYTES / 8));
     let end = TABLES_AT + (tables * 8).next_multiple_of(CLUSTER_BYTES).max(CLUSTER_BYTES);
     let mut image = vec![0; end as usize];
@@ -269,7 +268,7 @@ fn empty_image(size_bytes: u64) -> io::Result<Vec<u8>> {
     let word = |header: &mut Vec<u8>, word: u32| header.extend(word.to_be_bytes());
     let long = |header: &mut Vec<u8>, long: u64| header.extend(long.to_be_bytes());
     word(&mut header, 3);
-    // No file behind it.
+    // No backing file.
     long(&mut header, 0);
     word(&mut header, 0);
     word(&mut header, CLUSTER_BITS);
@@ -298,28 +297,28 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Bytes of the file that a fleecing image may fill, for a disk of this size.
+/// Size of the fleecing file for a disk of this size.
 pub(crate) fn bound_bytes(size_bytes: u64, limit_millionths: u32) -> u64 {
     let share = (u128::from(size_bytes) * u128::from(limit_millionths) / 1_000_000) as u64;
-    // Header and tables: 8 bytes for each cluster of the disk, 2 for each of the file, rounded up to
+    // Header and tables: 8 bytes per cluster of the disk and 2 per cluster of the file, rounded up to
     // clusters.
     let tables = size_bytes / CLUSTER_BYTES * 16;
     (share.max(LEAST_BYTES) + tables).next_multiple_of(CLUSTER_BYTES) + 16 * CLUSTER_BYTES
 }
 
-/// Whether an image has no room for more than a little.
+/// Whether an image is almost full.
 pub(crate) fn is_full(image: &Path, bound_bytes: u64) -> bool {
     let allocated = std::fs::metadata(image).map(|found| found.blocks() * 512);
     allocated
         .is_ok_and(|allocated| allocated + bound_bytes / 8 >= bound_bytes.saturating_sub(12 * CLUSTER_BYTES))
 }
 
-/// Whether the process that made the directory around a file lives.
+/// Whether the process that created the directory is alive.
 pub(crate) fn is_held(directory: &Path) -> bool {
     matches!(try_lock(directory), Some(Err(TryLockError::WouldBlock)))
 }
 
-/// Whether the process that made the directory is known to be gone: its lock is free, or was removed already.
+/// Whether the process that created the directory has ended: its lock is free, or was removed already.
 pub(crate) fn is_over(directory: &Path) -> bool {
     match File::open(directory.join(LOCK)) {
         Ok(lock) => lock.try_lock().is_ok(),
@@ -327,14 +326,14 @@ pub(crate) fn is_over(directory: &Path) -> bool {
     }
 }
 
-/// `None`: there is no lock that this user may open.
+/// Tries the lock; `None` if this user cannot open it.
 fn try_lock(directory: &Path) -> Option<Result<(), TryLockError>> {
     Some(File::open(directory.join(LOCK)).ok()?.try_lock())
 }
 
-/// Whether the storage of a directory does not answer a write. QEMU waits for every copy on its way before it
-/// changes a graph of nodes, and its guest waits with it. The write is that of another process: one that
-/// hangs there ends when the storage answers.
+/// Whether the storage of a directory does not answer a write. Before it changes the graph, QEMU waits for
+/// every running copy, and the guest waits with it. Another process writes, so only that process hangs with
+/// the storage.
 pub(crate) fn is_hanging(directory: &Path) -> bool {
     let probe = Command::new("/bin/sh")
         .env_clear()
@@ -347,7 +346,7 @@ pub(crate) fn is_hanging(directory: &Path) -> bool {
         .spawn();
     let Ok(mut probe) = probe else { return false };
     let Some(output) = &probe.stdout else { return false };
-    // It prints nothing: this ends with the process, and with that its refusal, too, is an answer.
+    // The process prints nothing, so the pipe ends when the process ends. A refused write is an answer too.
     let mut ended = [PollFd::new(output, PollFlags::IN)];
     if poll(&mut ended, Some(&PROBE_PATIENCE)) == Ok(0) {
         let _ = probe.kill();
@@ -357,7 +356,7 @@ pub(crate) fn is_hanging(directory: &Path) -> bool {
     false
 }
 
-/// The socket of a server that a session began.
+/// Whether the session has started an NBD server.
 pub(crate) fn has_socket(directory: &Path) -> bool {
     directory.join(SOCKET).exists()
 }
@@ -367,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_of_a_session_is_private_held_and_goes_with_it() {
+    fn the_directory_of_a_session_is_private_locked_and_removed_on_drop() {
         let base = tempfile::tempdir().unwrap();
         let fleece = Fleece { directory: base.path().to_owned(), ..Fleece::default() };
         let session = SessionName::draw().unwrap();
@@ -383,11 +382,11 @@ mod tests {
     }
 
     /// Symptom: QEMU 7.2 aborted, and the guest with it, when another program listed the block nodes while a
-    /// backup began. Cause: `blockdev-create`. Fix: the image is written here, and `qemu-img check` is the
-    /// judge of it.
+    /// backup began. Cause: `blockdev-create`. Fix: Copal writes the image, and `qemu-img check` verifies it
+    /// here.
     #[test]
     #[expect(clippy::print_stderr, reason = "a skipped test has to say so")]
-    fn an_empty_image_is_one_for_qemu() {
+    fn an_empty_image_is_valid_for_qemu() {
         let has_tool = Command::new("qemu-img").arg("--version").output().is_ok();
         if !has_tool {
             assert!(
@@ -417,17 +416,17 @@ mod tests {
             assert_eq!((&info["virtual-size"], &info["cluster-size"]), (&size_bytes.into(), &65536.into()));
             assert_eq!(info["format"], "qcow2");
         }
-        // The size is QEMU's word: it sizes no allocation beyond what QEMU opens.
+        // The size comes from QEMU: it must not size an allocation beyond QEMU's own limit.
         for size_bytes in [MAX_DISK_BYTES + 512, u64::MAX] {
             assert!(empty_image(size_bytes).is_err());
         }
     }
 
-    /// Symptom: a backup that was killed while it removed its directory left it for ever, with an image of a
-    /// tenth of the disk. Cause: the lock, by which it is found to be over, may go first. Fix: it goes last,
-    /// and a directory without one is over, too.
+    /// Symptom: a backup that was killed while it removed its directory left the directory for ever, with an
+    /// image of a tenth of the disk. Cause: the lock, by which a dead session is recognised, could be removed
+    /// first. Fix: the lock is removed last, and a directory without a lock counts as dead too.
     #[test]
-    fn a_lock_goes_last() {
+    fn a_lock_is_removed_last() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("copal-0123abcd");
         std::fs::create_dir(&path).unwrap();
@@ -435,7 +434,7 @@ mod tests {
             std::fs::write(path.join(name), b"").unwrap();
         }
         assert!(is_over(&path));
-        // A directory of somebody else that has such a name.
+        // A directory of another program with such a name.
         for name in ["letter.txt", ".image", "copal-0123abcd"] {
             std::fs::write(path.join(name), b"").unwrap();
             assert!(!is_over(&path), "{name}");
@@ -443,7 +442,7 @@ mod tests {
         }
         std::fs::write(path.join(LOCK), b"").unwrap();
         assert!(is_over(&path));
-        // A file that cannot be removed ends it, and the lock is still there.
+        // A file that cannot be removed ends the removal, and the lock is still there.
         std::fs::create_dir(path.join("stays")).unwrap();
         assert!(remove_directory(&path).is_err() && path.join(LOCK).exists());
         std::fs::remove_dir(path.join("stays")).unwrap();

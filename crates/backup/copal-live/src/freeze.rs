@@ -1,8 +1,8 @@
-//! File systems of a guest that hold still, for a moment.
+//! Freeze of a guest's file systems through its agent, for at most a few seconds.
 //!
-//! Invariant: frozen file systems are thawed by a thread after [`HOLD`] at the latest. If the process is
-//! killed in that time, a guardian thaws them, by another connection where its own has ended; if that fails
-//! as well, the next backup or `guest-fsfreeze-thaw` does.
+//! Invariant: a thread thaws frozen file systems after [`HOLD`] at the latest. If the process is killed
+//! meanwhile, a guardian process thaws them, over a new connection if its own has ended. If that fails too,
+//! the next backup or `guest-fsfreeze-thaw` thaws them.
 
 use crate::qmp::{Client, GuestAgent, QmpError};
 use crate::{error::LiveError, own_command::own_command};
@@ -14,20 +14,20 @@ use std::{
     time::Duration,
 };
 
-/// Longest time that a guest is kept from writing.
+/// Longest time that the file systems stay frozen.
 const HOLD: Duration = Duration::from_secs(2);
 const TRIES: usize = 3;
 
-/// A guest that holds still until this is dropped, or [`HOLD`] is over.
+/// A frozen guest. It is thawed on drop, or after [`HOLD`].
 pub(crate) struct Frozen {
     done: SyncSender<()>,
     thread: Option<JoinHandle<(bool, Result<u64, QmpError>)>>,
 }
 
 impl Frozen {
-    /// Freezes.
+    /// Freezes the guest.
     /// # Errors
-    /// `Freeze`: it holds not still, and is thawed as far as somebody answers.
+    /// `Freeze`: the guest is not frozen; it was thawed if the agent answered.
     pub(crate) fn begin(socket: &Path) -> Result<Frozen, LiveError> {
         let failed = |error: QmpError| LiveError::Freeze {
             reason: format!(
@@ -36,23 +36,23 @@ impl Frozen {
         };
         let mut agent = GuestAgent::connect(socket).map_err(failed)?;
         if agent.is_frozen().map_err(failed)? {
-            tracing::warn!("the guest was frozen already, by somebody who is gone: it is thawed");
+            tracing::warn!("guest found frozen, thawing it first");
             agent.thaw().map_err(failed)?;
         }
-        // A process that is killed thaws nobody.
+        // A killed process cannot thaw the guest itself.
         let guardian = agent.guard(&own_command(THAW, socket, None));
         if let Err(error) = &guardian {
-            tracing::warn!(%error, "no process watches over the guest while it is frozen");
+            tracing::warn!(%error, "no guardian process for the frozen guest");
         }
         let (done, told) = sync_channel::<()>(1);
         let (frozen, begun) = sync_channel(1);
-        // The thread is there before anything is frozen.
+        // The thread starts before the guest is frozen.
         let thread = std::thread::Builder::new().name("thaw".into()).spawn(move || {
             let outcome = agent.freeze();
             let is_frozen = outcome.is_ok();
             let _ = frozen.send(outcome);
             let is_late = is_frozen && told.recv_timeout(HOLD) == Err(RecvTimeoutError::Timeout);
-            // One that failed may have been carried out all the same.
+            // A freeze that failed may have been carried out anyway.
             let thawed = thaw(&mut agent);
             drop(guardian);
             (is_late, thawed)
@@ -68,20 +68,20 @@ impl Frozen {
         Ok(Frozen { done, thread: Some(thread) })
     }
 
-    /// Thaws; `false`: time was over before.
+    /// Thaws the guest; returns false if it was thawed before, at the time limit.
     /// # Errors
-    /// `Freeze`: nobody knows whether it writes again.
+    /// `Freeze`: the guest may still be frozen.
     pub(crate) fn end(mut self) -> Result<bool, LiveError> {
         let (is_late, thawed) = self.join().unwrap_or((true, Ok(0)));
         thawed.map_err(|error| LiveError::Freeze {
-            reason: format!("{error}; see with guest-fsfreeze-status whether it holds still, and end that with guest-fsfreeze-thaw"),
+            reason: format!("{error}; check with guest-fsfreeze-status whether it is frozen, and thaw it with guest-fsfreeze-thaw"),
         })?;
         Ok(!is_late)
     }
 
     fn join(&mut self) -> Option<(bool, Result<u64, QmpError>)> {
         let thread = self.thread.take()?;
-        // Too late is said by the thread.
+        // If the time limit has passed, the thread reports it.
         let _ = self.done.try_send(());
         thread.join().ok()
     }
@@ -90,16 +90,16 @@ impl Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         if let Some((_, Err(error))) = self.join() {
-            tracing::error!(%error, "the guest may hold still: run guest-fsfreeze-thaw");
+            tracing::error!(%error, "the guest may still be frozen: run guest-fsfreeze-thaw");
         }
     }
 }
 
-/// The word of `copal` for [`thaw_guest`], which is followed by the socket.
+/// Subcommand of `copal` that calls [`thaw_guest`]; its argument is the socket.
 pub const THAW: &str = "thaw-guest";
 
-/// Thaws the guest behind the socket of its agent, if it is frozen; whether it was. For the guardian of a
-/// backup that was killed, and whose connection has ended.
+/// Thaws the guest of this agent socket, if it is frozen; returns whether it was. The guardian of a killed
+/// backup calls it after its connection has ended.
 /// # Errors
 /// Those of the agent.
 pub fn thaw_guest(socket: &Path) -> Result<bool, LiveError> {
@@ -122,7 +122,7 @@ fn thaw(agent: &mut GuestAgent) -> Result<u64, QmpError> {
     outcome
 }
 
-/// The socket of the guest's agent: what was named, or what QEMU has that is called like one.
+/// The socket of the guest agent: the named one, or a character device of QEMU with a matching name.
 /// # Errors
 /// `Freeze`: there is none.
 pub(crate) fn agent_socket(client: &mut Client, named: Option<&PathBuf>) -> Result<PathBuf, LiveError> {
@@ -139,7 +139,7 @@ pub(crate) fn agent_socket(client: &mut Client, named: Option<&PathBuf>) -> Resu
     };
     let listed = client.execute("query-chardev", json!({}))?;
     find(&listed).ok_or_else(|| LiveError::Freeze {
-        reason: "no character device of this QEMU is called like the socket of a guest agent (qga, agent); name it with --agent-socket, \
+        reason: "no character device of this QEMU has the name of a guest agent socket (qga, agent); name it with --agent-socket, \
                  or leave --freeze out"
             .into(),
     })
@@ -155,7 +155,7 @@ fn find(listed: &Value) -> Option<PathBuf> {
             .strip_prefix("unix:")?
             .split(',')
             .next()?;
-        // A directory may be called like that for all sockets of a VM, that of its monitor included.
+        // Only the file name counts: a directory with such a name may hold the monitor's socket too.
         let (_, name) = path.rsplit_once('/').unwrap_or(("", path));
         let is_agent = |word: &str| word.contains("qga") || word.contains("agent");
         (is_agent(label) || is_agent(name)).then(|| path.into())

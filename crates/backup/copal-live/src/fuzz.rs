@@ -1,4 +1,4 @@
-//! What takes answers of QEMU apart, by name: for the fuzz target, and a short run of each here.
+//! Decoders of QEMU's replies, by name: for the fuzz target, and a short run of each here.
 //!
 //! Built for tests and fuzzing only.
 
@@ -11,7 +11,7 @@ use crate::{
 };
 use serde_json::Value;
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Decodes any bytes, discards the result, and must not panic.
 pub type Decoder = fn(&[u8]);
 
 fn json(bytes: &[u8]) -> Value {

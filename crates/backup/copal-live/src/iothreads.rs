@@ -1,11 +1,11 @@
-//! Disks that run in threads of their own, of which QEMU before 10.0 takes no point in time.
+//! iothread check: refuses disks that run, or may run, in an iothread on QEMU before 10.0.
 //!
-//! 7.2.22 aborts, and its guest with it, when a filter is put over such a disk, or when a reader of the point
-//! in time leaves. Versions between were not tried, and are refused as well. Only questions are asked here,
-//! before anything is changed.
+//! 7.2.22 aborts, and its guest with it, when a filter is inserted above such a disk, or when a reader of the
+//! point in time disconnects. Versions in between were not tested and are refused as well. The check only
+//! sends queries.
 //!
-//! Nodes that are connected run in one thread: that of a device or an export of any of them. QEMU tells the
-//! thread of a device. It does not tell that of an export; its command line does, if the export is of that.
+//! Connected nodes run in one thread: that of a device or an export of any of them. QEMU reports the thread
+//! of a device. It does not report that of an export; its command line does, if it defines the export.
 
 use crate::qmp::{Client, QmpError};
 use crate::{
@@ -13,12 +13,12 @@ use crate::{
 };
 use serde_json::{Value, json};
 
-/// The first version of QEMU that may take a point in time of a disk in a thread of its own.
+/// First version of QEMU that can take a point in time of a disk in an iothread.
 const FIRST_SAFE: (u64, u64) = (10, 0);
 
-/// Refuses disks whose device or export runs, or may run, in a thread of its own.
+/// Refuses disks whose device or export runs, or may run, in an iothread.
 /// # Errors
-/// `IoThread`: one does. Those of QEMU.
+/// `IoThread`: a disk does, or may. Those of QEMU.
 pub(crate) fn refuse(
     client: &mut Client,
     disks: &[LiveDisk],
@@ -55,7 +55,7 @@ pub(crate) fn refuse(
                     }
                     None => {
                         let user = format!(
-                            "its export {id} is not on the command line of QEMU, and QMP does not tell where it runs; it may run"
+                            "its export {id} is not on the command line of QEMU, and QMP does not report its thread; it may run"
                         );
                         return Err(refused(user, threads.join(" or ")));
                     }
@@ -66,7 +66,7 @@ pub(crate) fn refuse(
     Ok(())
 }
 
-/// The names of all threads that disks may run in.
+/// The names of all iothreads.
 fn threads(client: &mut Client) -> Result<Vec<String>, QmpError> {
     let listed = match client.execute("qom-list", json!({ "path": "/objects" })) {
         // A storage daemon has no such path before its first object.
@@ -78,7 +78,7 @@ fn threads(client: &mut Client) -> Result<Vec<String>, QmpError> {
     Ok(threads.filter_map(|object| Some(object["name"].as_str()?.to_owned())).collect())
 }
 
-/// Name and node of each export that is not ours, the newest first.
+/// Name and node of each export that is not Copal's, the newest first.
 pub(crate) fn exports(listed: &Value) -> Vec<(String, String)> {
     let exports = listed.as_array().into_iter().flatten();
     let named = exports.filter_map(|export| {
@@ -87,7 +87,7 @@ pub(crate) fn exports(listed: &Value) -> Vec<(String, String)> {
     named.filter(|(id, _)| !id.starts_with(PREFIX)).collect()
 }
 
-/// The thread that a device runs in: its own, or that of the controller on whose bus it is.
+/// The thread of a device: its own, or that of the controller of its bus.
 fn thread_of(client: &mut Client, device: &str) -> Result<Option<String>, QmpError> {
     let mut paths = and_containers(device);
     for path in paths.clone() {
@@ -96,7 +96,7 @@ fn thread_of(client: &mut Client, device: &str) -> Result<Option<String>, QmpErr
         }
     }
     for path in paths {
-        // Since 9.0 the queues of a device may have a thread each.
+        // Since 9.0 each queue of a device may have its own thread.
         for name in ["iothread", "iothread-vq-mapping"] {
             if let Some(thread) = named(&property(client, &path, name)?) {
                 return Ok(Some(thread));
@@ -106,7 +106,7 @@ fn thread_of(client: &mut Client, device: &str) -> Result<Option<String>, QmpErr
     Ok(None)
 }
 
-/// A property of an object; `Null` where it has none of that name.
+/// A property of an object; `Null` if the object has no such property.
 fn property(client: &mut Client, path: &str, name: &str) -> Result<Value, QmpError> {
     match client.execute("qom-get", json!({ "path": path, "property": name })) {
         Err(QmpError::Refused { .. }) => Ok(Value::Null),
@@ -125,7 +125,7 @@ pub(crate) fn named(property: &Value) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The path of an object and those of all that it is part of, but for the machine.
+/// The path of an object and the paths of its parents, without the machine.
 pub(crate) fn and_containers(path: &str) -> Vec<String> {
     let ends = path.match_indices('/').map(|(at, _)| at).skip(2);
     let mut paths: Vec<String> = ends.map(|at| path[..at].to_owned()).collect();

@@ -1,30 +1,30 @@
-//! Options that QMP does not tell, from the command line that the process was started with.
+//! Options that QMP does not report, parsed from the command line of QEMU.
 //!
-//! A node that is opened anew gets every option that it is not given by default, and no answer tells
-//! `discard`. None tells the iothread of an export either. Nodes and exports that were added later are not
-//! known here. Nothing fails here.
+//! A reopened node gets the default of every option that is not passed, and no reply reports `discard`. No
+//! reply reports the iothread of an export either. Nodes and exports that were added later are unknown here.
+//! Parsing never fails.
 
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// An export of the command line.
+/// An export defined on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LaunchedExport {
     pub(crate) id: String,
     pub(crate) iothread: Option<String>,
 }
 
-/// The command line of a process.
+/// Options from the command line of a process.
 #[derive(Debug, Default)]
 pub(crate) struct LaunchOptions {
-    /// Whether each node that it names passes trims on.
+    /// Whether each named node passes trims on.
     pub(crate) trims: HashMap<String, bool>,
-    /// In the order of the command line.
+    /// Exports in the order of the command line.
     pub(crate) exports: Vec<LaunchedExport>,
 }
 
 impl LaunchOptions {
-    /// Words that end with a zero byte.
+    /// Parses arguments that end with a zero byte each.
     pub(crate) fn parse(line: &str) -> LaunchOptions {
         let words: Vec<&str> = line.split('\0').collect();
         let mut found = LaunchOptions::default();
@@ -51,14 +51,14 @@ impl LaunchOptions {
         found
     }
 
-    /// The export of the command line that is listed under this name. `listed` are the names of all exports,
-    /// the newest first, as QEMU lists them.
+    /// The export of the command line with this id. `listed` are the ids of all exports, the newest first, as
+    /// QEMU lists them.
     ///
-    /// One that was removed and added again is newer than those that the command line names behind it, and is
-    /// not found. If it is the last of the command line, and nothing tells, it is found.
+    /// An export that was removed and added again is newer than those that follow it on the command line, and
+    /// is not found. If it is the last one of the command line, the case is undetectable, and it is found.
     pub(crate) fn export(&self, id: &str, listed: &[&str]) -> Option<&LaunchedExport> {
         let mut launched = self.exports.iter();
-        // A name that the rest of the command line lacks, and all newer ones, came later.
+        // An id that the rest of the command line lacks was added later, and so were all newer ones.
         let mut oldest = listed.iter().rev();
         oldest
             .by_ref()
@@ -67,7 +67,7 @@ impl LaunchOptions {
     }
 }
 
-/// A value of a JSON object, or of `name=value,name=value`, in which a comma is written twice.
+/// A value of a JSON object, or of `name=value,name=value` with commas in values doubled.
 fn option(options: &str, wanted: &str) -> Option<String> {
     if let Ok(object) = serde_json::from_str::<Value>(options) {
         return object[wanted].as_str().map(str::to_owned);
@@ -110,10 +110,10 @@ mod tests {
             (&["c", "b", "a"][..], "abc"),
             (&["x", "c", "b", "a"], "abc"),
             (&["c", "a"], "ac"),
-            // Added again: `a` behind all others, `b` behind `c`.
+            // Added again: `a` after all others, `b` after `c`.
             (&["a", "c", "b"], "bc"),
             (&["b", "c", "a"], "ac"),
-            // A later one between older ones cannot be.
+            // A later export cannot be between older ones.
             (&["c", "x", "a"], "a"),
             (&[], ""),
         ] {

@@ -1,32 +1,31 @@
-//! Disks of VMs that run: QEMU holds a point in time of them for as long as a backup reads.
+//! Points in time of running VMs: QEMU preserves the disks for as long as a backup reads them.
 //!
-//! The guest writes on. What it overwrites is copied before (`copy-before-write`) into a fleecing image, and
-//! a backup reads the disk as it was through an NBD export of that. A dirty bitmap that begins at the point
-//! in time tells the next backup what was written since.
+//! The guest goes on writing. Before a block is overwritten, `copy-before-write` copies the old data into a
+//! fleecing image. A backup reads the old state of the disk through an NBD export. A dirty bitmap that begins
+//! at the point in time records the writes for the next backup.
 //!
 //! Design: docs/design/backup.md#disks-of-vms-that-run BAK-3, BAK-25, BAK-26
 //! Invariants
-//! - A new bitmap records before the point in time, and the old one goes on recording until the snapshot that
-//!   names the new one is published. So whoever is killed, whenever, one of them has every write since the
-//!   newest snapshot.
-//! - A guest that was stopped or frozen goes on, also when this process is killed.
-//! - Whatever stands in the way of a copy breaks the point in time and not the guest's write.
-//! - What was put up carries the name of its session, and is taken down by what is found, not by what is
-//!   remembered: after an error, and by the next backup after a kill, with the same code.
+//! - A new bitmap begins to record before the point in time. The old one goes on recording until the snapshot
+//!   that names the new one is published. Whenever a process is killed, one of the two bitmaps has every
+//!   write since the newest snapshot.
+//! - A guest that was stopped or frozen is resumed, also if this process is killed.
+//! - If a copy fails, the point in time breaks and the guest's write goes on.
+//! - All nodes, exports and jobs carry the name of their session. Teardown follows QEMU's own lists and not
+//!   the memory of this process. So the same code works after an error, and in the next backup after a kill.
 //!
-//! Inside, bottom to top:
-//! - `qmp`: the control protocol of QEMU and of the guest agent.
-//! - `names`: what carries whose name. `answers`: what QEMU says of nodes, of their graph, and of what it can
-//!   do.
-//! - `process`: the process behind the socket. `launch`: options of its command line that QMP does not tell.
-//! - `path_of_writes`: where a guest's writes pass, and how they are sent another way. `fleece`: the
-//!   directory and the images of a session.
-//! - `whole`: whether the images of a disk are whole. `marks`: how a bitmap that was cleared is known.
-//! - `pause`: a guest that is stopped for a moment. `freeze`: file systems of a guest that hold still.
-//! - `clear`: takes down what a session has put up. `sweep`: removes the files of a session whose QEMU has
-//!   ended.
-//! - `iothreads`: disks that QEMU would abort over. `self_test`: how points in time of this QEMU are read.
-//! - `point`: all of it in order. `listing`: bitmaps as a person looks at them.
+//! Modules, bottom to top:
+//! - `qmp`: control protocol of QEMU and of the guest agent.
+//! - `names`: names of nodes, exports and bitmaps. `answers`: replies of QEMU about nodes, graph and schema.
+//! - `process`: process behind the QMP socket. `launch`: options of its command line that QMP does not
+//!   report.
+//! - `path_of_writes`: path of a guest's writes, and its redirection. `fleece`: session directory and
+//!   fleecing images.
+//! - `whole`: completeness of a disk's images. `marks`: detection of a cleared bitmap.
+//! - `pause`: stopping a guest for a moment. `freeze`: freezing its file systems.
+//! - `clear`: teardown of a session. `sweep`: removal of session directories whose QEMU has ended.
+//! - `iothreads`: disks on which QEMU would abort. `self_test`: read mode of points in time.
+//! - `point`: all steps in order. `listing`: bitmaps for `copal bitmap`.
 //!
 //! Not here: reading the disks (`copal-disk`, `copal-backup`).
 

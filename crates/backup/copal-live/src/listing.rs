@@ -1,4 +1,4 @@
-//! Copal's dirty bitmaps as a person looks at them, and takes them away.
+//! Listing and removal of Copal's dirty bitmaps, for `copal bitmap`.
 
 use crate::qmp::{Client, QmpError};
 use crate::{
@@ -10,26 +10,26 @@ use crate::{
 use serde_json::json;
 use std::path::Path;
 
-/// A dirty bitmap that a backup of Copal's has begun.
+/// A dirty bitmap that a Copal backup created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeBitmap {
-    /// The node that keeps it.
+    /// Node of the bitmap.
     pub node: String,
-    /// What QEMU says of it.
+    /// State of the bitmap.
     pub bitmap: DirtyBitmap,
 }
 
 /// Copal's bitmaps in a QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BitmapListing {
-    /// By node and name.
+    /// Sorted by node and name.
     pub bitmaps: Vec<NodeBitmap>,
-    /// About a guest that does not run.
+    /// Warnings about a guest that is not running.
     pub warnings: Vec<String>,
 }
 
-/// Copal's bitmaps of all nodes, without their sentinels. A guest that a backup which was killed has left
-/// stopped goes on.
+/// Lists Copal's bitmaps of all nodes, without their sentinels. Resumes a guest that a killed backup has left
+/// stopped.
 /// # Errors
 /// Those of the connection.
 pub fn list_bitmaps(qmp: &Path) -> Result<BitmapListing, QmpError> {
@@ -56,10 +56,10 @@ fn listed(nodes: &[Node]) -> Vec<NodeBitmap> {
     all
 }
 
-/// Removes one of Copal's bitmaps of a node, or all, each with its sentinel; returns the names of those that
-/// are gone.
+/// Removes one of Copal's bitmaps of a node, or all of them, each with its sentinel. Returns the names of the
+/// removed bitmaps.
 /// # Errors
-/// `Refused`: a backup uses it. Those of the connection.
+/// `Refused`: a backup uses a bitmap. Those of the connection.
 pub fn remove_bitmaps(qmp: &Path, node: &str, name: Option<&str>) -> Result<Vec<String>, QmpError> {
     let mut client = Client::connect(qmp)?;
     let found = listed(&nodes_of(&mut client)?).into_iter().filter(|found| found.node == node);

@@ -1,13 +1,13 @@
-//! Marks in a new bitmap that no guest made, and a sentinel beside it that says which.
+//! Marks and sentinel of a new bitmap, which reveal that it was cleared later.
 //!
-//! A bitmap that is cleared, or is removed and made anew under its name, leaves out writes, and QEMU does not
-//! tell. So a new bitmap begins with a few marks at places drawn at random. A second bitmap, made in the same
-//! transaction, has the same marks and records nothing. As long as the first one is what it was, it has every
-//! mark of the second.
+//! If a bitmap is cleared, or removed and created again under its name, it misses writes, and QEMU does not
+//! report that. So a new bitmap begins with a few marks at random places. A second bitmap, the sentinel, is
+//! created in the same transaction with the same marks, and records nothing. While the first bitmap is
+//! intact, it has every mark of the sentinel.
 //!
-//! Nobody can set a bit of a bitmap. So a scratch node without content, as large as the disk, is written at
-//! those places, and what its own bitmap recorded is merged into both.
-//! Not here: that a bitmap was disabled for a while leaves no trace at all; spot checks look for that
+//! No command sets a bit of a bitmap. So an empty scratch node of the disk's size is written at those places,
+//! and its bitmap is merged into both.
+//! Not here: detecting that a bitmap was disabled for a while, which leaves no trace; spot checks cover that
 //! (`copal-backup`).
 
 use crate::qmp::{Client, QmpError};
@@ -22,37 +22,37 @@ use std::{path::Path, time::Duration};
 
 /// Marks of a bitmap, one in each part of the disk.
 const MARKS: u64 = 4;
-/// Least that a node is written.
+/// Length of one write to a scratch node.
 const WRITE_BYTES: u64 = 512;
-/// How long the scratch node may take to be written.
+/// Timeout of writes to the scratch node.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A bitmap to be made.
+/// A bitmap to be created.
 pub(crate) struct NewBitmap<'a> {
     pub(crate) node: &'a str,
     pub(crate) name: &'a str,
     pub(crate) granularity: u64,
 }
 
-/// Where marks are merged from, and how many bytes they stand for.
+/// Scratch node with the marks of one disk, and the number of marked bytes.
 pub(crate) struct PlantedMarks {
     node: String,
-    /// Of the disk, as a map of the bitmap has it.
+    /// Marked bytes of the disk, as a map of the bitmap reports them.
     named_bytes: u64,
-    /// As QEMU counts: whole units, also the last one of a disk that ends within it.
+    /// Marked bytes as QEMU counts them: whole units, including a last unit that exceeds the disk.
     counted_bytes: u64,
 }
 
-/// A sentinel as QEMU counts it, and the bytes of the disk that its bitmap names.
+/// A sentinel as QEMU counts it, and the bytes that the bitmap marks on the disk.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) sentinel: BitmapState,
     pub(crate) named_bytes: u64,
 }
 
-/// Writes the marks of one disk into a scratch node of its own. Blocks for some milliseconds.
+/// Writes the marks of one disk into a scratch node. Blocks for some milliseconds.
 /// # Errors
-/// Why there are none, as a sentence; what was put up is taken down with [`uproot`].
+/// The reason, as a sentence; [`uproot`] takes the scratch nodes down.
 pub(crate) fn plant(
     client: &mut Client,
     session: &SessionName,
@@ -88,14 +88,14 @@ pub(crate) fn uproot(client: &mut Client, session: &SessionName) -> Result<(), Q
     take_down(client, session, &[Part::Marks])
 }
 
-/// Ends the exports of the scratch nodes, whose bitmaps are merged from then on.
+/// Removes the exports of the scratch nodes, so that their bitmaps can be merged.
 pub(crate) fn stop_writing(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
     end_exports(client, session)
 }
 
-/// Makes a bitmap, and with marks its sentinel, all at once. Returns the sentinel.
+/// Creates a bitmap and, with marks, its sentinel, in one transaction. Returns the sentinel.
 /// # Errors
-/// Those of QEMU: neither is there then.
+/// Those of QEMU: then neither exists.
 pub(crate) fn begin(
     client: &mut Client,
     new: &NewBitmap<'_>,
@@ -131,19 +131,19 @@ pub(crate) fn sentinel_of(bitmap: &str) -> String {
     format!("{bitmap}{SUFFIX}")
 }
 
-/// The bitmap that this one is the sentinel of, if it is one.
+/// The bitmap that belongs to this sentinel; `None` if the name is not that of a sentinel.
 pub(crate) fn guarded_by(sentinel: &str) -> Option<&str> {
     sentinel.strip_suffix(SUFFIX)
 }
 
 const SUFFIX: &str = "-sentinel";
 
-/// Whether a bitmap has all that its sentinel has.
+/// Whether a bitmap has all marks of its sentinel.
 pub(crate) fn has_all(bitmap: &ChangedExtents, sentinel: &ChangedExtents) -> bool {
     sentinel.extents.iter().all(|mark| {
         let mut at = mark.offset;
         let end = mark.offset + mark.length;
-        // Both ascend, and neighbours may be told apart.
+        // Both lists ascend, and adjacent extents may be separate.
         for extent in &bitmap.extents {
             if extent.offset <= at && extent.offset + extent.length > at {
                 at = extent.offset + extent.length;
@@ -153,7 +153,7 @@ pub(crate) fn has_all(bitmap: &ChangedExtents, sentinel: &ChangedExtents) -> boo
     })
 }
 
-/// Beginnings of units of a bitmap, drawn one from each part of the disk.
+/// First bytes of bitmap units, one at random in each part of the disk.
 fn places(size_bytes: u64, granularity: u64) -> Result<Vec<u64>, String> {
     let units = size_bytes.div_ceil(granularity);
     let count = MARKS.min(units);

@@ -1,18 +1,18 @@
-//! Names of what is put up in QEMU, by which it is found again.
+//! Names of nodes, exports, jobs and bitmaps in QEMU, by which a session is found again.
 //!
-//! `copal-<session>-<part><disk>` for nodes, exports and jobs, 31 bytes at most as QEMU has it; bitmaps carry
-//! the repository and the VM, too: `copal-<repository>-<vm>-<session>`. Each of the three is 8 hex digits.
+//! Nodes, exports and jobs are named `copal-<session>-<part><disk>`, at most 31 bytes as QEMU requires.
+//! Bitmaps are named `copal-<repository>-<vm>-<session>`. Each of the three is 8 hex digits.
 
 use std::fmt;
 use uuid::Uuid;
 
-/// Begins every name.
+/// Prefix of every name.
 pub(crate) const PREFIX: &str = "copal-";
 const DIGITS: usize = 8;
-/// The end of the name of a mark: the session has stopped the guest.
+/// Suffix of the object that marks a guest as stopped by the session.
 const MARK: &str = "-stop";
 
-/// One backup of one VM.
+/// Name of one backup of one VM.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionName(String);
 
@@ -22,27 +22,27 @@ impl fmt::Display for SessionName {
     }
 }
 
-/// What a node, an export or a job is for.
+/// Purpose of a node, an export or a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The file of a fleecing image.
     File,
-    /// Its bound.
+    /// The raw node that bounds its size.
     Bound,
-    /// The image in it.
+    /// The fleecing image.
     Image,
-    /// The filter through which the guest writes.
+    /// The filter that the guest's writes pass.
     Filter,
-    /// The disk as it was.
+    /// The disk at the point in time.
     Snapshot,
-    /// Where the marks of a new bitmap come from.
+    /// The scratch node of a new bitmap's marks.
     Marks,
-    /// A node without use, by which others find the session from its first command to its last.
+    /// A node by which other backups find the session, from its first command to its last.
     Anchor,
 }
 
 impl Part {
-    /// In the order in which they are taken down.
+    /// All parts in teardown order.
     pub(crate) const TOP_DOWN: [Part; 7] =
         [Part::Snapshot, Part::Filter, Part::Image, Part::Bound, Part::File, Part::Marks, Part::Anchor];
 
@@ -66,7 +66,7 @@ impl SessionName {
         Ok(SessionName(format!("{:08x}", u32::from_le_bytes(bytes))))
     }
 
-    /// The session that a node, export or job belongs to.
+    /// The session of a node, export or job.
     pub(crate) fn of(name: &str) -> Option<SessionName> {
         let rest = name.strip_prefix(PREFIX)?;
         let (digits, part) = rest.split_at_checked(DIGITS)?;
@@ -75,7 +75,7 @@ impl SessionName {
         ((is_part || part == MARK) && is_hex(digits)).then(|| SessionName(digits.to_owned()))
     }
 
-    /// The object that is in QEMU while the session has stopped the guest.
+    /// The object that exists in QEMU while the session has stopped the guest.
     pub(crate) fn mark(&self) -> String {
         format!("{PREFIX}{}{MARK}", self.0)
     }
@@ -85,17 +85,17 @@ impl SessionName {
         name.ends_with(MARK) && SessionName::of(name).is_some()
     }
 
-    /// The name of a part of a disk, by the disk's position.
+    /// The name of a part of a disk, by the position of the disk.
     pub(crate) fn part(&self, part: Part, disk: usize) -> String {
         format!("{PREFIX}{}-{}{disk}", self.0, part.word())
     }
 
-    /// The anchor of a session that has an NBD server of its own, or uses another one.
+    /// The name of the anchor, for a session with its own NBD server or without.
     pub(crate) fn anchor(&self, has_server: bool) -> String {
         self.part(Part::Anchor, usize::from(has_server))
     }
 
-    /// What a name is for, if it is one of this session's.
+    /// The part that a name stands for; `None` if the name is not of this session.
     pub(crate) fn part_of(&self, name: &str) -> Option<Part> {
         if SessionName::of(name).as_ref() != Some(self) {
             return None;
@@ -104,29 +104,29 @@ impl SessionName {
         Part::TOP_DOWN.into_iter().find(|part| rest.starts_with(part.word()))
     }
 
-    /// The copy of a bitmap that is handed to a reader.
+    /// The copy of a bitmap that is exported to a reader.
     pub(crate) fn map(&self) -> String {
         format!("{PREFIX}{}-map", self.0)
     }
 
-    /// Whether a bitmap is such a copy, whosever.
+    /// Whether a bitmap is such a copy, of any session.
     pub(crate) fn is_map(name: &str) -> bool {
         let middle = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix("-map"));
         middle.is_some_and(is_hex)
     }
 
-    /// The directory of the session.
+    /// The name of the session's directory.
     pub(crate) fn directory(&self) -> String {
         format!("{PREFIX}{}", self.0)
     }
 
-    /// Whether a directory is called like that of a session.
+    /// Whether a directory has the name of a session.
     pub(crate) fn is_directory(name: &str) -> bool {
         name.strip_prefix(PREFIX).is_some_and(is_hex)
     }
 }
 
-/// Whose bitmaps those of a VM are.
+/// Name prefix of a VM's bitmaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BitmapOwner(String);
 
@@ -136,7 +136,7 @@ impl BitmapOwner {
         BitmapOwner(format!("{PREFIX}{repository:08x}-{:08x}-", fold(vm)))
     }
 
-    /// The name of a bitmap that begins with a session.
+    /// The name of the bitmap that begins with a session.
     pub(crate) fn bitmap(&self, session: &SessionName) -> String {
         format!("{}{session}", self.0)
     }
@@ -152,7 +152,7 @@ fn is_hex(digits: &str) -> bool {
     digits.len() == DIGITS && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// FNV-1a: tells VMs of one QEMU apart, nothing more hangs on it.
+/// FNV-1a. It only separates the VMs of one QEMU.
 fn fold(word: &str) -> u32 {
     word.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_its_session_and_nothing_else_does() {
+    fn the_session_is_read_from_a_name_and_other_names_have_none() {
         let session = SessionName("0123abcd".into());
         for part in Part::TOP_DOWN {
             let name = session.part(part, 255);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn bitmaps_of_other_repositories_and_vms_are_none_of_ours() {
+    fn bitmaps_of_other_repositories_and_vms_are_not_matched() {
         let session = SessionName::draw().unwrap();
         let (one, two) = (Uuid::from_u128(1 << 100), Uuid::from_u128(2 << 100));
         let own = BitmapOwner::of(one, "db1").bitmap(&session);

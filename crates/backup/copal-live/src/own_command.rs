@@ -1,4 +1,4 @@
-//! This program again, with other arguments: what a guardian runs after its connection has ended.
+//! Command line of this program with other arguments, which a guardian runs after its connection has ended.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -6,7 +6,7 @@ use std::{
 };
 
 /// The command line `copal WORD SOCKET [ARGUMENT]` with absolute paths; empty if the path of this program is
-/// not known.
+/// unknown.
 pub(crate) fn own_command(word: &str, socket: &Path, argument: Option<&OsStr>) -> Vec<OsString> {
     let (Ok(program), Ok(socket)) = (std::env::current_exe(), std::path::absolute(socket)) else {
         return Vec::new();

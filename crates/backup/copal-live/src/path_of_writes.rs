@@ -1,10 +1,11 @@
-//! Where the writes of a guest pass on their way to a node, and how they are sent another way.
+//! Write path: the nodes that a guest's writes pass on their way to a disk, and their redirection through a
+//! filter.
 //!
 //! Invariants
-//! - Whatever writes to a node is led through the filter, or there is no point in time. QEMU itself lets
-//!   nobody else write to the node while the filter is used.
-//! - A node that is opened anew keeps all that QEMU tells of it, and `discard` as it was started with; where
-//!   nobody knows that, trims are passed on, and the node below decides about them.
+//! - Every writer of a node is redirected through the filter, or no point in time is taken. While the filter
+//!   is in use, QEMU refuses other writers of the node.
+//! - A reopened node keeps all options that QEMU reports, and `discard` from the command line. If `discard`
+//!   is unknown, trims are passed on, and the node below decides.
 
 use crate::qmp::{Client, QmpError};
 use crate::{
@@ -22,32 +23,32 @@ use crate::{
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Drivers of the nodes that block jobs put above the disk that they work on.
+/// Drivers of the filter nodes that block jobs insert above a disk.
 const JOB_FILTERS: [&str; 2] = ["mirror_top", "commit_top"];
-/// Most nodes between a format and its file: filters.
+/// Maximum number of nodes between a format node and its file node.
 const MAX_NODES_TO_FILE: usize = 16;
 
-/// Where the writes of a guest pass.
+/// Path of a guest's writes to a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WritePath {
-    /// Through a raw node, which can be opened anew over another one.
+    /// Through a raw node, which can be reopened over another node.
     Raw(Box<Node>),
-    /// From a device of the guest, which can be given another node.
+    /// From a guest device, whose node can be replaced.
     Device(String),
-    /// Nobody writes, and nobody can begin to while the filter is there.
+    /// No writer, and none can begin while the filter is there.
     Nobody,
 }
 
-/// Nodes with the options that only the command line of QEMU tells.
+/// Nodes with the trim option of QEMU's command line.
 fn with_trims(mut nodes: Vec<Node>, launch: &LaunchOptions) -> Vec<Node> {
     for node in &mut nodes {
-        // QEMU lets zeros be unmapped only where trims are passed on.
+        // QEMU accepts `detect-zeroes=unmap` only on nodes that pass trims on.
         node.trims = node.detect_zeroes == "unmap" || launch.trims.get(&node.name).copied().unwrap_or(true);
     }
     nodes
 }
 
-/// All that is needed to find a path.
+/// State of QEMU from which write paths are derived.
 pub(crate) struct Surroundings {
     pub(crate) nodes: Vec<Node>,
     graph: Graph,
@@ -75,27 +76,27 @@ impl Surroundings {
         })
     }
 
-    /// All nodes that run in one thread with this one: those that it is connected with, itself included.
+    /// All nodes that run in the thread of this node: the connected ones, including itself.
     pub(crate) fn connected(&self, node: &str) -> Vec<&str> {
         self.graph.connected(node)
     }
 
-    /// The devices of guests whose disk is this node, as paths of objects.
+    /// Paths of the guest devices whose disk is this node.
     pub(crate) fn devices_of(&self, node: &str) -> Vec<String> {
         graph::devices_of(&self.devices, node)
     }
 
-    /// What a filter stands over.
+    /// The node below a filter.
     pub(crate) fn below(&self, filter: &str) -> Option<&str> {
         self.graph.child_of(filter, "file")
     }
 
-    /// The image behind that of a node.
+    /// The backing node.
     pub(crate) fn behind(&self, node: &str) -> Option<&Node> {
         nodes::find(&self.nodes, self.graph.child_of(node, "backing")?)
     }
 
-    /// The node of the file that a node has its bytes from; `None`: they come from elsewhere.
+    /// The file node below a node; `None` if its bytes come from elsewhere.
     fn file_node(&self, node: &Node) -> Option<&Node> {
         let mut lowest = nodes::find(&self.nodes, &node.name)?;
         for _ in 0..MAX_NODES_TO_FILE {
@@ -107,18 +108,18 @@ impl Surroundings {
         matches!(lowest.driver.as_str(), "file" | "host_device").then_some(lowest)
     }
 
-    /// Whether a node has its bytes from a file, wherever that lies.
+    /// Whether a node has its bytes from a file, readable here or not.
     pub(crate) fn is_of_file(&self, node: &Node) -> bool {
         self.file_node(node).is_some()
     }
 
-    /// The file that a node has its bytes from, as far as one can be found here.
+    /// The file of a node, if it can be found on this host.
     pub(crate) fn file_of(&self, node: &Node) -> Option<PathBuf> {
         self.process.find(Path::new(&self.file_node(node)?.file))
     }
 
-    /// Refuses a node that is no disk of the guest any more. An external snapshot, or a mirror to another
-    /// place, gives the guest another node and leaves the old one in QEMU, where nothing writes to it.
+    /// Refuses a node that is not a disk of the guest any more. An external snapshot or a mirror gives the
+    /// guest another node; the old one stays in QEMU, and nothing writes to it.
     /// # Errors
     /// `Job`, `Overlaid`, `Unused`.
     pub(crate) fn refuse_other_disk(&self, disk: &LiveDisk, node: &Node) -> Result<(), LiveError> {
@@ -158,15 +159,15 @@ impl Surroundings {
         }
     }
 
-    /// The path to a node.
+    /// The write path to a node.
     /// # Errors
-    /// Who writes there, in words, if they cannot be led elsewhere.
+    /// The writers, if they cannot be redirected.
     pub(crate) fn path_to(&self, node: &Node) -> Result<WritePath, String> {
         let parents = self.graph.parents_of(&node.name);
         let others: Vec<_> = parents.iter().filter(|parent| !parent.name.starts_with(PREFIX)).collect();
         let raw = |name: &str| {
             let above = nodes::find(&self.nodes, name)?;
-            // One of another size shows a part of it, from an offset that QEMU does not tell.
+            // A raw node of another size presents a part of the node, at an offset that QEMU does not report.
             (above.driver == "raw" && above.size_bytes == node.size_bytes).then(|| above.clone())
         };
         let raws: Vec<Node> = others
@@ -194,10 +195,10 @@ impl Surroundings {
     }
 }
 
-/// Sends the writes of each path to a node; with `at_once`, the session, in one moment for all, for which a
-/// guest with several devices is stopped for some milliseconds.
+/// Redirects the writes of each path to a node. With the session in `at_once`, all paths change in one
+/// moment: a guest with several devices is stopped for some milliseconds.
 /// # Errors
-/// Those of QEMU. Some paths may lead there then.
+/// Those of QEMU. Some paths may be redirected then.
 pub(crate) fn lead(
     client: &mut Client,
     paths: &[(WritePath, String)],
@@ -230,7 +231,7 @@ pub(crate) fn lead(
     }
 }
 
-/// The options that put a raw node over another one.
+/// Options that reopen a raw node over another node.
 fn reopened(path: &WritePath, to: &str) -> Option<Value> {
     let WritePath::Raw(above) = path else { return None };
     Some(json!({
@@ -248,7 +249,8 @@ fn reopened(path: &WritePath, to: &str) -> Option<Value> {
 mod tests {
     use super::*;
 
-    /// vm0 below the parents given: name, kind, driver and size of a node, whether it writes.
+    /// A graph with `vm0` below the given parents: name, kind, driver and size of a node, and whether it
+    /// writes.
     fn surroundings(parents: &[(&str, &str, &str, u64, bool)]) -> Surroundings {
         let mut listed = vec![json!({"node-name": "vm0", "drv": "qcow2", "image": {"virtual-size": 100}})];
         let mut vertices = vec![json!({"id": 0, "name": "vm0", "type": "block-driver"})];
@@ -269,11 +271,11 @@ mod tests {
         }
     }
 
-    /// Symptom: behind a backup a guest's trims reached an image that they had not reached before.
-    /// Cause: the raw node was opened anew with `discard=unmap`, also where that was off.
+    /// Symptom: after a backup, a guest's trims reached an image that they had not reached before.
+    /// Cause: the raw node was reopened with `discard=unmap` even if that was off.
     /// Fix: it keeps the setting of QEMU's command line.
     #[test]
-    fn a_node_that_is_opened_anew_keeps_what_is_known_of_it() {
+    fn a_reopened_node_keeps_its_known_options() {
         let mut above = nodes::parse(&json!([{
             "node-name": "top0", "drv": "raw", "ro": true, "detect_zeroes": "on", "cache": {"direct": true, "no-flush": true}}]));
         for (trims, discard) in [(true, "unmap"), (false, "ignore")] {
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_writer_is_led_elsewhere_or_none() {
+    fn all_writers_are_redirected_or_none() {
         let path = |parents: &[(&str, &str, &str, u64, bool)]| {
             let surroundings = surroundings(parents);
             surroundings.path_to(nodes::find(&surroundings.nodes, "vm0").unwrap())
@@ -312,15 +314,15 @@ mod tests {
         ] {
             assert_eq!(path(parents), Err(writers.into()));
         }
-        // A filter of Copal is no writer of the guest's.
+        // Copal's own filter is not a writer of the guest.
         assert_eq!(
             path(&[("copal-01234567-cbw0", driver, "copy-before-write", 100, true)]),
             Ok(WritePath::Nobody)
         );
     }
 
-    /// Whether the node `vm0` passes for a disk of the guest. `devices`: the nodes of the devices of this
-    /// QEMU, if it has any. `edges`: parent, child, role, and whether the parent writes.
+    /// Whether the node `vm0` is accepted as a disk of the guest. `devices`: the nodes of QEMU's guest
+    /// devices, if any. `edges`: parent, child, role, and whether the parent writes.
     fn is_disk(devices: Option<&[&str]>, edges: &[(&str, &str, &str, bool)]) -> Result<(), String> {
         let names = ["vm0", "top", "over", "job", "dev"];
         let id = |name: &str| names.iter().position(|known| *known == name).unwrap();
@@ -360,7 +362,7 @@ mod tests {
         passes.map_err(|error| error.to_string())
     }
 
-    /// Symptom: after an external snapshot or a mirror every backup held the old disk. Cause, fix: see
+    /// Symptom: after an external snapshot or a mirror, every backup held the old disk. Cause and fix: see
     /// `refuse_other_disk`.
     #[test]
     fn only_a_node_that_a_device_reaches_without_a_backing_link_is_its_disk() {
@@ -368,11 +370,11 @@ mod tests {
         assert_eq!(is_disk(Some(&["vm0"]), &[("dev", "vm0", "root", false)]), Ok(()));
         assert_eq!(is_disk(Some(&["top"]), &below_raw), Ok(()));
         assert_eq!(is_disk(None, &below_raw), Ok(()));
-        // A disk of a storage daemon that nobody uses now; and one that this QEMU itself serves to others.
+        // A disk of a storage daemon without a user; and one that this QEMU itself exports.
         assert_eq!(is_disk(None, &[]), Ok(()));
         assert_eq!(is_disk(Some(&[]), &[]), Ok(()));
         assert_eq!(is_disk(Some(&["over"]), &[("dev", "vm0", "root", true)]), Ok(()));
-        // Behind an image that another program compares with, the guest writes on.
+        // As the backing node of another program's image, the disk still gets the guest's writes.
         let fleeced = [("over", "vm0", "backing", false), ("dev", "vm0", "root", true)];
         assert_eq!(is_disk(Some(&["vm0"]), &fleeced), Ok(()));
         let refused = |devices, edges, words: &str| {

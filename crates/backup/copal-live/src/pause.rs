@@ -1,25 +1,25 @@
-//! Stops a guest for a moment. The guest goes on, also when this process is killed.
+//! Pause: stops a guest for a moment and resumes it, also if this process is killed.
 //!
-//! This process says `cont`. If it is killed, a guardian process says it, which has the connection as well.
-//! If that has ended, too, the guardian connects anew. If that fails, the next contact says it: an object in
-//! QEMU, the mark, tells that Copal has stopped the guest.
+//! This process sends `cont`. If it is killed, a guardian process with a copy of the connection sends it. If
+//! that connection has ended too, the guardian connects again. If that fails, the next backup resumes the
+//! guest: an object in QEMU, the mark, shows that Copal has stopped it.
 //!
-//! Invariant: a guest that somebody else has paused stays so, and is said to.
+//! Invariant: a guest that was paused by others stays paused, and is reported.
 
 use crate::qmp::{Client, Guardian, QmpError};
 use crate::{error::LiveError, names::SessionName, own_command::own_command};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Does something while the guest is stopped.
+/// Stops the guest and calls `work`.
 /// # Errors
-/// Those of QEMU. The guest goes on all the same, unless QEMU does not answer: then the mark stays.
+/// Those of QEMU. The guest is resumed anyway, unless QEMU does not answer: then the mark stays.
 pub(crate) fn while_stopped<T>(
     client: &mut Client,
     session: &SessionName,
     work: impl FnOnce(&mut Client) -> Result<T, QmpError>,
 ) -> Result<T, QmpError> {
-    // An object without effect: a group of limits that limits nothing and has no members.
+    // An object without effect: a throttle group without limits or members.
     let mark = json!({ "qom-type": "throttle-group", "id": session.mark() });
     client.execute("object-add", mark)?;
     let guardian = Guardian::start(
@@ -28,7 +28,7 @@ pub(crate) fn while_stopped<T>(
         &own_command(RESUME, client.path(), Some(session.mark().as_ref())),
     );
     if let Err(error) = &guardian {
-        tracing::warn!(%error, "no process watches over the guest while it is stopped");
+        tracing::warn!(%error, "no guardian process for the stopped guest");
     }
     let outcome = client.execute("stop", json!({})).and_then(|_| work(client));
     let resumed = client.execute_late("cont", json!({}));
@@ -37,21 +37,21 @@ pub(crate) fn while_stopped<T>(
     resumed.and(outcome)
 }
 
-/// The word of `copal` for [`resume_guest`], which is followed by its arguments.
+/// Subcommand of `copal` that calls [`resume_guest`]; its arguments follow.
 pub const RESUME: &str = "resume-guest";
 
-/// Lets the guest of the QEMU behind a socket go on, if the backup that has put up this mark has left it
-/// stopped; whether it had. For the guardian of a backup that was killed, and whose connection has ended.
+/// Resumes the guest behind a QMP socket, if the backup of this mark has left it stopped; returns whether it
+/// had. The guardian of a killed backup calls it after its connection has ended.
 /// # Errors
-/// Those of QEMU; `mark` is none.
+/// Those of QEMU; `mark` is malformed.
 pub fn resume_guest(socket: &Path, mark: &str) -> Result<bool, LiveError> {
     let session = SessionName::of(mark).filter(|_| SessionName::is_mark(mark));
-    let session =
-        session.ok_or_else(|| QmpError::Protocol { reason: format!("{mark} is no mark of a backup") })?;
+    let session = session
+        .ok_or_else(|| QmpError::Protocol { reason: format!("{mark} is not the mark of a backup") })?;
     Ok(resume(&mut Client::connect(socket)?, &session)?)
 }
 
-/// Lets the guest go on if the session has left it stopped; whether it had.
+/// Resumes the guest if the session has left it stopped; returns whether it had.
 /// # Errors
 /// Those of QEMU.
 pub(crate) fn resume(client: &mut Client, session: &SessionName) -> Result<bool, QmpError> {
@@ -84,7 +84,7 @@ pub(crate) fn marks(client: &mut Client) -> Result<Vec<String>, QmpError> {
     Ok(names.filter(|name| SessionName::is_mark(name)).map(str::to_owned).collect())
 }
 
-/// The state of a guest that does not run, in QEMU's word; `None`: it runs, or there is no guest.
+/// The state of a guest that does not run, as QEMU reports it; `None` if it runs, or there is no guest.
 /// # Errors
 /// Those of QEMU.
 pub(crate) fn status(client: &mut Client) -> Result<Option<String>, QmpError> {
@@ -102,22 +102,22 @@ fn standing(answer: &Value) -> Option<String> {
     }
 }
 
-/// Whether a guest in this state, in QEMU's word, has gone to another QEMU, or comes from there.
+/// Whether this state means that the guest is migrating to or from another QEMU.
 pub(crate) fn is_migrating(status: &str) -> bool {
     matches!(status, "inmigrate" | "postmigrate" | "finish-migrate")
 }
 
-/// A sentence about a guest that does not run, and that nobody of ours has stopped.
+/// A warning about a guest that does not run and was not stopped by Copal.
 /// # Errors
 /// Those of QEMU.
 pub(crate) fn notice(client: &mut Client) -> Result<Option<String>, QmpError> {
     Ok(status(client)?.map(|status| match is_migrating(&status) {
         true => format!(
-            "the guest is on its way to or from another host (QEMU says {status:?}): its disks may differ from those here"
+            "the guest is migrating to or from another host (QEMU says {status:?}): its disks may differ from those here"
         ),
         false => format!(
-            "the guest does not run (QEMU says {status:?}): somebody else has stopped it, and copal leaves it so; the QMP command \
-             `cont` lets it go on"
+            "the guest does not run (QEMU says {status:?}): it was stopped by others, and copal leaves it stopped; the QMP command \
+             `cont` resumes it"
         ),
     }))
 }
@@ -132,7 +132,7 @@ mod tests {
     };
 
     #[test]
-    fn a_guest_that_does_not_run_is_told_from_one_that_does() {
+    fn a_guest_that_does_not_run_is_distinguished_from_a_running_one() {
         assert_eq!(standing(&json!({ "running": true, "status": "running" })), None);
         for (answer, word) in [
             (json!({ "running": false, "status": "paused" }), "paused"),
@@ -145,7 +145,7 @@ mod tests {
 
     const MARK: &str = "copal-0123abcd-stop";
 
-    /// A server that has these marks and a guest in this state; returns the commands that it was sent.
+    /// A server with these marks and a guest in this state; returns the commands that it received.
     fn server(socket: &Path, marks: Vec<&'static str>, state: &'static str) -> JoinHandle<Vec<String>> {
         let listener = UnixListener::bind(socket).unwrap();
         std::thread::spawn(move || {
@@ -168,10 +168,10 @@ mod tests {
         })
     }
 
-    /// A guest that a backup has stopped is let go on by its mark; one that somebody else has stopped, or
-    /// that runs, is not.
+    /// A guest that a backup has stopped is resumed by its mark. A guest that was stopped by others, or runs,
+    /// is left alone.
     #[test]
-    fn a_guardian_that_connects_anew_resumes_the_guest_of_its_mark_only() {
+    fn a_guardian_that_connects_again_resumes_only_the_guest_of_its_mark() {
         let unmark = format!("object-del {MARK}");
         let cases = [
             (vec![MARK], "paused", true, vec!["qom-list", "query-status", "cont", &unmark]),
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((&words[1], &words[3]), (&RESUME.into(), &MARK.into()));
     }
 
-    /// Whether a guardian runs that would connect to this socket.
+    /// Whether a guardian with this socket runs.
     fn is_guarded(socket: &Path) -> bool {
         let words = [MARK, "\"cont\"", RESUME, socket.to_str().unwrap()];
         let mut processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -205,10 +205,10 @@ mod tests {
         })
     }
 
-    /// Only tests with a machine noticed before when no guardian watched over a stopped guest, when it had no
-    /// socket to connect to, or when a guest stayed stopped after the work had failed.
+    /// Formerly only tests with a VM detected a missing guardian of a stopped guest, a guardian without a
+    /// socket, or a guest that stayed stopped after a failure.
     #[test]
-    fn a_guest_is_guarded_while_it_is_stopped_and_goes_on_when_the_work_fails() {
+    fn a_stopped_guest_has_a_guardian_and_is_resumed_if_the_work_fails() {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("qmp");
         let heard = server(&socket, Vec::new(), "running");
@@ -224,16 +224,15 @@ mod tests {
         assert_eq!(heard.join().unwrap()[1..], [&mark, "stop", "cont", &unmark]);
     }
 
-    /// Only tests with a machine noticed before when a guest that somebody else had paused was passed over in
-    /// silence.
+    /// Formerly only tests with a VM detected a missing warning about a guest that was paused by others.
     #[test]
-    fn a_guest_that_is_found_paused_is_said_to_be() {
+    fn a_guest_that_is_found_paused_gets_a_warning() {
         for (state, is_said) in [("paused", true), ("running", false)] {
             let scratch = tempfile::tempdir().unwrap();
             let socket = scratch.path().join("qmp");
             let heard = server(&socket, Vec::new(), state);
             let warnings = crate::list_bitmaps(&socket).unwrap().warnings.concat();
-            assert_eq!(warnings.contains("somebody else has stopped it"), is_said, "{warnings}");
+            assert_eq!(warnings.contains("it was stopped by others"), is_said, "{warnings}");
             heard.join().unwrap();
         }
     }

@@ -1,8 +1,8 @@
-//! A point in time of the disks of a VM, from the first command to QEMU to the last.
+//! Point in time of the disks of a VM, from the first command to the last.
 //!
-//! Order: new bitmaps; then the moment, in which all writes are led through filters; then the copies of the
-//! old bitmaps, which a reader gets. So a new bitmap and a copy of an old one may name a write too many, and
-//! never one too few.
+//! Order: new bitmaps first, then the moment in which all writes are redirected through filters, then the
+//! copies of the old bitmaps for readers. So a new bitmap and a copy of an old one may name a write too many,
+//! but never one too few.
 
 use crate::qmp::{Client, QmpError, Version};
 use crate::{
@@ -41,33 +41,33 @@ use std::{
 };
 use uuid::Uuid;
 
-/// Bytes one bit of a new bitmap stands for.
+/// Bytes per bit of a new bitmap.
 const GRANULARITY_BYTES: u64 = 64 << 10;
-/// A copy that takes longer than this breaks the snapshot, in seconds.
+/// Copy timeout in seconds; a longer copy breaks the snapshot.
 const COPY_TIMEOUT_S: u64 = 45;
-/// Before QEMU 9.1, which kept the nanoseconds in 32 bits: longer ones are cut, 45 to 2.05.
+/// Copy timeout before QEMU 9.1, which kept nanoseconds in 32 bits and would truncate 45 s to 2.05 s.
 const SHORT_COPY_TIMEOUT_S: u64 = 4;
-/// How long all commands up to the last export may take together.
+/// Time limit of all commands up to the last export.
 const TAKING: Duration = Duration::from_secs(120);
-/// How long all commands that take it down may take together.
+/// Time limit of all teardown commands.
 const TAKING_DOWN: Duration = Duration::from_secs(120);
-/// How long QEMU may take for the first of them: one that does not answer is left alone.
+/// Time limit of the first teardown command: a QEMU that does not answer is left alone.
 const TO_ANSWER: Duration = Duration::from_secs(30);
-/// How long another backup that begins in the same moment may take to see this one, and to go.
+/// Time limit for another backup that begins in the same moment to see this one and to end.
 const TO_GIVE_WAY: Duration = Duration::from_secs(5);
-/// Between two looks whether it has.
+/// Poll interval of that wait.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How a backup has ended.
+/// Result of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// A snapshot that names the new bitmaps is published.
     Published,
-    /// There is none, or nobody knows: the next backup is told by the old bitmaps once more.
+    /// No snapshot, or an unknown result: the next backup uses the old bitmaps again.
     Abandoned,
 }
 
-/// Disks of a VM as they were in one moment, held until this is ended or dropped.
+/// Disks of a VM at one moment, preserved until `end` or drop.
 #[derive(Debug)]
 pub struct PointInTime {
     client: Client,
@@ -81,34 +81,34 @@ pub struct PointInTime {
     warnings: Vec<String>,
 }
 
-/// A disk that is held.
+/// State of one disk.
 #[derive(Debug)]
 struct Held {
     disk: LiveDisk,
     size_bytes: u64,
     bound_bytes: u64,
     path: WritePath,
-    /// Granularity of the bitmap that is believed, or why none is.
+    /// Granularity of the usable old bitmap, or the reason why there is none.
     old: Result<u64, String>,
-    /// The bitmap that begins here, or why there is none.
+    /// Name of the bitmap that begins here, or the reason why there is none.
     new: Result<String, String>,
     /// The sentinel of the new bitmap.
     begun: Option<marks::Begun>,
     has_map: bool,
     identity: String,
     content: ContentEvidence,
-    /// What is known of the files of its images.
+    /// Findings about the files of its images.
     images: ImageReport,
-    /// QEMU has refused to read it.
+    /// QEMU has refused to read the disk.
     is_refused: Arc<AtomicBool>,
 }
 
 impl PointInTime {
-    /// Takes a point in time of all disks of a VM for a backup into `repository`, and opens them. Blocks for
-    /// as long as QEMU needs to let the requests of the guest end: some milliseconds, unless its disks hang;
-    /// two minutes at most.
+    /// Takes a point in time of all disks of a VM for a backup into `repository`, and opens them. Blocks
+    /// until the guest's running requests end: some milliseconds, unless its disks hang, and at most two
+    /// minutes.
     /// # Errors
-    /// A sentence; what was put up is taken down then.
+    /// The reason; everything is taken down then.
     pub fn take(vm: &LiveVm, repository: Uuid) -> Result<(PointInTime, Vec<DiskSource>), LiveError> {
         check_names(&vm.disks)?;
         let mut client = Client::connect(&vm.qmp)?;
@@ -117,7 +117,7 @@ impl PointInTime {
         if let Some(missing) = abilities.missing() {
             return Err(LiveError::TooOld { missing });
         }
-        // Before anything is changed.
+        // Checks that change nothing come first.
         if let Some(status) = pause::status(&mut client)?.filter(|status| pause::is_migrating(status)) {
             return Err(LiveError::Migrated { status });
         }
@@ -134,7 +134,7 @@ impl PointInTime {
             is_frozen: false,
             warnings: Vec::new(),
         };
-        // From here on dropping it takes all down and logs the warnings.
+        // From here on, drop takes everything down and logs the warnings.
         point.warnings = clear_leftovers(&mut point.client)?;
         sweep(&vm.fleece.directory);
         let agent = match &vm.freeze {
@@ -162,13 +162,13 @@ impl PointInTime {
         Ok((point, sources))
     }
 
-    /// Whether file systems of the guest held still; else the disks are as after a power cut.
+    /// Whether the guest's file systems were frozen; if not, the disks are as after a power cut.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.is_frozen
     }
 
-    /// Why reading may have failed, in a sentence for each disk that can be told of.
+    /// Probable causes of a failed read, one sentence per affected disk.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let Some(directory) = &self.directory else {
@@ -178,15 +178,15 @@ impl PointInTime {
             let is_full = fleece::is_full(&directory.image(at), disk.bound_bytes);
             match (is_full, disk.is_refused.load(Ordering::Acquire)) {
                 (true, _) => Some(format!(
-                    "the guest has overwritten more of disk {} during the backup than the fleecing image of {} bytes takes, so QEMU \
-                     gave the point in time up; no write of the guest failed and none is forgotten: back up again with a larger \
+                    "the guest has overwritten more of disk {} during the backup than the fleecing image of {} bytes can hold, so QEMU \
+                     gave up the point in time; no write of the guest failed and none is lost: back up again with a larger \
                      --fleece-limit",
                     disk.disk.name, disk.bound_bytes
                 )),
                 (false, true) => Some(format!(
-                    "QEMU gave the point in time of disk {} up: a copy of blocks that the guest was about to overwrite failed, or took longer than \
+                    "QEMU gave up the point in time of disk {}: a copy of blocks that the guest was about to overwrite failed, or took longer than \
                      {} s, as it does when a guest trims or zeroes a large range at once (fstrim, blkdiscard); no write of the guest \
-                     failed and none is forgotten: back up again at a quieter time, or with --fleece-dir on a faster disk",
+                     failed and none is lost: back up again at a quieter time, or with --fleece-dir on a faster disk",
                     disk.disk.name,
                     copy_timeout_s(self.client.version())
                 )),
@@ -196,13 +196,13 @@ impl PointInTime {
         told.collect()
     }
 
-    /// Takes all down. Returns what a person should know.
+    /// Takes everything down. Returns warnings.
     pub fn end(mut self, ended: Ended) -> Vec<String> {
         self.take_down(ended);
         std::mem::take(&mut self.warnings)
     }
 
-    /// Bitmaps of backups that were killed, or whose snapshot nobody has any more.
+    /// Removes bitmaps of killed backups, and those that no snapshot names any more.
     fn remove_stale(&mut self, owner: &BitmapOwner, nodes: &[Node]) {
         for held in &self.disks {
             let node = nodes::find(nodes, &held.disk.node);
@@ -223,8 +223,8 @@ impl PointInTime {
         }
     }
 
-    /// Of backups that begin in one moment, each has put up its anchor before it looks for the others. The
-    /// one whose name is the least goes on, once the others have seen that and are gone.
+    /// If several backups begin in one moment, each adds its anchor before it looks for the others. The
+    /// session with the smallest name goes on, once the others have ended.
     fn give_way(&mut self) -> Result<(), LiveError> {
         let patience = Instant::now() + TO_GIVE_WAY;
         while let Some(other) = living_other(&mut self.client, &self.session)? {
@@ -253,7 +253,7 @@ impl PointInTime {
             let sizes = (held.size_bytes, held.bound_bytes);
             let image = directory.add_image(&mut self.client, &self.session, at, sizes)?;
             if !abilities.has_break_snapshot {
-                // A copy that finds no room would be a write of the guest that fails.
+                // A copy that runs out of space would fail the guest's write.
                 directory.reserve(at, held.bound_bytes)?;
             }
             let mut filter = json!({
@@ -261,8 +261,8 @@ impl PointInTime {
                 "node-name": self.session.part(Part::Filter, at),
                 "file": held.disk.node,
                 "target": image,
-                // A trim is advice. Passed on it would be one copy of all that is trimmed, which takes too
-                // long, or all room.
+                // Trims are hints. If they were passed on, each would cause one copy of the whole range,
+                // which takes too long or too much space.
                 "discard": "ignore",
             });
             if abilities.has_break_snapshot {
@@ -276,7 +276,7 @@ impl PointInTime {
         Ok(())
     }
 
-    /// Where the exports will be: a server of our own, or the one that is there.
+    /// The socket for the exports: that of the session's own server, or of the server that runs already.
     fn server(&mut self, vm: &LiveVm) -> Result<PathBuf, LiveError> {
         if let Some(socket) = &vm.nbd_socket {
             return Ok(socket.clone());
@@ -312,8 +312,7 @@ impl PointInTime {
             }
             let planted = planted.as_ref().ok().filter(|_| is_planted);
             let mut begin = |planted, persistent| marks::begin(&mut self.client, &new, planted, persistent);
-            // Images of the first version of the format keep none; without marks a bitmap is better than
-            // nothing.
+            // Version 2 images store no bitmaps. Without marks a bitmap is better than none.
             let mut ways = Vec::from([(planted, false), (None, false)]);
             if is_qcow2 {
                 ways.splice(0..0, [(planted, true), (None, true)]);
@@ -330,9 +329,9 @@ impl PointInTime {
                 Err(reason) => held.new = Err(reason),
             }
         }
-        // What is left of it goes with the session.
+        // Remaining scratch nodes are removed with the session.
         if let Err(error) = marks::uproot(&mut self.client, &self.session) {
-            tracing::info!(%error, "the scratch nodes of marks stay until the end of the backup");
+            tracing::info!(%error, "scratch nodes not removed before the end of the backup");
         }
     }
 
@@ -354,7 +353,8 @@ impl PointInTime {
         Ok(())
     }
 
-    /// A bitmap that records cannot be exported for reading, and the old one goes on: a reader gets a copy.
+    /// A recording bitmap cannot be exported read-only, and the old one goes on recording, so a copy is
+    /// exported.
     fn copy_bitmaps(&mut self) {
         let map = self.session.map();
         for held in &mut self.disks {
@@ -456,7 +456,7 @@ impl PointInTime {
         };
         if directory.is_hanging() {
             self.warnings.push(format!(
-                "the storage of the fleecing images of session {} does not answer, and QEMU would wait for it, and the guest with it; so \
+                "the storage of the fleecing images of session {} does not answer, and QEMU and the guest would block on it; so \
                  nothing of the session is taken down from {}, and the guest writes on; the next backup does that when the storage answers",
                 self.session,
                 self.qmp.display()
@@ -484,11 +484,10 @@ impl PointInTime {
         self.client.set_deadline(Some(TAKING_DOWN));
         let mut complaints = clear(&mut self.client, &self.session, self.has_server);
         if !complaints.is_empty() {
-            // A command that was not answered in time may have been carried out since: look again, over a new
-            // connection.
+            // A command that timed out may have been carried out since: try again over a new connection.
             match self.client.reconnect(&self.qmp) {
                 Ok(()) => complaints = clear(&mut self.client, &self.session, self.has_server),
-                // QEMU has ended, or is about to, and all of it with it.
+                // QEMU has ended or is about to, so nothing is left to remove.
                 Err(error) if matches!(error, QmpError::Connect { .. }) || error.is_disconnected() => {
                     complaints.clear()
                 }
@@ -500,7 +499,7 @@ impl PointInTime {
             let (new, before) = (held.new.as_ref().ok(), held.disk.began_with_base.as_ref());
             let map = self.session.map();
             let gone = match ended {
-                // A bitmap that was missing is none to be removed.
+                // A bitmap that was missing need not be removed.
                 Ended::Published => (before.filter(|_| held.old.is_ok()), held.disk.sentinel.as_ref()),
                 Ended::Abandoned => (new, held.begun.as_ref().map(|begun| &begun.sentinel)),
             };
@@ -544,7 +543,7 @@ impl Held {
     ) -> Result<Held, LiveError> {
         let nodes = &surroundings.nodes;
         let Some(node) = nodes::find(nodes, &disk.node) else {
-            // Names that QEMU makes up begin with a hash: they are said where there are no others.
+            // QEMU generates names that begin with a hash; they are listed only if there are no others.
             let mut known: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
             if known.iter().any(|name| !name.starts_with('#')) {
                 known.retain(|name| !name.starts_with('#'));
@@ -558,7 +557,7 @@ impl Held {
             node: disk.node.clone(),
             writers,
         })?;
-        // Without a bound where a full image would make writes of the guest fail.
+        // Where a full image would make guest writes fail, the image is as large as the disk.
         let limit = match abilities.has_break_snapshot {
             true => vm.fleece.limit_millionths,
             false => 1_000_000,
@@ -580,31 +579,31 @@ impl Held {
     }
 }
 
-/// The bitmap that says what was written since the newest snapshot, or why none does.
+/// The bitmap that has recorded the writes since the newest snapshot, or the reason why it is unusable.
 fn believed<'a>(disk: &LiveDisk, node: &'a Node, abilities: &Abilities) -> Result<&'a DirtyBitmap, String> {
     let Some(name) = &disk.began_with_base else {
         return Err("the newest snapshot names no dirty bitmap of this disk".into());
     };
     if !abilities.has_timeout {
-        return Err("this QEMU has no cbw-timeout (it came with 7.1), so what its bitmap leaves out is not taken on trust".into());
+        return Err("this QEMU has no cbw-timeout (it came with 7.1), so its bitmap is not used".into());
     }
     let Some(bitmap) = node.bitmap(name) else {
         return Err(format!(
-            "the node {} has no dirty bitmap {name}, which began with the newest snapshot: it was removed, or QEMU was started \
-             anew and the image does not keep it",
+            "the node {} has no dirty bitmap {name}, which began with the newest snapshot: it was removed, or QEMU was \
+             restarted and the image does not store it",
             node.name
         ));
     };
     let fault = if bitmap.is_inconsistent {
         "is inconsistent: QEMU was killed while it recorded"
     } else if !bitmap.is_recording {
-        "is disabled: it has not recorded what was written"
+        "is disabled: it has not recorded the writes"
     } else if bitmap.is_busy {
-        "is in use by somebody else"
+        "is in use by another program"
     } else {
         return match &disk.sentinel {
             Some(sentinel) if !is_untouched(sentinel, node) => Err(format!(
-                "the dirty bitmap {name} has lost its sentinel {}, or somebody changed that: it may have been made anew",
+                "the dirty bitmap {name} has lost its sentinel {}, or the sentinel was changed: the bitmap may have been created again",
                 sentinel.name
             )),
             _ => Ok(bitmap),
@@ -613,14 +612,14 @@ fn believed<'a>(disk: &LiveDisk, node: &'a Node, abilities: &Abilities) -> Resul
     Err(format!("the dirty bitmap {name} {fault}"))
 }
 
-/// Whether a sentinel is there as it was made.
+/// Whether a sentinel is unchanged.
 fn is_untouched(sentinel: &BitmapState, node: &Node) -> bool {
     node.bitmap(&sentinel.name).is_some_and(|found| {
         !found.is_inconsistent && !found.is_recording && found.dirty_bytes == sentinel.dirty_bytes
     })
 }
 
-/// What a copy says is what the bitmap said that it is a copy of.
+/// Gives the extents of a copy the name of the original bitmap.
 fn named_after(changed: ChangedExtents, held: &Held) -> ChangedExtents {
     let bitmap = changed.bitmap.map(|bitmap| BitmapState {
         name: held.disk.began_with_base.clone().unwrap_or(bitmap.name),
@@ -629,7 +628,7 @@ fn named_after(changed: ChangedExtents, held: &Held) -> ChangedExtents {
     ChangedExtents { bitmap, ..changed }
 }
 
-/// How long one copy may take, in seconds, before the point in time is given up.
+/// Copy timeout in seconds.
 fn copy_timeout_s(version: Version) -> u64 {
     match version.is_at_least(9, 1) {
         true => COPY_TIMEOUT_S,

@@ -1,8 +1,8 @@
-//! The process that listens on a QMP socket, as `/proc` shows it: its command line, and where its files lie.
+//! Process behind a QMP socket, read from `/proc`: its command line and the location of its files.
 //!
-//! QEMU tells a file by the name that it was given, which may be relative to a directory, or lie below a
-//! root, that is not ours. Nothing fails here: of a process on another machine, in another container, or of
-//! another user less is known, or nothing.
+//! QEMU reports a file by the name it was given. That name may be relative to another directory, or below
+//! another root. Nothing fails here: for a process on another host, in another container or of another user,
+//! less or nothing is known.
 
 use crate::qmp::Client;
 use std::{
@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest command line that is looked at, in bytes.
+/// Maximum length of a command line, in bytes.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// A process, by its directory in `/proc`.
@@ -20,12 +20,13 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 pub(crate) struct QemuProcess(Option<PathBuf>);
 
 impl QemuProcess {
-    /// The one that listens; with a socket that was handed to QEMU this is the process that made it.
+    /// The process that listens on the socket. If the socket was passed to QEMU, it is the process that
+    /// created it.
     pub(crate) fn of(client: &Client) -> QemuProcess {
         QemuProcess(client.peer().map(|process| format!("/proc/{process}").into()))
     }
 
-    /// Its command line, words that end with a zero byte; empty where the system does not show it.
+    /// Its command line, with a zero byte after each argument; empty if the system does not show it.
     pub(crate) fn command_line(&self) -> String {
         let read = |process: &PathBuf| -> io::Result<Vec<u8>> {
             let mut bytes = Vec::new();
@@ -37,8 +38,8 @@ impl QemuProcess {
         String::from_utf8_lossy(&line.unwrap_or_default()).into_owned()
     }
 
-    /// Where a file lies that it calls by this name; `None`: nobody here can tell. A relative name counts
-    /// only for a file that the process has open, since the process may be one that handed a socket on.
+    /// The path of a file that the process names; `None` if it cannot be determined. A relative name counts
+    /// only for a file that the process has open, since the process may have passed the socket on.
     pub(crate) fn find(&self, name: &Path) -> Option<PathBuf> {
         let as_named = name.is_absolute().then(|| name.to_owned());
         let Some(process) = &self.0 else { return as_named };
@@ -50,7 +51,7 @@ impl QemuProcess {
         if !name.is_absolute() && !has_open(process, &theirs) {
             return None;
         }
-        // By the name that people know, if it means the same file here.
+        // Prefer the usual name, if it leads to the same file here.
         let known = std::fs::read_link(&link).map(|base| base.join(name)).ok()?;
         match known.metadata() {
             Ok(ours) if is_same(&ours, &theirs) => Some(known),
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_found_by_the_name_that_a_process_has_for_it() {
+    fn a_file_is_found_by_the_name_that_a_process_uses() {
         let process = QemuProcess(Some("/proc/self".into()));
         assert!(process.command_line().contains('\0'));
         // Tests run in the directory of their crate.

@@ -1,38 +1,38 @@
-//! What is asked for: a VM that runs, and how its point in time is held.
+//! Request for a point in time: a running VM, its disks and options.
 
 use copal_backup::{Error, Repository};
 use copal_disk::source::BitmapState;
 use std::path::PathBuf;
 
-/// A disk of a VM that runs.
+/// A disk of a running VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveDisk {
-    /// Its name within the VM: `sda`.
+    /// Name of the disk in the VM, such as `sda`.
     pub name: String,
-    /// Its block node in QEMU, the one that keeps the dirty bitmaps: `vm0`.
+    /// Block node in QEMU that has the dirty bitmaps, such as `vm0`.
     pub node: String,
-    /// What tells it from another disk that may get its name; empty when nobody says.
+    /// Serial number, which tells the disk from another one under its name; empty if unknown.
     pub serial: String,
-    /// The bitmap that began with the newest snapshot, as its manifest says.
+    /// The bitmap that began with the newest snapshot, from its manifest.
     pub began_with_base: Option<String>,
-    /// The bitmap that was made beside it and records nothing, and what it said then.
+    /// The sentinel of that bitmap, from the same manifest.
     pub sentinel: Option<BitmapState>,
 }
 
-/// Where what a guest overwrites is kept meanwhile.
+/// Storage for the data that a guest overwrites during a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fleece {
     /// A directory that this process and QEMU may write.
     pub directory: PathBuf,
-    /// Most that is kept, in millionths of the size of the disk. More ends the backup, and never a write of
-    /// the guest.
+    /// Capacity in millionths of the disk size. If it is exceeded, the backup fails, and no write of the
+    /// guest does.
     pub limit_millionths: u32,
 }
 
 impl Fleece {
     /// A tenth.
     pub const DEFAULT_LIMIT_MILLIONTHS: u32 = 100_000;
-    /// On a disk, unlike `/tmp` of many systems.
+    /// On a disk, unlike `/tmp` on many systems.
     pub const DEFAULT_DIRECTORY: &str = "/var/tmp";
 }
 
@@ -45,34 +45,34 @@ impl Default for Fleece {
     }
 }
 
-/// How a guest is made to hold still at the point in time.
+/// Method of freezing a guest at the point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Freeze {
-    /// By its agent, through this socket, or the one that QEMU names.
+    /// Through the guest agent at this socket, or at the socket that QEMU lists.
     Agent(Option<PathBuf>),
 }
 
-/// A VM that runs.
+/// A running VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveVm {
-    /// Its name, as it was typed.
+    /// Name as the user gave it.
     pub name: String,
-    /// The QMP socket of its QEMU, or of the storage daemon that has its disks.
+    /// QMP socket of its QEMU, or of the storage daemon with its disks.
     pub qmp: PathBuf,
     /// At least one.
     pub disks: Vec<LiveDisk>,
-    /// Where the NBD server of that QEMU listens, when it has one already.
+    /// Socket of QEMU's NBD server, if one runs already.
     pub nbd_socket: Option<PathBuf>,
-    /// Where overwritten blocks go.
+    /// Storage for overwritten data.
     pub fleece: Fleece,
-    /// Whether file systems are frozen; if not, the snapshot is as after a power cut.
+    /// Whether file systems are frozen; without a freeze the snapshot is as after a power cut.
     pub freeze: Option<Freeze>,
 }
 
 impl LiveVm {
-    /// Looks up which bitmaps began with the newest snapshot: no other one is believed.
+    /// Looks up the bitmaps that began with the newest snapshot. No other bitmap is used.
     /// # Errors
-    /// `Damaged`: the catalog is; those of the store.
+    /// `Damaged`: the catalog is damaged. Those of the store.
     pub fn look_up_bitmaps(&mut self, repository: &Repository) -> Result<(), Error> {
         let newest = match repository.resolve_damaged("latest", Some(&self.name)) {
             Ok(newest) => newest,

@@ -1,10 +1,8 @@
-//! Whether this QEMU answers requests of any length from the point in time: the process is asked, not its
-//! version.
+//! Self-test: whether this QEMU answers requests of any length from the point in time.
 //!
-//! Before 8.0 a request that begins in a cluster which was copied, and ends behind it, is answered from the
-//! present disk; what distributions mended is not in their version. A disk of four clusters in the session's
-//! directory is held at a point in time, one cluster of it is zeroed, and then all of it is read in one
-//! request. No disk of the guest is touched.
+//! Before 8.0, QEMU reads from the present disk if a request begins in a copied cluster and ends past it.
+//! Versions do not tell, since distributions backport fixes. The test takes a point in time of a scratch disk
+//! of four clusters, zeroes one cluster, and reads the disk in one request. It touches no disk of the guest.
 
 use crate::qmp::{Client, QmpError};
 use crate::{
@@ -22,22 +20,22 @@ use std::{path::Path, time::Duration};
 const CLUSTER: u32 = 64 << 10;
 const DISK: u32 = 4 * CLUSTER;
 const PATTERN: u8 = 0xc7;
-/// How long one answer of the server may take.
+/// Timeout of a reply of the server.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// The place of a self-test.
+/// Session, directory and socket of a self-test.
 pub(crate) struct Ground<'a> {
     pub(crate) session: &'a SessionName,
     pub(crate) directory: &'a SessionDirectory,
-    /// Where the NBD server of this QEMU listens.
+    /// Socket of QEMU's NBD server.
     pub(crate) socket: &'a Path,
     /// A number that no disk has.
     pub(crate) number: usize,
 }
 
-/// How points in time of this QEMU are read. All is taken down again.
+/// Tests how points in time of this QEMU must be read, and takes the test down again.
 /// # Errors
-/// Those of the connection. If QEMU refuses a command, or the outcome is unknown, the answer is short reads.
+/// Those of the connection. If QEMU refuses a command, or the outcome is unknown, short reads are used.
 pub(crate) fn read_mode(
     client: &mut Client,
     ground: &Ground<'_>,
@@ -47,8 +45,8 @@ pub(crate) fn read_mode(
     let looked = put_up.map(|()| is_right(&uri(ground, Part::Filter), &uri(ground, Part::Snapshot)));
     let left = clear_self_test(client, ground.session);
     if !left.is_empty() {
-        // The end of the session looks again.
-        tracing::debug!(?left, "not all of the self-test is taken down");
+        // Teardown of the session tries again.
+        tracing::debug!(?left, "self-test not completely taken down");
     }
     match looked {
         Ok(Ok(true)) => return Ok(ReadMode::PointInTime),
@@ -75,7 +73,7 @@ fn put_up(client: &mut Client, ground: &Ground<'_>, abilities: &Abilities) -> Re
     }
     let mut filter = json!({
         "driver": "copy-before-write", "node-name": name(Part::Filter), "file": name(Part::File), "target": name(Part::Image),
-        // A zeroed cluster is to become a hole.
+        // A zeroed cluster must become a hole.
         "discard": "unmap",
     });
     if abilities.has_break_snapshot {
@@ -96,7 +94,7 @@ fn put_up(client: &mut Client, ground: &Ground<'_>, abilities: &Abilities) -> Re
 }
 
 /// Whether a reader gets the old content of a cluster that was zeroed since: with both kinds of replies, and
-/// from the map.
+/// in the map.
 fn is_right(present: &Uri, point_in_time: &Uri) -> Result<bool, NbdError> {
     let connect = |uri: &Uri, contexts: &[&str], structured: bool| {
         let options = ConnectOptions {
@@ -132,7 +130,7 @@ mod tests {
         atomic::{AtomicBool, Ordering},
     };
 
-    /// The mistake of a server after a cluster was zeroed.
+    /// Fault of a server after a cluster was zeroed.
     #[derive(Clone, Copy, PartialEq)]
     enum Fault {
         Nothing,

@@ -1,7 +1,7 @@
-//! Directories of sessions whose process and whose QEMU are gone: nobody else takes their images away.
+//! Sweep: removal of session directories whose process and QEMU have both ended.
 //!
-//! Invariant: a directory goes only if nobody holds its lock and no QEMU has an image of it open. Nodes of a
-//! killed backup in a QEMU that runs are taken down through that QEMU (`clear`).
+//! Invariant: a directory is removed only if its lock is free and no QEMU has an image of it open. The nodes
+//! of a killed backup in a running QEMU are taken down through that QEMU (`clear`).
 
 use crate::{fleece, names::SessionName};
 use rustix::{
@@ -14,17 +14,16 @@ use std::{
     time::Duration,
 };
 
-/// A directory that gets its name within this time may be one of a backup that begins.
+/// A directory younger than this may belong to a backup that begins.
 const YOUNG: Duration = Duration::from_secs(60);
 
-/// Removes directories of killed backups from the directory for fleecing images. A failure is logged and ends
-/// no backup.
+/// Removes directories of killed backups. A failure is logged and does not end the backup.
 pub(crate) fn sweep(base: &Path) {
     let Ok(entries) = base.read_dir() else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let is_session = name.to_str().is_some_and(|name| {
-            // Before it has its name, its lock may not be there yet.
+            // Before the rename, its lock may not exist yet.
             let unnamed = name.strip_suffix(".new").filter(|_| is_old(&entry));
             SessionName::is_directory(unnamed.unwrap_or(name))
         });
@@ -37,23 +36,23 @@ pub(crate) fn sweep(base: &Path) {
         }
         match fleece::remove_directory(&directory) {
             Ok(()) => {
-                tracing::info!(directory = %directory.display(), "the directory of a killed backup is removed")
+                tracing::info!(directory = %directory.display(), "directory of a killed backup removed")
             }
             Err(error) => {
-                tracing::warn!(%error, directory = %directory.display(), "the directory of a killed backup cannot be removed")
+                tracing::warn!(%error, directory = %directory.display(), "directory of a killed backup not removed")
             }
         }
     }
 }
 
-/// Whether nothing was made in a directory for a minute.
+/// Whether nothing was created in a directory for a minute.
 fn is_old(entry: &DirEntry) -> bool {
     let changed = entry.metadata().and_then(|found| found.modified());
     changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age >= YOUNG))
 }
 
-/// Whether no process has a lock on a file of the directory: QEMU locks every image that it opens. A file
-/// that cannot be asked about is taken for used.
+/// Whether no process has locked a file of the directory: QEMU locks every image that it opens. If a lock
+/// cannot be tested, the directory counts as used.
 fn is_unused(directory: &Path) -> bool {
     let Ok(entries) = directory.read_dir() else {
         return false;
@@ -68,10 +67,10 @@ fn is_unused(directory: &Path) -> bool {
         };
         match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            // A file system without such locks keeps QEMU's from being seen.
+            // On a file system without such locks, QEMU's locks are not visible.
             Err(error) => {
                 if !matches!(error, Errno::AGAIN | Errno::ACCESS) {
-                    tracing::debug!(%error, directory = %directory.display(), "nobody can tell whether it is used");
+                    tracing::debug!(%error, directory = %directory.display(), "cannot test the locks of a directory, kept");
                 }
                 return false;
             }
@@ -85,12 +84,12 @@ mod tests {
     use super::*;
     use crate::{fleece::SessionDirectory, request::Fleece};
 
-    /// Symptom: the fleecing image of a backup that was killed stayed for ever, a tenth of the disk each
-    /// time, where QEMU had ended as well.
-    /// Cause: the next backup found remains by the nodes of QEMU alone.
-    /// Fix: the next backup looks into the directory, too.
+    /// Symptom: if QEMU had ended as well, the fleecing image of a killed backup stayed for ever, a tenth of
+    /// the disk each time.
+    /// Cause: the next backup found remains only by the nodes of QEMU.
+    /// Fix: it also searches the directory of fleecing images.
     #[test]
-    fn what_nobody_uses_goes_and_all_else_stays() {
+    fn only_unused_session_directories_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let fleece = Fleece { directory: base.path().to_owned(), ..Fleece::default() };
         let make = || {
@@ -99,7 +98,7 @@ mod tests {
             (base.path().join(session.directory()), directory)
         };
         let (alive, _held) = make();
-        // As killed ones leave them: the lock goes with the process.
+        // Like the directories of killed backups, whose locks ended with the processes.
         let left = |name: &str| {
             let path = base.path().join(name);
             std::fs::create_dir(&path).unwrap();

@@ -1,7 +1,6 @@
-//! What is looked at of a disk before anything is put up: that the files of its images are whole, and which
-//! disk it is.
+//! Image check before a point in time: the images of a disk must be complete, and the disk is identified.
 //!
-//! Files that this process may not read, or does not find, are QEMU's to read.
+//! Files that this process cannot find or may not read are skipped.
 
 use crate::{answers::nodes::Node, error::LiveError, path_of_writes::Surroundings, request::LiveDisk};
 use copal_disk::{
@@ -9,9 +8,9 @@ use copal_disk::{
     source::{ContentEvidence, ImageReport, check_running_image, disk_identity},
 };
 
-/// Longest chain that is looked at.
+/// Longest chain that is checked.
 const MAX_LINKS: usize = 500;
-/// Drivers whose bytes are those of a file: nobody has looked what that is.
+/// Drivers that pass bytes through without decoding them.
 const BARE: [&str; 13] = [
     "raw",
     "file",
@@ -27,13 +26,13 @@ const BARE: [&str; 13] = [
     "gluster",
     "io_uring",
 ];
-/// Drivers of images into which nothing here looks.
+/// Drivers of image formats that are not checked here.
 const FOREIGN: [&str; 10] =
     ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vdi", "vhdx", "vmdk", "vpc"];
 
-/// Looks at the images of a disk. Returns what a person should know.
+/// Checks the images of a disk. Returns warnings and doubts.
 /// # Errors
-/// `Source`: one is broken off.
+/// `Source`: an image is truncated.
 pub(crate) fn look(
     disk: &LiveDisk,
     node: &Node,
@@ -53,8 +52,8 @@ pub(crate) fn look(
         }
         if FOREIGN.contains(&node.driver.as_str()) && surroundings.is_of_file(node) {
             let sentence = format!(
-                "{} is an image of the format {}, which QEMU decodes, and copal cannot see whether it is whole; see what \
-                 `qemu-img check` says of it, or convert it to qcow2",
+                "{} is an image of the format {}, which QEMU decodes, and copal cannot check whether it is complete; run \
+                 `qemu-img check`, or convert it to qcow2",
                 node.file, node.driver
             );
             report.doubts.push((DoubtKind::Chain, sentence));
@@ -64,7 +63,7 @@ pub(crate) fn look(
     Ok(report)
 }
 
-/// How it is known that the node has the bytes of a disk.
+/// Evidence that the node has the bytes of a raw disk.
 pub(crate) fn content(node: &Node) -> ContentEvidence {
     match BARE.contains(&node.driver.as_str()) {
         true => ContentEvidence::Guessed,
@@ -72,11 +71,11 @@ pub(crate) fn content(node: &Node) -> ContentEvidence {
     }
 }
 
-/// What tells the disk from another one that may get the name of its node; empty where nothing does.
+/// Identity of the disk, which tells it from another one under its node name; empty if there is none.
 pub(crate) fn identity(node: &Node, surroundings: &Surroundings) -> String {
     let Some(path) = surroundings.file_of(node) else {
-        // Behind a program that passes QMP on, a relative name says nothing; it must not differ from what is
-        // known without that.
+        // If QMP passes through another program, the directory of a relative name is unknown. The identity
+        // must then not differ from the one without that program.
         return match surroundings.is_of_file(node) {
             true => String::new(),
             false => node.file.clone(),
@@ -89,7 +88,7 @@ pub(crate) fn identity(node: &Node, surroundings: &Surroundings) -> String {
     }
 }
 
-/// Where a raw node begins within its file: QEMU calls a node that has options by these.
+/// Offset of a raw node in its file: QEMU names a node with options by these options.
 fn offset(file: &str) -> u64 {
     let options = file.strip_prefix("json:").unwrap_or_default();
     let options: serde_json::Value = serde_json::from_str(options).unwrap_or_default();

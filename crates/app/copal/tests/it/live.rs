@@ -338,7 +338,7 @@ fn a_disk_that_may_run_in_a_thread_of_its_own_is_refused_and_others_are_not() {
     refused(
         &house,
         &mut daemon,
-        "its export later is not on the command line of QEMU, and QMP does not tell where it runs; it may run in the iothread io0",
+        "its export later is not on the command line of QEMU, and QMP does not report its thread; it may run in the iothread io0",
     );
 }
 

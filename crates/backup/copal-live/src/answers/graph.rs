@@ -1,10 +1,10 @@
-//! Who uses a block node, from `x-debug-query-block-graph`, and which device a guest sees, from
-//! `query-block`.
+//! Block graph: the users of a block node, from `x-debug-query-block-graph`, and the device that presents it
+//! to the guest, from `query-block`.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What uses what.
+/// Nodes and the edges from users to the nodes that they use.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Graph {
     #[serde(default)]
@@ -32,14 +32,14 @@ struct Edge {
     perm: Vec<String>,
 }
 
-/// Somebody who uses a node.
+/// A user of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parent {
-    /// Of a block node its name; of others what QEMU calls them.
+    /// Name of a block node, or QEMU's description of another user.
     pub(crate) name: String,
     /// `block-driver`, `block-backend`, `block-job`.
     pub(crate) kind: String,
-    /// As what: `file`, `backing`, `root`.
+    /// Role of the used node: `file`, `backing`, `root`.
     pub(crate) role: String,
     pub(crate) writes: bool,
 }
@@ -49,7 +49,7 @@ impl Graph {
         Graph::deserialize(answer).unwrap_or_default()
     }
 
-    /// Who uses a node.
+    /// The users of a node.
     pub(crate) fn parents_of(&self, node: &str) -> Vec<Parent> {
         let Some(child) = self.id_of(node) else {
             return Vec::new();
@@ -67,7 +67,7 @@ impl Graph {
         edges.filter_map(parent).collect()
     }
 
-    /// What a node uses in this role.
+    /// The node that `node` uses in this role.
     pub(crate) fn child_of(&self, node: &str, role: &str) -> Option<&str> {
         let parent = self.id_of(node)?;
         let edge = self.edges.iter().find(|edge| edge.parent == parent && edge.name == role)?;
@@ -75,8 +75,8 @@ impl Graph {
         Some(&vertex.name)
     }
 
-    /// The nodes that a node is connected with, over others and over jobs, itself included. QEMU runs all of
-    /// them in one thread.
+    /// All nodes connected with a node through other nodes and jobs, including itself. QEMU runs all of them
+    /// in one thread.
     pub(crate) fn connected(&self, node: &str) -> Vec<&str> {
         let mut found: Vec<u64> = self.id_of(node).into_iter().collect();
         let mut at = 0;
@@ -100,7 +100,7 @@ impl Graph {
     }
 }
 
-/// The devices of guests whose disk is this node, as paths of objects.
+/// Paths of the guest devices whose disk is this node.
 pub(crate) fn devices_of(answer: &Value, node: &str) -> Vec<String> {
     let devices = answer.as_array().into_iter().flatten();
     devices
@@ -113,8 +113,7 @@ pub(crate) fn devices_of(answer: &Value, node: &str) -> Vec<String> {
         .collect()
 }
 
-/// The nodes that the devices of the guest have as their disks; `None`: there is none, as in a storage
-/// daemon.
+/// The nodes that guest devices have as disks; `None` if there is no device, as in a storage daemon.
 pub(crate) fn disks_of(answer: &Value) -> Option<Vec<&str>> {
     let devices = answer.as_array()?.iter();
     let disks = devices.filter_map(|device| device["inserted"]["node-name"].as_str());
@@ -127,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn whoever_uses_a_node_is_found_with_what_they_may_do() {
+    fn users_of_a_node_are_found_with_their_permissions() {
         let graph = Graph::parse(&json!({
             "nodes": [{"id": 1, "name": "vm0", "type": "block-driver"}, {"id": 2, "name": "top", "type": "block-driver"},
                       {"id": 3, "name": "vm0", "type": "block-backend"}],

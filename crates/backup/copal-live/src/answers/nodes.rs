@@ -6,25 +6,25 @@ use serde_json::{Value, json};
 /// A dirty bitmap of a block node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct DirtyBitmap {
-    /// Its name; empty for those that QEMU uses itself.
+    /// Name; empty for bitmaps that QEMU uses internally.
     #[serde(default)]
     pub name: String,
-    /// Bytes one bit stands for.
+    /// Bytes per bit.
     #[serde(default)]
     pub granularity: u64,
-    /// Bytes that are marked.
+    /// Dirty bytes.
     #[serde(default, rename = "count")]
     pub dirty_bytes: u64,
-    /// It notes what is written.
+    /// The bitmap records writes.
     #[serde(default, rename = "recording")]
     pub is_recording: bool,
-    /// Somebody uses it, an export or a job.
+    /// An export or a job uses the bitmap.
     #[serde(default, rename = "busy")]
     pub is_busy: bool,
-    /// It is kept in the image when QEMU ends.
+    /// The bitmap is stored in the image when QEMU ends.
     #[serde(default, rename = "persistent")]
     pub is_persistent: bool,
-    /// QEMU was killed while it recorded: it says nothing, and can only be removed.
+    /// QEMU was killed while the bitmap recorded: its content is unknown, and it can only be removed.
     #[serde(default, rename = "inconsistent")]
     pub is_inconsistent: bool,
 }
@@ -35,13 +35,13 @@ pub(crate) struct Node {
     pub(crate) name: String,
     /// `qcow2`, `raw`, `file`.
     pub(crate) driver: String,
-    /// The file behind it, as QEMU calls it.
+    /// File name of the node as QEMU reports it.
     pub(crate) file: String,
     pub(crate) size_bytes: u64,
     pub(crate) is_read_only: bool,
     pub(crate) cache: Value,
     pub(crate) detect_zeroes: String,
-    /// Whether it passes trims on; QEMU does not tell, and where nobody does, it is taken to.
+    /// Whether the node passes trims on. QEMU does not report that; if unknown, it is assumed.
     pub(crate) trims: bool,
     pub(crate) bitmaps: Vec<DirtyBitmap>,
 }
@@ -79,13 +79,13 @@ struct Image {
 }
 
 impl Node {
-    /// The bitmap of this name.
+    /// The bitmap with this name.
     pub(crate) fn bitmap(&self, name: &str) -> Option<&DirtyBitmap> {
         self.bitmaps.iter().find(|bitmap| bitmap.name == name)
     }
 }
 
-/// All nodes; one that is not understood is left out.
+/// Parses all nodes; a malformed one is skipped.
 pub(crate) fn parse(answer: &Value) -> Vec<Node> {
     let listed = answer.as_array().into_iter().flatten();
     listed
@@ -108,7 +108,7 @@ pub(crate) fn parse(answer: &Value) -> Vec<Node> {
         .collect()
 }
 
-/// The node of this name.
+/// The node with this name.
 pub(crate) fn find<'a>(nodes: &'a [Node], name: &str) -> Option<&'a Node> {
     nodes.iter().find(|node| node.name == name)
 }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_and_bitmaps_are_read_as_qemu_7_tells_them() {
+    fn nodes_and_bitmaps_are_read_as_qemu_7_reports_them() {
         let answer = json!([
             {"node-name": "vm0", "drv": "qcow2", "file": "/a/vm.qcow2", "ro": false, "detect_zeroes": "off",
              "cache": {"writeback": true, "direct": true, "no-flush": false}, "image": {"virtual-size": 1048576},

@@ -1,21 +1,22 @@
-//! What this QEMU can do, from `query-qmp-schema`: its version says less, distributions add and leave out.
+//! Capabilities of this QEMU, from `query-qmp-schema`. The version is not sufficient: distributions add and
+//! remove features.
 
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// What this QEMU can do.
+/// Capabilities of this QEMU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Abilities {
     pub(crate) has_filter: bool,
     pub(crate) has_snapshot_access: bool,
     pub(crate) has_reopen: bool,
-    /// A copy that fails may break the snapshot instead of the guest's write.
+    /// A failed copy can break the snapshot instead of the guest's write.
     pub(crate) has_break_snapshot: bool,
-    /// A copy that hangs counts as one that failed.
+    /// A copy that takes too long counts as failed.
     pub(crate) has_timeout: bool,
 }
 
-/// An entity of the schema.
+/// Entities of the schema by name.
 type Entities<'a> = HashMap<&'a str, &'a Value>;
 
 impl Abilities {
@@ -39,7 +40,7 @@ impl Abilities {
         }
     }
 
-    /// What is missing of that without which there is no point in time.
+    /// The first missing capability without which no point in time is possible.
     pub(crate) fn missing(&self) -> Option<&'static str> {
         if !self.has_filter {
             Some("copy-before-write")

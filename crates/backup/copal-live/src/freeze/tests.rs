@@ -1,4 +1,4 @@
-//! Freezing, with an agent that is a script.
+//! Freezing, with a scripted agent.
 
 use super::*;
 use std::{
@@ -6,12 +6,12 @@ use std::{
     os::unix::net::UnixListener,
 };
 
-/// An agent that answers `count` commands and returns their names; `deaf` ones are not answered.
+/// An agent that returns the names of the commands it received; it does not answer `deaf` commands.
 fn agent(path: &Path, deaf: &'static str) -> JoinHandle<Vec<String>> {
     agent_of(path, deaf, "thawed", Vec::new())
 }
 
-/// The same, of a guest in this state; each of the commands in `refuses` is refused once.
+/// The same, for a guest in this state; each command in `refuses` is refused once.
 fn agent_of(
     path: &Path,
     deaf: &'static str,
@@ -55,18 +55,18 @@ const FROZEN: [&str; 4] =
     ["guest-sync", "guest-fsfreeze-status", "guest-fsfreeze-freeze", "guest-fsfreeze-thaw"];
 
 #[test]
-fn what_is_frozen_is_thawed_whatever_happens() {
+fn a_frozen_guest_is_thawed_in_every_case() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
-    // In the ordinary way.
+    // Normal end.
     let heard = agent(&path("a"), "");
     assert!(Frozen::begin(&path("a")).unwrap().end().unwrap());
     assert_eq!(heard.join().unwrap(), FROZEN);
-    // Somebody went another way.
+    // Dropped after an error.
     let heard = agent(&path("b"), "");
     drop(Frozen::begin(&path("b")).unwrap());
     assert_eq!(heard.join().unwrap(), FROZEN);
-    // The point in time took too long.
+    // The time limit passed before the end.
     let heard = agent(&path("c"), "");
     let frozen = Frozen::begin(&path("c")).unwrap();
     while !frozen.thread.as_ref().unwrap().is_finished() {
@@ -74,17 +74,17 @@ fn what_is_frozen_is_thawed_whatever_happens() {
     }
     assert!(!frozen.end().unwrap());
     assert_eq!(heard.join().unwrap(), FROZEN);
-    // The agent went away while it froze.
+    // The agent closed the connection during the freeze.
     let heard = agent(&path("d"), "guest-fsfreeze-freeze");
     let error = Frozen::begin(&path("d")).err().unwrap().to_string();
     assert!(error.contains("was not frozen") && error.contains("qemu-ga"), "{error}");
     heard.join().unwrap();
 }
 
-/// No test noticed before when file systems stayed frozen that an earlier backup had left so, that the agent
-/// refused to thaw at first, or of which it said that they could not be frozen.
+/// Formerly no test detected that file systems stayed frozen: after an earlier backup, after a refused thaw,
+/// or after a refused freeze.
 #[test]
-fn what_may_be_frozen_is_thawed_until_the_agent_says_so() {
+fn a_guest_that_may_be_frozen_is_thawed_until_the_agent_confirms() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let heard = agent_of(&path("frozen"), "", "frozen", Vec::new());
@@ -102,7 +102,7 @@ fn what_may_be_frozen_is_thawed_until_the_agent_says_so() {
 }
 
 #[test]
-fn the_agents_socket_is_found_by_what_it_is_called() {
+fn the_agents_socket_is_found_by_its_name() {
     let listed = json!([
         {"label": "compat_monitor0", "filename": "unix:/run/agent1/qmp.sock,server=on"},
         {"label": "charchannel0", "filename": "disconnected:unix:/run/vm/org.qemu.guest_agent.0,server=on"}]);
@@ -111,12 +111,11 @@ fn the_agents_socket_is_found_by_what_it_is_called() {
     assert_eq!(find(&json!(7)), None);
 }
 
-/// Symptom: a guest stayed frozen when its backup was killed and its connection to the agent had ended as
-/// well.
-/// Cause: the guardian had that connection only. Fix: it becomes a program that connects anew, and thaws what
-/// is frozen.
+/// Symptom: a guest stayed frozen when its backup was killed and its connection to the agent had ended too.
+/// Cause: the guardian only had that connection. Fix: it executes a program that connects again and thaws the
+/// guest.
 #[test]
-fn a_guardian_that_connects_anew_thaws_what_is_frozen() {
+fn a_guardian_that_connects_again_thaws_a_frozen_guest() {
     let dir = tempfile::tempdir().unwrap();
     for (state, heard) in
         [("frozen", vec![FROZEN[0], FROZEN[1], FROZEN[3]]), ("thawed", FROZEN[..2].to_vec())]
@@ -130,9 +129,9 @@ fn a_guardian_that_connects_anew_thaws_what_is_frozen() {
     assert!(words[1] == THAW && Path::new(&words[2]).is_absolute(), "{words:?}");
 }
 
-/// The guardian of a frozen guest has the words for a connection that has ended.
+/// The guardian of a frozen guest has the command line for a lost connection.
 #[test]
-fn the_guardian_of_a_frozen_guest_knows_the_way_to_connect_anew() {
+fn the_guardian_of_a_frozen_guest_can_connect_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("qga");
     let heard = agent(&path, "");

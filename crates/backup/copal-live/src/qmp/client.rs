@@ -1,7 +1,7 @@
-//! A connection: commands go out one after the other, a thread takes in what comes back.
+//! QMP client: commands are sent one after another, a thread receives replies and events.
 //!
-//! The thread reads all the time, so that a server that tells many events is never held up by a client that
-//! waits for a backup.
+//! The thread reads all the time, so a server with many events never blocks on a client that is busy with a
+//! backup.
 
 use crate::qmp::{
     error::QmpError,
@@ -20,20 +20,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server may take to greet.
+/// Timeout of the greeting.
 const GREETING: Duration = Duration::from_secs(5);
-/// How long a command may take. Most are instant; what changes the graph of nodes waits for the disk's
-/// requests to end.
+/// Timeout of a command. Most are instant; a command that changes the graph waits for running requests of the
+/// disk.
 const COMMAND: Duration = Duration::from_secs(60);
-/// Messages that wait to be taken; above it events are dropped.
+/// Maximum number of queued messages; beyond it events are dropped.
 const MAX_WAITING: usize = 256;
-/// Events that are kept while an answer is waited for.
+/// Maximum number of events that are kept while a reply is awaited.
 const MAX_EVENTS: usize = 256;
 
-/// What the thread hands on.
+/// Messages from the receiving thread.
 type Incoming = Result<Message, String>;
 
-/// A connection to QEMU or a storage daemon. Dropping it ends it.
+/// A connection to QEMU or a storage daemon; closed on drop.
 #[derive(Debug)]
 pub(crate) struct Client {
     path: PathBuf,
@@ -47,7 +47,7 @@ pub(crate) struct Client {
     reader: Option<JoinHandle<()>>,
 }
 
-/// The end of all that a procedure of several commands may take.
+/// Time limit of a procedure of several commands.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     until: Instant,
@@ -55,16 +55,16 @@ struct Deadline {
 }
 
 impl Client {
-    /// Connects and leaves the state in which nothing but that is allowed. Blocks for five seconds at most.
+    /// Connects and negotiates capabilities. Blocks for at most five seconds.
     /// # Errors
-    /// `Connect`; `NoGreeting`: somebody else is connected. `Protocol`: it is no QMP server.
+    /// `Connect`; `NoGreeting`: another program is connected. `Protocol`: not a QMP server.
     pub(crate) fn connect(path: &Path) -> Result<Client, QmpError> {
         let mut client = Client::attach(path)?;
         let until = Instant::now() + GREETING;
         match client.receive(until, "the greeting") {
             Ok(Message::Greeting(version)) => client.version = version,
             Ok(_) => {
-                return Err(QmpError::Protocol { reason: "its first line is no greeting".into() });
+                return Err(QmpError::Protocol { reason: "its first line is not a greeting".into() });
             }
             Err(QmpError::TimedOut { .. }) => {
                 return Err(QmpError::NoGreeting { path: path.to_owned(), seconds: GREETING.as_secs() });
@@ -75,7 +75,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A connection on which nobody greets.
+    /// Opens a connection to a server that sends no greeting.
     pub(crate) fn attach(path: &Path) -> Result<Client, QmpError> {
         let failed = |source| QmpError::Connect { path: path.to_owned(), source };
         let stream = UnixStream::connect(path).map_err(failed)?;
@@ -99,36 +99,36 @@ impl Client {
         })
     }
 
-    /// Sets how long a command may take, 60 s unless told otherwise.
+    /// Sets the timeout of a command, 60 s by default.
     pub(crate) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Sets how long all commands from now on may take together; `None`: each for itself.
+    /// Sets the time limit of all further commands together; `None` removes it.
     pub(crate) fn set_deadline(&mut self, all: Option<Duration>) {
         self.deadline = all.map(|all| Deadline { until: Instant::now() + all, all });
     }
 
-    /// The version that the server greeted with.
+    /// The version in the greeting.
     #[must_use]
     pub(crate) fn version(&self) -> Version {
         self.version
     }
 
-    /// The socket that it was connected to.
+    /// The path of the socket.
     #[must_use]
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The process that listens, by its number here; `None`: the system does not tell.
+    /// Process id of the listener; `None` if the system does not report it.
     #[must_use]
     pub(crate) fn peer(&self) -> Option<i32> {
         let peer = rustix::net::sockopt::socket_peercred(&self.stream).ok()?;
         Some(peer.pid.as_raw_nonzero().get())
     }
 
-    /// Ends this connection and makes another one, with the same limits: a server takes one at a time.
+    /// Closes the connection, since a server serves one at a time, and opens a new one with the same limits.
     /// # Errors
     /// As [`Client::connect`]; the client has no connection then.
     pub(crate) fn reconnect(&mut self, path: &Path) -> Result<(), QmpError> {
@@ -140,15 +140,15 @@ impl Client {
         Ok(())
     }
 
-    /// The connection, for another process.
+    /// Duplicates the connection, for another process.
     pub(crate) fn duplicate(&self) -> io::Result<UnixStream> {
         self.stream.try_clone()
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     /// # Errors
-    /// `Refused`: it was not carried out. `TimedOut`, `Late`: nobody knows. `Closed`, `Protocol`: the
-    /// connection is dead.
+    /// `Refused`: it was not carried out. `TimedOut`, `Late`: the outcome is unknown. `Closed`, `Protocol`:
+    /// the connection is unusable.
     pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         let id = self.next_id;
         self.next_id += 1;
@@ -156,7 +156,7 @@ impl Client {
         let until = self.limit();
         loop {
             match self.receive(until, command)? {
-                // An error about a line that could not be understood has no id.
+                // An error about a malformed line has no id.
                 Message::Answer { id: answered, outcome }
                     if answered.is_none_or(|answered| answered == id) =>
                 {
@@ -172,8 +172,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::execute`], also when the deadline of the procedure is over: for commands that undo
-    /// others.
+    /// As [`Client::execute`], but without the deadline of the procedure: for commands that undo others.
     /// # Errors
     /// As [`Client::execute`].
     pub(crate) fn execute_late(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
@@ -183,7 +182,7 @@ impl Client {
         outcome
     }
 
-    /// Waits for an event that has come since the last call, or comes. Others are dropped.
+    /// Waits for an event, including those received since the last call. Other events are dropped.
     /// # Errors
     /// As [`Client::execute`], without `Refused`.
     pub(crate) fn wait_for(
@@ -204,7 +203,7 @@ impl Client {
         }
     }
 
-    /// Bytes on the wire that stand for themselves, before a line.
+    /// Sends raw bytes before a line.
     pub(crate) fn send_raw(&mut self, command: &str, bytes: &[u8]) -> Result<(), QmpError> {
         self.stream.write_all(bytes).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -225,7 +224,7 @@ impl Client {
         self.events.push_back(event);
     }
 
-    /// When the next answer is too late.
+    /// Deadline of the next reply.
     fn limit(&self) -> Instant {
         let own = Instant::now() + self.timeout;
         self.deadline.map_or(own, |deadline| own.min(deadline.until))
@@ -262,7 +261,7 @@ fn read_all(input: UnixStream, sender: &SyncSender<Incoming>) {
         let is_event = matches!(message, Ok(Message::Event(_)));
         let is_end = message.is_err();
         let sent = match is_event {
-            // Nobody waits for it, or somebody who looks at the state as well.
+            // An event may be dropped: its receiver also queries the state.
             true => match sender.try_send(message) {
                 Err(TrySendError::Disconnected(_)) => Err(()),
                 Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
@@ -277,9 +276,9 @@ fn read_all(input: UnixStream, sender: &SyncSender<Incoming>) {
 
 impl Client {
     fn close(&mut self) {
-        // The peer may have gone already, which is what we want.
+        // The peer may have disconnected already.
         let _ = self.stream.shutdown(Shutdown::Both);
-        // A thread that waits for room is let go by the receiver, which goes first.
+        // Replacing the receiver unblocks a thread that waits for space in the queue.
         let (_, nobody) = sync_channel(1);
         self.incoming = nobody;
         if let Some(reader) = self.reader.take() {

@@ -1,20 +1,20 @@
-//! Why a command was not carried out.
+//! Errors of a QMP command.
 
 use std::{io, path::PathBuf};
 
-/// Why a command was not carried out.
+/// Error of a QMP command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QmpError {
-    /// Nobody listens there, or we may not connect.
+    /// No server listens there, or the connection is not permitted.
     #[error("cannot connect to {}: {source}; check that QEMU runs, and its -qmp or --chardev option", path.display())]
     Connect {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A socket serves one program at a time, and the next one waits.
+    /// A socket serves one client at a time, and the next one waits.
     #[error(
         "{} does not greet within {seconds} s: another program is connected to it, which serves one at a time, or it is no QMP \
          socket; wait for that program to end, or give QEMU a second QMP socket for copal",
@@ -23,24 +23,24 @@ pub enum QmpError {
     NoGreeting {
         /// The socket.
         path: PathBuf,
-        /// How long it was waited for.
+        /// The timeout.
         seconds: u64,
     },
     /// The connection has ended.
     #[error("the connection ended while {command} waited for its answer; has QEMU ended?")]
     Closed {
-        /// What was asked.
+        /// The command.
         command: String,
     },
-    /// No answer in time; whether the command was carried out is not known.
+    /// No reply in time; the outcome of the command is unknown.
     #[error("{command} was not answered within {seconds} s")]
     TimedOut {
-        /// What was asked.
+        /// The command.
         command: String,
-        /// How long it was waited for.
+        /// The timeout.
         seconds: u64,
     },
-    /// All commands together took too long; whether the last one was carried out is not known.
+    /// All commands together took too long; the outcome of the last one is unknown.
     #[error(
         "QEMU took longer than {seconds} s for all that was asked of it, the last of which was {command}; is it stopped, or its disk \
              hanging?"
@@ -48,37 +48,37 @@ pub enum QmpError {
     Late {
         /// The last command.
         command: String,
-        /// How long all of it may take.
+        /// The time limit.
         seconds: u64,
     },
-    /// The other side said no.
+    /// The server refused the command.
     #[error("{command} was refused: {description}")]
     Refused {
-        /// What was asked.
+        /// The command.
         command: String,
         /// The class of the error: `GenericError`, `CommandNotFound`.
         class: String,
-        /// The other side's own words.
+        /// The description in the reply.
         description: String,
     },
-    /// The other side does not keep to the protocol.
+    /// The server violates the protocol.
     #[error(
-        "what answers there does not speak QMP: {reason}; name the socket of QEMU's -qmp or --chardev option"
+        "the server at this socket does not speak QMP: {reason}; name the socket of QEMU's -qmp or --chardev option"
     )]
     Protocol {
-        /// What is wrong.
+        /// The violation.
         reason: String,
     },
 }
 
 impl QmpError {
-    /// Whether the other side does not know the command at all.
+    /// Whether the server does not know the command.
     #[must_use]
     pub fn is_unknown_command(&self) -> bool {
         matches!(self, QmpError::Refused { class, .. } if class == "CommandNotFound")
     }
 
-    /// Whether the connection is of no use any more.
+    /// Whether the connection is unusable.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
         matches!(self, QmpError::Closed { .. } | QmpError::Protocol { .. })

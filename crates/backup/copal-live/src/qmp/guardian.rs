@@ -1,16 +1,16 @@
-//! A small process that says the last commands of a procedure when the process that began it is killed.
+//! Guardian: a small process that sends the last commands of a procedure if its parent is killed.
 //!
-//! It inherits the connection, since a server takes one client at a time, and the reading end of a pipe. When
-//! the pipe ends without a word, its parent has ended without one: the guardian sends its commands, waits for
-//! the answer and ends. If the connection ends before the answer, it becomes another program, which may
-//! connect anew. It is a shell, so that a process with many threads need not fork.
+//! It inherits the connection, since a server serves one client at a time, and the reading end of a pipe. If
+//! the pipe ends without the release word, the parent was killed. The guardian then sends its commands, waits
+//! for the reply and ends. If the connection ends before the reply, it executes another program, which may
+//! connect again. It is a shell, so that a process with many threads need not fork.
 //!
 //! Invariants
-//! - It inherits nothing else: no lock, no password, and no signal of a terminal ends it.
-//! - Its parent waits for it, so that of one that did nothing nothing is left.
+//! - It inherits no lock and no password, and terminal signals do not end it.
+//! - Its parent waits for it on release, so no process is left over.
 //!
-//! Not here: the program for a connection that is lost (`copal-live`), the mark in QEMU for the case that the
-//! guardian is killed as well (`copal-live`).
+//! Not here: the program for a lost connection (`copal`), the mark in QEMU in case the guardian is killed too
+//! (`pause`).
 
 use crate::qmp::client::Client;
 use serde_json::{Value, json};
@@ -24,10 +24,10 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Standard input is the pipe, standard output the connection. `$1`: lines to send; `$2`: part of the last
-/// answer; the rest: the program for a connection that ends before that. If QEMU does not answer, the
-/// guardian closes the connection after half a minute. Writing to a connection that has ended must not end
-/// it: PIPE.
+/// Standard input is the pipe, standard output the connection. `$1` are the lines to send, `$2` is part of
+/// the last reply, and the rest is the program for a lost connection. If QEMU does not answer, the guardian
+/// closes the connection after 30 seconds. Writing to a closed connection must not end it, hence the trap for
+/// PIPE.
 const SCRIPT: &str = r#"trap '' HUP INT QUIT TERM PIPE
 read -r word
 [ "$word" = released ] && exit
@@ -43,17 +43,18 @@ const RELEASED: &[u8] = b"released\n";
 /// The id of the last command.
 const ID: &str = "copal-guardian";
 
-/// A process that acts when this one is killed. Dropping it releases it.
+/// A process that acts if this one is killed; released on drop.
 #[derive(Debug)]
 pub(crate) struct Guardian {
     child: Child,
 }
 
 impl Guardian {
-    /// Starts the process: some milliseconds. It is to send these commands, and to become the program
-    /// `otherwise`, with its arguments, if the connection ends before they are answered; empty: none.
+    /// Starts the process, which takes some milliseconds. It sends these commands if this process is killed.
+    /// If the connection ends before the reply, it executes the command line `otherwise`, unless that is
+    /// empty.
     /// # Errors
-    /// The system starts no process.
+    /// The system cannot start a process.
     pub(crate) fn start(
         client: &Client,
         commands: &[(&str, Value)],
@@ -69,7 +70,7 @@ impl Guardian {
     ) -> io::Result<Guardian> {
         let lines = commands.iter().enumerate().map(|(at, (command, arguments))| {
             let mut line = json!({ "execute": command, "arguments": arguments });
-            // The answer to the last one ends the wait.
+            // The reply to the last command ends the wait.
             if at + 1 == commands.len() {
                 line["id"] = ID.into();
             }
@@ -94,7 +95,7 @@ impl Guardian {
 impl Drop for Guardian {
     fn drop(&mut self) {
         if let Some(mut pipe) = self.child.stdin.take() {
-            // One that has ended already needs no word.
+            // A guardian that has ended already needs no release.
             let _ = pipe.write_all(RELEASED);
         }
         let _ = self.child.wait();
@@ -110,12 +111,12 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    /// Symptom: a backup that was killed between `stop` and `cont` left its guest stopped, until somebody
-    /// noticed.
-    /// Cause: nobody else knew, and the socket let nobody else in.
-    /// Fix: a process that has the connection, too, says `cont` when its parent has ended.
+    /// Symptom: a backup that was killed between `stop` and `cont` left its guest stopped for an unlimited
+    /// time.
+    /// Cause: no other process knew, and the socket accepted no other client.
+    /// Fix: a process that shares the connection sends `cont` when its parent has ended.
     #[test]
-    fn it_speaks_when_its_parent_is_gone_and_is_silent_when_it_is_released() {
+    fn a_guardian_sends_its_commands_only_if_its_parent_was_killed() {
         let commands = [("cont", json!({})), ("object-del", json!({ "id": "it's" }))];
         for is_killed in [true, false] {
             let (connection, mut stream) = UnixStream::pair().unwrap();
@@ -134,7 +135,7 @@ mod tests {
                 let (first, last) = (next(), next());
                 assert_eq!((&first["execute"], first.get("id")), (&json!("cont"), None));
                 assert_eq!(last["arguments"], json!({ "id": "it's" }));
-                // Other answers and events are no end of it.
+                // Other replies and events do not end the wait.
                 for answer in [json!({ "event": "RESUME" }), json!({ "return": {} })] {
                     writeln!(stream, "{answer}").unwrap();
                 }
@@ -147,13 +148,13 @@ mod tests {
         }
     }
 
-    /// Symptom: a guest stayed stopped when its backup was killed and its connection had ended as well,
-    /// behind a proxy.
-    /// Cause: the guardian had the connection only. Fix: it becomes a program that connects anew.
+    /// Symptom: a guest behind a proxy stayed stopped when its backup was killed and its connection had ended
+    /// too.
+    /// Cause: the guardian only had that connection. Fix: it executes a program that connects again.
     #[test]
-    fn it_becomes_another_program_if_the_connection_ends_before_the_answer() {
+    fn a_guardian_executes_another_program_if_the_connection_ends_before_the_reply() {
         let scratch = tempfile::tempdir().unwrap();
-        // Whether somebody answers; whether the connection is there when the commands are sent.
+        // Whether the server replies; whether the connection exists when the commands are sent.
         for (at, (is_answered, is_there)) in
             [(true, true), (false, true), (false, false)].into_iter().enumerate()
         {
@@ -177,7 +178,7 @@ mod tests {
             }
             // Waits for the process.
             drop(guardian);
-            // A server that serves one client at a time is to be free for the next connection.
+            // A server for one client at a time must be free for the next connection.
             let mut rest = Vec::new();
             stream.map(|mut stream| stream.read_to_end(&mut rest).unwrap());
             assert!(rest.is_empty(), "{rest:?}");
@@ -186,10 +187,10 @@ mod tests {
         }
     }
 
-    /// Symptom: no test noticed when a signal of the terminal ended the guardian, or when it had the
-    /// environment of its parent.
+    /// Symptom: no test detected that a terminal signal ended the guardian, or that it had its parent's
+    /// environment.
     #[test]
-    fn no_signal_of_a_terminal_ends_it_and_it_inherits_no_environment() {
+    fn a_guardian_ignores_terminal_signals_and_inherits_no_environment() {
         const IGNORED: [u32; 5] = [1, 2, 3, 13, 15];
         let (connection, _stream) = UnixStream::pair().unwrap();
         let guardian = Guardian::over(connection, &[("cont", json!({}))], &[]).unwrap();
@@ -200,7 +201,7 @@ mod tests {
             let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
             IGNORED.iter().all(|signal| mask >> (signal - 1) & 1 == 1)
         };
-        // It only ends a test that hangs.
+        // Only ends a test that hangs.
         let end = Instant::now() + Duration::from_secs(20);
         while !ignores_all() {
             assert!(Instant::now() < end, "a signal is not ignored");

@@ -1,10 +1,10 @@
-//! The agent inside a guest (`qemu-ga`), as far as it freezes file systems.
+//! Client of the agent in a guest (`qemu-ga`): freezing and thawing file systems.
 
 use crate::qmp::{client::Client, error::QmpError, guardian::Guardian};
 use serde_json::{Value, json};
 use std::{ffi::OsString, io, path::Path, time::Duration};
 
-/// How long the agent may take; one that is not running never answers.
+/// Timeout of a reply; an agent that is not running never replies.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// A connection to the agent of a guest.
@@ -14,29 +14,29 @@ pub(crate) struct GuestAgent {
 }
 
 impl GuestAgent {
-    /// Connects, and sees that somebody in the guest answers.
+    /// Connects and checks that an agent in the guest answers.
     /// # Errors
     /// `Connect`; `TimedOut`: no agent runs in the guest.
     pub(crate) fn connect(path: &Path) -> Result<GuestAgent, QmpError> {
         let mut client = Client::attach(path)?;
         client.set_timeout(ANSWER);
-        // Throws away half a line that an earlier client left behind.
+        // Discards a partial line of an earlier client.
         client.send_raw("guest-sync", b"\xff")?;
         let id = u64::from(std::process::id());
         client.execute("guest-sync", json!({ "id": id }))?;
         Ok(GuestAgent { client })
     }
 
-    /// Starts a process that thaws all file systems if this one ends before it drops that. Where the
-    /// connection has ended by then, the process becomes the program `otherwise`, with its arguments; empty:
-    /// none.
+    /// Starts a guardian process that thaws all file systems if this process is killed. If the connection has
+    /// ended by then, it executes the command line `otherwise`, unless that is empty.
     /// # Errors
+    /// The system cannot start a process.
     /// The system starts no process.
     pub(crate) fn guard(&self, otherwise: &[OsString]) -> io::Result<Guardian> {
         Guardian::start(&self.client, &[("guest-fsfreeze-thaw", json!({}))], otherwise)
     }
 
-    /// Whether its file systems are frozen.
+    /// Whether the file systems are frozen.
     /// # Errors
     /// Those of [`Client::execute`].
     pub(crate) fn is_frozen(&mut self) -> Result<bool, QmpError> {
@@ -44,15 +44,15 @@ impl GuestAgent {
         Ok(status.as_str() == Some("frozen"))
     }
 
-    /// Freezes all file systems; returns how many.
+    /// Freezes all file systems; returns their number.
     /// # Errors
-    /// Those of [`Client::execute`]. They may be frozen all the same: thaw.
+    /// Those of [`Client::execute`]. The file systems may be frozen anyway, so thaw them.
     pub(crate) fn freeze(&mut self) -> Result<u64, QmpError> {
         let frozen = self.client.execute("guest-fsfreeze-freeze", json!({}))?;
         Ok(frozen.as_u64().unwrap_or(0))
     }
 
-    /// Thaws all file systems; returns how many.
+    /// Thaws all file systems; returns their number.
     /// # Errors
     /// Those of [`Client::execute`].
     pub(crate) fn thaw(&mut self) -> Result<u64, QmpError> {

@@ -1,8 +1,8 @@
-//! Lines of a bounded length.
+//! Line reader with a bounded line length.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Longest line that is read: the schema of QEMU, the longest answer of all, is a quarter of a megabyte.
+/// Maximum line length. The longest reply of QEMU is its schema, a quarter of a megabyte.
 pub(crate) const MAX_LINE_BYTES: usize = 8 << 20;
 
 /// Reads lines, none longer than [`MAX_LINE_BYTES`].
@@ -15,9 +15,9 @@ impl<R: Read> Lines<R> {
         Lines { input: BufReader::new(input) }
     }
 
-    /// The next line, without its end; `None` when there is no more. Blocks.
+    /// Returns the next line without its end, or `None` at the end of the stream. Blocks.
     /// # Errors
-    /// The system's, and `InvalidData` for a line that is too long.
+    /// Those of the system, and `InvalidData` for a line that is too long.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let mut bounded = (&mut self.input).take(MAX_LINE_BYTES as u64 + 1);

@@ -1,22 +1,22 @@
-//! What a line of the other side says.
+//! Parser of one line from a QMP server or guest agent.
 
 use serde_json::Value;
 use std::fmt;
 
-/// Longest sentence of the other side that is kept, in bytes.
+/// Maximum length of a text that is kept, in bytes.
 const MAX_WORDS_BYTES: usize = 1024;
 
-/// Something that happened.
+/// An event of QEMU.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Event {
-    /// What: `JOB_STATUS_CHANGE`.
+    /// Name of the event, such as `JOB_STATUS_CHANGE`.
     pub name: String,
-    /// To whom, and how.
+    /// Its subject and details.
     pub data: Value,
 }
 
-/// The version of a QEMU, as it greets; zeros where it does not say. Distributions add to one and take away
-/// from it.
+/// The version in QEMU's greeting; zeros if it is missing. Distributions add features to a version and remove
+/// some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// The 7 of 7.2.22.
@@ -35,7 +35,7 @@ impl Version {
         Version { major: number("major"), minor: number("minor"), micro: number("micro") }
     }
 
-    /// Whether it is this version or a later one.
+    /// Whether this is the given version or a later one.
     #[must_use]
     pub fn is_at_least(self, major: u64, minor: u64) -> bool {
         (self.major, self.minor) >= (major, minor)
@@ -53,7 +53,7 @@ impl fmt::Display for Version {
 pub(crate) enum Message {
     /// The first line of a QMP server.
     Greeting(Version),
-    /// The answer to a command.
+    /// The reply to a command.
     Answer {
         id: Option<u64>,
         outcome: Result<Value, Complaint>,
@@ -61,22 +61,22 @@ pub(crate) enum Message {
     Event(Event),
 }
 
-/// Why a command was refused.
+/// Reason why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Complaint {
     pub(crate) class: String,
     pub(crate) description: String,
 }
 
-/// Takes a line apart.
+/// Parses a line.
 /// # Errors
-/// What is wrong with it.
+/// The reason why the line is malformed.
 pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
-    // A guest agent that was reset begins with a byte that no JSON has.
+    // After a reset, a guest agent sends a byte that is not valid JSON first.
     let line = line.strip_prefix(b"\xff").unwrap_or(line);
     let value: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let Value::Object(mut fields) = value else {
-        return Err("a line is no JSON object".into());
+        return Err("a line is not a JSON object".into());
     };
     let id = fields.get("id").and_then(Value::as_u64);
     if let Some(value) = fields.remove("return") {
@@ -95,11 +95,11 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
     }
     match fields.get("QMP") {
         Some(greeting) => Ok(Message::Greeting(Version::of(greeting))),
-        None => Err("a line is neither an answer nor an event".into()),
+        None => Err("a line is neither a reply nor an event".into()),
     }
 }
 
-/// Words of the other side as they may stand in a sentence of ours: bounded, on one line.
+/// Text of the peer for use in an error sentence: bounded, without control characters.
 fn clip(words: &str) -> String {
     let mut end = words.len().min(MAX_WORDS_BYTES);
     while !words.is_char_boundary(end) {
@@ -114,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_kind_of_line_is_told_from_the_others() {
+    fn each_kind_of_line_is_recognised() {
         let greeting =
             br#"{"QMP":{"version":{"qemu":{"micro":0,"minor":2,"major":7},"package":""},"capabilities":[]}}"#;
         let version = Version { major: 7, minor: 2, micro: 0 };

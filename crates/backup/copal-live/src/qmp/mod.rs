@@ -1,15 +1,14 @@
-//! QMP, the control protocol of QEMU and its storage daemon, and the same lines as the guest agent speaks
-//! them.
+//! QMP: the control protocol of QEMU and its storage daemon, also used by the guest agent.
 //!
-//! JSON objects, one a line, over a unix socket. A client sends commands, each with an id; the server answers
-//! each, and tells events whenever it likes.
+//! One JSON object per line, over a unix socket. A client sends commands, each with an id. The server replies
+//! to each, and sends events at any time.
 //!
 //! Invariants
-//! - A line is bounded before it is kept (`line`), and no bytes of the peer make this module
-//!   panic.
-//! - An answer counts only with the id of the command that waits for it: one that came too late is dropped.
+//! - The length of a line is bounded before the line is kept (`line`), and no bytes of the peer make this
+//!   module panic.
+//! - A reply counts only with the id of the awaited command; a late reply is dropped.
 //!
-//! Not here: what the commands are for (the rest of this crate).
+//! Not here: the purpose of the commands (the other modules of this crate).
 
 mod client;
 mod error;

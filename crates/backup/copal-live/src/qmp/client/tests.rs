@@ -1,12 +1,12 @@
-//! A client against servers that are scripted.
+//! A client against scripted servers.
 
 use super::*;
 use std::{io::BufRead, io::BufReader, os::unix::net::UnixListener};
 
 const GREETED: &str = r#"{"QMP":{"version":{},"capabilities":[]}}"#;
 
-/// A server that says a first line, then answers the lines it is sent with those of `script`; `ID` there is
-/// the id it read.
+/// A server that sends a first line, then answers each received line with one of `script`, in which `ID` is
+/// the received id.
 fn server(
     first: &'static str,
     script: &'static [&'static str],
@@ -31,7 +31,7 @@ fn server(
 }
 
 #[test]
-fn answers_find_their_commands_and_events_those_who_wait() {
+fn replies_reach_their_commands_and_events_their_waiters() {
     let (_dir, path, heard) = server(
         GREETED,
         &[
@@ -52,7 +52,7 @@ fn answers_find_their_commands_and_events_those_who_wait() {
 }
 
 #[test]
-fn what_is_no_qmp_server_is_said() {
+fn a_server_that_does_not_speak_qmp_is_refused() {
     for first in ["SSH-2.0-OpenSSH", r#"{"return":{}}"#, "\u{ff}"] {
         let (_dir, path, _heard) = server(first, &[]);
         let error = Client::connect(&path).unwrap_err();
@@ -63,7 +63,7 @@ fn what_is_no_qmp_server_is_said() {
 }
 
 #[test]
-fn an_answer_that_does_not_come_is_waited_for_no_longer_than_allowed() {
+fn a_missing_reply_ends_with_a_timeout() {
     let (_dir, path, _heard) =
         server(GREETED, &[r#"{"return":{},"id":ID}"#, r#"{"event":"A"}"#, r#"{"event":"A"}"#]);
     let mut client = Client::connect(&path).unwrap();
@@ -72,9 +72,9 @@ fn an_answer_that_does_not_come_is_waited_for_no_longer_than_allowed() {
     assert!(matches!(error, QmpError::TimedOut { .. }), "{error}");
 }
 
-/// Symptom: a backup of a QEMU that hung took a minute for each of its commands.
-/// Cause: each command had a limit of its own.
-/// Fix: one deadline for all of them; commands that undo others are sent behind it, too.
+/// Symptom: a backup of a hung QEMU took a minute for each of its commands.
+/// Cause: each command had its own time limit.
+/// Fix: one deadline for all of them; commands that undo others are sent after it too.
 #[test]
 fn commands_of_a_procedure_share_a_deadline() {
     let (_dir, path, _heard) = server(
