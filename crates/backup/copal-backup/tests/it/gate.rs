@@ -4,8 +4,8 @@
 use crate::world::*;
 use copal_backup::retention::{Candidate, Policy, judge_by_clock};
 use copal_backup::*;
-use copal_disk::doubt::{Doubt, DoubtKind};
-use copal_disk::source::Content;
+use copal_disk::doubt::{DiskDoubt, DoubtKind};
+use copal_disk::source::ContentEvidence;
 use copal_disk::source::{BitmapState, ChangedExtents, Source, stream::StreamSource};
 use copal_volume::{Clock, ManualClock, MemoryStore};
 use std::{io::Cursor, sync::Arc, time::Duration};
@@ -41,7 +41,7 @@ fn refused(outcome: Result<BackupSummary>, words: &str) {
     assert!(error.to_string().contains(words), "{error}");
 }
 
-fn kinds(doubts: &[Doubt]) -> Vec<DoubtKind> {
+fn kinds(doubts: &[DiskDoubt]) -> Vec<DoubtKind> {
     doubts.iter().map(|doubt| doubt.kind).collect()
 }
 
@@ -144,7 +144,7 @@ fn another_format_is_refused_by_name_unless_it_is_said_to_be_raw() {
         }
     }
     assert!(repository.snapshots(None).unwrap().is_empty());
-    let stated = |request: &mut BackupRequest| request.disks[0].content = Content::Stated;
+    let stated = |request: &mut BackupRequest| request.disks[0].content = ContentEvidence::Stated;
     let first = run(&repository, &vmdk, stated);
     assert_eq!(kinds(&first.doubts), [DoubtKind::Format]);
     assert_eq!(kinds(&run(&repository, &vmdk, stated).doubts), [DoubtKind::Format]);
@@ -153,7 +153,7 @@ fn another_format_is_refused_by_name_unless_it_is_said_to_be_raw() {
     // Only that format was accepted.
     assert_eq!(kinds(&run(&repository, &vhd, stated).doubts), [DoubtKind::Format]);
     // What a guest wrote into an image of its own is the guest's.
-    let decoded = |request: &mut BackupRequest| request.disks[0].content = Content::Decoded;
+    let decoded = |request: &mut BackupRequest| request.disks[0].content = ContentEvidence::Decoded;
     assert!(run(&repository, &vhd, decoded).doubts.is_empty());
 }
 
