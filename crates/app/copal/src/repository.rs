@@ -158,7 +158,7 @@ impl Opened {
 pub(crate) fn init(
     common: &Common,
     init: &Init,
-    chunking: copal_backup::Profile,
+    chunking: copal_backup::ChunkProfile,
     patience: &Patience,
 ) -> Outcome<Opened> {
     let named = common.repository()?;
@@ -187,7 +187,7 @@ pub(crate) fn init(
 fn init_in_cluster(
     common: &Common,
     init: &Init,
-    (chunking, layout): (copal_backup::Profile, Layout),
+    (chunking, layout): (copal_backup::ChunkProfile, Layout),
     place: &ClusterPlace,
     patience: &Patience,
 ) -> Outcome<Opened> {

@@ -54,7 +54,7 @@ pub use api::{
 };
 pub use backup::{Collaboration, parts_of_disk};
 pub use catalog::agents::ListedAgent;
-pub use copal_chunk::Profile;
+pub use copal_chunk::ChunkProfile;
 pub use delete::summary;
 pub use index::IndexHome;
 pub use keys::{

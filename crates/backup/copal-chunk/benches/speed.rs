@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 #![expect(clippy::print_stdout, reason = "a measurement prints its result")]
 
-use copal_chunk::{Chunker, IdKey, Profile, SEGMENT_BYTES, chunks_of, split};
+use copal_chunk::{ChunkProfile, Chunker, IdKey, SEGMENT_BYTES, chunks_of, split};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ fn main() {
     let mut data = vec![0; 64 << 20];
     copal_testkit::Random::new(1).fill(&mut data);
     let key = IdKey::new([2; 32]);
-    for profile in Profile::ALL {
+    for profile in ChunkProfile::ALL {
         let chunker = Chunker::new(profile, &[1; 32]);
         let start = Instant::now();
         let mut chunks = 0;

@@ -10,13 +10,13 @@
 //! Invariant: a cut depends on the bytes from the chunk's start to the cut, on the end of the run, and (fixed
 //! profiles) on the position in the segment. Bytes before the chunk have no influence.
 
-use crate::profile::{Profile, Rule};
+use crate::profile::{ChunkProfile, CutRule};
 
 /// Cuts runs of data bytes into chunks. It has 2 KiB and can be shared.
 pub struct Chunker {
     table: Box<[u64; 256]>,
-    profile: Profile,
-    rule: Rule,
+    profile: ChunkProfile,
+    rule: CutRule,
     hard: u64,
     easy: u64,
 }
@@ -26,7 +26,7 @@ const NORMALISATION_BITS: u32 = 2;
 
 impl Chunker {
     /// Creates a chunker for `profile`, with the table derived from `key`.
-    pub fn new(profile: Profile, key: &[u8; 32]) -> Chunker {
+    pub fn new(profile: ChunkProfile, key: &[u8; 32]) -> Chunker {
         let mut bytes = [0; 256 * 8];
         let mut output = blake3::Hasher::new_keyed(key);
         output.update(b"copal gear table v1");
@@ -37,8 +37,8 @@ impl Chunker {
         }
         let rule = profile.rule();
         let bits = match rule {
-            Rule::Content { average, .. } => average.ilog2(),
-            Rule::Fixed { .. } => NORMALISATION_BITS,
+            CutRule::Content { average, .. } => average.ilog2(),
+            CutRule::Fixed { .. } => NORMALISATION_BITS,
         };
         let threshold = |bits: u32| 1u64 << (64 - bits);
         Chunker {
@@ -51,7 +51,7 @@ impl Chunker {
     }
 
     /// The profile of the chunker.
-    pub fn profile(&self) -> Profile {
+    pub fn profile(&self) -> ChunkProfile {
         self.profile
     }
 
@@ -61,8 +61,8 @@ impl Chunker {
     /// more bytes follow; `None` then means that the cut is after the given bytes.
     pub fn cut(&self, position: usize, run: &[u8], ends: bool) -> Option<usize> {
         let (found, max) = match self.rule {
-            Rule::Fixed { size } => (None, size - position % size),
-            Rule::Content { min, average, max } => (self.content_cut(run, min, average, max), max),
+            CutRule::Fixed { size } => (None, size - position % size),
+            CutRule::Content { min, average, max } => (self.content_cut(run, min, average, max), max),
         };
         match found {
             Some(cut) => Some(cut),
@@ -125,8 +125,8 @@ impl Chunker {
     #[cfg(test)]
     pub(crate) fn cut_plainly(&self, position: usize, run: &[u8]) -> usize {
         match self.rule {
-            Rule::Fixed { size } => run.len().min(size - position % size),
-            Rule::Content { min, average, max } => {
+            CutRule::Fixed { size } => run.len().min(size - position % size),
+            CutRule::Content { min, average, max } => {
                 let mut hash: u64 = 0;
                 for (index, &byte) in run.iter().enumerate().take(max).skip(min) {
                     hash = hash.wrapping_mul(2).wrapping_add(self.table[usize::from(byte)]);

@@ -15,11 +15,11 @@
 
 use crate::gear::Chunker;
 use crate::hole::{BLOCK_BYTES, is_zero};
-use crate::segment::{Piece, SEGMENT_BYTES, piece};
+use crate::segment::{SEGMENT_BYTES, SegmentPiece, piece};
 
 /// Change of one 4 KiB block since the old pieces were cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dirty {
+pub enum BlockChange {
     /// Unchanged.
     Clean,
     /// Written; must be read.
@@ -30,11 +30,11 @@ pub enum Dirty {
 
 /// One piece of the new segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fresh {
+pub enum NewPiece {
     /// The unchanged old chunk at this index of the old pieces, not read.
     Kept(usize),
     /// A new chunk whose bytes are in the buffer, or a hole.
-    New(Piece),
+    New(SegmentPiece),
 }
 
 /// Blocks that are read at once past the changed ones, in search of a cut. With one block, a dirty bitmap of
@@ -53,15 +53,15 @@ const STEP_BLOCKS: usize = 1;
 /// If `dirty` or `buffer` has the wrong length.
 pub fn rechunk<E>(
     chunker: &Chunker,
-    old: &[Piece],
-    dirty: &[Dirty],
+    old: &[SegmentPiece],
+    dirty: &[BlockChange],
     buffer: &mut [u8],
     mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
-) -> Result<Vec<Fresh>, E> {
+) -> Result<Vec<NewPiece>, E> {
     let length = buffer.len();
     assert!(length <= SEGMENT_BYTES, "a segment has at most {SEGMENT_BYTES} bytes");
     assert_eq!(dirty.len(), length.div_ceil(BLOCK_BYTES), "one entry per block");
-    let mut blocks = Blocks { have: vec![false; dirty.len()], zero: vec![false; dirty.len()] };
+    let mut blocks = BlockStates { have: vec![false; dirty.len()], zero: vec![false; dirty.len()] };
     blocks.read_written(dirty, buffer, &mut read)?;
     blocks.zeros_of_old(old, dirty);
 
@@ -71,7 +71,7 @@ pub fn rechunk<E>(
     while at < length {
         if at.is_multiple_of(BLOCK_BYTES) && blocks.zero[at / BLOCK_BYTES] {
             let end = blocks.run_end(at, length, true);
-            fresh.push(Fresh::New(piece(at, end, true)));
+            fresh.push(NewPiece::New(piece(at, end, true)));
             at = end;
             continue;
         }
@@ -80,26 +80,32 @@ pub fn rechunk<E>(
             next_old += 1;
         }
         if let Some(end) = kept_end(old, next_old, at, run_end, dirty) {
-            fresh.push(Fresh::Kept(next_old));
+            fresh.push(NewPiece::Kept(next_old));
             at = end;
             continue;
         }
         let end = blocks.find_cut(chunker, at, run_end, buffer, &mut read)?;
-        fresh.push(Fresh::New(piece(at, end, false)));
+        fresh.push(NewPiece::New(piece(at, end, false)));
         at = end;
     }
     Ok(fresh)
 }
 
 /// End of the old chunk at `index`, if the new segment has the same chunk at `at`.
-fn kept_end(old: &[Piece], index: usize, at: usize, run_end: usize, dirty: &[Dirty]) -> Option<usize> {
+fn kept_end(
+    old: &[SegmentPiece],
+    index: usize,
+    at: usize,
+    run_end: usize,
+    dirty: &[BlockChange],
+) -> Option<usize> {
     let candidate = old.get(index)?;
     let end = candidate.end() as usize;
     if candidate.hole || candidate.start as usize != at || end > run_end {
         return None;
     }
     let mut touched = dirty.get(at / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES))?.iter();
-    if touched.any(|&block| block != Dirty::Clean) {
+    if touched.any(|&block| block != BlockChange::Clean) {
         return None;
     }
     let cut_by_content = old.get(index + 1).is_some_and(|next| !next.hole);
@@ -107,34 +113,34 @@ fn kept_end(old: &[Piece], index: usize, at: usize, run_end: usize, dirty: &[Dir
 }
 
 /// State of the blocks of the new segment.
-struct Blocks {
+struct BlockStates {
     /// The buffer holds the bytes of the block.
     have: Vec<bool>,
     /// All bytes of the block are zero.
     zero: Vec<bool>,
 }
 
-impl Blocks {
+impl BlockStates {
     fn read_written<E>(
         &mut self,
-        dirty: &[Dirty],
+        dirty: &[BlockChange],
         buffer: &mut [u8],
         read: &mut impl FnMut(usize, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let length = buffer.len();
         let mut block = 0;
         while block < dirty.len() {
-            if dirty[block] == Dirty::Clean {
+            if dirty[block] == BlockChange::Clean {
                 block += 1;
                 continue;
             }
-            if dirty[block] == Dirty::Zeroed {
+            if dirty[block] == BlockChange::Zeroed {
                 self.zero[block] = true;
                 block += 1;
                 continue;
             }
             let first = block;
-            while block < dirty.len() && dirty[block] == Dirty::Written {
+            while block < dirty.len() && dirty[block] == BlockChange::Written {
                 block += 1;
             }
             let range = first * BLOCK_BYTES..(block * BLOCK_BYTES).min(length);
@@ -147,12 +153,12 @@ impl Blocks {
         Ok(())
     }
 
-    fn zeros_of_old(&mut self, old: &[Piece], dirty: &[Dirty]) {
+    fn zeros_of_old(&mut self, old: &[SegmentPiece], dirty: &[BlockChange]) {
         for hole in old.iter().filter(|piece| piece.hole) {
             let blocks = hole.start as usize / BLOCK_BYTES..(hole.end() as usize).div_ceil(BLOCK_BYTES);
             let blocks = blocks.start..blocks.end.min(dirty.len());
             for (zero, &state) in self.zero[blocks.clone()].iter_mut().zip(&dirty[blocks]) {
-                *zero |= state == Dirty::Clean;
+                *zero |= state == BlockChange::Clean;
             }
         }
     }

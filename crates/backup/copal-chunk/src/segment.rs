@@ -8,7 +8,7 @@ pub const SEGMENT_BYTES: usize = 2 << 20;
 
 /// A run of bytes of a segment: one chunk, or one hole of maximum length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct SegmentPiece {
     /// First byte within the segment.
     pub start: u32,
     /// Length in bytes, never 0.
@@ -17,7 +17,7 @@ pub struct Piece {
     pub hole: bool,
 }
 
-impl Piece {
+impl SegmentPiece {
     /// One past the last byte.
     pub fn end(&self) -> u32 {
         self.start + self.length
@@ -32,7 +32,7 @@ impl Piece {
 ///
 /// # Panics
 /// If `segment` is longer than [`SEGMENT_BYTES`].
-pub fn split(chunker: &Chunker, segment: &[u8]) -> Vec<Piece> {
+pub fn split(chunker: &Chunker, segment: &[u8]) -> Vec<SegmentPiece> {
     assert!(segment.len() <= SEGMENT_BYTES, "a segment has at most {SEGMENT_BYTES} bytes");
     let mut pieces = Vec::new();
     let mut at = 0;
@@ -54,12 +54,12 @@ pub fn split(chunker: &Chunker, segment: &[u8]) -> Vec<Piece> {
 }
 
 /// The pieces that are chunks.
-pub fn chunks_of(pieces: &[Piece]) -> impl Iterator<Item = &Piece> {
+pub fn chunks_of(pieces: &[SegmentPiece]) -> impl Iterator<Item = &SegmentPiece> {
     pieces.iter().filter(|piece| !piece.hole)
 }
 
-pub(crate) fn piece(start: usize, end: usize, hole: bool) -> Piece {
-    Piece { start: start as u32, length: (end - start) as u32, hole }
+pub(crate) fn piece(start: usize, end: usize, hole: bool) -> SegmentPiece {
+    SegmentPiece { start: start as u32, length: (end - start) as u32, hole }
 }
 
 fn zero_run_end(segment: &[u8], mut at: usize) -> usize {

@@ -6,14 +6,14 @@ use crate::{
     failure::Outcome,
     repository,
 };
-use copal_backup::{Layout, Profile};
+use copal_backup::{ChunkProfile, Layout};
 use serde_json::json;
 
 pub(super) fn run(context: &Context<'_>, init: &Init) -> Outcome<()> {
     let profile = match init.chunking {
-        Chunking::Default => Profile::Default,
-        Chunking::Paper => Profile::Paper,
-        Chunking::Clone => Profile::Clone,
+        Chunking::Default => ChunkProfile::Default,
+        Chunking::Paper => ChunkProfile::Paper,
+        Chunking::Clone => ChunkProfile::Clone,
     };
     let opened = repository::init(&context.arguments.common, init, profile, &context.patience())?;
     let info = opened.repository().info();

@@ -3,7 +3,7 @@
 //! Rounding is always towards reading: a block that a dirty extent touches is read, a block is taken as
 //! zero only when a zero extent covers all of it.
 
-use copal_chunk::{BLOCK_BYTES, Dirty, SEGMENT_BYTES};
+use copal_chunk::{BLOCK_BYTES, BlockChange, SEGMENT_BYTES};
 use copal_disk::source::{ChangeKind, ChangedExtents, Extent, ExtentKind};
 use std::ops::Range;
 
@@ -46,29 +46,29 @@ impl Changes {
     }
 
     /// One entry per block of a segment.
-    pub(crate) fn blocks(&self, segment: &Range<u64>) -> Vec<Dirty> {
+    pub(crate) fn blocks(&self, segment: &Range<u64>) -> Vec<BlockChange> {
         let count = (segment.end - segment.start).div_ceil(BLOCK) as usize;
-        let mut blocks = vec![Dirty::Clean; count];
+        let mut blocks = vec![BlockChange::Clean; count];
         for run in overlapping(&self.zero, segment) {
             // A block that is zeroed in part has to be read.
-            mark(&mut blocks, segment, run, Dirty::Written, Rounding::Outward);
-            mark(&mut blocks, segment, run, Dirty::Zeroed, Rounding::Inward);
+            mark(&mut blocks, segment, run, BlockChange::Written, Rounding::Outward);
+            mark(&mut blocks, segment, run, BlockChange::Zeroed, Rounding::Inward);
         }
         for run in overlapping(&self.dirty, segment) {
-            mark(&mut blocks, segment, run, Dirty::Written, Rounding::Outward);
+            mark(&mut blocks, segment, run, BlockChange::Written, Rounding::Outward);
         }
         blocks
     }
 }
 
 /// Blocks to be read that the source says are zero become `Zeroed`.
-pub(crate) fn apply_zero_extent(blocks: &mut [Dirty], segment: &Range<u64>, extent: &Extent) {
+pub(crate) fn apply_zero_extent(blocks: &mut [BlockChange], segment: &Range<u64>, extent: &Extent) {
     if extent.kind == ExtentKind::Zero {
-        let mut zeroed = vec![Dirty::Clean; blocks.len()];
-        mark(&mut zeroed, segment, &(extent.offset..extent.end()), Dirty::Zeroed, Rounding::Inward);
+        let mut zeroed = vec![BlockChange::Clean; blocks.len()];
+        mark(&mut zeroed, segment, &(extent.offset..extent.end()), BlockChange::Zeroed, Rounding::Inward);
         for (block, zero) in blocks.iter_mut().zip(zeroed) {
-            if *block == Dirty::Written && zero == Dirty::Zeroed {
-                *block = Dirty::Zeroed;
+            if *block == BlockChange::Written && zero == BlockChange::Zeroed {
+                *block = BlockChange::Zeroed;
             }
         }
     }
@@ -92,7 +92,13 @@ enum Rounding {
     Inward,
 }
 
-fn mark(blocks: &mut [Dirty], segment: &Range<u64>, run: &Range<u64>, state: Dirty, rounding: Rounding) {
+fn mark(
+    blocks: &mut [BlockChange],
+    segment: &Range<u64>,
+    run: &Range<u64>,
+    state: BlockChange,
+    rounding: Rounding,
+) {
     let start = run.start.max(segment.start) - segment.start;
     let end = run.end.min(segment.end).saturating_sub(segment.start);
     let at_segment_end = run.end >= segment.end;
@@ -154,21 +160,30 @@ mod tests {
         let blocks = changes.blocks(&(0..SEGMENT));
         assert_eq!(
             &blocks[..5],
-            [Dirty::Written, Dirty::Written, Dirty::Written, Dirty::Zeroed, Dirty::Clean]
+            [
+                BlockChange::Written,
+                BlockChange::Written,
+                BlockChange::Written,
+                BlockChange::Zeroed,
+                BlockChange::Clean
+            ]
         );
     }
 
     #[test]
     fn a_block_zeroed_in_part_is_read() {
         let blocks = changes(&[(100, 8192, ChangeKind::Zero)]).blocks(&(0..SEGMENT));
-        assert_eq!(&blocks[..4], [Dirty::Written, Dirty::Zeroed, Dirty::Written, Dirty::Clean]);
+        assert_eq!(
+            &blocks[..4],
+            [BlockChange::Written, BlockChange::Zeroed, BlockChange::Written, BlockChange::Clean]
+        );
     }
 
     #[test]
     fn the_short_last_block_is_zeroed_by_an_extent_that_reaches_the_end() {
         let changes = changes(&[(2 * SEGMENT, SEGMENT + 100, ChangeKind::Zero)]);
         let last = segment_range(3 * SEGMENT + 100, 3);
-        assert_eq!(changes.blocks(&last), [Dirty::Zeroed]);
+        assert_eq!(changes.blocks(&last), [BlockChange::Zeroed]);
         assert!(changes.touches(&last));
         assert!(!changes.touches(&(0..2 * SEGMENT)));
     }

@@ -20,7 +20,7 @@ use crate::request::error::Result;
 use crate::snapshot::recipe::format::SEGMENT_LEVEL;
 use crate::snapshot::recipe::{Entry, Ref, SegmentRecipe};
 use crate::steps::popular::counts;
-use copal_chunk::{ChunkId, Piece};
+use copal_chunk::{ChunkId, SegmentPiece};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ impl Reader<'_> {
     pub(super) fn finish_segment(
         &mut self,
         mut job: Box<Job>,
-        layout: &[(Piece, Option<Ref>)],
+        layout: &[(SegmentPiece, Option<Ref>)],
         reference: Option<Ref>,
         old: Option<&SegmentRecipe>,
     ) -> Stopping<u64> {
@@ -84,7 +84,11 @@ impl Reader<'_> {
 
     /// The recipe of a segment, its new chunks by name and in no place yet; and which of the entries those
     /// are.
-    fn name_chunks(&mut self, job: &Job, layout: &[(Piece, Option<Ref>)]) -> (SegmentRecipe, Vec<bool>) {
+    fn name_chunks(
+        &mut self,
+        job: &Job,
+        layout: &[(SegmentPiece, Option<Ref>)],
+    ) -> (SegmentRecipe, Vec<bool>) {
         let nowhere = Spot { home: self.chunks, volume: 0, pack: PackNumber(0), slot: 0 };
         let mut entries = Vec::with_capacity(layout.len());
         let mut fresh = vec![false; layout.len()];
@@ -129,7 +133,7 @@ impl Reader<'_> {
     fn decide(
         &mut self,
         id: ChunkId,
-        piece: &Piece,
+        piece: &SegmentPiece,
         old: Option<&SegmentRecipe>,
         rows: &SegmentRows,
     ) -> Stopping<ChunkState> {

@@ -3,7 +3,7 @@
 use crate::request::DiskSource;
 use crate::request::error::{Error, Result};
 use crate::snapshot::recipe::Entry;
-use copal_chunk::Piece;
+use copal_chunk::SegmentPiece;
 use copal_disk::source::{Source, SourceError};
 
 /// Bytes of the entries that are no holes.
@@ -12,10 +12,10 @@ pub(crate) fn data_of(entries: &[Entry]) -> u64 {
 }
 
 /// The pieces a recipe stands for.
-pub(crate) fn pieces_of(entries: &[Entry]) -> Vec<Piece> {
+pub(crate) fn pieces_of(entries: &[Entry]) -> Vec<SegmentPiece> {
     let mut start = 0;
     let piece = |entry: &Entry| {
-        let piece = Piece { start, length: entry.length, hole: entry.chunk.is_none() };
+        let piece = SegmentPiece { start, length: entry.length, hole: entry.chunk.is_none() };
         start += entry.length;
         piece
     };

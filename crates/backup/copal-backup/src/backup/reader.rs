@@ -26,7 +26,7 @@ use crate::snapshot::recipe::{
     Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, format::MAX_DISK_BYTES, segments_of,
 };
 use crate::snapshot::tree::TreeReader;
-use copal_chunk::{BLOCK_BYTES, Chunker, Dirty, Fresh, Piece, SEGMENT_BYTES, rechunk, split};
+use copal_chunk::{BLOCK_BYTES, BlockChange, Chunker, NewPiece, SEGMENT_BYTES, SegmentPiece, rechunk, split};
 use copal_disk::source::{Extent, ExtentKind};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -267,13 +267,13 @@ impl<'a> Reader<'a> {
     ) -> Stopping<u64> {
         let mut blocks = changes.blocks(range);
         let count = |state| blocks.iter().filter(|&&block| block == state).count();
-        let (written, clean) = (count(Dirty::Written), count(Dirty::Clean));
+        let (written, clean) = (count(BlockChange::Written), count(BlockChange::Clean));
         if clean * CLEAN_SHARE <= written {
             // One read of the whole segment is cheaper than picking, and hardly longer.
             blocks
                 .iter_mut()
-                .filter(|block| **block == Dirty::Clean)
-                .for_each(|block| *block = Dirty::Written);
+                .filter(|block| **block == BlockChange::Clean)
+                .for_each(|block| *block = BlockChange::Written);
         }
         if written > 0 {
             self.for_each_extent(disk, range, |extent| apply_zero_extent(&mut blocks, range, extent))?;
@@ -287,11 +287,11 @@ impl<'a> Reader<'a> {
             read_exactly(disk, range.start + at as u64, buffer)
         })?;
         self.counts.read_bytes += read_bytes;
-        let layout: Vec<(Piece, Option<Ref>)> = fresh
+        let layout: Vec<(SegmentPiece, Option<Ref>)> = fresh
             .into_iter()
             .map(|fresh| match fresh {
-                Fresh::Kept(index) => (pieces[index], old.entries[index].chunk),
-                Fresh::New(piece) => (piece, None),
+                NewPiece::Kept(index) => (pieces[index], old.entries[index].chunk),
+                NewPiece::New(piece) => (piece, None),
             })
             .collect();
         self.finish_segment(job, &layout, reference, Some(old))
@@ -363,9 +363,9 @@ impl<'a> Reader<'a> {
         reference: Option<Ref>,
     ) -> Stopping<u64> {
         let length = (range.end - range.start) as usize;
-        let mut blocks = vec![Dirty::Written; length.div_ceil(BLOCK_BYTES)];
+        let mut blocks = vec![BlockChange::Written; length.div_ceil(BLOCK_BYTES)];
         self.for_each_extent(disk, range, |extent| apply_zero_extent(&mut blocks, range, extent))?;
-        if blocks.iter().all(|&block| block == Dirty::Zeroed) {
+        if blocks.iter().all(|&block| block == BlockChange::Zeroed) {
             self.send(Step::Segment(None))?;
             return Ok(0);
         }
@@ -375,7 +375,7 @@ impl<'a> Reader<'a> {
         for run in blocks.chunk_by(|a, b| a == b) {
             let bytes = first * BLOCK_BYTES..((first + run.len()) * BLOCK_BYTES).min(length);
             first += run.len();
-            if run[0] == Dirty::Zeroed {
+            if run[0] == BlockChange::Zeroed {
                 segment[bytes].fill(0);
             } else {
                 self.counts.read_bytes += bytes.len() as u64;
@@ -420,7 +420,8 @@ impl<'a> Reader<'a> {
     /// Cuts a segment that is in memory as a whole.
     fn split_segment(&mut self, job: Box<Job>, length: usize, reference: Option<Ref>) -> Stopping<u64> {
         let pieces = split(self.chunker, &job.segment[..length]);
-        let layout: Vec<(Piece, Option<Ref>)> = pieces.into_iter().map(|piece| (piece, None)).collect();
+        let layout: Vec<(SegmentPiece, Option<Ref>)> =
+            pieces.into_iter().map(|piece| (piece, None)).collect();
         // The old recipe is read only if the new one turns out to differ.
         self.finish_segment(job, &layout, reference, None)
     }

@@ -16,7 +16,7 @@ use crate::packs::volumes::Home;
 use crate::request::SnapshotId;
 use crate::request::open_session::HolderId;
 use crate::request::peers::{HostKey, Writer};
-use copal_chunk::Profile;
+use copal_chunk::ChunkProfile;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
 
@@ -39,7 +39,7 @@ pub(crate) const MAX_LISTED: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Record {
     /// The repository was made. Always record 0 of the domain's log.
-    Init { domain: Uuid, profile: Profile },
+    Init { domain: Uuid, profile: ChunkProfile },
     /// A VM got its name.
     VmAdded { vm: Uuid, name: String },
     /// A session began.
@@ -107,7 +107,7 @@ pub(crate) enum Record {
     /// As `Init`, of a fleet.
     InitFleet {
         domain: Uuid,
-        profile: Profile,
+        profile: ChunkProfile,
         /// How much of all unique chunks may be popular.
         popular_millionths: u32,
     },
@@ -431,7 +431,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
             1 | 12 => {
                 let domain = Uuid::from_bytes(input.array()?);
                 let profile = input.u8()?;
-                let Some(profile) = Profile::from_code(profile) else {
+                let Some(profile) = ChunkProfile::from_code(profile) else {
                     let detail = format!("chunking profile {profile} is not known; use a newer copal");
                     return Ok(Err(detail));
                 };

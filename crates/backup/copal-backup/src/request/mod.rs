@@ -13,7 +13,7 @@ use crate::keys::role::RoleKey;
 use crate::packs::volumes::Home;
 use crate::request::open_session::{Holder, HolderId, Session};
 use crate::retention::Misdated;
-use copal_chunk::Profile;
+use copal_chunk::ChunkProfile;
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use copal_disk::source::{BitmapState, ChangedExtents, ContentEvidence, Source};
 use std::collections::HashSet;
@@ -63,7 +63,7 @@ pub struct InitOptions {
     /// Its first password, or none at all.
     pub unlock: Unlock,
     /// How disks are cut into chunks; fixed for the life of the repository.
-    pub profile: Profile,
+    pub profile: ChunkProfile,
     /// Memory the password hash takes, in KiB; 65536 unless told otherwise.
     pub argon2_memory_kib: u32,
 }
@@ -71,7 +71,12 @@ pub struct InitOptions {
 impl InitOptions {
     /// The defaults, with this password.
     pub fn new(unlock: Unlock) -> InitOptions {
-        InitOptions { layout: Layout::Solo, unlock, profile: Profile::Default, argon2_memory_kib: 65_536 }
+        InitOptions {
+            layout: Layout::Solo,
+            unlock,
+            profile: ChunkProfile::Default,
+            argon2_memory_kib: 65_536,
+        }
     }
 }
 
@@ -83,7 +88,7 @@ pub struct RepositoryInfo {
     /// Who may refer to a chunk.
     pub layout: Layout,
     /// How disks are cut into chunks.
-    pub profile: Profile,
+    pub profile: ChunkProfile,
     /// Whether a password protects it.
     pub encrypted: bool,
     /// When it was made.

@@ -23,7 +23,7 @@ use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock, Vm};
 use crate::snapshot::manifest::{Manifest, ManifestDisk};
 use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
 use crate::snapshot::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
-use copal_chunk::{ChunkId, Profile};
+use copal_chunk::{ChunkId, ChunkProfile};
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use copal_disk::source::BitmapState;
 use copal_volume::{MemoryStore, PutOptions, VolumeOptions, VolumeStore};
@@ -227,7 +227,7 @@ fn the_manifest_of_the_document() {
 #[test]
 fn the_records_of_the_document() {
     let document = include_str!("../../../../../docs/formats/backup-catalog.md");
-    let init = Record::Init { domain: Uuid::from_bytes([0xd0; 16]), profile: Profile::Default };
+    let init = Record::Init { domain: Uuid::from_bytes([0xd0; 16]), profile: ChunkProfile::Default };
     let publish = Record::Publish {
         session: [0x5e; 16],
         snapshot: SnapshotId([0x51; 16]),
@@ -344,7 +344,7 @@ fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
         Record::Roles,
         Record::InitFleet {
             domain: Uuid::from_bytes([9; 16]),
-            profile: Profile::Paper,
+            profile: ChunkProfile::Paper,
             popular_millionths: 300_000,
         },
     ];

@@ -204,7 +204,7 @@ fn what_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
 
 #[test]
 fn every_profile_works() {
-    for profile in Profile::ALL {
+    for profile in ChunkProfile::ALL {
         let store = std::sync::Arc::new(MemoryStore::new());
         let options = InitOptions { profile, ..insecure() };
         let repository = Repository::init(store, IndexHome::Memory, &options).unwrap();

@@ -241,7 +241,7 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
 #[test]
 fn small_rounds_move_what_a_large_one_moves() {
     let made = MemoryStore::new();
-    let options = InitOptions { layout: FLEET, profile: Profile::Fixed4K, ..insecure() };
+    let options = InitOptions { layout: FLEET, profile: ChunkProfile::Fixed4K, ..insecure() };
     let repository = Repository::init(Arc::new(made.clone()), IndexHome::Memory, &options).unwrap();
     let mut all = Vec::new();
     for vm in ["web", "db"] {

@@ -26,7 +26,7 @@ struct Model {
 impl Model {
     fn new(seed: u64, layout: Layout) -> Model {
         let store = MemoryStore::new();
-        let options = InitOptions { layout, profile: Profile::Fixed16K, ..insecure() };
+        let options = InitOptions { layout, profile: ChunkProfile::Fixed16K, ..insecure() };
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         let disks = vec![Disk::new(DISK_BYTES); 3];
         Model { layout, store, repository, disks, snapshots: BTreeMap::new(), dice: Random::new(seed) }
@@ -123,7 +123,7 @@ impl Model {
         let again = PruneOptions { dry_run: true, ..thorough() };
         let left = self.repository.prune(&again, &Silent, &CancelFlag::new()).unwrap();
         assert_eq!((left.dead_frames, left.removed_packs, left.rewritten_packs), (0, 0, 0), "{left:?}");
-        let chunker = Chunker::new(Profile::Fixed16K, &[0; 32]);
+        let chunker = Chunker::new(ChunkProfile::Fixed16K, &[0; 32]);
         let mut chunks = HashSet::new();
         for (vm, bytes) in self.snapshots.values() {
             // In a fleet each VM has its own.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::Profile;
+use crate::profile::ChunkProfile;
 use crate::segment::split;
 use proptest::prelude::*;
 use std::convert::Infallible;
@@ -51,7 +51,7 @@ fn change(blocks: usize) -> impl Strategy<Value = Change> {
     ]
 }
 
-fn apply(data: &mut [u8], dirty: &mut [Dirty], change: &Change) {
+fn apply(data: &mut [u8], dirty: &mut [BlockChange], change: &Change) {
     let total = dirty.len();
     let clip = |block: usize, blocks: usize| block.min(total)..(block + blocks).min(total);
     let length = data.len();
@@ -62,31 +62,31 @@ fn apply(data: &mut [u8], dirty: &mut [Dirty], change: &Change) {
         Change::Noise { block, blocks, seed } => {
             let range = clip(block, blocks);
             copal_testkit::Random::new(u64::from(seed)).fill(&mut data[bytes(&range)]);
-            dirty[range].fill(Dirty::Written);
+            dirty[range].fill(BlockChange::Written);
         }
         Change::Zero { block, blocks, told } => {
             let range = clip(block, blocks);
             data[bytes(&range)].fill(0);
-            dirty[range].fill(if told { Dirty::Zeroed } else { Dirty::Written });
+            dirty[range].fill(if told { BlockChange::Zeroed } else { BlockChange::Written });
         }
         Change::Poke { block, at, value } => {
             let range = clip(block, 1);
             if let Some(byte) = data[bytes(&range)].get_mut(at) {
                 *byte = value;
             }
-            dirty[range].fill(Dirty::Written);
+            dirty[range].fill(BlockChange::Written);
         }
         Change::Rewrite { block, blocks } => {
             for entry in &mut dirty[clip(block, blocks)] {
-                if *entry == Dirty::Clean {
-                    *entry = Dirty::Written;
+                if *entry == BlockChange::Clean {
+                    *entry = BlockChange::Written;
                 }
             }
         }
     }
 }
 
-fn check(profile: Profile, before: &[u8], after: &[u8], dirty: &[Dirty]) -> usize {
+fn check(profile: ChunkProfile, before: &[u8], after: &[u8], dirty: &[BlockChange]) -> usize {
     let chunker = Chunker::new(profile, &[3; 32]);
     let old = split(&chunker, before);
     let mut buffer = vec![0xEE; after.len()];
@@ -97,15 +97,15 @@ fn check(profile: Profile, before: &[u8], after: &[u8], dirty: &[Dirty]) -> usiz
         Ok::<(), Infallible>(())
     })
     .unwrap();
-    let pieces: Vec<Piece> = fresh
+    let pieces: Vec<SegmentPiece> = fresh
         .iter()
         .map(|fresh| match *fresh {
-            Fresh::Kept(index) => {
+            NewPiece::Kept(index) => {
                 let piece = old[index];
                 assert_eq!(before[piece.range()], after[piece.range()], "a kept chunk is unchanged");
                 piece
             }
-            Fresh::New(piece) => {
+            NewPiece::New(piece) => {
                 if !piece.hole {
                     assert_eq!(buffer[piece.range()], after[piece.range()], "a fresh chunk was read");
                 }
@@ -129,12 +129,12 @@ proptest! {
     ) {
         let mut before = vec![0; length];
         copal_testkit::Random::new(u64::from(seed)).fill(&mut before);
-        let mut dirty = vec![Dirty::Clean; length.div_ceil(BLOCK_BYTES)];
+        let mut dirty = vec![BlockChange::Clean; length.div_ceil(BLOCK_BYTES)];
         first.iter().for_each(|change| apply(&mut before, &mut dirty, change));
-        dirty.fill(Dirty::Clean);
+        dirty.fill(BlockChange::Clean);
         let mut after = before.clone();
         then.iter().for_each(|change| apply(&mut after, &mut dirty, change));
-        check(Profile::ALL[profile], &before, &after, &dirty);
+        check(ChunkProfile::ALL[profile], &before, &after, &dirty);
     }
 
     #[test]
@@ -143,10 +143,10 @@ proptest! {
         copal_testkit::Random::new(u64::from(seed)).fill(&mut before);
         let after = before[..new].to_vec();
         before.truncate(old);
-        let mut dirty = vec![Dirty::Clean; new.div_ceil(BLOCK_BYTES)];
+        let mut dirty = vec![BlockChange::Clean; new.div_ceil(BLOCK_BYTES)];
         let from = (old.min(new) / BLOCK_BYTES).min(dirty.len());
-        dirty[from..].fill(Dirty::Written);
-        check(Profile::Default, &before, &after, &dirty);
+        dirty[from..].fill(BlockChange::Written);
+        check(ChunkProfile::Default, &before, &after, &dirty);
     }
 }
 
@@ -155,9 +155,9 @@ fn one_dirty_run_reads_little_around_it() {
     let mut before = vec![0; SEGMENT_BYTES];
     copal_testkit::Random::new(77).fill(&mut before);
     let mut after = before.clone();
-    let mut dirty = vec![Dirty::Clean; SEGMENT_BYTES / BLOCK_BYTES];
+    let mut dirty = vec![BlockChange::Clean; SEGMENT_BYTES / BLOCK_BYTES];
     apply(&mut after, &mut dirty, &Change::Noise { block: 200, blocks: 64, seed: 5 });
-    let read = check(Profile::Default, &before, &after, &dirty);
+    let read = check(ChunkProfile::Default, &before, &after, &dirty);
     let dirty_bytes = 64 * BLOCK_BYTES;
     assert!(read >= dirty_bytes && read < dirty_bytes + 3 * (64 << 10), "{read}");
 }

@@ -1,8 +1,8 @@
 use super::*;
-use crate::profile::Profile;
+use crate::profile::ChunkProfile;
 
 fn chunker() -> Chunker {
-    Chunker::new(Profile::Default, &[1; 32])
+    Chunker::new(ChunkProfile::Default, &[1; 32])
 }
 
 #[test]
