@@ -4,20 +4,20 @@
 //! VM: flag 1 marks bytes that may differ from that snapshot. The snapshot is named by its id or by a prefix.
 //! The context compares snapshots and ignores overlays.
 
-use crate::{Closing, Overlay};
+use crate::{CloseFlag, Overlay};
 use copal_backup::{
     Error, SnapshotId,
     serve::{Lender, ServeCache, ServedDisk, serve},
 };
 use copal_nbd::{
     BASE_ALLOCATION, STATE_DIRTY, STATE_HOLE, STATE_ZERO,
-    server::{Disk, DiskError, Exports, Run},
+    server::{DiskError, DiskExports, ExportDisk, StatusRun},
 };
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
 /// Name prefix of metadata contexts that compare with another snapshot.
-pub const DIFFERENCES: &str = "copal:diff:";
+pub const DIFF_PREFIX: &str = "copal:diff:";
 /// Shortest prefix of a snapshot id.
 const MIN_DIGITS: usize = 4;
 
@@ -31,14 +31,14 @@ impl SnapshotExports {
     pub fn new(
         disks: Vec<Arc<ServedDisk>>,
         mut overlays: HashMap<String, Overlay>,
-        others: &Others,
-        closing: &Closing,
+        others: &OtherSnapshots,
+        close_flag: &CloseFlag,
     ) -> SnapshotExports {
         let disk = |disk: Arc<ServedDisk>| SnapshotDisk {
             overlay: overlays.remove(disk.name()),
             disk,
             others: others.clone(),
-            closing: closing.clone(),
+            close_flag: close_flag.clone(),
         };
         SnapshotExports { disks: disks.into_iter().map(disk).map(Arc::new).collect() }
     }
@@ -51,33 +51,38 @@ impl SnapshotExports {
     }
 }
 
-impl Exports for SnapshotExports {
+impl DiskExports for SnapshotExports {
     fn names(&self) -> Vec<String> {
         self.disks.iter().map(|disk| disk.disk.name().to_owned()).collect()
     }
 
-    fn find(&self, name: &str) -> Option<Arc<dyn Disk>> {
+    fn find(&self, name: &str) -> Option<Arc<dyn ExportDisk>> {
         let found = match (name, &self.disks[..]) {
             ("", [only]) => only,
             (name, disks) => disks.iter().find(|disk| disk.disk.name() == name)?,
         };
-        Some(Arc::clone(found) as Arc<dyn Disk>)
+        Some(Arc::clone(found) as Arc<dyn ExportDisk>)
     }
 }
 
 /// The other snapshots of a VM, whose disks are opened on demand.
 #[derive(Clone)]
-pub struct Others {
+pub struct OtherSnapshots {
     lender: Arc<dyn Lender>,
     cache: Arc<ServeCache>,
     ids: Arc<[SnapshotId]>,
     open: Arc<Mutex<HashMap<SnapshotId, Vec<Arc<ServedDisk>>>>>,
 }
 
-impl Others {
+impl OtherSnapshots {
     /// Creates the list of snapshots to compare with.
-    pub fn new(lender: &Arc<dyn Lender>, cache: &Arc<ServeCache>, ids: Vec<SnapshotId>) -> Others {
-        Others { lender: Arc::clone(lender), cache: Arc::clone(cache), ids: ids.into(), open: Arc::default() }
+    pub fn new(lender: &Arc<dyn Lender>, cache: &Arc<ServeCache>, ids: Vec<SnapshotId>) -> OtherSnapshots {
+        OtherSnapshots {
+            lender: Arc::clone(lender),
+            cache: Arc::clone(cache),
+            ids: ids.into(),
+            open: Arc::default(),
+        }
     }
 
     /// The snapshot with this id prefix, if it is unique.
@@ -108,63 +113,66 @@ impl Others {
 struct SnapshotDisk {
     disk: Arc<ServedDisk>,
     overlay: Option<Overlay>,
-    others: Others,
-    closing: Closing,
+    others: OtherSnapshots,
+    close_flag: CloseFlag,
 }
 
 impl SnapshotDisk {
-    fn may_go_on(&self) -> Result<(), DiskError> {
-        match self.closing.is_closed() {
+    fn check_open(&self) -> Result<(), DiskError> {
+        match self.close_flag.is_closed() {
             true => Err(DiskError::Damaged),
             false => Ok(()),
         }
     }
 
     fn overlay(&self) -> Result<&Overlay, DiskError> {
-        self.may_go_on()?;
+        self.check_open()?;
         self.overlay.as_ref().ok_or(DiskError::ReadOnly)
     }
 
     fn below(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
-        self.disk.read_at(offset, buf).map_err(told)
+        self.disk.read_at(offset, buf).map_err(disk_error)
     }
 
-    fn allocation(&self, offset: u64, len: u64) -> Result<Run, DiskError> {
+    fn allocation(&self, offset: u64, len: u64) -> Result<StatusRun, DiskError> {
         let mut most = len;
         if let Some(overlay) = &self.overlay {
             let (written, length) = overlay.run_at(offset, len);
             if written {
-                return Ok(Run { len: length, flags: 0 });
+                return Ok(StatusRun { len: length, flags: 0 });
             }
             most = length;
         }
-        let run = self.disk.extent_at(offset).map_err(told)?;
-        Ok(Run { len: run.length.min(most), flags: if run.is_so { STATE_HOLE | STATE_ZERO } else { 0 } })
+        let run = self.disk.extent_at(offset).map_err(disk_error)?;
+        Ok(StatusRun {
+            len: run.length.min(most),
+            flags: if run.is_so { STATE_HOLE | STATE_ZERO } else { 0 },
+        })
     }
 
-    fn differences(&self, digits: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
+    fn differences(&self, digits: &str, offset: u64, len: u64) -> Result<StatusRun, DiskError> {
         let other = match self.others.named(digits) {
-            Some(snapshot) => self.others.disk(snapshot, self.disk.name()).map_err(told)?,
+            Some(snapshot) => self.others.disk(snapshot, self.disk.name()).map_err(disk_error)?,
             None => None,
         };
         let Some(other) = other else {
             // A disk that the other snapshot lacks differs everywhere.
-            return Ok(Run { len, flags: STATE_DIRTY });
+            return Ok(StatusRun { len, flags: STATE_DIRTY });
         };
-        let run = self.disk.difference_at(&other, offset).map_err(told)?;
-        Ok(Run { len: run.length.min(len), flags: if run.is_so { STATE_DIRTY } else { 0 } })
+        let run = self.disk.difference_at(&other, offset).map_err(disk_error)?;
+        Ok(StatusRun { len: run.length.min(len), flags: if run.is_so { STATE_DIRTY } else { 0 } })
     }
 }
 
 /// Logs errors except damage, which was logged where it was found, and except cancellation.
-fn told(error: Error) -> DiskError {
+fn disk_error(error: Error) -> DiskError {
     if !error.is_corruption() && !matches!(error, Error::Cancelled { .. }) {
         tracing::warn!(%error, "request of an NBD client failed");
     }
     DiskError::Damaged
 }
 
-impl Disk for SnapshotDisk {
+impl ExportDisk for SnapshotDisk {
     fn size_bytes(&self) -> u64 {
         self.disk.size_bytes()
     }
@@ -174,7 +182,7 @@ impl Disk for SnapshotDisk {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
-        self.may_go_on()?;
+        self.check_open()?;
         match &self.overlay {
             None => self.below(offset, buf),
             Some(overlay) => overlay.read_at(offset, buf, |offset, buf| self.below(offset, buf)),
@@ -198,16 +206,16 @@ impl Disk for SnapshotDisk {
 
     fn contexts(&self) -> Vec<String> {
         let ids = self.others.ids.iter();
-        ids.map(|id| format!("{DIFFERENCES}{id}")).collect()
+        ids.map(|id| format!("{DIFF_PREFIX}{id}")).collect()
     }
 
     fn has_context(&self, name: &str) -> bool {
-        name.strip_prefix(DIFFERENCES).is_some_and(|digits| self.others.named(digits).is_some())
+        name.strip_prefix(DIFF_PREFIX).is_some_and(|digits| self.others.named(digits).is_some())
     }
 
-    fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
-        self.may_go_on()?;
-        match context.strip_prefix(DIFFERENCES) {
+    fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<StatusRun, DiskError> {
+        self.check_open()?;
+        match context.strip_prefix(DIFF_PREFIX) {
             Some(digits) => self.differences(digits, offset, len),
             None => {
                 debug_assert_eq!(context, BASE_ALLOCATION);

@@ -4,7 +4,7 @@
 //! never have.
 //! Built for tests and fuzzing only.
 
-use crate::overlay::format::{FORMAT, Head};
+use crate::overlay::format::{FORMAT, OverlayHeader};
 use copal_codec::{ENVELOPE_LEN, Envelope, Put};
 
 /// Decodes any bytes, discards the result, and must not panic.
@@ -13,16 +13,16 @@ pub type Decoder = fn(&[u8]);
 /// Names and decoders.
 pub const DECODERS: &[(&str, Decoder)] = &[
     ("head of an overlay", |bytes| {
-        let _ = Head::decode(bytes);
+        let _ = OverlayHeader::decode(bytes);
     }),
     ("head of an overlay behind its sum", |bytes| {
         let mut head = vec![0; ENVELOPE_LEN];
         head.put_bytes(bytes);
         Envelope::seal(&FORMAT, 0, 0, &mut head);
-        if let Ok(head) = Head::decode(&head) {
+        if let Ok(head) = OverlayHeader::decode(&head) {
             assert!(head.blocks_at() >= head.bitmap_bytes());
             let encoded = head.encode();
-            assert_eq!(Head::decode(&encoded), Ok(head));
+            assert_eq!(OverlayHeader::decode(&encoded), Ok(head));
         }
     }),
 ];

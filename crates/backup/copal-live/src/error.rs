@@ -1,6 +1,6 @@
 //! Errors of a point in time.
 
-use crate::qmp::{QmpError, Version};
+use crate::qmp::{QemuVersion, QmpError};
 use copal_disk::source::SourceError;
 use std::{io, path::PathBuf};
 
@@ -111,7 +111,7 @@ pub enum LiveError {
         /// The iothread.
         thread: String,
         /// The version of QEMU.
-        version: Version,
+        version: QemuVersion,
     },
     /// Another backup of a disk of this QEMU is running.
     #[error("another backup reads from this QEMU (session {session}); wait for it to end")]

@@ -4,11 +4,11 @@
 //! Copal writes the image itself, because QEMU 7.2 aborts if another QMP client lists the block nodes during
 //! `blockdev-create`. A session is alive while the lock in its directory is held.
 
-use crate::qmp::Client;
+use crate::qmp::QmpClient;
 use crate::{
     error::LiveError,
-    names::{Part, SessionName},
-    request::Fleece,
+    names::{SessionName, SessionPart},
+    request::FleeceOptions,
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -26,17 +26,17 @@ use std::{
 /// Cluster size of a fleecing image.
 const CLUSTER_BYTES: u64 = 64 << 10;
 /// Smallest capacity of a fleecing image, for a disk of any size.
-const LEAST_BYTES: u64 = 1 << 20;
+const MIN_CAPACITY_BYTES: u64 = 1 << 20;
 /// Longest path of a unix socket.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Writes one sector to the storage.
 const PROBE: &str = r#"exec dd if=/dev/zero of="$1/probe" bs=512 count=1 conv=fsync"#;
 /// Time limit of the probe. It is longer than most QEMU allow a copy to take, since the disk may be busy.
-const PROBE_PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const PROBE_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 const LOCK: &str = "lock";
 const SOCKET: &str = "nbd.sock";
 /// The file that [`PROBE`] writes.
-const PROBED: &str = "probe";
+const PROBE_FILE: &str = "probe";
 /// File name suffix, after the number of the disk.
 const IMAGE: &str = ".image";
 /// Largest disk of an image with clusters of 64 KiB: QEMU accepts 32 MiB of first-level tables.
@@ -55,7 +55,7 @@ pub(crate) struct SessionDirectory {
 impl SessionDirectory {
     /// Creates the directory. It belongs to this user and to the owner of the QMP socket `qmp`.
     pub(crate) fn make(
-        fleece: &Fleece,
+        fleece: &FleeceOptions,
         session: &SessionName,
         qmp: &Path,
     ) -> Result<SessionDirectory, LiveError> {
@@ -120,7 +120,7 @@ impl SessionDirectory {
 
     /// Creates a file with this content that QEMU may write.
     /// # Errors
-    /// `Fleece`.
+    /// `FleeceOptions`.
     pub(crate) fn add_scratch(&self, name: &str, content: &[u8]) -> Result<PathBuf, LiveError> {
         let path = self.path.join(name);
         let make = || {
@@ -137,10 +137,10 @@ impl SessionDirectory {
     /// last one removed. Another backup finds the directory by it, and checks the lock there to see if the
     /// session is alive.
     /// # Errors
-    /// `Fleece`; those of QEMU.
+    /// `FleeceOptions`; those of QEMU.
     pub(crate) fn add_anchor(
         &self,
-        client: &mut Client,
+        client: &mut QmpClient,
         session: &SessionName,
         has_server: bool,
     ) -> Result<(), LiveError> {
@@ -157,10 +157,10 @@ impl SessionDirectory {
 
     /// Creates the fleecing image of a disk in QEMU and returns its node name. Blocks for some milliseconds.
     /// # Errors
-    /// `Fleece`; those of QEMU.
+    /// `FleeceOptions`; those of QEMU.
     pub(crate) fn add_image(
         &self,
-        client: &mut Client,
+        client: &mut QmpClient,
         session: &SessionName,
         disk: usize,
         (size_bytes, bound_bytes): (u64, u64),
@@ -175,8 +175,9 @@ impl SessionDirectory {
         };
         make().map_err(|error| LiveError::Fleece { path: path.clone(), error })?;
         let name = |part| session.part(part, disk);
-        let (file, bound, image) = (name(Part::File), name(Part::Bound), name(Part::Image));
-        let add = |client: &mut Client, node| client.execute("blockdev-add", node);
+        let (file, bound, image) =
+            (name(SessionPart::File), name(SessionPart::Bound), name(SessionPart::Image));
+        let add = |client: &mut QmpClient, node| client.execute("blockdev-add", node);
         add(client, json!({ "driver": "file", "node-name": file, "filename": path, "discard": "unmap" }))?;
         add(
             client,
@@ -190,7 +191,7 @@ impl SessionDirectory {
 impl SessionDirectory {
     /// Allocates all space of an image now, so that it cannot run out later.
     /// # Errors
-    /// `Fleece`: the file system has too little space.
+    /// `FleeceOptions`: the file system has too little space.
     pub(crate) fn reserve(&self, disk: usize, bound_bytes: u64) -> Result<(), LiveError> {
         let path = self.image(disk);
         let reserve = || {
@@ -222,7 +223,7 @@ fn holds_session_files_only(directory: &Path) -> bool {
         let name = name.to_str().unwrap_or_default();
         let is_image = name.strip_suffix(IMAGE).is_some_and(|number| number.parse::<usize>().is_ok());
         let is_file = entry.file_type().is_ok_and(|kind| !kind.is_dir());
-        is_file && (is_image || [SOCKET, PROBED].contains(&name) || SessionName::of(name).is_some())
+        is_file && (is_image || [SOCKET, PROBE_FILE].contains(&name) || SessionName::of(name).is_some())
     };
     directory.read_dir().is_ok_and(|mut entries| entries.all(is_own))
 }
@@ -303,7 +304,7 @@ pub(crate) fn bound_bytes(size_bytes: u64, limit_millionths: u32) -> u64 {
     // Header and tables: 8 bytes per cluster of the disk and 2 per cluster of the file, rounded up to
     // clusters.
     let tables = size_bytes / CLUSTER_BYTES * 16;
-    (share.max(LEAST_BYTES) + tables).next_multiple_of(CLUSTER_BYTES) + 16 * CLUSTER_BYTES
+    (share.max(MIN_CAPACITY_BYTES) + tables).next_multiple_of(CLUSTER_BYTES) + 16 * CLUSTER_BYTES
 }
 
 /// Whether an image is almost full.
@@ -314,12 +315,12 @@ pub(crate) fn is_full(image: &Path, bound_bytes: u64) -> bool {
 }
 
 /// Whether the process that created the directory is alive.
-pub(crate) fn is_held(directory: &Path) -> bool {
+pub(crate) fn is_locked(directory: &Path) -> bool {
     matches!(try_lock(directory), Some(Err(TryLockError::WouldBlock)))
 }
 
 /// Whether the process that created the directory has ended: its lock is free, or was removed already.
-pub(crate) fn is_over(directory: &Path) -> bool {
+pub(crate) fn has_ended(directory: &Path) -> bool {
     match File::open(directory.join(LOCK)) {
         Ok(lock) => lock.try_lock().is_ok(),
         Err(error) => error.kind() == io::ErrorKind::NotFound && holds_session_files_only(directory),
@@ -348,7 +349,7 @@ pub(crate) fn is_hanging(directory: &Path) -> bool {
     let Some(output) = &probe.stdout else { return false };
     // The process prints nothing, so the pipe ends when the process ends. A refused write is an answer too.
     let mut ended = [PollFd::new(output, PollFlags::IN)];
-    if poll(&mut ended, Some(&PROBE_PATIENCE)) == Ok(0) {
+    if poll(&mut ended, Some(&PROBE_LIMIT)) == Ok(0) {
         let _ = probe.kill();
         return true;
     }
@@ -368,15 +369,15 @@ mod tests {
     #[test]
     fn the_directory_of_a_session_is_private_locked_and_removed_on_drop() {
         let base = tempfile::tempdir().unwrap();
-        let fleece = Fleece { directory: base.path().to_owned(), ..Fleece::default() };
+        let fleece = FleeceOptions { directory: base.path().to_owned(), ..FleeceOptions::default() };
         let session = SessionName::draw().unwrap();
         let directory = SessionDirectory::make(&fleece, &session, base.path()).unwrap();
         let path = directory.path.clone();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-        assert!(is_held(&path) && !has_socket(&path));
+        assert!(is_locked(&path) && !has_socket(&path));
         drop(directory);
-        assert!(!path.exists() && !is_held(&path));
-        let nowhere = Fleece { directory: "/none".into(), ..fleece };
+        assert!(!path.exists() && !is_locked(&path));
+        let nowhere = FleeceOptions { directory: "/none".into(), ..fleece };
         let error = SessionDirectory::make(&nowhere, &session, base.path()).unwrap_err().to_string();
         assert!(error.contains("--fleece-dir"), "{error}");
     }
@@ -430,18 +431,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("copal-0123abcd");
         std::fs::create_dir(&path).unwrap();
-        for name in ["0.image", SOCKET, PROBED, "copal-0123abcd-anchor1"] {
+        for name in ["0.image", SOCKET, PROBE_FILE, "copal-0123abcd-anchor1"] {
             std::fs::write(path.join(name), b"").unwrap();
         }
-        assert!(is_over(&path));
+        assert!(has_ended(&path));
         // A directory of another program with such a name.
         for name in ["letter.txt", ".image", "copal-0123abcd"] {
             std::fs::write(path.join(name), b"").unwrap();
-            assert!(!is_over(&path), "{name}");
+            assert!(!has_ended(&path), "{name}");
             std::fs::remove_file(path.join(name)).unwrap();
         }
         std::fs::write(path.join(LOCK), b"").unwrap();
-        assert!(is_over(&path));
+        assert!(has_ended(&path));
         // A file that cannot be removed ends the removal, and the lock is still there.
         std::fs::create_dir(path.join("stays")).unwrap();
         assert!(remove_directory(&path).is_err() && path.join(LOCK).exists());
@@ -454,7 +455,7 @@ mod tests {
     fn a_bound_leaves_room_for_the_tables_of_an_image() {
         for size in [0, 1 << 20, 64 << 20, 2 << 40] {
             let bound = bound_bytes(size, 100_000);
-            assert!(bound >= size / 10 + size / CLUSTER_BYTES * 10 + LEAST_BYTES.min(size), "{size}");
+            assert!(bound >= size / 10 + size / CLUSTER_BYTES * 10 + MIN_CAPACITY_BYTES.min(size), "{size}");
             assert!(bound <= size / 10 + size / 2000 + (3 << 20), "{size}: {bound}");
             assert_eq!(bound % CLUSTER_BYTES, 0);
         }

@@ -1,10 +1,10 @@
 //! Freeze of a guest's file systems through its agent, for at most a few seconds.
 //!
-//! Invariant: a thread thaws frozen file systems after [`HOLD`] at the latest. If the process is killed
+//! Invariant: a thread thaws frozen file systems after [`MAX_FREEZE`] at the latest. If the process is killed
 //! meanwhile, a guardian process thaws them, over a new connection if its own has ended. If that fails too,
 //! the next backup or `guest-fsfreeze-thaw` thaws them.
 
-use crate::qmp::{Client, GuestAgent, QmpError};
+use crate::qmp::{GuestAgent, QmpClient, QmpError};
 use crate::{error::LiveError, own_command::own_command};
 use serde_json::{Value, json};
 use std::{
@@ -15,20 +15,20 @@ use std::{
 };
 
 /// Longest time that the file systems stay frozen.
-const HOLD: Duration = Duration::from_secs(2);
-const TRIES: usize = 3;
+const MAX_FREEZE: Duration = Duration::from_secs(2);
+const THAW_ATTEMPTS: usize = 3;
 
-/// A frozen guest. It is thawed on drop, or after [`HOLD`].
-pub(crate) struct Frozen {
+/// A frozen guest. It is thawed on drop, or after [`MAX_FREEZE`].
+pub(crate) struct FrozenGuest {
     done: SyncSender<()>,
     thread: Option<JoinHandle<(bool, Result<u64, QmpError>)>>,
 }
 
-impl Frozen {
+impl FrozenGuest {
     /// Freezes the guest.
     /// # Errors
-    /// `Freeze`: the guest is not frozen; it was thawed if the agent answered.
-    pub(crate) fn begin(socket: &Path) -> Result<Frozen, LiveError> {
+    /// `FreezeMethod`: the guest is not frozen; it was thawed if the agent answered.
+    pub(crate) fn begin(socket: &Path) -> Result<FrozenGuest, LiveError> {
         let failed = |error: QmpError| LiveError::Freeze {
             reason: format!(
                 "{error}; start qemu-ga in the guest, name its socket with --agent-socket, or leave --freeze out"
@@ -51,7 +51,7 @@ impl Frozen {
             let outcome = agent.freeze();
             let is_frozen = outcome.is_ok();
             let _ = frozen.send(outcome);
-            let is_late = is_frozen && told.recv_timeout(HOLD) == Err(RecvTimeoutError::Timeout);
+            let is_late = is_frozen && told.recv_timeout(MAX_FREEZE) == Err(RecvTimeoutError::Timeout);
             // A freeze that failed may have been carried out anyway.
             let thawed = thaw(&mut agent);
             drop(guardian);
@@ -65,12 +65,12 @@ impl Frozen {
             let _ = thread.join();
             return Err(failed(error));
         }
-        Ok(Frozen { done, thread: Some(thread) })
+        Ok(FrozenGuest { done, thread: Some(thread) })
     }
 
     /// Thaws the guest; returns false if it was thawed before, at the time limit.
     /// # Errors
-    /// `Freeze`: the guest may still be frozen.
+    /// `FreezeMethod`: the guest may still be frozen.
     pub(crate) fn end(mut self) -> Result<bool, LiveError> {
         let (is_late, thawed) = self.join().unwrap_or((true, Ok(0)));
         thawed.map_err(|error| LiveError::Freeze {
@@ -87,7 +87,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenGuest {
     fn drop(&mut self) {
         if let Some((_, Err(error))) = self.join() {
             tracing::error!(%error, "the guest may still be frozen: run guest-fsfreeze-thaw");
@@ -113,7 +113,7 @@ pub fn thaw_guest(socket: &Path) -> Result<bool, LiveError> {
 
 fn thaw(agent: &mut GuestAgent) -> Result<u64, QmpError> {
     let mut outcome = agent.thaw();
-    for _ in 1..TRIES {
+    for _ in 1..THAW_ATTEMPTS {
         if outcome.is_ok() {
             break;
         }
@@ -124,8 +124,8 @@ fn thaw(agent: &mut GuestAgent) -> Result<u64, QmpError> {
 
 /// The socket of the guest agent: the named one, or a character device of QEMU with a matching name.
 /// # Errors
-/// `Freeze`: there is none.
-pub(crate) fn agent_socket(client: &mut Client, named: Option<&PathBuf>) -> Result<PathBuf, LiveError> {
+/// `FreezeMethod`: there is none.
+pub(crate) fn agent_socket(client: &mut QmpClient, named: Option<&PathBuf>) -> Result<PathBuf, LiveError> {
     if let Some(path) = named {
         return Ok(path.clone());
     }

@@ -3,11 +3,11 @@
 //! Built for tests and fuzzing only.
 
 use crate::{
-    answers::{graph, graph::Graph, nodes, schema::Abilities},
+    answers::{graph, graph::BlockGraph, nodes, schema::QemuFeatures},
     iothreads,
     launch::LaunchOptions,
     names::SessionName,
-    qmp::{line::Lines, message},
+    qmp::{line::LineReader, message},
 };
 use serde_json::Value;
 
@@ -24,17 +24,17 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = nodes::parse(&json(bytes));
     }),
     ("graph", |bytes| {
-        let graph = Graph::parse(&json(bytes));
+        let graph = BlockGraph::parse(&json(bytes));
         let _ = (graph.parents_of("vm0"), graph.child_of("vm0", "file"), graph.connected("vm0"));
         let _ = (graph::devices_of(&json(bytes), "vm0"), graph::disks_of(&json(bytes)));
     }),
     ("schema", |bytes| {
-        let _ = Abilities::parse(&json(bytes)).missing();
+        let _ = QemuFeatures::parse(&json(bytes)).missing();
     }),
     ("iothreads", |bytes| {
         let value = json(bytes);
         let _ = (iothreads::exports(&value), iothreads::named(&value));
-        let _ = iothreads::and_containers(&String::from_utf8_lossy(bytes));
+        let _ = iothreads::with_parents(&String::from_utf8_lossy(bytes));
     }),
     ("launch", |bytes| {
         let options = LaunchOptions::parse(&String::from_utf8_lossy(bytes));
@@ -50,7 +50,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = message::parse(bytes);
     }),
     ("lines", |bytes| {
-        let mut lines = Lines::new(bytes);
+        let mut lines = LineReader::new(bytes);
         while let Ok(Some(line)) = lines.next_line() {
             let _ = message::parse(&line);
         }

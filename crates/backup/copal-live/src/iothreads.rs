@@ -7,9 +7,9 @@
 //! Connected nodes run in one thread: that of a device or an export of any of them. QEMU reports the thread
 //! of a device. It does not report that of an export; its command line does, if it defines the export.
 
-use crate::qmp::{Client, QmpError};
+use crate::qmp::{QmpClient, QmpError};
 use crate::{
-    error::LiveError, launch::LaunchedExport, names::PREFIX, path_of_writes::Surroundings, request::LiveDisk,
+    error::LiveError, launch::LaunchExport, names::PREFIX, request::LiveDisk, write_path::QemuState,
 };
 use serde_json::{Value, json};
 
@@ -19,11 +19,7 @@ const FIRST_SAFE: (u64, u64) = (10, 0);
 /// Refuses disks whose device or export runs, or may run, in an iothread.
 /// # Errors
 /// `IoThread`: a disk does, or may. Those of QEMU.
-pub(crate) fn refuse(
-    client: &mut Client,
-    disks: &[LiveDisk],
-    surroundings: &Surroundings,
-) -> Result<(), LiveError> {
+pub(crate) fn refuse(client: &mut QmpClient, disks: &[LiveDisk], qemu: &QemuState) -> Result<(), LiveError> {
     let version = client.version();
     if version.is_at_least(FIRST_SAFE.0, FIRST_SAFE.1) {
         return Ok(());
@@ -41,16 +37,16 @@ pub(crate) fn refuse(
             thread,
             version,
         };
-        for node in surroundings.connected(&disk.node) {
-            for device in surroundings.devices_of(node) {
+        for node in qemu.connected(&disk.node) {
+            for device in qemu.devices_of(node) {
                 if let Some(thread) = thread_of(client, &device)? {
                     return Err(refused(format!("its device {device} runs"), thread));
                 }
             }
             for (id, _) in exports.iter().filter(|(_, exported)| exported == node) {
-                match surroundings.launch.export(id, &listed) {
-                    Some(LaunchedExport { iothread: None, .. }) => {}
-                    Some(LaunchedExport { iothread: Some(thread), .. }) => {
+                match qemu.launch.export(id, &listed) {
+                    Some(LaunchExport { iothread: None, .. }) => {}
+                    Some(LaunchExport { iothread: Some(thread), .. }) => {
                         return Err(refused(format!("its export {id} runs"), thread.clone()));
                     }
                     None => {
@@ -67,7 +63,7 @@ pub(crate) fn refuse(
 }
 
 /// The names of all iothreads.
-fn threads(client: &mut Client) -> Result<Vec<String>, QmpError> {
+fn threads(client: &mut QmpClient) -> Result<Vec<String>, QmpError> {
     let listed = match client.execute("qom-list", json!({ "path": "/objects" })) {
         // A storage daemon has no such path before its first object.
         Err(QmpError::Refused { .. }) => return Ok(Vec::new()),
@@ -88,11 +84,11 @@ pub(crate) fn exports(listed: &Value) -> Vec<(String, String)> {
 }
 
 /// The thread of a device: its own, or that of the controller of its bus.
-fn thread_of(client: &mut Client, device: &str) -> Result<Option<String>, QmpError> {
-    let mut paths = and_containers(device);
+fn thread_of(client: &mut QmpClient, device: &str) -> Result<Option<String>, QmpError> {
+    let mut paths = with_parents(device);
     for path in paths.clone() {
         if let Some(bus) = property(client, &path, "parent_bus")?.as_str() {
-            paths.extend(and_containers(bus));
+            paths.extend(with_parents(bus));
         }
     }
     for path in paths {
@@ -107,7 +103,7 @@ fn thread_of(client: &mut Client, device: &str) -> Result<Option<String>, QmpErr
 }
 
 /// A property of an object; `Null` if the object has no such property.
-fn property(client: &mut Client, path: &str, name: &str) -> Result<Value, QmpError> {
+fn property(client: &mut QmpClient, path: &str, name: &str) -> Result<Value, QmpError> {
     match client.execute("qom-get", json!({ "path": path, "property": name })) {
         Err(QmpError::Refused { .. }) => Ok(Value::Null),
         answer => answer,
@@ -126,7 +122,7 @@ pub(crate) fn named(property: &Value) -> Option<String> {
 }
 
 /// The path of an object and the paths of its parents, without the machine.
-pub(crate) fn and_containers(path: &str) -> Vec<String> {
+pub(crate) fn with_parents(path: &str) -> Vec<String> {
     let ends = path.match_indices('/').map(|(at, _)| at).skip(2);
     let mut paths: Vec<String> = ends.map(|at| path[..at].to_owned()).collect();
     paths.push(path.to_owned());
@@ -146,10 +142,10 @@ mod tests {
         assert_eq!(named(&json!([])), None);
         assert_eq!(named(&json!([{ "iothread": "io1", "vqs": [0] }])).as_deref(), Some("io1"));
         assert_eq!(
-            and_containers("/machine/peripheral/d0/virtio-backend"),
+            with_parents("/machine/peripheral/d0/virtio-backend"),
             ["/machine/peripheral/d0/virtio-backend", "/machine/peripheral/d0", "/machine/peripheral"]
         );
-        assert_eq!(and_containers("d0"), ["d0"]);
+        assert_eq!(with_parents("d0"), ["d0"]);
         let listed = json!([{ "id": "guest0", "node-name": "top0" }, { "id": "copal-01234567-snap0", "node-name": "x" }, 7]);
         assert_eq!(exports(&listed), [("guest0".to_owned(), "top0".to_owned())]);
     }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// An export defined on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LaunchedExport {
+pub(crate) struct LaunchExport {
     pub(crate) id: String,
     pub(crate) iothread: Option<String>,
 }
@@ -20,7 +20,7 @@ pub(crate) struct LaunchOptions {
     /// Whether each named node passes trims on.
     pub(crate) trims: HashMap<String, bool>,
     /// Exports in the order of the command line.
-    pub(crate) exports: Vec<LaunchedExport>,
+    pub(crate) exports: Vec<LaunchExport>,
 }
 
 impl LaunchOptions {
@@ -42,8 +42,7 @@ impl LaunchOptions {
                     }
                 }
                 "export" => found.exports.extend(
-                    option(values, "id")
-                        .map(|id| LaunchedExport { id, iothread: option(values, "iothread") }),
+                    option(values, "id").map(|id| LaunchExport { id, iothread: option(values, "iothread") }),
                 ),
                 _ => {}
             }
@@ -56,7 +55,7 @@ impl LaunchOptions {
     ///
     /// An export that was removed and added again is newer than those that follow it on the command line, and
     /// is not found. If it is the last one of the command line, the case is undetectable, and it is found.
-    pub(crate) fn export(&self, id: &str, listed: &[&str]) -> Option<&LaunchedExport> {
+    pub(crate) fn export(&self, id: &str, listed: &[&str]) -> Option<&LaunchExport> {
         let mut launched = self.exports.iter();
         // An id that the rest of the command line lacks was added later, and so were all newer ones.
         let mut oldest = listed.iter().rev();

@@ -19,11 +19,11 @@
 //! - `names`: names of nodes, exports and bitmaps. `answers`: replies of QEMU about nodes, graph and schema.
 //! - `process`: process behind the QMP socket. `launch`: options of its command line that QMP does not
 //!   report.
-//! - `path_of_writes`: path of a guest's writes, and its redirection. `fleece`: session directory and
+//! - `write_path`: path of a guest's writes, and its redirection. `fleece`: session directory and
 //!   fleecing images.
-//! - `whole`: completeness of a disk's images. `marks`: detection of a cleared bitmap.
+//! - `images`: completeness of a disk's images. `marks`: detection of a cleared bitmap.
 //! - `pause`: stopping a guest for a moment. `freeze`: freezing its file systems.
-//! - `clear`: teardown of a session. `sweep`: removal of session directories whose QEMU has ended.
+//! - `teardown`: teardown of a session. `sweep`: removal of session directories whose QEMU has ended.
 //! - `iothreads`: disks on which QEMU would abort. `self_test`: read mode of points in time.
 //! - `point`: all steps in order. `listing`: bitmaps for `copal bitmap`.
 //!
@@ -32,20 +32,19 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
 mod answers;
-mod clear;
 mod error;
 mod fleece;
 mod freeze;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod images;
 mod iothreads;
 mod launch;
 mod listing;
 mod marks;
 mod names;
 mod own_command;
-mod path_of_writes;
 mod pause;
 mod point;
 mod process;
@@ -53,13 +52,14 @@ mod qmp;
 mod request;
 mod self_test;
 mod sweep;
-mod whole;
+mod teardown;
+mod write_path;
 
 pub use answers::nodes::DirtyBitmap;
 pub use error::LiveError;
 pub use freeze::{THAW, thaw_guest};
 pub use listing::{BitmapListing, NodeBitmap, list_bitmaps, remove_bitmaps};
 pub use pause::{RESUME, resume_guest};
-pub use point::{Ended, PointInTime};
-pub use qmp::{QmpError, Version};
-pub use request::{Fleece, Freeze, LiveDisk, LiveVm};
+pub use point::{BackupEnd, PointInTime};
+pub use qmp::{QemuVersion, QmpError};
+pub use request::{FleeceOptions, FreezeMethod, LiveDisk, LiveVm};

@@ -1,11 +1,11 @@
 //! Listing and removal of Copal's dirty bitmaps, for `copal bitmap`.
 
-use crate::qmp::{Client, QmpError};
+use crate::qmp::{QmpClient, QmpError};
 use crate::{
-    answers::nodes::{self, DirtyBitmap, Node},
-    clear::{remove_bitmap, resume_leftovers},
+    answers::nodes::{self, BlockNode, DirtyBitmap},
     marks::guarded_by,
     names::PREFIX,
+    teardown::{remove_bitmap, resume_leftovers},
 };
 use serde_json::json;
 use std::path::Path;
@@ -33,20 +33,20 @@ pub struct BitmapListing {
 /// # Errors
 /// Those of the connection.
 pub fn list_bitmaps(qmp: &Path) -> Result<BitmapListing, QmpError> {
-    let mut client = Client::connect(qmp)?;
+    let mut client = QmpClient::connect(qmp)?;
     let warnings = resume_leftovers(&mut client)?;
     let mut bitmaps = listed(&nodes_of(&mut client)?);
     bitmaps.retain(|found| guarded_by(&found.bitmap.name).is_none());
     Ok(BitmapListing { bitmaps, warnings })
 }
 
-fn nodes_of(client: &mut Client) -> Result<Vec<Node>, QmpError> {
+fn nodes_of(client: &mut QmpClient) -> Result<Vec<BlockNode>, QmpError> {
     let answer = client.execute("query-named-block-nodes", json!({ "flat": true }))?;
     Ok(nodes::parse(&answer))
 }
 
-fn listed(nodes: &[Node]) -> Vec<NodeBitmap> {
-    let of_node = |node: &Node| {
+fn listed(nodes: &[BlockNode]) -> Vec<NodeBitmap> {
+    let of_node = |node: &BlockNode| {
         let own = node.bitmaps.iter().filter(|bitmap| bitmap.name.starts_with(PREFIX));
         let name = node.name.clone();
         own.map(|bitmap| NodeBitmap { node: name.clone(), bitmap: bitmap.clone() }).collect::<Vec<_>>()
@@ -61,7 +61,7 @@ fn listed(nodes: &[Node]) -> Vec<NodeBitmap> {
 /// # Errors
 /// `Refused`: a backup uses a bitmap. Those of the connection.
 pub fn remove_bitmaps(qmp: &Path, node: &str, name: Option<&str>) -> Result<Vec<String>, QmpError> {
-    let mut client = Client::connect(qmp)?;
+    let mut client = QmpClient::connect(qmp)?;
     let found = listed(&nodes_of(&mut client)?).into_iter().filter(|found| found.node == node);
     let mut gone = Vec::new();
     for found in found {

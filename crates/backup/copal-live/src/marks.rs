@@ -10,13 +10,13 @@
 //! Not here: detecting that a bitmap was disabled for a while, which leaves no trace; spot checks cover that
 //! (`copal-backup`).
 
-use crate::qmp::{Client, QmpError};
+use crate::qmp::{QmpClient, QmpError};
 use crate::{
-    clear::{end_exports, take_down},
-    names::{Part, SessionName},
+    names::{SessionName, SessionPart},
+    teardown::{end_exports, take_down},
 };
 use copal_disk::source::{BitmapState, ChangedExtents};
-use copal_nbd::{Address, Client as Nbd, ConnectOptions, Uri};
+use copal_nbd::{Client as Nbd, ConnectOptions, ServerAddress, Uri};
 use serde_json::json;
 use std::{path::Path, time::Duration};
 
@@ -25,7 +25,7 @@ const MARKS: u64 = 4;
 /// Length of one write to a scratch node.
 const WRITE_BYTES: u64 = 512;
 /// Timeout of writes to the scratch node.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A bitmap to be created.
 pub(crate) struct NewBitmap<'a> {
@@ -35,61 +35,61 @@ pub(crate) struct NewBitmap<'a> {
 }
 
 /// Scratch node with the marks of one disk, and the number of marked bytes.
-pub(crate) struct PlantedMarks {
+pub(crate) struct ScratchMarks {
     node: String,
     /// Marked bytes of the disk, as a map of the bitmap reports them.
-    named_bytes: u64,
+    marked_bytes: u64,
     /// Marked bytes as QEMU counts them: whole units, including a last unit that exceeds the disk.
     counted_bytes: u64,
 }
 
 /// A sentinel as QEMU counts it, and the bytes that the bitmap marks on the disk.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct NewSentinel {
     pub(crate) sentinel: BitmapState,
-    pub(crate) named_bytes: u64,
+    pub(crate) marked_bytes: u64,
 }
 
 /// Writes the marks of one disk into a scratch node. Blocks for some milliseconds.
 /// # Errors
-/// The reason, as a sentence; [`uproot`] takes the scratch nodes down.
-pub(crate) fn plant(
-    client: &mut Client,
+/// The reason, as a sentence; [`remove_scratch_nodes`] takes the scratch nodes down.
+pub(crate) fn write_marks(
+    client: &mut QmpClient,
     session: &SessionName,
     socket: &Path,
     (at, size_bytes): (usize, u64),
     bitmap: (&str, u64),
-) -> Result<PlantedMarks, String> {
+) -> Result<ScratchMarks, String> {
     let text = |error: QmpError| error.to_string();
-    let ((name, granularity), node) = (bitmap, session.part(Part::Marks, at));
+    let ((name, granularity), node) = (bitmap, session.part(SessionPart::Marks, at));
     let scratch = json!({ "driver": "null-co", "node-name": node, "size": size_bytes, "read-zeroes": true });
     client.execute("blockdev-add", scratch).map_err(text)?;
     let added = json!({ "node": node, "name": name, "granularity": granularity });
     client.execute("block-dirty-bitmap-add", added).map_err(text)?;
     let export = json!({ "type": "nbd", "id": node, "node-name": node, "name": node, "writable": true });
     client.execute("block-export-add", export).map_err(text)?;
-    let uri = Uri { address: Address::Unix(socket.to_owned()), export: node.clone() };
-    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::default() };
+    let uri = Uri { address: ServerAddress::Unix(socket.to_owned()), export: node.clone() };
+    let options = ConnectOptions { timeout: WRITE_TIMEOUT, ..ConnectOptions::default() };
     let nbd = Nbd::connect(&uri, &options).map_err(|error| error.to_string())?;
-    let (mut named_bytes, mut counted_bytes) = (0, 0);
+    let (mut marked_bytes, mut counted_bytes) = (0, 0);
     for place in places(size_bytes, granularity)? {
         let length = WRITE_BYTES.min(size_bytes - place) as usize;
         let written = nbd.start_write(place, &[0; WRITE_BYTES as usize][..length]);
         written.and_then(|change| change.wait()).map_err(|error| error.to_string())?;
-        named_bytes += granularity.min(size_bytes - place);
+        marked_bytes += granularity.min(size_bytes - place);
         counted_bytes += granularity;
     }
-    Ok(PlantedMarks { node, named_bytes, counted_bytes })
+    Ok(ScratchMarks { node, marked_bytes, counted_bytes })
 }
 
 /// Takes down the scratch nodes of a session.
-pub(crate) fn uproot(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+pub(crate) fn remove_scratch_nodes(client: &mut QmpClient, session: &SessionName) -> Result<(), QmpError> {
     end_exports(client, session)?;
-    take_down(client, session, &[Part::Marks])
+    take_down(client, session, &[SessionPart::Marks])
 }
 
 /// Removes the exports of the scratch nodes, so that their bitmaps can be merged.
-pub(crate) fn stop_writing(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+pub(crate) fn end_scratch_exports(client: &mut QmpClient, session: &SessionName) -> Result<(), QmpError> {
     end_exports(client, session)
 }
 
@@ -97,11 +97,11 @@ pub(crate) fn stop_writing(client: &mut Client, session: &SessionName) -> Result
 /// # Errors
 /// Those of QEMU: then neither exists.
 pub(crate) fn begin(
-    client: &mut Client,
+    client: &mut QmpClient,
     new: &NewBitmap<'_>,
-    marks: Option<&PlantedMarks>,
+    marks: Option<&ScratchMarks>,
     is_persistent: bool,
-) -> Result<Option<Begun>, QmpError> {
+) -> Result<Option<NewSentinel>, QmpError> {
     let NewBitmap { node, name, granularity } = *new;
     let add = |name: &str, is_disabled: bool| {
         json!({ "type": "block-dirty-bitmap-add", "data": {
@@ -120,9 +120,9 @@ pub(crate) fn begin(
     };
     let actions = json!([add(name, false), add(&sentinel, true), merge(name), merge(&sentinel)]);
     client.execute("transaction", json!({ "actions": actions }))?;
-    Ok(Some(Begun {
+    Ok(Some(NewSentinel {
         sentinel: BitmapState { name: sentinel, dirty_bytes: marks.counted_bytes },
-        named_bytes: marks.named_bytes,
+        marked_bytes: marks.marked_bytes,
     }))
 }
 

@@ -24,7 +24,7 @@ impl fmt::Display for SessionName {
 
 /// Purpose of a node, an export or a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SessionPart {
     /// The file of a fleecing image.
     File,
     /// The raw node that bounds its size.
@@ -41,20 +41,27 @@ pub(crate) enum Part {
     Anchor,
 }
 
-impl Part {
+impl SessionPart {
     /// All parts in teardown order.
-    pub(crate) const TOP_DOWN: [Part; 7] =
-        [Part::Snapshot, Part::Filter, Part::Image, Part::Bound, Part::File, Part::Marks, Part::Anchor];
+    pub(crate) const TOP_DOWN: [SessionPart; 7] = [
+        SessionPart::Snapshot,
+        SessionPart::Filter,
+        SessionPart::Image,
+        SessionPart::Bound,
+        SessionPart::File,
+        SessionPart::Marks,
+        SessionPart::Anchor,
+    ];
 
     fn word(self) -> &'static str {
         match self {
-            Part::File => "file",
-            Part::Bound => "bound",
-            Part::Image => "image",
-            Part::Filter => "cbw",
-            Part::Snapshot => "snap",
-            Part::Marks => "mark",
-            Part::Anchor => "anchor",
+            SessionPart::File => "file",
+            SessionPart::Bound => "bound",
+            SessionPart::Image => "image",
+            SessionPart::Filter => "cbw",
+            SessionPart::Snapshot => "snap",
+            SessionPart::Marks => "mark",
+            SessionPart::Anchor => "anchor",
         }
     }
 }
@@ -70,8 +77,8 @@ impl SessionName {
     pub(crate) fn of(name: &str) -> Option<SessionName> {
         let rest = name.strip_prefix(PREFIX)?;
         let (digits, part) = rest.split_at_checked(DIGITS)?;
-        let is_part =
-            part.starts_with('-') && Part::TOP_DOWN.iter().any(|known| part[1..].starts_with(known.word()));
+        let is_part = part.starts_with('-')
+            && SessionPart::TOP_DOWN.iter().any(|known| part[1..].starts_with(known.word()));
         ((is_part || part == MARK) && is_hex(digits)).then(|| SessionName(digits.to_owned()))
     }
 
@@ -86,22 +93,22 @@ impl SessionName {
     }
 
     /// The name of a part of a disk, by the position of the disk.
-    pub(crate) fn part(&self, part: Part, disk: usize) -> String {
+    pub(crate) fn part(&self, part: SessionPart, disk: usize) -> String {
         format!("{PREFIX}{}-{}{disk}", self.0, part.word())
     }
 
     /// The name of the anchor, for a session with its own NBD server or without.
     pub(crate) fn anchor(&self, has_server: bool) -> String {
-        self.part(Part::Anchor, usize::from(has_server))
+        self.part(SessionPart::Anchor, usize::from(has_server))
     }
 
     /// The part that a name stands for; `None` if the name is not of this session.
-    pub(crate) fn part_of(&self, name: &str) -> Option<Part> {
+    pub(crate) fn part_of(&self, name: &str) -> Option<SessionPart> {
         if SessionName::of(name).as_ref() != Some(self) {
             return None;
         }
         let rest = &name[PREFIX.len() + DIGITS + 1..];
-        Part::TOP_DOWN.into_iter().find(|part| rest.starts_with(part.word()))
+        SessionPart::TOP_DOWN.into_iter().find(|part| rest.starts_with(part.word()))
     }
 
     /// The copy of a bitmap that is exported to a reader.
@@ -164,7 +171,7 @@ mod tests {
     #[test]
     fn the_session_is_read_from_a_name_and_other_names_have_none() {
         let session = SessionName("0123abcd".into());
-        for part in Part::TOP_DOWN {
+        for part in SessionPart::TOP_DOWN {
             let name = session.part(part, 255);
             assert!(name.len() <= 31, "{name} is too long for QEMU");
             assert_eq!(SessionName::of(&name), Some(session.clone()));
@@ -172,7 +179,7 @@ mod tests {
         }
         let mark = session.mark();
         assert_eq!((SessionName::of(&mark), session.part_of(&mark)), (Some(session.clone()), None));
-        assert!(SessionName::is_mark(&mark) && !SessionName::is_mark(&session.part(Part::Filter, 0)));
+        assert!(SessionName::is_mark(&mark) && !SessionName::is_mark(&session.part(SessionPart::Filter, 0)));
         for other in [
             "vm0",
             "copal-",

@@ -6,7 +6,7 @@
 //!
 //! Invariant: a guest that was paused by others stays paused, and is reported.
 
-use crate::qmp::{Client, Guardian, QmpError};
+use crate::qmp::{GuardianProcess, QmpClient, QmpError};
 use crate::{error::LiveError, names::SessionName, own_command::own_command};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -15,14 +15,14 @@ use std::path::Path;
 /// # Errors
 /// Those of QEMU. The guest is resumed anyway, unless QEMU does not answer: then the mark stays.
 pub(crate) fn while_stopped<T>(
-    client: &mut Client,
+    client: &mut QmpClient,
     session: &SessionName,
-    work: impl FnOnce(&mut Client) -> Result<T, QmpError>,
+    work: impl FnOnce(&mut QmpClient) -> Result<T, QmpError>,
 ) -> Result<T, QmpError> {
     // An object without effect: a throttle group without limits or members.
     let mark = json!({ "qom-type": "throttle-group", "id": session.mark() });
     client.execute("object-add", mark)?;
-    let guardian = Guardian::start(
+    let guardian = GuardianProcess::start(
         client,
         &[("cont", json!({})), ("object-del", json!({ "id": session.mark() }))],
         &own_command(RESUME, client.path(), Some(session.mark().as_ref())),
@@ -48,13 +48,13 @@ pub fn resume_guest(socket: &Path, mark: &str) -> Result<bool, LiveError> {
     let session = SessionName::of(mark).filter(|_| SessionName::is_mark(mark));
     let session = session
         .ok_or_else(|| QmpError::Protocol { reason: format!("{mark} is not the mark of a backup") })?;
-    Ok(resume(&mut Client::connect(socket)?, &session)?)
+    Ok(resume(&mut QmpClient::connect(socket)?, &session)?)
 }
 
 /// Resumes the guest if the session has left it stopped; returns whether it had.
 /// # Errors
 /// Those of QEMU.
-pub(crate) fn resume(client: &mut Client, session: &SessionName) -> Result<bool, QmpError> {
+pub(crate) fn resume(client: &mut QmpClient, session: &SessionName) -> Result<bool, QmpError> {
     if !marks(client)?.contains(&session.mark()) {
         return Ok(false);
     }
@@ -66,7 +66,7 @@ pub(crate) fn resume(client: &mut Client, session: &SessionName) -> Result<bool,
     Ok(is_stopped)
 }
 
-fn unmark(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+fn unmark(client: &mut QmpClient, session: &SessionName) -> Result<(), QmpError> {
     let gone = client.execute_late("object-del", json!({ "id": session.mark() }));
     gone.map(|_| ())
 }
@@ -74,7 +74,7 @@ fn unmark(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
 /// The marks of all sessions.
 /// # Errors
 /// Those of the connection.
-pub(crate) fn marks(client: &mut Client) -> Result<Vec<String>, QmpError> {
+pub(crate) fn marks(client: &mut QmpClient) -> Result<Vec<String>, QmpError> {
     let listed = match client.execute("qom-list", json!({ "path": "/objects" })) {
         // A storage daemon has no such path before its first object.
         Err(QmpError::Refused { .. }) => return Ok(Vec::new()),
@@ -87,15 +87,15 @@ pub(crate) fn marks(client: &mut Client) -> Result<Vec<String>, QmpError> {
 /// The state of a guest that does not run, as QEMU reports it; `None` if it runs, or there is no guest.
 /// # Errors
 /// Those of QEMU.
-pub(crate) fn status(client: &mut Client) -> Result<Option<String>, QmpError> {
+pub(crate) fn status(client: &mut QmpClient) -> Result<Option<String>, QmpError> {
     let answer = match client.execute("query-status", json!({})) {
         Err(error) if error.is_unknown_command() => return Ok(None),
         answer => answer?,
     };
-    Ok(standing(&answer))
+    Ok(stopped_state(&answer))
 }
 
-fn standing(answer: &Value) -> Option<String> {
+fn stopped_state(answer: &Value) -> Option<String> {
     match answer["running"] == true {
         true => None,
         false => Some(answer["status"].as_str().unwrap_or("not running").to_owned()),
@@ -110,7 +110,7 @@ pub(crate) fn is_migrating(status: &str) -> bool {
 /// A warning about a guest that does not run and was not stopped by Copal.
 /// # Errors
 /// Those of QEMU.
-pub(crate) fn notice(client: &mut Client) -> Result<Option<String>, QmpError> {
+pub(crate) fn notice(client: &mut QmpClient) -> Result<Option<String>, QmpError> {
     Ok(status(client)?.map(|status| match is_migrating(&status) {
         true => format!(
             "the guest is migrating to or from another host (QEMU says {status:?}): its disks may differ from those here"
@@ -133,13 +133,13 @@ mod tests {
 
     #[test]
     fn a_guest_that_does_not_run_is_distinguished_from_a_running_one() {
-        assert_eq!(standing(&json!({ "running": true, "status": "running" })), None);
+        assert_eq!(stopped_state(&json!({ "running": true, "status": "running" })), None);
         for (answer, word) in [
             (json!({ "running": false, "status": "paused" }), "paused"),
             (json!({ "status": "prelaunch" }), "prelaunch"),
             (json!(7), "not running"),
         ] {
-            assert_eq!(standing(&answer).as_deref(), Some(word));
+            assert_eq!(stopped_state(&answer).as_deref(), Some(word));
         }
     }
 
@@ -212,7 +212,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let socket = scratch.path().join("qmp");
         let heard = server(&socket, Vec::new(), "running");
-        let mut client = Client::connect(&socket).unwrap();
+        let mut client = QmpClient::connect(&socket).unwrap();
         let session = SessionName::of(MARK).unwrap();
         let failed = while_stopped(&mut client, &session, |_| -> Result<(), QmpError> {
             assert!(is_guarded(&socket));

@@ -4,32 +4,31 @@
 //! copies of the old bitmaps for readers. So a new bitmap and a copy of an old one may name a write too many,
 //! but never one too few.
 
-use crate::qmp::{Client, QmpError, Version};
+use crate::qmp::{QemuVersion, QmpClient, QmpError};
 use crate::{
     answers::{
-        nodes::{self, DirtyBitmap, Node},
-        schema::Abilities,
+        nodes::{self, BlockNode, DirtyBitmap},
+        schema::QemuFeatures,
     },
-    clear::{clear, clear_leftovers, living_other, remove_bitmap},
     error::LiveError,
     fleece::{self, SessionDirectory},
-    freeze::{Frozen, agent_socket},
-    iothreads,
+    freeze::{FrozenGuest, agent_socket},
+    images, iothreads,
     marks::{self, NewBitmap},
-    names::{BitmapOwner, Part, SessionName},
-    path_of_writes::{Surroundings, WritePath, lead},
+    names::{BitmapOwner, SessionName, SessionPart},
     pause,
-    request::{Freeze, LiveDisk, LiveVm},
-    self_test::{self, Ground},
+    request::{FreezeMethod, LiveDisk, LiveVm},
+    self_test::{self, SelfTestContext},
     sweep::sweep,
-    whole,
+    teardown::{clear, find_live_session, remove_bitmap, tear_down_leftovers},
+    write_path::{QemuState, WritePath, redirect},
 };
 use copal_backup::DiskSource;
 use copal_disk::source::{
     BitmapState, ChangedExtents, ContentEvidence, ImageReport,
     nbd::{NbdSource, ReadMode},
 };
-use copal_nbd::{Address, Uri};
+use copal_nbd::{ServerAddress, Uri};
 use serde_json::json;
 use std::{
     path::{Path, PathBuf},
@@ -48,19 +47,19 @@ const COPY_TIMEOUT_S: u64 = 45;
 /// Copy timeout before QEMU 9.1, which kept nanoseconds in 32 bits and would truncate 45 s to 2.05 s.
 const SHORT_COPY_TIMEOUT_S: u64 = 4;
 /// Time limit of all commands up to the last export.
-const TAKING: Duration = Duration::from_secs(120);
+const SETUP_LIMIT: Duration = Duration::from_secs(120);
 /// Time limit of all teardown commands.
-const TAKING_DOWN: Duration = Duration::from_secs(120);
+const TEARDOWN_LIMIT: Duration = Duration::from_secs(120);
 /// Time limit of the first teardown command: a QEMU that does not answer is left alone.
-const TO_ANSWER: Duration = Duration::from_secs(30);
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Time limit for another backup that begins in the same moment to see this one and to end.
-const TO_GIVE_WAY: Duration = Duration::from_secs(5);
+const YIELD_LIMIT: Duration = Duration::from_secs(5);
 /// Poll interval of that wait.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Result of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum BackupEnd {
     /// A snapshot that names the new bitmaps is published.
     Published,
     /// No snapshot, or an unknown result: the next backup uses the old bitmaps again.
@@ -70,12 +69,12 @@ pub enum Ended {
 /// Disks of a VM at one moment, preserved until `end` or drop.
 #[derive(Debug)]
 pub struct PointInTime {
-    client: Client,
+    client: QmpClient,
     qmp: PathBuf,
     session: SessionName,
     directory: Option<SessionDirectory>,
     has_server: bool,
-    disks: Vec<Held>,
+    disks: Vec<HeldDisk>,
     read_mode: ReadMode,
     is_frozen: bool,
     warnings: Vec<String>,
@@ -83,7 +82,7 @@ pub struct PointInTime {
 
 /// State of one disk.
 #[derive(Debug)]
-struct Held {
+struct HeldDisk {
     disk: LiveDisk,
     size_bytes: u64,
     bound_bytes: u64,
@@ -93,7 +92,7 @@ struct Held {
     /// Name of the bitmap that begins here, or the reason why there is none.
     new: Result<String, String>,
     /// The sentinel of the new bitmap.
-    begun: Option<marks::Begun>,
+    begun: Option<marks::NewSentinel>,
     has_map: bool,
     identity: String,
     content: ContentEvidence,
@@ -111,18 +110,18 @@ impl PointInTime {
     /// The reason; everything is taken down then.
     pub fn take(vm: &LiveVm, repository: Uuid) -> Result<(PointInTime, Vec<DiskSource>), LiveError> {
         check_names(&vm.disks)?;
-        let mut client = Client::connect(&vm.qmp)?;
-        client.set_deadline(Some(TAKING));
-        let abilities = Abilities::parse(&client.execute("query-qmp-schema", json!({}))?);
-        if let Some(missing) = abilities.missing() {
+        let mut client = QmpClient::connect(&vm.qmp)?;
+        client.set_deadline(Some(SETUP_LIMIT));
+        let features = QemuFeatures::parse(&client.execute("query-qmp-schema", json!({}))?);
+        if let Some(missing) = features.missing() {
             return Err(LiveError::TooOld { missing });
         }
         // Checks that change nothing come first.
         if let Some(status) = pause::status(&mut client)?.filter(|status| pause::is_migrating(status)) {
             return Err(LiveError::Migrated { status });
         }
-        let surroundings = Surroundings::ask(&mut client)?;
-        iothreads::refuse(&mut client, &vm.disks, &surroundings)?;
+        let qemu = QemuState::ask(&mut client)?;
+        iothreads::refuse(&mut client, &vm.disks, &qemu)?;
         let mut point = PointInTime {
             client,
             qmp: vm.qmp.clone(),
@@ -135,14 +134,14 @@ impl PointInTime {
             warnings: Vec::new(),
         };
         // From here on, drop takes everything down and logs the warnings.
-        point.warnings = clear_leftovers(&mut point.client)?;
+        point.warnings = tear_down_leftovers(&mut point.client)?;
         sweep(&vm.fleece.directory);
         let agent = match &vm.freeze {
-            Some(Freeze::Agent(named)) => Some(agent_socket(&mut point.client, named.as_ref())?),
+            Some(FreezeMethod::Agent(named)) => Some(agent_socket(&mut point.client, named.as_ref())?),
             None => None,
         };
-        let surroundings = Surroundings::ask(&mut point.client)?;
-        let disks = vm.disks.iter().map(|disk| Held::of(disk, vm, &surroundings, &abilities));
+        let qemu = QemuState::ask(&mut point.client)?;
+        let disks = vm.disks.iter().map(|disk| HeldDisk::of(disk, vm, &qemu, &features));
         point.disks = disks.collect::<Result<Vec<_>, _>>()?;
         let directory = SessionDirectory::make(&vm.fleece, &point.session, &vm.qmp)?;
         let anchored = directory.add_anchor(&mut point.client, &point.session, vm.nbd_socket.is_none());
@@ -150,14 +149,14 @@ impl PointInTime {
         anchored?;
         point.give_way()?;
         let owner = BitmapOwner::of(repository, &vm.name);
-        point.remove_stale(&owner, &surroundings.nodes);
+        point.remove_stale(&owner, &qemu.nodes);
         let socket = point.server(vm)?;
-        point.find_read_mode(&socket, &abilities)?;
-        point.put_up_filters(&abilities)?;
-        point.begin_bitmaps(&owner, &surroundings.nodes, &socket);
-        point.choose_moment(agent)?;
+        point.find_read_mode(&socket, &features)?;
+        point.add_filters(&features)?;
+        point.begin_bitmaps(&owner, &qemu.nodes, &socket);
+        point.switch_to_filters(agent)?;
         point.copy_bitmaps();
-        point.put_up_exports()?;
+        point.add_exports()?;
         let sources = point.open(socket)?;
         Ok((point, sources))
     }
@@ -197,13 +196,13 @@ impl PointInTime {
     }
 
     /// Takes everything down. Returns warnings.
-    pub fn end(mut self, ended: Ended) -> Vec<String> {
+    pub fn end(mut self, ended: BackupEnd) -> Vec<String> {
         self.take_down(ended);
         std::mem::take(&mut self.warnings)
     }
 
     /// Removes bitmaps of killed backups, and those that no snapshot names any more.
-    fn remove_stale(&mut self, owner: &BitmapOwner, nodes: &[Node]) {
+    fn remove_stale(&mut self, owner: &BitmapOwner, nodes: &[BlockNode]) {
         for held in &self.disks {
             let node = nodes::find(nodes, &held.disk.node);
             let bitmaps = node.into_iter().flat_map(|node| &node.bitmaps);
@@ -226,49 +225,49 @@ impl PointInTime {
     /// If several backups begin in one moment, each adds its anchor before it looks for the others. The
     /// session with the smallest name goes on, once the others have ended.
     fn give_way(&mut self) -> Result<(), LiveError> {
-        let patience = Instant::now() + TO_GIVE_WAY;
-        while let Some(other) = living_other(&mut self.client, &self.session)? {
+        let patience = Instant::now() + YIELD_LIMIT;
+        while let Some(other) = find_live_session(&mut self.client, &self.session)? {
             if other < self.session || Instant::now() >= patience {
                 return Err(LiveError::Busy { session: other.to_string() });
             }
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    fn find_read_mode(&mut self, socket: &Path, abilities: &Abilities) -> Result<(), LiveError> {
-        let ground = Ground {
+    fn find_read_mode(&mut self, socket: &Path, features: &QemuFeatures) -> Result<(), LiveError> {
+        let context = SelfTestContext {
             session: &self.session,
             directory: self.directory.as_ref().expect("it is there until the end"),
             socket,
             number: self.disks.len(),
         };
-        self.read_mode = self_test::read_mode(&mut self.client, &ground, abilities)?;
+        self.read_mode = self_test::read_mode(&mut self.client, &context, features)?;
         Ok(())
     }
 
-    fn put_up_filters(&mut self, abilities: &Abilities) -> Result<(), LiveError> {
+    fn add_filters(&mut self, features: &QemuFeatures) -> Result<(), LiveError> {
         let directory = self.directory.as_ref().expect("it is there until the end");
         for (at, held) in self.disks.iter().enumerate() {
             let sizes = (held.size_bytes, held.bound_bytes);
             let image = directory.add_image(&mut self.client, &self.session, at, sizes)?;
-            if !abilities.has_break_snapshot {
+            if !features.has_break_snapshot {
                 // A copy that runs out of space would fail the guest's write.
                 directory.reserve(at, held.bound_bytes)?;
             }
             let mut filter = json!({
                 "driver": "copy-before-write",
-                "node-name": self.session.part(Part::Filter, at),
+                "node-name": self.session.part(SessionPart::Filter, at),
                 "file": held.disk.node,
                 "target": image,
                 // Trims are hints. If they were passed on, each would cause one copy of the whole range,
                 // which takes too long or too much space.
                 "discard": "ignore",
             });
-            if abilities.has_break_snapshot {
+            if features.has_break_snapshot {
                 filter["on-cbw-error"] = "break-snapshot".into();
             }
-            if abilities.has_timeout {
+            if features.has_timeout {
                 filter["cbw-timeout"] = copy_timeout_s(self.client.version()).into();
             }
             self.client.execute("blockdev-add", filter)?;
@@ -294,32 +293,32 @@ impl PointInTime {
         Ok(socket)
     }
 
-    fn begin_bitmaps(&mut self, owner: &BitmapOwner, nodes: &[Node], socket: &Path) {
+    fn begin_bitmaps(&mut self, owner: &BitmapOwner, nodes: &[BlockNode], socket: &Path) {
         let name = owner.bitmap(&self.session);
         let sizes = self.disks.iter().map(|held| held.size_bytes).enumerate();
-        let mut planted = Vec::new();
+        let mut marked = Vec::new();
         for disk in sizes {
             let bitmap = (name.as_str(), GRANULARITY_BYTES);
-            planted.push(marks::plant(&mut self.client, &self.session, socket, disk, bitmap));
+            marked.push(marks::write_marks(&mut self.client, &self.session, socket, disk, bitmap));
         }
-        let is_planted = marks::stop_writing(&mut self.client, &self.session).is_ok();
-        for (held, planted) in self.disks.iter_mut().zip(&planted) {
+        let is_planted = marks::end_scratch_exports(&mut self.client, &self.session).is_ok();
+        for (held, marked) in self.disks.iter_mut().zip(&marked) {
             let is_qcow2 = nodes::find(nodes, &held.disk.node)
                 .is_some_and(|node| node.driver == "qcow2" && !node.is_read_only);
             let new = NewBitmap { node: &held.disk.node, name: &name, granularity: GRANULARITY_BYTES };
-            if let Err(reason) = planted {
+            if let Err(reason) = marked {
                 tracing::info!(disk = held.disk.name, reason, "the new dirty bitmap has no sentinel");
             }
-            let planted = planted.as_ref().ok().filter(|_| is_planted);
-            let mut begin = |planted, persistent| marks::begin(&mut self.client, &new, planted, persistent);
+            let marked = marked.as_ref().ok().filter(|_| is_planted);
+            let mut begin = |marked, persistent| marks::begin(&mut self.client, &new, marked, persistent);
             // Version 2 images store no bitmaps. Without marks a bitmap is better than none.
-            let mut ways = Vec::from([(planted, false), (None, false)]);
+            let mut ways = Vec::from([(marked, false), (None, false)]);
             if is_qcow2 {
-                ways.splice(0..0, [(planted, true), (None, true)]);
+                ways.splice(0..0, [(marked, true), (None, true)]);
             }
             let mut begun = Err(String::new());
-            for (planted, persistent) in ways {
-                begun = begin(planted, persistent).map_err(|error| error.to_string());
+            for (marked, persistent) in ways {
+                begun = begin(marked, persistent).map_err(|error| error.to_string());
                 if begun.is_ok() {
                     break;
                 }
@@ -330,18 +329,19 @@ impl PointInTime {
             }
         }
         // Remaining scratch nodes are removed with the session.
-        if let Err(error) = marks::uproot(&mut self.client, &self.session) {
+        if let Err(error) = marks::remove_scratch_nodes(&mut self.client, &self.session) {
             tracing::info!(%error, "scratch nodes not removed before the end of the backup");
         }
     }
 
     /// The point in time: from here on the guest's writes pass the filters.
-    fn choose_moment(&mut self, agent: Option<PathBuf>) -> Result<(), LiveError> {
-        let frozen = agent.map(|socket| Frozen::begin(&socket)).transpose()?;
+    fn switch_to_filters(&mut self, agent: Option<PathBuf>) -> Result<(), LiveError> {
+        let frozen = agent.map(|socket| FrozenGuest::begin(&socket)).transpose()?;
         let filters = self.disks.iter().enumerate();
-        let paths: Vec<_> =
-            filters.map(|(at, held)| (held.path.clone(), self.session.part(Part::Filter, at))).collect();
-        lead(&mut self.client, &paths, Some(&self.session))?;
+        let paths: Vec<_> = filters
+            .map(|(at, held)| (held.path.clone(), self.session.part(SessionPart::Filter, at)))
+            .collect();
+        redirect(&mut self.client, &paths, Some(&self.session))?;
         if let Some(frozen) = frozen {
             self.is_frozen = frozen.end()?;
             if !self.is_frozen {
@@ -374,10 +374,10 @@ impl PointInTime {
         }
     }
 
-    fn put_up_exports(&mut self) -> Result<(), LiveError> {
+    fn add_exports(&mut self) -> Result<(), LiveError> {
         for (at, held) in self.disks.iter().enumerate() {
             let (filter, snapshot) =
-                (self.session.part(Part::Filter, at), self.session.part(Part::Snapshot, at));
+                (self.session.part(SessionPart::Filter, at), self.session.part(SessionPart::Snapshot, at));
             let access = json!({ "driver": "snapshot-access", "node-name": snapshot, "file": filter, "read-only": true });
             self.client.execute("blockdev-add", access)?;
             let mut export = json!({ "type": "nbd", "id": snapshot, "node-name": snapshot, "name": snapshot, "writable": false });
@@ -395,10 +395,12 @@ impl PointInTime {
     fn open(&mut self, socket: PathBuf) -> Result<Vec<DiskSource>, LiveError> {
         let map = self.session.map();
         let mode = self.read_mode;
-        let open = |(at, held): (usize, &mut Held)| {
+        let open = |(at, held): (usize, &mut HeldDisk)| {
             let failed = |error| LiveError::Source { disk: held.disk.name.clone(), error };
-            let uri =
-                Uri { address: Address::Unix(socket.clone()), export: self.session.part(Part::Snapshot, at) };
+            let uri = Uri {
+                address: ServerAddress::Unix(socket.clone()),
+                export: self.session.part(SessionPart::Snapshot, at),
+            };
             let what = format!("the point in time of {}", held.disk.node);
             let sentinel = held.disk.sentinel.as_ref().map(|sentinel| sentinel.name.as_str());
             let wanted: Vec<&str> = match held.has_map {
@@ -410,7 +412,7 @@ impl PointInTime {
             let (mut changed, mut no_changes) = (None, held.old.clone().err());
             if held.has_map {
                 match source.has_bitmap(&map) {
-                    true => changed = Some(named_after(source.changed(&map).map_err(failed)?, held)),
+                    true => changed = Some(with_original_name(source.changed(&map).map_err(failed)?, held)),
                     false => no_changes = Some("QEMU does not export the copy of the dirty bitmap".into()),
                 }
             }
@@ -437,7 +439,7 @@ impl PointInTime {
                 Ok(name) => {
                     disk.starts = Some(BitmapState {
                         name: name.clone(),
-                        dirty_bytes: held.begun.as_ref().map_or(0, |begun| begun.named_bytes),
+                        dirty_bytes: held.begun.as_ref().map_or(0, |begun| begun.marked_bytes),
                     });
                 }
                 Err(reason) => disk.warnings.push(format!(
@@ -450,7 +452,7 @@ impl PointInTime {
         self.disks.iter_mut().enumerate().map(open).collect()
     }
 
-    fn take_down(&mut self, ended: Ended) {
+    fn take_down(&mut self, ended: BackupEnd) {
         let Some(directory) = &self.directory else {
             return;
         };
@@ -466,14 +468,14 @@ impl PointInTime {
             }
             return;
         }
-        self.client.set_deadline(Some(TO_ANSWER));
+        self.client.set_deadline(Some(ANSWER_LIMIT));
         let asked = self.client.execute("query-status", json!({}));
         if let Err(QmpError::TimedOut { .. } | QmpError::Late { .. }) = asked {
             self.warnings.push(format!(
                 "QEMU behind {} does not answer within {} s, so nothing of session {} is taken down; the next backup does that when QEMU \
                  answers again",
                 self.qmp.display(),
-                TO_ANSWER.as_secs(),
+                ANSWER_LIMIT.as_secs(),
                 self.session
             ));
             if let Some(directory) = self.directory.take() {
@@ -481,37 +483,37 @@ impl PointInTime {
             }
             return;
         }
-        self.client.set_deadline(Some(TAKING_DOWN));
-        let mut complaints = clear(&mut self.client, &self.session, self.has_server);
-        if !complaints.is_empty() {
+        self.client.set_deadline(Some(TEARDOWN_LIMIT));
+        let mut errors = clear(&mut self.client, &self.session, self.has_server);
+        if !errors.is_empty() {
             // A command that timed out may have been carried out since: try again over a new connection.
             match self.client.reconnect(&self.qmp) {
-                Ok(()) => complaints = clear(&mut self.client, &self.session, self.has_server),
+                Ok(()) => errors = clear(&mut self.client, &self.session, self.has_server),
                 // QEMU has ended or is about to, so nothing is left to remove.
                 Err(error) if matches!(error, QmpError::Connect { .. }) || error.is_disconnected() => {
-                    complaints.clear()
+                    errors.clear()
                 }
                 Err(_) => {}
             }
         }
-        let is_clear = complaints.is_empty();
+        let is_clear = errors.is_empty();
         for held in &self.disks {
             let (new, before) = (held.new.as_ref().ok(), held.disk.began_with_base.as_ref());
             let map = self.session.map();
             let gone = match ended {
                 // A bitmap that was missing need not be removed.
-                Ended::Published => (before.filter(|_| held.old.is_ok()), held.disk.sentinel.as_ref()),
-                Ended::Abandoned => (new, held.begun.as_ref().map(|begun| &begun.sentinel)),
+                BackupEnd::Published => (before.filter(|_| held.old.is_ok()), held.disk.sentinel.as_ref()),
+                BackupEnd::Abandoned => (new, held.begun.as_ref().map(|begun| &begun.sentinel)),
             };
             let sentinel = gone.1.map(|sentinel| &sentinel.name);
             for name in gone.0.into_iter().chain(sentinel).chain(held.has_map.then_some(&map)) {
                 let removed = remove_bitmap(&mut self.client, &held.disk.node, name);
-                complaints.extend(
+                errors.extend(
                     removed.err().filter(|error| !error.is_disconnected()).map(|error| error.to_string()),
                 );
             }
         }
-        self.warnings.extend(complaints.into_iter().map(|complaint| {
+        self.warnings.extend(errors.into_iter().map(|complaint| {
             format!(
                 "not all of session {} was taken down in {}: {complaint}; the next backup does that",
                 self.session,
@@ -527,21 +529,21 @@ impl PointInTime {
 
 impl Drop for PointInTime {
     fn drop(&mut self) {
-        self.take_down(Ended::Abandoned);
+        self.take_down(BackupEnd::Abandoned);
         for warning in &self.warnings {
             tracing::warn!("{warning}");
         }
     }
 }
 
-impl Held {
+impl HeldDisk {
     fn of(
         disk: &LiveDisk,
         vm: &LiveVm,
-        surroundings: &Surroundings,
-        abilities: &Abilities,
-    ) -> Result<Held, LiveError> {
-        let nodes = &surroundings.nodes;
+        qemu: &QemuState,
+        features: &QemuFeatures,
+    ) -> Result<HeldDisk, LiveError> {
+        let nodes = &qemu.nodes;
         let Some(node) = nodes::find(nodes, &disk.node) else {
             // QEMU generates names that begin with a hash; they are listed only if there are no others.
             let mut known: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
@@ -551,40 +553,44 @@ impl Held {
             known.sort();
             return Err(LiveError::NoNode { disk: disk.name.clone(), node: disk.node.clone(), known });
         };
-        surroundings.refuse_other_disk(disk, node)?;
-        let path = surroundings.path_to(node).map_err(|writers| LiveError::NoWay {
+        qemu.refuse_other_disk(disk, node)?;
+        let path = qemu.path_to(node).map_err(|writers| LiveError::NoWay {
             disk: disk.name.clone(),
             node: disk.node.clone(),
             writers,
         })?;
         // Where a full image would make guest writes fail, the image is as large as the disk.
-        let limit = match abilities.has_break_snapshot {
+        let limit = match features.has_break_snapshot {
             true => vm.fleece.limit_millionths,
             false => 1_000_000,
         };
-        Ok(Held {
+        Ok(HeldDisk {
             disk: disk.clone(),
             size_bytes: node.size_bytes,
             bound_bytes: fleece::bound_bytes(node.size_bytes, limit),
             path,
-            old: believed(disk, node, abilities).map(|bitmap| bitmap.granularity),
+            old: usable_bitmap(disk, node, features).map(|bitmap| bitmap.granularity),
             new: Err("it has not begun".into()),
             begun: None,
             has_map: false,
-            identity: whole::identity(node, surroundings),
-            content: whole::content(node),
-            images: whole::look(disk, node, surroundings)?,
+            identity: images::identity(node, qemu),
+            content: images::content(node),
+            images: images::look(disk, node, qemu)?,
             is_refused: Arc::default(),
         })
     }
 }
 
 /// The bitmap that has recorded the writes since the newest snapshot, or the reason why it is unusable.
-fn believed<'a>(disk: &LiveDisk, node: &'a Node, abilities: &Abilities) -> Result<&'a DirtyBitmap, String> {
+fn usable_bitmap<'a>(
+    disk: &LiveDisk,
+    node: &'a BlockNode,
+    features: &QemuFeatures,
+) -> Result<&'a DirtyBitmap, String> {
     let Some(name) = &disk.began_with_base else {
         return Err("the newest snapshot names no dirty bitmap of this disk".into());
     };
-    if !abilities.has_timeout {
+    if !features.has_timeout {
         return Err("this QEMU has no cbw-timeout (it came with 7.1), so its bitmap is not used".into());
     }
     let Some(bitmap) = node.bitmap(name) else {
@@ -613,14 +619,14 @@ fn believed<'a>(disk: &LiveDisk, node: &'a Node, abilities: &Abilities) -> Resul
 }
 
 /// Whether a sentinel is unchanged.
-fn is_untouched(sentinel: &BitmapState, node: &Node) -> bool {
+fn is_untouched(sentinel: &BitmapState, node: &BlockNode) -> bool {
     node.bitmap(&sentinel.name).is_some_and(|found| {
         !found.is_inconsistent && !found.is_recording && found.dirty_bytes == sentinel.dirty_bytes
     })
 }
 
 /// Gives the extents of a copy the name of the original bitmap.
-fn named_after(changed: ChangedExtents, held: &Held) -> ChangedExtents {
+fn with_original_name(changed: ChangedExtents, held: &HeldDisk) -> ChangedExtents {
     let bitmap = changed.bitmap.map(|bitmap| BitmapState {
         name: held.disk.began_with_base.clone().unwrap_or(bitmap.name),
         ..bitmap
@@ -629,7 +635,7 @@ fn named_after(changed: ChangedExtents, held: &Held) -> ChangedExtents {
 }
 
 /// Copy timeout in seconds.
-fn copy_timeout_s(version: Version) -> u64 {
+fn copy_timeout_s(version: QemuVersion) -> u64 {
     match version.is_at_least(9, 1) {
         true => COPY_TIMEOUT_S,
         false => SHORT_COPY_TIMEOUT_S,

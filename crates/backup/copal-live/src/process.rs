@@ -4,7 +4,7 @@
 //! another root. Nothing fails here: for a process on another host, in another container or of another user,
 //! less or nothing is known.
 
-use crate::qmp::Client;
+use crate::qmp::QmpClient;
 use std::{
     fs::{File, Metadata},
     io::{self, Read},
@@ -22,7 +22,7 @@ pub(crate) struct QemuProcess(Option<PathBuf>);
 impl QemuProcess {
     /// The process that listens on the socket. If the socket was passed to QEMU, it is the process that
     /// created it.
-    pub(crate) fn of(client: &Client) -> QemuProcess {
+    pub(crate) fn of(client: &QmpClient) -> QemuProcess {
         QemuProcess(client.peer().map(|process| format!("/proc/{process}").into()))
     }
 

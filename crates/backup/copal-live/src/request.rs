@@ -21,7 +21,7 @@ pub struct LiveDisk {
 
 /// Storage for the data that a guest overwrites during a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fleece {
+pub struct FleeceOptions {
     /// A directory that this process and QEMU may write.
     pub directory: PathBuf,
     /// Capacity in millionths of the disk size. If it is exceeded, the backup fails, and no write of the
@@ -29,25 +29,25 @@ pub struct Fleece {
     pub limit_millionths: u32,
 }
 
-impl Fleece {
+impl FleeceOptions {
     /// A tenth.
     pub const DEFAULT_LIMIT_MILLIONTHS: u32 = 100_000;
     /// On a disk, unlike `/tmp` on many systems.
     pub const DEFAULT_DIRECTORY: &str = "/var/tmp";
 }
 
-impl Default for Fleece {
-    fn default() -> Fleece {
-        Fleece {
-            directory: Fleece::DEFAULT_DIRECTORY.into(),
-            limit_millionths: Fleece::DEFAULT_LIMIT_MILLIONTHS,
+impl Default for FleeceOptions {
+    fn default() -> FleeceOptions {
+        FleeceOptions {
+            directory: FleeceOptions::DEFAULT_DIRECTORY.into(),
+            limit_millionths: FleeceOptions::DEFAULT_LIMIT_MILLIONTHS,
         }
     }
 }
 
 /// Method of freezing a guest at the point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Freeze {
+pub enum FreezeMethod {
     /// Through the guest agent at this socket, or at the socket that QEMU lists.
     Agent(Option<PathBuf>),
 }
@@ -64,9 +64,9 @@ pub struct LiveVm {
     /// Socket of QEMU's NBD server, if one runs already.
     pub nbd_socket: Option<PathBuf>,
     /// Storage for overwritten data.
-    pub fleece: Fleece,
+    pub fleece: FleeceOptions,
     /// Whether file systems are frozen; without a freeze the snapshot is as after a power cut.
-    pub freeze: Option<Freeze>,
+    pub freeze: Option<FreezeMethod>,
 }
 
 impl LiveVm {

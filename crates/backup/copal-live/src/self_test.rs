@@ -4,16 +4,18 @@
 //! Versions do not tell, since distributions backport fixes. The test takes a point in time of a scratch disk
 //! of four clusters, zeroes one cluster, and reads the disk in one request. It touches no disk of the guest.
 
-use crate::qmp::{Client, QmpError};
+use crate::qmp::{QmpClient, QmpError};
 use crate::{
-    answers::schema::Abilities,
-    clear::clear_self_test,
+    answers::schema::QemuFeatures,
     error::LiveError,
     fleece::SessionDirectory,
-    names::{Part, SessionName},
+    names::{SessionName, SessionPart},
+    teardown::tear_down_self_test,
 };
 use copal_disk::source::nbd::ReadMode;
-use copal_nbd::{Address, BASE_ALLOCATION, Client as NbdClient, ConnectOptions, NbdError, STATE_ZERO, Uri};
+use copal_nbd::{
+    BASE_ALLOCATION, Client as NbdClient, ConnectOptions, NbdError, STATE_ZERO, ServerAddress, Uri,
+};
 use serde_json::json;
 use std::{path::Path, time::Duration};
 
@@ -21,10 +23,10 @@ const CLUSTER: u32 = 64 << 10;
 const DISK: u32 = 4 * CLUSTER;
 const PATTERN: u8 = 0xc7;
 /// Timeout of a reply of the server.
-const ANSWER: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Session, directory and socket of a self-test.
-pub(crate) struct Ground<'a> {
+pub(crate) struct SelfTestContext<'a> {
     pub(crate) session: &'a SessionName,
     pub(crate) directory: &'a SessionDirectory,
     /// Socket of QEMU's NBD server.
@@ -37,13 +39,14 @@ pub(crate) struct Ground<'a> {
 /// # Errors
 /// Those of the connection. If QEMU refuses a command, or the outcome is unknown, short reads are used.
 pub(crate) fn read_mode(
-    client: &mut Client,
-    ground: &Ground<'_>,
-    abilities: &Abilities,
+    client: &mut QmpClient,
+    context: &SelfTestContext<'_>,
+    features: &QemuFeatures,
 ) -> Result<ReadMode, LiveError> {
-    let put_up = put_up(client, ground, abilities);
-    let looked = put_up.map(|()| is_right(&uri(ground, Part::Filter), &uri(ground, Part::Snapshot)));
-    let left = clear_self_test(client, ground.session);
+    let set_up = set_up(client, context, features);
+    let looked =
+        set_up.map(|()| is_right(&uri(context, SessionPart::Filter), &uri(context, SessionPart::Snapshot)));
+    let left = tear_down_self_test(client, context.session);
     if !left.is_empty() {
         // Teardown of the session tries again.
         tracing::debug!(?left, "self-test not completely taken down");
@@ -60,31 +63,38 @@ pub(crate) fn read_mode(
     Ok(ReadMode::Clusters)
 }
 
-fn uri(ground: &Ground<'_>, part: Part) -> Uri {
-    Uri { address: Address::Unix(ground.socket.to_owned()), export: ground.session.part(part, ground.number) }
+fn uri(context: &SelfTestContext<'_>, part: SessionPart) -> Uri {
+    Uri {
+        address: ServerAddress::Unix(context.socket.to_owned()),
+        export: context.session.part(part, context.number),
+    }
 }
 
-fn put_up(client: &mut Client, ground: &Ground<'_>, abilities: &Abilities) -> Result<(), LiveError> {
-    let name = |part| ground.session.part(part, ground.number);
-    for (part, byte) in [(Part::File, PATTERN), (Part::Image, 0)] {
-        let path = ground.directory.add_scratch(&name(part), &[byte; DISK as usize])?;
+fn set_up(
+    client: &mut QmpClient,
+    context: &SelfTestContext<'_>,
+    features: &QemuFeatures,
+) -> Result<(), LiveError> {
+    let name = |part| context.session.part(part, context.number);
+    for (part, byte) in [(SessionPart::File, PATTERN), (SessionPart::Image, 0)] {
+        let path = context.directory.add_scratch(&name(part), &[byte; DISK as usize])?;
         let file = json!({ "driver": "file", "node-name": name(part), "filename": path, "discard": "unmap" });
         client.execute("blockdev-add", file)?;
     }
     let mut filter = json!({
-        "driver": "copy-before-write", "node-name": name(Part::Filter), "file": name(Part::File), "target": name(Part::Image),
+        "driver": "copy-before-write", "node-name": name(SessionPart::Filter), "file": name(SessionPart::File), "target": name(SessionPart::Image),
         // A zeroed cluster must become a hole.
         "discard": "unmap",
     });
-    if abilities.has_break_snapshot {
+    if features.has_break_snapshot {
         filter["on-cbw-error"] = "break-snapshot".into();
     }
     client.execute("blockdev-add", filter)?;
     client.execute(
         "blockdev-add",
-        json!({ "driver": "snapshot-access", "node-name": name(Part::Snapshot), "file": name(Part::Filter), "read-only": true }),
+        json!({ "driver": "snapshot-access", "node-name": name(SessionPart::Snapshot), "file": name(SessionPart::Filter), "read-only": true }),
     )?;
-    for (part, is_writable) in [(Part::Filter, true), (Part::Snapshot, false)] {
+    for (part, is_writable) in [(SessionPart::Filter, true), (SessionPart::Snapshot, false)] {
         let name = name(part);
         let export =
             json!({ "type": "nbd", "id": name, "node-name": name, "name": name, "writable": is_writable });
@@ -99,7 +109,7 @@ fn is_right(present: &Uri, point_in_time: &Uri) -> Result<bool, NbdError> {
     let connect = |uri: &Uri, contexts: &[&str], structured: bool| {
         let options = ConnectOptions {
             contexts: contexts.iter().map(|context| (*context).to_owned()).collect(),
-            timeout: ANSWER,
+            timeout: REPLY_TIMEOUT,
             structured,
         };
         NbdClient::connect(uri, &options)
@@ -124,24 +134,24 @@ fn is_right(present: &Uri, point_in_time: &Uri) -> Result<bool, NbdError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use copal_nbd::server::{Disk, DiskError, Exports, Run, Server};
+    use copal_nbd::server::{DiskError, DiskExports, ExportDisk, Server, StatusRun};
     use std::sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     };
 
-    /// Fault of a server after a cluster was zeroed.
+    /// ServerFault of a server after a cluster was zeroed.
     #[derive(Clone, Copy, PartialEq)]
-    enum Fault {
+    enum ServerFault {
         Nothing,
         Bytes,
         Map,
     }
 
-    struct Present(Arc<AtomicBool>);
-    struct Past(Fault, Arc<AtomicBool>);
+    struct PresentDisk(Arc<AtomicBool>);
+    struct PastDisk(ServerFault, Arc<AtomicBool>);
 
-    impl Disk for Present {
+    impl ExportDisk for PresentDisk {
         fn size_bytes(&self) -> u64 {
             u64::from(DISK)
         }
@@ -156,18 +166,18 @@ mod tests {
             self.0.store(true, Ordering::Release);
             Ok(())
         }
-        fn run_at(&self, _: &str, _: u64, len: u64) -> Result<Run, DiskError> {
-            Ok(Run { len, flags: 0 })
+        fn run_at(&self, _: &str, _: u64, len: u64) -> Result<StatusRun, DiskError> {
+            Ok(StatusRun { len, flags: 0 })
         }
     }
 
-    impl Past {
-        fn is_zero(&self, fault: Fault, offset: u64) -> bool {
+    impl PastDisk {
+        fn is_zero(&self, fault: ServerFault, offset: u64) -> bool {
             self.0 == fault && self.1.load(Ordering::Acquire) && offset / u64::from(CLUSTER) == 1
         }
     }
 
-    impl Disk for Past {
+    impl ExportDisk for PastDisk {
         fn size_bytes(&self) -> u64 {
             u64::from(DISK)
         }
@@ -176,30 +186,30 @@ mod tests {
         }
         fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
             for (at, byte) in (offset..).zip(buf) {
-                *byte = if self.is_zero(Fault::Bytes, at) { 0 } else { PATTERN };
+                *byte = if self.is_zero(ServerFault::Bytes, at) { 0 } else { PATTERN };
             }
             Ok(())
         }
-        fn run_at(&self, _: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
+        fn run_at(&self, _: &str, offset: u64, len: u64) -> Result<StatusRun, DiskError> {
             let cluster = u64::from(CLUSTER);
-            Ok(Run {
+            Ok(StatusRun {
                 len: len.min(cluster - offset % cluster),
-                flags: if self.is_zero(Fault::Map, offset) { 3 } else { 0 },
+                flags: if self.is_zero(ServerFault::Map, offset) { 3 } else { 0 },
             })
         }
     }
 
-    struct Shelf(Fault, Arc<AtomicBool>);
+    struct TestExports(ServerFault, Arc<AtomicBool>);
 
-    impl Exports for Shelf {
+    impl DiskExports for TestExports {
         fn names(&self) -> Vec<String> {
             Vec::new()
         }
-        fn find(&self, name: &str) -> Option<Arc<dyn Disk>> {
+        fn find(&self, name: &str) -> Option<Arc<dyn ExportDisk>> {
             let zeroed = Arc::clone(&self.1);
             match name {
-                "present" => Some(Arc::new(Present(zeroed))),
-                "past" => Some(Arc::new(Past(self.0, zeroed))),
+                "present" => Some(Arc::new(PresentDisk(zeroed))),
+                "past" => Some(Arc::new(PastDisk(self.0, zeroed))),
                 _ => None,
             }
         }
@@ -207,14 +217,16 @@ mod tests {
 
     #[test]
     fn only_a_server_that_answers_all_from_the_point_in_time_passes() {
-        for (fault, passes) in [(Fault::Nothing, true), (Fault::Bytes, false), (Fault::Map, false)] {
+        for (fault, passes) in
+            [(ServerFault::Nothing, true), (ServerFault::Bytes, false), (ServerFault::Map, false)]
+        {
             let dir = tempfile::tempdir().unwrap();
-            let server = Server::bind(&Address::Unix(dir.path().join("s"))).unwrap();
-            let (shelf, is_over) = (Shelf(fault, Arc::default()), AtomicBool::new(false));
+            let server = Server::bind(&ServerAddress::Unix(dir.path().join("s"))).unwrap();
+            let (shelf, has_ended) = (TestExports(fault, Arc::default()), AtomicBool::new(false));
             let looked = std::thread::scope(|scope| {
-                let running = scope.spawn(|| server.run(&shelf, || is_over.load(Ordering::Acquire)));
+                let running = scope.spawn(|| server.run(&shelf, || has_ended.load(Ordering::Acquire)));
                 let looked = is_right(&server.uri("present").unwrap(), &server.uri("past").unwrap());
-                is_over.store(true, Ordering::Release);
+                has_ended.store(true, Ordering::Release);
                 running.join().unwrap().unwrap();
                 looked
             });

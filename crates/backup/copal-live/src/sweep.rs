@@ -1,7 +1,7 @@
 //! Sweep: removal of session directories whose process and QEMU have both ended.
 //!
 //! Invariant: a directory is removed only if its lock is free and no QEMU has an image of it open. The nodes
-//! of a killed backup in a running QEMU are taken down through that QEMU (`clear`).
+//! of a killed backup in a running QEMU are taken down through that QEMU (`teardown`).
 
 use crate::{fleece, names::SessionName};
 use rustix::{
@@ -31,7 +31,7 @@ pub(crate) fn sweep(base: &Path) {
             continue;
         }
         let directory = entry.path();
-        if !fleece::is_over(&directory) || !is_unused(&directory) {
+        if !fleece::has_ended(&directory) || !is_unused(&directory) {
             continue;
         }
         match fleece::remove_directory(&directory) {
@@ -82,7 +82,7 @@ fn is_unused(directory: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fleece::SessionDirectory, request::Fleece};
+    use crate::{fleece::SessionDirectory, request::FleeceOptions};
 
     /// Symptom: if QEMU had ended as well, the fleecing image of a killed backup stayed for ever, a tenth of
     /// the disk each time.
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn only_unused_session_directories_are_removed() {
         let base = tempfile::tempdir().unwrap();
-        let fleece = Fleece { directory: base.path().to_owned(), ..Fleece::default() };
+        let fleece = FleeceOptions { directory: base.path().to_owned(), ..FleeceOptions::default() };
         let make = || {
             let session = SessionName::draw().unwrap();
             let directory = SessionDirectory::make(&fleece, &session, base.path()).unwrap();

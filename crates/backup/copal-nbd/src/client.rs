@@ -5,12 +5,12 @@
 //! between threads by reference. Not here: several connections to one export (`connections`).
 
 use crate::{
-    Context, ExportInfo, Map, NbdError, Uri,
-    assemble::Assembly,
+    ExportInfo, ExtentMap, MetaContext, NbdError, Uri,
+    assembly::ReadAssembly,
     handshake,
-    receive::{self, Body, RequestTable, StatusReply, WireRequest},
-    stream::{Limited, Stream, send_all},
-    wire::{self, Command, limits},
+    receiver::{self, RequestBody, RequestTable, StatusReply, WireRequest},
+    stream::{LimitedStream, SocketStream, send_all},
+    wire::{self, RequestKind, limits},
 };
 use parking_lot::Mutex;
 use std::{
@@ -25,7 +25,7 @@ use std::{
 };
 
 /// Time limit of the disconnect request.
-const GOODBYE: Duration = Duration::from_secs(1);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Converts the error of a socket timeout.
 fn in_time(error: NbdError, limit: Duration) -> NbdError {
@@ -73,14 +73,14 @@ pub struct ReadReply {
 #[derive(Debug)]
 pub struct PendingRead {
     answer: Receiver<Result<ReadReply, NbdError>>,
-    waiter: Waiter,
+    waiter: ReplyWaiter,
 }
 
 impl PendingRead {
     /// Waits for the bytes.
     ///
     /// # Errors
-    /// `Request`: the server could not read; the connection stays usable. `TimedOut` and all others: the
+    /// `ClientRequest`: the server could not read; the connection stays usable. `TimedOut` and all others: the
     /// connection is unusable.
     pub fn wait(self) -> Result<ReadReply, NbdError> {
         self.waiter.wait(&self.answer)
@@ -91,14 +91,14 @@ impl PendingRead {
 #[derive(Debug)]
 pub struct PendingChange {
     answer: Receiver<Result<(), NbdError>>,
-    waiter: Waiter,
+    waiter: ReplyWaiter,
 }
 
 impl PendingChange {
     /// Waits until the request has completed.
     ///
     /// # Errors
-    /// `Request`: the server refused or failed; the connection stays usable. `TimedOut` and all others: the
+    /// `ClientRequest`: the server refused or failed; the connection stays usable. `TimedOut` and all others: the
     /// connection is unusable.
     pub fn wait(self) -> Result<(), NbdError> {
         self.waiter.wait(&self.answer)
@@ -107,19 +107,19 @@ impl PendingChange {
 
 /// Waits for a reply and closes the connection on a timeout.
 #[derive(Clone)]
-struct Waiter {
+struct ReplyWaiter {
     table: Arc<RequestTable>,
-    socket: Arc<Stream>,
+    socket: Arc<SocketStream>,
     timeout: Duration,
 }
 
-impl std::fmt::Debug for Waiter {
+impl std::fmt::Debug for ReplyWaiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Waiter").field("timeout", &self.timeout).finish_non_exhaustive()
     }
 }
 
-impl Waiter {
+impl ReplyWaiter {
     fn wait<T>(&self, answer: &Receiver<Result<T, NbdError>>) -> Result<T, NbdError> {
         match answer.recv_timeout(self.timeout) {
             Ok(result) => result,
@@ -137,11 +137,11 @@ impl Waiter {
 /// A connection to one export.
 pub struct Client {
     export: ExportInfo,
-    contexts: Vec<Context>,
+    contexts: Vec<MetaContext>,
     context_ids: Arc<[u32]>,
-    writer: Mutex<Stream>,
+    writer: Mutex<SocketStream>,
     cookie: AtomicU64,
-    waiter: Waiter,
+    waiter: ReplyWaiter,
     receiver: Option<JoinHandle<()>>,
 }
 
@@ -158,9 +158,9 @@ impl Client {
     /// `Connect`: no server listens there. `Refused`: no such export, or TLS is required. `Protocol`: not an
     /// NBD server, or a faulty one. `TimedOut`.
     pub fn connect(uri: &Uri, options: &ConnectOptions) -> Result<Client, NbdError> {
-        let mut stream = Stream::connect(&uri.address, options.timeout)?;
+        let mut stream = SocketStream::connect(&uri.address, options.timeout)?;
         let wanted: Vec<&str> = options.contexts.iter().map(String::as_str).collect();
-        let mut limited = Limited::new(&mut stream, options.timeout);
+        let mut limited = LimitedStream::new(&mut stream, options.timeout);
         let session = handshake::negotiate(&mut limited, &uri.export, &wanted, options.structured)
             .map_err(|error| in_time(error, options.timeout))?;
         // From here on the receiver may block without limit between requests. Each request and its sending
@@ -172,7 +172,7 @@ impl Client {
         let socket = Arc::new(stream.try_clone()?);
         let receiver = std::thread::Builder::new().name("nbd-receive".to_owned()).spawn({
             let table = Arc::clone(&table);
-            move || receive::run(reader, &table, session.structured)
+            move || receiver::run(reader, &table, session.structured)
         })?;
         Ok(Client {
             export: session.export,
@@ -180,7 +180,7 @@ impl Client {
             contexts: session.contexts,
             writer: Mutex::new(stream),
             cookie: AtomicU64::new(1),
-            waiter: Waiter { table, socket, timeout: options.timeout },
+            waiter: ReplyWaiter { table, socket, timeout: options.timeout },
             receiver: Some(receiver),
         })
     }
@@ -191,8 +191,8 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn list_contexts(uri: &Uri, queries: &[&str], timeout: Duration) -> Result<Vec<String>, NbdError> {
-        let mut stream = Stream::connect(&uri.address, timeout)?;
-        let mut limited = Limited::new(&mut stream, timeout);
+        let mut stream = SocketStream::connect(&uri.address, timeout)?;
+        let mut limited = LimitedStream::new(&mut stream, timeout);
         let listed = handshake::list_contexts(&mut limited, &uri.export, queries);
         listed.map_err(|error| in_time(error, timeout))
     }
@@ -208,7 +208,7 @@ impl Client {
     }
 
     /// The negotiated metadata contexts.
-    pub fn contexts(&self) -> &[Context] {
+    pub fn contexts(&self) -> &[MetaContext] {
         &self.contexts
     }
 
@@ -224,8 +224,8 @@ impl Client {
             return Err(NbdError::OutOfRange { offset, len: u64::from(len), size: self.export.size });
         }
         let (sender, answer) = sync_channel(1);
-        let body = Body::Read { assembly: Assembly::new(offset, len), answer: sender };
-        self.send(Command::Read, offset, len, &[], body)?;
+        let body = RequestBody::Read { assembly: ReadAssembly::new(offset, len), answer: sender };
+        self.send(RequestKind::Read, offset, len, &[], body)?;
         Ok(PendingRead { answer, waiter: self.waiter.clone() })
     }
 
@@ -293,7 +293,7 @@ impl Client {
     pub fn start_write(&self, offset: u64, data: &[u8]) -> Result<PendingChange, NbdError> {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         self.check_change(offset, len, self.export.max_request_bytes)?;
-        self.change(Command::Write, "write", offset, len, data)
+        self.change(RequestKind::Write, "write", offset, len, data)
     }
 
     /// Zeroes a range, in which the server may punch a hole. As [`Client::start_write`], but for at most
@@ -303,7 +303,7 @@ impl Client {
     /// As [`Client::start_write`].
     pub fn start_zero(&self, offset: u64, len: u32) -> Result<PendingChange, NbdError> {
         self.check_change(offset, len, ExportInfo::MAX_ZERO_BYTES)?;
-        self.change(Command::WriteZeroes, "zeroing", offset, len, &[])
+        self.change(RequestKind::WriteZeroes, "zeroing", offset, len, &[])
     }
 
     /// Makes all completed writes durable, on all connections if the server allows several. Does nothing if
@@ -313,7 +313,7 @@ impl Client {
     /// As [`PendingChange::wait`]: completed writes may be lost.
     pub fn flush(&self) -> Result<(), NbdError> {
         match self.export.can_flush() {
-            true => self.change(Command::Flush, "flush", 0, 0, &[])?.wait(),
+            true => self.change(RequestKind::Flush, "flush", 0, 0, &[])?.wait(),
             false => Ok(()),
         }
     }
@@ -331,14 +331,14 @@ impl Client {
 
     fn change(
         &self,
-        command: Command,
+        command: RequestKind,
         what: &'static str,
         offset: u64,
         len: u32,
         data: &[u8],
     ) -> Result<PendingChange, NbdError> {
         let (sender, answer) = sync_channel(1);
-        let body = Body::Change { what, offset, len, answer: sender };
+        let body = RequestBody::Change { what, offset, len, answer: sender };
         self.send(command, offset, len, data, body)?;
         Ok(PendingChange { answer, waiter: self.waiter.clone() })
     }
@@ -351,14 +351,14 @@ impl Client {
     pub fn block_status(&self, offset: u64, len: u32) -> Result<StatusReply, NbdError> {
         self.check(offset, u64::from(len))?;
         let (sender, answer) = sync_channel(1);
-        let body = Body::Status {
+        let body = RequestBody::Status {
             offset,
             len,
             contexts: Arc::clone(&self.context_ids),
             found: Vec::new(),
             answer: sender,
         };
-        self.send(Command::BlockStatus, offset, len, &[], body)?;
+        self.send(RequestKind::BlockStatus, offset, len, &[], body)?;
         self.waiter.wait(&answer)
     }
 
@@ -366,24 +366,24 @@ impl Client {
     ///
     /// # Errors
     /// `NoContext`: the context was not negotiated.
-    pub fn map(&self, name: &str, range: Range<u64>) -> Result<Map<'_>, NbdError> {
+    pub fn map(&self, name: &str, range: Range<u64>) -> Result<ExtentMap<'_>, NbdError> {
         let context = self
             .contexts
             .iter()
             .find(|context| context.name == name)
             .ok_or_else(|| NbdError::NoContext { name: name.to_owned() })?;
-        Ok(Map::new(self, context.id, range))
+        Ok(ExtentMap::new(self, context.id, range))
     }
 
     /// Disconnects from the server; every later request fails.
-    pub fn hang_up(&self) {
-        let goodbye = wire::encode_request(Command::Disconnect, 0, 0, 0);
+    pub fn disconnect(&self) {
+        let goodbye = wire::encode_request(RequestKind::Disconnect, 0, 0, 0);
         // If another thread holds the writer, it may block on the server; then no disconnect request is sent.
         if let Some(mut writer) = self.writer.try_lock()
-            && writer.set_write_timeout(Some(GOODBYE)).is_ok()
+            && writer.set_write_timeout(Some(DISCONNECT_TIMEOUT)).is_ok()
         {
             // The peer may have disconnected already.
-            let _ = send_all(&mut *writer, &[&goodbye], GOODBYE);
+            let _ = send_all(&mut *writer, &[&goodbye], DISCONNECT_TIMEOUT);
         }
         self.waiter.table.end(NbdError::Closed);
         self.waiter.socket.shutdown();
@@ -400,7 +400,14 @@ impl Client {
     }
 
     /// Sends a request followed by `data`.
-    fn send(&self, command: Command, offset: u64, len: u32, data: &[u8], body: Body) -> Result<(), NbdError> {
+    fn send(
+        &self,
+        command: RequestKind,
+        offset: u64,
+        len: u32,
+        data: &[u8],
+        body: RequestBody,
+    ) -> Result<(), NbdError> {
         let cookie = self.cookie.fetch_add(1, Ordering::Relaxed);
         let table = &self.waiter.table;
         {
@@ -431,7 +438,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.hang_up();
+        self.disconnect();
         if let Some(receiver) = self.receiver.take() {
             let _ = receiver.join();
         }
@@ -442,8 +449,8 @@ impl Drop for Client {
 mod tests {
     use super::*;
     use crate::{
-        Address,
-        server::{Disk, DiskError, Exports, Run, Server},
+        ServerAddress,
+        server::{DiskError, DiskExports, ExportDisk, Server, StatusRun},
         wire::OptionKind,
     };
     use std::{
@@ -500,7 +507,7 @@ mod tests {
     }
 
     fn uri(socket: &Path) -> Uri {
-        Uri { address: Address::Unix(socket.to_owned()), export: String::new() }
+        Uri { address: ServerAddress::Unix(socket.to_owned()), export: String::new() }
     }
 
     /// Symptom: a restore into a server that stopped reading waited for ever, and Ctrl-C did not end it.
@@ -522,12 +529,12 @@ mod tests {
     }
 
     /// A disk that fails at offset 0 at once, and serves other reads some time later.
-    struct HalfBroken {
+    struct FailingDisk {
         has_failed: AtomicBool,
         answered: AtomicBool,
     }
 
-    impl Disk for HalfBroken {
+    impl ExportDisk for FailingDisk {
         fn size_bytes(&self) -> u64 {
             1 << 20
         }
@@ -549,19 +556,19 @@ mod tests {
             Ok(())
         }
 
-        fn run_at(&self, _: &str, _: u64, len: u64) -> Result<Run, DiskError> {
-            Ok(Run { len, flags: 0 })
+        fn run_at(&self, _: &str, _: u64, len: u64) -> Result<StatusRun, DiskError> {
+            Ok(StatusRun { len, flags: 0 })
         }
     }
 
-    struct OneDisk(Arc<HalfBroken>);
+    struct OneDisk(Arc<FailingDisk>);
 
-    impl Exports for OneDisk {
+    impl DiskExports for OneDisk {
         fn names(&self) -> Vec<String> {
             Vec::new()
         }
 
-        fn find(&self, _: &str) -> Option<Arc<dyn Disk>> {
+        fn find(&self, _: &str) -> Option<Arc<dyn ExportDisk>> {
             Some(Arc::clone(&self.0) as _)
         }
     }
@@ -571,9 +578,9 @@ mod tests {
     #[test]
     fn a_read_that_fails_leaves_no_request_in_flight() {
         let scratch = tempfile::tempdir().unwrap();
-        let server = Server::bind(&Address::Unix(scratch.path().join("s"))).unwrap();
+        let server = Server::bind(&ServerAddress::Unix(scratch.path().join("s"))).unwrap();
         let disk =
-            Arc::new(HalfBroken { has_failed: AtomicBool::new(false), answered: AtomicBool::new(false) });
+            Arc::new(FailingDisk { has_failed: AtomicBool::new(false), answered: AtomicBool::new(false) });
         let (shelf, is_over) = (OneDisk(Arc::clone(&disk)), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let running = scope.spawn(|| server.run(&shelf, || is_over.load(Ordering::Acquire)));

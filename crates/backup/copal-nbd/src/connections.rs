@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// One connection, or several.
 #[derive(Debug)]
-pub struct Connections {
+pub struct ConnectionPool {
     clients: Vec<Client>,
     next: AtomicUsize,
 }
 
-impl Connections {
+impl ConnectionPool {
     /// Connects once, and up to `most` times if the server allows several connections. Fewer are no error.
     ///
     /// # Errors
     /// As [`Client::connect`]. `Protocol`: two connections report different exports.
-    pub fn open(uri: &Uri, options: &ConnectOptions, most: usize) -> Result<Connections, NbdError> {
+    pub fn open(uri: &Uri, options: &ConnectOptions, most: usize) -> Result<ConnectionPool, NbdError> {
         let first = Client::connect(uri, options)?;
         let mut clients = vec![first];
         while clients[0].export().is_multi_conn() && clients.len() < most {
@@ -31,7 +31,7 @@ impl Connections {
                 Err(_) => break,
             }
         }
-        Ok(Connections { clients, next: AtomicUsize::new(0) })
+        Ok(ConnectionPool { clients, next: AtomicUsize::new(0) })
     }
 
     /// Number of connections.

@@ -5,10 +5,10 @@
 
 use crate::{
     Uri,
-    assemble::Assembly,
+    assembly::ReadAssembly,
     handshake,
-    receive::{self, Body, RequestTable, WireRequest},
-    server::{self, Disk, DiskError, Exports, Run},
+    receiver::{self, RequestBody, RequestTable, WireRequest},
+    server::{self, DiskError, DiskExports, ExportDisk, StatusRun},
     wire::{self, limits},
 };
 use std::{
@@ -35,10 +35,10 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = wire::decode_error_chunk(bytes);
     }),
     ("handshake", |bytes| {
-        let _ = handshake::negotiate(&mut Server::new(bytes), "disk", &["base:allocation"], true);
+        let _ = handshake::negotiate(&mut FuzzServer::new(bytes), "disk", &["base:allocation"], true);
     }),
     ("contexts", |bytes| {
-        let _ = handshake::list_contexts(&mut Server::new(bytes), "disk", &[]);
+        let _ = handshake::list_contexts(&mut FuzzServer::new(bytes), "disk", &[]);
     }),
     ("replies", |bytes| receive_all(bytes)),
     ("replies behind their magic", |bytes| receive_all(&chunks(bytes))),
@@ -66,7 +66,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
 ];
 
 /// A server that greets and answers each option; kind and payload of the replies come from the input.
-struct Server<'a> {
+struct FuzzServer<'a> {
     input: &'a [u8],
     /// Bytes ready to be read.
     said: Vec<u8>,
@@ -74,13 +74,13 @@ struct Server<'a> {
     option: [u8; 4],
 }
 
-impl Server<'_> {
-    fn new(input: &[u8]) -> Server<'_> {
+impl FuzzServer<'_> {
+    fn new(input: &[u8]) -> FuzzServer<'_> {
         let mut said = Vec::new();
         said.extend_from_slice(&wire::NBD_MAGIC.to_be_bytes());
         said.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
         said.extend_from_slice(&wire::FLAG_FIXED_NEWSTYLE.to_be_bytes());
-        Server { input, said, at: 0, option: [0; 4] }
+        FuzzServer { input, said, at: 0, option: [0; 4] }
     }
 
     fn reply(&mut self) {
@@ -108,7 +108,7 @@ impl Server<'_> {
     }
 }
 
-impl Read for Server<'_> {
+impl Read for FuzzServer<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.at == self.said.len() {
             self.reply();
@@ -119,7 +119,7 @@ impl Read for Server<'_> {
     }
 }
 
-impl Write for Server<'_> {
+impl Write for FuzzServer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Some(option) = bytes.get(8..12) {
             self.option.copy_from_slice(option);
@@ -133,9 +133,9 @@ impl Write for Server<'_> {
 }
 
 /// A disk of zeroes that accepts every request.
-struct Nothing;
+struct ZeroDisk;
 
-impl Disk for Nothing {
+impl ExportDisk for ZeroDisk {
     fn size_bytes(&self) -> u64 {
         1 << 16
     }
@@ -152,37 +152,37 @@ impl Disk for Nothing {
     fn zero(&self, _: u64, _: u64) -> Result<(), DiskError> {
         Ok(())
     }
-    fn run_at(&self, _: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
+    fn run_at(&self, _: &str, offset: u64, len: u64) -> Result<StatusRun, DiskError> {
         let flags = (offset >> 12) as u32 & 1;
-        Ok(Run { len, flags })
+        Ok(StatusRun { len, flags })
     }
 }
 
-impl Exports for Nothing {
+impl DiskExports for ZeroDisk {
     fn names(&self) -> Vec<String> {
         vec!["disk".to_owned()]
     }
-    fn find(&self, name: &str) -> Option<Arc<dyn Disk>> {
-        (name == "disk").then(|| Arc::new(Nothing) as Arc<dyn Disk>)
+    fn find(&self, name: &str) -> Option<Arc<dyn ExportDisk>> {
+        (name == "disk").then(|| Arc::new(ZeroDisk) as Arc<dyn ExportDisk>)
     }
 }
 
 /// A client with fixed input that discards all replies.
-struct Deaf<'a>(&'a [u8]);
+struct FixedClient<'a>(&'a [u8]);
 
-impl Read for Deaf<'_> {
+impl Read for FixedClient<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read(buf)
     }
 }
 
-impl server::Receive for Deaf<'_> {
+impl server::ReceiveHalf for FixedClient<'_> {
     fn set_pause(&mut self, _: Option<Duration>) -> io::Result<()> {
         Ok(())
     }
 }
 
-impl Write for Deaf<'_> {
+impl Write for FixedClient<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(bytes.len())
     }
@@ -192,7 +192,7 @@ impl Write for Deaf<'_> {
 }
 
 fn serve(bytes: &[u8]) {
-    let _ = server::serve_halves(Deaf(bytes), io::sink(), &Nothing);
+    let _ = server::serve_halves(FixedClient(bytes), io::sink(), &ZeroDisk);
 }
 
 /// Structured reply chunks; flag, kind, cookie, length and payload come from the input.
@@ -226,8 +226,9 @@ fn receive_all(bytes: &[u8]) {
         let table = RequestTable::default();
         let (reads, _read) = sync_channel(2);
         let (statuses, _status) = sync_channel(1);
-        let read = |offset| Body::Read { assembly: Assembly::new(offset, 16), answer: reads.clone() };
-        let status = Body::Status {
+        let read =
+            |offset| RequestBody::Read { assembly: ReadAssembly::new(offset, 16), answer: reads.clone() };
+        let status = RequestBody::Status {
             offset: 0,
             len: limits::READ_BYTES,
             contexts: [0, 1, 2].into(),
@@ -238,7 +239,7 @@ fn receive_all(bytes: &[u8]) {
             let pending = WireRequest { body, failed: None };
             table.state.lock().pending.insert(cookie as u64, pending);
         }
-        receive::run(bytes, &table, structured);
+        receiver::run(bytes, &table, structured);
         assert!(table.state.lock().pending.is_empty(), "every request was completed");
     }
 }

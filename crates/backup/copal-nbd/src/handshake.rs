@@ -5,13 +5,13 @@
 
 use crate::{
     NbdError,
-    wire::{self, Cursor, OptionKind, export_flags, limits},
+    wire::{self, FieldReader, OptionKind, export_flags, limits},
 };
 use std::io::{Read, Write};
 
 /// A metadata context that was negotiated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Context {
+pub struct MetaContext {
     /// Number of the context on this connection.
     pub id: u32,
     /// Name of the context, such as `base:allocation`.
@@ -62,14 +62,14 @@ impl ExportInfo {
 
 /// Outcome of a handshake.
 #[derive(Clone, Debug)]
-pub(crate) struct Session {
+pub(crate) struct HandshakeResult {
     pub(crate) export: ExportInfo,
     pub(crate) structured: bool,
-    pub(crate) contexts: Vec<Context>,
+    pub(crate) contexts: Vec<MetaContext>,
 }
 
 /// One reply to an option, with its payload.
-struct Reply {
+struct ReplyMessage {
     kind: u32,
     payload: Vec<u8>,
 }
@@ -81,7 +81,7 @@ pub(crate) fn negotiate<S: Read + Write>(
     export: &str,
     wanted: &[&str],
     chunked: bool,
-) -> Result<Session, NbdError> {
+) -> Result<HandshakeResult, NbdError> {
     greet(stream)?;
     if export.len() > limits::STRING_BYTES || wanted.iter().any(|w| w.len() > limits::STRING_BYTES) {
         return Err(NbdError::protocol("a name is longer than 4096 bytes"));
@@ -90,7 +90,7 @@ pub(crate) fn negotiate<S: Read + Write>(
     let contexts =
         if structured && !wanted.is_empty() { set_contexts(stream, export, wanted)? } else { Vec::new() };
     let export = go(stream, export)?;
-    Ok(Session { export, structured, contexts })
+    Ok(HandshakeResult { export, structured, contexts })
 }
 
 /// Lists the metadata contexts that match `queries` (all of them if empty), then ends the connection.
@@ -113,7 +113,7 @@ pub(crate) fn list_contexts<S: Read + Write>(
 fn greet<S: Read + Write>(stream: &mut S) -> Result<(), NbdError> {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
-    let mut cursor = Cursor::new(&greeting);
+    let mut cursor = FieldReader::new(&greeting);
     if cursor.u64()? != wire::NBD_MAGIC {
         return Err(NbdError::protocol("its greeting is not that of an NBD server"));
     }
@@ -134,7 +134,7 @@ fn send<S: Write>(stream: &mut S, option: OptionKind, data: &[u8]) -> Result<(),
     Ok(())
 }
 
-fn receive<S: Read>(stream: &mut S, option: OptionKind) -> Result<Reply, NbdError> {
+fn receive<S: Read>(stream: &mut S, option: OptionKind) -> Result<ReplyMessage, NbdError> {
     let mut header = [0; 20];
     stream.read_exact(&mut header)?;
     let header = wire::decode_option_reply(&header)?;
@@ -147,10 +147,10 @@ fn receive<S: Read>(stream: &mut S, option: OptionKind) -> Result<Reply, NbdErro
     }
     let mut payload = vec![0; header.len as usize];
     stream.read_exact(&mut payload)?;
-    Ok(Reply { kind: header.kind, payload })
+    Ok(ReplyMessage { kind: header.kind, payload })
 }
 
-fn refused(option: OptionKind, reply: &Reply) -> NbdError {
+fn refused(option: OptionKind, reply: &ReplyMessage) -> NbdError {
     let name = wire::option_error_name(reply.kind);
     let words = String::from_utf8_lossy(&reply.payload);
     let reason = if words.is_empty() { name.to_owned() } else { format!("{name} ({words})") };
@@ -171,7 +171,7 @@ fn set_contexts<S: Read + Write>(
     stream: &mut S,
     export: &str,
     wanted: &[&str],
-) -> Result<Vec<Context>, NbdError> {
+) -> Result<Vec<MetaContext>, NbdError> {
     send(stream, OptionKind::SetMetaContext, &wire::encode_meta_context_request(export, wanted))?;
     let contexts = meta_contexts(stream, OptionKind::SetMetaContext)?;
     for (at, context) in contexts.iter().enumerate() {
@@ -185,18 +185,18 @@ fn set_contexts<S: Read + Write>(
     Ok(contexts)
 }
 
-fn meta_contexts<S: Read>(stream: &mut S, option: OptionKind) -> Result<Vec<Context>, NbdError> {
+fn meta_contexts<S: Read>(stream: &mut S, option: OptionKind) -> Result<Vec<MetaContext>, NbdError> {
     let mut contexts = Vec::new();
     for _ in 0..limits::OPTION_REPLIES {
         let reply = receive(stream, option)?;
         match reply.kind {
             wire::REPLY_ACK => return Ok(contexts),
             wire::REPLY_META_CONTEXT => {
-                let mut cursor = Cursor::new(&reply.payload);
+                let mut cursor = FieldReader::new(&reply.payload);
                 let id = cursor.u32()?;
                 let name = std::str::from_utf8(cursor.rest())
                     .map_err(|_| NbdError::protocol("the name of a metadata context is not UTF-8"))?;
-                contexts.push(Context { id, name: name.to_owned() });
+                contexts.push(MetaContext { id, name: name.to_owned() });
             }
             // A server without contexts still serves data.
             wire::REPLY_ERR_UNSUP => return Ok(Vec::new()),
@@ -222,7 +222,7 @@ fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdEr
                 return Ok(ExportInfo { size, flags, block_bytes, max_request_bytes });
             }
             wire::REPLY_INFO => {
-                let mut cursor = Cursor::new(&reply.payload);
+                let mut cursor = FieldReader::new(&reply.payload);
                 match cursor.u16()? {
                     wire::INFO_EXPORT => {
                         let (size, flags) = (cursor.u64()?, cursor.u16()?);
@@ -252,7 +252,7 @@ fn go<S: Read + Write>(stream: &mut S, export: &str) -> Result<ExportInfo, NbdEr
 }
 
 /// Smallest unit and longest read, checked and clipped.
-fn block_sizes(cursor: &mut Cursor<'_>) -> Result<(u32, u32), NbdError> {
+fn block_sizes(cursor: &mut FieldReader<'_>) -> Result<(u32, u32), NbdError> {
     let (smallest, _preferred, longest) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
     if !smallest.is_power_of_two() || smallest > 64 << 10 {
         return Err(NbdError::protocol(format!("a block size of {smallest} bytes")));

@@ -14,7 +14,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
-mod assemble;
+mod assembly;
 mod client;
 mod connections;
 mod error;
@@ -23,16 +23,16 @@ mod error;
 pub mod fuzz;
 mod handshake;
 mod map;
-mod receive;
+mod receiver;
 pub mod server;
 mod stream;
 mod uri;
 pub mod wire;
 
 pub use client::{Client, ConnectOptions, PendingChange, PendingRead, ReadReply};
-pub use connections::Connections;
+pub use connections::ConnectionPool;
 pub use error::NbdError;
-pub use handshake::{Context, ExportInfo};
-pub use map::{Extent, Map};
-pub use uri::{Address, Uri};
+pub use handshake::{ExportInfo, MetaContext};
+pub use map::{ExtentMap, MapExtent};
+pub use uri::{ServerAddress, Uri};
 pub use wire::{BASE_ALLOCATION, STATE_DIRTY, STATE_HOLE, STATE_ZERO, export_flags, limits};

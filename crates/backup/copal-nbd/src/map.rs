@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// A run of bytes with the same flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct MapExtent {
     /// First byte.
     pub offset: u64,
     /// Length in bytes, never 0.
@@ -19,25 +19,25 @@ pub struct Extent {
 
 /// Iterator over extents in ascending order, without gaps; adjacent extents with equal flags are merged.
 #[derive(Debug)]
-pub struct Map<'a> {
+pub struct ExtentMap<'a> {
     client: &'a Client,
     context: u32,
     asked: Range<u64>,
     /// Extents of the last reply, in reverse order.
-    ready: Vec<Extent>,
+    ready: Vec<MapExtent>,
     failed: bool,
 }
 
 /// Length of one request: less than 4 GiB, a multiple of every block size.
 const ASK_BYTES: u64 = 2 << 30;
 
-impl<'a> Map<'a> {
-    pub(crate) fn new(client: &'a Client, context: u32, asked: Range<u64>) -> Map<'a> {
-        Map { client, context, asked, ready: Vec::new(), failed: false }
+impl<'a> ExtentMap<'a> {
+    pub(crate) fn new(client: &'a Client, context: u32, asked: Range<u64>) -> ExtentMap<'a> {
+        ExtentMap { client, context, asked, ready: Vec::new(), failed: false }
     }
 
     /// Next extent as the server reported it.
-    fn pull(&mut self) -> Option<Result<Extent, NbdError>> {
+    fn pull(&mut self) -> Option<Result<MapExtent, NbdError>> {
         if self.failed {
             return None;
         }
@@ -68,7 +68,7 @@ impl<'a> Map<'a> {
             }
             let len = u64::from(len).min(self.asked.end - self.asked.start);
             if len > 0 {
-                self.ready.push(Extent { offset: self.asked.start, len, flags });
+                self.ready.push(MapExtent { offset: self.asked.start, len, flags });
                 self.asked.start += len;
             }
         }
@@ -77,8 +77,8 @@ impl<'a> Map<'a> {
     }
 }
 
-impl Iterator for Map<'_> {
-    type Item = Result<Extent, NbdError>;
+impl Iterator for ExtentMap<'_> {
+    type Item = Result<MapExtent, NbdError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut extent = match self.pull()? {

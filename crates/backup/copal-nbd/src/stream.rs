@@ -1,6 +1,6 @@
 //! Socket of a connection: TCP or unix, with separate handles for reading and writing.
 
-use crate::{Address, NbdError};
+use crate::{NbdError, ServerAddress};
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs},
@@ -14,39 +14,39 @@ pub(crate) const LEAST_BYTES_PER_S: u64 = 64 << 10;
 
 /// A connected socket.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) enum SocketStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Stream {
+impl SocketStream {
     /// Connects. Blocks up to `limit`, since a full accept queue, a name server or an unreachable host may
     /// never answer.
-    pub(crate) fn connect(address: &Address, limit: Duration) -> Result<Stream, NbdError> {
+    pub(crate) fn connect(address: &ServerAddress, limit: Duration) -> Result<SocketStream, NbdError> {
         let failed = |source| NbdError::Connect { address: address.to_string(), source: Arc::new(source) };
         let (sender, connected) = sync_channel(1);
         let to = address.clone();
         let connecting = std::thread::Builder::new().name("nbd-connect".to_owned());
         let started = connecting.spawn(move || {
             // After the limit the result is dropped, and the socket with it.
-            let _ = sender.send(Stream::connect_to(&to, limit));
+            let _ = sender.send(SocketStream::connect_to(&to, limit));
         });
         started.map_err(failed)?;
         let connected = connected.recv_timeout(limit);
         connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))).map_err(failed)
     }
 
-    fn connect_to(address: &Address, limit: Duration) -> io::Result<Stream> {
+    fn connect_to(address: &ServerAddress, limit: Duration) -> io::Result<SocketStream> {
         let (host, port) = match address {
-            Address::Unix(path) => return UnixStream::connect(path).map(Stream::Unix),
-            Address::Tcp(host, port) => (host.as_str(), *port),
+            ServerAddress::Unix(path) => return UnixStream::connect(path).map(SocketStream::Unix),
+            ServerAddress::Tcp(host, port) => (host.as_str(), *port),
         };
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in (host, port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, limit) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    return Ok(Stream::Tcp(stream));
+                    return Ok(SocketStream::Tcp(stream));
                 }
                 Err(error) => last = error,
             }
@@ -57,31 +57,31 @@ impl Stream {
     /// The IP address of the peer; `None` for a unix socket.
     pub(crate) fn peer(&self) -> Option<IpAddr> {
         match self {
-            Stream::Tcp(stream) => Some(stream.peer_addr().ok()?.ip()),
-            Stream::Unix(_) => None,
+            SocketStream::Tcp(stream) => Some(stream.peer_addr().ok()?.ip()),
+            SocketStream::Unix(_) => None,
         }
     }
 
-    pub(crate) fn try_clone(&self) -> io::Result<Stream> {
+    pub(crate) fn try_clone(&self) -> io::Result<SocketStream> {
         Ok(match self {
-            Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
-            Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
+            SocketStream::Tcp(stream) => SocketStream::Tcp(stream.try_clone()?),
+            SocketStream::Unix(stream) => SocketStream::Unix(stream.try_clone()?),
         })
     }
 
     /// Time limit of one read on the socket; shared by all clones.
     pub(crate) fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => stream.set_read_timeout(limit),
-            Stream::Unix(stream) => stream.set_read_timeout(limit),
+            SocketStream::Tcp(stream) => stream.set_read_timeout(limit),
+            SocketStream::Unix(stream) => stream.set_read_timeout(limit),
         }
     }
 
     /// Time limit of one write on the socket; shared by all clones.
     pub(crate) fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
-            Stream::Tcp(stream) => stream.set_write_timeout(limit),
-            Stream::Unix(stream) => stream.set_write_timeout(limit),
+            SocketStream::Tcp(stream) => stream.set_write_timeout(limit),
+            SocketStream::Unix(stream) => stream.set_write_timeout(limit),
         }
     }
 
@@ -89,26 +89,26 @@ impl Stream {
     pub(crate) fn shutdown(&self) {
         // The peer may have disconnected already.
         let _ = match self {
-            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+            SocketStream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            SocketStream::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 }
 
-impl Read for Stream {
+impl Read for SocketStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(buf),
-            Stream::Unix(stream) => stream.read(buf),
+            SocketStream::Tcp(stream) => stream.read(buf),
+            SocketStream::Unix(stream) => stream.read(buf),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for SocketStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write(buf),
-            Stream::Unix(stream) => stream.write(buf),
+            SocketStream::Tcp(stream) => stream.write(buf),
+            SocketStream::Unix(stream) => stream.write(buf),
         }
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -117,14 +117,14 @@ impl Write for Stream {
 }
 
 /// A connection with one time limit for all reads and writes through it.
-pub(crate) struct Limited<'a> {
-    stream: &'a mut Stream,
+pub(crate) struct LimitedStream<'a> {
+    stream: &'a mut SocketStream,
     until: Instant,
 }
 
-impl<'a> Limited<'a> {
-    pub(crate) fn new(stream: &'a mut Stream, limit: Duration) -> Limited<'a> {
-        Limited { stream, until: Instant::now() + limit }
+impl<'a> LimitedStream<'a> {
+    pub(crate) fn new(stream: &'a mut SocketStream, limit: Duration) -> LimitedStream<'a> {
+        LimitedStream { stream, until: Instant::now() + limit }
     }
 
     fn left(&self) -> io::Result<Option<Duration>> {
@@ -136,14 +136,14 @@ impl<'a> Limited<'a> {
     }
 }
 
-impl Read for Limited<'_> {
+impl Read for LimitedStream<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
         self.stream.read(buf)
     }
 }
 
-impl Write for Limited<'_> {
+impl Write for LimitedStream<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
         self.stream.write(buf)

@@ -11,7 +11,7 @@ use std::{
 
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum ServerAddress {
     /// Host name or address, and port.
     Tcp(String, u16),
     /// Path of a unix socket.
@@ -22,7 +22,7 @@ pub enum Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
     /// Address of the server.
-    pub address: Address,
+    pub address: ServerAddress,
     /// Name of the export; empty for the default one.
     pub export: String,
 }
@@ -51,7 +51,10 @@ impl Uri {
                 return Err(bad("the socket is empty"));
             }
             let export = decode_percent(export).ok_or(bad("broken % escape"))?;
-            return Ok(Uri { address: Address::Unix(PathBuf::from(OsString::from_vec(socket))), export });
+            return Ok(Uri {
+                address: ServerAddress::Unix(PathBuf::from(OsString::from_vec(socket))),
+                export,
+            });
         }
         let Some(rest) = text.strip_prefix("nbd://") else {
             return Err(bad(if text.starts_with("nbds") {
@@ -64,7 +67,7 @@ impl Uri {
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let (host, port) = split_port(authority).ok_or(bad("broken host or port"))?;
         let export = decode_percent(export).ok_or(bad("broken % escape"))?;
-        Ok(Uri { address: Address::Tcp(host, port), export })
+        Ok(Uri { address: ServerAddress::Tcp(host, port), export })
     }
 }
 
@@ -73,9 +76,11 @@ impl std::fmt::Display for Uri {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let export = encode_percent(self.export.as_bytes());
         match &self.address {
-            Address::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/{export}"),
-            Address::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{export}"),
-            Address::Unix(path) => {
+            ServerAddress::Tcp(host, port) if host.contains(':') => {
+                write!(f, "nbd://[{host}]:{port}/{export}")
+            }
+            ServerAddress::Tcp(host, port) => write!(f, "nbd://{host}:{port}/{export}"),
+            ServerAddress::Unix(path) => {
                 let socket = encode_percent(path.as_os_str().as_bytes());
                 write!(f, "nbd+unix:///{export}?socket={socket}")
             }
@@ -83,11 +88,11 @@ impl std::fmt::Display for Uri {
     }
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
-            Address::Unix(path) => write!(f, "{}", path.display()),
+            ServerAddress::Tcp(host, port) => write!(f, "{host}:{port}"),
+            ServerAddress::Unix(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -153,7 +158,7 @@ mod tests {
     #[test]
     fn the_path_of_a_socket_need_not_be_utf8() {
         let uri = Uri {
-            address: Address::Unix(PathBuf::from(OsString::from_vec(b"/run/x\xff\xfe y".to_vec()))),
+            address: ServerAddress::Unix(PathBuf::from(OsString::from_vec(b"/run/x\xff\xfe y".to_vec()))),
             export: "snap".to_owned(),
         };
         assert_eq!(uri.to_string(), "nbd+unix:///snap?socket=/run/x%ff%fe%20y");
@@ -163,7 +168,7 @@ mod tests {
     #[test]
     fn usual_addresses_are_parsed() {
         let tcp = |host: &str, port, export: &str| Uri {
-            address: Address::Tcp(host.into(), port),
+            address: ServerAddress::Tcp(host.into(), port),
             export: export.into(),
         };
         for (text, want) in [
@@ -175,7 +180,7 @@ mod tests {
             ("nbd:///disk", tcp("localhost", 10809, "disk")),
             (
                 "nbd+unix:///snap?socket=/run/a%20b.sock",
-                Uri { address: Address::Unix("/run/a b.sock".into()), export: "snap".into() },
+                Uri { address: ServerAddress::Unix("/run/a b.sock".into()), export: "snap".into() },
             ),
         ] {
             assert_eq!(Uri::parse(text).unwrap(), want, "{text}");

@@ -2,7 +2,7 @@
 //!
 //! Format: the NBD project's `doc/proto.md`. All integers are big-endian.
 //! Pure: slices in, values out, no I/O. A decoder gets exactly the bytes of its message.
-//! Not here: the order of messages (`handshake`, `receive`).
+//! Not here: the order of messages (`handshake`, `receiver`).
 
 use crate::NbdError;
 
@@ -122,7 +122,7 @@ pub(crate) const INFO_BLOCK_SIZE: u16 = 3;
 /// Requests after the handshake, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Command {
+pub enum RequestKind {
     /// Read bytes.
     Read = 0,
     /// Write bytes.
@@ -155,13 +155,13 @@ pub(crate) const CHUNK_ERROR: u16 = 0x8001;
 pub(crate) const CHUNK_ERROR_OFFSET: u16 = 0x8002;
 
 /// Takes big-endian integers off the front of a slice; a short slice is a protocol error.
-pub(crate) struct Cursor<'a> {
+pub(crate) struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Cursor<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { rest: bytes }
+impl<'a> FieldReader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> FieldReader<'a> {
+        FieldReader { rest: bytes }
     }
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], NbdError> {
         if len > self.rest.len() {
@@ -227,7 +227,7 @@ pub fn encode_meta_context_request(export: &str, queries: &[&str]) -> Vec<u8> {
 }
 
 /// Encodes a request of the transmission phase, 28 bytes.
-pub fn encode_request(command: Command, cookie: u64, offset: u64, len: u32) -> [u8; 28] {
+pub fn encode_request(command: RequestKind, cookie: u64, offset: u64, len: u32) -> [u8; 28] {
     let mut out = [0; 28];
     out[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
     out[6..8].copy_from_slice(&(command as u16).to_be_bytes());
@@ -253,7 +253,7 @@ pub struct OptionReply {
 /// # Errors
 /// `Protocol`: wrong magic, or a payload above the limit.
 pub fn decode_option_reply(bytes: &[u8; 20]) -> Result<OptionReply, NbdError> {
-    let mut cursor = Cursor::new(bytes);
+    let mut cursor = FieldReader::new(bytes);
     if cursor.u64()? != OPTION_REPLY_MAGIC {
         return Err(NbdError::protocol("a reply of the handshake does not begin with its magic number"));
     }
@@ -282,7 +282,7 @@ pub struct ChunkHeader {
 /// # Errors
 /// `Protocol`: unknown flags.
 pub fn decode_chunk_header(bytes: &[u8; 16]) -> Result<ChunkHeader, NbdError> {
-    let mut cursor = Cursor::new(bytes);
+    let mut cursor = FieldReader::new(bytes);
     let flags = cursor.u16()?;
     if flags & !CHUNK_DONE != 0 {
         return Err(NbdError::protocol(format!("a reply has unknown flags {flags:#x}")));
@@ -301,7 +301,7 @@ pub fn decode_chunk_header(bytes: &[u8; 16]) -> Result<ChunkHeader, NbdError> {
 /// # Errors
 /// `Protocol`: the payload is not one context and at least one complete extent, or an extent is empty.
 pub fn decode_block_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), NbdError> {
-    let mut cursor = Cursor::new(payload);
+    let mut cursor = FieldReader::new(payload);
     let context = cursor.u32()?;
     let pairs = cursor.rest();
     if pairs.is_empty() || !pairs.len().is_multiple_of(8) {
@@ -309,7 +309,7 @@ pub fn decode_block_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), Nbd
     }
     let mut extents: Vec<(u32, u32)> = Vec::new();
     for pair in pairs.chunks_exact(8) {
-        let mut cursor = Cursor::new(pair);
+        let mut cursor = FieldReader::new(pair);
         let (len, flags) = (cursor.u32()?, cursor.u32()?);
         if len == 0 {
             return Err(NbdError::protocol("a block status has an empty extent"));
@@ -327,7 +327,7 @@ pub fn decode_block_status(payload: &[u8]) -> Result<(u32, Vec<(u32, u32)>), Nbd
 /// # Errors
 /// `Protocol`: shorter than its fields, or error number 0.
 pub fn decode_error_chunk(payload: &[u8]) -> Result<(u32, String), NbdError> {
-    let mut cursor = Cursor::new(payload);
+    let mut cursor = FieldReader::new(payload);
     let errno = cursor.u32()?;
     let len = usize::from(cursor.u16()?);
     let words = cursor.take(len)?;

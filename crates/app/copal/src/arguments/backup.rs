@@ -2,7 +2,7 @@
 
 use crate::human;
 use clap::{Args, ValueEnum};
-use copal_live::Fleece;
+use copal_live::FleeceOptions;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
@@ -146,7 +146,7 @@ pub(crate) struct Live {
     #[arg(long, value_name = "SOCKET", requires = "freeze")]
     pub(crate) agent_socket: Option<PathBuf>,
     /// Directory for what the guest overwrites during the backup; QEMU must be able to write there
-    #[arg(long, value_name = "DIR", requires = "qmp", default_value = Fleece::DEFAULT_DIRECTORY)]
+    #[arg(long, value_name = "DIR", requires = "qmp", default_value = FleeceOptions::DEFAULT_DIRECTORY)]
     pub(crate) fleece_dir: PathBuf,
     /// Most that is kept there, as a share of each disk
     #[arg(long, value_name = "SHARE", requires = "qmp", default_value = "10%", value_parser = human::parse_share)]

@@ -7,7 +7,7 @@ mod backup;
 mod bitmap;
 mod check;
 mod cluster;
-mod door;
+mod export;
 mod forget;
 mod hold;
 mod init;
@@ -39,7 +39,7 @@ use copal_node::{Access, MemoryShares, Patience};
 use serde_json::json;
 use std::time::Duration;
 
-/// How long a writer waits for doors at least, which keep a store while they read.
+/// How long a writer waits at least for exports, which keep a store while they read.
 const DOORS: Duration = Duration::from_secs(10);
 
 /// What a command that works on a repository gets.
@@ -86,8 +86,8 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
         Command::Snapshots(snapshots) => list::snapshots(&context, snapshots),
         Command::Ls(ls) => list::ls(&context, ls),
         Command::Restore(restore) => restore::run(&context, restore),
-        Command::Nbd(words) => door::nbd(&context, words),
-        Command::Mount(words) => door::mount(&context, words),
+        Command::Nbd(words) => export::nbd(&context, words),
+        Command::Mount(words) => export::mount(&context, words),
         Command::Verify(verify) => check::verify(&context, verify),
         Command::Check(check) => check::check(&context, check),
         Command::Forget(forget) => forget::run(&context, forget),
@@ -140,7 +140,7 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
 }
 
 impl Context<'_> {
-    /// A writer waits a moment for doors, which keep a store only while they read from it.
+    /// A writer waits a moment for exports, which keep a store only while they read from it.
     fn open(&self, access: Access) -> Outcome<Opened> {
         match access {
             Access::Read => repository::open(&self.arguments.common, access, &self.patience()),
@@ -151,7 +151,7 @@ impl Context<'_> {
         }
     }
 
-    /// Opens the repository behind doors that may be reading from it: they let go of a store within moments.
+    /// Opens the repository beside exports that may be reading from it: they close an idle store within moments.
     fn open_behind(&self, access: Access, pins: &Pins) -> Outcome<Opened> {
         let limit = match !pins.may_be_reading() || access == Access::Read {
             true => self.wait,

@@ -25,7 +25,7 @@ use crate::{
 use copal_backup::{
     BackupRequest, CancelFlag, Collaboration, HolderId, Progress, Repository, SnapshotId, peers::Writer,
 };
-use copal_live::{Ended, PointInTime};
+use copal_live::{BackupEnd, PointInTime};
 use parking_lot::{Condvar, Mutex};
 use std::{
     io,
@@ -438,13 +438,13 @@ impl Job {
         drop(request);
         match (summary, point) {
             (Ok(mut summary), point) => {
-                let told = point.map(|point| point.end(Ended::Published));
+                let told = point.map(|point| point.end(BackupEnd::Published));
                 summary.warnings.extend(told.into_iter().flatten());
                 Ok(VmOutcome::Done(Box::new(summary)))
             }
             (Err(error), point) => {
                 let faults = point.as_ref().map(PointInTime::faults).unwrap_or_default();
-                let left = point.map(|point| point.end(Ended::Abandoned)).unwrap_or_default();
+                let left = point.map(|point| point.end(BackupEnd::Abandoned)).unwrap_or_default();
                 let reason = match faults.is_empty() {
                     true => error.to_string(),
                     false => faults.join("; "),

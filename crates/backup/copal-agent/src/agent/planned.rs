@@ -12,7 +12,7 @@ use copal_disk::source::{
     ContentEvidence, Extent, Source, SourceError,
     open::{self, BitmapNames, ImageFormat},
 };
-use copal_live::{Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
+use copal_live::{FleeceOptions, FreezeMethod, LiveDisk, LiveError, LiveVm, PointInTime};
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -236,7 +236,7 @@ impl PlannedBackup {
         socket: &Path,
         nodes: &[(String, String)],
         nbd: Option<&PathBuf>,
-        freeze: Option<&Freeze>,
+        freeze: Option<&FreezeMethod>,
     ) -> LiveVm {
         let disks = nodes.iter().map(|(name, node)| LiveDisk {
             name: name.clone(),
@@ -250,7 +250,7 @@ impl PlannedBackup {
             qmp: socket.to_owned(),
             disks: disks.collect(),
             nbd_socket: nbd.cloned(),
-            fleece: Fleece::default(),
+            fleece: FleeceOptions::default(),
             freeze: freeze.cloned(),
         }
     }

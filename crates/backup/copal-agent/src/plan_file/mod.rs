@@ -19,7 +19,7 @@ pub use error::{MAX_DISKS, MAX_PLAN_BYTES, MAX_VMS, PlanError, VmInTwoPlans};
 
 use copal_backup::retention::parse_within;
 use copal_backup::scheme_of;
-use copal_live::Freeze;
+use copal_live::FreezeMethod;
 use error::MAX_NAME_BYTES;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -77,7 +77,7 @@ pub enum PlannedSource {
         /// Socket of the NBD server that it runs already.
         nbd: Option<PathBuf>,
         /// How its guest is made to hold still, if it is.
-        freeze: Option<Freeze>,
+        freeze: Option<FreezeMethod>,
     },
 }
 
@@ -218,7 +218,7 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
         (Some(Named(disks)), None, None) if !of_qemu => PlannedSource::Files(disks),
         (None, Some(socket), Some(Named(nodes))) => {
             let freeze = match (json.freeze, json.agent_socket) {
-                (Some(FreezeWord::Agent), named) => Some(Freeze::Agent(named)),
+                (Some(FreezeWord::Agent), named) => Some(FreezeMethod::Agent(named)),
                 (None, None) => None,
                 (None, Some(_)) => {
                     let path = path.to_owned();
@@ -240,7 +240,7 @@ fn planned(path: &Path, json: VmJson) -> Result<PlannedVm, PlanError> {
         PlannedSource::Qmp { socket, nodes, nbd, freeze } => {
             nodes.iter().try_for_each(|(_, node)| check_name(path, node))?;
             let disks = nodes.iter().map(|(disk, _)| disk).collect();
-            let agent = freeze.as_ref().and_then(|Freeze::Agent(named)| named.as_ref());
+            let agent = freeze.as_ref().and_then(|FreezeMethod::Agent(named)| named.as_ref());
             let paths = [Some(socket), nbd.as_ref(), agent].into_iter().flatten();
             (disks, paths.collect())
         }
@@ -312,7 +312,7 @@ mod tests {
         for (at, wanted, socket) in freezes {
             let PlannedSource::Qmp { nbd, freeze, .. } = &plan.vms[at].source else { panic!("{plan:?}") };
             assert_eq!(nbd, &wanted.map(PathBuf::from));
-            assert_eq!(freeze, &Some(Freeze::Agent(socket.map(PathBuf::from))));
+            assert_eq!(freeze, &Some(FreezeMethod::Agent(socket.map(PathBuf::from))));
         }
     }
 

@@ -250,7 +250,7 @@ impl Source for NbdSource {
     /// many servers accept one client at a time. A server that ends with its client cannot be asked again.
     fn confirm(&self) -> Result<Option<String>, SourceError> {
         self.read_end()?;
-        self.client.hang_up();
+        self.client.disconnect();
         let options =
             ConnectOptions { contexts: Vec::new(), timeout: RECHECK_TIMEOUT, ..ConnectOptions::default() };
         match Client::connect(&self.uri, &options) {

@@ -19,7 +19,7 @@ use super::{
     nbd::{NbdSource, ReadMode},
     programs,
 };
-use copal_nbd::{Address, Uri};
+use copal_nbd::{ServerAddress, Uri};
 use std::{
     io::Read,
     os::{
@@ -167,7 +167,7 @@ fn start(
     let socket = dir.path().join("nbd.sock");
     let listener = UnixListener::bind(&socket).map_err(|error| io("listen on", &socket, error))?;
     let mut server = spawn(program, image, bitmap, cache, listener)?;
-    let uri = Uri { address: Address::Unix(socket), export: String::new() };
+    let uri = Uri { address: ServerAddress::Unix(socket), export: String::new() };
     let what = image.display().to_string();
     match NbdSource::connect_to(&what, &uri, bitmap.as_slice(), ReadMode::Still) {
         Ok(export) => Ok((export, server)),

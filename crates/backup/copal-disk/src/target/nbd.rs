@@ -8,7 +8,7 @@
 use super::{Target, TargetError};
 use copal_chunk::SEGMENT_BYTES;
 use copal_nbd::{
-    BASE_ALLOCATION, Client, ConnectOptions, Connections, ExportInfo, NbdError, STATE_ZERO, Uri,
+    BASE_ALLOCATION, Client, ConnectOptions, ConnectionPool, ExportInfo, NbdError, STATE_ZERO, Uri,
 };
 
 /// Maximum number of connections to one export.
@@ -25,7 +25,7 @@ static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
 #[derive(Debug)]
 pub struct NbdTarget {
     what: String,
-    connections: Connections,
+    connections: ConnectionPool,
 }
 
 impl NbdTarget {
@@ -41,7 +41,7 @@ impl NbdTarget {
         };
         let uri = Uri::parse(spec).map_err(refused)?;
         let connections =
-            Connections::open(&uri, &ConnectOptions::default(), CONNECTIONS).map_err(refused)?;
+            ConnectionPool::open(&uri, &ConnectOptions::default(), CONNECTIONS).map_err(refused)?;
         let client = connections.first();
         if !client.export().can_write() {
             return Err(refused(NbdError::ReadOnly));

@@ -4,10 +4,10 @@
 //! pages. The list of snapshots is refreshed after a second.
 
 use super::{
+    content::MountContent,
     names::{DiskFile, SnapshotDirectory, VmDirectory, directories},
-    shown::Shown,
 };
-use crate::Closing;
+use crate::CloseFlag;
 use copal_backup::{
     SnapshotId,
     serve::{ServedDisk, serve},
@@ -25,9 +25,9 @@ use std::{
 };
 
 /// Time for which the kernel may keep names and attributes.
-const KEPT: Duration = Duration::from_secs(1);
+const ATTRIBUTE_TTL: Duration = Duration::from_secs(1);
 /// Lifetime of a list of snapshots.
-const FRESH: Duration = Duration::from_secs(1);
+const LIST_TTL: Duration = Duration::from_secs(1);
 /// Maximum number of snapshots with open disks.
 const OPEN_SNAPSHOTS: usize = 64;
 /// Longest read, in bytes.
@@ -35,7 +35,7 @@ const READ_BYTES: u32 = 4 << 20;
 
 /// Object that an inode number stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Node {
+enum TreeNode {
     Root,
     Vm([u8; 16]),
     Snapshot([u8; 16], SnapshotId),
@@ -44,19 +44,19 @@ enum Node {
 }
 
 /// Inode numbers; they stay valid for as long as the mount.
-struct Inodes {
-    nodes: Vec<Node>,
-    numbers: HashMap<Node, u64>,
+struct InodeTable {
+    nodes: Vec<TreeNode>,
+    numbers: HashMap<TreeNode, u64>,
 }
 
-impl Inodes {
-    fn new() -> Inodes {
-        let mut inodes = Inodes { nodes: Vec::new(), numbers: HashMap::new() };
-        inodes.number(Node::Root);
+impl InodeTable {
+    fn new() -> InodeTable {
+        let mut inodes = InodeTable { nodes: Vec::new(), numbers: HashMap::new() };
+        inodes.number(TreeNode::Root);
         inodes
     }
 
-    fn number(&mut self, node: Node) -> u64 {
+    fn number(&mut self, node: TreeNode) -> u64 {
         let nodes = &mut self.nodes;
         *self.numbers.entry(node).or_insert_with(|| {
             nodes.push(node);
@@ -64,37 +64,37 @@ impl Inodes {
         })
     }
 
-    fn node(&self, number: u64) -> Option<Node> {
+    fn node(&self, number: u64) -> Option<TreeNode> {
         self.nodes.get(usize::try_from(number).ok()?.checked_sub(1)?).copied()
     }
 }
 
 /// Cached directories, and the time of the listing.
-struct Listed {
+struct DirectoryCache {
     vms: Arc<Vec<VmDirectory>>,
     at: Option<Instant>,
 }
 
 /// All snapshots of a repository, or of one VM.
 pub(super) struct SnapshotTree {
-    shown: Shown,
-    closing: Closing,
+    content: MountContent,
+    close_flag: CloseFlag,
     owner: (u32, u32),
     mounted_at: SystemTime,
-    inodes: Mutex<Inodes>,
-    listed: Mutex<Listed>,
+    inodes: Mutex<InodeTable>,
+    listed: Mutex<DirectoryCache>,
     open: Mutex<HashMap<SnapshotId, Vec<Arc<ServedDisk>>>>,
 }
 
 impl SnapshotTree {
-    pub(super) fn new(shown: Shown, closing: &Closing) -> SnapshotTree {
+    pub(super) fn new(content: MountContent, close_flag: &CloseFlag) -> SnapshotTree {
         SnapshotTree {
-            shown,
-            closing: closing.clone(),
+            content,
+            close_flag: close_flag.clone(),
             owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
             mounted_at: SystemTime::now(),
-            inodes: Mutex::new(Inodes::new()),
-            listed: Mutex::new(Listed { vms: Arc::default(), at: None }),
+            inodes: Mutex::new(InodeTable::new()),
+            listed: Mutex::new(DirectoryCache { vms: Arc::default(), at: None }),
             open: Mutex::default(),
         }
     }
@@ -102,8 +102,8 @@ impl SnapshotTree {
     /// The directories; the previous ones if the list cannot be read now.
     fn vms(&self) -> Arc<Vec<VmDirectory>> {
         let mut listed = self.listed.lock();
-        if listed.at.is_none_or(|at| at.elapsed() > FRESH) {
-            match (self.shown.list)() {
+        if listed.at.is_none_or(|at| at.elapsed() > LIST_TTL) {
+            match (self.content.list)() {
                 Ok(snapshots) => listed.vms = Arc::new(directories(&snapshots)),
                 Err(error) => tracing::debug!(%error, "snapshot list not refreshed"),
             }
@@ -113,38 +113,38 @@ impl SnapshotTree {
     }
 
     /// Names and nodes of a directory; `None` for a file.
-    fn entries(&self, node: Node) -> Option<Vec<(String, Node)>> {
+    fn entries(&self, node: TreeNode) -> Option<Vec<(String, TreeNode)>> {
         let vms = self.vms();
         match node {
-            Node::Root => Some(vms.iter().map(|vm| (vm.name.clone(), Node::Vm(vm.vm))).collect()),
-            Node::Vm(uuid) => {
+            TreeNode::Root => Some(vms.iter().map(|vm| (vm.name.clone(), TreeNode::Vm(vm.vm))).collect()),
+            TreeNode::Vm(uuid) => {
                 let snapshots = find_vm(&vms, uuid)?.snapshots.iter();
-                Some(snapshots.map(|one| (one.name.clone(), Node::Snapshot(uuid, one.id))).collect())
+                Some(snapshots.map(|one| (one.name.clone(), TreeNode::Snapshot(uuid, one.id))).collect())
             }
-            Node::Snapshot(uuid, id) => {
+            TreeNode::Snapshot(uuid, id) => {
                 let disks = find_snapshot(&vms, uuid, id)?.disks.iter().zip(0..);
-                Some(disks.map(|(disk, at)| (disk.name.clone(), Node::Disk(uuid, id, at))).collect())
+                Some(disks.map(|(disk, at)| (disk.name.clone(), TreeNode::Disk(uuid, id, at))).collect())
             }
-            Node::Disk(..) => None,
+            TreeNode::Disk(..) => None,
         }
     }
 
-    fn attributes(&self, number: u64, node: Node) -> Option<FileAttr> {
+    fn attributes(&self, number: u64, node: TreeNode) -> Option<FileAttr> {
         let vms = self.vms();
         let created = |ms: u64| UNIX_EPOCH + Duration::from_millis(ms);
         let (kind, size, time, links) = match node {
-            Node::Root => (FileType::Directory, 0, self.mounted_at, 2 + vms.len()),
-            Node::Vm(uuid) => {
+            TreeNode::Root => (FileType::Directory, 0, self.mounted_at, 2 + vms.len()),
+            TreeNode::Vm(uuid) => {
                 let vm = find_vm(&vms, uuid)?;
                 let newest = vm.snapshots.iter().map(|one| one.created_ms).max();
                 let time = created(newest.unwrap_or(0));
                 (FileType::Directory, 0, time, 2 + vm.snapshots.len())
             }
-            Node::Snapshot(uuid, id) => {
+            TreeNode::Snapshot(uuid, id) => {
                 let snapshot = find_snapshot(&vms, uuid, id)?;
                 (FileType::Directory, 0, created(snapshot.created_ms), 2)
             }
-            Node::Disk(uuid, id, at) => {
+            TreeNode::Disk(uuid, id, at) => {
                 let snapshot = find_snapshot(&vms, uuid, id)?;
                 let disk: &DiskFile = snapshot.disks.get(at)?;
                 (FileType::RegularFile, disk.size_bytes, created(snapshot.created_ms), 1)
@@ -172,7 +172,7 @@ impl SnapshotTree {
     fn disk(&self, id: SnapshotId, at: usize) -> Result<Arc<ServedDisk>, Errno> {
         let mut open = self.open.lock();
         if !open.contains_key(&id) {
-            let disks = serve(&self.shown.lender, &self.shown.cache, id).map_err(|error| {
+            let disks = serve(&self.content.lender, &self.content.cache, id).map_err(|error| {
                 tracing::warn!(snapshot = id.short(), %error, "cannot open a snapshot");
                 Errno::EIO
             })?;
@@ -186,16 +186,16 @@ impl SnapshotTree {
         disks.get(at).cloned().ok_or(Errno::EIO)
     }
 
-    fn node(&self, inode: INodeNo) -> Result<Node, Errno> {
+    fn node(&self, inode: INodeNo) -> Result<TreeNode, Errno> {
         let node = self.inodes.lock().node(inode.0);
         node.ok_or(Errno::ENOENT)
     }
 
     fn read(&self, inode: INodeNo, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
-        let Node::Disk(_, id, at) = self.node(inode)? else {
+        let TreeNode::Disk(_, id, at) = self.node(inode)? else {
             return Err(Errno::EISDIR);
         };
-        if self.closing.is_closed() {
+        if self.close_flag.is_closed() {
             return Err(Errno::EIO);
         }
         let disk = self.disk(id, at)?;
@@ -230,7 +230,7 @@ impl Filesystem for SnapshotTree {
             self.attributes(number, node)
         });
         match found {
-            Some(attributes) => reply.entry(&KEPT, &attributes, Generation(0)),
+            Some(attributes) => reply.entry(&ATTRIBUTE_TTL, &attributes, Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
     }
@@ -238,7 +238,7 @@ impl Filesystem for SnapshotTree {
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let node = self.node(inode).ok();
         match node.and_then(|node| self.attributes(inode.0, node)) {
-            Some(attributes) => reply.attr(&KEPT, &attributes),
+            Some(attributes) => reply.attr(&ATTRIBUTE_TTL, &attributes),
             None => reply.error(Errno::ENOENT),
         }
     }
@@ -247,7 +247,7 @@ impl Filesystem for SnapshotTree {
         let writes = flags.0 & 0o3 != 0;
         match self.node(inode) {
             _ if writes => reply.error(Errno::EROFS),
-            Ok(Node::Disk(_, id, at)) => match self.disk(id, at) {
+            Ok(TreeNode::Disk(_, id, at)) => match self.disk(id, at) {
                 Ok(_) => reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
                 Err(error) => reply.error(error),
             },
@@ -286,7 +286,7 @@ impl Filesystem for SnapshotTree {
         for ((name, node), next) in all.skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
             let number = self.inodes.lock().number(node);
             let kind = match node {
-                Node::Disk(..) => FileType::RegularFile,
+                TreeNode::Disk(..) => FileType::RegularFile,
                 _ => FileType::Directory,
             };
             if reply.add(INodeNo(number), next, kind, name) {

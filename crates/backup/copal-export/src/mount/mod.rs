@@ -2,13 +2,13 @@
 //!
 //! Not here: its content (`filesystem`), file names (`names`).
 
+mod content;
 mod filesystem;
 mod names;
-mod shown;
 
-pub use shown::Shown;
+pub use content::MountContent;
 
-use crate::Closing;
+use crate::CloseFlag;
 use filesystem::SnapshotTree;
 use fuser::{BackgroundSession, Config, MountOption, Session};
 use std::{
@@ -60,16 +60,20 @@ pub enum MountError {
 }
 
 /// A mounted file system, unmounted on drop.
-pub struct Mount {
+pub struct SnapshotMount {
     path: PathBuf,
     session: Option<BackgroundSession>,
 }
 
-impl Mount {
+impl SnapshotMount {
     /// Mounts on an empty directory, read-only and for this user only. Returns when the mount is ready.
     /// # Errors
     /// See [`MountError`]; nothing is mounted.
-    pub fn start(path: &Path, shown: Shown, closing: &Closing) -> Result<Mount, MountError> {
+    pub fn start(
+        path: &Path,
+        content: MountContent,
+        close_flag: &CloseFlag,
+    ) -> Result<SnapshotMount, MountError> {
         let named = || path.display().to_string();
         let mut entries = std::fs::read_dir(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => MountError::NoDirectory { path: named() },
@@ -90,11 +94,11 @@ impl Mount {
             MountOption::DefaultPermissions,
         ];
         config.n_threads = Some(THREADS);
-        let session = Session::new(SnapshotTree::new(shown, closing), path, &config);
+        let session = Session::new(SnapshotTree::new(content, close_flag), path, &config);
         let session = session
             .and_then(Session::spawn)
             .map_err(|source| MountError::System { path: named(), source })?;
-        Ok(Mount { path: path.to_owned(), session: Some(session) })
+        Ok(SnapshotMount { path: path.to_owned(), session: Some(session) })
     }
 
     /// Whether the mount was unmounted by others.

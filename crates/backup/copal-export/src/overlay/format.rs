@@ -1,6 +1,6 @@
 //! Header of an overlay file, and the layout of bitmap and blocks.
 //!
-//! Format: docs/formats/door-overlay.md v1
+//! Format: docs/formats/overlay.md v1
 //! Not here: the order of writes (`overlay`).
 
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
@@ -21,13 +21,13 @@ const MAX_NAME_BYTES: usize = 1024;
 
 /// Identity of the disk below an overlay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct OverlayHeader {
     pub(super) size_bytes: u64,
     pub(super) snapshot: [u8; 16],
     pub(super) disk: String,
 }
 
-impl Head {
+impl OverlayHeader {
     /// Encodes the padded header.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
@@ -42,7 +42,7 @@ impl Head {
     /// Decodes a header.
     /// # Errors
     /// The reason, as text.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Head, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<OverlayHeader, String> {
         let text = |error: EnvelopeError| error.to_string();
         let (_, body) = Envelope::open(&FORMAT, bytes).map_err(text)?;
         let mut input = Reader::new(body);
@@ -59,7 +59,7 @@ impl Head {
         if size_bytes > MAX_DISK_BYTES {
             return Err(format!("no disk has {size_bytes} bytes"));
         }
-        Ok(Head {
+        Ok(OverlayHeader {
             size_bytes,
             snapshot,
             disk: String::from_utf8(disk).map_err(|_| "the name of its disk is not UTF-8")?,
@@ -86,13 +86,13 @@ impl Head {
 mod tests {
     use super::*;
 
-    fn example() -> Head {
-        Head { size_bytes: 3 << 30, snapshot: *b"0123456789abcdef", disk: "sda".to_owned() }
+    fn example() -> OverlayHeader {
+        OverlayHeader { size_bytes: 3 << 30, snapshot: *b"0123456789abcdef", disk: "sda".to_owned() }
     }
 
     #[test]
     fn the_example_of_the_format_page_is_encoded_exactly() {
-        let page = include_str!("../../../../../docs/formats/door-overlay.md");
+        let page = include_str!("../../../../../docs/formats/overlay.md");
         let example_bytes = example().encode();
         let hex: String = page
             .lines()
@@ -105,7 +105,7 @@ mod tests {
         assert!(hex.len() > 100, "the page has no example");
         assert_eq!(hex, written);
         assert!(example_bytes[hex.len() / 2..].iter().all(|byte| *byte == 0));
-        assert_eq!(Head::decode(&example_bytes), Ok(example()));
+        assert_eq!(OverlayHeader::decode(&example_bytes), Ok(example()));
         assert_eq!(example().bitmap_bytes(), 8192);
         assert_eq!(example().blocks_at(), 65536);
     }
@@ -116,9 +116,9 @@ mod tests {
         for at in 0..60 {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            assert!(Head::decode(&bad).is_err(), "byte {at}");
+            assert!(OverlayHeader::decode(&bad).is_err(), "byte {at}");
         }
-        assert!(Head::decode(&good[..40]).is_err());
-        assert!(Head::decode(&[]).is_err());
+        assert!(OverlayHeader::decode(&good[..40]).is_err());
+        assert!(OverlayHeader::decode(&[]).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Overlay: a writable layer above a disk. Written blocks are in a file, all others in the disk below.
 //!
-//! Format: docs/formats/door-overlay.md v1
+//! Format: docs/formats/overlay.md v1
 //! Invariants
 //! - A bit becomes durable only after its block. A crash loses unflushed writes, and never exposes a block
 //!   that was not written completely.
@@ -13,7 +13,7 @@ pub(crate) mod format;
 mod tests;
 
 use copal_nbd::server::DiskError;
-use format::{BLOCK_BYTES, HEAD_BYTES, Head, PAGE_BYTES};
+use format::{BLOCK_BYTES, HEAD_BYTES, OverlayHeader, PAGE_BYTES};
 use parking_lot::RwLock;
 use rustix::{
     fs::{FallocateFlags, FlockOperation, fallocate, flock},
@@ -73,11 +73,11 @@ pub enum OverlayError {
 /// The writes above one disk.
 pub struct Overlay {
     file: File,
-    head: Head,
-    state: RwLock<State>,
+    head: OverlayHeader,
+    state: RwLock<OverlayState>,
 }
 
-struct State {
+struct OverlayState {
     /// One bit per block that the overlay has.
     bitmap: Vec<u8>,
     /// Bitmap pages that differ from the file.
@@ -86,7 +86,7 @@ struct State {
     is_poisoned: bool,
 }
 
-impl State {
+impl OverlayState {
     fn has(&self, block: u64) -> bool {
         self.bitmap[(block / 8) as usize] & (1 << (block % 8)) != 0
     }
@@ -120,17 +120,17 @@ impl Overlay {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(OverlayError::InUse { path: name() });
         }
-        let wanted = Head { size_bytes, snapshot, disk: disk.to_owned() };
+        let wanted = OverlayHeader { size_bytes, snapshot, disk: disk.to_owned() };
         let length = file.metadata().map_err(failed("look at"))?.len();
         if length == 0 {
-            make(&file, &wanted).map_err(failed("make"))?;
+            initialize(&file, &wanted).map_err(failed("make"))?;
         }
         let mut head = vec![0; HEAD_BYTES as usize];
         file.read_exact_at(&mut head, 0).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => unreadable("it is too short".to_owned()),
             _ => failed("read")(error),
         })?;
-        let head = Head::decode(&head).map_err(unreadable)?;
+        let head = OverlayHeader::decode(&head).map_err(unreadable)?;
         if head != wanted {
             return Err(OverlayError::OfAnother {
                 path: name(),
@@ -147,7 +147,7 @@ impl Overlay {
         Ok(Overlay {
             file,
             head,
-            state: RwLock::new(State { bitmap, unwritten: BTreeSet::new(), is_poisoned: false }),
+            state: RwLock::new(OverlayState { bitmap, unwritten: BTreeSet::new(), is_poisoned: false }),
         })
     }
 
@@ -157,7 +157,7 @@ impl Overlay {
         Overlay::run(&self.state.read(), offset, len)
     }
 
-    fn run(state: &State, offset: u64, len: u64) -> (bool, u64) {
+    fn run(state: &OverlayState, offset: u64, len: u64) -> (bool, u64) {
         let end = offset + len;
         let written = state.has(offset / BLOCK_BYTES);
         let mut block = offset / BLOCK_BYTES + 1;
@@ -183,7 +183,7 @@ impl Overlay {
             let (written, length) = Overlay::run(&state, at, (buf.len() - done) as u64);
             let part = &mut buf[done..done + length as usize];
             match written {
-                true => self.file.read_exact_at(part, self.place(at)).map_err(failed)?,
+                true => self.file.read_exact_at(part, self.file_offset(at)).map_err(failed)?,
                 false => below(at, part)?,
             }
             done += length as usize;
@@ -211,12 +211,12 @@ impl Overlay {
             let start = block * BLOCK_BYTES;
             let is_whole = at == start && at + take as u64 == end;
             if state.has(block) || is_whole {
-                self.file.write_all_at(part, self.place(at)).map_err(failed)?;
+                self.file.write_all_at(part, self.file_offset(at)).map_err(failed)?;
             } else {
                 let mut whole = vec![0; (end - start) as usize];
                 below(start, &mut whole)?;
                 whole[(at - start) as usize..][..take].copy_from_slice(part);
-                self.file.write_all_at(&whole, self.place(start)).map_err(failed)?;
+                self.file.write_all_at(&whole, self.file_offset(start)).map_err(failed)?;
             }
             state.set(block);
             done += take;
@@ -248,7 +248,7 @@ impl Overlay {
         }
         if first < last {
             let state = &mut *self.state.write();
-            punch(&self.file, self.place(first), last - first).map_err(failed)?;
+            punch(&self.file, self.file_offset(first), last - first).map_err(failed)?;
             (first / BLOCK_BYTES..last.div_ceil(BLOCK_BYTES)).for_each(|block| state.set(block));
         }
         Ok(())
@@ -267,7 +267,7 @@ impl Overlay {
         flushed.map_err(failed)
     }
 
-    fn place(&self, offset: u64) -> u64 {
+    fn file_offset(&self, offset: u64) -> u64 {
         self.head.blocks_at() + offset
     }
 
@@ -294,7 +294,7 @@ impl FlushedFile for File {
     }
 }
 
-fn flush_blocks_then_bits(file: &impl FlushedFile, state: &mut State) -> std::io::Result<()> {
+fn flush_blocks_then_bits(file: &impl FlushedFile, state: &mut OverlayState) -> std::io::Result<()> {
     file.sync()?;
     if state.unwritten.is_empty() {
         return Ok(());
@@ -310,7 +310,7 @@ fn flush_blocks_then_bits(file: &impl FlushedFile, state: &mut State) -> std::io
 }
 
 /// Writes the header, extends the file to its full length, and makes both durable.
-fn make(file: &File, head: &Head) -> std::io::Result<()> {
+fn initialize(file: &File, head: &OverlayHeader) -> std::io::Result<()> {
     file.set_len(head.blocks_at() + head.size_bytes)?;
     file.write_all_at(&head.encode(), 0)?;
     file.sync_all()

@@ -155,7 +155,7 @@ impl FlushedFile for Recorder {
 #[test]
 fn bits_are_written_after_the_blocks_are_durable() {
     let mut state =
-        State { bitmap: vec![0; PAGE_BYTES as usize], unwritten: BTreeSet::new(), is_poisoned: false };
+        OverlayState { bitmap: vec![0; PAGE_BYTES as usize], unwritten: BTreeSet::new(), is_poisoned: false };
     state.set(3);
     let broken = Recorder { is_broken: true, ..Recorder::default() };
     assert!(flush_blocks_then_bits(&broken, &mut state).is_err());

@@ -6,15 +6,15 @@ use serde_json::Value;
 
 /// Nodes and the edges from users to the nodes that they use.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Graph {
+pub(crate) struct BlockGraph {
     #[serde(default)]
-    nodes: Vec<Vertex>,
+    nodes: Vec<GraphNode>,
     #[serde(default)]
-    edges: Vec<Edge>,
+    edges: Vec<GraphEdge>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Vertex {
+struct GraphNode {
     id: u64,
     #[serde(default)]
     name: String,
@@ -23,7 +23,7 @@ struct Vertex {
 }
 
 #[derive(Debug, Deserialize)]
-struct Edge {
+struct GraphEdge {
     parent: u64,
     child: u64,
     #[serde(default)]
@@ -34,7 +34,7 @@ struct Edge {
 
 /// A user of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parent {
+pub(crate) struct NodeUser {
     /// Name of a block node, or QEMU's description of another user.
     pub(crate) name: String,
     /// `block-driver`, `block-backend`, `block-job`.
@@ -44,20 +44,20 @@ pub(crate) struct Parent {
     pub(crate) writes: bool,
 }
 
-impl Graph {
-    pub(crate) fn parse(answer: &Value) -> Graph {
-        Graph::deserialize(answer).unwrap_or_default()
+impl BlockGraph {
+    pub(crate) fn parse(answer: &Value) -> BlockGraph {
+        BlockGraph::deserialize(answer).unwrap_or_default()
     }
 
     /// The users of a node.
-    pub(crate) fn parents_of(&self, node: &str) -> Vec<Parent> {
+    pub(crate) fn parents_of(&self, node: &str) -> Vec<NodeUser> {
         let Some(child) = self.id_of(node) else {
             return Vec::new();
         };
         let edges = self.edges.iter().filter(|edge| edge.child == child);
-        let parent = |edge: &Edge| {
+        let parent = |edge: &GraphEdge| {
             let vertex = self.nodes.iter().find(|vertex| vertex.id == edge.parent)?;
-            Some(Parent {
+            Some(NodeUser {
                 name: vertex.name.clone(),
                 kind: vertex.kind.clone(),
                 role: edge.name.clone(),
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn users_of_a_node_are_found_with_their_permissions() {
-        let graph = Graph::parse(&json!({
+        let graph = BlockGraph::parse(&json!({
             "nodes": [{"id": 1, "name": "vm0", "type": "block-driver"}, {"id": 2, "name": "top", "type": "block-driver"},
                       {"id": 3, "name": "vm0", "type": "block-backend"}],
             "edges": [{"parent": 2, "child": 1, "name": "file", "perm": ["write", "consistent-read"], "shared-perm": []},
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(graph.parents_of("none"), Vec::new());
         assert_eq!(graph.connected("vm0"), ["vm0", "top"]);
         assert!(graph.connected("none").is_empty());
-        assert_eq!(Graph::parse(&json!([1])).parents_of("vm0"), Vec::new());
+        assert_eq!(BlockGraph::parse(&json!([1])).parents_of("vm0"), Vec::new());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct DirtyBitmap {
 
 /// A block node.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
+pub(crate) struct BlockNode {
     pub(crate) name: String,
     /// `qcow2`, `raw`, `file`.
     pub(crate) driver: String,
@@ -47,7 +47,7 @@ pub(crate) struct Node {
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct NodeReply {
     #[serde(default, rename = "node-name")]
     name: String,
     #[serde(default, rename = "drv")]
@@ -57,28 +57,28 @@ struct Listed {
     #[serde(default)]
     ro: bool,
     #[serde(default)]
-    cache: Cache,
+    cache: CacheReply,
     #[serde(default)]
     detect_zeroes: String,
     #[serde(default)]
-    image: Image,
+    image: ImageReply,
     #[serde(default, rename = "dirty-bitmaps")]
     bitmaps: Vec<DirtyBitmap>,
 }
 #[derive(Default, Deserialize)]
-struct Cache {
+struct CacheReply {
     #[serde(default)]
     direct: bool,
     #[serde(default, rename = "no-flush")]
     no_flush: bool,
 }
 #[derive(Default, Deserialize)]
-struct Image {
+struct ImageReply {
     #[serde(default, rename = "virtual-size")]
     size_bytes: u64,
 }
 
-impl Node {
+impl BlockNode {
     /// The bitmap with this name.
     pub(crate) fn bitmap(&self, name: &str) -> Option<&DirtyBitmap> {
         self.bitmaps.iter().find(|bitmap| bitmap.name == name)
@@ -86,12 +86,12 @@ impl Node {
 }
 
 /// Parses all nodes; a malformed one is skipped.
-pub(crate) fn parse(answer: &Value) -> Vec<Node> {
+pub(crate) fn parse(answer: &Value) -> Vec<BlockNode> {
     let listed = answer.as_array().into_iter().flatten();
     listed
-        .filter_map(|node| Listed::deserialize(node).ok())
+        .filter_map(|node| NodeReply::deserialize(node).ok())
         .filter(|node| !node.name.is_empty())
-        .map(|node| Node {
+        .map(|node| BlockNode {
             name: node.name,
             driver: node.driver,
             file: node.file,
@@ -109,7 +109,7 @@ pub(crate) fn parse(answer: &Value) -> Vec<Node> {
 }
 
 /// The node with this name.
-pub(crate) fn find<'a>(nodes: &'a [Node], name: &str) -> Option<&'a Node> {
+pub(crate) fn find<'a>(nodes: &'a [BlockNode], name: &str) -> Option<&'a BlockNode> {
     nodes.iter().find(|node| node.name == name)
 }
 

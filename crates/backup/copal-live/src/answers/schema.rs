@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// Capabilities of this QEMU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Abilities {
+pub(crate) struct QemuFeatures {
     pub(crate) has_filter: bool,
     pub(crate) has_snapshot_access: bool,
     pub(crate) has_reopen: bool,
@@ -19,8 +19,8 @@ pub(crate) struct Abilities {
 /// Entities of the schema by name.
 type Entities<'a> = HashMap<&'a str, &'a Value>;
 
-impl Abilities {
-    pub(crate) fn parse(answer: &Value) -> Abilities {
+impl QemuFeatures {
+    pub(crate) fn parse(answer: &Value) -> QemuFeatures {
         let listed = answer.as_array().into_iter().flatten();
         let entities: Entities<'_> =
             listed.filter_map(|entity| Some((entity["name"].as_str()?, entity))).collect();
@@ -30,7 +30,7 @@ impl Abilities {
             let members = filter.and_then(|filter| filter["members"].as_array());
             members.is_some_and(|members| members.iter().any(|known| known["name"] == member))
         };
-        Abilities {
+        QemuFeatures {
             has_filter: filter.is_some(),
             has_snapshot_access: drivers
                 .is_some_and(|drivers| variant(&entities, drivers, "snapshot-access").is_some()),
@@ -81,10 +81,10 @@ mod tests {
                 {"name": "2", "meta-type": "object", "members": members},
                 {"name": "3", "meta-type": "object", "members": []}])
         };
-        let new = Abilities::parse(&schema(json!([{"name": "on-cbw-error"}, {"name": "cbw-timeout"}])));
+        let new = QemuFeatures::parse(&schema(json!([{"name": "on-cbw-error"}, {"name": "cbw-timeout"}])));
         assert!(new.has_timeout && new.has_break_snapshot && new.missing().is_none());
-        let old = Abilities::parse(&schema(json!([{"name": "target"}])));
+        let old = QemuFeatures::parse(&schema(json!([{"name": "target"}])));
         assert!(!old.has_timeout && old.missing().is_none());
-        assert_eq!(Abilities::parse(&json!(7)).missing(), Some("copy-before-write"));
+        assert_eq!(QemuFeatures::parse(&json!(7)).missing(), Some("copy-before-write"));
     }
 }

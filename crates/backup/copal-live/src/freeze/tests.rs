@@ -60,15 +60,15 @@ fn a_frozen_guest_is_thawed_in_every_case() {
     let path = |name: &str| dir.path().join(name);
     // Normal end.
     let heard = agent(&path("a"), "");
-    assert!(Frozen::begin(&path("a")).unwrap().end().unwrap());
+    assert!(FrozenGuest::begin(&path("a")).unwrap().end().unwrap());
     assert_eq!(heard.join().unwrap(), FROZEN);
     // Dropped after an error.
     let heard = agent(&path("b"), "");
-    drop(Frozen::begin(&path("b")).unwrap());
+    drop(FrozenGuest::begin(&path("b")).unwrap());
     assert_eq!(heard.join().unwrap(), FROZEN);
     // The time limit passed before the end.
     let heard = agent(&path("c"), "");
-    let frozen = Frozen::begin(&path("c")).unwrap();
+    let frozen = FrozenGuest::begin(&path("c")).unwrap();
     while !frozen.thread.as_ref().unwrap().is_finished() {
         std::thread::yield_now();
     }
@@ -76,7 +76,7 @@ fn a_frozen_guest_is_thawed_in_every_case() {
     assert_eq!(heard.join().unwrap(), FROZEN);
     // The agent closed the connection during the freeze.
     let heard = agent(&path("d"), "guest-fsfreeze-freeze");
-    let error = Frozen::begin(&path("d")).err().unwrap().to_string();
+    let error = FrozenGuest::begin(&path("d")).err().unwrap().to_string();
     assert!(error.contains("was not frozen") && error.contains("qemu-ga"), "{error}");
     heard.join().unwrap();
 }
@@ -88,16 +88,16 @@ fn a_guest_that_may_be_frozen_is_thawed_until_the_agent_confirms() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let heard = agent_of(&path("frozen"), "", "frozen", Vec::new());
-    assert!(Frozen::begin(&path("frozen")).unwrap().end().unwrap());
+    assert!(FrozenGuest::begin(&path("frozen")).unwrap().end().unwrap());
     let [sync, status, freeze, thaw] = FROZEN;
     assert_eq!(heard.join().unwrap(), [sync, status, thaw, freeze, thaw]);
 
     let heard = agent_of(&path("late"), "", "thawed", vec![thaw, thaw]);
-    assert!(Frozen::begin(&path("late")).unwrap().end().unwrap());
+    assert!(FrozenGuest::begin(&path("late")).unwrap().end().unwrap());
     assert_eq!(heard.join().unwrap(), [sync, status, freeze, thaw, thaw, thaw]);
 
     let heard = agent_of(&path("refused"), "", "thawed", vec![freeze]);
-    assert!(Frozen::begin(&path("refused")).is_err());
+    assert!(FrozenGuest::begin(&path("refused")).is_err());
     assert_eq!(heard.join().unwrap(), FROZEN);
 }
 
@@ -135,7 +135,7 @@ fn the_guardian_of_a_frozen_guest_can_connect_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("qga");
     let heard = agent(&path, "");
-    let frozen = Frozen::begin(&path).unwrap();
+    let frozen = FrozenGuest::begin(&path).unwrap();
     let own = std::process::id().to_string();
     let children = std::fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();

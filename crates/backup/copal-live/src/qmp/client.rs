@@ -5,8 +5,8 @@
 
 use crate::qmp::{
     error::QmpError,
-    line::Lines,
-    message::{self, Complaint, Event, Message, Version},
+    line::LineReader,
+    message::{self, CommandError, QemuVersion, QmpEvent, QmpMessage},
 };
 use serde_json::{Value, json};
 use std::{
@@ -21,53 +21,56 @@ use std::{
 };
 
 /// Timeout of the greeting.
-const GREETING: Duration = Duration::from_secs(5);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a command. Most are instant; a command that changes the graph waits for running requests of the
 /// disk.
-const COMMAND: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of queued messages; beyond it events are dropped.
-const MAX_WAITING: usize = 256;
+const MAX_QUEUED: usize = 256;
 /// Maximum number of events that are kept while a reply is awaited.
 const MAX_EVENTS: usize = 256;
 
 /// Messages from the receiving thread.
-type Incoming = Result<Message, String>;
+type Incoming = Result<QmpMessage, String>;
 
 /// A connection to QEMU or a storage daemon; closed on drop.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct QmpClient {
     path: PathBuf,
     stream: UnixStream,
     incoming: Receiver<Incoming>,
-    events: VecDeque<Event>,
+    events: VecDeque<QmpEvent>,
     next_id: u64,
     timeout: Duration,
-    deadline: Option<Deadline>,
-    version: Version,
+    deadline: Option<ProcedureDeadline>,
+    version: QemuVersion,
     reader: Option<JoinHandle<()>>,
 }
 
 /// Time limit of a procedure of several commands.
 #[derive(Clone, Copy, Debug)]
-struct Deadline {
+struct ProcedureDeadline {
     until: Instant,
     all: Duration,
 }
 
-impl Client {
+impl QmpClient {
     /// Connects and negotiates capabilities. Blocks for at most five seconds.
     /// # Errors
     /// `Connect`; `NoGreeting`: another program is connected. `Protocol`: not a QMP server.
-    pub(crate) fn connect(path: &Path) -> Result<Client, QmpError> {
-        let mut client = Client::attach(path)?;
-        let until = Instant::now() + GREETING;
+    pub(crate) fn connect(path: &Path) -> Result<QmpClient, QmpError> {
+        let mut client = QmpClient::attach(path)?;
+        let until = Instant::now() + GREETING_TIMEOUT;
         match client.receive(until, "the greeting") {
-            Ok(Message::Greeting(version)) => client.version = version,
+            Ok(QmpMessage::Greeting(version)) => client.version = version,
             Ok(_) => {
                 return Err(QmpError::Protocol { reason: "its first line is not a greeting".into() });
             }
             Err(QmpError::TimedOut { .. }) => {
-                return Err(QmpError::NoGreeting { path: path.to_owned(), seconds: GREETING.as_secs() });
+                return Err(QmpError::NoGreeting {
+                    path: path.to_owned(),
+                    seconds: GREETING_TIMEOUT.as_secs(),
+                });
             }
             Err(error) => return Err(error),
         }
@@ -76,25 +79,25 @@ impl Client {
     }
 
     /// Opens a connection to a server that sends no greeting.
-    pub(crate) fn attach(path: &Path) -> Result<Client, QmpError> {
+    pub(crate) fn attach(path: &Path) -> Result<QmpClient, QmpError> {
         let failed = |source| QmpError::Connect { path: path.to_owned(), source };
         let stream = UnixStream::connect(path).map_err(failed)?;
-        stream.set_write_timeout(Some(COMMAND)).map_err(failed)?;
+        stream.set_write_timeout(Some(COMMAND_TIMEOUT)).map_err(failed)?;
         let input = stream.try_clone().map_err(failed)?;
-        let (sender, incoming) = sync_channel(MAX_WAITING);
+        let (sender, incoming) = sync_channel(MAX_QUEUED);
         let reader = std::thread::Builder::new()
             .name("qmp".into())
             .spawn(move || read_all(input, &sender))
             .map_err(failed)?;
-        Ok(Client {
+        Ok(QmpClient {
             path: path.to_owned(),
             stream,
             incoming,
             events: VecDeque::new(),
             next_id: 1,
-            timeout: COMMAND,
+            timeout: COMMAND_TIMEOUT,
             deadline: None,
-            version: Version::default(),
+            version: QemuVersion::default(),
             reader: Some(reader),
         })
     }
@@ -106,12 +109,12 @@ impl Client {
 
     /// Sets the time limit of all further commands together; `None` removes it.
     pub(crate) fn set_deadline(&mut self, all: Option<Duration>) {
-        self.deadline = all.map(|all| Deadline { until: Instant::now() + all, all });
+        self.deadline = all.map(|all| ProcedureDeadline { until: Instant::now() + all, all });
     }
 
     /// The version in the greeting.
     #[must_use]
-    pub(crate) fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> QemuVersion {
         self.version
     }
 
@@ -130,10 +133,10 @@ impl Client {
 
     /// Closes the connection, since a server serves one at a time, and opens a new one with the same limits.
     /// # Errors
-    /// As [`Client::connect`]; the client has no connection then.
+    /// As [`QmpClient::connect`]; the client has no connection then.
     pub(crate) fn reconnect(&mut self, path: &Path) -> Result<(), QmpError> {
         self.close();
-        let fresh = Client::connect(path)?;
+        let fresh = QmpClient::connect(path)?;
         let limits = (self.timeout, self.deadline);
         *self = fresh;
         (self.timeout, self.deadline) = limits;
@@ -157,24 +160,24 @@ impl Client {
         loop {
             match self.receive(until, command)? {
                 // An error about a malformed line has no id.
-                Message::Answer { id: answered, outcome }
+                QmpMessage::Answer { id: answered, outcome }
                     if answered.is_none_or(|answered| answered == id) =>
                 {
-                    return outcome.map_err(|Complaint { class, description }| QmpError::Refused {
+                    return outcome.map_err(|CommandError { class, description }| QmpError::Refused {
                         command: command.to_owned(),
                         class,
                         description,
                     });
                 }
-                Message::Event(event) => self.keep(event),
-                Message::Answer { .. } | Message::Greeting(_) => {}
+                QmpMessage::Event(event) => self.keep(event),
+                QmpMessage::Answer { .. } | QmpMessage::Greeting(_) => {}
             }
         }
     }
 
-    /// As [`Client::execute`], but without the deadline of the procedure: for commands that undo others.
+    /// As [`QmpClient::execute`], but without the deadline of the procedure: for commands that undo others.
     /// # Errors
-    /// As [`Client::execute`].
+    /// As [`QmpClient::execute`].
     pub(crate) fn execute_late(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         let deadline = self.deadline.take();
         let outcome = self.execute(command, arguments);
@@ -184,12 +187,12 @@ impl Client {
 
     /// Waits for an event, including those received since the last call. Other events are dropped.
     /// # Errors
-    /// As [`Client::execute`], without `Refused`.
+    /// As [`QmpClient::execute`], without `Refused`.
     pub(crate) fn wait_for(
         &mut self,
-        wanted: impl Fn(&Event) -> bool,
+        wanted: impl Fn(&QmpEvent) -> bool,
         what: &str,
-    ) -> Result<Event, QmpError> {
+    ) -> Result<QmpEvent, QmpError> {
         let until = self.limit();
         loop {
             while let Some(event) = self.events.pop_front() {
@@ -197,7 +200,7 @@ impl Client {
                     return Ok(event);
                 }
             }
-            if let Message::Event(event) = self.receive(until, what)? {
+            if let QmpMessage::Event(event) = self.receive(until, what)? {
                 self.keep(event);
             }
         }
@@ -207,7 +210,7 @@ impl Client {
     pub(crate) fn send_raw(&mut self, command: &str, bytes: &[u8]) -> Result<(), QmpError> {
         self.stream.write_all(bytes).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                QmpError::TimedOut { command: command.to_owned(), seconds: COMMAND.as_secs() }
+                QmpError::TimedOut { command: command.to_owned(), seconds: COMMAND_TIMEOUT.as_secs() }
             }
             _ => closed(command),
         })
@@ -217,7 +220,7 @@ impl Client {
         self.send_raw(command, format!("{message}\n").as_bytes())
     }
 
-    fn keep(&mut self, event: Event) {
+    fn keep(&mut self, event: QmpEvent) {
         if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
         }
@@ -230,7 +233,7 @@ impl Client {
         self.deadline.map_or(own, |deadline| own.min(deadline.until))
     }
 
-    fn receive(&mut self, until: Instant, command: &str) -> Result<Message, QmpError> {
+    fn receive(&mut self, until: Instant, command: &str) -> Result<QmpMessage, QmpError> {
         let rest = until.saturating_duration_since(Instant::now());
         match self.incoming.recv_timeout(rest) {
             Ok(Ok(message)) => Ok(message),
@@ -251,14 +254,14 @@ fn closed(command: &str) -> QmpError {
 }
 
 fn read_all(input: UnixStream, sender: &SyncSender<Incoming>) {
-    let mut lines = Lines::new(input);
+    let mut lines = LineReader::new(input);
     loop {
         let message = match lines.next_line() {
             Ok(Some(line)) => message::parse(&line),
             Err(error) if error.kind() == ErrorKind::InvalidData => Err(error.to_string()),
             Ok(None) | Err(_) => return,
         };
-        let is_event = matches!(message, Ok(Message::Event(_)));
+        let is_event = matches!(message, Ok(QmpMessage::Event(_)));
         let is_end = message.is_err();
         let sent = match is_event {
             // An event may be dropped: its receiver also queries the state.
@@ -274,7 +277,7 @@ fn read_all(input: UnixStream, sender: &SyncSender<Incoming>) {
     }
 }
 
-impl Client {
+impl QmpClient {
     fn close(&mut self) {
         // The peer may have disconnected already.
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -287,7 +290,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for QmpClient {
     fn drop(&mut self) {
         self.close();
     }

@@ -12,7 +12,7 @@
 //! Not here: the program for a lost connection (`copal`), the mark in QEMU in case the guardian is killed too
 //! (`pause`).
 
-use crate::qmp::client::Client;
+use crate::qmp::client::QmpClient;
 use serde_json::{Value, json};
 use std::{
     ffi::OsString,
@@ -45,29 +45,29 @@ const ID: &str = "copal-guardian";
 
 /// A process that acts if this one is killed; released on drop.
 #[derive(Debug)]
-pub(crate) struct Guardian {
+pub(crate) struct GuardianProcess {
     child: Child,
 }
 
-impl Guardian {
+impl GuardianProcess {
     /// Starts the process, which takes some milliseconds. It sends these commands if this process is killed.
-    /// If the connection ends before the reply, it executes the command line `otherwise`, unless that is
+    /// If the connection ends before the reply, it executes the command line `fallback`, unless that is
     /// empty.
     /// # Errors
     /// The system cannot start a process.
     pub(crate) fn start(
-        client: &Client,
+        client: &QmpClient,
         commands: &[(&str, Value)],
-        otherwise: &[OsString],
-    ) -> io::Result<Guardian> {
-        Guardian::over(client.duplicate()?, commands, otherwise)
+        fallback: &[OsString],
+    ) -> io::Result<GuardianProcess> {
+        GuardianProcess::over(client.duplicate()?, commands, fallback)
     }
 
     fn over(
         connection: UnixStream,
         commands: &[(&str, Value)],
-        otherwise: &[OsString],
-    ) -> io::Result<Guardian> {
+        fallback: &[OsString],
+    ) -> io::Result<GuardianProcess> {
         let lines = commands.iter().enumerate().map(|(at, (command, arguments))| {
             let mut line = json!({ "execute": command, "arguments": arguments });
             // The reply to the last command ends the wait.
@@ -82,17 +82,17 @@ impl Guardian {
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .args(["-c", SCRIPT, ID, &lines.join("\n"), ID])
-            .args(otherwise)
+            .args(fallback)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(OwnedFd::from(connection))
             .stderr(Stdio::null())
             .process_group(0);
-        Ok(Guardian { child: command.spawn()? })
+        Ok(GuardianProcess { child: command.spawn()? })
     }
 }
 
-impl Drop for Guardian {
+impl Drop for GuardianProcess {
     fn drop(&mut self) {
         if let Some(mut pipe) = self.child.stdin.take() {
             // A guardian that has ended already needs no release.
@@ -120,7 +120,7 @@ mod tests {
         let commands = [("cont", json!({})), ("object-del", json!({ "id": "it's" }))];
         for is_killed in [true, false] {
             let (connection, mut stream) = UnixStream::pair().unwrap();
-            let mut guardian = Guardian::over(connection, &commands, &[]).unwrap();
+            let mut guardian = GuardianProcess::over(connection, &commands, &[]).unwrap();
             if is_killed {
                 drop(guardian.child.stdin.take());
             }
@@ -160,10 +160,10 @@ mod tests {
         {
             let said = scratch.path().join(at.to_string());
             let script = "printf '%s' \"$1\" > \"$0\"; echo heard by nobody";
-            let mut otherwise: Vec<OsString> = ["/bin/sh", "-c", script].map(OsString::from).into();
-            otherwise.extend([said.clone().into_os_string(), "it's a path".into()]);
+            let mut fallback: Vec<OsString> = ["/bin/sh", "-c", script].map(OsString::from).into();
+            fallback.extend([said.clone().into_os_string(), "it's a path".into()]);
             let (connection, stream) = UnixStream::pair().unwrap();
-            let mut guardian = Guardian::over(connection, &[("cont", json!({}))], &otherwise).unwrap();
+            let mut guardian = GuardianProcess::over(connection, &[("cont", json!({}))], &fallback).unwrap();
             let mut stream = is_there.then_some(stream);
             drop(guardian.child.stdin.take());
             if let Some(stream) = &mut stream {
@@ -193,7 +193,7 @@ mod tests {
     fn a_guardian_ignores_terminal_signals_and_inherits_no_environment() {
         const IGNORED: [u32; 5] = [1, 2, 3, 13, 15];
         let (connection, _stream) = UnixStream::pair().unwrap();
-        let guardian = Guardian::over(connection, &[("cont", json!({}))], &[]).unwrap();
+        let guardian = GuardianProcess::over(connection, &[("cont", json!({}))], &[]).unwrap();
         let about = |file| std::fs::read(format!("/proc/{}/{file}", guardian.child.id())).unwrap();
         let ignores_all = || {
             let status = String::from_utf8(about("status")).unwrap();

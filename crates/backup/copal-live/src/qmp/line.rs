@@ -6,13 +6,13 @@ use std::io::{self, BufRead, BufReader, Read};
 pub(crate) const MAX_LINE_BYTES: usize = 8 << 20;
 
 /// Reads lines, none longer than [`MAX_LINE_BYTES`].
-pub(crate) struct Lines<R> {
+pub(crate) struct LineReader<R> {
     input: BufReader<R>,
 }
 
-impl<R: Read> Lines<R> {
-    pub(crate) fn new(input: R) -> Lines<R> {
-        Lines { input: BufReader::new(input) }
+impl<R: Read> LineReader<R> {
+    pub(crate) fn new(input: R) -> LineReader<R> {
+        LineReader { input: BufReader::new(input) }
     }
 
     /// Returns the next line without its end, or `None` at the end of the stream. Blocks.
@@ -41,13 +41,13 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_refused_once_it_is_too_long() {
-        let mut lines = Lines::new(&b"a\r\n\nb"[..]);
+        let mut lines = LineReader::new(&b"a\r\n\nb"[..]);
         let mut next = || lines.next_line().unwrap();
         assert_eq!(next(), Some(b"a".to_vec()));
         assert_eq!(next(), Some(Vec::new()));
         assert_eq!(next(), Some(b"b".to_vec()));
         assert_eq!(next(), None);
-        let mut endless = Lines::new(io::repeat(b'x'));
+        let mut endless = LineReader::new(io::repeat(b'x'));
         let error = endless.next_line().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }

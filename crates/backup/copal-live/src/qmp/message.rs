@@ -8,7 +8,7 @@ const MAX_WORDS_BYTES: usize = 1024;
 
 /// An event of QEMU.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Event {
+pub(crate) struct QmpEvent {
     /// Name of the event, such as `JOB_STATUS_CHANGE`.
     pub name: String,
     /// Its subject and details.
@@ -18,7 +18,7 @@ pub(crate) struct Event {
 /// The version in QEMU's greeting; zeros if it is missing. Distributions add features to a version and remove
 /// some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct QemuVersion {
     /// The 7 of 7.2.22.
     pub major: u64,
     /// The 2 of 7.2.22.
@@ -27,12 +27,12 @@ pub struct Version {
     pub micro: u64,
 }
 
-impl Version {
+impl QemuVersion {
     /// The version in a greeting.
-    fn of(greeting: &Value) -> Version {
+    fn of(greeting: &Value) -> QemuVersion {
         let numbers = &greeting["version"]["qemu"];
         let number = |name: &str| numbers[name].as_u64().unwrap_or(0);
-        Version { major: number("major"), minor: number("minor"), micro: number("micro") }
+        QemuVersion { major: number("major"), minor: number("minor"), micro: number("micro") }
     }
 
     /// Whether this is the given version or a later one.
@@ -42,7 +42,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for QemuVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.micro)
     }
@@ -50,20 +50,20 @@ impl fmt::Display for Version {
 
 /// One line.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Message {
+pub(crate) enum QmpMessage {
     /// The first line of a QMP server.
-    Greeting(Version),
+    Greeting(QemuVersion),
     /// The reply to a command.
     Answer {
         id: Option<u64>,
-        outcome: Result<Value, Complaint>,
+        outcome: Result<Value, CommandError>,
     },
-    Event(Event),
+    Event(QmpEvent),
 }
 
 /// Reason why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaint {
+pub(crate) struct CommandError {
     pub(crate) class: String,
     pub(crate) description: String,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Complaint {
 /// Parses a line.
 /// # Errors
 /// The reason why the line is malformed.
-pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
+pub(crate) fn parse(line: &[u8]) -> Result<QmpMessage, String> {
     // After a reset, a guest agent sends a byte that is not valid JSON first.
     let line = line.strip_prefix(b"\xff").unwrap_or(line);
     let value: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
@@ -80,21 +80,21 @@ pub(crate) fn parse(line: &[u8]) -> Result<Message, String> {
     };
     let id = fields.get("id").and_then(Value::as_u64);
     if let Some(value) = fields.remove("return") {
-        return Ok(Message::Answer { id, outcome: Ok(value) });
+        return Ok(QmpMessage::Answer { id, outcome: Ok(value) });
     }
     if let Some(error) = fields.get("error") {
         let word = |name: &str| clip(error.get(name).and_then(Value::as_str).unwrap_or("no reason given"));
-        let outcome = Err(Complaint { class: word("class"), description: word("desc") });
-        return Ok(Message::Answer { id, outcome });
+        let outcome = Err(CommandError { class: word("class"), description: word("desc") });
+        return Ok(QmpMessage::Answer { id, outcome });
     }
     if let Some(name) = fields.get("event").and_then(Value::as_str) {
-        return Ok(Message::Event(Event {
+        return Ok(QmpMessage::Event(QmpEvent {
             name: clip(name),
             data: fields.get("data").cloned().unwrap_or(Value::Null),
         }));
     }
     match fields.get("QMP") {
-        Some(greeting) => Ok(Message::Greeting(Version::of(greeting))),
+        Some(greeting) => Ok(QmpMessage::Greeting(QemuVersion::of(greeting))),
         None => Err("a line is neither a reply nor an event".into()),
     }
 }
@@ -117,22 +117,22 @@ mod tests {
     fn each_kind_of_line_is_recognised() {
         let greeting =
             br#"{"QMP":{"version":{"qemu":{"micro":0,"minor":2,"major":7},"package":""},"capabilities":[]}}"#;
-        let version = Version { major: 7, minor: 2, micro: 0 };
-        assert_eq!(parse(greeting), Ok(Message::Greeting(version)));
+        let version = QemuVersion { major: 7, minor: 2, micro: 0 };
+        assert_eq!(parse(greeting), Ok(QmpMessage::Greeting(version)));
         assert!(version.is_at_least(7, 2) && version.is_at_least(6, 9) && !version.is_at_least(7, 3));
         assert_eq!(version.to_string(), "7.2.0");
         for unsaid in [&br#"{"QMP":7}"#[..], br#"{"QMP":{"version":{"qemu":{"major":-1}}}}"#] {
-            assert_eq!(parse(unsaid), Ok(Message::Greeting(Version::default())));
+            assert_eq!(parse(unsaid), Ok(QmpMessage::Greeting(QemuVersion::default())));
         }
         let (id, outcome) = (Some(7), Ok(json!({})));
-        assert_eq!(parse(br#"{"return":{},"id":7}"#), Ok(Message::Answer { id, outcome }));
+        assert_eq!(parse(br#"{"return":{},"id":7}"#), Ok(QmpMessage::Answer { id, outcome }));
         let refused = parse(br#"{"id":8,"error":{"class":"GenericError","desc":"no\nway"}}"#).unwrap();
         let (id, outcome) =
-            (Some(8), Err(Complaint { class: "GenericError".into(), description: "no way".into() }));
-        assert_eq!(refused, Message::Answer { id, outcome });
+            (Some(8), Err(CommandError { class: "GenericError".into(), description: "no way".into() }));
+        assert_eq!(refused, QmpMessage::Answer { id, outcome });
         let event = br#"{"timestamp":{"seconds":1,"microseconds":2},"event":"STOP"}"#;
-        let stop = Event { name: "STOP".into(), data: Value::Null };
-        assert_eq!(parse(event), Ok(Message::Event(stop)));
+        let stop = QmpEvent { name: "STOP".into(), data: Value::Null };
+        assert_eq!(parse(event), Ok(QmpMessage::Event(stop)));
         for bad in [&b""[..], b"[]", b"{}", b"no JSON", b"\xff\xff{}", br#"{"event":7}"#] {
             assert!(parse(bad).is_err());
         }

@@ -17,8 +17,8 @@ mod guest;
 pub(crate) mod line;
 pub(crate) mod message;
 
-pub(crate) use client::Client;
+pub(crate) use client::QmpClient;
 pub use error::QmpError;
-pub(crate) use guardian::Guardian;
+pub(crate) use guardian::GuardianProcess;
 pub(crate) use guest::GuestAgent;
-pub use message::Version;
+pub use message::QemuVersion;

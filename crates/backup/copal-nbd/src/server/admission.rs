@@ -8,7 +8,7 @@
 //! - One address has at most a part of the places. Clients of a unix socket have no address and belong to one
 //!   user.
 
-use crate::stream::Stream;
+use crate::stream::SocketStream;
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ const CONNECTIONS_OF_ADDRESS: usize = 32;
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Request activity of one connection.
-pub(crate) struct Activity {
+pub(crate) struct PeerActivity {
     began: Instant,
     has_asked: AtomicBool,
     /// Unanswered requests.
@@ -39,9 +39,9 @@ pub(crate) struct Activity {
     last_ms: AtomicU64,
 }
 
-impl Activity {
-    pub(crate) fn new() -> Activity {
-        Activity {
+impl PeerActivity {
+    pub(crate) fn new() -> PeerActivity {
+        PeerActivity {
             began: Instant::now(),
             has_asked: AtomicBool::new(false),
             open: AtomicUsize::new(0),
@@ -77,7 +77,7 @@ impl Activity {
 }
 
 /// An unanswered request.
-pub(crate) struct OpenRequest<'a>(&'a Activity);
+pub(crate) struct OpenRequest<'a>(&'a PeerActivity);
 
 impl Drop for OpenRequest<'_> {
     fn drop(&mut self) {
@@ -86,32 +86,32 @@ impl Drop for OpenRequest<'_> {
     }
 }
 
-struct Peer {
-    stream: Stream,
+struct ServerPeer {
+    stream: SocketStream,
     address: Option<IpAddr>,
     /// `None` in the handshake.
-    activity: Option<Arc<Activity>>,
+    activity: Option<Arc<PeerActivity>>,
 }
 
 #[derive(Default)]
-struct Peers {
+struct PeerTable {
     /// By number; numbers ascend.
-    all: HashMap<u64, Peer>,
+    all: HashMap<u64, ServerPeer>,
     last: u64,
 }
 
 /// The connections of a server.
 #[derive(Default)]
-pub(crate) struct Admission {
-    peers: Mutex<Peers>,
+pub(crate) struct AdmissionControl {
+    peers: Mutex<PeerTable>,
 }
 
-impl Admission {
+impl AdmissionControl {
     /// Registers a connection in its handshake; `None` if the system has no descriptor left.
-    pub(crate) fn enter(&self, stream: &Stream) -> Option<u64> {
+    pub(crate) fn enter(&self, stream: &SocketStream) -> Option<u64> {
         let address = stream.peer();
         let mut peers = self.peers.lock();
-        let in_handshake = |peer: &Peer| peer.activity.is_none();
+        let in_handshake = |peer: &ServerPeer| peer.activity.is_none();
         if address.is_some()
             && peers.count(|peer| in_handshake(peer) && peer.address == address) >= HANDSHAKES_OF_ADDRESS
         {
@@ -132,17 +132,17 @@ impl Admission {
         peers.last += 1;
         let number = peers.last;
         let activity = None;
-        peers.all.insert(number, Peer { stream, address, activity });
+        peers.all.insert(number, ServerPeer { stream, address, activity });
         Some(number)
     }
 
     /// Registers the end of a handshake; `None` if all places are taken by active clients, or the connection
     /// was closed.
-    pub(crate) fn serve(&self, number: u64) -> Option<Arc<Activity>> {
+    pub(crate) fn serve(&self, number: u64) -> Option<Arc<PeerActivity>> {
         let mut peers = self.peers.lock();
         let address = peers.all.get(&number)?.address;
-        let is_served = |peer: &Peer| peer.activity.is_some();
-        let of_address = |peer: &Peer| is_served(peer) && peer.address == address;
+        let is_served = |peer: &ServerPeer| peer.activity.is_some();
+        let of_address = |peer: &ServerPeer| is_served(peer) && peer.address == address;
         let of_one = peers.count(of_address) >= CONNECTIONS_OF_ADDRESS;
         let is_full = address.is_some() && of_one && !peers.close_idle(of_address)
             || peers.count(is_served) >= CONNECTIONS && !peers.close_idle(is_served);
@@ -150,7 +150,7 @@ impl Admission {
             tracing::warn!("connection refused, all places are taken by active clients");
             return None;
         }
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(PeerActivity::new());
         peers.all.get_mut(&number)?.activity = Some(Arc::clone(&activity));
         Some(activity)
     }
@@ -161,7 +161,7 @@ impl Admission {
     }
 
     /// Closes a connection because the system cannot accept another one.
-    pub(crate) fn make_room(&self) {
+    pub(crate) fn close_one(&self) {
         let mut peers = self.peers.lock();
         if !peers.close_oldest(|peer| peer.activity.is_none()) {
             peers.close_idle(|_| true);
@@ -176,8 +176,8 @@ impl Admission {
     }
 }
 
-impl Peers {
-    fn count(&self, is_meant: impl Fn(&Peer) -> bool) -> usize {
+impl PeerTable {
+    fn count(&self, is_meant: impl Fn(&ServerPeer) -> bool) -> usize {
         self.all.values().filter(|peer| is_meant(peer)).count()
     }
 
@@ -188,14 +188,14 @@ impl Peers {
         }
     }
 
-    fn close_oldest(&mut self, is_meant: impl Fn(&Peer) -> bool) -> bool {
+    fn close_oldest(&mut self, is_meant: impl Fn(&ServerPeer) -> bool) -> bool {
         let meant = self.all.iter().filter(|(_, peer)| is_meant(peer));
         let oldest = meant.map(|(number, _)| *number).min();
         oldest.inspect(|&number| self.close(number)).is_some()
     }
 
     /// Closes the connection that has been idle longest; returns false if none is idle.
-    fn close_idle(&mut self, is_meant: impl Fn(&Peer) -> bool) -> bool {
+    fn close_idle(&mut self, is_meant: impl Fn(&ServerPeer) -> bool) -> bool {
         let meant = self.all.iter().filter(|(_, peer)| is_meant(peer));
         let ranked = meant.filter_map(|(number, peer)| Some((peer.activity.as_ref()?.rank()?, *number)));
         let first = ranked.max().map(|(_, number)| number);
@@ -211,19 +211,19 @@ mod tests {
         os::unix::net::UnixStream,
     };
 
-    fn count(admission: &Admission) -> usize {
+    fn count(admission: &AdmissionControl) -> usize {
         admission.peers.lock().all.len()
     }
 
     /// The total of handshakes is limited; the oldest one is closed for the next.
     #[test]
     fn the_oldest_handshake_is_closed_for_a_new_one() {
-        let admission = Admission::default();
+        let admission = AdmissionControl::default();
         let mut others = Vec::new();
         let mut enter = || {
             let (own, other) = UnixStream::pair().unwrap();
             others.push(other);
-            admission.enter(&Stream::Unix(own)).unwrap()
+            admission.enter(&SocketStream::Unix(own)).unwrap()
         };
         let numbers: Vec<u64> = (0..HANDSHAKES + 3).map(|_| enter()).collect();
         assert_eq!(count(&admission), HANDSHAKES);
@@ -236,13 +236,13 @@ mod tests {
 
     #[test]
     fn the_handshakes_of_one_address_are_limited() {
-        let admission = Admission::default();
+        let admission = AdmissionControl::default();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut clients = Vec::new();
         for _ in 0..HANDSHAKES_OF_ADDRESS + 3 {
             clients.push(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
             let (served, _) = listener.accept().unwrap();
-            admission.enter(&Stream::Tcp(served)).unwrap();
+            admission.enter(&SocketStream::Tcp(served)).unwrap();
         }
         assert_eq!(count(&admission), HANDSHAKES_OF_ADDRESS);
     }
@@ -251,9 +251,11 @@ mod tests {
     /// minute of idling.
     #[test]
     fn an_active_client_is_not_closed() {
-        let since =
-            |ago: Duration| Activity { began: Instant::now().checked_sub(ago).unwrap(), ..Activity::new() };
-        assert!(Activity::new().rank().is_some(), "no request yet");
+        let since = |ago: Duration| PeerActivity {
+            began: Instant::now().checked_sub(ago).unwrap(),
+            ..PeerActivity::new()
+        };
+        assert!(PeerActivity::new().rank().is_some(), "no request yet");
         let asked = since(Duration::ZERO);
         drop(asked.begin());
         assert!(asked.rank().is_none(), "a moment ago");

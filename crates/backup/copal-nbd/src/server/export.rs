@@ -1,6 +1,6 @@
 //! Exports of a server: disks by name, the interface to the owner of the bytes.
 //!
-//! Not here: the protocol (`handshake`, `transmit`).
+//! Not here: the protocol (`handshake`, `transmission`).
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl DiskError {
 
 /// A run of bytes with equal flags in one metadata context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct StatusRun {
     /// Length in bytes, never 0.
     pub len: u64,
     /// Flags of the context: `STATE_HOLE`, `STATE_ZERO` or `STATE_DIRTY`.
@@ -40,7 +40,7 @@ pub struct Run {
 }
 
 /// One disk, shared by all connections. Every call may block on storage.
-pub trait Disk: Send + Sync {
+pub trait ExportDisk: Send + Sync {
     /// Size of the disk, which never changes.
     fn size_bytes(&self) -> u64;
 
@@ -52,7 +52,7 @@ pub trait Disk: Send + Sync {
     /// A byte of the range is unreadable; the content of `buf` is undefined then.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError>;
 
-    /// Writes all of `data` at `offset`; durable after the next [`Disk::flush`].
+    /// Writes all of `data` at `offset`; durable after the next [`ExportDisk::flush`].
     /// # Errors
     /// `ReadOnly`; those of the storage.
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
@@ -62,7 +62,7 @@ pub trait Disk: Send + Sync {
 
     /// Makes a range read as zeroes.
     /// # Errors
-    /// As [`Disk::write_at`].
+    /// As [`ExportDisk::write_at`].
     fn zero(&self, offset: u64, len: u64) -> Result<(), DiskError> {
         let _ = (offset, len);
         Err(DiskError::ReadOnly)
@@ -89,14 +89,14 @@ pub trait Disk: Send + Sync {
     /// The run at `offset` in a supported context; at most `len` bytes are examined.
     /// # Errors
     /// The flags cannot be determined.
-    fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<Run, DiskError>;
+    fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<StatusRun, DiskError>;
 }
 
 /// The disks of a server.
-pub trait Exports: Send + Sync {
+pub trait DiskExports: Send + Sync {
     /// Names of the disks, as `LIST` returns them.
     fn names(&self) -> Vec<String>;
 
     /// The disk with this name. The empty name means the only disk.
-    fn find(&self, name: &str) -> Option<Arc<dyn Disk>>;
+    fn find(&self, name: &str) -> Option<Arc<dyn ExportDisk>>;
 }

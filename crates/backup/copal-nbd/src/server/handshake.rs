@@ -5,10 +5,10 @@
 //! - The data of an option is read only if its length is at most [`OPTION_BYTES`].
 //! - A handshake has at most [`OPTIONS`] options.
 
-use super::export::{Disk, Exports};
+use super::export::{DiskExports, ExportDisk};
 use crate::{
-    Context, NbdError,
-    wire::{self, BASE_ALLOCATION, Cursor, OptionKind, export_flags, limits},
+    MetaContext, NbdError,
+    wire::{self, BASE_ALLOCATION, FieldReader, OptionKind, export_flags, limits},
 };
 use std::{
     io::{Read, Write},
@@ -25,17 +25,17 @@ const CONTEXTS: usize = 32;
 const PREFERRED_BYTES: u32 = 64 << 10;
 
 /// Result of a handshake.
-pub(crate) struct Choice {
-    pub(crate) disk: Arc<dyn Disk>,
+pub(crate) struct ExportChoice {
+    pub(crate) disk: Arc<dyn ExportDisk>,
     pub(crate) is_structured: bool,
-    pub(crate) contexts: Vec<Context>,
+    pub(crate) contexts: Vec<MetaContext>,
 }
 
 /// Greets and answers options; returns the selected disk, or `None` if the client has disconnected.
 pub(crate) fn receive_client<S: Read + Write>(
     stream: &mut S,
-    exports: &dyn Exports,
-) -> Result<Option<Choice>, NbdError> {
+    exports: &dyn DiskExports,
+) -> Result<Option<ExportChoice>, NbdError> {
     let mut greeting = Vec::with_capacity(18);
     greeting.extend_from_slice(&wire::NBD_MAGIC.to_be_bytes());
     greeting.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
@@ -48,7 +48,7 @@ pub(crate) fn receive_client<S: Read + Write>(
     if flags & !u32::from(offered) != 0 {
         return Err(NbdError::protocol(format!("the client has unknown flags {flags:#x}")));
     }
-    let mut handshake = Handshake {
+    let mut handshake = ServerHandshake {
         stream,
         exports,
         leaves_zeroes_out: flags & u32::from(wire::FLAG_NO_ZEROES) != 0,
@@ -57,35 +57,35 @@ pub(crate) fn receive_client<S: Read + Write>(
     };
     for _ in 0..OPTIONS {
         match handshake.option()? {
-            Step::More => {}
-            Step::Left => return Ok(None),
-            Step::Chosen(disk, name) => return Ok(Some(handshake.choice(disk, &name))),
+            HandshakeStep::More => {}
+            HandshakeStep::Left => return Ok(None),
+            HandshakeStep::Chosen(disk, name) => return Ok(Some(handshake.choice(disk, &name))),
         }
     }
     Err(NbdError::protocol("the client has options without end"))
 }
 
 /// Result of an option.
-enum Step {
+enum HandshakeStep {
     More,
     Left,
-    Chosen(Arc<dyn Disk>, String),
+    Chosen(Arc<dyn ExportDisk>, String),
 }
 
-struct Handshake<'a, S> {
+struct ServerHandshake<'a, S> {
     stream: &'a mut S,
-    exports: &'a dyn Exports,
+    exports: &'a dyn DiskExports,
     leaves_zeroes_out: bool,
     is_structured: bool,
     /// Contexts of the last SET_META_CONTEXT, and the export that it named.
-    contexts: Option<(String, Vec<Context>)>,
+    contexts: Option<(String, Vec<MetaContext>)>,
 }
 
-impl<S: Read + Write> Handshake<'_, S> {
-    fn option(&mut self) -> Result<Step, NbdError> {
+impl<S: Read + Write> ServerHandshake<'_, S> {
+    fn option(&mut self) -> Result<HandshakeStep, NbdError> {
         let mut header = [0; 16];
         self.stream.read_exact(&mut header)?;
-        let mut cursor = Cursor::new(&header);
+        let mut cursor = FieldReader::new(&header);
         if cursor.u64()? != wire::OPTION_MAGIC {
             return Err(NbdError::protocol("an option does not begin with its magic number"));
         }
@@ -102,7 +102,7 @@ impl<S: Read + Write> Handshake<'_, S> {
         }
         if is(OptionKind::Abort) {
             self.reply(option, wire::REPLY_ACK, &[])?;
-            return Ok(Step::Left);
+            return Ok(HandshakeStep::Left);
         }
         if is(OptionKind::List) {
             self.list(&data)?;
@@ -122,7 +122,7 @@ impl<S: Read + Write> Handshake<'_, S> {
         } else {
             self.reply(option, wire::REPLY_ERR_UNSUP, b"unknown option")?;
         }
-        Ok(Step::More)
+        Ok(HandshakeStep::More)
     }
 
     fn reply(&mut self, option: u32, kind: u32, payload: &[u8]) -> Result<(), NbdError> {
@@ -137,7 +137,7 @@ impl<S: Read + Write> Handshake<'_, S> {
     }
 
     /// Selects an export the old way, which has no error reply.
-    fn export_name(&mut self, data: &[u8]) -> Result<Step, NbdError> {
+    fn export_name(&mut self, data: &[u8]) -> Result<HandshakeStep, NbdError> {
         let found = std::str::from_utf8(data).ok().and_then(|name| {
             let disk = self.exports.find(name)?;
             Some((disk, name.to_owned()))
@@ -151,7 +151,7 @@ impl<S: Read + Write> Handshake<'_, S> {
             answer.resize(answer.len() + 124, 0);
         }
         self.stream.write_all(&answer)?;
-        Ok(Step::Chosen(disk, name))
+        Ok(HandshakeStep::Chosen(disk, name))
     }
 
     fn list(&mut self, data: &[u8]) -> Result<(), NbdError> {
@@ -167,14 +167,14 @@ impl<S: Read + Write> Handshake<'_, S> {
         self.reply(option, wire::REPLY_ACK, &[])
     }
 
-    fn info(&mut self, option: u32, data: &[u8]) -> Result<Step, NbdError> {
+    fn info(&mut self, option: u32, data: &[u8]) -> Result<HandshakeStep, NbdError> {
         let Ok(name) = info_request(data) else {
             self.reply(option, wire::REPLY_ERR_INVALID, b"its lengths do not fit")?;
-            return Ok(Step::More);
+            return Ok(HandshakeStep::More);
         };
         let Some(disk) = self.exports.find(name) else {
             self.reply(option, wire::REPLY_ERR_UNKNOWN, b"no export has this name")?;
-            return Ok(Step::More);
+            return Ok(HandshakeStep::More);
         };
         let mut export = wire::INFO_EXPORT.to_be_bytes().to_vec();
         export.extend_from_slice(&disk.size_bytes().to_be_bytes());
@@ -187,8 +187,8 @@ impl<S: Read + Write> Handshake<'_, S> {
         self.reply(option, wire::REPLY_INFO, &sizes)?;
         self.reply(option, wire::REPLY_ACK, &[])?;
         match option == OptionKind::Go as u32 {
-            true => Ok(Step::Chosen(disk, name.to_owned())),
-            false => Ok(Step::More),
+            true => Ok(HandshakeStep::Chosen(disk, name.to_owned())),
+            false => Ok(HandshakeStep::More),
         }
     }
 
@@ -211,7 +211,8 @@ impl<S: Read + Write> Handshake<'_, S> {
             true => chosen_contexts(&*disk, &queries),
             false => listed_contexts(&*disk, &queries),
         };
-        let found: Vec<Context> = names.into_iter().zip(1..).map(|(name, id)| Context { id, name }).collect();
+        let found: Vec<MetaContext> =
+            names.into_iter().zip(1..).map(|(name, id)| MetaContext { id, name }).collect();
         for context in &found {
             // A number is valid only once the context is set.
             let id = if sets { context.id } else { 0 };
@@ -227,9 +228,9 @@ impl<S: Read + Write> Handshake<'_, S> {
     }
 
     /// Contexts are valid only for the export that they were set for.
-    fn choice(self, disk: Arc<dyn Disk>, name: &str) -> Choice {
+    fn choice(self, disk: Arc<dyn ExportDisk>, name: &str) -> ExportChoice {
         let contexts = self.contexts.filter(|(of, _)| of == name);
-        Choice {
+        ExportChoice {
             disk,
             is_structured: self.is_structured,
             contexts: contexts.map_or_else(Vec::new, |(_, contexts)| contexts),
@@ -238,7 +239,7 @@ impl<S: Read + Write> Handshake<'_, S> {
 }
 
 /// Transmission flags of a disk.
-fn flags_of(disk: &dyn Disk) -> u16 {
+fn flags_of(disk: &dyn ExportDisk) -> u16 {
     use export_flags::*;
     let both = HAS_FLAGS | SEND_FLUSH | SEND_FUA | MULTI_CONN;
     match disk.is_writable() {
@@ -248,7 +249,7 @@ fn flags_of(disk: &dyn Disk) -> u16 {
 }
 
 /// A string with a length prefix.
-fn text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, NbdError> {
+fn text<'a>(cursor: &mut FieldReader<'a>) -> Result<&'a str, NbdError> {
     let len = cursor.u32()? as usize;
     if len > limits::STRING_BYTES {
         return Err(NbdError::protocol("a name is longer than 4096 bytes"));
@@ -258,7 +259,7 @@ fn text<'a>(cursor: &mut Cursor<'a>) -> Result<&'a str, NbdError> {
 
 /// The export of INFO or GO. The requested items are ignored, since all are sent.
 fn info_request(data: &[u8]) -> Result<&str, NbdError> {
-    let mut cursor = Cursor::new(data);
+    let mut cursor = FieldReader::new(data);
     let name = text(&mut cursor)?;
     let wanted = usize::from(cursor.u16()?);
     cursor.take(2 * wanted)?;
@@ -270,7 +271,7 @@ fn info_request(data: &[u8]) -> Result<&str, NbdError> {
 
 /// Decodes LIST_META_CONTEXT or SET_META_CONTEXT: the export and the queries.
 fn context_request(data: &[u8]) -> Result<(&str, Vec<&str>), NbdError> {
-    let mut cursor = Cursor::new(data);
+    let mut cursor = FieldReader::new(data);
     let name = text(&mut cursor)?;
     let mut queries = Vec::new();
     for _ in 0..cursor.u32()? {
@@ -283,7 +284,7 @@ fn context_request(data: &[u8]) -> Result<(&str, Vec<&str>), NbdError> {
 }
 
 /// The supported contexts among the queries.
-fn chosen_contexts(disk: &dyn Disk, queries: &[&str]) -> Vec<String> {
+fn chosen_contexts(disk: &dyn ExportDisk, queries: &[&str]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for query in queries {
         let is_there = *query == BASE_ALLOCATION || disk.has_context(query);
@@ -295,7 +296,7 @@ fn chosen_contexts(disk: &dyn Disk, queries: &[&str]) -> Vec<String> {
 }
 
 /// The contexts that match: a query that ends with a colon matches a prefix, and no query matches all.
-fn listed_contexts(disk: &dyn Disk, queries: &[&str]) -> Vec<String> {
+fn listed_contexts(disk: &dyn ExportDisk, queries: &[&str]) -> Vec<String> {
     let mut names = disk.contexts();
     names.insert(0, BASE_ALLOCATION.to_owned());
     let matches = |name: &String| {

@@ -1,6 +1,6 @@
 //! Listener: a private unix socket, or TCP.
 
-use crate::{Address, NbdError, stream::Stream};
+use crate::{NbdError, ServerAddress, stream::SocketStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     io::ErrorKind,
@@ -18,7 +18,7 @@ use std::{
 };
 
 /// A listening socket. The file of a unix socket is removed on drop.
-pub(crate) enum Listener {
+pub(crate) enum ServerListener {
     Tcp(TcpListener),
     Unix {
         listener: UnixListener,
@@ -28,17 +28,17 @@ pub(crate) enum Listener {
     },
 }
 
-impl Listener {
+impl ServerListener {
     /// Listens. The socket file of a process that has ended is replaced.
-    pub(crate) fn bind(address: &Address) -> Result<Listener, NbdError> {
+    pub(crate) fn bind(address: &ServerAddress) -> Result<ServerListener, NbdError> {
         let failed = |source| NbdError::Listen { address: address.to_string(), source: Arc::new(source) };
         match address {
-            Address::Tcp(host, port) => {
+            ServerAddress::Tcp(host, port) => {
                 let listener = TcpListener::bind((host.as_str(), *port)).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
-                Ok(Listener::Tcp(listener))
+                Ok(ServerListener::Tcp(listener))
             }
-            Address::Unix(path) => {
+            ServerAddress::Unix(path) => {
                 remove_stale(path).map_err(failed)?;
                 bind_private(path).map_err(failed)
             }
@@ -46,59 +46,59 @@ impl Listener {
     }
 
     /// The address for clients, with the port that the system has chosen.
-    pub(crate) fn address(&self) -> Result<Address, NbdError> {
+    pub(crate) fn address(&self) -> Result<ServerAddress, NbdError> {
         match self {
-            Listener::Tcp(listener) => {
+            ServerListener::Tcp(listener) => {
                 let local = listener.local_addr()?;
-                Ok(Address::Tcp(local.ip().to_string(), local.port()))
+                Ok(ServerAddress::Tcp(local.ip().to_string(), local.port()))
             }
-            Listener::Unix { path, .. } => Ok(Address::Unix(path.clone())),
+            ServerListener::Unix { path, .. } => Ok(ServerAddress::Unix(path.clone())),
         }
     }
 
     /// Waits up to `most` for the next connection.
-    pub(crate) fn accept(&self, most: Duration) -> Result<Accepted, NbdError> {
+    pub(crate) fn accept(&self, most: Duration) -> Result<AcceptResult, NbdError> {
         let fd: BorrowedFd<'_> = match self {
-            Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix { listener, .. } => listener.as_fd(),
+            ServerListener::Tcp(listener) => listener.as_fd(),
+            ServerListener::Unix { listener, .. } => listener.as_fd(),
         };
         let limit = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         match poll(&mut fds, Some(&limit)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Accepted::None),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(AcceptResult::None),
             polled => polled.map_err(std::io::Error::from)?,
         };
         let accepted = match self {
-            Listener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+            ServerListener::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(false)?;
-                Ok(Stream::Tcp(stream))
+                Ok(SocketStream::Tcp(stream))
             }),
-            Listener::Unix { listener, .. } => listener.accept().and_then(|(stream, _)| {
+            ServerListener::Unix { listener, .. } => listener.accept().and_then(|(stream, _)| {
                 stream.set_nonblocking(false)?;
-                Ok(Stream::Unix(stream))
+                Ok(SocketStream::Unix(stream))
             }),
         };
         match accepted {
-            Ok(stream) => Ok(Accepted::Stream(stream)),
+            Ok(stream) => Ok(AcceptResult::Stream(stream)),
             Err(error) if is_out_of_descriptors(&error) => {
                 tracing::warn!(%error, "connection not accepted; raise the limit of open files");
                 // The connection is still pending, so the next poll would return at once.
                 std::thread::park_timeout(most);
-                Ok(Accepted::NoRoom)
+                Ok(AcceptResult::NoRoom)
             }
             // The client has disconnected already.
             Err(error) => {
                 tracing::debug!(%error, "connection not accepted");
-                Ok(Accepted::None)
+                Ok(AcceptResult::None)
             }
         }
     }
 }
 
 /// Result of a wait for a connection.
-pub(crate) enum Accepted {
-    Stream(Stream),
+pub(crate) enum AcceptResult {
+    Stream(SocketStream),
     None,
     /// A connection is pending, and the system has no descriptor for it.
     NoRoom,
@@ -117,9 +117,9 @@ fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     )
 }
 
-impl Drop for Listener {
+impl Drop for ServerListener {
     fn drop(&mut self) {
-        if let Listener::Unix { path, file, .. } = self
+        if let ServerListener::Unix { path, file, .. } = self
             && identity(path).is_ok_and(|there| there == *file)
         {
             // The file may be gone already, and no other action is possible.
@@ -145,7 +145,7 @@ fn remove_stale(path: &Path) -> std::io::Result<()> {
 }
 
 /// Binds under a temporary name, sets the mode, and then links the socket to its path.
-fn bind_private(path: &Path) -> std::io::Result<Listener> {
+fn bind_private(path: &Path) -> std::io::Result<ServerListener> {
     if path.symlink_metadata().is_ok() {
         return Err(std::io::Error::new(
             ErrorKind::AddrInUse,
@@ -168,7 +168,7 @@ fn bind_private(path: &Path) -> std::io::Result<Listener> {
     let removed = std::fs::remove_file(&unnamed);
     let file = ready?;
     removed?;
-    Ok(Listener::Unix { listener, path: path.to_owned(), file })
+    Ok(ServerListener::Unix { listener, path: path.to_owned(), file })
 }
 
 #[cfg(test)]
@@ -181,19 +181,19 @@ mod tests {
         let path = dir.path().join("s");
         // A socket file of a process that has ended, without a listener.
         drop(UnixListener::bind(&path).unwrap());
-        let address = Address::Unix(path.clone());
-        let listener = Listener::bind(&address).unwrap();
+        let address = ServerAddress::Unix(path.clone());
+        let listener = ServerListener::bind(&address).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert!(UnixStream::connect(&path).is_ok());
         let accepted = listener.accept(Duration::from_secs(60)).unwrap();
-        assert!(matches!(accepted, Accepted::Stream(_)));
+        assert!(matches!(accepted, AcceptResult::Stream(_)));
         // Neither a socket with a listener nor a regular file is replaced.
-        assert!(matches!(Listener::bind(&address), Err(NbdError::Listen { .. })));
+        assert!(matches!(ServerListener::bind(&address), Err(NbdError::Listen { .. })));
         drop(listener);
         assert!(!path.exists());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         std::fs::write(&path, b"mine").unwrap();
-        assert!(matches!(Listener::bind(&address), Err(NbdError::Listen { .. })));
+        assert!(matches!(ServerListener::bind(&address), Err(NbdError::Listen { .. })));
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Specified by the NBD project's `doc/proto.md`: fixed newstyle, simple and structured replies, block
 //! status.
-//! Not here: the served disks ([`Exports`]), TLS, passwords (the protocol has none), extended headers.
+//! Not here: the served disks ([`DiskExports`]), TLS, passwords (the protocol has none), extended headers.
 
 mod admission;
 mod budget;
@@ -17,21 +17,21 @@ mod listener;
 mod reply;
 #[cfg(test)]
 mod tests;
-mod transmit;
+mod transmission;
 
-pub use export::{Disk, DiskError, Exports, Run};
-pub(crate) use transmit::Receive;
+pub use export::{DiskError, DiskExports, ExportDisk, StatusRun};
+pub(crate) use transmission::ReceiveHalf;
 
 use crate::{
-    Address, NbdError, Uri,
-    stream::{Limited, Stream},
+    NbdError, ServerAddress, Uri,
+    stream::{LimitedStream, SocketStream},
     wire::limits,
 };
+use admission::AdmissionControl;
 #[cfg(any(test, fuzzing))]
-use admission::Activity;
-use admission::Admission;
-use budget::Budget;
-use listener::{Accepted, Listener};
+use admission::PeerActivity;
+use budget::ByteBudget;
+use listener::{AcceptResult, ServerListener};
 #[cfg(any(test, fuzzing))]
 use std::io::Write;
 use std::{io::BufReader, time::Duration};
@@ -41,15 +41,15 @@ const POOL_BYTES: u64 = 2 * limits::REQUEST_BYTES as u64;
 /// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 /// Time limit for a client to receive a reply or to finish a write, whose bytes are in memory meanwhile.
-const TAKING: Duration = Duration::from_secs(60);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Poll interval of the end of the server.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A listening server.
 pub struct Server {
-    listener: Listener,
-    admission: Admission,
-    pool: Budget,
+    listener: ServerListener,
+    admission: AdmissionControl,
+    pool: ByteBudget,
     /// Longest pause of a client within a write, whose bytes are in memory meanwhile.
     pause: Duration,
 }
@@ -59,12 +59,12 @@ impl Server {
     /// or TCP, which is open to every client that reaches it.
     /// # Errors
     /// `Listen`: the address is in use, or the path exists.
-    pub fn bind(address: &Address) -> Result<Server, NbdError> {
+    pub fn bind(address: &ServerAddress) -> Result<Server, NbdError> {
         Ok(Server {
-            listener: Listener::bind(address)?,
-            admission: Admission::default(),
-            pool: Budget::new(POOL_BYTES),
-            pause: TAKING,
+            listener: ServerListener::bind(address)?,
+            admission: AdmissionControl::default(),
+            pool: ByteBudget::new(POOL_BYTES),
+            pause: TRANSFER_TIMEOUT,
         })
     }
 
@@ -79,17 +79,17 @@ impl Server {
     /// closed. Blocks.
     /// # Errors
     /// The listening socket failed.
-    pub fn run(&self, exports: &dyn Exports, is_ended: impl Fn() -> bool) -> Result<(), NbdError> {
+    pub fn run(&self, exports: &dyn DiskExports, is_ended: impl Fn() -> bool) -> Result<(), NbdError> {
         std::thread::scope(|scope| {
             let outcome = loop {
                 if is_ended() {
                     break Ok(());
                 }
-                let stream = match self.listener.accept(LOOK) {
-                    Ok(Accepted::Stream(stream)) => stream,
-                    Ok(Accepted::None) => continue,
-                    Ok(Accepted::NoRoom) => {
-                        self.admission.make_room();
+                let stream = match self.listener.accept(POLL_INTERVAL) {
+                    Ok(AcceptResult::Stream(stream)) => stream,
+                    Ok(AcceptResult::None) => continue,
+                    Ok(AcceptResult::NoRoom) => {
+                        self.admission.close_one();
                         continue;
                     }
                     Err(error) => break Err(error),
@@ -114,8 +114,13 @@ impl Server {
         })
     }
 
-    fn serve(&self, mut stream: Stream, number: u64, exports: &dyn Exports) -> Result<(), NbdError> {
-        let mut limited = Limited::new(&mut stream, HANDSHAKE);
+    fn serve(
+        &self,
+        mut stream: SocketStream,
+        number: u64,
+        exports: &dyn DiskExports,
+    ) -> Result<(), NbdError> {
+        let mut limited = LimitedStream::new(&mut stream, HANDSHAKE);
         let Some(choice) = handshake::receive_client(&mut limited, exports)? else {
             return Ok(());
         };
@@ -125,23 +130,23 @@ impl Server {
         };
         // A client may be idle without limit, but must receive its replies in time.
         stream.set_read_timeout(None)?;
-        stream.set_write_timeout(Some(TAKING))?;
+        stream.set_write_timeout(Some(TRANSFER_TIMEOUT))?;
         let reader = BufReader::with_capacity(16 << 10, stream.try_clone()?);
-        let hang_up = stream.try_clone()?;
-        let serving = transmit::Serving {
+        let disconnect = stream.try_clone()?;
+        let serving = transmission::ConnectionState {
             choice: &choice,
             activity: &activity,
             pool: &self.pool,
             pause: self.pause,
-            hang_up: &|| hang_up.shutdown(),
+            disconnect: &|| disconnect.shutdown(),
         };
-        let outcome = transmit::run(reader, stream.try_clone()?, &serving);
+        let outcome = transmission::run(reader, stream.try_clone()?, &serving);
         stream.shutdown();
         outcome
     }
 }
 
-impl Receive for BufReader<Stream> {
+impl ReceiveHalf for BufReader<SocketStream> {
     fn set_pause(&mut self, most: Option<Duration>) -> std::io::Result<()> {
         self.get_ref().set_read_timeout(most)
     }
@@ -149,21 +154,21 @@ impl Receive for BufReader<Stream> {
 
 /// Serves one client over two halves of a connection, for tests and the fuzzer.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn serve_halves<S: Receive + Write, W: Write + Send>(
+pub(crate) fn serve_halves<S: ReceiveHalf + Write, W: Write + Send>(
     mut stream: S,
     writer: W,
-    exports: &dyn Exports,
+    exports: &dyn DiskExports,
 ) -> Result<(), NbdError> {
     match handshake::receive_client(&mut stream, exports)? {
         Some(choice) => {
-            let serving = transmit::Serving {
+            let serving = transmission::ConnectionState {
                 choice: &choice,
-                activity: &Activity::new(),
-                pool: &Budget::new(POOL_BYTES),
-                pause: TAKING,
-                hang_up: &|| (),
+                activity: &PeerActivity::new(),
+                pool: &ByteBudget::new(POOL_BYTES),
+                pause: TRANSFER_TIMEOUT,
+                disconnect: &|| (),
             };
-            transmit::run(stream, writer, &serving)
+            transmission::run(stream, writer, &serving)
         }
         None => Ok(()),
     }

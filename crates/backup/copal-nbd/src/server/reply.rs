@@ -8,15 +8,15 @@ use parking_lot::Mutex;
 use std::io::Write;
 
 /// The sending half of a connection. After a failed reply every later one fails too.
-pub(crate) struct Replies<W> {
+pub(crate) struct ReplyWriter<W> {
     writer: Mutex<W>,
     /// Whether replies to reads are structured.
     pub(crate) is_structured: bool,
 }
 
-impl<W: Write> Replies<W> {
-    pub(crate) fn new(writer: W, is_structured: bool) -> Replies<W> {
-        Replies { writer: Mutex::new(writer), is_structured }
+impl<W: Write> ReplyWriter<W> {
+    pub(crate) fn new(writer: W, is_structured: bool) -> ReplyWriter<W> {
+        ReplyWriter { writer: Mutex::new(writer), is_structured }
     }
 
     /// Sends the end of a request: success, or an error number with a message.

@@ -15,9 +15,9 @@ use std::{
 const HANG: Duration = Duration::from_secs(60);
 
 /// A disk of zeroes that discards writes.
-struct Zeroes;
+struct ZeroDisk;
 
-impl Disk for Zeroes {
+impl ExportDisk for ZeroDisk {
     fn size_bytes(&self) -> u64 {
         POOL_BYTES
     }
@@ -31,19 +31,19 @@ impl Disk for Zeroes {
     fn write_at(&self, _: u64, _: &[u8]) -> Result<(), DiskError> {
         Ok(())
     }
-    fn run_at(&self, _: &str, _: u64, len: u64) -> Result<Run, DiskError> {
-        Ok(Run { len, flags: 0 })
+    fn run_at(&self, _: &str, _: u64, len: u64) -> Result<StatusRun, DiskError> {
+        Ok(StatusRun { len, flags: 0 })
     }
 }
 
-struct OnlyZeroes;
+struct ZeroExports;
 
-impl Exports for OnlyZeroes {
+impl DiskExports for ZeroExports {
     fn names(&self) -> Vec<String> {
         vec!["disk".to_owned()]
     }
-    fn find(&self, _: &str) -> Option<Arc<dyn Disk>> {
-        Some(Arc::new(Zeroes))
+    fn find(&self, _: &str) -> Option<Arc<dyn ExportDisk>> {
+        Some(Arc::new(ZeroDisk))
     }
 }
 
@@ -70,11 +70,11 @@ fn request(kind: u16, len: u32) -> [u8; 28] {
 fn with_server(pause: Duration, test: impl FnOnce(&Path) + std::panic::UnwindSafe) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
-    let mut server = Server::bind(&Address::Unix(socket.clone())).unwrap();
+    let mut server = Server::bind(&ServerAddress::Unix(socket.clone())).unwrap();
     server.pause = pause;
     let ended = AtomicBool::new(false);
     let outcome = std::thread::scope(|scope| {
-        let running = scope.spawn(|| server.run(&OnlyZeroes, || ended.load(Ordering::Relaxed)));
+        let running = scope.spawn(|| server.run(&ZeroExports, || ended.load(Ordering::Relaxed)));
         let outcome = std::panic::catch_unwind(|| test(&socket));
         ended.store(true, Ordering::Relaxed);
         running.join().unwrap().unwrap();
@@ -131,7 +131,7 @@ fn clients_that_pause_in_a_write_block_no_others() {
 /// own connection, and no request waits for the pool of long replies.
 #[test]
 fn clients_that_receive_no_replies_starve_no_others() {
-    with_server(TAKING, |socket| {
+    with_server(TRANSFER_TIMEOUT, |socket| {
         let greedy = [(); 6].map(|()| {
             let mut stream = client(socket);
             for _ in 0..8 {
@@ -154,7 +154,7 @@ fn clients_that_receive_no_replies_starve_no_others() {
 /// one.
 #[test]
 fn silent_connections_keep_no_others_out() {
-    with_server(TAKING, |socket| {
+    with_server(TRANSFER_TIMEOUT, |socket| {
         let mut kept = client(socket);
         read(&mut kept, 512);
         // Some of these send nothing, some half a handshake.

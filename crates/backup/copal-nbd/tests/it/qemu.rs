@@ -1,6 +1,6 @@
 //! Tests with a `qemu-nbd` that is started and stopped by each test.
 
-use copal_nbd::{Address, BASE_ALLOCATION, Client, ConnectOptions, Extent, NbdError, Uri};
+use copal_nbd::{BASE_ALLOCATION, Client, ConnectOptions, MapExtent, NbdError, ServerAddress, Uri};
 use std::{
     path::Path,
     process::{Child, Command},
@@ -30,7 +30,7 @@ fn run(program: &str, args: &[&str]) {
 
 struct Server {
     child: Child,
-    address: Address,
+    address: ServerAddress,
 }
 
 impl Server {
@@ -38,7 +38,7 @@ impl Server {
         let socket = dir.join("nbd.sock");
         let child =
             Command::new("qemu-nbd").args(["-t", "-r", "-k"]).arg(&socket).args(args).spawn().unwrap();
-        Server::ready(child, Address::Unix(socket))
+        Server::ready(child, ServerAddress::Unix(socket))
     }
 
     fn tcp(port: u16, args: &[&str]) -> Server {
@@ -47,11 +47,11 @@ impl Server {
             .args(args)
             .spawn()
             .unwrap();
-        Server::ready(child, Address::Tcp("127.0.0.1".to_owned(), port))
+        Server::ready(child, ServerAddress::Tcp("127.0.0.1".to_owned(), port))
     }
 
     /// Connects until it works; a server that exits instead fails the test.
-    fn ready(mut child: Child, address: Address) -> Server {
+    fn ready(mut child: Child, address: ServerAddress) -> Server {
         let uri = Uri { address: address.clone(), export: String::new() };
         loop {
             match Client::connect(&uri, &ConnectOptions::default()) {
@@ -117,7 +117,7 @@ fn a_qcow2_image_is_read_and_mapped_with_its_dirty_bitmap() {
     assert!(buf[..130 << 10].iter().all(|b| *b == 0xbb));
     assert!(buf[130 << 10..512 << 10].iter().all(|b| *b == 0));
 
-    let extent = |offset, len, flags| Extent { offset, len, flags };
+    let extent = |offset, len, flags| MapExtent { offset, len, flags };
     let map =
         |name: &str| client.map(name, 0..client.size()).unwrap().collect::<Result<Vec<_>, _>>().unwrap();
     let written: u64 = 3 * MIB + (192 << 10);
@@ -185,7 +185,7 @@ fn refusals_name_the_reason() {
     let uri = Uri { address: server.address.clone(), export: "vm".to_owned() };
     let names = Client::list_contexts(&uri, &["qemu:"], Duration::from_secs(60)).unwrap();
     assert!(names.contains(&"qemu:dirty-bitmap:copal-0".to_owned()), "{names:?}");
-    let nobody = Uri { address: Address::Unix(dir.path().join("none")), export: String::new() };
+    let nobody = Uri { address: ServerAddress::Unix(dir.path().join("none")), export: String::new() };
     let none = Client::connect(&nobody, &ConnectOptions::default());
     assert!(matches!(none, Err(NbdError::Connect { .. })));
 }

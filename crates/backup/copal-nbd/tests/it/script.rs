@@ -1,6 +1,6 @@
 //! A scripted server: the bytes of a conversation, sent piece by piece.
 
-use copal_nbd::{Address, BASE_ALLOCATION, Client, ConnectOptions, NbdError, Uri};
+use copal_nbd::{BASE_ALLOCATION, Client, ConnectOptions, NbdError, ServerAddress, Uri};
 use std::{
     io::{Read, Write},
     os::unix::net::{UnixListener, UnixStream},
@@ -89,7 +89,7 @@ pub(crate) fn against<T>(script: &Script, work: impl FnOnce(Result<Client, NbdEr
         let (stream, _) = listener.accept().unwrap();
         play(stream, &script);
     });
-    let uri = Uri { address: Address::Unix(socket), export: "disk".to_owned() };
+    let uri = Uri { address: ServerAddress::Unix(socket), export: "disk".to_owned() };
     let options = ConnectOptions { timeout: Duration::from_secs(60), ..ConnectOptions::default() };
     let result = work(Client::connect(&uri, &options));
     server.join().unwrap();

@@ -1,7 +1,7 @@
 //! Conversations with correct and faulty servers, one rule each.
 
 use crate::script::{Script, against, greeting, handshake, handshake_in_blocks, plain_handshake};
-use copal_nbd::{BASE_ALLOCATION, Extent, NbdError};
+use copal_nbd::{BASE_ALLOCATION, MapExtent, NbdError};
 
 fn data(offset: u64, bytes: &[u8]) -> Vec<u8> {
     Script::default().u64(offset).raw(bytes).bytes
@@ -62,8 +62,8 @@ fn a_block_status_may_be_shorter_or_longer_than_requested() {
         let client = client.unwrap();
         client.map(BASE_ALLOCATION, 0..1 << 20).unwrap().collect::<Result<Vec<_>, _>>().unwrap()
     });
-    let rest = Extent { offset: 8192, len: (1 << 20) - 8192, flags: 0 };
-    assert_eq!(map, vec![Extent { offset: 0, len: 8192, flags: 3 }, rest]);
+    let rest = MapExtent { offset: 8192, len: (1 << 20) - 8192, flags: 0 };
+    assert_eq!(map, vec![MapExtent { offset: 0, len: 8192, flags: 3 }, rest]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_block_status_has_only_negotiated_contexts_and_whole_blocks() {
     let end = handshake_in_blocks(8192, 512).chunk(true, 5, 1, &status(7, &[(8000, 0), (192, 0)]));
     against(&end, |client| {
         let map: Result<Vec<_>, _> = client.unwrap().map(BASE_ALLOCATION, 0..8192).unwrap().collect();
-        let whole = Extent { offset: 0, len: 8192, flags: 0 };
+        let whole = MapExtent { offset: 0, len: 8192, flags: 0 };
         assert_eq!(map.unwrap(), [whole]);
     });
     let pieces = [&[(1, 3); 1000][..], &[(u32::MAX, 0), (1, 0)]].concat();

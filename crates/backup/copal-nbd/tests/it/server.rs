@@ -1,8 +1,8 @@
 //! The server, against Copal's own client and against clients that send arbitrary bytes.
 
 use copal_nbd::{
-    Address, BASE_ALLOCATION, Client, ConnectOptions, Connections, NbdError, Uri,
-    server::{Disk, DiskError, Exports, Run, Server},
+    BASE_ALLOCATION, Client, ConnectOptions, ConnectionPool, NbdError, ServerAddress, Uri,
+    server::{DiskError, DiskExports, ExportDisk, Server, StatusRun},
 };
 use copal_testkit::Random;
 use std::{
@@ -26,7 +26,7 @@ struct MemoryDisk {
     flushes: AtomicUsize,
 }
 
-impl Disk for MemoryDisk {
+impl ExportDisk for MemoryDisk {
     fn size_bytes(&self) -> u64 {
         SIZE as u64
     }
@@ -59,10 +59,10 @@ impl Disk for MemoryDisk {
     fn has_context(&self, name: &str) -> bool {
         name == "copal:diff:1"
     }
-    fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<Run, DiskError> {
+    fn run_at(&self, context: &str, offset: u64, len: u64) -> Result<StatusRun, DiskError> {
         let half = SIZE as u64 / 4;
         let is_first = offset < half;
-        Ok(Run {
+        Ok(StatusRun {
             len: if is_first { (half - offset).min(len) } else { len },
             flags: match (context, is_first && !self.is_writable) {
                 (BASE_ALLOCATION, true) => 3,
@@ -73,14 +73,14 @@ impl Disk for MemoryDisk {
     }
 }
 
-struct Shelf(Arc<MemoryDisk>);
+struct OneExport(Arc<MemoryDisk>);
 
-impl Exports for Shelf {
+impl DiskExports for OneExport {
     fn names(&self) -> Vec<String> {
         vec!["disk".to_owned()]
     }
-    fn find(&self, name: &str) -> Option<Arc<dyn Disk>> {
-        matches!(name, "" | "disk").then(|| Arc::clone(&self.0) as Arc<dyn Disk>)
+    fn find(&self, name: &str) -> Option<Arc<dyn ExportDisk>> {
+        matches!(name, "" | "disk").then(|| Arc::clone(&self.0) as Arc<dyn ExportDisk>)
     }
 }
 
@@ -90,9 +90,9 @@ fn with_server<T>(is_writable: bool, work: impl FnOnce(&Uri, &MemoryDisk) -> T) 
     let mut bytes = Random::new(1).bytes(SIZE);
     bytes[..SIZE / 4].fill(0);
     let disk = Arc::new(MemoryDisk { bytes: Mutex::new(bytes), is_writable, flushes: AtomicUsize::new(0) });
-    let server = Server::bind(&Address::Unix(socket.clone())).unwrap();
+    let server = Server::bind(&ServerAddress::Unix(socket.clone())).unwrap();
     let ended = AtomicBool::new(false);
-    let shelf = Shelf(Arc::clone(&disk));
+    let shelf = OneExport(Arc::clone(&disk));
     std::thread::scope(|scope| {
         let running = scope.spawn(|| server.run(&shelf, || ended.load(Ordering::Relaxed)));
         let uri = server.uri("disk").unwrap();
@@ -105,8 +105,8 @@ fn with_server<T>(is_writable: bool, work: impl FnOnce(&Uri, &MemoryDisk) -> T) 
 
 fn socket_of(uri: &Uri) -> PathBuf {
     match &uri.address {
-        Address::Unix(path) => path.clone(),
-        Address::Tcp(..) => panic!("a unix socket was asked for"),
+        ServerAddress::Unix(path) => path.clone(),
+        ServerAddress::Tcp(..) => panic!("a unix socket was asked for"),
     }
 }
 
@@ -142,7 +142,7 @@ fn the_client_and_the_server_understand_each_other() {
 #[test]
 fn writes_over_several_connections_are_one_disk() {
     with_server(true, |uri, disk| {
-        let connections = Connections::open(uri, &ConnectOptions::default(), 4).unwrap();
+        let connections = ConnectionPool::open(uri, &ConnectOptions::default(), 4).unwrap();
         assert_eq!(connections.count(), 4);
         let mut truth = disk.bytes.lock().unwrap().clone();
         let mut random = Random::new(2);

@@ -7,7 +7,7 @@ use crate::{
 use copal_backup::{DiskSource, Error, Repository};
 use copal_disk::source::ContentEvidence;
 use copal_live::QmpError;
-use copal_live::{Ended, Fleece, Freeze, LiveDisk, LiveError, LiveVm, PointInTime};
+use copal_live::{BackupEnd, FleeceOptions, FreezeMethod, LiveDisk, LiveError, LiveVm, PointInTime};
 
 use super::Typed;
 
@@ -29,8 +29,8 @@ pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
             })
             .collect(),
         nbd_socket: live.nbd_socket.clone(),
-        fleece: Fleece { directory: live.fleece_dir.clone(), limit_millionths: live.fleece_limit },
-        freeze: live.freeze.map(|FreezeWord::Agent| Freeze::Agent(live.agent_socket.clone())),
+        fleece: FleeceOptions { directory: live.fleece_dir.clone(), limit_millionths: live.fleece_limit },
+        freeze: live.freeze.map(|FreezeWord::Agent| FreezeMethod::Agent(live.agent_socket.clone())),
     })
 }
 
@@ -53,11 +53,11 @@ pub(super) fn hold(
 /// of it.
 pub(super) fn end<T>(point: PointInTime, outcome: Result<T, Error>) -> Outcome<(T, Vec<String>)> {
     match outcome {
-        Ok(done) => Ok((done, point.end(Ended::Published))),
+        Ok(done) => Ok((done, point.end(BackupEnd::Published))),
         Err(error) => {
             let is_source = matches!(error, Error::Source { .. });
             let faults = if is_source { point.faults() } else { Vec::new() };
-            let left = point.end(Ended::Abandoned);
+            let left = point.end(BackupEnd::Abandoned);
             let mut failure = Failure::from(error);
             if !faults.is_empty() {
                 failure.sentence = faults.join("; ");

@@ -40,7 +40,7 @@ fn replies_reach_their_commands_and_events_their_waiters() {
             r#"{"error":{"class":"CommandNotFound","desc":"The command x has not been found"},"id":ID}"#,
         ],
     );
-    let mut client = Client::connect(&path).unwrap();
+    let mut client = QmpClient::connect(&path).unwrap();
     assert_eq!(client.execute("query-status", json!({})).unwrap(), "mine");
     let event = client.wait_for(|event| event.name == "A", "A").unwrap();
     assert_eq!(event.data, json!({ "id": 1 }));
@@ -55,10 +55,10 @@ fn replies_reach_their_commands_and_events_their_waiters() {
 fn a_server_that_does_not_speak_qmp_is_refused() {
     for first in ["SSH-2.0-OpenSSH", r#"{"return":{}}"#, "\u{ff}"] {
         let (_dir, path, _heard) = server(first, &[]);
-        let error = Client::connect(&path).unwrap_err();
+        let error = QmpClient::connect(&path).unwrap_err();
         assert!(matches!(error, QmpError::Protocol { .. }), "{error}");
     }
-    let error = Client::connect(Path::new("/none/qmp.sock")).unwrap_err().to_string();
+    let error = QmpClient::connect(Path::new("/none/qmp.sock")).unwrap_err().to_string();
     assert!(error.starts_with("cannot connect to /none/qmp.sock: "), "{error}");
 }
 
@@ -66,7 +66,7 @@ fn a_server_that_does_not_speak_qmp_is_refused() {
 fn a_missing_reply_ends_with_a_timeout() {
     let (_dir, path, _heard) =
         server(GREETED, &[r#"{"return":{},"id":ID}"#, r#"{"event":"A"}"#, r#"{"event":"A"}"#]);
-    let mut client = Client::connect(&path).unwrap();
+    let mut client = QmpClient::connect(&path).unwrap();
     client.set_timeout(Duration::from_millis(50));
     let error = client.execute("stop", json!({})).unwrap_err();
     assert!(matches!(error, QmpError::TimedOut { .. }), "{error}");
@@ -86,7 +86,7 @@ fn commands_of_a_procedure_share_a_deadline() {
             r#"{"return":"undone","id":ID}"#,
         ],
     );
-    let mut client = Client::connect(&path).unwrap();
+    let mut client = QmpClient::connect(&path).unwrap();
     client.set_deadline(Some(Duration::from_millis(50)));
     for _ in 0..2 {
         let error = client.execute("stop", json!({})).unwrap_err();

@@ -3,14 +3,14 @@
 //! The same code runs at the end of a backup, after its failure, and for the remains of a killed one. Every
 //! step is tried even if the previous one failed, and every step may be repeated.
 
-use crate::qmp::{Client, QmpError};
+use crate::qmp::{QmpClient, QmpError};
 use crate::{
-    answers::nodes::{self, Node},
+    answers::nodes::{self, BlockNode},
     error::LiveError,
     fleece,
-    names::{PREFIX, Part, SessionName},
-    path_of_writes::{Surroundings, WritePath, lead},
+    names::{PREFIX, SessionName, SessionPart},
     pause,
+    write_path::{QemuState, WritePath, redirect},
 };
 use serde_json::{Value, json};
 use std::{
@@ -22,14 +22,14 @@ use std::{
 /// if the guest is stopped for another reason.
 /// # Errors
 /// Those of QEMU.
-pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpError> {
+pub(crate) fn resume_leftovers(client: &mut QmpClient) -> Result<Vec<String>, QmpError> {
     let mut said = Vec::new();
     let marks = pause::marks(client)?;
     if !marks.is_empty() {
-        let nodes = Surroundings::ask(client)?.nodes;
+        let nodes = QemuState::ask(client)?.nodes;
         let sessions = marks.iter().filter_map(|mark| SessionName::of(mark));
         let is_alive = |session: &SessionName| {
-            directory_of(&nodes, session).is_some_and(|directory| fleece::is_held(&directory))
+            directory_of(&nodes, session).is_some_and(|directory| fleece::is_locked(&directory))
         };
         let sessions: Vec<SessionName> = sessions.collect();
         if sessions.iter().any(is_alive) {
@@ -50,12 +50,15 @@ pub(crate) fn resume_leftovers(client: &mut Client) -> Result<Vec<String>, QmpEr
 /// Finds another session of this QEMU whose process is alive.
 /// # Errors
 /// Those of QEMU.
-pub(crate) fn living_other(client: &mut Client, own: &SessionName) -> Result<Option<SessionName>, QmpError> {
+pub(crate) fn find_live_session(
+    client: &mut QmpClient,
+    own: &SessionName,
+) -> Result<Option<SessionName>, QmpError> {
     let nodes = nodes::parse(&client.execute("query-named-block-nodes", json!({ "flat": true }))?);
     let sessions: BTreeSet<SessionName> =
         nodes.iter().filter_map(|node| SessionName::of(&node.name)).collect();
     let is_alive = |session: &SessionName| {
-        directory_of(&nodes, session).is_some_and(|directory| fleece::is_held(&directory))
+        directory_of(&nodes, session).is_some_and(|directory| fleece::is_locked(&directory))
     };
     Ok(sessions.into_iter().find(|session| session != own && is_alive(session)))
 }
@@ -64,87 +67,87 @@ pub(crate) fn living_other(client: &mut Client, own: &SessionName) -> Result<Opt
 /// that was stopped.
 /// # Errors
 /// `Busy`: a session is alive. `Hanging`: QEMU would block on the images of one. Those of QEMU.
-pub(crate) fn clear_leftovers(client: &mut Client) -> Result<Vec<String>, LiveError> {
-    let surroundings = Surroundings::ask(client)?;
+pub(crate) fn tear_down_leftovers(client: &mut QmpClient) -> Result<Vec<String>, LiveError> {
+    let qemu = QemuState::ask(client)?;
     let exports = names_in(&client.execute("query-block-exports", json!({}))?, "id");
     let jobs = names_in(&client.execute("query-jobs", json!({}))?, "id");
-    let nodes = surroundings.nodes.iter().map(|node| node.name.clone());
+    let nodes = qemu.nodes.iter().map(|node| node.name.clone());
     let all = nodes.chain(exports).chain(jobs);
     let sessions: BTreeSet<SessionName> = all.filter_map(|name| SessionName::of(&name)).collect();
     for session in &sessions {
-        let Some(directory) = directory_of(&surroundings.nodes, session) else {
+        let Some(directory) = directory_of(&qemu.nodes, session) else {
             continue;
         };
-        if fleece::is_held(&directory) {
+        if fleece::is_locked(&directory) {
             return Err(LiveError::Busy { session: session.to_string() });
         }
         if fleece::is_hanging(&directory) {
             return Err(LiveError::Hanging { path: directory });
         }
     }
-    let mut complaints = resume_leftovers(client)?;
+    let mut errors = resume_leftovers(client)?;
     for session in &sessions {
         tracing::info!(%session, "taking down the session of a killed backup");
-        let directory = directory_of(&surroundings.nodes, session);
+        let directory = directory_of(&qemu.nodes, session);
         // Sessions of earlier releases have no anchor.
-        let has_server = nodes::find(&surroundings.nodes, &session.anchor(true)).is_some()
+        let has_server = nodes::find(&qemu.nodes, &session.anchor(true)).is_some()
             || directory.as_deref().is_some_and(fleece::has_socket);
-        complaints.extend(clear(client, session, has_server));
+        errors.extend(clear(client, session, has_server));
         if let Some(directory) = directory {
-            remove(&directory, session, &mut complaints);
+            remove(&directory, session, &mut errors);
         }
     }
     // Copies of bitmaps are of use to a reader only, and no reader is left.
-    for node in &surroundings.nodes {
+    for node in &qemu.nodes {
         for bitmap in node.bitmaps.iter().filter(|bitmap| SessionName::is_map(&bitmap.name)) {
             let removed = remove_bitmap(client, &node.name, &bitmap.name);
-            complaints.extend(removed.err().map(|error| error.to_string()));
+            errors.extend(removed.err().map(|error| error.to_string()));
         }
     }
-    Ok(complaints)
+    Ok(errors)
 }
 
 /// Takes down the exports, nodes and jobs of a session. With `has_server` it also stops the NBD server,
 /// unless it has other exports. Returns the errors.
-pub(crate) fn clear(client: &mut Client, session: &SessionName, has_server: bool) -> Vec<String> {
-    let mut complaints = Vec::new();
+pub(crate) fn clear(client: &mut QmpClient, session: &SessionName, has_server: bool) -> Vec<String> {
+    let mut errors = Vec::new();
     let mut tell = |outcome: Result<(), QmpError>| {
         let is_dead = outcome.as_ref().is_err_and(QmpError::is_disconnected);
-        complaints.extend(outcome.err().map(|error| error.to_string()));
+        errors.extend(outcome.err().map(|error| error.to_string()));
         !is_dead
     };
     // A stopped guest is resumed first. Its writes can pass the filter as well as those of a running guest.
     let is_alive = tell(pause::resume(client, session).map(|_| ()))
         && tell(end_exports(client, session))
-        && tell(take_down(client, session, &[Part::Snapshot]))
-        && tell(lead_back(client, session))
+        && tell(take_down(client, session, &[SessionPart::Snapshot]))
+        && tell(remove_filters(client, session))
         && tell(if has_server { end_server(client) } else { Ok(()) })
         && tell(take_down(client, session, above_anchor()))
         && tell(dismiss_jobs(client, session))
-        && tell(take_down(client, session, &[Part::Anchor]));
+        && tell(take_down(client, session, &[SessionPart::Anchor]));
     if !is_alive {
         // Most likely QEMU itself has ended: one error is enough.
-        complaints.truncate(1);
+        errors.truncate(1);
     }
-    complaints
+    errors
 }
 
 /// Takes down the nodes and exports of a session's self-test. Returns the errors.
-pub(crate) fn clear_self_test(client: &mut Client, session: &SessionName) -> Vec<String> {
+pub(crate) fn tear_down_self_test(client: &mut QmpClient, session: &SessionName) -> Vec<String> {
     let steps = [
         end_exports(client, session),
-        take_down(client, session, &[Part::Snapshot]),
+        take_down(client, session, &[SessionPart::Snapshot]),
         take_down(client, session, above_anchor()),
     ];
     let failed = steps.into_iter().filter_map(Result::err);
     failed.map(|error| error.to_string()).collect()
 }
 
-fn above_anchor() -> &'static [Part] {
-    &Part::TOP_DOWN[1..Part::TOP_DOWN.len() - 1]
+fn above_anchor() -> &'static [SessionPart] {
+    &SessionPart::TOP_DOWN[1..SessionPart::TOP_DOWN.len() - 1]
 }
 
-pub(crate) fn end_exports(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+pub(crate) fn end_exports(client: &mut QmpClient, session: &SessionName) -> Result<(), QmpError> {
     let listed = client.execute("query-block-exports", json!({}))?;
     let own = names_in(&listed, "id").into_iter().filter(|id| session.part_of(id).is_some());
     for id in own {
@@ -163,15 +166,15 @@ pub(crate) fn end_exports(client: &mut Client, session: &SessionName) -> Result<
 }
 
 /// Removes the filters from the path of the guest's writes.
-fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
-    let surroundings = Surroundings::ask(client)?;
-    let filters = surroundings.nodes.iter().filter(|node| session.part_of(&node.name) == Some(Part::Filter));
+fn remove_filters(client: &mut QmpClient, session: &SessionName) -> Result<(), QmpError> {
+    let qemu = QemuState::ask(client)?;
+    let filters = qemu.nodes.iter().filter(|node| session.part_of(&node.name) == Some(SessionPart::Filter));
     let mut paths = Vec::new();
     for filter in filters {
-        let Some(below) = surroundings.below(&filter.name) else {
+        let Some(below) = qemu.below(&filter.name) else {
             continue;
         };
-        match surroundings.path_to(filter) {
+        match qemu.path_to(filter) {
             Ok(WritePath::Nobody) => {}
             Ok(path) => paths.push((path, below.to_owned())),
             Err(writers) => {
@@ -181,10 +184,14 @@ fn lead_back(client: &mut Client, session: &SessionName) -> Result<(), QmpError>
             }
         }
     }
-    lead(client, &paths, None)
+    redirect(client, &paths, None)
 }
 
-pub(crate) fn take_down(client: &mut Client, session: &SessionName, parts: &[Part]) -> Result<(), QmpError> {
+pub(crate) fn take_down(
+    client: &mut QmpClient,
+    session: &SessionName,
+    parts: &[SessionPart],
+) -> Result<(), QmpError> {
     for part in parts {
         let nodes = client.execute("query-named-block-nodes", json!({ "flat": true }))?;
         let own =
@@ -197,7 +204,7 @@ pub(crate) fn take_down(client: &mut Client, session: &SessionName, parts: &[Par
 }
 
 /// Stops the NBD server, unless it has other exports.
-fn end_server(client: &mut Client) -> Result<(), QmpError> {
+fn end_server(client: &mut QmpClient) -> Result<(), QmpError> {
     let exports = client.execute("query-block-exports", json!({}))?;
     let mut exports = exports.as_array().into_iter().flatten();
     let is_used = exports
@@ -212,7 +219,7 @@ fn end_server(client: &mut Client) -> Result<(), QmpError> {
     }
 }
 
-fn dismiss_jobs(client: &mut Client, session: &SessionName) -> Result<(), QmpError> {
+fn dismiss_jobs(client: &mut QmpClient, session: &SessionName) -> Result<(), QmpError> {
     let jobs = client.execute("query-jobs", json!({}))?;
     for id in names_in(&jobs, "id").into_iter().filter(|id| session.part_of(id).is_some()) {
         client.execute("job-dismiss", json!({ "id": id }))?;
@@ -221,7 +228,7 @@ fn dismiss_jobs(client: &mut Client, session: &SessionName) -> Result<(), QmpErr
 }
 
 /// Removes a bitmap; a missing one is no error.
-pub(crate) fn remove_bitmap(client: &mut Client, node: &str, bitmap: &str) -> Result<(), QmpError> {
+pub(crate) fn remove_bitmap(client: &mut QmpClient, node: &str, bitmap: &str) -> Result<(), QmpError> {
     let removed = client.execute("block-dirty-bitmap-remove", json!({ "node": node, "name": bitmap }));
     match removed {
         Err(QmpError::Refused { description, .. }) if description.contains("not found") => Ok(()),
@@ -229,20 +236,21 @@ pub(crate) fn remove_bitmap(client: &mut Client, node: &str, bitmap: &str) -> Re
     }
 }
 
-fn directory_of(nodes: &[Node], session: &SessionName) -> Option<PathBuf> {
-    let file =
-        nodes.iter().find(|node| matches!(session.part_of(&node.name), Some(Part::File | Part::Anchor)))?;
+fn directory_of(nodes: &[BlockNode], session: &SessionName) -> Option<PathBuf> {
+    let file = nodes
+        .iter()
+        .find(|node| matches!(session.part_of(&node.name), Some(SessionPart::File | SessionPart::Anchor)))?;
     Some(Path::new(&file.file).parent()?.to_owned())
 }
 
 /// Removes the directory of a session, if it has the name of one.
-fn remove(directory: &Path, session: &SessionName, complaints: &mut Vec<String>) {
+fn remove(directory: &Path, session: &SessionName, errors: &mut Vec<String>) {
     if directory.file_name().is_none_or(|name| *name != *session.directory()) {
         return;
     }
     match fleece::remove_directory(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            complaints.push(format!("{} is not removed: {error}", directory.display()));
+            errors.push(format!("{} is not removed: {error}", directory.display()));
         }
         _ => {}
     }

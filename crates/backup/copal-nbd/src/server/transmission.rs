@@ -2,24 +2,24 @@
 //!
 //! Generic over both halves, so that tests and the fuzzer can supply bytes.
 //! Invariants
-//! - No request is longer than [`limits::REQUEST_BYTES`]. A connection holds at most [`HELD_BYTES`] of writes
+//! - No request is longer than [`limits::REQUEST_BYTES`]. A connection holds at most [`MAX_HELD_BYTES`] of writes
 //!   and one piece per thread. Unreceived replies and unfinished writes use memory of their own connection
 //!   only.
 //! - A client that pauses within a write, or does not receive a reply, is disconnected after a time limit
-//!   ([`Receive`]).
+//!   ([`ReceiveHalf`]).
 //! - A forbidden request gets an error reply, and the connection stays open. An unreadable stream ends it.
 
 use super::{
-    admission::{Activity, OpenRequest},
-    budget::{Budget, Taken},
-    export::{Disk, DiskError, Run},
-    handshake::Choice,
-    reply::Replies,
+    admission::{OpenRequest, PeerActivity},
+    budget::{ByteBudget, TakenBytes},
+    export::{DiskError, ExportDisk, StatusRun},
+    handshake::ExportChoice,
+    reply::ReplyWriter,
 };
 use crate::{
     NbdError,
     stream::LEAST_BYTES_PER_S,
-    wire::{self, BASE_ALLOCATION, Command, Cursor, STATE_ZERO, limits},
+    wire::{self, BASE_ALLOCATION, FieldReader, RequestKind, STATE_ZERO, limits},
 };
 use parking_lot::Mutex;
 use std::{
@@ -31,11 +31,11 @@ use std::{
 /// Threads that answer the requests of one connection.
 const WORKERS: usize = 4;
 /// Requests of one connection that wait for a thread.
-const WAITING: usize = 16;
+const MAX_QUEUED: usize = 16;
 /// Piece size of structured read replies and of long writes.
 const PIECE_BYTES: u64 = 256 << 10;
 /// Maximum number of write bytes that one connection holds.
-const HELD_BYTES: u64 = 4 * PIECE_BYTES;
+const MAX_HELD_BYTES: u64 = 4 * PIECE_BYTES;
 /// Maximum number of extents per context in one reply.
 const EXTENTS: usize = 4096;
 
@@ -43,40 +43,40 @@ const EINVAL: u32 = 22;
 const EPERM: u32 = 1;
 
 /// The receiving half of a connection.
-pub(crate) trait Receive: Read {
+pub(crate) trait ReceiveHalf: Read {
     /// Sets the time limit of each read; `None` removes it.
     fn set_pause(&mut self, most: Option<Duration>) -> io::Result<()>;
 }
 
 /// A request whose fields fit the disk.
-struct Request<'a> {
+struct ClientRequest<'a> {
     flags: u16,
-    command: Command,
+    command: RequestKind,
     cookie: u64,
     offset: u64,
     len: u32,
     /// Bytes of a write.
     data: Vec<u8>,
     /// Its part of the connection's budget, until it is answered.
-    _taken: Taken<'a>,
+    _taken: TakenBytes<'a>,
     _open: OpenRequest<'a>,
 }
 
 /// State that the threads of one connection share.
-pub(crate) struct Serving<'a> {
-    pub(crate) choice: &'a Choice,
-    pub(crate) activity: &'a Activity,
+pub(crate) struct ConnectionState<'a> {
+    pub(crate) choice: &'a ExportChoice,
+    pub(crate) activity: &'a PeerActivity,
     /// Pool for long simple replies.
-    pub(crate) pool: &'a Budget,
+    pub(crate) pool: &'a ByteBudget,
     /// Longest pause of a client within a write.
     pub(crate) pause: Duration,
     /// Ends the connection after an incomplete reply.
-    pub(crate) hang_up: &'a (dyn Fn() + Sync),
+    pub(crate) disconnect: &'a (dyn Fn() + Sync),
 }
 
 /// A received request.
-enum Incoming<'a> {
-    Request(Request<'a>),
+enum ReceivedRequest<'a> {
+    Request(ClientRequest<'a>),
     /// Refused with an error number and a message.
     Refused(u64, u32, &'static str),
     /// A long write, completed or failed.
@@ -87,14 +87,14 @@ enum Incoming<'a> {
 /// Answers requests until the client disconnects or the stream fails.
 /// # Errors
 /// The reason of the end, unless the client disconnected.
-pub(crate) fn run<R: Receive, W: Write + Send>(
+pub(crate) fn run<R: ReceiveHalf, W: Write + Send>(
     mut reader: R,
     writer: W,
-    serving: &Serving<'_>,
+    serving: &ConnectionState<'_>,
 ) -> Result<(), NbdError> {
-    let replies = Replies::new(writer, serving.choice.is_structured);
-    let held = Budget::new(HELD_BYTES);
-    let (sender, receiver) = sync_channel::<Request<'_>>(WAITING);
+    let replies = ReplyWriter::new(writer, serving.choice.is_structured);
+    let held = ByteBudget::new(MAX_HELD_BYTES);
+    let (sender, receiver) = sync_channel::<ClientRequest<'_>>(MAX_QUEUED);
     let receiver = Mutex::new(receiver);
     std::thread::scope(|scope| {
         // Dropped at the end of this scope, also after an error: then the workers end.
@@ -107,46 +107,48 @@ pub(crate) fn run<R: Receive, W: Write + Send>(
         loop {
             match receive(&mut reader, serving, &held)? {
                 // Workers end only with the sender, so a receiver exists.
-                Incoming::Request(request) => drop(sender.send(request)),
-                Incoming::Refused(cookie, errno, why) => replies.done(cookie, Err((errno, why)))?,
-                Incoming::Written(cookie, outcome) => replies.done(cookie, outcome.map_err(refused))?,
-                Incoming::Left => return Ok(()),
+                ReceivedRequest::Request(request) => drop(sender.send(request)),
+                ReceivedRequest::Refused(cookie, errno, why) => replies.done(cookie, Err((errno, why)))?,
+                ReceivedRequest::Written(cookie, outcome) => {
+                    replies.done(cookie, outcome.map_err(refused))?
+                }
+                ReceivedRequest::Left => return Ok(()),
             }
         }
     })
 }
 
 /// Reads one request with its data, even if the request is refused.
-fn receive<'a, R: Receive>(
+fn receive<'a, R: ReceiveHalf>(
     reader: &mut R,
-    serving: &Serving<'a>,
-    held: &'a Budget,
-) -> Result<Incoming<'a>, NbdError> {
+    serving: &ConnectionState<'a>,
+    held: &'a ByteBudget,
+) -> Result<ReceivedRequest<'a>, NbdError> {
     let disk = &*serving.choice.disk;
     let mut header = [0; 28];
     reader.read_exact(&mut header)?;
     let open = serving.activity.begin();
-    let mut cursor = Cursor::new(&header);
+    let mut cursor = FieldReader::new(&header);
     if cursor.u32()? != wire::REQUEST_MAGIC {
         return Err(NbdError::protocol("a request does not begin with its magic number"));
     }
     let (flags, kind, cookie) = (cursor.u16()?, cursor.u16()?, cursor.u64()?);
     let (offset, len) = (cursor.u64()?, cursor.u32()?);
-    let refused = |errno, why| Ok(Incoming::Refused(cookie, errno, why));
+    let refused = |errno, why| Ok(ReceivedRequest::Refused(cookie, errno, why));
     let commands = [
-        Command::Read,
-        Command::Write,
-        Command::Disconnect,
-        Command::Flush,
-        Command::Trim,
-        Command::WriteZeroes,
-        Command::BlockStatus,
+        RequestKind::Read,
+        RequestKind::Write,
+        RequestKind::Disconnect,
+        RequestKind::Flush,
+        RequestKind::Trim,
+        RequestKind::WriteZeroes,
+        RequestKind::BlockStatus,
     ];
     let Some(command) = commands.into_iter().find(|command| *command as u16 == kind) else {
         return refused(EINVAL, "unknown command");
     };
     let refusal = refusal(disk, command, flags, offset, len);
-    if command == Command::Write {
+    if command == RequestKind::Write {
         if len > limits::REQUEST_BYTES {
             return Err(NbdError::protocol(format!("a write claims {len} bytes")));
         }
@@ -159,29 +161,38 @@ fn receive<'a, R: Receive>(
                 write_in_pieces(reader, disk, (offset, len), serving.pause)
             })?;
             let written = written.and_then(|()| flush_if(flags, disk));
-            return Ok(Incoming::Written(cookie, written));
+            return Ok(ReceivedRequest::Written(cookie, written));
         }
     }
-    if command == Command::Disconnect {
-        return Ok(Incoming::Left);
+    if command == RequestKind::Disconnect {
+        return Ok(ReceivedRequest::Left);
     }
     if let Some((errno, why)) = refusal {
         return refused(errno, why);
     }
     let taken = held.take(match command {
-        Command::Write => u64::from(len),
+        RequestKind::Write => u64::from(len),
         _ => 0,
     });
     let mut data = Vec::new();
-    if command == Command::Write {
+    if command == RequestKind::Write {
         data.resize(len as usize, 0);
         limited(reader, serving.pause, |reader| receive_data(reader, &mut data, serving.pause))?;
     }
-    Ok(Incoming::Request(Request { flags, command, cookie, offset, len, data, _taken: taken, _open: open }))
+    Ok(ReceivedRequest::Request(ClientRequest {
+        flags,
+        command,
+        cookie,
+        offset,
+        len,
+        data,
+        _taken: taken,
+        _open: open,
+    }))
 }
 
 /// Runs `work`, which reads the bytes of a write, with a time limit on each pause.
-fn limited<R: Receive, T>(
+fn limited<R: ReceiveHalf, T>(
     reader: &mut R,
     pause: Duration,
     work: impl FnOnce(&mut R) -> Result<T, NbdError>,
@@ -196,7 +207,7 @@ fn limited<R: Receive, T>(
 /// read and discarded.
 fn write_in_pieces<R: Read>(
     reader: &mut R,
-    disk: &dyn Disk,
+    disk: &dyn ExportDisk,
     (offset, len): (u64, u32),
     pause: Duration,
 ) -> Result<Result<(), DiskError>, NbdError> {
@@ -212,7 +223,7 @@ fn write_in_pieces<R: Read>(
     Ok(written)
 }
 
-fn flush_if(flags: u16, disk: &dyn Disk) -> Result<(), DiskError> {
+fn flush_if(flags: u16, disk: &dyn ExportDisk) -> Result<(), DiskError> {
     match flags & wire::REQUEST_FUA != 0 {
         true => disk.flush(),
         false => Ok(()),
@@ -239,27 +250,27 @@ fn receive_data<R: Read>(reader: &mut R, data: &mut [u8], pause: Duration) -> Re
 
 /// Reason to refuse a request before it is tried.
 fn refusal(
-    disk: &dyn Disk,
-    command: Command,
+    disk: &dyn ExportDisk,
+    command: RequestKind,
     flags: u16,
     offset: u64,
     len: u32,
 ) -> Option<(u32, &'static str)> {
     let allowed = match command {
         // FUA has no effect on a read.
-        Command::Read => wire::REQUEST_FUA,
-        Command::Write | Command::Trim | Command::Flush => wire::REQUEST_FUA,
-        Command::WriteZeroes => wire::REQUEST_FUA | wire::REQUEST_NO_HOLE,
-        Command::BlockStatus => wire::REQUEST_ONE | wire::REQUEST_FUA,
-        Command::Disconnect => u16::MAX,
+        RequestKind::Read => wire::REQUEST_FUA,
+        RequestKind::Write | RequestKind::Trim | RequestKind::Flush => wire::REQUEST_FUA,
+        RequestKind::WriteZeroes => wire::REQUEST_FUA | wire::REQUEST_NO_HOLE,
+        RequestKind::BlockStatus => wire::REQUEST_ONE | wire::REQUEST_FUA,
+        RequestKind::Disconnect => u16::MAX,
     };
     if flags & !allowed != 0 {
         return Some((EINVAL, "unknown flags"));
     }
-    if matches!(command, Command::Flush | Command::Disconnect) {
+    if matches!(command, RequestKind::Flush | RequestKind::Disconnect) {
         return None;
     }
-    let writes = matches!(command, Command::Write | Command::Trim | Command::WriteZeroes);
+    let writes = matches!(command, RequestKind::Write | RequestKind::Trim | RequestKind::WriteZeroes);
     if writes && !disk.is_writable() {
         return Some((EPERM, "this export is read-only"));
     }
@@ -268,10 +279,10 @@ fn refusal(
         let errno = if writes { 28 } else { EINVAL };
         return Some((errno, "outside the disk"));
     }
-    if len == 0 && command == Command::BlockStatus {
+    if len == 0 && command == RequestKind::BlockStatus {
         return Some((EINVAL, "the range is empty"));
     }
-    if len > limits::REQUEST_BYTES && command == Command::Read {
+    if len > limits::REQUEST_BYTES && command == RequestKind::Read {
         return Some((EINVAL, "a request has at most 32 MiB"));
     }
     None
@@ -292,9 +303,9 @@ fn discard<R: Read>(reader: &mut R, len: u32, pause: Duration) -> Result<(), Nbd
 /// Answers requests until there are no more. After a failed reply the connection ends and further requests
 /// are dropped.
 fn answer_all<W: Write>(
-    requests: &Mutex<Receiver<Request<'_>>>,
-    serving: &Serving<'_>,
-    replies: &Replies<W>,
+    requests: &Mutex<Receiver<ClientRequest<'_>>>,
+    serving: &ConnectionState<'_>,
+    replies: &ReplyWriter<W>,
 ) {
     let mut is_broken = false;
     loop {
@@ -302,30 +313,30 @@ fn answer_all<W: Write>(
         let Ok(request) = next else { return };
         if !is_broken && answer(&request, serving, replies).is_err() {
             is_broken = true;
-            (serving.hang_up)();
+            (serving.disconnect)();
         }
     }
 }
 
 fn answer<W: Write>(
-    request: &Request<'_>,
-    serving: &Serving<'_>,
-    replies: &Replies<W>,
+    request: &ClientRequest<'_>,
+    serving: &ConnectionState<'_>,
+    replies: &ReplyWriter<W>,
 ) -> Result<(), NbdError> {
     let choice = serving.choice;
     let disk = &*choice.disk;
     let (offset, len) = (request.offset, u64::from(request.len));
     let outcome = match request.command {
-        Command::Read => return read(request, disk, serving.pool, replies),
-        Command::BlockStatus => return block_status(request, choice, replies),
-        Command::Write => disk.write_at(offset, &request.data),
-        Command::Trim | Command::WriteZeroes if len == 0 => Ok(()),
-        Command::Trim | Command::WriteZeroes => disk.zero(offset, len),
-        Command::Flush => disk.flush(),
-        Command::Disconnect => return Ok(()),
+        RequestKind::Read => return read(request, disk, serving.pool, replies),
+        RequestKind::BlockStatus => return block_status(request, choice, replies),
+        RequestKind::Write => disk.write_at(offset, &request.data),
+        RequestKind::Trim | RequestKind::WriteZeroes if len == 0 => Ok(()),
+        RequestKind::Trim | RequestKind::WriteZeroes => disk.zero(offset, len),
+        RequestKind::Flush => disk.flush(),
+        RequestKind::Disconnect => return Ok(()),
     };
     let outcome = match request.command {
-        Command::Flush => outcome,
+        RequestKind::Flush => outcome,
         _ => outcome.and_then(|()| flush_if(request.flags, disk)),
     };
     replies.done(request.cookie, outcome.map_err(refused))
@@ -342,10 +353,10 @@ fn refused(error: DiskError) -> (u32, &'static str) {
 }
 
 fn read<W: Write>(
-    request: &Request<'_>,
-    disk: &dyn Disk,
-    pool: &Budget,
-    replies: &Replies<W>,
+    request: &ClientRequest<'_>,
+    disk: &dyn ExportDisk,
+    pool: &ByteBudget,
+    replies: &ReplyWriter<W>,
 ) -> Result<(), NbdError> {
     let cookie = request.cookie;
     if !replies.is_structured {
@@ -366,7 +377,7 @@ fn read<W: Write>(
     while at < end {
         let run = disk.run_at(BASE_ALLOCATION, at, end - at);
         let len = match run {
-            Ok(Run { len, flags }) if flags & STATE_ZERO != 0 => {
+            Ok(StatusRun { len, flags }) if flags & STATE_ZERO != 0 => {
                 let len = len.clamp(1, end - at);
                 replies.hole(cookie, at, len as u32)?;
                 len
@@ -389,9 +400,9 @@ fn read<W: Write>(
 /// Answers a long read while it is read. A failure in the middle can only be reported by ending the
 /// connection.
 fn read_in_pieces<W: Write>(
-    request: &Request<'_>,
-    disk: &dyn Disk,
-    replies: &Replies<W>,
+    request: &ClientRequest<'_>,
+    disk: &dyn ExportDisk,
+    replies: &ReplyWriter<W>,
 ) -> Result<(), NbdError> {
     let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
     let mut piece = vec![0; PIECE_BYTES as usize];
@@ -410,9 +421,9 @@ fn read_in_pieces<W: Write>(
 }
 
 fn block_status<W: Write>(
-    request: &Request<'_>,
-    choice: &Choice,
-    replies: &Replies<W>,
+    request: &ClientRequest<'_>,
+    choice: &ExportChoice,
+    replies: &ReplyWriter<W>,
 ) -> Result<(), NbdError> {
     let Some((last, _)) = choice.contexts.split_last() else {
         let why = "no metadata context was negotiated";
@@ -434,9 +445,9 @@ fn block_status<W: Write>(
 
 /// Extents of one context from the start of a request on; adjacent extents with equal flags are merged.
 fn extents(
-    disk: &dyn Disk,
+    disk: &dyn ExportDisk,
     context: &str,
-    request: &Request<'_>,
+    request: &ClientRequest<'_>,
     most: usize,
 ) -> Result<Vec<(u32, u32)>, DiskError> {
     let (mut at, end) = (request.offset, request.offset + u64::from(request.len));

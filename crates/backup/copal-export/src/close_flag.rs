@@ -7,9 +7,9 @@ use std::sync::{
 
 /// Flag shared by an export and its owner.
 #[derive(Clone, Debug, Default)]
-pub struct Closing(Arc<AtomicBool>);
+pub struct CloseFlag(Arc<AtomicBool>);
 
-impl Closing {
+impl CloseFlag {
     /// Closes the export for good.
     pub fn close(&self) {
         self.0.store(true, Ordering::Release);

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// A read in progress: its buffer, and the ranges that have arrived.
 #[derive(Debug)]
-pub(crate) struct Assembly {
+pub(crate) struct ReadAssembly {
     offset: u64,
     data: Vec<u8>,
     /// Ranges that have arrived: ascending, disjoint, adjacent ones merged.
@@ -17,9 +17,15 @@ pub(crate) struct Assembly {
     chunks: u32,
 }
 
-impl Assembly {
-    pub(crate) fn new(offset: u64, len: u32) -> Assembly {
-        Assembly { offset, data: vec![0; len as usize], covered: Vec::new(), holes: Vec::new(), chunks: 0 }
+impl ReadAssembly {
+    pub(crate) fn new(offset: u64, len: u32) -> ReadAssembly {
+        ReadAssembly {
+            offset,
+            data: vec![0; len as usize],
+            covered: Vec::new(),
+            holes: Vec::new(),
+            chunks: 0,
+        }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -102,7 +108,7 @@ mod tests {
 
     #[test]
     fn chunks_in_any_order_make_the_read() {
-        let mut read = Assembly::new(100, 10);
+        let mut read = ReadAssembly::new(100, 10);
         read.data_chunk(106, 4).unwrap().copy_from_slice(b"6789");
         read.hole_chunk(103, 3).unwrap();
         read.data_chunk(100, 3).unwrap().copy_from_slice(b"012");
@@ -113,12 +119,12 @@ mod tests {
 
     #[test]
     fn gaps_overlaps_and_strays_are_refused() {
-        let mut gap = Assembly::new(0, 10);
+        let mut gap = ReadAssembly::new(0, 10);
         gap.data_chunk(0, 4).unwrap();
         gap.data_chunk(5, 5).unwrap();
         assert!(gap.finish().is_err());
 
-        let mut read = Assembly::new(100, 10);
+        let mut read = ReadAssembly::new(100, 10);
         read.data_chunk(102, 4).unwrap();
         for (offset, len) in
             [(102, 1), (101, 2), (105, 1), (100, 10), (99, 2), (109, 2), (108, 0), (u64::MAX, 1)]
@@ -132,7 +138,7 @@ mod tests {
 
     #[test]
     fn endless_chunks_are_refused() {
-        let mut read = Assembly::new(0, limits::READ_BYTES);
+        let mut read = ReadAssembly::new(0, limits::READ_BYTES);
         let refused = (0..limits::READ_BYTES).find(|at| read.hole_chunk(u64::from(*at), 1).is_err());
         assert_eq!(refused, Some(limits::CHUNKS));
     }

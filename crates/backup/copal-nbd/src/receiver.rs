@@ -5,9 +5,9 @@
 
 use crate::{
     NbdError,
-    assemble::Assembly,
+    assembly::ReadAssembly,
     client::ReadReply,
-    wire::{self, ChunkHeader, Cursor, limits},
+    wire::{self, ChunkHeader, FieldReader, limits},
 };
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -21,15 +21,15 @@ pub(crate) type StatusReply = Vec<(u32, Vec<(u32, u32)>)>;
 
 /// A request in flight.
 pub(crate) struct WireRequest {
-    pub(crate) body: Body,
+    pub(crate) body: RequestBody,
     /// First error of the reply; the result once the reply is complete.
     pub(crate) failed: Option<NbdError>,
 }
 
 /// Kind of a request, with its reply channel.
-pub(crate) enum Body {
+pub(crate) enum RequestBody {
     Read {
-        assembly: Assembly,
+        assembly: ReadAssembly,
         answer: SyncSender<Result<ReadReply, NbdError>>,
     },
     Status {
@@ -52,9 +52,9 @@ pub(crate) enum Body {
 impl WireRequest {
     fn describe(&self) -> (&'static str, u64, u32) {
         match &self.body {
-            Body::Change { what, offset, len, .. } => (what, *offset, *len),
-            Body::Read { assembly, .. } => ("read", assembly.offset(), assembly.len()),
-            Body::Status { offset, len, .. } => ("block status", *offset, *len),
+            RequestBody::Change { what, offset, len, .. } => (what, *offset, *len),
+            RequestBody::Read { assembly, .. } => ("read", assembly.offset(), assembly.len()),
+            RequestBody::Status { offset, len, .. } => ("block status", *offset, *len),
         }
     }
 
@@ -68,14 +68,14 @@ impl WireRequest {
     fn answer(self, lost: Option<&NbdError>) {
         let failed = lost.cloned().or(self.failed);
         match self.body {
-            Body::Read { assembly, answer } => {
+            RequestBody::Read { assembly, answer } => {
                 let result = match failed {
                     Some(error) => Err(error),
                     None => assembly.finish().map(|(data, holes)| ReadReply { data, holes }),
                 };
                 let _ = answer.send(result);
             }
-            Body::Status { found, answer, .. } => {
+            RequestBody::Status { found, answer, .. } => {
                 let result = match failed {
                     Some(error) => Err(error),
                     None if found.is_empty() => {
@@ -85,7 +85,7 @@ impl WireRequest {
                 };
                 let _ = answer.send(result);
             }
-            Body::Change { answer, .. } => {
+            RequestBody::Change { answer, .. } => {
                 let _ = answer.send(failed.map_or(Ok(()), Err));
             }
         }
@@ -95,14 +95,14 @@ impl WireRequest {
 /// The requests in flight, shared by the sending and the receiving half.
 #[derive(Default)]
 pub(crate) struct RequestTable {
-    pub(crate) state: Mutex<Requests>,
+    pub(crate) state: Mutex<RequestState>,
     /// Signalled when a request completes or the connection ends.
     pub(crate) left: Condvar,
 }
 
 /// Requests in flight, and the error that ended the connection.
 #[derive(Default)]
-pub(crate) struct Requests {
+pub(crate) struct RequestState {
     pub(crate) pending: HashMap<u64, WireRequest>,
     /// Requests in flight, including one whose chunk is being read.
     pub(crate) on_wire: usize,
@@ -188,7 +188,7 @@ fn with_pending(
 fn simple_reply<R: Read>(reader: &mut R, table: &RequestTable, structured: bool) -> Result<(), NbdError> {
     let mut rest = [0; 12];
     reader.read_exact(&mut rest)?;
-    let mut cursor = Cursor::new(&rest);
+    let mut cursor = FieldReader::new(&rest);
     let (errno, cookie) = (cursor.u32()?, cursor.u64()?);
     with_pending(table, cookie, |pending| {
         if errno != 0 {
@@ -196,9 +196,9 @@ fn simple_reply<R: Read>(reader: &mut R, table: &RequestTable, structured: bool)
             return Ok(true);
         }
         match &mut pending.body {
-            Body::Read { assembly, .. } if !structured => reader.read_exact(assembly.whole()?)?,
+            RequestBody::Read { assembly, .. } if !structured => reader.read_exact(assembly.whole()?)?,
             // A reply without data need not be structured.
-            Body::Change { .. } => {}
+            RequestBody::Change { .. } => {}
             _ => {
                 return Err(NbdError::protocol("a simple reply although structured replies were negotiated"));
             }
@@ -218,7 +218,7 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
             wire::CHUNK_OFFSET_DATA => data_chunk(reader, pending, header.len)?,
             wire::CHUNK_OFFSET_HOLE => {
                 let payload = payload(reader, header.len, 12)?;
-                let mut cursor = Cursor::new(&payload);
+                let mut cursor = FieldReader::new(&payload);
                 let (offset, len) = (cursor.u64()?, cursor.u32()?);
                 if !cursor.is_empty() {
                     return Err(NbdError::protocol("a hole chunk is longer than its fields"));
@@ -228,7 +228,7 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
             wire::CHUNK_BLOCK_STATUS => {
                 let payload = payload(reader, header.len, limits::STATUS_BYTES)?;
                 let (context, extents) = wire::decode_block_status(&payload)?;
-                let Body::Status { contexts, found, .. } = &mut pending.body else {
+                let RequestBody::Status { contexts, found, .. } = &mut pending.body else {
                     return Err(NbdError::protocol("a block status answers a request of another kind"));
                 };
                 if !contexts.contains(&context) {
@@ -258,10 +258,10 @@ fn chunk<R: Read>(reader: &mut R, table: &RequestTable, header: ChunkHeader) -> 
     })
 }
 
-fn read_of(pending: &mut WireRequest) -> Result<&mut Assembly, NbdError> {
+fn read_of(pending: &mut WireRequest) -> Result<&mut ReadAssembly, NbdError> {
     match &mut pending.body {
-        Body::Read { assembly, .. } => Ok(assembly),
-        Body::Status { .. } | Body::Change { .. } => {
+        RequestBody::Read { assembly, .. } => Ok(assembly),
+        RequestBody::Status { .. } | RequestBody::Change { .. } => {
             Err(NbdError::protocol("data answers a request that is not a read"))
         }
     }

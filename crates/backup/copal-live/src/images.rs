@@ -2,16 +2,16 @@
 //!
 //! Files that this process cannot find or may not read are skipped.
 
-use crate::{answers::nodes::Node, error::LiveError, path_of_writes::Surroundings, request::LiveDisk};
+use crate::{answers::nodes::BlockNode, error::LiveError, request::LiveDisk, write_path::QemuState};
 use copal_disk::{
     doubt::DoubtKind,
     source::{ContentEvidence, ImageReport, check_running_image, disk_identity},
 };
 
 /// Longest chain that is checked.
-const MAX_LINKS: usize = 500;
+const MAX_IMAGES: usize = 500;
 /// Drivers that pass bytes through without decoding them.
-const BARE: [&str; 13] = [
+const RAW_DRIVERS: [&str; 13] = [
     "raw",
     "file",
     "host_device",
@@ -27,30 +27,26 @@ const BARE: [&str; 13] = [
     "io_uring",
 ];
 /// Drivers of image formats that are not checked here.
-const FOREIGN: [&str; 10] =
+const UNCHECKED_DRIVERS: [&str; 10] =
     ["bochs", "cloop", "dmg", "parallels", "qcow", "qed", "vdi", "vhdx", "vmdk", "vpc"];
 
 /// Checks the images of a disk. Returns warnings and doubts.
 /// # Errors
 /// `Source`: an image is truncated.
-pub(crate) fn look(
-    disk: &LiveDisk,
-    node: &Node,
-    surroundings: &Surroundings,
-) -> Result<ImageReport, LiveError> {
+pub(crate) fn look(disk: &LiveDisk, node: &BlockNode, qemu: &QemuState) -> Result<ImageReport, LiveError> {
     let mut report = ImageReport::default();
     let mut next = Some(node);
-    for _ in 0..MAX_LINKS {
+    for _ in 0..MAX_IMAGES {
         let Some(node) = next else { break };
         if node.driver == "qcow2"
-            && let Some(path) = surroundings.file_of(node)
+            && let Some(path) = qemu.file_of(node)
         {
             let looked = check_running_image(&path)
                 .map_err(|error| LiveError::Source { disk: disk.name.clone(), error })?;
             report.warnings.extend(looked.warnings);
             report.doubts.extend(looked.doubts);
         }
-        if FOREIGN.contains(&node.driver.as_str()) && surroundings.is_of_file(node) {
+        if UNCHECKED_DRIVERS.contains(&node.driver.as_str()) && qemu.is_of_file(node) {
             let sentence = format!(
                 "{} is an image of the format {}, which QEMU decodes, and copal cannot check whether it is complete; run \
                  `qemu-img check`, or convert it to qcow2",
@@ -58,25 +54,25 @@ pub(crate) fn look(
             );
             report.doubts.push((DoubtKind::Chain, sentence));
         }
-        next = surroundings.behind(&node.name);
+        next = qemu.behind(&node.name);
     }
     Ok(report)
 }
 
 /// Evidence that the node has the bytes of a raw disk.
-pub(crate) fn content(node: &Node) -> ContentEvidence {
-    match BARE.contains(&node.driver.as_str()) {
+pub(crate) fn content(node: &BlockNode) -> ContentEvidence {
+    match RAW_DRIVERS.contains(&node.driver.as_str()) {
         true => ContentEvidence::Guessed,
         false => ContentEvidence::Decoded,
     }
 }
 
 /// Identity of the disk, which tells it from another one under its node name; empty if there is none.
-pub(crate) fn identity(node: &Node, surroundings: &Surroundings) -> String {
-    let Some(path) = surroundings.file_of(node) else {
+pub(crate) fn identity(node: &BlockNode, qemu: &QemuState) -> String {
+    let Some(path) = qemu.file_of(node) else {
         // If QMP passes through another program, the directory of a relative name is unknown. The identity
         // must then not differ from the one without that program.
-        return match surroundings.is_of_file(node) {
+        return match qemu.is_of_file(node) {
             true => String::new(),
             false => node.file.clone(),
         };

@@ -1,6 +1,6 @@
 //! `copal mount`: snapshots as a file system.
 
-use super::{Door, End, deleted};
+use super::{EndReason, OpenExport, deleted};
 use crate::{
     arguments::Mount as Words,
     commands::{Context, close},
@@ -9,13 +9,13 @@ use crate::{
     repository::Opened,
 };
 use copal_backup::{Error, serve};
-use copal_export::{Mount, Shown};
+use copal_export::{MountContent, SnapshotMount};
 use copal_node::Access;
 use serde_json::json;
 use std::time::Duration;
 
 /// Poll interval of the end of the mount.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     context.memory()?;
@@ -28,9 +28,9 @@ pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     };
     let shown = vm.map_or(serve::Shown::All, serve::Shown::Vm);
     let vm = vm.map(|vm| vm.to_string());
-    let door = Door::open(context, opened, "mount", shown)?;
-    let outcome = show_until_ended(context, words, &door, vm);
-    let closed = door.close(context);
+    let export = OpenExport::open(context, opened, "mount", shown)?;
+    let outcome = show_until_ended(context, words, &export, vm);
+    let closed = export.close(context);
     outcome?;
     closed
 }
@@ -45,16 +45,21 @@ fn vm_named(opened: &Opened, name: &str) -> Outcome<uuid::Uuid> {
     })
 }
 
-fn show_until_ended(context: &Context<'_>, words: &Words, door: &Door, vm: Option<String>) -> Outcome<()> {
-    let lender = door.lender();
-    let listing = door.lender();
-    let shown = Shown {
+fn show_until_ended(
+    context: &Context<'_>,
+    words: &Words,
+    export: &OpenExport,
+    vm: Option<String>,
+) -> Outcome<()> {
+    let lender = export.lender();
+    let listing = export.lender();
+    let content = MountContent {
         lender,
-        cache: door.cache.clone(),
+        cache: export.cache.clone(),
         list: Box::new(move || Ok(listing.lend()?.list(vm.as_deref())?.snapshots)),
     };
     let of_mount = |error: copal_export::MountError| Failure::plain("mount", error.to_string());
-    let mount = Mount::start(&words.directory, shown, door.closing()).map_err(of_mount)?;
+    let mount = SnapshotMount::start(&words.directory, content, export.close_flag()).map_err(of_mount)?;
     let directory = words.directory.display().to_string();
     match context.output.is_json() {
         true => {
@@ -65,16 +70,16 @@ fn show_until_ended(context: &Context<'_>, words: &Words, door: &Door, vm: Optio
     }
     let end = loop {
         if mount.is_gone() {
-            break End::Asked;
+            break EndReason::Asked;
         }
-        if let Some(end) = door.end(context) {
+        if let Some(end) = export.end(context) {
             break end;
         }
-        context.pause(LOOK);
+        context.pause(POLL_INTERVAL);
     };
     mount.end().map_err(of_mount)?;
     match end {
-        End::Asked => Ok(()),
-        End::Deleted => Err(deleted("a snapshot that is mounted here")),
+        EndReason::Asked => Ok(()),
+        EndReason::Deleted => Err(deleted("a snapshot that is mounted here")),
     }
 }

@@ -7,7 +7,7 @@ use copal_backup::{
 use std::sync::Arc;
 
 /// Content of a mount.
-pub struct Shown {
+pub struct MountContent {
     /// Opens the repository for reading.
     pub lender: Arc<dyn Lender>,
     /// The shared cache of the process.

@@ -1,6 +1,6 @@
 //! `copal nbd`: disks of a snapshot as exports of an NBD server.
 
-use super::{Door, End, deleted};
+use super::{EndReason, OpenExport, deleted};
 use crate::{
     arguments::Nbd,
     commands::{Context, close},
@@ -12,7 +12,7 @@ use copal_backup::{
     Snapshot,
     serve::{Shown, serve},
 };
-use copal_export::{NbdError, Others, Overlay, OverlayError, Server, ServerAddress, SnapshotExports};
+use copal_export::{NbdError, OtherSnapshots, Overlay, OverlayError, Server, ServerAddress, SnapshotExports};
 use copal_node::Access;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -27,9 +27,9 @@ pub(crate) fn run(context: &Context<'_>, words: &Nbd) -> Outcome<()> {
         Ok(chosen) => chosen,
         Err(failure) => return close(opened, Err(failure)),
     };
-    let door = Door::open(context, opened, "nbd", Shown::Snapshot(snapshot.id))?;
-    let served = serve_until_ended(context, words, &door, &snapshot, others, &address);
-    let closed = door.close(context);
+    let export = OpenExport::open(context, opened, "nbd", Shown::Snapshot(snapshot.id))?;
+    let served = serve_until_ended(context, words, &export, &snapshot, others, &address);
+    let closed = export.close(context);
     served?;
     closed
 }
@@ -79,13 +79,13 @@ fn choose(opened: &Opened, words: &Nbd) -> Outcome<(Snapshot, Vec<Snapshot>)> {
 fn serve_until_ended(
     context: &Context<'_>,
     words: &Nbd,
-    door: &Door,
+    export: &OpenExport,
     snapshot: &Snapshot,
     others: Vec<Snapshot>,
     address: &ServerAddress,
 ) -> Outcome<()> {
-    let lender = door.lender();
-    let mut disks = serve(&lender, &door.cache, snapshot.id)?;
+    let lender = export.lender();
+    let mut disks = serve(&lender, &export.cache, snapshot.id)?;
     if let Some(name) = &words.disk {
         disks.retain(|disk| disk.name() == name);
     }
@@ -97,21 +97,21 @@ fn serve_until_ended(
     let sizes: Vec<(String, u64)> =
         disks.iter().map(|disk| (disk.name().to_owned(), disk.size_bytes())).collect();
     let ids = others.iter().map(|other| other.id).collect();
-    let others = Others::new(&lender, &door.cache, ids);
-    let exports = SnapshotExports::new(disks, overlays, &others, door.closing());
+    let others = OtherSnapshots::new(&lender, &export.cache, ids);
+    let exports = SnapshotExports::new(disks, overlays, &others, export.close_flag());
     let server = Server::bind(address).map_err(of_nbd)?;
-    tell_ready(context, &server, &sizes)?;
-    warn_of_strangers(context, address);
+    print_ready(context, &server, &sizes)?;
+    warn_of_open_address(context, address);
     let end = Mutex::new(None);
     let ran = server.run(&exports, || {
         let mut end = end.lock();
-        *end = door.end(context);
+        *end = export.end(context);
         end.is_some()
     });
     let flushed = exports.flush();
     ran.map_err(of_nbd)?;
     match end.into_inner() {
-        Some(End::Deleted) => Err(deleted(&format!("snapshot {}", snapshot.id.short()))),
+        Some(EndReason::Deleted) => Err(deleted(&format!("snapshot {}", snapshot.id.short()))),
         _ if flushed.is_err() => Err(Failure::plain(
             "overlay",
             "the last writes of clients could not be made durable; check the disk of the --cow file",
@@ -121,7 +121,7 @@ fn serve_until_ended(
 }
 
 /// Prints one line with an address for each disk.
-fn tell_ready(context: &Context<'_>, server: &Server, disks: &[(String, u64)]) -> Outcome<()> {
+fn print_ready(context: &Context<'_>, server: &Server, disks: &[(String, u64)]) -> Outcome<()> {
     let mut exports = Vec::new();
     for (name, size_bytes) in disks {
         let uri = server.uri(name).map_err(of_nbd)?.to_string();
@@ -142,7 +142,7 @@ fn tell_ready(context: &Context<'_>, server: &Server, disks: &[(String, u64)]) -
     Ok(())
 }
 
-fn warn_of_strangers(context: &Context<'_>, address: &ServerAddress) {
+fn warn_of_open_address(context: &Context<'_>, address: &ServerAddress) {
     let is_loopback =
         |host: &str| host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
     if let ServerAddress::Tcp(host, _) = address

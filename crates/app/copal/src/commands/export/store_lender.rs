@@ -12,7 +12,7 @@ use crate::{
     repository::{self, Opened},
 };
 use copal_backup::{CancelFlag, Error, KeptKey, LostFrame, Repository, serve::Lender};
-use copal_export::Closing;
+use copal_export::CloseFlag;
 use copal_node::Patience;
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -21,33 +21,33 @@ use std::{
 };
 
 /// Longest wait of a read for a writer to end.
-const WRITER: Duration = Duration::from_secs(600);
+const WRITER_LIMIT: Duration = Duration::from_secs(600);
 /// Idle time after which the store is closed.
-const RESTED: Duration = Duration::from_secs(1);
+const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Opens the store on demand and shares it among readers.
-pub(super) struct Lending {
+pub(super) struct StoreLender {
     common: Common,
     cancel: CancelFlag,
-    closing: Closing,
+    close_flag: CloseFlag,
     key: KeptKey,
     /// Whether the store may be closed when idle.
-    may_rest: bool,
-    state: Mutex<State>,
+    may_close: bool,
+    state: Mutex<LenderState>,
     /// Signalled when the store was opened or closed, or failed to open.
     changed: Condvar,
 }
 
 /// State of the store.
-enum Ground {
+enum StoreState {
     Open(Opened),
     Closed,
     /// A thread is opening or closing it.
     Changing,
 }
 
-struct State {
-    ground: Ground,
+struct LenderState {
+    store: StoreState,
     used: Instant,
     /// Damaged frames that reads have found.
     lost: Vec<LostFrame>,
@@ -56,22 +56,22 @@ struct State {
     failure: String,
 }
 
-impl Lending {
+impl StoreLender {
     pub(super) fn new(
         opened: Opened,
         common: &Common,
         cancel: &CancelFlag,
-        closing: &Closing,
-        may_rest: bool,
-    ) -> Lending {
-        Lending {
+        close_flag: &CloseFlag,
+        may_close: bool,
+    ) -> StoreLender {
+        StoreLender {
             common: common.clone(),
             cancel: cancel.clone(),
-            closing: closing.clone(),
+            close_flag: close_flag.clone(),
             key: opened.repository().kept_key(),
-            may_rest: may_rest && opened.store().is_some(),
-            state: Mutex::new(State {
-                ground: Ground::Open(opened),
+            may_close: may_close && opened.store().is_some(),
+            state: Mutex::new(LenderState {
+                store: StoreState::Open(opened),
                 used: Instant::now(),
                 lost: Vec::new(),
                 failures: 0,
@@ -82,14 +82,14 @@ impl Lending {
     }
 
     /// Closes the store if it is idle. Blocks on the store.
-    pub(super) fn rest(&self) {
+    pub(super) fn close_if_idle(&self) {
         let opened = {
             let mut state = self.state.lock();
-            let is_idle = match &state.ground {
-                Ground::Open(opened) => Arc::strong_count(opened.shared()) == 1,
-                Ground::Closed | Ground::Changing => false,
+            let is_idle = match &state.store {
+                StoreState::Open(opened) => Arc::strong_count(opened.shared()) == 1,
+                StoreState::Closed | StoreState::Changing => false,
             };
-            if !self.may_rest || !is_idle || state.used.elapsed() < RESTED {
+            if !self.may_close || !is_idle || state.used.elapsed() < IDLE_LIMIT {
                 return;
             }
             state.take()
@@ -101,7 +101,7 @@ impl Lending {
         }
         let mut state = self.state.lock();
         state.lost.extend(lost);
-        state.ground = Ground::Closed;
+        state.store = StoreState::Closed;
         drop(state);
         self.changed.notify_all();
     }
@@ -117,36 +117,36 @@ impl Lending {
     }
 
     fn open(&self) -> Result<Opened, Error> {
-        let (cancel, closing) = (self.cancel.clone(), self.closing.clone());
-        let is_ended = move || cancel.is_cancelled() || closing.is_closed();
-        let patience = Patience::new(WRITER, is_ended, |_, _| {});
+        let (cancel, close_flag) = (self.cancel.clone(), self.close_flag.clone());
+        let is_ended = move || cancel.is_cancelled() || close_flag.is_closed();
+        let patience = Patience::new(WRITER_LIMIT, is_ended, |_, _| {});
         let opened = repository::open_kept(&self.common, &self.key, &patience);
         opened.map_err(|Failure { sentence, .. }| self.failed(sentence))
     }
 
     /// The error of a read; cancellation if the export is ending.
     fn failed(&self, reason: String) -> Error {
-        match self.cancel.is_cancelled() || self.closing.is_closed() {
+        match self.cancel.is_cancelled() || self.close_flag.is_closed() {
             true => Error::Cancelled { kept_bytes: None },
             false => Error::Ended { reason },
         }
     }
 }
 
-impl State {
+impl LenderState {
     /// Takes the store in order to close it.
     fn take(&mut self) -> Option<Opened> {
-        match std::mem::replace(&mut self.ground, Ground::Changing) {
-            Ground::Open(opened) => Some(opened),
+        match std::mem::replace(&mut self.store, StoreState::Changing) {
+            StoreState::Open(opened) => Some(opened),
             other => {
-                self.ground = other;
+                self.store = other;
                 None
             }
         }
     }
 
     fn lend(&mut self) -> Option<Arc<Repository>> {
-        let Ground::Open(opened) = &self.ground else {
+        let StoreState::Open(opened) = &self.store else {
             return None;
         };
         self.used = Instant::now();
@@ -154,11 +154,11 @@ impl State {
     }
 }
 
-impl Lender for Lending {
+impl Lender for StoreLender {
     fn lend(&self) -> Result<Arc<Repository>, Error> {
         let mut state = self.state.lock();
         let failures = state.failures;
-        while matches!(state.ground, Ground::Changing) {
+        while matches!(state.store, StoreState::Changing) {
             self.changed.wait(&mut state);
             // All readers that wait for one opening fail with it, instead of trying one after another.
             if state.failures != failures {
@@ -168,7 +168,7 @@ impl Lender for Lending {
         if let Some(repository) = state.lend() {
             return Ok(repository);
         }
-        state.ground = Ground::Changing;
+        state.store = StoreState::Changing;
         drop(state);
         let opened = self.open();
         let mut state = self.state.lock();
@@ -176,11 +176,11 @@ impl Lender for Lending {
             Ok(opened) => {
                 state.used = Instant::now();
                 let repository = Arc::clone(opened.shared());
-                state.ground = Ground::Open(opened);
+                state.store = StoreState::Open(opened);
                 Ok(repository)
             }
             Err(error) => {
-                state.ground = Ground::Closed;
+                state.store = StoreState::Closed;
                 state.failures += 1;
                 state.failure = error.to_string();
                 Err(error)

@@ -1,9 +1,9 @@
 //! Exports: commands that present snapshots to other programs until they are ended, `copal nbd` and `copal
 //! mount`.
 
-mod lending;
 mod mount;
 mod nbd;
+mod store_lender;
 
 pub(super) use mount::run as mount;
 pub(super) use nbd::run as nbd;
@@ -19,8 +19,7 @@ use copal_backup::{
     Repository,
     serve::{CACHE_BYTES, CatalogPin, Lender, ServeCache, Shown},
 };
-use copal_export::Closing;
-use lending::Lending;
+use copal_export::CloseFlag;
 use parking_lot::Mutex;
 use std::{
     sync::{
@@ -31,24 +30,25 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+use store_lender::StoreLender;
 
 /// Interval at which an export without a pin checks that its snapshot still exists.
-const STILL_THERE: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Poll interval of the keeper.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An open export.
-struct Door {
-    shared: Arc<Shared>,
+struct OpenExport {
+    shared: Arc<ExportState>,
     cache: Arc<ServeCache>,
-    keeper: Keeper,
+    keeper: ExportKeeper,
 }
 
 /// State shared by an export and its keeper.
-struct Shared {
-    lending: Arc<Lending>,
-    closing: Closing,
+struct ExportState {
+    store_lender: Arc<StoreLender>,
+    close_flag: CloseFlag,
     pin: Option<Pin>,
     /// Pin of a repository in a cluster; `None` if this client may only read.
     catalog_pin: Mutex<Option<CatalogPin>>,
@@ -58,17 +58,17 @@ struct Shared {
 }
 
 /// Reason for the end of an export.
-enum End {
+enum EndReason {
     /// The user ended it.
     Asked,
     /// Its snapshot was deleted.
     Deleted,
 }
 
-impl Door {
+impl OpenExport {
     /// Pins the snapshot while the repository is open; on one machine nothing can be forgotten meanwhile. In
     /// a cluster nothing is locked, so the pin is set first, and then the snapshot must still exist.
-    fn open(context: &Context<'_>, opened: Opened, name: &str, shown: Shown) -> Outcome<Door> {
+    fn open(context: &Context<'_>, opened: Opened, name: &str, shown: Shown) -> Outcome<OpenExport> {
         let common = &context.arguments.common;
         let pin = Pin::set(&Place::find(common)?, name, &shown);
         let mut catalog_pin = None;
@@ -83,58 +83,62 @@ impl Door {
                 return close(opened, Err(deleted("the snapshot")));
             }
         }
-        let closing = Closing::default();
-        let lending = Lending::new(opened, common, &context.cancel, &closing, pin.is_some());
-        let shared = Arc::new(Shared {
-            lending: Arc::new(lending),
-            closing,
+        let close_flag = CloseFlag::default();
+        let store_lender = StoreLender::new(opened, common, &context.cancel, &close_flag, pin.is_some());
+        let shared = Arc::new(ExportState {
+            store_lender: Arc::new(store_lender),
+            close_flag,
             pin,
             catalog_pin: Mutex::new(catalog_pin),
             shown,
             is_deleted: AtomicBool::new(false),
         });
-        Ok(Door { keeper: Keeper::start(&shared)?, shared, cache: Arc::new(ServeCache::new(CACHE_BYTES)) })
+        Ok(OpenExport {
+            keeper: ExportKeeper::start(&shared)?,
+            shared,
+            cache: Arc::new(ServeCache::new(CACHE_BYTES)),
+        })
     }
 
     fn lender(&self) -> Arc<dyn Lender> {
-        Arc::clone(&self.shared.lending) as Arc<dyn Lender>
+        Arc::clone(&self.shared.store_lender) as Arc<dyn Lender>
     }
 
-    fn closing(&self) -> &Closing {
-        &self.shared.closing
+    fn close_flag(&self) -> &CloseFlag {
+        &self.shared.close_flag
     }
 
     /// Called a few times a second: returns the reason if the export is to end. From then on all clients get
     /// I/O errors. Does not block: the keeper queries the store.
-    fn end(&self, context: &Context<'_>) -> Option<End> {
+    fn end(&self, context: &Context<'_>) -> Option<EndReason> {
         let end = if context.is_ended() {
-            End::Asked
+            EndReason::Asked
         } else if self.shared.is_deleted.load(Ordering::Acquire) {
-            End::Deleted
+            EndReason::Deleted
         } else {
             return None;
         };
-        self.shared.closing.close();
+        self.shared.close_flag.close();
         Some(end)
     }
 
     /// Closes the store, then removes the pins.
     fn close(self, context: &Context<'_>) -> Outcome<()> {
-        let Door { shared, cache: _, keeper } = self;
-        shared.closing.close();
+        let OpenExport { shared, cache: _, keeper } = self;
+        shared.close_flag.close();
         keeper.end();
         let Some(shared) = Arc::into_inner(shared) else {
             return Ok(());
         };
-        let Shared { lending, pin, catalog_pin, .. } = shared;
+        let ExportState { store_lender, pin, catalog_pin, .. } = shared;
         if let Some(pin) = catalog_pin.into_inner()
-            && let Ok(repository) = lending.lend()
+            && let Ok(repository) = store_lender.lend()
             && let Err(error) = pin.end(&repository)
         {
             tracing::debug!(%error, "pin not removed, it expires after ten minutes");
         }
-        let ended = match Arc::into_inner(lending) {
-            Some(lending) => lending.end(),
+        let ended = match Arc::into_inner(store_lender) {
+            Some(store_lender) => store_lender.end(),
             None => Ok(Vec::new()),
         };
         let lost = ended?;
@@ -146,39 +150,39 @@ impl Door {
 
 /// A thread that closes an idle store, renews the pin in a cluster, and checks whether the export is to end.
 /// It may block on the store, and neither new clients nor signals wait for it.
-struct Keeper {
+struct ExportKeeper {
     alive: Sender<()>,
     thread: JoinHandle<()>,
 }
 
-impl Keeper {
-    fn start(shared: &Arc<Shared>) -> Outcome<Keeper> {
+impl ExportKeeper {
+    fn start(shared: &Arc<ExportState>) -> Outcome<ExportKeeper> {
         let (alive, ended) = mpsc::channel::<()>();
         let shared = Arc::clone(shared);
         let keep = move || {
             let mut looked = Instant::now();
-            while matches!(ended.recv_timeout(LOOK), Err(RecvTimeoutError::Timeout)) {
-                shared.lending.rest();
+            while matches!(ended.recv_timeout(POLL_INTERVAL), Err(RecvTimeoutError::Timeout)) {
+                shared.store_lender.close_if_idle();
                 shared.keep_catalog_pin();
                 if shared.pin.as_ref().is_some_and(Pin::is_to_close) {
                     shared.is_deleted.store(true, Ordering::Release);
                 }
                 // In a cluster others may delete the snapshot. With a pin they ask first.
-                if shared.pin.is_none() && looked.elapsed() >= STILL_THERE {
+                if shared.pin.is_none() && looked.elapsed() >= CHECK_INTERVAL {
                     looked = Instant::now();
-                    if !shared.is_still_there() {
+                    if !shared.still_exists() {
                         shared.is_deleted.store(true, Ordering::Release);
                     }
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("door-keeper".to_owned());
+        let thread = std::thread::Builder::new().name("export-keeper".to_owned());
         let thread = thread.spawn(keep).map_err(|error| {
             let sentence =
                 format!("the system starts no thread for the export: {error}; raise its limit of threads");
             Failure::plain("threads", sentence)
         })?;
-        Ok(Keeper { alive, thread })
+        Ok(ExportKeeper { alive, thread })
     }
 
     fn end(self) {
@@ -189,9 +193,9 @@ impl Keeper {
     }
 }
 
-impl Shared {
-    fn is_still_there(&self) -> bool {
-        match self.lending.lend() {
+impl ExportState {
+    fn still_exists(&self) -> bool {
+        match self.store_lender.lend() {
             Ok(repository) => self.shown.is_there(&repository),
             Err(_) => true,
         }
@@ -199,7 +203,7 @@ impl Shared {
 
     fn keep_catalog_pin(&self) {
         if let Some(pin) = &mut *self.catalog_pin.lock()
-            && let Ok(repository) = self.lending.lend()
+            && let Ok(repository) = self.store_lender.lend()
             && let Err(error) = pin.keep(&repository)
         {
             tracing::debug!(%error, "pin not renewed");

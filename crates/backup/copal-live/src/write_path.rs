@@ -7,11 +7,11 @@
 //! - A reopened node keeps all options that QEMU reports, and `discard` from the command line. If `discard`
 //!   is unknown, trims are passed on, and the node below decides.
 
-use crate::qmp::{Client, QmpError};
+use crate::qmp::{QmpClient, QmpError};
 use crate::{
     answers::{
-        graph::{self, Graph},
-        nodes::{self, Node},
+        graph::{self, BlockGraph},
+        nodes::{self, BlockNode},
     },
     error::LiveError,
     launch::LaunchOptions,
@@ -32,7 +32,7 @@ const MAX_NODES_TO_FILE: usize = 16;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WritePath {
     /// Through a raw node, which can be reopened over another node.
-    Raw(Box<Node>),
+    Raw(Box<BlockNode>),
     /// From a guest device, whose node can be replaced.
     Device(String),
     /// No writer, and none can begin while the filter is there.
@@ -40,7 +40,7 @@ pub(crate) enum WritePath {
 }
 
 /// Nodes with the trim option of QEMU's command line.
-fn with_trims(mut nodes: Vec<Node>, launch: &LaunchOptions) -> Vec<Node> {
+fn with_trims(mut nodes: Vec<BlockNode>, launch: &LaunchOptions) -> Vec<BlockNode> {
     for node in &mut nodes {
         // QEMU accepts `detect-zeroes=unmap` only on nodes that pass trims on.
         node.trims = node.detect_zeroes == "unmap" || launch.trims.get(&node.name).copied().unwrap_or(true);
@@ -49,16 +49,16 @@ fn with_trims(mut nodes: Vec<Node>, launch: &LaunchOptions) -> Vec<Node> {
 }
 
 /// State of QEMU from which write paths are derived.
-pub(crate) struct Surroundings {
-    pub(crate) nodes: Vec<Node>,
-    graph: Graph,
+pub(crate) struct QemuState {
+    pub(crate) nodes: Vec<BlockNode>,
+    graph: BlockGraph,
     devices: Value,
     pub(crate) launch: LaunchOptions,
     process: QemuProcess,
 }
 
-impl Surroundings {
-    pub(crate) fn ask(client: &mut Client) -> Result<Surroundings, QmpError> {
+impl QemuState {
+    pub(crate) fn ask(client: &mut QmpClient) -> Result<QemuState, QmpError> {
         let nodes = client.execute("query-named-block-nodes", json!({ "flat": true }))?;
         let graph = client.execute("x-debug-query-block-graph", json!({}))?;
         let devices = match client.execute("query-block", json!({})) {
@@ -67,9 +67,9 @@ impl Surroundings {
         };
         let process = QemuProcess::of(client);
         let launch = LaunchOptions::parse(&process.command_line());
-        Ok(Surroundings {
+        Ok(QemuState {
             nodes: with_trims(nodes::parse(&nodes), &launch),
-            graph: Graph::parse(&graph),
+            graph: BlockGraph::parse(&graph),
             devices,
             launch,
             process,
@@ -92,12 +92,12 @@ impl Surroundings {
     }
 
     /// The backing node.
-    pub(crate) fn behind(&self, node: &str) -> Option<&Node> {
+    pub(crate) fn behind(&self, node: &str) -> Option<&BlockNode> {
         nodes::find(&self.nodes, self.graph.child_of(node, "backing")?)
     }
 
     /// The file node below a node; `None` if its bytes come from elsewhere.
-    fn file_node(&self, node: &Node) -> Option<&Node> {
+    fn file_node(&self, node: &BlockNode) -> Option<&BlockNode> {
         let mut lowest = nodes::find(&self.nodes, &node.name)?;
         for _ in 0..MAX_NODES_TO_FILE {
             let Some(below) = self.graph.child_of(&lowest.name, "file") else {
@@ -109,12 +109,12 @@ impl Surroundings {
     }
 
     /// Whether a node has its bytes from a file, readable here or not.
-    pub(crate) fn is_of_file(&self, node: &Node) -> bool {
+    pub(crate) fn is_of_file(&self, node: &BlockNode) -> bool {
         self.file_node(node).is_some()
     }
 
     /// The file of a node, if it can be found on this host.
-    pub(crate) fn file_of(&self, node: &Node) -> Option<PathBuf> {
+    pub(crate) fn file_of(&self, node: &BlockNode) -> Option<PathBuf> {
         self.process.find(Path::new(&self.file_node(node)?.file))
     }
 
@@ -122,7 +122,7 @@ impl Surroundings {
     /// guest another node; the old one stays in QEMU, and nothing writes to it.
     /// # Errors
     /// `Job`, `Overlaid`, `Unused`.
-    pub(crate) fn refuse_other_disk(&self, disk: &LiveDisk, node: &Node) -> Result<(), LiveError> {
+    pub(crate) fn refuse_other_disk(&self, disk: &LiveDisk, node: &BlockNode) -> Result<(), LiveError> {
         let names = |name: &str| (disk.name.clone(), node.name.clone(), name.to_owned());
         let driver_of = |name: &str| nodes::find(&self.nodes, name).map(|node| node.driver.as_str());
         let (mut found, mut overlay, mut is_used) = (vec![node.name.clone()], None, false);
@@ -162,7 +162,7 @@ impl Surroundings {
     /// The write path to a node.
     /// # Errors
     /// The writers, if they cannot be redirected.
-    pub(crate) fn path_to(&self, node: &Node) -> Result<WritePath, String> {
+    pub(crate) fn path_to(&self, node: &BlockNode) -> Result<WritePath, String> {
         let parents = self.graph.parents_of(&node.name);
         let others: Vec<_> = parents.iter().filter(|parent| !parent.name.starts_with(PREFIX)).collect();
         let raw = |name: &str| {
@@ -170,7 +170,7 @@ impl Surroundings {
             // A raw node of another size presents a part of the node, at an offset that QEMU does not report.
             (above.driver == "raw" && above.size_bytes == node.size_bytes).then(|| above.clone())
         };
-        let raws: Vec<Node> = others
+        let raws: Vec<BlockNode> = others
             .iter()
             .filter(|parent| parent.kind == "block-driver" && parent.role == "file")
             .filter_map(|parent| raw(&parent.name))
@@ -199,12 +199,12 @@ impl Surroundings {
 /// moment: a guest with several devices is stopped for some milliseconds.
 /// # Errors
 /// Those of QEMU. Some paths may be redirected then.
-pub(crate) fn lead(
-    client: &mut Client,
+pub(crate) fn redirect(
+    client: &mut QmpClient,
     paths: &[(WritePath, String)],
     at_once: Option<&SessionName>,
 ) -> Result<(), QmpError> {
-    let raws: Vec<Value> = paths.iter().filter_map(|(path, to)| reopened(path, to)).collect();
+    let raws: Vec<Value> = paths.iter().filter_map(|(path, to)| reopen_options(path, to)).collect();
     let devices: Vec<(&String, &String)> = paths
         .iter()
         .filter_map(|(path, to)| match path {
@@ -213,7 +213,7 @@ pub(crate) fn lead(
         })
         .collect();
     let moments = usize::from(!raws.is_empty()) + devices.len();
-    let lead = |client: &mut Client| {
+    let redirect = |client: &mut QmpClient| {
         if !raws.is_empty() {
             client.execute("blockdev-reopen", json!({ "options": raws }))?;
         }
@@ -225,14 +225,14 @@ pub(crate) fn lead(
     };
     match at_once {
         Some(session) if moments > 1 && pause::status(client)?.is_none() => {
-            pause::while_stopped(client, session, lead)
+            pause::while_stopped(client, session, redirect)
         }
-        _ => lead(client),
+        _ => redirect(client),
     }
 }
 
 /// Options that reopen a raw node over another node.
-fn reopened(path: &WritePath, to: &str) -> Option<Value> {
+fn reopen_options(path: &WritePath, to: &str) -> Option<Value> {
     let WritePath::Raw(above) = path else { return None };
     Some(json!({
         "driver": "raw",
@@ -251,7 +251,7 @@ mod tests {
 
     /// A graph with `vm0` below the given parents: name, kind, driver and size of a node, and whether it
     /// writes.
-    fn surroundings(parents: &[(&str, &str, &str, u64, bool)]) -> Surroundings {
+    fn qemu(parents: &[(&str, &str, &str, u64, bool)]) -> QemuState {
         let mut listed = vec![json!({"node-name": "vm0", "drv": "qcow2", "image": {"virtual-size": 100}})];
         let mut vertices = vec![json!({"id": 0, "name": "vm0", "type": "block-driver"})];
         let mut edges = Vec::new();
@@ -262,9 +262,9 @@ mod tests {
             let role = if *kind == "block-driver" { "file" } else { "root" };
             edges.push(json!({"parent": at + 1, "child": 0, "name": role, "perm": perm}));
         }
-        Surroundings {
+        QemuState {
             nodes: nodes::parse(&Value::Array(listed)),
-            graph: Graph::parse(&json!({ "nodes": vertices, "edges": edges })),
+            graph: BlockGraph::parse(&json!({ "nodes": vertices, "edges": edges })),
             devices: json!([{"qdev": "/machine/peripheral/vd0", "inserted": {"node-name": "vm0"}}]),
             launch: LaunchOptions::default(),
             process: QemuProcess::default(),
@@ -280,7 +280,7 @@ mod tests {
             "node-name": "top0", "drv": "raw", "ro": true, "detect_zeroes": "on", "cache": {"direct": true, "no-flush": true}}]));
         for (trims, discard) in [(true, "unmap"), (false, "ignore")] {
             above[0].trims = trims;
-            let options = reopened(&WritePath::Raw(Box::new(above[0].clone())), "vm0").unwrap();
+            let options = reopen_options(&WritePath::Raw(Box::new(above[0].clone())), "vm0").unwrap();
             assert_eq!(
                 options,
                 json!({"driver": "raw", "node-name": "top0", "file": "vm0", "read-only": true, "detect-zeroes": "on",
@@ -292,8 +292,8 @@ mod tests {
     #[test]
     fn all_writers_are_redirected_or_none() {
         let path = |parents: &[(&str, &str, &str, u64, bool)]| {
-            let surroundings = surroundings(parents);
-            surroundings.path_to(nodes::find(&surroundings.nodes, "vm0").unwrap())
+            let qemu = qemu(parents);
+            qemu.path_to(nodes::find(&qemu.nodes, "vm0").unwrap())
         };
         let (driver, backend) = ("block-driver", "block-backend");
         assert_eq!(path(&[]), Ok(WritePath::Nobody));
@@ -343,9 +343,9 @@ mod tests {
             let device = |node: &&str| json!({"inserted": {"node-name": node}});
             Value::Array(nodes.iter().map(device).collect())
         });
-        let surroundings = Surroundings {
+        let qemu = QemuState {
             nodes: nodes::parse(&json!(listed)),
-            graph: Graph::parse(&json!({ "nodes": vertices, "edges": edges })),
+            graph: BlockGraph::parse(&json!({ "nodes": vertices, "edges": edges })),
             devices: devices.unwrap_or(Value::Null),
             launch: LaunchOptions::default(),
             process: QemuProcess::default(),
@@ -357,8 +357,8 @@ mod tests {
             began_with_base: None,
             sentinel: None,
         };
-        let node = nodes::find(&surroundings.nodes, "vm0").unwrap();
-        let passes = surroundings.refuse_other_disk(&disk, node);
+        let node = nodes::find(&qemu.nodes, "vm0").unwrap();
+        let passes = qemu.refuse_other_disk(&disk, node);
         passes.map_err(|error| error.to_string())
     }
 
