@@ -1,14 +1,14 @@
-# Two commands matter: `make run` and `make test`. Both install what they need through apt.
+# The two main commands are `make run` and `make test`. Both install the programs they need through apt.
 .DEFAULT_GOAL := help
 .PHONY: help run test build install bench dataset
 
 help:
 	@echo "make run               back up, change, back up again and restore a disk image made from this machine's files"
 	@echo "make run IMAGE=path    the same with your own disk image, which is only read"
-	@echo "make test              install what the tests need, then run every check and every test"
+	@echo "make test              install the programs that the tests need, then run every check and every test"
 	@echo "make build             the copal binary: target/release/copal"
 	@echo "make install           put it into ~/.cargo/bin"
-	@echo "make bench SUITE=name  install what the suite needs, measure; without SUITE, list the suites"
+	@echo "make bench SUITE=name  install the programs and data of the suite and run it; without SUITE, list the suites"
 	@echo "make dataset DIR=path  build the small real data set (root, apt, about 10 GB)"
 
 run:

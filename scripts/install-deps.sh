@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs through apt what building, testing and `make run` need, and nothing when it is all there.
+# Installs the programs for building, testing and `make run` through apt; with all of them present it does
+# nothing.
 #   install-deps.sh            compiler, file-system and disk-image tools, a database server for tests
 #   install-deps.sh dataset    the same and the tools of `cargo xtask dataset`
 #   install-deps.sh chaos      the same and the tools of `cargo xtask cluster-chaos`

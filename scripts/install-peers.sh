@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Installs the backup programs that `cargo xtask bench backup-peers` stands beside into .cache/peers (or
-# $COPAL_PEERS). What is there already is kept.
+# Installs the programs that the suites compare Copal with into .cache/peers (or $COPAL_PEERS); existing ones
+# are kept.
+# For `cargo xtask bench backup-peers`:
 #   restic   the one in PATH, else Debian's package
 #   rustic   crates.io, built here (about 10 minutes on two cores)
 #   borg     PyPI in a virtual environment, else Debian's package
-# and what the comparisons of key-value engines (`elasticbf-*`, `kv-*`) need to build their peers:
-#   LevelDB  Debian's libleveldb-dev, reached through its C API
+# For the comparisons of key-value engines (`elasticbf-*`, `kv-*`); `install-peers.sh kv` installs these
+# alone:
+#   LevelDB  Debian's libleveldb-dev, used through its C API
 #   RocksDB, fjall  crates.io, built with the suites (RocksDB's C++ takes half an hour on two cores)
-# `install-peers.sh kv` installs the latter only. `install-peers.sh cluster` installs what `beanfs-fig8a` stands beside:
+# For `beanfs-fig8a`; `install-peers.sh cluster` installs these alone:
 #   HDFS     Hadoop's jars from Maven Central, with a driver of our own (bench/peers/hdfs)
 #   Garage   crates.io, built here (about 15 minutes on two cores)
-# versions.txt records what came from where.
+# versions.txt records the version of each backup program.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 peers=${COPAL_PEERS:-$PWD/.cache/peers}
@@ -40,7 +42,7 @@ if [ "${1:-}" = cluster ]; then
     exit 0
 fi
 
-# libclang-cpp, which other packages bring, is another library.
+# libclang-cpp, which other packages install, is a different library.
 has_libclang() { compgen -G '/usr/lib/llvm*/lib/libclang.so*' || compgen -G '/usr/lib/llvm*/lib/libclang-[0-9]*.so*'; }
 if [ ! -f /usr/include/leveldb/c.h ] || ! command -v g++ >/dev/null || ! has_libclang >/dev/null; then
     apt_install libleveldb-dev build-essential libclang-dev

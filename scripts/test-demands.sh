@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Prints the variables that forbid tests to skip what this machine can do: `env $(scripts/test-demands.sh) cargo test`.
+# Prints variables that forbid tests to skip on this machine: `env $(scripts/test-demands.sh) cargo test`.
 #   COPAL_TEST_REQUIRE_QEMU    always: install-deps.sh installs it
-#   COPAL_TEST_KERNEL          what guest-kernel.sh unpacked, unless another is named
-#   COPAL_TEST_REQUIRE_GUEST   where a kernel for a guest is: there, or linux-image-cloud-amd64 is installed
-#   COPAL_TEST_REQUIRE_LOOP    where a loop device can be attached (root and losetup)
-#   COPAL_TEST_REQUIRE_FUSE    where a file system of a process can be mounted (root and /dev/fuse); install-deps.sh installs fusermount3
-#   COPAL_TEST_REQUIRE_MEMCG   where a memory cgroup can be made and limited (root and a writable /sys/fs/cgroup)
+#   COPAL_TEST_KERNEL          the kernel of guest-kernel.sh, unless the variable is set already
+#   COPAL_TEST_REQUIRE_GUEST   if a guest's kernel is there, or linux-image-cloud-amd64 is installed
+#   COPAL_TEST_REQUIRE_LOOP    if a loop device can be attached (root and losetup)
+#   COPAL_TEST_REQUIRE_FUSE    if FUSE mounts are permitted (root and /dev/fuse); install-deps.sh installs fusermount3
+#   COPAL_TEST_REQUIRE_MEMCG   if a memory cgroup can be made and limited (root and a writable /sys/fs/cgroup)
 set -uo pipefail
 
 echo COPAL_TEST_REQUIRE_QEMU=1

@@ -16,8 +16,8 @@ pub(crate) struct Suite {
     package: Package,
 }
 
-/// Which binary of the workspace holds it. The key-value engines that Copal is compared with are C++
-/// that takes half an hour to build, which no other suite should wait for.
+/// Binary of the workspace that holds a suite. The key-value engines that Copal is compared with are C++ code
+/// that builds for half an hour; no other suite should wait for them.
 #[derive(Clone, Copy)]
 enum Package {
     Bench,
@@ -28,7 +28,7 @@ const fn suite(name: &'static str, about: &'static str, package: Package) -> Sui
     Suite { name, about, package }
 }
 
-/// Every suite there is; `docs/papers.md` may name only these.
+/// All suites; `docs/papers.md` may name only these.
 pub(crate) const SUITES: [Suite; 44] = [
     suite(
         BACKUP_PEERS,
@@ -52,13 +52,13 @@ pub(crate) const SUITES: [Suite; 44] = [
     ),
     suite("dedup-table2", "job span and time of a VM, simulated, by scheme", Package::Bench),
     suite("dedup-figure4", "job span and time of a VM by the number of rounds, simulated", Package::Bench),
-    suite("dedup-stragglers", "what slow hosts cost the others, simulated", Package::Bench),
+    suite("dedup-stragglers", "delay that slow hosts cause to the others, simulated", Package::Bench),
     suite("dedup-table3", "time and memory of deletion, simulated, by method", Package::Bench),
     suite("dedup-100k", "100,000 VMs on 4,000 hosts, simulated", Package::Bench),
     suite("dedup-table4", "storage that leaks when snapshots are deleted by summary vectors", Package::Bench),
     suite(
         DEDUP_FLEET,
-        "what agents of three hosts save of what an exact index of all chunks saves",
+        "savings of agents on three hosts, as a share of an exact index's savings",
         Package::Bench,
     ),
     suite(NBD_SERVE, "reads of a snapshot that `copal nbd` serves, beside a restore", Package::Bench),
@@ -68,20 +68,28 @@ pub(crate) const SUITES: [Suite; 44] = [
         "bytes and look-ups of fifty million volumes in the master's database",
         Package::Bench,
     ),
-    suite("beanfs-fig7", "volumes that die, simulated, beside the paper's formula", Package::Bench),
-    suite("beanfs-fig9", "time until a server that was away is whole, by what it missed", Package::Bench),
-    suite("beanfs-rereplicate", "copying what a lost server had, beside what disks give", Package::Bench),
-    suite("beanfs-fig11", "copying by how many copies run at once", Package::Bench),
-    suite("beanfs-priority", "last copies first when two servers are lost", Package::Bench),
+    suite("beanfs-fig7", "lost volumes, simulated, beside the paper's formula", Package::Bench),
+    suite("beanfs-fig9", "time until a returned server is in sync, by the data it missed", Package::Bench),
+    suite(
+        "beanfs-rereplicate",
+        "re-replication of a lost server, beside the speed of the disks",
+        Package::Bench,
+    ),
+    suite("beanfs-fig11", "re-replication by number of parallel copies", Package::Bench),
+    suite("beanfs-priority", "last replicas are copied first after the loss of two servers", Package::Bench),
     suite("beanfs-fig8bc", "creates by servers and by clients, with throttled disks", Package::Bench),
     suite("beanfs-fig10", "creates while two servers fail for a while", Package::Bench),
     suite("beanfs-email", "creates, reads and deletes of mails, durable on three copies", Package::Bench),
     suite(FILE_SIZES, "writes and reads by file size, beside HDFS and Garage", Package::Bench),
-    suite("beanfs-failover", "how long the leader of three masters is missed", Package::Bench),
+    suite(
+        "beanfs-failover",
+        "time without a leader after a loss of the leader of three masters",
+        Package::Bench,
+    ),
     suite("volume-list", "a list of a volume with a million files", Package::Bench),
     suite("volume-memory", "resident memory of a data server for each file", Package::Bench),
-    suite("volume-restart", "how soon a data server with millions of files is back", Package::Bench),
-    suite("volume-powercut", "simulated clusters under power cuts: what was lost", Package::Bench),
+    suite("volume-restart", "restart time of a data server with millions of files", Package::Bench),
+    suite("volume-powercut", "losses of simulated clusters under power cuts", Package::Bench),
     suite("rpc-gate", "processor time of a 4 KiB put over frames, beside tonic", Package::Bench),
     suite("object-commands", "device commands per durable append and per commit", Package::Bench),
     suite("draconis-fig9", "durable append against append + fdatasync on journaled ext4", Package::Bench),
@@ -91,10 +99,10 @@ pub(crate) const SUITES: [Suite; 44] = [
         "reads per Get by filter and rule, beside LevelDB, RocksDB and fjall",
         Package::Kv,
     ),
-    suite("elasticbf-fig5", "Gets per second under memory caps, beside the same", Package::Kv),
+    suite("elasticbf-fig5", "Gets per second under memory caps, beside the same engines", Package::Kv),
     suite("elasticbf-fig6", "Gets per second by filter bits per key", Package::Kv),
     suite("elasticbf-fig7", "time to load with fixed and with elastic filters", Package::Kv),
-    suite("kv-memory", "memory that grows with the data, and life under the caps", Package::Kv),
+    suite("kv-memory", "memory that grows with the data, and runs under memory caps", Package::Kv),
     suite("kv-sync", "durable writes by threads", Package::Kv),
     suite("kv-ycsb", "YCSB A to F", Package::Kv),
     suite("kv-scan", "range scans", Package::Kv),
@@ -104,19 +112,19 @@ pub(crate) const SUITES: [Suite; 44] = [
     suite("kv-load", "random load and overwrite: speed, amplification, waits", Package::Kv),
 ];
 
-/// The suite that stands beside backup programs, on the data set.
+/// Suite that compares Copal with backup programs, on the data set.
 const BACKUP_PEERS: &str = "backup-peers";
 
-/// The suites on images of more VMs, one day of each.
+/// Suites on images of more VMs, one day of each.
 const DEDUP_FLEET: &str = "dedup-fleet";
 const NBD_SERVE: &str = "nbd-serve";
 const OF_A_FLEET: [&str; 4] = ["DIR=.cache/dataset-fleet", "VMS=9", "DAYS=1", "SIZE=768M"];
 
-/// The suite that stands beside other stores on several servers.
+/// Suite that compares Copal with other stores on several servers.
 const FILE_SIZES: &str = "beanfs-fig8a";
 
 /// Builds `bench/` in release mode and runs the suite; without a name, lists the suites. With `prepare`,
-/// first installs what the suite needs and this machine has not.
+/// first installs the missing programs and data of the suite.
 pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[String]) -> Result<()> {
     let Some(name) = suite else {
         for suite in &SUITES {
@@ -136,7 +144,7 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
     };
     if !missing.is_empty() {
         bail!(
-            "this machine has no {}, which the engines beside ours are built with; `make bench SUITE={name}` \
+            "this machine has no {}, which the build of the compared engines needs; `make bench SUITE={name}` \
              installs it and runs the suite",
             missing.join(", no ")
         );
@@ -147,7 +155,7 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
         Package::Bench => cargo.args(["--package", "copal-bench"]),
         Package::Kv => {
             if std::env::var_os("CXXFLAGS").is_none() && has_avx2() {
-                // RocksDB chooses its checksums and filter probes when it is compiled: give it its best.
+                // RocksDB chooses its checksums and filter probes at compile time: enable its fastest ones.
                 cargo.env("CXXFLAGS", "-march=x86-64-v3 -mpclmul");
             }
             cargo.args(["--package", "copal-bench-kv", "--features", "peers"])
@@ -161,7 +169,7 @@ pub(crate) fn run(root: &Path, suite: Option<&str>, prepare: bool, arguments: &[
     Ok(())
 }
 
-/// Installs what `suite` is compared with, and builds the data set if it is measured on that.
+/// Installs the programs that `suite` is compared with, and builds its data set if it has one.
 fn prepare(root: &Path, suite: &Suite) -> Result<()> {
     match suite.package {
         Package::Kv => script(root, &["install-peers.sh", "kv"]),
@@ -175,7 +183,7 @@ fn prepare(root: &Path, suite: &Suite) -> Result<()> {
     }
 }
 
-/// Builds a data set that is not there yet.
+/// Builds the data set unless it exists.
 fn images(root: &Path, words: &[&str]) -> Result<()> {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     let parameters = Parameters::parse(&words)?;
@@ -196,12 +204,12 @@ fn script(root: &Path, words: &[&str]) -> Result<()> {
         .status()
         .with_context(|| format!("running {}", path.display()))?;
     if !status.success() {
-        bail!("scripts/{name} failed ({status}); what it could not install is said above");
+        bail!("scripts/{name} failed ({status}); its messages above name the missing package");
     }
     Ok(())
 }
 
-/// What building LevelDB, RocksDB and fjall needs and the file system below `root` has not.
+/// Requirements of building LevelDB, RocksDB and fjall that are missing in the file system below `root`.
 fn missing_for_engines(root: &Path) -> Vec<&'static str> {
     let has_command = |name: &str| {
         let directories = std::env::var_os("PATH").unwrap_or_default();
@@ -210,7 +218,7 @@ fn missing_for_engines(root: &Path) -> Vec<&'static str> {
             root.join(below).join(name).exists()
         })
     };
-    // bindgen looks where `LIBCLANG_PATH` says, then where Debian and others put it.
+    // bindgen searches `LIBCLANG_PATH` first, then the directories of Debian and other distributions.
     let has_libclang = std::env::var_os("LIBCLANG_PATH").is_some()
         || ["usr/lib", "usr/lib64", "usr/local/lib"]
             .into_iter()
@@ -236,11 +244,11 @@ fn holds_libclang(directory: &Path, depth: u32) -> bool {
     entries.flatten().any(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        // Not libclang-cpp.so, which is another library.
+        // Skips libclang-cpp.so, a different library.
         let version = name.strip_prefix("libclang-").and_then(|rest| rest.chars().next());
         let is_library =
             name.starts_with("libclang.so") || version.is_some_and(|digit| digit.is_ascii_digit());
-        // A link to a directory is not followed: the tree may hold circles.
+        // Symbolic links are not followed: the tree may hold cycles.
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         (is_library && !is_directory)
             || (depth > 1 && is_directory && holds_libclang(&entry.path(), depth - 1))
@@ -249,7 +257,7 @@ fn holds_libclang(directory: &Path, depth: u32) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
-    // What processors of that level have in common beyond it came no later.
+    // Every processor with these three has the other instructions of x86-64-v3 too.
     std::arch::is_x86_feature_detected!("avx2")
         && std::arch::is_x86_feature_detected!("bmi2")
         && std::arch::is_x86_feature_detected!("fma")
@@ -265,14 +273,14 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// Symptom: on a fresh machine every `kv-*` suite and `elasticbf-table1` ended, ten minutes into
-    /// building, in a panic of a build script about libclang. Cause: nobody looked whether what the engines
-    /// are built with is there. Fix: the suite says what is missing and the one command that installs it.
+    /// Symptom: on a fresh machine every `kv-*` suite and `elasticbf-table1` panicked after ten minutes of
+    /// building, in a build script that missed libclang. Cause: nothing checked the build requirements of the
+    /// compared engines. Fix: the suite names the missing requirements and the command that installs them.
     #[test]
-    fn what_the_engines_need_is_named_before_anything_is_built() {
+    fn missing_build_requirements_are_named_before_the_build() {
         let root = tempfile::tempdir().unwrap();
         let mut missing = missing_for_engines(root.path());
-        // A machine may name a libclang of its own.
+        // The machine of the test may set `LIBCLANG_PATH`.
         missing.retain(|name| *name != "libclang");
         assert_eq!(missing, ["leveldb/c.h", "C++ compiler"]);
 
@@ -281,7 +289,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         };
-        // Debian's clang-format brings this one, which bindgen cannot use.
+        // Debian's clang-format installs libclang-cpp, which bindgen cannot use.
         make("usr/lib/llvm-14/lib/libclang-cpp.so.14");
         assert!(!holds_libclang(&root.path().join("usr/lib"), 3));
         make("usr/include/leveldb/c.h");

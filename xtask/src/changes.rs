@@ -1,17 +1,17 @@
-//! Changed extents as files: Copal's own form, and the form `nbdinfo --json --map` prints for a dirty
-//! bitmap. Both are what `copal backup --changed-extents` reads.
+//! Changed extents as files: Copal's own form, and the form of `nbdinfo --json --map` for a dirty bitmap.
+//! `copal backup --changed-extents` reads both.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::{fs, path::Path};
 
-/// What happened to an extent since the base.
+/// Kind of change of an extent since the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// Holds other data now.
+    /// Has other data.
     Dirty,
-    /// Reads as zeros now.
+    /// Reads as zeros.
     Zero,
 }
 
@@ -22,12 +22,12 @@ pub struct Extent {
     pub offset: u64,
     /// Number of bytes.
     pub length: u64,
-    /// What happened to it.
+    /// Kind of change.
     #[serde(rename = "type")]
     pub change: Change,
 }
 
-/// Bytes that must be read again: dirty extents; zeros need not be read.
+/// Bytes that a backup must read again: dirty extents. Zeros need no reading.
 pub fn dirty_bytes(extents: &[Extent]) -> u64 {
     extents.iter().filter(|extent| extent.change == Change::Dirty).map(|extent| extent.length).sum()
 }
@@ -48,7 +48,7 @@ struct MapEntry {
     description: &'static str,
 }
 
-/// Writes Copal's own form.
+/// Writes the extents in Copal's own form.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -1,10 +1,9 @@
-//! The long forms of the tests that kill processes while others use them. Those of a fleet are killed for
-//! more rounds.
+//! Long runs of the tests that kill processes under load, for a cluster and for a fleet.
 //!
-//! Those of a cluster are frozen and cut off as well: three masters over a MariaDB, each process in a network
-//! namespace of its own. The whole run lies in namespaces of its own (network, mounts, processes), so nothing
-//! of it is left when it ends, however it ends. Root is not needed where the kernel lets users have
-//! namespaces.
+//! The cluster test also freezes processes and cuts links: three masters over a MariaDB, each process in a
+//! network namespace of its own. The whole run has its own namespaces (network, mounts, processes), so the
+//! kernel removes everything when the run ends, even after a crash. It needs no root where the kernel permits
+//! user namespaces.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -15,26 +14,26 @@ use std::{
 
 const TEST: &str = "chaos::nothing_acknowledged_is_lost_whoever_is_killed_or_frozen";
 const FLEET_TEST: &str = "fleet_chaos::nothing_published_is_lost_whoever_of_a_fleet_is_killed";
-/// All went well, but for links, which nobody could cut here.
+/// Exit code of a successful run on a machine where links could not be cut.
 const WITHOUT_LINKS: u8 = 3;
 
-/// What is tried, and for how long.
+/// Parameters of a run.
 pub(crate) struct Trial {
-    /// How long troubles are made; healing and looking at everything comes on top.
+    /// Duration of the faults; recovery and the final checks take more time.
     pub(crate) minutes: u64,
-    /// Of moments, troubles and load.
+    /// Seed of fault times, fault kinds and load.
     pub(crate) seed: u64,
-    /// In a release build.
+    /// Use a release build.
     pub(crate) release: bool,
 }
 
-/// Runs the cluster. Prints what the test prints; the exit code is 3 where links could not be cut.
+/// Runs the cluster test and prints its output; the exit code is 3 where links could not be cut.
 pub(crate) fn run(root: &Path, trial: &Trial) -> Result<ExitCode> {
     let test = build(root, trial.release)?;
     let outer = outer();
     if outer.is_none() {
         println!(
-            "no network namespaces here (root or kernel.unprivileged_userns_clone, and `scripts/install-deps.sh chaos`): links \
+            "this machine permits no network namespaces (needs root or kernel.unprivileged_userns_clone, and `scripts/install-deps.sh chaos`): links \
              are not cut"
         );
     }
@@ -42,7 +41,7 @@ pub(crate) fn run(root: &Path, trial: &Trial) -> Result<ExitCode> {
         None => Command::new(&test),
         Some(outer) => {
             let mut command = Command::new(outer[0]);
-            // `ip netns` keeps names in /run, which is this run's own.
+            // `ip netns` keeps its names in /run; the tmpfs makes that private to this run.
             let script = "mount -t tmpfs tmpfs /run && exec \"$0\" \"$@\"";
             command.args(&outer[1..]).args(["sh", "-c", script]).arg(&test);
             command
@@ -59,7 +58,7 @@ pub(crate) fn run(root: &Path, trial: &Trial) -> Result<ExitCode> {
         .context("the test runs")?;
     ensure!(
         status.success(),
-        "seed {}: something acknowledged was lost, members differ, or a process warned; it is printed above",
+        "seed {}: acknowledged data was lost, replicas differ, or a process logged a warning; see the output above",
         trial.seed
     );
     Ok(match outer {
@@ -68,7 +67,7 @@ pub(crate) fn run(root: &Path, trial: &Trial) -> Result<ExitCode> {
     })
 }
 
-/// Kills processes of a fleet while it backs up, deletes, repairs and cleans up, for so many rounds.
+/// Kills processes of a fleet for `rounds` rounds while it backs up, deletes, repairs and cleans up.
 pub(crate) fn run_fleet(root: &Path, rounds: u64, seed: u64, release: bool) -> Result<()> {
     let test = build(root, release)?;
     let status = Command::new(&test)
@@ -80,12 +79,12 @@ pub(crate) fn run_fleet(root: &Path, rounds: u64, seed: u64, release: bool) -> R
         .context("the test runs")?;
     ensure!(
         status.success(),
-        "seed {seed}: something published was lost, or something is stored that nothing needs; it is printed above"
+        "seed {seed}: published data was lost, or unreferenced data is still stored; see the output above"
     );
     Ok(())
 }
 
-/// Builds the tests of the binary, and returns where they are.
+/// Builds the integration tests of `copal` and returns the path of their binary.
 fn build(root: &Path, release: bool) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--no-run", "--message-format=json-render-diagnostics"]);
@@ -104,12 +103,12 @@ fn build(root: &Path, release: bool) -> Result<PathBuf> {
         .find_map(|message| message["executable"].as_str().map(PathBuf::from));
     match test {
         Some(test) => Ok(test),
-        None => bail!("cargo does not say where the tests of copal are"),
+        None => bail!("cargo printed no path of copal's test binary"),
     }
 }
 
-/// Words with which a command runs in namespaces of its own; `None`: they are not permitted, or their tools
-/// are missing.
+/// Command prefix that runs a program in namespaces of its own. `None` if the kernel refuses them or a tool
+/// is missing.
 fn outer() -> Option<Vec<&'static str>> {
     let own = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let as_user = ["--user", "--map-root-user"];

@@ -1,7 +1,6 @@
-//! Everything a change must pass, in the order that fails soonest. `make test` runs this and CI runs
-//! `make test`.
+//! Runs all checks that a change must pass, the fastest first. `make test` runs this and CI runs `make test`.
 //!
-//! Not here: measurements (`bench`), which take minutes and judge numbers, not truth.
+//! Not here: measurements (`bench`), which take minutes and judge numbers, not correctness.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -21,7 +20,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     step(root, "cargo clippy --workspace --all-targets --locked --quiet -- -D warnings")?;
     timed("cargo test", || crate::slowest::run(root))?;
     step(root, "cargo test --workspace --locked --doc --no-fail-fast")?;
-    // A workspace of its own; without the engines it stands beside.
+    // A workspace of its own; the default features leave out the compared engines.
     step(root, "cargo test --manifest-path bench/kv/Cargo.toml --locked --no-fail-fast")
 }
 

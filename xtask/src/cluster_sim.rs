@@ -1,9 +1,9 @@
-//! Simulated clusters, seed after seed, until one breaks what must hold.
+//! Simulated clusters, one per seed, until one violates an invariant.
 
 use anyhow::{Context, Result, ensure};
 use std::{path::Path, process::Command};
 
-/// Runs `seeds` seeds from `seed` on, in a release build.
+/// Runs `seeds` seeds, starting at `seed`, in a release build.
 pub(crate) fn run(root: &Path, seeds: u64, seed: u64) -> Result<()> {
     let mut command = Command::new("cargo");
     command.args(["run", "--release", "--quiet", "-p", "copal-sim", "--", "cluster"]);
@@ -11,7 +11,7 @@ pub(crate) fn run(root: &Path, seeds: u64, seed: u64) -> Result<()> {
     let status = command.current_dir(root).status().context("cargo runs")?;
     ensure!(
         status.success(),
-        "a seed breaks what must hold, or nothing of one kind went wrong in all of them"
+        "a seed violated an invariant, or one kind of fault never occurred in any seed"
     );
     Ok(())
 }

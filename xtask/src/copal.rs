@@ -1,6 +1,6 @@
-//! The built `copal` binary under the meter: what a person would type, with `--json` and its cost.
+//! The built `copal` binary under the meter: command lines of a user, with `--json`, and their cost.
 //!
-//! Not here: any knowledge of a repository's inside; this is the user's side of the command line.
+//! Not here: knowledge of a repository's format; this module uses the command line only.
 
 use crate::metered::{self, Run};
 use anyhow::{Context, Result, bail};
@@ -21,19 +21,19 @@ pub struct Copal {
 
 /// A finished command: its cost and the summary it printed.
 pub struct Done {
-    /// What it cost.
+    /// Cost of the run.
     pub run: Run,
     /// Its JSON line of type `summary`; null if it printed none.
     pub summary: Value,
 }
 
 impl Done {
-    /// A number of the summary by its name, wherever it stands in it; 0 when absent.
+    /// A number of the summary by its name, at any depth; 0 when absent.
     pub fn number(&self, name: &str) -> u64 {
         find(&self.summary, name).and_then(Value::as_u64).unwrap_or(0)
     }
 
-    /// A text of the summary by its name.
+    /// A string of the summary by its name.
     pub fn text(&self, name: &str) -> Option<&str> {
         find(&self.summary, name).and_then(Value::as_str)
     }
@@ -65,7 +65,7 @@ pub fn build_release(root: &Path) -> Result<PathBuf> {
 }
 
 impl Copal {
-    /// A repository at `repository`, which `init` will make, with a password kept in a file beside it.
+    /// A repository at `repository`, which `init` creates later; its password lies in a file beside it.
     ///
     /// # Errors
     /// The password file cannot be written.
@@ -75,17 +75,17 @@ impl Copal {
         Ok(Copal { binary: binary.to_owned(), repository: repository.to_owned(), password_file })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn repository(&self) -> &Path {
         &self.repository
     }
 
-    /// The file its password is in.
+    /// Its password file.
     pub fn password_file(&self) -> &Path {
         &self.password_file
     }
 
-    /// Makes the repository.
+    /// Creates the repository.
     ///
     /// # Errors
     /// `copal init` fails.
@@ -93,8 +93,8 @@ impl Copal {
         self.run("init", &[] as &[&str])
     }
 
-    /// Backs up one disk of `vm`; a list of changes is relative to its newest snapshot, and the run that
-    /// finds that one is not part of the cost.
+    /// Backs up one disk of `vm`. A list of changes is relative to the newest snapshot; the cost excludes the
+    /// command that looks that snapshot up.
     ///
     /// # Errors
     /// `copal backup` fails.
@@ -113,7 +113,7 @@ impl Copal {
 
     /// The newest snapshot of a VM, if it has one.
     fn newest(&self, vm: &str) -> Result<Option<String>> {
-        // A VM that was never backed up is not known by name.
+        // `copal` answers an error for a VM that has no backup.
         let listed = self.run("snapshots", &[] as &[&str])?.summary;
         let mut snapshots = listed["snapshots"].as_array().into_iter().flatten();
         let newest = snapshots.rfind(|snapshot| snapshot["vm"]["name"] == vm);
@@ -128,10 +128,10 @@ impl Copal {
         self.run("restore", &[snapshot.as_ref(), "--target".as_ref(), target.as_os_str()])
     }
 
-    /// Any command, with `--repo` and `--json`.
+    /// Runs any command, with `--repo` and `--json`.
     ///
     /// # Errors
-    /// It cannot be started, or exits with another code than 0.
+    /// The command cannot be started, or exits with another code than 0.
     pub fn run(&self, command: &str, arguments: &[impl AsRef<OsStr>]) -> Result<Done> {
         let mut process = Command::new(&self.binary);
         process

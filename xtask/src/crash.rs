@@ -1,9 +1,10 @@
-//! The long run of the crash enumerator, in a release build.
+//! Long run of the crash enumerator, in a release build.
 
 use anyhow::{Context, Result, ensure};
 use std::{path::Path, process::Command};
 
-/// Tries `histories` histories of the object store from number `from` on; prints how many states they had.
+/// Tries `histories` histories of the object store, starting at number `from`; prints the number of crash
+/// states.
 pub(crate) fn run(root: &Path, histories: u64, from: u64) -> Result<()> {
     let test = "crashes::no_crash_state_loses_or_mixes_what_was_acknowledged";
     let status = Command::new("cargo")
@@ -13,6 +14,6 @@ pub(crate) fn run(root: &Path, histories: u64, from: u64) -> Result<()> {
         .current_dir(root)
         .status()
         .context("cargo runs")?;
-    ensure!(status.success(), "a crash state lost or mixed what was acknowledged; its seed is printed above");
+    ensure!(status.success(), "a crash state lost or mixed acknowledged data; its seed is printed above");
     Ok(())
 }

@@ -83,7 +83,7 @@ fn parse(text: &str) -> Result<BTreeMap<(String, String), usize>> {
     Ok(bounds)
 }
 
-/// Takes each bound down to its measure; an area that is gone loses its bound.
+/// Lowers each bound to its measure; a bound of an area that no longer exists is removed.
 fn lower(bounds: &mut BTreeMap<(String, String), usize>, measures: &Measures) {
     bounds.retain(|(name, area), bound| {
         let measured = measures.iter().find(|((n, a), _)| n == name && a == area).map_or(0, |(_, m)| *m);
@@ -115,7 +115,7 @@ fn area(path: &str) -> String {
     }
 }
 
-/// Whether a source is there for tests only, told by its path.
+/// Whether a source belongs to tests only, by its path.
 fn is_test(path: &str) -> bool {
     const FOLDERS: [&str; 5] = ["tests", "conformance", "benches", "examples", "fuzz_targets"];
     path.split('/').any(|part| {
@@ -144,7 +144,7 @@ fn crates(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// `part` of `all` in hundredths, with one decimal.
+/// Percentage of `part` in `all`, with one decimal.
 fn percent(part: usize, all: usize) -> String {
     #[expect(clippy::cast_precision_loss, reason = "counts of lines and words")]
     let share = 100.0 * part as f64 / all.max(1) as f64;

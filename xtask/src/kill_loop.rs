@@ -1,9 +1,9 @@
-//! The long form of the test that kills `copal` at random moments of backup, forget, prune and restore.
+//! Long run of the test that kills `copal` at random moments of backup, forget, prune and restore.
 
 use anyhow::{Context, Result, ensure};
 use std::{path::Path, process::Command};
 
-/// Kills `rounds` commands on one repository; `hostfs`: one of files. Prints what the test prints.
+/// Kills `rounds` commands on one repository, with `hostfs` one of files. Prints the test's output.
 pub(crate) fn run(root: &Path, rounds: u64, seed: u64, hostfs: bool) -> Result<()> {
     let test = "kill::killed_at_random_moments_nothing_published_is_lost";
     let status = Command::new("cargo")
@@ -14,6 +14,6 @@ pub(crate) fn run(root: &Path, rounds: u64, seed: u64, hostfs: bool) -> Result<(
         .current_dir(root)
         .status()
         .context("cargo runs")?;
-    ensure!(status.success(), "seed {seed}: a kill lost or damaged something; the round is printed above");
+    ensure!(status.success(), "seed {seed}: a kill lost or damaged data; the round is printed above");
     Ok(())
 }

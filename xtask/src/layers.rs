@@ -1,11 +1,13 @@
-//! The order of the crates: each depends only on members above it in the root manifest, and on its own layer
-//! or the next one below, but for the skips that are written down here with their reason.
+//! Checks the order of the crates and of the layers.
 //!
-//! The testkit stands under `[dev-dependencies]` only: nothing that ships is made of it. A crate stands in
-//! the folder of its layer, `crates/LAYER/copal-*`.
+//! - A crate depends only on members above it in the root manifest.
+//! - It depends only on its own layer and the next one below, except for the skips listed here with their
+//!   reason.
+//! - It lies in the folder of its layer, `crates/LAYER/copal-*`.
+//! - Product code does not use the testkit: it stands under `[dev-dependencies]` only.
+//! - No async runtime below the volume layer. The resolved graph is searched, so that none enters through a
+//!   dependency of a dependency.
 //!
-//! Also refused: an async runtime anywhere below the volume layer, found in the resolved graph, so that it
-//! cannot come in through a dependency's dependency.
 //! Not here: versions and licences (`deny.toml`).
 
 use anyhow::{Context, Result, bail};
@@ -18,8 +20,8 @@ use std::{
 
 /// Layers 0 to 2: device, objects, engine.
 const SYNC_CRATES: [&str; 5] = ["copal-codec", "copal-device", "copal-object", "copal-filter", "copal-kv"];
-/// The layers, from the bottom up, by the names of their folders; bytes and sums (copal-codec) are below all
-/// of them and skip nothing.
+/// Layers from the bottom up, by the names of their folders. copal-codec lies below all of them, so using it
+/// skips no layer.
 const LAYERS: [(&str, &[&str]); 6] = [
     ("device", &["copal-device"]),
     ("objects", &["copal-object"]),
@@ -50,26 +52,26 @@ const LAYERS: [(&str, &[&str]); 6] = [
     ),
     ("app", &["copal"]),
 ];
-/// What every layer may use: it lies with the lowest one.
+/// Crates that every layer may use; their folder is that of the lowest layer.
 const BELOW_ALL: [&str; 2] = ["copal-codec", TESTKIT];
-/// Who reaches past the layer below, to whom, and why.
+/// Allowed dependencies past the layer below: crate, dependency, reason.
 const SKIPS: [(&str, &str, &str); 14] = [
     ("copal-kv", "copal-device", "classes of reads, completions, page buffers"),
     ("copal-data", "copal-object", "opens objects and engine together; ids and classes of reads"),
-    ("copal-node", "copal-device", "opens the file or device it was given"),
+    ("copal-node", "copal-device", "opens the file or device of a store"),
     ("copal-node", "copal-object", "opens objects below the engine"),
     ("copal-backup", "copal-kv", "the chunk index is a keyspace beside the volumes"),
-    ("copal", "copal-device", "names of file systems and devices in sentences"),
-    ("copal", "copal-object", "checks and repairs what lies on it; why it did not open"),
+    ("copal", "copal-device", "names of file systems and devices in messages"),
+    ("copal", "copal-object", "checks and repairs object stores; reason of a failed opening"),
     ("copal", "copal-volume", "options and errors of the store it opens"),
-    ("copal", "copal-node", "finds, makes, opens and closes the store it was given"),
-    ("copal", "copal-client", "talks to the cluster that was named"),
-    ("copal", "copal-master", "opens the database of the master that it runs"),
+    ("copal", "copal-node", "finds, makes, opens and closes stores"),
+    ("copal", "copal-client", "talks to a cluster"),
+    ("copal", "copal-master", "opens the database of a master"),
     ("copal", "copal-server", "runs masters and data servers"),
     ("copal", "copal-data", "checks the store of volumes, copies what is readable"),
-    ("copal", "copal-kv", "shows, checks and repairs what the engine holds"),
+    ("copal", "copal-kv", "shows, checks and repairs the engine's tables"),
 ];
-/// What tests share; no crate but itself is made of it.
+/// Helpers of tests; no product code uses it.
 const TESTKIT: &str = "copal-testkit";
 const ASYNC_RUNTIMES: [&str; 6] = ["tokio", "async-std", "smol", "hyper", "tonic", "futures-executor"];
 
@@ -89,7 +91,7 @@ struct Package {
 struct Dependency {
     name: String,
     path: Option<String>,
-    /// `dev` or `build`; none of those the crate itself is made of.
+    /// `dev` or `build`; none for normal dependencies.
     kind: Option<String>,
 }
 #[derive(Deserialize)]
@@ -102,7 +104,7 @@ struct Node {
     dependencies: Vec<String>,
 }
 
-/// Prints the order and fails on the first crate that breaks it.
+/// Prints the order and fails if a dependency breaks it.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let manifest = std::fs::read_to_string(root.join("Cargo.toml")).context("reading Cargo.toml")?;
     let order = members(&manifest);
@@ -128,14 +130,14 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         println!("layers: {from} reaches past its neighbour to {to}: {why}");
     }
     println!(
-        "layers: {} crates, each depends only on those above it; {} allowed skips",
+        "layers: {} crates, each depends only on crates above it; {} allowed skips",
         order.len(),
         SKIPS.len()
     );
     Ok(())
 }
 
-/// The triple this toolchain builds for, so that crates of other systems need not be fetched.
+/// Target triple of this toolchain, so that crates of other systems need not be fetched.
 fn host() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("running rustc")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -151,7 +153,7 @@ fn members(manifest: &str) -> Vec<String> {
     list.0.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The directory of a crate from the root; none of a package that belongs to no layer.
+/// Directory of a crate from the root; none for a package outside of the layers.
 pub(crate) fn directory(name: &str) -> Option<String> {
     let layer = match LAYERS.iter().find(|(_, crates)| crates.contains(&name)) {
         Some((layer, _)) => layer,
@@ -188,11 +190,11 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
                 }
                 Some(theirs) if theirs < own => {}
                 Some(_) => faults.push(format!(
-                    "{} must not depend on {}: it stands below it in the manifest",
+                    "{} must not depend on {}: that one stands below it in the manifest",
                     package.name, dependency.name
                 )),
                 None => faults
-                    .push(format!("{} depends on {}, which is no member", package.name, dependency.name)),
+                    .push(format!("{} depends on {}, which is not a member", package.name, dependency.name)),
             }
         }
     }
@@ -213,7 +215,7 @@ fn faults(order: &[String], directories: &BTreeMap<String, String>, metadata: &M
     faults
 }
 
-/// Crates that stand outside the folder of their layer.
+/// Crates outside the folder of their layer.
 fn strays(directories: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
     directories.iter().filter_map(|(name, is)| {
         let right = directory(name)?;
@@ -221,7 +223,7 @@ fn strays(directories: &BTreeMap<String, String>) -> impl Iterator<Item = String
     })
 }
 
-/// Dependencies past the layer below that nobody allowed, and skips that are allowed and not there.
+/// Dependencies past the layer below that are not allowed, and allowed skips that no longer exist.
 fn skips(metadata: &Metadata) -> Vec<String> {
     let layer = |name: &str| LAYERS.iter().position(|(_, crates)| crates.contains(&name));
     let mut found = BTreeSet::new();
@@ -244,7 +246,7 @@ fn skips(metadata: &Metadata) -> Vec<String> {
         .map(|(from, to)| format!("{from} must not reach past its neighbour to {to}"));
     let gone = allowed.difference(&found);
     let gone =
-        gone.map(|(from, to)| format!("{from} reaches to {to} no more: take it off the list of skips"));
+        gone.map(|(from, to)| format!("{from} no longer depends on {to}: remove it from the list of skips"));
     new.chain(gone).collect()
 }
 
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_outside_the_folder_of_its_layer_is_told() {
+    fn a_crate_outside_the_folder_of_its_layer_is_found() {
         let directories = |at: &str| BTreeMap::from([("copal-kv".to_owned(), at.to_owned())]);
         assert_eq!(strays(&directories("crates/kv/copal-kv")).count(), 0);
         let told: Vec<String> = strays(&directories("crates/objects/copal-kv")).collect();
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_nobody_allowed_is_refused_and_so_is_one_that_is_gone() {
+    fn a_skip_that_is_not_listed_and_a_listed_skip_without_dependency_are_refused() {
         let skips_of = |on: &[&str]| skips(&metadata(&[("copal-data", on), ("copal-object", &[])]));
         assert!(skips_of(&["copal-object", "copal-kv"]).is_empty());
         let faults = skips_of(&["copal-device"]);

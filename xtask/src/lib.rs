@@ -1,7 +1,7 @@
-//! What the chores and the measurements share: programs run under a meter, sparse disk images compared,
-//! changed extents written, tables printed.
+//! Shared parts of the chores and the measurements: metered programs, comparison of sparse images, changed
+//! extents, tables.
 //!
-//! The chores themselves are in the binary (`main.rs`); the suites of measurements in `bench/`.
+//! Not here: the chores themselves (`main.rs`), the suites of measurements (`bench/`).
 
 pub mod changes;
 pub mod copal;

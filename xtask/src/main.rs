@@ -1,7 +1,7 @@
-//! The project's chores: `cargo xtask CHORE`.
+//! Command line of the project's chores: `cargo xtask CHORE`.
 //!
-//! Each chore is a module; this file only says what they are called.
-#![expect(clippy::print_stdout, reason = "a command-line tool talks on standard output")]
+//! Each chore is a module; this file holds only their names and arguments.
+#![expect(clippy::print_stdout, reason = "a command-line tool prints to standard output")]
 
 mod bench;
 mod callpath;
@@ -37,9 +37,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Format, lints, tidy, layers and all tests: what `make test` and CI run
+    /// Run format, lints, tidy, layers and all tests, as `make test` and CI do
     Ci,
-    /// Check what keeps code and documents true
+    /// Check the rules of sources, format pages, design pages and the papers table
     Tidy {
         /// Record the present hash of every format source in its page, and lower the bounds of xtask/house.txt
         #[arg(long)]
@@ -51,17 +51,16 @@ enum Chore {
     },
     /// Check that crates depend only on those above them
     Layers {
-        /// Look at the modules inside each crate instead: which need each other in circles, and whether
-        /// circles grew
+        /// Check the modules inside each crate instead: circles of imports must not grow
         #[arg(long)]
         modules: bool,
-        /// Which module of a circle names which, too
+        /// Also print the imports of each circle
         #[arg(long, requires = "modules")]
         edges: bool,
     },
-    /// Do the main job on a disk image and print what it cost: what `make run` runs
+    /// Back up and restore a disk image and print the cost; `make run` runs this
     Demo {
-        /// Your own disk image instead of one made here; it is only read
+        /// Use this disk image, for reading only, instead of one made here
         #[arg(long)]
         image: Option<PathBuf>,
     },
@@ -79,46 +78,44 @@ enum Chore {
         /// Histories to try
         #[arg(long, default_value_t = 20_000)]
         histories: u64,
-        /// Number of the first one
+        /// Number of the first history
         #[arg(long, default_value_t = 0)]
         from: u64,
     },
-    /// Search all orders of what may happen to a group of volumes on three members; prints how many states
-    /// there were
+    /// Search all orders of events of a group of volumes on three replicas, and print the number of states
     ClusterModel {
-        /// Many more states, in a release build: a quarter of an hour and some GB of memory
+        /// Search many more states, in a release build: a quarter of an hour and some GB of memory
         #[arg(long)]
         deep: bool,
     },
-    /// Search all orders of what may happen to a fleet: backups, deletions, prunes, clean-ups, of hosts that
-    /// die at any point
+    /// Search all orders of events of a fleet: backups, deletions, prunes, clean-ups, and hosts that die at
+    /// any point
     FleetModel {
-        /// Many more states, in a release build: some minutes and some GB of memory
+        /// Search many more states, in a release build: some minutes and some GB of memory
         #[arg(long)]
         deep: bool,
     },
-    /// Whole clusters in one thread, from one seed each, with faults of all kinds; every seed is the same run
-    /// every time
+    /// Run whole clusters in one thread with faults of all kinds; a seed reproduces its run exactly
     ClusterSim {
-        /// Runs
+        /// Number of runs
         #[arg(long, default_value_t = 100)]
         seeds: u64,
-        /// The first seed
+        /// First seed
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Kill `copal` at random moments, round after round, and look at what is left each time
+    /// Kill `copal` at random moments, and check the repository after each
     KillLoop {
-        /// Commands to kill
+        /// Number of commands to kill
         rounds: u64,
         /// Seed of the moments and of the disk
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// On a repository of files instead of one in a file
+        /// Use a repository of files instead of one in a file
         #[arg(long)]
         hostfs: bool,
     },
-    /// Fill the disks of a cluster of three, delete half, start it again and fill it again, with large disks
+    /// Fill the large disks of a cluster of three, delete half, restart it and fill it again
     FullDisk {
         /// Size of each disk
         #[arg(long, default_value = "256MiB")]
@@ -130,43 +127,42 @@ enum Chore {
     /// Kill, freeze, cut off and restart processes of a cluster while clients use it
     ///
     /// Three masters over a MariaDB and four data servers, each in a network namespace of its own. Where
-    /// namespaces are not permitted links are not cut, and the exit code is 3. `scripts/install-deps.sh
-    /// chaos` installs what it needs.
+    /// namespaces are not permitted, links are not cut and the exit code is 3. `scripts/install-deps.sh
+    /// chaos` installs the needed programs.
     #[command(verbatim_doc_comment)]
     ClusterChaos {
-        /// How long troubles are made; healing and looking at everything comes on top
+        /// Minutes of faults; recovery and the final checks take more time
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
         minutes: u64,
-        /// Seed of the moments, the troubles and the load
+        /// Seed of the moments, the faults and the load
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// In a release build
+        /// Use a release build
         #[arg(long)]
         release: bool,
     },
     /// Kill agents, servers and commands of a fleet while VMs are backed up, deleted, repaired and cleaned up
     FleetChaos {
-        /// Processes to kill
+        /// Number of processes to kill
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
         rounds: u64,
         /// Seed of the moments, the work and the images
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// In a release build
+        /// Use a release build
         #[arg(long)]
         release: bool,
     },
-    /// Break every function of a change once with `cargo mutants`, where that is installed, and see tests
-    /// fail
+    /// Mutate every changed function once with `cargo mutants`, if installed, and check that tests fail
     Mutants {
-        /// Commit that the change begins at [default: HEAD, or the one before it where all is committed]
+        /// Commit that the change begins at [default: HEAD, or its parent if everything is committed]
         #[arg(long)]
         base: Option<String>,
-        /// Instead: apply the patches of xtask/mutants one after the other, those whose names are given or
-        /// all, and see that the test of each notices
+        /// Instead: apply the patches of xtask/mutants, all or those named, one after the other, and check
+        /// that the test of each fails
         #[arg(long, conflicts_with = "base")]
         kept: bool,
-        /// What `cargo mutants` takes; with --kept, parts of the names of patches
+        /// Arguments of `cargo mutants`; with --kept, parts of the names of patches
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -178,14 +174,14 @@ enum Chore {
         #[arg(long)]
         json: bool,
     },
-    /// Run a suite of measurements; without a name, list them
+    /// Run a suite of measurements; without a name, list the suites
     Bench {
-        /// The suite
+        /// Name of the suite
         suite: Option<String>,
-        /// First install what the suite needs and this machine has not: what `make bench` does
+        /// First install the missing programs and data of the suite, as `make bench` does
         #[arg(long)]
         prepare: bool,
-        /// What the suite takes
+        /// Arguments of the suite
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

@@ -1,10 +1,11 @@
-//! A program run to its end, with what it cost: processor time, wall time, peak memory.
+//! Runs a program to its end and reports its cost: processor time, wall time, peak memory.
 //!
 //! The numbers are the kernel's for the process and the children it waited for (`wait4`). Peak memory is that
-//! of the largest single process, and reads are those of the program itself (`/proc/PID/io`). The kernel
-//! counts the memory of whoever starts a program into the program's peak, so callers keep their own small
-//! (tens of MB at most).
-//! Not here: what the numbers are compared with (`report`).
+//! of the largest single process; reads are those of the program itself (`/proc/PID/io`). The kernel counts
+//! the memory of the starting process into the program's peak, so callers keep their own small (tens of MB at
+//! most).
+//!
+//! Not here: comparisons of the numbers (`report`).
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 #![expect(unsafe_code, reason = "wait4 has no safe binding among our dependencies")]
@@ -17,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What one run of a program cost.
+/// Cost and output of one run of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     /// Exit code; 128 + signal when a signal ended it.
@@ -28,12 +29,12 @@ pub struct Run {
     pub wall: Duration,
     /// Largest resident set of one process.
     pub peak_bytes: u64,
-    /// What was handed to block devices, or dirtied in the page cache of files on them.
+    /// Bytes written to block devices, or dirtied in the page cache of files on them.
     pub written_bytes: u64,
-    /// What `read` and its like returned, from caches and pipes, too. What comes through an io_uring is not
-    /// in it.
+    /// Bytes returned by `read` and related calls, also from caches and pipes. Reads through an io_uring are
+    /// not included.
     pub read_bytes: u64,
-    /// How many of these calls there were.
+    /// Number of these calls.
     pub read_calls: u64,
     /// Standard output, captured whole.
     pub stdout: String,
@@ -42,7 +43,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run itself if the program exited with 0.
+    /// The run, if the program exited with 0.
     ///
     /// # Errors
     /// Names the program, its exit code and the end of its standard error.
@@ -57,8 +58,8 @@ impl Run {
     }
 }
 
-/// Runs `command` to its end without standard input, capturing its output.
-/// Blocks until the program and whoever inherited its output are done.
+/// Runs `command` without standard input and captures its output.
+/// Blocks until the program and all processes that inherited its output have ended.
 ///
 /// # Errors
 /// The program cannot be started. A failing program is `Ok` with its code.
@@ -93,8 +94,8 @@ pub fn run(command: &mut Command) -> Result<Run> {
     })
 }
 
-/// Bytes and calls of all its reads; zeros where the kernel does not say. Blocks until the program is done,
-/// and leaves it to be waited for.
+/// Bytes and calls of all its reads; zeros where the kernel has no numbers. Blocks until the program has
+/// ended, and leaves it to be waited for.
 fn reads_at_its_end(child: &Child) -> (u64, u64) {
     // SAFETY: an all-zero `siginfo_t` is a valid value of a struct of integers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -118,7 +119,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // A pipe that breaks ends the text; the exit code tells what happened.
+            // A broken pipe ends the text; the exit code tells the result.
             let _ = pipe.read_to_end(&mut bytes);
         }
         bytes
@@ -168,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_writes_is_counted() {
-        // Below the target directory: what a file system in memory takes does not count.
+    fn bytes_written_by_a_program_are_counted() {
+        // Below the target directory: writes to a file system in memory are not counted.
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
         std::fs::create_dir_all(&directory).expect("a directory for it");
         let file = tempfile::NamedTempFile::new_in(directory).expect("a file below target");
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_reads_is_counted() {
+    fn bytes_read_by_a_program_are_counted() {
         let run = run(Command::new("head").args(["-c", "3000000", "/dev/zero"])).expect("head runs");
         assert!((3_000_000..4_000_000).contains(&run.read_bytes), "{}", run.read_bytes);
         assert!(run.read_calls > 1, "{}", run.read_calls);

@@ -1,19 +1,19 @@
-//! The model checks of a cluster and of a fleet, each by itself and with its numbers printed.
+//! Model checks of a cluster and of a fleet, each run alone and with its numbers printed.
 
 use anyhow::{Context, Result, ensure};
 use std::{path::Path, process::Command};
 
-/// A model, and where its searches are.
+/// A model and its tests.
 pub(crate) struct Model {
-    /// What `cargo test` takes to build them, and them alone.
+    /// Arguments of `cargo test` that build only these tests.
     build: &'static [&'static str],
-    /// Which of those tests they are; none: all.
+    /// Filters of the tests; none selects all.
     tests: &'static [&'static str],
-    /// States that each search looks at when it goes deep, visited ones counted again.
+    /// Number of states that each deep search visits; repeated visits count again.
     deep_states: u64,
 }
 
-/// Steps of a group of volumes.
+/// Model of a group of volumes.
 pub(crate) const CLUSTER: Model = Model {
     build: &["-p", "copal-volume", "--test", "model"],
     tests: &[],
@@ -21,11 +21,11 @@ pub(crate) const CLUSTER: Model = Model {
     deep_states: 12_000_000,
 };
 
-/// Steps of backups, prunes and clean-ups.
+/// Model of backups, prunes and clean-ups.
 pub(crate) const FLEET: Model =
     Model { build: &["-p", "copal-backup", "--lib"], tests: &["model::"], deep_states: 10_000_000 };
 
-/// Runs all searches; `deep`: in a release build, each over many more states.
+/// Runs all searches; with `deep` in a release build and over many more states.
 pub(crate) fn run(root: &Path, model: &Model, deep: bool) -> Result<()> {
     let mut command = Command::new("cargo");
     command.arg("test").args(model.build).arg("--quiet");
@@ -38,7 +38,7 @@ pub(crate) fn run(root: &Path, model: &Model, deep: bool) -> Result<()> {
     let status = command.current_dir(root).status().context("cargo runs")?;
     ensure!(
         status.success(),
-        "a state breaks an invariant, or a weakened rule was not found out; the way there is printed above"
+        "a state violates an invariant, or a weakened rule was not detected; the steps to it are printed above"
     );
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! Circles of modules inside each crate: groups of modules each of which needs all the others.
+//! Circles of modules inside each crate: groups of modules that all import each other, directly or not.
 //!
-//! A module needs another when it names something of it: imports and paths are read from the sources and
-//! followed through re-exports to the file that defines the thing. Tests are left out. A crate may have no
-//! circle larger than is written down here, so that a circle grows only where somebody decides it.
+//! A module needs another when it names one of its items. Imports and paths are read from the sources and
+//! followed through re-exports to the file that defines the item. Tests are left out. Each crate has a bound
+//! for the size of its circles, so that growth is a decision.
+//!
 //! Not here: the order of the crates (`layers`).
 
 mod graph;
@@ -13,7 +14,7 @@ use graph::circles;
 pub(crate) use source::{Crate, words};
 use std::path::Path;
 
-/// The sizes that circles of a crate may have, largest first; more than one module, that is.
+/// Allowed sizes of a crate's circles, largest first; a circle has at least two modules.
 const BOUNDS: [(&str, &[usize]); 21] = [
     ("copal-testkit", &[]),
     ("copal-codec", &[]),
@@ -61,12 +62,12 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<()> {
             }
         }
         if !within(&sizes, bounds) {
-            println!("modules: {name} has a larger circle than is allowed");
+            println!("modules: {name} has a circle larger than its bound");
             grown += 1;
         }
     }
     if grown > 0 {
-        bail!("modules: circles of {grown} crates grew; break them, or write down why they may");
+        bail!("modules: circles of {grown} crates grew; break them, or raise their bounds with a reason");
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Runs `cargo mutants` on a change: every function it touches is broken once, and the tests of its crate
-//! should notice.
+//! Runs `cargo mutants` on a change: it breaks every changed function once, and the tests of the crate should
+//! fail.
 //!
-//! Takes minutes for a small change and is not part of `make test`. The variants that once survived stand in
-//! the crates themselves (`broken.rs`) and are tried by every test run, or are kept as patches (`kept`).
+//! Takes minutes for a small change and is not part of `make test`. Variants that once survived are kept: in
+//! the crates (`broken.rs`), where every test run tries them, or as patches (`kept`).
 
 mod kept;
 
@@ -14,7 +14,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Breaks what changed since `base`: by default what is not committed, or the last commit where all is.
+/// Mutates the functions changed since `base`: by default the uncommitted changes, or the last commit if
+/// there are none.
 pub(crate) fn run(root: &Path, base: Option<&str>, arguments: &[String]) -> Result<()> {
     let is_installed = Command::new("cargo")
         .args(["mutants", "--version"])

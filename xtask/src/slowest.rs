@@ -1,7 +1,7 @@
-//! Runs the tests and lists the slowest of them: how long each took, by the test harness's own clock.
+//! Runs the tests and lists the slowest of them, by the test harness's own clock.
 //!
 //! The harness reports times only where unstable options are allowed. `cargo` therefore starts each test
-//! program with `RUSTC_BOOTSTRAP`, which nothing that is compiled sees.
+//! program with `RUSTC_BOOTSTRAP`; no compilation sees that variable.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// How many are listed.
+/// Number of tests listed.
 const LISTED: usize = 20;
 
 /// One test and its wall time in seconds.
@@ -20,11 +20,11 @@ struct TestTime {
     seconds: f64,
 }
 
-/// Runs the unit and integration tests of the workspace, prints what they print, then the slowest of them.
+/// Runs the unit and integration tests of the workspace, prints their output, then the slowest of them.
 /// # Errors
 /// A test failed, or cargo cannot be started.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    // Some wait: one more than there are cores keeps these busy, and leaves none to starve.
+    // Some tests sleep: one thread more than cores keeps the cores busy without starving any test.
     let threads = 1 + std::thread::available_parallelism().map_or(1, usize::from);
     let mut child = Command::new("cargo")
         .args(["test", "--workspace", "--locked", "--no-fail-fast", "--lib", "--bins", "--tests"])
@@ -55,7 +55,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The variable by which cargo is told how to start programs of this machine's kind.
+/// The variable that sets cargo's runner of programs of this machine's target.
 fn runner_variable() -> String {
     let arch = std::env::consts::ARCH.to_uppercase();
     format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_RUNNER")

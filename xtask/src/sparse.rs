@@ -1,8 +1,9 @@
-//! Disk images as sparse files: where their data lies, whether two are equal, where two differ.
+//! Disk images as sparse files: their data ranges, their hash, their differences.
 //!
 //! Holes are skipped by the kernel's map of the file (`SEEK_DATA`, `SEEK_HOLE`), so a 100 GB image with
 //! little data costs little. A hole and a block of zeros are the same content.
-//! Invariant: windows are at most `WINDOW_BYTES`, whatever the size of the image.
+//!
+//! Invariant: windows are at most `WINDOW_BYTES` for images of every size.
 
 use crate::changes::{Change, Extent};
 use anyhow::{Context, Result, bail};
@@ -17,7 +18,7 @@ use std::{
 
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// Opens an image and tells its size; block devices too.
+/// Opens an image or a block device and returns its size.
 ///
 /// # Errors
 /// It cannot be opened or has no size.
@@ -40,7 +41,7 @@ pub fn data_ranges(file: &File, size: u64) -> Result<Vec<Range<u64>>> {
         let start = match seek(file, SeekFrom::Data(at)) {
             Ok(start) => start,
             Err(rustix::io::Errno::NXIO) => break,
-            // No map of this file: everything may be data.
+            // The file system keeps no map of this file: everything may be data.
             Err(rustix::io::Errno::INVAL) if ranges.is_empty() => {
                 ranges.push(0..size);
                 break;
@@ -57,7 +58,7 @@ pub fn data_ranges(file: &File, size: u64) -> Result<Vec<Range<u64>>> {
 /// Bytes the file occupies on its file system.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// The file cannot be examined.
 pub fn allocated_bytes(path: &Path) -> Result<u64> {
     let metadata = std::fs::metadata(path).with_context(|| format!("looking at {}", path.display()))?;
     Ok(metadata.blocks() * 512)
@@ -86,7 +87,7 @@ pub fn for_each_window(
     Ok(())
 }
 
-/// SHA-256 of the whole image, holes as zeros: what `sha256sum` prints.
+/// SHA-256 of the whole image with holes as zeros, equal to the output of `sha256sum`.
 ///
 /// # Errors
 /// Reading fails.
@@ -116,7 +117,7 @@ pub fn sha256(path: &Path) -> Result<String> {
     }))
 }
 
-/// Where `new` differs from `old`, in whole blocks of `block_bytes`, neighbours joined. A differing block
+/// Differences of `new` from `old` in whole blocks of `block_bytes`, adjacent ones joined. A differing block
 /// that is all zeros in `new` is a `Change::Zero`.
 ///
 /// # Errors
@@ -161,7 +162,7 @@ fn push(extents: &mut Vec<Extent>, offset: u64, length: u64, change: Change) {
     }
 }
 
-/// Numbers of the windows that any of `ranges` touches, ascending.
+/// Numbers of the windows that overlap any of `ranges`, ascending.
 fn windows(ranges: &[Range<u64>]) -> std::collections::BTreeSet<u64> {
     ranges
         .iter()
@@ -170,7 +171,7 @@ fn windows(ranges: &[Range<u64>]) -> std::collections::BTreeSet<u64> {
         .collect()
 }
 
-/// Where the two images first differ; `None` when they are equal byte for byte.
+/// First difference of the two images; `None` when they are equal byte for byte.
 ///
 /// # Errors
 /// Reading fails.
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_the_one_people_know() {
+    fn the_hash_equals_the_one_of_sha256sum() {
         let scratch = tempfile::tempdir().expect("scratch");
         let abc = image(scratch.path(), "abc", 3, &[(0, b"abc")]);
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

@@ -1,4 +1,4 @@
-//! Plain tables for people: columns as wide as their widest cell, numbers to the right.
+//! Plain-text tables: columns as wide as their widest cell, numbers aligned right.
 
 /// Rows of text with a header; prints itself.
 pub struct Table {
@@ -47,7 +47,7 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// Bytes as MB with one decimal, as the field counts: 10^6.
+/// Bytes as decimal MB (10^6), with one decimal place.
 pub fn megabytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }

@@ -1,5 +1,5 @@
-//! Content that is not a package: logs, database pages, private files. Seeded, so that a set can be
-//! built again; shaped so that it compresses about as its models do.
+//! Content outside of packages: logs, database pages, private files. Seeds make a set reproducible; the
+//! content compresses about as well as real content of its kind.
 
 use super::random::Random;
 use anyhow::{Context, Result};
@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-/// A database page, as PostgreSQL has it.
+/// Size of a PostgreSQL page.
 pub const PAGE_BYTES: usize = 8192;
 
 const WORDS: [&str; 24] = [
@@ -107,7 +107,7 @@ pub fn rewrite_pages(path: &Path, count: u64, day: u32, random: &mut Random) -> 
     Ok(())
 }
 
-/// Header, rows of text and numbers, some free space: compresses about two to one.
+/// A page with a header, rows of text and numbers, and free space; it compresses about two to one.
 pub fn page(number: u64, day: u32, random: &mut Random) -> Vec<u8> {
     let mut page = Vec::with_capacity(PAGE_BYTES);
     page.extend_from_slice(&number.to_le_bytes());
@@ -123,7 +123,7 @@ pub fn page(number: u64, day: u32, random: &mut Random) -> Vec<u8> {
     page
 }
 
-/// Writes files of 1 MiB on average, incompressible, below `directory`; returns how many.
+/// Writes incompressible files of 1 MiB on average below `directory`; returns their number.
 ///
 /// # Errors
 /// A file cannot be written.

@@ -1,4 +1,4 @@
-//! One VM's images: how day 0 comes to be and what happens on each later day.
+//! Images of one VM: creation of day 0 and the changes of each later day.
 
 use super::{
     content,
@@ -16,7 +16,7 @@ use std::{
 };
 
 const PARTITION_START_BYTES: u64 = 1 << 20;
-/// Room for the backup copy of a GPT.
+/// Space for the backup copy of a GPT.
 const PARTITION_END_BYTES: u64 = 1 << 20;
 const DATABASE: &str = "var/lib/app/data.db";
 
@@ -24,7 +24,7 @@ fn offset(partition: Partition) -> u64 {
     if partition == Partition::None { 0 } else { PARTITION_START_BYTES }
 }
 
-/// Makes the image of day 0 at `image`: a copy of the role's template, or a file system built alone.
+/// Makes the image of day 0 at `image`: a copy of the role's template, or a newly built file system.
 pub(super) fn first(directory: &Path, plan: &VmPlan, parameters: &Parameters, image: &Path) -> Result<()> {
     let mut random = Random::new(&[parameters.seed, 1, u64::from(plan.index)]);
     if plan.clone {
@@ -45,7 +45,7 @@ pub(super) fn first(directory: &Path, plan: &VmPlan, parameters: &Parameters, im
     mounted.close()
 }
 
-/// The image that all clones of a role and size begin as; made once.
+/// First image of all clones of a role and size; built once.
 fn template(directory: &Path, plan: &VmPlan, parameters: &Parameters) -> Result<PathBuf> {
     let name =
         format!("{}-{}-{:?}-{}.raw", plan.role, plan.size_bytes, parameters.partition, parameters.seed);
@@ -53,7 +53,7 @@ fn template(directory: &Path, plan: &VmPlan, parameters: &Parameters) -> Result<
     if !path.exists() {
         let role = plan.role.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
         let unfinished = path.with_extension("unfinished");
-        // What an interrupted build left.
+        // Remove the remains of an interrupted build.
         let _ = fs::remove_file(&unfinished);
         let mut seeds = Random::new(&[parameters.seed, 3, role]);
         make_file_system(directory, plan, parameters, &unfinished, None, &mut seeds)?;
@@ -62,8 +62,9 @@ fn template(directory: &Path, plan: &VmPlan, parameters: &Parameters) -> Result<
     Ok(path)
 }
 
-/// A partition table if asked for, and an ext4 of the role's tree. With `private`, half of the VM's own
-/// files go into the tree first, so that everything behind them lies elsewhere than in the template.
+/// Builds an ext4 of the role's tree, behind a partition table if the plan has one. With `private`, half of
+/// the VM's own files go into the tree first, so that all later blocks lie at other offsets than in the
+/// template.
 fn make_file_system(
     directory: &Path,
     plan: &VmPlan,
@@ -95,7 +96,7 @@ fn make_file_system(
     system::run("mke2fs", &[&with[..], &of].concat())
 }
 
-/// The role's tree, and with `private` half of the VM's own files.
+/// The role's tree; with `private`, also half of the VM's own files.
 fn fill(tree: &Path, directory: &Path, plan: &VmPlan, private: Option<&mut Random>) -> Result<()> {
     system::run(
         "tar",
@@ -111,7 +112,7 @@ fn fill(tree: &Path, directory: &Path, plan: &VmPlan, private: Option<&mut Rando
     Ok(())
 }
 
-/// One partition of `bytes` in a table of the wanted kind; `script` is written for it, and removed.
+/// Writes a table of the wanted kind with one partition of `bytes`, through the temporary file `script`.
 fn make_partition(image: &Path, table: Partition, bytes: u64, script: &Path) -> Result<()> {
     let label = if table == Partition::Mbr { "dos" } else { "gpt" };
     let lines = format!("label: {label}\nstart=1MiB, size={}MiB, type=linux\n", bytes >> 20);
@@ -122,7 +123,7 @@ fn make_partition(image: &Path, table: Partition, bytes: u64, script: &Path) -> 
     result
 }
 
-/// Changes the image in place by what happens on one day.
+/// Applies the changes of one day to the image, in place.
 pub(super) fn next(
     directory: &Path,
     plan: &VmPlan,
@@ -144,7 +145,7 @@ pub(super) fn next(
     mounted.close()
 }
 
-/// Removes what the day before installed and installs something else, with the system's own tools.
+/// Removes the package of the day before and installs another one, with the system's own tools.
 fn install(
     directory: &Path,
     plan: &VmPlan,
@@ -180,7 +181,7 @@ fn install(
     fs::remove_file(policy).context("removing policy-rc.d")
 }
 
-/// Deletes private files until about `bytes` are gone.
+/// Deletes private files of about `bytes` in total.
 fn delete_some(directory: &Path, bytes: u64, random: &mut Random) -> Result<()> {
     let mut files: Vec<_> = fs::read_dir(directory)
         .with_context(|| format!("reading {}", directory.display()))?

@@ -1,14 +1,18 @@
-//! The real data set: disk images of Debian machines of several roles, each day kept.
+//! Real data set: disk images of Debian machines of several roles, one image per day.
 //!
-//! Day 0 is built from packages; later days change the images in place through a loop mount (package
-//! installs and removals, growing logs, rewritten database pages, private files, delete and trim), because
-//! rebuilding would move every block and make change tracking meaningless. After each day the image is
-//! copied, compared with the day before, and its hash and true changes go into `oracle.json`.
+//! Day 0 is built from packages. Later days change the images in place through a loop mount: package installs
+//! and removals, growing logs, rewritten database pages, private files, delete and trim. Rebuilding would
+//! move every block and make change tracking meaningless. After each day the builder copies the image,
+//! compares it with the day before, and records its hash and true changes in `oracle.json`.
 //!
-//! Layout below `DIR`: `vm0/day0.raw`, `vm0/day1.raw`, `vm0/day1.changed.json` (Copal's form, 64 KiB
-//! granularity as a dirty bitmap has), `vm0/day1.map.json` (as `nbdinfo --json --map` prints), ...,
-//! `oracle.json`, and `cache/` with packages and role trees, so that a second build needs no network.
-//! Needs root, loop devices, mmdebstrap. Not here: what is done with the images (`bench/`).
+//! Layout below `DIR`:
+//! - `vm0/day0.raw`, `vm0/day1.raw`, ...
+//! - `vm0/day1.changed.json`: Copal's form, at the 64 KiB granularity of a dirty bitmap
+//! - `vm0/day1.map.json`: the form of `nbdinfo --json --map`
+//! - `oracle.json`
+//! - `cache/`: packages and role trees, so that a second build needs no network
+//!
+//! Needs root, loop devices, mmdebstrap. Not here: uses of the images (`bench/`).
 
 pub mod content;
 mod days;
@@ -30,15 +34,15 @@ use std::{
     time::Instant,
 };
 
-/// Granularity of the changed extents handed to a backup: QEMU's dirty bitmap.
+/// Granularity of the changed extents handed to a backup: that of QEMU's dirty bitmap.
 pub const BITMAP_BYTES: u64 = 64 * 1024;
-/// Granularity of the truth: a block of the guest's file system.
+/// Granularity of the true changes: a block of the guest's file system.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Builds the whole set; what `DIR` holds of an earlier build with other parameters is replaced.
+/// Builds the whole set; replaces an earlier build of other parameters in `DIR`.
 ///
 /// # Errors
-/// Not root, a tool is missing, the disk is full, or a step failed: named with its output.
+/// Not root, a tool is missing, the disk is full, or a step failed; the error names the step and its output.
 #[expect(clippy::print_stdout, reason = "a build of minutes says what it is doing")]
 pub fn build(parameters: &Parameters) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
@@ -72,7 +76,7 @@ pub fn build(parameters: &Parameters) -> Result<()> {
     Ok(())
 }
 
-/// Builds one VM, a day after the other.
+/// Builds one VM, day by day.
 fn build_vm(
     parameters: &Parameters,
     directory: &Path,
@@ -121,7 +125,7 @@ fn build_vm(
     Ok(vm)
 }
 
-/// The same image once more, as qcow2.
+/// Writes the image as qcow2 too.
 fn convert(image: &Path) -> Result<()> {
     let (from, to) = (system::text(image), system::text(&image.with_extension("qcow2")));
     system::run("qemu-img", &["convert", "-O", "qcow2", &from, &to])
@@ -158,7 +162,7 @@ fn describe(directory: &Path, image: &Path, previous: Option<&Path>, day: u32) -
     Ok(entry)
 }
 
-/// Counts distinct non-zero 4 KiB blocks over all images: what fixed blocks would have to store.
+/// Counts distinct non-zero 4 KiB blocks over all images: the storage that fixed-size blocks would need.
 #[derive(Default)]
 struct UniqueBlocks {
     blocks: HashSet<[u8; 16]>,

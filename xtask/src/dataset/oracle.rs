@@ -1,20 +1,20 @@
-//! The truth about a data set, `oracle.json`: what each image holds and what changed, by comparing bytes.
+//! Reference of a data set, `oracle.json`: hash of each image and its changes, found by comparing bytes.
 
 use super::parameters::{Parameters, VmPlan};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path};
 
-/// The whole set.
+/// Reference of the whole set.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Oracle {
     /// Version of this form.
     pub v: u32,
-    /// The parameters it was built with.
+    /// Parameters of the build.
     pub parameters: serde_json::Value,
     /// Distinct non-zero blocks of 4 KiB over all images, in bytes.
     pub unique_4k_bytes: u64,
-    /// The VMs, in the order they are backed up each day.
+    /// VMs, in the order of their backups on each day.
     pub vms: Vec<Vm>,
 }
 
@@ -25,7 +25,7 @@ pub struct Vm {
     pub name: String,
     /// Its role.
     pub role: String,
-    /// Whether it began as a copy of its role's template.
+    /// Whether its first image is a copy of its role's template.
     pub clone: bool,
     /// Its days, from 0.
     pub days: Vec<Day>,
@@ -46,13 +46,13 @@ pub struct Day {
     pub data_bytes: u64,
     /// Bytes of 4 KiB blocks that differ from the day before and are not zero.
     pub true_dirty_bytes: u64,
-    /// The same at 64 KiB, as a dirty bitmap sees it: what `changed_extents` lists as dirty.
+    /// The same at 64 KiB, the granularity of a dirty bitmap: the dirty bytes of `changed_extents`.
     pub dirty_bytes: u64,
     /// Bytes listed as zero.
     pub zeroed_bytes: u64,
-    /// Changed extents since the day before, Copal's form; none on day 0.
+    /// Changed extents since the day before, in Copal's form; none on day 0.
     pub changed_extents: Option<String>,
-    /// The same as `nbdinfo --json --map` prints it.
+    /// The same in the form of `nbdinfo --json --map`.
     pub nbdinfo_map: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl Oracle {
     /// Reads the oracle of the set in `directory`.
     ///
     /// # Errors
-    /// It is missing or not of this form.
+    /// The file is missing or malformed.
     pub fn read(directory: &Path) -> Result<Oracle> {
         let path = directory.join("oracle.json");
         let text = fs::read_to_string(&path).with_context(|| {

@@ -1,6 +1,6 @@
-//! What a data set is made of, from `KEY=VALUE` words: `VMS=4 DAYS=3 SIZE=1G ROLES=base,web,db SEED=1`.
+//! Parameters of a data set, from `KEY=VALUE` words: `VMS=4 DAYS=3 SIZE=1G ROLES=base,web,db SEED=1`.
 //!
-//! Everything else about a VM (role, clone or built alone, seeds) follows from these.
+//! All other properties of a VM (role, clone or built alone, seeds) follow from these.
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -12,7 +12,7 @@ pub const ROLES: [&str; 6] = ["base", "web", "db", "py", "mail", "build"];
 /// Parameters of one data set. Defaults are the smoke size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Parameters {
-    /// Where it goes.
+    /// Target directory.
     #[serde(skip)]
     pub directory: PathBuf,
     /// Number of VMs.
@@ -21,11 +21,11 @@ pub struct Parameters {
     pub days: u32,
     /// Size of each disk.
     pub size_bytes: u64,
-    /// Roles, dealt to the VMs in turn.
+    /// Roles, assigned to the VMs in turn.
     pub roles: Vec<String>,
-    /// Seed of everything that is not a package.
+    /// Seed of all content outside of packages.
     pub seed: u64,
-    /// Share of the VMs that are copies of their role's template, so that duplicates lie aligned.
+    /// Share of the VMs that are copies of their role's template; their duplicates are aligned.
     pub clone_ratio: f64,
     /// Private files of each VM on day 0.
     pub private_bytes: u64,
@@ -33,13 +33,13 @@ pub struct Parameters {
     pub churn_bytes: u64,
     /// Size of each VM's database file.
     pub database_bytes: u64,
-    /// Pages of 8 KiB rewritten in it each day.
+    /// Number of 8 KiB pages rewritten in it each day.
     pub database_pages_day: u64,
     /// The second VM's disk and private files are this many times larger.
     pub skew: u64,
     /// Partition table around the file system.
     pub partition: Partition,
-    /// Write each day as qcow2 too.
+    /// Write each image as qcow2 too.
     pub qcow2: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Parameters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Partition {
-    /// The file system is the disk.
+    /// No table: the file system fills the disk.
     None,
     /// DOS label.
     Mbr,
@@ -62,9 +62,9 @@ pub struct VmPlan {
     pub index: u32,
     /// Directory and VM name.
     pub name: String,
-    /// Its packages.
+    /// Role: its set of packages.
     pub role: String,
-    /// Copy of the role's template instead of a file system of its own.
+    /// Whether day 0 is a copy of the role's template.
     pub clone: bool,
     /// Size of the disk.
     pub size_bytes: u64,
@@ -153,7 +153,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Roles that some VM has, each once.
+    /// Roles of at least one VM, each once.
     pub fn used_roles(&self) -> Vec<&str> {
         let mut used: Vec<&str> = Vec::new();
         for role in self.roles.iter().take(self.vms as usize) {
@@ -164,7 +164,7 @@ impl Parameters {
         used
     }
 
-    /// What VM `index` is.
+    /// Plan of VM `index`.
     pub fn vm(&self, index: u32) -> VmPlan {
         let clones_up_to = |count: u32| (f64::from(count) * self.clone_ratio) as u32;
         let factor = if index == 1 { self.skew } else { 1 };

@@ -1,4 +1,4 @@
-//! Seeded numbers for the data set: the same parameters give the same content (SplitMix64).
+//! Seeded random numbers of the data set (SplitMix64): equal parameters give equal content.
 
 /// One stream of numbers.
 pub struct Random {
@@ -6,7 +6,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// A stream of its own for each list of numbers.
+    /// An independent stream for each list of numbers.
     pub fn new(seeds: &[u64]) -> Random {
         let mut random = Random { state: 0x0c09_a1ca_5eed_0001 };
         for seed in seeds {
@@ -17,7 +17,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    #[expect(clippy::should_implement_trait, reason = "a stream without an end is no iterator")]
+    #[expect(clippy::should_implement_trait, reason = "an endless stream is not an iterator")]
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -26,12 +26,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// A number below `bound`; `bound` is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// Fills `bytes` with noise.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);

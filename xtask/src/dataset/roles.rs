@@ -1,5 +1,5 @@
-//! Role trees: a Debian system per role, made once by mmdebstrap and kept as a tar, with every package
-//! that a later day may install, so that the days themselves need no network.
+//! Role trees: a Debian system per role, built once by mmdebstrap and stored as a tar. The cache also holds
+//! every package that a later day may install, so that the days need no network.
 
 use super::{random::Random, system};
 use crate::sparse;
@@ -11,7 +11,7 @@ use std::{
 
 const SUITE: &str = "bookworm";
 
-/// What a later day may install; each is fetched with what it needs on top of the role.
+/// Packages that a later day may install; the cache holds each with its dependencies beyond the role.
 const INSTALLS: [&str; 7] = ["git", "vim", "python3", "tcpdump", "sqlite3", "nginx-light", "gdb"];
 
 fn packages(role: &str) -> Result<&'static str> {
@@ -35,7 +35,7 @@ pub(super) fn archives(directory: &Path) -> PathBuf {
     cache(directory).join("archives")
 }
 
-/// The role's tree as a tar, from the cache or made now.
+/// The role's tree as a tar, from the cache or built now.
 pub(super) fn tree(directory: &Path, role: &str) -> Result<PathBuf> {
     let tar = cache(directory).join(format!("{role}.tar"));
     if tar.exists() {
@@ -55,7 +55,7 @@ pub(super) fn tree(directory: &Path, role: &str) -> Result<PathBuf> {
     ];
     for install in INSTALLS {
         let list = cache(directory).join(format!("{role}.{install}.debs"));
-        // With an empty cache apt names every package it would need; then it fetches them.
+        // With an empty cache apt lists every package it would need; a second call downloads them.
         arguments.push(format!(
             r#"--customize-hook=mkdir -p "$1/tmp/none/partial" && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --yes --no-install-recommends --print-uris -o Dir::Cache::archives="$1/tmp/none" install {install} | sed -n "s/^'[^']*' \([^ ]*\) .*/\1/p" > {} && rm -r "$1/tmp/none""#,
             system::text(&list)
@@ -73,7 +73,7 @@ pub(super) fn tree(directory: &Path, role: &str) -> Result<PathBuf> {
     Ok(tar)
 }
 
-/// Package files of one install that the role does not hold, by a drawn install; and its name.
+/// Name of a randomly drawn install and the files of its packages that the role does not hold.
 pub(super) fn draw_install(
     directory: &Path,
     role: &str,
@@ -92,7 +92,7 @@ pub(super) fn draw_install(
     bail!("role `{role}` already holds every package that a day could install")
 }
 
-/// Writes `packages.lock`: every package file of the cache with its hash.
+/// Writes `packages.lock`: the hash of every package file in the cache.
 pub(super) fn lock(directory: &Path) -> Result<()> {
     let mut lines = Vec::new();
     for entry in fs::read_dir(archives(directory)).context("reading the package cache")? {

@@ -1,4 +1,4 @@
-//! Programs and mounts of the builder; a mount is undone when its guard is dropped.
+//! Programs and mounts of the builder; the drop of a guard undoes its mount.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Runs a program; its output is shown only when it fails.
+/// Runs a program; prints its output only when it fails.
 pub(super) fn run(program: &str, arguments: &[&str]) -> Result<()> {
     let output = Command::new(program)
         .args(arguments)
@@ -16,7 +16,7 @@ pub(super) fn run(program: &str, arguments: &[&str]) -> Result<()> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| {
-            format!("starting {program}; `scripts/install-deps.sh dataset` installs what is needed")
+            format!("starting {program}; `scripts/install-deps.sh dataset` installs the programs")
         })?;
     if !output.status.success() {
         let text =
@@ -28,7 +28,7 @@ pub(super) fn run(program: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A path as text for a command line; ours are plain.
+/// A path as text for a command line; the builder's paths are valid UTF-8.
 pub(super) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
@@ -36,7 +36,7 @@ pub(super) fn text(path: &Path) -> String {
 /// A file system inside an image, mounted read-write through a loop device.
 pub(super) struct Mounted {
     root: tempfile::TempDir,
-    /// Mounts inside, undone last to first.
+    /// Mounts inside, undone in reverse order.
     inner: Vec<PathBuf>,
     mounted: bool,
 }
@@ -53,7 +53,7 @@ impl Mounted {
         self.root.path()
     }
 
-    /// Makes `source` visible at `target` below the root, as package scripts expect `/proc` to be.
+    /// Binds `source` to `target` below the root; package scripts expect `/proc` there.
     pub(super) fn bind(&mut self, source: &Path, target: &str) -> Result<()> {
         let place = self.root.path().join(target);
         fs::create_dir_all(&place)?;
@@ -62,7 +62,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Runs a program inside, with the image as its root.
+    /// Runs a program with the image as its root.
     pub(super) fn chroot(&self, arguments: &[&str]) -> Result<()> {
         let root = text(self.root.path());
         let mut all = vec![root.as_str(), "/usr/bin/env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
@@ -70,7 +70,7 @@ impl Mounted {
         run("chroot", &all)
     }
 
-    /// Gives the blocks that files freed back to the image file as holes.
+    /// Trims the file system: freed blocks become holes of the image file.
     pub(super) fn trim(&self) -> Result<()> {
         run("fstrim", &[&text(self.root.path())])
     }
@@ -83,7 +83,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Unmounts, so that the image holds everything.
+    /// Unmounts the image, so that all data is written to its file.
     pub(super) fn close(mut self) -> Result<()> {
         self.unbind()?;
         run("umount", &[&text(self.root.path())])?;
@@ -94,7 +94,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Only after an error; the first error is the one to report.
+        // Reached with mounts only after an error, and that error is the one to report.
         for place in self.inner.drain(..).rev() {
             let _ = run("umount", &["-l", &text(&place)]);
         }

@@ -1,7 +1,7 @@
-//! The demonstration's disk: an ext4 image of files this machine has, changed in place without root.
+//! Disk of the demonstration: an ext4 image of files of this machine, changed in place without root.
 //!
 //! `mke2fs -d` makes it and `debugfs -w` changes it, so no mount is needed. Database pages are written
-//! straight into the blocks that `debugfs` says the file lies in, as a guest would.
+//! directly to the blocks that `debugfs` reports, as a guest would.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -16,13 +16,13 @@ use xtask::{
 };
 
 const SIZE: &str = "2G";
-/// Enough to be real, little enough for seconds.
+/// Large enough to be realistic, small enough for seconds.
 const FILES_BYTES: u64 = 300 << 20;
 const LARGEST_FILE_BYTES: u64 = 64 << 20;
 const BLOCK_BYTES: u64 = 4096;
 const DATABASE_BYTES: u64 = 32 << 20;
 const REWRITTEN_PAGES: u64 = 200;
-/// Where files are taken from until there are enough; the last is on every machine.
+/// Sources of files, tried in order until enough bytes are copied; the last exists on every machine.
 const PLACES: [&str; 7] = [
     "/usr/share/doc",
     "/usr/lib/python3",
@@ -42,7 +42,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Makes the image; `scratch` holds the files on their way.
+    /// Makes the image; `scratch` holds the files to put into it.
     pub(super) fn make(image: &Path, scratch: &Path) -> Result<Disk> {
         let tree = scratch.join("tree");
         let mut gathered = Gathered { left: FILES_BYTES, files: Vec::new() };
@@ -71,7 +71,7 @@ impl Disk {
         Ok(Disk { image: image.to_owned(), scratch: scratch.to_owned(), removable, random })
     }
 
-    /// One day's work: files removed and added, the log grown, pages of the database rewritten.
+    /// Applies one day of work: removes and adds files, grows the log, rewrites pages of the database.
     pub(super) fn change(&mut self) -> Result<()> {
         let log = self.scratch.join("syslog");
         let program = self.scratch.join("program");
@@ -111,7 +111,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Runs a script of debugfs commands on the image; returns what they printed.
+    /// Runs a script of debugfs commands on the image; returns their output.
     fn debugfs(&self, script: &str) -> Result<String> {
         let path = self.scratch.join("debugfs.script");
         fs::write(&path, script)?;
@@ -123,13 +123,13 @@ impl Disk {
     }
 }
 
-/// The file-system tools lie outside a plain user's path.
+/// A plain user's `PATH` may lack the directories of the file-system tools.
 fn with_sbin(command: &mut Command) -> &mut Command {
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"))
 }
 
-/// Regular files copied until enough bytes are there; what cannot be read is left out.
+/// Copies regular files until enough bytes are there; skips unreadable ones.
 struct Gathered {
     left: u64,
     files: Vec<PathBuf>,

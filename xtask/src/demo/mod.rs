@@ -1,8 +1,10 @@
-//! `make run`: the main job once, on a disk image made here or on the user's own, with what it cost.
+//! Demonstration of `make run`: backup and restore of a disk image, made here or the user's own, with their
+//! cost.
 //!
-//! Own image: back up, restore, compare; back up again unchanged. It is opened for reading only.
+//! Own image: back up, restore, compare; back up again unchanged. The image is opened for reading only.
 //! Made image: back up, change in place, back up from the changed extents alone, back up again by reading
-//! everything, restore the first and the last, compare byte for byte.
+//! everything, restore the first and the last snapshot, compare byte for byte.
+//!
 //! Not here: comparisons with other programs (`cargo xtask bench backup-peers`).
 
 mod disk;
@@ -21,7 +23,7 @@ use xtask::{
     table::{Table, megabytes},
 };
 
-/// Runs the demonstration below `target/demo`; `image` is the user's, if given.
+/// Runs the demonstration below `target/demo`; `image` is the user's image, if given.
 pub(crate) fn run(root: &Path, image: Option<&Path>) -> Result<()> {
     let binary = copal::build_release(root)?;
     let scratch = root.join("target/demo");
@@ -45,7 +47,7 @@ pub(crate) fn run(root: &Path, image: Option<&Path>) -> Result<()> {
         "The repository occupies {} MB, space kept ready for the next backup included.",
         megabytes(occupied)
     );
-    println!("Look into it yourself:");
+    println!("Commands to inspect the repository:");
     println!("  export COPAL_REPOSITORY={}", copal.repository().display());
     println!("  export COPAL_PASSWORD_FILE={}", copal.password_file().display());
     println!("  {} snapshots", binary.display());
@@ -69,7 +71,7 @@ fn made_image(copal: &Copal, scratch: &Path, table: &mut Table) -> Result<()> {
     let extents_file = scratch.join("changed.json");
     changes::write_nbdinfo_form(&extents_file, size, &extents)?;
     println!(
-        "  {} MB dirty in {} extents, by comparing bytes",
+        "  {} MB dirty in {} extents, found by comparing bytes",
         megabytes(changes::dirty_bytes(&extents)),
         extents.len()
     );
@@ -120,7 +122,7 @@ fn backup(
     Ok(done)
 }
 
-/// Restores what `backup` made and compares it with `original`.
+/// Restores the snapshot that `backup` made and compares it with `original`.
 fn restore(
     copal: &Copal,
     backup: &Done,

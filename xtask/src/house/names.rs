@@ -1,17 +1,17 @@
 //! Names of types and files: one word, repeated names, participles.
 //!
-//! A type is a struct, enum, trait or alias of product code. Two words are two capitals; a name stands
-//! several times when several modules define it.
+//! Counted are structs, enums, traits and aliases of product code. A name has as many words as capitals; it
+//! is repeated when several modules define it.
 
 use super::{Measures, area, percent, product};
 use crate::{modules::words, tidy::Tree};
 use std::{collections::BTreeMap, fmt::Write as _};
 
-/// Definitions of one name from which on it counts as repeated.
+/// Number of definitions from which a name counts as repeated.
 const REPEATED: usize = 3;
 /// Names listed in a report.
 const WORST: usize = 20;
-/// Nouns and names of the field that end like a participle.
+/// Nouns and names of the field with the ending of a participle.
 const NOUNS: [&str; 12] = [
     "string",
     "encoding",
@@ -26,7 +26,7 @@ const NOUNS: [&str; 12] = [
     "ring",
     "building",
 ];
-/// Participles of irregular verbs, and adjectives, that have named files.
+/// Participles of irregular verbs, and adjectives, that were used as file names.
 const IRREGULAR: [&str; 14] = [
     "told", "heard", "kept", "held", "given", "taken", "gone", "sent", "known", "untold", "whole", "dead",
     "lost", "found",
@@ -57,7 +57,7 @@ pub(super) fn report(tree: &Tree) -> String {
     let repeated = repeated(&all);
     let times: usize = repeated.values().sum();
     let mut text = format!(
-        "names: {} types; of one word {one_word} ({}), whose name stands {REPEATED} times or more {times} ({})\n",
+        "names: {} types; of one word {one_word} ({}), of a name with {REPEATED} or more definitions {times} ({})\n",
         all.len(),
         percent(one_word, all.len()),
         percent(times, all.len()),
@@ -75,7 +75,7 @@ pub(super) fn report(tree: &Tree) -> String {
     text
 }
 
-/// Every type of one word and every file named by a participle below `wanted`.
+/// Every one-word type and every file named by a participle below `wanted`.
 pub(super) fn places(tree: &Tree, wanted: &str) -> Vec<String> {
     let all = types(tree);
     let repeated = repeated(&all);
@@ -107,7 +107,7 @@ fn types(tree: &Tree) -> Vec<Type> {
     found
 }
 
-/// Names that stand several times, and how often.
+/// Names with several definitions, and their numbers.
 fn repeated(all: &[Type]) -> BTreeMap<&str, usize> {
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
     for one in all {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_counted_by_their_words_and_by_how_often_they_stand() {
+    fn types_are_counted_by_words_and_by_repeated_names() {
         let file = "struct State; pub(crate) enum QueueState { A } #[cfg(test)]\nmod tests { struct Gone; }";
         let tree = Tree::of(&[
             ("crates/a/b/src/x.rs", file),

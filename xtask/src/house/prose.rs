@@ -1,17 +1,17 @@
-//! Sentences of comments and pages: nouns of *who* and *what*, and length.
+//! Counts sentences of comments and pages that use an interrogative pronoun as a noun, and long ones.
 //!
 //! A sentence ends at a full stop, a question mark or the end of its paragraph, list item or cell. Code
-//! blocks are left out; code in a line is one word. Questions may ask *who* and *what*.
+//! blocks are left out; code in a line is one word. Questions may use the pronouns.
 
 use super::{Measures, area, percent};
 use crate::tidy::Tree;
 use std::{collections::BTreeMap, fmt::Write as _};
 
-/// Words of a sentence above which it counts as long.
+/// A sentence with more words counts as long.
 const LONG: usize = 35;
 /// Files listed in a report.
 const WORST: usize = 10;
-/// Nouns for people behind which *who* is a relative pronoun.
+/// Nouns for people, behind which *who* is a relative pronoun.
 const PEOPLE: [&str; 14] = [
     "user",
     "users",
@@ -29,13 +29,13 @@ const PEOPLE: [&str; 14] = [
     "administrator",
 ];
 
-/// A sentence and where its paragraph begins.
+/// A sentence and the first line of its paragraph.
 struct Sentence {
     line: usize,
     text: String,
 }
 
-/// Sentences, and those of them that count.
+/// Number of sentences, and of those that count.
 #[derive(Default, Clone, Copy)]
 struct Counts {
     sentences: usize,
@@ -123,7 +123,7 @@ fn sentences(path: &str, text: &str) -> Vec<Sentence> {
     paragraphs.sentences
 }
 
-/// Joins lines to paragraphs and cuts those into sentences.
+/// Joins lines to paragraphs and splits paragraphs into sentences.
 #[derive(Default)]
 struct Paragraphs {
     begun: usize,
@@ -199,7 +199,7 @@ fn begins_sentence(rest: &str) -> bool {
     letters.next().is_none_or(|first| first.is_uppercase() || first.is_ascii_digit())
 }
 
-/// Text with each span of code, and the target of each link, as one word.
+/// Text with each span of code replaced by one word, and without the targets of links.
 fn without_code(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     for (index, part) in text.split('`').enumerate() {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_and_what_count_where_they_stand_for_a_noun() {
+    fn pronouns_count_where_they_stand_for_a_noun() {
         assert!(has_noun("Who asks gets it.") && has_noun("It drops what is old."));
         assert!(!has_noun("Users who ask get it.") && !has_noun("Who asks?"));
         assert!(!is_long(&"word ".repeat(35)) && is_long(&"word ".repeat(36)));

@@ -3,7 +3,7 @@
 use super::{percent, product};
 use crate::tidy::Tree;
 
-/// Lines of a function above which it counts as long.
+/// A function with more lines counts as long.
 const LONG_FUNCTION: usize = 70;
 
 pub(super) fn report(tree: &Tree) -> String {

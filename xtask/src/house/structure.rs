@@ -14,16 +14,16 @@ use std::{
     path::Path,
 };
 
-/// Files with `impl` blocks of one type above which it counts as spread.
+/// A type with `impl` blocks in more files counts as spread.
 const FILES: usize = 3;
 
-/// What one crate looks like.
+/// Numbers of one crate.
 struct Shape {
     area: String,
     rooms: usize,
     arrows: usize,
     up: usize,
-    /// Types whose `impl` blocks stand in more files, and in how many.
+    /// Types with `impl` blocks in more files than that, with their number of files.
     spread: Vec<(String, usize)>,
 }
 
@@ -68,7 +68,7 @@ fn shapes(root: &Path) -> Result<Vec<Shape>> {
     crates(root)?.iter().map(|path| shape(path)).collect()
 }
 
-/// Each room of a crate and the rooms that it imports.
+/// Each room of a crate and its imports.
 fn rooms(modules: &Crate) -> BTreeMap<String, BTreeSet<String>> {
     let room = |at: usize| modules.name(at).split("::").next().unwrap_or_default().to_owned();
     let is_room = |name: &String| name != "(root)" && !is_test(name);
@@ -84,8 +84,8 @@ fn rooms(modules: &Crate) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// Arrows against an order of the rooms: sinks last, sources first, then the room with the largest surplus
-/// of arrows that leave it (Eades, Lin and Smyth, 1993).
+/// Arrows against an order of the rooms: sinks last, sources first, then the room with the largest surplus of
+/// outgoing arrows (Eades, Lin and Smyth, 1993).
 fn arrows_up(needs: &BTreeMap<String, BTreeSet<String>>) -> usize {
     let mut left: BTreeSet<&String> = needs.keys().collect();
     let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -132,7 +132,7 @@ fn spread(sources: &Path) -> Result<Vec<(String, usize)>> {
     Ok(found)
 }
 
-/// Types with an `impl` block of their own, not of a trait, in a source.
+/// Types with an inherent `impl` block in a source.
 fn implemented(source: &str) -> BTreeSet<String> {
     let source = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
     let mut found = BTreeSet::new();

@@ -1,6 +1,6 @@
-//! Strongly connected parts of a graph, by Tarjan's algorithm.
+//! Strongly connected components of a graph, by Tarjan's algorithm.
 
-/// Groups of at least two nodes that all reach each other, the largest first; nodes ascend.
+/// Components of at least two nodes, the largest first; nodes ascend.
 pub(super) fn circles(needs: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut search = Search {
         needs,
@@ -32,7 +32,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// As deep as the longest chain of modules.
+    /// Recursion is as deep as the longest chain of modules.
     fn visit(&mut self, node: usize) {
         let own = self.next;
         self.next += 1;

@@ -1,7 +1,6 @@
-//! Modules of a crate and what each names, read from its sources without a compiler: words, paths and
-//! imports.
+//! Modules of a crate and their imports, read from the sources without a compiler: words, paths and imports.
 //!
-//! What macros make is not seen, and a method is no path: both need a type that is imported.
+//! Output of macros is not seen, and a method is not a path: both need a type that is imported.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +8,7 @@ use std::{
     path::Path,
 };
 
-/// Re-exports followed from one to the next, at most.
+/// Greatest number of re-exports that are followed.
 const HOPS: usize = 8;
 
 /// One file of a crate.
@@ -18,12 +17,11 @@ struct Module {
     path: Vec<String>,
     /// Paths it names, each from this module.
     named: Vec<Vec<String>>,
-    /// What it offers under a name of its own that is defined elsewhere; a path that ends in `*` offers all
-    /// of a module.
+    /// Re-exports: public name and the path it stands for. A path that ends in `*` re-exports a whole module.
     offered: Vec<(String, Vec<String>)>,
     /// Items that it defines.
     defined: BTreeSet<String>,
-    /// Submodules that are there for tests only.
+    /// Submodules that exist for tests only.
     tests: BTreeSet<String>,
 }
 
@@ -68,7 +66,7 @@ impl Crate {
         }
     }
 
-    /// What each module needs.
+    /// Imports of each module.
     pub(crate) fn needs(&self) -> Vec<Vec<usize>> {
         let of = |at: usize| {
             let named = self.modules[at].named.iter();
@@ -78,7 +76,7 @@ impl Crate {
         (0..self.modules.len()).map(of).collect()
     }
 
-    /// The module that defines what `path` means in module `at`; none for things of other crates.
+    /// The module that defines `path` as written in module `at`; none for items of other crates.
     fn resolve(&self, at: usize, path: &[String], hops: usize) -> Option<usize> {
         let mut base = self.modules[at].path.clone();
         let mut rest = path;
@@ -167,7 +165,7 @@ impl Module {
         module
     }
 
-    /// Takes what begins at word `at`; returns where the next thing begins.
+    /// Reads the item that begins at word `at`; returns the first word behind it.
     fn step(&mut self, words: &[&str], at: usize) -> usize {
         const ITEMS: [&str; 9] =
             ["fn", "struct", "enum", "trait", "const", "static", "type", "union", "macro_rules"];
@@ -207,7 +205,7 @@ impl Module {
         end
     }
 
-    /// Passes over the item behind `#[cfg(test)]`.
+    /// Skips the item behind `#[cfg(test)]`.
     fn skip_test(&mut self, words: &[&str], mut at: usize) -> usize {
         let mut depth = 0;
         while let Some(word) = words.get(at) {
@@ -241,7 +239,8 @@ fn is_test_mark(words: &[&str]) -> bool {
     words.starts_with(&TEST_MARK) || words.starts_with(&any)
 }
 
-/// Reads a tree of imports from `at` to its end; `found`: each name and its path. Returns where it ends.
+/// Reads a tree of imports from `at` to its end and appends each name with its path to `found`. Returns the
+/// first word behind it.
 fn tree(
     words: &[&str],
     mut at: usize,
@@ -296,7 +295,7 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Names and marks of a source; comments, strings and characters are left out.
+/// Words and marks of a source; comments, strings and characters are left out.
 pub(crate) fn words(text: &str) -> Vec<&str> {
     let bytes = text.as_bytes();
     let mut words = Vec::new();
@@ -354,7 +353,7 @@ fn string(rest: &str) -> usize {
     rest.len()
 }
 
-/// A character, or the mark of a lifetime.
+/// Skips a character literal, or the mark of a lifetime.
 fn character(rest: &str) -> usize {
     let mut inside = rest.char_indices().skip(1);
     match (inside.next(), inside.next()) {

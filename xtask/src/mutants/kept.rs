@@ -1,10 +1,10 @@
-//! Mutants that once survived: each is a patch that breaks one safety line, with the test that has to notice.
+//! Mutants that once survived: each is a patch that breaks one safety line, with the test that must fail.
 //!
-//! A patch lies in `xtask/mutants/NAME.patch`; its first line is `# test: ` and the arguments of `cargo
-//! test`, its second says in a sentence what it breaks. `cargo xtask mutants --kept` applies them one after
-//! the other: first the test has to pass without the patch, then to fail with it.
+//! A patch is `xtask/mutants/NAME.patch`. Its first line is `# test: ` and the arguments of `cargo test`; its
+//! second describes the broken behaviour in a sentence. `cargo xtask mutants --kept` applies them one after
+//! the other: the test has to pass without the patch, then to fail with it.
 //!
-//! Invariant: however a trial ends, the patch is taken back.
+//! Invariant: the patch is reverted at the end of each trial, also after an error.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::{
@@ -12,10 +12,10 @@ use std::{
     process::Command,
 };
 
-/// Where the patches lie, from the root of the repository.
+/// Folder of the patches, from the root of the repository.
 const PATCHES: &str = "xtask/mutants";
 
-/// Tries the patches whose name has `wanted` in it; all of them without.
+/// Tries the patches with one of the words `wanted` in their name; without words all of them.
 pub(crate) fn run(root: &Path, wanted: &[String]) -> Result<()> {
     let mut tried = 0;
     let mut survivors = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path, wanted: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// One broken line, and the test that has to notice.
+/// One broken line, and the test that must fail.
 struct Patch {
     name: String,
     path: PathBuf,
@@ -64,7 +64,7 @@ impl Patch {
         Ok(Patch { name, path: path.to_owned(), test, breaks })
     }
 
-    /// Whether its test passes. A patch that does not compile would be no mutant: that is an error.
+    /// Whether its test passes. A patch that does not compile is not a mutant: that is an error.
     fn test(&self, root: &Path) -> Result<bool> {
         let cargo = |more: &[&str]| {
             let status = Command::new("cargo")
@@ -82,7 +82,7 @@ impl Patch {
     }
 }
 
-/// A patch that is in the sources until this is dropped.
+/// An applied patch; the drop reverts it.
 struct Applied<'a> {
     root: &'a Path,
     patch: &'a Patch,
@@ -139,7 +139,7 @@ fn patches(root: &Path) -> Result<Vec<Patch>> {
 mod tests {
     use super::*;
 
-    /// A patch that does not fit any more would be noticed by nobody until somebody runs all of them.
+    /// Detects a patch that no longer fits in `cargo test`, since complete runs of the patches are rare.
     #[test]
     fn every_kept_mutant_fits_the_sources_and_names_its_test() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

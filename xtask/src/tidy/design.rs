@@ -1,17 +1,17 @@
-//! `docs/design` and the code point at each other.
+//! Checks the references between `docs/design` and the code, in both directions.
 //!
-//! From the code to the documents: a `Design:` line leads to a heading there, and every rule that a source
-//! names (`OBJ-3`, `KV-7`) is defined there. From the documents to the code: every rule is defined once, and
-//! named by a source. Decisions are all in their index.
+//! From the code to the pages: a `Design:` line names a heading of a page, and every rule that a source cites
+//! (`OBJ-3`, `KV-7`) is defined in a page. From the pages to the code: every rule is defined once, and a
+//! source cites it. The index of the decisions lists all of them.
 
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 const FOLDER: &str = "docs/design/";
 const DECISIONS: &str = "docs/decisions/";
-/// Letters that a rule begins with, by layer.
+/// Prefixes of rules, by layer.
 const LAYERS: [&str; 4] = ["OBJ", "KV", "VOL", "BAK"];
-/// What documents outside of the repository were called.
+/// Old citations of documents outside of the repository.
 const ELSEWHERE: [&str; 5] =
     ["object.md §", "kv.md §", "kv.md section", "backup layer, section", "backup.md §"];
 
@@ -42,20 +42,20 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 }
             }
             if ELSEWHERE.iter().any(|elsewhere| line.contains(elsewhere)) {
-                error(format!("cites a design outside of {FOLDER}"));
+                error(format!("cites a design document outside of {FOLDER}"));
             }
             let Some(cited) = design_line(line) else { continue };
             match cited.split_whitespace().next().unwrap_or_default().split_once('#') {
                 Some((page, anchor)) if headings.get(page).is_some_and(|there| there.contains(anchor)) => {}
-                _ => {
-                    error(format!("write `Design: {FOLDER}PAGE.md#heading`, then rules; this leads nowhere"))
-                }
+                _ => error(format!(
+                    "write `Design: {FOLDER}PAGE.md#heading`, then rules; this target does not exist"
+                )),
             }
         }
     }
     for (rule, (path, line)) in rules {
         if !named.contains(rule) {
-            findings.push(Finding::error(path, line, format!("no source names {rule}")));
+            findings.push(Finding::error(path, line, format!("no source cites {rule}")));
         }
     }
     findings.extend(unlisted_decisions(tree));
@@ -73,13 +73,13 @@ fn unlisted_decisions(tree: &Tree) -> impl Iterator<Item = Finding> {
         .map(move |name| Finding::error(&index, 0, format!("{name} is not in it")))
 }
 
-/// What a comment cites behind `Design:`.
+/// The target and the rules that a comment cites behind `Design:`.
 fn design_line(line: &str) -> Option<&str> {
     let comment = line.trim_start().strip_prefix("//")?;
     comment.trim_start_matches(['/', '!', ' ']).strip_prefix("Design:")
 }
 
-/// The rules that a line names.
+/// The rules that a line cites.
 fn rules_in(line: &str) -> impl Iterator<Item = &str> {
     LAYERS.iter().flat_map(move |layer| {
         line.match_indices(layer).filter_map(move |(at, _)| {
@@ -99,7 +99,7 @@ fn defines(line: &str, rule: &str) -> bool {
     })
 }
 
-/// The name that GitHub gives a heading.
+/// The anchor that GitHub gives a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

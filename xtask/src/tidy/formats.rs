@@ -1,10 +1,10 @@
-//! Format pages and the code they specify cannot drift apart unseen.
+//! Checks that a format page was reviewed with every change of the code that it specifies.
 //!
-//! A page in `docs/formats/` names the code it specifies: `Source: path sha256:hex`. The hash is a record
-//! that somebody read page and source together; when the source changes, the check fails until `--fix`
-//! records the new one. The other way, a `Format: docs/formats/x.md` in module docs must name a page that
-//! exists; and every `format.rs`, as every file of a `format/` directory that says `Format:`, must be named
-//! by a page.
+//! A page in `docs/formats/` names its code: `Source: path sha256:hex`. The hash records that somebody read
+//! page and source together. When the source changes, the check fails until `--fix` records the new hash.
+//!
+//! In the other direction, a `Format: docs/formats/x.md` in module docs must name an existing page. A page
+//! must name every `format.rs` and every file of a `format/` directory that has a `Format:` line.
 
 use super::{Finding, Tree, tree::module_docs};
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path};
 
 const PAGES: &str = "docs/formats/";
 const NO_SOURCE: &str =
-    "a page that names no code: add `Source: path sha256:`, then run `cargo xtask tidy --fix`";
+    "this page names no code: add `Source: path sha256:`, then run `cargo xtask tidy --fix`";
 const NO_PAGE: &str = "no page of docs/formats names this format as its `Source:`";
 
 struct SourceLine<'a> {
@@ -68,13 +68,13 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a file lays down bytes by its name: `format.rs`, or a part of a `format/` directory.
+/// Whether the name of a file marks a format: `format.rs`, or a file of a `format/` directory.
 fn is_format(path: &str) -> bool {
     let is_part = path.contains("/format/") && !path.ends_with("/mod.rs") && !path.ends_with("/tests.rs");
     is_part || path.ends_with("/format.rs")
 }
 
-/// Writes the present hash of every source into its page; returns the pages that changed.
+/// Writes the current hash of every source into its page; returns the changed pages.
 pub(super) fn rewrite_hashes(root: &Path, tree: &Tree) -> Result<Vec<String>> {
     let mut changed = Vec::new();
     for (page, content) in pages(tree) {

@@ -1,7 +1,8 @@
-//! Checks that keep code and documents true, so that a reviewer need not look for them.
+//! Automatic checks of sources and documents, in place of a reviewer's.
 //!
-//! Each check is pure over a `Tree` read once from disk and returns `Finding`s; `--fix` rewrites the one
-//! thing that is only a record (the hash of a source in its format page).
+//! Each check is a pure function over a `Tree` that is read once from disk and returns `Finding`s. `--fix`
+//! rewrites only records: the hash of a source in its format page.
+//!
 //! Not here: formatting and lints (`ci` runs rustfmt and clippy), crate order (`layers`).
 
 mod design;
@@ -16,11 +17,11 @@ use anyhow::{Result, bail};
 use std::{fmt, path::Path};
 pub(crate) use tree::Tree;
 
-/// One thing to repair, with its place.
+/// One fault, with its place.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) path: String,
-    /// From 1; 0 when the whole file is meant.
+    /// Line from 1; 0 for the whole file.
     pub(crate) line: usize,
     pub(crate) what: String,
     /// A remark is printed and does not fail the run.
@@ -67,7 +68,7 @@ pub(crate) fn run(root: &Path, fix: bool) -> Result<()> {
     Ok(())
 }
 
-/// Prints what is measured, or what counts below the path `area`.
+/// Prints the measures, or each counted sentence and name below the path `area`.
 pub(crate) fn report(root: &Path, area: Option<&str>) -> Result<()> {
     crate::house::report(root, &Tree::read(root)?, area)
 }

@@ -1,9 +1,8 @@
-//! `docs/papers.md` and the code point at each other.
+//! Checks the references between `docs/papers.md` and the code, in both directions.
 //!
-//! From the table to the code: every `path::item` exists, every suite named by `cargo xtask bench` and every
-//! example named by `cargo run` exists; the columns that name code, tests and measurements hold nothing but
-//! such names. From the code to the table: a source whose module docs carry a `Paper:` line is named in the
-//! table.
+//! From the table to the code: every `path::item`, every suite of a `cargo xtask bench` and every example of
+//! a `cargo run` exists. The columns for code, tests and measurements hold only such references. From the
+//! code to the table: the table names every source with a `Paper:` line in its module docs.
 
 use super::{Finding, Tree, tree::module_docs};
 use crate::bench::SUITES;
@@ -43,7 +42,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// What stands in the columns for code, test and measurement of a row and could name anything.
+/// Cells of a row's columns for code, test and measurement that could be references.
 fn loose_names(row: &str) -> Vec<String> {
     let cells: Vec<&str> = row.split('|').map(str::trim).collect();
     let is_head = |cell: &str| cell == "where" || cell.starts_with("---");
@@ -81,7 +80,7 @@ fn is_path(word: &str) -> bool {
     CODE.iter().any(|root| word.starts_with(root))
 }
 
-/// What is wrong with one quoted word of the table, if it refers to code, a suite or an example.
+/// The fault of one quoted word of the table, if it refers to code, a suite or an example.
 fn broken_reference(tree: &Tree, word: &str) -> Option<String> {
     if let Some(rest) = word.strip_prefix("cargo xtask bench ") {
         let suite = rest.split_whitespace().next().unwrap_or_default();
@@ -111,7 +110,7 @@ fn broken_reference(tree: &Tree, word: &str) -> Option<String> {
     (!defines(source, item)).then(|| format!("`{path}` defines no `{item}`"))
 }
 
-/// Whether `source` holds a definition, field or variant called `item`.
+/// Whether `source` defines `item`: a definition, a field or a variant.
 fn defines(source: &str, item: &str) -> bool {
     const KEYWORDS: [&str; 9] =
         ["fn ", "struct ", "enum ", "trait ", "const ", "static ", "mod ", "type ", "macro_rules! "];

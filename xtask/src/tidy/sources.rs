@@ -2,14 +2,14 @@
 
 use super::{Finding, Tree, tree::module_docs};
 
-/// Names that gather what has no place; each idea gets its own.
+/// File names that collect unrelated items; each idea gets its own file.
 const BANNED_NAMES: [&str; 9] =
     ["util", "utils", "common", "core", "types", "helper", "helpers", "misc", "stuff"];
 
-/// Names that say nothing about a crate; a file inside a crate that has a name of its own may use them.
+/// Crate names without a meaning; a file inside a named crate may use them.
 const BANNED_CRATES: [&str; 1] = ["shared"];
 
-/// Above this a second idea has moved in.
+/// A longer file probably holds a second idea.
 const LONG_FILE_LINES: usize = 1000;
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
@@ -20,7 +20,11 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         marks(path, source, &mut findings);
         let lines = source.lines().count();
         if lines > LONG_FILE_LINES {
-            findings.push(Finding::remark(path, 0, format!("{lines} lines; which second idea moved in?")));
+            findings.push(Finding::remark(
+                path,
+                0,
+                format!("{lines} lines; which second idea can move to its own file?"),
+            ));
         }
     }
     findings
@@ -39,7 +43,7 @@ fn name(path: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A sibling `tests.rs` is described by the file it tests.
+/// The docs of the tested file describe a sibling `tests.rs`.
 fn first_lines(path: &str, source: &str, findings: &mut Vec<Finding>) {
     if path.ends_with("/tests.rs") {
         return;
@@ -53,7 +57,7 @@ fn first_lines(path: &str, source: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Marks of unfinished or silenced code. Spelled in two halves, so that this file does not find itself.
+/// Marks of unfinished or silenced code. Each is spelled in two halves, so that this file does not match.
 fn marks(path: &str, source: &str, findings: &mut Vec<Finding>) {
     let forbidden = [
         (concat!("#[", "ignore"), "an ignored test proves nothing; run it or delete it"),

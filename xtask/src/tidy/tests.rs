@@ -1,4 +1,4 @@
-//! Each check of tidy, seen once green and once red.
+//! Tests of each check of tidy, with a tree that passes and one that fails.
 
 use super::{Tree, check, formats};
 
@@ -72,10 +72,10 @@ fn a_suite_that_does_not_exist_is_found() {
     assert_eq!(findings(&[table]), ["docs/papers.md:1: there is no suite `no-such-suite`"]);
 }
 
-/// Symptom: half of the table named its tests without a path and its suites without a command; renaming one
-/// of them left a dead name behind, and tidy was content.
-/// Cause: only words that look like a path or a command were looked at.
-/// Fix: the columns for code, tests and measurements hold nothing else.
+/// Symptom: half of the table named its tests without a path and its suites without a command. Renaming one
+/// of them left a dead name behind, and tidy reported nothing.
+/// Cause: tidy checked only words that look like a path or a command.
+/// Fix: the columns for code, tests and measurements hold only checked references.
 #[test]
 fn a_name_that_nothing_checks_is_found_in_the_columns_that_name_code() {
     let lib = ("crates/copal-a/src/lib.rs", "//! Store of things.\npub struct Store {}\nfn keeps() {}\n");
@@ -122,10 +122,10 @@ fn a_format_that_changed_without_its_page_is_found_until_recorded() {
     assert!(found[0].contains("does not exist"), "the page is named and missing: {found:?}");
 }
 
-/// Symptom: the formats of the backup layer could change without their pages, though CONTRIBUTING said that
+/// Symptom: the formats of the backup layer could change without their pages, although CONTRIBUTING said that
 /// tidy refuses it.
-/// Cause: only the hashes that a page did carry were compared; five pages carried none.
-/// Fix: a page names its code, and code that is a format by its name is named by a page.
+/// Cause: tidy compared only hashes recorded in a page, and five pages recorded none.
+/// Fix: each page names its code, and a page must name each file whose name marks a format.
 #[test]
 fn a_format_that_no_page_names_and_a_page_that_names_no_code_are_found() {
     let table = ("docs/papers.md", "");
@@ -168,11 +168,11 @@ fn rules_and_design_lines_lead_somewhere_and_back() {
             "# Objects\n## Commit on one flush\n**OBJ-12 Other.** No.\n",
             "OBJ-1 is defined nowhere",
         ),
-        ("Design: object.md, OBJ-1", design, "leads nowhere"),
-        ("Design: docs/design/object.md#recovery OBJ-1", design, "leads nowhere"),
+        ("Design: object.md, OBJ-1", design, "does not exist"),
+        ("Design: docs/design/object.md#recovery OBJ-1", design, "does not exist"),
         ("As OBJ-1 and OBJ-2 say.", design, "OBJ-2 is defined nowhere"),
         (concat!("As object", ".md §6 and OBJ-1 say."), design, "outside of"),
-        ("Nothing is named.", design, "no source names OBJ-1"),
+        ("Nothing is named.", design, "no source cites OBJ-1"),
         (good, &format!("{design}| **OBJ-1** again | |\n"), "defined twice"),
     ] {
         let found = found(docs, design);

@@ -1,6 +1,6 @@
-//! The repository's text files, read once: Rust sources and documents, by path from the root.
+//! Text files of the repository, read once: Rust sources and documents, by path from the root.
 //!
-//! Not here: what is wrong with them (`sources`, `formats`, `papers`).
+//! Not here: the checks of these files (`sources`, `formats`, `papers`).
 
 use anyhow::{Context, Result};
 use std::{collections::BTreeMap, fs, path::Path};
