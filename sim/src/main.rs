@@ -1,14 +1,17 @@
 //! Simulators: the real rules of the layers, driven without a disk by synthetic or recorded work.
 //!
-//! `copal-sim rules` runs adjusting rules and filter units of `copal-filter` over an LSM tree's shape and
-//! counts reads; `copal-sim availability` fails servers and counts volumes that die; `copal-sim dedup` and
-//! `deletion` back up and free the VMs of a cluster. Everything random comes from one seed; the same
-//! arguments give the same figures on every machine.
+//! - `copal-sim rules` runs adjusting rules and filter units of `copal-filter` over the shape of an LSM tree
+//!   and counts reads.
+//! - `copal-sim availability` lets servers fail and counts lost volumes.
+//! - `copal-sim dedup` and `deletion` back up the VMs of a cluster and delete their snapshots.
+//! - `copal-sim cluster` runs whole clusters under faults.
+//!
+//! All random numbers come from one seed; equal arguments give equal figures on every machine.
 //! Not here: the engine (`copal-kv`), whose benches measure the same rules on a device.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command-line tool prints, and says on standard error what went wrong"
+    reason = "a command-line tool prints its results, and its errors on standard error"
 )]
 
 mod availability;
@@ -29,20 +32,19 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Simulator {
-    /// Filter units and adjusting rules over an LSM tree: reads per Get
+    /// Count reads per Get of filter units and adjusting rules over an LSM tree
     Rules(rules::Arguments),
-    /// The paper's table 1: a million Gets on 50,000 tables, its figures beside ours
+    /// Simulate the paper's table 1: a million Gets on 50,000 tables, beside the paper's figures
     Table1(rules::table1::TableArguments),
-    /// Volumes that lose their last whole copy: events over placement and recovery queue, beside the paper's
-    /// formulas
+    /// Count volumes that lose their last in-sync replica, by simulation and by the paper's formulas
     Availability(availability::Arguments),
-    /// A whole cluster in one thread, from one seed: faults of all kinds, and what must hold all the same
+    /// Run whole clusters in one thread with faults of all kinds, and check their invariants
     Cluster(cluster::Arguments),
-    /// A day's backup of all VMs of a cluster, by scheme: the paper's tables 1 and 2 beside ours
+    /// Simulate a day's backup of all VMs of a cluster by scheme, beside the paper's tables 1 and 2
     Dedup(dedup::Arguments),
-    /// Snapshots of all VMs that are deleted, by method: the paper's table 3 beside ours
+    /// Simulate the deletion of snapshots of all VMs by method, beside the paper's table 3
     Deletion(dedup::deletion::Arguments),
-    /// Write a synthetic trace of Gets, as `rules --trace` reads it; real ones come from `Store::record_gets`
+    /// Write a synthetic trace of Gets for `rules --trace`; `Store::record_gets` writes real ones
     Record(rules::RecordArguments),
 }
 

@@ -1,21 +1,21 @@
-//! How often a volume of three replicas loses its last whole one, as formulas.
+//! Rate at which a volume of three replicas loses its last in-sync one, as formulas.
 
 use serde_json::{Value, json};
 
-/// What one server does, and how long it takes to make good.
+/// Failure rates and recovery times of one server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rates {
     /// Transient failures of a server per second.
     pub(crate) transient_per_s: f64,
     /// Permanent failures of a server per second.
     pub(crate) permanent_per_s: f64,
-    /// Seconds from a transient failure until its copies are whole again.
+    /// Seconds from a transient failure until its replicas are in sync again.
     pub(crate) transient_s: f64,
-    /// Seconds from a permanent failure until its copies are whole elsewhere.
+    /// Seconds from a permanent failure until new replicas are in sync.
     pub(crate) permanent_s: f64,
 }
 
-/// Deaths of one volume per second, by how many of the three failures are permanent.
+/// Losses of one volume per second, by the number of permanent failures among the three.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeathRates {
     pub(crate) by_permanent: [f64; 4],
@@ -32,8 +32,8 @@ impl DeathRates {
     }
 }
 
-/// The paper's table 3. The mixed rows count squares of recovery times where two different times overlap, so
-/// they are above what constant recovery times give ([`exact`]), the more the times differ.
+/// Table 3 of the paper. Where two different recovery times overlap, its mixed rows count squares of them.
+/// They therefore exceed the rates of constant recovery times ([`exact`]), by more as the times differ more.
 pub(crate) fn paper(rates: Rates) -> DeathRates {
     let (tf, pf) = (rates.transient_per_s, rates.permanent_per_s);
     let (t2, p2) = (rates.transient_s.powi(2), rates.permanent_s.powi(2));
@@ -47,7 +47,7 @@ pub(crate) fn paper(rates: Rates) -> DeathRates {
     }
 }
 
-/// The same for constant recovery times: three intervals of lengths a, b and c that begin at rates x, y and z
+/// Rates for constant recovery times: three intervals of lengths a, b and c that begin at rates x, y and z
 /// are all open xyz (ab + ac + bc) times a second.
 pub(crate) fn exact(rates: Rates) -> DeathRates {
     let (tf, pf) = (rates.transient_per_s, rates.permanent_per_s);

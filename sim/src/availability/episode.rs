@@ -1,4 +1,4 @@
-//! One episode: failures that overlap, played event by event over the real placement and the real queue.
+//! One episode of overlapping failures, simulated event by event with the real placement and recovery queue.
 
 use super::{Arguments, Found, failures::Failure};
 use anyhow::{Context, Result};
@@ -9,21 +9,21 @@ use copal_volume::group::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Size of a group: only its share of a disk matters.
+/// Size of a group; only its share of a disk matters.
 const GROUP_BYTES: u64 = 1 << 30;
-/// Disks are about half full, so that copies find room.
+/// Disks are about half full, so that new replicas have space.
 const CAPACITY_FACTOR: u64 = 2;
 
-/// What an episode came to.
+/// Result of an episode.
 #[derive(Clone, Debug)]
 pub(super) struct Dead {
-    /// Groups that lost their last whole copy, by how many of its copies failed for good.
+    /// Groups that lost their last in-sync replica, by the number of replicas that failed permanently.
     pub(super) by_permanent: Vec<u64>,
-    /// Times that as many servers were away at once as a group has copies.
+    /// Number of times when as many servers were down as a group has replicas.
     pub(super) coincidences: u64,
 }
 
-/// The cluster when all is whole.
+/// The cluster with all replicas in sync.
 pub(super) struct Cluster {
     replicas: usize,
     members: Vec<Vec<DiskId>>,
@@ -48,7 +48,7 @@ struct Away {
     until_ms: Option<u64>,
 }
 
-/// What changes during an episode.
+/// Mutable state of an episode.
 struct Play<'a> {
     cluster: &'a Cluster,
     disks: Vec<DiskFacts>,
@@ -60,7 +60,7 @@ struct Play<'a> {
     events: BTreeSet<(u64, Event)>,
     starts: u64,
     running: BTreeMap<GroupId, u64>,
-    /// The member that a group's job replaces, and when it failed.
+    /// The disk that a group's recovery job replaces.
     replaced: BTreeMap<GroupId, DiskId>,
 }
 
@@ -101,7 +101,7 @@ impl Cluster {
         for (disk, held) in disks.iter_mut().zip(&groups_of) {
             disk.used_bytes = held.len() as u64 * GROUP_BYTES;
         }
-        // Copies run in waves of half the servers; the average copy is whole after the average of the waves.
+        // Copies run in waves of half the servers; the average copy ends after the average number of waves.
         let waves = (groups_a_server / f64::from((servers / 2).max(1))).max(1.0);
         let copying_s = arguments.permanent_time - arguments.declared_after;
         Ok(Cluster {
@@ -115,7 +115,7 @@ impl Cluster {
         })
     }
 
-    /// Plays one episode from a whole cluster until all that can be copied is.
+    /// Simulates one episode, from all replicas in sync until all recoverable ones are again.
     pub(super) fn play(&mut self, failures: &[Failure], found: &mut Found) -> Dead {
         let mut dead = Dead { by_permanent: vec![0; self.replicas + 1], coincidences: 0 };
         let start_s = failures.first().map_or(0.0, |first| first.at_s);
@@ -138,7 +138,7 @@ impl Cluster {
         }
         while let Some((now_ms, event)) = play.events.pop_first() {
             play.happen(now_ms, event, &mut dead, found);
-            // Copies of one wave end together: the queue is asked once.
+            // Copies of one wave end together: the queue is asked once for all.
             if play.events.first().is_none_or(|(next_ms, _)| *next_ms > now_ms) {
                 play.start_copies(now_ms);
             }
@@ -152,7 +152,7 @@ impl Play<'_> {
         match event {
             Event::Fail { server, is_permanent } => self.fail(now_ms, server, is_permanent, dead),
             Event::Return { server } => {
-                // A permanent failure may have overtaken it.
+                // A permanent failure may have come first.
                 if self.away.get(&server).is_some_and(|away| away.until_ms == Some(now_ms)) {
                     self.away.remove(&server);
                     self.set_up(server, true);
@@ -161,7 +161,7 @@ impl Play<'_> {
                 }
             }
             Event::Declare { server } => {
-                // Somebody has looked at it by now.
+                // The replacement may have happened already.
                 self.queue.lift_hold();
                 for group in self.groups_on(server) {
                     self.replaced.entry(group).or_insert(DiskId(server));
@@ -271,7 +271,7 @@ impl Play<'_> {
         })
     }
 
-    /// Jobs of groups with a member on `server` learn which whole copies are there now.
+    /// Updates the recovery jobs of groups with a replica on `server` with their in-sync replicas.
     fn tell_jobs(&mut self, server: u32, now_ms: u64) {
         for group in self.groups_on(server) {
             if self.queue.job(group).is_some() {

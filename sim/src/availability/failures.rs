@@ -1,4 +1,4 @@
-//! When which server fails: drawn run by run, and cut into episodes in which a group could die.
+//! Random failures of servers, one run at a time, split into episodes in which a group could be lost.
 
 use super::{Arguments, Found, SECONDS_A_YEAR};
 use crate::rules::random::Random;
@@ -12,11 +12,12 @@ pub(super) struct Failure {
     pub(super) is_permanent: bool,
 }
 
-/// Failures of one run, in episodes: an episode ends when all its failures have been made good. Only those
-/// are handed out in which as many failures were open at once as a group has copies, since no group can die
-/// in the others.
+/// Failures of one run, split into episodes: an episode ends when all its failures have been repaired.
+/// Returns only episodes in which as many failures overlapped as a group has replicas; in the others no group
+/// can be lost.
 ///
-/// Between episodes everything is whole and dead servers are replaced, so each begins with the first layout.
+/// Between episodes all replicas are in sync and lost servers are replaced, so each episode begins with the
+/// first layout.
 pub(super) fn episodes(arguments: &Arguments, run: u32, found: &mut Found) -> Vec<Vec<Failure>> {
     let mut random = Random(arguments.seed ^ (u64::from(run) + 1).wrapping_mul(0xd129_0cd4_3a5c_4b17));
     let rate = arguments.transient_rate + arguments.permanent_rate;
@@ -25,7 +26,7 @@ pub(super) fn episodes(arguments: &Arguments, run: u32, found: &mut Found) -> Ve
     let (mut episodes, mut episode) = (Vec::new(), Vec::<Failure>::new());
     let (mut at_s, mut open_until_s) = (0.0, 0.0_f64);
     loop {
-        // Never ln 0: the draw is below 1.
+        // The draw is below 1, so this is never ln 0.
         at_s -= (1.0 - random.unit()).ln() / all_rate;
         if at_s > end_s || at_s > open_until_s {
             if most_open(arguments, &episode) >= usize::from(arguments.replicas) {
@@ -47,8 +48,8 @@ pub(super) fn episodes(arguments: &Arguments, run: u32, found: &mut Found) -> Ve
     }
 }
 
-/// Undisturbed, copies are whole from the declaration on until as long after the average; twice that is
-/// plenty.
+/// Upper bound of a failure's duration. Without other failures, all copies end within twice the average
+/// copying time after the declaration; the bound is twice that.
 fn longest_open_s(arguments: &Arguments, failure: &Failure) -> f64 {
     if failure.is_permanent {
         2.0 * (2.0 * arguments.permanent_time - arguments.declared_after)

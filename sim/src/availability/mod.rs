@@ -1,10 +1,10 @@
-//! `copal-sim availability`: volumes that lose their last whole copy, by events over the real rules beside
-//! the formulas.
+//! `copal-sim availability`: volumes that lose their last in-sync replica, simulated with the real rules and
+//! computed by formulas.
 //!
 //! Paper:  beanfs §6
-//! Servers fail at random; placement and recovery queue are those of `copal-volume`. Not volumes but servers
-//! have events, so two years of 200 servers take about 2,600 of them.
-//! Not here: the detector and the copying itself (their times are inputs), racks that fail as one.
+//! Servers fail at random; placement and recovery queue are those of `copal-volume`. Events belong to
+//! servers, not to volumes, so two years of 200 servers take about 2,600 of them.
+//! Not here: the failure detector and the copying itself (their times are inputs), failures of whole racks.
 
 pub(crate) mod closed_form;
 mod episode;
@@ -19,7 +19,7 @@ use episode::{Cluster, Dead};
 
 const SECONDS_A_YEAR: f64 = 365.25 * 86_400.0;
 
-/// What `copal-sim availability` takes; the defaults are the worst case of the paper's figure 7.
+/// Arguments of `copal-sim availability`; the defaults are the worst case of the paper's figure 7.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Arguments {
     /// Data servers, one disk each
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Volumes
     #[arg(long, default_value_t = 9_000_000)]
     pub(crate) volumes: u64,
-    /// Years that one run lasts
+    /// Years of one run
     #[arg(long, default_value_t = 2.0)]
     pub(crate) years: f64,
     /// Transient failures of a server per second
@@ -37,42 +37,42 @@ pub(crate) struct Arguments {
     /// Permanent failures of a server per second
     #[arg(long, default_value_t = 1.5e-8)]
     pub(crate) permanent_rate: f64,
-    /// Seconds until a server that failed for a while is whole again
+    /// Seconds until a server is in sync again after a transient failure
     #[arg(long, default_value_t = 930.0)]
     pub(crate) transient_time: f64,
-    /// Seconds from a permanent failure until its groups are whole elsewhere, on average
+    /// Average seconds from a permanent failure until its groups have new in-sync replicas
     #[arg(long, default_value_t = 2400.0)]
     pub(crate) permanent_time: f64,
     /// Seconds until a failure is declared permanent and copying starts
     #[arg(long, default_value_t = 1800.0)]
     pub(crate) declared_after: f64,
-    /// Copies of each volume (the formulas know three)
+    /// Replicas of each volume (the formulas support three)
     #[arg(long, default_value_t = 3)]
     pub(crate) replicas: u8,
     /// Groups that the volumes are divided into
     #[arg(long, default_value_t = 65_536)]
     pub(crate) groups: u32,
-    /// Runs of that many years; dead volumes are their average
+    /// Number of runs; lost volumes are their average
     #[arg(long, default_value_t = 400)]
     pub(crate) runs: u32,
-    /// Everything random comes from it
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What the runs came to.
+/// Totals of the runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
-    /// Failures of servers, all runs.
+    /// Failures of servers.
     pub(crate) failures: u64,
-    /// Times that as many servers were away at once as a group has copies.
+    /// Number of times when as many servers were down as a group has replicas.
     pub(crate) coincidences: u64,
-    /// Groups that lost their last whole copy, by how many of the failures were permanent (the last: all).
+    /// Groups that lost their last in-sync replica, by the number of permanent failures (the last: all).
     pub(crate) dead_groups: Vec<u64>,
-    /// Groups copied by the queue, and the seconds from the failure until the copy was whole.
+    /// Groups copied by the queue, and the sum of the seconds from the failure to the end of the copy.
     pub(crate) copied: u64,
     pub(crate) copied_after_s: f64,
 }
@@ -93,12 +93,12 @@ impl Arguments {
         }
     }
 
-    /// Volumes times seconds of one run: what a rate per volume is multiplied by.
+    /// Volumes times seconds of one run: the factor of a rate per volume and second.
     pub(crate) fn volume_seconds(&self) -> f64 {
         self.volumes as f64 * self.years * SECONDS_A_YEAR
     }
 
-    /// The formulas, where they hold.
+    /// Results of the formulas, if they apply to the arguments.
     pub(crate) fn formulas(&self) -> Option<(DeathRates, DeathRates)> {
         (self.replicas == 3).then(|| (closed_form::paper(self.rates()), closed_form::exact(self.rates())))
     }
@@ -106,22 +106,22 @@ impl Arguments {
     fn check(&self) -> Result<()> {
         ensure!(
             (1..=u32::from(u16::MAX)).contains(&self.servers) && u32::from(self.replicas) < self.servers,
-            "--servers is to be above --replicas and at most 65535, so that a lost copy has somewhere to go"
+            "--servers must be above --replicas, so that a lost replica can be replaced, and at most 65535"
         );
-        ensure!(self.replicas > 0, "--replicas is to be at least 1");
-        ensure!((1..1 << 20).contains(&self.groups), "--groups is to be from 1 to 1048575");
-        ensure!(self.runs > 0, "--runs is to be at least 1");
+        ensure!(self.replicas > 0, "--replicas must be at least 1");
+        ensure!((1..1 << 20).contains(&self.groups), "--groups must be from 1 to 1048575");
+        ensure!(self.runs > 0, "--runs must be at least 1");
         let times = [self.years, self.transient_time, self.permanent_time];
         let rates = [self.transient_rate, self.permanent_rate, self.declared_after];
         ensure!(
             times.iter().all(|time| time.is_finite() && *time > 0.0)
                 && rates.iter().all(|rate| rate.is_finite() && *rate >= 0.0),
-            "years and recovery times are to be above 0, rates and --declared-after not below it"
+            "years and recovery times must be above 0, rates and --declared-after must not be negative"
         );
         ensure!(self.transient_rate + self.permanent_rate > 0.0, "with both rates 0 nothing ever fails");
         ensure!(
             self.declared_after < self.permanent_time,
-            "--permanent-time counts from the failure, so it is to be above --declared-after ({} s)",
+            "--permanent-time counts from the failure, so it must be above --declared-after ({} s)",
             self.declared_after
         );
         let expected = f64::from(self.servers)
@@ -131,13 +131,13 @@ impl Arguments {
             * f64::from(self.runs);
         ensure!(
             expected < 1e9,
-            "{expected:.0} failures are too many to play; take lower rates, fewer years or fewer runs"
+            "{expected:.0} failures are too many to simulate; use lower rates, fewer years or fewer runs"
         );
         Ok(())
     }
 }
 
-/// Plays the runs. The same arguments give the same figures on every machine.
+/// Runs the simulation. Equal arguments give equal figures on every machine.
 pub(crate) fn simulate(arguments: &Arguments) -> Result<Found> {
     arguments.check()?;
     let mut cluster = Cluster::new(arguments)?;
@@ -156,7 +156,7 @@ pub(crate) fn simulate(arguments: &Arguments) -> Result<Found> {
 }
 
 impl Found {
-    /// Dead volumes of an average run, by how many failures were permanent.
+    /// Lost volumes of an average run, by the number of permanent failures.
     pub(crate) fn dead_volumes(&self, arguments: &Arguments) -> Vec<f64> {
         let volumes_a_group = arguments.volumes as f64 / f64::from(arguments.groups);
         let average = |&groups: &u64| groups as f64 * volumes_a_group / f64::from(arguments.runs);

@@ -1,4 +1,4 @@
-//! What the simulator prints: the formulas beside the events, as a table or as JSON.
+//! Output of the simulator: formulas and simulation side by side, as a table or as JSON.
 
 use super::{Arguments, Found, closed_form::DeathRates};
 use serde_json::json;
@@ -34,7 +34,7 @@ pub(super) fn print(arguments: &Arguments, found: &Found) {
         arguments.runs,
         found.failures as f64 / runs
     );
-    println!("dead volumes a run       paper   constant times   simulated");
+    println!("lost volumes a run       paper   constant times   simulated");
     let volume_seconds = arguments.volume_seconds();
     let columns = formulas.map(|both| [both.0, both.1].map(|rates| (rates, volume_seconds)));
     let line = |name: String, at: Option<usize>, simulated: f64| {
@@ -53,11 +53,11 @@ pub(super) fn print(arguments: &Arguments, found: &Found) {
     }
     line("sum".to_owned(), None, sum);
     println!(
-        "{} groups died in all runs; {:.6} % of the volumes a run",
+        "{} groups were lost in all runs; {:.6} % of the volumes a run",
         found.dead_groups.iter().sum::<u64>(),
         sum * 100.0 / arguments.volumes as f64
     );
     if let Some(seconds) = copied_after_s {
-        println!("copies were whole {seconds:.0} s after a permanent failure, on average");
+        println!("new replicas were in sync {seconds:.0} s after a permanent failure, on average");
     }
 }

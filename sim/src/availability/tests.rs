@@ -18,7 +18,7 @@ fn close(value: f64, wanted: f64, by: f64) {
 }
 
 #[test]
-fn the_papers_formula_gives_its_18_dead_volumes() {
+fn the_papers_formula_gives_its_18_lost_volumes() {
     for (transient_time, permanent_time) in [("1033", "1800"), ("930", "2400"), ("783", "3000")] {
         let arguments = arguments(&["--transient-time", transient_time, "--permanent-time", permanent_time]);
         let dead = closed_form::paper(arguments.rates()).sum() * arguments.volume_seconds();
@@ -40,7 +40,7 @@ fn with_equal_times_the_two_formulas_agree() {
 
 #[test]
 fn events_give_what_the_formula_gives() {
-    // Small and failing often: hundreds of deaths in a second.
+    // Small and frequently failing: hundreds of losses in a second of computing.
     let arguments = arguments(&[
         "--servers",
         "30",
@@ -66,7 +66,7 @@ fn events_give_what_the_formula_gives() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_deaths_and_another_others() {
+fn equal_seeds_give_equal_losses_and_other_seeds_other_losses() {
     let of_seed = |seed: &str| {
         let words =
             ["--servers", "20", "--groups", "500", "--runs", "5", "--transient-rate", "3e-6", "--seed", seed];
@@ -78,7 +78,7 @@ fn the_same_seed_gives_the_same_deaths_and_another_others() {
 }
 
 #[test]
-fn one_copy_dies_with_every_failure() {
+fn a_single_replica_is_lost_with_every_failure() {
     let words = [
         "--servers",
         "5",
@@ -103,13 +103,13 @@ fn one_copy_dies_with_every_failure() {
 }
 
 #[test]
-fn what_cannot_be_played_is_refused_with_a_reason() {
+fn arguments_that_cannot_be_simulated_are_refused_with_a_reason() {
     for (words, reason) in [
         (["--servers", "3"], "above --replicas"),
         (["--permanent-time", "1800"], "above --declared-after"),
         (["--runs", "0"], "at least 1"),
         (["--groups", "1048576"], "from 1 to 1048575"),
-        (["--transient-rate", "1"], "too many to play"),
+        (["--transient-rate", "1"], "too many to simulate"),
     ] {
         let error = simulate(&arguments(&words)).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");

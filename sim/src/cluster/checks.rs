@@ -1,4 +1,4 @@
-//! What must hold of the members of all groups: looked at while a run goes on, and when all is over.
+//! Invariants of the replicas of all groups, checked during a run and at its end.
 
 use super::{history::History, hosts::DataHost, workload::text};
 use copal_client::MapCache;
@@ -12,7 +12,7 @@ use copal_volume::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a member showed of the files that are known.
+/// Names and files that a replica shows, among the files of the history.
 struct Shown {
     disk: DiskId,
     role: Role,
@@ -40,7 +40,7 @@ impl Replica for Shown {
 
 impl Shown {
     /// # Errors
-    /// The disk could not be read, which says nothing about what is there.
+    /// The disk could not be read: its contents are unknown.
     fn of(store: &MemberStore, disk: DiskId, role: Role, files: &[File<'_>]) -> Result<Shown, VolumeError> {
         let mut shown = Shown { disk, role, named: BTreeMap::new(), live: BTreeSet::new() };
         for file in files {
@@ -57,7 +57,7 @@ impl Shown {
     }
 }
 
-/// Members of a group that run, and count as whole in its newest view; nobody, where others know a newer one.
+/// Running replicas of a group that are in sync in its newest view; none if a server knows a newer view.
 fn members<'a>(
     view: &View,
     map: &MapCache,
@@ -80,9 +80,10 @@ fn members<'a>(
     })
 }
 
-/// Whether each group has two whole members besides this host. With one, that one may fail before anybody has
-/// noticed that the disk is gone, and the group waits for a disk that never comes
-/// (docs/design/cluster.md#not-built).
+/// Whether each group has two in-sync replicas besides this host.
+///
+/// With one, that one may fail before the cluster has noticed the loss of the disk. The group would then wait
+/// for the lost disk for ever (docs/design/cluster.md#not-built).
 pub(super) fn survives_without(map: &MapCache, data: &[DataHost], at: usize) -> bool {
     map.groups().into_iter().all(|group| {
         let view = map.view(group);
@@ -93,7 +94,7 @@ pub(super) fn survives_without(map: &MapCache, data: &[DataHost], at: usize) -> 
     })
 }
 
-/// I1, I3, I4 and I9 at any time, of all groups.
+/// Checks I1, I3, I4 and I9 for all groups; they hold at any time.
 pub(super) fn always(map: &MapCache, data: &[DataHost], history: &History) -> Vec<String> {
     let files = history.files();
     let mut found = Vec::new();
@@ -111,7 +112,7 @@ pub(super) fn always(map: &MapCache, data: &[DataHost], history: &History) -> Ve
     found
 }
 
-/// What all members of a group that run show of its names, for who reads a violation.
+/// Names and files of all running replicas of a group, for the report of a violation.
 fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[File<'_>]) -> String {
     let names: BTreeSet<(VolumeId, &[u8])> = files.iter().map(|file| (file.vid, file.name)).collect();
     let mut all = format!("{view:?}");
@@ -142,7 +143,7 @@ fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[File<'_>]) -> S
     all
 }
 
-/// What is still different when nothing is under way: the caller waits for it to end.
+/// Differences of the replicas of each group. The caller waits until there are none.
 pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
     let mut found = Vec::new();
     for group in map.groups() {
@@ -151,7 +152,7 @@ pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
         let verified: Vec<_> = verified.collect();
         if verified.len() != usize::from(view.replicas) || view.members.len() != verified.len() {
             found.push(format!(
-                "group {group} has {} whole members of {view:?}: {:?}",
+                "group {group} has {} in-sync replicas of {view:?}: {:?}",
                 verified.len(),
                 own_words(data, group)
             ));
@@ -175,7 +176,7 @@ pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
     found
 }
 
-/// What servers that run say of themselves in a group.
+/// Own membership of each running server in a group.
 fn own_words(data: &[DataHost], group: GroupId) -> Vec<(&String, Option<Membership>)> {
     let running = data.iter().filter_map(|host| Some((&host.name, host.running.as_ref()?)));
     let words = running.map(|(name, running)| (name, running.store.membership(group).ok().flatten()));
@@ -191,7 +192,7 @@ fn verify(store: &MemberStore, group: GroupId) -> Result<(u64, u128), String> {
     }
 }
 
-/// Every file that is there was put there by somebody who was not told that it never will be.
+/// Checks that the create of each stored file did not fail for good, as far as its client knows.
 pub(super) fn contents(map: &MapCache, data: &[DataHost], history: &History) -> Vec<String> {
     let mut found = Vec::new();
     let volumes: BTreeSet<VolumeId> = history.creates.iter().map(|create| create.vid).collect();
@@ -211,12 +212,12 @@ pub(super) fn contents(map: &MapCache, data: &[DataHost], history: &History) -> 
                 let what = match store.get(vid, &name, 0..u64::MAX, None) {
                     Err(error) => error.to_string(),
                     Ok((bytes, _)) => match history.create_of(&bytes) {
-                        None => "bytes that nobody wrote".to_owned(),
+                        None => "bytes that no client wrote".to_owned(),
                         Some(create) if (create.vid, &create.name[..]) != (vid, &name[..]) => {
                             "a body of another name".to_owned()
                         }
                         Some(create) if create.known == Known::Refused => {
-                            "I9: a file that was refused for good".to_owned()
+                            "I9: a file whose create failed for good".to_owned()
                         }
                         Some(create) if create.fid.is_some_and(|fid| fid != info.fid) => {
                             "a body of another file".to_owned()

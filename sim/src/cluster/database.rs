@@ -1,9 +1,8 @@
-//! The database that several masters share: real tables in memory, and the lease as a database server keeps
-//! it.
+//! Shared database of several masters: real tables in memory, and the lease as a database server keeps it.
 //!
-//! Invariant: each change looks at the lease first; who does not hold it changes nothing.
+//! Invariant: each change checks the lease first; only its holder can change a table.
 //!
-//! Not here: what stands in the tables (`copal_master::SqliteStore`).
+//! Not here: the contents of the tables (`copal_master::SqliteStore`).
 
 use super::world::World;
 use copal_master::{
@@ -16,12 +15,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 struct Tables {
     sqlite: SqliteStore,
-    /// Who leads, in which term, and until when by the database's clock.
+    /// Leader, term, and end of the lease by the database's clock.
     leader: Option<(Holder, u64, u64)>,
     is_away: bool,
 }
 
-/// See the module. Cheap to clone.
+/// Shared database of the masters. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Database {
     world: Arc<World>,
@@ -29,7 +28,7 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// A database with an empty cluster in it, whose masters have joined.
+    /// A database with an empty cluster whose masters have joined.
     pub(super) fn new(
         world: &Arc<World>,
         uuid: [u8; 16],
@@ -38,19 +37,19 @@ impl Database {
     ) -> Result<Database, MetaError> {
         let mut sqlite = SqliteStore::in_memory()?;
         sqlite.found(uuid, pool)?;
-        // Whoever founds a cluster leads it first.
+        // The master that founds a cluster leads it first.
         sqlite.lead(Holder([0; 24]))?;
         masters.iter().try_for_each(|address| sqlite.add_master(address))?;
         let tables = Tables { sqlite, leader: None, is_away: false };
         Ok(Database { world: Arc::clone(world), tables: Arc::new(Mutex::new(tables)) })
     }
 
-    /// The database answers nobody, or answers again.
+    /// Makes the database answer no master, or answer again.
     pub(super) fn set_away(&self, is_away: bool) {
         self.tables.lock().is_away = is_away;
     }
 
-    /// As one master sees it.
+    /// View of one master.
     pub(super) fn session(&self) -> Session {
         Session { database: self.clone(), reign: None }
     }
@@ -86,7 +85,7 @@ impl Session {
         if tables.is_away {
             return Err(away());
         }
-        // As the fence of a database server: by holder and term. Nobody else had the lease since.
+        // Fencing as in a database server: by holder and term. The lease had no other holder meanwhile.
         let leads = tables.leader.map(|(holder, term, _)| (holder, term));
         match self.reign.is_some() && leads == self.reign {
             true => run(&mut tables.sqlite),

@@ -1,7 +1,7 @@
-//! What goes wrong, when, and for how long: drawn from the seed.
+//! Kinds of faults, their times and durations, drawn from the seed.
 //!
-//! Invariant: never more than the cluster claims to stand. One disk is given up in a run, and while its
-//! groups are copied no other.
+//! Invariant: faults never exceed the failures that the cluster tolerates. A run loses at most one disk for
+//! good, and only while every group has two other in-sync replicas.
 
 use super::{
     checks,
@@ -13,7 +13,7 @@ use copal_device::fault::{Fault, WriteFault};
 use serde_json::Value;
 use std::{sync::atomic::Ordering, time::Duration};
 
-/// What mends a fault, and when.
+/// Repair of a fault, and its time.
 pub(super) struct Mending {
     at_ms: u64,
     what: Mends,
@@ -36,7 +36,7 @@ enum Mends {
     Latency,
 }
 
-/// Everything that can go wrong, by the word that counts it.
+/// All kinds of faults, by the name under which they are counted.
 pub(super) const KINDS: [&str; 23] = [
     "server killed",
     "power cut of one",
@@ -63,11 +63,11 @@ pub(super) const KINDS: [&str; 23] = [
     "host full in the middle of a write",
 ];
 
-/// By how much a clock jumps: from an hour back to a year ahead.
+/// Offsets of a clock jump: from an hour back to a year ahead.
 const CLOCK_JUMPS_MS: [i64; 6] = [-3_600_000, -300_000, -90_000, 90_000, 3_600_000, 365 * 24 * 3_600_000];
 
 impl Simulation {
-    /// One fault, or none that fits now.
+    /// Injects one fault, or none if none fits now.
     pub(super) async fn fault(&mut self, faults: Faults) -> Result<()> {
         let kind = match faults {
             Faults::None => return Ok(()),
@@ -114,7 +114,7 @@ impl Simulation {
                 let fault = [WriteFault::Error, WriteFault::HostFull][self.world.below(2) as usize];
                 self.met(if fault == WriteFault::Error { 4 } else { 22 }, &name);
                 self.break_a_write(at, fault);
-                // Until somebody starts it again.
+                // It stays down until the repair starts it again.
                 self.mend_within(20_000, 60_000, Mends::Server(at));
             }
             14 if is_up && self.world.one_in(2) => {
@@ -244,7 +244,7 @@ impl Simulation {
         self.data[at].device.inject(Fault::Write { skip, fault });
     }
 
-    /// A disk is gone for good, and another server comes.
+    /// Loses a disk for good; another server joins later.
     async fn give_up(&mut self, at: usize) -> Result<()> {
         self.data[at].end(&self.network, End::Kill).await;
         self.data[at].is_lost = true;
@@ -253,7 +253,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Tells the master of the disk that is gone, and lets another join, as soon as it answers.
+    /// Reports the lost disk to the master, and adds another server, once the master answers.
     pub(super) async fn replace_lost(&mut self) -> Result<()> {
         let Some(lost) = self.lost.filter(|_| self.spares > 0) else {
             return Ok(());
@@ -266,7 +266,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Lets another server join, if a master answers.
+    /// Adds another server, if a master answers.
     pub(super) async fn add_server(&mut self) -> Result<()> {
         let Some(token) = self.token().await else {
             return Ok(());
@@ -283,7 +283,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Servers whose disk failed in the middle of a write have lost their power by now.
+    /// Ends servers that lost their power when a write of their disk failed.
     pub(super) async fn bury_doomed(&mut self) {
         for at in 0..self.data.len() {
             let is_dead = self.data[at].running.as_ref().is_some_and(|running| running.process.is_dead());
@@ -296,7 +296,7 @@ impl Simulation {
         }
     }
 
-    /// Mends what is due, or everything.
+    /// Repairs the faults that are due, or all of them.
     pub(super) async fn mend(&mut self, everything: bool) -> Result<()> {
         let now_ms = self.world.now_ms();
         let all = std::mem::take(&mut self.mendings);
@@ -338,7 +338,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Starts a server; one whose disk has failed is started anew.
+    /// Starts a server; if its disk has failed, it ends and reopens first.
     async fn start_server(&mut self, at: usize) -> Result<()> {
         let data = &mut self.data[at];
         if data.is_broken() {
@@ -356,7 +356,7 @@ impl Simulation {
         told["token"].as_str()?.parse().ok()
     }
 
-    /// What the master answers, if it does within two seconds.
+    /// The master's answer, if it comes within two seconds.
     pub(super) async fn ask(&self, what: &str, argument: &str) -> Option<String> {
         let (cluster, what, argument) = (self.operator.1.clone(), what.to_owned(), argument.to_owned());
         let asked =

@@ -1,8 +1,8 @@
-//! What clients asked for and were told, and what must follow from it.
+//! Operations of all clients with their results, and the rules that these results must obey.
 //!
-//! Every body is another, so a file that nobody was told of is known by what is in it. A file lives once:
-//! from somewhere between beginning and end of its create to somewhere within a delete. That is all that the
-//! rules here need to judge reads of a name as a register, without a search.
+//! Every body is different, so the bytes of a file identify its create even if the client never received the
+//! file's id. A file lives once: its life begins within its create and ends within a delete. This suffices to
+//! check reads of a name as a register, without a search.
 
 use copal_volume::{
     FileId, FileInfo, VolumeId,
@@ -10,21 +10,21 @@ use copal_volume::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// When an operation was asked for, and when its end was told; ms.
+/// Start of an operation and time of its result; ms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) began_ms: u64,
-    /// None: nobody was told.
+    /// None: the client got no result.
     pub(super) ended_ms: Option<u64>,
 }
 
 impl Span {
-    /// Whether it was over before the other began.
+    /// Whether it ended before the other began.
     fn is_before(&self, other: &Span) -> bool {
         self.ended_ms.is_some_and(|ended| ended < other.began_ms)
     }
 
-    /// Whether it may have had an effect before the other was over.
+    /// Whether it may have taken effect before the other ended.
     fn may_be_before(&self, other: &Span) -> bool {
         other.ended_ms.is_none_or(|ended| self.began_ms <= ended)
     }
@@ -38,7 +38,7 @@ pub(super) struct Create {
     pub(super) body: Vec<u8>,
     pub(super) span: Span,
     pub(super) known: Known,
-    /// Of several that were drawn the last; none: nobody was told.
+    /// The id that the client drew last; none: the client never received one.
     pub(super) fid: Option<FileId>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Delete {
     pub(super) known: Known,
 }
 
-/// What a strict read was told of a name.
+/// Result of a strict read of a name.
 #[derive(Clone, Debug)]
 pub(super) struct Read {
     pub(super) vid: VolumeId,
@@ -59,7 +59,7 @@ pub(super) struct Read {
     pub(super) shown: Option<FileId>,
 }
 
-/// What a strict list was told of a volume.
+/// Result of a strict list of a volume.
 #[derive(Clone, Debug)]
 pub(super) struct Listed {
     pub(super) vid: VolumeId,
@@ -67,21 +67,21 @@ pub(super) struct Listed {
     pub(super) files: Vec<(Vec<u8>, FileId)>,
 }
 
-/// Everything that was asked for.
+/// Operations of a run.
 #[derive(Default)]
 pub(super) struct History {
     pub(super) creates: Vec<Create>,
     pub(super) deletes: Vec<Delete>,
     pub(super) reads: Vec<Read>,
     pub(super) lists: Vec<Listed>,
-    /// Which create a file is of, where somebody has seen it.
+    /// The create of each file that a read has shown.
     made_by: BTreeMap<FileId, usize>,
-    /// What was wrong at once.
+    /// Violations found during the run.
     pub(super) wrong: Vec<String>,
 }
 
 impl History {
-    /// Somebody was shown a file.
+    /// Records the create of a file that a read has shown.
     pub(super) fn saw(&mut self, info: &FileInfo) {
         if let Ok(number) = info.metadata[..].try_into() {
             self.made_by.insert(info.fid, u64::from_be_bytes(number) as usize);
@@ -95,7 +95,7 @@ impl History {
         (create.body == body).then_some(create)
     }
 
-    /// What is known of all deletes of a file.
+    /// Known result of all deletes of a file.
     fn deleted(&self, fid: FileId) -> Known {
         let deletes = self.deletes.iter().filter(|delete| delete.fid == fid);
         let mut known = Known::NotAsked;
@@ -108,7 +108,7 @@ impl History {
         known
     }
 
-    /// All files whose ids are known, for the invariants.
+    /// All files with known ids, for the invariants.
     pub(super) fn files(&self) -> Vec<File<'_>> {
         let known = self.creates.iter().filter_map(|create| {
             let fid = create.fid?;
@@ -129,8 +129,8 @@ impl History {
         names.map(|create| (create.vid, create.name.clone())).collect()
     }
 
-    /// Reads that showed a file whose create nobody was told to hold: its creator buries it, or has begun to,
-    /// also where all members that are up have it by then (docs/design/cluster.md#not-built).
+    /// Number of reads that showed a file without an acknowledged create. Its creator deletes it or has begun
+    /// to, even if all replicas that are up have it by then (docs/design/cluster.md#not-built).
     pub(super) fn shown_without_promise(&self) -> u64 {
         let reads = self.reads.iter().filter_map(|read| read.shown);
         reads.filter(|fid| self.was_promised_to_nobody(*fid)).count() as u64
@@ -141,7 +141,7 @@ impl History {
         create.is_some_and(|create| create.known != Known::Held)
     }
 
-    /// All that does not follow from what clients were told.
+    /// All contradictions to results that clients received.
     pub(super) fn violations(&self) -> Vec<String> {
         let mut found = self.wrong.clone();
         let deletes = self.deletes_by_file();
@@ -164,8 +164,8 @@ impl History {
         by_file
     }
 
-    /// Files of a name that were acknowledged before something began, and whose delete nobody had asked for
-    /// until it was over.
+    /// Files of a name that surely exist during `at`: acknowledged before it began, with no delete that began
+    /// before its end.
     fn surely_there<'a>(
         &'a self,
         vid: VolumeId,
@@ -203,7 +203,7 @@ impl History {
         }
     }
 
-    /// A strict list says of each name what a strict read of it would.
+    /// Checks that a strict list agrees with strict reads of each name.
     fn listed_by_name(&self) -> Vec<Read> {
         let names = self.names();
         let of_list = |list: &Listed| {
@@ -220,7 +220,8 @@ impl History {
         self.lists.iter().flat_map(of_list).collect()
     }
 
-    /// What one strict read or list has shown, or shown to be gone, stays so for all that begin later.
+    /// Checks that a file that one strict read or list has shown, or shown to be deleted, stays so in all
+    /// later ones.
     fn judge_order(&self, found: &mut Vec<String>) {
         let mut by_name: BTreeMap<(VolumeId, &[u8]), Vec<&Read>> = BTreeMap::new();
         let listed = self.listed_by_name();
@@ -238,7 +239,7 @@ impl History {
                     }
                     let mut asked = self.deletes.iter().filter(|delete| delete.fid == fid);
                     if !asked.any(|delete| delete.span.may_be_before(&second.span)) {
-                        found.push(format!("a strict read showed {fid}, a later one did not, and nobody had deleted it: {first:?} {second:?}"));
+                        found.push(format!("a strict read showed {fid}, a later one did not, and no client had deleted it: {first:?} {second:?}"));
                     }
                     let later = reads.iter().filter(|third| second.span.is_before(&third.span));
                     for third in later.filter(|third| third.shown == Some(fid)) {
@@ -251,8 +252,8 @@ impl History {
         }
     }
 
-    /// I8: whatever was there all the time is listed once, nothing that was gone before is, and names are in
-    /// order.
+    /// I8: a list has every file that existed all the time once, has none that was deleted before, and is in
+    /// order of the names.
     fn judge_list(&self, list: &Listed, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
         if !list.files.is_sorted_by(|one, other| one.0 < other.0) {
             found.push(format!("I8: a list is out of order: {list:?}"));
@@ -274,7 +275,7 @@ impl History {
         }
     }
 
-    /// I4 over time: of two acknowledged files of a name the delete of one was asked for before the other was
+    /// I4 over time: of two acknowledged files of a name, the delete of one began before the other was
     /// acknowledged.
     fn judge_owners(&self, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
         let held: Vec<&Create> = self.creates.iter().filter(|create| create.known == Known::Held).collect();
@@ -324,7 +325,7 @@ mod tests {
         Delete { fid: FILE, span, known: Known::Held }
     }
 
-    /// A file that was acknowledged at 10 and, with `deleted`, whose delete was at 30.
+    /// A file that was acknowledged at 10 ms and, with `deleted`, whose delete was acknowledged at 30 ms.
     fn history(deleted: bool, reads: Vec<Read>) -> History {
         History {
             creates: vec![create(FILE, span(0, 10))],
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_follow_from_what_was_told_is_found_out() {
+    fn contradictions_to_acknowledged_results_are_found() {
         let fine = [
             history(false, vec![read(span(5, 6), None), read(span(11, 12), Some(FILE))]),
             history(true, vec![read(span(25, 26), None), read(span(31, 32), None)]),

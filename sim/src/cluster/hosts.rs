@@ -1,4 +1,4 @@
-//! Masters, data servers and clients on hosts of their own, made of what ships.
+//! Masters, data servers and clients on their own hosts, made of product code.
 
 use super::{
     database::Database,
@@ -36,17 +36,17 @@ use std::{
 pub(super) const CLUSTER: [u8; 16] = [7; 16];
 const DISK_BYTES: u64 = 64 << 20;
 const ENGINE_BYTES: u64 = 8 << 20;
-/// What is left for files on a disk that others have filled.
+/// Free space on a disk that the simulation has filled.
 const LEFT_BYTES: u64 = 64 << 10;
-/// Flushes that a disk only says it has done.
+/// Number of flushes that a lying disk acknowledges without doing them.
 const LIES: usize = 100;
-/// How long joining and connecting may take.
+/// Time limit of joining and connecting.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Numbers of hosts: masters from 1, data servers from 11, clients from 101.
 const FIRST_DATA: u32 = 11;
 const FIRST_CLIENT: u32 = 101;
 
-/// Who may speak in a simulated cluster.
+/// Identities of a simulated cluster.
 pub(super) struct Names {
     pub(super) authority: Authority,
     pub(super) client: Identity,
@@ -104,7 +104,7 @@ impl MasterHost {
         })
     }
 
-    /// Starts it, unless it runs.
+    /// Starts it, unless it is running.
     pub(super) async fn start(&mut self, network: &Arc<Network>) -> Result<()> {
         if self.process.is_some() {
             return Ok(());
@@ -138,7 +138,7 @@ impl MasterHost {
     }
 }
 
-/// The wall clock of a host.
+/// Wall clock of a host.
 struct HostClock {
     world: Arc<World>,
     skew_ms: Arc<AtomicI64>,
@@ -151,7 +151,7 @@ impl Clock for HostClock {
     }
 }
 
-/// The room on a disk; a part of it may be somebody else's.
+/// Space of a disk; another program may occupy a part of it.
 struct DiskRoom {
     objects: copal_object::Store,
     taken_percent: Arc<AtomicU8>,
@@ -165,22 +165,22 @@ impl Room for DiskRoom {
     }
 }
 
-/// A data server that runs.
+/// A running data server.
 pub(super) struct Running {
     pub(super) process: Arc<Process>,
     pub(super) store: MemberStore,
     objects: copal_object::Store,
-    /// What of its disk others took.
+    /// The part of its disk that the simulation has filled.
     taken: Option<copal_object::Reservation>,
 }
 
 impl Running {
-    /// Leaves nothing of its disk but what the engine keeps back, or gives back what was taken.
+    /// Fills its disk up to the engine's reserve, or frees that space again.
     fn fill(&mut self, is_filled: bool) {
         self.taken = None;
         if is_filled {
             let mut left = self.objects.room().bytes;
-            // What lies scattered may not be had at once.
+            // Fragmented space may not be available in one reservation.
             while self.taken.is_none() && left > LEFT_BYTES {
                 self.taken = self.objects.reserve(left - LEFT_BYTES).ok();
                 left -= left / 8;
@@ -189,12 +189,12 @@ impl Running {
     }
 }
 
-/// How a server ends without wanting to.
+/// Kind of an unplanned end of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The process: what it had written is there.
+    /// The process is killed: all its writes are there.
     Kill,
-    /// The power: what was not flushed is there or not, or torn.
+    /// The power is cut: an unflushed write is there, missing or torn.
     PowerCut,
 }
 
@@ -206,16 +206,16 @@ pub(super) struct DataHost {
     pub(super) uuid: [u8; 16],
     pub(super) device: Arc<FaultDevice>,
     pub(super) taken_percent: Arc<AtomicU8>,
-    /// Others took all of it but what the engine keeps back; restarts change nothing about that.
+    /// Whether its disk is filled up to the engine's reserve; this survives restarts.
     is_filled: bool,
     identity: Option<Identity>,
     masters: Vec<String>,
     pub(super) running: Option<Running>,
-    /// Connections that stay silent until the host is there again.
+    /// The ended process, whose connections stay silent until the host is back.
     silent: Option<Arc<Process>>,
-    /// It was given up, and does not come back.
+    /// Its disk is lost for good.
     pub(super) is_lost: bool,
-    /// The newest reign and epochs that were seen at it.
+    /// The newest term, epochs and roles seen at it.
     seen: (Term, BTreeMap<GroupId, (Epoch, Role)>),
 }
 
@@ -251,7 +251,7 @@ impl DataHost {
         Ok((objects, MemberStore::open(kv, Arc::new(clock))?))
     }
 
-    /// Makes its disk, and joins the cluster.
+    /// Formats its disk and joins the cluster.
     pub(super) async fn join(&mut self, network: &Arc<Network>, token: JoinToken) -> Result<()> {
         let device: Arc<dyn Device> = self.device.clone();
         copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())?;
@@ -281,7 +281,7 @@ impl DataHost {
         Ok(())
     }
 
-    /// Starts it on what its disk holds, unless it runs.
+    /// Starts it on its disk, unless it is running.
     pub(super) async fn start(&mut self, network: &Arc<Network>) -> Result<()> {
         if self.running.is_some() || self.is_lost {
             return Ok(());
@@ -331,8 +331,7 @@ impl DataHost {
         Ok(())
     }
 
-    /// Leaves nothing of its disk but what the engine keeps back, or gives back what was taken; for starts to
-    /// come as well.
+    /// Fills its disk up to the engine's reserve, or frees that space again; also for later starts.
     pub(super) fn fill(&mut self, is_filled: bool) {
         self.is_filled = is_filled;
         if let Some(running) = &mut self.running {
@@ -354,7 +353,7 @@ impl DataHost {
             }
         }
         process.kill();
-        // Nothing that is dropped below reaches the disk any more.
+        // From here on no dropped object can write to the disk.
         let reopened = self.device.reopen();
         self.device = match end {
             End::Kill => reopened,
@@ -369,28 +368,28 @@ impl DataHost {
             }
         };
         drop((running.taken, running.store, running.objects));
-        // Tasks are dropped when they are polled next.
+        // Tasks are dropped at their next poll.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 
-    /// Lets its disk only say that what comes next is flushed.
+    /// Makes its disk acknowledge the next flushes without doing them.
     pub(super) fn lie(&self) {
         for _ in 0..LIES {
             self.device.inject(Fault::Flush { skip: 0, fault: FlushFault::Lie });
         }
     }
 
-    /// Whether its disk takes no more writes before somebody starts it anew.
+    /// Whether its disk refuses writes until it is reopened.
     pub(super) fn is_broken(&self) -> bool {
         takes_no_writes(&self.device)
     }
 
-    /// I5: looks at epochs and term, which never fall.
+    /// I5: checks that epochs and term never fall.
     pub(super) fn look_at_epochs(&mut self, world: &World) -> Result<()> {
         let Some(running) = self.running.as_ref().filter(|_| !self.is_broken()) else {
             return Ok(());
         };
-        // What a broken disk says counts for nothing.
+        // A broken disk is not a witness.
         let (Ok(memberships), Ok(Some(identity))) = (running.store.memberships(), running.store.identity())
         else {
             return Ok(());
@@ -403,7 +402,7 @@ impl DataHost {
             identity.term.0
         );
         self.seen.0 = identity.term;
-        // A group that was left may be entered anew.
+        // A group that the server left may be joined again.
         let present: BTreeMap<GroupId, (Epoch, Role)> =
             memberships.iter().map(|own| (own.group, (own.epoch, own.role))).collect();
         for (group, (epoch, role)) in &present {
@@ -441,7 +440,7 @@ impl ClientHost {
         }
     }
 
-    /// A client process that has connected; `None`: it could not in its time.
+    /// A connected client process; `None`: it could not connect in time.
     pub(super) async fn start(&self, network: &Arc<Network>) -> Result<Option<(Arc<Process>, Cluster)>> {
         let process = Process::start(network, self.number, &self.host, Some(certificate(&self.identity)?));
         let profile = self.profile.clone();
@@ -460,6 +459,6 @@ impl ClientHost {
 
 /// Whether a disk has failed since it was opened.
 pub(super) fn takes_no_writes(device: &FaultDevice) -> bool {
-    // Cutting nothing off is a write, and changes nothing.
+    // Removing no bytes is a write without an effect.
     device.cut(device.geometry().size).is_err()
 }

@@ -1,8 +1,8 @@
 //! A host that calls with wrong certificates, and sends pieces of uploads late.
 //!
-//! It draws a caller, a call, and a file that a client has put. A call that its certificate does not allow
-//! has to fail. Files keep their bytes and members become equal whatever it sends: the checks of everything
-//! else see that.
+//! It draws a caller, a call, and a file that a client has put. A call that its certificate does not permit
+//! has to fail. The checks of the other modules show that files keep their bytes and replicas become equal
+//! despite all its calls.
 
 use super::{
     hosts::{Names, certificate},
@@ -40,23 +40,23 @@ const NAME: &str = "intruder";
 const OWN_PATH: &str = "volume0";
 /// Longest piece of an upload.
 const PIECE_BYTES: usize = 4 << 20;
-/// What has to be met in many runs.
+/// Results that must occur in many runs.
 pub(super) const KINDS: [&str; 2] = ["a wrong certificate was refused", "a late piece was refused"];
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Calls that change a file, or would.
+/// Calls that change a file, if permitted.
 const CHANGES: [Method; 4] = [Method::PutPiece, Method::Put, Method::Confirm, Method::Delete];
-/// Calls that only masters make.
+/// Calls reserved for masters.
 const OF_MASTERS: [Method; 3] = [Method::VolumeState, Method::WhatSeen, Method::AcceptAll];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
-    /// Shows no certificate.
+    /// Has no certificate.
     Stranger,
     /// A client that may read and create in the first volume, and nothing else.
     Named,
     /// A data server that is not in the map, with a certificate of the authority.
     Server,
-    /// A client that may do everything, and sends pieces again when their file was decided.
+    /// A client with all rights that sends pieces again after their file was decided.
     Late,
 }
 
@@ -66,25 +66,25 @@ struct Victim {
     name: Bytes,
     fid: FileId,
     body: Bytes,
-    /// Its create was acknowledged, and nobody has begun to delete it. Members forget ids of deleted files
-    /// after some minutes.
+    /// Whether its create was acknowledged and no client has begun to delete it. Replicas forget ids of
+    /// deleted files after some minutes.
     is_live: bool,
 }
 
-/// A call that is to be sent.
+/// A call to send.
 struct Call {
-    /// None: to a master.
+    /// None: a master.
     to: Option<DiskId>,
     method: Method,
     message: Vec<u8>,
     permit: Bytes,
 }
 
-/// See the module.
+/// Host of the wrong calls.
 pub(super) struct Intruder {
     work: Arc<Work>,
     host: Host,
-    /// Tells it where everything is.
+    /// Learns the addresses of the cluster.
     cluster: Cluster,
     masters: Vec<String>,
     named: Identity,
@@ -124,7 +124,7 @@ impl Intruder {
         })
     }
 
-    /// Calls until the work is over.
+    /// Calls until the clients' work is over.
     pub(super) async fn drive(self) -> Result<()> {
         let world = Arc::clone(&self.work.network.world);
         while !self.work.is_over.load(Ordering::Relaxed) {
@@ -141,8 +141,8 @@ impl Intruder {
         Ok(())
     }
 
-    /// A file that somebody was told of. Uploads of several pieces are few, so they are drawn as often as all
-    /// others.
+    /// A file whose id a client received. Uploads of several pieces are few, so they are drawn as often as
+    /// all others.
     fn victim(&self) -> Option<Victim> {
         let history = self.work.history.lock();
         let world = &self.work.network.world;
@@ -190,21 +190,21 @@ impl Intruder {
         match (caller, answer) {
             (Caller::Late, Some(Ok(_))) => world.sometimes("a late piece was taken"),
             (Caller::Late, Some(Err(CallError::Failed(_)))) => world.sometimes(KINDS[1]),
-            // A member in another state than N may not have the file yet, and its acknowledgement alone lets
-            // nothing hold.
+            // A replica in another role than N may not have the file yet. Its acknowledgement alone completes
+            // nothing.
             (Caller::Named, Some(Ok(Some(role)))) if !role.is_in_sync() => {}
             (_, Some(Ok(_))) => {
                 let wrong = format!("{caller:?} was let through with {} of {name}", method.name());
                 self.work.history.lock().wrong.push(wrong);
             }
             (_, Some(Err(CallError::Failed(_)))) => world.sometimes(KINDS[0]),
-            // It did not arrive.
+            // The call did not arrive.
             _ => {}
         }
         Ok(())
     }
 
-    /// A call that this caller may not make, about the victim.
+    /// A call about the victim that this caller may not make.
     fn drawn(&self, caller: Caller, victim: &Victim, permit: Bytes) -> Option<Call> {
         let world = &self.work.network.world;
         let map = self.cluster.map();
@@ -218,7 +218,7 @@ impl Intruder {
                 let order = messages::Ask { what: "lost".to_owned(), argument: "data0".to_owned() };
                 to_master(Method::Ask, order.encode_to_vec())
             }
-            // In its own volume, under the id of a file that another volume of its group has.
+            // Names its own volume, with the id of a file in another volume of the group.
             (Caller::Named, 1) => {
                 let own = *self.work.volumes.first()?;
                 let is_of_group = own.birth_group() == victim.vid.birth_group();
@@ -249,7 +249,7 @@ impl Intruder {
         })
     }
 
-    /// A change of the victim, said to be in a volume.
+    /// A change of the victim, addressed to a volume.
     fn message(&self, method: Method, victim: &Victim, vid: VolumeId) -> Option<Vec<u8>> {
         let world = &self.work.network.world;
         let map = self.cluster.map();
@@ -289,7 +289,7 @@ impl Intruder {
         })
     }
 
-    /// The named client's permit for its own volume; empty: no master answers now.
+    /// The named client's permit for its own volume; empty: no master answers.
     async fn permit(&self, process: &Arc<Process>) -> Result<Bytes> {
         let Some(own) = self.work.volumes.first() else {
             return Ok(Bytes::new());
@@ -314,8 +314,8 @@ impl Intruder {
         self.masters[world.below(self.masters.len() as u64) as usize].clone()
     }
 
-    /// What comes of a call, and of a change of a file the state of the member that took it; `None`: it did
-    /// not arrive.
+    /// Result of a call; for a change of a file, with the role of the replica that accepted it. `None`: the
+    /// call did not arrive.
     async fn send(
         &self,
         process: &Arc<Process>,

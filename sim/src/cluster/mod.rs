@@ -1,9 +1,9 @@
-//! A whole cluster in one thread, from one seed: what ships of clients, masters and data servers, over a
-//! network, disks and a time that are simulated.
+//! A whole cluster in one thread, from one seed: product code of clients, masters and data servers over
+//! simulated network, disks and time.
 //!
 //! Rows lie in real stores over fault devices; tasks, connections, clocks and threads come from a
-//! [`Machine`](copal_client::machine::Machine) for each process. What goes wrong is drawn; what clients were
-//! told is kept, and everything must follow from it.
+//! [`Machine`](copal_client::machine::Machine) for each process. Faults are drawn at random. The history
+//! keeps every result that a client received, and the end state must agree with it.
 //!
 //! Design: docs/design/cluster.md#the-simulator
 //!
@@ -33,39 +33,39 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// What a simulation of clusters takes.
+/// Arguments of `copal-sim cluster`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Runs, each of a seed of its own
+    /// Number of runs, each with its own seed
     #[arg(long, default_value_t = 20)]
     seeds: u64,
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Virtual minutes in which things go wrong
+    /// Virtual minutes with faults
     #[arg(long, default_value_t = 8)]
     minutes: u64,
-    /// Nothing goes wrong
+    /// Inject no faults
     #[arg(long)]
     calm: bool,
-    /// Nothing goes wrong but power cuts: of one server, of all, and in the middle of a write
+    /// Inject only power cuts: of one server, of all, and in the middle of a write
     #[arg(long, conflicts_with = "calm")]
     power_cuts: bool,
-    /// Nothing goes wrong but full disks, on servers that are killed and lose their power
+    /// Inject only full disks, and kill and power-cut the servers on them
     #[arg(long, conflicts_with_all = ["calm", "power_cuts"])]
     full_disks: bool,
-    /// Disks forget at a power cut what they said was flushed: something must be lost, and found out
+    /// Let disks lose flushed data at power cuts: a run must lose data, and a check must find it
     #[arg(long, conflicts_with = "calm")]
     lying_disks: bool,
-    /// Print all that happened
+    /// Print all events
     #[arg(long)]
     lines: bool,
-    /// Runs at a time [default: one for each core]
+    /// Parallel runs [default: one for each core]
     #[arg(long)]
     jobs: Option<usize>,
 }
 
-/// Runs seeds until one is violated, some at a time: each has a thread of its own.
+/// Runs seeds in parallel threads until one violates an invariant.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicU64::new(arguments.seed);
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     judge(arguments, &broken.into_inner(), &counts.into_inner())
 }
 
-#[expect(clippy::print_stdout, reason = "its figures are its output")]
+#[expect(clippy::print_stdout, reason = "its output is its figures")]
 fn run_one(arguments: &Arguments, seed: u64) -> Result<Outcome> {
     let trial = Trial {
         seed,
@@ -129,18 +129,18 @@ fn run_one(arguments: &Arguments, seed: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-#[expect(clippy::print_stdout, reason = "its figures are its output")]
+#[expect(clippy::print_stdout, reason = "its output is its figures")]
 fn judge(arguments: &Arguments, broken: &[u64], counts: &BTreeMap<&'static str, u64>) -> Result<()> {
     for (what, times) in counts {
         println!("{times:>8} {what}");
     }
     if arguments.lying_disks {
-        ensure!(!broken.is_empty(), "nobody has found out that disks forget what was flushed");
+        ensure!(!broken.is_empty(), "no check found that disks lost flushed data");
         return Ok(());
     }
     ensure!(
         broken.is_empty(),
-        "seeds {broken:?} break what must hold; `--seed S --seeds 1 --lines` shows the way there"
+        "seeds {broken:?} violate an invariant; `--seed S --seeds 1 --lines` shows the events before it"
     );
     if arguments.seeds >= 20 && !arguments.calm && !arguments.power_cuts && !arguments.full_disks {
         check_met(counts, &faults::KINDS)?;

@@ -1,8 +1,8 @@
-//! The simulated network: bytes between processes arrive in order, later, and not while the way is cut.
+//! Simulated network: bytes between processes arrive in order, with a delay, and not while the link is cut.
 //!
-//! As over TCP nothing is lost of a connection that stays: what is sent over a cut way arrives when it is
-//! mended. A killed process resets its connections; one whose power was cut says nothing until its host is
-//! there again.
+//! As over TCP, a connection that stays open loses nothing: bytes sent over a cut link arrive when it is
+//! mended. A killed process resets its connections. After a power cut they stay silent until the host is
+//! back.
 
 use super::{process::Process, world::World};
 use copal_client::machine::{Stream, Taken};
@@ -32,10 +32,10 @@ use tokio::{
 #[derive(Default)]
 struct Lane {
     segments: VecDeque<(Instant, Vec<u8>)>,
-    /// When the last byte before the end arrives.
+    /// Arrival time of the last byte before the end.
     ends: Option<Instant>,
     is_reset: bool,
-    /// Its host has no power: nothing comes from there, not even an end.
+    /// Its host has no power: nothing arrives from there, not even an end.
     is_silent: bool,
     last: Option<Instant>,
     reader: Option<Waker>,
@@ -63,15 +63,15 @@ struct Listening {
 struct State {
     listening: BTreeMap<String, Listening>,
     open: Vec<Open>,
-    /// Ways between hosts on which nothing arrives.
+    /// Links on which nothing arrives.
     cut: BTreeSet<(u32, u32)>,
 }
 
-/// See the module.
+/// Simulated network of all hosts.
 pub(super) struct Network {
     pub(super) world: Arc<World>,
     processes: AtomicU64,
-    /// Longest time on the way, ms.
+    /// Longest delay, ms.
     latency_ms: AtomicU64,
     state: Mutex<State>,
 }
@@ -90,7 +90,7 @@ impl Network {
         self.processes.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Messages take up to so long from now on.
+    /// Sets the longest delay of messages.
     pub(super) fn set_latency(&self, longest_ms: u64) {
         self.latency_ms.store(longest_ms, Ordering::Relaxed);
     }
@@ -100,7 +100,7 @@ impl Network {
         self.world.between(0, longest + 1)
     }
 
-    /// Cuts the way from one host to another, or mends it.
+    /// Cuts the link from one host to another, or mends it.
     pub(super) fn cut(&self, from: u32, to: u32, is_cut: bool) {
         let mut state = self.state.lock();
         match is_cut {
@@ -112,7 +112,7 @@ impl Network {
         ways.iter().for_each(|way| way.wake());
     }
 
-    /// Mends all ways.
+    /// Mends all links.
     pub(super) fn mend(&self) {
         let mut state = self.state.lock();
         state.cut.clear();
@@ -125,7 +125,7 @@ impl Network {
         self.state.lock().cut.contains(&(from, to))
     }
 
-    /// A process is gone: nobody listens there, and its connections are reset.
+    /// Handles a killed process: it no longer listens, and its connections are reset.
     pub(super) fn reset(&self, process: &Process) {
         let mut state = self.state.lock();
         let is_its = |listening: &Listening| {
@@ -148,7 +148,7 @@ impl Network {
         }
     }
 
-    /// The power of a process' host was cut: its connections are silent until they are reset.
+    /// Handles a power cut of a process' host: its connections are silent until they are reset.
     pub(super) fn silence(&self, process: &Process) {
         let state = self.state.lock();
         let its = state.open.iter().filter(|open| open.ends.contains(&process.number));
@@ -157,7 +157,7 @@ impl Network {
         }
     }
 
-    /// Listens at an address as a process of this name; whoever listened there before does not any more.
+    /// Listens at an address as the process of this name; replaces an earlier listener there.
     pub(super) fn listen(
         &self,
         process: &Arc<Process>,
@@ -176,7 +176,7 @@ impl Network {
         address: &str,
         name: &ServerName<'static>,
     ) -> io::Result<Stream> {
-        // There and back again, whatever comes of it.
+        // One round trip, also for a failure.
         tokio::time::sleep(self.latency() + self.latency()).await;
         let host = host_of(address);
         while self.is_cut(process.host, host) || self.is_cut(host, process.host) {
@@ -187,7 +187,7 @@ impl Network {
         let listening = state.listening.get(address).ok_or_else(refused)?;
         let other = listening.process.upgrade().ok_or_else(refused)?;
         if listening.name != *name {
-            return Err(io::Error::other("another is there than the one who was meant"));
+            return Err(io::Error::other("a process of another name listens there"));
         }
         let way = |from: u32, to: u32| Arc::new(Way { from, to, lane: Mutex::default() });
         let (there, back) = (way(process.host, host), way(host, process.host));
@@ -232,7 +232,7 @@ impl Gate for GateOf {
         Box::pin(async move {
             match self.0.recv().await {
                 Some(taken) => Ok(taken),
-                // Nobody comes any more.
+                // The listener was replaced.
                 None => std::future::pending().await,
             }
         })

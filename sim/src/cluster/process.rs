@@ -1,8 +1,7 @@
-//! A simulated process: the [`Machine`] that production code runs within.
+//! A simulated process: the [`Machine`] of the product code.
 //!
-//! Its tasks are polled while it is neither dead nor paused. Work that may block on a device is run inside
-//! the one thread there is: what is handed over gathers for a moment, so that batches come about, and comes
-//! before all other such work.
+//! Its tasks are polled while it is neither dead nor paused. The one thread also runs work that may block on
+//! a device. Handed-over work waits for a moment, so that batches form, and runs before other blocking work.
 
 use super::{hosts::takes_no_writes, network::Network, world::World};
 use copal_client::machine::{Machine, Stream, within};
@@ -30,30 +29,30 @@ struct Tasks {
     wakers: BTreeMap<u64, Waker>,
 }
 
-/// See the module.
+/// One simulated process.
 pub(super) struct Process {
     me: Weak<Process>,
-    /// Where it stands in the network; another number for each start.
+    /// Its number in the network; each start has a new one.
     pub(super) number: u64,
-    /// Whose machine it is: cuts are between hosts.
+    /// Its host; links are cut between hosts.
     pub(super) host: u32,
-    /// What it shows to whom it calls; none: a stranger.
+    /// Certificate of its outgoing calls; none: unauthenticated.
     pub(super) certificate: Option<Arc<[u8]>>,
     pub(super) world: Arc<World>,
     network: Arc<Network>,
     is_dead: AtomicBool,
     is_paused: AtomicBool,
-    /// How far its wall clock is ahead, ms.
+    /// Offset of its wall clock, ms.
     pub(super) skew_ms: Arc<AtomicI64>,
     /// Longest wait for its device, ms.
     pub(super) device_ms: Arc<AtomicU64>,
     tasks: Mutex<Tasks>,
     handed_over: Mutex<VecDeque<Work>>,
-    /// The process has no more power once a write to this disk has failed, before anybody hears of it.
+    /// Disk whose next failed write cuts the power of the process, before it sees the failure.
     doom: Mutex<Option<Arc<FaultDevice>>>,
 }
 
-/// What belongs to a host and outlives its processes.
+/// State of a host that outlives its processes.
 #[derive(Clone, Default)]
 pub(super) struct Host {
     pub(super) skew_ms: Arc<AtomicI64>,
@@ -84,19 +83,19 @@ impl Process {
         })
     }
 
-    /// Starts a task of it.
+    /// Spawns a task of the process.
     pub(super) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         tokio::spawn(self.task(Box::pin(task)));
     }
 
-    /// Runs something as part of it, for as long as it lives; `None`: it died before that ended.
+    /// Runs a future as a task of the process; `None`: the process died before the end.
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
         let (tell, told) = tokio::sync::oneshot::channel();
         self.spawn(async move {
-            // Whoever asked may be gone.
+            // The caller may have been dropped.
             let _ = tell.send(work.await);
         });
         told.await.ok()
@@ -110,7 +109,7 @@ impl Process {
         self.is_paused.load(Ordering::Relaxed)
     }
 
-    /// Ends it: none of its tasks is polled again, and all are dropped soon.
+    /// Kills it: none of its tasks is polled again, and all are dropped soon.
     pub(super) fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
         self.handed_over.lock().clear();
@@ -122,7 +121,7 @@ impl Process {
         *self.doom.lock() = Some(Arc::clone(disk));
     }
 
-    /// Whether that has come: then it is dead, and silent.
+    /// Whether that write has failed; then the process is dead, and silent.
     fn meets_its_doom(&self) -> bool {
         let disk = self.doom.lock().clone();
         let meets = disk.is_some_and(|disk| takes_no_writes(&disk));
@@ -134,7 +133,7 @@ impl Process {
         meets
     }
 
-    /// Stops it, or lets it go on.
+    /// Pauses or resumes it.
     pub(super) fn pause(&self, is_paused: bool) {
         self.is_paused.store(is_paused, Ordering::Relaxed);
         self.wake_all();
@@ -147,7 +146,7 @@ impl Process {
         }
     }
 
-    /// Runs what was handed over.
+    /// Runs the handed-over work.
     fn serve(&self) {
         loop {
             let work = self.handed_over.lock().pop_front();

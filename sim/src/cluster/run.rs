@@ -1,5 +1,5 @@
-//! One run of one seed: a cluster is made, used and hurt; then everything is mended, and all must come
-//! together.
+//! One run of one seed: a cluster starts, clients use it and faults hit it. Then all faults are repaired, and
+//! all replicas must become equal.
 
 use super::{
     checks,
@@ -37,7 +37,7 @@ const CLIENTS: u32 = 4;
 const GROUPS: u32 = 4;
 /// One more than groups, so that two share one.
 const VOLUMES: usize = 5;
-/// Silence after which a server has failed, and after which it is given up; ms.
+/// Silence after which a server has failed, and after which its replicas are replaced; ms.
 const TIMES: MasterOptions = MasterOptions {
     failed_after_ms: 10_000,
     permanent_after_ms: 30 * 60_000,
@@ -45,36 +45,36 @@ const TIMES: MasterOptions = MasterOptions {
     first_servers: None,
     after_restore: false,
 };
-/// How long everything may take to come together once nothing is wrong any more.
+/// Time limit for the replicas to become equal after the last repair.
 const TO_SETTLE: Duration = Duration::from_secs(45 * 60);
 
-/// What is tried.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trial {
     pub(super) seed: u64,
-    /// Virtual time in which things go wrong.
+    /// Virtual time with faults.
     pub(super) minutes: u64,
     pub(super) faults: Faults,
-    /// Disks forget at a power cut what they said was flushed: something must be lost.
+    /// Disks lose flushed data at power cuts: the run must lose data.
     pub(super) with_lying_disks: bool,
 }
 
-/// What goes wrong.
+/// Kinds of faults in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Faults {
-    /// Nothing.
+    /// No faults.
     None,
-    /// Power is cut: of one server, of all, and in the middle of a write.
+    /// Power cuts: of one server, of all, and in the middle of a write.
     PowerCuts,
-    /// Disks are filled; servers are killed and lose their power meanwhile.
+    /// Full disks; their servers are killed and lose power.
     FullDisks,
-    /// Everything there is.
+    /// All kinds.
     All,
 }
 
-/// What came of it.
+/// Result of a run.
 pub(super) struct Outcome {
-    /// Of everything that happened.
+    /// Hash of all events.
     pub(super) hash: u64,
     pub(super) violations: Vec<String>,
     pub(super) counts: BTreeMap<&'static str, u64>,
@@ -82,7 +82,7 @@ pub(super) struct Outcome {
     pub(super) operations: usize,
 }
 
-/// Everything that is there in a run.
+/// State of a run.
 pub(super) struct Simulation {
     pub(super) world: Arc<World>,
     pub(super) network: Arc<Network>,
@@ -91,29 +91,29 @@ pub(super) struct Simulation {
     pub(super) masters: Vec<MasterHost>,
     pub(super) data: Vec<DataHost>,
     pub(super) work: Arc<Work>,
-    /// Numbers of the clients' hosts.
+    /// Host numbers of the clients.
     pub(super) clients: Vec<u32>,
-    /// By how much their clocks are ahead, ms.
+    /// Offsets of their clocks, ms.
     pub(super) client_clocks: Vec<Arc<AtomicI64>>,
-    /// Whoever gives orders, on a host of its own that nothing happens to.
+    /// The operator's process, on a host without faults.
     pub(super) operator: (Arc<Process>, Cluster),
     pub(super) mendings: Vec<Mending>,
-    /// Servers that may still join.
+    /// Number of servers that may still join.
     pub(super) spares: u32,
     pub(super) lost: Option<usize>,
     pub(super) drained: Option<usize>,
-    /// What was last known of each group.
+    /// Newest view seen of each group.
     pub(super) views: BTreeMap<GroupId, View>,
 }
 
-/// Runs one seed on a runtime of its own.
+/// Runs one seed on its own runtime.
 /// # Errors
-/// The cluster could not be made: a mistake of the simulator.
+/// The cluster could not be created: a fault of the simulator.
 pub(super) fn run(trial: &Trial) -> Result<Outcome> {
     virtual_time()?.block_on(try_one(trial))
 }
 
-/// One thread, whose clock goes on when nobody has anything to do.
+/// One thread; its clock advances when all tasks wait.
 pub(super) fn virtual_time() -> Result<Runtime> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     Ok(runtime.enable_time().start_paused(true).build()?)
@@ -137,7 +137,7 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
     let deletes = history.deletes.iter().map(|delete| held(delete.known)).sum();
     counts.insert("deletes that were acknowledged", deletes);
     for _ in 0..history.shown_without_promise() {
-        world.sometimes("a strict read showed what nobody was told to hold");
+        world.sometimes("a strict read showed a file without an acknowledged create");
     }
     counts.extend(world.counts());
     Ok(Outcome {
@@ -149,13 +149,13 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
     })
 }
 
-/// A disk that is not opened again is a violation like any.
+/// A failed reopening of a disk counts as a violation.
 fn told(found: Result<Vec<String>>) -> Vec<String> {
     found.unwrap_or_else(|error| vec![format!("it does not go on: {error:#}")])
 }
 
 impl Simulation {
-    /// A cluster that is whole, with a few volumes.
+    /// A cluster with all replicas in sync and a few volumes.
     pub(super) async fn new(world: &Arc<World>) -> Result<Simulation> {
         let network = Network::new(world);
         let names = Names::new(MASTERS)?;
@@ -206,11 +206,14 @@ impl Simulation {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        anyhow::bail!("a cluster without faults never became whole: {:?}", simulation.ask("status", "").await)
+        anyhow::bail!(
+            "the replicas of a cluster without faults never became in sync: {:?}",
+            simulation.ask("status", "").await
+        )
     }
 
-    /// Ends all data servers. What a store that is only dropped has under way stays in the queue of its disk,
-    /// where nobody drives it any more, and keeps store and disk in memory.
+    /// Ends all data servers. A store that is only dropped would leave its operations in the queue of its
+    /// disk, which nothing drives any more, and so keep store and disk in memory.
     pub(super) async fn end(&mut self) {
         for data in &mut self.data {
             data.end(&self.network, End::Kill).await;
@@ -231,7 +234,7 @@ impl Simulation {
         Ok(volumes)
     }
 
-    /// How the master says that the cluster is.
+    /// The master's report on the cluster's health.
     async fn health(&self) -> Option<String> {
         let told: Value = serde_json::from_str(&self.ask("status", "").await?).ok()?;
         Some(told["health"].as_str()?.to_owned())
@@ -274,7 +277,7 @@ impl Simulation {
         Ok(violations)
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants that hold at any time.
     async fn look(&mut self) -> Vec<String> {
         let mut found = Vec::new();
         for data in &mut self.data {
@@ -292,11 +295,11 @@ impl Simulation {
         found
     }
 
-    /// Waits until everything is closed, equal and whole; then looks at what is there.
+    /// Waits until all buckets are sealed and all replicas equal and in sync; then checks the contents.
     async fn settle(&mut self) -> Result<Vec<String>> {
         let began = tokio::time::Instant::now();
-        // What was armed may strike now.
-        let mut open = vec!["nobody has looked yet".to_owned()];
+        // A power cut armed for a failing write may happen now.
+        let mut open = vec!["not checked yet".to_owned()];
         let mut quiet = 0;
         while began.elapsed() < TO_SETTLE {
             tokio::time::sleep(Duration::from_secs(5)).await;
@@ -312,7 +315,7 @@ impl Simulation {
             if !found.is_empty() {
                 return Ok(found);
             }
-            // Everything that clients did is closed by then.
+            // All operations of clients are sealed by then.
             quiet = if open.is_empty() { quiet + 1 } else { 0 };
             if quiet > 3 && began.elapsed() > Duration::from_secs(150) {
                 break;
@@ -326,7 +329,7 @@ impl Simulation {
     }
 }
 
-/// What chance has to have met in many runs.
+/// Checks that each of the wanted events occurred in some run.
 pub(super) fn check_met(counts: &BTreeMap<&'static str, u64>, wanted: &[&'static str]) -> Result<()> {
     let never: Vec<_> = wanted.iter().filter(|kind| !counts.contains_key(**kind)).collect();
     ensure!(never.is_empty(), "never met: {never:?}");

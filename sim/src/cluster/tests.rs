@@ -13,7 +13,7 @@ fn trial(seed: u64) -> Trial {
 }
 
 #[test]
-fn one_seed_is_one_run_and_another_is_another() {
+fn equal_seeds_give_equal_runs_and_other_seeds_other_runs() {
     let run = |seed| run::run(&trial(seed)).unwrap();
     let (first, again, other) = (run(3), run(3), run(4));
     assert_eq!(first.lines, again.lines);
@@ -23,15 +23,15 @@ fn one_seed_is_one_run_and_another_is_another() {
 }
 
 #[test]
-fn whatever_goes_wrong_what_was_told_holds_and_all_comes_together() {
+fn acknowledged_results_hold_under_all_faults_and_replicas_become_equal() {
     for seed in 1..=10 {
         let outcome = run::run(&trial(seed)).unwrap();
         assert_eq!(outcome.violations, [""; 0], "seed {seed}");
     }
 }
 
-/// Symptom: a simulator grew by 14 MB for each seed. Cause: stores that were dropped left what they had under
-/// way in the queues of their disks, and both stayed. Fix: a run ends its servers.
+/// Symptom: a simulator grew by 14 MB for each seed. Cause: dropped stores left their operations in the
+/// queues of their disks, which kept both in memory. Fix: a run ends its servers.
 #[test]
 fn a_run_leaves_no_disk_in_memory() {
     let disks = run::virtual_time().unwrap().block_on(async {
@@ -45,10 +45,10 @@ fn a_run_leaves_no_disk_in_memory() {
     assert_eq!((left, disks.len()), (0, 5));
 }
 
-/// Symptom: a file that one disk had forgotten without an error was lacking there until somebody asked for
-/// it. Members compare their files every hour, and what is lacking comes back (VOL-34).
+/// Symptom: a file that one disk had lost without an error was missing there until a client read it. Replicas
+/// compare their files every hour, and missing files are copied (VOL-34).
 #[test]
-fn what_a_disk_forgets_in_silence_comes_back_within_the_hour() {
+fn a_file_lost_without_an_error_is_restored_within_the_hour() {
     run::virtual_time().unwrap().block_on(async {
         let simulation = Simulation::new(&World::new(2)).await.unwrap();
         let (process, cluster) = simulation.operator.clone();
@@ -61,7 +61,7 @@ fn what_a_disk_forgets_in_silence_comes_back_within_the_hour() {
             }
         });
         put.await.unwrap();
-        // Until all members have told that they have it, and journals are cut.
+        // Wait until all replicas have reported the file, and journals are cut.
         tokio::time::sleep(Duration::from_secs(300)).await;
         let member = running(&simulation, vid);
         let files = member.kv().keyspace("files", copal_kv::KeyspaceOptions::default()).unwrap();
@@ -75,17 +75,16 @@ fn what_a_disk_forgets_in_silence_comes_back_within_the_hour() {
     });
 }
 
-/// The store of a member of a volume's group.
+/// The store of a replica of a volume's group.
 fn running(simulation: &Simulation, vid: VolumeId) -> MemberStore {
     let view = simulation.operator.1.map().view(vid.birth_group()).unwrap();
     let disk = view.up().next().unwrap();
     host_of(simulation, disk).running.as_ref().unwrap().store.clone()
 }
 
-/// What is looked at would tell: with disks that forget at a power cut what they said was flushed, something
-/// acknowledged is lost.
+/// The checks detect lost data: with disks that lose flushed data at a power cut, acknowledged data is lost.
 #[test]
-fn disks_that_only_say_that_they_have_flushed_are_found_out() {
+fn disks_that_lose_flushed_data_are_detected() {
     let is_found_out = (1..=20).any(|seed| {
         let lying = Trial { minutes: 8, with_lying_disks: true, ..trial(seed) };
         !run::run(&lying).unwrap().violations.is_empty()
@@ -94,18 +93,18 @@ fn disks_that_only_say_that_they_have_flushed_are_found_out() {
 }
 
 #[test]
-fn whoever_draws_power_cuts_gets_nothing_else() {
+fn a_run_of_power_cuts_has_no_other_faults() {
     let cuts = Trial { faults: Faults::PowerCuts, ..trial(1) };
     let outcome = run::run(&cuts).unwrap();
     assert_eq!(outcome.violations, [""; 0]);
     let met: Vec<_> = faults::KINDS.into_iter().filter(|kind| outcome.counts.contains_key(kind)).collect();
-    // Servers are added before anything goes wrong, too.
+    // The count includes servers that joined before the first fault.
     assert!(met.iter().all(|kind| kind.contains("power cut") || *kind == "server added"), "{met:?}");
     assert!(outcome.counts["creates that were acknowledged"] > 10);
 }
 
-/// Disks are filled to what the engine keeps back, and stay so over kills and power cuts, while files are
-/// put, deleted and replaced: nothing is lost, and all members become whole and equal.
+/// Disks filled up to the engine's reserve stay full over kills and power cuts, while clients put, delete and
+/// replace files. Nothing is lost, and all replicas become in sync and equal.
 #[test]
 fn full_disks_take_deletes_and_lose_nothing() {
     let mut met = BTreeMap::new();
@@ -124,55 +123,59 @@ fn full_disks_take_deletes_and_lose_nothing() {
     }
 }
 
-/// Seeds that have failed, at the length at which they did.
+/// Seeds that once failed, at the length at which they failed.
 ///
-/// 5: a group waited for ever, all its members there. One had told the master that it has everything, and was
-/// kept from being whole by a second file of a name that came before the answer. It takes none from then on
-/// (VOL-14).
+/// 5: a group waited for ever although all its members were there. One had reported to the master that it is
+/// in sync. A second file of a name arrived before the answer and kept it from being in sync. From the report
+/// on it accepts no such file (VOL-14).
 ///
-/// 8: an acknowledged file was buried. A member that became whole had buried another file of that name in its
-/// favour; a whole member that met that file's create in the journal took it for one that is there, and
-/// buried its own. Nobody yields to a file that the other has no more (VOL-20).
+/// 8: an acknowledged file was deleted. A member had deleted another file of that name in its favour during
+/// its resync. An in-sync member found the create of that other file in the journal, took it for existing,
+/// and deleted its own file. A member yields only to a file that the other still has (VOL-20).
 ///
-/// 15, 25: a strict read showed a file, a later one none, a third one the file again. One member was up, and
-/// told what no operation could make hold. As many answer as an operation needs (VOL-22).
+/// 15, 25: one strict read showed a file, a later one none, a third one the file again. Only one member was
+/// up, and it answered alone although no operation could complete. A read needs as many answers as an
+/// operation (VOL-22).
 ///
-/// 21: the run stood still. A store without threads waited for a flush that had failed. It is told.
+/// 21: the run stood still. A store without threads waited for a flush that had failed. The failure is now
+/// reported to it.
 ///
-/// 68: `settle` said that a file is there to stay, and then it went, by a burial that had reached the one
-/// member that was away. `settle` waits for all members (VOL-61).
+/// 68: `settle` reported a file as permanent, and then a delete removed it that had reached only the absent
+/// member. `settle` waits for all members (VOL-61).
 ///
-/// 198: a strict read told that a file is not there, which was. Whole members had differed, and in the next
-/// view nobody was left who knew of the delete that one of them had. It asks again then (VOL-22).
+/// 198: a strict read reported an existing file as absent. Two in-sync members had differed by a delete, and
+/// no member of the next view knew of that delete. The read now asks again in that case (VOL-22).
 ///
-/// 1930: a strict read showed a create that a member refused which was up and not whole; whoever created it
-/// took it back. One that may be refused yet is not shown (VOL-22).
+/// 1930: a strict read showed a create that a member had refused which was up but not in sync; its creator
+/// then took it back. A create that can still be refused is not shown (VOL-22).
 ///
-/// 91: a strict read showed a file, a later one none, a third one the file again. A delete had reached the
-/// only whole member, which then went away; another had copied all before and became whole without it. A file
-/// that a member has which is up and not whole is asked about, and its delete brought to its end (VOL-22).
+/// 91: one strict read showed a file, a later one none, a third one the file again. A delete had reached the
+/// only in-sync member, which then failed. Another member had copied all earlier operations and became in
+/// sync without the delete. If a member that is up but not in sync has a file, the read asks about it and
+/// completes its delete (VOL-22).
 ///
-/// 586: a whole member lacked an acknowledged file. It was back, the master did not know yet, and it compared
-/// itself with a whole one in a view in which it was away; the file held there a moment later without it. It
-/// asks in views in which it is up (VOL-16).
+/// 586: an in-sync member lacked an acknowledged file. It had returned, but the master did not know yet. It
+/// compared itself with an in-sync member in a view in which it was down, and the file completed there a
+/// moment later without it. A member requests a resync only in views in which it is up (VOL-16).
 ///
-/// 1645: a whole member lacked acknowledged files. It had failed to drop what it had when it left the group,
-/// and was made a member again before it was back. It is not before its server knows of the view without it
-/// (VOL-24).
+/// 1645: an in-sync member lacked acknowledged files. It had failed to drop its files when it left the group,
+/// and the master made it a member again before it was back. The master now waits until the server knows the
+/// view without it (VOL-24).
 ///
-/// 1470: a member had a file that nobody else had, for ever: a create that others refused for its time, and
-/// whose burial it refused in turn once it knew what was closed. What a new member took below its donor's
-/// horizon counts for nothing (VOL-17).
+/// 1470: a member kept a file for ever that no other had. The others had refused its create because of its
+/// time. The member then refused its delete once it knew which buckets were sealed. Operations that a new
+/// member accepted below its donor's stable point are dropped (VOL-17).
 ///
-/// 859: a whole member had lost a file without a delete. As a new member it had taken one that all others
-/// refused, and whose time lay below its donor's horizon (VOL-17).
+/// 859: an in-sync member had lost a file without a delete. As a new member it had accepted one that all
+/// others refused, with a time below its donor's stable point (VOL-17).
 ///
-/// 438: a group kept a fourth member for ever. Two reigns of one master had one term, and the second waited
-/// for what servers had told the first.
-/// 227: a disk lost what had been flushed. The enumerator of crash states forgot writes in flight when a
-/// device was repaired.
+/// 438: a group kept a fourth member for ever. Two leaderships of one master had one term, and the second
+/// waited for reports that servers had sent to the first.
+///
+/// 227: a disk lost flushed data. The enumerator of crash states forgot writes in flight when a device was
+/// repaired.
 #[test]
-fn seeds_that_have_failed_hold() {
+fn seeds_that_once_failed_pass() {
     for seed in [5, 8, 15, 21, 25, 68, 91, 198, 227, 438, 586, 859, 1470, 1645, 1930] {
         let long = Trial { minutes: 8, ..trial(seed) };
         let outcome = run::run(&long).unwrap();
@@ -180,17 +183,17 @@ fn seeds_that_have_failed_hold() {
     }
 }
 
-/// Symptom: a read whose turn it was at a member that stood still waited three seconds for it. Another member
-/// is asked as well once an answer takes longer than most, and who was slow is asked last (VOL-33).
+/// Symptom: a read waited three seconds for a paused member. A read asks another member as well once an
+/// answer takes longer than most, and asks slow members last (VOL-33).
 #[test]
-fn a_member_that_stands_still_keeps_no_read_waiting() {
+fn a_paused_member_delays_no_read() {
     let found = run::virtual_time().unwrap().block_on(async {
         let simulation = Simulation::new(&World::new(1)).await.unwrap();
         let (process, cluster) = simulation.operator.clone();
         let vid = simulation.work.volumes[0];
-        // Symptom: who had asked for changes of the map heard of none before its question ended. Cause: a
-        // master was handed from one server to another when its reign began, and told the first of changes.
-        // Fix: it stays where it is.
+        // Symptom: a client that waited for changes of the map got none until its request timed out. Cause:
+        // the master moved from one server to another at the beginning of its term, and notified the first of
+        // changes. Fix: it does not move.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let view = cluster.map().view(vid.birth_group()).unwrap();
         let member = view.up().next().unwrap();
@@ -215,10 +218,10 @@ fn a_member_that_stands_still_keeps_no_read_waiting() {
     let (reads, hedged) = found;
     let slow = reads[100..].iter().filter(|took| took.as_millis() > 200).count();
     assert_eq!(slow, 0, "{reads:?}");
-    assert!((1..=10).contains(&hedged), "{hedged} of 200 reads were asked of two");
+    assert!((1..=10).contains(&hedged), "{hedged} of 200 reads asked two members");
 }
 
-/// Stops the process whose disk this is.
+/// Pauses the process of this disk.
 fn pause(simulation: &Simulation, disk: DiskId) {
     let running = host_of(simulation, disk).running.as_ref();
     running.unwrap().process.pause(true);

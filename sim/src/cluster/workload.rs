@@ -1,4 +1,4 @@
-//! What clients do: few names, so that they collide; each name used again and again.
+//! Operations of the clients: a few names that collide and are reused often.
 
 use super::{
     history::{Create, Delete, History, Listed, Read, Span},
@@ -24,20 +24,20 @@ use std::{
 
 const NAMES: u64 = 5;
 const LONGEST_BODY: u64 = 12 << 10;
-/// A body of two pieces, which is uploaded before the create.
+/// Size of a body of two pieces, which are uploaded before the create.
 const UPLOAD_BYTES: u64 = (4 << 20) + (64 << 10);
 
-/// What all clients of a run have in common.
+/// Shared state of the clients of a run.
 pub(super) struct Work {
     pub(super) network: Arc<Network>,
     pub(super) volumes: Vec<VolumeId>,
     pub(super) history: Mutex<History>,
     pub(super) is_over: AtomicBool,
-    /// The next that asks is to be killed in the middle of what it does.
+    /// Whether the next client with an operation is to be killed in the middle of it.
     pub(super) kill_one: AtomicBool,
 }
 
-/// One client: asks until it is told to stop, and begins again when it was killed.
+/// One client: runs operations until the end of the run, and restarts after each kill.
 pub(super) async fn drive(work: Arc<Work>, host: ClientHost) -> Result<()> {
     let world = Arc::clone(&work.network.world);
     while !work.is_over.load(Ordering::Relaxed) {
@@ -98,7 +98,7 @@ impl Client {
         machine::now() + self.process.world.between(2_000, 30_000)
     }
 
-    /// Runs something in the process; `None`: it was killed.
+    /// Runs a future in the process; `None`: the process was killed.
     async fn run<T: Send + 'static>(
         &self,
         asked: impl Future<Output = Result<T, VolumeError>> + Send + 'static,
@@ -146,7 +146,7 @@ impl Client {
             (number, Bytes::from(bytes))
         };
         let (cluster, end, named) = (self.cluster.clone(), self.end(), name.clone());
-        // Who reads it knows by that who made it.
+        // The number identifies the create in later reads.
         let options = PutOptions { metadata: Bytes::copy_from_slice(&(number as u64).to_be_bytes()) };
         let put = self.run(async move { cluster.put(vid, &named, body, &options, end).await });
         let Some(answer) = put.await else { return };
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// Deletes what a name leads to, and puts another there.
+    /// Deletes the file of a name, and often puts another one there.
     async fn replace(&self, vid: VolumeId, name: Vec<u8>) {
         let Some(fid) = self.read(vid, name.clone()).await else {
             return;
@@ -205,7 +205,7 @@ impl Client {
         self.log(|| {
             format!("delete {fid} of {}: {}", text(&name), told(answer.as_ref().map(|()| String::new())))
         });
-        // Of a create that nobody was told of it may have been too early.
+        // The delete of an unacknowledged create may have come before the create.
         if answer.is_ok() && was_held {
             let mut history = self.work.history.lock();
             let delete = &mut history.deletes[number];
@@ -237,7 +237,7 @@ impl Client {
         shown
     }
 
-    /// Reads what is available: the bytes are those of a file that was put there.
+    /// Reads with available consistency: the bytes must be those of a create of the name.
     async fn get(&self, vid: VolumeId, name: Vec<u8>) {
         let (cluster, end, named) = (self.cluster.clone(), self.end(), name.clone());
         let got = self
@@ -257,7 +257,7 @@ impl Client {
                 create.fid.is_some_and(|fid| fid != info.fid).then(|| "of another id".to_owned())
             }
             Some(create) => Some(format!("of {}", text(&create.name))),
-            None => Some("that nobody wrote".to_owned()),
+            None => Some("that no client wrote".to_owned()),
         };
         if let Some(wrong) = wrong {
             history.wrong.push(format!("{} showed bytes {wrong}", text(&name)));
@@ -291,7 +291,7 @@ fn told(answer: Result<String, &VolumeError>) -> String {
     }
 }
 
-/// What a client met, for the counts.
+/// Name of an error in the counts.
 fn word_of(error: &VolumeError) -> &'static str {
     match error {
         VolumeError::Exists { .. } => "told: exists",

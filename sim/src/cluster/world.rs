@@ -1,7 +1,6 @@
-//! What all simulated processes share: the seed, virtual time, the log of what happened, and counts of what
-//! was tried.
+//! Shared state of all simulated processes: seed, virtual time, log of events, and counts of events.
 //!
-//! Invariant: everything that is drawn comes from here, in the order in which the one thread asks.
+//! Invariant: all random numbers come from here, in the order in which the one thread asks.
 
 use crate::rules::random::Random;
 use parking_lot::Mutex;
@@ -17,9 +16,9 @@ use std::{
 use tokio::time::Instant;
 use tracing::subscriber::DefaultGuard;
 
-/// The wall clock when a run begins: ms since 1970.
+/// Wall clock at the beginning of a run: ms since 1970.
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// Where a process' log goes: a line at a time.
+/// Target of a process' log lines.
 struct Journal(Arc<World>);
 
 impl std::io::Write for Journal {
@@ -35,7 +34,7 @@ impl std::io::Write for Journal {
     }
 }
 
-/// Lines that are kept for who wants to read how it came to a violation.
+/// Number of last lines kept for the report of a violation.
 const KEPT_LINES: usize = 200_000;
 
 struct State {
@@ -45,16 +44,16 @@ struct State {
     counts: BTreeMap<&'static str, u64>,
 }
 
-/// See the module.
+/// Shared state of one run.
 pub(super) struct World {
     began: Instant,
     state: Mutex<State>,
-    /// The host whose process has its turn.
+    /// The host whose process is running.
     turn: AtomicU32,
 }
 
 impl World {
-    /// A world of one seed; to be made inside the runtime, whose clock it goes by.
+    /// A world of one seed; must be created inside the runtime whose clock it uses.
     pub(super) fn new(seed: u64) -> Arc<World> {
         let state = State {
             random: Random(seed),
@@ -70,32 +69,32 @@ impl World {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// The true wall clock: ms since 1970.
+    /// True wall clock: ms since 1970.
     pub(super) fn wall_ms(&self) -> u64 {
         EPOCH_MS + self.now_ms()
     }
 
-    /// Even in 0..2^64.
+    /// Uniform in 0..2^64.
     pub(super) fn draw(&self) -> u64 {
         self.state.lock().random.next()
     }
 
-    /// Even in 0..end.
+    /// Uniform in 0..end.
     pub(super) fn below(&self, end: u64) -> u64 {
         self.state.lock().random.below(end)
     }
 
-    /// Whether what happens once in so many times happens now.
+    /// True once in `times` calls, on average.
     pub(super) fn one_in(&self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// Even in `from..until` ms.
+    /// Uniform in `from..until` ms.
     pub(super) fn between(&self, from_ms: u64, until_ms: u64) -> Duration {
         Duration::from_millis(from_ms + self.below(until_ms - from_ms))
     }
 
-    /// Writes down what happened; part of the hash of the run.
+    /// Logs an event; the line is part of the hash of the run.
     pub(super) fn log(&self, what: impl FnOnce() -> String) {
         let line = format!("{:>8} {}", self.now_ms(), what());
         let mut state = self.state.lock();
@@ -105,12 +104,12 @@ impl World {
         }
     }
 
-    /// A process of this host has its turn.
+    /// Marks the process of this host as running.
     pub(super) fn take_turn(&self, host: u32) {
         self.turn.store(host, Ordering::Relaxed);
     }
 
-    /// Writes down what processes log, as long as the guard is kept.
+    /// Captures the log lines of processes while the guard exists.
     pub(super) fn write_down_logs(self: &Arc<World>) -> DefaultGuard {
         let world = Arc::clone(self);
         let subscriber = tracing_subscriber::fmt()
@@ -121,22 +120,22 @@ impl World {
         tracing::subscriber::set_default(subscriber.finish())
     }
 
-    /// Counts something that a run is to have met.
+    /// Counts an event that some run must have.
     pub(super) fn sometimes(&self, what: &'static str) {
         *self.state.lock().counts.entry(what).or_default() += 1;
     }
 
-    /// Hash of all that was written down so far.
+    /// Hash of all log lines so far.
     pub(super) fn hash(&self) -> u64 {
         self.state.lock().hash.finish()
     }
 
-    /// What was written down.
+    /// The log lines.
     pub(super) fn lines(&self) -> Vec<String> {
         self.state.lock().lines.clone()
     }
 
-    /// What was met, and how often.
+    /// Events and their counts.
     pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.state.lock().counts.clone()
     }

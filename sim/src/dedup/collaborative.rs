@@ -2,13 +2,13 @@
 //! read in every round.
 //!
 //! Paper: low-profile-dedup §3, figure 3
-//! - A host's smallest VMs come first. One above the average is cut where a round has its share of the host's
-//!   bytes.
-//! - A round is compared once all hosts have asked, and stored once all have compared; then the host reads
-//!   for the next one, since memory is for the answers of one round.
-//! - A VM has begun when its first round has, and has ended when its last one has: rounds are the unit.
+//! - A host's smallest VMs come first. A VM larger than the average is split at the byte where a round has
+//!   its share of the host's bytes.
+//! - A round is compared once all hosts have sent their requests, and stored once all have compared. Then the
+//!   host reads for the next round: it has memory for the answers of one round.
+//! - A VM begins with its first round and ends with its last one: rounds are the unit.
 //!
-//! A step function; nothing of Copal is in it.
+//! A step function without code of Copal.
 
 use super::engine::{Engine, LinkId, Nanos};
 use super::hosts::Hosts;
@@ -22,7 +22,7 @@ enum Tag {
     AllAsked(usize),
     Compared(usize, usize),
     AllCompared(usize),
-    /// Second reading and sending go on side by side.
+    /// End of the second reading or of the sending of a round, which run in parallel.
     Stored(usize),
 }
 
@@ -31,7 +31,7 @@ enum Tag {
 pub(super) struct Round {
     pub(super) bytes: f64,
     stored: f64,
-    /// VMs by their place in the fleet.
+    /// VMs by their index in the fleet.
     pub(super) vms: Vec<usize>,
     began: Nanos,
     ended: Nanos,
@@ -41,10 +41,10 @@ struct Host {
     disk: LinkId,
     back_end: LinkId,
     rounds: Vec<Round>,
-    /// Rounds that were read, and those that were stored.
+    /// Number of rounds read, and of rounds stored.
     read: usize,
     stored: usize,
-    /// Second reading and sending of the round that is stored.
+    /// Unfinished transfers of the round being stored: second reading and sending.
     open: u8,
 }
 
@@ -54,9 +54,9 @@ struct Job {
     /// By round.
     asked: Vec<usize>,
     compared: Vec<usize>,
-    /// Rounds that all have compared.
+    /// Number of rounds that all hosts have compared.
     answered: usize,
-    /// The index of one host, and its messages of a round.
+    /// Bytes of one host's index, and of its messages in a round.
     index_bytes: f64,
     bytes: Bytes,
 }
@@ -106,7 +106,7 @@ pub(super) fn run(
     }
 }
 
-/// The paper's rule. Rounds may differ by a quarter of an average VM, or small VMs would be cut.
+/// The paper's rule. Rounds may differ by a quarter of an average VM; otherwise small VMs would be split.
 pub(super) fn plan(
     hosts: &Hosts<'_>,
     host: usize,
@@ -123,7 +123,7 @@ pub(super) fn plan(
     for vm in vms {
         let mut left = dirty(vm);
         while left > 0.0 {
-            // The round in which a VM that stays whole has most of its bytes; a larger one, its next.
+            // The round with most bytes of an unsplit VM; for a larger VM, its next round.
             let looks_at = if dirty(vm) <= average { left / 2.0 } else { average / 4.0 };
             let round = (((before + looks_at) / share) as usize).min(rounds - 1);
             let to_its_end = share * (round + 1) as f64 - before;
@@ -171,7 +171,7 @@ impl Job {
             }
             Tag::AllAsked(round) => {
                 for host in 0..self.hosts.len() {
-                    // What came as messages, and the whole index.
+                    // Received messages, and the whole index.
                     let bytes = self.messages(host, round) + self.index_bytes;
                     self.bytes.local_io += bytes;
                     let tag = Tag::Compared(host, round);
@@ -202,7 +202,7 @@ impl Job {
         }
     }
 
-    /// Reads for the next round.
+    /// Starts reading for the next round.
     fn read_next(&mut self, host: usize) {
         let now = self.engine.now();
         let of = &mut self.hosts[host];
@@ -211,7 +211,7 @@ impl Job {
         };
         round.began = now;
         let (disk, read) = (of.disk, round.bytes);
-        // Hosts are even: as many messages are written as are asked.
+        // Hosts are uniform: a host writes as many messages as it sends.
         let bytes = read + self.messages(host, self.hosts[host].read);
         self.bytes.local_io += bytes;
         self.bytes.messages += bytes - read;

@@ -1,6 +1,6 @@
 //! Dirty bits alone: every dirty segment is read once and sent, one VM of a host after another.
 //!
-//! Paper: low-profile-dedup §5. A step function; nothing of Copal is in it.
+//! Paper: low-profile-dedup §5. A step function without code of Copal.
 
 use super::engine::{Engine, LinkId, Nanos};
 use super::hosts::Hosts;
@@ -10,10 +10,10 @@ use super::trace::Trace;
 struct Host {
     disk: LinkId,
     back_end: LinkId,
-    /// Place of the VM that is on.
+    /// Index of the current VM.
     at: usize,
     began: Nanos,
-    /// Reading and sending go on side by side.
+    /// Unfinished transfers: reading and sending run in parallel.
     open: u8,
 }
 

@@ -1,7 +1,7 @@
-//! Virtual clock, and the links that bytes take: disks, and ways to the back end.
+//! Virtual clock, and the links that carry bytes: disks, and connections to the back end.
 //!
-//! A link serves all its flows evenly. Nothing here has a thread or looks at a real clock: what happens at
-//! one time happens in the order in which it was entered.
+//! A link shares its speed evenly among its flows. This module has no thread and no real clock: simultaneous
+//! events happen in the order in which they were entered.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,7 +17,7 @@ pub(super) fn hours(nanos: Nanos) -> f64 {
     nanos as f64 / 3.6e12
 }
 
-/// A link by its number.
+/// Index of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinkId(pub(super) usize);
 
@@ -27,7 +27,7 @@ enum Due<T> {
     Link { link: LinkId, version: u64 },
 }
 
-/// Events by time; a flow or timer that ends hands out its tag.
+/// Queue of events by time; the end of a flow or timer yields its tag.
 pub(super) struct Engine<T> {
     now: Nanos,
     entered: u64,
@@ -53,7 +53,7 @@ impl<T: Copy + Ord> Engine<T> {
         self.enter(self.now + nanos(seconds), Due::Timer(tag));
     }
 
-    /// Sends bytes over a link; 0 bytes end at once, and in their turn.
+    /// Sends bytes over a link; 0 bytes end at once, but in their order.
     pub(super) fn send(&mut self, LinkId(link): LinkId, bytes: f64, tag: T) {
         let number = self.entered;
         self.links[link].settle(self.now);
@@ -61,7 +61,7 @@ impl<T: Copy + Ord> Engine<T> {
         self.schedule(link);
     }
 
-    /// The tag of what ends next; `None`: nothing is on its way.
+    /// Tag of the next event; `None`: no event is left.
     pub(super) fn next(&mut self) -> Option<T> {
         while let Some(Reverse((at, _, due))) = self.events.pop() {
             match due {
@@ -75,7 +75,7 @@ impl<T: Copy + Ord> Engine<T> {
                     self.schedule(link.0);
                     return tag;
                 }
-                // Another flow came meanwhile.
+                // Another flow began meanwhile.
                 Due::Link { .. } => {}
             }
         }
@@ -99,9 +99,10 @@ impl<T: Copy + Ord> Engine<T> {
 
 struct Link<T> {
     bytes_per_s: f64,
-    /// Bytes that a flow would have, had it been here from the beginning.
+    /// Bytes that a flow would have received since the beginning.
     served: f64,
-    /// By the value of `served` at which a flow ends, as bits: those of positive numbers ascend as these do.
+    /// Flows by the value of `served` at which they end, as bits: those of positive numbers have the same
+    /// order.
     flows: BTreeMap<(u64, u64), T>,
     settled: Nanos,
     version: u64,
@@ -112,7 +113,7 @@ impl<T> Link<T> {
         Link { bytes_per_s, served: 0.0, flows: BTreeMap::new(), settled: 0, version: 0 }
     }
 
-    /// Counts what was served since.
+    /// Adds the bytes served since the last call.
     fn settle(&mut self, now: Nanos) {
         let bytes = (now - self.settled) as f64 / 1e9 * self.bytes_per_s;
         self.settled = now;
@@ -132,11 +133,11 @@ impl<T> Link<T> {
         Some(left * self.flows.len() as f64 / self.bytes_per_s)
     }
 
-    /// Takes out the flow that ends now.
+    /// Removes the flow that ends now.
     fn take_first(&mut self, now: Nanos) -> Option<T> {
         self.settle(now);
         let ((end, _), tag) = self.flows.pop_first()?;
-        // Rounding of the clock.
+        // Corrects rounding of the clock.
         self.served = self.served.max(f64::from_bits(end));
         Some(tag)
     }
@@ -146,7 +147,7 @@ impl<T> Link<T> {
 mod tests {
     use super::*;
 
-    /// Tags with the second at which they came.
+    /// Tags with the second of their events.
     fn play(engine: &mut Engine<u32>) -> Vec<(u32, u64)> {
         std::iter::from_fn(|| engine.next().map(|tag| (tag, (engine.now() + 500_000_000) / 1_000_000_000)))
             .collect()
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_comes_later_slows_those_that_are_there() {
+    fn a_later_flow_slows_running_ones() {
         let mut engine = Engine::new();
         let link = engine.link(10.0);
         engine.send(link, 100.0, 1);

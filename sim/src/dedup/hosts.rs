@@ -1,14 +1,14 @@
-//! Hosts of a run: their VMs, and how fast each is.
+//! Hosts of a run: their VMs and their speeds.
 
 use super::inputs::{BACK_END_BYTES_PER_S, DISK_BYTES_PER_S, UPLOAD_BYTES_PER_S};
 use super::sizes::Fleet;
 
-/// See the module.
+/// Fleet of a run and the speed of its hosts.
 pub(super) struct Hosts<'a> {
     pub(super) fleet: &'a Fleet,
-    /// The first so many hosts are slow.
+    /// Number of slow hosts; they come first.
     pub(super) slow: usize,
-    /// How many times slower.
+    /// Slowdown of their transfers.
     pub(super) slowdown: f64,
 }
 

@@ -2,10 +2,10 @@
 //! virtual clock.
 //!
 //! Paper: low-profile-dedup §5 (tables 1, 2 and 3, figure 4). Design: docs/design/backup.md#the-simulator
-//! Traces of ids instead of bytes, events instead of threads; the same arguments give the same figures, byte
-//! for byte. Copal's own scheme decides by the code that ships ([`copal`] says what of it is), those it is
-//! compared with are step functions.
-//! Not here: memory of a real agent, and what chunking costs (benches measure both).
+//! Traces of ids replace bytes, events replace threads. Equal arguments give equal figures, byte for byte.
+//! Copal's own scheme uses product code for its decisions ([`copal`] lists it); the compared schemes are step
+//! functions.
+//! Not here: memory of a real agent, cost of chunking (benches measure both).
 
 mod collaborative;
 mod copal;
@@ -31,27 +31,27 @@ use sizes::{Fleet, Placement, Sizes};
 use std::path::PathBuf;
 use trace::Trace;
 
-/// Rounds of the paper's scheme, unless told otherwise.
+/// Default number of rounds of the paper's scheme.
 const PAPER_ROUNDS: u32 = 12;
-/// Memory that is a file system, where there is one: detectors flush what they write.
+/// Directory of a file system in memory, used if there: detectors flush their files.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Which scheme runs.
+/// Simulated scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scheme {
-    /// Dirty segments are sent, nothing else
+    /// Send dirty segments, without deduplication
     DirtyBit,
     /// Stages with a barrier after each
     Synchronous,
     /// The paper's rounds
     Collaborative,
-    /// Ours
+    /// Copal's own
     Copal,
-    /// One after the other
+    /// All of them, one after the other
     All,
 }
 
-/// What `copal-sim dedup` takes; the defaults are the paper's cluster.
+/// Arguments of `copal-sim dedup`; the defaults are the paper's cluster.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Arguments {
     /// Hosts that have VMs
@@ -63,45 +63,45 @@ pub(crate) struct Arguments {
     /// The largest VM, times the average
     #[arg(long, default_value_t = 20.0)]
     pub(crate) skew: f64,
-    /// How sizes are distributed
+    /// Distribution of the sizes
     #[arg(long, value_enum, default_value_t = Sizes::Lognormal)]
     pub(crate) sizes: Sizes,
-    /// Which host has which VM
+    /// Assignment of VMs to hosts
     #[arg(long, value_enum, default_value_t = Placement::Balanced)]
     pub(crate) placement: Placement,
-    /// Which scheme runs
+    /// Scheme to run
     #[arg(long, value_enum, default_value_t = Scheme::All)]
     pub(crate) scheme: Scheme,
-    /// Rounds of a job [default: 12 of the paper's; ours as its agents would choose]
+    /// Rounds of a job [default: 12 for the paper's scheme, the agents' own choice for Copal's]
     #[arg(long)]
     pub(crate) rounds: Option<u32>,
-    /// Chunks of 4 KiB that one id stands for
+    /// Number of 4 KiB chunks for each id
     #[arg(long, default_value_t = 1000)]
     pub(crate) scale: u64,
-    /// Days; the last is shown, those before are for what detectors learn
+    /// Days; only the last is shown, detectors learn from those before
     #[arg(long, default_value_t = 2)]
     pub(crate) days: u32,
-    /// Hosts that are slow
+    /// Number of slow hosts
     #[arg(long, default_value_t = 0)]
     pub(crate) slow: usize,
-    /// How many times slower they are
+    /// Slowdown of the slow hosts
     #[arg(long, default_value_t = 10.0)]
     pub(crate) slowdown: f64,
-    /// So many times fewer partitions than a fleet has
+    /// Divisor of a fleet's number of partitions
     #[arg(long, default_value_t = 4)]
     pub(crate) fewer_partitions: u32,
-    /// Everything random comes from it
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// A directory for the detectors' files [default: /dev/shm, or where temporary files are]
+    /// Directory for the detectors' files [default: /dev/shm, or the directory of temporary files]
     #[arg(long)]
     pub(crate) scratch: Option<PathBuf>,
-    /// One JSON object instead of tables
+    /// Print one JSON object instead of tables
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What a run came to.
+/// Result of a run.
 pub(crate) struct Found {
     fleet: Fleet,
     outcomes: Vec<Outcome>,
@@ -117,16 +117,16 @@ impl Arguments {
     fn check(&self) -> Result<()> {
         ensure!(
             (1..=65_535).contains(&self.hosts) && (self.hosts..1 << 24).contains(&self.vms),
-            "--hosts is to be from 1 to 65535, and --vms no less"
+            "--hosts must be from 1 to 65535, and --vms no less"
         );
-        ensure!(self.skew >= 1.0, "--skew is to be at least 1: the largest VM by the average");
-        ensure!(self.scale >= 1, "--scale is to be at least 1");
-        ensure!(self.days >= 1, "--days is to be at least 1");
-        ensure!(self.fewer_partitions >= 1, "--fewer-partitions is to be at least 1");
-        ensure!(self.rounds != Some(0), "--rounds is to be at least 1");
+        ensure!(self.skew >= 1.0, "--skew must be at least 1: the largest VM by the average");
+        ensure!(self.scale >= 1, "--scale must be at least 1");
+        ensure!(self.days >= 1, "--days must be at least 1");
+        ensure!(self.fewer_partitions >= 1, "--fewer-partitions must be at least 1");
+        ensure!(self.rounds != Some(0), "--rounds must be at least 1");
         ensure!(
             self.slow <= self.hosts && self.slowdown >= 1.0,
-            "--slow is to be no more than there are hosts, and --slowdown at least 1"
+            "--slow must not exceed the number of hosts, and --slowdown must be at least 1"
         );
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Arguments {
     }
 }
 
-/// Plays the schemes one after the other.
+/// Simulates the schemes one after the other.
 pub(crate) fn simulate(arguments: &Arguments) -> Result<Found> {
     arguments.check()?;
     let size = (arguments.hosts, arguments.vms);

@@ -1,23 +1,23 @@
-//! What a scheme's job came to, in the units of the paper's tables.
+//! Result of a scheme's job, in the units of the paper's tables.
 
 use super::engine::{Nanos, hours};
 use super::inputs::GB;
 use serde_json::{Value, json};
 
-/// Bytes of a whole job.
+/// Bytes transferred by a whole job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Bytes {
     /// Read and written on the disks of all hosts.
     pub(super) local_io: f64,
     /// Stored at the back end.
     pub(super) stored: f64,
-    /// Of that, given up at the end of the job for popular chunks.
+    /// Part of that given up at the end of the job for popular chunks.
     pub(super) given_up: f64,
-    /// Questions and answers between hosts.
+    /// Requests and answers between hosts.
     pub(super) messages: f64,
 }
 
-/// What became of the chunks that were asked about or stored, counted in ids of the trace.
+/// Results of the chunks, counted in ids of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chunks {
     /// All ids in dirty segments.
@@ -26,16 +26,16 @@ pub(super) struct Chunks {
     pub(super) inner: u64,
     /// Found as popular.
     pub(super) hits: u64,
-    /// Stored where all find it.
+    /// Stored as popular chunks.
     pub(super) popular: u64,
-    /// Stored as the VM's own.
+    /// Stored as private chunks of the VM.
     pub(super) private: u64,
-    /// Of those, the ones that nobody answered in time or that were not there when the time was over.
+    /// Part of those without an answer in time, or not there when the time was over.
     pub(super) unresolved: u64,
 }
 
 impl Chunks {
-    /// Whether each chunk is stored or a duplicate of one that is.
+    /// Whether the results of the chunks add up to all chunks.
     pub(super) fn are_all_there(&self) -> bool {
         self.all == self.inner + self.hits + self.popular + self.private
     }
@@ -49,17 +49,17 @@ pub(super) struct VmTime {
     pub(super) ended: Nanos,
 }
 
-/// One scheme's job.
+/// Result of one scheme's job.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Outcome {
     pub(super) scheme: &'static str,
-    /// Memory of a host for the answers that wait; `None` where the scheme has none.
+    /// Memory of a host for waiting answers; `None` if the scheme has none.
     pub(super) memory_bytes: Option<f64>,
     pub(super) bytes: Bytes,
     pub(super) chunks: Chunks,
     pub(super) vms: Vec<VmTime>,
     pub(super) hosts: usize,
-    /// Hosts with a lower number are slow.
+    /// Number of slow hosts; they come first.
     pub(super) slow: usize,
 }
 

@@ -1,14 +1,12 @@
-//! The paper's index: all know the same popular ids, the top few per cent, and store whatever is not among
-//! them.
+//! The paper's index: all hosts know the same popular ids, the top few per cent, and store all other chunks.
 //!
-//! Paper: low-profile-dedup §2. A rule, not an index: whether an id is in it follows from its rank.
+//! Paper: low-profile-dedup §2. A rule, not an index: the rank of an id decides its membership.
 
 use super::hosts::Hosts;
 use super::outcome::Chunks;
 use super::trace::{Chunk, Seen, Trace};
 
-/// Ids of each VM that have to be stored, and what became of all. `day` tells one day's chunks from
-/// another's.
+/// Number of ids that each VM stores, and the totals of all chunks. `day` selects the day of the trace.
 pub(super) fn store(hosts: &Hosts<'_>, trace: &Trace, day: u32) -> (Vec<u64>, Chunks) {
     let popular = trace.popular();
     let mut chunks = Chunks::default();

@@ -1,10 +1,10 @@
-//! What the simulator prints: the paper's tables 1 and 2 beside ours, or JSON.
+//! Output of the simulator: the paper's tables 1 and 2 beside the simulated figures, or JSON.
 
 use super::outcome::Outcome;
 use super::{Arguments, Found};
 use serde_json::json;
 
-/// What the paper prints of a scheme.
+/// The paper's figures of a scheme.
 struct Printed {
     scheme: &'static str,
     memory_mb: &'static str,
@@ -105,7 +105,7 @@ pub(super) fn print(arguments: &Arguments, found: &Found) {
         }
     }
     if arguments.slow > 0 {
-        println!("Hosts that are not slow end after:");
+        println!("The other hosts end after:");
         for outcome in &found.outcomes {
             println!("{:54} {:>7.2} h", outcome.scheme, outcome.healthy_span_h());
         }

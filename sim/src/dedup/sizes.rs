@@ -1,4 +1,4 @@
-//! Sizes of VMs and which host has which.
+//! Sizes of VMs and their assignment to hosts.
 //!
 //! Paper: low-profile-dedup §5, figure 1 (the largest VM 20 or 45 times the average).
 
@@ -6,23 +6,23 @@ use super::inputs::{DIRTY_SHARE, SEGMENT_BYTES, VM_BYTES};
 use crate::rules::random::Random;
 use std::f64::consts::TAU;
 
-/// How sizes are distributed. All have the same mean.
+/// Distribution of the sizes. All have the same mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sizes {
     /// At most a tenth above or below the mean
     Even,
-    /// Most VMs are small; as many VMs as there are have the skew
+    /// Most VMs are small; the largest of all has the skew
     Lognormal,
     /// A fifth of the VMs has four fifths of the bytes, before the largest are cut
     Pareto,
 }
 
-/// Which host has which VM.
+/// Assignment of VMs to hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Placement {
     /// Every host has about the same bytes and at most its share of the VMs
     Balanced,
-    /// Every VM on any host
+    /// Each VM on a random host
     Random,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Placement {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vm {
     pub(super) bytes: f64,
-    /// Of its dirty segments.
+    /// Bytes of its dirty segments.
     pub(super) dirty_bytes: f64,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Vm {
 #[derive(Clone, Debug)]
 pub(super) struct Fleet {
     pub(super) vms: Vec<Vm>,
-    /// VMs of each host, in the order they were drawn.
+    /// Indexes of the VMs of each host, in the order of their draw.
     pub(super) hosts: Vec<Vec<usize>>,
 }
 
@@ -83,14 +83,14 @@ impl Fleet {
         self.hosts[host].iter().map(|&vm| self.vms[vm].dirty_bytes).sum()
     }
 
-    /// The largest VM by the mean.
+    /// Size of the largest VM by the mean.
     pub(super) fn skew(&self) -> f64 {
         let largest = self.vms.iter().map(|vm| vm.bytes).fold(0.0, f64::max);
         largest * self.vms.len() as f64 / self.vms.iter().map(|vm| vm.bytes).sum::<f64>()
     }
 }
 
-/// Sizes by the mean; the largest is `skew` unless they are even.
+/// Sizes in units of the mean; the largest is `skew` unless they are even.
 fn of_mean(sizes: Sizes, count: usize, skew: f64, random: &mut Random) -> Vec<f64> {
     let mut drawn: Vec<f64> = match sizes {
         Sizes::Even => return even(count, random),
@@ -105,7 +105,7 @@ fn of_mean(sizes: Sizes, count: usize, skew: f64, random: &mut Random) -> Vec<f6
     if let Some(largest) = largest {
         drawn[largest] = f64::INFINITY;
     }
-    // The factor under which the mean is 1 once all above the skew are cut.
+    // The factor that makes the mean 1 after all sizes above the skew are cut.
     let mean = |factor: f64| drawn.iter().map(|size| (size * factor).min(skew)).sum::<f64>() / count as f64;
     let (mut low, mut high) = (0.0, 1e6);
     for _ in 0..200 {
@@ -118,7 +118,7 @@ fn of_mean(sizes: Sizes, count: usize, skew: f64, random: &mut Random) -> Vec<f6
     drawn.iter().map(|size| (size * high).min(skew)).collect()
 }
 
-/// The exponent under which a fifth has four fifths.
+/// Exponent with which a fifth of the VMs has four fifths of the bytes.
 const PARETO: f64 = 1.16;
 
 fn even(count: usize, random: &mut Random) -> Vec<f64> {
@@ -127,7 +127,7 @@ fn even(count: usize, random: &mut Random) -> Vec<f64> {
     drawn.iter().map(|size| size / mean).collect()
 }
 
-/// The deviation under which the largest of so many is about `skew` times the mean: z of the largest is
+/// Deviation with which the largest of so many sizes is about `skew` times the mean. The z of the largest is
 /// known, and `sigma z - sigma^2 / 2 = ln skew`.
 fn sigma(count: usize, skew: f64) -> f64 {
     let twice_log = 2.0 * (count.max(3) as f64).ln();
@@ -136,13 +136,13 @@ fn sigma(count: usize, skew: f64) -> f64 {
     z_squared.sqrt() - left.max(0.0).sqrt()
 }
 
-/// Box and Muller.
+/// Normal random number by the method of Box and Muller.
 fn normal(random: &mut Random) -> f64 {
     let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
     radius * (TAU * random.unit()).cos()
 }
 
-/// The largest first, each to the host that has least and has room.
+/// Assigns the largest VM first, each to the host with the fewest bytes and a free place.
 fn balanced(vms: &[Vm], hosts: usize) -> Vec<Vec<usize>> {
     let most = vms.len().div_ceil(hosts);
     let mut order: Vec<usize> = (0..vms.len()).collect();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_and_the_largest_are_what_was_asked_for() {
+    fn mean_and_largest_size_equal_the_arguments() {
         for (sizes, skew) in [(Sizes::Lognormal, 20.0), (Sizes::Pareto, 20.0), (Sizes::Lognormal, 45.0)] {
             let fleet = fleet(sizes, skew, Placement::Balanced);
             assert!((fleet.skew() / skew - 1.0).abs() < 0.01, "{sizes:?}: {}", fleet.skew());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn balanced_hosts_have_the_same_and_random_ones_do_not() {
+    fn balanced_hosts_have_equal_bytes_and_random_ones_do_not() {
         let most = |placement| {
             let fleet = fleet(Sizes::Lognormal, 20.0, placement);
             assert_eq!(fleet.hosts.iter().map(Vec::len).sum::<usize>(), 2500);

@@ -1,8 +1,8 @@
-//! The synchronous scheme: in each stage every host has one VM, and no stage begins before all hosts have
-//! ended the one before.
+//! The synchronous scheme: in each stage every host has one VM, and a stage begins when all hosts have ended
+//! the previous one.
 //!
-//! Paper: low-profile-dedup §1, §5. It does not describe the scheme, so this is inferred from its figures. A
-//! stage reads its VM, compares, reads it again, and sends what is left; nothing goes on side by side. All
+//! Paper: low-profile-dedup §1, §5. The paper does not describe the scheme, so this is inferred from its
+//! figures. A stage reads its VM, compares, reads it again, and sends the rest; nothing runs in parallel. All
 //! VMs end with the job.
 
 use super::engine::{Engine, LinkId};
@@ -17,7 +17,7 @@ enum Tag {
     Sent(usize),
 }
 
-/// `stored`: ids of each VM that are stored. `largest_each_stage`: the first host has a VM of the largest
+/// `stored`: number of ids that each VM stores. `largest_each_stage`: the first host has a VM of the largest
 /// size in every stage.
 pub(super) fn run(
     hosts: &Hosts<'_>,

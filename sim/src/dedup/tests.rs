@@ -1,4 +1,4 @@
-//! Runs of small clusters, and the arithmetic on the paper that the inputs come from.
+//! Runs of small clusters, and the arithmetic that derives the inputs from the paper.
 
 use super::inputs::{self, GB, MB, paper};
 use super::*;
@@ -48,7 +48,7 @@ fn all_schemes_of_a_small_cluster_keep_every_chunk_and_end_every_vm() {
 }
 
 #[test]
-fn the_same_arguments_give_the_same_run_and_another_seed_another() {
+fn equal_arguments_give_equal_runs_and_other_seeds_other_runs() {
     let words = format!("{SMALL} --scheme copal");
     let first = outcome(&words);
     assert_eq!(first, outcome(&words));
@@ -62,13 +62,13 @@ fn a_host_that_is_alone_answers_itself() {
     assert_eq!(alone.chunks.unresolved, 0);
 }
 
-/// Symptom: the more rounds, the more was stored, since a chunk's first copy stays when a later round makes
+/// Symptom: the more rounds, the more was stored, since a chunk's private copy stays when a later round makes
 /// it popular.
-/// Fix: at the end of the job all private chunks are asked about again.
+/// Fix: at the end of the job the VMs ask again about all private chunks.
 #[test]
 fn rounds_cost_no_storage() {
     let stored = |rounds: u32| {
-        // Of the first day nothing is popular when it begins.
+        // On the first day no chunk is popular at the beginning.
         let words = format!("{SMALL} --scheme copal --days 1 --rounds {rounds}");
         outcome(&words)
     };
@@ -86,7 +86,7 @@ fn a_slow_host_delays_the_others_by_patience_and_no_more() {
     assert!(healthy < 2.0 * all_well.span_h(), "{healthy} and {}", all_well.span_h());
 }
 
-/// Table 1, and the span that its I/O takes at 60 MB/s.
+/// Table 1, and the span of its I/O at 60 MB/s.
 #[test]
 fn one_reading_of_the_paper_fits_its_figures() {
     let rows = 220.0 * GB / paper::CHUNK_BYTES;
@@ -104,12 +104,12 @@ fn one_reading_of_the_paper_fits_its_figures() {
     near(4000.0 * 48.4 * GB, 196_000.0 * GB, 0.02);
 }
 
-/// What surrounds a batch is what the agents' messages have.
+/// Checks the overhead of a batch against the agents' messages.
 #[test]
 fn a_batch_takes_what_its_messages_take() {
     use copal_agent::messages::{Answers, Ask};
     use prost::Message;
-    // Length, header and time that is left of a frame; the batch has a reply, its answers a call of their own.
+    // Length, header and remaining time of a frame. The batch has a reply, its answers a call of their own.
     const FRAME_BYTES: usize = 4 + 16 + 4;
     let ask = Ask {
         job: [1; 16],
@@ -129,7 +129,7 @@ fn a_batch_takes_what_its_messages_take() {
         codes: vec![7; 8],
     };
     let asked = ask.to_message(&[1; 16]).encoded_len() - 8 * 16;
-    // One of the answers of a page, of four mostly.
+    // One of the answers of a page, mostly one of four.
     let answered = 2 + answers.into_message().encoded_len() - 8 * 4;
     let take = copal_proto::messages::AgentTake { instance: vec![1; 16].into(), received: 700 }.encoded_len();
     let around = asked + answered + 2 * FRAME_BYTES + (take + 2 * FRAME_BYTES) / 4;
@@ -155,8 +155,8 @@ fn one_reading_of_the_paper_fits_its_deletion() {
     near(paper::PRIVATE_REFERENCES * paper::REFERENCE_BYTES, 35.0 * MB, 0.01);
 }
 
-/// The interval of repairs: with table 4's rate of errors the formula gives 490 deletions, and the paper
-/// prints 19.6 days.
+/// Interval of repairs: with table 4's rate of errors the formula gives 490 deletions; the paper prints 19.6
+/// days.
 #[test]
 fn the_interval_of_repairs_follows_for_25_vms_of_a_host() {
     let all = (1.0 + 9.0 * paper::NEW_SHARE) / paper::NEW_SHARE;
@@ -177,14 +177,14 @@ fn the_papers_rounds_are_even_and_begin_with_the_smallest() {
         let last = rounds[11].vms.iter().map(|&vm| fleet.vms[vm].dirty_bytes).fold(f64::INFINITY, f64::min);
         assert!(first <= last, "{first} and {last}");
         for round in &rounds {
-            // Each end lies within half of an average VM, of which a round has 25/12.
+            // Each end lies within half of an average VM; a round has 25/12 of an average VM.
             near(round.bytes, all / 12.0, 12.0 / 25.0);
         }
     }
 }
 
 #[test]
-fn deletion_frees_nothing_that_lives_and_costs_little() {
+fn deletion_frees_no_live_chunk_and_costs_little() {
     let (costs, freed) =
         deletion::simulate(&deletion::Arguments { hosts: 4, skew: 4.0, scale: 1000, seed: 1, json: false })
             .unwrap();

@@ -1,8 +1,8 @@
-//! Traces: which chunks a VM has in its dirty segments on a day, as ids and nothing else.
+//! Traces: ids of the chunks in a VM's dirty segments on a day, without contents.
 //!
-//! One id stands for `scale` chunks of 4 KiB, as if one in so many had been looked at. Nothing is kept: an id
-//! follows from seed, VM, day and place. Most are drawn from a pool that all VMs share, by popularity; the
-//! others are new and nobody else's.
+//! One id stands for `scale` chunks of 4 KiB, as if only one in `scale` was sampled. Nothing is stored: seed,
+//! VM, day and index determine an id. Most ids are drawn by popularity from a pool that all VMs share; the
+//! others are new and private.
 
 use super::inputs::{chunks, paper};
 use crate::rules::random::{Random, mix};
@@ -12,9 +12,9 @@ use std::collections::HashSet;
 /// One id of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
-    /// Nobody else's.
+    /// A chunk of no other VM.
     Private,
-    /// The one of that rank by popularity, from 0.
+    /// The shared chunk of that popularity rank, from 0.
     Shared(u32),
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Trace {
     seed: u64,
     /// Bytes that an id stands for.
     pub(super) id_bytes: f64,
-    /// Ids of a day, of all VMs.
+    /// Ids of all VMs on a day.
     pub(super) ids: u64,
     pool: u64,
 }
@@ -36,12 +36,12 @@ impl Trace {
         Trace { seed: mix(seed), id_bytes, ids, pool: ((ids as f64 * chunks::POOL) as u64).max(1) }
     }
 
-    /// Ids of a VM with so many dirty bytes.
+    /// Number of ids of a VM with `dirty_bytes`.
     pub(super) fn ids_of(&self, dirty_bytes: f64) -> u64 {
         ((dirty_bytes / self.id_bytes).round() as u64).max(1)
     }
 
-    /// The ids that the paper's index has: the most popular of all that a day knows.
+    /// Number of ids in the paper's index: the most popular of all ids of a day.
     pub(super) fn popular(&self) -> u32 {
         let known = self.ids as f64 * (1.0 - chunks::SHARED) + self.pool as f64;
         (known * chunks::POPULAR) as u32
@@ -79,13 +79,12 @@ impl Trace {
     }
 }
 
-/// Chunks of a VM that are read one part after another: what comes again within the VM is found without
-/// asking anybody.
+/// Chunks of a VM that are read part by part; repeated chunks within the VM need no request.
 #[derive(Debug, Default)]
 pub(super) struct Seen(HashSet<u32>);
 
 impl Seen {
-    /// Whether the VM has it for the first time on this day.
+    /// Whether the chunk is the first of its id in the VM on this day.
     pub(super) fn is_first(&mut self, chunk: Chunk) -> bool {
         match chunk {
             Chunk::Private => true,
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_top_four_percent_cover_98_of_what_others_have() {
+    fn the_top_four_percent_cover_98_percent_of_the_shared_chunks() {
         let trace = Trace::new(22e12, 10_000, 1);
         let mut counts = [0_u64; 3];
         for at in 0..500_000 {
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_shared_by_rank_alone_and_private_ones_by_nobody() {
+    fn ids_of_equal_rank_are_shared_and_private_ids_are_not() {
         let trace = Trace::new(1e12, 1000, 7);
         let shared = |vm, day, at| trace.id(Chunk::Shared(5), vm, day, at);
         assert_eq!(shared(1, 0, 2), shared(9, 3, 4));

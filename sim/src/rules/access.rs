@@ -1,4 +1,4 @@
-//! Who is asked for: uniform or zipf over hashed keys, half of the Gets missing, the hot set moved half-way.
+//! Keys of the Gets: uniform or zipf over hashed keys, half of them missing; the hot set moves half-way.
 
 use super::{
     key::Key,
@@ -31,21 +31,21 @@ impl FromStr for Access {
             return Ok(Access::Uniform);
         }
         let skew = name.strip_prefix("zipf:").context("an access is `uniform` or `zipf:SKEW`")?;
-        let skew: f64 = skew.parse().with_context(|| format!("{skew:?} is no skew"))?;
+        let skew: f64 = skew.parse().with_context(|| format!("{skew:?} is not a skew"))?;
         if !(0.01..=5.0).contains(&skew) {
-            bail!("the skew of a zipf access lies between 0.01 and 5, not at {skew}");
+            bail!("the skew of a zipf access must lie between 0.01 and 5, not at {skew}");
         }
         Ok(Access::Zipf(skew))
     }
 }
 
-/// An endless row of Gets.
+/// An endless sequence of Gets.
 pub(super) struct Gets {
     keys: u64,
     missing_share: f64,
     zipf: Option<Zipf>,
     random: Random,
-    /// Added to every rank: another value is another hot set.
+    /// Offset of every rank; another value selects another hot set.
     shift: u64,
 }
 
@@ -59,7 +59,7 @@ impl Gets {
         Gets { keys, missing_share, zipf, random: Random(mix(seed)), shift: 0 }
     }
 
-    /// Other keys are the hot ones from now on.
+    /// Moves the hot set to other keys.
     pub(super) fn move_hot_set(&mut self) {
         self.shift += self.keys / 2 + 1;
     }
@@ -75,7 +75,7 @@ impl Gets {
     }
 }
 
-/// Probability of each id among the Gets that ask for existing keys, hottest first.
+/// Probability of each id among the Gets of existing keys, hottest first.
 pub(super) fn probabilities(access: Access, keys: u64) -> Vec<f64> {
     let skew = match access {
         Access::Uniform => 0.0,

@@ -1,4 +1,4 @@
-//! What the loaded units say of a key: by their rate, or by asking the real ones.
+//! Answers of the loaded filter units: drawn from their rates, or from real units.
 
 use super::{
     key::{Key, STORE_SEED},
@@ -10,14 +10,14 @@ use copal_filter::{FilterPage, Units};
 
 /// Filters of all partitions of a tree.
 pub(super) enum Filters {
-    /// An absent key passes with the probability that the kind promises.
+    /// An absent key passes with the false-positive rate of the kind.
     Modelled { units: Vec<u8>, random: Random },
-    /// An absent key passes if the units say so.
+    /// An absent key passes if the real units let it pass.
     Real { loaded: Vec<Option<Units>> },
 }
 
 impl Filters {
-    /// Nothing loaded.
+    /// Filters with nothing loaded.
     pub(super) fn new(tree: &Tree, seed: u64) -> Filters {
         if tree.pages.is_empty() {
             Filters::Modelled { units: vec![0; tree.shapes.len()], random: Random(mix(!seed)) }
@@ -33,7 +33,7 @@ impl Filters {
         }
     }
 
-    /// One partition more, out of a merge, with so many units. Its key is not asked of real filters.
+    /// Adds a partition that a merge wrote, with its loaded units. Real filters are never asked about it.
     pub(super) fn add(&mut self, installed: u8) {
         match self {
             Filters::Modelled { units, .. } => units.push(installed),

@@ -1,4 +1,4 @@
-//! A key as the simulator needs it: where it stands in the key order, where it lives, and its hash.
+//! A key of the simulator: position in the key order, home run, and hash.
 
 use super::random::mix;
 use copal_filter::KeyHash;
@@ -6,20 +6,20 @@ use copal_filter::KeyHash;
 /// Seed of the simulated store.
 pub(super) const STORE_SEED: u64 = 0x00c0_9a15;
 
-/// A key that somebody asks for.
+/// A key of a Get.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Key {
-    /// Its place in the key order: the part of all keys below it, in 2^-64.
+    /// Its position in the key order: the share of keys below it, in 2^-64.
     pub(super) position: u64,
-    /// Decides in which run it lives, even over 64 bits; `None`: it does not exist.
+    /// Selects the run that holds it, uniform over 64 bits; `None`: it does not exist.
     pub(super) home: Option<u64>,
-    /// What filters see of it.
+    /// Hash for the filters.
     pub(super) hash: KeyHash,
 }
 
 impl Key {
-    /// Key number `id` of `keys` existing ones, or its namesake that does not exist. Hashed: neighbours in
-    /// number are no neighbours in the key order.
+    /// Key number `id` of `keys` existing ones, or its absent counterpart. Positions are hashed: neighbouring
+    /// numbers are not neighbours in the key order.
     pub(super) fn numbered(id: u64, keys: u64, present: bool) -> Key {
         let id = if present { id } else { id + keys };
         Key {

@@ -1,8 +1,8 @@
-//! Merges into the bottom run: partitions go, others come, and heat is passed on.
+//! Merges into the bottom run: new partitions replace old ones and inherit their heat.
 //!
-//! A slice of up to 16 neighbours is replaced by as many, or one more or less, of equal size whose limits are
-//! others: what a merge of newer versions and some inserts and deletes leaves. Only for modelled trees.
-//! Heat goes to the outputs by the share of the keys that moved there, as the engine does it.
+//! A slice of up to 16 neighbours is replaced by as many, or one more or less, of equal size with other
+//! limits. A merge of newer versions with some inserts and deletes has this effect. Only for modelled trees.
+//! Outputs inherit heat by the share of keys that moved there, as in the engine.
 
 use super::{random::Random, tree::Tree};
 use anyhow::{Result, bail};
@@ -11,14 +11,14 @@ use std::str::FromStr;
 
 const SLICE: usize = 16;
 
-/// What partitions that come out of a merge know of those that went in.
+/// State that outputs of a merge inherit from the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inheritance {
     /// Nothing: they start cold and load on demand.
     Nothing,
-    /// Their heat, but units come by the rule and cost a read.
+    /// Their heat; the rule loads their units, at the cost of reads.
     Heat,
-    /// Their heat, and the units it deserves are installed while the filter is in memory anyway.
+    /// Their heat, and the units it deserves; these are installed while the merge has the filter in memory.
     Units,
 }
 
@@ -35,7 +35,7 @@ impl FromStr for Inheritance {
     }
 }
 
-/// A partition that goes.
+/// An input of the merge.
 pub(super) struct Input {
     pub(super) number: u32,
     pub(super) keys: u32,
@@ -43,14 +43,14 @@ pub(super) struct Input {
     end: u128,
 }
 
-/// A partition that comes.
+/// An output of the merge.
 pub(super) struct Output {
     pub(super) keys: u32,
     start: u128,
     end: u128,
 }
 
-/// Neighbours of the bottom run and what replaces them.
+/// Neighbours of the bottom run and their replacement.
 pub(super) struct Slice {
     first: usize,
     pub(super) inputs: Vec<Input>,
@@ -58,7 +58,7 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// Any slice of the bottom run.
+    /// A random slice of the bottom run.
     pub(super) fn choose(tree: &Tree, random: &mut Random) -> Slice {
         let run = &tree.runs[tree.runs.len() - 1];
         let count = run.numbers.len().min(SLICE);
@@ -73,7 +73,7 @@ impl Slice {
         };
         let inputs: Vec<Input> = (first..first + count).map(input).collect();
         let keys: u64 = inputs.iter().map(|input| u64::from(input.keys)).sum();
-        // On average as many as went in, so that the run neither grows nor shrinks.
+        // On average the number stays, so that the run neither grows nor shrinks.
         let exact = keys as f64 / f64::from(KEYS_PER_PARTITION);
         let outputs = ((exact + random.unit()) as u64).max(1);
         let (start, width) = (limit(first), limit(first + count) - limit(first));
@@ -82,7 +82,7 @@ impl Slice {
         Slice { first, inputs, outputs: (0..outputs).map(output).collect() }
     }
 
-    /// Inputs that gave keys to `output`, and how many.
+    /// Inputs that gave keys to `output`, and numbers of these keys.
     pub(super) fn moved<'a>(&'a self, output: &'a Output) -> impl Iterator<Item = (&'a Input, u32)> {
         self.inputs.iter().filter_map(|input| {
             let shared = output.end.min(input.end).checked_sub(output.start.max(input.start))?;
@@ -91,8 +91,8 @@ impl Slice {
         })
     }
 
-    /// Replaces the inputs in the tree's bottom run; the numbers of the outputs, whose shapes are still to
-    /// come.
+    /// Replaces the inputs in the tree's bottom run and returns the numbers of the outputs. The caller sets
+    /// their shapes.
     pub(super) fn install(self, tree: &mut Tree) -> std::ops::Range<u32> {
         let numbers = tree.shapes.len() as u32..(tree.shapes.len() + self.outputs.len()) as u32;
         let last = tree.runs.len() - 1;

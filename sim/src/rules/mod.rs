@@ -1,8 +1,7 @@
 //! Filter units and adjusting rules over the shape of an LSM tree.
 //!
 //! Paper: elasticbf §4.1 (half of the Gets missing, uniform and zipf), §3.2, §3.3 (its rule). The rules are
-//! those of `copal-filter`, and with `--real-filters` so are the filters: then nothing is assumed about their
-//! rates.
+//! those of `copal-filter`. With `--real-filters` the filters are real too, so their rates are not assumed.
 
 mod access;
 mod filters;
@@ -37,8 +36,8 @@ use std::{
 };
 use tree::{Runs, Tree};
 
-/// What `copal-sim rules` takes; the defaults are those under which the design printed its figures, but for
-/// the lifeTime, which is the paper's.
+/// Arguments of `copal-sim rules`. The defaults are those of the design's figures, except for the lifeTime,
+/// which is the paper's.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Kinds of units: ribbon, bloom
@@ -53,38 +52,37 @@ pub(crate) struct Arguments {
     /// Filter bits in memory per key of the store
     #[arg(long, default_value_t = 4.0)]
     bits: f64,
-    /// Part of the Gets whose key does not exist
+    /// Share of the Gets whose key does not exist
     #[arg(long, default_value_t = 0.5)]
     missing: f64,
-    /// Gets to play; the hot set moves after half of them
+    /// Number of Gets; the hot set moves after half of them
     #[arg(long, default_value_t = 160_000)]
     gets: u64,
-    /// Parts of each half that are counted apart; the last of each is reported
+    /// Windows of each half that are counted apart; the report shows the last of each half
     #[arg(long, default_value_t = 4)]
     windows: u64,
     /// The tree: flushed:P, leveled:P, lazy:P (P partitions), or the partitions of each run, newest first
     #[arg(long, default_value = "flushed:1002")]
     tree: Runs,
-    /// The tree of the static figures, which need no Get; `none` leaves them out
+    /// The tree of the static figures, which need no Gets; `none` leaves them out
     #[arg(long, default_value = "flushed:4948")]
     static_tree: String,
-    /// Gets between two steps of a rule; the paper's acts at every Get
+    /// Gets between two steps of a rule; the paper's rule acts at every Get
     #[arg(long, default_value_t = 64)]
     batch: u64,
-    /// lifeTime of the paper's rule, in Gets per table: 0.4 in the paper, 1.0 where the design printed its
-    /// figures
+    /// lifeTime of the paper's rule, in Gets per table: 0.4 in the paper, 1.0 in the design's figures
     #[arg(long, default_value_t = 0.4)]
     life_time: f64,
-    /// Let new tables of the paper's rule start with the frequency of those they were merged from
+    /// Let new tables of the paper's rule inherit the frequency of the tables they were merged from
     #[arg(long)]
     paper_inherits: bool,
     /// Half-life of the class rule, in Gets per partition
     #[arg(long, default_value_t = 32.0)]
     half_life: f64,
-    /// Gain over loss that the class rule asks for
+    /// Least ratio of gain to loss at which the class rule acts
     #[arg(long, default_value_t = 2.0)]
     gain_over_loss: f64,
-    /// Saved reads per half-life that the class rule asks for
+    /// Least saved reads per half-life at which the class rule acts
     #[arg(long, default_value_t = 1.0)]
     min_saved_reads: f64,
     /// Let the class rule count true hits as heat too
@@ -93,19 +91,19 @@ pub(crate) struct Arguments {
     /// Gets between two merges of 16 partitions of the bottom run; 0: no merges
     #[arg(long, default_value_t = 0, conflicts_with = "real_filters")]
     merge_every: u64,
-    /// What outputs of merges inherit: nothing, heat, or heat and units
+    /// State that outputs of merges inherit: nothing, heat, or heat and units
     #[arg(long, default_value = "units")]
     inherit: Inheritance,
     /// Keep the hot set where it is
     #[arg(long)]
     no_move: bool,
-    /// Build every filter and ask it, instead of drawing from its rate
+    /// Build and query every filter, instead of drawing from its rate
     #[arg(long)]
     real_filters: bool,
-    /// Play these recorded Gets, once, instead of synthetic ones
+    /// Play these recorded Gets once, instead of synthetic ones
     #[arg(long, conflicts_with = "access")]
     trace: Option<PathBuf>,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON instead of tables
@@ -113,25 +111,25 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What `copal-sim record` takes.
+/// Arguments of `copal-sim record`.
 #[derive(Args, Debug)]
 pub(crate) struct RecordArguments {
     /// Distribution: uniform, zipf:SKEW
     #[arg(long, default_value = "zipf:0.99")]
     access: Access,
-    /// Part of the Gets whose key does not exist
+    /// Share of the Gets whose key does not exist
     #[arg(long, default_value_t = 0.5)]
     missing: f64,
-    /// Gets to write; the hot set moves after half of them
+    /// Number of Gets; the hot set moves after half of them
     #[arg(long, default_value_t = 160_000)]
     gets: u64,
-    /// Keys of the store
+    /// Number of keys of the store
     #[arg(long, default_value_t = 2_000_000)]
     keys: u64,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The file to write
+    /// File to write
     out: PathBuf,
 }
 
@@ -143,7 +141,7 @@ fn kind(name: &str) -> Result<Kind> {
     })
 }
 
-/// Runs what was asked for and prints it.
+/// Runs the simulation and prints the result.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.windows > 0 && arguments.batch > 0, "--windows and --batch are at least 1");
     ensure!((0.0..=1.0).contains(&arguments.missing), "--missing lies between 0 and 1");
@@ -156,10 +154,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Writes a synthetic trace, for those who have no recorded one (`Store::record_gets` of the engine makes
-/// them).
+/// Writes a synthetic trace, for use without a recorded one (`Store::record_gets` of the engine).
 pub(crate) fn record(arguments: &RecordArguments) -> Result<()> {
-    ensure!(arguments.keys > 0, "a store has keys");
+    ensure!(arguments.keys > 0, "--keys must be above 0");
     let file =
         File::create(&arguments.out).with_context(|| format!("creating {}", arguments.out.display()))?;
     let mut writer = trace::Writer::new(BufWriter::new(file), arguments.keys)?;
@@ -190,11 +187,11 @@ fn statics(arguments: &Arguments) -> Result<Vec<Static>> {
     let mut rows = Vec::new();
     for &access in &arguments.access {
         let Some((_, first)) = trees.first() else { break };
-        // Where keys lie does not depend on the kind of units.
+        // The positions of keys do not depend on the kind of units.
         let heats = statics::heats(first, access, arguments.missing);
         for (kind, tree) in &trees {
             let budget = budget_bytes(tree, arguments.bits);
-            // As many units as the bits pay for; one and a bit short of the budget is one.
+            // As many units as the bits pay for, rounded: a little less than a unit's bits pay for one.
             let bits_per_unit = f64::from(kind.unit_bytes(2021)) * 8.0 / 2021.0;
             let everywhere = (arguments.bits / bits_per_unit).round() as u8;
             rows.push(Static {
@@ -227,7 +224,7 @@ fn build(arguments: &Arguments, rule: RuleKind) -> Box<dyn Rule> {
     }
 }
 
-/// Gets in order, and the reads of both halves.
+/// Plays the Gets in order; returns the reads of both halves.
 fn halves(
     arguments: &Arguments,
     player: &mut Player,

@@ -1,12 +1,12 @@
-//! Plays Gets through a tree under one rule and counts the reads, as the engine would do them.
+//! Plays Gets through a tree under one rule and counts the reads that the engine would do.
 //!
-//! - A Get asks the runs from the newest until it finds its key. A run's partition is read if its units say
-//!   maybe.
-//! - Cold start: a probe that finds no unit loaded reads the filter page instead of the data while there is
-//!   room, except under the paper's rule, whose tables wait for the rule.
-//! - The rule sees probes in batches and its changes are carried out before the next Get: the engine's
-//!   background thread without its delay. A load is one read; under the paper's rule one for each unit, as in
-//!   the paper.
+//! - A Get probes the runs from the newest until it finds its key. It reads a run's partition if the
+//!   partition's units let the key pass.
+//! - Cold start: while memory is free, a probe that finds no loaded unit reads the filter page instead of the
+//!   data. The paper's rule has no cold start; its tables wait for the rule.
+//! - The rule receives probes in batches, and its changes are carried out before the next Get: this models
+//!   the engine's background thread without its delay. A load is one read; under the paper's rule one read
+//!   per unit, as in the paper.
 
 use super::{
     filters::Filters,
@@ -18,15 +18,15 @@ use super::{
 use anyhow::Result;
 use copal_filter::rules::{Heat, Outcome, PartitionId, Probe, Rule, inherit};
 
-/// Reads of some Gets in a row.
+/// Reads of a sequence of Gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reads {
     pub(super) gets: u64,
-    /// Data read for a key that was not there.
+    /// Data reads for an absent key.
     pub(super) false_reads: u64,
-    /// Filter pages, or units of the paper's rule.
+    /// Reads of filter pages, or of units of the paper's rule.
     pub(super) page_reads: u64,
-    /// Data read for the key that was asked for.
+    /// Data reads for an existing key.
     pub(super) hits: u64,
 }
 
@@ -62,17 +62,17 @@ impl Reads {
     }
 }
 
-/// How a rule is driven.
+/// Parameters of driving a rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Driving {
     pub(super) budget_bytes: u64,
     /// Gets between two steps of the rule.
     pub(super) batch: u64,
-    /// Whether this is the paper's rule: no cold start, a read for each unit.
+    /// Whether this is the paper's rule: no cold start, one read per unit.
     pub(super) paper: bool,
     /// Gets between two merges of a slice of the bottom run; 0: none.
     pub(super) merge_every: u64,
-    /// What a merge's outputs inherit.
+    /// State that a merge's outputs inherit.
     pub(super) inheritance: Inheritance,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Player {
 }
 
 impl Player {
-    /// Tells the rule of every partition and lets it have its first say; nothing of that is counted.
+    /// Tells the rule of every partition and applies its first changes; none of that is counted.
     pub(super) fn new(tree: Tree, seed: u64, rule: Box<dyn Rule>, driving: Driving) -> Result<Player> {
         let unit_bytes = tree.shapes.iter().map(|shape| u64::from(shape.unit_bytes)).sum();
         let mut player = Player {
@@ -110,7 +110,7 @@ impl Player {
         Ok(player)
     }
 
-    /// Plays `gets` Gets; their reads in `windows` parts of equal length.
+    /// Plays `gets` Gets; returns the reads in `windows` parts of equal length.
     pub(super) fn play(
         &mut self,
         gets: u64,
@@ -161,7 +161,7 @@ impl Player {
         Ok(())
     }
 
-    /// Reads the filter page that a look-up has found not loaded, if memory is free.
+    /// Reads the filter page of a probe without a loaded unit, if memory is free.
     fn cold_start(&mut self, partition: u32) -> Result<()> {
         let shape = self.tree.shapes[partition as usize];
         let id = PartitionId(partition);
@@ -195,7 +195,7 @@ impl Player {
         Ok(())
     }
 
-    /// Puts the outputs of a merge in the place of its inputs, with the heat and the units that they inherit.
+    /// Replaces the inputs of a merge by its outputs, with the heat and the units that they inherit.
     fn replace(&mut self, slice: Slice) -> Result<()> {
         let now = self.reads.gets;
         let bottom = self.tree.runs.len() - 1;
@@ -232,7 +232,7 @@ impl Player {
         Ok(())
     }
 
-    /// Partitions by run that hold 0, 1, 2, .. units.
+    /// Number of partitions that hold 0, 1, 2, .. units, by run.
     pub(super) fn units_by_run(&self) -> Vec<Vec<u64>> {
         let mut counts = vec![vec![0u64; usize::from(copal_filter::MAX_UNITS) + 1]; self.tree.runs.len()];
         for (counts, run) in counts.iter_mut().zip(&self.tree.runs) {

@@ -1,7 +1,7 @@
-//! The figures that the design printed before anything was built, to stand beside ours.
+//! Figures that the design stated before the implementation, for comparison.
 //!
-//! Model: half of the Gets missing, two flushed runs and four levels, 4 bits per key; static figures on 10 M
-//! keys, moving ones on 1,002 tables and 160,000 Gets whose hot set moves half-way.
+//! Model: half of the Gets missing, two flushed runs and four levels, 4 bits per key. Static figures on 10 M
+//! keys; moving ones on 1,002 tables and 160,000 Gets whose hot set moves half-way.
 
 use super::access::Access;
 use copal_filter::{Kind, rules::RuleKind};

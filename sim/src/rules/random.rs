@@ -1,4 +1,4 @@
-//! Numbers that only look random: SplitMix64, and zipf by rejection-inversion.
+//! Pseudo-random numbers: SplitMix64, and zipf by rejection-inversion.
 
 /// One step of SplitMix64 as a function: spreads ids over 64 bits.
 pub(crate) fn mix(id: u64) -> u64 {
@@ -19,12 +19,12 @@ impl Random {
         mix(now)
     }
 
-    /// Even in 0..end.
+    /// Uniform in 0..end.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Even in 0..1.
+    /// Uniform in 0..1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -1,4 +1,4 @@
-//! What came out, as tables for people and as JSON for programs.
+//! Results as tables of text and as JSON.
 
 use super::{Arguments, access::Access, play::Reads, printed};
 use copal_filter::{Kind, rules::RuleKind};
@@ -59,12 +59,12 @@ impl Moving {
     }
 }
 
-/// A figure with what it should be.
+/// A figure with its target.
 struct Row {
     name: String,
     value: f64,
     target: f64,
-    /// The value should be at least the target, not at most.
+    /// Whether the target is a lower bound.
     at_least: bool,
 }
 
@@ -81,7 +81,7 @@ impl Report {
         Some(found.three()[2])
     }
 
-    /// The targets of the design, as far as this run has what they compare; all in the last window.
+    /// Targets of the design whose figures this run has; all for the last window.
     fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         for ours in self.moving.iter().filter(|row| (row.kind, row.rule) == (Kind::Ribbon, RuleKind::Classes))
@@ -125,7 +125,7 @@ impl Report {
     /// Writing to a string cannot fail.
     fn write(&self, out: &mut String) {
         if !self.statics.is_empty() {
-            let _ = writeln!(out, "Extra I/O per Get when all rates are known, and what the design printed");
+            let _ = writeln!(out, "Extra I/O per Get when all rates are known, and the design's figures");
             let _ = writeln!(out, "units      access      probes   equal  printed    best  printed");
             for row in &self.statics {
                 let _ = writeln!(

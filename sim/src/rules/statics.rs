@@ -1,4 +1,4 @@
-//! The best that fixed units could do if all rates were known: the floor under every rule.
+//! Best fixed units for known rates: the lower bound of every rule.
 
 use super::{
     access::{Access, probabilities},

@@ -1,7 +1,7 @@
 //! The paper's table 1 in the model: one million Gets on 50,000 tables, from an empty memory.
 //!
 //! Paper: elasticbf §4.1. 100 GB in tables of 2 MB on LevelDB's tree, 4 bits per key, lifeTime 20,000, half
-//! of the Gets missing. The paper counts reads of data; reads of filters stand beside them here.
+//! of the Gets missing. The paper counts reads of data only; here reads of filters are listed too.
 
 use super::{
     access::{Access, Gets},
@@ -23,16 +23,16 @@ const PRINTED_LEVELDB: [u64; 4] = [1_525_595, 1_585_605, 1_634_752, 1_667_947];
 const PRINTED_ELASTICBF: [u64; 4] = [628_225, 578_553, 550_658, 545_345];
 const LIFE_TIME: f64 = 20_000.0 / 50_000.0;
 
-/// What `copal-sim table1` takes.
+/// Arguments of `copal-sim table1`.
 #[derive(Args, Debug)]
 pub(crate) struct TableArguments {
     /// The tree; the paper's has 50,000 tables on LevelDB's levels
     #[arg(long, default_value = "leveled:50000")]
     pub(super) tree: Runs,
-    /// Gets, from an empty memory
+    /// Number of Gets, from an empty memory
     #[arg(long, default_value_t = 1_000_000)]
     pub(super) gets: u64,
-    /// Seed of everything random
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
     /// Print JSON instead of the table
@@ -78,7 +78,7 @@ pub(super) fn row(arguments: &TableArguments, kind: Kind, rule: RuleKind) -> Res
     Ok(cells)
 }
 
-/// Runs the four systems and prints them beside the paper's.
+/// Runs the four systems and prints them beside the paper's figures.
 pub(crate) fn run(arguments: &TableArguments) -> Result<()> {
     let fixed = row(arguments, Kind::Bloom, RuleKind::Fixed { units: 1 })?;
     let paper = row(arguments, Kind::Bloom, RuleKind::Paper)?;

@@ -65,14 +65,14 @@ fn zipf_draws_each_rank_as_often_as_its_weight() {
 }
 
 #[test]
-fn a_get_probes_5_44_runs_in_vain_in_the_model_of_the_design() {
+fn a_get_has_5_44_negative_probes_in_the_model_of_the_design() {
     let tree = Tree::modelled(&runs("flushed:1002"), Kind::Ribbon);
     let heats = statics::heats(&tree, Access::Uniform, 0.5);
     assert!((heats.iter().sum::<f64>() - 5.44).abs() < 0.01);
 }
 
 #[test]
-fn without_memory_every_probe_in_vain_is_a_read() {
+fn without_memory_every_negative_probe_is_a_read() {
     let tree = Tree::modelled(&runs("flushed:1002"), Kind::Ribbon);
     for rule in RuleKind::ALL {
         let driving = Driving {
@@ -90,7 +90,7 @@ fn without_memory_every_probe_in_vain_is_a_read() {
     }
 }
 
-/// `2^(sum p log2(f/p) - b/1.013)`: extra I/O under the best real numbers of columns.
+/// `2^(sum p log2(f/p) - b/1.013)`: extra I/O under the best fractional numbers of columns.
 #[test]
 fn the_best_units_come_near_the_law_of_marginal_benefit() {
     let tree = Tree::modelled(&runs("flushed:1002"), Kind::Ribbon);
@@ -188,9 +188,9 @@ fn a_trace_reads_as_it_was_written() {
     let position = |i: usize| read.gets[i].position >> 62;
     assert_eq!([0, 1, 2, 3, 4].map(position), [2, 1, 3, 2, 0], "by rank among four distinct keys");
     assert_eq!([0, 1, 2, 3].map(|i| read.gets[i].home.is_some()), [true, false, true, false]);
-    // A found key lives in the same run at every Get; it is the same key that is absent at another.
+    // A found key is in the same run at every Get. The same key may be absent at another Get.
     assert_eq!(read.gets[0].hash, read.gets[3].hash);
-    // Comments and the last line's missing end are no matter.
+    // Comments are skipped, and the last line needs no line end.
     let noted = "copal gets 1\n# by hand\nkeys 1\n\n+6D";
     assert_eq!(trace::read(noted.as_bytes()).unwrap().gets[0].hash, read.gets[0].hash);
 }
@@ -199,9 +199,9 @@ fn a_trace_reads_as_it_was_written() {
 fn a_wrong_trace_is_refused_by_its_line() {
     let long = format!("copal gets 1\nkeys 1\n+{}\n", "00".repeat(70_000));
     for (text, reason) in [
-        ("", "no trace of Gets"),
-        ("copal gets 2\nkeys 1\n+00\n", "no trace of Gets"),
-        ("copal gets 1\n", "how many keys"),
+        ("", "not a trace of Gets"),
+        ("copal gets 2\nkeys 1\n+00\n", "not a trace of Gets"),
+        ("copal gets 1\n", "its number of keys"),
         ("copal gets 1\nkeys many\n+00\n", "line 2"),
         ("copal gets 1\nkeys 0\n+00\n", "without keys"),
         ("copal gets 1\nkeys 1\n", "no Get"),
@@ -232,11 +232,11 @@ fn no_file_makes_the_reader_panic() {
         }
         read += u32::from(trace::read(file.as_slice()).is_ok());
     }
-    assert!((1000..19_000).contains(&read), "{read} of 20000 were still traces");
+    assert!((1000..19_000).contains(&read), "{read} of 20000 were still valid traces");
 }
 
 #[test]
-fn a_recorded_trace_plays_like_what_it_was_recorded_from() {
+fn a_recorded_trace_plays_like_its_source() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("gets.txt");
     let arguments = super::RecordArguments {
@@ -288,7 +288,7 @@ fn merges_keep_the_order_of_the_run_and_the_keys_that_move() {
 }
 
 #[test]
-fn what_a_merge_passes_on_need_not_be_loaded_again() {
+fn units_that_a_merge_passes_on_need_no_load() {
     let tree = Tree::modelled(&runs("flushed:200"), Kind::Ribbon);
     let loads = |inheritance| {
         let driving =
@@ -305,7 +305,8 @@ fn what_a_merge_passes_on_need_not_be_loaded_again() {
 
 #[test]
 fn the_papers_ratio_grows_with_skew_in_the_model_too() {
-    // Table 1 has 2.43, 2.74, 2.97, 3.06 times fewer reads of data; a tenth of its store has them nearly.
+    // Table 1 has 2.43, 2.74, 2.97, 3.06 times fewer reads of data; a tenth of its store has nearly the same
+    // ratios.
     let arguments =
         table1::TableArguments { tree: runs("leveled:5000"), gets: 100_000, seed: 1, json: false };
     let fixed = table1::row(&arguments, Kind::Bloom, RuleKind::Fixed { units: 1 }).unwrap();

@@ -6,13 +6,14 @@
 //! +75736572312f696e626f78
 //! -75736572312f7472617368
 //! ```
-//! The first line names format and version, the second the keys of the store they were recorded on. Then each
-//! Get: `+` and the key in hexadecimal if it was found, `-` if not. Lines that begin with `#` and empty lines
-//! are skipped. A key has at most 65539 bytes: the longest of a user, behind the four of its keyspace that
-//! the engine (`Store::record_gets` of `copal-kv`) writes.
+//! The first line names format and version, the second the number of keys of the recorded store. Each Get is
+//! a line: `+` and the key in hexadecimal if it was found, `-` and the key if not. Lines that begin with `#`
+//! and empty lines are skipped. A key has at most 65539 bytes: the longest key of a user after the four bytes
+//! of its keyspace that the engine (`Store::record_gets` of `copal-kv`) writes.
 //!
-//! What is lost: the tree. The simulator places keys in its own tree: in the order of the keys, evenly
-//! between the first and the last key of the trace, and a found key in a run by the run's share of all keys.
+//! A trace does not contain the tree. The simulator places keys in its own tree: in the order of the keys,
+//! evenly between the first and the last key of the trace. A found key goes to a run by the run's share of
+//! all keys.
 
 use super::{
     key::{Key, STORE_SEED},
@@ -30,26 +31,26 @@ const MAX_KEY_BYTES: usize = 65_539;
 /// `+`, two digits for each byte, the end of the line.
 const MAX_LINE_BYTES: u64 = 2 * MAX_KEY_BYTES as u64 + 3;
 
-/// Gets of a trace and the keys of the store they come from.
+/// Gets of a trace and the number of keys of the store they come from.
 #[derive(Debug)]
 pub(super) struct Trace {
     pub(super) store_keys: u64,
     pub(super) gets: Vec<Key>,
-    /// Every key that was found whenever it was looked up, once.
+    /// Every key that each of its look-ups found, once.
     pub(super) found: Vec<Key>,
 }
 
 /// Reads a whole trace.
 ///
 /// # Errors
-/// The first line that is not what the format says, by its number.
+/// The first malformed line, by its number.
 pub(super) fn read(mut from: impl BufRead) -> Result<Trace> {
     let mut lines = Lines { from: &mut from, number: 0, line: Vec::new() };
     ensure!(
         lines.next()? && lines.line == FIRST_LINE.as_bytes(),
-        "line 1 is not `{FIRST_LINE}`: no trace of Gets"
+        "line 1 is not `{FIRST_LINE}`: this is not a trace of Gets"
     );
-    ensure!(lines.next()?, "the trace ends before it says how many keys the store had");
+    ensure!(lines.next()?, "the trace ends before its number of keys");
     let text = std::str::from_utf8(&lines.line).unwrap_or_default();
     let keys = text.strip_prefix("keys ").and_then(|keys| keys.parse().ok());
     let store_keys: u64 = keys.with_context(|| format!("line {} is not `keys NUMBER`", lines.number))?;
@@ -67,7 +68,7 @@ pub(super) fn read(mut from: impl BufRead) -> Result<Trace> {
     }
     ensure!(!asked.is_empty(), "the trace has no Get");
     let gets = place(&asked);
-    // A key that was looked up before it was stored was rightly not there: no filter may know it.
+    // A key with a look-up before it was stored was correctly absent there: no filter may hold it.
     let absent: HashSet<u128> = gets.iter().filter(|key| key.home.is_none()).map(|key| key.hash.0).collect();
     let always = |key: &Key| key.home.is_some() && !absent.contains(&key.hash.0);
     let mut found: Vec<Key> = gets.iter().copied().filter(always).collect();
@@ -99,7 +100,7 @@ struct Lines<'a, R> {
 }
 
 impl<R: BufRead> Lines<'_, R> {
-    /// The next line that says something, without its end; false at the end of the file.
+    /// Reads the next line that is not skipped, without its end; false at the end of the file.
     fn next(&mut self) -> Result<bool> {
         loop {
             self.line.clear();
@@ -134,13 +135,13 @@ fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
 pub(super) struct Writer<W: Write>(W);
 
 impl<W: Write> Writer<W> {
-    /// Begins the trace of a store with so many keys.
+    /// Begins the trace of a store with `store_keys` keys.
     pub(super) fn new(mut to: W, store_keys: u64) -> Result<Writer<W>> {
         writeln!(to, "{FIRST_LINE}\nkeys {store_keys}")?;
         Ok(Writer(to))
     }
 
-    /// One Get.
+    /// Writes one Get.
     pub(super) fn get(&mut self, key: &[u8], found: bool) -> Result<()> {
         let mut line = String::with_capacity(2 * key.len() + 2);
         line.push(if found { '+' } else { '-' });
@@ -153,7 +154,7 @@ impl<W: Write> Writer<W> {
         Ok(self.0.write_all(line.as_bytes())?)
     }
 
-    /// Hands everything to the file.
+    /// Flushes the file.
     pub(super) fn finish(mut self) -> Result<()> {
         Ok(self.0.flush()?)
     }

@@ -1,8 +1,9 @@
-//! An LSM tree as Gets see it: runs, newest first, each cut into partitions by key.
+//! An LSM tree as Gets see it: runs, newest first, each split into partitions by key.
 //!
-//! Two ways to build one. Modelled: partitions of equal numbers of keys, cut evenly. Real: every key is
-//! placed in a run and goes through the engine's own partition builder, so that partitions end where the next
-//! key does not fit and every filter page exists.
+//! It is built in one of two ways:
+//! - Modelled: partitions of equal numbers of keys, split evenly.
+//! - Real: every key is placed in a run and added to the engine's own partition builder. Partitions end where
+//!   the next key does not fit, and every filter page exists.
 
 use super::key::{Key, STORE_SEED};
 use anyhow::{Result, bail, ensure};
@@ -18,7 +19,7 @@ impl Runs {
         self.0.iter().sum()
     }
 
-    /// The same tree with about so many partitions.
+    /// The same tree with about that many partitions.
     pub(super) fn scaled(&self, partitions: u64) -> Runs {
         let all = u128::from(self.partitions().max(1));
         let part = |&run: &u64| (u128::from(run) * u128::from(partitions) / all).clamp(1, 1_000_000) as u64;
@@ -57,8 +58,8 @@ fn flushed(partitions: u64) -> Vec<u64> {
     runs
 }
 
-/// LevelDB's tree: four overlapping tables in level 0, level 1 of 10 MB in tables of 2 MB, ten times more
-/// each level below.
+/// LevelDB's tree: four overlapping tables in level 0, level 1 of 10 MB in tables of 2 MB, each further level
+/// ten times larger.
 fn leveled(partitions: u64) -> Vec<u64> {
     let mut runs = vec![1, 1, 1, 1];
     let mut level = 5;
@@ -70,8 +71,8 @@ fn leveled(partitions: u64) -> Vec<u64> {
     runs
 }
 
-/// The engine's own tree, its tiers half full: runs of 8, 32 and 128 partitions above one bottom run, at
-/// 5,000.
+/// The engine's own tree with its tiers half full: at 5,000 partitions, runs of 8, 32 and 128 above one
+/// bottom run.
 fn lazy(partitions: u64) -> Vec<u64> {
     let mut runs = Vec::new();
     for tier in [640, 160, 40] {
@@ -83,7 +84,7 @@ fn lazy(partitions: u64) -> Vec<u64> {
 
 #[derive(Clone)]
 pub(super) struct Run {
-    /// First position of each partition but the first.
+    /// First position of each partition except the first.
     pub(super) fences: Vec<u64>,
     /// Number of each partition.
     pub(super) numbers: Vec<u32>,
@@ -92,12 +93,12 @@ pub(super) struct Run {
 #[derive(Clone)]
 pub(super) struct Tree {
     pub(super) runs: Vec<Run>,
-    /// Shape of every partition that there is or was, by number.
+    /// Shape of every partition, also of replaced ones, by number.
     pub(super) shapes: Vec<Shape>,
     /// Filter page of every partition; empty in a modelled tree.
     pub(super) pages: Vec<FilterPage>,
     pub(super) keys: u64,
-    /// Upper end of the homes of each run's keys.
+    /// Upper limit of each run's share of the keys.
     homes: Vec<u64>,
 }
 
@@ -106,7 +107,7 @@ pub(super) fn shape(kind: Kind, keys: u32, level: usize) -> Shape {
 }
 
 impl Tree {
-    /// Partitions of equal size.
+    /// A tree of partitions of equal size.
     pub(super) fn modelled(runs: &Runs, kind: Kind) -> Tree {
         let mut tree = Tree::empty(runs);
         for (level, &partitions) in runs.0.iter().enumerate() {
@@ -121,7 +122,7 @@ impl Tree {
         tree
     }
 
-    /// Every key placed, every filter built. `known` are keys of the store; the others are numbered ones.
+    /// Places every key and builds every filter. `known` are keys of the store; the others are numbered ones.
     pub(super) fn real(runs: &Runs, kind: Kind, known: &[Key]) -> Result<Tree> {
         let mut tree = Tree::empty(runs);
         let mut of_run: Vec<Vec<Key>> = vec![Vec::new(); runs.0.len()];
@@ -185,13 +186,13 @@ impl Tree {
         Ok(())
     }
 
-    /// The run in which the key lives.
+    /// The run that holds the key.
     pub(super) fn run_of(&self, key: Key) -> Option<usize> {
         let home = key.home?;
         Some(self.homes.partition_point(|&end| end <= home).min(self.homes.len() - 1))
     }
 
-    /// The partition of a run whose range has the key.
+    /// The partition of a run whose range contains the key.
     pub(super) fn partition(&self, run: usize, key: Key) -> u32 {
         let Run { fences, numbers } = &self.runs[run];
         numbers[fences.partition_point(|&fence| fence <= key.position)]

@@ -1,9 +1,9 @@
-//! Who opens a popular pack: the two hosts that come first by the agents' own order, the writer left out.
+//! Checkers of a popular pack: the first two hosts by the agents' own order, without the writer.
 
 use super::log::PackNumber;
 use copal_agent::partition::rank;
 
-/// First and second; `None` where there are not so many hosts.
+/// First and second; `None` where there are too few hosts.
 pub(super) fn first_two(names: &[String], writer: usize, pack: PackNumber) -> [Option<usize>; 2] {
     let is_before = |a: usize, b: usize| {
         let both = [names[a].as_str(), names[b].as_str()];
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_first_by_rank_open_a_pack_and_never_its_writer() {
+    fn the_first_two_by_rank_check_a_pack_and_never_its_writer() {
         let names: Vec<String> = (0..9).map(|host| format!("host{host}")).collect();
         for pack in 0..50 {
             let others = || names.iter().enumerate().filter(|(host, _)| *host != 3);

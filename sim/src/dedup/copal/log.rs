@@ -1,25 +1,25 @@
-//! The log of popular packs, in memory: what log `k` of a repository says, as a detector reads it.
+//! Log of popular packs in memory: the contents of log `k` of a repository, as a detector reads it.
 
 use copal_agent::detect::{PopularPack, PopularPacks};
 use copal_backup::peers::{Answer, ShortId};
 use std::io;
 
-/// A pack by its number.
+/// Number of a pack.
 pub(super) type PackNumber = usize;
 
-/// See the module.
+/// Log of one domain.
 #[derive(Default)]
 pub(super) struct Log {
-    /// By ordinal.
+    /// Entries by ordinal.
     ids: Vec<ShortId>,
     /// Ordinals of each pack.
     packs: Vec<std::ops::Range<usize>>,
-    /// In the order of entry: stored, or checked.
+    /// Order of the entries: stored packs and checked packs.
     entries: Vec<(PackNumber, bool)>,
 }
 
 impl Log {
-    /// A pack is stored, and nobody has opened it yet.
+    /// Enters a stored pack that no other host has checked yet.
     pub(super) fn store(&mut self, ids: &[ShortId]) -> PackNumber {
         let first = self.ids.len();
         self.ids.extend_from_slice(ids);
@@ -29,13 +29,13 @@ impl Log {
         pack
     }
 
-    /// Another host has opened a pack and found it right.
+    /// Enters that another host has read a pack and found it correct.
     pub(super) fn check(&mut self, pack: PackNumber) -> &[ShortId] {
         self.entries.push((pack, true));
         &self.ids[self.packs[pack].clone()]
     }
 
-    /// Whether an answer leads to the frame of an id.
+    /// Whether an answer points to the frame of an id.
     pub(super) fn has_at(&self, answer: Answer, id: &ShortId) -> bool {
         let ordinal = answer.ordinal().map(|ordinal| ordinal as usize);
         ordinal.and_then(|ordinal| self.ids.get(ordinal)) == Some(id)

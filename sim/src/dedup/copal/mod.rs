@@ -1,21 +1,21 @@
-//! Copal's own scheme: rounds, partitions, detectors, patience and promotion are those that ship; turns and
-//! messages are not.
+//! Copal's own scheme: real rules for rounds, partitions, detectors, patience and promotion; modelled turns
+//! and messages.
 //!
 //! Design: docs/design/backup.md#the-simulator
 //! Real: `copal_agent::{rounds, partition, detect, deadline, markers}`, on real ids. Every part of a VM asks
-//! every owner and a marker reaches all of them at one time, so all owners share the markers of a round.
-//! Step functions here, since the real ones are threads and connections:
+//! every owner, and a marker reaches all owners at one time, so all owners share the markers of a round.
+//! Step functions, since the real ones are threads and connections:
 //! - turns of a host (`copal_agent::agent::turns`): one VM reads or stores at a time, popular chunks before
 //!   the rest;
 //! - when a host gives up;
-//! - the second pair of eyes (`copal_agent::agent::checker`): the two first in rank open a pack, the second 5
-//!   s later;
-//! - asking again: whoever carries an id learns from the log when it is checked, and stores it itself once
-//!   its time is over;
-//! - the end of a job ([`settling`]): all private ids are asked about again, by the real detectors, and
-//!   popular ones given up.
+//! - the check by another host (`copal_agent::agent::checker`): the first two in rank read a pack, the second
+//!   5 s later;
+//! - repeated requests: a host that carries an id learns from the log when it is checked. After a time-out it
+//!   stores the chunk itself;
+//! - the end of a job ([`settling`]): the real detectors answer requests for all private ids again, and the
+//!   popular ones are given up.
 //!
-//! Not modelled: stand-ins. Who is not answered in time stores for itself.
+//! Not modelled: stand-ins. A host without an answer in time stores the chunks itself.
 
 mod checkers;
 mod log;
@@ -42,9 +42,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The second in rank opens a pack so much later.
+/// Delay of the second in rank before it reads a pack.
 const HEAD_START_S: f64 = 5.0;
-/// Between two days' jobs.
+/// Time between two days' jobs.
 const DAY: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,13 +67,13 @@ enum Turn {
     StoreRest(usize),
 }
 
-/// What can be chosen.
+/// Options of the scheme.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) rounds: RoundCount,
 }
 
-/// What days have in common: detectors, popular chunks, names.
+/// State that lasts over days: detectors, popular chunks, names.
 pub(super) struct Domain {
     names: Vec<String>,
     owners: Owners,
@@ -94,7 +94,7 @@ impl Domain {
         })
     }
 
-    /// A day's job of all hosts.
+    /// Simulates a day's job of all hosts.
     pub(super) fn job(&mut self, hosts: &Hosts<'_>, trace: &Trace, rules: Rules) -> Result<Outcome> {
         let (parts, rounds) = plan(hosts, trace, rules.rounds);
         let mut engine = Engine::new();
@@ -165,21 +165,21 @@ impl Domain {
 struct Host {
     disk: LinkId,
     upload: LinkId,
-    /// It opens packs until then.
+    /// End of its last check of a pack.
     checks_until: Nanos,
     round: usize,
     round_began: Nanos,
-    /// Of the round.
+    /// Parts of the round that are still to be read.
     reads_left: usize,
     parts_left: usize,
     turns: VecDeque<Turn>,
     turn: Option<Turn>,
-    /// Reading and sending of a turn go on side by side.
+    /// Unfinished transfers of the turn: reading and sending run in parallel.
     legs: u8,
-    /// By VM.
+    /// Ids seen, by VM.
     seen: HashMap<usize, Seen>,
     times: AnswerTimes,
-    /// When each of its rounds had been asked.
+    /// Times at which each of its rounds had sent all requests.
     marked: Vec<Nanos>,
     /// Its longest round.
     longest: Duration,
@@ -191,28 +191,28 @@ struct Job<'a> {
     trace: &'a Trace,
     state: Vec<Host>,
     parts: Vec<Part>,
-    /// Parts by host and round.
+    /// Indexes of parts, by host and round.
     rounds: Vec<Vec<Vec<usize>>>,
     markers: Vec<Markers<usize>>,
-    /// Answers of comparisons that are not over.
+    /// Answers of unfinished comparisons.
     replies: BTreeMap<usize, Vec<Reply>>,
-    /// Parts that wait for an id.
+    /// Indexes of parts that wait for an id.
     carrying: HashMap<ShortId, Vec<usize>>,
-    /// By VM.
+    /// Begin of each VM.
     began: Vec<Nanos>,
     bytes: Bytes,
     chunks: Chunks,
     vms: Vec<VmTime>,
     chunks_per_id: f64,
-    /// Of a fleet that is not scaled.
+    /// Number of partitions of a fleet that is not scaled down.
     partitions: f64,
-    /// What the agents' rules have for the beginning.
+    /// Zero of the agents' clocks.
     epoch: Instant,
     domain: &'a mut Domain,
 }
 
 impl Job<'_> {
-    /// The most memory that a host's round takes for answers.
+    /// The most memory that a host's round needs for answers.
     fn most_answers(&self) -> f64 {
         let bytes = |round: &Vec<usize>| round.iter().map(|&part| self.parts[part].bytes).sum::<f64>();
         let largest = self.rounds.iter().flatten().map(bytes).fold(0.0, f64::max);
@@ -255,7 +255,7 @@ impl Job<'_> {
     fn begin_round(&mut self, host: usize) {
         let round = self.state[host].round;
         let Some(parts) = self.rounds[host].get(round).cloned() else {
-            // Others wait for the markers of all rounds.
+            // Other hosts wait for the markers of all rounds.
             for later in round..self.markers.len() {
                 self.engine.after(ROUND_TRIP_S / 2.0, Tag::Marker(host, later));
             }
@@ -341,7 +341,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Names the chunks of a part, and asks the owners of those that the VM has not.
+    /// Names the chunks of a part, and asks the owners about chunks that the VM does not have.
     fn ask(&mut self, number: usize) -> Result<()> {
         let day = self.domain.day;
         let part = &mut self.parts[number];
@@ -414,7 +414,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The time as the agents' rules have it.
+    /// The simulated time as the agents' rules expect it.
     fn now(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.engine.now())
     }
@@ -437,12 +437,12 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Answers to a batch have come.
+    /// Enters the answers to a batch.
     fn answer(&mut self, reply: &Reply) -> Result<()> {
         let (number, first) = ((reply.batch >> 32) as usize, reply.batch as u32 as usize);
         let part = &mut self.parts[number];
         if part.open == 0 {
-            // It was given up.
+            // The part was given up.
             return Ok(());
         }
         part.unanswered.remove(&first);
@@ -471,7 +471,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// What was not answered in time is stored as the VM's own.
+    /// Stores chunks without an answer in time as private ones.
     fn give_up(&mut self, host: usize, round: usize) {
         for number in self.rounds[host][round].clone() {
             let part = &mut self.parts[number];
@@ -501,11 +501,11 @@ impl Job<'_> {
         self.engine.after(seconds, Tag::Checked(pack));
     }
 
-    /// When the first of the two that may has opened a pack.
+    /// Time at which the first of the two checkers has read a pack.
     fn checked_at(&mut self, writer: usize, pack: PackNumber, bytes: f64) -> Nanos {
         let now = self.engine.now();
         let two = first_two(&self.domain.names, writer, pack);
-        // Who is alone opens its own.
+        // A host that is alone checks its own packs.
         let first = (two[0].unwrap_or(writer), 0.0);
         let second = two[1].map(|host| (host, HEAD_START_S));
         let opened = [Some(first), second].into_iter().flatten().map(|(host, later)| {
@@ -535,7 +535,7 @@ impl Job<'_> {
         }
     }
 
-    /// Waits for what others are storing.
+    /// Waits for chunks that other hosts are storing.
     fn carry(&mut self, number: usize) {
         let part = &mut self.parts[number];
         self.bytes.messages += part.carried.len() as f64 * self.chunks_per_id * copal::MESSAGE_BYTES;
@@ -554,7 +554,7 @@ impl Job<'_> {
         self.engine.after(copal::TIMEOUT_S, Tag::CarryEnds(number));
     }
 
-    /// All that was carried is there, or the time is over.
+    /// Decides carried chunks, once all of them are there or the time is over.
     fn end_carrying(&mut self, number: usize) {
         let part = &mut self.parts[number];
         if std::mem::replace(&mut part.is_decided, true) {

@@ -1,7 +1,7 @@
-//! Owners: the real detector of each host on a scratch directory, with real partitions and owners by the real
-//! rule.
+//! Owners of partitions: the real detector of each host on a scratch directory, with the real partitions and
+//! the real rule of ownership.
 //!
-//! Not here: threads and connections. One partition of a host is compared at a time, as its agent does.
+//! Not here: threads and connections. A host compares one partition at a time, as its agent does.
 
 use super::super::inputs::copal;
 use super::log::Log;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A detector of a scaled trace has little to sort at once.
+/// The detector of a scaled trace sorts few ids at once.
 const MEMORY_BYTES: u64 = 2 << 20;
 
 /// Answers to one batch.
@@ -23,41 +23,41 @@ pub(super) struct Reply {
     pub(super) answers: Vec<Answer>,
 }
 
-/// See the module.
+/// The owners of all hosts.
 pub(super) struct Owners {
     partitions: Partitions,
-    /// By partition.
+    /// Index of the owning host, by partition.
     owner: Vec<usize>,
     hosts: Vec<Owner>,
-    /// What the detectors' clock is counted from.
+    /// Zero of the detectors' clock.
     began: Instant,
     _scratch: TempDir,
 }
 
 #[derive(Default)]
 struct Owner {
-    /// `None`: it owns no partition.
+    /// `None`: the host owns no partition.
     detector: Option<Detector>,
-    /// Partitions that were asked about in rounds that are not yet due.
+    /// Partitions with requests, by round that is not yet due.
     asked: BTreeMap<usize, BTreeSet<u32>>,
     due: BTreeSet<u32>,
     is_comparing: bool,
 }
 
-/// A batch that is put together.
+/// A batch of ids.
 pub(super) struct Batch<'a> {
     pub(super) job: u32,
     pub(super) round: usize,
     pub(super) host: usize,
     pub(super) vm: usize,
-    /// Number at that host.
+    /// Number that the requesting host gave it.
     pub(super) number: u64,
     pub(super) ids: &'a [ShortId],
 }
 
 impl Owners {
-    /// Partitions are fewer than a fleet's, by so many times: a batch of a scaled trace would have less than
-    /// an id otherwise.
+    /// Opens `fewer` times fewer partitions than a fleet has; a batch of a scaled trace would otherwise have
+    /// less than one id.
     pub(super) fn open(names: &[String], popular_ids: u64, fewer: u32, scratch: &Path) -> Result<Owners> {
         let hosts = (names.len() as u32).div_ceil(fewer);
         let partitions = Partitions::for_fleet(popular_ids, hosts);
@@ -82,7 +82,7 @@ impl Owners {
         Ok(Owners { partitions, owner, hosts, began: Instant::now(), _scratch: scratch })
     }
 
-    /// Cuts sorted ids into batches: each of one partition, and where it begins.
+    /// Splits sorted ids into batches of one partition each; yields the index of the first id and the ids.
     pub(super) fn batches<'a>(&self, ids: &'a [ShortId]) -> impl Iterator<Item = (usize, &'a [ShortId])> {
         let partitions = self.partitions;
         let mut first = 0;
@@ -102,7 +102,7 @@ impl Owners {
         };
         let partition = self.partitions.of(first);
         let owner = &mut self.hosts[self.owner[partition as usize]];
-        let detector = owner.detector.as_ref().context("who owns a partition has a detector")?;
+        let detector = owner.detector.as_ref().context("the owner of a partition has a detector")?;
         let mut host = [0; 16];
         host[..8].copy_from_slice(&(batch.host as u64).to_le_bytes());
         let header = BatchHeader {
@@ -118,7 +118,7 @@ impl Owners {
         Ok(())
     }
 
-    /// A round is due everywhere.
+    /// Makes the requests of a round due at all owners.
     pub(super) fn close(&mut self, round: usize) {
         for owner in &mut self.hosts {
             let places = owner.asked.remove(&round);
@@ -126,8 +126,8 @@ impl Owners {
         }
     }
 
-    /// Compares the next partition that is due at a host, unless it compares one. What it did, and its
-    /// answers, which count from [`Owners::end`].
+    /// Compares the next due partition of a host, unless a comparison is running there. Returns its
+    /// statistics, and its answers, which are valid from [`Owners::end`] on.
     pub(super) fn begin(
         &mut self,
         host: usize,
@@ -158,14 +158,14 @@ impl Owners {
         self.hosts.len()
     }
 
-    /// How many hosts would share the work of a partition, where there are fewer partitions than hosts.
+    /// Number of hosts per partition, at least 1.
     pub(super) fn hosts_per_partition(&self) -> f64 {
         (self.hosts.len() as f64 / f64::from(self.partitions.count())).max(1.0)
     }
 }
 
-/// Bytes of its disk that a comparison takes: the spool written and read, the index read, the candidates read
-/// and written anew.
+/// Disk I/O of a comparison: writing and reading the spool, reading the index, reading and rewriting the
+/// candidates.
 pub(super) fn io_bytes(compared: &Compared, chunks_per_id: f64) -> f64 {
     let spooled = 2.0 * compared.requests as f64 * copal::SPOOLED_ID_BYTES;
     let rows = (compared.popular + 2 * compared.candidates) as f64 * copal::ROW_BYTES;

@@ -1,4 +1,4 @@
-//! Parts of VMs on their way through a job.
+//! Parts of VMs and their state in a job.
 
 use super::super::hosts::Hosts;
 use super::super::trace::Trace;
@@ -6,10 +6,10 @@ use copal_agent::rounds::{self, ANSWERS_BYTES, CHUNK_BYTES, PAGE_BYTES, RoundCou
 use copal_backup::peers::ShortId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Memory for answers that any round fits: the number of rounds is what was asked for, to see what it does.
+/// Memory for answers when the user sets the number of rounds: unlimited, so that any round fits.
 const ANSWERS_OF_ANY_ROUND: u64 = 1 << 40;
 
-/// A run of pages of a VM.
+/// A run of pages of a VM, backed up in one round.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) host: usize,
@@ -17,25 +17,25 @@ pub(super) struct Part {
     pub(super) is_first: bool,
     pub(super) is_last: bool,
     pub(super) bytes: f64,
-    /// Its ids among those of the VM.
+    /// Range of its ids among those of the VM.
     pub(super) ids: std::ops::Range<u64>,
-    /// Ids that others were asked about, ascending, until all is answered.
+    /// Ids in requests to the owners, ascending, until all are answered.
     pub(super) asked: Vec<ShortId>,
-    /// Of those, not answered yet.
+    /// Number of them without an answer.
     pub(super) open: u64,
-    /// Where batches without an answer begin among them, and their lengths.
+    /// Batches without an answer: index of the first id in `asked`, and number of ids.
     pub(super) unanswered: BTreeMap<usize, usize>,
-    /// To be stored as the VM's own.
+    /// Ids to store as private chunks of the VM.
     pub(super) private: Vec<ShortId>,
-    /// To be stored where all find it.
+    /// Ids to store as popular chunks.
     pub(super) popular: Vec<ShortId>,
-    /// Others are storing it.
+    /// Ids that another host is storing.
     pub(super) carried: BTreeSet<ShortId>,
-    /// It was time to give up, or all is there: carried ones are decided.
+    /// Whether the carried ids are decided: all are there, or the time was over.
     pub(super) is_decided: bool,
 }
 
-/// The parts of all hosts, and those of each host's rounds.
+/// Parts of all hosts, and the indexes of the parts of each host's rounds.
 pub(super) fn plan(hosts: &Hosts<'_>, trace: &Trace, count: RoundCount) -> (Vec<Part>, Vec<Vec<Vec<usize>>>) {
     let limits = RoundLimits {
         rounds: count,
@@ -79,7 +79,7 @@ pub(super) fn plan(hosts: &Hosts<'_>, trace: &Trace, count: RoundCount) -> (Vec<
     (parts, all)
 }
 
-/// What changed of each page: the same of all.
+/// Changed bytes of each page, spread evenly.
 fn changes(hosts: &Hosts<'_>, vm: usize) -> VmChanges {
     let vm = hosts.fleet.vms[vm];
     let pages = (vm.bytes / PAGE_BYTES as f64).ceil().max(1.0) as u64;

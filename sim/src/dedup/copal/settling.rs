@@ -1,8 +1,8 @@
-//! The end of a job: what VMs stored for themselves is asked about again, and given up where it is popular by
-//! now.
+//! End of a job: a second request for all private ids; the VMs give up those that have become popular.
 //!
 //! The detectors are the real ones; each answers all private ids of the job in one comparison. The snapshots
-//! are published by then, so no VM's time is longer for it. Not modelled: reading the popular frames that are
+//! are published before, so this extends no VM's time. Not modelled: the read of each popular frame before a
+//! VM gives up its own frame.
 //! opened before a VM gives up its own.
 
 use super::super::inputs::copal;
@@ -13,7 +13,7 @@ use copal_backup::peers::{Answer, ShortId};
 use std::time::Duration;
 
 impl Job<'_> {
-    /// Asks about the private ids of all parts, and moves those that are popular.
+    /// Sends requests for the private ids of all parts, and moves the popular ones.
     pub(super) fn settle(&mut self) -> Result<()> {
         let round = self.markers.len();
         for number in 0..self.parts.len() {
@@ -50,7 +50,7 @@ impl Job<'_> {
                                 stored.push(*id);
                                 self.chunks.popular += 1;
                             }
-                            // Another VM stores it for all now, or has.
+                            // Another VM stores it as popular, or has stored it.
                             _ => self.chunks.hits += 1,
                         }
                         self.chunks.private -= 1;

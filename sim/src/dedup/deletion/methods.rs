@@ -1,13 +1,13 @@
-//! What each method of deletion reads from the back end, and keeps in memory, of one VM.
+//! Reads and memory of each method of deletion, for one VM.
 //!
-//! Paper: low-profile-dedup §5, table 3. The paper's methods are step functions over its figures; Copal's
-//! read what its formats have, with the real geometry of summary vectors.
+//! Paper: low-profile-dedup §5, table 3. The paper's methods are step functions of its figures. Copal's
+//! methods read the structures of its formats, with the real geometry of summary vectors.
 
 use super::super::inputs::{DIRTY_SHARE, VM_BYTES, copal, paper};
 use super::super::sizes::Vm;
 use copal_backup::summary::Geometry;
 
-/// One way to find what a deleted snapshot alone had.
+/// A method of finding the chunks that only a deleted snapshot used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     MarkSweep,
@@ -42,7 +42,7 @@ impl Method {
         }
     }
 
-    /// Hours at 100 and at 50 hosts, and memory, as the paper prints them.
+    /// The paper's figures: hours at 100 and at 50 hosts, and memory.
     pub(super) fn printed(self) -> Option<(f64, f64, &'static str)> {
         match self {
             Method::MarkSweep => Some((84.3, 35.9, "1.2-3 GB")),
@@ -53,7 +53,7 @@ impl Method {
         }
     }
 
-    /// Bytes read of a VM, each time its host's VMs are read.
+    /// Bytes read of a VM in one phase.
     pub(super) fn read_bytes(self, vm: &Vm) -> f64 {
         let snapshots = paper::SNAPSHOTS as f64;
         match self {
@@ -66,13 +66,13 @@ impl Method {
                 private * paper::REFERENCE_BYTES + snapshots * private * paper::VECTOR_BITS / 8.0
             }
             Method::CopalSummary => {
-                // Recipes of segments that differ from both neighbours, pages, and the vectors of those that
-                // stay.
+                // Recipes of segments that differ from both neighbours, pages, and the vectors of the
+                // remaining snapshots.
                 let vectors = (snapshots - 1.0) * vector_bytes(vm);
                 recipe_bytes(vm) * DIRTY_SHARE + copal::PAGES_BYTES + vectors
             }
             Method::CopalRepair => {
-                // A snapshot's recipes are those of the one before but for its dirty segments.
+                // The recipes of a snapshot differ from those of its predecessor in the dirty segments only.
                 let later = (snapshots - 1.0) * DIRTY_SHARE;
                 let frames = private(vm) * (1.0 + (snapshots - 1.0) * paper::NEW_SHARE);
                 recipe_bytes(vm) * (1.0 + later) + frames * copal::FOOTER_ROW_BYTES
@@ -80,7 +80,7 @@ impl Method {
         }
     }
 
-    /// How often a host's VMs are read.
+    /// Number of phases, each of which reads all VMs of a host.
     pub(super) fn phases(self, hosts: usize) -> usize {
         match self {
             Method::MarkSweep | Method::Grouped => hosts,
@@ -88,7 +88,7 @@ impl Method {
         }
     }
 
-    /// Bytes in memory for so many of a host's VMs that are handled at once.
+    /// Memory for VMs of a host that are handled at once.
     pub(super) fn memory_bytes(self, vms: &[&Vm]) -> f64 {
         let of = |vm: &&Vm| match self {
             Method::MarkSweep | Method::Grouped | Method::Local | Method::Repair => {
@@ -103,19 +103,19 @@ impl Method {
                 let geometry = Geometry::for_references(private(vm) as u64);
                 geometry.bits() as f64 / f64::from(geometry.blocks()) / 8.0 + private(vm) / 8.0
             }
-            // A bit for each frame, and the vector's block that is made on the way.
+            // A bit for each frame, and the vector's block under construction.
             Method::CopalRepair => Method::CopalSummary.memory_bytes(&[*vm]),
         };
         vms.iter().map(of).sum()
     }
 }
 
-/// References of a VM that no other has, in Copal's chunks.
+/// Number of references of a VM to chunks of no other VM, in Copal's chunks.
 pub(super) fn private(vm: &Vm) -> f64 {
     paper::PRIVATE_REFERENCES * vm.bytes / VM_BYTES * paper::CHUNK_BYTES / copal::CHUNK_BYTES
 }
 
-/// All recipes of one snapshot.
+/// Bytes of all recipes of one snapshot.
 fn recipe_bytes(vm: &Vm) -> f64 {
     vm.bytes / copal::CHUNK_BYTES * copal::RECIPE_ENTRY_BYTES
 }

@@ -1,9 +1,9 @@
 //! `copal-sim deletion`: each VM deletes its oldest snapshot, by each of the paper's methods and by Copal's.
 //!
-//! Paper: low-profile-dedup §4, §5, table 3. All hosts read at once, at the speed the back end has then; a
-//! host reads one VM after another. Mark-and-sweep has a phase for each host, in which all hosts read all
-//! their VMs' recipes. Real: the geometry of summary vectors, and, on scaled VMs, the vectors themselves
-//! ([`vectors`]).
+//! Paper: low-profile-dedup §4, §5, table 3. All hosts read at once, at the back end's speed for so many
+//! readers; a host reads its VMs one after another. Mark-and-sweep has a phase for each host, in which all
+//! hosts read the recipes of all their VMs. Real: the geometry of summary vectors, and, on scaled VMs, the
+//! vectors themselves ([`vectors`]).
 
 mod methods;
 mod vectors;
@@ -16,7 +16,7 @@ use methods::{Method, private};
 use serde_json::json;
 use vectors::{Freed, delete_oldest};
 
-/// What `copal-sim deletion` takes; the defaults are the paper's cluster.
+/// Arguments of `copal-sim deletion`; the defaults are the paper's cluster.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Arguments {
     /// Hosts, of 25 VMs each
@@ -25,20 +25,20 @@ pub(crate) struct Arguments {
     /// The largest VM, times the average
     #[arg(long, default_value_t = 20.0)]
     pub(crate) skew: f64,
-    /// Chunks of 4 KiB that one id stands for, where vectors are made
+    /// Number of 4 KiB chunks for each id, in runs with real vectors
     #[arg(long, default_value_t = 1000)]
     pub(crate) scale: u64,
-    /// Everything random comes from it
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 const VMS_OF_A_HOST: usize = 25;
 
-/// One method on the cluster.
+/// Result of one method on the cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cost {
     method: Method,
@@ -82,17 +82,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             cost.memory_most_bytes / 1e6
         );
     }
-    println!(
-        "By vectors {} ids were freed and {} leaked; nothing that lives was freed",
-        freed.dead, freed.leaked
-    );
+    println!("Summary vectors freed {} ids and leaked {}; no live id was freed", freed.dead, freed.leaked);
     Ok(())
 }
 
-/// Plays all methods.
+/// Simulates all methods.
 pub(crate) fn simulate(arguments: &Arguments) -> Result<(Vec<Cost>, Freed)> {
-    ensure!((1..=65_535).contains(&arguments.hosts), "--hosts is to be from 1 to 65535");
-    ensure!(arguments.skew >= 1.0 && arguments.scale >= 1, "--skew and --scale are to be at least 1");
+    ensure!((1..=65_535).contains(&arguments.hosts), "--hosts must be from 1 to 65535");
+    ensure!(arguments.skew >= 1.0 && arguments.scale >= 1, "--skew and --scale must be at least 1");
     let size = (arguments.hosts, arguments.hosts * VMS_OF_A_HOST);
     let draw = |placement| Fleet::draw(size, Sizes::Lognormal, arguments.skew, placement, arguments.seed);
     let (balanced, random) = (draw(Placement::Balanced), draw(Placement::Random));
@@ -114,7 +111,7 @@ pub(crate) fn simulate(arguments: &Arguments) -> Result<(Vec<Cost>, Freed)> {
     Ok((costs.to_vec(), freed))
 }
 
-/// Until the last host has read its last VM, phase after phase.
+/// Time until the last host has read its last VM, over all phases.
 fn time(fleet: &Fleet, method: Method) -> f64 {
     let mut engine = Engine::new();
     let hosts = fleet.hosts.len();
@@ -133,8 +130,8 @@ fn time(fleet: &Fleet, method: Method) -> f64 {
     hours(engine.now())
 }
 
-/// Mark-and-sweep holds the table of a host's share of the chunks: even where VMs are, and not where they are
-/// placed at random. The others hold one VM at a time.
+/// Mean and greatest memory. Mark-and-sweep holds a table of the host's share of the chunks; with randomly
+/// placed VMs the shares differ. The other methods hold one VM at a time.
 fn memory(balanced: &Fleet, random: &Fleet, method: Method) -> Cost {
     let of_host = |fleet: &Fleet, host: usize| {
         let vms: Vec<&Vm> = fleet.hosts[host].iter().map(|&vm| &fleet.vms[vm]).collect();

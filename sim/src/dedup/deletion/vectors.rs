@@ -1,23 +1,24 @@
-//! Deletion by the real summary vectors, on scaled VMs: what is freed, what leaks, and that nothing living
-//! goes.
+//! Deletion by the real summary vectors, on scaled VMs: counts freed and leaked ids, and checks that no live
+//! chunk is freed.
 
 use crate::rules::random::{Random, mix};
 use anyhow::{Result, ensure};
 use copal_backup::summary::{Block, Geometry};
 use std::collections::HashSet;
 
-/// What deletions of all VMs came to, in ids.
+/// Result of the deletions of all VMs, in ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freed {
     pub(crate) dead: u64,
-    /// Dead as well, and kept.
+    /// Dead ids that were kept.
     pub(crate) leaked: u64,
 }
 
-/// A VM with so many private ids, of which each snapshot replaces `new` at random places; the oldest of
-/// `snapshots` is deleted.
+/// Deletes the oldest of `snapshots` of a VM with `ids` private ids; each snapshot replaces `new` of them at
+/// random places.
+///
 /// # Errors
-/// A chunk that a living snapshot has was called dead.
+/// The method called a chunk of a remaining snapshot dead.
 pub(super) fn delete_oldest(ids: u64, new: u64, snapshots: usize, seed: u64) -> Result<Freed> {
     let mut random = Random(mix(seed));
     let mut now: Vec<u64> = (0..ids).collect();
@@ -44,7 +45,7 @@ pub(super) fn delete_oldest(ids: u64, new: u64, snapshots: usize, seed: u64) -> 
             (false, false) => freed.dead += 1,
             (true, false) => freed.leaked += 1,
             (true, true) => {}
-            (false, true) => ensure!(false, "chunk {chunk} of VM {seed} lives and was called dead"),
+            (false, true) => ensure!(false, "chunk {chunk} of VM {seed} is live and was called dead"),
         }
     }
     Ok(freed)

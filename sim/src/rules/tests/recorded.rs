@@ -28,7 +28,7 @@ fn store() -> Store {
     Store::open(objects, Options::default()).unwrap()
 }
 
-/// Keys that are there are even, the others lie between them.
+/// Existing keys are even, absent ones odd.
 fn key(number: u64, there: bool) -> [u8; 8] {
     (mix(number) << 1 | u64::from(!there)).to_be_bytes()
 }
@@ -87,7 +87,7 @@ fn gets_of_a_running_store_are_recorded_and_play() {
         player.reads
     };
     let drawn = play(tree);
-    // The same with filters that are built of the keys that were found, and of others, and asked.
+    // The same with real filters, built of the found keys and of numbered ones.
     let real = Tree::real(&runs("flushed:1002").scaled(partitions), Kind::Ribbon, &recorded.found).unwrap();
     let mut filters = Filters::new(&real, 1);
     for partition in 0..real.shapes.len() as u32 {
@@ -104,14 +104,14 @@ fn gets_of_a_running_store_are_recorded_and_play() {
 }
 
 #[test]
-fn a_key_that_was_stored_behind_its_first_look_up_is_in_no_filter() {
+fn a_key_that_was_stored_after_its_first_look_up_is_in_no_filter() {
     let text = b"copal gets 1\nkeys 3\n-0a\n+0a\n+0b\n+0b\n-0c\n";
     let recorded = trace::read(&text[..]).unwrap();
     assert_eq!((recorded.gets.len(), recorded.found.len()), (5, 1));
     assert_eq!(recorded.found[0], recorded.gets[2]);
 }
 
-/// Full after so many bytes.
+/// A writer that is full after a number of bytes.
 struct Narrow(usize);
 
 impl Write for Narrow {
@@ -126,7 +126,7 @@ impl Write for Narrow {
 }
 
 #[test]
-fn a_trace_that_did_not_fit_is_not_taken_for_a_whole_one() {
+fn a_truncated_trace_is_refused() {
     let store = store();
     let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
     for room in [0, 20_000] {
