@@ -1,8 +1,7 @@
-//! What filters cost and how well they filter: time to build and to probe, bits per key, false positives. No
-//! disk.
+//! Cost and accuracy of filters: time to build and to probe, bits per key, false positives. No disk.
 //!
 //! Paper: elasticbf §3.1, §3.4
-//! Keys are numbered, so everything but the times is the same on every machine.
+//! Keys are numbered, so everything but the times is equal on every machine.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -12,19 +11,20 @@ use std::{hint::black_box, path::Path, time::Instant};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Keys that must not be denied
+    /// Number of present keys to look up
     #[arg(long, default_value_t = 100_000_000)]
     members: u64,
-    /// Partitions in memory while absent keys are looked up: enough that probes miss the processor's caches
+    /// Number of partitions in memory during look-ups of absent keys: enough that probes miss the processor's
+    /// caches
     #[arg(long, default_value_t = 50_000)]
     partitions: usize,
-    /// Absent keys for each number of units
+    /// Number of absent keys for each number of units
     #[arg(long, default_value_t = 20_000_000)]
     probes: u64,
 }
 
 const SEED: u64 = 7;
-/// Units that the false positive rate is measured up to.
+/// Greatest number of units whose false positive rate is measured.
 const MOST_UNITS: u8 = 8;
 
 struct Partition {
@@ -44,7 +44,7 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
     let ours = kind == Kind::Ribbon;
     let name = format!("{kind:?}");
     let units = kind.units().min(MOST_UNITS);
-    // The kinds we do not ship by default are measured on a tenth.
+    // Kinds outside of the default configuration are measured with a tenth of the keys.
     let members = if ours { options.members } else { options.members / 10 };
     let (mut denied, mut times, mut kept) = (0u64, Vec::new(), Vec::new());
     let (mut keys, mut unit_bits) = (0u64, 0.0);
@@ -52,7 +52,7 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
         let count = partition.keys.end - partition.keys.start;
         times.push(nanos / count as f64);
         let filter = load(&partition, units)?;
-        // Whatever fewer units say, all of them say too.
+        // A key that fewer units deny is denied by all units too, so checking all units suffices.
         denied += partition.keys.clone().filter(|&key| !filter.may_contain(hash(key))).count() as u64;
         keys += count;
         unit_bits += f64::from(partition.page.unit_bytes()) * 8.0;
@@ -67,7 +67,7 @@ fn measure(report: &mut Report, kind: Kind, options: &Options) -> Result<()> {
     probe(report, kind, units, &kept, options)
 }
 
-/// What building a key of all units took, and how many bits it takes in each.
+/// Time of building per key, and bits per key in each unit.
 fn judge_build(report: &mut Report, kind: Kind, build_nanos: f64, bits: f64) {
     let name = format!("{kind:?}");
     if kind == Kind::Ribbon {
@@ -81,7 +81,7 @@ fn judge_build(report: &mut Report, kind: Kind, build_nanos: f64, bits: f64) {
     }
 }
 
-/// False positives and times of every number of units.
+/// False positives and times for every number of units.
 fn probe(report: &mut Report, kind: Kind, units: u8, kept: &[Partition], options: &Options) -> Result<()> {
     let ours = kind == Kind::Ribbon;
     let name = format!("{kind:?}");
@@ -104,7 +104,7 @@ fn probe(report: &mut Report, kind: Kind, units: u8, kept: &[Partition], options
     if ours {
         report.at_most("T4 Ribbon: worst distance of a rate from 2^-k", worst, "sigma", 3.0);
     } else {
-        // Bloom units promise their rate for full partitions and many bits only.
+        // Bloom units promise their rate only for full partitions and many bits.
         report.fact(format!("{name}: worst distance of a rate from the formula"), worst, "sigma");
     }
     Ok(())
@@ -114,7 +114,7 @@ fn hash(key: u64) -> KeyHash {
     KeyHash::new(&key.to_le_bytes(), SEED)
 }
 
-/// Builds partitions of consecutive keys and hands each over with the nanoseconds it took.
+/// Builds partitions of consecutive keys and calls `each` with their pages and build times in nanoseconds.
 fn build(kind: Kind, members: u64, mut each: impl FnMut(Partition, f64) -> Result<()>) -> Result<()> {
     let mut builder = PartitionFilterBuilder::new(kind, SEED);
     let (mut from, mut key) = (0, 0);
@@ -135,15 +135,17 @@ fn build(kind: Kind, members: u64, mut each: impl FnMut(Partition, f64) -> Resul
 
 fn load(partition: &Partition, units: u8) -> Result<Units> {
     FilterPage::load(partition.page.as_bytes(), units, partition.keys.start, SEED)
-        .context("freshly built pages are whole")
+        .context("newly built pages are valid")
 }
 
-/// A family of absent keys for each number of units, or all rates would err alike.
+/// A separate family of absent keys for each number of units, so that the errors of the rates are
+/// independent.
 fn absent(units: u8, number: u64) -> KeyHash {
     hash(u64::MAX / 2 + (u64::from(units) << 40) + number)
 }
 
-/// Rate among absent keys in all partitions in turn, and how many sigmas it lies from what is promised.
+/// False positive rate of absent keys in all partitions in turn, and its distance from the promised rate in
+/// sigmas.
 fn false_positives(kind: Kind, units: u8, loaded: &[Units], probes: u64) -> (f64, f64) {
     let passes = |&number: &u64| loaded[number as usize % loaded.len()].may_contain(absent(units, number));
     let passed = (0..probes).filter(passes).count();
@@ -152,9 +154,9 @@ fn false_positives(kind: Kind, units: u8, loaded: &[Units], probes: u64) -> (f64
     (rate, (rate - expected) / sigma)
 }
 
-/// Nanoseconds of a probe in partitions at random, and in the same few.
+/// Nanoseconds of a probe in random partitions, and in the same few.
 fn probe_times(units: u8, loaded: &[Units]) -> (f64, f64) {
-    // Few enough keys to stay in cache: what is cold are the units.
+    // Few enough keys to stay in cache: only the units are cold.
     let keys: Vec<KeyHash> = (0..4096).map(|number| absent(units, number)).collect();
     let key = |number: u64| keys[(number % 4096) as usize];
     let pick = |number: u64| (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % loaded.len();
@@ -163,7 +165,7 @@ fn probe_times(units: u8, loaded: &[Units]) -> (f64, f64) {
     (cold, warm)
 }
 
-/// Median over many short slices: machines have other things to do.
+/// Median over many short slices, against other load of the machine.
 fn time(mut one: impl FnMut(u64) -> bool) -> f64 {
     const SLICES: u64 = 300;
     const PROBES: u64 = 8192;

@@ -1,6 +1,6 @@
 //! Suites of measurements, one module each. `cargo xtask bench NAME` builds and runs this.
 //!
-//! Not here: how a program is metered and how rows are kept (`xtask::metered`, `copal_bench_harness`).
+//! Not here: metering of programs and storage of rows (`xtask::metered`, `copal_bench_harness`).
 
 mod cluster;
 mod dedup;
@@ -34,7 +34,7 @@ enum Suite {
     BackupMemory(memory::Options),
     /// A small backup among many VMs and among many snapshots, beside one among few
     BackupScale(scale::Options),
-    /// What filters cost and how well they filter
+    /// Filters alone: time to build and to probe, bits per key, false positives
     KvFilters(filters::Options),
     /// Large values straight into their object, or through the log
     KvValues(values::Options),
@@ -43,18 +43,18 @@ enum Suite {
     BeanfsFig2(cluster::figure2::Options),
     /// Bytes and look-ups of fifty million volumes in the master's database
     BeanfsMeta(cluster::meta::Options),
-    /// Volumes that die, simulated, beside the paper's formula
+    /// Lost volumes, simulated, beside the paper's formula
     #[command(name = "beanfs-fig7")]
     BeanfsFig7(cluster::figure7::Options),
-    /// Time until a server that was away is whole, by what it missed
+    /// Time until a returned server is in sync, by the data it missed
     #[command(name = "beanfs-fig9")]
     BeanfsFig9(cluster::figure9::Options),
-    /// Copying what a lost server had, beside what disks give
+    /// Re-replication of a lost server, beside the speed of the disks
     BeanfsRereplicate(cluster::rereplicate::Options),
-    /// Copying by how many copies run at once
+    /// Re-replication by number of parallel copies
     #[command(name = "beanfs-fig11")]
     BeanfsFig11(cluster::figure11::Options),
-    /// Last copies first when two servers are lost
+    /// Order of copies after the loss of two servers: last replicas first
     BeanfsPriority(cluster::priority::Options),
     /// Creates by servers and by clients, with throttled disks
     #[command(name = "beanfs-fig8bc")]
@@ -68,16 +68,16 @@ enum Suite {
     /// Writes and reads by file size, beside HDFS and Garage
     #[command(name = "beanfs-fig8a")]
     BeanfsFig8a(cluster::figure8a::Options),
-    /// How long the leader of three masters is missed when it is killed
+    /// Time without a leader after the leader of three masters is killed
     #[command(name = "beanfs-failover")]
     BeanfsFailover(cluster::failover::Options),
     /// A list of a volume with a million files
     VolumeList(cluster::listing::Options),
     /// Resident memory of a data server for each file
     VolumeMemory(cluster::large::Options),
-    /// How soon a data server with millions of files is back after a kill
+    /// Restart time of a data server with millions of files after a kill
     VolumeRestart(cluster::large::Options),
-    /// Simulated clusters under power cuts: what was acknowledged and lost
+    /// Acknowledged files that simulated clusters lose under power cuts
     VolumePowercut(cluster::powercut::Options),
     /// Processor time of a small put over frames and over tonic
     RpcGate(cluster::gate::Options),
@@ -87,7 +87,7 @@ enum Suite {
     DedupTable2(dedup::table2::Options),
     /// Job span and time of a VM by the number of rounds, simulated
     DedupFigure4(dedup::figure4::Options),
-    /// What slow hosts cost the others, simulated
+    /// Delay that slow hosts cause to the others, simulated
     DedupStragglers(dedup::stragglers::Options),
     /// Time and memory of deletion, simulated, by method
     DedupTable3(dedup::table3::Options),
@@ -96,7 +96,7 @@ enum Suite {
     Dedup100k(dedup::large::Options),
     /// Storage that leaks when snapshots are deleted by summary vectors
     DedupTable4(dedup::table4::Options),
-    /// What agents of three hosts save of what an exact index of all chunks saves
+    /// Savings of agents on three hosts, as a share of an exact index's savings
     DedupFleet(dedup::fleet::Options),
     /// Reads of a snapshot that `copal nbd` serves, beside a restore
     NbdServe(doors::Options),
@@ -156,7 +156,7 @@ fn run() -> Result<()> {
     }
 }
 
-/// Where the data set, the peers and scratch are, unless told otherwise.
+/// Directory of data set, peers or scratch, unless an argument names one.
 fn default_below_cache(root: &Path, given: Option<&PathBuf>, name: &str) -> PathBuf {
     given.cloned().unwrap_or_else(|| root.join(".cache").join(name))
 }

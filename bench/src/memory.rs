@@ -1,7 +1,7 @@
 //! `backup-memory`: peak resident memory of each command, on a plain image and on a 100 GB sparse one.
 //!
-//! The sparse image holds runs of incompressible data and one 4 KiB block in each of many segments: the
-//! worst shape for anything that grows with the size of a disk instead of its content.
+//! The sparse image holds runs of incompressible data, and one 4 KiB block in each of many segments. This is
+//! the worst case for memory that grows with the size of a disk instead of its content.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where images and repositories are made [default: .cache/bench]
+    /// Directory of images and repositories [default: .cache/bench]
     #[arg(long)]
     scratch: Option<PathBuf>,
     /// Size of the sparse image, in GB of 10^9 bytes
@@ -108,7 +108,7 @@ fn one_image(
     Ok(())
 }
 
-/// Runs of 1 MiB spread evenly, and 4 KiB in every fourth segment of 2 MiB up to 12,500 of them.
+/// Writes runs of 1 MiB spread evenly, and 4 KiB in every fourth segment of 2 MiB, up to 12,500 of them.
 fn make(image: &Path, size: u64, data_mib: u64, random: &mut Random) -> Result<()> {
     let file = File::create_new(image).with_context(|| format!("creating {}", image.display()))?;
     file.set_len(size)?;
@@ -124,7 +124,7 @@ fn make(image: &Path, size: u64, data_mib: u64, random: &mut Random) -> Result<(
     Ok(())
 }
 
-/// Rewrites 64 places of 256 KiB; returns where.
+/// Rewrites 64 places of 256 KiB; returns their offsets.
 fn rewrite(image: &Path, size: u64, random: &mut Random) -> Result<Vec<Extent>> {
     let file = File::options().write(true).open(image)?;
     let mut bytes = vec![0; 256 << 10];

@@ -1,8 +1,8 @@
-//! `backup-scale`: what a small backup costs in a repository of many VMs, or of a VM of many snapshots,
-//! beside one of few.
+//! `backup-scale`: cost of a small backup in a repository of many VMs, or of a VM with many snapshots, beside
+//! one of few.
 //!
-//! Each command is a process of its own, as `cron` starts them, and the repositories take turns, so that what
-//! else the machine does meets all of them. Processor time is what is judged: a machine's disk tells little
+//! Each command is its own process, as `cron` starts it. The repositories take turns, so that other load of
+//! the machine affects all of them. Targets refer to processor time: times of the machine's disk tell little
 //! about the program.
 
 use anyhow::{Context, Result};
@@ -21,32 +21,32 @@ use xtask::{
     metered::{self, Run},
 };
 
-/// Processor time of a backup among many VMs may be this many times that among few.
+/// Greatest ratio of a backup's processor time among many VMs to that among few.
 const LIMIT: f64 = 1.5;
 /// VMs of the small repository.
 const FEW: u64 = 10;
-/// Content of each disk, and what changes before each backup.
+/// Content of each disk, and the change before each backup.
 const DISK_BYTES: usize = 8192;
 /// The VM that is measured.
 const VM: &str = "vm3";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where images and repositories are made [default: .cache/bench]
+    /// Directory of images and repositories [default: .cache/bench]
     #[arg(long)]
     scratch: Option<PathBuf>,
     /// VMs of the large repository
     #[arg(long, default_value_t = 2000)]
     vms: u64,
-    /// Snapshots that the VM has in a third repository
+    /// Number of snapshots of the VM in a third repository
     #[arg(long, default_value_t = 500)]
     snapshots: u64,
-    /// How often each command is measured in each repository
+    /// Number of measurements of each command in each repository
     #[arg(long, default_value_t = 15)]
     rounds: usize,
 }
 
-/// What is measured, in this order, so that a round leaves as many snapshots as it found.
+/// Measured commands, in an order that keeps the number of snapshots of a round.
 const COMMANDS: [&str; 5] = ["backup", "ls ID", "hold ID", "forget ID", "snapshots"];
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
@@ -67,7 +67,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let repository = Repository::make(&binary, &scratch, scales.len(), vms, snapshots)?;
         scales.push(Scale { label, repository, runs: vec![Vec::new(); COMMANDS.len()] });
     }
-    // The first round warms up.
+    // The first round is a warm-up.
     for round in 0..=options.rounds {
         for scale in &mut scales {
             let runs = scale.repository.round()?;
@@ -81,7 +81,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.finish(root, "backup-scale")
 }
 
-/// A repository and what its commands cost.
+/// A repository and the cost of its commands.
 struct Scale {
     label: String,
     repository: Repository,
@@ -119,8 +119,7 @@ fn cpu_ms(run: &Run) -> f64 {
     run.cpu.as_secs_f64() * 1e3
 }
 
-/// One repository, worked on by the built binary. Without a password: unlocking would cost more than what is
-/// measured.
+/// A repository and the built binary. Without a password: unlocking would cost more than the measured work.
 struct Repository {
     binary: PathBuf,
     path: PathBuf,
@@ -160,7 +159,7 @@ impl Repository {
         Ok(runs)
     }
 
-    /// Backs up one VM, whose disk is another one each time.
+    /// Backs up one VM with a different disk each time.
     fn back_up(&mut self, vm: &str) -> Result<Run> {
         let mut disk = vec![0; DISK_BYTES];
         self.random.fill(&mut disk);

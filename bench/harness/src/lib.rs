@@ -1,7 +1,6 @@
-//! What all suites of measurements share: rows of numbers with their targets, and the machine they were taken
-//! on.
+//! Shared parts of all suites: rows of numbers with their targets, and facts about the machine.
 //!
-//! Not here: programs under a meter, images and tables (`xtask`), what is measured (the suites).
+//! Not here: programs under a meter, images and tables (`xtask`), the measurements themselves (the suites).
 
 pub mod machine;
 pub mod report;

@@ -1,9 +1,9 @@
-//! Facts about the machine a number was measured on, without which the number means nothing.
+//! Facts about the machine of a measurement; without them its numbers mean nothing.
 
 use serde::Serialize;
 use std::{fs, path::Path, process::Command};
 
-/// What a reader needs to judge a measurement.
+/// Facts that a reader needs to judge a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Model name of the processor.
@@ -16,12 +16,12 @@ pub struct Machine {
     pub kernel: String,
     /// File system under the scratch directory.
     pub file_system: String,
-    /// Load averages when the suite began: other work on the machine.
+    /// Load averages at the begin of the suite: other work on the machine.
     pub load: String,
 }
 
 impl Machine {
-    /// Looks at this machine; what cannot be found out is empty or 0.
+    /// Reads the facts of this machine; unknown ones are empty or 0.
     pub fn here(scratch: &Path) -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -44,7 +44,7 @@ impl Machine {
     }
 }
 
-/// The commit a number belongs to, with `+` when files were changed since; empty outside a repository.
+/// Commit of the measured code, with `+` after changes of files; empty outside a repository.
 pub fn commit(root: &Path) -> String {
     let git = |arguments: &[&str]| first_line(Command::new("git").arg("-C").arg(root).args(arguments));
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]);
@@ -55,7 +55,7 @@ pub fn commit(root: &Path) -> String {
     commit
 }
 
-/// First line a program prints; empty when it fails.
+/// First line of a program's output; empty when it fails.
 pub fn first_line(command: &mut Command) -> String {
     command
         .output()

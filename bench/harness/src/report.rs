@@ -1,8 +1,8 @@
-//! Results of one suite: rows of numbers with their targets, printed and kept.
+//! Results of one suite: rows of numbers with their targets, printed and stored.
 //!
-//! Kept as `bench/results/latest/<suite>.json`: `{command, commit, machine, rows}`, each row
-//! `{name, value, unit, target, ok}`. A row without a target is a fact, with `ok` null. A missed target is
-//! printed as what it is; it does not make the run fail.
+//! Stored as `bench/results/latest/<suite>.json`: `{command, commit, machine, rows}`, each row `{name, value,
+//! unit, target, ok}`. A row without a target is a fact, with `ok` null. A missed target is printed as
+//! missed; it does not make the run fail.
 
 use crate::machine::{self, Machine};
 use anyhow::{Context, Result};
@@ -13,31 +13,31 @@ use xtask::table::Table;
 /// One measured number.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// Name of the measured quantity.
     pub name: String,
-    /// The number.
+    /// Its value.
     pub value: f64,
     /// Its unit; empty for a ratio.
     pub unit: String,
-    /// What it should be, such as `<= 0.9`.
+    /// Its target, such as `<= 0.9`.
     pub target: Option<String>,
-    /// Whether it is.
+    /// Whether it meets the target.
     pub ok: Option<bool>,
-    /// Kept and not printed.
+    /// Whether the row is stored but not printed.
     #[serde(skip)]
     detail: bool,
 }
 
-/// Rows gathered by a suite.
+/// Rows of a suite.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The command line that made them.
+    /// Command line of the run.
     pub command: String,
-    /// The code measured.
+    /// Commit of the measured code.
     pub commit: String,
-    /// Where.
+    /// Machine of the run.
     pub machine: Machine,
-    /// The numbers.
+    /// The rows.
     pub rows: Vec<Row>,
 }
 
@@ -59,7 +59,7 @@ impl Report {
         self.rows.push(Row { name, value, unit, target: None, ok: None, detail: false });
     }
 
-    /// Adds a number that is kept and not printed: one of many behind a printed one.
+    /// Adds a number that is stored but not printed: one of many behind a printed one.
     pub fn detail(&mut self, name: impl Into<String>, value: f64, unit: &str) {
         let (name, unit) = (name.into(), unit.to_owned());
         self.rows.push(Row { name, value, unit, target: None, ok: None, detail: true });
@@ -80,7 +80,7 @@ impl Report {
         self.judged(name.into(), value, unit, format!("= {wanted}"), value == wanted);
     }
 
-    /// Adds a number that should be `wanted`, give or take `tolerance`.
+    /// Adds a number that should be `wanted`, plus or minus `tolerance`.
     pub fn within(&mut self, name: impl Into<String>, value: f64, unit: &str, wanted: f64, tolerance: f64) {
         let is_near = (value - wanted).abs() <= tolerance;
         self.judged(name.into(), value, unit, format!("{wanted} +- {tolerance}"), is_near);
@@ -125,7 +125,7 @@ impl Report {
     }
 }
 
-/// The middle of the values, or between the two in the middle; `None` of nothing.
+/// Median of the values, for an even number the mean of the middle two; `None` without values.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -137,7 +137,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Three significant places, no exponent, no trailing zeros of a whole number.
+/// Three significant digits, no exponent, no trailing zeros of a whole number.
 fn number(value: f64) -> String {
     match value.abs() {
         _ if value.fract() == 0.0 => format!("{value:.0}"),

@@ -1,8 +1,8 @@
-//! Keys, values and the order in which ids are drawn: the same for every engine.
+//! Keys, values and the order of drawn ids, equal for every engine.
 //!
 //! Invariants
-//! - A key is a hash of its id, and ids are loaded in order; a rank is scattered over the ids, so neighbours
-//!   in rank are strangers in key order and in age.
+//! - A key is a hash of its id, and ids are loaded in order. A rank is scattered over the ids, so
+//!   neighbouring ranks differ in key order and in age.
 //! - Ids below `keys` are loaded, ids from `keys` on are not: a miss is a hash between real ones.
 //! - A generator made from the same seed yields the same ids for each engine.
 
@@ -14,7 +14,7 @@ pub(crate) const KEY_BYTES: usize = 16;
 /// A key.
 pub(crate) type Key = [u8; KEY_BYTES];
 
-/// The key of an id; two ids never share one.
+/// The key of an id; all ids have different keys.
 pub(crate) fn key(id: u64) -> Key {
     let mut key = [0; KEY_BYTES];
     // The first half alone is a bijection of the id.
@@ -23,7 +23,7 @@ pub(crate) fn key(id: u64) -> Key {
     key
 }
 
-/// The value of an id: bytes that do not compress, the same whenever they are asked for.
+/// The value of an id: incompressible bytes, equal at each call.
 pub(crate) fn fill_value(id: u64, value: &mut [u8]) {
     let mut random = Random::new(id ^ 0x7661_6c75_6573);
     for word in value.chunks_mut(8) {
@@ -32,10 +32,9 @@ pub(crate) fn fill_value(id: u64, value: &mut [u8]) {
     }
 }
 
-/// The id of a rank: a bijection of `[0, keys)`, so that the most wanted keys are not the oldest ones as
-/// well.
+/// The id of a rank: a bijection of `[0, keys)`, so that the most popular keys are not also the oldest.
 pub(crate) fn scattered(rank: u64, keys: u64) -> u64 {
-    // A prime that no number of keys in use is a multiple of.
+    // A prime that divides none of the numbers of keys in use.
     const PRIME: u64 = 2_654_435_761;
     ((u128::from(rank) * u128::from(PRIME) + 0x9e37) % u128::from(keys)) as u64
 }
@@ -73,18 +72,18 @@ impl Random {
     }
 }
 
-/// How often which rank is asked for.
+/// Distribution of the Gets over the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Skew {
     Uniform,
     /// Rank r with weight r^-exponent, over the true number of keys.
     Zipf(f64),
-    /// That many ranks alike, the others never.
+    /// That many ranks with equal probability, the others never.
     Hot(u64),
 }
 
 impl Skew {
-    /// The four of the paper's Table 1.
+    /// The four distributions of the paper's Table 1.
     pub(crate) const PAPER: [Skew; 4] = [Skew::Uniform, Skew::Zipf(0.99), Skew::Zipf(1.10), Skew::Zipf(1.20)];
 
     pub(crate) fn name(self) -> String {
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_the_same_each_time_and_another_for_another_id() {
+    fn an_id_has_one_value_and_other_ids_have_others() {
         let value = |id| {
             let mut value = vec![0; 101];
             fill_value(id, &mut value);

@@ -1,15 +1,15 @@
-//! Times of single operations, gathered without an allocation per operation.
+//! Latencies of single operations, recorded without an allocation per operation.
 //!
-//! Invariant: a quantile is at most 1/32 above the true one; sums over threads lose nothing.
+//! Invariant: a quantile is at most 1/32 above the true one, also of the times of several threads.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Steps per power of two.
+/// Slots per power of two.
 const STEPS: usize = 32;
 const SLOTS: usize = STEPS * 40;
 
-/// Counts of nanoseconds in slots that grow with the value.
+/// Counts of latencies in slots whose width grows with the value.
 pub(crate) struct Latencies {
     slots: Vec<u64>,
     count: u64,
@@ -72,7 +72,7 @@ fn slot(nanos: u64) -> usize {
     index.min(SLOTS - 1)
 }
 
-/// The largest value that falls into the slot.
+/// The largest value in the slot.
 fn upper(slot: usize) -> u64 {
     let (slot, steps) = (slot as u64, STEPS as u64);
     if slot < 2 * steps {

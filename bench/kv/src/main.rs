@@ -1,9 +1,9 @@
 //! Comparisons of key-value engines: copal beside LevelDB, RocksDB and fjall, one suite per module of
 //! `suites`. `cargo xtask bench NAME` builds and runs this.
 //!
-//! Each engine runs in a process of its own (this binary again), under a memory cap, and does short slices of
-//! work in turn with the others: `peer`, `memory_cap`, `protocol`. What it does there is in `worker`, how it
-//! is called in `engine`, and with which keys in `keys`.
+//! Each engine runs in its own process (this binary again), under a memory cap, and alternates with the
+//! others in short slices of work: `peer`, `memory_cap`, `protocol`. `worker` has the work, `engine` the
+//! calls of each engine, `keys` the keys.
 
 mod engine;
 mod keys;
@@ -50,7 +50,7 @@ enum Suite {
     KvScan(suites::scan::Options),
     /// Deleting everything below a prefix
     KvPurge(suites::purge::Options),
-    /// Deleting: bytes written, space given back, scans over what was deleted
+    /// Deleting: bytes written, space given back, scans over deleted ranges
     KvDeletes(suites::deletes::Options),
     /// Random load and steady overwrite: speed, write amplification, waits, reopening
     KvLoad(suites::load::Options),

@@ -1,11 +1,11 @@
-//! The memory cap of an engine's process, one that counts everything, page cache too, and the kernel's count
-//! of the reads that reached a block device.
+//! Memory cap of an engine's process, page cache included, and the kernel's count of its reads of a block
+//! device.
 //!
 //! Version 1 of cgroups (`memory` and `blkio` below /sys/fs/cgroup) or version 2 (`memory.max`, `io.stat`).
-//! Version 1 counts I/O only of groups with a limit, so one far beyond any device is set.
-//! Version 1 books buffered writes on the group that writes them back, which is nobody's; written bytes
-//! therefore come from `/proc/<pid>/io`, where the writer is charged when it dirties a page.
-//! Needs root; the suite refuses to run without, since a comparison without a cap says nothing.
+//! Version 1 counts I/O only of groups with a limit, so this sets one above the speed of every device.
+//! Version 1 charges buffered writes to the group that writes them back, which belongs to no engine. Written
+//! bytes therefore come from `/proc/<pid>/io`, which charges the writer when it dirties a page. Needs root;
+//! without it the suite refuses to run, since a comparison without a cap means nothing.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -15,7 +15,7 @@ use std::{
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Reads that reached a device and bytes both ways.
+/// Device reads, and bytes in both directions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) reads: u64,
@@ -34,15 +34,15 @@ impl std::ops::Sub for Traffic {
     }
 }
 
-/// Removed on drop, which must come after the process has ended.
+/// Control group of one process. The drop removes it, and must come after the end of the process.
 pub(crate) struct MemoryCap {
     memory: PathBuf,
-    /// Of version 1; version 2 has one directory for both.
+    /// Directory of version 1; version 2 has one directory for both.
     blkio: Option<PathBuf>,
 }
 
 impl MemoryCap {
-    /// A control group without a cap yet; `device` (major:minor) is the one whose reads count.
+    /// Makes a control group without a cap; `device` (major:minor) is the counted device.
     pub(crate) fn make(name: &str, device: &str) -> Result<MemoryCap> {
         let name = format!("copal-bench-{}-{name}", std::process::id());
         if Path::new(ROOT).join("memory/memory.limit_in_bytes").exists() {
@@ -58,8 +58,8 @@ impl MemoryCap {
             return Ok(memory_cap);
         }
         if Path::new(ROOT).join("cgroup.controllers").exists() {
-            // Children get the controllers their parent delegates; failing that, the files below are missing
-            // and the error says so.
+            // Children get the controllers that their parent delegates. Without delegation the files below
+            // are missing, and the error names them.
             let _ = fs::write(Path::new(ROOT).join("cgroup.subtree_control"), "+memory +io");
             let memory = Path::new(ROOT).join(&name);
             make_directory(&memory)?;
@@ -68,7 +68,7 @@ impl MemoryCap {
         bail!("no memory controller below {ROOT}; the suites need root and cgroups")
     }
 
-    /// Moves the process in.
+    /// Moves the process into the group.
     pub(crate) fn enter(&self, pid: u32) -> Result<()> {
         for directory in [Some(&self.memory), self.blkio.as_ref()].into_iter().flatten() {
             write(&directory.join("cgroup.procs"), &pid.to_string())?;
@@ -76,7 +76,7 @@ impl MemoryCap {
         Ok(())
     }
 
-    /// Caps all memory from now on; `None`: no cap.
+    /// Caps all memory of the group; `None`: no cap.
     pub(crate) fn set(&self, bytes: Option<u64>) -> Result<()> {
         let (file, none) =
             if self.blkio.is_some() { ("memory.limit_in_bytes", "-1") } else { ("memory.max", "max") };
@@ -84,17 +84,17 @@ impl MemoryCap {
         write(&self.memory.join(file), &text)
     }
 
-    /// Most memory in use since the last call.
+    /// Peak memory since the last call.
     pub(crate) fn take_peak(&self) -> Result<u64> {
         let file = if self.blkio.is_some() { "memory.max_usage_in_bytes" } else { "memory.peak" };
         let path = self.memory.join(file);
         let peak = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        // Older kernels of version 2 cannot reset it; the peak is then that of the process' life.
+        // Older kernels of version 2 cannot reset the peak; it is then that of the whole life of the process.
         let _ = fs::write(&path, "0");
-        peak.trim().parse().context("a peak that is no number")
+        peak.trim().parse().context("the peak is not a number")
     }
 
-    /// Anonymous memory now, that is without page cache.
+    /// Current anonymous memory, without page cache.
     pub(crate) fn anonymous(&self) -> Result<u64> {
         let path = self.memory.join("memory.stat");
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -103,7 +103,7 @@ impl MemoryCap {
         value.and_then(|value| value.trim().parse().ok()).context("memory.stat without anonymous memory")
     }
 
-    /// Everything so far.
+    /// I/O since the start of the process.
     pub(crate) fn traffic(&self, pid: u32) -> Result<Traffic> {
         let own = fs::read_to_string(format!("/proc/{pid}/io")).context("reading the engine's I/O")?;
         let own = |name: &str| -> u64 {
@@ -134,14 +134,14 @@ impl MemoryCap {
 impl Drop for MemoryCap {
     fn drop(&mut self) {
         for directory in [Some(&self.memory), self.blkio.as_ref()].into_iter().flatten() {
-            // The process has been waited for; a group left behind is empty and costs nothing.
+            // The process has ended; a group left behind is empty and costs nothing.
             let _ = fs::remove_dir(directory);
         }
     }
 }
 
-/// Writes what is dirty below the directory and has the kernel forget its pages: those of an earlier process
-/// are on nobody's account and would be read for nothing.
+/// Writes dirty pages below the directory and drops its page cache. Cached pages of an earlier process are
+/// charged to no group, and would answer reads without I/O.
 pub(crate) fn forget_pages(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -158,7 +158,7 @@ pub(crate) fn forget_pages(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lines of version 1: `major:minor Read count`.
+/// Parses lines of version 1: `major:minor Read count`.
 fn sum_of_reads(text: &str) -> u64 {
     let mut sum = 0;
     for line in text.lines() {
@@ -170,7 +170,7 @@ fn sum_of_reads(text: &str) -> u64 {
     sum
 }
 
-/// Lines of version 2: `major:minor rbytes=1 wbytes=2 rios=3 ...`.
+/// Parses lines of version 2: `major:minor rbytes=1 wbytes=2 rios=3 ...`.
 fn sum_of_field(text: &str, name: &str) -> u64 {
     text.split_whitespace()
         .filter_map(|word| word.strip_prefix(name))
@@ -192,7 +192,7 @@ mod tests {
     use super::{sum_of_field, sum_of_reads};
 
     #[test]
-    fn reads_of_all_devices_are_summed_and_nothing_else() {
+    fn reads_of_all_devices_are_summed_without_other_counts() {
         let text = "254:0 Read 5120\n254:0 Write 40\n254:0 Total 5160\n7:0 Read 3\nTotal 5163\n";
         assert_eq!(sum_of_reads(text), 5123);
         let text = "254:0 rbytes=4096 wbytes=1 rios=2 wios=9\n7:0 rbytes=512 rios=1\n";

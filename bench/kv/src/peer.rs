@@ -1,9 +1,9 @@
-//! An engine in a process of its own, as the suite holds it.
+//! An engine in its own process, as the suite controls it.
 //!
 //! Invariants
-//! - The process is under its cap before the engine opens anything, and no page of its files is in memory
-//!   then.
-//! - A process that ends before its answer is an answer too: `Fallen`, most often killed at the cap.
+//! - The process is under its cap before the engine opens its store, and the page cache holds no page of its
+//!   files then.
+//! - The end of a process before its answer is a result too: `Fallen`, most often a kill at the cap.
 
 use crate::{
     memory_cap::{MemoryCap, Traffic, forget_pages},
@@ -17,7 +17,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// First argument of the binary when it is an engine's process.
+/// First argument of the binary in an engine's process.
 pub(crate) const CHILD: &str = "engine-process";
 
 /// The process ended without an answer.
@@ -43,7 +43,7 @@ pub(crate) struct Peer {
     pub(crate) options: String,
 }
 
-/// What a request came to, with what the kernel saw meanwhile.
+/// Result of a request, and the kernel's counts during it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) answer: Answer,
@@ -66,9 +66,9 @@ impl Peer {
         let memory_cap = MemoryCap::make(&spec.name, &device_of(&spec.directory)?)?;
         let mut command = Command::new(std::env::current_exe()?);
         if (spec.kind, spec.filters) == (Kind::Rocksdb, Filters::Tuned) {
-            // Its blocks are read by one thread and given back by another: glibc keeps what each of its
-            // arenas once had, and the process grew to two and a half times its cache. RocksDB's own advice
-            // is another allocator.
+            // One thread reads RocksDB's blocks and another frees them. glibc keeps the freed memory of each
+            // arena, so the process would grow to two and a half times its cache. RocksDB's manual recommends
+            // another allocator.
             command.env("MALLOC_ARENA_MAX", "1");
         }
         let mut child = command
@@ -96,7 +96,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Has the engine do it. Blocks until it is done.
+    /// Sends a request to the engine. Blocks until it is done.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Outcome> {
         let pid = self.child.id();
         let before = self.memory_cap.traffic(pid)?;
@@ -125,7 +125,7 @@ impl Peer {
         })
     }
 
-    /// Closes the engine in good order.
+    /// Closes the engine and waits for the end of its process.
     pub(crate) fn close(mut self) -> Result<()> {
         self.memory_cap.set(None)?;
         self.ask(&Request::Close)?;
@@ -140,19 +140,19 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // After `close` both do nothing; after an error the process must not outlive the suite.
+        // Without effect after `close`; after an error the process must not outlive the suite.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether the error is a process that fell.
+/// Whether the error is the unexpected end of a process.
 pub(crate) fn is_fallen(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Fallen>().is_some()
 }
 
-/// `major:minor` of the disk below the directory; of a partition, the disk's, which is what the kernel
-/// counts.
+/// `major:minor` of the disk below the directory. A partition counts as its disk, as in the kernel's
+/// statistics.
 fn device_of(directory: &Path) -> Result<String> {
     let device = std::fs::metadata(directory)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -1,13 +1,13 @@
-//! What the suite asks of an engine in a process of its own, one line of JSON each way.
+//! Requests of the suite to an engine in its own process, and answers, one line of JSON each.
 //!
-//! The engine's process is under a memory cap and counted by the kernel; so that only the engine's work is
-//! there, all drawing of keys happens there too, from the seed in the request.
+//! The kernel caps and counts the engine's process. The keys are drawn there, from the seed in the request,
+//! so that no other work adds to these counts.
 
 use crate::{keys::Skew, latency::Quantiles};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// Which engine.
+/// Engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Copal,
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
     Fjall,
 }
 
-/// How its filters are made and adjusted.
+/// Construction and adjustment of its filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Filters {
     /// The engine's own default kind and rule, with the bits of the spec.
@@ -39,7 +39,7 @@ pub(crate) enum Filters {
     Tuned,
 }
 
-/// An engine as it is to be opened.
+/// Options under which an engine is opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) name: String,
@@ -47,45 +47,45 @@ pub(crate) struct Spec {
     pub(crate) filters: Filters,
     /// Filter bits per key, on average.
     pub(crate) bits: f64,
-    /// What the engine is told to use for caches, filters and indexes.
+    /// The engine's option for caches, filters and indexes.
     pub(crate) memory_bytes: u64,
-    /// What it is told to use for its write buffer.
+    /// The engine's option for its write buffer.
     pub(crate) write_buffer_bytes: u64,
-    /// Tables of this size where the engine lets one choose; 0: its default.
+    /// Table size, for engines with such an option; 0: the default.
     pub(crate) table_bytes: u64,
     /// Bytes the store will hold, for engines that preallocate.
     pub(crate) data_bytes: u64,
     /// Whether reads may be answered from cached blocks or rows.
     pub(crate) cache_data: bool,
-    /// Whether copal caches the blocks it reads, and not the rows it finds.
+    /// Whether copal caches the blocks it reads, instead of the rows it finds.
     pub(crate) cache_blocks: bool,
-    /// Whether copal may merge runs for the sake of readers alone.
+    /// Whether copal may merge runs only to make reads cheaper.
     pub(crate) merge_for_reads: bool,
     pub(crate) directory: PathBuf,
 }
 
-/// How safe a write is when it returns.
+/// Durability of a write when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Safety {
     /// Survives power loss.
     Device,
     /// Survives the death of the process.
     Process,
-    /// Copal's `Deferred`; for the peers the same as `Process`, which is the least they offer.
+    /// Copal's `Deferred`; for the peers the same as `Process`, their weakest durability.
     Bulk,
 }
 
-/// Creating, reading and deleting.
+/// Creates, reads and deletes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Churn {
-    /// Loaded ids.
+    /// Number of loaded ids.
     pub(crate) keys: u64,
-    /// Of each turn.
+    /// Operations of each turn.
     pub(crate) creates: u32,
     pub(crate) reads: u32,
     pub(crate) deletes: u32,
-    /// Draws from the loaded ids whether they are there or not; otherwise new ids are created, and those that
-    /// are there read and deleted.
+    /// Whether operations draw from the loaded ids, existing or deleted. Otherwise creates use new ids, and
+    /// reads and deletes existing ones.
     pub(crate) blind: bool,
     pub(crate) value_bytes: usize,
     pub(crate) turns: u64,
@@ -105,7 +105,7 @@ pub(crate) enum Request {
         batch: usize,
         safety: Safety,
     },
-    /// Looks ids up until `ops` are done or the time is over.
+    /// Looks up ids until `ops` are done or the time is over.
     Gets {
         keys: u64,
         skew: Skew,
@@ -146,7 +146,8 @@ pub(crate) enum Request {
         threads: usize,
         seed: u64,
     },
-    /// One thread overwrites without a pause while another looks up, half of it missing; look-ups count.
+    /// One thread overwrites without a pause while another looks up, half of the ids missing; the look-ups
+    /// are measured.
     ReadsBesideWrites {
         keys: u64,
         value_bytes: usize,
@@ -155,15 +156,15 @@ pub(crate) enum Request {
         seed: u64,
     },
     Churn(Churn),
-    /// Puts entries at the end of a queue and looks at its head and deletes it, once a turn; `waiting` are in
-    /// it.
+    /// In each turn, puts an entry at the end of a queue, looks at its head and deletes it; the queue has
+    /// `waiting` entries.
     Queue {
         waiting: u64,
         turns: u64,
         value_bytes: usize,
         safety: Safety,
     },
-    /// Ranges of `entries` from drawn keys on.
+    /// Scans of `entries` entries, starting at drawn keys.
     Scans {
         keys: u64,
         skew: Skew,
@@ -181,22 +182,22 @@ pub(crate) enum Request {
     Purge {
         prefix: u8,
     },
-    /// Write buffers to tables.
+    /// Flushes write buffers to tables.
     Flush,
-    /// Returns when nothing is left to merge.
+    /// Returns when no merge is due.
     AwaitMerges,
     /// Merges everything into one run.
     Compact,
-    /// Nothing but the engine's counters.
+    /// Returns the engine's counters only.
     Facts,
     /// Closes the engine and ends the process.
     Close,
 }
 
-/// What came of it.
+/// Result of a request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Answer {
-    /// Why it failed, if it did; nothing else counts then.
+    /// Error of a failed request; the other fields are then void.
     pub(crate) error: Option<String>,
     pub(crate) ops: u64,
     /// Look-ups that found something, entries of scans.
@@ -209,15 +210,15 @@ pub(crate) struct Answer {
     pub(crate) cpu: Quantiles,
     /// Latencies of the writes of a mixed run.
     pub(crate) write_latency: Quantiles,
-    /// The engine's own counters: what was added during the work. Those that end in `_now` are levels.
+    /// Change of the engine's own counters during the work. Names that end in `_now` are levels.
     pub(crate) counters: BTreeMap<String, f64>,
-    /// Only of `Open`.
+    /// Set for `Open` only.
     pub(crate) version: String,
     pub(crate) options: String,
 }
 
 impl Answer {
-    /// A counter by its name; 0 when the engine has none such.
+    /// A counter by its name; 0 if the engine does not have it.
     pub(crate) fn counter(&self, name: &str) -> f64 {
         self.counters.get(name).copied().unwrap_or(0.0)
     }

@@ -1,9 +1,11 @@
-//! What all comparisons share: scale, specs of the engines, loaded stores, interleaved slices, the report.
+//! Shared parts of all comparisons: scale, specs of the engines, loaded stores, interleaved slices, the
+//! report.
 //!
 //! Invariants
 //! - All engines get the same keys, the same memory and the same cap: data x share + one fixed allowance for
 //!   code, threads and stacks.
-//! - Slices of the engines alternate, and who begins rotates, so that other load on the machine meets all.
+//! - Slices of the engines alternate, and the first engine rotates, so that other load on the machine affects
+//!   all.
 
 mod loads;
 mod specs;
@@ -41,16 +43,16 @@ pub(crate) struct Scale {
     /// Caps on memory, percent of the data
     #[arg(long, value_delimiter = ',', default_values_t = [0.5, 1.0, 4.0])]
     pub(crate) caps: Vec<f64>,
-    /// MiB allowed to every engine on top of its cap: code, threads, stacks, write buffers
+    /// MiB added to the cap of every engine: code, threads, stacks, write buffers
     #[arg(long, default_value_t = 24)]
     pub(crate) allowance: u64,
-    /// Only these engines
+    /// Run only these engines
     #[arg(long, value_delimiter = ',')]
     engines: Vec<String>,
-    /// Load again what an earlier suite has loaded
+    /// Load stores again, even if an earlier suite has loaded them
     #[arg(long)]
     fresh: bool,
-    /// Where the stores are made [default: .cache/bench/kv]
+    /// Directory of the stores [default: .cache/bench/kv]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
@@ -69,25 +71,25 @@ impl Scale {
         self.keys() * (self.value + crate::keys::KEY_BYTES) as u64
     }
 
-    /// Memory that a cap of that many percent leaves for what grows with the data.
+    /// Memory for data-dependent structures under a cap of that many percent.
     pub(crate) fn memory_bytes(&self, percent: f64) -> u64 {
-        // Copal does not work with less than 4 MiB in all; the peers get as much.
+        // Copal needs at least 4 MiB in all; the peers get as much.
         ((self.data_bytes() as f64 * percent / 100.0) as u64).max(2 << 20)
     }
 
-    /// What copal's budget keeps for memtables, log, merges and I/O under way while it is read, 17 parts in
-    /// 32 of a small one, within half of the allowance that peers have for the same.
+    /// Addition to copal's budget for memtables, log, merges and I/O: 17 parts in 32 of a small budget, at
+    /// most half of the allowance that peers have for the same.
     pub(crate) fn copal_extra_bytes(&self, memory_bytes: u64) -> u64 {
         (memory_bytes * 17 / 15).min(self.allowance << 19)
     }
 
-    /// The cap itself.
+    /// Cap on all memory.
     pub(crate) fn cap_bytes(&self, percent: f64) -> u64 {
         self.memory_bytes(percent) + (self.allowance << 20)
     }
 }
 
-/// A suite at work.
+/// A running suite.
 pub(crate) struct SuiteRunner<'a> {
     pub(crate) root: &'a Path,
     pub(crate) scratch: PathBuf,
@@ -96,10 +98,10 @@ pub(crate) struct SuiteRunner<'a> {
     suite: &'static str,
 }
 
-/// One engine of a comparison and what its slices came to.
+/// One engine of a comparison and the results of its slices.
 pub(crate) struct Entrant {
     pub(crate) name: String,
-    /// `None` after it fell.
+    /// `None` after its process ended unexpectedly.
     pub(crate) peer: Option<Peer>,
     pub(crate) outcomes: Vec<Outcome>,
 }
@@ -115,7 +117,7 @@ impl<'a> SuiteRunner<'a> {
         Ok(SuiteRunner { root, scratch, scale: scale.clone(), report, suite })
     }
 
-    /// Names of the engines wanted, of those the suite offers.
+    /// The chosen engines, of those the suite offers.
     pub(crate) fn chosen<'n>(&self, offered: &[&'n str]) -> Result<Vec<&'n str>> {
         for name in &self.scale.engines {
             if !ALL.contains(&name.as_str()) {
@@ -128,7 +130,8 @@ impl<'a> SuiteRunner<'a> {
         Ok(offered.iter().filter(wanted).copied().collect())
     }
 
-    /// Opens one engine for a comparison. One that falls or refuses while opening takes part as fallen.
+    /// Opens one engine for a comparison. An engine whose process ends, or that refuses, takes part as
+    /// fallen.
     pub(crate) fn entrant(&mut self, name: &str, role: &Role) -> Result<Entrant> {
         let spec = self.spec(name, role)?;
         let peer = match Peer::open(&spec, role.cap_bytes) {
@@ -142,8 +145,7 @@ impl<'a> SuiteRunner<'a> {
         Ok(Entrant { name: name.to_owned(), peer, outcomes: Vec::new() })
     }
 
-    /// Has every entrant do the request of each round, one after the other, beginning with another each
-    /// round.
+    /// Sends the request of each round to every entrant, one after the other; the first one rotates.
     pub(crate) fn rounds(
         &self,
         entrants: &mut [Entrant],
@@ -172,7 +174,7 @@ impl<'a> SuiteRunner<'a> {
         Ok(())
     }
 
-    /// Lets every entrant finish what goes on in its background.
+    /// Lets every entrant finish its background work.
     pub(crate) fn await_merges(&self, entrants: &mut [Entrant]) -> Result<()> {
         for entrant in entrants {
             let Some(peer) = &mut entrant.peer else { continue };
@@ -191,7 +193,7 @@ impl<'a> SuiteRunner<'a> {
         }
     }
 
-    /// Writes the report; a last line names the targets missed.
+    /// Writes the report; the last line names the missed targets.
     pub(crate) fn finish(self) -> Result<()> {
         self.report.finish(self.root, self.suite)?;
         let rows = &self.report.rows;
@@ -207,7 +209,7 @@ impl<'a> SuiteRunner<'a> {
 }
 
 impl Entrant {
-    /// Median over its slices; `None` after it fell.
+    /// Median over its slices; `None` after its process ended unexpectedly.
     pub(crate) fn median(&self, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
         median(self.outcomes.iter().map(figure).collect())
     }
@@ -222,7 +224,7 @@ impl Entrant {
         (ops > 0).then(|| self.outcomes.iter().map(figure).sum::<f64>() / ops as f64)
     }
 
-    /// Closes the engine; a fallen one is not there to be closed.
+    /// Closes the engine, unless it has fallen.
     pub(crate) fn close(self) -> Result<()> {
         self.peer.map_or(Ok(()), Peer::close)
     }

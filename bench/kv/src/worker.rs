@@ -1,6 +1,6 @@
-//! The engine's process: reads requests, does them, answers.
+//! The engine's process: reads requests, runs them, answers.
 //!
-//! Invariant: between two requests nothing runs here but the engine's own threads.
+//! Invariant: between two requests only the engine's own threads run here.
 
 mod background_load;
 mod churn;
@@ -76,7 +76,7 @@ fn handle(slot: &mut Option<Box<dyn Engine>>, request: &Request) -> Result<Answe
     }
 }
 
-/// What a piece of work did.
+/// Result of a piece of work.
 struct Done {
     ops: u64,
     found: u64,
@@ -138,7 +138,7 @@ fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
     }
 }
 
-/// Runs `work` on that many threads, each with its own number; sums what they did.
+/// Runs `work` on that many threads, each with its own number, and sums the results.
 fn on_threads(threads: usize, work: impl Fn(u64) -> Result<Done> + Sync) -> Result<Done> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -152,7 +152,7 @@ fn on_threads(threads: usize, work: impl Fn(u64) -> Result<Done> + Sync) -> Resu
     })
 }
 
-/// When a piece of work is over; the clock is asked only as often as operations are slow.
+/// End of a piece of work: a time, or a number of operations.
 struct Limit {
     end: Instant,
     ops: u64,
@@ -173,7 +173,7 @@ impl Limit {
     }
 }
 
-/// Counters added between two looks; levels as they are now.
+/// Change of the counters between two readings; levels are the later ones.
 fn added(before: &BTreeMap<String, f64>, now: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let difference = |name: &String, value: f64| {
         if name.ends_with("_now") { value } else { value - before.get(name).copied().unwrap_or(0.0) }

@@ -1,9 +1,9 @@
-//! What copies of groups do when servers are lost for good: a cluster is filled, servers are killed and given
-//! up, and the master is asked over and over what runs and what waits.
+//! Re-replication after a permanent loss of servers: the suite fills a cluster, kills servers, declares them
+//! lost, and polls the master's recovery queue.
 //!
-//! Each server gives copies so many bytes a second, which it takes for what it reads for others and for what
-//! it writes alike: this stands for the disks of more machines. A byte that is copied is taken from two
-//! servers, so `n` of them at `rate` copy `n rate / 2` at most, and one copy alone `rate`.
+//! Each server has a byte rate for copies, shared by the reads for other servers and its own writes: it
+//! stands for the disks of more machines. A copied byte uses the rate of two servers, so `n` of them at
+//! `rate` copy at most `n rate / 2`, and a single copy runs at `rate`.
 
 use super::{
     operations,
@@ -18,46 +18,46 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long copying may take.
+/// Time limit of the copies.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Between two looks.
+/// Interval of polls.
 const LOOK: Duration = Duration::from_millis(25);
 /// Bytes of a file.
 const FILE_BYTES: usize = 256 << 10;
 
-/// What is lost, and how fast it may come back.
+/// Lost servers, and limits of the recovery.
 pub(super) struct Plan {
     pub(super) servers: usize,
     pub(super) groups: u32,
     /// Bytes of each volume; there are as many as groups.
     pub(super) volume_bytes: u64,
-    /// Bytes a second that each server gives copies.
+    /// Byte rate that each server has for copies, per second.
     pub(super) rate: u64,
-    /// Copies at once; none: as the master has it by itself.
+    /// Number of parallel copies; none: the master's default.
     pub(super) at_once: Option<usize>,
-    /// Servers that are lost.
+    /// Number of lost servers.
     pub(super) lost: usize,
 }
 
-/// What came of it.
+/// Result of a recovery.
 pub(super) struct Outcome {
     pub(super) seconds: f64,
-    /// Until no group had a single whole copy any more; 0: none ever had.
+    /// Seconds until no group had a single in-sync replica; 0: none ever had.
     pub(super) single_seconds: f64,
-    /// Groups that had a single whole copy.
+    /// Groups that had a single in-sync replica.
     pub(super) single_groups: u64,
-    /// Copies that were made, and the bytes of the files in them.
+    /// Copies made, and the bytes of the files in them.
     pub(super) copies: u64,
     pub(super) bytes: u64,
-    /// Volumes of which a copy was lost.
+    /// Volumes that lost a replica.
     pub(super) volumes: u64,
-    /// Copies of groups with more whole copies that began while one with fewer could have run in their place.
+    /// Copies that began although a group with fewer in-sync replicas could have run instead.
     pub(super) out_of_order: u64,
-    /// The most copies that ran at a time.
+    /// Greatest number of parallel copies.
     pub(super) most_running: u64,
 }
 
-/// One look at the queue.
+/// One poll of the queue.
 struct Task {
     group: u64,
     source: String,
@@ -77,7 +77,7 @@ impl Task {
     }
 }
 
-/// Fills a new cluster, loses servers of it, and watches it become whole.
+/// Fills a new cluster, loses servers, and polls until all groups are in sync.
 pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outcome> {
     let mut master = Vec::new();
     if let Some(most) = plan.at_once {
@@ -100,7 +100,7 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
     let lacking = lost_copies(&running, &names)?;
     ensure!(
         !lacking.is_empty(),
-        "nothing to measure: the servers to be lost hold no group, since a new cluster lays its groups on those that join first"
+        "nothing to measure: the servers to lose hold no group, since a new cluster places its groups on the servers that join first"
     );
     let mut outcome = Outcome {
         seconds: 0.0,
@@ -124,8 +124,7 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
         let servers = status["servers"].as_array().into_iter().flatten();
         servers.filter(|server| server["state"] == "down").count() == plan.lost
     })?;
-    // Copies of the first would begin before the second is given up; that is what happens where servers are
-    // lost one by one.
+    // Copies for the first server begin before the second is declared lost, as in a sequence of losses.
     for name in &names {
         running.ask("lost", name)?;
     }
@@ -133,7 +132,7 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
     Ok(outcome)
 }
 
-/// Copies that each group has lost with these servers.
+/// Number of replicas that each group has lost with these servers.
 fn lost_copies(running: &Running, lost: &BTreeSet<String>) -> Result<BTreeMap<u64, u64>> {
     let told = running.ask("groups", "")?;
     let groups = told["groups"].as_array().context("groups")?;
@@ -174,13 +173,13 @@ fn watch(running: &Running, outcome: &mut Outcome) -> Result<()> {
             outcome.seconds = elapsed.as_secs_f64();
             return Ok(());
         }
-        ensure!(elapsed < LIMIT, "not whole after {} s: {}", LIMIT.as_secs(), status["sentence"]);
+        ensure!(elapsed < LIMIT, "not in sync after {} s: {}", LIMIT.as_secs(), status["sentence"]);
         thread::sleep(LOOK);
     }
 }
 
-/// Copies that began since the last look though a group with fewer whole copies waits that could have had
-/// their place.
+/// Number of copies that began since the last poll although a waiting group with fewer in-sync replicas could
+/// have run instead.
 fn out_of_order(before: &BTreeSet<(u64, String)>, runs: &[Task], waits: &[Task]) -> u64 {
     let began = runs.iter().filter(|task| !before.contains(&(task.group, task.target.clone())));
     let is_before_its_turn = |begun: &&Task| {
@@ -207,11 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_out_of_order_only_where_a_more_urgent_one_could_have_run() {
+    fn a_copy_is_out_of_order_only_if_a_more_urgent_one_could_have_run() {
         let none = BTreeSet::new();
         let runs = [task(1, "a", "b", 2), task(2, "c", "d", 1)];
         assert_eq!(out_of_order(&none, &runs, &[task(3, "a", "e", 1)]), 1);
-        // Its source is read by the other, which is as urgent.
+        // Its source serves another copy of the same urgency.
         assert_eq!(out_of_order(&none, &runs, &[task(3, "c", "e", 1)]), 0);
         assert_eq!(out_of_order(&none, &runs, &[task(3, "a", "e", 2)]), 0);
         let before = [(1, "b".to_owned())].into();

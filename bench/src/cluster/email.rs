@@ -1,5 +1,5 @@
-//! A mail service: clients create, read and delete mails in the paper's proportion, everything durable on
-//! three copies.
+//! A mail service: clients create, read and delete mails in the paper's proportion, all durable on three
+//! replicas.
 //!
 //! Paper: beanfs §7.2 (create, read and delete as 4 : 2 : 3; 16 clients; about 1,400 operations a second)
 
@@ -22,18 +22,18 @@ use std::{
 };
 use xtask::copal;
 
-/// What the paper's cluster did, and what its master's processor was busy by, at least.
+/// The paper's figures: operations a second, and least load of the master's processor.
 const PAPER_OPS: f64 = 1_400.0;
 const PAPER_MASTER_PERCENT: f64 = 40.0;
-/// Bytes that bodies are cut from; none of them compresses.
+/// Size of the random bytes that bodies are taken from.
 const POOL_BYTES: usize = 8 << 20;
-/// Creates, then reads; the rest of nine are deletes.
+/// Creates, then reads, of nine operations; the rest are deletes.
 const CREATES: usize = 4;
 const READS: usize = 2;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Clients, each with connections of its own
+    /// Clients, each with its own connections
     #[arg(long, default_value_t = 16)]
     clients: usize,
     /// Data servers
@@ -45,18 +45,18 @@ pub(crate) struct Options {
     /// Groups of volumes
     #[arg(long, default_value_t = 64)]
     groups: u32,
-    /// Mails there are before it begins
+    /// Mails that exist before the measurement
     #[arg(long, default_value_t = 60_000, env = "COPAL_BENCH_FILES")]
     files: usize,
-    /// Seconds that are measured
+    /// Seconds of the measurement
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
-    /// Where the cluster is made [default: .cache/bench/email]
+    /// Directory of the cluster [default: .cache/bench/email]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
 
-/// A mail that is there.
+/// An existing mail.
 struct Mail {
     vid: VolumeId,
     name: Vec<u8>,
@@ -64,7 +64,7 @@ struct Mail {
     size: u64,
 }
 
-/// What one client does: its own mails, so that what it reads and deletes is there.
+/// State of one client. It has its own mails, so that its reads and deletes hit existing ones.
 struct Client {
     store: ClusterStore,
     random: Random,
@@ -73,7 +73,7 @@ struct Client {
     mails: Vec<Mail>,
     number: usize,
     made: u64,
-    /// Milliseconds of each create, read and delete.
+    /// Latencies of creates, reads and deletes, in milliseconds.
     took: [Vec<f64>; 3],
     bytes: u64,
 }
@@ -176,14 +176,14 @@ fn clients(cluster: &Running, options: &Options) -> Result<Vec<Client>> {
         .collect()
 }
 
-/// Lets each client work on a thread of its own, until all are done.
+/// Runs each client on its own thread until all are done.
 fn on_all(clients: &mut [Client], work: impl Fn(&mut Client) -> Result<()> + Sync) -> Result<()> {
     let work = &work;
     thread::scope(|scope| {
         let threads: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || work(client))).collect();
         threads.into_iter().try_for_each(|thread| {
             let ended = thread.join();
-            ended.unwrap_or_else(|_| anyhow::bail!("a client ended by a panic"))
+            ended.unwrap_or_else(|_| anyhow::bail!("a client panicked"))
         })
     })
 }
@@ -229,12 +229,12 @@ fn server_seconds(cluster: &Running, servers: usize) -> Result<f64> {
     (0..servers).map(|at| cluster.server(at)?.processor_seconds()).sum()
 }
 
-/// Processor time of this process: its clients'.
+/// Processor time of this process, which runs the clients.
 fn own_seconds() -> Result<f64> {
     super::running::processor_seconds_of(std::process::id())
 }
 
-/// Value objects of the data servers, by the files that lie there.
+/// Reports the value objects of the data servers, also per 1,000 files.
 fn count_objects(report: &mut Report, cluster: &Running, servers: usize, clients: &[Client]) -> Result<()> {
     let files: usize = clients.iter().map(|client| client.mails.len()).sum();
     let mut objects = 0.0;

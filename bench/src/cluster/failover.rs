@@ -1,8 +1,8 @@
-//! How long the masters' leader is missed when it is killed, and that clients with a map do not notice.
+//! Time without a leader after the leader of three masters is killed, and its effect on clients with a map.
 //!
 //! Paper: beanfs §4.2 (two stand-by masters, automatic fail-over)
-//! Three masters share a private MariaDB. While the leader is killed again and again, clients create, read
-//! and delete in volumes that they know, and one asks for new volumes until a leader makes one.
+//! Three masters share a private MariaDB. The suite kills the leader again and again. Meanwhile clients
+//! create, read and delete in volumes that they know, and one asks for a new volume until a leader makes it.
 
 use super::running::{Process, begin, free_address};
 use anyhow::{Context, Result, ensure};
@@ -30,23 +30,23 @@ const SERVERS: usize = 3;
 /// V7 of the design, in seconds.
 const LIMIT: f64 = 13.0;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// One try for a new volume.
+/// Time limit of one request for a new volume.
 const TRY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Times that the leader is killed
+    /// Number of times that the leader is killed
     #[arg(long, default_value_t = 5)]
     kills: usize,
-    /// Clients that work meanwhile
+    /// Clients that work during the kills
     #[arg(long, default_value_t = 4)]
     clients: usize,
-    /// Where everything is made [default: .cache/bench/failover]
+    /// Directory of all files [default: .cache/bench/failover]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
 
-/// Masters over one database, and data servers; all of them end with it.
+/// Masters over one database, and data servers; the drop ends all of them.
 struct House {
     binary: PathBuf,
     directory: PathBuf,
@@ -77,7 +77,7 @@ impl House {
         }
         let began = Instant::now();
         while house.status()?["health"] != "healthy" {
-            ensure!(began.elapsed() < PATIENCE, "the cluster does not become whole");
+            ensure!(began.elapsed() < PATIENCE, "the groups of the cluster do not become in sync");
             thread::sleep(Duration::from_millis(100));
         }
         Ok(house)
@@ -141,12 +141,12 @@ impl House {
         self.ask("status", "")
     }
 
-    /// Who leads, by its number.
+    /// Number of the leader.
     fn leader(&self) -> Result<usize> {
         let status = self.status()?;
         let address = status["master"]["address"].as_str().context("an address")?;
         let at = self.masters.iter().position(|(own, _)| own == address);
-        at.with_context(|| format!("nobody listens at {address}"))
+        at.with_context(|| format!("no process listens at {address}"))
     }
 }
 
@@ -157,7 +157,7 @@ impl Drop for House {
     }
 }
 
-/// What clients with a map were told.
+/// Results of clients with a map.
 #[derive(Default)]
 struct Told {
     is_over: AtomicBool,
@@ -177,7 +177,7 @@ impl Told {
     }
 }
 
-/// Creates, reads and deletes files one after the other until it is over.
+/// Creates, reads and deletes files one after the other until the end of the run.
 fn work(store: &ClusterStore, vid: VolumeId, client: usize, told: &Told) {
     let body = Bytes::from(vec![7; 4096]);
     for number in 0_u64.. {
@@ -229,7 +229,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let missed: Vec<f64> = Result::from_iter::<Vec<Result<f64>>>(missed)?;
     let failed = told.failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     for error in failed.iter().take(5) {
-        eprintln!("a client was told: {error}");
+        eprintln!("a client got an error: {error}");
     }
     let longest = missed.iter().copied().fold(0.0, f64::max);
     report.fact("leaders killed", missed.len() as f64, "");
@@ -246,8 +246,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.finish(root, "beanfs-failover")
 }
 
-/// Kills the leader, and asks for a new volume until it is made; seconds. Then the killed one stands by
-/// again.
+/// Kills the leader and asks for a new volume until it exists; returns the seconds. Then restarts the killed
+/// master as stand-by.
 fn kill(house: &mut House, asker: &ClusterStore, number: usize) -> Result<f64> {
     let leader = house.leader()?;
     let process = house.masters[leader].1.as_mut().context("the leader runs")?;
@@ -256,13 +256,13 @@ fn kill(house: &mut House, asker: &ClusterStore, number: usize) -> Result<f64> {
     let seconds = loop {
         let made = asker.create_volume("", &format!("new{number}"), &VolumeOptions::default());
         match made {
-            // A try whose answer did not come in time may have made it.
+            // A request that timed out may have made the volume.
             Ok(_) | Err(VolumeError::VolumeExists { .. }) => break began.elapsed().as_secs_f64(),
             Err(error) => ensure!(began.elapsed() < PATIENCE, "nobody leads: {error}"),
         }
     };
     house.start_master(leader)?;
-    // Kills come at any time within a lease.
+    // Kills come at random times within a lease.
     thread::sleep(Duration::from_millis(1_500 + 700 * (number as u64 % 5)));
     Ok(seconds)
 }

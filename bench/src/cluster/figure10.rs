@@ -1,8 +1,8 @@
-//! What clients notice of two servers that fail for a while, one after the other.
+//! Effect on clients of two servers that fail for a while, one after the other.
 //!
-//! Paper: beanfs §7, figure 10 (an image: hardly noticeable with 64 servers, slightly with 4) Servers have
-//! throttled disks of their own (`throttled`) and run inside the suite. The load is closed: so many creates
-//! are always under way, so whoever waits for a server that is gone creates nothing meanwhile.
+//! Paper: beanfs §7, figure 10 (an image: hardly noticeable with 64 servers, slightly with 4).
+//! Each server has its own throttled disk (`throttled`) and runs inside the suite. The load is closed: a
+//! constant number of creates is in flight, so a create that waits for a failed server blocks one of them.
 
 use super::{
     hosted::Hosted,
@@ -26,27 +26,27 @@ use std::{
 };
 
 const FILE_BYTES: usize = 32 << 10;
-/// A point of the curve, in seconds: a dip is looked for in their means.
+/// Seconds per point of the curve; dips are measured in the means of points.
 const WINDOW: usize = 5;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Servers, a cluster each, and the dip in percent that may be seen
+    /// Numbers of servers, a cluster each
     #[arg(long, value_delimiter = ',', default_value = "8,4")]
     servers: Vec<usize>,
-    /// Commands a second that each disk takes
+    /// Commands a second of each disk
     #[arg(long, default_value_t = 150)]
     commands: u32,
-    /// Kilobytes a second that each disk takes
+    /// Kilobytes a second of each disk
     #[arg(long, default_value_t = 3000)]
     kilobytes: u32,
-    /// Creates under way
+    /// Creates in flight
     #[arg(long, default_value_t = 64)]
     under_way: usize,
     /// Seconds before the first failure, of each failure, and between the two
     #[arg(long, default_value_t = 15)]
     seconds: u64,
-    /// Where the masters' databases are made [default: .cache/bench/cluster]
+    /// Directory of the masters' databases [default: .cache/bench/cluster]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
@@ -93,7 +93,7 @@ fn lowest_window(rates: &[f64]) -> f64 {
     rates.windows(WINDOW).map(mean).fold(f64::MAX, f64::min)
 }
 
-/// Creates in each second: all are there, one is away, all are there, another is away, all are there.
+/// Creates in each second, while: all servers are up, one is down, all are up, another is down, all are up.
 fn curve(directory: &Path, servers: usize, options: &Options) -> Result<Vec<f64>> {
     let pool = Pool { replicas: 3, min_ack: 2, groups: 64 };
     let speed =

@@ -1,4 +1,4 @@
-//! How fast copies are by how many run at once.
+//! Speed of re-replication by the number of parallel copies.
 //!
 //! Paper: beanfs §5.3, figure 11 (saturated at half as many copies as servers)
 
@@ -12,7 +12,7 @@ use std::{
 };
 use xtask::copal;
 
-/// More copies at once no longer pay from here on: this share of the most that any number gave is reached.
+/// The knee is the least number of parallel copies that reaches this share of the best speed.
 const KNEE: f64 = 0.9;
 
 #[derive(Args)]
@@ -26,13 +26,13 @@ pub(crate) struct Options {
     /// Kilobytes of each volume
     #[arg(long, default_value_t = 4000)]
     volume_kb: u64,
-    /// Megabytes a second that each server gives copies
+    /// Megabytes a second that each server has for copies
     #[arg(long, default_value_t = 8)]
     rate: u64,
-    /// Copies at once, a new cluster each
+    /// Numbers of parallel copies, each in a new cluster
     #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,6,8")]
     at_once: Vec<usize>,
-    /// Where clusters are made [default: .cache/bench/cluster]
+    /// Directory of the clusters [default: .cache/bench/cluster]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }

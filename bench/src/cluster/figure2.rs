@@ -12,7 +12,7 @@ pub(crate) struct Options {
     /// Mails to draw
     #[arg(long, default_value_t = 1_000_000)]
     mails: usize,
-    /// Number that the drawing begins with
+    /// Seed of the draw
     #[arg(long, default_value_t = 2)]
     seed: u64,
 }

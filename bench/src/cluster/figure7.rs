@@ -1,8 +1,8 @@
-//! Volumes that lose their last whole copy: the simulator's events beside the paper's formula.
+//! Volumes that lose their last in-sync replica: the simulator beside the paper's formula.
 //!
 //! Paper: beanfs §6, figure 7 and table 3 (200 servers, 9 M volumes, two years: 18 dead volumes at worst)
-//! Runs are drawn as often as it takes for deaths to be counted; where the formula expects fewer than a few
-//! deaths of groups in all runs together, nothing can be said, and nothing is judged.
+//! Runs are repeated until enough losses are counted. Where the formula expects only a few losses of groups
+//! in all runs together, the count says nothing, and the row has no target.
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -10,11 +10,11 @@ use copal_bench_harness::report::Report;
 use serde_json::Value;
 use std::{path::Path, process::Command};
 
-/// Permanent failures of a server per second, as the paper has them.
+/// Permanent failures of a server per second, as in the paper.
 const PERMANENT: [f64; 2] = [1.0e-8, 1.5e-8];
-/// Transient ones: up to the paper's most.
+/// Transient failures, up to the paper's highest rate.
 const TRANSIENT: [f64; 4] = [5e-8, 10e-8, 15e-8, 19e-8];
-/// Deaths of groups that are to be expected before a count of them is judged.
+/// Least expected number of lost groups for a row with a target.
 const ENOUGH: f64 = 30.0;
 
 #[derive(Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// Runs of two years at each point
     #[arg(long, default_value_t = 2000)]
     runs: u32,
-    /// Groups that the nine million volumes are divided into
+    /// Number of groups of the nine million volumes
     #[arg(long, default_value_t = 65_536)]
     groups: u32,
 }

@@ -1,8 +1,8 @@
 //! Creates of 32 KB by the number of servers, and by the number of clients.
 //!
 //! Paper: beanfs §7, figure 8 (b) and (c) (images; scales with both)
-//! All is one machine, so what a server can do is limited by a disk of its own (`throttled`). Groups have one
-//! copy, so that one server alone is a cluster, too.
+//! All servers run on one machine; a throttled disk (`throttled`) limits each. Groups have one replica, so
+//! that one server is a cluster too.
 
 use super::{
     hosted::Hosted,
@@ -31,22 +31,22 @@ const VOLUMES: u64 = 256;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Servers at most, and clients
+    /// Greatest numbers of servers, and of clients
     #[arg(long, default_value_t = 8)]
     most: usize,
-    /// Commands a second that each disk takes
+    /// Commands a second of each disk
     #[arg(long, default_value_t = 150)]
     commands: u32,
-    /// Kilobytes a second that each disk takes
+    /// Kilobytes a second of each disk
     #[arg(long, default_value_t = 3000)]
     kilobytes: u32,
-    /// Creates that each client has under way
+    /// Creates in flight of each client
     #[arg(long, default_value_t = 4)]
     under_way: usize,
-    /// Seconds that each point is measured
+    /// Seconds of each point
     #[arg(long, default_value_t = 8)]
     seconds: u64,
-    /// Where the masters' databases are made [default: .cache/bench/cluster]
+    /// Directory of the masters' databases [default: .cache/bench/cluster]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
@@ -60,7 +60,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let directory = tempfile::tempdir_in(&scratch)?;
         let hosted = start(directory.path(), servers, options)?;
         let volumes = operations::volumes(hosted.store(), VOLUMES)?;
-        // Enough for all disks, whoever they are.
+        // Enough clients to saturate all disks.
         let rate = creates(&hosted, &volumes, 2 * options.most, options)?;
         report.fact(format!("creates with {servers} servers"), rate, "/s");
         points.push((servers as f64, rate));
@@ -70,7 +70,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let directory = tempfile::tempdir_in(&scratch)?;
     let hosted = start(directory.path(), options.most, options)?;
     let volumes = operations::volumes(hosted.store(), VOLUMES)?;
-    // The first creates only fill buffers of stores that are new, and are no measure of disks.
+    // The first creates fill buffers of new stores and do not measure disks.
     creates(&hosted, &volumes, options.most, options)?;
     for clients in 1..=options.most {
         let rate = creates(&hosted, &volumes, clients, options)?;
@@ -88,8 +88,7 @@ fn start(directory: &Path, servers: usize, options: &Options) -> Result<Hosted> 
     Hosted::start(directory, servers, pool, speed)
 }
 
-/// Creates a second of so many clients, each with connections of its own, after two seconds that do not
-/// count.
+/// Creates a second of that many clients, each with its own connections, after two seconds of warm-up.
 fn creates(hosted: &Hosted, volumes: &Arc<Vec<VolumeId>>, clients: usize, options: &Options) -> Result<f64> {
     static ROUND: AtomicU64 = AtomicU64::new(0);
     let round = ROUND.fetch_add(1, Ordering::Relaxed);

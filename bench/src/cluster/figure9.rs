@@ -1,9 +1,9 @@
-//! How long a server that was away takes to be whole again, by what it missed.
+//! Time until a returned server is in sync again, by the number of missed operations.
 //!
-//! Paper: beanfs §5.2, figure 9 (volume synchronization; an image: only its shape is known) A server of three
-//! is killed; the others take creates and deletes; it comes back. The time is from its start until the master
-//! says that every group is whole, so it has the start of the process in it, and steps of a second by which
-//! servers look.
+//! Paper: beanfs §5.2, figure 9 (volume synchronization; an image: only its shape is known).
+//! One of three servers is killed; the others take creates and deletes; it is restarted. The time is from its
+//! start until the master reports that every group is in sync. It includes the start of the process, and the
+//! servers' polling interval of a second.
 
 use super::{
     operations::{self as load, each, end},
@@ -21,23 +21,23 @@ use std::{
 };
 use xtask::copal;
 
-/// Who is taken away.
+/// The server that is killed.
 const AWAY: usize = 2;
 const VOLUMES: u64 = 1000;
-/// How long becoming whole may take.
+/// Time limit of the resync.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Calls by which a member becomes whole, at those that it asks.
+/// Calls of a resync, counted at the servers that receive them.
 const CALLS: [&str; 5] = ["Compare", "SyncOpen", "SyncNext", "SyncJournal", "SyncFetch"];
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Operations that are missed, one round each
+    /// Numbers of missed operations, one round each
     #[arg(long, value_delimiter = ',', default_value = "1000,3000,10000,30000,100000")]
     operations: Vec<u64>,
     /// Bytes of each file
     #[arg(long, default_value_t = 4096)]
     bytes: usize,
-    /// Where the cluster is made [default: .cache/bench/cluster]
+    /// Directory of the cluster [default: .cache/bench/cluster]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
@@ -77,7 +77,7 @@ fn by_operations(report: &mut Report, binary: &Path, scratch: &Path, options: &O
     Ok(())
 }
 
-/// Two creates, and the delete of the first of them, and so on.
+/// Two creates and the delete of the first of them, repeated.
 fn operate(running: &Running, volumes: &Arc<Vec<VolumeId>>, operations: u64, bytes: usize) -> Result<()> {
     let (volumes, body) = (Arc::clone(volumes), load::random_bytes(bytes));
     each(running.store(), 16, operations / 3, move |cluster, number| {
@@ -109,7 +109,7 @@ fn come_back(running: &mut Running) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Groups in which nothing happened: calls that it takes to bring them back.
+/// Groups without missed operations: counts the calls of their resync.
 fn untouched(report: &mut Report, binary: &Path, scratch: &Path) -> Result<()> {
     for groups in [64, 1000] {
         let directory = tempfile::tempdir_in(scratch)?;
@@ -134,7 +134,7 @@ fn untouched(report: &mut Report, binary: &Path, scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Calls by which members become whole, at the two that stay and at the master.
+/// Calls of resyncs, at the two other servers and at the master.
 fn calls(running: &Running) -> Result<(f64, f64)> {
     let of = |numbers: &std::collections::BTreeMap<String, f64>, method: &str| {
         let name = format!("copal_rpc_requests_total{{method=\"{method}\"}}");

@@ -1,5 +1,5 @@
-//! A cluster whose processes run inside the suite, each server over a throttled disk of its own: real
-//! sockets, real TLS, real stores. What is throttled is below the product, which has no setting for it.
+//! A cluster inside the suite's process, each server over its own throttled disk: real sockets, real TLS,
+//! real stores. The throttle is a device below the product, which has no setting for it.
 //!
 //! Not here: clusters of processes (`running`).
 
@@ -30,7 +30,7 @@ const UUID: [u8; 16] = [0xb; 16];
 const PATIENCE: Duration = Duration::from_secs(60);
 const DISK_BYTES: u64 = 1 << 30;
 const ENGINE_BYTES: u64 = 64 << 20;
-/// Copies take what the disk gives.
+/// High enough that the disks limit the copies.
 const RECOVERY_BYTES_PER_S: u64 = 200_000_000;
 
 struct DiskRoom(copal_object::Store);
@@ -55,7 +55,7 @@ struct Host {
     started: Option<Started>,
 }
 
-/// See the module.
+/// Processes of the cluster.
 pub(super) struct Hosted {
     master: Option<MasterProcess>,
     hosts: Vec<Host>,
@@ -66,7 +66,7 @@ pub(super) struct Hosted {
 impl Drop for Hosted {
     fn drop(&mut self) {
         for host in &mut self.hosts {
-            // The suite is over, or has failed.
+            // The suite has ended or failed.
             let _ = host.stop();
         }
         if let Some(master) = self.master.take() {
@@ -115,7 +115,7 @@ impl Host {
 }
 
 impl Hosted {
-    /// Starts a cluster, and waits until all its groups are whole.
+    /// Starts a cluster, and waits until all its groups are in sync.
     pub(super) fn start(directory: &Path, servers: usize, pool: Pool, speed: Speed) -> Result<Hosted> {
         std::fs::create_dir_all(directory)?;
         let authority = Authority::new("bench")?;
@@ -141,7 +141,7 @@ impl Hosted {
         let mut told = status["servers"].as_array().into_iter().flatten();
         anyhow::ensure!(
             told.all(|server| server["groups"].as_u64() > Some(0)),
-            "nothing to measure: some servers hold no group, since a new cluster lays its groups on those that join first"
+            "nothing to measure: some servers hold no group, since a new cluster places its groups on the servers that join first"
         );
         Ok(hosted)
     }
@@ -175,7 +175,7 @@ impl Hosted {
         Ok(())
     }
 
-    /// A client of its own, with connections of its own.
+    /// A client with its own connections.
     pub(super) fn client(&self) -> Result<ClusterStore> {
         Ok(ClusterStore::connect(&self.profile, PATIENCE)?)
     }
@@ -184,7 +184,7 @@ impl Hosted {
         &self.store
     }
 
-    /// Ends a server; calls to it are refused from then on.
+    /// Ends a server; it refuses calls from then on.
     pub(super) fn stop(&mut self, at: usize) -> Result<()> {
         self.hosts[at].stop()
     }

@@ -1,8 +1,7 @@
-//! One data server with millions of files: the memory that each of them takes, and how soon it is back after
-//! a kill.
+//! One data server with millions of files: memory per file, and time to restart after a kill.
 //!
-//! Both are measured at two numbers of files, since what grows with them is the question: memory by the
-//! difference, the time for 100 million by going on along the line through both.
+//! Both are measured at two numbers of files. Memory per file is the difference; the time for 100 million
+//! files is extrapolated along the line through both.
 
 use super::{
     load,
@@ -26,39 +25,39 @@ const WANTED_FILES: f64 = 100e6;
 const RESTART_LIMIT: f64 = 10.0;
 /// V3: resident bytes a file.
 const MEMORY_LIMIT: f64 = 1.0;
-/// Reads of files at random, after which caches hold what they will.
+/// Random reads after which the caches are full.
 const READS: u64 = 20_000;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Files at first
+    /// Number of files at first
     #[arg(long, default_value_t = 200_000)]
     first: u64,
-    /// Files in the end
+    /// Number of files in the end
     #[arg(long, default_value_t = 1_000_000, env = "COPAL_BENCH_FILES")]
     files: u64,
     /// Bytes of a file
     #[arg(long, default_value_t = 16)]
     bytes: usize,
-    /// Memory that the data server may take, as `--memory` takes it
+    /// Memory of the data server, in the form of `--memory`
     #[arg(long, default_value = "256M")]
     memory: String,
     /// Kills at each number of files; figures are medians
     #[arg(long, default_value_t = 3)]
     kills: usize,
-    /// Where the cluster is made [default: .cache/bench/large]
+    /// Directory of the cluster [default: .cache/bench/large]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
 
-/// What a server with so many files is like.
+/// Figures of a server with a number of files.
 struct Measured {
     files: f64,
-    /// Memory of its own, resident right after a start, and after reads at random.
+    /// Resident memory of its own, right after a start and after random reads.
     idle_bytes: f64,
     used_bytes: f64,
-    /// Seconds from its start until it says that it is ready, and until a client has read a file.
+    /// Seconds from its start until it reports that it is ready, and until a client has read a file.
     ready: f64,
     read: f64,
 }
@@ -114,7 +113,7 @@ fn measure(root: &Path, options: &Options) -> Result<(Report, Measured, Measured
     Ok((report, few, many))
 }
 
-/// Puts files up to a number, waits until nothing is merged and no journal is left, and looks.
+/// Puts files up to a number, waits until merges and journals are done, and measures.
 fn fill(
     report: &mut Report,
     cluster: &mut Running,
@@ -136,7 +135,7 @@ fn fill(
     let mut random = Random::new(to);
     for _ in 0..options.kills.max(1) {
         cluster.kill(0)?;
-        // The kernel's copies of its files go, where that is allowed: a machine that was off has none.
+        // Drops the page cache of its files, where permitted: a rebooted machine has none.
         let _ = fs::write("/proc/sys/vm/drop_caches", "1");
         let began = Instant::now();
         cluster.start_again(0)?;
@@ -167,7 +166,7 @@ fn get(cluster: &Running, volumes: &[VolumeId], number: u64, bytes: usize) -> Re
     Ok(())
 }
 
-/// Waits until the journals are cut and merges rest.
+/// Waits until the journals are cut and no merge is due.
 fn rest(server: &Process) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -185,7 +184,7 @@ fn rest(server: &Process) -> Result<()> {
     }
 }
 
-/// Memory that is the process' own and resident: pages of files that it maps are not counted.
+/// Resident private memory of the process, without pages of mapped files.
 fn resident_bytes(process: &Process) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -1,4 +1,4 @@
-//! How long a list of a volume with a million files takes, page by page.
+//! Time to list a volume with a million files, page by page.
 
 use super::{
     load,
@@ -27,13 +27,13 @@ pub(crate) struct Options {
     /// Files of a page
     #[arg(long, default_value_t = 1_000)]
     page: usize,
-    /// Copies of each file, on as many servers
+    /// Replicas of each file, on as many servers
     #[arg(long, default_value_t = 3)]
     copies: u8,
-    /// Times that it is listed; the figure is the median
+    /// Number of listings; the figure is the median
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Where the cluster is made [default: .cache/bench/list]
+    /// Directory of the cluster [default: .cache/bench/list]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Many tiny files in one volume, put through a client as anybody would: batches, several at a time.
+//! Many tiny files in one volume, put through a client like any other's: batches, several at a time.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -12,16 +12,16 @@ use std::{
     time::Instant,
 };
 
-/// Files of a batch, and batches at a time.
+/// Files of a batch, and number of batches in flight.
 const BATCH: u64 = 1_000;
 const AT_A_TIME: usize = 4;
 
-/// The name of a file by its number: names in random order, as hashes are, of 20 bytes.
+/// Name of a file by its number, of 20 bytes: in random order, like hashes.
 pub(crate) fn name(number: u64) -> Bytes {
     Bytes::from(format!("{:016x}.txt", scattered(number)))
 }
 
-/// Puts the files of these numbers, each of so many bytes; files a second.
+/// Puts the files of these numbers, each of `bytes`; returns files a second.
 pub(crate) fn put(store: &ClusterStore, vid: VolumeId, numbers: Range<u64>, bytes: usize) -> Result<f64> {
     let next = AtomicU64::new(numbers.start);
     let (began, end) = (Instant::now(), numbers.end);
@@ -44,7 +44,7 @@ pub(crate) fn put(store: &ClusterStore, vid: VolumeId, numbers: Range<u64>, byte
         let threads: Vec<_> = (0..AT_A_TIME).map(|_| scope.spawn(load)).collect();
         threads.into_iter().try_for_each(|thread| {
             let ended = thread.join();
-            ended.unwrap_or_else(|_| anyhow::bail!("a client ended by a panic"))
+            ended.unwrap_or_else(|_| anyhow::bail!("a client panicked"))
         })
     })?;
     Ok((numbers.end - numbers.start) as f64 / began.elapsed().as_secs_f64())

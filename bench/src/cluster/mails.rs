@@ -1,9 +1,9 @@
-//! Sizes of mails as the paper's operators met them; what draws mails takes their sizes from here.
+//! Sizes of mails as the paper's operators measured them, for all suites that draw mails.
 //!
 //! Paper: beanfs §2.2 (figure 2: 507,306,028 mails, January to September 2007)
-//! The paper gives three numbers, which the knots below keep; between knots the logarithm of the size is
-//! even. The rest, such as the mean of 28.6 KB, follows from "several tens of KB" and the largest size that
-//! gives large mails their share of the bytes.
+//! The paper gives three numbers, which the knots below reproduce; between knots the logarithm of the size is
+//! uniform. The rest, such as the mean of 28.6 KB, follows from "several tens of KB" and from the largest
+//! size that gives large mails their share of the bytes.
 
 use copal_testkit::Random;
 
@@ -18,7 +18,7 @@ const KNOTS: [(f64, f64); 7] = [
     (1.0, 2_382_000.0),
 ];
 
-/// Draws the size of a mail, in bytes: 600 to 2,382,000, in the mean 28,640.
+/// Draws the size of a mail in bytes: from 600 to 2,382,000, on average 28,640.
 pub(crate) fn mail_bytes(random: &mut Random) -> u64 {
     let share = random.unit();
     let above = KNOTS.partition_point(|(knot, _)| *knot <= share).min(KNOTS.len() - 1);

@@ -1,9 +1,9 @@
-//! What fifty million volumes take in the master's database, and how fast they are found.
+//! Space of fifty million volumes in the master's database, and speed of path look-ups.
 //!
 //! Paper: beanfs §3.4.1 (50 M volumes in 2.2 GB of MySQL, index included)
-//! Rows are those that `mkdir` makes, below a thousand volumes, with names of 6 to 14 bytes in the order of a
-//! hash. They are put in by the million, since one durable transaction each would take days; look-ups and the
-//! durable `mkdir` beside go through the master's own calls.
+//! Rows are those of `mkdir`, below a thousand volumes, with names of 6 to 14 bytes in hash order. They are
+//! inserted by the million, since one durable transaction each would take days. Look-ups and the durable
+//! `mkdir` calls use the master's own calls.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -18,31 +18,31 @@ use std::{
     time::Instant,
 };
 
-/// BeanFS, for this many volumes.
+/// BeanFS' figure for this many volumes.
 const PAPER_BYTES: f64 = 2.2e9;
 const PAPER_VOLUMES: f64 = 50e6;
 const PARENTS: u64 = 1000;
 const GROUPS: u64 = 1024;
-/// Rows that are put in as one.
+/// Rows of one transaction.
 const BATCH: u64 = 1_000_000;
 /// Rows of one statement to MariaDB.
 const STATEMENT: usize = 1000;
 
-/// Numbers of volumes go on behind those that were put in.
+/// Numbers of later volumes begin after those of the inserted ones.
 const NEXT_VOLUME: &str = "UPDATE vgroup SET next_volume = 1000000";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Volumes in SQLite
+    /// Number of volumes in SQLite
     #[arg(long, default_value_t = 50_000_000, env = "COPAL_BENCH_VOLUMES")]
     volumes: u64,
-    /// Volumes in MariaDB, where it is installed; 0: none
+    /// Number of volumes in MariaDB, if it is installed; 0: none
     #[arg(long, default_value_t = 2_000_000)]
     mariadb_volumes: u64,
-    /// Paths to look up
+    /// Number of paths to look up
     #[arg(long, default_value_t = 100_000)]
     lookups: u64,
-    /// Where the databases are made [default: .cache/bench/meta]
+    /// Directory of the databases [default: .cache/bench/meta]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
@@ -53,7 +53,7 @@ struct Volume {
     vid: u64,
 }
 
-/// The volume of a number, above those that the others are below.
+/// Volume of a number, below one of the top volumes.
 fn volume(number: u64) -> Volume {
     const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut random = Random::new(scattered(number + 1));
@@ -63,7 +63,7 @@ fn volume(number: u64) -> Volume {
     Volume {
         parent: top(random.below(PARENTS)).vid,
         name,
-        // Behind the thousand at the top, one of which a group has at most.
+        // Number after those of the top volumes; a group has one of them at most.
         vid: VolumeId::in_group(group, number / GROUPS + 2).0,
     }
 }
@@ -76,14 +76,14 @@ fn top(number: u64) -> Volume {
     }
 }
 
-/// Sorts a batch by its keys, so that SQLite loads it in minutes. InnoDB is given its rows unsorted: it takes
+/// Sorts a batch by its keys, so that SQLite loads it in minutes. InnoDB gets its rows unsorted: it takes
 /// sorted runs for the end of the table and leaves its pages nearly empty, 182 bytes a row instead of 78.
 fn sort(mut batch: Vec<Volume>) -> Vec<Volume> {
     batch.sort_unstable_by(|a, b| (a.parent, &a.name).cmp(&(b.parent, &b.name)));
     batch
 }
 
-/// The thousand first, then the rest by the million.
+/// The thousand top volumes, then the others by the million.
 fn batches(volumes: u64) -> impl Iterator<Item = Vec<Volume>> {
     let rest = volumes.saturating_sub(PARENTS);
     std::iter::once((0..PARENTS).map(top).collect()).chain(
@@ -163,7 +163,7 @@ fn mariadb(report: &mut Report, server: &MariaDb, directory: &Path, options: &Op
     let started = Instant::now();
     for batch in batches(options.mariadb_volumes) {
         for some in batch.chunks(STATEMENT) {
-            // Names are letters and digits.
+            // Names consist of letters and digits, so they need no escaping.
             let rows: Vec<String> = some
                 .iter()
                 .map(|volume| format!("({},'{}',{},0)", volume.parent, volume.name, volume.vid))
@@ -201,7 +201,7 @@ fn measure_calls(
     let started = Instant::now();
     for volume in &wanted {
         let found = store.resolve(&[&tops[&volume.parent], &volume.name])?;
-        anyhow::ensure!(found.len() == 2, "{} was put in and is not found", volume.name);
+        anyhow::ensure!(found.len() == 2, "{} was inserted and is not found", volume.name);
     }
     let seconds = started.elapsed().as_secs_f64();
     report.fact(format!("{what}: paths of two names looked up"), lookups as f64 / seconds, "/s");

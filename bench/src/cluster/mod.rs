@@ -1,4 +1,4 @@
-//! The cluster's figures, beside those of BeanFS.
+//! Measurements of the cluster, beside the figures of BeanFS.
 
 mod copies;
 pub(crate) mod email;

@@ -1,4 +1,4 @@
-//! Many operations at a time on a cluster, as clients make them.
+//! Runs many parallel operations on a cluster, as clients do.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -14,15 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one operation may take.
+/// Time limit of one operation.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// When an operation that begins now is to end.
+/// Deadline of an operation that begins now.
 pub(crate) fn end() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// Runs `work` for each number below `count`, so many at a time; the first error ends it.
+/// Runs `work` for each number below `count`, with `at_once` in flight; the first error ends the run.
 pub(crate) fn each<Work, Done>(store: &ClusterStore, at_a_time: usize, count: u64, work: Work) -> Result<()>
 where
     Work: Fn(Cluster, u64) -> Done + Send + Sync + 'static,
@@ -41,7 +41,7 @@ where
                             return Ok(());
                         }
                         if let Err(error) = work(cluster.clone(), number).await {
-                            // The others end with it.
+                            // The drop of the set ends the other tasks.
                             next.store(count, Ordering::Relaxed);
                             return Err(error);
                         }
@@ -56,7 +56,7 @@ where
     })
 }
 
-/// Volumes at the top, named by their numbers; those that are there already are found.
+/// Creates top-level volumes named by their numbers; existing ones are looked up.
 pub(crate) fn volumes(store: &ClusterStore, count: u64) -> Result<Arc<Vec<VolumeId>>> {
     let mut made = Vec::new();
     for number in 0..count {
@@ -91,7 +91,7 @@ pub(crate) fn create(
     })
 }
 
-/// Bytes that do not compress.
+/// Incompressible bytes.
 pub(crate) fn random_bytes(len: usize) -> Bytes {
     let mut random = Random::new(len as u64 + 1);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -102,7 +102,7 @@ pub(crate) fn random_bytes(len: usize) -> Bytes {
     bytes.into()
 }
 
-/// How well a line fits points of x and y: the share of the spread that it explains.
+/// Coefficient of determination (R squared) of a line through points of x and y.
 pub(crate) fn r_squared(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
@@ -118,7 +118,7 @@ mod tests {
     use super::r_squared;
 
     #[test]
-    fn points_on_a_line_are_explained_by_it_and_others_less() {
+    fn points_on_a_line_have_r_squared_1_and_others_less() {
         let on: Vec<(f64, f64)> = [1.0, 2.0, 7.0].map(|x| (x, 3.0 * x + 2.0)).into();
         assert!((r_squared(&on) - 1.0).abs() < 1e-12);
         let off = [(1.0, 1.0), (2.0, 4.0), (3.0, 1.0)];

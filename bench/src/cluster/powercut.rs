@@ -1,8 +1,7 @@
-//! Whether power cuts lose acknowledged files: simulated clusters, seed after seed.
+//! Counts acknowledged files lost by power cuts: simulated clusters, seed after seed.
 //!
-//! Each seed is a cluster of the code that ships, over disks that lose what was not flushed; nothing goes
-//! wrong in it but power cuts. A seed fails when anything that was promised does not hold; the rest are
-//! counted on.
+//! Each seed is a cluster of product code, over disks that lose unflushed data; its only faults are power
+//! cuts. A seed fails when any promise to a client is broken; the suite goes on with the other seeds.
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -16,21 +15,21 @@ use std::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Seeds; the design asks for 10,000
+    /// Number of seeds; the design demands 10,000
     #[arg(long, default_value_t = 200)]
     seeds: u64,
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Virtual minutes of power cuts in each
     #[arg(long, default_value_t = 2)]
     minutes: u64,
-    /// Seeds at a time
+    /// Parallel seeds
     #[arg(long, default_value_t = 2)]
     at_a_time: u64,
 }
 
-/// What simulators told together.
+/// Sums of the simulators' output.
 #[derive(Default)]
 struct Told {
     seeds: u64,
@@ -70,7 +69,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.finish(root, "volume-powercut")
 }
 
-/// Runs all seeds; after one that fails those behind it.
+/// Runs all seeds; after a failed one, a new simulator runs those behind it.
 fn simulate(root: &Path, options: &Options) -> Result<Told> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
     let mut told = Told::default();
@@ -90,7 +89,7 @@ fn simulate(root: &Path, options: &Options) -> Result<Told> {
             if let Some(number) = line.strip_prefix("seed ").and_then(|rest| rest.split(':').next()) {
                 let number = number.parse::<u64>().context("a seed")?;
                 told.seeds += 1;
-                // Several run at a time, and end in any order.
+                // Several seeds run in parallel and end in any order.
                 seed = seed.max(number + 1);
                 is_violated = Some(number);
             } else if let Some((count, what)) = line.trim_start().split_once(' ')

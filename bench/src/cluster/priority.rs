@@ -1,9 +1,9 @@
-//! Whether the last copies are saved first when two servers are lost.
+//! Checks that the recovery queue copies last replicas first after a loss of two servers.
 //!
-//! Paper: beanfs §5.3 (two servers with 27,000 volumes each: 236 single copies in 18 s of 1,170) Of groups
-//! that lie evenly on `n` servers, two have lost a copy in common by `6 / (n (n - 1))`, and copies to make
-//! are `6 / n` a group: with the last copies alone `1 / (n - 1)` of all is done, whatever the number of
-//! groups. Of 64 servers that is 1.6 %, of eight 14 %.
+//! Paper: beanfs §5.3 (two servers with 27,000 volumes each: 236 single copies in 18 s of 1,170).
+//! Of groups spread evenly over `n` servers, a share of `6 / (n (n - 1))` has lost two replicas, and `6 / n`
+//! copies per group are to be made. After the last replicas alone, `1 / (n - 1)` of all copies are made, for
+//! every number of groups. For 64 servers that is 1.6 %, for eight 14 %.
 
 use super::copies::{self, Plan};
 use anyhow::Result;
@@ -26,10 +26,10 @@ pub(crate) struct Options {
     /// Kilobytes of each volume
     #[arg(long, default_value_t = 1500)]
     volume_kb: u64,
-    /// Megabytes a second that each server gives copies
+    /// Megabytes a second that each server has for copies
     #[arg(long, default_value_t = 4)]
     rate: u64,
-    /// Where the cluster is made [default: .cache/bench/cluster]
+    /// Directory of the cluster [default: .cache/bench/cluster]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }

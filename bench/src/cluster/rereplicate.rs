@@ -1,4 +1,4 @@
-//! How fast what a lost server had is copied by the others.
+//! Speed at which the other servers copy the groups of a lost server.
 //!
 //! Paper: beanfs §5.3 (27,287 volumes, 205 GB at 338.67 MB/s, 32 copies at once)
 
@@ -26,10 +26,10 @@ pub(crate) struct Options {
     /// Kilobytes of each volume
     #[arg(long, default_value_t = 7500)]
     volume_kb: u64,
-    /// Megabytes a second that each server gives copies
+    /// Megabytes a second that each server has for copies
     #[arg(long, default_value_t = 20)]
     rate: u64,
-    /// Where the cluster is made [default: .cache/bench/cluster]
+    /// Directory of the cluster [default: .cache/bench/cluster]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }

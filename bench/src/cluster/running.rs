@@ -1,6 +1,6 @@
-//! A cluster of processes of the release binary, started, killed and asked by suites: a kill is a kill.
+//! A cluster of processes of the release binary, which suites start, kill and query.
 //!
-//! Not here: clusters whose disks are throttled, which run inside the suite.
+//! Not here: clusters with throttled disks, which run inside the suite (`hosted`).
 
 use anyhow::{Context, Result, bail};
 use copal_client::{ClusterStore, Profile};
@@ -17,36 +17,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a process may take to be ready.
+/// Time limit of a process to become ready.
 const TO_START: Duration = Duration::from_secs(60);
-/// How long a question to the master may take.
+/// Time limit of a request to the master.
 const TO_ANSWER: Duration = Duration::from_secs(30);
-/// Between two looks at something that may change.
+/// Interval of polls.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a cluster is like.
+/// Shape of a cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) servers: usize,
     pub(crate) groups: u32,
     pub(crate) replicas: u8,
-    /// Further words for `copal master`.
+    /// Additional arguments of `copal master`.
     pub(crate) master: Vec<String>,
-    /// Further words for `copal data`.
+    /// Additional arguments of `copal data`.
     pub(crate) data: Vec<String>,
 }
 
 impl Setup {
-    /// So many servers with 64 groups of three copies each, as `copal serve --dev` makes them.
+    /// That many servers, with 64 groups of three replicas each, as `copal serve --dev` makes them.
     pub(crate) fn of(servers: usize) -> Setup {
         Setup { servers, groups: 64, replicas: 3, master: Vec::new(), data: Vec::new() }
     }
 }
 
-/// A process that is ready.
+/// A running process that is ready.
 pub(crate) struct Process {
     child: Child,
-    /// Where it answers monitors.
+    /// Its HTTP address for metrics.
     http: String,
 }
 
@@ -55,7 +55,7 @@ impl Process {
         self.child.id()
     }
 
-    /// What it tells a monitor: numbers by name with labels, as `copal_calls_total{method="Put"}`.
+    /// Its metrics: numbers by name with labels, such as `copal_calls_total{method="Put"}`.
     pub(crate) fn metrics(&self) -> Result<BTreeMap<String, f64>> {
         let mut stream = TcpStream::connect(&self.http).context("reaching the monitor's port")?;
         stream.set_read_timeout(Some(TO_ANSWER))?;
@@ -71,19 +71,19 @@ impl Process {
             .collect())
     }
 
-    /// Processor time that it has taken, in seconds.
+    /// Its processor time, in seconds.
     pub(crate) fn processor_seconds(&self) -> Result<f64> {
         processor_seconds_of(self.pid())
     }
 
     pub(crate) fn kill(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// See the module. All processes end with it.
+/// Processes of the cluster; the drop ends all of them.
 pub(crate) struct Running {
     binary: PathBuf,
     directory: PathBuf,
@@ -103,7 +103,8 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts a new cluster in a directory that is not there yet, and waits until all its groups are whole.
+    /// Starts a new cluster in a directory that does not exist yet, and waits until all its groups are in
+    /// sync.
     pub(crate) fn start(binary: &Path, directory: &Path, setup: &Setup) -> Result<Running> {
         fs::create_dir_all(directory)?;
         let own = directory.join("master");
@@ -143,7 +144,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Lets another server join; its number.
+    /// Adds another server; returns its number.
     pub(crate) fn add_server(&mut self) -> Result<usize> {
         let at = self.servers.len();
         let token = self.ask("token", "")?;
@@ -157,7 +158,7 @@ impl Running {
         Ok(at)
     }
 
-    /// Where a server lies.
+    /// Directory of a server.
     pub(crate) fn directory_of(&self, at: usize) -> PathBuf {
         self.directory.join(format!("data{at}"))
     }
@@ -173,7 +174,7 @@ impl Running {
         Ok(())
     }
 
-    /// Starts a server that was killed.
+    /// Restarts a killed server.
     pub(crate) fn start_again(&mut self, at: usize) -> Result<()> {
         let own = self.directory_of(at);
         let mut words = vec!["data", "--dir", text(&own)?];
@@ -186,22 +187,22 @@ impl Running {
         &self.master
     }
 
-    /// A server that runs.
+    /// A running server.
     pub(crate) fn server(&self, at: usize) -> Result<&Process> {
         self.servers[at].as_ref().context("it runs")
     }
 
-    /// A client that may do everything.
+    /// A client with all rights.
     pub(crate) fn store(&self) -> &ClusterStore {
         &self.store
     }
 
-    /// Who may do everything, for further clients.
+    /// Profile with all rights, for further clients.
     pub(crate) fn profile(&self) -> Result<Profile> {
         Ok(Profile::read(&self.directory.join("master/client.json"))?)
     }
 
-    /// Asks the master what operators ask.
+    /// Sends an operator's request to the master.
     pub(crate) fn ask(&self, what: &str, argument: &str) -> Result<Value> {
         let told = self.store.cluster().ask(what, argument, TO_ANSWER);
         Ok(serde_json::from_str(&self.store.wait(told)?)?)
@@ -211,12 +212,12 @@ impl Running {
         self.ask("status", "")
     }
 
-    /// Waits until every group has all its copies; how long that took.
+    /// Waits until every group has all its replicas; returns the time.
     pub(crate) fn wait_healthy(&self, limit: Duration) -> Result<Duration> {
         self.wait_until(limit, |status| status["health"] == "healthy")
     }
 
-    /// Waits until the status is as wanted; how long that took.
+    /// Waits until the status fulfils a condition; returns the time.
     pub(crate) fn wait_until(
         &self,
         limit: Duration,
@@ -236,7 +237,7 @@ impl Running {
     }
 }
 
-/// Processor time that a process has taken, in seconds.
+/// Processor time of a process, in seconds.
 pub(crate) fn processor_seconds_of(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name, in brackets, may hold spaces.
@@ -251,12 +252,12 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path of text")
 }
 
-/// An address on loopback that nobody listens at now.
+/// A loopback address without a listener.
 pub(crate) fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
-/// Starts a process, and waits until it says that it is ready; what it logs goes to a file.
+/// Starts a process, and waits until it reports that it is ready; its log goes to a file.
 pub(crate) fn begin(binary: &Path, log: &Path, words: &[&str], input: Option<&str>) -> Result<Process> {
     let log = fs::OpenOptions::new().create(true).append(true).open(log)?;
     let mut command = Command::new(binary);
@@ -270,14 +271,14 @@ pub(crate) fn begin(binary: &Path, log: &Path, words: &[&str], input: Option<&st
         .stderr(log);
     let mut child = command.spawn().context("starting copal")?;
     if let Some(mut pipe) = child.stdin.take() {
-        // Who ends at once is noticed below.
+        // The loop below notices a process that ends at once.
         let _ = pipe.write_all(input.unwrap_or_default().as_bytes());
     }
     let (tell, told) = mpsc::channel();
     if let Some(stdout) = child.stdout.take() {
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // The pipe is emptied even when nobody listens any more.
+                // Empties the pipe after the receiver is gone.
                 let _ = tell.send(line);
             }
         });
@@ -286,7 +287,7 @@ pub(crate) fn begin(binary: &Path, log: &Path, words: &[&str], input: Option<&st
     let end = Instant::now() + TO_START;
     let why = loop {
         let Ok(line) = told.recv_timeout(end.saturating_duration_since(Instant::now())) else {
-            break "it did not become ready".to_owned();
+            break "it did not become ready in time".to_owned();
         };
         let line: Value = serde_json::from_str(&line).unwrap_or_default();
         match line["message_type"].as_str() {

@@ -1,4 +1,4 @@
-//! As much of S3 as peers are asked by: signed requests of whole objects over one connection of HTTP/1.1.
+//! A small client of S3: signed requests of whole objects over one connection of HTTP/1.1.
 
 use anyhow::{Context, Result, bail};
 use hmac::{Hmac, Mac};
@@ -9,19 +9,19 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// What requests are signed for.
+/// Region that the signatures name.
 pub(crate) const REGION: &str = "bench";
-/// Bodies are not part of the signature, as over TLS they need not be.
+/// Bodies are not part of the signature; over TLS they need not be either.
 const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
-/// Who asks.
+/// Key of a client.
 #[derive(Clone)]
 pub(crate) struct Key {
     pub(crate) id: String,
     pub(crate) secret: String,
 }
 
-/// See the module.
+/// Client with one connection.
 pub(crate) struct Connection {
     host: String,
     bucket: String,
@@ -42,8 +42,7 @@ impl Connection {
         })
     }
 
-    /// Asks for an object, or brings one; the status, and what came with it. Names are letters, digits and
-    /// slashes.
+    /// Gets or puts an object; returns status and body. Names consist of letters, digits and slashes.
     pub(crate) fn request(&mut self, method: &str, name: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
         let path = format!("/{}/{name}", self.bucket);
         let time = stamp(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs());
@@ -55,7 +54,7 @@ impl Connection {
             body.len()
         );
         let stream = self.stream.get_mut();
-        // One write where that is cheap; else two, without a copy.
+        // Sends a small body in one write with the header, a larger one in a second write without a copy.
         match body.len() <= 32 << 10 {
             true => stream.write_all(&[head.as_bytes(), body].concat())?,
             false => {
@@ -84,7 +83,7 @@ impl Connection {
             if name.eq_ignore_ascii_case("content-length") {
                 bytes = Some(value.trim().parse::<usize>()?);
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
-                bail!("an answer in chunks");
+                bail!("the answer uses chunked encoding");
             }
         }
         let mut body = vec![0; bytes.unwrap_or(0)];
@@ -93,7 +92,7 @@ impl Connection {
     }
 }
 
-/// Signature version 4 over host, date and the mark that the body is not signed.
+/// Signature version 4 over host, date and the mark of an unsigned body.
 fn authorization(method: &str, path: &str, host: &str, time: &str, key: &Key) -> Result<String> {
     const SIGNED: &str = "host;x-amz-content-sha256;x-amz-date";
     let date = &time[..8];
@@ -123,7 +122,7 @@ fn hex(bytes: &[u8]) -> String {
 /// A time as `YYYYMMDDTHHMMSSZ`.
 fn stamp(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March end with the leap day.
+    // A year from March on has its leap day at the end.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year_of_era = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -141,7 +140,7 @@ mod tests {
     use super::stamp;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn times_follow_the_calendar() {
         assert_eq!(stamp(0), "19700101T000000Z");
         assert_eq!(stamp(951_782_400), "20000229T000000Z");
         assert_eq!(stamp(1_369_353_600), "20130524T000000Z");

@@ -1,8 +1,7 @@
-//! A disk of its own for each of many servers on one machine: a device in memory that takes so many commands
-//! and bytes a second.
+//! A disk with limited commands and bytes a second, so that each of many servers on one machine has its own.
 //!
-//! Each command keeps the disk busy for its share of a second and for its bytes, one after another, and is
-//! answered when the disk would have done it. Nothing of the product knows of it: a store is opened over any
+//! Each command occupies the disk for its share of a second and for its bytes, one after another, and
+//! completes when such a disk would complete it. The product does not notice: a store can be opened over any
 //! device.
 
 use copal_device::{
@@ -18,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a disk can do.
+/// Speed of a disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Speed {
     pub(super) commands_per_s: f64,
@@ -27,21 +26,21 @@ pub(super) struct Speed {
 
 type Answer = (Instant, Completer<Vec<IoDone>>, Vec<IoDone>);
 
-/// See the module.
+/// Throttled device over memory.
 pub(super) struct ThrottledDevice {
     inner: Arc<dyn Device>,
     speed: Speed,
     busy_until: Mutex<Instant>,
-    /// Everything is done at once, as long as a store is made or opened.
+    /// No throttle while a store is made or opened.
     is_free: AtomicBool,
     answers: Sender<Answer>,
 }
 
 impl ThrottledDevice {
-    /// An empty disk, which grows. It is free until it is throttled.
+    /// An empty disk, which grows. It has no throttle at first.
     pub(super) fn make(bytes: u64, speed: Speed) -> Arc<ThrottledDevice> {
         let (answers, line) = channel::<Answer>();
-        // It ends with the device.
+        // The thread ends with the device.
         thread::spawn(move || {
             for (at, completer, done) in line {
                 thread::sleep(at.saturating_duration_since(Instant::now()));
@@ -57,13 +56,13 @@ impl ThrottledDevice {
         })
     }
 
-    /// Takes the throttle away or puts it back: the figures are about service, and a store that is opened
-    /// looks at thousands of pages of its journal, one after the other.
+    /// Removes or restores the throttle. The figures are about service, but an opening reads thousands of
+    /// pages of the journal, one after the other.
     pub(super) fn set_free(&self, is_free: bool) {
         self.is_free.store(is_free, Ordering::Release);
     }
 
-    /// When the disk will have done so much more.
+    /// Time at which the disk will have done this work too.
     fn done_at(&self, commands: usize, bytes: u64) -> Instant {
         if self.is_free.load(Ordering::Acquire) {
             return Instant::now();
@@ -93,7 +92,7 @@ impl Device for ThrottledDevice {
         let done = self.inner.submit(ios).wait();
         let (completer, completion) = Completion::pair(None);
         if let Err(unsent) = self.answers.send((at, completer, done)) {
-            // Its thread is there as long as the device is.
+            // Not reached: the thread lives as long as the device.
             let (_, completer, done) = unsent.0;
             completer.complete(done);
         }
@@ -128,7 +127,7 @@ impl Device for ThrottledDevice {
 
     fn wait_idle(&self) {
         let busy_until = *self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is answered last runs its hooks then.
+        // The margin lets the hooks of the last completion run.
         thread::sleep(busy_until.saturating_duration_since(Instant::now()) + Duration::from_millis(5));
     }
 

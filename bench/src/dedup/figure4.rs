@@ -1,8 +1,8 @@
-//! Job span and mean time of a VM's backup by the number of rounds.
+//! Job span and mean time of a VM's backup, by the number of rounds.
 //!
-//! Paper: low-profile-dedup §5, figure 4 (the time of a VM falls, the span rises slightly). It does not say
-//! of which sizes; its table 2 has one time per VM for even and skewed ones. Even ones are judged, and both
-//! are shown.
+//! Paper: low-profile-dedup §5, figure 4 (the time of a VM falls, the span rises slightly)
+//! The paper does not give the sizes; its table 2 has one time per VM for even and skewed ones. Rows for even
+//! sizes have targets; both are shown.
 
 use super::simulator::{beside, run_scaled};
 use anyhow::Result;
@@ -11,18 +11,18 @@ use copal_bench_harness::report::Report;
 use std::path::Path;
 
 const ROUNDS: [&str; 6] = ["1", "2", "4", "8", "12", "24"];
-/// What the paper's figure shows at its ends: rounds, span and time of a VM in hours.
+/// Ends of the paper's curve: rounds, span and time of a VM in hours.
 const FIRST: (f64, f64) = (2.1, 2.1);
 const LAST: (f64, f64) = (2.5, 0.1);
-/// How far ours may be: of the span, and of 0.1 as it can be read.
+/// Tolerances: a share of the span, and the 0.1 h that can be read off the figure.
 const NEAR: f64 = 0.05;
 const ABOUT_A_TENTH: f64 = 0.15;
-/// Copal's longest span by its shortest.
+/// Greatest ratio of Copal's longest span to its shortest.
 const FLAT: f64 = 1.05;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Chunks of 4 KiB that one id stands for
+    /// Number of 4 KiB chunks for each id
     #[arg(long, default_value = "10000")]
     scale: String,
 }

@@ -1,13 +1,15 @@
-//! `dedup-fleet`: how much of what an exact index of all chunks saves the agents of three hosts save, on real
-//! images.
+//! `dedup-fleet`: savings of agents on three hosts as a share of an exact index's savings, on real images.
 //!
-//! The same images go into several repositories: one that shares all chunks (layout solo), one that shares
-//! none (layout fleet without agents), one for each job, and one whose VMs come one at a time, looked at
-//! before and after a clean-up. Jobs differ in their rounds and in which host has which VM. All but the first
-//! two lie in a cluster of three servers. Sizes are of packs: chunks, recipes and popular packs, without dead
-//! frames.
+//! The same images go into several repositories:
+//! - one that shares all chunks (layout solo);
+//! - one that shares none (layout fleet without agents);
+//! - one for each job; jobs differ in their rounds and in the placement of VMs;
+//! - one whose VMs are backed up one at a time, measured before and after a clean-up.
 //!
-//! Paper: low-profile-dedup §2 (98 % of what full deduplication finds)
+//! All but the first two lie in a cluster of three servers. Sizes are those of packs: chunks, recipes and
+//! popular packs, without dead frames.
+//!
+//! Paper: low-profile-dedup §2 (98 % of the duplicates that full deduplication finds)
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -26,9 +28,9 @@ use xtask::{
 };
 
 const HOSTS: usize = 3;
-/// Of all repositories here.
+/// Password of all repositories.
 pub(super) const PASSWORD: &str = "correct horse";
-/// Share of what the exact index saves.
+/// Target for the share of the exact index's savings.
 const TARGET: f64 = 97.0;
 
 #[derive(Args)]
@@ -36,10 +38,10 @@ pub(crate) struct Options {
     /// Directory of the data set [default: .cache/dataset-fleet]
     #[arg(long, env = "COPAL_DATASET_FLEET")]
     dataset: Option<PathBuf>,
-    /// Where repositories are made [default: .cache/bench]
+    /// Directory of the repositories [default: .cache/bench]
     #[arg(long)]
     scratch: Option<PathBuf>,
-    /// Most of all chunks that may become popular
+    /// Greatest share of popular chunks among all chunks
     #[arg(long, default_value = "100%")]
     pds_fraction: String,
 }
@@ -99,7 +101,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.finish(root, "dedup-fleet")
 }
 
-/// Which host has the VM of a number, of so many.
+/// Host of a VM, by its number and the number of VMs.
 type Placement = fn(usize, usize) -> usize;
 
 fn in_turn(number: usize, _vms: usize) -> usize {
@@ -117,7 +119,7 @@ fn half_on_one(number: usize, vms: usize) -> usize {
     }
 }
 
-/// What a repository of a fleet takes.
+/// Size of a fleet's repository.
 struct Taken {
     bytes: u64,
     popular_percent: f64,
@@ -138,8 +140,8 @@ impl Set {
         Ok(self.dataset.join(&first.image))
     }
 
-    /// All VMs into a repository in a directory, one after the other, by a process that asks nobody. Returns
-    /// what packs take.
+    /// Backs up all VMs into a repository in a directory, one after the other, by a process without agents.
+    /// Returns the bytes of packs.
     fn alone(&self, name: &str, layout: &str) -> Result<u64> {
         println!("{name}: {} VMs", self.vms.len());
         let directory = self.scratch.join(name);
@@ -187,7 +189,7 @@ impl Set {
         })
     }
 
-    /// All VMs in one job of three agents.
+    /// Backs up all VMs in one job of three agents.
     fn job(&self, name: &str, rounds: &str, placement: Placement) -> Result<Taken> {
         let fleet = self.fleet(name, placement)?;
         let asked = fleet.asked();
@@ -196,7 +198,7 @@ impl Set {
         self.taken(&asked, number(&job, "unresolved")?)
     }
 
-    /// Each VM by itself beside three agents; then a clean-up.
+    /// Backs up each VM by itself beside three agents, then cleans up.
     fn one_at_a_time(&self) -> Result<[Taken; 2]> {
         let fleet = self.fleet("one-at-a-time", in_turn)?;
         let asked = fleet.asked();
@@ -212,7 +214,7 @@ impl Set {
         Ok([before, self.taken(&asked, unresolved)?])
     }
 
-    /// A fleet with an agent on each of three hosts, which have the VMs as `placement` says.
+    /// A fleet with an agent on each of three hosts; `placement` assigns the VMs.
     fn fleet(&self, name: &str, placement: Placement) -> Result<Fleet> {
         println!("{name}: three servers, three agents");
         let mut fleet = Fleet::start(&self.binary, &self.scratch.join(name), &self.fraction)?;
@@ -240,7 +242,7 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Starts the cluster in a directory that is not there yet, and makes the repository.
+    /// Starts the cluster in a directory that does not exist yet, and makes the repository.
     pub(super) fn start(binary: &Path, directory: &Path, fraction: &str) -> Result<Fleet> {
         let port = free_ports()?.to_string();
         let words = ["serve", "--dev", "--dir", text(directory)?, "--port", &port, "--json"];
@@ -257,13 +259,13 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Starts an agent; `group`: in this control group.
+    /// Starts an agent, with `group` in this control group.
     pub(super) fn start_agent(&mut self, name: &str, more: &[&str], group: Option<&Path>) -> Result<()> {
         let state = self.directory.join(format!("{name}.state"));
         let words = [&["agent", "--name", name, "--state", text(&state)?][..], more].concat();
         let mut command = self.asked().command(&words);
         if let Some(group) = group {
-            // A shell enters the group, and becomes the agent.
+            // A shell enters the group and then executes the agent.
             let script = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
             let mut entering = Command::new("sh");
             entering.args(["-c", script]).arg(group).arg(&self.binary).args(&words).arg("--json");
@@ -306,7 +308,7 @@ impl Drop for Fleet {
     }
 }
 
-/// A repository as commands name it.
+/// Arguments by which commands name a repository.
 struct Asked<'s> {
     binary: &'s Path,
     repository: String,
@@ -329,7 +331,7 @@ impl Asked<'_> {
         command
     }
 
-    /// The last message of a command that succeeds.
+    /// Last message of a successful command.
     fn run(&self, words: &[&str]) -> Result<Value> {
         let run = self.command(words).output().context("running copal")?;
         ensure!(run.status.success(), "{words:?}: {}", String::from_utf8_lossy(&run.stderr));
@@ -339,7 +341,7 @@ impl Asked<'_> {
     }
 }
 
-/// A daemon, once it has printed that it is ready, and that line where it is JSON.
+/// A daemon that has printed its ready line, and this line if it is JSON.
 fn started(mut command: impl std::borrow::BorrowMut<Command>) -> Result<(Child, Value)> {
     let mut child = command.borrow_mut().stdout(Stdio::piped()).spawn().context("starting copal")?;
     let mut lines = BufReader::new(child.stdout.take().context("it has a standard output")?).lines();
@@ -367,7 +369,7 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("the scratch directory has a name in UTF-8")
 }
 
-/// The first of ports that are free for a cluster and, 200 behind, for its monitors.
+/// First of the free ports of a cluster; 200 ports behind are those of its monitors.
 fn free_ports() -> Result<u16> {
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let all_free = |first: &u16| (0..4).all(|at| is_free(first + at) && is_free(first + 200 + at));

@@ -1,4 +1,4 @@
-//! What the paper of the backup layer measured, by the code that ships.
+//! Measurements of the backup layer's paper, repeated with product code.
 //!
 //! Paper: low-profile-dedup §2, §5, §6
 

@@ -1,12 +1,17 @@
-//! A real agent under the paper's load of one host: as many candidate chunks as the images of a host have
-//! that changed, asked about in as many rounds as a job has, in a process that may take 100 MB.
+//! A real agent under the paper's load of one host, in a process with at most 100 MB.
+//!
+//! The load has as many candidate chunks as the changed chunks of a host's images, asked about in the rounds
+//! of a job.
 //!
 //! Paper: low-profile-dedup §5, table 1 (memory of a host)
 
 use super::fleet::{Fleet, PASSWORD};
 use anyhow::{Context, Result, ensure};
 use copal_agent::agent::Client;
-use copal_backup::{IndexHome, peers::{Peers, ShortId}, Repository, Unlock};
+use copal_backup::{
+    IndexHome, Repository, Unlock,
+    peers::{Peers, ShortId},
+};
 use copal_bench_harness::report::Report;
 use copal_client::{ClusterStore, Profile};
 use std::{
@@ -18,7 +23,7 @@ use std::{
 use uuid::Uuid;
 use xtask::{copal, dataset::random::Random};
 
-/// 220 GB of a host in chunks of 16 KiB (design, §6).
+/// Number of chunks: 220 GB of a host in chunks of 16 KiB.
 const CHUNKS: u64 = 13_400_000;
 const ROUNDS: u64 = 12;
 /// VMs of a host.
@@ -35,7 +40,7 @@ pub(super) fn measure(root: &Path, scratch: &Path, report: &mut Report) -> Resul
     fs::create_dir_all(&scratch)?;
     let binary = copal::build_release(root)?;
     let mut fleet = Fleet::start(&binary, &scratch.join("fleet"), "4%")?;
-    // It only answers: no job is run.
+    // The agent only answers; it runs no job.
     let plan = fleet.directory.join("h0.plan");
     fs::write(&plan, r#"{"v":1,"vms":[{"vm":"none","disks":{"sda":"none.raw"}}]}"#)?;
     let plan = plan.to_str().context("the scratch directory has a name in UTF-8")?;
@@ -91,11 +96,11 @@ fn drawn(random: &mut Random) -> ShortId {
     id
 }
 
-/// A control group whose processes may take 100 MB.
+/// A control group whose processes may use 100 MB.
 struct Group(PathBuf);
 
 impl Group {
-    /// `None`: none can be made here, and the peak alone is told.
+    /// `None` if no group can be made here; then only the peak is reported.
     fn make() -> Option<Group> {
         let name = format!("copal-bench-{}", std::process::id());
         for (root, limit) in
@@ -108,7 +113,7 @@ impl Group {
             if fs::write(group.join(limit), (LIMIT_BYTES as u64).to_string()).is_ok() {
                 return Some(Group(group));
             }
-            // Empty, and of no use.
+            // An empty, useless group.
             let _ = fs::remove_dir(&group);
         }
         None
@@ -117,7 +122,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Its process has ended by now, or the group stays until it has.
+        // Its process has normally ended by now; otherwise the group stays.
         let _ = fs::remove_dir(&self.0);
     }
 }

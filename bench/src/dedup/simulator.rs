@@ -1,14 +1,14 @@
-//! Runs of `copal-sim dedup` and `deletion`, and rows that stand beside the paper's.
+//! Runs of `copal-sim dedup` and `deletion`, and rows beside the paper's.
 
 use anyhow::{Context, Result, ensure};
 use copal_bench_harness::report::Report;
 use serde_json::Value;
 use std::{path::Path, process::Command};
 
-/// What a run printed.
+/// Output of a run.
 pub(super) struct Run(Value);
 
-/// Runs the simulator with these words.
+/// Runs the simulator with these arguments.
 pub(super) fn run(root: &Path, words: &[&str]) -> Result<Run> {
     let ran = Command::new("cargo")
         .args(["run", "--quiet", "--release", "--locked", "--package", "copal-sim", "--"])
@@ -21,7 +21,7 @@ pub(super) fn run(root: &Path, words: &[&str]) -> Result<Run> {
     Ok(Run(serde_json::from_slice(&ran.stdout)?))
 }
 
-/// Runs `dedup` with these words behind it; one id stands for `scale` chunks.
+/// Runs `dedup` with further arguments; one id stands for `scale` chunks.
 pub(super) fn run_scaled(root: &Path, scale: &str, words: &[&str]) -> Result<Run> {
     run(root, &[&["dedup", "--scale", scale], words].concat())
 }
@@ -37,7 +37,7 @@ impl Run {
         number(find(&self.0["methods"], "method", method)?, figure)
     }
 
-    /// Share of a scheme's chunks that were stored since nobody answered in time, in percent.
+    /// Percentage of a scheme's chunks that were stored without an answer in time.
     pub(super) fn unresolved(&self, scheme: &str) -> Result<f64> {
         let ids = &find(&self.0["schemes"], "scheme", scheme)?["ids"];
         Ok(100.0 * number(ids, "unresolved")? / number(ids, "all")?)
@@ -54,16 +54,16 @@ fn number(of: &Value, figure: &str) -> Result<f64> {
     of[figure].as_f64().with_context(|| format!("{figure} is a number"))
 }
 
-/// The scheme in which some VM of every stage is of the largest size.
+/// The scheme with a VM of the largest size in every stage.
 pub(super) const LARGEST_EACH_STAGE: &str = "synchronous, a VM of the largest size in every stage";
 
-/// A row whose target is a band.
+/// Adds a row whose target is a band.
 pub(super) fn between(report: &mut Report, name: &str, value: f64, unit: &str, (low, high): (f64, f64)) {
     let rounded = |number: f64| (number * 1e6).round() / 1e6;
     report.within(name, value, unit, rounded((low + high) / 2.0), rounded((high - low) / 2.0));
 }
 
-/// A row beside a figure of the paper, from which it may be so far.
+/// Adds a row with a figure of the paper as target, and a tolerance.
 pub(super) fn beside(report: &mut Report, name: &str, value: f64, unit: &str, (paper, share): (f64, f64)) {
     report.within(
         format!("{name} (paper: {paper})"),

@@ -1,4 +1,4 @@
-//! Hosts that are ten times slower: what the others have of it, beside stages with barriers.
+//! Effect of hosts that are ten times slower on the others, beside stages with barriers.
 //!
 //! Paper: low-profile-dedup §6 ("an order of magnitude faster than a synchronous scheme, when some machines
 //! are very slow")
@@ -14,7 +14,7 @@ const BETTER: f64 = 10.0;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Chunks of 4 KiB that one id stands for
+    /// Number of 4 KiB chunks for each id
     #[arg(long, default_value = "10000")]
     scale: String,
 }

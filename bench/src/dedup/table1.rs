@@ -1,7 +1,7 @@
 //! Memory, local I/O, storage and network of a day's backup, by scheme.
 //!
-//! The simulator's inputs were derived from this table (docs/design/backup.md#the-simulator): rows marked
-//! "fits by construction" show that one reading of the paper yields them, and check no prediction.
+//! The simulator's inputs were derived from this table (docs/design/backup.md#the-simulator). Rows marked
+//! "fits by construction" show that one reading of the paper yields them; they check no prediction.
 //!
 //! Paper: low-profile-dedup §5, table 1
 
@@ -11,17 +11,17 @@ use clap::Args;
 use copal_bench_harness::report::Report;
 use std::path::{Path, PathBuf};
 
-/// How far the paper's own scheme may be from what it prints.
+/// Tolerance for figures of the paper's own scheme.
 const NEAR: f64 = 0.05;
-/// Of rows whose inputs were derived from the same table.
+/// Mark of rows whose inputs were derived from the same table.
 const BY_CONSTRUCTION: &str = " (fits by construction)";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Chunks of 4 KiB that one id stands for
+    /// Number of 4 KiB chunks for each id
     #[arg(long, default_value = "1000")]
     scale: String,
-    /// Where the real agent works [default: .cache/bench]
+    /// Directory of the real agent [default: .cache/bench]
     #[arg(long)]
     scratch: Option<PathBuf>,
     /// Measure the real agent only
@@ -53,8 +53,7 @@ fn simulated(root: &Path, options: &Options, report: &mut Report) -> Result<()> 
             ("network", "network_gb", network),
         ] {
             let value = told.scheme(scheme, figure)?;
-            // The reading of messages comes from the collaborative scheme; that it also gives this cell is a
-            // check.
+            // The reading of messages was derived from the collaborative scheme; this cell checks it.
             let is_checked = (scheme, figure) == ("synchronous", "local_io_gb_a_host");
             let mark = if is_checked { "" } else { BY_CONSTRUCTION };
             beside(report, &format!("{scheme}: {name}{mark}"), value, "GB", (paper, NEAR));

@@ -1,4 +1,4 @@
-//! Job span and mean time of a VM's backup, by scheme, for sizes that are even and that are skewed.
+//! Job span and mean time of a VM's backup, by scheme, for even and for skewed sizes.
 //!
 //! Paper: low-profile-dedup §5, table 2 (the largest VM 20 times the average)
 
@@ -10,7 +10,7 @@ use std::path::Path;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Chunks of 4 KiB that one id stands for
+    /// Number of 4 KiB chunks for each id
     #[arg(long, default_value = "1000")]
     scale: String,
 }
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         report.fact(format!("dirty-bit, {name}: per VM (paper: 0.05)"), per_vm, "h");
         let span = told.scheme("collaborative", "span_h")?;
         match name {
-            // The paper's column of spans is of the skewed sizes.
+            // The paper's column of spans belongs to the skewed sizes.
             "skewed" => {
                 between(&mut report, "collaborative, skewed: span (paper: 2.36)", span, "h", (2.3, 2.45))
             }

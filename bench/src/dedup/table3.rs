@@ -1,6 +1,6 @@
 //! Time and memory of deleting a snapshot of every VM, by method.
 //!
-//! Paper: low-profile-dedup §5, table 3. Inputs are fitted to 100 hosts, and 50 are the check.
+//! Paper: low-profile-dedup §5, table 3. Inputs are fitted to 100 hosts; 50 hosts are the check.
 
 use super::simulator::{beside, run as simulate};
 use anyhow::Result;
@@ -8,9 +8,9 @@ use clap::Args;
 use copal_bench_harness::report::Report;
 use std::path::Path;
 
-/// How far the paper's own methods may be from what it prints.
+/// Tolerance for the paper's own methods.
 const NEAR: f64 = 0.10;
-/// Methods, and the hours the paper prints at 100 and at 50 hosts.
+/// Methods, and the paper's hours at 100 and at 50 hosts.
 const PRINTED: [(&str, f64, f64); 5] = [
     ("mark-sweep", 84.3, 35.9),
     ("grouped", 43.6, 18.6),

@@ -1,10 +1,10 @@
-//! Storage that leaks when snapshots are deleted by merged summary vectors: the vectors of the product, at
-//! full scale.
+//! Storage that leaks when snapshots are deleted by merged summary vectors: the product's vectors at full
+//! scale.
 //!
 //! Paper: low-profile-dedup §4, §5, table 4 (105 VMs of ten snapshots, from which the oldest go one by one;
-//! 2.5 % new chunks a day) A VM is ids and nothing else: as many as it has chunks, of which each snapshot
-//! replaces a share at random places. What a deletion frees is known exactly here, so what the merged vectors
-//! keep is the leak.
+//! 2.5 % new chunks a day).
+//! A VM is a list of ids, one for each chunk; each snapshot replaces a share of them at random places. The
+//! chunks that a deletion should free are known exactly, so those that the merged vectors keep are the leak.
 
 use anyhow::Result;
 use clap::Args;
@@ -14,10 +14,10 @@ use copal_testkit::Random;
 use std::{collections::VecDeque, path::Path};
 
 const SNAPSHOTS: usize = 10;
-/// New chunks of a snapshot, of those of the VM.
+/// Share of new chunks in each snapshot.
 const NEW: f64 = 0.025;
-/// Deletions that table 4 shows, the paper's estimates and what it measured, in percent; then what the design
-/// expects of vectors of the paper's error rate, and how far a run may be from it.
+/// Deletions of table 4 with the paper's estimates and measurements, in percent. Then the design's
+/// expectation for vectors of the paper's error rate, and its tolerance.
 const TABLE: [(usize, f64, f64, f64); 5] = [
     (1, 0.02, 0.01, 0.019),
     (3, 0.06, 0.055, 0.054),
@@ -28,7 +28,7 @@ const TABLE: [(usize, f64, f64, f64); 5] = [
 const NEAR: f64 = 0.15;
 /// The paper's error rate of merged vectors.
 const PAPER_RATE: f64 = 0.01;
-/// Percent that may have leaked with the product's geometry: after nine deletions, and after the paper's 245
+/// Greatest leak with the product's geometry, in percent: after nine deletions, and after the paper's 245
 /// (paper: 4.1).
 const PRODUCT_AFTER_9: f64 = 0.005;
 const PRODUCT_AFTER_245: f64 = 0.5;
@@ -36,16 +36,16 @@ const PAPER_AFTER_245: f64 = 4.1;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Chunks of the one VM at full scale: 36.5 GB in chunks of 4 KB
+    /// Chunks of the VM at full scale: 36.5 GB in chunks of 4 KB
     #[arg(long, default_value_t = 9_000_000)]
     chunks: usize,
-    /// VMs of a tenth of that
+    /// Number of VMs of a tenth of that size
     #[arg(long, default_value_t = 105)]
     vms: u64,
-    /// VMs of a hundredth of that whose snapshots come and go
+    /// Number of VMs of a hundredth of that size, with a rolling set of snapshots
     #[arg(long, default_value_t = 20)]
     rolling: u64,
-    /// Deletions of these
+    /// Deletions of each of these
     #[arg(long, default_value_t = 245)]
     deletions: usize,
 }
@@ -97,29 +97,29 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.finish(root, "dedup-table4")
 }
 
-/// Vectors that answer wrongly as often as the paper's, of all that ten snapshots refer to.
+/// Vectors with the paper's error rate, sized for all references of ten snapshots.
 fn paper(chunks: usize) -> Geometry {
     let all = chunks as f64 * (1.0 + NEW * (SNAPSHOTS - 1) as f64);
     Geometry::with_error_rate(all as u64, PAPER_RATE)
 }
 
-/// As a backup makes them.
+/// Vectors as a backup makes them.
 fn product(chunks: usize) -> Geometry {
     Geometry::for_references(chunks as u64)
 }
 
-/// A snapshot: its vector, and what the next one has not.
+/// A snapshot: its vector, and its chunks that the next snapshot replaced.
 struct Snapshot {
     vector: Vec<Block>,
     replaced: Vec<u64>,
 }
 
-/// A VM whose snapshots are there.
+/// A VM with its snapshots.
 struct Vm {
     geometry: Geometry,
     seed: u64,
     random: Random,
-    /// The newest snapshot's chunks, by number.
+    /// Numbers of the newest snapshot's chunks.
     chunks: Vec<u64>,
     next: u64,
     snapshots: VecDeque<Snapshot>,
@@ -154,7 +154,7 @@ impl Vm {
         self.snapshots.push_back(Snapshot { vector, replaced: Vec::new() });
     }
 
-    /// Replaces chunks at random places, as a day does.
+    /// Replaces chunks at random places: the changes of a day.
     fn change(&mut self) {
         let count = (self.chunks.len() as f64 * NEW) as usize;
         let mut replaced = Vec::with_capacity(count);
@@ -163,7 +163,7 @@ impl Vm {
             replaced.push(std::mem::replace(&mut self.chunks[at], self.next));
             self.next += 1;
         }
-        // One that came this day and went again was in no snapshot.
+        // A chunk that was replaced on its first day was in no snapshot.
         let first = self.next - count as u64;
         replaced.retain(|chunk| *chunk < first);
         if let Some(newest) = self.snapshots.back_mut() {
@@ -187,7 +187,7 @@ impl Vm {
         self.leaked += gone.replaced.iter().filter(seems_used).count() as u64;
     }
 
-    /// Share of what is stored that has leaked.
+    /// Leaked share of the stored chunks.
     fn leak(&self) -> f64 {
         let older = self.snapshots.iter().map(|snapshot| snapshot.replaced.len() as u64);
         let live = self.chunks.len() as u64 + older.sum::<u64>();
@@ -202,7 +202,7 @@ impl Vm {
         })
     }
 
-    /// The leak after so many days, on each of which a snapshot comes and the oldest goes.
+    /// Leak after a number of days; on each, a snapshot is added and the oldest is deleted.
     fn roll(&mut self, days: usize) -> f64 {
         for _ in 0..days {
             self.change();
@@ -213,7 +213,7 @@ impl Vm {
     }
 }
 
-/// An id as a keyed hash would make it.
+/// An id that looks like a keyed hash.
 fn id(seed: u64, chunk: u64) -> [u8; 16] {
     let mix = |number: u64| {
         let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

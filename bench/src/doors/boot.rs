@@ -1,6 +1,6 @@
-//! A guest that boots from a disk, under QEMU's own processor: how long until it asks who logs in.
+//! Boot time of a guest on a QEMU machine, from its start to the login prompt.
 //!
-//! Its kernel and initial file system are those that the disk has in `/boot`.
+//! Kernel and initial file system come from `/boot` of the disk.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::{
@@ -10,13 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A guest that has not come so far by then does not.
+/// Time limit of a boot.
 const LONGEST: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_millis(20);
-/// Where a partition begins, if there is one.
+/// Offset of the partition, if there is one.
 const PARTITION_START_BYTES: u64 = 1 << 20;
 
-/// What a guest needs besides its disk.
+/// Kernel files of a guest.
 pub(super) struct System {
     kernel: PathBuf,
     initial: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Takes the kernel out of a disk image.
+    /// Extracts the kernel from a disk image.
     pub(super) fn of(image: &Path, scratch: &Path) -> Result<System> {
         for (offset, root) in [(0, "/dev/vda"), (PARTITION_START_BYTES, "/dev/vda1")] {
             let file_system = format!("{}?offset={offset}", image.display());
@@ -54,9 +54,9 @@ impl System {
         bail!("{} has no kernel in /boot", image.display())
     }
 
-    /// Time from the start of the machine to its first `login:`. The disk is QEMU's word for it, and is
-    /// written.
-    #[expect(clippy::disallowed_methods, reason = "there is nothing to wait on but time")]
+    /// Time from the start of the machine to its first `login:`. `disk` is QEMU's option for the disk; the
+    /// guest writes to it.
+    #[expect(clippy::disallowed_methods, reason = "no event exists to wait for")]
     pub(super) fn boot(&self, disk: &str) -> Result<Duration> {
         let console = File::create(&self.console)?;
         let began = Instant::now();
@@ -94,7 +94,7 @@ impl System {
     }
 }
 
-/// Ends with the measurement, as if its power went.
+/// Killed at the end of the measurement, like a power cut.
 struct Machine(Child);
 
 impl Drop for Machine {
@@ -104,14 +104,14 @@ impl Drop for Machine {
     }
 }
 
-/// What a command of debugfs prints.
+/// Output of a debugfs command.
 fn debugfs(file_system: &str, request: &str) -> Result<String> {
     let output = Command::new("debugfs")
         .args(["-R", request, file_system])
         .output()
         .context("running debugfs (apt install e2fsprogs)")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // It ends well whatever happens, and says its version first.
+    // debugfs exits with 0 even after errors, and prints its version first.
     ensure!(said.lines().count() <= 1, "debugfs {request}: {}", said.trim_end());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -1,10 +1,10 @@
-//! `nbd-serve`: how fast `copal nbd` serves a snapshot, beside a restore of it and beside reads of the image
-//! itself.
+//! `nbd-serve`: speed of `copal nbd` serving a snapshot, beside a restore of it and beside reads of the
+//! image.
 //!
-//! Restores (into a file), copies of the served disk by `nbdcopy` (into a file) and copies of the image by it
-//! take turns; medians and their ratio are told. Single reads of 4 KiB, one at a time, go to random places of
-//! the served disk, in a process that has read nothing yet. Then a guest boots from the door, which keeps its
-//! writes in a file (`--cow`), and from a copy of the image.
+//! Restores into a file, copies of the served disk by `nbdcopy`, and copies of the image by it take turns;
+//! the report has medians and their ratio. Single reads of 4 KiB, one at a time, go to random places of the
+//! served disk, in a process with cold caches. Then a guest boots from the export with an overlay (`--cow`),
+//! and from a copy of the image.
 
 mod boot;
 
@@ -25,7 +25,7 @@ use xtask::{
     dataset::{oracle::Oracle, random::Random},
 };
 
-/// Sequential reads of a door are at least this share of a restore's.
+/// Sequential reads of an export reach at least this share of a restore's speed.
 const SHARE: f64 = 0.8;
 const READ_BYTES: usize = 4096;
 
@@ -34,16 +34,16 @@ pub(crate) struct Options {
     /// Directory of the data set, whose first image is served [default: .cache/dataset-fleet]
     #[arg(long, env = "COPAL_DATASET_FLEET")]
     dataset: Option<PathBuf>,
-    /// Where the repository is made [default: .cache/bench]
+    /// Directory of the repository [default: .cache/bench]
     #[arg(long)]
     scratch: Option<PathBuf>,
-    /// How often each way is measured
+    /// Number of measurements of each way
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Single reads
+    /// Number of single reads
     #[arg(long, default_value_t = 2000)]
     reads: usize,
-    /// How often a guest boots each way
+    /// Number of boots of each way
     #[arg(long, default_value_t = 3)]
     boots: usize,
 }
@@ -66,7 +66,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     report.fact("data of the disk", data, "MB");
 
     let (mut restores, mut copies, mut plain) = (Vec::new(), Vec::new(), Vec::new());
-    // The first round warms up.
+    // The first round is a warm-up.
     for round in 0..=options.rounds {
         let restored = timed(|| copal.restore("latest", &scratch.join("restored.raw")).map(drop))?;
         let door = Door::open(&copal, &binary, &scratch, None)?;
@@ -141,7 +141,7 @@ struct Door {
 }
 
 impl Door {
-    /// Keeps what is written in `writes`; without that nothing can be.
+    /// Overlay file for the guest's writes; without one the export is read-only.
     fn open(copal: &Copal, binary: &Path, scratch: &Path, writes: Option<&Path>) -> Result<Door> {
         let socket = scratch.join("door.sock");
         let writes = writes.map(|file| ["--cow".as_ref(), file.as_os_str()]);
@@ -168,7 +168,7 @@ impl Door {
         nbdcopy(Path::new(&self.uri), target)
     }
 
-    /// Bytes that the process has taken at most.
+    /// Peak memory of the process.
     fn peak_memory(&self) -> Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find(|line| line.starts_with("VmHWM:"));
@@ -191,7 +191,7 @@ fn nbdcopy(source: &Path, target: &Path) -> Result<()> {
         .output()
         .context("running nbdcopy (apt install libnbd-bin)")?;
     ensure!(run.status.success(), "nbdcopy: {}", String::from_utf8_lossy(&run.stderr));
-    // A restore has its file durable when it ends.
+    // A restore makes its file durable before it ends; so does this copy.
     File::open(target)?.sync_all()?;
     Ok(())
 }
@@ -206,14 +206,14 @@ fn same(one: &Path, other: &Path) -> Result<bool> {
     Ok(Command::new("cmp").arg(one).arg(other).status()?.success())
 }
 
-/// Reads of 4 KiB, one at a time, at random places of the disk: milliseconds each. Spoken by hand, since
-/// tools tell sums only.
+/// Reads of 4 KiB, one at a time, at random places of the disk; returns milliseconds of each. It speaks the
+/// protocol itself, since existing tools report only sums.
 fn single_reads(socket: &Path, size: u64, reads: usize) -> Result<Vec<f64>> {
     let mut stream = UnixStream::connect(socket)?;
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
     ensure!(&greeting[..8] == b"NBDMAGIC", "no NBD server answers");
-    // Fixed newstyle without zeroes; the only export by its empty name.
+    // Fixed newstyle without zeroes; the only export has an empty name.
     stream.write_all(&3_u32.to_be_bytes())?;
     stream.write_all(b"IHAVEOPT")?;
     stream.write_all(&[0, 0, 0, 1, 0, 0, 0, 0])?;

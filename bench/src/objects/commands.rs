@@ -1,7 +1,7 @@
-//! `object-commands`: what each operation asks of the device, counted, not timed.
+//! `object-commands`: device commands of each operation; counts, not times.
 //!
-//! Counts are those of the store's own device handle. The same work done by hand on a journaled ext4 is
-//! counted at its loop device. Each number is the mean over many operations, alone and in a row.
+//! Counts are those of the store's own device handle. The same work on a journaled ext4 is counted at its
+//! loop device. Each number is the mean over many operations, alone and in a row.
 
 use super::{
     fresh,
@@ -25,10 +25,10 @@ const EXT4_BYTES: u64 = 1 << 30;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where store and loop device are made [default: .cache/bench]
+    /// Directory of store and loop device [default: .cache/bench]
     #[arg(long)]
     scratch: Option<PathBuf>,
-    /// Operations of each kind
+    /// Number of operations of each kind
     #[arg(long, default_value_t = 200)]
     operations: u64,
 }
@@ -76,7 +76,7 @@ fn cow(scratch: &Path, count: u64, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// What a flush of an engine does: publish a table, append to the manifest, drop the log before it.
+/// The work of an engine's flush: publish a table, append to the manifest, drop the old log.
 fn table_manifest_log(store: &mut FileStore, count: u64, report: &mut Report) -> Result<()> {
     let manifest = store.create(ObjectKind::Plain)?;
     let log = store.create(ObjectKind::Stream)?;
@@ -98,7 +98,7 @@ fn table_manifest_log(store: &mut FileStore, count: u64, report: &mut Report) ->
         frame += 1;
         store.commit(ops, Ack::Durable)
     })?;
-    // One barrier belongs to the log entry that comes before.
+    // One barrier belongs to the log entry before.
     report.exactly("cow: table + manifest + drop of log: flushes or FUA", cost.barriers - 1.0, "", 1.0);
     report.fact("cow: table of 256 KiB + manifest + drop of log: writes", cost.writes - 1.0, "");
     Ok(())
@@ -108,7 +108,7 @@ fn table_manifest_log(store: &mut FileStore, count: u64, report: &mut Report) ->
 struct Cost {
     writes: f64,
     write_bytes: f64,
-    /// Flushes, and writes that were durable by themselves.
+    /// Flushes, and writes that are durable by themselves (FUA).
     barriers: f64,
 }
 

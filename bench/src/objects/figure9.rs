@@ -1,10 +1,9 @@
-//! `draconis-fig9`: a durable append through a file system against the same through a stream.
+//! `draconis-fig9`: a durable append through a file system beside one through a stream.
 //!
-//! All variants live on one journaled ext4 on a loop device. They take turns in short slices, in an order
-//! that rotates, so that other load on the machine falls on all of them; the median of each is compared
-//! with the median of append + fdatasync of 512 B, which is the paper's append.
-//! The paper names read-modify-write as the cause; commands are shown beside the times to tell it from
-//! journal traffic.
+//! All variants use one journaled ext4 on a loop device. They take turns in short slices, in rotating order,
+//! so that other load on the machine affects all of them. The median of each is compared with the median of
+//! append + fdatasync of 512 B, the paper's append. The paper names read-modify-write as the cause; the
+//! commands reported beside the times distinguish it from journal traffic.
 
 use super::{
     fresh,
@@ -31,7 +30,7 @@ const UPDATED_BYTES: u64 = 64 << 20;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where the loop device is made [default: .cache/bench]
+    /// Directory of the loop device [default: .cache/bench]
     #[arg(long)]
     scratch: Option<PathBuf>,
     /// Turns of each variant
@@ -42,7 +41,7 @@ pub(crate) struct Options {
     slice: usize,
 }
 
-/// One way to make a few bytes durable.
+/// A way to make a few bytes durable.
 struct Variant<'a> {
     name: &'static str,
     operation: Box<dyn FnMut() -> Result<()> + 'a>,
@@ -90,7 +89,7 @@ pub(crate) fn run(root: &Path, arguments: &Options) -> Result<()> {
     report.finish(root, "draconis-fig9")
 }
 
-/// Times, commands and bytes of each, and the ratios of their medians.
+/// Times and commands of each variant, and the ratios of their medians.
 fn judge(report: &mut Report, variants: &[Variant<'_>]) {
     let micros = |variant: &Variant<'_>, share: f64| quantile(&variant.times, share).as_secs_f64() * 1e6;
     for variant in variants {
@@ -132,7 +131,7 @@ fn append(directory: &Path, bytes: usize) -> Result<impl FnMut() -> Result<()>> 
     })
 }
 
-/// Overwrites places of a file that was written in full before, in a scattered order.
+/// Overwrites places of a fully written file, in a scattered order.
 fn update(directory: &Path, bytes: usize) -> Result<impl FnMut() -> Result<()>> {
     let mut file = File::create_new(directory.join(format!("update{bytes}")))?;
     let zeros = vec![0; 1 << 20];

@@ -1,8 +1,8 @@
 //! A journaled ext4 on a loop device, and the commands that reached that device.
 //!
-//! The backing file is written in full first, so that the file system below it changes no metadata while
-//! the suite runs. Needs root. Undone on drop.
-//! The kernel counts a flush that was asked for by itself as a write without bytes too.
+//! The backing file is written in full first, so that the file system below it changes no metadata during the
+//! suite. Needs root. The drop removes both.
+//! The kernel also counts a separate flush as a write without bytes.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -13,7 +13,7 @@ use std::{
 };
 use xtask::metered;
 
-/// Commands a block device took, as the kernel counts them: `writes` includes bare flushes.
+/// Commands of a block device, as the kernel counts them: `writes` includes bare flushes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlockCounters {
     pub(super) writes: u64,
@@ -39,7 +39,7 @@ pub(super) struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Makes one of `size` bytes below `scratch` and mounts it there.
+    /// Makes a file system of `size` bytes below `scratch` and mounts it there.
     pub(super) fn ext4(scratch: &Path, size: u64) -> Result<LoopDevice> {
         if !rustix::process::geteuid().is_root() {
             bail!("a loop device needs root; run the suite as root");
@@ -69,7 +69,7 @@ impl LoopDevice {
         &self.mount
     }
 
-    /// What reached the loop device so far.
+    /// Commands that reached the loop device so far.
     pub(super) fn counters(&self) -> Result<BlockCounters> {
         let name = self.device.trim_start_matches("/dev/");
         let text =
@@ -84,7 +84,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // After an error the first error is the one to report.
+        // After an error, the first error is the one to report.
         let _ = metered::run(Command::new("umount").arg(&self.mount));
         let _ = metered::run(Command::new("losetup").args(["-d", &self.device]));
     }

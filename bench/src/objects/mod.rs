@@ -1,4 +1,4 @@
-//! Suites of the object layer: what it asks of a device, and how that compares with a file system.
+//! Suites of the object layer: its device commands, and comparisons with a file system.
 
 pub(crate) mod commands;
 pub(crate) mod figure9;
@@ -8,7 +8,7 @@ mod stores;
 use anyhow::{Context, Result};
 use std::{fs, path::Path};
 
-/// An empty directory for one suite.
+/// Makes an empty directory for one suite.
 fn fresh(scratch: &Path) -> Result<()> {
     if scratch.exists() {
         fs::remove_dir_all(scratch).with_context(|| format!("removing {}", scratch.display()))?;

@@ -1,4 +1,4 @@
-//! Object stores for the suites: made, opened, and asked for the operations that are counted.
+//! Object stores for the suites: creation, opening, and the counted operations.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -32,7 +32,7 @@ impl FileStore {
         Ok(FileStore { store, next: 1 })
     }
 
-    /// What reached the device.
+    /// Counters of the commands that reached the device.
     pub(super) fn counters(&self) -> Counters {
         self.store.counters()
     }

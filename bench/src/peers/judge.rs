@@ -1,13 +1,13 @@
-//! What the measured programs are held to: Copal beside its peers, and beside its own limits.
+//! Targets of the measured programs: Copal beside its peers, and beside its own limits.
 
 use super::{Measured, Program, Prune, Restored};
 use anyhow::{Context, Result, bail};
 use copal_bench_harness::report::Report;
 use xtask::dataset::oracle::{Day, Oracle};
 
-/// Peak of a backup, a restore, a forget.
+/// Greatest peak memory of a backup, a restore, a forget.
 const LIMIT_MEGABYTES: f64 = 100.0;
-/// What a backup with changed extents may read of what changed, whichever VM and day.
+/// Greatest ratio of bytes read to changed bytes in a backup with changed extents, for every VM and day.
 const READ_OF_DIRTY: f64 = 1.3;
 
 pub(super) fn judge(report: &mut Report, all: &[(Program, Measured)], oracle: &Oracle) -> Result<()> {
@@ -53,7 +53,7 @@ pub(super) fn judge(report: &mut Report, all: &[(Program, Measured)], oracle: &O
     Ok(())
 }
 
-/// What was measured of one program, targets or not.
+/// Figures of one program, with or without targets.
 fn facts_of(report: &mut Report, name: &str, measured: &Measured, last_day: u32) {
     println!("{name:8} {}", measured.version);
     let row = |what: &str| format!("{name}: {what}");
@@ -83,7 +83,7 @@ fn facts_of(report: &mut Report, name: &str, measured: &Measured, last_day: u32)
     }
 }
 
-/// Processor time and restores beside those of the program that is closest to Copal's work.
+/// Processor time and restores beside those of restic, whose work is closest to Copal's.
 fn beside_restic(report: &mut Report, ours: &Measured, theirs: &Measured, last_day: u32) {
     report.at_most("processor time per backup of restic's", ours.cpu() / theirs.cpu(), "x", 0.5);
     let day0 = |measured: &Measured| -> f64 {
@@ -98,8 +98,8 @@ fn beside_restic(report: &mut Report, ours: &Measured, theirs: &Measured, last_d
     report.at_least("restore speed of restic's", speed, "x", 3.0);
 }
 
-/// After pruning to the last day: the file beside what is in use and beside restic's repository, and what
-/// freeing a byte cost in bytes written.
+/// After pruning to the last day: the file beside its live bytes and beside restic's repository, and the
+/// bytes written per freed byte.
 fn judge_prune(report: &mut Report, ours: &Prune, restic: Option<&Prune>) -> Result<()> {
     let [Some(live_before), Some(live_after)] = ours.live_bytes else {
         bail!("copal's statistics name no live bytes");
@@ -128,7 +128,7 @@ fn judge_prune(report: &mut Report, ours: &Prune, restic: Option<&Prune>) -> Res
     Ok(())
 }
 
-/// What Copal alone is held to: memory of each command, and restored disks as sparse as their sources.
+/// Copal's own limits: memory of each command, and restored disks as sparse as their sources.
 fn memory_and_holes(report: &mut Report, name: &str, measured: &Measured, oracle: &Oracle) {
     let mut peak = |what: &str, megabytes: f64| {
         report.at_most(format!("{name}: peak memory of {what}"), megabytes, "MB", LIMIT_MEGABYTES);
@@ -146,7 +146,7 @@ fn memory_and_holes(report: &mut Report, name: &str, measured: &Measured, oracle
     report.at_most(format!("{name}: a restored disk occupies, of its source, worst"), worst, "x", 1.05);
 }
 
-/// With changed extents: what each backup of a later day read, of the bytes that had changed.
+/// With changed extents: bytes read by each backup of a later day, over the changed bytes.
 fn next_days(report: &mut Report, incremental: &Measured, oracle: &Oracle) -> Result<()> {
     let (mut read, mut dirty, mut seconds, mut worst) = (0, 0, 0.0, 0.0_f64);
     for step in incremental.steps.iter().filter(|step| step.day > 0) {

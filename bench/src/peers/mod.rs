@@ -1,12 +1,13 @@
 //! `backup-peers`: all images of the data set, in the same order, into Copal and into its peers.
 //!
-//! Each program backs up every VM on every day, with its defaults, reading a file of the same name each
-//! day. After each backup the repository is measured; at the end the last day of every VM is restored
-//! (Copal: every day) and compared byte for byte. Copal runs twice: reading whole images like the others,
-//! and with changed extents; both end by forgetting and pruning all but the last day.
-//! Two sizes are shown: what a repository occupies on its file system, and for Copal what it says is live
-//! inside its preallocated file; its targets are judged on the first, which is what a user pays.
-//! Not here: how each program is called (`programs`).
+//! Each program backs up every VM on every day, with its defaults, reading a file of the same name each day.
+//! The repository is measured after each backup. At the end the last day of every VM is restored (Copal:
+//! every day) and compared byte for byte. Copal runs twice: reading whole images like the others, and with
+//! changed extents; both end by forgetting and pruning all but the last day.
+//!
+//! Two sizes are shown: the repository's size on its file system, and for Copal its live bytes inside its
+//! preallocated file. Targets refer to the first, which the user pays for.
+//! Not here: command lines of the programs (`programs`).
 
 mod judge;
 mod programs;
@@ -32,10 +33,10 @@ pub(crate) struct Options {
     /// Directory of the data set [default: .cache/dataset]
     #[arg(long, env = "COPAL_DATASET")]
     dataset: Option<PathBuf>,
-    /// Where scripts/install-peers.sh put the peers [default: .cache/peers]
+    /// Directory of the installed peers (scripts/install-peers.sh) [default: .cache/peers]
     #[arg(long, env = "COPAL_PEERS")]
     peers: Option<PathBuf>,
-    /// Where repositories are made [default: .cache/bench]
+    /// Directory of the repositories [default: .cache/bench]
     #[arg(long)]
     scratch: Option<PathBuf>,
     /// Measure only these, comma-separated, and take the others from the last run
@@ -43,7 +44,7 @@ pub(crate) struct Options {
     only: Vec<String>,
 }
 
-/// What one backup cost.
+/// Cost of one backup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Step {
     vm: String,
@@ -51,15 +52,15 @@ struct Step {
     cpu_seconds: f64,
     wall_seconds: f64,
     peak_bytes: u64,
-    /// What the repository occupies afterwards.
+    /// Size of the repository afterwards.
     occupied_bytes: u64,
-    /// What it says is live, if it says.
+    /// Its live bytes, if the program reports them.
     live_bytes: Option<u64>,
-    /// What was read from the source, if the program says.
+    /// Bytes read from the source, if the program reports them.
     read_bytes: Option<u64>,
 }
 
-/// What one restore cost.
+/// Cost of one restore.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Restored {
     vm: String,
@@ -67,12 +68,12 @@ struct Restored {
     cpu_seconds: f64,
     wall_seconds: f64,
     peak_bytes: u64,
-    /// What the restored disk occupies.
+    /// Size of the restored disk.
     allocated_bytes: u64,
     equal: bool,
 }
 
-/// One program's whole run.
+/// Figures of one program's whole run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Measured {
     version: String,
@@ -83,21 +84,21 @@ struct Measured {
     prune: Option<Prune>,
 }
 
-/// What forgetting and pruning all but the last day cost, and what it gave back.
+/// Cost of forgetting and pruning all but the last day, and the freed space.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Prune {
     cpu_seconds: f64,
     /// Largest of its commands.
     peak_bytes: u64,
     written_bytes: u64,
-    /// What the repository occupied before and occupies afterwards.
+    /// Size of the repository before and afterwards.
     occupied_bytes: [u64; 2],
-    /// What it says is live, before and afterwards, if it says.
+    /// Its live bytes before and afterwards, if the program reports them.
     live_bytes: [Option<u64>; 2],
 }
 
 impl Prune {
-    /// What the file system got back; negative when the repository grew.
+    /// Space given back to the file system; negative when the repository grew.
     fn freed_megabytes(&self) -> f64 {
         let [before, after] = self.occupied_bytes;
         (before as f64 - after as f64) / 1e6
@@ -117,7 +118,7 @@ impl Measured {
     fn occupied(&self) -> f64 {
         self.steps.last().map_or(0.0, |step| step.occupied_bytes as f64)
     }
-    /// Live bytes if the program tells them, else what it occupies.
+    /// Live bytes if the program reports them, else the size.
     fn live(&self) -> f64 {
         self.steps.last().map_or(0.0, |step| step.live_bytes.unwrap_or(step.occupied_bytes) as f64)
     }
@@ -229,7 +230,7 @@ fn images(oracle: &Oracle, day: usize) -> impl Iterator<Item = (&Vm, &Day)> {
     oracle.vms.iter().filter_map(move |vm| Some((vm, vm.days.get(day)?)))
 }
 
-/// The image under a name that stays the same from day to day, as a VM's disk has.
+/// Link to the image under a constant name, as the disk of a VM has.
 fn present(image: &Path, vm: &str, scratch: &Path) -> Result<PathBuf> {
     let directory = scratch.join("disks").join(vm);
     fs::create_dir_all(&directory)?;

@@ -1,4 +1,4 @@
-//! How each backup program is called: with its defaults, caches and keys inside its own scratch.
+//! Command lines of each backup program: defaults, with caches and keys inside its own scratch directory.
 
 use anyhow::{Context, Result, bail};
 use copal_bench_harness::machine;
@@ -18,7 +18,7 @@ const PASSWORD: &str = "correct horse battery staple";
 enum Kind {
     Restic,
     Rustic,
-    /// With a compression other than the default, if named.
+    /// With a compression other than the default, if given.
     Borg(Option<&'static str>),
     /// With or without changed extents.
     Copal {
@@ -40,7 +40,7 @@ pub(super) struct BackedUp {
     pub(super) read_bytes: Option<u64>,
 }
 
-/// How large the repository is.
+/// Size of the repository.
 pub(super) struct Sizes {
     pub(super) occupied_bytes: u64,
     pub(super) live_bytes: Option<u64>,
@@ -69,7 +69,7 @@ impl Program {
         machine::first_line(Command::new(&self.binary).arg(argument))
     }
 
-    /// Copal proves every snapshot; of a peer one day is enough to compare the time.
+    /// Copal restores every snapshot; for a peer one day is enough to compare the time.
     pub(super) fn restores_every_day(&self) -> bool {
         matches!(self.kind, Kind::Copal { .. })
     }
@@ -82,7 +82,7 @@ impl Program {
         Copal::new(&self.binary, &self.repository())
     }
 
-    /// Makes an empty repository; one of an earlier run is removed.
+    /// Makes an empty repository; removes one of an earlier run.
     pub(super) fn init(&self) -> Result<()> {
         self.remove()?;
         fs::create_dir_all(self.home.join("out"))?;
@@ -139,7 +139,7 @@ impl Program {
         Ok(BackedUp { run, read_bytes: None })
     }
 
-    /// Restores one snapshot; returns where the disk is.
+    /// Restores one snapshot; returns the path of the disk.
     pub(super) fn restore(&self, vm: &str, day: u32) -> Result<(Run, PathBuf)> {
         let out = self.home.join("out");
         let out_text = out.to_string_lossy().into_owned();
@@ -172,8 +172,8 @@ impl Program {
         Ok((run, find_disk(&out).context("the restored disk is nowhere")?))
     }
 
-    /// Forgets and prunes all but the last snapshot of each VM, giving space back at once; what each command
-    /// cost.
+    /// Forgets and prunes all but the last snapshot of each VM and frees the space at once; returns the cost
+    /// of each command.
     pub(super) fn prune_to_the_last_day(&self, vms: &[&str]) -> Result<Vec<Run>> {
         match &self.kind {
             Kind::Restic => {
@@ -182,7 +182,7 @@ impl Program {
             }
             Kind::Rustic => {
                 let policy = ["forget", "--group-by", "host", "--keep-last", "1"];
-                // Without the option packs are only marked, and removed a day later.
+                // Without this option packs are only marked, and removed a day later.
                 let prune = ["prune", "--instant-delete"];
                 Ok(vec![self.run(&policy, &self.home)?, self.run(&prune, &self.home)?])
             }
@@ -244,7 +244,7 @@ impl Program {
     }
 }
 
-/// The file `disk.raw` somewhere below; peers restore with or without its directories.
+/// The file `disk.raw` below a directory; peers restore with or without its path.
 fn find_disk(directory: &Path) -> Result<PathBuf> {
     let mut open = vec![directory.to_owned()];
     while let Some(directory) = open.pop() {

@@ -36,7 +36,7 @@ impl Copal {
         fs::create_dir_all(&spec.directory)?;
         let path = spec.directory.join("store");
         let fresh = !path.exists();
-        // Room for what merges and purges have not given back yet.
+        // Space for garbage of unfinished merges and purges.
         let size = (spec.data_bytes * 2 + (384 << 20)).next_multiple_of(1 << 20);
         let file =
             FileOptions { create_size: fresh.then_some(size), allow_cow: true, ..FileOptions::default() };
@@ -61,7 +61,7 @@ impl Copal {
     }
 }
 
-/// Opens the file once the process before has let go of it: the kernel drops the descriptors of a ring, and
+/// Opens the file once the previous process has released it. The kernel drops the descriptors of a ring, and
 /// with them the lock, a little after the process has ended.
 fn open_released(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, OpenError> {
     let patience = Instant::now() + Duration::from_secs(10);
@@ -99,8 +99,8 @@ fn options(spec: &Spec) -> Result<Options> {
             kind,
             rule,
             memory: FilterMemory::BitsPerKey(if spec.filters == Filters::RibbonFixed {
-                // A column takes 1.013 bits per key, more in small partitions; the control gets the whole
-                // columns it is named for everywhere.
+                // A column takes 1.013 bits per key, more in small partitions. The surplus gives the control
+                // its nominal number of columns in every partition.
                 spec.bits * 1.1
             } else {
                 spec.bits
@@ -167,7 +167,7 @@ impl Engine for Copal {
         Ok(self.store.flush()?)
     }
 
-    /// The tree has its shape once nothing was written for a while: each step may find the next one due.
+    /// The tree has its final shape after a time without writes: each merge may make the next one due.
     fn await_merges(&self) -> Result<()> {
         self.store.flush()?;
         until_still(|| {

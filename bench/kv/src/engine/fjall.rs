@@ -1,7 +1,7 @@
 //! The fjall engine through its own API.
 //!
 //! *As shipped*: its filter policy, 10 bits per key and more on level 0. *Tuned*: fewer bits on lower levels,
-//! so that the average is near the bits of the spec.
+//! with an average near the bits of the spec.
 
 use super::{Engine, until_still};
 use crate::{
@@ -23,12 +23,13 @@ pub(super) struct Fjall {
 
 impl Fjall {
     pub(super) fn open(spec: &Spec) -> Result<Fjall> {
-        // Indexes and filters are in the cache, except those of the first levels, which are pinned beside it.
+        // Indexes and filters are in the cache, except those of the first levels, which are pinned outside of
+        // it.
         let cache_bytes = if spec.cache_data { spec.memory_bytes / 2 } else { 1 << 20 };
         let db = Database::builder(&spec.directory).cache_size(cache_bytes).open()?;
         let filters = (spec.filters == Filters::Tuned).then(|| {
             let bits = |bits: f64| FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(bits as f32));
-            // Level 0 to the last: the last holds nine tenths of the keys and so sets the average.
+            // Level 0 to the last: the last holds nine tenths of the keys and so determines the average.
             FilterPolicy::new([
                 bits(spec.bits + 12.0),
                 bits(spec.bits + 9.0),
@@ -66,7 +67,7 @@ impl Fjall {
 }
 
 impl Engine for Fjall {
-    /// An insert writes the journal to the system; durability is a second call.
+    /// An insert writes the journal to the operating system; durability needs a second call.
     fn put(&self, key: &[u8], value: &[u8], safety: Safety) -> Result<()> {
         self.space.insert(key, value)?;
         self.persist(safety)
@@ -102,7 +103,7 @@ impl Engine for Fjall {
         Ok(count)
     }
 
-    /// There is no range delete: key by key.
+    /// fjall has no range delete: deletes key by key.
     fn purge(&self, prefix: &[u8]) -> Result<()> {
         let mut batch = self.db.batch();
         let mut pending = 0;
@@ -125,7 +126,7 @@ impl Engine for Fjall {
     fn await_merges(&self) -> Result<()> {
         self.flush()?;
         until_still(|| {
-            // Work in flight never stands still.
+            // Running work counts as a change.
             let busy = self.db.active_compactions() + self.db.outstanding_flushes() > 0;
             (busy.then(Instant::now), self.db.compactions_completed())
         });

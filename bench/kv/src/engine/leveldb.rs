@@ -1,8 +1,10 @@
 //! LevelDB through its C API.
 //!
-//! As shipped except for the Bloom policy that its documentation recommends, no compression (the values do
-//! not compress anyway), the sizes of cache and write buffer, which the memory cap dictates, and as many open
-//! files as there are tables.
+//! As shipped, except for:
+//! - the Bloom policy that its documentation recommends;
+//! - no compression (the values do not compress anyway);
+//! - the sizes of cache and write buffer, which follow from the memory cap;
+//! - as many open files as there are tables.
 
 mod sys;
 
@@ -36,19 +38,18 @@ impl Leveldb {
         Ok(Leveldb { db, options })
     }
 
-    /// Tables of each level, and that of level 0 first.
+    /// LevelDB's statistics: the tables of each level, from level 0 on.
     fn stats(&self) -> String {
         self.db.property("leveldb.stats").unwrap_or_default()
     }
 }
 
-/// Its default of 1000, or as many as keep every table open: opening one again reads its index and its
-/// filter.
+/// Its default of 1000, or enough to keep every table open: reopening a table reads its index and its filter.
 fn open_files(spec: &Spec) -> i32 {
     const DEFAULT: u64 = 1000;
     const TABLE_BYTES: u64 = 2 << 20;
     let table_bytes = if spec.table_bytes > 0 { spec.table_bytes } else { TABLE_BYTES };
-    // Merges write the tables of their output before those of their input go.
+    // A merge writes its output tables before it deletes its input tables.
     (spec.data_bytes / table_bytes * 2).max(DEFAULT) as i32
 }
 
@@ -76,7 +77,7 @@ impl Engine for Leveldb {
         })
     }
 
-    /// There is no range delete: key by key, then a merge of the range.
+    /// LevelDB has no range delete: deletes key by key, then merges the range.
     fn purge(&self, prefix: &[u8]) -> Result<()> {
         let mut doomed = Vec::new();
         self.db.scan(prefix, usize::MAX, |key, _| {
@@ -91,12 +92,12 @@ impl Engine for Leveldb {
         Ok(())
     }
 
-    /// There is no call for it: the write buffer goes out when it is full, or with a manual merge.
+    /// LevelDB has no call to flush: the write buffer is written when it is full, or by a manual merge.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
 
-    /// There is no call for it either: waits until the statistics stand still.
+    /// LevelDB has no call to await merges either: waits until the statistics stop changing.
     fn await_merges(&self) -> Result<()> {
         until_still(|| self.stats());
         Ok(())

@@ -1,6 +1,6 @@
-//! One face for all engines, and what stands behind it.
+//! Common interface of all engines, and its implementations.
 //!
-//! Invariant: what a method promises here every engine keeps, or refuses; a `get` has the whole value in
+//! Invariant: each engine fulfils a method's promise or refuses the call. A `get` has the whole value in
 //! memory when it returns.
 
 mod copal;
@@ -23,16 +23,16 @@ pub(crate) trait Engine: Send + Sync {
     /// Stores `value`.
     fn put(&self, key: &[u8], value: &[u8], safety: Safety) -> Result<()>;
 
-    /// Stores all or nothing.
+    /// Stores all or none.
     fn batch(&self, entries: &[(Key, Vec<u8>)], safety: Safety) -> Result<()>;
 
-    /// Deletes the key, be it there or not.
+    /// Deletes the key, whether it exists or not.
     fn delete(&self, key: &[u8], safety: Safety) -> Result<()>;
 
-    /// Length of the value, read in full; `None`: not there.
+    /// Length of the value, read in full; `None`: no such key.
     fn get(&self, key: &[u8]) -> Result<Option<usize>>;
 
-    /// How many of the keys are there.
+    /// Number of the keys that exist.
     fn multi_get(&self, keys: &[Key]) -> Result<u64> {
         let mut found = 0;
         for key in keys {
@@ -41,34 +41,34 @@ pub(crate) trait Engine: Send + Sync {
         Ok(found)
     }
 
-    /// Reads up to `entries` entries from `from` on, keys and values; how many there were.
+    /// Reads keys and values of up to `entries` entries, starting at `from`; returns their number.
     fn scan(&self, from: &[u8], entries: usize) -> Result<usize>;
 
-    /// Deletes every key with the prefix and gives their space back, as far as the engine has a call for it.
+    /// Deletes every key with the prefix and frees its space, as far as the engine has a call for it.
     fn purge(&self, prefix: &[u8]) -> Result<()>;
 
-    /// Write buffers to tables.
+    /// Flushes write buffers to tables.
     fn flush(&self) -> Result<()>;
 
-    /// Returns when nothing is left to merge.
+    /// Returns when no merge is due.
     fn await_merges(&self) -> Result<()>;
 
-    /// Merges everything into one run. Asked only of copal.
+    /// Merges everything into one run. Used for copal only.
     fn compact(&self) -> Result<()> {
-        anyhow::bail!("the bench asks no peer for a full merge")
+        anyhow::bail!("the bench needs no full merge of a peer")
     }
 
-    /// Counters since opening; those that end in `_now` are levels.
+    /// Counters since opening; names that end in `_now` are levels.
     fn counters(&self) -> BTreeMap<String, f64>;
 
-    /// Version and options, for the record.
+    /// Version and options, for the report.
     fn describe(&self) -> (String, String);
 
-    /// Makes everything durable. The engine is dropped next.
+    /// Makes everything durable. The caller drops the engine next.
     fn close(&self) -> Result<()>;
 }
 
-/// Opens the engine of the spec, making its store when there is none.
+/// Opens the engine of the spec and creates its store if there is none.
 pub(crate) fn open(spec: &Spec) -> Result<Box<dyn Engine>> {
     Ok(match spec.kind {
         Kind::Copal => Box::new(copal::Copal::open(spec)?),
@@ -83,13 +83,13 @@ pub(crate) fn open(spec: &Spec) -> Result<Box<dyn Engine>> {
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "there is nothing to wait on but time")]
+#[expect(clippy::disallowed_methods, reason = "no event exists to wait for")]
 fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Waits until `state` has stood still for a while: the only way to know that an engine without a call for it
-/// has nothing left to merge.
+/// Waits until `state` stops changing for a while. An engine without a call for it shows only in this way
+/// that no merge is due.
 fn until_still<T: PartialEq>(mut state: impl FnMut() -> T) {
     let (mut still, mut last) = (0, state());
     while still < 12 {

@@ -2,9 +2,9 @@
 //!
 //! *As shipped*: its defaults with the whole-key Bloom filter that its documentation recommends. *Tuned*:
 //! Ribbon filters, filters and indexes partitioned and in the block cache with the top level pinned, direct
-//! reads, direct merges, recycled logs, levels sized from the bottom: memory is the block cache, and beside
-//! it memtables and the buffers of merges, which follow the cache in size. Its process has one arena of
-//! malloc (`peer`).
+//! reads, direct merges, recycled logs, levels sized from the bottom. Its memory is then the block cache, the
+//! memtables, and the buffers of merges, which are sized by the cache. The process has one malloc arena
+//! (`peer`).
 
 use super::{Engine, beyond};
 use crate::{
@@ -30,7 +30,7 @@ impl Rocks {
         fs::create_dir_all(&spec.directory)?;
         let tuned = spec.filters == Filters::Tuned;
         let mut table = BlockBasedOptions::default();
-        // As shipped, indexes and filters live on the heap beside the cache: half of the memory is theirs.
+        // As shipped, indexes and filters lie on the heap outside the cache: they get half of the memory.
         let cache_bytes = match (tuned, spec.cache_data) {
             (true, _) => spec.memory_bytes,
             (false, true) => spec.memory_bytes / 2,
@@ -54,7 +54,7 @@ impl Rocks {
         options.set_block_based_table_factory(&table);
         options.set_compression_type(DBCompressionType::None);
         options.set_write_buffer_size(spec.write_buffer_bytes as usize);
-        // Its default, 256 MiB, is for stores like the design's of 10 GB; a small set shall have as many
+        // The default, 256 MiB, is for stores like the design's of 10 GB. A small set should have as many
         // levels.
         options.set_max_bytes_for_level_base((spec.data_bytes / 40).clamp(4 << 20, 256 << 20));
         if spec.table_bytes > 0 {
@@ -66,8 +66,8 @@ impl Rocks {
             options.set_recycle_log_file_num(4);
             options.set_level_compaction_dynamic_level_bytes(true);
             options.set_max_background_jobs(2);
-            // Read directly, each of the dozen inputs of a merge from level 0 has a buffer of this size: of
-            // the default, 2 MiB, more in all than a cache of 16 MiB under a cap of 40.
+            // With direct reads, each of the dozen inputs of a merge from level 0 has a buffer of this size.
+            // With the default, 2 MiB, they exceed a cache of 16 MiB under a cap of 40.
             let ahead_bytes = (spec.memory_bytes / 32).clamp(256 << 10, 2 << 20);
             options.set_compaction_readahead_size(ahead_bytes as usize);
             options.set_writable_file_max_buffer_size(ahead_bytes.min(1 << 20));
@@ -165,7 +165,7 @@ impl Engine for Rocks {
     }
 
     fn describe(&self) -> (String, String) {
-        // librocksdb-sys names the version it bundles in its own; the crate gives no call for it.
+        // The version of librocksdb-sys contains the bundled RocksDB version; the crate has no call for it.
         ("11.8.1 (crate rocksdb 0.25)".to_owned(), self.options.clone())
     }
 

@@ -1,8 +1,8 @@
 //! Loaded stores, made once and used by several suites.
 //!
-//! A store is named by what shapes its files (engine, kind of filter, bits, keys, sizes, the code for copal);
-//! beside it lies `<name>.json` with what the load cost. A half-loaded store has no such file and is made
-//! anew.
+//! A store's name contains all that shapes its files: engine, kind of filter, bits, keys, sizes, for copal
+//! the commit. The file `<name>.json` beside it has the cost of the load. A half-loaded store has no such
+//! file and is made anew.
 
 use super::{Role, SuiteRunner};
 use crate::{
@@ -14,28 +14,28 @@ use copal_bench_harness::{machine, report::median};
 use serde::{Deserialize, Serialize};
 use std::{fs, path::Path, process::Command};
 
-/// What a load cost.
+/// Cost of a load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LoadFacts {
     pub(crate) user_bytes: u64,
-    /// Until the last write returned.
+    /// Seconds until the last write returned.
     pub(crate) load_seconds: f64,
-    /// Until nothing was left to merge.
+    /// Further seconds until no merge was due.
     #[serde(alias = "settle_seconds")]
     pub(crate) merge_seconds: f64,
     pub(crate) write_bytes: u64,
     pub(crate) cpu_seconds: f64,
     pub(crate) peak_bytes: u64,
-    /// Microseconds.
+    /// Latencies of puts, in microseconds.
     pub(crate) put_p99: f64,
     pub(crate) put_max: f64,
-    /// Seconds that the engine itself says its writers were held back by, of those of the load.
+    /// Seconds during the load for which the engine held its writers back, by its own count.
     #[serde(default)]
     pub(crate) held_back_seconds: f64,
 }
 
 impl LoadFacts {
-    /// Of several loads of the same: the median of each figure, and the longest of all puts.
+    /// Summary of several equal loads: the median of each figure, and the longest put of all.
     pub(crate) fn median(loads: &[LoadFacts]) -> LoadFacts {
         let of = |figure: fn(&LoadFacts) -> f64| median(loads.iter().map(figure).collect()).unwrap_or(0.0);
         LoadFacts {
@@ -51,7 +51,7 @@ impl LoadFacts {
         }
     }
 
-    /// Bytes written to storage for each byte of the user's.
+    /// Bytes written to storage for each user byte.
     pub(crate) fn amplification(&self) -> f64 {
         self.write_bytes as f64 / (self.user_bytes as f64).max(1.0)
     }
@@ -60,17 +60,17 @@ impl LoadFacts {
         self.user_bytes as f64 / 1e6 / self.load_seconds.max(1e-9)
     }
 
-    /// Including the merges that were still due.
+    /// Including the merges due at the end.
     pub(crate) fn megabytes_per_second_merged(&self) -> f64 {
         self.user_bytes as f64 / 1e6 / (self.load_seconds + self.merge_seconds).max(1e-9)
     }
 }
 
-/// What a load may use: enough that no engine waits for memory.
+/// Memory cap of a load: enough that no engine waits for memory.
 const LOAD_CAP: u64 = 512 << 20;
 
 impl SuiteRunner<'_> {
-    /// Role of a load with the tree of the large set in proportion; closed again when it returns.
+    /// Role of a load, with the large set's tree in proportion; the store is closed afterwards.
     pub(crate) fn loading_role(&self, bits: f64) -> Role {
         let buffer = self.scaled_buffer();
         Role {
@@ -86,13 +86,13 @@ impl SuiteRunner<'_> {
         }
     }
 
-    /// Loads the base set for the engine unless an earlier suite has; the name of its store.
+    /// Loads the base set for the engine unless an earlier suite has; returns the name of its store.
     pub(crate) fn loaded(&self, name: &str, bits: f64, cache_data: bool) -> Result<String> {
         let role = Role { cache_data, ..self.loading_role(bits) };
         self.loaded_for(name, &role)
     }
 
-    /// As `loaded`, in a role that began as `loading_role`.
+    /// Like `loaded`, in a role derived from `loading_role`.
     pub(crate) fn loaded_for(&self, name: &str, role: &Role) -> Result<String> {
         let spec = self.spec(name, role)?;
         let store = self.store_name(&spec);
@@ -113,7 +113,7 @@ impl SuiteRunner<'_> {
         Ok(store)
     }
 
-    /// The store of another engine of the same files, copied, so that both can be open at once.
+    /// A copy of another engine's store with equal files, so that both can be open at once.
     pub(crate) fn copied(&self, store: &str, suffix: &str) -> Result<String> {
         let copy = format!("{store}-{suffix}");
         let (source, stamp) = self.places(store);
@@ -142,12 +142,12 @@ impl SuiteRunner<'_> {
         Ok(facts)
     }
 
-    /// As `load`, to a tree that depends neither on the kind of units nor on how far merges were behind: ten
-    /// parts in eleven merged into the bottom, and above it six runs of 1, 1, 4, 4, 16 and 16 flushes of
-    /// equal size.
+    /// Like `load`, with a tree that does not depend on the kind of units or on the progress of merges. The
+    /// bottom run has ten parts in eleven; above it lie six runs of 1, 1, 4, 4, 16 and 16 flushes of equal
+    /// size.
     fn load_to_shape(&self, spec: &Spec, cap: u64) -> Result<LoadFacts> {
         let spec = Spec {
-            // No memtable may be full before its flush is asked for.
+            // No memtable may be full before its explicit flush.
             memory_bytes: spec.memory_bytes * 2,
             ..spec.clone()
         };
@@ -161,7 +161,7 @@ impl SuiteRunner<'_> {
         for step in 0..STEPS {
             let first = bottom + (keys - bottom) * step / STEPS;
             let count = bottom + (keys - bottom) * (step + 1) / STEPS - first;
-            // A tier is full after each fourth, and merged before the next comes.
+            // A tier is full after each fourth flush, and is merged before the next one.
             self.load_part(&mut peer, &mut facts, (first, count), Safety::Bulk, step % 4 == 3)?;
         }
         peer.ask(&Request::AwaitMerges)?;
@@ -198,7 +198,7 @@ impl SuiteRunner<'_> {
     fn store_name(&self, spec: &Spec) -> String {
         let (family, bits) = match (spec.kind, spec.filters) {
             (Kind::Copal, filters) => {
-                // All units are on disk; how many are in memory is a matter of the opening.
+                // The store has all units on disk; an option of the opening limits those in memory.
                 let unit = match filters {
                     Filters::BloomFixed
                     | Filters::BloomPaper
@@ -206,13 +206,13 @@ impl SuiteRunner<'_> {
                     | Filters::BloomClasses => "bloom",
                     _ => "ribbon",
                 };
-                // What a look-up leaves in the cache is an option of the keyspace, kept from its creation.
+                // The cache mode of look-ups is an option of the keyspace, fixed at its creation.
                 let cached = match (spec.cache_data, spec.cache_blocks) {
                     (_, true) => "-blocks",
                     (true, false) => "",
                     (false, false) => "-uncached",
                 };
-                // Readers change this tree.
+                // Merges for readers change this tree.
                 let served = if spec.merge_for_reads { "-served" } else { "" };
                 let commit = machine::commit(self.root);
                 (format!("copal-{unit}{cached}{served}-{commit}"), String::new())
@@ -222,7 +222,7 @@ impl SuiteRunner<'_> {
         format!("{family}{bits}-{}x{}", self.scale.keys(), self.scale.value)
     }
 
-    /// Stores that differ from this one only in the commit, and copies of such.
+    /// Removes stores that differ from this one only in the commit, and copies of such stores.
     fn remove_of_other_code(&self, store: &str) -> Result<()> {
         let commit = machine::commit(self.root);
         let Some((before, after)) = store.split_once(&commit).filter(|_| !commit.is_empty()) else {
@@ -242,7 +242,7 @@ impl SuiteRunner<'_> {
         Ok(())
     }
 
-    /// Directory of a store and the file that says it is whole.
+    /// Directory of a store, and the file that marks it as complete.
     fn places(&self, store: &str) -> (std::path::PathBuf, std::path::PathBuf) {
         (self.scratch.join(store), self.scratch.join(format!("{store}.json")))
     }

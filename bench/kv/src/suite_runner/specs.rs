@@ -1,10 +1,10 @@
-//! The engines by name, and how each is opened in a role.
+//! Engines by name, and their options in a role.
 
 use super::SuiteRunner;
 use crate::protocol::{Filters, Kind, Spec};
 use anyhow::{Result, bail};
 
-/// Every engine there is. `copal` is what a user gets: its memory is filters, index pages and rows, and it
+/// All engines. `copal` is the default configuration: its memory holds filters, index pages and rows, and it
 /// merges for readers. The other copals differ from each other in filters and rules only, on one tree that
 /// stays as it was loaded.
 pub(crate) const ALL: [&str; 14] = [
@@ -24,42 +24,42 @@ pub(crate) const ALL: [&str; 14] = [
     "fjall-tuned",
 ];
 
-/// What a suite wants of every engine alike.
+/// Options common to all engines of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Role {
     /// Filter bits per key in memory, on average.
     pub(crate) bits: f64,
-    /// For what is read: filters, indexes, blocks, rows.
+    /// Memory for reads: filters, indexes, blocks, rows.
     pub(crate) memory_bytes: u64,
-    /// On top of it in copal's one budget, which holds memtables, log and merges too; peers have theirs
-    /// beside their caches.
+    /// Addition to copal's single budget, which also holds memtables, log and merges. Peers have memory for
+    /// these outside of their caches.
     pub(crate) copal_extra_bytes: u64,
     pub(crate) write_buffer_bytes: u64,
     /// 0: each engine's default.
     pub(crate) table_bytes: u64,
     /// Whether Gets may be answered from cached blocks or rows.
     pub(crate) cache_data: bool,
-    /// Whether copal caches blocks, not rows.
+    /// Whether copal caches blocks instead of rows.
     pub(crate) cache_blocks: bool,
     pub(crate) cap_bytes: Option<u64>,
-    /// Opens the store that `SuiteRunner::loaded` made (of this name), or a copy of it.
+    /// Name of the store to open, made by `SuiteRunner::loaded`, or of a copy of it.
     pub(crate) store: String,
 }
 
 impl SuiteRunner<'_> {
-    /// Write buffer and tables in the proportion of the design's base set (16 MiB and 10 GB), so that a small
-    /// set has the tree of a large one.
+    /// Write buffer in the proportion of the design's base set (16 MiB and 10 GB), so that a small set has
+    /// the tree of a large one.
     pub(crate) fn scaled_buffer(&self) -> u64 {
         (self.scale.data_bytes() / 640).clamp(512 << 10, 16 << 20)
     }
 
-    /// Tables of 2 MiB, LevelDB's and the paper's, or fewer bytes for a small set.
+    /// Tables of 2 MiB, the size in LevelDB and the paper, or smaller ones for a small set.
     pub(crate) fn scaled_table(&self) -> u64 {
         2 << 20
     }
 
-    /// Role of an engine that is read under a cap of that many percent of the data. `cache_data`: whether
-    /// Gets may be answered from cached blocks or rows.
+    /// Role of an engine that reads under a cap of that many percent of the data. `cache_data`: whether Gets
+    /// may be answered from cached blocks or rows.
     pub(crate) fn reading_role(&self, bits: f64, percent: f64, cache_data: bool, store: String) -> Role {
         let memory_bytes = self.scale.memory_bytes(percent);
         Role {
@@ -75,7 +75,7 @@ impl SuiteRunner<'_> {
         }
     }
 
-    /// How the engine of that name is opened in the role.
+    /// Options under which the engine of that name is opened in the role.
     pub(crate) fn spec(&self, name: &str, role: &Role) -> Result<Spec> {
         let (kind, filters) = match name {
             "copal" | "copal-ribbon-classes" => (Kind::Copal, Filters::Shipped),
@@ -98,7 +98,7 @@ impl SuiteRunner<'_> {
             kind,
             filters,
             bits: match (kind, filters) {
-                // RocksDB names a Ribbon filter by the Bloom filter of the same rate: 5.7 takes 4 bits.
+                // RocksDB denotes a Ribbon filter by the Bloom filter of the same rate: 5.7 takes 4 bits.
                 (Kind::Rocksdb, Filters::Tuned) => role.bits * 1.425,
                 _ => role.bits,
             },

@@ -1,14 +1,17 @@
-//! Deleting: what it costs in bytes written, how much of the space it gives back, and scans over what was
-//! deleted.
+//! Deletes: bytes written, space given back, and scans over deleted ranges.
 //!
-//! Four loads over a loaded store each: two thirds of the keys deleted in random order; deletions and writes
-//! of drawn keys, two to one, whether they are there or not; mail: new keys, reads and deletions of what is
-//! there, 4 : 2 : 3; and a queue in one place of the store, whose head is found by a scan over what was
-//! deleted there. Flushing and merging what they leave is in their bytes, until every engine has nothing left
-//! that it would do by itself; what it then holds stands beside, so that no engine is ahead by letting
-//! garbage lie. Scans over what was deleted begin in that state, with cold caches, under the cap of other
-//! reads; merges that they start are among what they read and take. A deletion has the bytes of its key,
-//! nothing else: what is written for it is mostly merges of what it deletes.
+//! Four loads, each over its own loaded store:
+//! - two thirds of the keys deleted in random order;
+//! - deletes and writes of drawn keys, existing or not, two to one;
+//! - mail: new keys, reads and deletes of existing ones, 4 : 2 : 3;
+//! - a queue in one place of the store, whose head is found by a scan over earlier deletes.
+//!
+//! The bytes of a load include the flushes and merges that it causes, until no engine has background work.
+//! The space held then is reported too, so that no engine gains by keeping garbage. Scans over deleted ranges
+//! begin in that state, with cold caches, under the same cap as other reads. Merges that they start count as
+//! part of their reads and time.
+//! User bytes of a delete are those of its key; the bytes written for it are mostly merges of the deleted
+//! data.
 
 use super::{BITS, PEERS};
 use crate::{
@@ -35,33 +38,33 @@ pub(crate) struct Options {
 }
 
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
-/// Bytes written, of what the peer writes, at most.
+/// Greatest ratio of bytes written to those of the peer.
 const MOST: f64 = 1.5;
-/// Peers that this is held against; the others are facts.
+/// Peers that the targets refer to; the others give facts.
 const JUDGES: [&str; 2] = ["rocksdb", "rocksdb-tuned"];
 
-/// Which keys a load is about.
+/// Selection of a load's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Draws {
-    /// Those that are there, and new ones.
+    /// Existing ids, and new ones.
     There,
-    /// Loaded ids, whether they are there or not.
+    /// Loaded ids, existing or deleted.
     Blind,
-    /// New ones at the end, the oldest at the head.
+    /// New ids at the end, the oldest at the head.
     Queue,
 }
 
 /// Entries in the queue.
 const WAITING: u64 = 1000;
 
-/// One load: name, and creates, reads and deletes of a turn.
+/// One load: name, and the creates, reads and deletes of a turn.
 struct Load {
     name: &'static str,
     creates: u32,
     reads: u32,
     deletes: u32,
     draws: Draws,
-    /// Operations for each loaded key.
+    /// Number of operations per loaded key.
     per_key: f64,
 }
 
@@ -79,7 +82,7 @@ const LOADS: [Load; 4] = [
     Load { name: "queue", creates: 1, reads: 1, deletes: 1, draws: Draws::Queue, per_key: 0.75 },
 ];
 
-/// What one load came to in one round.
+/// Results of one load in one round.
 #[derive(Clone, Default)]
 struct Facts {
     written: f64,
@@ -88,20 +91,20 @@ struct Facts {
     cpu_seconds: f64,
     scans: Option<Scans>,
     /// Median and 99th percentile of the processor time of a look at the queue's head, in microseconds, and
-    /// reads of the device for each turn.
+    /// device reads per turn.
     looks: Option<(f64, f64, f64)>,
 }
 
-/// What scans over what was deleted came to.
+/// Results of scans over deleted ranges.
 #[derive(Clone, Copy, Default)]
 struct Scans {
     entries_per_second: f64,
-    /// Of the device, and bytes of them, for each thousand entries.
+    /// Device reads, and their bytes, per thousand entries.
     reads: f64,
     read_bytes: f64,
-    /// For each thousand entries.
+    /// Processor time per thousand entries.
     cpu_micros: f64,
-    /// Bytes written meanwhile for each byte scanned.
+    /// Bytes written during the scans, per byte scanned.
     written: f64,
 }
 
@@ -165,7 +168,7 @@ fn of_scans(facts: &[Facts], figure: impl Fn(Scans) -> f64) -> f64 {
     of(facts, |one| figure(one.scans.unwrap_or_default()))
 }
 
-/// Loads a store, does the work, and removes the store.
+/// Loads a store, runs the work, and removes the store.
 fn one(runner: &SuiteRunner<'_>, options: &Options, name: &str, load: &Load, round: u64) -> Result<Facts> {
     let role = Role { store: format!("deletes-{name}"), ..runner.loading_role(BITS) };
     let spec = runner.spec(name, &role)?;
@@ -219,14 +222,14 @@ fn one(runner: &SuiteRunner<'_>, options: &Options, name: &str, load: &Load, rou
     Ok(facts)
 }
 
-/// Keys that are there after so many turns; of blind work about as many.
+/// Number of existing keys after that many turns; an estimate for blind draws.
 fn living(load: &Load, keys: u64, turns: u64) -> f64 {
     let (creates, deletes) = (f64::from(load.creates), f64::from(load.deletes));
     let (keys, turns) = (keys as f64, turns as f64);
     if load.draws != Draws::Blind {
         return keys + turns * (creates - deletes);
     }
-    // Each key's last write is a creation or a deletion; untouched ones are there.
+    // The last write of a key is a create or a delete; untouched keys exist.
     let untouched = (-turns * (creates + deletes) / keys).exp();
     keys * (untouched + (1.0 - untouched) * creates / (creates + deletes))
 }
@@ -259,7 +262,7 @@ fn scans(runner: &SuiteRunner<'_>, options: &Options, peer: &mut Peer) -> Result
     })
 }
 
-/// What the engine holds of its storage: files of the peers, allocated bytes of ours, which has one file.
+/// Space that the engine occupies: files of the peers, for copal the allocated bytes of its one file.
 fn held_bytes(spec: &Spec, peer: &mut Peer) -> Result<f64> {
     if spec.kind == Kind::Copal {
         return Ok(peer.ask(&Request::Facts)?.answer.counter("live_bytes_now"));
@@ -269,7 +272,7 @@ fn held_bytes(spec: &Spec, peer: &mut Peer) -> Result<f64> {
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
-            // A merge may be removing it.
+            // A merge may remove the file meanwhile.
             let Ok(meta) = entry.metadata() else { continue };
             if meta.is_dir() {
                 directories.push(entry.path());

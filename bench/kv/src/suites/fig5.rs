@@ -1,7 +1,7 @@
 //! Gets per second under the caps, half of the keys missing, engines in alternating slices.
 //!
 //! Paper: elasticbf §4.1, Figure 5
-//! The engines without elastic filters in our own code are the control for everything that is not a filter.
+//! The configurations of copal without elastic filters are the control for all effects other than filters.
 
 mod resident;
 
@@ -21,9 +21,8 @@ pub(crate) struct Options {
     scale: Scale,
 }
 
-/// Gets/s of ElasticBF over LevelDB's: the least and the most of the four workloads in the paper's text
-/// (abstract and §4.1); the bars themselves are a picture. The least is what our elastic filters should reach
-/// at every skew.
+/// Gets/s of ElasticBF over LevelDB's: least and most of the four workloads in the paper's text (abstract and
+/// §4.1); the bars themselves are a picture. Our elastic filters should reach the least at every skew.
 const PAPER: [f64; 2] = [1.94, 2.24];
 
 const NAMES: [&str; 9] = [
@@ -47,7 +46,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         runner.report.fact(label, value, "x");
     }
     for percent in runner.scale.caps.clone() {
-        // All four skews at the cap the targets are about, the two that matter most elsewhere.
+        // All four skews at the cap of the targets, the two most important ones at the other caps.
         let skews = if (percent - 1.0).abs() < 1e-9 { &Skew::PAPER[..] } else { &Skew::PAPER[..2] };
         let mut entrants = contestants(&mut runner, &names, BITS, percent)?;
         runner.describe(&entrants);
@@ -61,7 +60,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 threads: 1,
                 seed: round as u64 + 1,
             };
-            // Caches and filters follow the new skew before anything counts.
+            // Caches and filters adapt to the new skew before the measurement.
             runner.rounds(&mut entrants, 2, |round| gets(round + 100))?;
             runner.await_merges(&mut entrants)?;
             runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
@@ -81,7 +80,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 /// Keys of one call.
 const BATCH: usize = 32;
 
-/// Engines that can read for several keys at once do it here; the others look up one after the other.
+/// Engines with a call for several keys use it; the others look up the keys one by one.
 fn many_at_once(runner: &mut SuiteRunner<'_>, entrants: &mut [Entrant]) -> Result<()> {
     let gets = |round: usize| Request::MultiGets {
         keys: runner.scale.keys(),
@@ -132,7 +131,7 @@ fn report(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], label: &str) {
     }
     let p99 = |ours: &Entrant| ours.median(|one| one.answer.cpu.p99);
     if let Some(p99) = super::find(entrants, "copal").and_then(p99) {
-        // Of the thread that asks: system calls included, the device's own threads not.
+        // Of the calling thread: with its system calls, without the device's own threads.
         report.at_most(format!("T6 {label}: processor time per Get, p99"), p99, "us", 5.0);
     }
     name_the_fallen(report, label, entrants);

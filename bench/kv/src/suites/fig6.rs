@@ -1,9 +1,9 @@
 //! Gets per second by filter bits per key.
 //!
-//! Paper: elasticbf §4.2, Figure 6: elastic filters of 4 bits do what LevelDB's do with 8, and gain 10 % at 8.
-//! Copal's files hold every unit, so one load serves all bits; the peers are loaded once for each. The
-//! paper's pair is `copal-bloom-paper` and `copal-bloom-fixed`: its units and rule, and neither, in one
-//! engine.
+//! Paper: elasticbf §4.2, Figure 6: elastic filters of 4 bits are as good as LevelDB's with 8, and gain 10 %
+//! at 8. Copal's files hold every unit, so one load serves all bits; the peers are loaded once for each. The
+//! counterparts of the paper's pair are `copal-bloom-paper`, with its units and rule, and
+//! `copal-bloom-fixed`, without both, in one engine.
 
 use super::{compare_with_peers, contestants, name_the_fallen, ratio_row};
 use crate::{
@@ -38,8 +38,7 @@ const NAMES: [&str; 8] = [
     "fjall",
 ];
 
-/// What the paper's text says of its figure, as ElasticBF's Gets/s over LevelDB's; the lines themselves are a
-/// picture.
+/// Figures of the paper's text: ElasticBF's Gets/s over LevelDB's. The lines themselves are a picture.
 const PAPER: [(&str, f64); 3] = [
     ("ElasticBF / LevelDB, Gets/s, any bits: more than", 1.0),
     ("ElasticBF at 4 bits / LevelDB at 8 bits, Gets/s: similar", 1.0),
@@ -54,8 +53,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let names = runner.chosen(&NAMES)?;
     let mut at_four = HashMap::new();
     for &bits in &options.bits {
-        // Our Bloom units come in steps of 4 bits; a rule may give one to every second partition, a fixed
-        // number not.
+        // Bloom units have 4 bits. A rule may give one to every second partition; a fixed number cannot.
         let possible = |name: &&str| *name != "copal-bloom-fixed" || bits % 4 == 0;
         let names: Vec<&str> = names.iter().copied().filter(possible).collect();
         let mut entrants = contestants(&mut runner, &names, f64::from(bits), options.cap)?;
@@ -105,8 +103,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.finish()
 }
 
-/// What the paper says of elastic filters beside fixed ones, of its own elastic filters and of ours.
-/// `at_four`: Gets/s at 4 bits, by engine and skew.
+/// Compares the paper's elastic filters and copal's with fixed ones, as the paper does. `at_four`: Gets/s at
+/// 4 bits, by engine and skew.
 fn as_in_the_paper(
     runner: &mut SuiteRunner<'_>,
     entrants: &[Entrant],

@@ -1,7 +1,7 @@
 //! Time to load the base set with fixed and with elastic filters.
 //!
 //! Paper: elasticbf §4.3, Figure 7: 4.823 and 4.818 MB/s, .1 % apart. Ours may cost 1 % (T10).
-//! Loads alternate; processor time stands beside wall time, which on a shared disk wanders by more than 1 %.
+//! Loads alternate. Processor time is reported too, since wall time on a shared disk varies by more than 1 %.
 
 use crate::{
     protocol::Safety,
@@ -21,11 +21,11 @@ pub(crate) struct Options {
     bits: Vec<u32>,
 }
 
-/// Elastic and fixed, by kind of unit.
+/// Engines with elastic and with fixed filters, by kind of unit.
 const PAIRS: [(&str, &str); 2] =
     [("copal-ribbon-classes", "copal-ribbon-fixed"), ("copal-bloom-paper", "copal-bloom-fixed")];
 
-/// The peers have no elastic filters: their loads are facts beside ours.
+/// The peers have no elastic filters: their loads are facts.
 const NAMES: [&str; 8] = [
     "copal-ribbon-classes",
     "copal-ribbon-fixed",
@@ -45,7 +45,7 @@ const PAPER: [(&str, f64); 2] = [("ElasticBF", 4.818), ("LevelDB", 4.823)];
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut runner = SuiteRunner::new(root, "elasticbf-fig7", &options.scale)?;
     for (name, speed) in PAPER {
-        // Printed with three digits, they would be one number.
+        // Rounded to three digits, both would be equal.
         let label = format!("paper: {name}: load ({speed} MB/s)");
         runner.report.fact(label, speed * 1000.0, "kB/s");
     }
@@ -53,7 +53,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.report.fact("paper: time to load, ElasticBF / LevelDB", fixed / elastic, "x");
     let names = runner.chosen(&NAMES)?;
     for &bits in &options.bits {
-        // Our Bloom units come in steps of 4 bits.
+        // Bloom units have 4 bits.
         let possible = |name: &&str| !name.starts_with("copal-bloom") || bits % 4 == 0;
         let names: Vec<&str> = names.iter().copied().filter(possible).collect();
         let mut loads: HashMap<&str, Vec<LoadFacts>> = HashMap::new();

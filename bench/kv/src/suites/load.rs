@@ -1,10 +1,9 @@
-//! Random load and steady overwrite with the same memory for all: speed, bytes written to storage for each
-//! byte of the user's, the longest wait of a write, Gets beside steady overwriting, and the time to open
-//! again.
+//! Random load and steady overwriting with equal memory for all engines.
 //!
-//! Loads alternate, each with its overwriting, and what is said of them is the median of each figure; the
-//! longest wait is the longest of all.
-//! Copal loads twice: `Deferred`, LevelDB's speed class, and `Process`, LevelDB's promise.
+//! Measured are the speed, the write amplification, the longest put, Gets during steady overwriting, and the
+//! time to reopen the store. Loads alternate, each followed by its overwriting. The report has the median of
+//! each figure, and the longest put of all rounds. Copal loads twice: with `Deferred`, LevelDB's speed class,
+//! and with `Process`, LevelDB's durability.
 
 mod overwrite;
 
@@ -25,14 +24,14 @@ pub(crate) struct Options {
     /// Memory of each engine, MiB; an eighth of it is the write buffer
     #[arg(long, default_value_t = 64)]
     memory: u64,
-    /// Cap on all memory of each engine, page cache too, MiB. At 128 fjall is killed while it loads; what an
-    /// engine does not take itself is page cache to those who read through it
+    /// Cap on all memory of each engine with page cache, MiB. At 128 fjall is killed during the load; memory
+    /// that an engine does not use itself serves as page cache for its reads
     #[arg(long, default_value_t = 512)]
     cap: u64,
     /// Overwrites after the load, as a multiple of the keys
     #[arg(long, default_value_t = 1.0)]
     overwrite: f64,
-    /// Minutes of Gets beside overwriting; the design asks for 30 [default: one slice, 3 s at least]
+    /// Minutes of Gets during overwriting; the design demands 30 [default: one slice, 3 s at least]
     #[arg(long)]
     minutes: Option<f64>,
 }
@@ -53,7 +52,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     }
     let mut loads: Vec<Vec<LoadFacts>> = plans.iter().map(|_| Vec::new()).collect();
     for round in 0..runner.scale.rounds {
-        // Another one is first in each round.
+        // The first engine rotates from round to round.
         for step in 0..plans.len() {
             let which = (round + step) % plans.len();
             let (name, safety, _) = plans[which];
@@ -98,7 +97,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             runner.report.at_most("T9 copal: longest put of the load", facts.put_max / 1e3, "ms", 100.0);
         }
     }
-    // The peers' loads survive the death of the process; both of ours are judged by them.
+    // The peers' loads survive a kill of the process; both loads of copal are compared with them.
     for (speeds, until) in [(&speeds, ""), (&merged, ", until merged")] {
         for (kill_safe, what) in [(false, "random load"), (true, "random load, safe from a kill")] {
             let Some(ours) = speeds.get(&("copal", kill_safe)) else {

@@ -1,9 +1,9 @@
-//! Memory that grows with the data, and what each engine takes under the caps.
+//! Memory that grows with the data, and memory of each engine under the caps.
 //!
-//! *Growing memory*: anonymous memory with the base set open, after steady Gets, less that with an empty
-//! store open in the same way; the smallest caches each engine takes. Of a set too small it is mostly buffers
-//! and the allocator, and still judged: beside it stands what copal counts itself. Then the same under each
-//! cap: speed, peak, and who does not survive.
+//! *Growing memory* is the anonymous memory with the base set open, after steady Gets, minus that with an
+//! empty store and the same options. Caches have the least size that each engine accepts. With a small set it
+//! is mostly buffers and the allocator, and is judged all the same; copal's own count is reported too. Then
+//! follow, under each cap: speed, peak, and the engines that do not survive.
 
 use super::{BITS, PEERS, compare_with_peers, contestants, name_the_fallen};
 use crate::{
@@ -20,14 +20,14 @@ use std::{collections::HashMap, fs, path::Path};
 pub(crate) struct Options {
     #[command(flatten)]
     scale: Scale,
-    /// Gets before memory is looked at
+    /// Gets before memory is measured
     #[arg(long, default_value_t = 50_000)]
     gets: u64,
 }
 
 const NAMES: [&str; 6] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall", "fjall-tuned"];
 
-/// Enough for every index and filter, so that growth shows.
+/// Enough memory for every index and filter, so that their growth is visible.
 const ROOMY: u64 = 64 << 20;
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     for peer in PEERS {
         if let (Some(ours), Some(theirs)) = (shares.get("copal"), shares.get(peer)) {
             let label = format!("memory that grows with the data: {peer} / copal");
-            // A millionth for each, so that two that did not grow at all are even.
+            // Adds a millionth to each, so that two engines without growth are equal.
             let ratio = (theirs + 1e-6) / (ours + 1e-6);
             runner.report.at_least(label, ratio, "x", 1.0);
         }
@@ -67,7 +67,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.finish()
 }
 
-/// Memory that one engine needs more with the base set than with an empty store, as a share of the data.
+/// Additional memory of one engine with the base set over an empty store, as a share of the data.
 fn growth(runner: &mut SuiteRunner<'_>, name: &str, gets: u64) -> Result<f64> {
     let role = Role {
         memory_bytes: ROOMY,
@@ -78,7 +78,7 @@ fn growth(runner: &mut SuiteRunner<'_>, name: &str, gets: u64) -> Result<f64> {
     let full = runner.spec(name, &role)?;
     let empty = Spec { directory: runner.scratch.join("memory-empty"), ..full.clone() };
     remove(&empty.directory)?;
-    // The same calls on a store of one key, so that code and pools are warm in both.
+    // The same calls on a store with one key, so that code and pools are warm in both.
     let baseline = memory_after_merges(runner, &empty, gets, 1)?.anonymous_bytes as f64;
     remove(&empty.directory)?;
     let steady = memory_after_merges(runner, &full, gets, 0)?;
@@ -98,7 +98,8 @@ fn growth(runner: &mut SuiteRunner<'_>, name: &str, gets: u64) -> Result<f64> {
             "%",
             0.2,
         );
-        // Of a small set the difference above is mostly buffers and the allocator; the target is about these.
+        // With a small set, the difference above is mostly buffers and the allocator; the target is about
+        // these figures.
         let classes = ["filter_bytes_now", "index_bytes_now", "table_bytes_now"];
         let counted: f64 = classes.iter().map(|class| steady.answer.counter(class)).sum();
         runner.report.at_most(
@@ -154,7 +155,7 @@ fn under_cap(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], percent: f64) {
     name_the_fallen(&mut runner.report, &label, entrants);
 }
 
-/// The state after steady look-ups; stores `keys` keys first when there are any to store.
+/// Memory after steady look-ups; stores `keys` keys first, unless 0.
 fn memory_after_merges(runner: &SuiteRunner<'_>, spec: &Spec, gets: u64, store: u64) -> Result<Outcome> {
     let mut peer = Peer::open(spec, Some(512 << 20))?;
     let keys = if store > 0 {

@@ -19,11 +19,11 @@ use crate::{
 use anyhow::Result;
 use copal_bench_harness::report::Report;
 
-/// Filter bits per key in the paper's main experiment and in every comparison that does not vary them.
+/// Filter bits per key in the paper's main experiment, and in every comparison with a fixed number.
 const BITS: f64 = 4.0;
 
-/// Opens every engine on a loaded base set of its own with that many filter bits and that share of the data
-/// as memory.
+/// Opens every engine on its own loaded base set, with that many filter bits and that share of the data as
+/// memory.
 fn contestants(
     runner: &mut SuiteRunner<'_>,
     names: &[&str],
@@ -44,13 +44,13 @@ fn contestants(
     Ok(entrants)
 }
 
-/// The entrant of that name, if the suite has it and it still stands.
+/// The entrant of that name, if the suite has it and its process is running.
 fn find<'e>(entrants: &'e [Entrant], name: &str) -> Option<&'e Entrant> {
     let standing = |entrant: &&Entrant| entrant.name == name && !entrant.outcomes.is_empty();
     entrants.iter().find(standing)
 }
 
-/// A row with `figure(ours) / figure(theirs)` that should reach `target`; none when either is missing.
+/// Adds a row `figure(ours) / figure(theirs)` with `target` as lower limit; none when either is missing.
 fn ratio_row(
     report: &mut Report,
     label: &str,
@@ -65,11 +65,10 @@ fn ratio_row(
     }
 }
 
-/// Every engine that is not ours.
+/// All peers.
 const PEERS: [&str; 5] = ["leveldb", "rocksdb", "rocksdb-tuned", "fjall", "fjall-tuned"];
 
-/// A row of copal against each peer there is, of a figure that is better the larger it is: a lost comparison
-/// says so.
+/// Adds a row that compares copal with each peer, for a figure that is better if larger.
 fn compare_with_peers(
     report: &mut Report,
     label: &str,
@@ -81,7 +80,7 @@ fn compare_with_peers(
     }
 }
 
-/// A line that says who fell.
+/// Reports the engines that fell.
 fn name_the_fallen(report: &mut Report, label: &str, entrants: &[Entrant]) {
     for entrant in entrants.iter().filter(|entrant| entrant.peer.is_none()) {
         report.fact(format!("{label}: {} did not survive (1 = fell)", entrant.name), 1.0, "");

@@ -1,9 +1,9 @@
 //! Deleting everything below a prefix: time and I/O by amount of data, for small values and for separated
 //! ones.
 //!
-//! T11: 10 GB within a second, with I/O that follows the number of objects, not the bytes. Two amounts, one
-//! four times the other, show which of the two it follows. The peers do what they have: RocksDB a range
-//! delete, its files dropped and the range merged; LevelDB and fjall delete key by key.
+//! T11: 10 GB within a second, with I/O proportional to the number of objects, not to the bytes. Two amounts,
+//! one four times the other, distinguish the two. Each peer uses the calls that it has: RocksDB a range
+//! delete, a deletion of whole files and a merge of the range; LevelDB and fjall delete key by key.
 
 use crate::{
     peer::Peer,
@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut runner = SuiteRunner::new(root, "kv-purge", &options.scale)?;
     for name in runner.chosen(&NAMES)? {
         for value_bytes in [1008, 65_536] {
-            // LevelDB writes large values through every level: the small ones tell enough.
+            // LevelDB writes large values through every level: its small values suffice.
             if name == "leveldb" && value_bytes > 4096 {
                 continue;
             }
@@ -83,7 +83,7 @@ fn tell(runner: &mut SuiteRunner<'_>, label: &str, data_mib: u64, small: Purged,
     runner.report.fact(format!("{label}: bytes of I/O / bytes purged"), large.1 / data, "");
 }
 
-/// The targets.
+/// Adds the rows with targets.
 fn judge(runner: &mut SuiteRunner<'_>, label: &str, data_mib: u64, large: Purged) {
     let data = (data_mib << 20) as f64;
     runner.report.at_most(format!("T11 {label}: purge"), large.0, "s", 1.0);

@@ -1,7 +1,7 @@
-//! Range scans from random keys on, short and long.
+//! Range scans from random keys, short and long.
 //!
-//! Lazy leveling has more runs to merge in a scan than levels have; it may cost half as much again as
-//! RocksDB.
+//! A scan merges more runs under lazy leveling than leveled compaction has levels; it may cost half as much
+//! again as in RocksDB.
 
 use super::{BITS, contestants, cpu_micros, name_the_fallen, ratio_row};
 use crate::{
@@ -27,7 +27,7 @@ pub(crate) struct Options {
 
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
 
-/// The design allows half as much time again as RocksDB takes, and says nothing of the others.
+/// The design allows 1.5 times RocksDB's time, and has no limit for the others.
 const TARGETS: [(&str, f64); 4] =
     [("rocksdb", 0.667), ("rocksdb-tuned", 0.667), ("leveldb", 1.0), ("fjall", 1.0)];
 
@@ -45,7 +45,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             seconds: runner.scale.slice_seconds(),
             seed: round as u64 + 1,
         };
-        // Caches fill, and whoever merges for readers does.
+        // Fills the caches and lets engines finish their merges for readers.
         runner.rounds(&mut entrants, 1, |round| scans(round + 100))?;
         runner.await_merges(&mut entrants)?;
         runner.rounds(&mut entrants, runner.scale.rounds, scans)?;
@@ -83,8 +83,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.finish()
 }
 
-/// What a scan costs whatever minute it is: one store cannot be both trees at once, so speeds would be those
-/// of different minutes.
+/// Cost of a scan, independent of other load. One store cannot have both trees at once, so speeds would come
+/// from different times.
 struct Cost {
     cpu_micros: f64,
     reads: f64,
@@ -99,7 +99,7 @@ impl Cost {
     }
 }
 
-/// Scans of a tree of one run, which no leveled tree can beat: what lazy leveling costs at most.
+/// Scans of a tree of one run, the optimum of every tree: an upper bound of the cost of lazy leveling.
 fn against_one_run(
     runner: &mut SuiteRunner<'_>,
     entrants: &mut [Entrant],
@@ -120,7 +120,7 @@ fn against_one_run(
                 seconds: runner.scale.slice_seconds(),
                 seed: round as u64 + 1,
             })?;
-            // The first fills the cache.
+            // The first round fills the cache.
             if round > 0 {
                 ops += scanned.answer.ops as f64;
                 cpu += cpu_micros(&scanned);
@@ -135,7 +135,7 @@ fn against_one_run(
             report.at_most(format!("{label}, reads"), lazy.reads / one_run, "x", 2.0);
         }
     }
-    // The tree is another now: the next suite loads its own.
+    // The store has a different tree now: the next suite loads its own.
     let mut stamp = peer.spec.directory.clone().into_os_string();
     stamp.push(".json");
     std::fs::remove_file(stamp)?;

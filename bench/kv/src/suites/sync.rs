@@ -1,7 +1,7 @@
 //! Durable writes of 200 B by 1, 4, 16 and 64 threads; operations per flush of the disk.
 //!
-//! Flushes are those of the whole disk, as the kernel counts them: other programs' are among them, which can
-//! only lower every engine's figure. Each engine writes into a fresh store; slices alternate.
+//! Flushes are those of the whole disk, as the kernel counts them. Flushes of other programs are included and
+//! can only lower an engine's figure. Each engine writes into a new store; slices alternate.
 
 use crate::{
     keys::Skew,
@@ -25,12 +25,12 @@ pub(crate) struct Options {
 const NAMES: [&str; 5] = ["copal", "leveldb", "rocksdb", "rocksdb-tuned", "fjall"];
 const VALUE_BYTES: usize = 200;
 
-/// Threads, and a name.
+/// Number of threads, and a name.
 const SHAPES: [(usize, &str); 4] =
     [(1, "1 thread"), (4, "4 threads"), (16, "16 threads"), (64, "64 threads")];
 
 /// Shape, peer, least ratio.
-/// The design names LevelDB and fjall; against RocksDB it is enough not to lose.
+/// The design demands a gain over LevelDB and fjall, and parity with RocksDB.
 const TARGETS: [(&str, &str, f64); 16] = [
     ("1 thread", "leveldb", 1.0),
     ("4 threads", "leveldb", 1.0),
@@ -103,7 +103,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.finish()
 }
 
-/// A fresh store for each engine.
+/// Opens a new store for each engine.
 fn enter(runner: &mut SuiteRunner<'_>, names: &[&'static str], options: &Options) -> Result<Vec<Entrant>> {
     let mut entrants = Vec::new();
     for &name in names {
@@ -165,7 +165,7 @@ fn report(runner: &mut SuiteRunner<'_>, entrants: &[Entrant], per_flush: &[Optio
     }
 }
 
-/// Flush requests the disk below the directory has completed.
+/// Number of flush requests that the disk below the directory has completed.
 fn disk_flushes(directory: &Path) -> Result<u64> {
     let device = fs::metadata(directory)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -1,14 +1,15 @@
-//! I/O of Gets at 4 bits per key, half of them for keys that are not there: rules and kinds of units in our
-//! engine, and the peers.
+//! I/O of Gets at 4 bits per key, half of them for absent keys: rules and kinds of units in copal, and the
+//! peers.
 //!
 //! Paper: elasticbf §4.1, Table 1
-//! Reads are those the kernel sends to the disk for the engine's process. Engines without direct I/O keep the
-//! page cache that the cap leaves them, which flatters them by a few percent. Copal's variants open the same
-//! loaded store one after the other and cache no data; counts do not need a race. `copal` itself spends the
-//! cap as it likes, as tuned RocksDB does, and merges for its readers.
-//! *Wasted* I/O is what a perfect filter would save: false positives and filter pages for copal by its own
-//! counters, reads beyond one per hit for the others.
-//! LevelDB is there twice: under the cap of all, and with as much more as its filters and indexes take.
+//! Reads are those that the kernel sends to the disk for the engine's process. Engines without direct I/O
+//! have the page cache within the cap, which favours them by a few percent. Copal's variants open the same
+//! loaded store one after the other and cache no data; counts of reads need no interleaving. `copal` itself
+//! uses the whole cap, like tuned RocksDB, and merges for its readers.
+//!
+//! *Wasted* I/O is the I/O that a perfect filter would save. For copal it is counted: false positives and
+//! filter pages. For the others it is the reads beyond one per hit. LevelDB takes part twice: under the
+//! common cap, and with additional memory for its filters and indexes.
 
 mod leveldb;
 
@@ -28,10 +29,10 @@ use std::{collections::HashMap, path::Path};
 pub(crate) struct Options {
     #[command(flatten)]
     scale: Scale,
-    /// Gets before the steady ones are counted, and as many counted
+    /// Gets before the steady ones, and as many steady ones that are counted
     #[arg(long, default_value_t = 60_000)]
     gets: u64,
-    /// Seconds after which an engine that is slow is counted as far as it came
+    /// Seconds after which a slow engine is stopped; the Gets done so far count
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
     /// Percent of the data as memory
@@ -39,33 +40,33 @@ pub(crate) struct Options {
     cap: f64,
 }
 
-/// Per 1 M Gets: LevelDB and ElasticBF, in the order of `Skew::PAPER`.
+/// Reads per 1 M Gets: LevelDB and ElasticBF, in the order of `Skew::PAPER`.
 const PAPER: [[f64; 4]; 2] =
     [[1_525_595.0, 1_585_605.0, 1_634_752.0, 1_667_947.0], [628_225.0, 578_553.0, 550_658.0, 545_345.0]];
 
-/// Of one engine at one skew, per Get.
+/// Figures of one engine at one skew, per Get.
 #[derive(Clone, Copy, Default)]
 struct Figures {
     reads: f64,
     wasted: f64,
     false_positives: f64,
     filter_pages: f64,
-    /// Reads that neither a hit nor a false positive nor a page accounts for.
+    /// Reads beyond hits, false positives and filter pages.
     unaccounted: f64,
-    /// In memory; of LevelDB in its tables.
+    /// Bytes of filters in memory; for LevelDB in its tables.
     filter_and_index_bytes: f64,
 }
 
-/// LevelDB as shipped, under a cap that has room for every filter and index. Room only: it maps its tables,
-/// so the kernel lets go of them as of data, and reads data around them.
+/// LevelDB as shipped, under a cap with memory for every filter and index. The memory is not reserved for
+/// them: LevelDB maps its tables, so the kernel evicts them like data, and reads data around them.
 const ROOMY_LEVELDB: &str = "leveldb with room for filters and indexes";
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let mut runner = SuiteRunner::new(root, "elasticbf-table1", &options.scale)?;
     let mut all = HashMap::new();
     for name in runner.chosen(&ALL)? {
-        // Our variants differ in filters only; copal itself has, like the peers, all of its memory for what
-        // it wants.
+        // The variants differ in filters only. `copal` itself, like the peers, uses all of its memory as it
+        // likes.
         let cache_data = name == "copal";
         let store = runner.loaded(name, BITS, cache_data)?;
         let role = runner.reading_role(BITS, options.cap, cache_data, store);
@@ -80,7 +81,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             let cap = role.cap_bytes.unwrap_or(u64::MAX).saturating_add(bytes);
             if runner.scale.data_bytes() / 8 < cap - bytes {
                 eprintln!(
-                    "too few keys for {ROOMY_LEVELDB}: the page cache of its cap would answer for the disk"
+                    "too few keys for {ROOMY_LEVELDB}: the page cache under its cap would replace the disk"
                 );
                 continue;
             }
@@ -97,7 +98,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.finish()
 }
 
-/// Looks up at each skew, with the store opened anew for each: no filter is loaded, no heat is known.
+/// Looks up at each skew with a reopened store: no filter is loaded, no heat is known.
 fn measure(
     runner: &mut SuiteRunner<'_>,
     options: &Options,
@@ -135,7 +136,7 @@ fn measure(
         runner.report.detail(format!("{label}: wasted reads per Get"), warm.wasted, "");
         let probes = steady.answer.counter("filter_probes") / steady.answer.ops as f64;
         if probes > 0.0 {
-            // Of those that err, negative or not: what the tree's shape asks of the filters.
+            // Probes that can fail, negative or not: the demand of the tree's shape on the filters.
             runner.report.fact(format!("{label}: filters asked per Get"), probes, "");
         }
         for (counter, value) in &steady.answer.counters {
@@ -188,7 +189,7 @@ fn judge(runner: &mut SuiteRunner<'_>, all: &HashMap<(String, String), Figures>)
 /// The figures of one engine under one skew.
 type Of<'a> = &'a dyn Fn(&str) -> Option<Figures>;
 
-/// What Copal is held to whatever the others do.
+/// Targets that do not depend on the peers.
 fn alone(report: &mut Report, skew: Skew, ours: &Figures) {
     let skew_name = skew.name();
     let limit = match skew {
@@ -208,7 +209,7 @@ fn alone(report: &mut Report, skew: Skew, ours: &Figures) {
     );
 }
 
-/// Reads, and bytes of filters, beside a fixed filter of its own and beside the peers.
+/// Compares reads, and bytes of filters, with copal's fixed filters and with the peers.
 fn beside_peers(report: &mut Report, skew_name: &str, ours: &Figures, of: Of<'_>) {
     if let Some(theirs) = of("copal-bloom-fixed") {
         let label = format!("T2 {skew_name}: reads per Get, copal-bloom-fixed / copal-ribbon-classes");
@@ -228,13 +229,13 @@ fn beside_peers(report: &mut Report, skew_name: &str, ours: &Figures, of: Of<'_>
             "x",
             7.0,
         );
-        // No verdict: T2 means a LevelDB that loses none of them, and there is no call to hold them.
+        // Not judged: T2 refers to a LevelDB that evicts no filter, and LevelDB has no call to pin them.
         let label = format!("{skew_name}: reads per Get, {pair}");
         report.fact(label, theirs.reads / ours.reads, "x");
     }
 }
 
-/// What the class rule saves beside other rules, and what the unit and the rule bring each.
+/// Compares the class rule with other rules, and separates the gain of the unit from that of the rule.
 fn rules_and_units(report: &mut Report, skew_name: &str, ours: &Figures, of: Of<'_>) {
     for (rule, target) in [("copal-bloom-paper", 3.0), ("copal-ribbon-mq", 1.3)] {
         if let Some(theirs) = of(rule) {
@@ -247,7 +248,7 @@ fn rules_and_units(report: &mut Report, skew_name: &str, ours: &Figures, of: Of<
             format!("criterion {skew_name}: class rule against the Multi-Queue on columns, wasted reads");
         report.at_least(label, theirs.wasted / ours.wasted.max(1e-6), "x", 1.2);
     }
-    // What the unit brings under one rule, and what the rule brings on one unit.
+    // Gain of the unit under one rule, and gain of the rule on one unit.
     for (theirs, ours) in [
         ("copal-bloom-classes", "copal-ribbon-classes"),
         ("copal-ribbon-per-run", "copal-ribbon-classes"),

@@ -1,4 +1,4 @@
-//! YCSB A to F under a cap: zipf .99, 1 KB, two threads, writes that survive the process.
+//! YCSB A to F under a cap: zipf .99, 1 KB, two threads, writes that survive a kill of the process.
 
 use super::{BITS, compare_with_peers, contestants, cpu_micros, name_the_fallen};
 use crate::{
@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let names = runner.chosen(&NAMES)?;
     let mut entrants = contestants(&mut runner, &names, BITS, options.cap)?;
     runner.describe(&entrants);
-    // The slices change the stores, also that of an engine that falls: the next suite loads its own.
+    // The slices change the stores, also that of a fallen engine: the next suite loads its own.
     for entrant in &entrants {
         if let Some(peer) = &entrant.peer {
             let mut stamp = peer.spec.directory.clone().into_os_string();
@@ -38,7 +38,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
             std::fs::remove_file(stamp)?;
         }
     }
-    // The order of YCSB's own manual: those that insert come last.
+    // The order of YCSB's own manual: workloads with inserts come last.
     for workload in ['A', 'B', 'C', 'F', 'D', 'E'] {
         let slice = |round: usize| Request::Ycsb {
             workload,
@@ -64,7 +64,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     runner.finish()
 }
 
-/// Speed of one engine in one workload, and what it cost.
+/// Speed and cost of one engine in one workload.
 fn tell(runner: &mut SuiteRunner<'_>, label: &str, entrant: &Entrant) {
     let name = &entrant.name;
     let Some(speed) = entrant.per_second() else {

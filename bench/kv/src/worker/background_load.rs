@@ -1,4 +1,4 @@
-//! Look-ups beside a thread that writes without a pause: what merges cost readers.
+//! Look-ups during writes of another thread without a pause: the cost of merges to readers.
 
 use super::{Done, Limit, on_threads, reads::Draw};
 use crate::{

@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{Result, bail};
 use std::time::Instant;
 
-/// What one operation does.
+/// Kind of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Create,
@@ -17,8 +17,8 @@ enum Step {
     Delete,
 }
 
-/// The steps of one turn, spread evenly, so that after any number of turns each kind was done exactly as
-/// often as asked.
+/// The steps of one turn, spread evenly. After any number of turns the steps have exactly the requested
+/// proportions.
 fn turn(churn: &Churn) -> Vec<Step> {
     let kinds = [(Step::Create, churn.creates), (Step::Read, churn.reads), (Step::Delete, churn.deletes)];
     let mut steps: Vec<(f64, Step)> = Vec::new();
@@ -29,9 +29,9 @@ fn turn(churn: &Churn) -> Vec<Step> {
     steps.into_iter().map(|(_, step)| step).collect()
 }
 
-/// Ids that are there, to be drawn from.
+/// Existing ids, to draw from.
 struct Ids {
-    /// Of a blind churn: as many as were loaded, whether they are there or not.
+    /// For blind draws: the number of loaded ids, existing or deleted.
     drawn_from: u64,
     there: Vec<u64>,
     next: u64,
@@ -48,8 +48,7 @@ impl Ids {
         }
     }
 
-    /// The id that this step is about, and whether it is known to be there before it; `None`: nothing is
-    /// left.
+    /// The id for this step, and whether it is known to exist; `None`: no id is left.
     fn draw(&mut self, step: Step) -> Option<(u64, bool)> {
         if self.drawn_from > 0 {
             return Some((self.random.below(self.drawn_from), false));
@@ -82,7 +81,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
     while !limit.reached(done.ops, now) {
         let step = steps[(done.ops % steps.len() as u64) as usize];
         let Some((id, is_there)) = ids.draw(step) else {
-            bail!("more is to be deleted than there is");
+            bail!("the churn deletes more ids than it creates and loads");
         };
         match step {
             Step::Create => {
@@ -113,7 +112,7 @@ mod tests {
     use crate::protocol::Safety;
 
     #[test]
-    fn a_turn_has_each_step_as_often_as_asked() {
+    fn a_turn_has_the_requested_number_of_each_step() {
         let churn = Churn {
             keys: 10,
             creates: 4,

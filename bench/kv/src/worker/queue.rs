@@ -1,5 +1,6 @@
-//! A queue: entries are put at its end, looked at and deleted at its head, by somebody who does not remember
-//! where the head is and asks for the first key there is. What was deleted stands in front of it.
+//! A queue: puts at its end, looks and deletes at its head.
+//!
+//! The reader does not remember the head and scans for the first key, over the deleted entries before it.
 
 use super::{Done, Limit, reads};
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
 use anyhow::{Result, bail};
 use std::time::Instant;
 
-/// Where the queue's keys begin: among those that are loaded, which are hashes.
+/// First key of the queue: between loaded keys, which are hashes.
 const PREFIX: &[u8] = b"\x80queue\0\0";
 
 fn queue_key(number: u64) -> Key {
@@ -20,7 +21,7 @@ fn queue_key(number: u64) -> Key {
     key
 }
 
-/// Operations are turns, each a put, a look at the head and its deletion; latencies are those of the looks.
+/// An operation is a turn: a put, a look at the head and its deletion. Latencies are those of the looks.
 pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
     let Request::Queue { waiting, turns, value_bytes, safety } = *request else {
         bail!("not a queue: {request:?}");

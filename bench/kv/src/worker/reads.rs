@@ -72,7 +72,7 @@ fn multi_gets(engine: &dyn Engine, request: &Request) -> Result<Done> {
     Ok(done)
 }
 
-/// Scans of a few entries from random keys on.
+/// Scans of a few entries from random keys.
 fn scans(engine: &dyn Engine, request: &Request) -> Result<Done> {
     let Request::Scans { keys, skew, entries, seconds, seed } = *request else {
         bail!("not such a read: {request:?}")
@@ -93,7 +93,7 @@ fn scans(engine: &dyn Engine, request: &Request) -> Result<Done> {
     Ok(done)
 }
 
-/// Look-ups for each whose processor time is taken: the clock itself costs a system call.
+/// Number of look-ups per measurement of processor time: reading the clock costs a system call.
 const CPU_EVERY: u64 = 16;
 
 /// Processor time of the calling thread.
@@ -102,7 +102,7 @@ pub(super) fn thread_cpu() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Ids to look up: loaded ones, and among them such as were never loaded.
+/// Ids to look up: loaded ones and, with the given share, ids that were never loaded.
 pub(super) struct Draw<'a> {
     ranks: &'a Ranks,
     keys: u64,
@@ -115,7 +115,7 @@ impl<'a> Draw<'a> {
         Draw { ranks, keys, missing, random: Random::new(seed.wrapping_mul(0x1000).wrapping_add(thread)) }
     }
 
-    /// Looks the next id up and holds the answer against what is known of it.
+    /// Looks up the next id and checks the answer against the known state.
     pub(super) fn look_up(&mut self, engine: &dyn Engine) -> Result<bool> {
         let (id, there) = self.next();
         let found = engine.get(&key(id))?.is_some();
@@ -126,7 +126,7 @@ impl<'a> Draw<'a> {
         Ok(found)
     }
 
-    /// An id and whether it is there.
+    /// An id and whether it exists.
     fn next(&mut self) -> (u64, bool) {
         let rank = self.ranks.draw(&mut self.random);
         if self.missing > 0.0 && self.random.unit() < self.missing {

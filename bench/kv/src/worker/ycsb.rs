@@ -1,7 +1,7 @@
 //! YCSB's core workloads A to F, zipf .99 over the loaded keys.
 //!
-//! A half reads, half updates; B 95 % reads; C reads; D 95 % reads of what was written last, 5 % inserts;
-//! E 95 % short scans, 5 % inserts; F half reads, half read-modify-writes. No look-up misses.
+//! A half reads, half updates; B 95 % reads; C reads; D 95 % reads of recently written keys, 5 % inserts; E
+//! 95 % short scans, 5 % inserts; F half reads, half read-modify-writes. No look-up misses.
 
 use super::{Done, Limit, on_threads};
 use crate::{
@@ -50,7 +50,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
         bail!("YCSB has no workload {workload}");
     };
     let ranks = Ranks::new(SKEW, keys);
-    // Ids from here on are inserts of this call: later calls begin beyond any that came before.
+    // Inserts of this call get the ids from here on: later calls begin beyond those of all earlier ones.
     let base = keys.saturating_mul(2 + seed);
     let inserted = AtomicU64::new(0);
     on_threads(threads, |thread| {
@@ -71,7 +71,7 @@ pub(super) fn perform(engine: &dyn Engine, request: &Request) -> Result<Done> {
             if dice < mix.reads {
                 let id = if workload == 'D' { latest(rank) } else { scattered(rank, keys) };
                 let found = engine.get(&key(id))?;
-                // An insert is visible once its call returned; another thread's may still be on its way.
+                // An insert is visible after its call returned; another thread's may still be running.
                 if found.is_none() && id < keys {
                     bail!("id {id} was lost");
                 }

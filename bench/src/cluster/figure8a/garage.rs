@@ -1,4 +1,4 @@
-//! Garage: three nodes in three zones, three copies, spoken to by S3. As it ships it syncs nothing; made
+//! Garage: three nodes in three zones, three copies, accessed by S3. As it ships it syncs nothing; made
 //! durable it syncs metadata and data. It answers when two of three nodes have a file.
 
 use super::{
@@ -20,12 +20,12 @@ const NODES: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(30);
 const BUCKET: &str = "files";
 
-/// Nodes that run; they end with this.
+/// Running nodes; the drop ends them.
 struct Nodes {
     binary: PathBuf,
     directory: PathBuf,
     children: Vec<Child>,
-    /// Where each takes requests.
+    /// S3 address of each node.
     doors: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Nodes {
         self.directory.join(format!("node{at}.toml"))
     }
 
-    /// Gives an order by the command line of a node.
+    /// Runs an administrative command on a node.
     fn order(&self, at: usize, words: &[&str]) -> Result<String> {
         let ran = Command::new(&self.binary)
             .arg("-c")
@@ -93,7 +93,7 @@ impl Nodes {
         Ok(String::from_utf8(ran.stdout)?)
     }
 
-    /// As [`Nodes::order`], again until it is carried out.
+    /// Like [`Nodes::order`], repeated until it succeeds.
     fn order_soon(&self, at: usize, words: &[&str]) -> Result<String> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -105,7 +105,7 @@ impl Nodes {
         }
     }
 
-    /// Makes one cluster of the nodes, with a bucket and a key to it.
+    /// Joins the nodes to a cluster, and creates a bucket and a key for it.
     fn unite(&self) -> Result<s3::Key> {
         let ids = (0..NODES).map(|at| Ok(self.order_soon(at, &["node", "id", "-q"])?.trim().to_owned()));
         let ids: Vec<String> = ids.collect::<Result<_>>()?;

@@ -1,5 +1,5 @@
-//! HDFS 3.4.2: a NameNode, three DataNodes and the clients in one Java process (`bench/peers/hdfs`), which
-//! talk over loopback.
+//! HDFS 3.4.2: a NameNode, three DataNodes and the clients in one Java process (`bench/peers/hdfs`),
+//! connected over loopback.
 
 use super::{System, phases::Done};
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +12,7 @@ use std::{
     rc::Rc,
 };
 
-/// Starts it, and waits until it is ready.
+/// Starts the process, and waits until it is ready.
 pub(super) fn start(peers: &Path, directory: &Path, clients: usize) -> Result<Rc<RefCell<Java>>> {
     let home = peers.join("hdfs");
     let jar = home.join("hdfs-peer.jar");
@@ -46,7 +46,7 @@ pub(super) fn start(peers: &Path, directory: &Path, clients: usize) -> Result<Rc
     Ok(Rc::new(RefCell::new(java)))
 }
 
-/// The process; it ends with this.
+/// The process; the drop ends it.
 pub(super) struct Java {
     child: Child,
     input: ChildStdin,
@@ -76,24 +76,24 @@ impl Drop for Java {
     }
 }
 
-/// It, in one of two ways of writing.
+/// HDFS with one of two durabilities of writes.
 pub(super) struct Hdfs {
     java: Rc<RefCell<Java>>,
     is_durable: bool,
 }
 
 impl Hdfs {
-    /// A file is closed when all DataNodes have it in memory.
+    /// Closes a file when all DataNodes have it in memory.
     pub(super) fn as_shipped(java: &Rc<RefCell<Java>>) -> Hdfs {
         Hdfs { java: Rc::clone(java), is_durable: false }
     }
 
-    /// `hsync` before it is closed: all DataNodes have it on their disks.
+    /// Calls `hsync` before the close: all DataNodes have the file on their disks.
     pub(super) fn durable(java: &Rc<RefCell<Java>>) -> Hdfs {
         Hdfs { java: Rc::clone(java), is_durable: true }
     }
 
-    /// Where files of a prefix lie; both ways have the same server.
+    /// Directory of a prefix; both durabilities share one server.
     fn prefix(&self, prefix: &str) -> String {
         let way = if self.is_durable { "hsync" } else { "close" };
         format!("{way}-{prefix}")

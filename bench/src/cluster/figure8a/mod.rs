@@ -1,5 +1,5 @@
-//! Writes and reads by file size, beside HDFS and Garage, each as it ships and made durable; all run side by
-//! side, and one after the other is given something to do.
+//! Writes and reads by file size, beside HDFS and Garage, each as it ships and made durable. All systems run
+//! at once; only one of them has work at a time.
 //!
 //! Paper: beanfs §7.1 (figure 8a: HDFS reaches 4 to 34 % of the writes and 14 to 46 % of the reads, for 16 to
 //! 512 KB)
@@ -19,36 +19,36 @@ use std::{
 };
 use xtask::copal;
 
-/// Files in KiB, and what HDFS reached of BeanFS in percent, writes and reads, where the paper's text has a
-/// number.
+/// File sizes in KiB, and HDFS' share of BeanFS in percent, for writes and reads, where the paper's text has
+/// a number.
 const SIZES: [(usize, Option<(f64, f64)>); 6] =
     [(16, Some((4.0, 14.0))), (32, None), (64, None), (128, None), (256, None), (512, Some((34.0, 46.0)))];
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Seconds that each writes, and reads, at a time
+    /// Seconds of each write phase and read phase
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// Rounds of each size; figures are medians
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Clients of each
+    /// Clients of each system
     #[arg(long, default_value_t = 4)]
     clients: usize,
-    /// Where the peers are installed [default: .cache/peers]
+    /// Directory of the installed peers [default: .cache/peers]
     #[arg(long, env = "COPAL_PEERS")]
     peers: Option<PathBuf>,
-    /// Where everything is made [default: .cache/bench/fig8a]
+    /// Directory of all files [default: .cache/bench/fig8a]
     #[arg(long)]
     scratch: Option<PathBuf>,
 }
 
-/// Who keeps files on three servers.
+/// A store that keeps files on three servers.
 trait System {
     fn name(&self) -> &'static str;
-    /// Writes files of so many bytes below a prefix for so long.
+    /// Writes files of `bytes` below `prefix` for `seconds`.
     fn write(&mut self, prefix: &str, bytes: usize, seconds: f64) -> Result<Done>;
-    /// Reads them, from the first on, each at most once.
+    /// Reads these files from the first on, each at most once.
     fn read(&mut self, prefix: &str, bytes: usize, seconds: f64) -> Result<Done>;
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         Box::new(garage::start(&peers, &place("garage"), clients, false)?),
         Box::new(garage::start(&peers, &place("garage-durable"), clients, true)?),
     ];
-    // What starts only when it is needed, and what is compiled while it runs, is not what is compared.
+    // Warm-up: lazily started parts and just-in-time compilation are not compared.
     for system in &mut systems {
         for (kib, _) in [SIZES[0], SIZES[5]] {
             let prefix = format!("warm{kib}");
@@ -91,7 +91,7 @@ fn size(
     options: &Options,
 ) -> Result<()> {
     let bytes = kib << 10;
-    // Of each system its writes and its reads, MB/s.
+    // Write and read speeds of each system, MB/s.
     let mut speeds = vec![[Vec::new(), Vec::new()]; systems.len()];
     for round in 0..options.rounds {
         for turn in 0..systems.len() {
@@ -102,7 +102,8 @@ fn size(
                 .write(&prefix, bytes, options.seconds)
                 .with_context(|| format!("{name}: writing files of {kib} KiB"))?;
             speeds[at][0].push(wrote.megabytes_per_s(bytes));
-            // From the disk, not from what the kernel still has; where that is not allowed, alike for all.
+            // Reads come from the disk, not from the page cache; without permission to drop it, all systems
+            // read from it.
             let _ = fs::write("/proc/sys/vm/drop_caches", "1");
             let read = system
                 .read(&prefix, bytes, options.seconds)

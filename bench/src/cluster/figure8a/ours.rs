@@ -1,4 +1,4 @@
-//! Copal: three data servers, every write durable on all of them before it is answered.
+//! Copal: three data servers; each write is durable on all of them before its answer.
 
 use super::{
     System,

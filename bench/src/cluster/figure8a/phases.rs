@@ -1,4 +1,4 @@
-//! Clients that write or read files, each on a thread of its own, until the time is over.
+//! Clients that write or read files for a given time, each on its own thread.
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes that bodies are cut from; none of them compresses, and no two are alike.
+/// Size of the random bytes that bodies are taken from; they are incompressible, and all bodies differ.
 const POOL_BYTES: usize = 8 << 20;
 
-/// Files that were written or read, and how long that took.
+/// Number of written or read files, and the time.
 pub(super) struct Done {
     pub(super) files: u64,
     pub(super) seconds: f64,
@@ -27,11 +27,11 @@ impl Done {
 /// One client.
 pub(super) trait Client: Send {
     fn put(&mut self, name: &str, body: Bytes) -> Result<()>;
-    /// Reads a file; its bytes.
+    /// Reads a file; returns its size.
     fn get(&mut self, name: &str) -> Result<usize>;
 }
 
-/// Clients of one system, and how many files each has written below a prefix.
+/// Clients of one system, and the number of files that each has written below a prefix.
 pub(super) struct Clients<C> {
     clients: Vec<C>,
     written: HashMap<String, Vec<u64>>,
@@ -75,7 +75,7 @@ impl<C: Client> Clients<C> {
         Ok(done)
     }
 
-    /// Lets all clients work; what they did together, and each of them.
+    /// Runs all clients; returns their sum, and the number of files of each.
     fn each(
         &mut self,
         prefix: &str,
@@ -94,7 +94,7 @@ impl<C: Client> Clients<C> {
                 .collect();
             let counts = threads.into_iter().map(|thread| {
                 let ended = thread.join();
-                ended.unwrap_or_else(|_| anyhow::bail!("a client ended by a panic below {prefix}"))
+                ended.unwrap_or_else(|_| anyhow::bail!("a client panicked below {prefix}"))
             });
             counts.collect::<Result<Vec<u64>>>()
         })?;

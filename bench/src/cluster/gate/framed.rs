@@ -1,4 +1,4 @@
-//! The put over frames, as clients and servers of a cluster speak.
+//! The put over frames, the protocol between clients and servers of a cluster.
 
 use super::{CONNECTIONS, Caller, Memory};
 use anyhow::Result;

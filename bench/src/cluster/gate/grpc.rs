@@ -1,4 +1,4 @@
-//! The same put over tonic: one method of one service, as its generated code would have it.
+//! The same put over tonic: one method of one service, equal to generated code.
 
 use super::{CONNECTIONS, Caller, Memory};
 use anyhow::Result;

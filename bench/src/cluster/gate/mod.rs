@@ -1,8 +1,8 @@
-//! What a 4 KiB put to memory costs the processor, over loopback with certificates on both sides: frames as
-//! they ship, beside tonic.
+//! Processor time of a 4 KiB put to memory, over loopback with certificates on both sides: frames as they
+//! ship, beside tonic.
 //!
 //! Both carry the same message to the same memory. Client and server have a runtime of one thread each in
-//! this process, so the kernel counts the time of each apart. Rounds of the two alternate.
+//! this process, so the kernel counts their times apart. Rounds of the two alternate.
 
 mod framed;
 mod grpc;
@@ -24,13 +24,13 @@ use std::{
 };
 use tokio::runtime::{Builder, Runtime};
 
-/// Bytes of a put.
+/// Bytes of a body.
 const BODY: usize = 4096;
-/// Connections that calls are spread over.
+/// Number of connections; calls are spread over them.
 const CONNECTIONS: usize = 2;
-/// What one core must carry, in calls a second.
+/// Calls a second that one core must carry.
 const GATE: f64 = 25_000.0;
-/// Names of the threads whose time is counted.
+/// Names of the measured threads.
 const SERVER: &str = "gate-server";
 const CLIENT: &str = "gate-client";
 
@@ -44,7 +44,7 @@ pub(crate) struct Options {
     rounds: usize,
 }
 
-/// Where puts end: the last few thousand bodies are kept.
+/// Target of the puts; it keeps the last few thousand bodies.
 pub(super) struct Memory {
     kept: Mutex<Vec<Bytes>>,
     next: AtomicUsize,
@@ -59,7 +59,7 @@ impl Memory {
         let at = self.next.fetch_add(1, Ordering::Relaxed);
         let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let len = kept.len();
-        // A copy of its own: what came may be part of a larger buffer.
+        // A copy of its own: the received body may be part of a larger buffer.
         kept[at % len] = Bytes::copy_from_slice(&put.body);
     }
 
@@ -68,7 +68,7 @@ impl Memory {
     }
 }
 
-/// Whoever calls in one way; each of the connections is one.
+/// A caller over one protocol; each connection has one.
 pub(super) trait Caller: Clone + Send + 'static {
     fn put(&mut self, put: messages::Put) -> impl Future<Output = Result<()>> + Send;
 }
@@ -92,7 +92,7 @@ pub(super) fn a_put(body: &Bytes) -> messages::Put {
     }
 }
 
-/// One round: calls a second, and microseconds of processor time a call at the server and at the client.
+/// One round: calls a second, and processor time in microseconds per call at the server and at the client.
 #[derive(Clone, Copy)]
 struct Round {
     calls_per_s: f64,
@@ -158,11 +158,11 @@ fn round<C: Caller>(
     Ok(Round { calls_per_s: calls as f64 / took, server_us: each(server), client_us: each(client) })
 }
 
-/// Calls until the time is over, so many at a time; how many were answered.
+/// Calls until the time is over, with a fixed number in flight; returns the number of answers.
 async fn calls<C: Caller>(callers: &[C], in_flight: usize, time: Duration) -> Result<usize> {
     let end = Instant::now() + time;
     let body = Bytes::from(vec![0x5a; BODY]);
-    // Tasks, so that they run on the runtime's thread, whose time is counted.
+    // Spawned as tasks, so that they run on the runtime's thread, which is measured.
     let tasks: Vec<_> = (0..in_flight)
         .map(|at| {
             let (mut caller, body) = (callers[at % callers.len()].clone(), body.clone());
@@ -183,12 +183,12 @@ async fn calls<C: Caller>(callers: &[C], in_flight: usize, time: Duration) -> Re
     Ok(done)
 }
 
-/// Processor time of this process' threads of a name.
+/// Processor time of this process' threads with a given name.
 fn processor_time(name: &str) -> Result<Duration> {
     let mut nanos = 0;
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?.path();
-        // A thread may end between being listed and being read.
+        // A thread may end between the listing and the read.
         let Ok(comm) = fs::read_to_string(task.join("comm")) else {
             continue;
         };

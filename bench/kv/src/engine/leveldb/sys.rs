@@ -1,4 +1,4 @@
-//! The part of `leveldb/c.h` that the bench needs, and a safe handle over it.
+//! Bindings to the used part of `leveldb/c.h`, and a safe handle over them.
 #![expect(unsafe_code, reason = "LevelDB is reached through its C API")]
 
 use anyhow::{Context, Result, bail};
@@ -80,7 +80,7 @@ unsafe extern "C" {
     fn leveldb_minor_version() -> c_int;
 }
 
-/// What is chosen; all else is LevelDB's default.
+/// Chosen options; all others are LevelDB's defaults.
 #[derive(Debug)]
 pub(super) struct Settings {
     /// 0: no filter.
@@ -109,7 +109,7 @@ unsafe impl Send for Db {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Db {}
 
-/// Version of the library that is linked.
+/// Version of the linked library.
 pub(super) fn version() -> String {
     // SAFETY: no arguments, no state.
     let major = unsafe { leveldb_major_version() };
@@ -118,7 +118,7 @@ pub(super) fn version() -> String {
     format!("{major}.{minor}")
 }
 
-/// Takes over an error text; `what` was being done.
+/// Takes over an error text of the library; `what` names the failed call.
 fn check(error: *mut c_char, what: &str) -> Result<()> {
     if error.is_null() {
         return Ok(());
@@ -245,7 +245,7 @@ impl Db {
         Ok(Some(len))
     }
 
-    /// Calls `each` with up to `limit` entries from `from` on; how many there were.
+    /// Calls `each` with up to `limit` entries, starting at `from`; returns their number.
     pub(super) fn scan(
         &self,
         from: &[u8],
@@ -308,14 +308,14 @@ impl Db {
 impl Drop for Db {
     fn drop(&mut self) {
         if !self.db.is_null() {
-            // SAFETY: open, and closed once; its threads end here, before what they use goes.
+            // SAFETY: open, and closed once; its threads end here, before the objects they use are destroyed.
             unsafe { leveldb_close(self.db) };
         }
         if !self.policy.is_null() {
-            // SAFETY: made in `open`, used by nobody any more.
+            // SAFETY: made in `open`, not used any more.
             unsafe { leveldb_filterpolicy_destroy(self.policy) };
         }
-        // SAFETY: all made in `open`, used by nobody any more.
+        // SAFETY: all made in `open`, not used any more.
         unsafe {
             leveldb_options_destroy(self.options);
             leveldb_cache_destroy(self.cache);

@@ -1,9 +1,9 @@
 //! Processor time of a Get that reads nothing from the device: columns beside the paper's Bloom units.
 //!
-//! The aim is a 99th percentile of at most 5 us. Under the caps one Get in a hundred reads from the device,
-//! and the system call alone takes more than that; so here a small part of the keys is asked for, with memory
-//! enough for its blocks and for every index page. Blocks are cached, not rows: a row would answer a hit
-//! before any filter is asked, and the block that a false positive looks into must be there as well.
+//! The target is a 99th percentile of at most 5 us. Under the caps one Get in a hundred reads from the
+//! device, and that system call alone takes longer. So here the Gets use a small part of the keys, with
+//! memory for its blocks and all index pages. Blocks are cached instead of rows: a row would answer a hit
+//! before any filter, and the block that a false positive reads must be in memory too.
 
 use crate::{
     keys::Skew,
@@ -16,9 +16,9 @@ use anyhow::Result;
 const NAMES: [&str; 2] = ["copal-ribbon-classes", "copal-bloom-classes"];
 
 const MEMORY: u64 = 96 << 20;
-/// Their blocks take a third of the memory.
+/// Their blocks occupy a third of the memory.
 const HOT_KEYS: u64 = 4000;
-/// Allowed by the design, microseconds.
+/// Limit of the design, microseconds.
 const CRITERION: f64 = 5.0;
 
 pub(super) fn resident(runner: &mut SuiteRunner<'_>) -> Result<()> {
@@ -43,7 +43,7 @@ pub(super) fn resident(runner: &mut SuiteRunner<'_>) -> Result<()> {
         threads: 1,
         seed: round as u64 + 1,
     };
-    // Blocks, index pages and units come into memory.
+    // Warm-up: blocks, index pages and units are loaded.
     runner.rounds(&mut entrants, 2, |round| gets(round + 100))?;
     runner.await_merges(&mut entrants)?;
     runner.rounds(&mut entrants, runner.scale.rounds, gets)?;
@@ -54,7 +54,7 @@ pub(super) fn resident(runner: &mut SuiteRunner<'_>) -> Result<()> {
         let label = format!("everything resident: {name}");
         let report = &mut runner.report;
         if let Some(reads) = entrant.per_op(|one| one.traffic.reads as f64) {
-            // One in a hundred would be the percentile.
+            // One read in a hundred Gets would determine the percentile.
             report.at_most(format!("{label}: reads per Get"), reads, "", 0.001);
         }
         if let Some(p50) = entrant.median(|one| one.answer.cpu.p50) {

@@ -1,7 +1,7 @@
-//! Steady overwriting of a loaded store, look-ups beside it, and the time to open again.
+//! Steady overwriting of a loaded store, look-ups during it, and the time to reopen the store.
 //!
-//! Beside the look-ups everyone writes as fast as it can: who writes more has more to merge meanwhile. Each
-//! round overwrites what it loaded; what is said is the median, and of the longest waits the longest.
+//! During the look-ups every engine writes at its full speed: one that writes more also merges more. Each
+//! round overwrites its own load; the report has the median, and the longest put of all rounds.
 
 use super::Options;
 use crate::{
@@ -15,7 +15,7 @@ use anyhow::Result;
 use copal_bench_harness::report::{Report, median};
 use std::{collections::HashMap, time::Instant};
 
-/// One round's figures of one engine.
+/// Figures of one engine in one round.
 pub(super) struct Overwritten {
     open_seconds: f64,
     user_bytes: f64,
@@ -26,7 +26,7 @@ pub(super) struct Overwritten {
     busy: Outcome,
 }
 
-/// Overwrites a loaded store, and looks up meanwhile.
+/// Overwrites a loaded store, then looks up during further overwriting.
 pub(super) fn overwrite(runner: &SuiteRunner<'_>, options: &Options, spec: &Spec) -> Result<Overwritten> {
     let started = Instant::now();
     let mut peer = Peer::open(spec, Some(options.cap << 20))?;
@@ -53,7 +53,7 @@ pub(super) fn overwrite(runner: &SuiteRunner<'_>, options: &Options, spec: &Spec
         threads: 1,
         seed: 7,
     })?;
-    // What the overwriting left to merge is its own; what is written beside the look-ups is not.
+    // Merges due after the overwriting count as its own; writes during the look-ups do not.
     let merged = peer.ask(&Request::AwaitMerges)?;
     let mixed_seconds =
         options.minutes.map_or(runner.scale.slice_seconds().max(3.0), |minutes| minutes * 60.0);
@@ -86,7 +86,7 @@ impl Overwritten {
         bytes as f64 / self.user_bytes
     }
 
-    /// Reads beside overwriting that no answer needed, for each Get.
+    /// Unnecessary reads per Get during overwriting.
     fn extra_reads(&self) -> f64 {
         let answer = &self.busy.answer;
         let vain = answer.counter("false_positives") + answer.counter("filter_page_reads");
@@ -102,7 +102,7 @@ fn longest(rounds: &[Overwritten], figure: impl Fn(&Overwritten) -> f64) -> f64 
     rounds.iter().map(figure).fold(0.0, f64::max)
 }
 
-/// The rounds of one engine.
+/// All rounds of one engine.
 pub(super) fn tell(report: &mut Report, name: &str, rounds: &[Overwritten]) {
     let of = |figure: fn(&Overwritten) -> f64| median_of(rounds, figure);
     let speed = of(Overwritten::megabytes_per_second);
@@ -155,7 +155,7 @@ pub(super) fn tell(report: &mut Report, name: &str, rounds: &[Overwritten]) {
     }
 }
 
-/// Copal against each peer.
+/// Compares copal with each peer.
 pub(super) fn judge(report: &mut Report, all: &HashMap<&str, Vec<Overwritten>>) {
     let Some(ours) = all.get("copal") else { return };
     for peer in PEERS {

@@ -1,8 +1,8 @@
-//! Filters and indexes of LevelDB's tables, in bytes, as the tables themselves say.
+//! Sizes of filters and indexes in LevelDB's tables, read from the tables themselves.
 //!
 //! Format: LevelDB's doc/table_format.md
-//! An open table has both in memory whole, so their sum is what LevelDB takes for them once every table is
-//! open. It cannot be read off the process: tables are mapped, and the two lie among the data in the page
+//! An open table has its filter and index in memory as a whole, so their sum is LevelDB's need once every
+//! table is open. The process does not show it: tables are mapped, so both lie among the data in the page
 //! cache.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -15,7 +15,7 @@ use std::{
 const FOOTER_BYTES: u64 = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 
-/// Of all tables in the directory of a store that no one has open.
+/// Sum over all tables in the directory of a closed store.
 pub(super) fn filter_and_index_bytes(directory: &Path) -> Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(directory)? {
@@ -47,7 +47,7 @@ fn of_table(len: u64, read: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<u64>
     Ok(index_bytes + filter_bytes(&meta)?)
 }
 
-/// Size of the one filter that the meta block names; 0: a table without.
+/// Size of the filter that the meta block names; 0: a table without one.
 fn filter_bytes(meta: &[u8]) -> Result<u64> {
     let (_, count) = meta.split_last_chunk::<4>().context("a block without an end")?;
     let restarts = u32::from_le_bytes(*count) as usize * 4 + 4;
@@ -57,7 +57,8 @@ fn filter_bytes(meta: &[u8]) -> Result<u64> {
         .and_then(|end| meta.get(..end))
         .context("more restarts than bytes")?;
     while !rest.is_empty() {
-        // The key shares nothing with one before: there is one entry, or each has another policy's name.
+        // The key has no prefix in common with an earlier one: the block has one entry, or other policies
+        // have different names.
         let _shared = varint(&mut rest)?;
         let key_bytes = varint(&mut rest)? as usize;
         let value_bytes = varint(&mut rest)? as usize;
@@ -96,10 +97,9 @@ fn varint(rest: &mut &[u8]) -> Result<u64> {
 mod tests {
     use super::{MAGIC, of_table};
 
-    /// A table of 300 bytes of data, a filter of 200, its meta block and an index of 77 that is not looked
-    /// at.
+    /// A table with 300 bytes of data, a filter of 200, its meta block, and an index of 77 that is not read.
     #[test]
-    fn filter_and_index_of_a_table_are_what_its_footer_and_meta_block_say() {
+    fn sizes_of_filter_and_index_come_from_footer_and_meta_block() {
         let mut table = vec![0; 500];
         let mut meta = vec![0, 10, 4];
         meta.extend(b"filter.any");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused() {
+    fn a_file_that_is_not_a_table_is_refused() {
         let read = |_, len: u64| Ok(vec![0xff; len as usize]);
         assert!(of_table(20, read).is_err());
         assert!(of_table(100, read).is_err());

@@ -18,8 +18,8 @@ import org.apache.hadoop.hdfs.HdfsConfiguration;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
 
 /**
- * HDFS with a NameNode and three DataNodes in this process, told over standard input what to do and for how long:
- * {@code write PREFIX BYTES SECONDS close|hsync} and {@code read PREFIX BYTES SECONDS}. Answers {@code done FILES SECONDS}.
+ * HDFS with a NameNode and three DataNodes in this process, controlled by commands on standard input:
+ * {@code write PREFIX BYTES SECONDS close|hsync} and {@code read PREFIX BYTES SECONDS}. It answers {@code done FILES SECONDS}.
  */
 public final class HdfsPeer {
     private static final byte[] POOL = new byte[8 << 20];
@@ -44,7 +44,7 @@ public final class HdfsPeer {
         Configuration conf = new HdfsConfiguration();
         conf.set(MiniDFSCluster.HDFS_MINIDFS_BASEDIR, arguments[0]);
         conf.setInt("dfs.replication", 3);
-        // As it ships: tests of HDFS itself leave out what makes its journal durable.
+        // As it ships; the default of this class skips the fsyncs of the journal.
         MiniDFSCluster cluster =
             new MiniDFSCluster.Builder(conf).numDataNodes(3).skipFsyncForTesting(false).build();
         cluster.waitActive();
