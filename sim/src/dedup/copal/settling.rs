@@ -3,7 +3,6 @@
 //! The detectors are the real ones; each answers all private ids of the job in one comparison. The snapshots
 //! are published before, so this extends no VM's time. Not modelled: the read of each popular frame before a
 //! VM gives up its own frame.
-//! opened before a VM gives up its own.
 
 use super::super::inputs::copal;
 use super::owners::{Batch, io_bytes};
