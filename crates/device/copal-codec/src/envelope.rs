@@ -1,9 +1,10 @@
-//! The 32-byte header every on-disk format of Copal starts with.
+//! The 32-byte header at the start of every on-disk format of Copal.
 //!
 //! Format: docs/formats/envelope.md v1
 //! Invariants
-//! - Magic, then checksum, then version, then flags: rot is never mistaken for "written by a newer release".
-//! - The body length is bounded by the bytes that are there before it is used.
+//! - Order of the checks: magic, checksum, version, flags. Damaged bytes are never reported as "written by a
+//!   newer release".
+//! - The body length is bounded by the existing bytes before it is used.
 //! - The layout below is frozen: a format changes its version, never its envelope.
 
 use crate::{Put, Reader, Writer, crc32c};
@@ -12,16 +13,16 @@ use crate::{Put, Reader, Writer, crc32c};
 pub const ENVELOPE_LEN: usize = 32;
 const CHECKSUM_AT: usize = 24;
 
-/// What one format accepts and writes. One constant per format, beside its code.
+/// Versions and flags that one format reads and writes. One constant per format, beside its code.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     /// First eight bytes.
     pub magic: [u8; 8],
-    /// What a person calls it: "superblock", "table".
+    /// Name of the format in messages: "superblock", "table".
     pub name: &'static str,
     /// Oldest version this build reads.
     pub oldest: u16,
-    /// Version this build writes, and the newest it reads. 0 is a development build's.
+    /// Version this build writes, and the newest it reads. Version 0 belongs to development builds.
     pub version: u16,
     /// *Must understand* flags this build knows.
     pub known_flags: u32,
@@ -40,21 +41,21 @@ pub struct Envelope {
     pub body_len: u32,
 }
 
-/// Why an envelope was refused.
+/// Reason of a refused envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvelopeError {
-    /// Shorter than an envelope, or the body is cut off.
+    /// Shorter than an envelope, or with a truncated body.
     #[error("the {name} is cut off: {wanted} bytes are needed, {found} are there")]
     Truncated {
         /// Name of the format.
         name: &'static str,
         /// Bytes the envelope and body take.
         wanted: u64,
-        /// Bytes there are.
+        /// Number of existing bytes.
         found: u64,
     },
-    /// Some other file.
+    /// A file of another format.
     #[error("this is not a Copal {name}: it starts with {found:02x?}")]
     Magic {
         /// Name of the format that was expected.
@@ -103,7 +104,8 @@ pub enum EnvelopeError {
 }
 
 impl EnvelopeError {
-    /// The bytes are not what was written: try another copy. `false`: another release can read them.
+    /// Whether the bytes differ from those written, so that another copy should be tried. `false`: another
+    /// release can read them.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(
@@ -124,7 +126,7 @@ pub struct NotZeroPadding {
 }
 
 impl Envelope {
-    /// Writes the envelope in front of a body that stands at `bytes[32..]` and is the rest of `bytes`.
+    /// Writes the envelope in front of a body that fills `bytes[32..]`.
     ///
     /// # Panics
     /// When `bytes` is shorter than an envelope or the body is 4 GiB or more: our own bug.
@@ -154,7 +156,7 @@ impl Envelope {
     }
 
     /// Checks the envelope at the front of `bytes`; returns it and the body. Bytes after the body are not
-    /// looked at.
+    /// checked.
     /// # Errors
     /// See [`EnvelopeError`]; in its order: too short, other magic, damaged, reserved, version, flags.
     pub fn open<'a>(format: &Format, bytes: &'a [u8]) -> Result<(Envelope, &'a [u8]), EnvelopeError> {
@@ -236,7 +238,7 @@ impl EnvelopeHead {
     }
 }
 
-/// CRC32C of header and body, the checksum field counted as zero.
+/// CRC32C of header and body, with the checksum field counted as zero.
 fn checksum(head: &[u8], body: &[u8]) -> u32 {
     let before = crc32c(0, &head[..CHECKSUM_AT]);
     let field = crc32c(before, &[0; 4]);
@@ -244,7 +246,7 @@ fn checksum(head: &[u8], body: &[u8]) -> u32 {
     crc32c(header, body)
 }
 
-/// An envelope whose magic, body length and sum are right and whose other fields and body are any bytes.
+/// An envelope with right magic, body length and checksum; its other fields and its body are any bytes.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(format: &Format, bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();

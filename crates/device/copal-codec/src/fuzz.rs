@@ -1,11 +1,11 @@
-//! What decodes bytes below every format, by name: for the fuzz targets, and a short run of each here.
+//! Decoders of the bytes below every format, by name: for the fuzz targets, and a short run of each here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
-//! Built for tests and fuzzing only.
+//! For a structure behind a checksum there is also a decoder of its contents, since random bytes never pass
+//! the checksum. Built for tests and fuzzing only.
 
 use crate::{Envelope, Format, Reader, envelope, varint};
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Takes any bytes, returns nothing and must not panic.
 pub type Decoder = fn(&[u8]);
 
 const FORMAT: Format =

@@ -1,14 +1,13 @@
-//! Bytes, checked: the floor under every on-disk format of Copal.
+//! Checked reading and writing of bytes: the base of every on-disk format of Copal.
 //!
-//! - [`Reader`] takes bytes apart. No length it reads is used before it is bounded; it neither panics nor
-//!   allocates.
-//! - [`Put`] puts bytes together, little-endian, into a [`Writer`] over a fixed slice or into a `Vec<u8>`.
+//! - [`Reader`] decodes bytes. It bounds each length before it uses it; it neither panics nor allocates.
+//! - [`Put`] encodes bytes, little-endian, into a [`Writer`] over a fixed slice or into a `Vec<u8>`.
 //! - [`varint`] is LEB128 with one encoding per value.
-//! - [`Envelope`] is the 32-byte header every file, superblock and page chain starts with.
+//! - [`Envelope`] is the 32-byte header at the start of every file, superblock and page chain.
 //! - [`crc32c()`] is the checksum of blocks, records and frames.
 //!
 //! Format: docs/formats/envelope.md v1
-//! Not here: what any body means. Each layer keeps its formats in its own `format.rs`, by hand, never by
+//! Not here: meanings of bodies. Each layer keeps its formats in its own `format.rs`, by hand, never by
 //! serde.
 
 mod envelope;

@@ -6,7 +6,7 @@
 
 use crate::varint::{self, DecodedVarint};
 
-/// Why bytes could not be decoded. Positions count from the start of the reader's bytes.
+/// Reason of a decoding error. Positions count from the start of the reader's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -17,7 +17,7 @@ pub enum DecodeError {
         at: usize,
         /// Bytes the item needs.
         wanted: usize,
-        /// Bytes that are there.
+        /// Bytes that are left.
         left: usize,
     },
     /// A varint longer than 64 bits or not in its shortest form.
@@ -26,7 +26,7 @@ pub enum DecodeError {
         /// Position of the number.
         at: usize,
     },
-    /// A length or count beyond what its field allows.
+    /// A length or count above the limit of its field.
     #[error("the length at {at} is {len}, at most {max} is allowed")]
     TooLong {
         /// Position of the length.
@@ -42,7 +42,7 @@ pub enum DecodeError {
         /// Position of the reserved field.
         at: usize,
     },
-    /// A kind, of a record or a mode, that nobody has heard of.
+    /// The kind of a record or a mode is unknown.
     #[error(
         "the kind at {at} is {kind}, and {newest} is the newest that is known: a later build may have written it"
     )]
@@ -51,15 +51,15 @@ pub enum DecodeError {
         at: usize,
         /// The kind found.
         kind: u64,
-        /// The newest this program reads.
+        /// The newest kind this build knows.
         newest: u64,
     },
-    /// What no writer writes.
+    /// A value that no writer writes.
     #[error("the {what} at {at} is not valid")]
     Invalid {
         /// Position of the item.
         at: usize,
-        /// What it should be.
+        /// Name of the expected item.
         what: &'static str,
     },
     /// Bytes are left where the item must end.
@@ -67,7 +67,7 @@ pub enum DecodeError {
     Trailing {
         /// First byte too many.
         at: usize,
-        /// How many.
+        /// Their number.
         left: usize,
     },
 }
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A LEB128 length or count of at most `max`: the only way a number from disk may size anything.
+    /// A LEB128 length or count of at most `max`: the only number from disk that may determine a size.
     /// # Errors
     /// As [`Reader::varint`]; `TooLong` above `max`.
     pub fn bounded(&mut self, max: usize) -> Result<usize, DecodeError> {

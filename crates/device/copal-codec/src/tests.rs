@@ -39,7 +39,7 @@ fn crc32c_by_definition(seed: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// The library takes another way for short, long and unaligned input.
+/// The library computes short, long and unaligned input in different ways.
 #[test]
 fn crc32c_is_the_same_at_every_length_and_place() {
     let bytes: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();

@@ -1,4 +1,4 @@
-//! LEB128: seven bits per byte, lowest first, the top bit says "more follows".
+//! LEB128: seven bits per byte, lowest first; the top bit marks that another byte follows.
 //!
 //! Invariants
 //! - A value has exactly one encoding: padding with a final zero byte is refused, so equal values hash alike.
@@ -7,14 +7,14 @@
 /// Longest encoding of a `u64`.
 pub const MAX_LEN: usize = 10;
 
-/// Bytes that `value` takes, 1 to [`MAX_LEN`].
+/// Encoded length of `value`, 1 to [`MAX_LEN`].
 #[must_use]
 pub fn len(value: u64) -> usize {
     let bits = 64 - (value | 1).leading_zeros() as usize;
     bits.div_ceil(7)
 }
 
-/// Encodes `value`; the first `.1` bytes of the array count.
+/// Encodes `value`; the first `.1` bytes of the array are the encoding.
 #[must_use]
 pub fn encode(mut value: u64) -> ([u8; MAX_LEN], usize) {
     let mut out = [0; MAX_LEN];
@@ -32,14 +32,14 @@ pub fn encode(mut value: u64) -> ([u8; MAX_LEN], usize) {
     (out, used)
 }
 
-/// What the first bytes of `bytes` hold.
+/// Result of decoding a number at the front of `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodedVarint {
-    /// The value, and how many bytes it took.
+    /// The value and its encoded length.
     Value(u64, usize),
     /// The bytes end inside the number.
     Truncated,
-    /// Longer than a `u64`, or padded: written by no encoder of ours.
+    /// Longer than a `u64`, or padded: no encoder of Copal writes this.
     Invalid,
 }
 

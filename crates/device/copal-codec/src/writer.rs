@@ -1,11 +1,11 @@
 //! Little-endian writing into a fixed slice or a growing vector.
 //!
 //! Invariants
-//! - [`Writer`] never allocates and never panics: what does not fit is counted, and `finish` reports it.
+//! - [`Writer`] never allocates and never panics: it counts bytes that do not fit, and `finish` reports them.
 
 use crate::varint;
 
-/// Items appended little-endian. `Vec<u8>` grows; [`Writer`] has a fixed room.
+/// Appends items little-endian. `Vec<u8>` grows; [`Writer`] has a fixed size.
 pub trait Put {
     /// Appends `bytes` as they are.
     fn put_bytes(&mut self, bytes: &[u8]);
@@ -64,17 +64,17 @@ impl Put for Vec<u8> {
     }
 }
 
-/// More was written than the room holds.
+/// More bytes were written than fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} bytes were written into a room of {room}")]
 pub struct WriterOverflow {
     /// Bytes that were put.
     pub wanted: usize,
-    /// Bytes there is room for.
+    /// Size of the slice.
     pub room: usize,
 }
 
-/// Writes into a borrowed slice. Items that do not fit whole are left out and counted.
+/// Writes into a borrowed slice. Items that do not fit completely are omitted and counted.
 #[derive(Debug)]
 pub struct Writer<'a> {
     room: &'a mut [u8],
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
         Writer { room, wanted: 0 }
     }
 
-    /// Bytes put so far, also those that did not fit.
+    /// Bytes written so far, including those that did not fit.
     #[must_use]
     pub fn position(&self) -> usize {
         self.wanted
@@ -100,9 +100,9 @@ impl<'a> Writer<'a> {
         self.room.len().saturating_sub(self.wanted)
     }
 
-    /// Ends writing; returns how many bytes were written.
+    /// Ends writing; returns the number of written bytes.
     /// # Errors
-    /// `WriterOverflow` when anything did not fit: the slice is then incomplete.
+    /// `Overflow` if any item did not fit: the slice is then incomplete.
     pub fn finish(self) -> Result<usize, WriterOverflow> {
         if self.wanted > self.room.len() {
             return Err(WriterOverflow { wanted: self.wanted, room: self.room.len() });

@@ -1,25 +1,26 @@
-//! Decoders meet bytes that nobody wrote on purpose: noise, noise cut short, noise with a bit turned.
+//! Runs decoders on malformed input: noise, truncated noise, noise with a flipped bit.
 //!
 //! Not here: the lists of decoders (`fuzz` of each crate), and coverage-guided fuzzing (`fuzz/` in the root).
 
 use crate::Random;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Takes any bytes, returns nothing and must not panic.
 pub type Decoder = fn(&[u8]);
 
 /// Longest input.
 const MOST_BYTES: u64 = 600;
-/// One input in so many is also cut at every byte and turned at every bit of the first [`TURNED_BYTES`].
+/// One of that many inputs is also truncated at every byte, and gets each bit of its first [`TURNED_BYTES`]
+/// flipped.
 const INJURED_ONE_IN: u64 = 200;
-/// The bits of so many bytes are turned: kinds, counts and lengths stand there.
+/// Number of bytes whose bits are flipped: kinds, counts and lengths lie there.
 const TURNED_BYTES: usize = 64;
 
-/// Gives each decoder `rounds` inputs, the same in every run. A few of them are also given in every prefix
-/// and with every bit of their first bytes turned.
+/// Runs each decoder on `rounds` inputs, equal in every run. Some of them are also given as every prefix, and
+/// with each bit of their first bytes flipped.
 ///
 /// # Panics
-/// When a decoder does, with the name of the decoder and the bytes it did not survive.
+/// When a decoder panics; the message has its name and the input.
 pub fn decoders_survive(decoders: &[(&str, Decoder)], rounds: u64) {
     for (name, decode) in decoders {
         for seed in 0..rounds {
@@ -43,7 +44,7 @@ fn survives(name: &str, decode: Decoder, bytes: &[u8]) {
     assert!(decoded.is_ok(), "decoder {name:?} panics on {bytes:?}");
 }
 
-/// Mostly small numbers, so that counts and lengths are often plausible.
+/// Mostly small bytes, so that counts and lengths are often plausible.
 fn input(random: &mut Random) -> Vec<u8> {
     let byte = |word: u64| {
         if word & 0x300 == 0 { word as u8 } else { (word % 5) as u8 }

@@ -1,4 +1,4 @@
-//! A device of which some reads fail with an error of the system.
+//! A device with reads that fail with a system error.
 //!
 //! Not here: latent sector errors, and errors of writes and flushes (`copal_device::fault`).
 
@@ -13,7 +13,8 @@ use std::{
     },
 };
 
-/// Reads are counted from 0, those of one range as one; the reads whose numbers lie in a range fail.
+/// A device whose reads with numbers in a range fail. Reads are counted from 0; the read of one range counts
+/// once.
 pub struct FailingReads {
     below: Arc<dyn Device>,
     fails: Range<u64>,
@@ -22,12 +23,12 @@ pub struct FailingReads {
 }
 
 impl FailingReads {
-    /// The device `below`, whose reads of the numbers in `fails` end with the system's error `errno`.
+    /// Wraps `below`; its reads with numbers in `fails` fail with the system error `errno`.
     pub fn over(below: Arc<dyn Device>, fails: Range<u64>, errno: i32) -> Arc<FailingReads> {
         Arc::new(FailingReads { below, fails, errno, reads: AtomicU64::new(0) })
     }
 
-    /// Reads that came so far.
+    /// Number of reads so far.
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A device that holds commands back until a test lets them go.
+//! A device that delays commands until a test releases them.
 //!
 //! Not here: devices that fail at random or lose power (`copal_device::fault`).
 
@@ -8,42 +8,42 @@ use copal_device::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{sync::Arc, time::Duration};
 
-/// A device whose durable writes wait at a gate, each until its number is let through, and whose reads may be
-/// slow.
+/// A device with a gate: while it is shut, each durable write waits until its number is let through. Reads
+/// may be slow.
 ///
-/// It stands open at first. [`Gated::open_at_end`] opens it however the test ends: a thread that waits for a
-/// write is waited for at the end of its scope.
+/// The gate is open at first. [`Gated::open_at_end`] opens it at the end of the test, also after a panic: the
+/// scope of a test joins threads that wait for a write.
 pub struct Gated {
     below: Arc<dyn Device>,
     gate: Mutex<Gate>,
     moved: Condvar,
 }
 
-/// What has come to the gate, and what it does.
+/// State and counters of the gate.
 #[derive(Debug, Default)]
 pub struct Gate {
-    /// Writes that come wait from now on.
+    /// Later writes wait.
     pub shut: bool,
-    /// Writes that came while the gate was shut. They have the numbers 0, 1, 2 in this order.
+    /// Number of writes that arrived while the gate was shut. They are numbered from 0 in this order.
     pub came: usize,
-    /// Of those, the ones that are on the medium.
+    /// Number of those that are on the medium.
     pub done: usize,
-    /// Batches of commands handed in, which no gate stops.
+    /// Number of submitted batches; the gate does not delay these.
     pub handed_in: usize,
-    /// Ranges of the page cache that were prepared for writes.
+    /// Number of page-cache ranges prepared for writes.
     pub prepared: usize,
-    /// Numbers of writes that may pass although the gate is shut.
+    /// Numbers of writes that may pass the shut gate.
     pub let_through: Vec<usize>,
-    /// The write of this number fails when it is let through.
+    /// Number of a write that fails when it is let through.
     pub fails: Option<usize>,
-    /// How long each read takes that begins now, if longer than the device does.
+    /// Least duration of each read that begins now.
     pub slow_reads: Option<Duration>,
-    /// Slow reads that have begun and not ended.
+    /// Number of running slow reads.
     pub reading: usize,
 }
 
 impl Gated {
-    /// A gate before `below`.
+    /// A device with a gate in front of `below`.
     pub fn new(below: Arc<dyn Device>) -> Arc<Gated> {
         Arc::new(Gated { below, gate: Mutex::default(), moved: Condvar::new() })
     }
@@ -53,23 +53,23 @@ impl Gated {
         &self.below
     }
 
-    /// A look at the gate; nothing moves before it is dropped.
+    /// Locks the state of the gate; nothing changes before the guard is dropped.
     pub fn look(&self) -> MutexGuard<'_, Gate> {
         self.gate.lock()
     }
 
-    /// Changes the gate, and wakes who waits at it or for it.
+    /// Changes the gate, and wakes all threads that wait at it or for a state of it.
     pub fn change(&self, change: impl FnOnce(&mut Gate)) {
         change(&mut self.gate.lock());
         self.moved.notify_all();
     }
 
-    /// Lets one write through.
+    /// Lets the write of this number through.
     pub fn let_through(&self, number: usize) {
         self.change(|gate| gate.let_through.push(number));
     }
 
-    /// Blocks until the gate is as wanted.
+    /// Blocks until the gate fulfils the condition.
     pub fn wait(&self, until: impl Fn(&Gate) -> bool) {
         let mut gate = self.gate.lock();
         while !until(&gate) {
@@ -77,7 +77,7 @@ impl Gated {
         }
     }
 
-    /// Opens the gate when it is dropped.
+    /// Returns a guard that opens the gate when it is dropped.
     pub fn open_at_end(&self) -> Opens<'_> {
         Opens(self)
     }
@@ -88,7 +88,7 @@ impl Gated {
         };
         self.change(|gate| gate.reading += 1);
         let mut gate = self.gate.lock();
-        // A test that has seen what it waited for lets slow reads go.
+        // A test may end the slow reads early by clearing `slow_reads`.
         self.moved.wait_while_for(&mut gate, |gate| gate.slow_reads.is_some(), time);
         drop(gate);
         let read = read();
@@ -151,7 +151,7 @@ impl Device for Gated {
     }
 }
 
-/// Only asked of a device that has one below.
+/// Reachable only if the device below has a page cache.
 impl PageCache for Gated {
     fn prepare(&self, at: u64, len: u64) {
         self.change(|gate| gate.prepared += 1);
@@ -167,7 +167,7 @@ impl PageCache for Gated {
     }
 }
 
-/// Opens the gate at the end, however the test ends.
+/// Opens the gate when dropped, also after a panic.
 #[must_use]
 pub struct Opens<'a>(&'a Gated);
 

@@ -1,12 +1,14 @@
-//! What the tests, benches and examples of several crates share. No crate is built from it: it stands only
+//! Helpers of the tests, benches and examples of several crates. No product code may use it: it stands only
 //! under `[dev-dependencies]`, and `cargo xtask layers` refuses it elsewhere.
 //!
-//! [`Random`] is the one source of numbers, and [`decoders_survive`] the one loop over the decoders of a
-//! format; [`Gated`] is a device that holds commands back, [`FailingReads`] one whose reads fail, [`MariaDb`]
-//! a database server of the test's own.
+//! - [`Random`]: the one source of random numbers.
+//! - [`decoders_survive`]: the one loop over the decoders of a format.
+//! - [`Gated`]: a device that delays commands.
+//! - [`FailingReads`]: a device with reads that fail.
+//! - [`MariaDb`]: a private database server.
 //!
-//! Not here: chance that ships (fault devices, conformance suites, load generators, filter pages); those have
-//! generators of their own, whose numbers are part of what they promise.
+//! Not here: random numbers in product code (fault devices, conformance suites, load generators, filter
+//! pages). These have their own generators, whose numbers are part of their interface.
 
 mod decoders;
 mod failing_reads;

@@ -1,7 +1,7 @@
-//! A database server of one's own on loopback, made for a test and gone with it.
+//! A private database server on loopback, made for a test and removed with it.
 //!
-//! Debian's `mariadb-server-core` starts no service; the three system SQL files it brings make an empty
-//! server in a second.
+//! Debian's `mariadb-server-core` starts no service. Its three system SQL files make an empty server in a
+//! second.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
@@ -18,36 +18,36 @@ use std::{
 
 const SYSTEM_FILES: [&str; 3] =
     ["mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql"];
-/// Whoever starts no server in this time will start none.
+/// Time limit of a server's start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server that listens on 127.0.0.1, or where it was told to; killed when dropped.
+/// A server that listens on 127.0.0.1 or a given address; the drop kills it.
 pub struct MariaDb {
     child: Child,
     port: u16,
 }
 
-/// Where a server runs that is not to listen on loopback, such as in a network namespace of its own.
+/// Host and address of a server outside of loopback, such as in its own network namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct MariaDbAt<'a> {
-    /// Words that its command begins with.
+    /// Prefix of its command line.
     pub through: &'a [String],
-    /// Address it listens at.
+    /// Address on which it listens.
     pub address: &'a str,
-    /// Port there, which is free.
+    /// A free port there.
     pub port: u16,
 }
 
 impl MariaDb {
-    /// Makes a server in `directory`, which is empty, and waits until it takes connections. `memory_mib`: its
-    /// buffer pool.
+    /// Makes a server in `directory`, which must be empty, and waits until it accepts connections.
+    /// `memory_mib`: its buffer pool.
     /// # Errors
-    /// A sentence: it is not installed, or does not start.
+    /// A message: it is not installed, or does not start.
     pub fn start(directory: &Path, memory_mib: u32) -> Result<MariaDb, String> {
         let data = data_directory(directory)?;
         bootstrap(&data, "127.0.0.1")?;
         let mut last = String::new();
-        // Somebody else may take the port between its being found free and the server's start.
+        // Another process may take the port after the test found it free and before the server binds it.
         for _ in 0..3 {
             let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
             let at = MariaDbAt {
@@ -63,22 +63,22 @@ impl MariaDb {
         Err(last)
     }
 
-    /// As [`MariaDb::start`], elsewhere; its user may come from anywhere.
+    /// Like [`MariaDb::start`], on another host; its user may connect from anywhere.
     /// # Errors
-    /// A sentence: it is not installed, or does not start.
+    /// A message: it is not installed, or does not start.
     pub fn start_at(directory: &Path, memory_mib: u32, at: MariaDbAt<'_>) -> Result<MariaDb, String> {
         let data = data_directory(directory)?;
         bootstrap(&data, "%")?;
         listen(directory, &data, memory_mib, at)
     }
 
-    /// Where it listens. Its user `copal` with the password `secret` may do everything; a database `copal` is
-    /// there and empty.
+    /// Its address. The user `copal` with the password `secret` has all rights; the database `copal` exists
+    /// and is empty.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where a database of it is, for its user who may do everything.
+    /// URL of one of its databases, for the user with all rights.
     pub fn url(&self, database: &str) -> String {
         format!("mysql://copal:secret@127.0.0.1:{}/{database}", self.port)
     }
@@ -86,7 +86,7 @@ impl MariaDb {
 
 impl Drop for MariaDb {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The server may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -100,8 +100,8 @@ fn data_directory(directory: &Path) -> Result<PathBuf, String> {
     Ok(data)
 }
 
-/// Where the server of `data` keeps temporary tables. A server that starts deletes all that lie there, those
-/// of another server, too.
+/// Directory for temporary tables of the server of `data`. A starting server deletes all tables there, also
+/// those of another server; so each has its own.
 fn temporary(data: &Path) -> PathBuf {
     data.with_file_name("tmp")
 }
@@ -119,7 +119,7 @@ fn server(data: &Path, through: &[String], words: &[&str]) -> Command {
             command
         }
     };
-    // It runs as root only where it is told to, and as anybody else whatever it is told.
+    // mariadbd runs as root only with this option; started by another user it ignores it.
     command
         .args(["--no-defaults", "--innodb-log-file-size=64M", "--user=root"])
         .arg(format!("--datadir={}", data.display()))
@@ -175,7 +175,7 @@ fn listen(directory: &Path, data: &Path, memory_mib: u32, at: MariaDbAt<'_>) -> 
         .map_err(|error| error.to_string())?;
     let stderr = child.stderr.take().ok_or("no standard error")?;
     let (ready, is_ready) = mpsc::channel();
-    // Reads on for as long as the server writes, which would wait for a reader otherwise.
+    // Reads as long as the server writes; otherwise a full pipe would block it.
     thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             if line.contains("ready for connections") {

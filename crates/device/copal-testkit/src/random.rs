@@ -1,6 +1,6 @@
-//! Seeded numbers: the same seed gives the same test on every machine.
+//! Seeded random numbers: equal seeds give equal tests on every machine.
 //!
-//! Not here: randomness that nobody may guess (`getrandom`).
+//! Not here: unpredictable randomness (`getrandom`).
 
 /// Fraction of the golden ratio in 64 bits, odd: its multiples spread evenly.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -12,7 +12,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// A stream that is the same for the same seed.
+    /// A stream determined by the seed.
     pub fn new(seed: u64) -> Random {
         Random { state: seed }
     }
@@ -51,13 +51,13 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// A number of any bit length, each equally likely: small and large ones both come up.
+    /// A number of random bit length: small and large ones are equally likely.
     pub fn any_magnitude(&mut self) -> u64 {
         let shift = self.below(64);
         self.next_u64() >> shift
     }
 
-    /// Even in `[0, 1)`.
+    /// Uniform in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -85,14 +85,14 @@ impl Random {
         bytes
     }
 
-    /// Noise of any length from none to `most` bytes.
+    /// Noise of a random length from 0 to `most` bytes.
     pub fn bytes_up_to(&mut self, most: usize) -> Vec<u8> {
         let len = self.index(most + 1);
         self.bytes(len)
     }
 }
 
-/// Spreads numbers over 64 bits, a different one for each: keys in the order of a hash.
+/// Maps numbers to different numbers spread over 64 bits: keys in hash order.
 pub const fn scattered(number: u64) -> u64 {
     number.wrapping_mul(GOLDEN)
 }
