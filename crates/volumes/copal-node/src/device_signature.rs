@@ -1,9 +1,9 @@
-//! Whether a block device holds something, and what that is: asked before a store is made on it.
+//! Detects data on a block device before a store is made on it.
 //!
-//! Signatures lie at both ends of a device and behind the first megabyte: md RAID 1.0 and 0.90, ZFS and the
-//! backup of a GPT at the end, the second header of LUKS2 at up to 4 MiB. A filesystem whose first blocks
-//! were overwritten has data in the middle. So both ends and places between are read, and each byte other
-//! than zero counts. `blkid` is asked as well where it is installed.
+//! Signatures lie at both ends of a device and behind the first megabyte. Those of md RAID 1.0 and 0.90, of
+//! ZFS and of the backup of a GPT lie at the end; the second header of LUKS2 lies at up to 4 MiB. A
+//! filesystem with overwritten first blocks has data in the middle. So both ends and samples between are
+//! read, and each non-zero byte counts as data. `blkid` is run too, if installed.
 //! Invariant: the device is opened for reading only.
 
 use std::{
@@ -13,18 +13,18 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// A device of this size is read whole, of a larger one only ends and places between.
+/// Devices up to this size are read completely; of larger ones the ends and samples between.
 const WHOLE_BYTES: u64 = 256 << 20;
-/// So much is read at each end.
+/// Bytes read at each end.
 const END_BYTES: u64 = 16 << 20;
-/// Places between the ends, at equal distances.
+/// Number of samples between the ends, at equal distances.
 const PLACES: u64 = 64;
-/// So much is read at each of them.
+/// Bytes of each sample.
 const PLACE_BYTES: u64 = 64 << 10;
 /// Bytes of one read.
 const STEP_BYTES: usize = 1 << 20;
 
-/// Where a signature lies.
+/// Position of a signature.
 #[derive(Clone, Copy)]
 enum At {
     /// Bytes from the start.
@@ -35,7 +35,7 @@ enum At {
     Aligned(u64, u64),
 }
 
-/// One signature: its name in sentences, its bytes, and where they may lie.
+/// One signature: its name in messages, its bytes, and its possible positions.
 struct Signature {
     name: &'static str,
     bytes: &'static [u8],
@@ -49,7 +49,7 @@ const fn signature(name: &'static str, bytes: &'static [u8], places: &'static [A
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// The particular ones before those that others contain.
+/// Specific signatures stand before those that they contain.
 const SIGNATURES: [Signature; 31] = [
     signature("an encrypted volume (LUKS)", b"LUKS\xba\xbe", &[At::Start(0)]),
     signature(
@@ -114,8 +114,8 @@ const SIGNATURES: [Signature; 31] = [
     signature("a partition table (MBR)", b"\x55\xaa", &[At::Start(510)]),
 ];
 
-/// What the device at `path` holds, for a sentence; `None`: each byte that was looked at is zero. Blocks on
-/// the device.
+/// Description of the data on the device at `path`; `None`: all bytes that were read are zero. Blocks on the
+/// device.
 /// # Errors
 /// It cannot be read.
 pub(crate) fn find(path: &Path) -> io::Result<Option<String>> {
@@ -148,8 +148,8 @@ fn by_signature(file: &mut File, size: u64) -> io::Result<Option<&'static str>> 
     is_zfs(file, size).map(|is_zfs| is_zfs.then_some("a device of a ZFS pool"))
 }
 
-/// ZFS keeps four labels of 256 KiB, two at each end; the second half of each is an array of blocks that
-/// begin with a number.
+/// ZFS keeps four labels of 256 KiB, two at each end. The second half of each is an array of blocks that
+/// begin with a magic number.
 fn is_zfs(file: &mut File, size: u64) -> io::Result<bool> {
     const LABEL: u64 = 256 * KIB;
     const NUMBER: u64 = 0x00ba_b10c;
@@ -170,7 +170,7 @@ fn is_zfs(file: &mut File, size: u64) -> io::Result<bool> {
     Ok(false)
 }
 
-/// A byte that is not zero, at the ends or at one of the places between.
+/// Position of a non-zero byte, at the ends or in one of the samples between.
 fn first_byte(file: &mut File, size: u64) -> io::Result<Option<u64>> {
     let mut ranges = vec![(0, size)];
     if size > WHOLE_BYTES {
@@ -202,7 +202,7 @@ fn read<'a>(file: &mut File, at: u64, buffer: &'a mut [u8]) -> io::Result<&'a [u
     Ok(buffer)
 }
 
-/// What `blkid` finds, which knows more signatures; nothing where it is not installed.
+/// Result of `blkid`, which knows more signatures; none if it is not installed.
 fn by_blkid(path: &Path) -> Option<String> {
     let mut places: Vec<PathBuf> = vec!["blkid".into()];
     places.extend(["/usr/sbin/blkid", "/sbin/blkid"].map(PathBuf::from));
@@ -219,7 +219,7 @@ fn by_blkid(path: &Path) -> Option<String> {
         let found = value("TYPE")
             .map(str::to_owned)
             .or(value("PTTYPE").map(|kind| format!("a partition table ({kind})")));
-        // Several signatures at once: it names none.
+        // With several signatures `blkid` names none.
         const AMBIVALENT: i32 = 8;
         let several = (output.status.code() == Some(AMBIVALENT)).then(|| "several signatures".to_owned());
         return found.or(several);
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
 
-    /// A sparse file with some bytes at a place.
+    /// A sparse file with some bytes at one position.
     fn holding(size: u64, at: u64, bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("device");
@@ -242,9 +242,9 @@ mod tests {
         (scratch, path)
     }
 
-    /// Symptom: `copal init` overwrote, without `--force`, members of md RAIDs and ZFS pools and other
+    /// Symptom: `copal init` without `--force` overwrote members of md RAIDs and ZFS pools, and other
     /// devices.
-    /// Cause: only the first megabyte was looked at. Fix: both ends, places between, and `blkid`.
+    /// Cause: it read only the first megabyte. Fix: it reads both ends and samples between, and runs `blkid`.
     #[test]
     fn signatures_at_both_ends_and_between_are_named() {
         let size: u64 = (300 << 20) + 12 * KIB;

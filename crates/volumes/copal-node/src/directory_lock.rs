@@ -1,4 +1,4 @@
-//! One process at a time in a directory that holds more than a store.
+//! Lock that admits one process at a time to a directory, which may hold more than a store.
 
 use crate::error::NodeError;
 use std::{
@@ -8,15 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a process that was killed may take to let go.
+/// Longest time until the kernel releases the lock of a killed process.
 const TO_END: Duration = Duration::from_secs(5);
-/// Between two looks at it.
+/// Interval of attempts.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Name of the file that carries the lock.
+/// Name of the lock file.
 const LOCK_FILE: &str = "process.lock";
 
-/// The right to be the process of a directory; given back when it is dropped, or the process ends.
+/// Exclusive use of a directory; released when it is dropped, or when the process ends.
 #[derive(Debug)]
 pub struct DirectoryLock {
     path: PathBuf,
@@ -24,7 +24,7 @@ pub struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Takes a directory, which is made when it is not there, for its owner alone.
+    /// Locks a directory, and creates it for its owner alone if it is missing.
     /// # Errors
     /// `InUse`, `System`.
     pub fn take(directory: &Path) -> Result<DirectoryLock, NodeError> {
@@ -48,7 +48,7 @@ impl DirectoryLock {
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(DirectoryLock { path, _file: file }),
-                // One that was killed holds its locks until all of it is gone, which takes a moment.
+                // The kernel releases the lock of a killed process a moment after the kill.
                 Err(TryLockError::WouldBlock) if Instant::now() < end && !has_living_holder(&path) => {
                     std::thread::park_timeout(LOOK);
                 }
@@ -58,14 +58,14 @@ impl DirectoryLock {
         }
     }
 
-    /// What is locked.
+    /// Path of the lock file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// A lock that other users can open is one that they can take. One that an earlier release made is closed to
-/// them, where it is this user's.
+/// Restricts the lock file to its owner: another user who can open it can also take the lock. An earlier
+/// release made it with a wider mode.
 fn close_to_others(lock: &File) -> std::io::Result<()> {
     let meta = lock.metadata()?;
     let is_ours = meta.uid() == rustix::process::geteuid().as_raw();
@@ -75,7 +75,7 @@ fn close_to_others(lock: &File) -> std::io::Result<()> {
     }
 }
 
-/// Whether a process that has the lock can be seen to live: of one that has ended the words are gone.
+/// Whether the lock has a holder that is visibly running. A process that has ended has an empty command line.
 fn has_living_holder(path: &Path) -> bool {
     crate::holders(path).iter().any(|holder| !holder.command.is_empty())
 }
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600, "others could take it");
         drop(lock);
         DirectoryLock::take(&directory).unwrap();
-        // One that is made is its owner's alone under any umask.
+        // A new directory belongs to its owner alone, under any umask.
         let made = scratch.path().join("made");
         let lock = DirectoryLock::take(&made).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;

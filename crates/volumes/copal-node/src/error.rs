@@ -1,9 +1,9 @@
-//! Why a process has no store to work on.
+//! Reasons for which a process has no open store.
 
 use copal_volume::VolumeError;
 use std::{io, path::PathBuf};
 
-/// What stands where a store was looked for.
+/// Content of the place where a store was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Nothing.
@@ -18,21 +18,21 @@ pub enum Missing {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// The directory holds a store.
+    /// The directory already holds a store.
     #[error("a store exists in {}", .directory.display())]
     Taken {
-        /// The directory that was named.
+        /// The named directory.
         directory: PathBuf,
     },
-    /// No store where one was looked for.
+    /// There is no store at the named place.
     #[error("there is no store at {}", .directory.display())]
     NotFound {
-        /// The directory that was named.
+        /// The named directory.
         directory: PathBuf,
-        /// What is there instead.
+        /// Content of that place.
         found: Missing,
     },
-    /// The store's file has no write permission, and it was to be written.
+    /// The store's file has no write permission, and the caller wanted to write.
     #[error("the store {} is read-only", .path.display())]
     ReadOnly {
         /// File, device or directory of the store.
@@ -41,21 +41,21 @@ pub enum NodeError {
     /// Another process makes a store in the directory.
     #[error("another process makes a store in {}; wait for it to end", .directory.display())]
     InTheMaking {
-        /// The directory that was named.
+        /// The named directory.
         directory: PathBuf,
     },
     /// Another process works in the directory.
     #[error("another process uses {}; wait for it to end", .path.display())]
     InUse {
-        /// What that process has locked.
+        /// The lock file of that process.
         path: PathBuf,
     },
-    /// A block device that holds something was to become a store.
+    /// The block device for a new store is not empty.
     #[error("{} is not empty: it holds {found}", .path.display())]
     NotEmpty {
         /// The block device.
         path: PathBuf,
-        /// What it holds, with its article.
+        /// Description of its data, with an article.
         found: String,
     },
     /// A store of files needs a directory.
@@ -67,27 +67,27 @@ pub enum NodeError {
     /// Too few bytes for a store.
     #[error("{bytes} bytes are too few for a store, it takes {least}")]
     TooSmall {
-        /// What was asked for.
+        /// Requested size.
         bytes: u64,
-        /// What a store takes at least.
+        /// Least size of a store.
         least: u64,
     },
     /// Too little memory for the process.
     #[error("{bytes} bytes of memory are too few, at least {least} are needed")]
     TooLittleMemory {
-        /// What was allowed.
+        /// Allowed memory.
         bytes: u64,
-        /// What the process takes at least.
+        /// Least memory of the process.
         least: u64,
     },
-    /// The file system refused something that has no case of its own.
+    /// The file system refused an operation for another reason.
     #[error("cannot {action} {}: {source}", .path.display())]
     System {
-        /// What it was about.
+        /// Path of the operation.
         path: PathBuf,
         /// A verb: `create`, `look at`.
         action: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The object store does not open.
@@ -95,7 +95,7 @@ pub enum NodeError {
     Objects {
         /// File, device or directory of the store.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: copal_object::OpenError,
     },
     /// The engine does not open or close.
@@ -103,7 +103,7 @@ pub enum NodeError {
     Engine {
         /// File, device or directory of the store.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: copal_kv::Error,
     },
     /// The volumes do not open or close.

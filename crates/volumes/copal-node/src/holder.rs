@@ -1,8 +1,9 @@
-//! Who has a store locked, for the sentence that asks to wait for it.
+//! Finds the processes that hold the lock of a store, for the message that asks to wait for them.
 //!
-//! The kernel is asked, so there is nothing to write down, to go stale when its writer is killed, or to
-//! forge: `/proc/locks` names the process of each lock, `/proc/PID` its command and age. Nothing is decided
-//! by it. Not known is a process on another machine, in another container, or one that another user hides.
+//! The kernel is the source: `/proc/locks` names the process of each lock, `/proc/PID` its command and age.
+//! So no file has to be written that a killed writer would leave stale, or that could be forged. The answer
+//! decides nothing. Unknown are processes on another machine, in another container, or hidden by another
+//! user.
 
 use std::{
     fs::Metadata,
@@ -10,23 +11,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest command that is shown, in characters.
+/// Longest command in a message, in characters.
 const COMMAND_CHARS: usize = 120;
 
-/// A process that has a store locked.
+/// A process that holds the lock of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Number of the process.
+    /// Process id.
     pub pid: u32,
-    /// Its words in one line, as it was started; anybody may have chosen them, so they are shown escaped
-    /// only. Empty for one that has ended while the kernel still takes its lock down.
+    /// Its command line at the start. Any user may have chosen it, so it is shown escaped only. Empty for a
+    /// process that has ended while the kernel still releases its lock.
     pub command: String,
-    /// Seconds since the process began; `None`: not known.
+    /// Age of the process in seconds; `None`: unknown.
     pub age_seconds: Option<u64>,
 }
 
-/// The processes that have the store at `path` locked: a file, a block device, or a directory of files. Reads
-/// `/proc`; empty where that tells nothing.
+/// The processes that hold the lock of the store at `path`: a file, a block device, or a directory of files.
+/// Reads `/proc`; empty if that has no answer.
 pub fn holders(path: &Path) -> Vec<Holder> {
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else {
         return Vec::new();
@@ -42,7 +43,7 @@ pub fn holders(path: &Path) -> Vec<Holder> {
     found
 }
 
-/// What carries the lock of a store: the file or device itself, of a directory whatever lies directly in it.
+/// Files that carry the lock of a store: the file or device itself; of a directory, also each entry in it.
 fn locked_files(path: &Path) -> Vec<(PathBuf, Metadata)> {
     let within = std::fs::read_dir(path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     std::iter::once(path.to_owned())
@@ -51,7 +52,7 @@ fn locked_files(path: &Path) -> Vec<(PathBuf, Metadata)> {
         .collect()
 }
 
-/// A line of `/proc/locks` that stands for a held lock on a whole file.
+/// A held lock on a whole file, from a line of `/proc/locks`.
 #[derive(Debug, PartialEq, Eq)]
 struct Lock {
     pid: u32,
@@ -61,8 +62,8 @@ struct Lock {
 }
 
 impl Lock {
-    /// `1: FLOCK ADVISORY WRITE 3997 fe:00:5391347 0 EOF`; a process that waits for a lock has `->` behind
-    /// the number.
+    /// Parses `1: FLOCK ADVISORY WRITE 3997 fe:00:5391347 0 EOF`; a process that waits for a lock has `->`
+    /// behind the number.
     fn parse(line: &str) -> Option<Lock> {
         let mut words = line.split_ascii_whitespace().skip(1);
         if words.next()? != "FLOCK" {
@@ -80,8 +81,8 @@ impl Lock {
         self.inode == meta.ino() && ((self.major, self.minor) == (major, minor) || self.has_open(name, meta))
     }
 
-    /// Some file systems (btrfs, overlays) tell programs another device than the lock's: the process' own
-    /// files decide.
+    /// Some file systems (btrfs, overlays) report another device to programs than in the lock. In that case
+    /// the open files of the process decide.
     fn has_open(&self, name: &Path, meta: &Metadata) -> bool {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let same = |file: PathBuf| {
@@ -97,7 +98,7 @@ fn look_at(pid: u32) -> Holder {
     Holder { pid, command: command(&words), age_seconds: age_seconds(pid) }
 }
 
-/// The words of a process in one line, the program without its directory.
+/// The command line of a process, with the program's directory removed.
 fn command(words: &[u8]) -> String {
     let words = String::from_utf8_lossy(words).trim_end_matches('\0').replace('\0', " ");
     let (program, rest) = words.split_at(words.find(' ').unwrap_or(words.len()));
@@ -112,8 +113,8 @@ fn command(words: &[u8]) -> String {
 fn age_seconds(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
-    // The name of the program stands in brackets and may hold anything; behind it the start is field 20, in
-    // ticks.
+    // The name of the program stands in brackets and may hold any bytes; the start time is field 20 behind
+    // it, in ticks.
     let began: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
     let now: f64 = uptime.split_whitespace().next()?.parse().ok()?;
     let ticks = rustix::param::clock_ticks_per_second().max(1);

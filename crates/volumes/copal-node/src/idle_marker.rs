@@ -1,9 +1,11 @@
-//! Marks a store that has been idle for a moment as cleanly ended, so that damage which comes to its last
-//! writes between a kill and the next opening is reported, not taken for the kill.
+//! Marks an idle store as cleanly ended, by a thread.
 //!
-//! A thread of its own: the object store has neither thread nor clock. It ends with its owner.
+//! Damage to its last writes between a kill and the next opening is then reported as damage, and not taken
+//! for an effect of the kill.
+//!
+//! The object store itself has neither thread nor clock. The thread ends with its owner.
 //! Invariants
-//! - A store that is written to without a pause is never marked: a mark costs a flush.
+//! - A store with continuous writes is never marked: a mark costs a flush.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError, Sender},
@@ -11,19 +13,18 @@ use std::{
     time::Duration,
 };
 
-/// How long a store stands still before it is marked; what is acknowledged within it before a kill has no
-/// mark.
+/// Time without a write before the store is marked; later writes have no mark yet.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// The thread; dropping it ends and joins it.
+/// The thread; the drop ends and joins it.
 pub struct IdleMarker {
     alive: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl IdleMarker {
-    /// Watches `store`. Without a thread to be had there are no marks, which only costs the report of later
-    /// damage.
+    /// Starts to watch `store`. If no thread can be started there are no marks, and later damage of the last
+    /// writes goes unreported.
     pub fn start(store: copal_object::Store) -> IdleMarker {
         let (alive, ended) = mpsc::channel::<()>();
         let watch = move || {
@@ -33,7 +34,7 @@ impl IdleMarker {
                 if now == before
                     && let Err(error) = store.write_clean_mark()
                 {
-                    // Whoever writes next is told; there is nothing to mark any more.
+                    // The store has failed: the next write gets the error, and marks are over.
                     tracing::debug!(%error, "the idle store is not marked");
                     return;
                 }
@@ -71,7 +72,7 @@ mod tests {
         let txn = Txn::new().create(ObjectId(1), CreateOptions::default());
         store.commit(txn, Ack::Durable).wait().unwrap();
         let before = store.activity();
-        // The mark is a commit of its own.
+        // The mark is a separate commit.
         while store.activity() == before {
             std::thread::yield_now();
         }

@@ -1,10 +1,11 @@
-//! One process on one store: what stands between the words a program was started with and the layers below
-//! it.
+//! One process on one store: connects the arguments of a program with the layers below it.
 //!
-//! A program names a directory or a block device. [`StoreLocation`] finds the store there,
-//! [`UnfinishedStore`] makes a new one that is whole or not there, [`Stack`] opens objects, engine and
-//! volumes on it and closes them in the other order, [`IdleMarker`] marks a store that stands still as
-//! cleanly ended, [`MemoryShares`] says who may take how much.
+//! A program names a directory or a block device.
+//! - [`StoreLocation`] finds the store there.
+//! - [`UnfinishedStore`] makes a new one; after a crash it is complete or absent.
+//! - [`Stack`] opens objects, engine and volumes on it, and closes them in reverse order.
+//! - [`IdleMarker`] marks an idle store as cleanly ended.
+//! - [`MemoryShares`] divides the memory of the process.
 //!
 //! ```no_run
 //! use copal_node::{Access, Patience, Stack, StoreLocation, StoreOptions};
@@ -19,10 +20,10 @@
 //! ```
 //!
 //! Invariants
-//! - One process at a time has a store open to write it, and it is told who has it.
-//! - A store that was not finished is never found as one.
+//! - One process at a time has a store open for writing; others learn its holder.
+//! - A store whose creation was interrupted is never found as a store.
 //!
-//! Not here: what the volumes hold, exit codes and sentences with options of a command line.
+//! Not here: contents of the volumes, exit codes, messages with command-line options.
 
 mod device_signature;
 mod directory_lock;

@@ -1,9 +1,9 @@
-//! Where a store lies: a preallocated file in a directory, a directory of files in it, or a block device.
+//! Location of a store: a preallocated file in a directory, a directory of files in it, or a block device.
 //!
-//! `DIR/store.copal` is the file; `DIR/store.files` holds one file per object; a block device that is named
-//! is the store itself.
+//! `DIR/store.copal` is the file; `DIR/store.files` holds one file per object; a named block device is the
+//! store itself.
 //!
-//! Not here: how one comes into being (`unfinished_store`), what is in it (`stack`).
+//! Not here: creation (`unfinished_store`), contents (`stack`).
 
 use crate::{
     error::{Missing, NodeError},
@@ -17,33 +17,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a process wants to do with a store.
+/// Kind of access of a process to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Look only.
+    /// Read only.
     Read,
-    /// Add or remove.
+    /// Read and write.
     Write,
 }
 
-/// Name of the store file in the repository's directory.
+/// Name of the store file in the named directory.
 pub(crate) const STORE_FILE: &str = "store.copal";
 /// Name of the directory of objects.
 pub(crate) const STORE_FILES: &str = "store.files";
 
-/// Unit in which a file system counts what a file takes.
+/// Unit in which a file system counts allocated space.
 const BLOCK_BYTES: u64 = 512;
 
-/// How a store is opened or made; the default is what is safe everywhere.
+/// Options of opening or making a store; the defaults are safe everywhere.
 #[derive(Clone, Debug, Default)]
 pub struct StoreOptions {
-    /// Most bytes the store may grow to; `None`: as far as its file system goes.
+    /// Greatest size of the store; `None`: no limit but the file system's.
     pub limit_bytes: Option<u64>,
-    /// Open a store whose last acknowledged writes are damaged, without them.
+    /// Open a store with damaged last acknowledged writes, without these writes.
     pub accept_tail_loss: bool,
-    /// Use pread and pwrite even where the kernel offers io_uring.
+    /// Use pread and pwrite even if the kernel offers io_uring.
     pub force_pread: bool,
-    /// Accept a file system that writes elsewhere each time, where preallocation promises nothing.
+    /// Accept a copy-on-write file system, where preallocation guarantees nothing.
     pub allow_cow: bool,
     /// Accept a file system in memory.
     pub allow_volatile: bool,
@@ -64,7 +64,7 @@ impl StoreOptions {
             force_pread: self.force_pread,
             allow_cow: self.allow_cow,
             unsafe_volatile: self.allow_volatile,
-            // What is given back goes to the file system.
+            // Freed space is returned to the file system.
             punch_holes: true,
             ..FileOptions::default()
         }
@@ -82,15 +82,15 @@ pub enum StoreLocation {
     Device(PathBuf),
 }
 
-/// A store, and what its recovery found.
+/// A store, and the report of its recovery.
 pub type Opened = (Store, RecoveryReport);
 
 pub(crate) fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
-/// Refuses a directory that holds a store: one is enough. What is on a block device is looked at when a store
-/// is made of it.
+/// Refuses a directory that already holds a store. Data on a block device is detected when a store is made on
+/// it.
 /// # Errors
 /// `Taken`.
 pub fn refuse_taken(directory: &Path) -> Result<(), NodeError> {
@@ -102,7 +102,7 @@ pub fn refuse_taken(directory: &Path) -> Result<(), NodeError> {
 }
 
 impl StoreLocation {
-    /// The store in a directory, or on a block device.
+    /// Finds the store in a directory, or on a block device.
     /// # Errors
     /// `NotFound`, `System`.
     pub fn find(named: &Path) -> Result<StoreLocation, NodeError> {
@@ -117,15 +117,15 @@ impl StoreLocation {
         Ok(StoreLocation::File(file))
     }
 
-    /// What the store is called in sentences.
+    /// Path of the store, for messages.
     pub fn path(&self) -> &Path {
         match self {
             StoreLocation::File(path) | StoreLocation::Files(path) | StoreLocation::Device(path) => path,
         }
     }
 
-    /// Whether a file or device is part of the store, or shares bytes with it. One that is not there yet lies
-    /// where its directory does.
+    /// Whether a file or device is part of the store, or shares bytes with it. The path of a missing file
+    /// counts by its directory.
     pub fn holds(&self, path: &Path) -> bool {
         if copal_device::share_bytes(self.path(), path) {
             return true;
@@ -141,7 +141,8 @@ impl StoreLocation {
         }
     }
 
-    /// Bytes the store takes on its file system; `None` where it has no file system, or that does not say.
+    /// Bytes that the store occupies on its file system; `None` without a file system, or if that has no
+    /// answer.
     pub fn allocated_bytes(&self) -> Option<u64> {
         match self {
             StoreLocation::File(path) => Some(path.metadata().ok()?.blocks() * BLOCK_BYTES),
@@ -150,7 +151,7 @@ impl StoreLocation {
         }
     }
 
-    /// Opens the store, when nobody else has it. Blocks on the device.
+    /// Opens the store, if no other process has it. Blocks on the device.
     /// # Errors
     /// `ReadOnly`, `Objects`.
     pub fn open(
@@ -165,7 +166,7 @@ impl StoreLocation {
         self.open_as(access, options, &options.of_objects(access), patience)
     }
 
-    /// Opens whatever of the store can be understood, to read what is readable.
+    /// Opens the readable parts of a damaged store, for reading.
     /// # Errors
     /// `Objects`.
     pub fn open_to_save(&self, options: &StoreOptions, patience: &Patience) -> Result<Opened, NodeError> {
@@ -173,7 +174,7 @@ impl StoreLocation {
         self.open_as(Access::Read, options, &of_objects, patience)
     }
 
-    /// A file without any write permission is meant to be left alone, by root too.
+    /// Refuses to write a file without any write permission, also for root.
     fn refuse_read_only(&self) -> Result<(), NodeError> {
         let path = self.path();
         if path.metadata().is_ok_and(|meta| meta.permissions().readonly()) {
@@ -227,7 +228,7 @@ impl StoreLocation {
     }
 }
 
-/// What a directory and everything in it takes. Objects come and go meanwhile.
+/// Bytes that a directory and its contents occupy. Objects may appear and disappear meanwhile.
 fn allocated_below(directory: &Path) -> std::io::Result<u64> {
     let mut bytes = directory.metadata()?.blocks() * BLOCK_BYTES;
     for entry in std::fs::read_dir(directory)? {
@@ -242,7 +243,7 @@ fn allocated_below(directory: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// Whether a directory is there. What cannot be looked at is no missing one.
+/// Whether a directory exists. An error other than absence is returned, not taken for absence.
 fn is_directory(path: &Path) -> Result<bool, NodeError> {
     match path.metadata() {
         Ok(meta) => Ok(meta.is_dir()),

@@ -5,7 +5,7 @@ use copal_data::MemberStore;
 use copal_volume::SystemClock;
 use std::{path::Path, sync::Arc};
 
-/// An open store with the groups of a data server on it.
+/// An open store with the groups of a data server.
 pub struct MemberStack {
     objects: copal_object::Store,
     members: MemberStore,
@@ -13,9 +13,8 @@ pub struct MemberStack {
 }
 
 impl MemberStack {
-    /// Opens engine and groups on what [`StoreLocation::open`](crate::StoreLocation::open) or
-    /// [`UnfinishedStore::open`](crate::UnfinishedStore::open) gave; `path` is for sentences. Blocks on the
-    /// device.
+    /// Opens engine and groups on the result of [`StoreLocation::open`](crate::StoreLocation::open) or
+    /// [`UnfinishedStore::open`](crate::UnfinishedStore::open); `path` is for messages. Blocks on the device.
     /// # Errors
     /// `Engine`, `Volumes`.
     pub fn open(path: &Path, (objects, _): Opened, engine_bytes: u64) -> Result<MemberStack, NodeError> {
@@ -36,7 +35,7 @@ impl MemberStack {
         &self.objects
     }
 
-    /// Closes everything from the top down, durably.
+    /// Closes all layers from the top down, durably.
     /// # Errors
     /// `Volumes`, `Close`.
     pub fn close(mut self) -> Result<(), NodeError> {

@@ -1,23 +1,23 @@
-//! How the memory of the process is shared out.
+//! Division of the memory of a process.
 
 use crate::error::NodeError;
 
-/// Shares of the memory that a process may take, in bytes.
+/// Shares of the memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryShares {
     /// For the engine: memtables, filters, indexes, caches.
     pub engine: u64,
-    /// For what the process does above the engine.
+    /// For the layers above the engine.
     pub work: u64,
 }
 
 impl MemoryShares {
-    /// Code, stacks, the object store's tables and what the allocator does not give back.
+    /// Code, stacks, the object store's tables and memory that the allocator keeps.
     const REST: u64 = 24_000_000;
-    /// Hashing a password takes 67 MB before anything else is there, and gives them back.
+    /// Hashing a password takes 67 MB before other memory is in use, and frees them afterwards.
     const LEAST: u64 = 80_000_000;
 
-    /// Shares out `total` bytes: a third of what is free to share is the engine's.
+    /// Divides `total` bytes: the engine gets a third of the bytes above the fixed rest, at most 1 GiB.
     /// # Errors
     /// `TooLittleMemory`.
     pub fn of(total: u64) -> Result<MemoryShares, NodeError> {

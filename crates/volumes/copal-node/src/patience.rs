@@ -1,4 +1,4 @@
-//! How long a process waits for a store that another has open.
+//! Waiting for a store that another process has open.
 
 use crate::holder::{Holder, holders};
 use copal_device::OpenError as DeviceOpenError;
@@ -9,19 +9,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a lock is waited for, whatever was asked for.
+/// Least time to wait for a lock, also without any patience.
 ///
-/// The kernel takes down an io_uring in the background after its process ended, and the ring's reference to
-/// the file keeps the lock until then: some milliseconds, more on a loaded machine.
+/// After the end of a process the kernel removes its io_uring in the background. Until then the ring's
+/// reference to the file keeps the lock: some milliseconds, more on a loaded machine.
 const LEAST: Duration = Duration::from_secs(2);
 const FIRST_STEP: Duration = Duration::from_millis(10);
-/// Between two tries once somebody is known to be at work.
+/// Interval of attempts once another process is known to work.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Called once, when a wait turns out to be longer than a moment: what is waited for, and who has it.
+/// Called once when a wait is longer than a moment, with the path and its holders.
 type Tell = dyn Fn(&Path, &[Holder]) + Send + Sync;
 
-/// The patience of one program. Cheap to clone.
+/// Limit, cancellation and report of a program's waits. Cheap to clone.
 #[derive(Clone)]
 pub struct Patience {
     limit: Duration,
@@ -39,15 +39,15 @@ impl Patience {
         Patience { limit, is_cancelled: Arc::new(is_cancelled), tell: Arc::new(tell) }
     }
 
-    /// No longer than the lock of a process that has just ended may stay: two seconds.
+    /// Waits only for the lock of a process that has just ended: two seconds.
     pub fn none() -> Patience {
         Patience::new(Duration::ZERO, || false, |_, _| ())
     }
 
-    /// Tries until it is not held by somebody else any more, or patience ends; `path` names what is waited
-    /// for. Blocks.
+    /// Repeats `attempt` until no other process is in the way or patience ends; `path` names the awaited
+    /// object. Blocks.
     /// # Errors
-    /// The last of `attempt`.
+    /// The error of the last `attempt`.
     pub fn wait<T, E>(
         &self,
         path: &Path,
@@ -70,7 +70,7 @@ impl Patience {
         }
     }
 
-    /// Opens what `path` names; while somebody else has it locked, tries again.
+    /// Opens the store at `path`; retries while another process holds its lock.
     /// # Errors
     /// Those of `open`; `Locked` when patience ended.
     pub(crate) fn open<T>(

@@ -1,12 +1,12 @@
-//! The layers below a program: objects -> keys and values -> volumes, opened bottom to top and closed top to
-//! bottom.
+//! The layers below a program: objects -> keys and values -> volumes, opened from the bottom up and closed
+//! from the top down.
 
 use crate::{error::NodeError, idle_marker::IdleMarker, location::Access, location::Opened};
 use copal_data::LocalStore;
 use copal_object::RecoveryReport;
 use std::{path::Path, sync::Arc};
 
-/// An open store with everything on it that a program works with.
+/// An open store with all layers that a program uses.
 pub struct Stack {
     objects: copal_object::Store,
     recovery: RecoveryReport,
@@ -18,9 +18,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Opens engine and volumes on what [`StoreLocation::open`](crate::StoreLocation::open) or
-    /// [`UnfinishedStore::open`](crate::UnfinishedStore::open) gave; `path` is for sentences. Blocks on the
-    /// device.
+    /// Opens engine and volumes on the result of [`StoreLocation::open`](crate::StoreLocation::open) or
+    /// [`UnfinishedStore::open`](crate::UnfinishedStore::open); `path` is for messages. Blocks on the device.
     /// # Errors
     /// `Engine`, `Volumes`.
     pub fn open(
@@ -29,7 +28,7 @@ impl Stack {
         access: Access,
         engine_bytes: u64,
     ) -> Result<Stack, NodeError> {
-        // Asked before the engine takes what it keeps for deletes.
+        // Read before the engine reserves space for deletes.
         let was_shrunk = objects.space().hollow_bytes > 0;
         let options = copal_kv::Options {
             memory_bytes: engine_bytes,
@@ -48,7 +47,7 @@ impl Stack {
         &self.objects
     }
 
-    /// What the store found out about itself when it was opened.
+    /// Report of the store's recovery.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
@@ -68,8 +67,8 @@ impl Stack {
         self.was_shrunk
     }
 
-    /// Closes everything from the top down, durably; `last` is called on the objects when nothing stands on
-    /// them any more. Nothing is closed, and `last` not called, where the store was opened to be read.
+    /// Closes all layers from the top down, durably; calls `last` on the objects once the layers above are
+    /// closed. A store opened for reading is only dropped, without `last`.
     /// # Errors
     /// `Volumes`, `Close`.
     pub fn close<T: Default>(mut self, last: impl FnOnce(&copal_object::Store) -> T) -> Result<T, NodeError> {
@@ -79,7 +78,8 @@ impl Stack {
         }
         self.volumes.close()?;
         let value = last(&self.objects);
-        // A closed store ends with a checkpoint: damage of what it covers is told from a crash.
+        // A closed store ends with a checkpoint, so that later damage of its contents is distinguished from a
+        // crash.
         self.objects.close().map_err(NodeError::Close)?;
         Ok(value)
     }

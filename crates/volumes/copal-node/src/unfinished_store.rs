@@ -1,11 +1,11 @@
-//! A store in the making: it grows under another name and gets its own when it is whole.
+//! A store under construction: it has another name until it is complete.
 //!
 //! Invariants
-//! - A process that was killed while it made a store leaves nothing that looks like one, and no obstacle for
-//!   the next.
-//! - One process at a time makes a store in a directory, and none takes the place of a store that is there.
+//! - A process that is killed while it makes a store leaves nothing that looks like a store, and no obstacle
+//!   for the next attempt.
+//! - One process at a time makes a store in a directory, and none replaces an existing store.
 //!
-//! Not here: what is in the store (`stack`).
+//! Not here: contents of the store (`stack`).
 
 use crate::{
     device_signature,
@@ -28,14 +28,14 @@ use std::{
     sync::Arc,
 };
 
-/// Behind the name of the store until it is finished.
+/// Suffix of the store's name until it is finished.
 const UNFINISHED: &str = ".unfinished";
-/// Locked in the directory while a store is made there.
+/// Lock file in the directory while a store is made there.
 const LOCK_FILE: &str = "init.lock";
-/// Superblock copies, journal and room to work in take so much.
+/// Space of superblock copies, journal and work.
 const LEAST_BYTES: u64 = 64 << 20;
 
-/// What a new store lies in.
+/// Container of a new store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// One preallocated file, or a block device.
@@ -44,32 +44,33 @@ pub enum Backend {
     Files,
 }
 
-/// How a store is made.
+/// Options of a new store.
 #[derive(Clone, Copy, Debug)]
 pub struct NewStore {
-    /// What it lies in.
+    /// Its container.
     pub backend: Backend,
     /// Bytes to preallocate for a file; the store grows when they are used up.
     pub size_bytes: u64,
-    /// Overwrite a block device that holds something.
+    /// Overwrite a block device that holds data.
     pub overwrite: bool,
 }
 
-/// A store in the making; where it is dropped before [`UnfinishedStore::finish`], nothing of it is left.
+/// A store under construction; dropped before [`UnfinishedStore::finish`], it is removed.
 pub struct UnfinishedStore {
     unfinished: StoreLocation,
-    /// What the store is in, locked from before its first byte: whoever opened it anew could find somebody
-    /// else there. None for a store of files.
+    /// File or device of the store, locked before the first byte is written. A second opening could find that
+    /// another process has taken the lock meanwhile. None for a store of files.
     device: Option<Arc<dyn Device>>,
-    /// The store's name when it is whole.
+    /// Final path of the store.
     store: PathBuf,
     finished: bool,
-    /// Given back last. None for a block device.
+    /// Released last. None for a block device.
     _directory: Option<Directory>,
 }
 
 impl UnfinishedStore {
-    /// Makes an empty store in a directory, which is made too, or on a block device. Blocks on the device.
+    /// Makes an empty store on a block device or in a directory; creates the directory if missing. Blocks on
+    /// the device.
     /// # Errors
     /// `TooSmall`, `Taken`, `InTheMaking`, `NotEmpty`, `BlockDevice`, `System`, `Objects`.
     pub fn start(named: &Path, options: &StoreOptions, new: &NewStore) -> Result<UnfinishedStore, NodeError> {
@@ -80,7 +81,7 @@ impl UnfinishedStore {
             return Err(NodeError::TooSmall { bytes: new.size_bytes, least: LEAST_BYTES });
         }
         let directory = Directory::take(named)?;
-        // Whoever had the directory before may have made a store since this process looked.
+        // The previous holder of the directory may have made a store since the first check.
         refuse_taken(named)?;
         let name = match new.backend {
             Backend::File => STORE_FILE,
@@ -130,12 +131,12 @@ impl UnfinishedStore {
         }
     }
 
-    /// What the store is called while it is not whole.
+    /// Path of the store until it is finished.
     pub fn path(&self) -> &Path {
         self.unfinished.path()
     }
 
-    /// From now on the store is there, durably.
+    /// Completes the store: from now on it exists, durably.
     /// # Errors
     /// `Taken`, `System`.
     pub fn finish(mut self) -> Result<(), NodeError> {
@@ -150,13 +151,14 @@ impl UnfinishedStore {
 impl Drop for UnfinishedStore {
     fn drop(&mut self) {
         if !self.finished {
-            // What cannot be removed says by its name what it is; a device that is half made holds no store.
+            // A file that cannot be removed keeps the suffix of unfinished stores; a half-made device holds
+            // no valid store.
             let _ = remove(&self.unfinished);
         }
     }
 }
 
-/// The directory of a store in the making, which one process has at a time.
+/// Directory of a store under construction, locked by one process at a time.
 struct Directory {
     path: PathBuf,
     is_new: bool,
@@ -187,7 +189,7 @@ impl Directory {
                 }
                 Err(TryLockError::Error(error)) => return Err(cannot_create(&lock)(error)),
             }
-            // Whoever had it before removed it: a lock on a file without a name excludes nobody.
+            // The previous holder may have removed the file: a lock on an unlinked file excludes no process.
             if is_same(&file, &lock).map_err(cannot_create(&lock))? {
                 return Ok(Directory { path: path.to_owned(), is_new, lock, _locked: file });
             }
@@ -206,7 +208,7 @@ fn is_same(file: &File, path: &Path) -> std::io::Result<bool> {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A lock file that stays is nobody's; a directory that holds something stays.
+        // A remaining lock file is unlocked; a directory that is not empty stays.
         let _ = std::fs::remove_file(&self.lock);
         if self.is_new {
             let _ = std::fs::remove_dir(&self.path);
@@ -214,13 +216,13 @@ impl Drop for Directory {
     }
 }
 
-/// Gives a finished store its name, durably; a store that appeared there meanwhile is left alone.
+/// Gives a finished store its final name, durably; does not replace a store that appeared there meanwhile.
 fn rename_new(from: &Path, to: &Path) -> Result<(), NodeError> {
     let exists = || NodeError::Taken { directory: to.parent().unwrap_or(to).to_owned() };
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => {}
         Err(Errno::EXIST) => return Err(exists()),
-        // A file system that cannot refuse in the rename itself: refuse before it.
+        // The file system cannot refuse within the rename: check before it.
         Err(Errno::INVAL | Errno::NOSYS) => {
             if to.symlink_metadata().is_ok() {
                 return Err(exists());
@@ -287,7 +289,7 @@ fn remove(place: &StoreLocation) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// One begins, another begins, the first goes on.
+    /// Starts one store, then a second in its place, then finishes the first.
     fn two_at_once(named: &Path) {
         let options = StoreOptions {
             force_pread: true,
@@ -317,11 +319,10 @@ mod tests {
         two_at_once(&scratch.path().join("store"));
     }
 
-    /// Symptom: of two processes that made a store on one block device at once each wrote over what the other
-    /// was making.
-    /// Cause: the device was locked while the empty store was written and again when it was opened, not in
-    /// between.
-    /// Fix: it is opened once, and the lock of before the first byte is that of the store.
+    /// Symptom: two processes that made a store on one block device at once overwrote each other's.
+    /// Cause: the device was locked while the empty store was written and again when it was opened, but not
+    /// in between.
+    /// Fix: the device is opened once, and the lock taken before the first byte stays.
     #[test]
     #[expect(clippy::print_stderr, reason = "a skipped test says so")]
     fn of_two_on_a_block_device_one_is_refused() {
