@@ -1,18 +1,17 @@
-//! The clock seam: wall time in milliseconds, given to a store when it is opened.
+//! The clock interface: wall time in milliseconds, passed to a store when it is opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Wall-clock time. May go back; whoever needs order draws ids from `FileIds`.
+/// Wall-clock time. It may go back; callers that need an order draw ids from `FileIds`.
 pub trait Clock: Send + Sync {
-    /// Milliseconds since 1970, 0 when the clock stands before that.
+    /// Milliseconds since 1970; 0 if the clock shows an earlier time.
     fn now_ms(&self) -> u64;
 }
 
-/// The clock of a cluster: what a member goes by instead of its own clock, once it was told.
+/// The reference clock of a cluster: a member uses it instead of its own clock once it has learned it.
 pub trait ReferenceClock: Send + Sync {
-    /// Milliseconds since 1970; `None`: nobody has told it yet. Never jumps with the wall clock of this
-    /// machine.
+    /// Milliseconds since 1970; `None`: not learned yet. Never jumps with the wall clock of this machine.
     fn reference_ms(&self) -> Option<u64>;
 }
 
@@ -26,7 +25,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until told otherwise, for tests and simulators.
+/// A clock that stands still until it is set, for tests and simulators.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     now_ms: AtomicU64,

@@ -1,4 +1,4 @@
-//! What can go wrong with a volume or a file.
+//! Errors of volumes and files.
 
 use crate::ids::{FileId, VolumeId};
 
@@ -18,7 +18,7 @@ pub enum VolumeError {
         /// The volume of that name.
         vid: VolumeId,
     },
-    /// No such file, or no volume at that path, or not the file that `if_file` asked for.
+    /// No such file, no volume at that path, or another file than the one in `if_file`.
     #[error("not found")]
     NotFound,
     /// The volume still holds files or volumes.
@@ -30,13 +30,13 @@ pub enum VolumeError {
         /// The file in question.
         fid: FileId,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from those written.
     #[error("damaged: {what}; run a check and restore it from another copy")]
     Corrupt {
         /// The file or row that is damaged.
         what: String,
     },
-    /// No room for the file; nothing was written.
+    /// Not enough space for the file; nothing was written.
     #[error("the store is full; delete something or grow it")]
     NoSpace,
     /// The volume's own limit is reached; nothing was written.
@@ -49,55 +49,55 @@ pub enum VolumeError {
         /// Bytes of the refused create.
         wanted: u64,
     },
-    /// The volume was removed, or never existed (ids are not reused, so it is all the same).
+    /// The volume was removed, or never existed. Ids are not reused, so both have one answer.
     #[error("the volume is gone")]
     VolumeGone,
     /// The store or the credential does not permit the operation.
     #[error("denied: {reason}")]
     Denied {
-        /// What forbids it.
+        /// Reason of the refusal.
         reason: String,
     },
-    /// Not now; the same call may work later.
+    /// Temporarily impossible; the same call may work later.
     #[error("unavailable: {reason}; try again")]
     Unavailable {
-        /// Why not now.
+        /// Reason.
         reason: String,
     },
-    /// The store failed and answers nothing more until it is opened again.
+    /// The store failed and refuses all calls until it is reopened.
     #[error("the store failed and must be opened again: {reason}")]
     Failed {
         /// The first failure.
         reason: String,
     },
-    /// Too few members of the volume's group were up in time; nothing of the operation ever appears.
+    /// Too few members of the volume's group were up in time; no effect of the operation ever appears.
     #[error(
         "degraded: {have} of the {need} copies needed; start the servers that are down (`copal status` names them), or try again"
     )]
     Degraded {
-        /// Copies that there were.
+        /// Number of available copies.
         have: usize,
-        /// Copies that an operation needs.
+        /// Number of copies that an operation needs.
         need: usize,
     },
-    /// No whole copy of the volume's group is there.
+    /// No in-sync copy of the volume's group is available.
     #[error(
         "incomplete: no whole copy of {what} is there; start the servers that are down (`copal status` names them)"
     )]
     Incomplete {
-        /// What has no whole copy.
+        /// Name of the group or volume without such a copy.
         what: String,
     },
     /// No answer in time.
     #[error("no answer in time: {reason}")]
     Deadline {
-        /// What was waited for.
+        /// Awaited event.
         reason: String,
     },
-    /// Above a fixed limit.
+    /// A value above a fixed limit.
     #[error("{what} is too large: {bytes} bytes, at most {limit}")]
     TooLarge {
-        /// What exceeds its limit.
+        /// Name of the value that exceeds its limit.
         what: &'static str,
         /// Its size in bytes.
         bytes: u64,
@@ -107,13 +107,13 @@ pub enum VolumeError {
     /// The name of a file or volume breaks the rules.
     #[error("invalid name: {reason}")]
     InvalidName {
-        /// Which rule it breaks.
+        /// Broken rule.
         reason: String,
     },
 }
 
 impl VolumeError {
-    /// The same call may succeed later without anything else being done.
+    /// Whether the same call may succeed later without any other action.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -123,11 +123,11 @@ impl VolumeError {
                 | VolumeError::Deadline { .. }
         )
     }
-    /// The operation may have happened; `settle` tells.
+    /// Whether the operation may have happened; `settle` decides it.
     pub fn is_unknown(&self) -> bool {
         matches!(self, VolumeError::Unknown { .. })
     }
-    /// Stored bytes are damaged; another replica or a backup may have them whole.
+    /// Whether stored bytes are damaged; another replica or a backup may have intact ones.
     pub fn is_corruption(&self) -> bool {
         matches!(self, VolumeError::Corrupt { .. })
     }

@@ -1,26 +1,26 @@
 //! Ids of volumes, files and operations, and the state machine that draws them (VOL-1).
 //!
-//! A file id and an operation id are both 128 bits: 48 bits of milliseconds since 1970, a 16-bit
-//! counter, and the 64-bit random incarnation of whoever drew it.
+//! A file id and an operation id both have 128 bits: 48 bits of milliseconds since 1970, a 16-bit counter,
+//! and the 64-bit random incarnation of their generator.
 //!
 //! Paper: beanfs §3.4.4 (at most once; here by ids instead of a cache of responses)
 //! Invariants
-//! - One [`FileIds`] never draws the same id twice and never a smaller one after a larger one,
-//!   whatever the clock does: milliseconds never go back within an incarnation.
+//! - One [`FileIds`] never draws an id twice, and never a smaller id after a larger one, even if the clock goes
+//!   back: milliseconds never go back within an incarnation.
 //! - Two generators differ in their incarnation, drawn at random at start and after a fork.
 //!
-//! Not here: the clock (`clock`), and keeping the floor over a restart (the store's business).
+//! Not here: the clock (`clock`), persistence of the floor over a restart (a task of the store).
 
 use std::fmt;
 
 /// Largest value of the 48-bit millisecond field: the year 10889.
 pub const MAX_MS: u64 = (1 << 48) - 1;
 
-/// No clock is believed beyond this: 69 years before the end of the field. So ids that have to run ahead of
-/// the clock never reach its end.
+/// Later clocks count as this one: 69 years before the end of the field. Ids that have to run ahead of the
+/// clock therefore never reach the end.
 pub const LAST_CLOCK_MS: u64 = MAX_MS - (1 << 41);
 
-/// No id that a generator has drawn is later: half-way from [`LAST_CLOCK_MS`] to the end.
+/// No drawn id is later: half-way from [`LAST_CLOCK_MS`] to the end.
 pub const LAST_ID_MS: u64 = MAX_MS - (1 << 40);
 
 /// A directory of immutable files; ids are never reused. 0 is the root and holds no files.
@@ -32,12 +32,12 @@ impl VolumeId {
     pub const ROOT: VolumeId = VolumeId(0);
 }
 
-/// Identity of one file for ever: 48-bit ms, 16-bit counter, 64-bit client incarnation.
+/// Permanent identity of one file: 48-bit ms, 16-bit counter, 64-bit client incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u128);
 
-/// Identity of one operation, of the same shape as a [`FileId`]. Its time is the creation time
-/// of the file that the operation made visible.
+/// Identity of one operation, of the same form as a [`FileId`]. Its time is the creation time of the file
+/// that the operation made visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u128);
 
@@ -62,7 +62,7 @@ fn compose(ms: u64, counter: u16, incarnation: u64) -> u128 {
 }
 
 impl FileId {
-    /// Puts an id together; `ms` is cut to 48 bits.
+    /// Composes an id; `ms` is cut to 48 bits.
     pub fn new(ms: u64, counter: u16, incarnation: u64) -> FileId {
         FileId(compose(ms, counter, incarnation))
     }
@@ -87,24 +87,24 @@ impl OpId {
     }
 }
 
-/// Draws file and operation ids; pure state, the time comes in with every call.
+/// Draws file and operation ids. Pure state: each call passes the time.
 #[derive(Clone, Debug)]
 pub struct FileIds {
     incarnation: u64,
-    /// The next id's milliseconds are at least this.
+    /// Lower bound of the next id's milliseconds.
     ms: u64,
-    /// Ids already drawn in `ms`.
+    /// Number of ids already drawn in `ms`.
     drawn: u32,
 }
 
 impl FileIds {
-    /// A generator that starts no earlier than `floor_ms`: pass a time above every id that an
-    /// earlier incarnation of the same store may have drawn, or 0.
+    /// A generator that starts at `floor_ms` or later: pass 0, or a time above every id that an earlier
+    /// incarnation of the same store may have drawn.
     pub fn new(incarnation: u64, floor_ms: u64) -> FileIds {
         FileIds { incarnation, ms: floor_ms.min(LAST_ID_MS), drawn: 0 }
     }
 
-    /// Draws the next file id at `now_ms`. Strictly above all earlier draws of this generator.
+    /// Draws the next file id at `now_ms`, strictly above all earlier draws of this generator.
     pub fn draw_file(&mut self, now_ms: u64) -> FileId {
         FileId(self.draw(now_ms))
     }
@@ -114,8 +114,8 @@ impl FileIds {
         OpId(self.draw(now_ms))
     }
 
-    /// Draws an operation id above `other`, even when `other` was drawn by a faster clock:
-    /// a delete is always later than the create it deletes.
+    /// Draws an operation id above `other`, even if a faster clock drew `other`: a delete is always later
+    /// than the create it deletes.
     pub fn draw_op_above(&mut self, now_ms: u64, other: OpId) -> OpId {
         let op = self.draw_op(now_ms);
         if op > other {
@@ -152,9 +152,9 @@ impl FileIds {
     }
 }
 
-/// 64 random bits from the operating system, for one start of one process.
+/// 64 random bits from the operating system, drawn once per start of a process.
 /// # Errors
-/// The operating system gives no randomness.
+/// The operating system provides no random bits.
 pub fn random_incarnation() -> Result<u64, getrandom::Error> {
     getrandom::u64()
 }

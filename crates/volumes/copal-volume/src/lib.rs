@@ -1,25 +1,25 @@
 //! Volumes of immutable files: ids, names, and the trait every store of volumes implements.
 //!
-//! A *volume* is a directory of files that are written once and never changed. Copal's backup
-//! layer keeps its packs, manifests and catalog in volumes and knows nothing below
-//! [`VolumeStore`]; the embedded store (`copal-data`), the in-memory twin ([`MemoryStore`]) and
-//! later the cluster client implement it, and all of them pass the same [`conformance`] suite.
+//! A *volume* is a directory of files that are written once and never changed. Copal's backup layer keeps its
+//! packs, manifests and catalog in volumes and uses nothing below [`VolumeStore`]. The embedded store
+//! (`copal-data`), the cluster client (`copal-client`) and the in-memory twin ([`MemoryStore`]) implement it,
+//! and all of them pass the same [`conformance`] suite.
 //!
 //! The idea is BeanFS's (docs/papers.md).
 //!
 //! Design: docs/design/volume.md#rules
 //!
 //! Invariants
-//! - A file is named by (volume, name) and known for ever by its [`FileId`]; neither a volume id
-//!   nor a file id is ever used twice.
-//! - At most one creator of a name is told that it won, and deletes name a file id, so a late
-//!   delete cannot touch a later file of the same name (VOL-4).
-//! - Nothing here reads a clock or draws randomness except [`SystemClock`] and
-//!   [`random_incarnation`], which callers pass in.
+//! - A file is named by (volume, name) and identified for ever by its [`FileId`]; neither a volume id nor a
+//!   file id is ever used twice.
+//! - At most one creator of a name is told that it won. Deletes name a file id, so a late delete cannot hit a
+//!   later file of the same name (VOL-4).
+//! - Only [`SystemClock`] and [`random_incarnation`], which callers pass in, read a clock or draw random
+//!   numbers.
 //!
 //! [`group`] has the rules by which several members keep the same volumes.
 //!
-//! Not here: who is a member of what (`copal-master`), rows on disk (`copal-data`).
+//! Not here: membership of groups (`copal-master`), rows on disk (`copal-data`).
 
 mod clock;
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! Sizes no store of volumes goes beyond.
+//! Limits of sizes in every store of volumes.
 
 use crate::error::VolumeError;
 

@@ -7,8 +7,8 @@
 use crate::error::VolumeError;
 use crate::limits::{MAX_FILE_NAME_BYTES, MAX_VOLUME_DEPTH, MAX_VOLUME_NAME_BYTES};
 
-/// The name in a delete of a file that its caller knows by its id alone: members that have the file find it
-/// by that. A file may be called so, too.
+/// The name in a delete of a file that its caller knows by its id alone: members find the file by that id. A
+/// file may have this name, too.
 pub const UNKNOWN_FILE_NAME: &[u8] = b"?";
 
 fn invalid(reason: impl Into<String>) -> VolumeError {

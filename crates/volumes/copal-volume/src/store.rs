@@ -1,7 +1,7 @@
-//! The seam between those who keep files and those who keep volumes.
+//! The interface between users of files and stores of volumes.
 //!
 //! Paper: beanfs §2.3, §3.3 (volumes, write-once files, their operations)
-//! Not here: what a promise means in detail (`conformance`), names (`names`), limits (`limits`).
+//! Not here: exact meaning of each promise (`conformance`), names (`names`), limits (`limits`).
 
 use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
@@ -11,28 +11,29 @@ use std::ops::Range;
 /// The head of a file: everything but its bytes. Never changes while the file lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInfo {
-    /// Identity of this very file; another file of the same name has another.
+    /// Identity of this file; another file of the same name has another.
     pub fid: FileId,
     /// Length of the body in bytes.
     pub size: u64,
     /// CRC32C of the whole body.
     pub crc32c: u32,
-    /// When the file became visible, stamped by the store: ms since 1970. A file created after another was
-    /// acknowledged never has a smaller one, restarts and clock changes included: it is an order, and stands
-    /// ahead of the clock for as long as the clock was once ahead. [`VolumeStore::now_ms`] tells the time.
+    /// Time at which the file became visible, stamped by the store: ms since 1970. A file created after
+    /// another was acknowledged never has a smaller one, over restarts and clock changes too. It is an order:
+    /// after the clock was ahead, it stays ahead until the clock catches up. [`VolumeStore::now_ms`] has the
+    /// time.
     pub created_ms: u64,
-    /// What the caller passed in [`PutOptions`].
+    /// The caller's metadata of [`PutOptions`].
     pub metadata: Bytes,
 }
 
-/// How a file is written.
+/// Options of writing a file.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// Small caller metadata, at most 1 KiB, returned by `stat` and `list`.
     pub metadata: Bytes,
 }
 
-/// Which acknowledged operations a read must have seen.
+/// Acknowledged operations that a read must have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Consistency {
     /// May still show a file that was just deleted. An embedded store answers as for `Strict`.
@@ -42,17 +43,17 @@ pub enum Consistency {
     Strict,
 }
 
-/// How a file is read.
+/// Options of reading a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadOptions {
-    /// What the read must have seen.
+    /// Acknowledged operations that the read must have seen.
     pub consistency: Consistency,
-    /// Read only this very file; a name that now means another is `NotFound`.
+    /// Read only this file; if the name leads to another one now, the answer is `NotFound`.
     pub if_file: Option<FileId>,
 }
 
 impl ReadOptions {
-    /// Sees every create and delete acknowledged before; of whichever file the name means.
+    /// Sees every create and delete acknowledged before; reads any file of the name.
     pub const STRICT: ReadOptions = ReadOptions { consistency: Consistency::Strict, if_file: None };
 }
 
@@ -61,21 +62,21 @@ impl ReadOptions {
 pub struct VolumeOptions {
     /// Limit on the bytes of live files; none: the store's size.
     pub quota_bytes: Option<u64>,
-    /// Keep a second copy of each small file, apart from the first and only to be rescued from: for files
-    /// without which all others are worth nothing. A store that keeps replicas has no use for it.
+    /// Keep a second copy of each small file, apart from the first and for rescues only. For files without
+    /// which all others are worthless. A store with replicas does not use it.
     pub spare_copies: bool,
 }
 
-/// What `remove_volume` does with files still there.
+/// Treatment of existing files by `remove_volume`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remove {
     /// Refuse with `NotEmpty`.
     IfEmpty,
-    /// Remove them with the volume. Volumes below it are never removed along.
+    /// Remove them with the volume. Volumes below it are never removed with it.
     WithFiles,
 }
 
-/// What became of a create whose outcome was unknown.
+/// Final outcome of a create with an unknown one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The file is there.
@@ -84,12 +85,12 @@ pub enum Outcome {
     Aborted,
 }
 
-/// What the caller of `settle` would like.
+/// Outcome that the caller of `settle` prefers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
-    /// Keep the file if any copy of it is whole.
+    /// Keep the file if any copy of it is complete.
     Commit,
-    /// Bury the file unless it is settled already.
+    /// Delete the file unless its create is settled already.
     Abort,
 }
 
@@ -108,24 +109,24 @@ pub trait FileWriter: Send {
     /// # Errors
     /// `NoSpace`, `TooLarge`, `QuotaExceeded`, `Failed`; the writer is then only good for dropping.
     fn append(&mut self, data: Bytes) -> Result<(), VolumeError>;
-    /// Makes the file visible, whole and durable.
+    /// Makes the file visible, complete and durable.
     /// # Errors
     /// As [`VolumeStore::put`]. Also after an `append` that failed: then nothing becomes visible.
     fn commit(self: Box<Self>) -> Result<FileInfo, VolumeError>;
 }
 
-/// Volumes of immutable files. Blocking; call from a thread of your own.
+/// Volumes of immutable files. Blocking; call from a dedicated thread.
 ///
 /// Every operation on a volume that was removed (or never was) answers `VolumeGone`; every
 /// operation may answer `Unavailable` or `Failed`, every write `NoSpace` or `Denied`, every read
 /// `Corrupt`. Names follow the rules of [`check_file_name`](crate::check_file_name) and
 /// [`split_path`](crate::split_path), else `InvalidName`.
 pub trait VolumeStore: Send + Sync {
-    /// What the store's clock shows now: ms since 1970. May go back.
+    /// Current time of the store's clock: ms since 1970. May go back.
     fn now_ms(&self) -> u64;
 
-    /// Whether files lie on several servers: then an operation whose caller died may take effect at any later
-    /// time, when a server that was away comes back.
+    /// Whether files lie on several servers. Then an operation whose caller died may take effect at any later
+    /// time, when a server that was down returns.
     fn is_replicated(&self) -> bool {
         false
     }
@@ -161,7 +162,7 @@ pub trait VolumeStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(String, VolumeId)>, VolumeError>;
 
-    /// Removes a volume, whole or not at all; its space returns without reading its files.
+    /// Removes a volume, completely or not at all; frees its space without reading its files.
     /// # Errors
     /// `NotEmpty`: it holds volumes, or files and `how` is `IfEmpty`.
     fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError>;
@@ -188,8 +189,8 @@ pub trait VolumeStore: Send + Sync {
         options: &PutOptions,
     ) -> Result<Box<dyn FileWriter>, VolumeError>;
 
-    /// The part of `range` that lies inside the file: shorter at its end, empty beyond it.
-    /// The answer is checked against stored checksums; it is held in memory as a whole.
+    /// The part of `range` that lies inside the file: shorter at its end, empty beyond it. The answer is
+    /// checked against stored checksums, and held in memory as a whole.
     /// # Errors
     /// `NotFound`; `Corrupt`.
     fn get(
@@ -206,9 +207,9 @@ pub trait VolumeStore: Send + Sync {
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError>;
 
     /// Up to `limit` files whose names begin with `prefix` and are above `after`, bytewise ascending. Paging
-    /// by the last name shows every file that was there throughout exactly once. Of each name a strict list
-    /// says what a strict `stat` would, begun with the list; so it may be relied on for what it does not
-    /// show. A page is no snapshot: names are looked at one after the other. `if_file` means nothing here.
+    /// by the last name shows every file that existed throughout exactly once. For each name, a strict list
+    /// agrees with a strict `stat` that began with it, also for names that it does not show. A page is not a
+    /// snapshot: names are read one after the other. `if_file` has no effect.
     /// # Errors
     /// `Corrupt`.
     fn list(
@@ -220,20 +221,20 @@ pub trait VolumeStore: Send + Sync {
         options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError>;
 
-    /// Deletes the file if the name still means `fid`; else nothing happens, and that is no
-    /// error. Durable on return; may be repeated.
+    /// Deletes the file if the name still leads to `fid`; otherwise nothing happens, without an error.
+    /// Durable on return; may be repeated.
     /// # Errors
-    /// `Unknown`: some copy may have it, and then it spreads by itself; ask again to know.
+    /// `Unknown`: some copy may have it, and then it spreads by itself; repeat the call to know.
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError>;
 
-    /// Ends an `Unknown`: final when it returns. A file that was acknowledged stays, whatever
-    /// is wanted.
+    /// Ends an `Unknown`: the outcome is final when this returns. An acknowledged file stays, for every
+    /// preference.
     /// # Errors
     /// Only those common to all operations.
     fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError>;
 
-    /// Creates several small files (name, body, options), one answer each in the same order; one
-    /// durable write, or a few where there is little memory. Not atomic as a whole.
+    /// Creates several small files (name, body, options), one answer each in the same order. One durable
+    /// write, or a few with little memory. Not atomic as a whole.
     /// # Errors
     /// `TooLarge`: above 4 MiB together, nothing was written.
     fn put_batch(
@@ -242,8 +243,8 @@ pub trait VolumeStore: Send + Sync {
         files: Vec<(Bytes, Bytes, PutOptions)>,
     ) -> Result<Vec<Result<FileInfo, VolumeError>>, VolumeError>;
 
-    /// Reads several whole files, one answer each in the same order. Once the answer holds
-    /// 4 MiB, further files are answered `TooLarge` and may be asked for again.
+    /// Reads several whole files, one answer each in the same order. Once the answer has 4 MiB, further files
+    /// are answered `TooLarge`; call again for them.
     /// # Errors
     /// Only those common to all operations.
     fn get_batch(
@@ -267,7 +268,7 @@ pub trait VolumeStore: Send + Sync {
     /// `Corrupt`.
     fn volume_stats(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError>;
 
-    /// Returns the space of deleted files now instead of in background; a hint on a cluster.
+    /// Frees the space of deleted files now instead of in the background; a hint on a cluster.
     /// # Errors
     /// Only those common to all operations.
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError>;

@@ -1,36 +1,35 @@
-//! A token bucket: bytes per second, without bursts beyond a bound.
+//! A token bucket: bytes per second, with bursts up to a bound.
 //!
-//! The bucket may be overdrawn by one taking: it gets its bytes at once, and the next one waits until they
-//! are paid for.
-//! Invariant: over any time no more goes through than the rate times that time and the burst, and the bytes of
-//! the last taking.
+//! One call may overdraw the bucket: it gets its bytes at once, and the next call waits until they are paid
+//! for.
+//! Invariant: over any time no more bytes pass than the rate times that time, the burst, and the bytes of the
+//! last call.
 //!
-//! Not here: waiting (`copal-server`, `copal-agent`), a clock: time is the time since any fixed moment.
+//! Not here: waiting (`copal-server`, `copal-agent`), a clock: callers pass the time since any fixed moment.
 
 use std::time::Duration;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// See the module.
+/// Bucket of one rate.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     bytes_per_s: u64,
     burst: Duration,
-    /// When all that was taken is paid for, by a clock that is ahead by the burst.
+    /// Time at which all taken bytes are paid for, by a clock that is ahead by the burst.
     paid_at: Duration,
-    /// The newest time that was given: time never goes back.
+    /// The latest given time: time never goes back.
     now: Duration,
 }
 
 impl TokenBucket {
-    /// A bucket that is full, and lets the bytes of `burst` through at once after a pause. A rate of 0 counts
-    /// as 1.
+    /// A full bucket, which after a pause lets the bytes of `burst` pass at once. A rate of 0 counts as 1.
     #[must_use]
     pub fn new(bytes_per_s: u64, burst: Duration, now: Duration) -> TokenBucket {
         TokenBucket { bytes_per_s: bytes_per_s.max(1), burst, paid_at: now, now }
     }
 
-    /// How long to wait before the next taking; zero: [`TokenBucket::take`] may be called.
+    /// Time to wait before the next call of [`TokenBucket::take`]; zero: none.
     pub fn wait(&mut self, now: Duration) -> Duration {
         self.now = self.now.max(now);
         self.paid_at.saturating_sub(self.now.saturating_add(self.burst))
@@ -41,7 +40,7 @@ impl TokenBucket {
         self.now = self.now.max(now);
         let nanos = u128::from(bytes) * NANOS_PER_SECOND / u128::from(self.bytes_per_s);
         let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        // A full bucket takes no more in.
+        // A full bucket gains no more.
         self.paid_at = self.paid_at.max(self.now).saturating_add(cost);
     }
 }
@@ -93,7 +92,7 @@ mod tests {
                 let seconds = (now - HOUR + BURST).as_secs_f64();
                 prop_assert!(before_last as f64 <= rate as f64 * seconds + 1.0);
             }
-            // It waits for nothing but its rate.
+            // Waits only for the rate.
             let waited = (now - HOUR - pauses).as_secs_f64();
             prop_assert!(waited <= before_last as f64 / rate as f64 + 1e-3);
         }

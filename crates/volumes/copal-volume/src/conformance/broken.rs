@@ -14,11 +14,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A store that is right but for one fault.
+/// A correct store with one fault.
 struct Broken {
     twin: MemoryStore,
     fault: Fault,
-    /// What the last list of a volume showed.
+    /// Result of the last list of a volume.
     listed: Mutex<HashMap<VolumeId, Page>>,
 }
 
@@ -90,7 +90,7 @@ impl Broken {
     }
 }
 
-/// Commits on drop, whatever its caller wanted.
+/// Commits on drop, even without a call of `commit`.
 struct CommitsOnDrop(Option<Box<dyn FileWriter>>);
 
 impl FileWriter for CommitsOnDrop {

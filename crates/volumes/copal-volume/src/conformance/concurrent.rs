@@ -1,4 +1,4 @@
-//! Promises that only matter when many threads act at once.
+//! Promises about concurrent calls.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
@@ -11,7 +11,7 @@ use std::thread;
 
 const THREADS: u64 = 8;
 
-/// Tells the other threads when this one ends, also by a panic.
+/// Tells the other threads when this one ends, also after a panic.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -114,8 +114,8 @@ pub(super) fn strict_reads(store: &dyn VolumeStore) {
     });
 }
 
-/// One thread creates a file after the other and deletes each three creates later; the others look at how far
-/// it has come, then list: what they are shown must be as new as that.
+/// One thread creates one file after another and deletes each of them three creates later. The others read
+/// its progress, then list: the list must be at least as new as that progress.
 pub(super) fn strict_lists(store: &dyn VolumeStore) {
     const FILES: u64 = 60;
     const LIVE: u64 = 3;

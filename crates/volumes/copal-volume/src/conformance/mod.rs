@@ -1,10 +1,12 @@
-//! What every [`VolumeStore`] must do, as a suite that each implementation runs on itself.
+//! Conformance suite of every [`VolumeStore`], which each implementation runs on itself.
 //!
-//! Covers what the backup layer builds on: exclusive create with one winner (VOL-2), whole or absent, deletes
-//! conditional on the file id, ranged reads, listing in name order under concurrent operations (VOL-8),
-//! strict reads and lists that see every acknowledged create and delete, creation times stamped by the store,
-//! volumes that move and go as a whole; and a seeded random history compared step by step with
-//! [`MemoryStore`](crate::MemoryStore).
+//! Covers the promises that the backup layer builds on:
+//! - exclusive creates with one winner (VOL-2), whole or absent files, deletes conditional on the file id;
+//! - ranged reads, and lists in name order under concurrent operations (VOL-8);
+//! - strict reads and lists that see every acknowledged create and delete;
+//! - creation times stamped by the store;
+//! - volumes that are moved and removed as a whole;
+//! - a seeded random history, compared step by step with [`MemoryStore`](crate::MemoryStore).
 //!
 //! A case panics with a sentence when the store breaks a promise. Each case gets a fresh store.
 //! Not here: durability and damage, which need the store's own device (see each store's tests).
@@ -29,10 +31,10 @@ pub use random_model::{Subject, random_history};
 /// Makes a fresh, empty store for one case.
 pub type Make<'a> = &'a dyn Fn() -> Box<dyn VolumeStore>;
 
-/// One promise and the function that checks it on the store it is given.
+/// Description of a promise, and the function that checks it on a store.
 pub type Case = (&'static str, fn(&dyn VolumeStore));
 
-/// All cases, for implementations that want to run or report them one by one.
+/// All cases, for implementations that run or report them one by one.
 pub const CASES: &[Case] = &[
     ("a file comes back as it was put", files::round_trip),
     ("a create is exclusive", files::exclusive),

@@ -1,7 +1,7 @@
-//! Seeded numbers of the suite: the same seed gives the same history on every machine.
+//! Seeded random numbers of the suite: equal seeds give equal histories on every machine.
 //!
-//! Not here: numbers for tests of other crates (`copal-testkit`, which no crate may be built from, and the
-//! suite is built).
+//! Not here: random numbers for tests of other crates (`copal-testkit`). Product code may not use that crate,
+//! and the suite is product code.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub(super) struct Random {
 }
 
 impl Random {
-    /// A generator that repeats itself for the same seed.
+    /// A generator determined by the seed.
     pub(super) fn new(seed: u64) -> Random {
         Random { state: seed }
     }

@@ -1,8 +1,8 @@
 //! A seeded random history, run on the store and on the in-memory twin, compared step by step.
 //!
-//! File ids and times differ between the two, so the history keeps pairs of ids and compares
-//! everything else. A store that can be restarted is: nothing acknowledged may be missing then,
-//! and nothing else may have appeared.
+//! File ids and times differ between the two, so the history keeps pairs of ids and compares everything else.
+//! If the store can be restarted, the history restarts it: then no acknowledged operation may be missing, and
+//! no other may have appeared.
 
 use super::{Random, body};
 use crate::error::VolumeError;
@@ -16,9 +16,9 @@ const NAMES: u64 = 12;
 
 /// A store under a random history.
 pub trait Subject {
-    /// The store as it is open now.
+    /// The open store.
     fn store(&self) -> &dyn VolumeStore;
-    /// Ends the store in some way and opens it again. Called between operations.
+    /// Ends the store in some way and reopens it. Called between operations.
     fn restart(&mut self);
 }
 
@@ -32,7 +32,7 @@ impl Subject for Steady<'_> {
     fn restart(&mut self) {}
 }
 
-/// The same thing in the store under test and in the twin.
+/// The ids of one object in the store under test and in the twin.
 type Pair<T> = (T, T);
 
 struct History<'a> {
@@ -205,7 +205,7 @@ impl History<'_> {
             // A taken name may be refused at the start or only at the commit.
             (Err(VolumeError::Exists { .. }), Ok(None)) if drop_it => {}
             (Err(real), Err(twin)) => {
-                // Both refused; a quota may be seen before or after the name.
+                // Both refuse; one may check the quota before the name, the other after it.
                 assert!(!matches!(real, VolumeError::Corrupt { .. }), "{real}");
                 let early = matches!(
                     (&real, &twin),

@@ -1,17 +1,17 @@
-//! A create or a delete, as the client brings it to all members of a group: no primary, no quorum, one round
-//! trip.
+//! The client's part of a create or a delete: calls to all members of a group, without primary or quorum, in
+//! one round trip.
 //!
-//! An operation holds when every member that is up has answered Ok in one epoch, one of them at least in
-//! state N, and as many as are needed have it on their device (VOL-12). After a change of the view, members
-//! that hold the bytes are asked to confirm; only those that do not are sent them.
+//! An operation is complete when every member that is up has answered Ok in one epoch, at least one of them
+//! in role N, and enough of them have it on their device (VOL-12). After a change of the view, members that
+//! have the bytes are asked to confirm; only the others are sent the bytes.
 //!
 //! Paper: beanfs §4.1, §5.1
 //! Invariants
-//! - A refusal that is final is told only once no member can bring the file back (VOL-21): all that are up
-//!   bury it. Where that cannot be done in time the outcome is unknown, and is said to be.
-//! - An answer counts in the epoch it was given for, and in no other.
+//! - A final refusal is reported only when no member can bring the file back (VOL-21): all members that are
+//!   up delete it. If that is impossible in time, the outcome is reported as unknown.
+//! - An answer counts only in the epoch for which it was given.
 //!
-//! Not here: who a member is and how it is reached, deadlines as times (the caller turns clocks into events).
+//! Not here: members and their addresses, deadlines as times (the caller turns clocks into events).
 
 use super::{
     member::Answer,
@@ -21,20 +21,20 @@ use super::{
 use crate::ids::FileId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a client asks a member for.
+/// Kind of a client's call to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
-    /// Take the file, bytes included.
+    /// Accept the file, with its bytes.
     Create,
-    /// Say again, in this epoch, that the file is held.
+    /// Acknowledge in this epoch that the file is present.
     Confirm,
     /// Delete the file.
     Delete,
-    /// Delete the file that this client has created and nobody may keep.
+    /// Delete the file of this client's failed create.
     Bury,
 }
 
-/// What happens to an operation under way.
+/// Event of an operation under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A member answered a call that was sent in `epoch`.
@@ -45,62 +45,62 @@ pub enum Event {
         epoch: Epoch,
         /// The call.
         call: Call,
-        /// What it said.
+        /// Answer of the member.
         answer: Answer,
     },
-    /// A member was not reached, or the connection broke before its answer.
+    /// A member could not be reached, or the connection broke before its answer.
     Unreachable {
         /// The member.
         disk: DiskId,
         /// The call.
         call: Call,
     },
-    /// A view came in: from the master, or from a member that has a newer one.
+    /// A view arrived: from the master, or from a member with a newer one.
     View(View),
-    /// The caller has waited long enough: end the operation, one way or the other.
+    /// The caller's deadline: end the operation in one way or the other.
     Deadline,
-    /// No more time to bury anything.
+    /// No time is left to delete a failed create.
     GiveUp,
 }
 
-/// What the client is to do.
+/// Action of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Call a member, in this epoch.
+    /// Call a member in this epoch.
     Send {
         /// The member.
         disk: DiskId,
-        /// The epoch of the view that is meant.
+        /// Epoch of the call.
         epoch: Epoch,
-        /// What it is asked for.
+        /// Kind of the call.
         call: Call,
     },
-    /// The same a little later: the member was not reached, or is busy.
+    /// Call a member a little later: it could not be reached, or is busy.
     SendLater {
         /// The member.
         disk: DiskId,
-        /// The epoch of the view that is meant.
+        /// Epoch of the call.
         epoch: Epoch,
-        /// What it is asked for.
+        /// Kind of the call.
         call: Call,
     },
-    /// Tell the master that a member does not answer.
+    /// Report to the master that a member does not answer.
     Suspect(DiskId),
     /// The operation has ended.
     Finish(Outcome),
 }
 
-/// Why an operation was refused, by whoever refused it for good.
+/// Reason of a final refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// The name belongs to another file.
     Exists {
-        /// That file.
+        /// The other file.
         fid: FileId,
     },
-    /// The file was buried by who settled it.
+    /// The file was deleted by a client that settled it.
     Buried,
-    /// The time of the operation is closed.
+    /// The bucket of the operation is sealed.
     TooOld,
     /// The client's time is wrong.
     ClockSkew,
@@ -114,53 +114,53 @@ pub enum Refusal {
     QuotaExceeded {
         /// The volume's quota in bytes.
         quota: u64,
-        /// Bytes of live files.
+        /// Bytes of the refused create.
         used: u64,
         /// Bytes of the refused create.
         wanted: u64,
     },
-    /// Too few members were up until the deadline.
+    /// Too few members were up before the deadline.
     Degraded {
-        /// Members that had it.
+        /// Number of members that had it.
         have: usize,
-        /// Members that were needed.
+        /// Number of members that were needed.
         need: usize,
     },
 }
 
-/// How an operation ended.
+/// End of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It holds: nothing takes it back.
+    /// It is complete: nothing takes it back.
     Held,
     /// It did not happen and never will.
     Refused(Refusal),
-    /// Some member may have it, and it may come to hold or not.
+    /// Some member may have it; it may become complete or not.
     Unknown,
 }
 
-/// What is known of one member.
+/// Known state of the operation on one member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Reached {
-    /// Something was sent; it may have arrived.
+    /// A call was sent; it may have arrived.
     Sent,
-    /// It has the operation on its device, and said so in this epoch.
+    /// The member has the operation on its device, and answered so in this epoch.
     Has { epoch: Epoch, role: Role },
-    /// It has not, and will not take it.
+    /// The member does not have the operation, and will not accept it.
     Refused,
-    /// It has buried the file, and said so in this epoch.
+    /// The member has deleted the file, and answered so in this epoch.
     Buried { epoch: Epoch, role: Role },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Bringing,
-    /// A member has no room, and nobody has said yet that it has the file: where all refuse it there is
-    /// nothing to bury, and a full disk gets no row of it.
+    /// A member has no space, and no member has answered yet that it has the file. If all refuse it, there is
+    /// nothing to delete, and a full disk gets no row of a delete.
     Refusing {
         why: Refusal,
     },
-    /// The create has failed; these members may have it still.
+    /// The create has failed, and the file is deleted on all members that are up.
     Burying {
         why: Refusal,
     },
@@ -171,32 +171,33 @@ enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClientOp {
     is_create: bool,
-    /// Who creates may take it back; who only brings to others what some member has may not.
+    /// Whether a failed operation may delete the file: true for its creator, false for a client that only
+    /// copies an existing file to other members.
     may_bury: bool,
     view: View,
     /// Epoch of the first call.
     first: Epoch,
     members: BTreeMap<DiskId, Reached>,
-    /// Members that were sent it more than once: a refusal of one call says nothing about the other.
+    /// Members that were called more than once: a refusal of one call does not cover the others.
     again: BTreeSet<DiskId>,
-    /// A member has said that it has the operation.
+    /// Whether any member has answered that it has the operation.
     was_taken: bool,
     phase: Phase,
 }
 
 impl ClientOp {
-    /// Starts to create a file at the members of `view`.
+    /// Starts to create a file on the members of `view`.
     pub fn create(view: View) -> (ClientOp, Vec<Action>) {
         ClientOp::start(true, true, view)
     }
 
-    /// Starts to bring a file that some member has to all members of `view`. It may be acknowledged already,
-    /// so it is never buried: a refusal leaves the outcome unknown.
+    /// Starts to copy a file of some member to all members of `view`. It may be acknowledged already, so it
+    /// is never deleted: after a refusal the outcome is unknown.
     pub fn complete(view: View) -> (ClientOp, Vec<Action>) {
         ClientOp::start(true, false, view)
     }
 
-    /// Starts to delete a file at the members of `view`.
+    /// Starts to delete a file on the members of `view`.
     pub fn delete(view: View) -> (ClientOp, Vec<Action>) {
         ClientOp::start(false, false, view)
     }
@@ -216,8 +217,8 @@ impl ClientOp {
         (op, actions)
     }
 
-    /// The caller has handed calls to these members only, and hands over no more creates and deletes: all
-    /// others have nothing of the operation. To be said before [`Event::Deadline`].
+    /// States that the caller has sent creates and deletes to these members only, and sends no more: all
+    /// other members have no trace of the operation. Must be called before [`Event::Deadline`].
     pub fn only_reached(&mut self, reached: &BTreeSet<DiskId>) {
         for (disk, state) in &mut self.members {
             if *state == Reached::Sent && !reached.contains(disk) {
@@ -226,12 +227,12 @@ impl ClientOp {
         }
     }
 
-    /// The view that is meant now.
+    /// The current view of the operation.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// Takes an event, and says what to do. Events behind the end change nothing.
+    /// Handles an event and returns the actions. Events after the end change nothing.
     pub fn step(&mut self, event: Event) -> Vec<Action> {
         match (self.phase.clone(), event) {
             (Phase::Ended, _) => Vec::new(),
@@ -290,7 +291,7 @@ impl ClientOp {
         self.refuse(refusal)
     }
 
-    /// A member that refuses what it was sent once has none of it.
+    /// Records that a member which refused its only call does not have the operation.
     fn note_refused(&mut self, disk: DiskId, refusal: &Refusal) {
         let was_sent = matches!(self.members.get(&disk), Some(Reached::Sent));
         let never_has = matches!(refusal, Refusal::Buried | Refusal::OtherFile);
@@ -299,7 +300,7 @@ impl ClientOp {
         }
     }
 
-    /// Sends to every member that is up what it has not answered in this epoch.
+    /// Calls every member that is up and has not answered in this epoch.
     fn send_to_all(&mut self) -> Vec<Action> {
         let up: Vec<DiskId> = self.view.up().collect();
         up.into_iter().filter_map(|disk| self.send(disk)).collect()
@@ -316,7 +317,7 @@ impl ClientOp {
             _ if self.is_create => Call::Create,
             _ => Call::Delete,
         };
-        // What it has it has, whatever becomes of the confirmation.
+        // A member with the operation keeps it, even if the confirmation fails.
         let has = matches!(self.members.get(&disk), Some(Reached::Has { .. }));
         if !has && self.members.insert(disk, Reached::Sent).is_some() {
             self.again.insert(disk);
@@ -332,7 +333,7 @@ impl ClientOp {
         is_up.then_some(later).into_iter().collect()
     }
 
-    /// Members that answered Ok in the present epoch.
+    /// Roles of members that answered Ok in the current epoch.
     fn holding(&self) -> impl Iterator<Item = Role> + '_ {
         self.view.up().filter_map(|disk| match self.members.get(&disk) {
             Some(Reached::Has { epoch, role }) if *epoch == self.view.epoch => Some(*role),
@@ -349,13 +350,13 @@ impl ClientOp {
         self.end(Outcome::Held)
     }
 
-    /// The operation fails. A create is buried wherever it may have arrived; a delete may be repeated by
-    /// anybody.
+    /// Ends a failed operation. A create is deleted wherever it may have arrived. A delete may be repeated by
+    /// any client.
     fn refuse(&mut self, why: Refusal) -> Vec<Action> {
         if !self.is_create {
-            // Once a member has taken it, it spreads, whatever another says.
+            // Once a member has accepted it, it spreads despite the refusals of others.
             let is_untouched = self.members.values().all(|reached| *reached == Reached::Refused);
-            // No member deletes a file whose volume is gone, or under a name that is not its own.
+            // No member deletes a file of a removed volume, or under a name that is not the file's.
             let is_void = matches!(why, Refusal::VolumeGone | Refusal::OtherFile);
             return self.end(match is_untouched || is_void {
                 true => Outcome::Refused(why),
@@ -381,8 +382,8 @@ impl ClientOp {
         self.send_burials()
     }
 
-    /// What the others say of a create that one has no room for. Anything but their refusals is a reason to
-    /// bury it.
+    /// Handles answers of the other members to a create that one has no space for. Any event except their
+    /// refusals starts the delete.
     fn hear_the_others(&mut self, why: Refusal, event: Event) -> Vec<Action> {
         match event {
             Event::Answered { disk, answer: Answer::NoSpace | Answer::QuotaExceeded { .. }, .. } => {
@@ -417,8 +418,8 @@ impl ClientOp {
         touched.filter_map(move |(disk, reached)| (!has_none(reached)).then_some(*disk))
     }
 
-    /// Who is to bury the file still: everybody that is up, like a delete. Who was not sent it, or refused
-    /// it, may have taken it over from another, as a donor's or as a create whose time is closed.
+    /// Members that still have to delete the file: all that are up, as for a delete. A member that was not
+    /// called, or that refused, may have copied the file from another one, in a resync or by roll-forward.
     fn to_bury(&self) -> Vec<DiskId> {
         let present = self.view.epoch;
         let is_left = |disk: &DiskId| match self.members.get(disk) {
@@ -434,8 +435,9 @@ impl ClientOp {
         self.to_bury().into_iter().map(send).collect()
     }
 
-    /// Whether nobody can bring the file back any more. In the view in which it was sent out only those that
-    /// are up have it; later those that are away may, and learn of the burial like of any delete.
+    /// Whether no member can bring the file back. In the epoch of the first call only members that are up can
+    /// have it. After a change of the view a member that is down may have it; it learns of the delete later,
+    /// as of any delete.
     fn is_buried(&self) -> bool {
         if !self.to_bury().is_empty() {
             return false;
@@ -462,7 +464,7 @@ impl ClientOp {
             } => {
                 let role = match answer {
                     Answer::Ok { role } => role,
-                    // It has no such file and takes none, whatever its role, which it did not say.
+                    // This member has no such file and accepts none in any role; its answer carries no role.
                     _ => Role::Recovering,
                 };
                 self.members.insert(disk, Reached::Buried { epoch, role });
@@ -479,8 +481,7 @@ impl ClientOp {
                 let is_wanted = self.to_bury().contains(&disk);
                 is_wanted.then_some(later).into_iter().collect()
             }
-            // An answer to a create that was on its way: the burial goes to that member already, or is needed
-            // now.
+            // A late answer to a create: a delete is under way to that member already, or is needed now.
             Event::Answered { disk, answer: Answer::Ok { role }, epoch, .. } => {
                 self.was_taken = true;
                 if matches!(self.members.get(&disk), Some(Reached::Buried { .. })) {

@@ -1,39 +1,38 @@
-//! One clock for a cluster: the reference, by which operations are judged and time buckets are sealed,
-//! whatever single clocks show.
+//! One clock for a cluster, the reference: it judges operations and seals time buckets, independent of single
+//! clocks.
 //!
-//! The leader and the data servers each report what their clock shows; the reference is the median of these
-//! reports. A minority of wrong clocks, the leader's included, does not move it. Every server goes by the
-//! reference, carried on by a clock that never jumps.
+//! The leader and the data servers each report the time of their clock; the reference is the median of these
+//! reports. A minority of wrong clocks, the leader's included, does not move it. Every server follows the
+//! reference, advanced by a clock that never jumps.
 //!
 //! Design: docs/design/cluster.md#rules VOL-42, VOL-43
 //! Invariants
 //! - The reference lies between the clocks of two reporters: one clock alone never sets it, unless it is the
 //!   only one.
-//! - Of an even number of clocks the one of the two in the middle counts that agrees with the reference so
-//!   far; at first the earlier one: a seal that is too late only delays, one that is too early refuses
+//! - Of an even number of clocks, the reference is the one of the middle two that agrees with the previous
+//!   reference, at first the earlier one. A seal that is too late only delays; one that is too early refuses
 //!   operations.
 //!
-//! Not here: how clocks are measured (`copal-server`), which servers take no part in writes (`copal-master`).
+//! Not here: measurement of clocks (`copal-server`), servers excluded from writes (`copal-master`).
 
 use super::closing::Bucket;
 
-/// A clock that is further than this from the reference is wrong, ms.
+/// A clock farther than this from the reference is wrong, ms.
 pub const MAX_CLOCK_OFF_MS: u64 = 5_000;
 /// A clock that was wrong is right again within this distance of the reference, ms.
 pub const CLOCK_RIGHT_MS: u64 = 2_500;
-/// The reference moves only when the median is further from it than this, ms: measurements differ a little
-/// each time.
+/// The reference moves only when the median is farther from it than this, ms: measurements vary a little.
 pub const CLOCK_STEP_MS: u64 = 1_000;
 
-/// Buckets from the one of the reference on that stay sealed when a seal in the future is ignored: every
-/// operation that a right clock has drawn so far lies below them, since members take none that is more than a
-/// bucket ahead.
+/// Number of buckets, from that of the reference on, that stay sealed when a seal in the future is ignored.
+/// Every operation that a right clock has drawn so far lies below them, since members accept none that is
+/// more than a bucket ahead.
 const KEPT_AHEAD: u64 = 2;
-/// A seal so many buckets above what is due was not made by clocks that differ a little.
+/// A seal that many buckets above the due one comes from a wrong clock, not from clocks that differ a little.
 const SEAL_SLACK: u64 = super::CLOSING_LAG_MS / super::BUCKET_MS + KEPT_AHEAD;
 
-/// How far the reference is from the ruler against which the clocks were measured, ms; `None`: no clock was
-/// reported. `present`: how far it was, if it was known before.
+/// Distance of the reference from the ruler against which the clocks were measured, ms; `None`: no clock was
+/// reported. `present`: the previous distance, if known.
 pub fn reference_of(clocks_ms: &[i64], present: Option<i64>) -> Option<i64> {
     let mut sorted = clocks_ms.to_vec();
     sorted.sort_unstable();
@@ -45,7 +44,7 @@ pub fn reference_of(clocks_ms: &[i64], present: Option<i64>) -> Option<i64> {
     }
 }
 
-/// Whether a clock this far from the reference is wrong. `was_wrong`: it was, the last time it was looked at.
+/// Whether a clock this far from the reference is wrong. `was_wrong`: the previous result for it.
 pub fn is_clock_wrong(off_ms: i64, was_wrong: bool) -> bool {
     let limit_ms = match was_wrong {
         true => CLOCK_RIGHT_MS,
@@ -54,13 +53,13 @@ pub fn is_clock_wrong(off_ms: i64, was_wrong: bool) -> bool {
     off_ms.unsigned_abs() > limit_ms
 }
 
-/// Whether a seal lies in the future of the reference: it was made by a clock that was wrong.
+/// Whether a seal lies in the future of the reference: a wrong clock made it.
 pub fn is_seal_in_future(below: Bucket, reference_ms: u64) -> bool {
     below.0 > Bucket::first_open(reference_ms).0.saturating_add(SEAL_SLACK)
 }
 
-/// What is left of a seal, or of a horizon, that lies in the future of the reference: everything up to now,
-/// and nothing that a right clock has yet to draw.
+/// Limits a seal, or a stable point, that lies in the future of the reference: it keeps everything up to now,
+/// and no operation that a right clock has yet to draw.
 #[must_use]
 pub fn without_future(below: Bucket, reference_ms: u64) -> Bucket {
     match is_seal_in_future(below, reference_ms) {
@@ -84,8 +83,8 @@ mod tests {
         }
         assert_eq!(reference_of(&[7], None), Some(7), "nobody else is there");
         assert_eq!(reference_of(&[], Some(7)), None);
-        // Of two that differ nobody knows which is right: the one that agrees with what was known, else the
-        // earlier one.
+        // With two clocks it is unknown which one is right: the one counts that agrees with the previous
+        // reference, else the earlier one.
         assert_eq!(reference_of(&[HOUR, 0], None), Some(0));
         assert_eq!(reference_of(&[0, -HOUR], None), Some(-HOUR));
         assert_eq!(reference_of(&[0, -HOUR], Some(3)), Some(0));

@@ -1,30 +1,31 @@
-//! When a time is over: buckets of ten seconds, closed by each member, compared by digest, stable once all
-//! are equal.
+//! Sealing of time buckets: ten seconds each, sealed by each member, compared by digest, stable once all are
+//! equal.
 //!
-//! A closed bucket takes nothing more from clients; what one member has of it and another has not is brought
-//! over by union only. So the operations of a closed bucket only grow toward the union of all members, and
-//! equal digests on all of them mean that none lacks anything (VOL-17, VOL-18). Clocks say when a bucket is
-//! closed, and never whether it is equal.
+//! A sealed bucket accepts no operations from clients; members copy missing operations of it from each other
+//! only. So its operations only grow toward the union of all members, and equal digests on all of them mean
+//! that none lacks anything (VOL-17, VOL-18). Clocks decide when a bucket is sealed, and never whether it is
+//! equal.
 //!
 //! Design: docs/design/cluster.md#rules
 //! Invariants
-//! - Buckets close in their order: whatever is older than a closed bucket is closed.
-//! - What counts is the set of operations, not the files they left: a create whose file is buried, and a
-//!   second delete of one file, stand in the journal of every member like all others.
+//! - Buckets are sealed in their order: all buckets before a sealed one are sealed.
+//! - Digests count the set of operations, not the files. A create whose file is deleted, and a second delete
+//!   of one file, are in the journal of every member like all others.
 //!
-//! Not here: rows of journal and digests (`copal-data`), who tells whom (`copal-server`).
+//! Not here: rows of journal and digests (`copal-data`), gossip (`copal-server`).
 
 use super::{role::Role, view::Epoch};
 use crate::ids::{FileId, OpId, VolumeId};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// Operations of one group whose ids fall into the same so many ms are one bucket.
+/// Operations of one group whose ids lie in the same interval of this many ms form one bucket.
 pub const BUCKET_MS: u64 = 10_000;
-/// A bucket is closed so long after its end by the member's clock, ms: no operation is as old then.
+/// A bucket is sealed this long after its end by the member's clock, ms: by then no acceptable operation is
+/// as old.
 pub const CLOSING_LAG_MS: u64 = super::MAX_OP_AGE_MS;
 
-/// Number of a bucket: since 1970.
+/// Number of a bucket, counted from 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bucket(pub u64);
 
@@ -34,43 +35,43 @@ impl Bucket {
         Bucket(op.ms() / BUCKET_MS)
     }
 
-    /// The first bucket that is not due to be closed at `now_ms`.
+    /// The first bucket that is not due to be sealed at `now_ms`.
     pub fn first_open(now_ms: u64) -> Bucket {
         Bucket(now_ms.saturating_sub(CLOSING_LAG_MS) / BUCKET_MS)
     }
 }
 
-/// What a member has closed. It is on the device before any digest is told to anybody.
+/// Sealed buckets of a member. They are on the device before any digest is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Closing {
-    /// All buckets below this one are closed.
+    /// All buckets below this one are sealed.
     pub below: Bucket,
 }
 
 impl Closing {
-    /// Whether the bucket of an operation is closed.
+    /// Whether the bucket of an operation is sealed.
     pub fn is_closed(self, op: OpId) -> bool {
         Bucket::of(op) < self.below
     }
 
-    /// What is closed once all is that is due at `now_ms`: a clock that went back opens nothing.
+    /// The seal after all due buckets at `now_ms` are sealed; a clock that went back unseals nothing.
     #[must_use]
     pub fn at(self, now_ms: u64) -> Closing {
         self.joined(Closing { below: Bucket::first_open(now_ms) })
     }
 
-    /// What a member has closed that becomes whole from a donor: also what the donor had closed. Else it
-    /// would take, from a client, an operation that was refused or settled before it came (VOL-17).
+    /// The seal of a member after a resync: it includes the donor's. Otherwise the member would accept, from
+    /// a client, an operation that was refused or settled before it came (VOL-17).
     #[must_use]
     pub fn joined(self, donor: Closing) -> Closing {
         Closing { below: self.below.max(donor.below) }
     }
 }
 
-/// One operation as digests count it.
+/// One operation as a digest counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Record {
-    /// A create; else a delete.
+    /// Whether it is a create; else a delete.
     pub is_create: bool,
     /// The operation.
     pub op: OpId,
@@ -80,11 +81,11 @@ pub struct Record {
     pub fid: FileId,
 }
 
-/// A set of operations as a number of them and a sum. Sums, since ids of neighbours have much in common and
+/// A set of operations as their number and a sum of hashes. A sum, since similar neighbouring ids would
 /// cancel under exclusive or.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Digest {
-    /// Operations.
+    /// Number of operations.
     pub count: u64,
     /// Sum of their hashes, modulo 2^128.
     pub sum: u128,
@@ -102,42 +103,42 @@ impl Digest {
         self.sum = self.sum.wrapping_add(xxh3_128_with_seed(&bytes, seed));
     }
 
-    /// Digest of the operations of two sets that have none in common.
+    /// Digest of the union of two disjoint sets.
     #[must_use]
     pub fn plus(self, other: Digest) -> Digest {
         Digest { count: self.count.wrapping_add(other.count), sum: self.sum.wrapping_add(other.sum) }
     }
 }
 
-/// What a member has told of its closed buckets.
+/// Gossip of a member about its sealed buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// What it has closed.
+    /// Its seal.
     pub closing: Closing,
-    /// Digests of closed buckets in which it has something.
+    /// Digests of its sealed buckets that have operations.
     pub digests: BTreeMap<Bucket, Digest>,
 }
 
-/// What a member says of itself in a group when it tells others what it has closed.
+/// State of a member in a group, as sent to others after it sealed buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnTold {
-    /// The view that it is in: what it says counts in that view only.
+    /// Epoch of its view: the message counts in that view only.
     pub epoch: Epoch,
-    /// Its state.
+    /// Its role.
     pub role: Role,
-    /// What it has closed.
+    /// Its seal.
     pub closing: Closing,
-    /// Up to where it knows everything to be stable.
+    /// Its stable point.
     pub horizon: Bucket,
-    /// Whether it has everything from before its horizon. Digests of one that has not mean nothing.
+    /// Whether it has everything below its stable point. Without that its digests mean nothing.
     pub is_covered: bool,
-    /// Digests of closed buckets from its horizon on in which it has something.
+    /// Digests of its sealed buckets, from its stable point on, that have operations.
     pub digests: BTreeMap<Bucket, Digest>,
 }
 
-/// Up to where everything is stable: closed and equal on all members, those that are away included (VOL-18).
-/// Below it no journal and no deleted id is needed any more. `from`: the horizon so far. A bucket in which
-/// nobody has anything is equal.
+/// The stable point: all buckets below it are sealed and equal on all members, those that are down included
+/// (VOL-18). Below it no journal and no tombstone is needed any more. `from`: the previous stable point. A
+/// bucket without operations on any member is equal.
 pub fn horizon(from: Bucket, members: &[Told]) -> Bucket {
     let closed = members.iter().map(|told| told.closing.below).min();
     let Some(closed) = closed.filter(|&closed| closed > from) else {
@@ -219,11 +220,11 @@ mod tests {
         let all = [early, late];
         let whole = || told(9, &all);
         assert_eq!(horizon(Bucket(0), &[whole(), whole(), whole()]), Bucket(9));
-        // One lacks the later operation, one has closed less.
+        // One lacks the later operation, one has sealed less.
         let lacking = [whole(), told(9, &[early]), whole()];
         assert_eq!(horizon(Bucket(0), &lacking), Bucket(3));
         assert_eq!(horizon(Bucket(0), &[whole(), told(2, &[early])]), Bucket(2));
-        // One that has told nothing holds up everything, and a horizon never falls.
+        // A member that has sent nothing stops the stable point, and a stable point never falls.
         assert_eq!(horizon(Bucket(0), &[whole(), Told::default()]), Bucket(0));
         assert_eq!(horizon(Bucket(4), &[whole(), told(2, &[early])]), Bucket(4));
         assert_eq!(horizon(Bucket(4), &[]), Bucket(4));

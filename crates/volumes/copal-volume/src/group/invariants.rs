@@ -1,9 +1,9 @@
-//! What must hold of a group in every state it can get into: looked at by the model checker, and by whatever
-//! else drives a group and keeps what its clients were told.
+//! Invariants of a group in every state, checked by the model checker and by other programs that drive a
+//! group and record the results of its clients.
 //!
 //! Design: docs/design/cluster.md#invariants
 //!
-//! Not here: how a state is come by.
+//! Not here: how a state is reached.
 
 use super::{
     role::Role,
@@ -11,32 +11,32 @@ use super::{
 };
 use crate::ids::{FileId, VolumeId};
 
-/// What a member shows.
+/// Contents of a member.
 pub trait Replica {
-    /// Which disk it is.
+    /// Its disk.
     fn disk(&self) -> DiskId;
-    /// Its own state; [`Role::Failed`] where the present view does not count on it.
+    /// Its own role; [`Role::Failed`] if it is down in the current view.
     fn role(&self) -> Role;
-    /// The live file that a name leads to.
+    /// The live file to which a name leads.
     fn resolve(&self, vid: VolumeId, name: &[u8]) -> Option<FileId>;
     /// Whether a file is live, under its name or beside another.
     fn is_live(&self, vid: VolumeId, name: &[u8], fid: FileId) -> bool;
 }
 
-/// What is known at the clients of one operation.
+/// Result of one operation as the clients know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Known {
-    /// Nobody has asked for it.
+    /// No client has asked for it.
     NotAsked,
-    /// It was asked for, and its end is not known, or will never be.
+    /// A client has asked for it; its result is unknown, or will never be known.
     Open,
-    /// It was told to hold.
+    /// It was reported as complete.
     Held,
-    /// It was told never to happen.
+    /// It was reported as one that never happens.
     Refused,
 }
 
-/// What is known at the clients of a file.
+/// Results of a file's operations as the clients know them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File<'a> {
     /// Its volume.
@@ -47,14 +47,14 @@ pub struct File<'a> {
     pub fid: FileId,
     /// Its create.
     pub created: Known,
-    /// All deletes of it that a user asked for.
+    /// All deletes of it by users.
     pub deleted: Known,
 }
 
-/// What does not hold.
+/// A violated invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// See the message.
+    /// I1: an in-sync member lacks an acknowledged file.
     #[error("I1: file {fid} was acknowledged, and disk {disk}, which is whole, does not show it")]
     Lost {
         /// The file.
@@ -62,7 +62,7 @@ pub enum Violation {
         /// The member.
         disk: DiskId,
     },
-    /// See the message.
+    /// I2: two members differ although nothing is under way.
     #[error("I2: nothing is under way any more, and disks {one} and {other} differ")]
     Different {
         /// A member.
@@ -70,7 +70,7 @@ pub enum Violation {
         /// Another.
         other: DiskId,
     },
-    /// See the message.
+    /// I3: an in-sync member has a file whose delete was acknowledged.
     #[error("I3: the delete of file {fid} was acknowledged, and disk {disk}, which is whole, shows the file")]
     CameBack {
         /// The file.
@@ -78,7 +78,7 @@ pub enum Violation {
         /// The member.
         disk: DiskId,
     },
-    /// See the message.
+    /// I4: two files of one name were both acknowledged.
     #[error("I4: files {one} and {other} of one name were both acknowledged")]
     TwoOfOneName {
         /// A file.
@@ -86,13 +86,13 @@ pub enum Violation {
         /// Another.
         other: FileId,
     },
-    /// See the message.
+    /// I5: an epoch or a term fell.
     #[error("I5: disk {disk} went back from one epoch or term to an older one")]
     WentBack {
         /// The member.
         disk: DiskId,
     },
-    /// See the message.
+    /// I9: an in-sync member has a file whose create failed for good.
     #[error("I9: file {fid} was refused for good, and disk {disk}, which is whole, shows it")]
     RefusedAppears {
         /// The file.
@@ -102,7 +102,7 @@ pub enum Violation {
     },
 }
 
-/// I1, I3, I4 and I9 of one state.
+/// Checks I1, I3, I4 and I9 in one state.
 /// # Errors
 /// The first violation.
 pub fn check(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {
@@ -118,7 +118,7 @@ fn check_file(member: &impl Replica, file: &File<'_>) -> Result<(), Violation> {
     let (fid, disk) = (file.fid, member.disk());
     let is_live = member.is_live(file.vid, file.name, fid);
     let is_shown = is_live && member.resolve(file.vid, file.name) == Some(fid);
-    // What was to be deleted and was not may be live or not.
+    // A file with an unfinished delete may be live or not.
     if file.created == Known::Held && matches!(file.deleted, Known::NotAsked | Known::Refused) && !is_shown {
         return Err(Violation::Lost { fid, disk });
     }
@@ -131,7 +131,7 @@ fn check_file(member: &impl Replica, file: &File<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// I4: of files whose delete nobody has asked for, at most one of a name was acknowledged.
+/// I4: of the files of a name without any delete by a client, at most one was acknowledged.
 fn one_of_a_name(files: &[File<'_>]) -> Result<(), Violation> {
     let stays = |file: &&File<'_>| file.created == Known::Held && file.deleted == Known::NotAsked;
     for (at, one) in files.iter().enumerate().filter(|(_, file)| stays(file)) {
@@ -143,8 +143,8 @@ fn one_of_a_name(files: &[File<'_>]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// I2 of a state in which nothing is under way and everything is closed: whole members show the same of these
-/// files.
+/// I2, for a state without operations under way and with all buckets sealed: in-sync members have the same of
+/// these files.
 /// # Errors
 /// `Different`.
 pub fn check_equal(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {
@@ -161,7 +161,7 @@ pub fn check_equal(members: &[impl Replica], files: &[File<'_>]) -> Result<(), V
     Ok(())
 }
 
-/// I5 of one step of a member, or of a restart.
+/// I5, for one step of a member or a restart.
 /// # Errors
 /// `WentBack`.
 pub fn check_step(disk: DiskId, before: (Epoch, Term), after: (Epoch, Term)) -> Result<(), Violation> {

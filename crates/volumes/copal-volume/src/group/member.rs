@@ -1,22 +1,22 @@
-//! What a member answers to a create, a confirmation and a delete, given what its rows say.
+//! A member's decision about a create, a confirmation or a delete, from facts of its rows.
 //!
-//! The facts are looked up by whoever has the rows; the decision is made here and carried out in one batch
-//! with the journal (VOL-13). Epochs are matched before (`view::match_epoch`).
+//! The caller looks up the facts. The decision is made here and applied in one batch with the journal
+//! (VOL-13). Epochs are compared before (`view::match_epoch`).
 
 use super::role::Role;
 use crate::ids::{FileId, OpId};
 
-/// An operation's id may be so old, ms: later the digest of its time may be closed.
+/// Greatest age of an operation's id, ms: later the digest of its bucket may be computed.
 pub const MAX_OP_AGE_MS: u64 = 60_000;
-/// An operation's id may be so far ahead of the member's clock, ms.
+/// Greatest distance of an operation's id ahead of the member's clock, ms.
 pub const MAX_OP_AHEAD_MS: u64 = 10_000;
 
-/// What a member tells a client about one operation.
+/// Answer of a member to a client's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The operation is journalled here and on the device.
+    /// The operation is in the journal here, and on the device.
     Ok {
-        /// The member's own state, which only it knows exactly.
+        /// The member's own role, which only it knows exactly.
         role: Role,
     },
     /// The name belongs to another file. Final for the create.
@@ -24,15 +24,15 @@ pub enum Answer {
         /// The live file of that name.
         fid: FileId,
     },
-    /// The file was deleted, or buried by who settled it. Final for the create.
+    /// The file was deleted, or a client settled its create so. Final for the create.
     Buried,
-    /// The time of the operation is closed here. Final for the operation's id.
+    /// The bucket of the operation is sealed here. Final for the operation's id.
     TooOld,
     /// The operation's time is too far ahead of the member's clock.
     ClockSkew,
     /// The volume was removed. Final.
     VolumeGone,
-    /// The disk is full. Deletes are taken still.
+    /// The disk is full. Deletes are still accepted.
     NoSpace,
     /// The volume's quota is reached. Final for the create.
     QuotaExceeded {
@@ -43,34 +43,34 @@ pub enum Answer {
         /// Bytes of the refused create.
         wanted: u64,
     },
-    /// Asked to confirm a file of which the member has nothing.
+    /// The call confirms a file that the member does not have.
     Missing,
-    /// The file's id is not this file's: it is no id, or a file of another name or volume has it. Final;
-    /// nothing was written.
+    /// The id does not belong to this file: it is no valid id, or a file of another name or volume has it.
+    /// Final; nothing was written.
     OtherFile,
-    /// Too much to do now.
+    /// The member is overloaded now.
     Busy,
 }
 
-/// How an operation is taken.
+/// How an operation is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
     /// It is new: write its rows.
     Apply,
     /// It is new, and its name has a live file already: write it beside that one. Only a member that may have
-    /// missed the delete of the other does so, and it stays out of state N until one of the two is buried
+    /// missed the delete of the other file does this. It stays out of role N until one of the two is deleted
     /// (VOL-14).
     ApplyBeside,
-    /// It is known: journal it as before, and say so again.
+    /// It is known: journal it as before, and acknowledge again.
     Again,
-    /// What it asks for is so, and its time is over: say so, and write nothing. Only a delete is taken so.
+    /// Its effect is present, and its bucket is sealed: acknowledge, and write nothing. For deletes only.
     Done,
 }
 
-/// What a member's rows say about a create.
+/// Facts from a member's rows for a create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateFacts {
-    /// The member has everything of this group: it is whole, or is about to be in this epoch.
+    /// Whether the member has everything of this group: it is in sync, or has persisted that in this epoch.
     pub has_everything: bool,
     /// The member's clock, ms since 1970.
     pub now_ms: u64,
@@ -78,21 +78,21 @@ pub struct CreateFacts {
     pub op: OpId,
     /// Its file.
     pub fid: FileId,
-    /// The volume was removed.
+    /// Whether the volume was removed.
     pub is_volume_gone: bool,
-    /// The file stands among the deleted.
+    /// Whether the file has a tombstone.
     pub is_buried: bool,
-    /// The time of the operation is closed.
+    /// Whether the bucket of the operation is sealed.
     pub is_closed: bool,
-    /// The file is live here.
+    /// Whether the file is live here.
     pub is_held: bool,
     /// Another live file of the same name.
     pub other: Option<FileId>,
 }
 
-/// Whether and how a create is taken.
+/// Decides whether and how a create is accepted.
 /// # Errors
-/// The answer that refuses it.
+/// The refusing answer.
 pub fn decide_create(facts: &CreateFacts) -> Result<Accept, Answer> {
     if facts.is_volume_gone {
         return Err(Answer::VolumeGone);
@@ -107,10 +107,10 @@ pub fn decide_create(facts: &CreateFacts) -> Result<Accept, Answer> {
     bind(facts)
 }
 
-/// Whether a file that another member has is to be taken over: as a create, but for its age. `Again`: there
-/// is nothing to do.
+/// Decides whether a file of another member is copied: like a create, without a limit of its age. `Again`:
+/// nothing is to be done.
 /// # Errors
-/// The answer that refuses it.
+/// The refusing answer.
 pub fn decide_union(facts: &CreateFacts) -> Result<Accept, Answer> {
     if facts.is_volume_gone || facts.is_buried || facts.is_held {
         return Ok(Accept::Again);
@@ -118,19 +118,19 @@ pub fn decide_union(facts: &CreateFacts) -> Result<Accept, Answer> {
     bind(facts)
 }
 
-/// How a new file gets its name (VOL-14).
+/// Decides how a new file gets its name (VOL-14).
 fn bind(facts: &CreateFacts) -> Result<Accept, Answer> {
     match (facts.other, facts.has_everything) {
         (None, _) => Ok(Accept::Apply),
-        // Who has everything knows that the name is taken.
+        // A member that has everything knows that the name is taken.
         (Some(fid), true) => Err(Answer::Exists { fid }),
         (Some(_), false) => Ok(Accept::ApplyBeside),
     }
 }
 
-/// Whether a member that was sent the bytes in an earlier epoch still stands for them.
+/// Decides whether a member that got the bytes in an earlier epoch acknowledges them in this one.
 /// # Errors
-/// The answer that refuses it; `Missing`: it wants the bytes.
+/// The refusing answer; `Missing`: the member needs the bytes.
 pub fn decide_confirm(facts: &CreateFacts) -> Result<Accept, Answer> {
     match decide_create(facts)? {
         Accept::Again => Ok(Accept::Again),
@@ -138,29 +138,28 @@ pub fn decide_confirm(facts: &CreateFacts) -> Result<Accept, Answer> {
     }
 }
 
-/// What a member's rows say about a delete.
+/// Facts from a member's rows for a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeleteFacts {
     /// The member's clock, ms since 1970.
     pub now_ms: u64,
     /// The delete.
     pub op: OpId,
-    /// The volume was removed.
+    /// Whether the volume was removed.
     pub is_volume_gone: bool,
-    /// The file stands among the deleted.
+    /// Whether the file has a tombstone.
     pub is_buried: bool,
-    /// The time of the operation is closed.
+    /// Whether the bucket of the operation is sealed.
     pub is_closed: bool,
-    /// When the file was created, if it is live here, ms; 0: it is not, or that was not looked up. A file
-    /// that was created while clocks were ahead can be deleted all the same: its delete is later than its
-    /// create, so as far ahead.
+    /// Creation time of the file if it is live here, ms; 0: it is not live, or the time was not looked up. A
+    /// file that was created while clocks were ahead can be deleted all the same: its delete is later than
+    /// its create, and so as far ahead.
     pub created_ms: u64,
 }
 
-/// Whether and how a delete is taken. Whether the file is live does not matter: one that is unknown may yet
-/// come.
+/// Decides whether and how a delete is accepted. The file need not be live: an unknown file may arrive later.
 /// # Errors
-/// The answer that refuses it.
+/// The refusing answer.
 pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
     if facts.is_volume_gone {
         return Err(Answer::VolumeGone);
@@ -170,17 +169,17 @@ pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
         time => time,
     };
     match (facts.is_buried, time) {
-        // Another delete of the same file is an operation of its own, which every member has.
+        // Another delete of the same file is a separate operation, which every member must have.
         (true, Ok(())) => Ok(Accept::Again),
         (true, Err(_)) => Ok(Accept::Done),
         (false, time) => time.map(|()| Accept::Apply),
     }
 }
 
-/// Whether an id may be that of a file: clients draw one when they begin to write, so none is zero or lies in
-/// the future.
+/// Checks that an id can belong to a file: clients draw it when they begin to write, so it is neither zero
+/// nor in the future.
 /// # Errors
-/// The answer that refuses it.
+/// The refusing answer.
 pub fn check_file_id(now_ms: u64, fid: FileId) -> Result<(), Answer> {
     if fid == FileId(0) {
         return Err(Answer::OtherFile);

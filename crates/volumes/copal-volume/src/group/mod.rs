@@ -1,15 +1,15 @@
 //! Groups of volumes on several members: the rules of client and member, as pure steps.
 //!
 //! A volume group is a two-phase set of files with unique ids (VOL-10): creates add to one set, deletes to
-//! another, a deleted file never comes back, and every merge of two members is a union. There is no primary
-//! and no order to agree on; what is agreed on is the *view*, by the number of its epoch (VOL-11).
+//! another. A deleted file never comes back, and every merge of two members is a union. There is no primary
+//! and no common order. The members agree only on the *view*, by the number of its epoch (VOL-11).
 //!
 //! Design: docs/design/cluster.md#rules
 //! Invariants
-//! - Nothing here waits, reads a clock or knows a network: events go in, actions come out, so that servers,
-//!   the simulator and the model checker run the same steps.
+//! - The steps do not wait, read a clock or use a network: events go in, actions come out. Servers, the
+//!   simulator and the model checker therefore run the same steps.
 //!
-//! Not here: rows (`copal-data`), messages (`copal-proto`), who decides on views (`copal-master`).
+//! Not here: rows (`copal-data`), messages (`copal-proto`), decisions on views (`copal-master`).
 
 mod client;
 mod clocks;

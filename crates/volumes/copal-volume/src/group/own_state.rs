@@ -1,44 +1,46 @@
-//! State of a member in a new view: in sync, or short of what it missed.
+//! Role of a disk in a group when it enters a new view: in sync, or recovering.
 //!
-//! An operation holds only when every member that is up has said so in the epoch of its view (VOL-12). So a
-//! member that was whole once lacks nothing for as long as no view without it could let an operation hold: a
-//! boot within seconds, a master that was away, even the loss of power everywhere leave it whole. The newest
-//! epoch in which operations could hold without the member is what the master remembers of it, and tells it
-//! with each view. It forgets that when the member says that it has everything again; the member writes down
-//! before that it says so, since the answer may not come back.
+//! An operation completes only when every member that is up has acknowledged it in the epoch of its view
+//! (VOL-12). So a member that was in sync lacks nothing until a view without it could let an operation
+//! complete. A restart within seconds, an absent master, even a power loss of all servers leave it in sync.
+//!
+//! The master stores, for each member, the newest epoch in which operations could complete without it, and
+//! sends it with each view. It deletes that epoch when the member reports that it is in sync. The member
+//! persists this before it reports, since the reply may be lost.
 //!
 //! Paper:  beanfs §5.1 (replica states)
 //! Design: docs/design/cluster.md#rules VOL-15
-//! Not here: how what was missed is found and taken over (`copal-data`), who counts as up (`copal-master`).
+//! Not here: finding and copying of missing operations (`copal-data`), which servers are up (`copal-master`).
 
 use super::{role::Role, view::Epoch};
 
-/// What a disk knows about itself in a group.
+/// Persistent knowledge of a disk about itself in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnState {
-    /// Its state.
+    /// Its role.
     pub role: Role,
-    /// The newest epoch in which it was whole, or had everything and was about to tell the master; 0: never,
-    /// or not since it was damaged.
+    /// The newest epoch in which it was in sync, or had everything and was about to report that; 0: never, or
+    /// not since it was damaged.
     pub last_normal: Epoch,
 }
 
-/// State of a member in a view that tells it `told`, when operations could hold without it in `missed` last;
-/// 0: never, or not since it told the master that it has everything. `own` is none where the disk has never
-/// taken part in the group.
+/// Role of a member in a view that gives it the role `told`. `missed`: the newest epoch in which operations
+/// could complete without it; 0: none, or none since it reported that it is in sync. `own` is none for a disk
+/// that has never been a member of the group.
 pub fn own_role(own: Option<OwnState>, told: Role, missed: Epoch) -> Role {
-    // Whatever it missed: only the master's word ends it, or operations would hold by this member's word
-    // without the master's writing down who lacks them.
+    // Only the master's record ends a missed epoch. Otherwise operations would complete by this member's
+    // word, and the master would not store which members lack them.
     let is_known = missed == Epoch(0);
     let is_whole = match own {
         Some(own) => is_known && own.last_normal > Epoch(0),
-        // It was a member from the first, and nothing ever held without it: nothing can be missing.
+        // It was a member from the beginning, and no operation ever completed without it: nothing can be
+        // missing.
         None => is_known && !told.is_joining(),
     };
     match told {
         _ if is_whole => Role::Normal,
         Role::Joining => Role::Joining,
-        // Who is told to be away, and hears it, is back.
+        // A member that reads in a view that it is down is up again.
         Role::Normal | Role::Recovering | Role::Failed => Role::Recovering,
     }
 }
@@ -60,11 +62,11 @@ mod tests {
         }
     }
 
-    /// Symptom: a group stood still for ever, none of its members whole. Cause: a member had told the master
-    /// that it has everything, and the answer was lost; it did not take itself for whole, while the master
-    /// counted others as having missed what could have held by its word. Fix: it writes down before that it
-    /// tells the master, and is whole when it hears that nothing is known to be missing. Before that it is
-    /// not, whatever it wrote down.
+    /// Symptom: a group stood still for ever, none of its members in sync. Cause: a member had reported to
+    /// the master that it is in sync, and the reply was lost. It did not take itself for in sync, while the
+    /// master counted others as having missed operations that could complete by its word. Fix: it persists
+    /// this before it reports, and is in sync when a view lists no missed epoch for it. Before that view it
+    /// is not in sync.
     #[test]
     fn who_told_the_master_is_whole_once_the_master_knows() {
         let said = own(Role::Recovering, 9);
@@ -73,10 +75,11 @@ mod tests {
         assert_eq!(own_role(said, Role::Joining, Epoch(6)), Role::Joining);
     }
 
-    /// Symptom: a member that was taken for away became whole without a file that was acknowledged meanwhile.
-    /// Cause: it took a snapshot over in the very epoch in which nobody waited for it, and that epoch counted
-    /// as one it had not missed.
-    /// Fix: only a later one does.
+    /// Symptom: a member that was taken for down became in sync without a file that was acknowledged
+    /// meanwhile.
+    /// Cause: it copied a snapshot in the very epoch in which operations completed without it, and that epoch
+    /// did not count as missed.
+    /// Fix: only a snapshot of a later epoch suffices.
     #[test]
     fn the_epoch_that_was_missed_is_not_enough() {
         for told in [Role::Normal, Role::Recovering, Role::Failed] {
@@ -98,9 +101,9 @@ mod tests {
         assert_eq!(own_role(None, Role::Normal, Epoch(0)), Role::Normal);
         assert_eq!(own_role(None, Role::Normal, Epoch(3)), Role::Recovering);
         assert_eq!(own_role(None, Role::Joining, Epoch(0)), Role::Joining);
-        // Symptom: a group whose servers were killed in the first second stood still for ever. Cause: those
-        // that had not heard of the group yet came back as if they lacked something. Fix: nothing was ever
-        // held without them.
+        // Symptom: a group whose servers were killed in the first second stood still for ever. Cause: members
+        // that had not heard of the group yet returned as recovering. Fix: no operation ever completed
+        // without them, so they are in sync.
         assert_eq!(own_role(None, Role::Recovering, Epoch(0)), Role::Normal);
     }
 }

@@ -1,13 +1,12 @@
-//! Which disk a copy of a group belongs on: apart from the others, by weighted rendezvous hashing, and what
-//! keeps a disk from taking one more.
+//! Choice of disks for the copies of a group: apart from each other, by weighted rendezvous hashing, and
+//! within the limits of each disk.
 //!
 //! Design: docs/design/cluster.md#rules VOL-29
 //! Invariants
-//! - The same disks give the same answer, in whatever order they are named.
-//! - Members of a group lie in different racks as long as there are as many that can take one, then in
-//!   different zones, and always on different disks.
-//! - Where no rack is told, a disk that joins or leaves changes the place of about its share of the groups,
-//!   and of no other.
+//! - Equal disks give an equal answer, in any order of the arguments.
+//! - Members of a group lie in different racks while enough racks can take one, then in different zones, and
+//!   always on different disks.
+//! - Without racks, a disk that joins or leaves moves only about its share of the groups.
 //! - No disk is chosen that the copy would fill above the low watermark.
 //!
 //! Not here: when a copy is made (`recovery`), which groups leave a full disk (`rebalance`).
@@ -16,15 +15,15 @@ use super::{DiskId, GroupId};
 use std::cmp::Ordering;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A disk is filled by copies up to this many per cent of its capacity, and no further.
+/// Copies fill a disk up to this percentage of its capacity, and no further.
 pub const LOW_WATERMARK_PERCENT: u64 = 80;
-/// Disks above this many per cent are emptied down to the low watermark.
+/// Disks above this percentage are emptied down to the low watermark.
 pub const HIGH_WATERMARK_PERCENT: u64 = 85;
-/// Disks above this many per cent take no creates; the rest is for deletes and for what they cost.
+/// Disks above this percentage accept no creates; the rest is for deletes and their overhead.
 pub const HARD_STOP_PERCENT: u64 = 95;
 
-/// Rack and zone of a disk, each by a number that all disks in it have and no other: the failure domains
-/// above a server. A disk of which none is told has a number of its own, so it is apart from all others.
+/// Rack and zone of a disk: the failure domains above a server, each with a number unique to it. A disk
+/// without a known rack or zone gets a number of its own, so it is apart from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Rack.
@@ -33,7 +32,8 @@ pub struct Site {
     pub zone: u32,
 }
 
-/// Members that would be lost together with a disk: fewer in its rack count more than fewer in its zone.
+/// Number of members that would be lost together with a disk: fewer in its rack are preferred over fewer in
+/// its zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Crowd {
     /// Other members in its rack.
@@ -42,22 +42,22 @@ pub struct Crowd {
     pub in_zone: usize,
 }
 
-/// What is known of a disk when a place is sought.
+/// Facts about a disk for the choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskFacts {
     /// The disk.
     pub disk: DiskId,
-    /// The server's lasting name, which its place in the ranking is drawn from.
+    /// Persistent identity of its server, which determines its rank.
     pub identity: [u8; 16],
     /// Where it stands.
     pub site: Site,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
-    /// Bytes it holds, those that are still to arrive included.
+    /// Bytes it holds, including those still to arrive.
     pub used_bytes: u64,
-    /// It answers, and takes operations.
+    /// Whether it answers and accepts operations.
     pub is_up: bool,
-    /// It is being emptied.
+    /// Whether it is being emptied.
     pub is_draining: bool,
 }
 
@@ -69,7 +69,8 @@ impl DiskFacts {
     }
 }
 
-/// Why no disk can take a copy of a group: how many were ruled out by what, each under the first reason met.
+/// Reason that no disk can take a copy of a group: number of disks per reason, each under the first reason
+/// that applies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "group {group} has no disk to go to: {members} hold it already, {beside} stand closer to another member than the one that \
@@ -81,20 +82,20 @@ pub struct NoPlace {
     pub group: GroupId,
     /// Disks that are members.
     pub members: usize,
-    /// Disks that share a rack or zone with more of the members that stay than the one that would leave for
-    /// them.
+    /// Disks that share a rack or zone with more of the remaining members than the member that would leave
+    /// for them.
     pub beside: usize,
     /// Disks that do not answer.
     pub away: usize,
     /// Disks that are being emptied.
     pub draining: usize,
-    /// Disks without room below the low watermark.
+    /// Disks without space below the low watermark.
     pub full: usize,
 }
 
-/// Disks for a group, the best first: a disk of twice the capacity comes first twice as often.
+/// Ranks disks for a group, the best first: a disk of twice the capacity comes first twice as often.
 ///
-/// Each disk is its number, its lasting name and its capacity in bytes.
+/// Each disk is its number, its server's identity and its capacity in bytes.
 pub fn rank(group: GroupId, disks: impl IntoIterator<Item = (DiskId, [u8; 16], u64)>) -> Vec<DiskId> {
     let mut scored: Vec<(f64, DiskId)> = disks
         .into_iter()
@@ -113,13 +114,13 @@ fn score(group: GroupId, identity: [u8; 16], capacity_bytes: u64) -> f64 {
     capacity_bytes.max(1) as f64 / -drawn.ln()
 }
 
-/// Where members stand, by disk.
+/// Sites of members, by disk.
 pub fn sites(members: &[DiskId], disks: &[DiskFacts]) -> Vec<(DiskId, Site)> {
     let here = disks.iter().filter(|facts| members.contains(&facts.disk));
     here.map(|facts| (facts.disk, facts.site)).collect()
 }
 
-/// How many members a disk shares rack and zone with, itself left out.
+/// Number of other members with which a disk shares rack and zone.
 pub fn crowd(facts: &DiskFacts, members: &[(DiskId, Site)]) -> Crowd {
     let others = || members.iter().filter(|(disk, _)| *disk != facts.disk);
     Crowd {
@@ -128,8 +129,9 @@ pub fn crowd(facts: &DiskFacts, members: &[(DiskId, Site)]) -> Crowd {
     }
 }
 
-/// The first members of `group`, the best first: each in the least crowded place that is left, there the best
-/// ranked. All `disks` can take one; fewer than `copies`: there are no more.
+/// The first members of `group`, the best first: each in the least crowded remaining place, there the best
+/// ranked. All `disks` must be able to take one. The result has fewer than `copies` if there are no more
+/// disks.
 pub fn first_members(group: GroupId, copies: usize, disks: &[DiskFacts]) -> Vec<DiskId> {
     let mut chosen: Vec<(DiskId, Site)> = Vec::with_capacity(copies);
     while chosen.len() < copies {
@@ -142,12 +144,12 @@ pub fn first_members(group: GroupId, copies: usize, disks: &[DiskFacts]) -> Vec<
     chosen.into_iter().map(|(disk, _)| disk).collect()
 }
 
-/// The disk that a new copy of `group`, of `bytes`, goes to: up, not being emptied, no member, with room for
-/// the copy below the low watermark; of these one of the least crowded by the members that stay, there the
-/// best ranked. Where all racks have one already it shares a rack: a copy too close is better than none.
+/// Chooses the disk of a new copy of `group` with `bytes`: up, not being emptied, no member, with space below
+/// the low watermark. Of these it takes one of the least crowded by the remaining members, there the best
+/// ranked. If all racks have a copy, it shares a rack: a copy too close is better than none.
 ///
 /// # Errors
-/// [`NoPlace`]: there is none; it counts what ruled the disks out.
+/// [`NoPlace`]: no disk qualifies; it counts the reasons.
 pub fn choose_new_member(
     group: GroupId,
     members: &[DiskId],
@@ -158,11 +160,11 @@ pub fn choose_new_member(
     choose(group, members, &sites(staying, disks), None, bytes, disks)
 }
 
-/// The disk that takes the place of `source`, a member that could stay: as [`choose_new_member`], but none
-/// that is more crowded than `source` is.
+/// Chooses the disk that replaces `source`, a member that could stay: like [`choose_new_member`], but never
+/// more crowded than `source`.
 ///
 /// # Errors
-/// [`NoPlace`]: there is none; it counts what ruled the disks out.
+/// [`NoPlace`]: no disk qualifies; it counts the reasons.
 pub fn choose_for_move(
     group: GroupId,
     members: &[DiskId],
@@ -207,8 +209,7 @@ fn choose(
     best.map(|facts| facts.disk).ok_or(ruled_out)
 }
 
-/// Of more members than are needed the one that goes: the one that stands closest to others, there the last
-/// ranked.
+/// Chooses the surplus member to remove: the most crowded one, there the last ranked.
 pub fn least_wanted(group: GroupId, members: &[DiskId], disks: &[DiskFacts]) -> Option<DiskId> {
     let beside = sites(members, disks);
     let here = disks.iter().filter(|facts| members.contains(&facts.disk));
@@ -224,7 +225,7 @@ fn best<'a>(
     candidates.min_by(|a, b| order(group, members, a, b))
 }
 
-/// The less crowded first, then the better ranked.
+/// Orders disks: less crowded first, then better ranked.
 fn order(group: GroupId, members: &[(DiskId, Site)], a: &DiskFacts, b: &DiskFacts) -> Ordering {
     let score = |facts: &DiskFacts| score(group, facts.identity, facts.capacity_bytes);
     let crowds = crowd(a, members).cmp(&crowd(b, members));

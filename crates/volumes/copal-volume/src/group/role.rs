@@ -7,16 +7,16 @@
 //! Design: docs/design/cluster.md#rules VOL-15
 //! Not here: the state that a new view gives a member (`own_state`), numbers on the wire (`copal-proto`).
 
-/// State of one member of a group (the paper's N, R, F, M).
+/// Role of one member of a group (the paper's N, R, F, M).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Has everything that was acknowledged.
+    /// In sync: has every acknowledged operation.
     Normal,
-    /// Was away, takes all operations, and lacks what it missed.
+    /// Recovering: was down, accepts all operations, and lacks those it missed.
     Recovering,
-    /// Is away.
+    /// Down.
     Failed,
-    /// Is new, takes all operations, and is being copied to.
+    /// Joining: is new, accepts all operations, and is being copied to.
     Joining,
 }
 

@@ -1,10 +1,10 @@
-//! Names with two live files, and operations whose client is gone: who ends them, and how.
+//! Settling of names with two live files, and roll-forward of operations whose client is gone.
 //!
-//! Nothing is settled and nothing rolled forward before it is closed on every member that takes part: until
-//! then its client may still bring it to all of them and be told that it holds (VOL-19, VOL-20).
+//! Nothing is settled or rolled forward before it is sealed on every member that is up: until then its client
+//! may still send it to all of them and complete it (VOL-19, VOL-20).
 //!
 //! Design: docs/design/cluster.md#rules
-//! Not here: how a member learns what others have closed (`copal-server`).
+//! Not here: gossip of seals (`copal-server`).
 
 use super::{closing::Closing, role::Role};
 use crate::ids::{FileId, OpId};
@@ -18,15 +18,15 @@ pub struct Claim {
     pub op: OpId,
 }
 
-/// Whether an operation is closed on every member that takes part. `closings`: what each of them said in the
-/// epoch in which the asking member is; one that said nothing has closed nothing.
+/// Whether an operation is sealed on every member that is up. `closings`: their seals, as reported in the
+/// asking member's epoch; a member without a report has sealed nothing.
 pub fn is_closed_everywhere(op: OpId, closings: &[Closing]) -> bool {
     closings.iter().all(|closing| closing.is_closed(op))
 }
 
-/// Which file keeps a name with several live ones on a member that is not whole. `closings`: as they were
-/// *before* the donor's snapshot was taken. `donor`: the file that the snapshot has under the name. `None`:
-/// it is too early.
+/// The file that keeps a name with several live ones, on a member that is not in sync. `closings`: the seals
+/// from *before* the donor's snapshot. `donor`: the file that the snapshot has under the name. `None`: it is
+/// too early.
 pub fn settle_name(claims: &[Claim], closings: &[Closing], donor: Option<FileId>) -> Option<FileId> {
     let is_closed = |claim: &Claim| is_closed_everywhere(claim.op, closings);
     if !claims.iter().all(is_closed) {
@@ -37,22 +37,23 @@ pub fn settle_name(claims: &[Claim], closings: &[Closing], donor: Option<FileId>
     donors.or(lowest).map(|claim| claim.fid)
 }
 
-/// What a member does with a closed create that another member has and it lacks.
+/// Action for a sealed create that another member has and this one lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// Not yet: a client may bring it still, or bury it.
+    /// Too early: its client may still complete or delete it.
     Wait,
-    /// Take it over.
+    /// Copy it.
     Take,
-    /// Its name belongs to another file here, and both members are whole: they differ only over what was
-    /// never acknowledged, so any choice that all make alike will do.
+    /// Its name belongs to another file here, and both members are in sync. They differ only over operations
+    /// that were never acknowledged, so any choice will do that all members make alike.
     Bury {
-        /// The file that goes.
+        /// The file to delete.
         loser: FileId,
     },
 }
 
-/// Rolls a create forward. `roles`: of this member and of the other. `bound`: the live file of its name here.
+/// Decides the roll-forward of a create. `roles`: of this member and of the other. `bound`: the live file of
+/// its name here.
 pub fn roll_forward(
     roles: (Role, Role),
     theirs: &Claim,
@@ -69,8 +70,8 @@ pub fn roll_forward(
         (true, true) if is_closed_everywhere(own.op, closings) => {
             Forward::Bury { loser: own.fid.max(theirs.fid) }
         }
-        // What is kept here may have been acknowledged, unlike theirs: who is not whole settles it by a
-        // donor.
+        // The file here may have been acknowledged, unlike theirs. The member that is not in sync settles the
+        // name by its donor.
         (true, _) => Forward::Wait,
         (false, _) => Forward::Take,
     }
@@ -115,9 +116,9 @@ mod tests {
         let beside = roll_forward((Role::Recovering, Role::Normal), &theirs, Some(&own), &closed);
         assert_eq!(beside, Forward::Take, "kept beside the first");
     }
-    /// Symptom: after all members had started again, an acknowledged file was buried on the whole one. Cause:
-    /// another, which was not whole, had a lower file of the name, that nobody had acknowledged, and the
-    /// lower one stayed. Fix: the file of a whole member yields to that of another whole one only.
+    /// Symptom: after a restart of all members, an acknowledged file was deleted on the in-sync one. Cause:
+    /// another member, not in sync, had a lower, never acknowledged file of the name, and the lower one
+    /// stayed. Fix: the file of an in-sync member yields only to that of another in-sync one.
     #[test]
     fn a_whole_member_does_not_yield_to_one_that_is_not() {
         let (higher, lower) = (claim(25_000), claim(15_000));

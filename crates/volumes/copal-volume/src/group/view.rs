@@ -1,10 +1,10 @@
-//! Who the members of a group are, and in which state: the view, and its number.
+//! The view of a group: its members, their roles, and the number of the view.
 
 use super::role::Role;
 use crate::ids::VolumeId;
 use std::fmt;
 
-/// Groups are numbered from 1 in 20 bits; 0 is the only group of an embedded store.
+/// Groups have numbers from 1, in 20 bits; 0 is the only group of an embedded store.
 pub const MAX_GROUP: u32 = (1 << 20) - 1;
 const SEQUENCE_BITS: u32 = 44;
 
@@ -12,34 +12,34 @@ const SEQUENCE_BITS: u32 = 44;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u32);
 
-/// A disk of a data server: what a member of a group is.
+/// A disk of a data server: each member of a group is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskId(pub u32);
 
-/// Number of a view. No two views of the cluster that differ have the same one for a group.
+/// Number of a view. Different views of a group have different numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// Number of a data server's boot: a count in the upper bits, and beneath it what is drawn anew each time, so
-/// that two copies of one directory never look like the same process.
+/// Number of a data server's boot: a count in the upper bits, and random bits below. Two copies of one
+/// directory therefore never look like the same process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Incarnation(pub u64);
 
 const DRAWN_BITS: u32 = 20;
 
 impl Incarnation {
-    /// The boot behind this one; `drawn` is random and cut to 20 bits.
+    /// The next boot; `drawn` is random and cut to 20 bits.
     pub fn next(self, drawn: u64) -> Incarnation {
         Incarnation(((self.count() + 1) << DRAWN_BITS) | (drawn & ((1 << DRAWN_BITS) - 1)))
     }
 
-    /// How often the server has booted.
+    /// Number of boots of the server.
     pub fn count(self) -> u64 {
         self.0 >> DRAWN_BITS
     }
 }
 
-/// Number of a master's reign.
+/// Number of one leadership of a master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
 
@@ -60,23 +60,23 @@ impl fmt::Display for Epoch {
 }
 
 impl VolumeId {
-    /// A volume's id from the group it is born in and its number there, which is cut to 44 bits.
+    /// A volume's id from its birth group and its number there, which is cut to 44 bits.
     pub fn in_group(group: GroupId, sequence: u64) -> VolumeId {
         VolumeId((u64::from(group.0) << SEQUENCE_BITS) | (sequence & ((1 << SEQUENCE_BITS) - 1)))
     }
 
-    /// Its number in the group it was born in.
+    /// Its number in its birth group.
     pub fn sequence(self) -> u64 {
         self.0 & ((1 << SEQUENCE_BITS) - 1)
     }
 
-    /// The group it was born in, and lives in unless it was moved: no look-up is needed to find it.
+    /// The group in which it was created; the id alone determines it, without a look-up.
     pub fn birth_group(self) -> GroupId {
         GroupId((self.0 >> SEQUENCE_BITS) as u32)
     }
 }
 
-/// Members and states of a group, as of one epoch.
+/// Members and roles of a group in one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// The group.
@@ -85,41 +85,35 @@ pub struct View {
     pub epoch: Epoch,
     /// Each member once, ascending.
     pub members: Vec<(DiskId, Role)>,
-    /// Copies that the group's pool keeps.
+    /// Number of copies that the group's pool keeps.
     pub replicas: u8,
-    /// Members that must have an operation on their device before it holds.
+    /// Number of members that must have an operation on their device before it is complete.
     pub min_ack: u8,
 }
 
 impl View {
-    /// Members that take operations.
+    /// Members that accept operations.
     pub fn up(&self) -> impl Iterator<Item = DiskId> + '_ {
         let up = self.members.iter().filter(|(_, role)| role.takes_writes());
         up.map(|&(disk, _)| disk)
     }
 
-    /// Members that have everything that was acknowledged.
-    pub fn in_sync(&self) -> impl Iterator<Item = DiskId> + '_ {
-        let in_sync = self.members.iter().filter(|(_, role)| role.is_in_sync());
-        in_sync.map(|&(disk, _)| disk)
-    }
-
-    /// The state of a member; `None`: it is none.
+  /// The role of a member; `None`: the disk is not a member.
     pub fn role(&self, disk: DiskId) -> Option<Role> {
         let at = self.members.binary_search_by_key(&disk, |&(disk, _)| disk).ok()?;
         Some(self.members[at].1)
     }
 
-    /// Members that must have an operation on their device: never more than there are copies.
+    /// Number of members that must have an operation on their device: never more than there are copies.
     pub fn needed(&self) -> usize {
         usize::from(self.min_ack.min(self.replicas).max(1))
     }
 }
 
-/// What a member does with a request of another epoch (VOL-11).
+/// Action of a member on a request of another epoch (VOL-11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matching {
-    /// Both mean the same view: run it.
+    /// Both have the same view: run the request.
     Run,
     /// The request's view is older: answer with the newer one.
     Stale,
@@ -127,7 +121,7 @@ pub enum Matching {
     Refresh,
 }
 
-/// State matching: compares the epoch of a request with the member's own.
+/// Compares the epoch of a request with the member's own.
 pub fn match_epoch(own: Epoch, of_request: Epoch) -> Matching {
     match of_request.cmp(&own) {
         std::cmp::Ordering::Equal => Matching::Run,

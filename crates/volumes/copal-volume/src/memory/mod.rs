@@ -1,8 +1,7 @@
 //! Volumes in memory: the simple twin of every real store.
 //!
-//! One lock around two ordered maps, nothing clever: it is the model that the conformance suite
-//! compares other stores with, and a stand-in at the `VolumeStore` seam for tests of the layers
-//! above. It passes the same suite.
+//! One lock around two ordered maps. The conformance suite compares other stores with it, and tests of the
+//! layers above use it at the `VolumeStore` interface. It passes the same suite.
 //!
 //! Not here: durability, checksums on read, background work.
 
@@ -23,7 +22,7 @@ use state::State;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A store of volumes that lives and dies with the process; cheap to clone, clones share files.
+/// A store of volumes that ends with the process; cheap to clone, clones share files.
 #[derive(Clone)]
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
@@ -48,13 +47,13 @@ impl MemoryStore {
         MemoryStore { clock, state: Arc::new(Mutex::new(State::new(incarnation))), is_replicated: false }
     }
 
-    /// The same store, which says that it lies on several servers: for tests of what follows from that.
+    /// The same store, which claims to lie on several servers: for tests of the consequences.
     #[must_use]
     pub fn into_replicated(self) -> MemoryStore {
         MemoryStore { is_replicated: true, ..self }
     }
 
-    /// From now on creates beyond `bytes` of live files answer `NoSpace`.
+    /// Sets a capacity: creates beyond `bytes` of live files answer `NoSpace`.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity_bytes = bytes;
     }

@@ -1,4 +1,4 @@
-//! The maps of a [`MemoryStore`](super::MemoryStore) and what each operation does to them.
+//! The maps of a [`MemoryStore`](super::MemoryStore), and the effect of each operation on them.
 //!
 //! Invariant: every volume has exactly one entry in `names`, and `names` has no entry without
 //! its volume.
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// Refuses `bytes` more in this volume when its quota or the store's capacity forbids them.
+    /// Refuses `bytes` more in this volume if its quota or the store's capacity forbids them.
     pub(super) fn room_for(&self, vid: VolumeId, bytes: u64) -> Result<(), VolumeError> {
         let volume = self.volume(vid)?;
         if let Some(quota) = volume.quota_bytes {

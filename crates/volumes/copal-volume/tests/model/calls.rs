@@ -1,4 +1,4 @@
-//! A call at a member, and its answer at the client: both by the steps that servers and clients run.
+//! A call at a member, and its answer at the client, by the steps of servers and clients.
 
 use crate::{
     setup::{MEMBERS, Setup, Sync, Weak, Work, create, delete, fid, number},
@@ -11,7 +11,7 @@ use copal_volume::group::{
 use std::sync::Arc;
 
 impl State {
-    /// Starts what a client is to do.
+    /// Starts a client's operation.
     pub(crate) fn start(&mut self, setup: &Setup, client: usize) {
         let view = self.master.map.view.clone();
         let (op, actions) = match setup.work[client] {
@@ -22,7 +22,7 @@ impl State {
         self.obey(client, actions);
     }
 
-    /// Something happens to a client's operation.
+    /// Passes an event to a client's operation.
     pub(crate) fn tell(&mut self, client: usize, event: Event) {
         if let Client::At(op) = &mut self.clients[client] {
             let actions = op.step(event);
@@ -42,7 +42,7 @@ impl State {
         }
     }
 
-    /// A call arrives. `is_answer_lost`: it is done, and the client calls again.
+    /// A call arrives. `is_answer_lost`: the member handles it, and the client calls again.
     pub(crate) fn deliver(&mut self, setup: &Setup, message: Message, is_answer_lost: bool) {
         let Some(at) = self.member_of(message.disk) else {
             return;
@@ -118,7 +118,7 @@ impl State {
         Ok(self.members[at].role)
     }
 
-    /// The paper: who takes an operation logs it for whoever is away.
+    /// The paper: a member that accepts an operation logs it for each member that is down.
     fn log_missed(&mut self, at: usize, file: usize) {
         for other in 0..MEMBERS {
             let disk = self.members[other].disk;
@@ -129,8 +129,8 @@ impl State {
         }
     }
 
-    /// Drops what no longer changes anything: calls of older views whose client has ended or knows the newer
-    /// one, and those of ended clients that the member has done.
+    /// Drops calls without further effect: those of older views whose client has ended or knows the newer
+    /// view, and those of ended clients that the member has handled.
     pub(crate) fn tidy(&mut self, setup: &Setup) {
         let (members, clients) = (&self.members, &self.clients);
         self.messages.retain(|message| {
@@ -150,7 +150,7 @@ impl State {
             }
         });
         for client in &mut self.clients {
-            // Why it was refused is of no account any more.
+            // The reason of a refusal has no further effect.
             if let Client::Ended(Outcome::Refused(refusal)) = client {
                 *refusal = copal_volume::group::Refusal::TooOld;
             }

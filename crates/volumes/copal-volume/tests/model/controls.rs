@@ -1,5 +1,5 @@
-//! The search must find what is wrong: the paper's own mechanisms, and Copal's with one rule left out each.
-//! From the same beginnings it must find nothing when no rule is left out.
+//! The search must find known faults: the paper's own mechanisms, and Copal's with one rule left out each.
+//! From the same beginnings it must find nothing with all rules.
 
 use crate::{
     moves::Move::{
@@ -33,7 +33,7 @@ fn create(client: usize, disk: u32, epoch: u64) -> Move {
     Arrives(Message { client, disk: DiskId(disk), epoch: Epoch(epoch), call: Call::Create })
 }
 
-/// CE1: one copy acknowledges after two failures, and its log is not handed on.
+/// CE1: one copy acknowledges after two failures, and its log is not passed on.
 #[test]
 fn the_papers_log_of_missed_operations_loses_a_file() {
     let setup = Setup {
@@ -46,7 +46,8 @@ fn the_papers_log_of_missed_operations_loses_a_file() {
     must_fail("CE1, missed log", "I1", &setup);
 }
 
-/// CE2: who answers a repeated call from memory does not log it for the member that failed meanwhile.
+/// CE2: a member that answers a repeated call from memory does not log it for the member that failed
+/// meanwhile.
 #[test]
 fn the_papers_cache_of_answers_loses_a_file() {
     let setup = Setup { failures: 1, sync: Sync::MissedLog { cache: true }, ..Setup::new(&[Create(0)]) };
@@ -65,7 +66,7 @@ fn the_papers_members_differ_for_ever_after_a_client_died() {
     must_fail("CE3, client dies", "I2", &setup);
 }
 
-/// The first file is at the first member alone, which was away and takes both.
+/// The first file is on the first member alone, which was down and accepts both.
 fn two_files_at_one_member() -> Vec<Move> {
     vec![
         Start(0),
@@ -90,8 +91,8 @@ fn a_name_settled_before_it_is_closed_loses_a_file() {
     must_fail("CE4, settled early", "I1", &setup);
 }
 
-/// The member is back, and the master does not know: a create holds without it in the view in which it asked,
-/// later than the one since which it is known to miss something. Found by the simulator, seed 586.
+/// The member is up again, and the master does not know. A create completes without it in the view of its
+/// request, which is later than its missed epoch. Found by the simulator, seed 586.
 #[test]
 fn a_member_that_asks_while_it_is_away_becomes_whole_without_a_file() {
     let setup = Setup {
@@ -103,7 +104,7 @@ fn a_member_that_asks_while_it_is_away_becomes_whole_without_a_file() {
     must_fail("asked while away", "I1", &setup);
 }
 
-/// CE5: the member chooses one of the two, and another is told of the other one that it holds.
+/// CE5: the member chooses one of the two, and a client is told that the other is complete.
 #[test]
 fn a_confirmation_after_closing_loses_a_file() {
     let setup = Setup {
@@ -142,7 +143,7 @@ fn a_member_that_is_not_told_what_it_missed_lacks_a_file() {
     must_fail("missed and not told", "I1", &setup);
 }
 
-/// The first file is at the first member alone, the second is acknowledged without it, and both are closed.
+/// The first file is on the first member alone, the second is acknowledged without it, and both are sealed.
 #[test]
 fn a_whole_member_that_yields_to_one_that_is_not_loses_a_file() {
     let setup = Setup {
@@ -164,7 +165,7 @@ fn a_whole_member_that_yields_to_one_that_is_not_loses_a_file() {
     must_fail("yields to any", "I1", &setup);
 }
 
-/// A new member takes, from its client, a file that was buried as closed before the member came.
+/// A new member accepts, from its client, a file whose sealed create was deleted before the member joined.
 #[test]
 fn what_a_donor_has_closed_is_closed() {
     let setup = Setup {

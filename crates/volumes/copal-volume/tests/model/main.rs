@@ -1,5 +1,5 @@
-//! All orders of what may happen to a group: three members, a master, a few clients, failures at any moment.
-//! The steps are those that servers and clients run.
+//! All orders of events of a group: three members, a master, a few clients, failures at any moment. The steps
+//! are those of servers and clients.
 //!
 //! Design: docs/design/cluster.md#invariants
 #![expect(clippy::print_stdout, reason = "a search says how many states it has looked at")]

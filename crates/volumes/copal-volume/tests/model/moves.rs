@@ -1,4 +1,4 @@
-//! Everything that may happen next, for the search.
+//! All possible next events, for the search.
 
 use crate::{
     recovery::Step,
@@ -15,19 +15,19 @@ use stateright::{Model, Property};
 pub(crate) const TOLD: &str = "what clients were told holds";
 /// I2.
 pub(crate) const EQUAL: &str = "members become equal";
-/// The search does see operations through.
+/// The search does complete operations.
 pub(crate) const HELD: &str = "a create holds";
 
-/// One thing that happens. Members by number, clients by number.
+/// One event. Members and clients are numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Move {
     Start(usize),
     Arrives(Message),
-    /// It is done, and its answer lost.
+    /// The member handles the call, and its answer is lost.
     ArrivesUnheard(Message),
     ClientLearnsView(usize),
     Deadline(usize),
-    /// It is not heard of again, and what it had not sent it never will.
+    /// The client ends; its unsent calls are never sent.
     ClientIsGone(usize),
     MemberLearnsView(usize),
     IsTakenForAway(usize),
@@ -36,9 +36,9 @@ pub(crate) enum Move {
     IsReplaced(usize),
     CopiesFrom(usize, usize),
     CopiesOne(usize),
-    /// It writes down that it has everything.
+    /// It persists that it has everything.
     HasEverything(usize),
-    /// The master knows, and the member acts on it.
+    /// The master records it, and the member acts on the reply.
     BecomesWhole(usize),
     SaysItIsWhole(usize),
     Closes(usize),
@@ -47,7 +47,7 @@ pub(crate) enum Move {
 }
 
 impl Move {
-    /// How many members can be told apart after it.
+    /// Number of members that can be distinguished after it.
     fn touches(&self, state: &State) -> usize {
         let touched = match *self {
             Move::Start(_) | Move::ClientLearnsView(_) | Move::ClientIsGone(_) | Move::Deadline(_) => None,
@@ -77,7 +77,7 @@ impl Model for Setup {
     fn init_states(&self) -> Vec<State> {
         let mut state = State::first(self);
         for action in &self.before {
-            // All may be told apart here.
+            // All members can be distinguished here.
             state.touched = MEMBERS;
             let mut moves = Vec::new();
             self.actions(&state, &mut moves);
@@ -90,7 +90,7 @@ impl Model for Setup {
 
     fn actions(&self, state: &State, moves: &mut Vec<Move>) {
         client_moves(self, state, moves);
-        // Members that nothing has happened to are all the same: it happens to the first of them.
+        // Members without any event are equal: the event happens to the first of them.
         for at in 0..MEMBERS.min(state.touched + 1) {
             failures(state, at, moves);
             recovery(self, state, at, moves);
@@ -105,7 +105,7 @@ impl Model for Setup {
         for (before, after) in last.members.iter().zip(&state.members) {
             let (old, new) = (before.epoch(), after.epoch());
             assert!(before.disk != after.disk || old <= new, "I5: epochs never fall");
-            // The master would count on it, while it cannot be whole.
+            // The master would count on it although it cannot be in sync.
             let is_lax = self.is_weak(Weak::WholeWithTwoOfOneName);
             let is_one = !after.has_everything() || !after.has_two_of_one_name();
             assert!(is_lax || is_one, "who has everything has one file of a name");
@@ -270,7 +270,8 @@ impl State {
         }
     }
 
-    /// Nothing is under way any more, all is closed, and whoever runs is whole and knows the view.
+    /// Whether no operation is under way, all buckets are sealed, and every running member is in sync and
+    /// knows the view.
     fn is_quiet(&self, setup: &Setup) -> bool {
         let is_done = |client: &Client| !matches!(client, Client::At(_));
         let rests = |at: usize| {

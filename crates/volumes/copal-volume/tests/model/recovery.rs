@@ -1,4 +1,4 @@
-//! Failures, and how members become whole again: master and members, by the production rules.
+//! Failures and resync of members: master and members, by the production rules.
 
 use crate::{
     setup::{MEMBERS, Setup, Sync, Weak, create, fid, number},
@@ -11,7 +11,7 @@ use copal_volume::group::{
 use std::sync::Arc;
 
 impl State {
-    /// The master gives out a view in which members have other roles.
+    /// The master publishes a view with other roles.
     fn give_out(&mut self, changed: DiskId, change: impl FnOnce(&mut View)) {
         let mut map = (*self.master.map).clone();
         map.view.epoch = Epoch(map.view.epoch.0 + 1);
@@ -22,7 +22,7 @@ impl State {
         map.missed.retain(|disk, _| is_member(disk));
         map.note_missed();
         if map.view.role(changed).is_some_and(Role::is_joining) && !map.missed.contains_key(&changed) {
-            // Who is new has missed everything before.
+            // A new member has missed everything before.
             map.missed.insert(changed, Epoch(map.view.epoch.0 - 1));
         }
         self.master.map = Arc::new(map);
@@ -37,7 +37,7 @@ impl State {
         });
     }
 
-    /// The master hears of a member that was away, or that has started again.
+    /// The master hears from a member that was down, or that has restarted.
     pub(crate) fn come_back(&mut self, at: usize) {
         let role = match self.role_of(at) {
             role if role.is_joining() => role,
@@ -46,7 +46,7 @@ impl State {
         self.give_role(at, role);
     }
 
-    /// A new disk takes the place of one that is away.
+    /// A new disk replaces a member that is down.
     pub(crate) fn replace(&mut self, at: usize) {
         let old = self.members[at].disk;
         let disk = DiskId(old.0 + MEMBERS as u32);
@@ -61,8 +61,8 @@ impl State {
         });
     }
 
-    /// Whether a member that says so is whole for the master: not when it says so from before it knew of its
-    /// return.
+    /// Whether the master accepts a member's report that it is in sync: not one from before the master knew
+    /// of its return.
     pub(crate) fn may_say_whole(&self, at: usize) -> bool {
         let member = &self.members[at];
         let role = self.role_of(at);
@@ -70,7 +70,7 @@ impl State {
         is_back && member.role.is_in_sync() && member.epoch() >= self.master.map.since[&member.disk]
     }
 
-    /// What every member that takes part has closed, as one that is in the same epoch can ask them.
+    /// Seals of every member that is up, as another member of the same epoch can ask for them.
     fn closings(&self, at: usize) -> Vec<Closing> {
         let asking = &self.members[at];
         let Some(map) = &asking.map else {
@@ -116,7 +116,7 @@ impl State {
         });
     }
 
-    /// What of the snapshot is missing: live files first, as a donor sends them.
+    /// Missing operations of the snapshot, live files first, in the order of a donor.
     pub(crate) fn next_to_copy(&self, at: usize) -> Option<(bool, usize)> {
         let member = &self.members[at];
         let copying = member.copying.as_ref()?;
@@ -134,7 +134,7 @@ impl State {
         }
     }
 
-    /// Takes over a file that another member has.
+    /// Copies a file of another member.
     fn unite(&mut self, at: usize, file: usize) {
         let member = &mut self.members[at];
         let facts = CreateFacts {
@@ -153,7 +153,7 @@ impl State {
         }
     }
 
-    /// Has all of the snapshot, and is in a view in which nobody can go on without it.
+    /// Whether it has all of the snapshot, and is in a view in which no operation completes without it.
     pub(crate) fn may_have_everything(&self, setup: &Setup, at: usize) -> bool {
         let member = &self.members[at];
         let (Some(copying), Some(map)) = (&member.copying, &member.map) else {
@@ -165,7 +165,7 @@ impl State {
         is_whole && is_one && member.takes_part() && !member.has_everything()
     }
 
-    /// Writes it down, with what the donor has closed.
+    /// Persists this, with the donor's seal.
     pub(crate) fn have_everything(&mut self, setup: &Setup, at: usize) {
         let member = &mut self.members[at];
         let Some(copying) = &member.copying else {
@@ -178,14 +178,14 @@ impl State {
         member.copying = None;
     }
 
-    /// The master takes it only in its present view.
+    /// The master accepts the report only in its current view.
     pub(crate) fn may_become_whole(&self, at: usize) -> bool {
         let member = &self.members[at];
         let is_present = member.epoch() == self.master.map.view.epoch && member.takes_part();
         !member.role.is_in_sync() && member.has_everything() && is_present
     }
 
-    /// Tells the master, and acts on it.
+    /// Reports to the master, and acts on the reply.
     pub(crate) fn become_whole(&mut self, setup: &Setup, at: usize) {
         self.forget_missed(at);
         let member = &mut self.members[at];
@@ -207,7 +207,7 @@ impl State {
         self.members[at].live.iter().map(claim).collect()
     }
 
-    /// Which file keeps the name at a member that has copied all and knows of two.
+    /// The file that keeps the name on a member that has copied all and knows of two.
     pub(crate) fn settled(&self, setup: &Setup, at: usize) -> Option<usize> {
         let member = &self.members[at];
         let copying = member.copying.as_ref()?;
@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    /// What a member does about something closed that another has and it lacks: a file to take or to bury.
+    /// Action for a sealed operation that another member has and it lacks: a file to copy or to delete.
     pub(crate) fn forward(&self, setup: &Setup, at: usize, other: usize) -> Option<Step> {
         let (member, other) = (&self.members[at], &self.members[other]);
         let is_near = member.epoch() == other.epoch();
@@ -262,7 +262,7 @@ impl State {
     }
 }
 
-/// What is brought over from another member.
+/// An operation copied from another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
     Take(usize),

@@ -1,4 +1,4 @@
-//! Copal's rules hold: whatever happens in whichever order.
+//! Copal's rules hold in every order of events.
 
 use crate::{
     moves::Move::{
@@ -76,7 +76,7 @@ fn all_members_start_again() {
     must_hold("two creates, three restarts", &setup);
 }
 
-/// The only whole member goes away after it has made another one whole; the master's view does not say so
+/// The only in-sync member fails after another one completed its resync; the master's view does not have that
 /// yet.
 #[test]
 fn no_whole_member_is_left() {

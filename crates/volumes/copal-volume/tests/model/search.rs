@@ -1,4 +1,4 @@
-//! A search, and what it says.
+//! A search and its result.
 
 use crate::{
     moves::{EQUAL, HELD, TOLD},
@@ -8,23 +8,23 @@ use copal_volume::group::invariants::{check, check_equal};
 use stateright::{Checker, HasDiscoveries, Model};
 use std::time::Instant;
 
-/// What a search has found.
+/// Result of a search.
 pub(crate) struct Found {
-    /// The shortest way to a violation, and which it is.
+    /// The shortest sequence to a violation, and the violation.
     pub(crate) violation: Option<String>,
-    /// Every state was looked at.
+    /// Whether every state was visited.
     pub(crate) is_exhaustive: bool,
-    /// Some create was told to hold.
+    /// Whether some create was reported as complete.
     pub(crate) was_held: bool,
 }
 
-/// How many states a search looks at: few among other tests, many when `COPAL_MODEL_STATES` says so.
+/// Number of states of a search: few among other tests, more if `COPAL_MODEL_STATES` is set.
 pub(crate) fn limit() -> usize {
     let asked = std::env::var("COPAL_MODEL_STATES").ok();
     asked.and_then(|states| states.parse().ok()).unwrap_or(250_000)
 }
 
-/// Looks at up to about `limit` states, the nearest first, and prints how many there were.
+/// Visits up to about `limit` states, the nearest first, and prints their number.
 pub(crate) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
     let started = Instant::now();
     let checker = setup

@@ -1,4 +1,4 @@
-//! What is searched: how many clients, failures and closings, and under which rules.
+//! Setup of a search: numbers of clients, failures and seals, and the rules.
 
 use crate::moves::Move;
 use copal_volume::{
@@ -8,65 +8,65 @@ use copal_volume::{
 
 pub(crate) const MEMBERS: usize = 3;
 pub(crate) const VID: VolumeId = VolumeId(1);
-/// All files want this name.
+/// The name of all files.
 pub(crate) const NAME: &[u8] = b"a";
 
-/// What a client does; files are numbered.
+/// A client's operation; files are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Work {
     Create(usize),
-    /// As soon as it can know of the file.
+    /// Starts as soon as a client can know of the file.
     Delete(usize),
 }
 
-/// How a member that was away comes to know what it missed.
+/// How a member that was down learns the operations it missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sync {
-    /// Copal: it has all that a donor's snapshot has.
+    /// Copal: it copies everything of a donor's snapshot.
     Containment,
-    /// The paper: a whole member keeps a log for each that is away, of what that one misses. `cache`: a
+    /// The paper: an in-sync member keeps a log of missed operations for each member that is down. `cache`: a
     /// duplicate is answered from memory, and not logged again.
     MissedLog { cache: bool },
 }
 
-/// A rule that is left out, to see that the search finds out.
+/// A rule that is left out, to check that the search finds the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weak {
     SettleBeforeClosing,
-    /// A member that holds a file says so even when the time of the file is closed.
+    /// A member confirms a file even after its bucket is sealed.
     ConfirmAfterClosing,
     DonorBehind,
     ClosingNotTakenOver,
     WholeWithTwoOfOneName,
-    /// A member that was away is not told what it missed.
+    /// A member that was down does not learn that it missed operations.
     MissedNotTold,
-    /// A member asks for what it lacks in a view in which it is away.
+    /// A member requests missing operations in a view in which it is down.
     CopiesWhileAway,
-    /// A whole member buries its own file of a name for that of one that is not whole.
+    /// An in-sync member deletes its own file of a name in favour of that of a member that is not in sync.
     WholeYieldsToAny,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) work: Vec<Work>,
-    /// Members that are taken for away. Whether they are does not matter: who is away does nothing more.
+    /// Members taken for down. It makes no difference whether they are: a member that is down does nothing.
     pub(crate) failures: u8,
-    /// Members that start again.
+    /// Number of restarts of members.
     pub(crate) restarts: u8,
-    /// Members replaced by a new disk.
+    /// Number of members replaced by a new disk.
     pub(crate) replacements: u8,
-    /// Clients that wait no longer. One that crashed does nothing more.
+    /// Number of clients that give up. A crashed client simply does nothing more.
     pub(crate) deadlines: u8,
-    /// Buckets that can be closed: creates are in the first, deletes and burials in the second.
+    /// Number of buckets that can be sealed: creates are in the first, deletes in the second.
     pub(crate) closings: u64,
     pub(crate) min_ack: u8,
-    /// Answers that are lost, so that the call is repeated.
+    /// Number of lost answers; the call is then repeated.
     pub(crate) lost_answers: u8,
     pub(crate) sync: Sync,
     pub(crate) weak: Option<Weak>,
-    /// Look whether members are equal when nothing is under way.
+    /// Whether members must be equal when no operation is under way.
     pub(crate) checks_equal: bool,
-    /// What has happened before the search begins.
+    /// Events before the search begins.
     pub(crate) before: Vec<Move>,
 }
 

@@ -1,4 +1,4 @@
-//! A group of three members, its master, its clients and the calls between them, at one moment.
+//! State of a group of three members, its master, its clients and the calls between them.
 
 use crate::setup::{MEMBERS, NAME, Setup, VID, Weak, fid};
 use copal_volume::{
@@ -42,19 +42,19 @@ impl Files {
     }
 }
 
-/// A view, and what a member is told with it.
+/// A view, and the facts that the master sends with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Map {
     pub(crate) view: View,
-    /// Of each member the epoch from which on operations could hold without it, the last time that began.
+    /// For each member, the epoch from which on operations could complete without it, in its last absence.
     pub(crate) missed: BTreeMap<DiskId, Epoch>,
-    /// Of each member when its state changed last.
+    /// For each member, the epoch of its last change of role.
     pub(crate) since: BTreeMap<DiskId, Epoch>,
 }
 
 impl Map {
-    /// The master remembers who is away while operations can hold: where enough are up, and one of them has
-    /// missed nothing.
+    /// The master stores which members are down while operations can complete: when enough are up, and one of
+    /// them has missed nothing.
     pub(crate) fn note_missed(&mut self) {
         let may_hold = self.view.up().any(|disk| !self.missed.contains_key(&disk));
         if self.view.up().count() < self.view.needed() || !may_hold {
@@ -70,7 +70,7 @@ impl Map {
     }
 }
 
-/// A member on its way to be whole.
+/// A resync under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Copying {
     /// The donor's snapshot.
@@ -78,9 +78,9 @@ pub(crate) struct Copying {
     pub(crate) bound: Option<usize>,
     pub(crate) buried: Files,
     pub(crate) closing: Closing,
-    /// The member's epoch when it asked.
+    /// The member's epoch at its request.
     pub(crate) asked_in: Epoch,
-    /// What every member that takes part had closed before the snapshot.
+    /// Seals of every member that is up, from before the snapshot.
     pub(crate) everywhere: Closing,
 }
 
@@ -89,15 +89,15 @@ pub(crate) struct Member {
     pub(crate) disk: DiskId,
     pub(crate) role: Role,
     pub(crate) last_normal: Epoch,
-    /// The newest that it has taken part in; none: new.
+    /// The newest epoch in which it has taken part; none: new.
     pub(crate) map: Option<Arc<Map>>,
     pub(crate) live: Files,
-    /// Which of the live files its name leads to.
+    /// The live file to which its name leads.
     pub(crate) bound: Option<usize>,
     pub(crate) buried: Files,
     pub(crate) closing: Closing,
     pub(crate) copying: Option<Copying>,
-    /// The paper's log of what each other member misses.
+    /// The paper's log of operations that each other member misses.
     pub(crate) missed: [Files; MEMBERS],
 }
 
@@ -121,13 +121,13 @@ impl Member {
         self.map.as_ref().map_or(Epoch(0), |map| map.view.epoch)
     }
 
-    /// Takes a file, beside another or under its name.
+    /// Accepts a file, beside another or under its name.
     pub(crate) fn take(&mut self, file: usize) {
         self.live.add(file);
         self.bound.get_or_insert(file);
     }
 
-    /// Buries a file; the lowest of those beside it takes the name.
+    /// Deletes a file; the lowest of those beside it takes the name.
     pub(crate) fn bury(&mut self, file: usize) {
         self.live.remove(file);
         self.buried.add(file);
@@ -140,7 +140,7 @@ impl Member {
         self.live.count() > 1
     }
 
-    /// Starts again: what it missed it does not know.
+    /// Restarts: it does not know which operations it missed.
     pub(crate) fn restart(&mut self) {
         self.role = self.role.out_of_sync();
         self.copying = None;
@@ -163,7 +163,7 @@ impl Member {
         }
     }
 
-    /// Takes a role in the present epoch. Of a name with two live files nobody knows yet which stays.
+    /// Takes a role in the current epoch. Of a name with two live files it is not yet known which one stays.
     pub(crate) fn be(&mut self, role: Role) {
         self.role = match self.has_two_of_one_name() {
             true => role.out_of_sync(),
@@ -172,7 +172,7 @@ impl Member {
         self.be_whole_if_normal();
     }
 
-    /// As the row of a member says (`copal-data`): it is whole, or has written down in this epoch that it is
+    /// Like the row of a member (`copal-data`): it is in sync, or has persisted in this epoch that it is
     /// about to be.
     pub(crate) fn has_everything(&self) -> bool {
         self.role.is_in_sync() || (self.last_normal == self.epoch() && self.last_normal > Epoch(0))
@@ -185,7 +185,7 @@ impl Member {
         }
     }
 
-    /// Whether it takes part in the view it knows.
+    /// Whether it is up in the view it knows.
     pub(crate) fn takes_part(&self) -> bool {
         let role = self.map.as_ref().and_then(|map| map.view.role(self.disk));
         role.is_some_and(Role::takes_writes)
@@ -204,7 +204,7 @@ pub(crate) struct Master {
     pub(crate) map: Arc<Map>,
 }
 
-/// A call on its way.
+/// A call under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Message {
     pub(crate) client: usize,
@@ -213,7 +213,7 @@ pub(crate) struct Message {
     pub(crate) call: Call,
 }
 
-/// What may go wrong still.
+/// Numbers of faults that may still happen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Left {
     pub(crate) failures: u8,
@@ -230,7 +230,7 @@ pub(crate) struct State {
     pub(crate) clients: Vec<Client>,
     pub(crate) messages: BTreeSet<Message>,
     pub(crate) left: Left,
-    /// Members below this one are told apart; all others are the same still.
+    /// Members below this one can be distinguished; all others are still equal.
     pub(crate) touched: usize,
 }
 
@@ -274,7 +274,7 @@ impl State {
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen<'_>> {
-        // Who came back and does not know it answers clients of old views only.
+        // A member that returned and does not know it answers clients of old views only.
         let knows = |member: &Member| {
             let since = self.master.map.since.get(&member.disk);
             since.is_some_and(|since| member.epoch() >= *since)
@@ -289,7 +289,7 @@ impl State {
         self.members.iter().enumerate().map(seen).collect()
     }
 
-    /// What the clients know of each file.
+    /// Results of each file's operations as the clients know them.
     pub(crate) fn files(&self, setup: &Setup) -> Vec<File<'static>> {
         use crate::setup::Work::{Create, Delete};
         let of = |wanted| {

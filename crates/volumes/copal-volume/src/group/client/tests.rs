@@ -55,7 +55,7 @@ fn a_member_that_went_away_is_waited_for_until_the_view_says_so() {
     op.step(ok(2, 5, N));
     let unreachable = Event::Unreachable { disk: DiskId(3), call: Call::Create };
     assert!(op.step(unreachable).contains(&Action::Suspect(DiskId(3))));
-    // The old answers do not count for the new view: what held then need not be known to it.
+    // The old answers do not count in the new view: members of it may not know the operation.
     let actions = op.step(Event::View(view(6, &[N, N, F])));
     assert_eq!(sent(&actions), [(1, Call::Confirm), (2, Call::Confirm)]);
     let confirmed = |disk| answer(disk, 6, Call::Confirm, Answer::Ok { role: N });
@@ -79,7 +79,7 @@ fn without_one_that_has_everything_nothing_holds() {
     let (mut op, _) = ClientOp::create(view(5, &[R, R, F]));
     op.step(ok(1, 5, R));
     assert_eq!(outcome(&op.step(ok(2, 5, R))), None);
-    // A member knows better than the master that it has everything by now.
+    // The member learns that it is in sync before the master does.
     assert_eq!(outcome(&op.step(ok(2, 5, N))), Some(Outcome::Held));
 }
 
@@ -140,17 +140,17 @@ fn a_late_answer_to_a_failed_create_is_buried_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
     let too_old = answer(1, 5, Call::Create, Answer::TooOld);
     assert_eq!(sent(&op.step(too_old)), [(1, Call::Bury), (2, Call::Bury)]);
-    // The answer to the create comes behind that to the burial.
+    // The answer to the create arrives after that to the delete.
     assert!(op.step(ok(2, 5, N)).is_empty());
     let buried = |disk| answer(disk, 5, Call::Bury, Answer::Ok { role: N });
     assert_eq!(outcome(&op.step(buried(1))), None);
     assert_eq!(outcome(&op.step(buried(2))), Some(Outcome::Refused(Refusal::TooOld)));
 }
 
-/// Symptom: each create that full disks refused left a delete and a row of the journal on every one of them,
-/// until these had taken what was kept back. Cause: the first refusal began the burial, before the others had
-/// said that they have nothing.
-/// Fix: a create that there is no room for is buried only where somebody has it, or may have it.
+/// Symptom: each create that full disks refused left a delete and a journal row on each of them, until these
+/// had filled the reserve. Cause: the first refusal started the delete before the other members had answered
+/// that they have nothing.
+/// Fix: a create without space is deleted only if some member has it, or may have it.
 #[test]
 fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
     let no_space = |disk| answer(disk, 5, Call::Create, Answer::NoSpace);
@@ -164,7 +164,7 @@ fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
     assert!(op.step(no_space(3)).is_empty());
     let all = op.step(no_space(2));
     assert_eq!((outcome(&all), sent(&all).len()), (refused.clone(), 0));
-    // Who has it, may have it, or is another now is a reason to bury it.
+    // A member that has it, may have it, or is another process now is a reason to delete it.
     let everywhere = [(1, Call::Bury), (2, Call::Bury), (3, Call::Bury)];
     let unreachable = Event::Unreachable { disk: DiskId(2), call: Call::Create };
     let reasons = [ok(2, 5, N), Event::Deadline, Event::View(view(6, &[N, N, N])), unreachable];
@@ -178,7 +178,7 @@ fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
         assert_eq!(outcome(&op.step(buried(2))), None);
         assert_eq!(outcome(&op.step(buried(3))), refused);
     }
-    // A member that has it already: the burial goes to all at once.
+    // One member has it already: all get the delete at once.
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
     op.step(ok(2, 5, N));
     assert_eq!(sent(&op.step(no_space(1))), everywhere);
@@ -195,9 +195,9 @@ fn a_delete_that_some_may_have_is_unknown_at_the_deadline() {
     assert_eq!(outcome(&op.step(deleted(2))), Some(Outcome::Held));
 }
 
-/// Symptom: a delete that one member had taken and another found too old was told as one that never happens.
-/// Cause: every refusal but the deadline was taken for final. Fix: what a member has taken spreads, so it is
-/// unknown.
+/// Symptom: a delete that one member had accepted and another found too old was reported as one that never
+/// happens. Cause: every refusal except the deadline counted as final. Fix: an operation that a member has
+/// accepted spreads, so its outcome is unknown.
 #[test]
 fn a_delete_that_one_has_taken_is_not_refused_by_another() {
     let (mut op, _) = ClientOp::delete(view(5, &[N, N, F]));
@@ -209,9 +209,9 @@ fn a_delete_that_one_has_taken_is_not_refused_by_another() {
     assert_eq!(outcome(&removed), Some(Outcome::Refused(Refusal::VolumeGone)));
 }
 
-/// Symptom: a create was refused for good, and stood on a member that had come back meanwhile. Cause: it was
-/// buried where it had been sent, and the member had taken it over from one of those before. Fix: over a
-/// change of the view it is buried by everybody that is up, like any delete.
+/// Symptom: a create was refused for good, but existed on a member that had returned meanwhile. Cause: it was
+/// deleted where it had been sent, and this member had copied it from one of those before. Fix: after a
+/// change of the view all members that are up delete it, like any delete.
 #[test]
 fn a_failed_create_is_buried_by_who_may_have_taken_it_over() {
     let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
@@ -230,7 +230,8 @@ fn a_failed_create_is_buried_by_who_may_have_taken_it_over() {
     assert_eq!(outcome(&op.step(buried(1, 6, R))), Some(degraded));
 }
 
-/// Over a change of the view, as many bury it as must hold a file: else who is away may bring it back alone.
+/// After a change of the view, as many members must delete the file as an operation needs. Otherwise a member
+/// that is down may bring it back alone.
 #[test]
 fn a_burial_over_a_change_of_the_view_needs_as_many_as_a_file() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
@@ -246,8 +247,8 @@ fn a_burial_over_a_change_of_the_view_needs_as_many_as_a_file() {
     assert_eq!(outcome(&op.step(buried(1, 7))), Some(degraded));
 }
 
-/// Symptom: a create was refused, and a copy of its first call, which was slow, was taken later. Cause: one
-/// refusal was taken for all calls. Fix: a member that was called twice buries the file.
+/// Symptom: a create was refused, and its slow first call was accepted later. Cause: one refusal counted for
+/// all calls. Fix: a member that was called twice deletes the file.
 #[test]
 fn a_member_that_was_called_twice_buries_what_it_refused_once() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
@@ -258,24 +259,24 @@ fn a_member_that_was_called_twice_buries_what_it_refused_once() {
     assert_eq!(sent(&actions), [(1, Call::Bury), (2, Call::Bury)]);
 }
 
-/// Symptom: a create was refused for good, and stood on a member that had refused it. Cause: the member had
-/// closed the time of the create and took it over from one that had it, before the burial came there. Fix:
-/// all that are up bury it.
+/// Symptom: a create was refused for good, but existed on a member that had refused it. Cause: the member had
+/// sealed the create's bucket, and copied the create from another one before the delete arrived. Fix: all
+/// members that are up delete it.
 #[test]
 fn who_refused_a_create_that_another_has_buries_it_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
     op.step(ok(2, 5, N));
     let actions = op.step(answer(3, 5, Call::Create, Answer::TooOld));
     assert_eq!(sent(&actions), [(2, Call::Bury), (3, Call::Bury)]);
-    // What nobody has taken needs no burial.
+    // A create that no member has accepted needs no delete.
     let (mut untaken, _) = ClientOp::create(view(5, &[F, F, N]));
     let too_old = untaken.step(answer(3, 5, Call::Create, Answer::TooOld));
     assert_eq!(outcome(&too_old), Some(Outcome::Refused(Refusal::TooOld)));
 }
 
-/// Symptom: a create that no member had received was told as one whose outcome is unknown. Cause: who was
-/// called counted as one that may have it. Fix: the caller says to whom it has handed anything before the
-/// deadline.
+/// Symptom: a create that no member had received was reported as one with an unknown outcome. Cause: every
+/// called member counted as one that may have it. Fix: before the deadline the caller reports the members to
+/// which it has sent any call.
 #[test]
 fn what_was_handed_to_nobody_did_not_happen() {
     let reached = |disks: &[u32]| disks.iter().map(|disk| DiskId(*disk)).collect();
@@ -299,7 +300,7 @@ fn an_id_that_another_file_has_ends_a_create_and_a_delete() {
     let (mut op, _) = ClientOp::delete(view(5, &[N, N, N]));
     let refused = Some(Outcome::Refused(Refusal::OtherFile));
     assert_eq!(outcome(&op.step(other(1, Call::Delete))), refused);
-    // Of a create each member says that it has nothing of it, or buries what it has.
+    // Each member answers that it does not have the create, or deletes it.
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
     op.step(ok(1, 5, N));
     assert_eq!(outcome(&op.step(other(2, Call::Create))), None);

@@ -113,7 +113,7 @@ fn who_takes_the_place_of_a_lost_member_lies_in_a_rack_that_the_others_have_not(
         let staying = &members[1..];
         assert_eq!(choose_new_member(group, &members, staying, 1, &disks), Ok(DiskId(2)));
     }
-    // The rest of that rack goes, too: a copy too close is better than none.
+    // The rest of that rack fails too: a copy too close is better than none.
     disks[1].is_up = false;
     let members = [DiskId(1), DiskId(3), DiskId(5)];
     let chosen = choose_new_member(GroupId(1), &members, &members[1..], 1, &disks).unwrap();
@@ -123,7 +123,7 @@ fn who_takes_the_place_of_a_lost_member_lies_in_a_rack_that_the_others_have_not(
 #[test]
 fn a_disk_of_no_rack_is_apart_from_all_others() {
     let mut disks = in_racks(4, 1);
-    // Disk 4 says nothing of where it stands; disks 1 and 2, and 3, are in racks.
+    // Disk 4 has no known site; disks 1 and 2, and 3, are in racks.
     disks[3].site = Site { rack: 4, zone: 4 };
     for group in (1..100).map(GroupId) {
         let members = first_members(group, 3, &disks);
@@ -136,8 +136,8 @@ fn a_move_brings_no_member_closer_to_another() {
     let disks = in_racks(8, 2);
     let members = [DiskId(1), DiskId(3), DiskId(5)];
     for group in (1..100).map(GroupId) {
-        // Beside 3 and 5 there are 4 and 6, and 2, 7 and 8 in racks that nobody else has; of these 2 shares a
-        // zone with one that stays as 1 did, and so do 7 and 8.
+        // Beside 3 and 5 there are 4 and 6, and 2, 7 and 8 in racks without a member. Of these, 2 shares a
+        // zone with a remaining member as 1 did, and so do 7 and 8.
         let chosen = choose_for_move(group, &members, DiskId(1), 1, &disks).unwrap();
         assert!([2, 7, 8].contains(&chosen.0), "{chosen}");
     }
@@ -145,7 +145,7 @@ fn a_move_brings_no_member_closer_to_another() {
         disks.iter().filter(|facts| [1, 3, 4, 5].contains(&facts.disk.0)).cloned().collect();
     let refused = choose_for_move(GroupId(1), &members, DiskId(1), 1, &only_beside).unwrap_err();
     assert_eq!((refused.members, refused.beside), (3, 1));
-    // One that shares a rack already may go to another rack that is shared.
+    // A member that shares a rack may move to another shared rack.
     let crowded = [DiskId(3), DiskId(4), DiskId(5)];
     assert!(choose_for_move(GroupId(1), &crowded, DiskId(4), 1, &disks[4..]).is_ok());
 }

@@ -1,18 +1,18 @@
-//! Which groups leave which disks, and where they go: a plan that is shown before anything moves.
+//! Plan of moves of groups between disks, shown before anything moves.
 //!
 //! Design: docs/design/cluster.md#rules VOL-27
 //! Paper:  beanfs §5.3
 //! Invariants
 //! - No target is filled above the low watermark, bytes on their way to it included.
-//! - A group moves once in a plan, and only if all its members are whole. What moves for the watermarks comes
-//!   from a disk above the low one; what moves for evenness makes the fuller of its two disks less full than
-//!   it was.
-//! - No move brings a member closer to another, by racks and zones; where members are closer than they must
-//!   be, one moves.
-//! - The same disks and groups give the same plan.
+//! - A group moves once in a plan, and only if all its members are in sync.
+//! - A move for the watermarks starts on a disk above the low one. A move for evenness leaves the fuller of
+//!   its two disks less full than before.
+//! - No move brings a member closer to another, by racks and zones. Of members that are closer than
+//!   necessary, one moves.
+//! - Equal disks and groups give an equal plan.
 //!
-//! Not here: making the copies (`recovery` orders them, `copal-data` copies), the hard stop of creates
-//! itself.
+//! Not here: making the copies (`recovery` orders them, `copal-data` copies), refusing creates on a full
+//! disk.
 
 #[cfg(test)]
 mod tests;
@@ -23,30 +23,30 @@ use super::{
 };
 use std::collections::BTreeSet;
 
-/// A group counts for so many bytes more than it has where disks are made even: empty groups fill as well.
+/// Bytes added to each group's size when disks are made even: empty groups have a weight too.
 const PER_GROUP_BYTES: u64 = 64 << 10;
 /// Disks are even when none is fuller or emptier than the mean by more than this share of it.
 const EVEN_WITHIN_PERCENT: u128 = 5;
 
-/// A group, and what moving a copy of it moves.
+/// A group, and the size of one copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFacts {
     /// The group.
     pub group: GroupId,
-    /// Bytes of one copy.
+    /// Size of one copy.
     pub bytes: u64,
     /// Disks that hold it.
     pub members: Vec<DiskId>,
-    /// All its members are whole, and none is on its way: only then it may move.
+    /// Whether all its members are in sync and none is moving: only then it may move.
     pub is_whole: bool,
 }
 
-/// One copy that goes from one disk to another.
+/// Move of one copy between two disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     /// The group.
     pub group: GroupId,
-    /// Its copy leaves this disk once the new one is verified.
+    /// The copy leaves this disk once the new one is verified.
     pub source: DiskId,
     /// The new member.
     pub target: DiskId,
@@ -54,12 +54,12 @@ pub struct Move {
     pub bytes: u64,
 }
 
-/// What a plan is for.
+/// Goal of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// Disks above the high watermark come down to the low one; the others are left alone.
+    /// Disks above the high watermark come down to the low one; other disks keep their groups.
     Watermarks,
-    /// That, members of a group in different racks and zones, and all disks about equally full.
+    /// Additionally, members of a group are in different racks and zones, and all disks about equally full.
     Even,
 }
 
@@ -68,7 +68,7 @@ pub enum Goal {
 pub struct Fill {
     /// The disk.
     pub disk: DiskId,
-    /// Bytes it can hold.
+    /// Its capacity in bytes.
     pub capacity_bytes: u64,
     /// Bytes it holds now.
     pub before_bytes: u64,
@@ -80,18 +80,18 @@ pub struct Fill {
     pub after_groups: u64,
 }
 
-/// Why a disk stays above the low watermark. The text follows the name of the disk or its server.
+/// Reason that a disk stays above the low watermark. The text follows the name of the disk or its server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Its groups that may move have no other disk; this is what the last of them met.
+    /// Its movable groups have no other disk; the reason is that of the last of them.
     #[error("stays too full: {reason}")]
     NoPlace {
         /// The disk that stays full.
         disk: DiskId,
-        /// What ruled the others out.
+        /// Reasons against the other disks.
         reason: NoPlace,
     },
-    /// What fills it belongs to groups that lack a copy, or to none.
+    /// Its remaining groups lack a copy, or it has none.
     #[error(
         "stays too full: none of what is left on it may move, since its groups are not whole yet or take little; \
          wait until `copal group ls --degraded` is empty, and plan again"
@@ -110,14 +110,14 @@ impl Refusal {
     }
 }
 
-/// Moves in the order to make them, and what they come to.
+/// Moves in their order, and their effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The copies.
     pub moves: Vec<Move>,
     /// Every disk, in the order given.
     pub disks: Vec<Fill>,
-    /// Disks that the plan leaves above the low watermark, and why.
+    /// Disks that the plan leaves above the low watermark, with reasons.
     pub refused: Vec<Refusal>,
 }
 
@@ -127,7 +127,8 @@ impl Plan {
         self.moves.iter().fold(0, |sum, next| sum.saturating_add(next.bytes))
     }
 
-    /// Most bytes that the plan reads from or writes to one disk: what it takes at least, at a rate per disk.
+    /// Most bytes that the plan reads from or writes to one disk: a lower bound of its time at a given rate
+    /// per disk.
     pub fn busiest_bytes(&self) -> u64 {
         let of = |disk: DiskId| {
             let here = self.moves.iter().filter(|next| next.source == disk || next.target == disk);
@@ -137,9 +138,9 @@ impl Plan {
     }
 }
 
-/// Plans moves for `goal`. For the watermarks as few and large moves as do, the fullest disk first; then what
-/// brings members of a group apart that share a rack or a zone; then, for evenness, the group that helps the
-/// two disks most, again and again.
+/// Plans moves for `goal`. For the watermarks it takes few and large moves, from the fullest disk first. Then
+/// it separates members of a group that share a rack or a zone. Then, for evenness, it repeatedly moves the
+/// group that helps two disks most.
 pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
     let mut planning = Planning {
         facts: disks.to_vec(),
@@ -167,7 +168,7 @@ pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
     Plan { disks: fills.collect(), moves: planning.moves, refused: planning.refused }
 }
 
-/// Disks and groups as the moves so far leave them.
+/// Disks and groups after the moves so far.
 struct Planning {
     facts: Vec<DiskFacts>,
     groups: Vec<GroupFacts>,
@@ -191,7 +192,7 @@ impl Planning {
                 if here.is_empty() {
                     break;
                 }
-                // The smallest that is enough, else the largest there is.
+                // The smallest group that suffices, else the largest.
                 let enough = here.iter().rposition(|&at| self.groups[at].bytes >= excess_bytes);
                 let at = here.remove(enough.unwrap_or(0));
                 let group = &self.groups[at];
@@ -210,8 +211,8 @@ impl Planning {
         }
     }
 
-    /// Moves one of two members that are closer than they must be: racks were told later, or had no room for
-    /// a while.
+    /// Moves one of two members that are closer than necessary: racks were declared later, or had no space
+    /// for a time.
     fn take_apart(&mut self) {
         for at in 0..self.groups.len() {
             let group = &self.groups[at];
@@ -238,7 +239,7 @@ impl Planning {
         }
     }
 
-    /// Moves from the fullest disk from which a move helps, until all are about as full as the mean.
+    /// Moves from the fullest disk with a useful move, until all are about as full as the mean.
     fn even_out(&mut self) {
         while let Some((at, source, target)) = self.best_move() {
             self.shift(at, source, target);
@@ -262,7 +263,7 @@ impl Planning {
                 let group = &self.groups[at];
                 let others = self.others(group, source.disk);
                 let most = placement::crowd(source, &others);
-                // The emptiest that can take it.
+                // The emptiest disk that can take it.
                 let can_take = |(_, facts): &&(u128, &DiskFacts)| self.can_take(group, &others, most, facts);
                 let target = loads.iter().rev().find(can_take);
                 let Some(&(present, target)) = target else {
@@ -274,7 +275,7 @@ impl Planning {
                 let weight = group.bytes.saturating_add(PER_GROUP_BYTES);
                 let after = present + ratio(weight, target.capacity_bytes);
                 let left = load.saturating_sub(ratio(weight, source.capacity_bytes));
-                // The fuller of the two afterwards.
+                // Fill of the fuller disk after the move.
                 let worse = after.max(left);
                 let helps = worse < load;
                 if helps && best.is_none_or(|(other, ..)| worse < other) {
@@ -293,8 +294,8 @@ impl Planning {
         group.is_whole && group.members.contains(&source) && !self.moved.contains(&group.group)
     }
 
-    /// Whether a group may go from a disk that is so crowded by its other members to `target`: there is room,
-    /// and it comes no closer to them.
+    /// Whether a group may move from a disk with this crowding to `target`: there is space, and it gets no
+    /// closer to its other members.
     fn can_take(
         &self,
         group: &GroupFacts,
@@ -307,14 +308,14 @@ impl Planning {
             && placement::crowd(target, others) <= most
     }
 
-    /// Where the members of a group but one stand.
+    /// Sites of all members of a group but one.
     fn others(&self, group: &GroupFacts, source: DiskId) -> Vec<(DiskId, Site)> {
         let mut others = placement::sites(&group.members, &self.facts);
         others.retain(|(disk, _)| *disk != source);
         others
     }
 
-    /// How full a disk is of groups.
+    /// Fill of a disk by its groups.
     fn load(&self, disk: &DiskFacts) -> u128 {
         let here = self.groups.iter().filter(|group| group.members.contains(&disk.disk));
         let bytes =
@@ -322,7 +323,7 @@ impl Planning {
         ratio(bytes, disk.capacity_bytes)
     }
 
-    /// Bytes above the low watermark; `None`: there are none.
+    /// Bytes above the low watermark; `None`: the disk is below it.
     fn excess(&self, disk: DiskId) -> Option<u64> {
         let facts = self.facts.iter().find(|facts| facts.disk == disk)?;
         let mark = u128::from(facts.capacity_bytes) * u128::from(LOW_WATERMARK_PERCENT) / 100;
@@ -348,7 +349,7 @@ impl Planning {
     }
 }
 
-/// Parts of 2^64 of the capacity.
+/// Fraction of the capacity, in units of 2^-64.
 fn ratio(bytes: u64, capacity_bytes: u64) -> u128 {
     (u128::from(bytes) << 64) / u128::from(capacity_bytes.max(1))
 }

@@ -146,7 +146,7 @@ fn a_new_disk_takes_its_share_and_nothing_moves_twice() {
         let (most, fewest) = (held.iter().max().unwrap(), held.iter().min().unwrap());
         let mean = held.iter().sum::<u64>() / held.len() as u64;
         if !large && new == 1 {
-            // A group moves once in a plan: with many new disks one plan may not be enough.
+            // A group moves once in a plan: with many new disks one plan may not suffice.
             assert!(most - fewest <= mean / 5 + 2, "seed {seed}: {held:?}");
         }
         assert!(*fewest > 0, "seed {seed}: {held:?}");
@@ -166,12 +166,12 @@ fn what_is_even_stays_where_it_is() {
     let groups: Vec<GroupFacts> =
         (0..4).map(|number| group(number + 1, 100, &[number, (number + 1) % 4, (number + 2) % 4])).collect();
     assert_eq!(plan(&disks, &groups, Goal::Even).moves, []);
-    // One is being emptied: that is not what this plan is for, and nothing goes there.
+    // One disk is being emptied: this plan neither empties it nor fills it.
     disks[3].is_draining = true;
     assert!(plan(&disks, &groups, Goal::Even).moves.iter().all(|next| next.target != DiskId(3)));
 }
 
-/// Disks 1 to 6 in racks of two, as they are told after groups were placed without regard to them.
+/// Disks 1 to 6 in racks of two, declared after groups were placed without regard to racks.
 fn in_racks() -> Vec<DiskFacts> {
     (1..=6)
         .map(|number| {

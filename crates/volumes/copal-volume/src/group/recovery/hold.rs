@@ -1,21 +1,22 @@
-//! Mass failure: more servers gone at once than die by themselves, so a switch or a fuse did it.
+//! Mass failure: more servers fail at once than fail independently, so a common cause such as a switch is
+//! likely.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Failures this close together count as one event.
+/// Failures within this time count as one event.
 const WINDOW_MS: u64 = 60_000;
-/// More than this share of the servers, and at least two, hold the queue.
+/// More than this percentage of the servers, and at least two, hold the queue.
 const HOLD_ABOVE_PERCENT: usize = 20;
 
-/// What holds the queue.
+/// The mass failure that holds the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MassFailure {
-    /// Servers that failed within 60 s and are still away.
+    /// Servers that failed within 60 s and are still down.
     pub away: usize,
-    /// Whole racks among them.
+    /// Number of whole racks among them.
     pub racks: usize,
-    /// Servers of the cluster.
+    /// Number of servers of the cluster.
     pub servers: usize,
 }
 
@@ -30,15 +31,15 @@ impl fmt::Display for MassFailure {
     }
 }
 
-/// Failures that may be parts of one event, and the event.
+/// Failures that may be parts of one event, and that event.
 #[derive(Clone, Debug)]
 pub(super) struct Failures {
     servers: usize,
-    /// Of each server the number of its rack, as it stands now; another than all others' where none is told.
+    /// Current rack number of each server; a server without a known rack has a unique number.
     racks: BTreeMap<u32, u32>,
-    /// Servers that are away, and since when.
+    /// Servers that are down, with the time of their failure.
     away: BTreeMap<u32, u64>,
-    /// Those whose failures held the queue.
+    /// Servers whose failures hold the queue.
     held_by: BTreeSet<u32>,
 }
 
@@ -60,7 +61,7 @@ impl Failures {
             .filter(|(_, at_ms)| at_ms.abs_diff(now_ms) <= WINDOW_MS)
             .map(|(&server, _)| server)
             .collect();
-        // A failure beside a mass failure belongs to it as long as it falls into the window.
+        // A later failure within the window belongs to the mass failure too.
         if self.is_mass_failure(&burst) || burst.iter().any(|server| self.held_by.contains(server)) {
             self.held_by.extend(burst);
         }
@@ -91,7 +92,7 @@ impl Failures {
         many || self.whole_racks(burst) > 1
     }
 
-    /// Racks that failed with all their servers; a rack of one server fails like a server.
+    /// Number of racks that failed with all their servers; a rack of one server counts as a server.
     fn whole_racks(&self, burst: &BTreeSet<u32>) -> usize {
         let mut of_rack: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
         for (server, rack) in &self.racks {

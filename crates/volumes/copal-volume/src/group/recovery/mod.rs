@@ -1,16 +1,16 @@
-//! The recovery queue: which groups that lost a copy are copied next, from where to where.
+//! The recovery queue: order, source and target of the copies of groups that lost a replica.
 //!
 //! Design: docs/design/cluster.md#rules VOL-25, VOL-26
 //! Paper:  beanfs §5.3
 //! Invariants
-//! - No job of a group with more whole copies starts while one with fewer could run.
-//! - A disk is read by at most one copy and written by at most one at a time, and no more copies run than
-//!   half the servers: beyond that they only share disks.
-//! - A job leaves the queue finished or withdrawn; whatever fails on the way brings it back.
-//! - While too many servers are away at once nothing starts but what an administrator asked for: a dead
-//!   switch must not start a storm of copies.
+//! - No job of a group with more in-sync copies starts while one with fewer could run.
+//! - A disk is read by at most one copy and written by at most one at a time. No more copies run than half
+//!   the servers: more would only share disks.
+//! - A job leaves the queue finished or withdrawn; every failure brings it back.
+//! - While too many servers are down at once, only jobs that an administrator ordered start: a failed switch
+//!   must not cause a storm of copies.
 //!
-//! Not here: where a copy goes (`placement`), how it is made and verified (`copal-data`), who calls this
+//! Not here: choice of targets (`placement`), copying and verification (`copal-data`), calls of this module
 //! (`copal-master`).
 
 mod hold;
@@ -23,11 +23,11 @@ use super::{DiskId, GroupId};
 use hold::Failures;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Failures less than this apart are of one age, so that a boost can order them.
+/// Failures less than this apart have equal age, so that a boost can order them.
 const AGE_STEP_MS: u64 = 60_000;
-/// How long a job rests after its copy failed though both disks are there.
+/// Pause of a job after its copy failed although both disks are up.
 const RETRY_AFTER_MS: u64 = 10_000;
-/// Jobs looked at for one whose two disks are both idle, before any with free slots is taken.
+/// Number of jobs examined for one with two idle disks, before any with free slots is taken.
 const LOOK_AHEAD: usize = 1024;
 
 /// A group that lacks a copy.
@@ -35,19 +35,19 @@ const LOOK_AHEAD: usize = 1024;
 pub struct Job {
     /// The group.
     pub group: GroupId,
-    /// Whole copies (N) that are left; with none it waits until there is a source.
+    /// Number of remaining in-sync copies (N); with none it waits until there is a source.
     pub whole_copies: u8,
     /// When the copy was lost.
     pub since_ms: u64,
-    /// An administrator's wish: higher goes first among those of one age.
+    /// Set by an administrator: higher goes first among jobs of equal age.
     pub boost: u32,
-    /// The pool: lower goes first when all else is equal.
+    /// The pool: lower goes first among otherwise equal jobs.
     pub pool: u32,
-    /// Disks with a whole copy, the nearest first.
+    /// Disks with an in-sync copy, the nearest first.
     pub sources: Vec<DiskId>,
     /// The new member; `None`: it has to be chosen before the job can run.
     pub target: Option<DiskId>,
-    /// An administrator wants it: it runs while a mass failure holds the others.
+    /// Whether an administrator ordered it: it then runs during a mass failure too.
     pub is_ordered: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Start {
     pub target: DiskId,
 }
 
-/// Place in the queue; the lowest goes first. The group makes it unique.
+/// Position in the queue; the lowest goes first. The group makes it unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Priority {
     whole_copies: u8,
@@ -87,7 +87,7 @@ impl Job {
 #[derive(Clone, Debug)]
 struct Waiting {
     job: Job,
-    /// It rests until then.
+    /// End of its pause.
     ready_ms: u64,
 }
 
@@ -97,7 +97,7 @@ struct Running {
     start: Start,
 }
 
-/// Jobs that wait and copies that run. Nothing here waits or reads a clock.
+/// Waiting jobs and running copies. Nothing here waits or reads a clock.
 #[derive(Clone, Debug)]
 pub struct RecoveryQueue {
     waiting: BTreeMap<Priority, Waiting>,
@@ -123,14 +123,14 @@ impl RecoveryQueue {
         }
     }
 
-    /// Lets another number of copies run at once than half the servers, at least one, until
-    /// [`RecoveryQueue::set_servers`].
+    /// Sets the number of parallel copies, at least one, until [`RecoveryQueue::set_servers`]. The default is
+    /// half the servers.
     pub fn limit_running(&mut self, most: usize) {
         self.most_running = most.max(1);
     }
 
-    /// Puts a group in, or replaces what was known of it while it waits. A copy that runs goes on to the
-    /// target it has; only its sources, age and boost are taken over, for the case that it comes back.
+    /// Adds the job of a group, or replaces its waiting job. A running copy keeps its target; the new
+    /// sources, age and boost count only if the job returns to the queue.
     pub fn put(&mut self, job: Job) {
         if let Some(running) = self.running.get_mut(&job.group) {
             let target = running.job.target;
@@ -141,8 +141,8 @@ impl RecoveryQueue {
         self.wait(job, rests_until_ms);
     }
 
-    /// Takes in a copy that runs already, whoever started it. It holds its slots even where a disk has more
-    /// copies than one by now; whether it was not known yet.
+    /// Adds a copy that is already running, by any order. It occupies its slots even if a disk then has
+    /// several copies. Returns whether it was new.
     pub fn resume(&mut self, job: Job, start: Start) -> bool {
         if self.running.contains_key(&start.group) {
             return false;
@@ -154,7 +154,7 @@ impl RecoveryQueue {
         true
     }
 
-    /// The clock by which times are given has moved: what waits is as far from its turn as before.
+    /// Adjusts the waiting times after a step of the caller's clock.
     pub fn move_times(&mut self, step_ms: i64) {
         for waiting in self.waiting.values_mut() {
             waiting.ready_ms = waiting.ready_ms.saturating_add_signed(step_ms);
@@ -172,11 +172,11 @@ impl RecoveryQueue {
         self.waiting.remove(&priority)
     }
 
-    /// Copies to start now. They run until [`RecoveryQueue::finished`], [`RecoveryQueue::failed`] or
-    /// [`RecoveryQueue::disk_failed`] is told.
+    /// Returns the copies to start now. They run until a call of [`RecoveryQueue::finished`],
+    /// [`RecoveryQueue::failed`] or [`RecoveryQueue::disk_failed`].
     ///
-    /// Among jobs of equal urgency those go first whose two disks are idle; one disk is read and written at
-    /// once only when nothing else can run.
+    /// Among jobs of equal urgency, those with two idle disks go first. One disk is read and written at once
+    /// only when nothing else can run.
     pub fn next(&mut self, now_ms: u64) -> Vec<Start> {
         let mut starts = Vec::new();
         let mut urgency = self.waiting.keys().next().map(|first| first.whole_copies);
@@ -244,7 +244,7 @@ impl RecoveryQueue {
 
     fn stop(&mut self, group: GroupId) -> Option<Job> {
         let running = self.running.remove(&group)?;
-        // What was resumed may share a slot.
+        // A resumed copy may share a slot.
         let (source, target) = (running.start.source, running.start.target);
         if self.running.values().all(|other| other.start.source != source) {
             self.read_from.remove(&source);
@@ -255,20 +255,21 @@ impl RecoveryQueue {
         Some(running.job)
     }
 
-    /// The copy is whole: its job is gone and its slots are free. Whether a copy of the group ran.
+    /// The copy is complete: removes its job and frees its slots. Returns whether a copy of the group was
+    /// running.
     pub fn finished(&mut self, group: GroupId) -> bool {
         self.stop(group).is_some()
     }
 
-    /// The copy failed though both disks are there: the job returns and rests for 10 s.
+    /// The copy failed although both disks are up: the job returns and pauses for 10 s.
     pub fn failed(&mut self, group: GroupId, now_ms: u64) {
         if let Some(job) = self.stop(group) {
             self.wait(job, now_ms.saturating_add(RETRY_AFTER_MS));
         }
     }
 
-    /// A disk is away: copies that read it or write to it return to the queue, and no job reads it any more.
-    /// The groups that were to be copied to it come back: each needs a new target ([`RecoveryQueue::put`]).
+    /// A disk is down: copies that read or write it return to the queue, and no job reads it any more.
+    /// Returns the groups that had it as target: each needs a new one ([`RecoveryQueue::put`]).
     pub fn disk_failed(&mut self, disk: DiskId) -> Vec<GroupId> {
         let cut: Vec<GroupId> = self
             .running
@@ -296,8 +297,8 @@ impl RecoveryQueue {
         without_target
     }
 
-    /// The group needs no copy any more (its member returned, or its pool is gone). The copy that ran, which
-    /// its caller stops.
+    /// The group needs no copy any more: its member returned, or its pool was removed. Returns the running
+    /// copy, which the caller stops.
     pub fn withdraw(&mut self, group: GroupId) -> Option<Start> {
         self.withdraw_waiting(group);
         let start = self.running.get(&group).map(|running| running.start);
@@ -305,34 +306,34 @@ impl RecoveryQueue {
         start
     }
 
-    /// A server is away. Enough of them within 60 s hold the queue.
+    /// A server is down. Enough of them within 60 s hold the queue.
     pub fn server_failed(&mut self, server: u32, now_ms: u64) {
         self.failures.failed(server, now_ms);
     }
 
-    /// A server is back; the hold ends with the mass failure it was one of.
+    /// A server is up again; the hold ends when its mass failure does.
     pub fn server_returned(&mut self, server: u32) {
         self.failures.returned(server);
     }
 
-    /// Tells which servers there are, away or not, and the number of the rack of each: what a mass failure is
-    /// measured by. A server of which no rack is told has a number of its own.
+    /// Sets all servers, up or down, with their rack numbers: the base of mass failures. A server without a
+    /// known rack has a unique number.
     pub fn set_servers(&mut self, racks: BTreeMap<u32, u32>) {
         self.most_running = (racks.len() / 2).max(1);
         self.failures.set_racks(racks);
     }
 
-    /// Why nothing starts: the alarm to show.
+    /// The mass failure that holds the queue: the alarm to show.
     pub fn hold(&self) -> Option<MassFailure> {
         self.failures.hold()
     }
 
-    /// An administrator says that those that are away stay away: all copies start.
+    /// An administrator states that the failed servers will not return: all copies start.
     pub fn lift_hold(&mut self) {
         self.failures.lift();
     }
 
-    /// Jobs that wait, and copies that run.
+    /// Numbers of waiting jobs and of running copies.
     pub fn len(&self) -> (usize, usize) {
         (self.waiting.len(), self.running.len())
     }
@@ -346,22 +347,22 @@ impl RecoveryQueue {
         self.waiting.get(priority).map(|waiting| &waiting.job)
     }
 
-    /// Jobs that wait, the next first.
+    /// Waiting jobs, the next first.
     pub fn waiting(&self) -> impl Iterator<Item = &Job> + '_ {
         self.waiting.values().map(|waiting| &waiting.job)
     }
 
-    /// Copies that run, by group.
+    /// Running copies, by group.
     pub fn running(&self) -> impl Iterator<Item = Start> + '_ {
         self.running.values().map(|running| running.start)
     }
 }
 
-/// What the disks of a copy may be doing when it starts.
+/// Permitted load of the disks of a new copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
     /// Neither is read or written by another copy.
     IdleDisks,
-    /// The source may be written to, the target read.
+    /// The source may be being written, the target being read.
     FreeSlots,
 }

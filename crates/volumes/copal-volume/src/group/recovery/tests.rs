@@ -47,7 +47,7 @@ fn groups(starts: &[Start]) -> Vec<u32> {
     starts.iter().map(|start| start.group.0).collect()
 }
 
-/// Whether a job could run beside what runs, by the rule as it is written down.
+/// Whether a job could run beside the running copies, by the rule as documented.
 fn could_run(running: &[Start], job: &Job) -> bool {
     let target_is_free = job.target.is_some_and(|target| running.iter().all(|start| start.target != target));
     let has_source = job.sources.iter().any(|source| running.iter().all(|start| start.source != *source));
@@ -150,7 +150,7 @@ fn whatever_happens_slots_and_order_hold_and_every_job_is_done() {
                         let target = (0..servers as u32).map(DiskId).find(is_fit);
                         queue.put(Job { target, ..job });
                     }
-                    // It comes back, or groups whose only copy lay there would wait for ever.
+                    // The disk returns; otherwise groups with their only copy there would wait for ever.
                     let without_source: Vec<Job> = queue.waiting.values().map(|w| w.job.clone()).collect();
                     for mut job in without_source.into_iter().filter(|job| job.sources.is_empty()) {
                         job.sources.push(picked.target);
@@ -272,7 +272,7 @@ fn copies_that_run_already_hold_their_slots_until_the_last_of_them_ends() {
         source: DiskId(source),
         target: DiskId(target),
     };
-    // More at once than would be started.
+    // More at once than the queue would start.
     assert!(queue.resume(job(1, 2, &[1], 9), start(1, 1, 9)));
     assert!(queue.resume(job(2, 2, &[2], 9), start(2, 2, 9)));
     assert!(!queue.resume(job(2, 2, &[2], 9), start(2, 2, 9)));
