@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 const LONG: usize = 35;
 /// Files listed in a report.
 const WORST: usize = 10;
-/// Nouns for people, behind which *who* is a relative pronoun.
+/// Nouns for people; a pronoun behind one of them is relative.
 const PEOPLE: [&str; 14] = [
     "user",
     "users",
