@@ -1,7 +1,10 @@
 use super::*;
 use crate::{
     listener::Listener,
-    monitoring::{OfMaster, Pages},
+    monitoring::{
+        OfMaster, Pages,
+        tests::{normalised, traffic},
+    },
     traffic::Traffic,
 };
 use copal_client::{client_tls, name_of_server, server_tls};
@@ -125,4 +128,32 @@ async fn a_new_leader_goes_by_the_median_of_clocks_before_it_answers() {
         let behind_ms = machine::wall_ms() - candidate.clock_ms().unwrap();
         assert!(behind_ms > HOUR_MS / 2, "{behind_ms} ms, after a restore: {after_restore}");
     }
+}
+
+/// Names of a master whose values depend on the time.
+const OF_MASTER: [&str; 5] = [
+    "copal_master_clock_off_seconds",
+    "copal_master_lease_age_seconds",
+    "copal_master_lease_left_seconds",
+    "copal_server_clock_off_seconds",
+    "copal_server_heartbeat_age_seconds",
+];
+
+#[tokio::test]
+async fn the_page_of_a_master_stays() {
+    let authority = Authority::new("test").unwrap();
+    let mut servers = Vec::new();
+    for number in 1..=3 {
+        servers.push(server_behind(&authority, number).await);
+    }
+    servers[1].state = ServerState::Failed;
+    servers[2].name = "odd \"name\"\\".to_owned();
+    let candidate = candidate(authority, servers, MasterOptions::default());
+    let pages = OfMaster { candidate: Arc::clone(&candidate), traffic: traffic() };
+    let page = normalised(&pages.metrics(), &OF_MASTER);
+    assert_eq!(page, include_str!("tests/follower.txt"), "{page}");
+    assert!(candidate.try_to_lead().await.unwrap());
+    candidate.reigning.write().as_mut().unwrap().lease = Some(HeldLease::of(machine::now()));
+    let page = normalised(&pages.metrics(), &OF_MASTER);
+    assert_eq!(page, include_str!("tests/leader.txt"), "{page}");
 }

@@ -16,3 +16,6 @@ pub use http::HttpAt;
 pub(crate) use http::{Pages, Said, bind, serve};
 pub(crate) use of_data::OfData;
 pub(crate) use of_master::OfMaster;
+
+#[cfg(test)]
+pub(crate) mod tests;
