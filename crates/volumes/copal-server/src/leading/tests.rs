@@ -46,7 +46,7 @@ async fn a_monitor_sees_the_age_of_a_lease_that_ends_and_of_no_other() {
     let candidate = candidate(Authority::new("test").unwrap(), Vec::new(), MasterOptions::default());
     let pages = OfMaster { candidate: Arc::clone(&candidate), traffic: Arc::new(Traffic::default()) };
     let told = || {
-        let page = pages.metrics();
+        let page = pages.metrics().unwrap();
         (value(&page, "copal_master_lease_age_seconds"), value(&page, "copal_master_lease_left_seconds"))
     };
     assert_eq!(told(), (None, None), "it does not lead");
@@ -67,7 +67,7 @@ async fn a_monitor_sees_the_age_of_a_lease_that_ends_and_of_no_other() {
     assert!(age >= 5.0 && left <= 3.0, "{age} {left}");
     // It stops two seconds before the lease ends.
     lease(now - Duration::from_secs(8));
-    assert_eq!(value(&pages.metrics(), "copal_master_leads"), Some(0.0));
+    assert_eq!(value(&pages.metrics().unwrap(), "copal_master_leads"), Some(0.0));
     assert_eq!(told(), (None, None), "it leads no more");
 }
 
@@ -150,10 +150,10 @@ async fn the_page_of_a_master_stays() {
     servers[2].name = "odd \"name\"\\".to_owned();
     let candidate = candidate(authority, servers, MasterOptions::default());
     let pages = OfMaster { candidate: Arc::clone(&candidate), traffic: traffic() };
-    let page = normalised(&pages.metrics(), &OF_MASTER);
+    let page = normalised(&pages.metrics().unwrap(), &OF_MASTER);
     assert_eq!(page, include_str!("tests/follower.txt"), "{page}");
     assert!(candidate.try_to_lead().await.unwrap());
     candidate.reigning.write().as_mut().unwrap().lease = Some(HeldLease::of(machine::now()));
-    let page = normalised(&pages.metrics(), &OF_MASTER);
+    let page = normalised(&pages.metrics().unwrap(), &OF_MASTER);
     assert_eq!(page, include_str!("tests/leader.txt"), "{page}");
 }

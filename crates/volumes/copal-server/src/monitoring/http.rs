@@ -5,10 +5,12 @@ use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::encoding::prometheus_text;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
     convert::Infallible,
+    fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     str::FromStr,
     sync::{
@@ -71,7 +73,9 @@ pub(crate) struct Said {
 /// What a process has to tell. All of it may block on the device.
 pub(crate) trait Pages: Send + Sync + 'static {
     /// Numbers, as Prometheus reads them.
-    fn metrics(&self) -> String;
+    /// # Errors
+    /// Something of it cannot be written as text.
+    fn metrics(&self) -> Result<String, fmt::Error>;
     /// Whether somebody has to look after the process.
     fn health(&self) -> Said;
     /// Whether the process serves.
@@ -169,17 +173,23 @@ async fn answer(request: &Request<Incoming>, pages: Arc<dyn Pages>) -> Response<
     }
     let path = request.uri().path().to_owned();
     let told = tokio::task::spawn_blocking(move || match path.as_str() {
-        "/metrics" => text(StatusCode::OK, pages.metrics()),
+        "/metrics" => match pages.metrics() {
+            Ok(page) => text(StatusCode::OK, page),
+            Err(_) => failed(),
+        },
         "/health" => json(&pages.health()),
         "/ready" => json(&pages.ready()),
         _ => text(StatusCode::NOT_FOUND, "there are /metrics, /health and /ready\n".to_owned()),
     });
-    let failed = |_| text(StatusCode::INTERNAL_SERVER_ERROR, "the answer ended early\n".to_owned());
-    told.await.unwrap_or_else(failed)
+    told.await.unwrap_or_else(|_| failed())
+}
+
+fn failed() -> Response<String> {
+    text(StatusCode::INTERNAL_SERVER_ERROR, "the answer ended early\n".to_owned())
 }
 
 fn text(status: StatusCode, body: String) -> Response<String> {
-    with_type(status, body, "text/plain; version=0.0.4; charset=utf-8")
+    with_type(status, body, prometheus_text::CONTENT_TYPE)
 }
 
 fn json(said: &Said) -> Response<String> {

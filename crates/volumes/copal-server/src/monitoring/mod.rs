@@ -7,10 +7,11 @@
 //!
 //! Not here: counting (`traffic`), how a whole cluster is (`copal status`).
 
+mod families;
 mod http;
 mod of_data;
 mod of_master;
-mod text;
+mod of_traffic;
 
 pub use http::HttpAt;
 pub(crate) use http::{Pages, Said, bind, serve};

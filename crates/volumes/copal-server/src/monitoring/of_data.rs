@@ -1,10 +1,15 @@
 //! What a data server tells a monitor.
 
-use super::{Pages, Said, text::Numbers, text::seconds, text::signed_seconds};
+use super::{
+    Pages, Said,
+    families::{FamilyEncoder, page, seconds, signed_seconds},
+    of_traffic,
+};
 use crate::{data_server::DataServer, traffic::Traffic};
 use copal_volume::group::{BUCKET_MS, Role};
 use serde_json::json;
 use std::{
+    fmt,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -21,57 +26,12 @@ pub(crate) struct OfData {
 }
 
 impl Pages for OfData {
-    fn metrics(&self) -> String {
-        let mut numbers = Numbers::default();
-        numbers.traffic(&self.traffic);
-        self.groups(&mut numbers);
-        self.journals(&mut numbers);
-        let (used, capacity) = self.server.room.bytes();
-        numbers.gauge("copal_store_used_bytes", "Bytes of the store that are used.", used);
-        numbers.gauge("copal_store_capacity_bytes", "Bytes that the store may take.", capacity);
-        if let Some(age) = self.server.silence() {
-            let age = seconds(age.as_micros() as u64);
-            numbers.gauge("copal_heartbeat_age_seconds", "Since a master took a heartbeat.", age);
-        }
-        let clock = *self.server.clock.lock();
-        numbers.gauge(
-            "copal_clock_off_seconds",
-            "How far the clock of this machine is ahead of the cluster's, as the master says.",
-            signed_seconds(clock.off_ms),
-        );
-        numbers.gauge(
-            "copal_clock_shut_out",
-            "1: this server takes no part in writes until its clock is right.",
-            u8::from(clock.is_shut_out),
-        );
-        let failed = u8::from(self.server.store.failure().is_some());
-        numbers.gauge("copal_store_failed", "1: the disk takes no more writes.", failed);
-        let full = u8::from(self.server.store.is_full());
-        numbers.gauge("copal_store_full", "1: the disk takes no new files.", full);
-        let host_full = u8::from(self.server.store.is_host_full());
-        let help =
-            "1: the host ran full inside a write, and the disk takes no operation before the next start.";
-        numbers.gauge("copal_store_host_full", help, host_full);
-        let repairs = &self.server.repairs;
-        numbers.counter(
-            "copal_compared_groups_total",
-            "Groups whose files were compared with another member's though nothing was known to be wrong.",
-            repairs.compared.load(Ordering::Relaxed),
-        );
-        numbers.counter(
-            "copal_differing_groups_total",
-            "Groups in which another whole member had other files.",
-            repairs.differing.load(Ordering::Relaxed),
-        );
-        let entered = self.server.entered.load(Ordering::Acquire);
-        numbers.gauge("copal_map_version", "The newest map that this server has entered.", entered);
-        numbers.gauge(
-            "copal_map_heard_version",
-            "The newest map that this server has heard of.",
-            self.server.map.version().max(entered),
-        );
-        self.engine(&mut numbers);
-        numbers.finish()
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        let (server, traffic) = (Arc::clone(&self.server), Arc::clone(&self.traffic));
+        page(move |families| {
+            of_traffic::write(families, &traffic)?;
+            write(families, &server)
+        })
     }
 
     fn health(&self) -> Said {
@@ -119,85 +79,131 @@ impl Pages for OfData {
     }
 }
 
-impl OfData {
-    fn groups(&self, numbers: &mut Numbers) {
-        let Ok(memberships) = self.server.store.memberships() else {
-            return;
-        };
-        numbers.name("copal_groups", "gauge", "Groups that this disk is a member of, by its role.");
-        for role in Role::ALL {
-            let count = memberships.iter().filter(|own| own.role == role).count();
-            let letter = role.letter().to_string();
-            numbers.sample("copal_groups", &[("role", &letter)], count);
-        }
-        let behind = memberships.iter().map(|own| {
-            let heard = self.server.map.view(own.group).map(|view| view.epoch);
-            heard.map_or(0, |heard| heard.0.saturating_sub(own.epoch.0))
-        });
-        numbers.gauge(
+fn write(families: &mut FamilyEncoder<'_>, server: &DataServer) -> fmt::Result {
+    groups(families, server)?;
+    journals(families, server)?;
+    let (used, capacity) = server.room.bytes();
+    families.gauge("copal_store_used_bytes", "Bytes of the store that are used.", used)?;
+    families.gauge("copal_store_capacity_bytes", "Bytes that the store may take.", capacity)?;
+    if let Some(age) = server.silence() {
+        let age = seconds(age.as_micros() as u64);
+        families.gauge("copal_heartbeat_age_seconds", "Since a master took a heartbeat.", age)?;
+    }
+    let clock = *server.clock.lock();
+    families.gauge(
+        "copal_clock_off_seconds",
+        "How far the clock of this machine is ahead of the cluster's, as the master says.",
+        signed_seconds(clock.off_ms),
+    )?;
+    families.gauge(
+        "copal_clock_shut_out",
+        "1: this server takes no part in writes until its clock is right.",
+        u32::from(clock.is_shut_out),
+    )?;
+    let failed = u32::from(server.store.failure().is_some());
+    families.gauge("copal_store_failed", "1: the disk takes no more writes.", failed)?;
+    let full = u32::from(server.store.is_full());
+    families.gauge("copal_store_full", "1: the disk takes no new files.", full)?;
+    let host_full = u32::from(server.store.is_host_full());
+    let help = "1: the host ran full inside a write, and the disk takes no operation before the next start.";
+    families.gauge("copal_store_host_full", help, host_full)?;
+    let repairs = &server.repairs;
+    families.counter(
+        "copal_compared_groups_total",
+        "Groups whose files were compared with another member's though nothing was known to be wrong.",
+        repairs.compared.load(Ordering::Relaxed),
+    )?;
+    families.counter(
+        "copal_differing_groups_total",
+        "Groups in which another whole member had other files.",
+        repairs.differing.load(Ordering::Relaxed),
+    )?;
+    let entered = server.entered.load(Ordering::Acquire);
+    families.gauge("copal_map_version", "The newest map that this server has entered.", entered)?;
+    families.gauge(
+        "copal_map_heard_version",
+        "The newest map that this server has heard of.",
+        server.map.version().max(entered),
+    )?;
+    engine(families, server)
+}
+
+fn groups(families: &mut FamilyEncoder<'_>, server: &DataServer) -> fmt::Result {
+    let Ok(memberships) = server.store.memberships() else {
+        return Ok(());
+    };
+    let of_role = Role::ALL.map(|role| {
+        let count = memberships.iter().filter(|own| own.role == role).count();
+        ([("role", role.letter().to_string())], count)
+    });
+    families.gauges("copal_groups", "Groups that this disk is a member of, by its role.", of_role)?;
+    let behind = memberships.iter().map(|own| {
+        let heard = server.map.view(own.group).map(|view| view.epoch);
+        heard.map_or(0, |heard| heard.0.saturating_sub(own.epoch.0))
+    });
+    families.gauge(
             "copal_epoch_lag_versions",
             "By how many versions of the map the group that is farthest behind is: from its epoch here to the newest one heard of.",
             behind.max().unwrap_or_default(),
-        );
-    }
+        )
+}
 
-    fn journals(&self, numbers: &mut Numbers) {
-        let Ok(depth) = self.server.store.journal_depth(COUNTED) else {
-            return;
-        };
-        numbers.gauge(
-            "copal_journal_operations",
-            "Operations in the journals, counted up to 100000.",
-            depth.operations,
-        );
-        numbers.gauge(
-            "copal_journal_unstable_operations",
-            "Those that are not known to be on every member.",
-            depth.unstable,
-        );
-        let now_ms = self.server.map.now_ms();
-        let age =
-            depth.oldest.map_or(0, |oldest| now_ms.saturating_sub(oldest.0.saturating_mul(BUCKET_MS)) / 1000);
-        numbers.gauge(
-            "copal_oldest_unstable_seconds",
-            "Age of the oldest bucket with an operation that is not known to be on every member.",
-            age,
-        );
-    }
+fn journals(families: &mut FamilyEncoder<'_>, server: &DataServer) -> fmt::Result {
+    let Ok(depth) = server.store.journal_depth(COUNTED) else {
+        return Ok(());
+    };
+    families.gauge(
+        "copal_journal_operations",
+        "Operations in the journals, counted up to 100000.",
+        depth.operations,
+    )?;
+    families.gauge(
+        "copal_journal_unstable_operations",
+        "Those that are not known to be on every member.",
+        depth.unstable,
+    )?;
+    let now_ms = server.map.now_ms();
+    let age =
+        depth.oldest.map_or(0, |oldest| now_ms.saturating_sub(oldest.0.saturating_mul(BUCKET_MS)) / 1000);
+    families.gauge(
+        "copal_oldest_unstable_seconds",
+        "Age of the oldest bucket with an operation that is not known to be on every member.",
+        age,
+    )
+}
 
-    fn engine(&self, numbers: &mut Numbers) {
-        let stats = self.server.store.kv().stats();
-        numbers.gauge("copal_memory_bytes", "Memory of the engine's classes together.", stats.memory_bytes);
-        numbers.gauge("copal_kv_debt_bytes", "Bytes by which merges are behind.", stats.debt_bytes);
-        numbers.gauge("copal_kv_damaged_ranges", "Key ranges that cannot be read.", stats.damaged_ranges);
-        numbers.gauge(
-            "copal_kv_value_objects",
-            "Value objects, which hold bodies above 4 KiB.",
-            stats.value_objects,
-        );
-        numbers.gauge("copal_kv_value_bytes", "Bytes of value objects.", stats.value_bytes);
-        numbers.gauge("copal_kv_dead_value_bytes", "Those that nothing needs.", stats.dead_value_bytes);
-        for (name, help, count) in [
-            ("copal_kv_gets_total", "Look-ups of one key.", stats.gets),
-            ("copal_kv_batches_total", "Batches that were committed.", stats.writes),
-            ("copal_kv_log_groups_total", "Writes of the log; each has a number of batches.", stats.groups),
-            ("copal_kv_flushes_total", "Memtables that were written to tables.", stats.flushes),
-            ("copal_kv_merges_total", "Steps of merges.", stats.merges),
-            ("copal_kv_user_bytes_total", "Bytes of keys and values that were given.", stats.user_bytes),
-            ("copal_device_reads_total", "Read commands of the device.", stats.device_reads),
-            ("copal_device_read_bytes_total", "Bytes they read.", stats.device_read_bytes),
-            ("copal_device_writes_total", "Write commands of the device.", stats.device_writes),
-            ("copal_device_write_bytes_total", "Bytes they wrote.", stats.device_write_bytes),
-            ("copal_device_flushes_total", "Flushes of the device.", stats.device_flushes),
-        ] {
-            numbers.counter(name, help, count);
-        }
-        for (name, help, nanos) in [
-            ("copal_kv_paced_seconds_total", "Time that writers were slowed by.", stats.paced_nanos),
-            ("copal_kv_stalled_seconds_total", "Time that writers waited for a flush.", stats.stalled_nanos),
-        ] {
-            numbers.name(name, "counter", help);
-            numbers.sample(name, &[], seconds(nanos / 1000));
-        }
+fn engine(families: &mut FamilyEncoder<'_>, server: &DataServer) -> fmt::Result {
+    let stats = server.store.kv().stats();
+    families.gauge("copal_memory_bytes", "Memory of the engine's classes together.", stats.memory_bytes)?;
+    families.gauge("copal_kv_debt_bytes", "Bytes by which merges are behind.", stats.debt_bytes)?;
+    families.gauge("copal_kv_damaged_ranges", "Key ranges that cannot be read.", stats.damaged_ranges)?;
+    families.gauge(
+        "copal_kv_value_objects",
+        "Value objects, which hold bodies above 4 KiB.",
+        stats.value_objects,
+    )?;
+    families.gauge("copal_kv_value_bytes", "Bytes of value objects.", stats.value_bytes)?;
+    families.gauge("copal_kv_dead_value_bytes", "Those that nothing needs.", stats.dead_value_bytes)?;
+    for (name, help, count) in [
+        ("copal_kv_gets_total", "Look-ups of one key.", stats.gets),
+        ("copal_kv_batches_total", "Batches that were committed.", stats.writes),
+        ("copal_kv_log_groups_total", "Writes of the log; each has a number of batches.", stats.groups),
+        ("copal_kv_flushes_total", "Memtables that were written to tables.", stats.flushes),
+        ("copal_kv_merges_total", "Steps of merges.", stats.merges),
+        ("copal_kv_user_bytes_total", "Bytes of keys and values that were given.", stats.user_bytes),
+        ("copal_device_reads_total", "Read commands of the device.", stats.device_reads),
+        ("copal_device_read_bytes_total", "Bytes they read.", stats.device_read_bytes),
+        ("copal_device_writes_total", "Write commands of the device.", stats.device_writes),
+        ("copal_device_write_bytes_total", "Bytes they wrote.", stats.device_write_bytes),
+        ("copal_device_flushes_total", "Flushes of the device.", stats.device_flushes),
+    ] {
+        families.counter(name, help, count)?;
     }
+    for (name, help, nanos) in [
+        ("copal_kv_paced_seconds_total", "Time that writers were slowed by.", stats.paced_nanos),
+        ("copal_kv_stalled_seconds_total", "Time that writers waited for a flush.", stats.stalled_nanos),
+    ] {
+        families.counter(name, help, seconds(nanos / 1000))?;
+    }
+    Ok(())
 }

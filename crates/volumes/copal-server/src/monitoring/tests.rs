@@ -63,6 +63,6 @@ async fn the_page_of_a_data_server_stays() {
     scene.put(1, "a", NOW);
     *scene.data.beaten.lock() = Some(machine::now());
     let pages = OfData { server: Arc::clone(&scene.data), traffic: traffic() };
-    let page = normalised(&pages.metrics(), &OF_DATA);
+    let page = normalised(&pages.metrics().unwrap(), &OF_DATA);
     assert_eq!(page, include_str!("tests/data_server.txt"), "{page}");
 }

@@ -5,8 +5,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 struct Sick;
 
 impl Pages for Sick {
-    fn metrics(&self) -> String {
-        "copal_up 1\n".to_owned()
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        Ok("copal_up 1\n".to_owned())
     }
 
     fn health(&self) -> Said {
