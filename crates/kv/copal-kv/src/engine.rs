@@ -13,7 +13,7 @@ use crate::{
     Error, KeyspaceOptions, Options,
     broken::Flaw,
     compact::compactor::CompactorState,
-    format::{key::KeyspaceId, range_tombstones::RangeTombstones},
+    format::{entry::KeyspaceId, range_tombstones::RangeTombstones},
     memory::{
         budget::{MemoryAccounts, MemoryClass, StoreCount},
         cache::TableCache,
@@ -29,8 +29,7 @@ use crate::{
         memtable::Memtable,
         snapshots::SnapshotList,
         stored::StoredState,
-        super_version::SuperVersion,
-        version::{TableHandle, TreeVersion},
+        version::{SuperVersion, TableHandle, TreeVersion},
     },
     write::path::WritePath,
 };

@@ -21,7 +21,7 @@ use crate::{
         value::ValuePointer,
     },
     write::{
-        log::format::{self as log, GroupAssembler},
+        log::{self as log, GroupAssembler},
         page_cache_log::format as page_cache_log,
     },
 };

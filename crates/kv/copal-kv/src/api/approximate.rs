@@ -1,6 +1,6 @@
 //! How much a key range takes, told without reading it.
 
-use crate::{Keyspace, format::key::KeyRange, tree::version::TableSlice};
+use crate::{Keyspace, format::entry::KeyRange, tree::version::TableSlice};
 use std::ops::Bound;
 
 impl Keyspace {

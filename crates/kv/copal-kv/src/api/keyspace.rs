@@ -4,7 +4,7 @@ use crate::{
     CacheMode, Durability, Error, Iter, KeyspaceOptions, Store,
     compact::{merge::group_of, worker},
     engine::Engine,
-    format::key::{KeyRange, KeyspaceId, MAX_USER_KEY},
+    format::entry::{KeyRange, KeyspaceId, MAX_USER_KEY},
     memory::rows::RowEpoch,
     read::{
         get::{self, CachePolicy, WantedPart},
@@ -12,8 +12,8 @@ use crate::{
     },
     tree::{
         snapshots::HeldSnapshot,
-        super_version::SuperVersion,
         value::pointer::{MAX_VALUE, piece_sums},
+        version::SuperVersion,
     },
     write::commit::{WriteOp, WriteRequest, leader, values::GroupKey},
 };

@@ -11,15 +11,14 @@ use crate::{
     Durability, Error, Keyspace,
     compact::worker,
     format::{
-        entry::MAX_SEQ,
+        entry::{KeyRange, MAX_SEQ, successor, user_key},
         entry_cursor::Cursor,
-        key::{KeyRange, successor, user_key},
         merge::MergingCursor,
     },
     memory::budget::{MemoryCharge, MemoryClass as Memory},
     read::get::{self, CachePolicy, WantedPart},
     table::Scan,
-    tree::super_version::SuperVersion,
+    tree::version::SuperVersion,
     write::commit::{WriteOp, WriteRequest, leader},
 };
 use bytes::Bytes;

@@ -6,7 +6,7 @@ use crate::{
     api::{keyspace::KeyspaceHandle, shape},
     compact::{flusher, worker},
     engine::Engine,
-    format::key::{KeyRange, KeyspaceId},
+    format::entry::{KeyRange, KeyspaceId},
     open as recovery,
     open::close,
     tree::{

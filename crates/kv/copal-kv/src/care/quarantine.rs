@@ -16,10 +16,7 @@
 
 use crate::{
     engine::Engine,
-    format::{
-        entry::EntryKind,
-        key::{keyspace_of, successor, user_key},
-    },
+    format::entry::{EntryKind, keyspace_of, successor, user_key},
     read::get::{FoundVersion as Entry, in_memtables, in_runs},
     table::KeepPolicy,
     tree::{damaged_parts::parts, value::pointer::ValuePointer},

@@ -15,7 +15,10 @@ use crate::{
     engine::Engine,
     format::entry::EntryKind,
     table::{DamagedKeys, TableVerifier},
-    tree::{super_version::SuperVersion, value::pointer::ValuePointer, version::TableSlice},
+    tree::{
+        value::pointer::ValuePointer,
+        version::{SuperVersion, TableSlice},
+    },
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -16,9 +16,8 @@ use crate::{
     Error,
     engine::Engine,
     format::{
-        entry::{EntryKind, MAX_SEQ},
+        entry::{EntryKind, KeyRange, MAX_SEQ},
         entry_cursor::Cursor,
-        key::KeyRange,
     },
     memory::budget::{MemoryCharge, MemoryClass as Memory},
     open::leftovers::{FoundObjects, UnnamedObject, unnamed},
@@ -27,13 +26,12 @@ use crate::{
         garbage::GarbageItem,
         manifest::{MANIFEST, state::ValueState},
         stored::OpenTree,
-        super_version::SuperVersion,
         value::{
             self,
             interval::IntervalSet,
             pointer::{VALUE_PAGE, ValuePointer},
         },
-        version::{SortedRun, TableSlice},
+        version::{SortedRun, SuperVersion, TableSlice},
     },
 };
 use bytes::Bytes;

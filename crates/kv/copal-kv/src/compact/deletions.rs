@@ -8,7 +8,7 @@
 //! Not here: what follows from them (`merge_benefit`), who tells of a walk (`passed_deletions`).
 
 use crate::{
-    format::key::{KeyRange, KeyspaceId},
+    format::entry::{KeyRange, KeyspaceId},
     tree::version::SortedRun,
 };
 use bytes::Bytes;

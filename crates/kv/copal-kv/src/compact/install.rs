@@ -20,9 +20,8 @@ use crate::{
         garbage::GarbageItem,
         manifest::format::{ManifestRecord, TreeLevel},
         stored::OpenTree,
-        super_version::SuperVersion,
         value::{interval::page_aligned, pointer::VALUE_PAGE},
-        version::{TableSlice, TreeVersion, filter_level},
+        version::{SuperVersion, TableSlice, TreeVersion, filter_level},
     },
 };
 use copal_object::{Ack, ObjectId, Op, Txn};
@@ -248,7 +247,7 @@ fn widen(range: &Range<u64>, page: u64) -> Range<u64> {
 pub(crate) fn take_out(
     slices: &[TableSlice],
     tree: &OpenTree,
-    taken: &crate::format::key::KeyRange,
+    taken: &crate::format::entry::KeyRange,
 ) -> Vec<ManifestRecord> {
     let mut objects: Vec<ObjectId> = slices.iter().map(|slice| slice.table.meta.object).collect();
     objects.sort_unstable();

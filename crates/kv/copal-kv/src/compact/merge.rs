@@ -17,9 +17,8 @@ use crate::{
     compact::install,
     engine::Engine,
     format::{
-        entry::{Entry, EntryKind, RangeTombstone},
+        entry::{Entry, EntryKind, KEYSPACE_LEN, KeyRange, KeyspaceId, RangeTombstone, keyspace_of},
         entry_cursor::Cursor,
-        key::{KEYSPACE_LEN, KeyRange, KeyspaceId, keyspace_of},
         merge::MergingCursor,
         range_tombstones::tombstones_of,
     },

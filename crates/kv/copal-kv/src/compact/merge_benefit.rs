@@ -12,7 +12,7 @@
 
 use super::deletions::Deletions;
 use crate::{
-    format::key::{KeyRange, keyspace_of},
+    format::entry::{KeyRange, keyspace_of},
     tree::{
         damaged_parts,
         version::{SortedRun, TableSlice, TreeVersion},

@@ -9,10 +9,7 @@ use super::version_gc::SurvivingVersions;
 use crate::{
     Error,
     engine::Engine,
-    format::{
-        entry::{Entry, RangeTombstone},
-        key::{KeyRange, KeyspaceId, keyspace_of, successor},
-    },
+    format::entry::{Entry, KeyRange, KeyspaceId, RangeTombstone, keyspace_of, successor},
     memory::{
         budget::{MemoryCharge, MemoryClass},
         elastic::PredictedPartition,

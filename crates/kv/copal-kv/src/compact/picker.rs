@@ -2,7 +2,7 @@
 
 use crate::{
     Error,
-    format::key::KeyRange,
+    format::entry::KeyRange,
     session::{
         counters::EngineCounters,
         limits::{TIER_RUNS, TIERS},

@@ -10,12 +10,11 @@ use crate::{
     table::Scan,
     tree::{
         damaged_parts::{DamagedPart, parts},
-        super_version::SuperVersion,
         value::{
             interval::IntervalSet,
             pointer::{VALUE_PAGE, ValuePointer},
         },
-        version::{TableSlice, TreeVersion},
+        version::{SuperVersion, TableSlice, TreeVersion},
     },
 };
 use copal_device::Class;

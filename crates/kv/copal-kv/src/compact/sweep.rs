@@ -14,7 +14,7 @@ use crate::{
     compact::{install, release},
     engine::Engine,
     format::{
-        key::KeyRange,
+        entry::KeyRange,
         range_tombstones::{RangeTombstones, tombstones_of},
         stripes::SequenceStripes,
     },

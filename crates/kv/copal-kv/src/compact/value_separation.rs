@@ -8,7 +8,7 @@
 //! - What an abandoned step appended is cut off before the next append.
 
 use crate::{
-    format::key::KeyRange,
+    format::entry::KeyRange,
     memory::budget::{MemoryAccounts, MemoryCharge, MemoryClass},
     tree::{
         manifest::format::ValueMeta,

@@ -10,9 +10,8 @@ use super::deletions::WalkDeletions;
 use crate::{
     Error,
     format::{
-        entry::{EntryKind, RangeTombstone},
+        entry::{EntryKind, KeyRange, KeyspaceId, RangeTombstone, border_between, keyspace_of},
         entry_cursor::Cursor,
-        key::{KeyRange, KeyspaceId, border_between, keyspace_of},
         range_tombstones::RangeTombstones,
         stripes::SequenceStripes,
     },

@@ -14,12 +14,15 @@ use super::{
     pause::{LONGEST_PAUSE, LOOK_WHEN_FULL},
     picker::{MergeJob, MergeRequest, MergeUrgency, pick, read_triggered, to_bottom},
 };
-use crate::compact::merge_benefit::{MergeArea, WantedSpace, areas, wanted};
 use crate::{
     Error,
-    compact::{install, merge, sweep},
+    compact::{
+        install, merge,
+        merge_benefit::{MergeArea, WantedSpace, areas, wanted},
+        sweep,
+    },
     engine::Engine,
-    format::key::KeyRange,
+    format::entry::KeyRange,
     session::{
         inline_work::InlineWork,
         limits::TICK,

@@ -4,12 +4,17 @@
 //! - Order is user key ascending, then sequence descending: the newest version of a key comes first.
 //! - A sequence has 56 bits; together with the kind it makes the 64-bit tag stored in tables.
 //!
-//! Not here: what a key is made of, range tombstones' effect on reads.
+//! Not here: range tombstones' effect on reads.
+//!
+//! An internal key is the keyspace's id (4 bytes, big-endian), then the user's key, ordered bytewise: all
+//! keyspaces share one key order, one log and one tree, and a keyspace is a range of it. Each range inside the
+//! engine is `[start, end)` with an end: keyspace ids stay below `u32::MAX`.
 
+use crate::Error;
 use bytes::Bytes;
 use copal_codec::Reader;
 use copal_object::ObjectId;
-use std::cmp::Ordering;
+use std::{cmp::Ordering, ops::Bound};
 
 /// Largest sequence; reading at it sees everything.
 pub const MAX_SEQ: u64 = (1 << 56) - 1;
@@ -98,4 +103,211 @@ pub(crate) fn pointer_head(value: &[u8]) -> Option<(ObjectId, u32)> {
     let object = ObjectId(from.u64().ok()?);
     from.u64().ok()?;
     Some((object, from.u32().ok()?))
+}
+
+/// Bytes of the keyspace id in front of a user key.
+pub(crate) const KEYSPACE_LEN: usize = 4;
+/// Longest user key.
+pub(crate) const MAX_USER_KEY: usize = 65535;
+/// Longest internal key, with the zero byte that makes an inclusive bound exclusive.
+pub(crate) const MAX_KEY: usize = MAX_USER_KEY + KEYSPACE_LEN + 1;
+
+/// Number of a keyspace; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct KeyspaceId(pub(crate) u32);
+
+impl KeyspaceId {
+    /// The internal key of `key` in this keyspace.
+    pub(crate) fn key(self, key: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(KEYSPACE_LEN + key.len());
+        out.extend_from_slice(&self.0.to_be_bytes());
+        out.extend_from_slice(key);
+        Bytes::from(out)
+    }
+
+    /// As [`KeyspaceId::key`], refusing keys that are too long.
+    pub(crate) fn checked_key(self, key: &[u8]) -> Result<Bytes, Error> {
+        if key.len() > MAX_USER_KEY {
+            return Err(Error::KeyTooLong(key.len()));
+        }
+        Ok(self.key(key))
+    }
+
+    /// All keys of this keyspace.
+    pub(crate) fn range(self) -> KeyRange {
+        KeyRange { start: self.key(b""), end: KeyspaceId(self.0 + 1).key(b"") }
+    }
+
+    /// The part of this keyspace between two user bounds.
+    pub(crate) fn between(self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> KeyRange {
+        let all = self.range();
+        let start = match range.0 {
+            Bound::Unbounded => all.start,
+            Bound::Included(key) => self.key(key),
+            Bound::Excluded(key) => successor(&self.key(key)),
+        };
+        let end = match range.1 {
+            Bound::Unbounded => all.end,
+            Bound::Excluded(key) => self.key(key),
+            Bound::Included(key) => successor(&self.key(key)),
+        };
+        KeyRange { start, end }
+    }
+
+    /// All keys of this keyspace that start with `prefix`.
+    pub(crate) fn prefix(self, prefix: &[u8]) -> KeyRange {
+        let start = self.key(prefix);
+        let end = prefix_end(&start);
+        KeyRange { start, end }
+    }
+}
+
+/// The keyspace an internal key belongs to; `None` when it is too short to be one.
+pub(crate) fn keyspace_of(key: &[u8]) -> Option<KeyspaceId> {
+    let id: [u8; KEYSPACE_LEN] = key.get(..KEYSPACE_LEN)?.try_into().ok()?;
+    Some(KeyspaceId(u32::from_be_bytes(id)))
+}
+
+/// The user's part of an internal key.
+pub(crate) fn user_key(key: &Bytes) -> Bytes {
+    key.slice(KEYSPACE_LEN.min(key.len())..)
+}
+
+/// The smallest key above `key`.
+pub(crate) fn successor(key: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(key.len() + 1);
+    out.extend_from_slice(key);
+    out.push(0);
+    Bytes::from(out)
+}
+
+/// The smallest key above all keys that start with `prefix`; empty where that is all 0xff, as no internal key
+/// is.
+fn prefix_end(prefix: &[u8]) -> Bytes {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.last_mut() {
+        if *last < u8::MAX {
+            *last += 1;
+            break;
+        }
+        end.pop();
+    }
+    Bytes::from(end)
+}
+
+/// Bounds of tables are at most this long wherever a cut key bounds as well: they are in memory as long as
+/// the table is.
+pub(crate) const SHORT_BOUND: usize = 256;
+
+/// The beginning of `key`, which is not above it: the whole of a short one.
+pub(crate) fn short_below(key: &Bytes) -> Bytes {
+    if key.len() <= SHORT_BOUND {
+        return key.clone();
+    }
+    Bytes::copy_from_slice(&key[..SHORT_BOUND])
+}
+
+/// A key above `last` and not above `next`, which stands behind `last`: `next` itself, or, where that is
+/// long, as little of it as tells it from `last`.
+pub(crate) fn border_between(last: &[u8], next: &[u8]) -> Bytes {
+    if next.len() <= SHORT_BOUND || *last >= *next {
+        return Bytes::copy_from_slice(next);
+    }
+    let shared = last.iter().zip(next).take_while(|(a, b)| a == b).count();
+    Bytes::copy_from_slice(&next[..(shared + 1).max(SHORT_BOUND)])
+}
+
+/// A short key above `key` and all keys that begin as it does; `None`: `key` is short itself, or nothing is
+/// above.
+pub(crate) fn short_above(key: &[u8]) -> Option<Bytes> {
+    let beginning = key.get(..SHORT_BOUND).filter(|_| key.len() > SHORT_BOUND)?;
+    Some(prefix_end(beginning)).filter(|end| !end.is_empty())
+}
+
+/// Internal keys from `start` up to, not including, `end`. Empty when `start >= end`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub(crate) start: Bytes,
+    pub(crate) end: Bytes,
+}
+
+impl KeyRange {
+    /// All keys of all keyspaces.
+    pub(crate) fn all() -> KeyRange {
+        KeyRange { start: Bytes::new(), end: Bytes::from_static(&[0xff; 4]) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.start[..] <= *key && *key < self.end[..]
+    }
+
+    /// Whether every key of `other` is in this range.
+    pub(crate) fn covers(&self, other: &KeyRange) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    pub(crate) fn overlaps(&self, other: &KeyRange) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// A range that holds what this one does, between keys that are short where the outer range lets them be.
+    pub(crate) fn shortened_within(&self, outer: &KeyRange) -> KeyRange {
+        let end = short_above(&self.end).filter(|end| *end <= outer.end);
+        let too_long = self.end.len() > SHORT_BOUND;
+        KeyRange {
+            start: short_below(&self.start).max(outer.start.clone()),
+            end: end.unwrap_or_else(|| if too_long { outer.end.clone() } else { self.end.clone() }),
+        }
+    }
+
+    /// The keys in both.
+    pub(crate) fn intersect(&self, other: &KeyRange) -> KeyRange {
+        KeyRange {
+            start: self.start.clone().max(other.start.clone()),
+            end: self.end.clone().min(other.end.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_of_0xff_ends_where_the_keyspace_ends() {
+        let space = KeyspaceId(7);
+        assert_eq!(space.prefix(&[0xff, 0xff]).end, Bytes::from_static(&[0, 0, 0, 8]));
+        assert_eq!(space.prefix(b"ab").end, space.key(b"ac"));
+        assert_eq!(space.prefix(b""), space.range());
+    }
+
+    #[test]
+    fn shortened_bounds_hold_what_they_held_and_stay_inside() {
+        let space = KeyspaceId(7);
+        let range = |start: &[u8], end: &[u8]| KeyRange { start: space.key(start), end: space.key(end) };
+        let short = range(b"b", b"c");
+        assert_eq!(short.shortened_within(&space.range()), short);
+        let long = range(&[b'b'; 9000], &[b'c'; 9000]);
+        let cut = long.shortened_within(&space.range());
+        assert!(cut.covers(&long) && space.range().covers(&cut));
+        assert_eq!((cut.start.len(), cut.end.len()), (SHORT_BOUND, SHORT_BOUND));
+        // A neighbour that begins with the same bytes: the border between the two stays.
+        let neighbours = range(&[&[b'b'; 9000][..], b"a"].concat(), &[&[b'c'; 9000][..], b"z"].concat());
+        let inner = range(&[&[b'b'; 9000][..], b"c"].concat(), &[&[b'c'; 9000][..], b"d"].concat());
+        assert_eq!(inner.shortened_within(&neighbours), neighbours);
+    }
+
+    #[test]
+    fn bounds_become_half_open() {
+        let space = KeyspaceId(1);
+        let range = space.between((Bound::Excluded(b"a"), Bound::Included(b"c")));
+        assert!(!range.contains(&space.key(b"a")));
+        assert!(range.contains(&space.key(b"a\0")));
+        assert!(range.contains(&space.key(b"c")));
+        assert!(!range.contains(&space.key(b"c\0")));
+    }
 }

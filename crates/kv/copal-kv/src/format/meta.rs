@@ -3,10 +3,7 @@
 //! Format: docs/formats/kv-table.md v1, "Properties"
 
 use super::error::Damage;
-use crate::format::{
-    entry::{MAX_KEY_BYTES, MAX_SEQ},
-    key::{short_above, short_below},
-};
+use crate::format::entry::{MAX_KEY_BYTES, MAX_SEQ, short_above, short_below};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use copal_filter::Kind;

@@ -8,7 +8,6 @@ pub(crate) mod error;
 pub(crate) mod fences;
 pub(crate) mod footer;
 pub(crate) mod index;
-pub(crate) mod key;
 pub mod merge;
 pub(crate) mod meta;
 pub(crate) mod range_tombstones;

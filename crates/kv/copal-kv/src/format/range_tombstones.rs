@@ -4,7 +4,10 @@
 //! - Fragments ascend and do not overlap; each holds its sequences newest first, without repeats.
 //! - A tombstone covers a version when the version is older (smaller sequence).
 
-use crate::format::{entry::RangeTombstone, key::KeyRange, stripes::SequenceStripes};
+use crate::format::{
+    entry::{KeyRange, RangeTombstone},
+    stripes::SequenceStripes,
+};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -153,7 +156,7 @@ pub(crate) fn tombstones_of(fragments: &[TombstoneFragment]) -> Vec<RangeTombsto
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::key::successor;
+    use crate::format::entry::successor;
 
     fn just(key: &[u8]) -> KeyRange {
         KeyRange { start: Bytes::copy_from_slice(key), end: successor(key) }

@@ -13,7 +13,7 @@
 //! Not here: what rows weigh and which give way (`contents`).
 
 use crate::{
-    format::key::{KeyspaceId, keyspace_of},
+    format::entry::{KeyspaceId, keyspace_of},
     memory::{
         contents::{CacheKey, CachedPage, CachedRow, RowName},
         shared::MemoryBudget,

@@ -16,28 +16,22 @@ use crate::{
         sweep,
     },
     engine::Engine,
-    format::{
-        entry::{EntryKind, RangeTombstone},
-        key::keyspace_of,
-    },
+    format::entry::{EntryKind, RangeTombstone, keyspace_of},
     memory::budget::{MemoryAccounts, MemoryClass as Memory},
     open::leftovers::FoundObjects,
     tree::{
         manifest::{format::ValueMeta, state::ManifestState},
         memtable::Memtable,
-        super_version::SuperVersion,
         value::{
             interval::IntervalSet,
             pointer::{VALUE_PAGE, ValuePointer},
         },
+        version::SuperVersion,
     },
     write::{
         admission,
         commit::values::GroupKey,
-        log::{
-            format::{LogGroup, LogOp},
-            replay,
-        },
+        log::{LogGroup, LogOp, replay},
     },
 };
 use bytes::Bytes;

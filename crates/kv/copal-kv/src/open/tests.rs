@@ -10,7 +10,7 @@ use crate::{
     Durability, Keyspace, KeyspaceOptions, Store,
     crashes::value,
     format::entry::LAST_SEQ,
-    write::{admission, log::format, reserve::ReservePart},
+    write::{admission, log, reserve::ReservePart},
 };
 use bytes::Bytes;
 use copal_device::{
@@ -265,10 +265,10 @@ fn opens_with(first_seq: u64) -> Result<Store, Error> {
     store.flush().unwrap();
     space.put(b"logged", b"2", DEVICE).unwrap();
     let mut ops = Vec::new();
-    format::LogOp::Delete { key: &b"\0\0\0\x01logged"[..] }.encode(&mut ops);
+    log::LogOp::Delete { key: &b"\0\0\0\x01logged"[..] }.encode(&mut ops);
     let stream = {
         let writer = store.engine().writes.writer.lock();
-        let frames = format::frames(writer.log.generation, 1, first_seq, 1, &ops);
+        let frames = log::frames(writer.log.generation, 1, first_seq, 1, &ops);
         let appended = store.objects().append_frame(writer.log.stream, frames[0].clone(), None, Ack::Durable);
         appended.wait().unwrap();
         writer.log.stream

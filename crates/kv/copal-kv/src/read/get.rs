@@ -12,8 +12,8 @@ use crate::{
     session::read_counters::ReadCount,
     table::KeepPolicy,
     tree::{
-        super_version::SuperVersion,
         value::{self, ValuePointer},
+        version::SuperVersion,
     },
 };
 use bytes::Bytes;

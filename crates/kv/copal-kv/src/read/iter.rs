@@ -9,9 +9,8 @@ use crate::{
     Error,
     engine::Engine,
     format::{
-        entry::{Entry, EntryKind, MAX_SEQ},
+        entry::{Entry, EntryKind, KEYSPACE_LEN, KeyRange, MAX_SEQ, successor, user_key},
         entry_cursor::Cursor,
-        key::{KEYSPACE_LEN, KeyRange, successor, user_key},
         merge::MergingCursor,
     },
     memory::budget::{MemoryCharge, MemoryClass as Memory},
@@ -24,8 +23,7 @@ use crate::{
     tree::{
         memtable::Memtable,
         snapshots::HeldSnapshot,
-        super_version::SuperVersion,
-        version::{SortedRun, TableHandle},
+        version::{SortedRun, SuperVersion, TableHandle},
     },
 };
 use bytes::Bytes;

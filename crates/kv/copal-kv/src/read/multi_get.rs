@@ -15,12 +15,15 @@
 use crate::{
     Error,
     engine::Engine,
-    format::{entry::EntryKind, key::KeyspaceId},
+    format::entry::{EntryKind, KeyspaceId},
     memory::budget::{MemoryCharge, MemoryClass as Memory},
     read::get::{self, CachePolicy, FoundVersion, WantedPart, in_memtables, visible},
     session::{counters::EngineCounters, read_counters::ReadCount},
     table::{LookupPlace, TableHit, TakenBlock},
-    tree::{super_version::SuperVersion, value::PlannedRead, version::TableHandle},
+    tree::{
+        value::PlannedRead,
+        version::{SuperVersion, TableHandle},
+    },
 };
 use bytes::Bytes;
 use copal_device::Class;

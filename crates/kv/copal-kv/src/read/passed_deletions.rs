@@ -1,6 +1,6 @@
 //! What a walk passes over because of deletions, told to those who choose merges.
 
-use crate::{engine::Engine, session::read_counters::ReadCount, tree::super_version::SuperVersion};
+use crate::{engine::Engine, session::read_counters::ReadCount, tree::version::SuperVersion};
 use bytes::Bytes;
 use std::sync::Arc;
 

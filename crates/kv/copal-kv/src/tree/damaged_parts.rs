@@ -3,7 +3,7 @@
 //! Not here: how they are told and given free (`quarantine`).
 
 use crate::{
-    format::key::KeyRange,
+    format::entry::KeyRange,
     tree::version::{TableSlice, TreeVersion},
 };
 

@@ -3,7 +3,7 @@
 //! Not here: drawing (`copal kv filters`).
 
 use crate::{
-    format::key::KeyRange,
+    format::entry::KeyRange,
     memory::elastic::{ElasticFilters, PartitionLook, SeenProbes},
     table::Table,
     tree::{

@@ -13,7 +13,7 @@
 //!   there are none.
 
 use crate::{
-    format::{index::IndexPage, key::KeyRange},
+    format::{entry::KeyRange, index::IndexPage},
     memory::{
         budget::{MemoryAccounts, MemoryClass},
         elastic::{ElasticFilters, PredictedPartition},
@@ -67,7 +67,7 @@ impl HeatInheritance {
     /// What the keys from `first` to `last` inherit.
     fn of(&self, elastic: &ElasticFilters, first: &[u8], last: &[u8]) -> InheritedHeat {
         let range =
-            KeyRange { start: Bytes::copy_from_slice(first), end: crate::format::key::successor(last) };
+            KeyRange { start: Bytes::copy_from_slice(first), end: crate::format::entry::successor(last) };
         let mut inherited = InheritedHeat::default();
         for run in &self.0 {
             let mut slices = run.overlapping(&range).peekable();

@@ -8,6 +8,5 @@ pub(crate) mod manifest;
 pub(crate) mod memtable;
 pub(crate) mod snapshots;
 pub(crate) mod stored;
-pub(crate) mod super_version;
 pub(crate) mod value;
 pub(crate) mod version;

@@ -9,9 +9,8 @@
 use crate::{
     Error,
     format::{
-        entry::{Entry, MAX_SEQ},
+        entry::{Entry, KeyRange, MAX_SEQ},
         entry_cursor::Cursor,
-        key::KeyRange,
         range_tombstones::RangeTombstones,
     },
     memory::budget::{MemoryAccounts, MemoryCharge, MemoryClass},
@@ -22,6 +21,7 @@ use crate::{
             format::{TableMeta, TreeLevel},
             state::ManifestState,
         },
+        memtable::Memtable,
     },
 };
 use bytes::Bytes;
@@ -290,5 +290,21 @@ impl Cursor for RunCursor {
 
     fn value(&self) -> Bytes {
         self.cursor.as_ref().map(Cursor::value).unwrap_or_default()
+    }
+}
+
+/// Everything that is searched, newest first.
+pub(crate) struct SuperVersion {
+    /// The memtable that commits insert into.
+    pub(crate) active: Arc<Memtable>,
+    /// Full memtables, newest first, until their flush is installed.
+    pub(crate) frozen: Vec<Arc<Memtable>>,
+    pub(crate) version: Arc<TreeVersion>,
+}
+
+impl SuperVersion {
+    /// All memtables, newest first.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(&self.frozen)
     }
 }

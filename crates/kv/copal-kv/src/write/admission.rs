@@ -13,7 +13,7 @@
 use crate::{
     Error,
     engine::Engine,
-    format::key::KeyRange,
+    format::entry::KeyRange,
     memory::budget::MemoryClass as Memory,
     session::{
         counters::EngineCounters,
@@ -21,7 +21,9 @@ use crate::{
         signal::BackgroundThread,
     },
     tree::{
-        manifest::format::TreeLevel, memtable::Memtable, super_version::SuperVersion, version::TableSlice,
+        manifest::format::TreeLevel,
+        memtable::Memtable,
+        version::{SuperVersion, TableSlice},
     },
     write::{
         commit::{

@@ -1,6 +1,6 @@
 //! One line of a dump: a kind and named fields.
 
-use crate::format::key::{KEYSPACE_LEN, keyspace_of};
+use crate::format::entry::{KEYSPACE_LEN, keyspace_of};
 use bytes::Bytes;
 use std::fmt::Write;
 

@@ -4,7 +4,7 @@ use super::{DumpOptions, Item, Sink, damage};
 use crate::{
     Error,
     tree::value::ValuePointer,
-    write::log::format::{GroupAssembler, LogGroup, LogOp},
+    write::log::{GroupAssembler, LogGroup, LogOp},
 };
 use copal_object::{FramePos, ObjectId, Store as Objects};
 

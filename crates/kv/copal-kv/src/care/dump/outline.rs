@@ -8,7 +8,7 @@ use crate::{
         manifest::{MANIFEST, format::TreeLevel, state::TableState},
         value::ValuePointer,
     },
-    write::log::{format::LogOp, replay},
+    write::log::{LogOp, replay},
 };
 use copal_object::{ObjectId, Store as Objects};
 use std::{

@@ -9,10 +9,7 @@ use crate::{
         manifest::{ObjectRole, parse_label},
         value::{self, ValuePointer},
     },
-    write::log::{
-        format::{LogGroup, LogOp},
-        replay,
-    },
+    write::log::{LogGroup, LogOp, replay},
 };
 use bytes::Bytes;
 use copal_device::Class;

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     Durability, Options,
     compact::{flusher, install, merge, release},
-    format::{entry::MAX_SEQ, key::KeyspaceId},
+    format::entry::{KeyspaceId, MAX_SEQ},
     open as recovery,
     read::get::{self, CachePolicy, WantedPart},
     session::read_counters::ReadCount,

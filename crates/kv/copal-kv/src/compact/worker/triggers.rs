@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Durability,
     compact::{flusher, install, merge},
-    format::key::KeyspaceId,
+    format::entry::KeyspaceId,
     read::{get::WantedPart, iter::Iter},
     session::read_counters::ReadCount,
     tree::garbage::GarbageItem,

@@ -10,10 +10,7 @@
 
 use crate::{
     Error,
-    format::{
-        entry::LAST_SEQ,
-        key::{KeyspaceId, MAX_KEY},
-    },
+    format::entry::{KeyspaceId, LAST_SEQ, MAX_KEY},
     session::options::{CacheMode, KeyspaceOptions},
 };
 use bytes::Bytes;

@@ -2,7 +2,7 @@
 //!
 //! Not here: their bytes (`format`), what they do to the tree (`state`).
 
-use crate::{format::key::KeyspaceId, session::options::KeyspaceOptions};
+use crate::{format::entry::KeyspaceId, session::options::KeyspaceOptions};
 use bytes::Bytes;
 use copal_object::ObjectId;
 use std::ops::Range;

@@ -5,7 +5,9 @@
 //! - A record about something unknown (a value object dropped meanwhile) changes nothing.
 
 use super::format::{ManifestRecord, TableMeta, TreeLevel, ValueMeta};
-use crate::{format::key::KeyspaceId, session::options::KeyspaceOptions, tree::value::interval::IntervalSet};
+use crate::{
+    format::entry::KeyspaceId, session::options::KeyspaceOptions, tree::value::interval::IntervalSet,
+};
 use bytes::Bytes;
 use copal_object::ObjectId;
 use std::{

@@ -2,7 +2,7 @@ use super::{
     format::{TableMeta, TreeLevel},
     *,
 };
-use crate::{KeyspaceOptions, MemoryBudget, format::key::KeyspaceId, memory::budget::MemoryAccounts};
+use crate::{KeyspaceOptions, MemoryBudget, format::entry::KeyspaceId, memory::budget::MemoryAccounts};
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put};
 use copal_device::{
     AlignedBuf, Device, Image, MemoryDevice,

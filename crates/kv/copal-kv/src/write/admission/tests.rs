@@ -2,7 +2,7 @@
 
 use crate::{
     Durability, Error, Keyspace, KeyspaceOptions, Options, Store,
-    format::key::KeyspaceId,
+    format::entry::KeyspaceId,
     write::{
         admission,
         commit::{WriteOp, WriteRequest, leader},

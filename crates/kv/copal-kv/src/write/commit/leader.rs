@@ -16,8 +16,6 @@
 
 use super::{
     WriteRequest,
-    encode::{EncodedOps, close_covered, insert},
-    in_flight::InFlight,
     queue::{CommitTurn, GroupCompletion},
     values::{DirectValues, ValuePlacement},
     writer::LogWriter,
@@ -31,12 +29,16 @@ use crate::{
     tree::memtable::Memtable,
     write::{
         admission,
-        commit::{deferred, encode},
+        commit::{
+            deferred,
+            writer::{self, EncodedOps, close_covered, insert},
+        },
         page_cache_log::{ReuseAfter, fit},
         reserve::ReservePart,
     },
 };
-use copal_object::{Ack, Lsn, ObjectId, Op, ReservedFrame, StoreError, Txn};
+use copal_device::Completion;
+use copal_object::{Ack, FramePos, Lsn, ObjectId, Op, ReservedFrame, StoreError, Txn};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -234,7 +236,8 @@ fn encode_group<'e, 'w>(
     let mut values = engine.writes.direct_values.lock();
     let mut placement = ValuePlacement::default();
     let log = std::mem::take(&mut writer.deferred.ops);
-    let encoded = encode::encode(engine, log, &mut values, &mut placement, gathered.writes, given + 1);
+    let new_object = || engine.new_object();
+    let encoded = writer::encode(log, &mut values, &mut placement, gathered.writes, given + 1, new_object);
     Ok(EncodedGroup { gathered, encoded, deferred_bytes, values, placement, charge, given, route })
 }
 
@@ -419,4 +422,31 @@ pub(crate) fn commit_with_room(engine: &Engine, write: WriteRequest) -> Result<(
     let committed = commit(engine, write);
     engine.budget.count_memtables();
     committed
+}
+
+/// See the module.
+#[must_use = "the group takes effect when it is waited for"]
+pub(crate) struct InFlight {
+    completing: GroupCompletion,
+    completion: Completion<Result<FramePos, StoreError>>,
+    /// Operations, frames, and their copy on the way to the device: until the answer, which for deferred
+    /// writes is there at once and leaves the copy to the object layer's own limit.
+    charge: MemoryCharge,
+}
+
+impl InFlight {
+    pub(super) fn new(
+        completing: GroupCompletion,
+        completion: Completion<Result<FramePos, StoreError>>,
+        charge: MemoryCharge,
+    ) -> InFlight {
+        InFlight { completing, completion, charge }
+    }
+
+    /// Waits until the group is as safe as it was promised to be, or has failed.
+    pub(crate) fn wait(self) {
+        let result = self.completion.wait();
+        drop(self.charge);
+        self.completing.complete(result.map(drop));
+    }
 }

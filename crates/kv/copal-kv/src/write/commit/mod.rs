@@ -7,19 +7,16 @@
 //! - Sequences become visible in order, each after the durability it was promised (KV-2).
 //! - Exactly one thread has the turn; it alone appends to log and direct value objects.
 //!
-//! Not here: the turns (`queue`), what a leader writes (`leader`, `encode`), what the log takes later
-//! (`deferred`), making room for it (`room`), where values go (`values`).
+//! Not here: the turns (`queue`), what a leader writes (`leader`, `writer`), what the log takes later
+//! (`deferred`), making room for it (`admission`), where values go (`values`).
 
 pub(crate) mod deferred;
-mod encode;
-mod in_flight;
 pub(crate) mod leader;
-mod monitor;
 pub(crate) mod queue;
 pub(crate) mod values;
 pub(crate) mod writer;
 
-use crate::{Durability, tree::value::ValuePointer, write::log::format::LogOp};
+use crate::{Durability, tree::value::ValuePointer, write::log::LogOp};
 use bytes::Bytes;
 use values::GroupKey;
 
@@ -168,7 +165,7 @@ mod tests {
             value: Bytes::from(vec![0; 8192]),
             sums: vec![0; 2],
             head: Bytes::new(),
-            group: GroupKey { keyspace: crate::format::key::KeyspaceId(1), prefix: Bytes::new() },
+            group: GroupKey { keyspace: crate::format::entry::KeyspaceId(1), prefix: Bytes::new() },
         };
         assert!(!WriteRequest::new(vec![put(60_000)], Durability::Device).is_large());
         assert!(WriteRequest::new(vec![put(70_000)], Durability::Device).is_large());

@@ -8,7 +8,7 @@
 //! - What a failed group appended is cut off again before anything else is appended.
 
 use crate::{
-    format::key::{KeyRange, KeyspaceId},
+    format::entry::{KeyRange, KeyspaceId},
     tree::{
         manifest::{ObjectRole, format::ValueMeta, label},
         value::pointer::VALUE_PAGE,

@@ -55,7 +55,7 @@ fn a_group_goes_into_the_log_where_no_long_run_of_pages_is_free() {
     assert!(matches!(refused, Some(StoreError::NoSpace { .. })), "{refused:?}");
     assert!(objects.space().free_bytes > 6 * GROUP_BYTES as u64, "{:?}", objects.space());
     let mut ops = Vec::new();
-    format::LogOp::Put { key: &b"\0\0\0\x01key"[..], value: &vec![7; GROUP_BYTES][..] }.encode(&mut ops);
+    LogOp::Put { key: &b"\0\0\0\x01key"[..], value: &vec![7; GROUP_BYTES][..] }.encode(&mut ops);
     for first_seq in 1..=4 {
         let group = LoggedGroup { first_seq, count: 1, ops: &ops, after: None };
         log.append_durably(&objects, group).unwrap();

@@ -12,7 +12,7 @@
 use crate::{
     Error,
     format::entry::MAX_SEQ,
-    write::log::format::{LogOp, decode_ops},
+    write::log::{LogOp, decode_ops},
 };
 use bytes::Bytes;
 use copal_codec::{Put, Reader, crc32c};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::format::key::KeyspaceId;
+use crate::format::entry::KeyspaceId;
 
 fn put(key: &[u8], value: &'static [u8]) -> Vec<u8> {
     let mut out = Vec::new();

@@ -1,7 +1,9 @@
-use super::*;
+//! Frames of the log: a round trip, damage, and groups without an end.
+
+use crate::write::log::*;
 
 fn ops() -> Vec<LogOp> {
-    let key = |k: &[u8]| crate::format::key::KeyspaceId(1).key(k);
+    let key = |k: &[u8]| crate::format::entry::KeyspaceId(1).key(k);
     vec![
         LogOp::Put { key: key(b"a"), value: Bytes::from_static(b"one") },
         LogOp::Delete { key: key(b"b") },
@@ -37,7 +39,7 @@ fn golden_frame() {
 fn a_long_group_takes_several_frames_and_counts_only_whole() {
     let big = vec![
         LogOp::Put {
-            key: crate::format::key::KeyspaceId(1).key(b"k"),
+            key: crate::format::entry::KeyspaceId(1).key(b"k"),
             value: Bytes::from(vec![5u8; 3 << 20]),
         };
         2
@@ -56,7 +58,7 @@ fn a_long_group_takes_several_frames_and_counts_only_whole() {
 #[test]
 fn a_group_may_be_cut_into_shorter_frames_anywhere() {
     let big = vec![LogOp::Put {
-        key: crate::format::key::KeyspaceId(1).key(b"k"),
+        key: crate::format::entry::KeyspaceId(1).key(b"k"),
         value: Bytes::from(vec![5u8; 3 << 20]),
     }];
     let ops = encode(&big);
