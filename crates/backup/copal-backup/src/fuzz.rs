@@ -1,8 +1,8 @@
-//! What decodes packs, recipes, manifests, catalog and key slots, by name: for the fuzz targets, and a short
+//! Decoders of packs, recipes, manifests, catalog and key slots, by name: for the fuzz targets, and a short
 //! run of each here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
-//! Built for tests and fuzzing only.
+//! If a checksum guards a structure, the part behind it is listed too, since random bytes do not pass a
+//! checksum. Built for tests and fuzzing only.
 
 use crate::{
     catalog::{checkpoint, domain::DomainState, fold::Fold, popular::PopularState, record, vm::VmState},
@@ -16,7 +16,7 @@ use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use copal_disk::source::parse_changed_extents;
 use uuid::Uuid;
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// A decoder takes any bytes and must not panic.
 pub type Decoder = fn(&[u8]);
 
 /// Names and decoders.
@@ -28,7 +28,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = pack::Header::decode(&enveloped(&pack::FORMAT, bytes));
     }),
     ("pack trailer", |bytes| {
-        // The size that would fit comes from the trailer itself, so that chance finds one.
+        // The size comes from the trailer itself, so that random bytes pass the check.
         let size = |trailer: &[u8; pack::TRAILER_BYTES]| {
             let lengths = trailer[16..28].as_chunks::<4>().0.iter();
             lengths.map(|len| u64::from(u32::from_le_bytes(*len))).sum::<u64>() + trailer.len() as u64
@@ -88,7 +88,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = role_key::decode(bytes);
     }),
     ("slot of a role key behind its sum", |bytes| {
-        // Chance finds no kind and no role.
+        // Random bytes hit no valid kind and role.
         for role in 1..=3 {
             let body = [&[3, role, 0, 0], bytes.get(4..).unwrap_or_default()].concat();
             let _ = role_key::decode(&enveloped(&role_key::FORMAT, &body));
@@ -104,7 +104,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let keys = Keys::derive(&[7; 32]);
         keys.set_signatures(Signatures::Needed);
         for format in [&record::FORMAT, &checkpoint::FORMAT] {
-            // A good seal over anything: what the signature is looked for in.
+            // A valid MAC over any content, so that the check of the signature is reached.
             let mut body = bytes.to_vec();
             body.extend_from_slice(&keys.mac("d.0", bytes));
             let file = enveloped(format, &body);

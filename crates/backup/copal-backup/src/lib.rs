@@ -1,22 +1,21 @@
 //! VM backup: packs, recipes, snapshots, restore, verification, deletion.
 //!
-//! [`Repository`] is the whole of it for a caller: disks go in through [`copal_disk::source::Source`], come out through
-//! [`copal_disk::target::Target`], and lie in between as immutable files of a `copal_volume::VolumeStore`, deduplicated
-//! inside a VM and across VMs, compressed and encrypted.
+//! [`Repository`] is the interface. Disks are read through [`copal_disk::source::Source`] and written through
+//! [`copal_disk::target::Target`]. In between they are immutable files of a `copal_volume::VolumeStore`,
+//! deduplicated inside a VM and across VMs, compressed and encrypted.
 //!
-//! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md.
-//! Inside, bottom to top:
+//! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md. Inside, bottom to top:
 //! - `request`: plain values of the interface. `keys`: keys, roles, signatures.
-//! - `packs`: packs and the volumes that hold them. `catalog`: logs of VMs and snapshots.
-//! - `index`: where each chunk lies, and the lists of frames that are dead or that moved.
-//! - `snapshot`: recipes, manifests, reading of both. `retention`: which snapshots a policy keeps.
-//! - `steps`: the decisions that keep a fleet safe, as pure functions; `rules` holds their model.
-//! - `sessions`: leases, locks, and the state that all operations share.
+//! - `packs`: packs and their volumes. `catalog`: logs of VMs and snapshots.
+//! - `index`: locations of chunks, and the lists of dead and moved frames.
+//! - `snapshot`: recipes, manifests, and reading them. `retention`: the policy that keeps snapshots.
+//! - `steps`: the safety decisions of a fleet, as pure functions; `rules` holds their model.
+//! - `sessions`: leases, locks, and the context that all operations share.
 //! - `backup`, `restore`, `check`, `delete`, `popular`: the operations.
 //! - `api`: the repository as callers see it.
 //!
-//! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`);
-//! rounds, detectors and agents on several hosts (`copal-agent`).
+//! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`); rounds,
+//! detectors and agents on several hosts (`copal-agent`).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
@@ -44,7 +43,7 @@ mod steps;
 #[expect(dead_code, reason = "the integration tests use all of it")]
 mod world;
 
-/// The name by which the tests' world knows this crate.
+/// The name of this crate in the module `world` of the integration tests.
 #[cfg(test)]
 extern crate self as copal_backup;
 

@@ -1,19 +1,21 @@
-//! Which snapshots a policy keeps: pure rules over times, with one reason per snapshot.
+//! Retention: pure rules over times that decide which snapshots a policy keeps, with one reason per snapshot.
 //!
-//! The semantics of Proxmox Backup Server: options apply in the order last, hourly, daily, weekly,
-//! monthly, yearly; each walks from the newest snapshot back and keeps the newest of each of its
-//! periods until it has kept as many as asked; periods without a snapshot do not count; a period
-//! that an earlier option already kept a snapshot of is covered and not counted again; a snapshot
-//! that a period passed over is gone for the later options. Weeks are ISO weeks.
-//! `within` and tags come on top: what they name is kept whatever the others say. So do holds, and the
-//! newest snapshot that was verified.
+//! The semantics of Proxmox Backup Server:
+//! - Options apply in the order last, hourly, daily, weekly, monthly, yearly.
+//! - Each option walks from the newest snapshot back and keeps the newest of each of its periods, up to its
+//!   number. Periods without a snapshot do not count.
+//! - A period of which an earlier option kept a snapshot is covered and not counted again.
+//! - A snapshot that a period passed over is not kept by later options.
+//! - Weeks are ISO weeks.
+//! - `within` and tags come on top: their snapshots are kept in any case. So are held snapshots, and the
+//!   newest verified one.
 //!
 //! Invariants
-//! - The order of the input does not matter; equal times are told apart by position.
-//! - A doubtful snapshot pushes no good one out: the two are judged apart.
-//! - A policy that keeps nothing is no policy: [`Policy::is_empty`] is for the caller to refuse.
+//! - The order of the input does not matter; snapshots with equal times are ordered by position.
+//! - A doubtful snapshot replaces no good one: the two groups are judged separately.
+//! - The caller must refuse a policy that keeps nothing ([`Policy::is_empty`]).
 //!
-//! Not here: whose snapshots (one group is one VM), removing anything, times that cannot be right (`clock`).
+//! Not here: grouping of snapshots (one group is one VM), removal, impossible times (`clock`).
 
 mod clock;
 
@@ -21,74 +23,74 @@ pub use clock::{Believed, Misdated, PAUSE_MS, judge_by_clock, misdated};
 use jiff::{SignedDuration, Timestamp, Zoned, tz::TimeZone};
 use std::{collections::HashSet, fmt};
 
-/// What to keep.
+/// A retention policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The newest so many.
+    /// Number of newest snapshots to keep.
     pub last: u32,
-    /// The newest of each of so many hours.
+    /// Number of hours of which the newest snapshot is kept.
     pub hourly: u32,
-    /// The newest of each of so many days.
+    /// Number of days of which the newest snapshot is kept.
     pub daily: u32,
-    /// The newest of each of so many ISO weeks.
+    /// Number of ISO weeks of which the newest snapshot is kept.
     pub weekly: u32,
-    /// The newest of each of so many months.
+    /// Number of months of which the newest snapshot is kept.
     pub monthly: u32,
-    /// The newest of each of so many years.
+    /// Number of years of which the newest snapshot is kept.
     pub yearly: u32,
-    /// All that are at most this much older than the newest.
+    /// Keeps all snapshots at most this much older than the newest.
     pub within: Option<SignedDuration>,
-    /// All that carry one of these tags.
+    /// Keeps all snapshots with one of these tags.
     pub tags: Vec<String>,
 }
 
 impl Policy {
-    /// True when the policy would keep nothing.
+    /// Whether the policy would keep nothing.
     pub fn is_empty(&self) -> bool {
         *self == Policy::default()
     }
 }
 
-/// What a policy looks at.
+/// A snapshot as a policy sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// When the snapshot became visible, ms since 1970.
     pub created_ms: u64,
     /// Its tags.
     pub tags: Vec<String>,
-    /// A verify found nothing wrong with it.
+    /// A verify found no damage in it.
     pub is_verified: bool,
-    /// A warning stands against it that nobody has accepted.
+    /// It has a warning that no operator has accepted.
     pub is_doubtful: bool,
     /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
     pub held_until_ms: u64,
 }
 
-/// Why a snapshot stays.
+/// Reason why a snapshot is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// One of the newest.
     Last,
-    /// The newest of its period; the period is written as people write it: `2026-W07`.
+    /// The newest of its period; the period is in a readable form: `2026-W07`.
     Period {
         /// `hourly`, `daily`, `weekly`, `monthly` or `yearly`.
         option: &'static str,
-        /// Which hour, day, week, month or year.
+        /// The hour, day, week, month or year.
         period: String,
     },
-    /// Not much older than the newest.
+    /// At most `within` older than the newest.
     Within,
-    /// It carries a tag of the policy.
+    /// It has a tag of the policy.
     Tag(String),
-    /// The newest that was verified.
+    /// The newest verified snapshot.
     Verified,
     /// It is held.
     Held,
-    /// Its time cannot be, so it stands for no period.
+    /// Its time is impossible, so it represents no period.
     Misdated(Misdated),
 }
 
-/// Why a snapshot would go if the clock is right, which is in doubt.
+/// Reason why a snapshot would be removed only if the doubtful clock is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// Its hold would have ended.
@@ -97,41 +99,41 @@ pub enum Doubt {
     Within,
 }
 
-/// Why a snapshot goes.
+/// Reason why a snapshot is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remove {
-    /// A newer snapshot of the same period stays.
+    /// A newer snapshot of the same period is kept.
     PassedOver {
         /// The option that passed over it.
         option: &'static str,
         /// The period.
         period: String,
     },
-    /// No option reaches it.
+    /// No option covers it.
     NotCovered,
 }
 
 /// The verdict on one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays.
+    /// It is kept.
     Keep(Keep),
-    /// It goes.
+    /// It is removed.
     Remove(Remove),
-    /// It would go by a clock that may be wrong: for the caller to refuse.
+    /// It would be removed by a clock that may be wrong; the caller refuses that.
     Doubt(Doubt),
 }
 
 impl Verdict {
-    /// True when the snapshot stays.
+    /// Whether the snapshot is kept.
     pub fn is_keep(&self) -> bool {
         matches!(self, Verdict::Keep(_))
     }
-    /// True when the snapshot goes.
+    /// Whether the snapshot is removed.
     pub fn is_remove(&self) -> bool {
         matches!(self, Verdict::Remove(_))
     }
-    /// True when it would go by a clock that may be wrong.
+    /// Whether the snapshot would be removed by a clock that may be wrong.
     pub fn is_doubt(&self) -> bool {
         matches!(self, Verdict::Doubt(_))
     }
@@ -146,10 +148,10 @@ impl fmt::Display for Verdict {
             }
             Verdict::Keep(Keep::Within) => f.write_str("keep-within"),
             Verdict::Keep(Keep::Tag(tag)) => write!(f, "keep-tag: {tag}"),
-            Verdict::Keep(Keep::Verified) => f.write_str("the newest that was verified"),
+            Verdict::Keep(Keep::Verified) => f.write_str("the newest verified snapshot"),
             Verdict::Keep(Keep::Held) => f.write_str("held"),
             Verdict::Keep(Keep::Misdated(misdated)) => {
-                write!(f, "{misdated}; no policy judges it, `copal forget` by its id does")
+                write!(f, "{misdated}; no policy removes it, `copal forget` with its id does")
             }
             Verdict::Doubt(Doubt::Held) => f.write_str("held, unless the clock is right (--accept-clock)"),
             Verdict::Doubt(Doubt::Within) => {
@@ -163,8 +165,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges the snapshots of one VM, all of whose times are right; the result has the order of `snapshots`.
-/// Periods are those of `zone`; holds end by `now_ms`.
+/// Judges the snapshots of one VM, all with possible times; the result has the order of `snapshots`. Periods
+/// are in the time zone `zone`; holds end by `now_ms`.
 pub fn judge(policy: &Policy, snapshots: &[Candidate], now_ms: u64, zone: &TimeZone) -> Vec<Verdict> {
     let mut newest_first: Vec<usize> = (0..snapshots.len()).collect();
     newest_first.sort_by_key(|at| std::cmp::Reverse((snapshots[*at].created_ms, *at)));
@@ -189,7 +191,7 @@ pub fn judge(policy: &Policy, snapshots: &[Candidate], now_ms: u64, zone: &TimeZ
     marks.into_iter().map(|mark| mark.unwrap_or(Verdict::Remove(Remove::NotCovered))).collect()
 }
 
-/// One option: the newest of each of `count` periods that no earlier option covers.
+/// Applies one option: keeps the newest of each of `count` periods that no earlier option covers.
 fn keep_periods(
     option: &'static str,
     count: u32,
@@ -223,7 +225,7 @@ fn keep_periods(
     }
 }
 
-/// `within`, tags, holds and the newest verified one: kept whatever the periods said.
+/// Keeps snapshots by `within`, tags, holds, and the newest verified one.
 fn keep_on_top(
     policy: &Policy,
     snapshots: &[Candidate],
@@ -250,16 +252,16 @@ fn keep_on_top(
     }
 }
 
-/// A time past what a calendar can say counts as the last one it can.
+/// The local time; a time beyond the calendar counts as its last moment.
 fn local_time(created_ms: u64, zone: &TimeZone) -> Zoned {
     let timestamp = i64::try_from(created_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     timestamp.unwrap_or(Timestamp::MAX).to_zoned(zone.clone())
 }
 
-/// Parses `1y2m3w4d5h`, any part of it, in this order; months are 30 days and years 365.
+/// Parses `1y2m3w4d5h`, or some of these units in this order; months are 30 days and years 365.
 ///
 /// # Errors
-/// What is wrong, as a sentence.
+/// The reason, as a sentence.
 pub fn parse_within(text: &str) -> Result<SignedDuration, String> {
     let wrong = || format!("{text:?} is not a duration like 30d or 1y6m, with units y, m, w, d, h");
     let units = [('y', 365 * 24), ('m', 30 * 24), ('w', 7 * 24), ('d', 24), ('h', 1)];

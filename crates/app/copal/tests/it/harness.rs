@@ -186,7 +186,7 @@ pub(crate) fn count(summary: &Value, name: &str) -> u64 {
 
 /// Sentences of the libraries that belong to the faults some tests make.
 const EXPECTED: [&str; 3] =
-    ["where nothing lay", "the last acknowledged writes of", "a range that is served cannot be read"];
+    ["where nothing lay", "the last acknowledged writes of", "unreadable range of an exported disk"];
 
 impl Run {
     pub(crate) fn of(output: Output) -> Run {

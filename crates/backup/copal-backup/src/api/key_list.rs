@@ -1,11 +1,12 @@
-//! Keys of a repository: which there are, one more, one less; and what the key that opened it may do.
+//! Keys of a repository: listing, adding and removing them, and the rights of the key that opened it.
 //!
 //! Invariants
-//! - Only who has the master key adds or removes keys, and one slot that holds it stays: a slot that this
-//!   handle has opened, or that an admin made. What anybody may have put there does not count.
-//! - A key that was removed opens the repository no more. Who has read what it opened still has that.
+//! - Only a holder of the master key adds or removes keys.
+//! - At least one slot with the master key stays: one that opened this handle, or one that an admin made. A
+//!   slot that anybody may have written does not count.
+//! - A removed key opens the repository no more. Its former holder keeps the data that the key has decrypted.
 //!
-//! Not here: bytes of slots and key files (`key_slot`, `role_key`), what changes with the first role key
+//! Not here: encoding of slots and key files (`key_slot`, `role_key`), the effects of the first role key
 //! (`catalog::split`).
 
 use crate::api::repository::Repository;
@@ -27,24 +28,24 @@ use zeroize::Zeroizing;
 /// A key slot of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedKey {
-    /// What it is called: that of its key, or the number of a password's slot.
+    /// Identifier of the key, or number of a password's slot.
     pub id: String,
-    /// What it is for; `None`: the slot cannot be read.
+    /// Its role; `None`: the slot cannot be read.
     pub role: Option<Role>,
     /// Whether a password opens it.
     pub is_password: bool,
     /// Whether it opened this handle.
     pub is_own: bool,
-    /// Whether it is known to be one of the repository's: this handle was opened by it, or an admin made it,
-    /// which only an admin can tell. `None`: not known.
+    /// Whether the slot is known to be one of the repository's: it opened this handle, or an admin made it,
+    /// which only an admin can verify. `None`: not known.
     pub is_genuine: Option<bool>,
-    /// When it was made.
+    /// Creation time.
     pub created_ms: u64,
     pub(crate) fid: FileId,
 }
 
 impl ListedKey {
-    /// Whether it surely gives the master key.
+    /// Whether the slot certainly holds the master key.
     fn opens_master(&self) -> bool {
         self.role == Some(Role::Admin) && self.is_genuine == Some(true)
     }
@@ -55,34 +56,34 @@ impl ListedKey {
 }
 
 impl Repository {
-    /// What this handle may be used for.
+    /// The rights of this handle.
     pub fn roles(&self) -> Roles {
         self.parts.pack_store().keys.roles()
     }
 
-    /// What the agents of the domain know each other by. Every role has it.
+    /// The secret by which agents of the domain authenticate each other. Every role has it.
     pub fn agents_secret(&self) -> Zeroizing<[u8; 32]> {
         self.parts.pack_store().keys.agents()
     }
 
-    /// A fresh key for this role. It opens nothing until [`Repository::add_key`] has added it.
+    /// Draws a fresh key for this role. It opens nothing until [`Repository::add_key`] has added it.
     /// # Errors
     /// `Denied`: this handle has no admin role, or the repository is not encrypted, so that everybody has all
     /// roles.
     pub fn draw_key(&self, role: Role) -> Result<RoleKey> {
         self.roles().require(Role::Admin)?;
         if !self.info().encrypted {
-            let reason = "this repository is not encrypted: whoever reads it may do everything in it, with any key or none";
+            let reason = "this repository is not encrypted: anyone who can read it has all rights, with any key or none";
             return Err(Error::Denied { reason: reason.into() });
         }
         RoleKey::draw(role)
     }
 
-    /// Adds a key. With the first one of a repository what takes something away is signed from then on; no
-    /// program that does not know of roles opens it any more.
+    /// Adds a key. The first role key of a repository makes signatures mandatory for each record that removes
+    /// something; programs that do not know roles can then no longer open the repository. May be repeated.
     /// # Errors
-    /// As [`Repository::draw_key`]. `Busy`: something else runs, or a backup of a fleet is under way.
-    /// `Damaged`; those of the store. It may be repeated.
+    /// As [`Repository::draw_key`]. `Busy`: another operation runs, or a backup of a fleet is in progress.
+    /// `Damaged`; errors of the store.
     pub fn add_key(&self, key: &RoleKey) -> Result<()> {
         self.roles().require(Role::Admin)?;
         let catalog = self.parts.catalog();
@@ -99,7 +100,8 @@ impl Repository {
             Err(error) => return Err(error.into()),
         }
         if self.parts.pack_store().layout.is_fleet() {
-            // Who opens the repository by the password signs, too: from the first host on nobody else counts.
+            // The holder of the password signs as a host too: once one host is entered, only entered hosts
+            // count.
             if let Some(host) = keys.host_key() {
                 popular::enter_host(&self.parts, host, KeyId([0; 8]))?;
             }
@@ -119,14 +121,15 @@ impl Repository {
         let parts = &self.parts;
         let is_solo = !parts.pack_store().layout.is_fleet();
         if is_solo || !parts.pack_store().volumes.store.is_replicated() {
-            // This process has the store to itself, so whoever opened a session is gone.
+            // This process is the only one in the store, so the processes that opened these sessions are
+            // dead.
             for vm in parts.directory().all()? {
                 fence_all(parts, vm.uuid)?;
             }
         }
         if is_solo {
-            // A list that nobody has signed means nothing from then on: what stands in it goes before, and it
-            // is of an earlier epoch (BAK-15).
+            // An unsigned list has no effect once signatures are needed. So its packs are removed first, and
+            // it then belongs to an earlier epoch (BAK-15).
             parts.begin_change()?.entered();
         }
         Ok(())
@@ -134,7 +137,7 @@ impl Repository {
 
     /// All key slots, those of passwords first.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn list_keys(&self) -> Result<Vec<ListedKey>> {
         let catalog = self.parts.catalog();
         let store = &*self.parts.pack_store().volumes.store;
@@ -180,12 +183,12 @@ impl Repository {
         Ok(listed)
     }
 
-    /// Removes the key of that id, or of the only id that begins so. It opens the repository no more, and
-    /// what its host says of popular packs from now on counts for nothing. The same goes for keys that were
-    /// removed before and had left their host entered.
+    /// Removes the key with that id, or with the only id of that prefix. It opens the repository no more, and
+    /// later records of its host about popular packs are ignored. Also ends the hosts of keys that were
+    /// removed before without ending their host.
     /// # Errors
-    /// `NotFound`, `Ambiguous`. `Denied`: this handle has no admin role, or no other slot surely opens the
-    /// whole master. Those of the store.
+    /// `NotFound`, `Ambiguous`. `Denied`: this handle has no admin role, or no other slot certainly holds the
+    /// master key. Errors of the store.
     pub fn remove_key(&self, id: &str) -> Result<ListedKey> {
         self.roles().require(Role::Admin)?;
         let mut listed = self.list_keys()?;
@@ -208,13 +211,13 @@ impl Repository {
             && !listed.iter().any(ListedKey::opens_master)
         {
             let reason = format!(
-                "no other key surely opens all of the repository; open it with the one that is to stay, or add one \
+                "no other key is certain to open the whole repository; open it with the key that is to stay, or add one \
                  (`copal key add --role admin`), then remove {}",
                 key.id
             );
             return Err(Error::Denied { reason });
         }
-        // First, since a key that is gone cannot be removed once more.
+        // Hosts end first: once the slot is deleted, the removal cannot be repeated.
         let kept = listed.iter().filter_map(|key| KeyId::of_file_name(key.file_name().as_bytes()));
         popular::remove_hosts(&self.parts, &kept.collect::<Vec<_>>())?;
         let catalog = self.parts.catalog();

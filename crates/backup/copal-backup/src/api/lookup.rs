@@ -1,12 +1,13 @@
-//! Which snapshots there are, and which one a person means.
+//! Finds snapshots by id, prefix or `latest`.
 //!
-//! Invariant: a damaged manifest stands in the way of its own snapshot only, a damaged log of a VM in that of
-//! its own VM only, except where what it hides might be the answer. Ids, times and holds come from the
-//! records that published the snapshots; a manifest is decoded for the one that is meant, and for those that
-//! are listed.
+//! Ids, times and holds come from the Publish records. A manifest is decoded only for the snapshot that is
+//! asked for, and for listed snapshots.
 //!
-//! `latest` is the snapshot of the VM that was made last, whatever time it bears: a clock that was wrong
-//! makes no backup older or newer than it is. Only retention goes by time (`retention`).
+//! Invariant: a damaged manifest hides only its own snapshot, and a damaged log only the snapshots of its VM.
+//! If the damaged part could hold the answer, the look-up fails.
+//!
+//! `latest` is the snapshot of the VM that was made last, even if its time is not the latest: a wrong clock makes no
+//! backup older or newer. Only retention goes by time (`retention`).
 
 use crate::api::repository::{Repository, snapshot_disk};
 use crate::catalog::vm::Published;
@@ -17,13 +18,13 @@ use crate::snapshot::manifest::Manifest;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use uuid::Uuid;
 
-/// Fewer digits may mean another snapshot, in a log that cannot be read.
+/// A shorter prefix may also match a snapshot in a log that cannot be read.
 const SURE_DIGITS: usize = 8;
 
-/// VMs that a sentence lists.
+/// VMs that an error message lists.
 const NAMED_VMS: usize = 5;
 
-/// A snapshot, and what is wrong with its time.
+/// A visible snapshot with its VM.
 #[derive(Clone)]
 struct Found {
     vm: Vm,
@@ -31,14 +32,14 @@ struct Found {
     misdated: Option<Misdated>,
 }
 
-/// What the logs say is visible, in the order in which it was published, and whose log cannot be read.
+/// Visible snapshots in the order of publication, and the VMs whose log cannot be read.
 struct Visible {
     published: Vec<Found>,
     damaged: Vec<(Vm, Error)>,
 }
 
 impl Visible {
-    /// The first damage, if there is any.
+    /// All snapshots, or the first damage.
     fn whole(self) -> Result<Vec<Found>> {
         match self.damaged.into_iter().next() {
             None => Ok(self.published),
@@ -55,17 +56,17 @@ impl Repository {
         self.parts.directory().all()
     }
 
-    /// Published snapshots of one VM (name or UUID) or of all, oldest first; those whose manifest is damaged
-    /// say so.
+    /// Published snapshots of one VM (name or UUID) or of all, oldest first. A snapshot whose manifest is
+    /// damaged carries the damage.
     /// # Errors
-    /// `NotFound`, `Damaged` (the catalog is); those of the store.
+    /// `NotFound`; `Damaged`: the catalog is damaged. Errors of the store.
     pub fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
         self.described(&self.visible(vm)?.whole()?)
     }
 
-    /// As [`Repository::snapshots`], passing over VMs whose log is damaged, which it names.
+    /// As [`Repository::snapshots`], but lists VMs with a damaged log instead of failing.
     /// # Errors
-    /// `NotFound`, `Damaged` (the list of VMs is); those of the store.
+    /// `NotFound`; `Damaged`: the list of VMs is damaged. Errors of the store.
     pub fn list(&self, vm: Option<&str>) -> Result<Listing> {
         let Visible { published, damaged } = self.visible(vm)?;
         let damaged = damaged.into_iter().map(|(vm, error)| (vm, error.to_string()));
@@ -76,9 +77,9 @@ impl Repository {
         published.iter().map(|found| self.describe(found)).collect()
     }
 
-    /// What the clock shows, and how far the snapshots of all VMs bear it out.
+    /// The store's clock, compared with the times of all snapshots.
     /// # Errors
-    /// `Damaged` (the list of VMs is); those of the store.
+    /// `Damaged`: the list of VMs is damaged. Errors of the store.
     pub fn clock(&self) -> Result<Believed> {
         let Visible { published, .. } = self.visible(None)?;
         let dated = published.iter().filter(|found| found.misdated.is_none());
@@ -86,8 +87,8 @@ impl Repository {
         Ok(Believed::new(times, self.parts.pack_store().volumes.store.now_ms()))
     }
 
-    /// As [`Repository::clock`], for those who ask whether snapshots are held until then; `None` where none
-    /// is: then no clock says anything, and the logs of all VMs need not be read.
+    /// As [`Repository::clock`], for a check of holds; `None` if no snapshot is held: then the clock does not
+    /// matter, and no logs are read.
     /// # Errors
     /// As [`Repository::clock`].
     pub fn clock_for_holds(
@@ -102,32 +103,33 @@ impl Repository {
         Ok(Some(if accept_clock { clock.accepted() } else { clock }))
     }
 
-    /// The snapshot that `spec` means: an id, a unique prefix of at least 4 digits, or `latest`, which means
-    /// nothing where several VMs have snapshots and none is named.
+    /// Resolves `spec`: an id, a unique prefix of at least 4 digits, or `latest`. `latest` is refused if
+    /// several VMs have snapshots and none is named.
     /// # Errors
-    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (its manifest, or the catalog, is); those of
-    /// the store.
+    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`; `Damaged`: the manifest or the catalog is damaged.
+    /// Errors of the store.
     pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let found = self.named(spec, vm)?;
         let manifest = self.parts.manifest(found.vm.uuid, &found.published)?;
         Ok(snapshot_of(&found, Ok(manifest)))
     }
 
-    /// As [`Repository::resolve`], for those who need no manifest: one that is damaged says so.
+    /// As [`Repository::resolve`], for callers that need no manifest: a damaged one is reported in the
+    /// result.
     /// # Errors
-    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`, `Damaged` (the catalog is); those of the store.
+    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`; `Damaged`: the catalog is damaged. Errors of the store.
     pub fn resolve_damaged(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let found = self.named(spec, vm)?;
         self.describe(&found)
     }
 
-    /// Whether `spec` names no visible snapshot and begins the id of one that is forgotten and not freed yet.
+    /// Whether `spec` names no visible snapshot, but a forgotten one that is not freed yet.
     /// # Errors
-    /// `Damaged` (the catalog is); those of the store.
+    /// `Damaged`: the catalog is damaged. Errors of the store.
     pub fn is_forgotten(&self, spec: &str) -> Result<bool> {
         match self.resolve_damaged(spec, None) {
             Err(Error::NotFound { .. }) if spec.len() >= MIN_DIGITS => {}
-            // One that is visible, or whatever is wrong with the name, is for those who look it up.
+            // A visible snapshot, or an invalid name: the caller's own look-up reports that.
             _ => return Ok(false),
         }
         let digits = spec.to_ascii_lowercase();
@@ -142,7 +144,7 @@ impl Repository {
         Ok(false)
     }
 
-    /// The snapshot that is meant; of which VM it is, is remembered.
+    /// Resolves `spec` and remembers the VM of the snapshot.
     fn named(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
         let found = self.meant(spec, vm)?;
         let snapshot = found.published.snapshot;
@@ -221,7 +223,7 @@ impl Repository {
         }
     }
 
-    /// The manifest of a snapshot, whichever VM it is of.
+    /// The manifest of a snapshot of any VM.
     pub(crate) fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
         if let Some((vm, published)) = self.seen(snapshot)? {
             return self.parts.manifest(vm, &published);
@@ -236,9 +238,9 @@ impl Repository {
         ))
     }
 
-    /// The named snapshots, VM by VM.
+    /// The given snapshots, grouped by VM.
     /// # Errors
-    /// `NotFound`; `Ambiguous`: several machines have one of that id. `Damaged`; those of the store.
+    /// `NotFound`; `Ambiguous`: snapshots of several VMs have this id. `Damaged`; errors of the store.
     pub(crate) fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<Published>)>> {
         let mut by_vm: BTreeMap<Uuid, Vec<Published>> = BTreeMap::new();
         let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
@@ -267,8 +269,7 @@ impl Repository {
     }
 }
 
-/// Who may only back up may publish under the id of another machine's snapshot: which of the two is meant
-/// then, nobody knows.
+/// The holder of a backup key can publish under the id of another VM's snapshot. Such an id is refused.
 fn refuse_twice(named: &HashSet<SnapshotId>, published: &[Found]) -> Result<()> {
     let mut met = HashSet::new();
     let mut ids = published.iter().map(|found| found.published.snapshot);
@@ -278,7 +279,7 @@ fn refuse_twice(named: &HashSet<SnapshotId>, published: &[Found]) -> Result<()> 
     }
 }
 
-/// The newest snapshot of all VMs is that of whichever was backed up last: nobody who restores means that.
+/// Refuses `latest` over several VMs: it would be the snapshot of the VM that happened to be backed up last.
 fn refuse_several_vms(published: &[Found]) -> Result<()> {
     let names: BTreeSet<&str> = published.iter().map(|found| found.vm.name.as_str()).collect();
     if names.len() < 2 {
@@ -292,7 +293,7 @@ fn refuse_several_vms(published: &[Found]) -> Result<()> {
     Err(Error::WhichVm { vms })
 }
 
-/// `manifest`: what it says, or why it cannot be read.
+/// Describes a snapshot. `manifest` is its manifest, or the reason why that cannot be read.
 fn snapshot_of(found: &Found, manifest: std::result::Result<Manifest, String>) -> Snapshot {
     let Found { vm, published, misdated } = found;
     let mut snapshot = Snapshot {

@@ -1,13 +1,13 @@
 //! The façade: one repository over a store of volumes and an index.
 //!
-//! Everything blocks; call from a thread of your own. Safe to share between threads: backups of
-//! different VMs, restores and checks run side by side; `prune` and `delete` run alone and answer `Busy`
-//! when they cannot. That holds for all handles of a repository in a process (`repository_locks`).
+//! Every call blocks; make it from a thread of your own. A handle may be shared between threads. Backups of
+//! different VMs, restores and checks run side by side. `prune` and `delete` run alone and return `Busy` if
+//! they cannot. This holds for all handles of a repository in a process (`repository_locks`).
 //!
-//! One process at a time opens a repository for writing: the store below sees to that (its file is
-//! locked). What a killed process left is ended by the next one, see `backup::session` and `prune`.
+//! One process at a time opens a repository for writing: the store below locks its file. The next process
+//! ends the sessions of a killed one; see `backup::session` and `prune`.
 //!
-//! Not here: which snapshots there are and which one is meant (`lookup`).
+//! Not here: finding snapshots (`lookup`).
 
 use crate::api::seen::Seen;
 use crate::api::unlock::{catalogs, find_catalog, for_each_slot, has_init, open_role_slot, unlock_master};
@@ -49,12 +49,12 @@ use zeroize::Zeroizing;
 pub struct Repository {
     pub(crate) parts: Parts,
     info: RepositoryInfo,
-    /// Name of the file of the slot that opened it.
+    /// File name of the key slot that opened it.
     opened_by: String,
     pub(crate) seen: Mutex<Seen>,
 }
 
-/// Keys of a repository that was open: for whoever closes its store now and then, so that others may write.
+/// Keys of an opened repository, kept while its store is closed so that others may write.
 pub struct KeptKey {
     domain: Uuid,
     keys: Arc<Keys>,
@@ -65,7 +65,7 @@ pub struct KeptKey {
 impl KeptKey {
     /// Opens the repository of a store.
     /// # Errors
-    /// `NoRepository`: another one, or none, is there now. As [`Repository::open`].
+    /// `NoRepository`: the store holds another one, or none. As [`Repository::open`].
     pub fn open(&self, volumes: Arc<dyn VolumeStore>, index: IndexHome) -> Result<Repository> {
         let (vid, domain) = find_catalog(&*volumes)?.ok_or(Error::NoRepository)?;
         if domain != self.domain {
@@ -77,9 +77,9 @@ impl KeptKey {
 }
 
 impl Repository {
-    /// Makes a repository in a store that has none.
+    /// Creates a repository in a store that has none.
     /// # Errors
-    /// `RepositoryExists`; those of the store.
+    /// `RepositoryExists`; errors of the store.
     pub fn init(
         volumes: Arc<dyn VolumeStore>,
         index: IndexHome,
@@ -89,7 +89,7 @@ impl Repository {
             if has_init(&*volumes, vid)? {
                 return Err(Error::RepositoryExists);
             }
-            // An init that was killed left it; nothing was ever stored under it.
+            // The remains of a killed init; nothing was ever stored under it.
             volumes.remove_volume(vid, Remove::WithFiles)?;
         }
         let domain = Uuid::from_bytes(random()?);
@@ -133,7 +133,7 @@ impl Repository {
         Repository::open_with(volumes, index, (vid, domain), (keys, encrypted, opened_by))
     }
 
-    /// What opens this repository again after its store was closed, without a password.
+    /// Keys that open this repository again after its store was closed, without a password.
     pub fn kept_key(&self) -> KeptKey {
         KeptKey {
             domain: self.info.domain,
@@ -160,7 +160,7 @@ impl Repository {
             _ => {
                 return Err(Error::Damaged {
                     what: "catalog record d.0".into(),
-                    detail: "it does not say how this repository was made".into(),
+                    detail: "it is not the record that creates this repository".into(),
                 });
             }
         };
@@ -178,12 +178,12 @@ impl Repository {
 
     /// Whether the store holds a repository, and if so whether it needs a password. No key needed.
     /// # Errors
-    /// Those of the store; `Damaged` when no key slot can be read.
+    /// Errors of the store; `Damaged` if no key slot can be read.
     pub fn probe(volumes: &dyn VolumeStore) -> Result<Option<bool>> {
         let Some((vid, domain)) = find_catalog(volumes)? else {
             return Ok(None);
         };
-        // Where there are role keys alone, one of those is needed.
+        // A repository that has only role keys needs one of them.
         let mut needed = true;
         for_each_slot(volumes, vid, domain, |_, slot| {
             needed = slot.needs_password();
@@ -192,29 +192,29 @@ impl Repository {
         Ok(Some(needed))
     }
 
-    /// Name of the file of the slot that opened it.
+    /// File name of the key slot that opened it.
     pub(crate) fn opened_by(&self) -> &[u8] {
         self.opened_by.as_bytes()
     }
 
-    /// A handle that behaves as one in another process would, for tests of what the store below should keep
-    /// out.
+    /// A handle that takes no in-process locks with others, like a handle of another process. For tests of
+    /// the store's own locks.
     #[doc(hidden)]
     pub fn behave_as_another_process(mut self) -> Repository {
         self.parts.part_from_others();
         self
     }
 
-    /// What this repository is.
+    /// Layout, chunking profile and identity of the repository.
     pub fn info(&self) -> RepositoryInfo {
         self.info.clone()
     }
 
-    /// Backs up one VM. On an error nothing is published; what was stored is used by the next backup.
+    /// Backs up one VM. On an error nothing is published; the next backup uses the chunks that were stored.
     /// # Errors
-    /// `Busy`: this VM is being backed up, or the repository is being pruned. `SessionOpen`: another host has
-    /// begun a backup of it that has not ended ([`Repository::watch_vm`] tells when it has). `Source`,
-    /// `FellBack`, `Cancelled`, `NoSpace`, `Invalid`, `Fenced`, `SelfCheck`; those of the store.
+    /// `Busy`: this VM is being backed up, or the repository is being pruned. `SessionOpen`: a backup of it
+    /// by another host has not ended ([`Repository::watch_vm`] waits for its end). `Source`, `FellBack`,
+    /// `Cancelled`, `NoSpace`, `Invalid`, `Fenced`, `SelfCheck`; errors of the store.
     pub fn backup(
         &self,
         request: BackupRequest,
@@ -224,9 +224,9 @@ impl Repository {
         self.backup_with(&request, None, progress, cancel)
     }
 
-    /// As [`Repository::backup`]; in a fleet with others, who are asked what they have.
+    /// As [`Repository::backup`]. In a fleet with `others`, the backup asks them for popular chunks.
     /// # Errors
-    /// As [`Repository::backup`]. `Denied`: others, in the layout solo. `Ended` by them; `Spool`.
+    /// As [`Repository::backup`]. `Denied`: `others` in the layout solo. `Ended` by the others; `Spool`.
     pub fn backup_with(
         &self,
         request: &BackupRequest,
@@ -237,12 +237,11 @@ impl Repository {
         let _shared = self.parts.enter()?;
         if others.is_some() && !self.info.layout.is_fleet() {
             return Err(Error::Denied {
-                reason:
-                    "in a repository of the layout solo there is nobody to ask: every VM shares all chunks"
-                        .into(),
+                reason: "a repository of the layout solo has no other hosts to ask: all VMs share all chunks"
+                    .into(),
             });
         }
-        // Until the session has ended, one way or the other.
+        // Heartbeats continue until the session has ended.
         let beating = match self.parts.is_written_by_several() {
             true => Some(self.beat_for_session(&request.holder)?),
             false => None,
@@ -256,22 +255,22 @@ impl Repository {
 
     /// Position of the newest entry in the log of popular packs; 0: there is none.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub fn newest_popular(&self) -> Result<u64> {
         popular::newest(&self.parts)
     }
 
-    /// Changes whenever popular packs were condemned, spared or gone; 0: none ever was.
+    /// Number that changes whenever popular packs were condemned, spared or removed; 0: none ever was.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn popular_generation(&self) -> Result<u64> {
         popular::generation(&self.parts)
     }
 
-    /// Hands over what the log of popular packs says behind a position, in order; reads the footers of those
-    /// packs.
+    /// Visits the frames of popular packs entered after position `after`, in order; reads the footers of
+    /// those packs.
     /// # Errors
-    /// `Damaged`: the log is. Those of the store and of `visit`.
+    /// `Damaged`: the log is damaged. Errors of the store and of `visit`.
     pub fn for_each_popular_since(
         &self,
         after: u64,
@@ -280,44 +279,44 @@ impl Repository {
         popular::for_each_since(&self.parts, after, visit)
     }
 
-    /// The popular packs that nobody has checked.
+    /// The popular packs that no host has checked.
     /// # Errors
-    /// `Damaged`: the log is; those of the store.
+    /// `Damaged`: the log is damaged. Errors of the store.
     pub fn unchecked_popular(&self) -> Result<Vec<UncheckedPack>> {
         popular::unchecked(&self.parts)
     }
 
-    /// Opens all of a popular pack that another host has written; if it is what it should be, it counts for
-    /// all VMs from then on. `false`: it is not.
+    /// Opens all frames of a popular pack of another host. If they are good, records that: from then on all
+    /// VMs may use the pack. `false`: the pack is bad.
     /// # Errors
-    /// `Cancelled`; those of the store that are no damage.
+    /// `Cancelled`; errors of the store that are not damage.
     pub fn check_popular(&self, pack: u64, cancel: &CancelFlag) -> Result<bool> {
         popular::check(&self.parts, pack, cancel)
     }
 
-    /// The popular packs that do not hold what they should, by what the log says behind a position.
+    /// The popular packs with wrong content that were recorded as spoiled after position `after`.
     /// # Errors
-    /// `Damaged`: the log is; those of the store.
+    /// `Damaged`: the log is damaged. Errors of the store.
     pub fn spoiled_popular(&self, after: u64) -> Result<Vec<SpoiledPack>> {
         popular::spoiled_since(&self.parts, after)
     }
 
-    /// As which host this handle signs what it says of popular packs; `None`: nobody signs in this
-    /// repository.
+    /// The host key with which this handle signs records about popular packs; `None`: hosts do not sign in
+    /// this repository.
     pub fn host_key(&self) -> Option<HostKey> {
         self.parts.pack_store().keys.host_key()
     }
 
-    /// How many popular chunks there are.
+    /// Numbers of popular chunks and packs.
     /// # Errors
-    /// `Denied`: the layout has none. `Damaged`; those of the store.
+    /// `Denied`: the layout has no popular chunks. `Damaged`; errors of the store.
     pub fn popular_status(&self) -> Result<PopularStatus> {
         popular::status(&self.parts)
     }
 
-    /// What the disks of a snapshot consist of.
+    /// Sizes, chunks and segments of the disks of a snapshot.
     /// # Errors
-    /// `NotFound`, `Damaged`, `Busy`; those of the store.
+    /// `NotFound`, `Damaged`, `Busy`; errors of the store.
     pub fn ls(&self, snapshot: SnapshotId) -> Result<Vec<DiskListing>> {
         let _shared = self.parts.enter()?;
         let manifest = self.find(snapshot)?;
@@ -355,7 +354,7 @@ impl Repository {
 
     /// Writes one disk of a snapshot into `target`.
     /// # Errors
-    /// `NotFound`, `Damaged`, `Target`, `Cancelled`, `Busy`; those of the store.
+    /// `NotFound`, `Damaged`, `Target`, `Cancelled`, `Busy`; errors of the store.
     pub fn restore(
         &self,
         request: &RestoreRequest,
@@ -370,7 +369,7 @@ impl Repository {
             (None, [only]) => only,
             (None, disks) => {
                 let names: Vec<_> = disks.iter().map(|disk| disk.name.as_str()).collect();
-                let reason = format!("the snapshot has the disks {}; say which", names.join(", "));
+                let reason = format!("the snapshot has the disks {}; name one of them", names.join(", "));
                 return Err(Error::Invalid { reason });
             }
             (Some(name), disks) => disks
@@ -386,7 +385,7 @@ impl Repository {
 
     /// Decodes every chunk of a snapshot and compares it with its id.
     /// # Errors
-    /// `NotFound`, `Cancelled`, `Busy`; those of the store that are no damage.
+    /// `NotFound`, `Cancelled`, `Busy`; errors of the store that are not damage.
     pub fn verify(
         &self,
         snapshot: SnapshotId,
@@ -408,9 +407,10 @@ impl Repository {
         outcome
     }
 
-    /// Looks at the whole repository. Damage is in the report; an error means the check could not go on.
+    /// Checks the whole repository. The report lists the damage; an error means that the check could not go
+    /// on.
     /// # Errors
-    /// `Cancelled`, `Busy`; those of the store that are no damage.
+    /// `Cancelled`, `Busy`; errors of the store that are not damage.
     pub fn check(
         &self,
         read_data: ReadData,
@@ -428,18 +428,18 @@ impl Repository {
         Ok(report)
     }
 
-    /// Makes snapshots invisible. Their space returns at the next `delete` or `prune`.
+    /// Forgets snapshots: they are no longer visible. The next `delete` or `prune` frees their space.
     /// # Errors
     /// `NotFound`, `Denied` (one of them is held, or this handle has no delete role): nothing was forgotten.
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub fn forget(&self, snapshots: &[SnapshotId]) -> Result<ForgetSummary> {
         self.forget_with(snapshots, &ForgetOptions::default())
     }
 
     /// As [`Repository::forget`], with options.
     /// # Errors
-    /// As [`Repository::forget`]. `Denied`, too, where a hold ended only if the clock is right, and no
-    /// snapshot of the last 45 days bears it out.
+    /// As [`Repository::forget`]. `Denied` also if a hold has ended only by the present clock, and no
+    /// snapshot of the last 45 days confirms the clock.
     pub fn forget_with(&self, snapshots: &[SnapshotId], options: &ForgetOptions) -> Result<ForgetSummary> {
         self.roles().require(Role::Delete)?;
         let by_vm = self.by_vm(snapshots)?;
@@ -462,7 +462,7 @@ impl Repository {
 
     /// Holds snapshots: until `until_ms` (ms since 1970) they cannot be forgotten; 0 ends a hold.
     /// # Errors
-    /// `NotFound`, `Denied` (this handle has no delete role): nothing was held. `Damaged`; those of the
+    /// `NotFound`, `Denied` (this handle has no delete role): nothing was held. `Damaged`; errors of the
     /// store.
     pub fn hold(&self, snapshots: &[SnapshotId], until_ms: u64) -> Result<()> {
         self.roles().require(Role::Delete)?;
@@ -470,20 +470,19 @@ impl Repository {
         self.append_listed(&by_vm, |snapshots| Record::Hold { snapshots, until_ms })
     }
 
-    /// Notes that a [`Repository::verify`] of the snapshot found nothing wrong; retention keeps the newest
-    /// such.
+    /// Records that a [`Repository::verify`] of the snapshot found no damage. Retention keeps the newest
+    /// verified snapshot.
     /// # Errors
-    /// `NotFound`; `Denied`: this handle has no delete role. Those of the store.
+    /// `NotFound`; `Denied`: this handle has no delete role. Errors of the store.
     pub fn note_verified(&self, snapshot: SnapshotId) -> Result<()> {
         self.roles().require(Role::Delete)?;
         let by_vm = self.by_vm(&[snapshot])?;
         self.append_listed(&by_vm, |snapshots| Record::Verified { snapshots })
     }
 
-    /// Takes snapshots as they are, whatever their manifests warn of: retention counts them as good ones from
-    /// then on.
+    /// Accepts snapshots despite the warnings in their manifests: retention counts them as good from then on.
     /// # Errors
-    /// `NotFound`, `Denied` (this handle has no delete role): nothing was accepted. `Damaged`; those of the
+    /// `NotFound`, `Denied` (this handle has no delete role): nothing was accepted. `Damaged`; errors of the
     /// store.
     pub fn accept(&self, snapshots: &[SnapshotId]) -> Result<()> {
         self.roles().require(Role::Delete)?;
@@ -491,7 +490,7 @@ impl Repository {
         self.append_listed(&by_vm, |snapshots| Record::Accepted { snapshots })
     }
 
-    /// One record, or several where there are many snapshots, in the log of each VM.
+    /// Appends to the log of each VM one record, or several if it has many of the snapshots.
     fn append_listed(
         &self,
         by_vm: &[(Uuid, Vec<Published>)],
@@ -506,17 +505,18 @@ impl Repository {
         Ok(())
     }
 
-    /// Frees what no snapshot names any more: unlinks packs without a live frame, rewrites none.
+    /// Frees the space of forgotten snapshots: removes packs without a live frame, rewrites none.
     /// # Errors
     /// As [`Repository::prune`].
     pub fn delete(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<PruneSummary> {
         self.prune(&PruneOptions { max_unused_percent: 100, ..PruneOptions::default() }, progress, cancel)
     }
 
-    /// `delete`, and rewrites packs that hold dead frames; ends and sweeps unfinished backups.
+    /// As `delete`; also rewrites packs with dead frames, and ends unfinished backups and removes their
+    /// files.
     /// # Errors
-    /// `Busy`: something else runs. `Damaged`: a snapshot cannot be understood, so nothing was removed;
-    /// forget it first. `Denied`: this handle has no delete role. `Cancelled`; those of the store.
+    /// `Busy`: another operation runs. `Damaged`: a snapshot cannot be read, so nothing was removed; forget
+    /// it first. `Denied`: this handle has no delete role. `Cancelled`; errors of the store.
     pub fn prune(
         &self,
         options: &PruneOptions,
@@ -533,16 +533,16 @@ impl Repository {
             && !options.dry_run
             && let Err(error) = self.parts.catalog().clear_beats()
         {
-            tracing::debug!(%error, "old signs of life stay");
+            tracing::debug!(%error, "old heartbeats could not be removed");
         }
         self.parts.pack_store().forget_cached();
         self.parts.note_change();
         outcome
     }
 
-    /// Size and shape.
+    /// Sizes and counts of the repository.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub fn stats(&self) -> Result<RepositoryStats> {
         let mut stats = RepositoryStats::default();
         let store = &*self.parts.pack_store().volumes.store;
@@ -585,9 +585,9 @@ impl Repository {
         Ok(stats)
     }
 
-    /// Throws the index away and builds it anew from pack footers.
+    /// Clears the index and rebuilds it from pack footers.
     /// # Errors
-    /// `Busy`: something else runs. `Cancelled`; those of the store and the index.
+    /// `Busy`: another operation runs. `Cancelled`; errors of the store and the index.
     pub fn repair_index(&self, progress: &dyn Progress, cancel: &CancelFlag) -> Result<IndexSummary> {
         let _alone = self.parts.locks().alone()?;
         self.parts.catch_up();
@@ -600,11 +600,11 @@ impl Repository {
         summary
     }
 
-    /// Lets the repository go on without records of its catalog that are lost or damaged. Returns what is
-    /// lost, in words. What was removed by such a record is there again, as far as its bytes are: check, and
-    /// remove what is damaged.
+    /// Makes logs of the catalog readable again without their lost or damaged records. Returns a description
+    /// of each loss. If a lost record had removed something, that is back as far as its bytes exist: check
+    /// the snapshots and remove the damaged ones.
     /// # Errors
-    /// `Busy`: something else runs. `Denied`: this handle has no delete role. Those of the store.
+    /// `Busy`: another operation runs. `Denied`: this handle has no delete role. Errors of the store.
     pub fn salvage_catalog(&self) -> Result<Vec<String>> {
         self.roles().require(Role::Delete)?;
         let _alone = self.parts.locks().alone()?;
@@ -613,15 +613,15 @@ impl Repository {
         Ok(lost.iter().map(Error::to_string).collect())
     }
 
-    /// Damaged frames that were found and could not be noted, as the store is open for reading.
+    /// Damaged frames that could not be removed from the index, because the store is open for reading only.
     pub fn lost_frames(&self) -> Vec<LostFrame> {
         self.parts.pack_store().unnoted()
     }
 
-    /// Notes damaged frames that another handle found: the next backup stores their chunks anew. Durable on
-    /// return.
+    /// Removes damaged frames that another handle found from the index, so that the next backup stores their
+    /// chunks anew. Durable on return.
     /// # Errors
-    /// Those of the index.
+    /// Errors of the index.
     pub fn note_lost(&self, frames: &[LostFrame]) -> Result<()> {
         let _shared = self.parts.enter()?;
         self.parts.index_new_packs()?;
@@ -630,7 +630,8 @@ impl Repository {
     }
 }
 
-/// Refuses to go on with a key in a repository that lies open: it may have taken the place of another one.
+/// Refuses a role key for a repository that is not encrypted: an attacker may have replaced the real one with
+/// it.
 fn refuse_clear(volumes: &dyn VolumeStore, vid: VolumeId, domain: Uuid) -> Result<()> {
     let mut is_clear = false;
     for_each_slot(volumes, vid, domain, |_, slot| {

@@ -1,4 +1,4 @@
-//! Of which VM a snapshot is that was asked for by name.
+//! Cache of the VM of each snapshot that was asked for by name.
 
 use crate::request::SnapshotId;
 use std::collections::HashMap;
@@ -7,8 +7,8 @@ use uuid::Uuid;
 /// Snapshots whose VM is remembered.
 const SEEN: usize = 4096;
 
-/// Of which VMs snapshots are that were asked for by name: whoever names one mostly does something with it
-/// next, and the logs of all VMs were read to find it.
+/// Caches the VM of snapshots that were asked for by name. Finding it takes the logs of all VMs, and the
+/// caller mostly uses the snapshot right after.
 #[derive(Default)]
 pub(crate) struct Seen(HashMap<SnapshotId, Uuid>);
 

@@ -1,7 +1,6 @@
-//! Finding the catalog of a store and opening its key slots: what happens before anything is readable.
+//! Finds the catalog of a store and opens its key slots, before anything else is readable.
 //!
-//! Invariant: a store holds a repository once record 0 of the domain's log is there, the last thing that
-//! `init` writes.
+//! Invariant: a store holds a repository once record 0 of the domain's log exists; `init` writes it last.
 
 use crate::catalog::log::LogName;
 use crate::catalog::split;
@@ -17,7 +16,7 @@ use copal_volume::{ReadOptions, VolumeError, VolumeId, VolumeStore};
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-/// Volumes that may be catalogs, and the domains they are named after.
+/// Volumes that may be catalogs, with the domains in their names.
 pub(crate) fn catalogs(store: &dyn VolumeStore) -> Result<Vec<(VolumeId, Uuid)>> {
     let mut found = Vec::new();
     for_each_volume(store, "cat-", |name, vid| {
@@ -29,7 +28,7 @@ pub(crate) fn catalogs(store: &dyn VolumeStore) -> Result<Vec<(VolumeId, Uuid)>>
     Ok(found)
 }
 
-/// Whether the first record is there: it is the last thing `init` writes.
+/// Whether record 0 exists, which `init` writes last.
 pub(crate) fn has_init(store: &dyn VolumeStore, vid: VolumeId) -> Result<bool> {
     let place = LogName::Domain.place(0);
     match store.stat(vid, place.as_bytes(), &ReadOptions::default()) {
@@ -48,10 +47,10 @@ pub(crate) fn find_catalog(store: &dyn VolumeStore) -> Result<Option<(VolumeId, 
     Ok(None)
 }
 
-/// Hands every readable key slot of a password to `visit`, with the name of its file, until it returns false.
-/// A slot of a role key is readable, too.
+/// Calls `visit` with each readable key slot of a password and its file name, until it returns false. Slots
+/// of role keys count as readable, but are not visited.
 /// # Errors
-/// `Damaged` or `Version` when there is no readable one; those of the store.
+/// `Damaged` or `Version` if no slot is readable; errors of the store.
 pub(crate) fn for_each_slot(
     store: &dyn VolumeStore,
     vid: VolumeId,
@@ -104,11 +103,11 @@ fn bad_slot(detail: String) -> Error {
     Error::Damaged { what: "the key slot".into(), detail }
 }
 
-/// The master key, and how it was kept.
+/// The master key, and the slot that held it.
 pub(crate) struct Master {
     pub(crate) key: Zeroizing<[u8; 32]>,
     pub(crate) is_encrypted: bool,
-    /// Name of the file of the slot.
+    /// File name of the slot.
     pub(crate) slot: String,
 }
 
@@ -132,9 +131,9 @@ pub(crate) fn unlock_master(
     opened.ok_or(Error::WrongPassword { slots: tried })
 }
 
-/// The keys that a role key opens, and the file of its slot.
+/// The keys that a role key opens, and the file name of its slot.
 /// # Errors
-/// `WrongKey`: there is no slot for it, or the slot was made for another. Those of the store.
+/// `WrongKey`: it has no slot, or the slot was made for another key. Errors of the store.
 pub(crate) fn open_role_slot(
     store: &dyn VolumeStore,
     vid: VolumeId,

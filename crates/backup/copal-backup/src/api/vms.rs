@@ -1,6 +1,6 @@
-//! What is asked of one VM of a fleet: how much it takes, what has leaked, that it goes.
+//! Operations on one VM of a fleet: its size, the repair of its leak, its removal.
 //!
-//! In the layout solo snapshots of all VMs share their chunks, so none of this can be said of one.
+//! In the layout solo all VMs share their chunks, so these operations do not exist there.
 
 use crate::api::repository::Repository;
 use crate::catalog::log::{Append, LogName};
@@ -17,9 +17,9 @@ use crate::steps::removal::{Use, in_use};
 use copal_volume::{Remove, VolumeError};
 
 impl Repository {
-    /// How much a VM of a fleet takes.
+    /// Sizes and counts of one VM of a fleet.
     /// # Errors
-    /// `NotFound`; `Denied`: the layout is solo. `Damaged`; those of the store.
+    /// `NotFound`; `Denied`: the layout is solo. `Damaged`; errors of the store.
     pub fn vm_stats(&self, vm: &str) -> Result<VmStats> {
         self.must_be_fleet()?;
         let parts = &self.parts;
@@ -78,8 +78,8 @@ impl Repository {
         Ok(stats)
     }
 
-    /// Finds what only a walk of all snapshots of a VM can find dead, and makes its vectors and its list of
-    /// dead frames anew.
+    /// Finds all dead frames of a VM by a walk of its snapshots; makes its vectors and its list of dead
+    /// frames anew.
     /// # Errors
     /// As [`Repository::prune`], and `NotFound`; `Denied`: the layout is solo.
     pub fn repair_leak(
@@ -106,21 +106,21 @@ impl Repository {
         }
     }
 
-    /// Ends all backups of a VM that have not ended: one that is alive can publish no more, and says so.
-    /// Returns how many.
+    /// Fences all open sessions of a VM: a backup that still runs cannot publish, and fails. Returns their
+    /// number.
     /// # Errors
-    /// `NotFound`; those of the store.
+    /// `NotFound`; errors of the store.
     pub fn fence_sessions(&self, vm: &str) -> Result<u64> {
         let vm = self.parts.directory().find(vm)?;
         fence_all(&self.parts, vm.uuid)
     }
 
-    /// Removes a VM of a fleet with all that it has; nothing of another VM is read or touched. Its name may
-    /// be used again, for another one. May be repeated after a failure. With `force` snapshots that are there
-    /// go too, but for held ones.
+    /// Removes a VM of a fleet with all its data; data of other VMs is neither read nor changed. Its name may
+    /// be used for another VM afterwards. May be repeated after a failure. With `force` its visible snapshots
+    /// are removed too, except held ones.
     /// # Errors
-    /// `NotFound`; `Denied`: the layout is solo, a snapshot is held, or there are some. `Busy`: it is being
-    /// backed up. Those of the store.
+    /// `NotFound`; `Denied`: the layout is solo, a snapshot is held, or it has snapshots and `force` is not
+    /// set. `Busy`: it is being backed up. Errors of the store.
     pub fn remove_vm(&self, vm: &str, force: bool, accept_clock: bool) -> Result<Vm> {
         self.roles().require(Role::Delete)?;
         self.must_be_fleet()?;
@@ -138,8 +138,8 @@ impl Repository {
             if used == Use::Open {
                 return Err(busy(&vm));
             }
-            // Behind all that was read: a backup that opens meanwhile has a record before it, and this one is
-            // lost.
+            // The record must stand directly behind everything that was read. If a backup opens meanwhile,
+            // its record takes this number and the append is lost.
             if let Append::Done = parts.catalog().append(log, state.next_number, &Record::Retired)? {
                 break;
             }
@@ -197,6 +197,7 @@ impl Repository {
         Ok(())
     }
 
+    /// Refuses the operation in the layout solo.
     /// # Errors
     /// `Denied`: the layout is solo.
     pub(crate) fn must_be_fleet(&self) -> Result<()> {

@@ -1,8 +1,8 @@
-//! How much of a disk will be read, told before it is: what progress counts against.
+//! Estimate of the bytes that a backup will read from a disk: the total of its progress.
 //!
-//! Holes take no time, so they are no work. Known before are the bytes that the changes name, or else those
-//! that the source's map calls data. Asking for the whole map costs what reading the disk asks for anyway,
-//! once more; where that takes long, or fails, nothing is announced: a backup is not lost for its progress
+//! Holes take no time, so they do not count. The estimate is the bytes of the changed extents, or else the
+//! bytes that the source's map calls data. Walking the map costs the same queries that reading the disk makes
+//! later. If the walk takes long, or fails, there is no estimate: a backup does not fail for its progress
 //! bar.
 
 use super::changes::zero_bytes;
@@ -11,11 +11,11 @@ use super::stop::{Stop, Stopping};
 use crate::request::DiskSource;
 use std::time::{Duration, Instant};
 
-/// Longest look at a map before the reading begins.
+/// Time limit of the walk over the map.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
 impl Reader<'_> {
-    /// Bytes of a disk that will be read; 0 when its end is not known.
+    /// Bytes of a disk that will be read; 0 if unknown.
     pub(super) fn bytes_ahead(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<u64> {
         let Some(size) = disk.source.size_bytes() else {
             return Ok(0);
@@ -29,7 +29,7 @@ impl Reader<'_> {
             self.check_cancel()?;
             let extent = match self.extent_at(disk, at) {
                 Ok(extent) if began.elapsed() < LONGEST_LOOK => extent,
-                // The reading meets the failure again, if it stays, and says so.
+                // If the failure lasts, reading meets it again and reports it.
                 Ok(_) | Err(Stop::Failed(_)) => return Ok(0),
                 Err(stop) => return Err(stop),
             };

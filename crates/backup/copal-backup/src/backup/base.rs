@@ -1,6 +1,6 @@
-//! The snapshot that a backup builds on, and the good one that its disks are measured against as well.
+//! The base snapshot of a backup, and the newest good snapshot, to which disks are compared as well.
 //!
-//! Not here: finding them (`session`), and what they are compared with (`plan`, `gate`).
+//! Not here: finding them (`session`), the comparisons (`plan`, `gate`).
 
 use crate::request::SnapshotId;
 use crate::request::error::Result;
@@ -9,25 +9,25 @@ use crate::snapshot::manifest::{Manifest, ManifestDisk};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-/// The snapshot a backup builds on.
+/// The newest readable snapshot, on which a backup builds.
 pub(crate) struct Base {
     pub(crate) manifest: Manifest,
     good: GoodSnapshot,
-    /// Disks that the newest snapshot lacks, as the last snapshot with each of them has it.
+    /// Disks that the newest snapshot lacks, from the last snapshot that has each of them.
     left_out: Vec<(SnapshotId, ManifestDisk)>,
 }
 
-/// The newest snapshot against which nothing stands that nobody has accepted.
+/// The newest snapshot without a doubt, or with all doubts accepted.
 enum GoodSnapshot {
-    /// The newest of all.
+    /// The newest of all snapshots.
     Newest,
     Older(Box<Manifest>),
-    /// There is none.
+    /// No snapshot is good.
     Missing,
 }
 
 impl Base {
-    /// The newest snapshot; `find_good` looks for an older one where something stands against it.
+    /// Makes a base of the newest snapshot. If that is doubtful, `find_good` looks for an older good one.
     pub(crate) fn new(
         manifest: Manifest,
         is_accepted: bool,
@@ -40,10 +40,10 @@ impl Base {
         Base { manifest, good, left_out: Vec::new() }
     }
 
-    /// Looks in older snapshots for those of `disks` that the newest was made without: they are measured,
+    /// Looks up those of `disks` that the newest snapshot lacks in older snapshots, so that they are compared
     /// too.
     /// # Errors
-    /// Those of the store. A damaged manifest is passed over.
+    /// Errors of the store. A damaged manifest is skipped.
     pub(super) fn look_back<'a>(
         &mut self,
         parts: &Parts,
@@ -69,22 +69,21 @@ impl Base {
         Ok(())
     }
 
-    /// A disk as the last snapshot with it has it.
+    /// A disk in the last snapshot that has it.
     pub(super) fn last(&self, name: &str) -> Option<(SnapshotId, &ManifestDisk)> {
         let newest = self.manifest.disks.iter().map(|disk| (self.manifest.snapshot, disk));
         let left_out = self.left_out.iter().map(|(snapshot, disk)| (*snapshot, disk));
         newest.chain(left_out).find(|(_, disk)| disk.name == name)
     }
 
-    /// A disk as the newest good snapshot has it; one that this was made without, as the last snapshot with
-    /// it has it.
+    /// A disk in the newest good snapshot; a disk that this lacks, in the last snapshot that has it.
     pub(super) fn last_good(&self, name: &str) -> Option<&ManifestDisk> {
         let mut good = self.good().disks.iter();
         let left_out = self.left_out.iter().map(|(_, disk)| disk);
         good.find(|disk| disk.name == name).or_else(|| left_out.into_iter().find(|disk| disk.name == name))
     }
 
-    /// The newest good snapshot; the newest of all where none is good.
+    /// The newest good snapshot; the newest of all if none is good.
     pub(super) fn good(&self) -> &Manifest {
         match &self.good {
             GoodSnapshot::Newest | GoodSnapshot::Missing => &self.manifest,
@@ -92,12 +91,12 @@ impl Base {
         }
     }
 
-    /// Whether the newest is a good one.
+    /// Whether the newest snapshot is good.
     pub(super) fn is_good(&self) -> bool {
         matches!(self.good, GoodSnapshot::Newest)
     }
 
-    /// Whether any is.
+    /// Whether any snapshot is good.
     pub(super) fn has_good(&self) -> bool {
         !matches!(self.good, GoodSnapshot::Missing)
     }

@@ -1,7 +1,7 @@
-//! Which 4 KiB blocks of a disk changed: changed extents and source extents, turned into blocks.
+//! Changed 4 KiB blocks of a disk, computed from changed extents and extents of the source.
 //!
-//! Rounding is always towards reading: a block that a dirty extent touches is read, a block is taken as
-//! zero only when a zero extent covers all of it.
+//! All rounding goes towards reading: a block that a dirty extent touches is read. A block counts as zero
+//! only if a zero extent covers all of it.
 
 use copal_chunk::{BLOCK_BYTES, BlockChange, SEGMENT_BYTES};
 use copal_disk::source::{ChangeKind, ChangedExtents, Extent, ExtentKind};
@@ -10,14 +10,14 @@ use std::ops::Range;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
 
-/// Sorted, merged runs of bytes that changed.
+/// Sorted, merged ranges of changed bytes.
 pub(crate) struct Changes {
     dirty: Vec<Range<u64>>,
     zero: Vec<Range<u64>>,
 }
 
 impl Changes {
-    /// Sorts and merges a list; ranges beyond the disk are cut off.
+    /// Sorts and merges a list; ranges beyond the end of the disk are cut off.
     pub(crate) fn new(changed: &ChangedExtents) -> Changes {
         let of = |kind: ChangeKind| {
             let ranges = changed.extents.iter().filter(|extent| extent.kind == kind).map(|extent| {
@@ -50,7 +50,7 @@ impl Changes {
         let count = (segment.end - segment.start).div_ceil(BLOCK) as usize;
         let mut blocks = vec![BlockChange::Clean; count];
         for run in overlapping(&self.zero, segment) {
-            // A block that is zeroed in part has to be read.
+            // A block that is zeroed in part is read.
             mark(&mut blocks, segment, run, BlockChange::Written, Rounding::Outward);
             mark(&mut blocks, segment, run, BlockChange::Zeroed, Rounding::Inward);
         }
@@ -61,7 +61,7 @@ impl Changes {
     }
 }
 
-/// Blocks to be read that the source says are zero become `Zeroed`.
+/// Marks written blocks that the source reports as zero as `Zeroed`.
 pub(crate) fn apply_zero_extent(blocks: &mut [BlockChange], segment: &Range<u64>, extent: &Extent) {
     if extent.kind == ExtentKind::Zero {
         let mut zeroed = vec![BlockChange::Clean; blocks.len()];
@@ -74,7 +74,7 @@ pub(crate) fn apply_zero_extent(blocks: &mut [BlockChange], segment: &Range<u64>
     }
 }
 
-/// Bytes of the blocks in `rest`, which ends with the disk, that `apply_zero_extent` spares by this extent.
+/// Bytes of `rest`, which ends with the disk, that `apply_zero_extent` spares because of this extent.
 pub(crate) fn zero_bytes(extent: &Extent, rest: Range<u64>) -> u64 {
     if extent.kind != ExtentKind::Zero {
         return 0;
@@ -85,7 +85,7 @@ pub(crate) fn zero_bytes(extent: &Extent, rest: Range<u64>) -> u64 {
     end.saturating_sub(start)
 }
 
-/// Which way a range is rounded to blocks.
+/// Direction in which a range is rounded to blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rounding {
     Outward,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_disk_is_cut_off() {
+    fn extents_beyond_the_end_of_the_disk_are_cut_off() {
         let changes =
             changes(&[(u64::MAX - 5, 100, ChangeKind::Dirty), (3 * SEGMENT, 1 << 60, ChangeKind::Dirty)]);
         assert_eq!(changes.dirty_bytes(), 100);

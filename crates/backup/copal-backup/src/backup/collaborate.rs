@@ -1,12 +1,12 @@
-//! A backup in two passes: others are asked in between which of its chunks they have.
+//! A backup in two passes: between them the backup asks other hosts for popular chunks.
 //!
-//! A disk is taken in parts of whole pages. Of each part the first pass names the chunks that the VM has not
-//! and keeps the names in a spool; then come the answers; then the second pass reads what is to be stored,
-//! popular chunks first. So whoever waits for a chunk that another host is storing waits for no longer than
-//! that host needs for it: nobody stores the rest of a part before it has given what others wait for, hence
-//! no circle of hosts that wait for each other.
+//! A disk is divided into parts of whole pages. The first pass over a part names the chunks that the VM does
+//! not have, and spools the names. When the answers have come, the second pass first stores the popular
+//! chunks that this host was told to store, then the rest. A host that waits for a popular chunk thus waits
+//! only for that first step. Nobody stores the rest of a part before the chunks that others wait for, so
+//! hosts cannot wait for each other in a circle.
 //!
-//! A source that can be read once only, and from its beginning, is backed up as without others.
+//! A stream, which can be read only once and in order, is backed up without the other hosts.
 
 use super::packer::Packer;
 use super::plan::Planned;
@@ -26,16 +26,15 @@ use std::ops::Range;
 use std::path::PathBuf;
 use uuid::Uuid;
 
-/// With whom a backup shares what is popular.
+/// The means by which a backup shares popular chunks with other hosts.
 pub struct Collaboration<'a> {
-    /// Who is asked.
+    /// The other hosts.
     pub peers: &'a dyn Peers,
-    /// A directory on this host for what waits between the passes: 36 bytes for each chunk that the VM has
-    /// not.
+    /// Directory on this host for spools: 36 bytes for each chunk that the VM does not have.
     pub spool_directory: PathBuf,
-    /// Which host this is: another one opens what it stores for all.
+    /// Name of this host, recorded in the popular packs that it writes; a host with another name checks them.
     pub writer: Writer,
-    /// A part has so many bytes of a disk, rounded up to whole GiB; parts end with disks.
+    /// Bytes of a disk in one part, rounded up to whole GiB. A part never spans two disks.
     pub part_bytes: u64,
 }
 
@@ -126,7 +125,7 @@ impl Collaboration<'_> {
         }))
     }
 
-    /// Names the chunks of a part, asks about those that the VM has not, and waits for the answers.
+    /// Names the chunks of a part, asks for those that the VM does not have, and waits for the answers.
     fn first_pass(
         &self,
         reading: &Reading<'_>,
@@ -161,7 +160,7 @@ impl Collaboration<'_> {
         Ok(Asked { spool, answers, counts })
     }
 
-    /// Asks again about what others were storing, until all of it is found or the time is over.
+    /// Asks again for chunks that other hosts are storing, until all are found or the deadline passes.
     fn carried(&self, reading: &Reading<'_>, asked: &mut Asked) -> Stopping<()> {
         let Asked { spool, answers, .. } = asked;
         while answers.contains(&Answer::CARRY) {
@@ -177,7 +176,7 @@ impl Collaboration<'_> {
             };
             let carried = answers.iter_mut().filter(|answer| **answer == Answer::CARRY);
             for (answer, new) in carried.zip(again) {
-                // Nobody stores popular chunks at this point: what it was, it stays.
+                // No popular chunk is stored in this phase, so such an answer does not replace the old one.
                 if new != Answer::STORE_POPULAR && new != Answer::UNANSWERED {
                     *answer = new;
                 }
@@ -186,7 +185,7 @@ impl Collaboration<'_> {
         Ok(())
     }
 
-    /// Waits for a turn, which ends with what is returned.
+    /// Waits for a turn. The turn ends when the guard is dropped.
     pub(crate) fn turn(&self, vm: Uuid, turn: Turn) -> Result<TurnGuard<'_>> {
         let peers = self.peers;
         peers.begin(vm, turn).map_err(|reason| Error::Ended { reason })?;
@@ -194,12 +193,12 @@ impl Collaboration<'_> {
     }
 }
 
-/// How many parts a disk of that size is taken in.
+/// Number of parts of a disk of that size.
 pub fn parts_of_disk(size_bytes: u64, part_bytes: u64) -> usize {
     parts_of(size_bytes, part_bytes).len()
 }
 
-/// The pages of each part of a disk of that size; one part at least.
+/// The pages of each part of a disk of that size; at least one part.
 fn parts_of(size: u64, part_bytes: u64) -> Vec<Range<u64>> {
     let each = part_bytes.div_ceil(PAGE_BYTES).max(1);
     let pages = pages_of(size);
@@ -207,10 +206,10 @@ fn parts_of(size: u64, part_bytes: u64) -> Vec<Range<u64>> {
     starts.map(|start| start..start.saturating_add(each).min(pages)).collect()
 }
 
-/// A part whose chunks others were asked about.
+/// A part, with the answers for its chunks.
 struct Asked {
     spool: Spool,
-    /// In the order of what was asked.
+    /// In the order of the questions.
     answers: Vec<Answer>,
     counts: BackupCounts,
 }
@@ -228,7 +227,7 @@ impl Drop for TurnGuard<'_> {
     }
 }
 
-/// A spool that cannot be read or written.
+/// Error of a spool that cannot be read or written.
 pub(crate) fn failed(error: &std::io::Error) -> Error {
     Error::Spool { detail: error.to_string() }
 }

@@ -1,13 +1,7 @@
-//! What becomes of a segment that was read: its chunks get names, each is known, on its way, or new.
+//! Decides about a segment that was read: names its chunks and finds out which are new.
 //!
-//! Order of the questions, cheapest first: is the whole recipe the base's? Is the chunk in the old recipe
-//! of this segment? Is it in flight in this backup? Does the index have it? The index is asked once a
-//! segment, for all chunks that the first three questions leave.
-//!
-//! Invariant: an id that the index was asked for was not in flight before the question. Only this thread
-//! enters ids in flight, and a segment is sent on after its last decision. So such an id is in the rows, or
-//! in flight, or new. An id that was in flight before the question may have reached the index since: it has
-//! no rows here and is looked up alone.
+//! The questions, cheapest first: Is the whole recipe that of the base? Is the chunk in the old recipe of
+//! this segment? Is it in flight in this backup? Is it in the index?
 
 use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
 use super::read_helpers::data_of;
@@ -28,7 +22,8 @@ use std::ops::Range;
 type SegmentRows = HashMap<[u8; 16], Vec<IndexRow>>;
 
 impl Reader<'_> {
-    /// Names the chunks, decides about them and sends the segment on. Returns its bytes that are no holes.
+    /// Names the chunks, decides about each and sends the segment on. Returns the bytes of the segment that
+    /// are not holes.
     pub(super) fn finish_segment(
         &mut self,
         mut job: Box<Job>,
@@ -61,7 +56,7 @@ impl Reader<'_> {
         let old = match (old, reference) {
             (Some(old), _) => Some(old),
             (None, Some(reference)) => {
-                // Segment 0 of a disk of `length` bytes has the length that is wanted.
+                // Segment 0 of a disk of `length` bytes is `length` bytes long.
                 read_old = self.tree.segment(&reference, length, 0).ok();
                 read_old.as_ref()
             }
@@ -82,8 +77,8 @@ impl Reader<'_> {
         Ok(data)
     }
 
-    /// The recipe of a segment, its new chunks by name and in no place yet; and which of the entries those
-    /// are.
+    /// The recipe of a segment, in which new chunks have a name but no location; and which of the entries are
+    /// new.
     fn name_chunks(
         &mut self,
         job: &Job,
@@ -129,7 +124,7 @@ impl Reader<'_> {
         Ok(ids.into_iter().zip(rows).collect())
     }
 
-    /// Is this chunk in the old recipe, in this backup, in the repository, or new?
+    /// Decides about one chunk: old recipe, in flight, index, or new.
     fn decide(
         &mut self,
         id: ChunkId,
@@ -155,8 +150,8 @@ impl Reader<'_> {
         Ok(self.state_of_new(id, piece.range()))
     }
 
-    /// What this backup, or the index of its home, has of a chunk of so many bytes. `rows`: those of its id,
-    /// where they were looked up already.
+    /// The state of a chunk that this backup, or the index of its home, has. `rows`: index rows of its id, if they were
+    /// looked up already.
     pub(super) fn known_to_vm(
         &mut self,
         id: ChunkId,
@@ -178,7 +173,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    /// A chunk that nobody has. The first pass only names it: whether it is stored is decided later.
+    /// The state of a new chunk. The first pass only names it; the second pass decides whether it is stored.
     pub(super) fn state_of_new(&mut self, id: ChunkId, raw: Range<usize>) -> ChunkState {
         if !self.outlet.is_spool() {
             self.in_flight.enter(&id.short());
@@ -188,7 +183,7 @@ impl Reader<'_> {
         ChunkState::New(NewChunk { id, raw, packed: None })
     }
 
-    /// The frame that the index knows of a chunk; a full backup refers to none that does not open.
+    /// The frame of a chunk in the index. A full backup accepts only a frame that decrypts to the chunk.
     fn stored(&mut self, id: ChunkId, rows: Option<&Vec<IndexRow>>) -> Stopping<Option<Ref>> {
         let index = &self.pack_store.index;
         let places = match rows {
@@ -199,7 +194,8 @@ impl Reader<'_> {
             if !entry.home.has_chunks() {
                 continue;
             }
-            // What moved to a popular pack is noted as damaged there, and led to all the same.
+            // A moved chunk's own frame is noted as damaged in this way too, and the id still resolves to the
+            // popular frame.
             if self.pack_store.index.is_damaged(row.pack, row.slot)? {
                 continue;
             }
@@ -218,7 +214,7 @@ impl Reader<'_> {
 
     fn opens(&mut self, known: &Ref) -> Result<bool> {
         let Some(frames) = &mut self.opened else {
-            // The index may be behind: a pack counts once it was seen.
+            // The index may be outdated, so the existence of each pack is checked once.
             if !self.seen.contains(&known.spot.pack) {
                 if !self.pack_store.has_pack(known.spot)? {
                     return Ok(false);
@@ -235,7 +231,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether the base's recipe of a segment, or a chunk it names, is known to be damaged: then it is
+    /// Whether the base's recipe of a segment, or a chunk in it, is noted as damaged: then the segment is
     /// written anew.
     fn is_hurt(&mut self, reference: &Ref, length: u64) -> Result<bool> {
         let index = &self.pack_store.index;

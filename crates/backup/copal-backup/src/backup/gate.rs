@@ -1,15 +1,14 @@
-//! The gate before the first read: is this the disk of the VM, and all of it?
+//! Plausibility check of a source before the first read: is it the complete disk of the VM?
 //!
-//! Every way into a backup passes here: files, devices, pipes, exports, disks of running VMs, and agents. A
-//! source that is empty, smaller than its last snapshot, or of another format makes no snapshot, unless the
-//! request allows that; then the snapshot says so, and retention lets no good one go for it (`retention`).
+//! Every source passes here: files, devices, pipes, exports, disks of running VMs, and sources of agents. An
+//! empty source, one smaller than in its last snapshot, or one of another format makes no snapshot unless the
+//! request allows it. The snapshot is then doubtful, and retention removes no good snapshot in its favour
+//! (`retention`).
 //!
 //! Design: docs/design/backup.md#sources BAK-28
 //!
-//! Disks are measured against two snapshots: the newest with that disk, and the newest against which nothing
-//! stands that nobody accepted.
-//! Not here: whether an image is whole (`source::image_check`), and whether it stays what it is
-//! (`Source::confirm`).
+//! Disks are compared with two snapshots: the newest one that has the disk, and the newest good one. Not
+//! here: completeness of an image (`source::image_check`), changes during the backup (`Source::confirm`).
 
 use super::base::Base;
 use crate::request::error::{Error, Result};
@@ -19,9 +18,9 @@ use crate::snapshot::manifest::MAX_WORD_BYTES;
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use copal_disk::source::{ContentEvidence, END_BYTES, KnownFormat, SourceError, recognise};
 
-/// Looks at a disk before it is read.
+/// Checks a disk before it is read.
 /// # Errors
-/// `Source`: it is empty, too small or of another format; or it cannot be read.
+/// `Source`: it is empty, too small or of another format, or cannot be read.
 pub(super) fn before(
     request: &BackupRequest,
     disk: &DiskSource,
@@ -35,7 +34,7 @@ pub(super) fn before(
     if disk.content != ContentEvidence::Decoded {
         let (mut head, mut tail) = ([0; END_BYTES], [0; END_BYTES]);
         let head_bytes = found.read(disk.source.head(&mut head))?;
-        // Of a stream nobody knows the end yet.
+        // The end of a stream is not known yet.
         let tail_bytes = match disk.source.size_bytes() {
             Some(_) => found.read(disk.source.tail(&mut tail))?,
             None => 0,
@@ -48,9 +47,9 @@ pub(super) fn before(
     Ok(doubts)
 }
 
-/// Looks at a disk when all of it was read, `data_bytes` of which are no holes.
+/// Checks a disk after it was read completely; `data_bytes` of it are not holes.
 /// # Errors
-/// As [`before`], of a stream.
+/// As [`before`], for a stream.
 pub(super) fn after(
     request: &BackupRequest,
     disk: &DiskSource,
@@ -72,7 +71,7 @@ pub(super) fn after(
         doubts.push(found.doubt(
             DoubtKind::Blank,
             format!(
-                "holds nothing but zeros, and held {} bytes of data in an earlier snapshot: look whether it is the right one",
+                "holds nothing but zeros, and held {} bytes of data in an earlier snapshot: check that it is the right disk",
                 had.data_bytes
             ),
         ));
@@ -81,7 +80,7 @@ pub(super) fn after(
     Ok(doubts)
 }
 
-/// One disk, and what it is measured against.
+/// One disk, and the snapshots to which it is compared.
 struct DiskGate<'a> {
     request: &'a BackupRequest,
     disk: &'a DiskSource,
@@ -101,7 +100,7 @@ impl DiskGate<'_> {
         DiskDoubt { disk: self.disk.name.clone(), kind, text: clip(&text, MAX_WORD_BYTES) }
     }
 
-    /// Compares the size with what the disk had.
+    /// Compares the size with that in earlier snapshots.
     fn measure(&self, size_bytes: u64) -> Result<Option<DiskDoubt>> {
         if size_bytes == 0 {
             return Err(self.refused(
@@ -131,7 +130,7 @@ impl DiskGate<'_> {
                 format!("has {size_bytes} bytes, and had {largest} in an earlier snapshot"),
             )));
         }
-        // Nothing good is known: what was told of the newest is told again.
+        // No good snapshot is known: the doubt about the newest one still holds.
         let mut told = base
             .manifest
             .doubts
@@ -141,7 +140,7 @@ impl DiskGate<'_> {
         Ok(told.next().filter(|_| size_bytes == newest).cloned())
     }
 
-    /// What looks like another format.
+    /// Refuses or doubts a disk that looks like another format.
     fn format(&self, known: Option<KnownFormat>) -> Result<Option<DiskDoubt>> {
         let Some(known) = known else {
             return Ok(None);
@@ -158,7 +157,7 @@ impl DiskGate<'_> {
         )))
     }
 
-    /// Whether a person has accepted a snapshot of which the same was said.
+    /// Whether a person has accepted a snapshot with the same doubt.
     fn is_accepted(&self, doubt: &DiskDoubt) -> bool {
         let good = self.base.filter(|base| base.has_good()).map(Base::good);
         doubt.kind.is_lasting() && good.is_some_and(|good| good.doubts.contains(doubt))

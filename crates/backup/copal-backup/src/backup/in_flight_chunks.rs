@@ -1,10 +1,10 @@
-//! Chunks this backup has decided to store, before and after the index has them.
+//! Chunks in flight: chunks that this backup has decided to store and that are not in the index yet.
 //!
-//! The reader enters an id when it decides; the packer adds the spot when the frame is encrypted, and takes
-//! the id out after its pack is in the index. So an id is always found in one of the two, and which packs
-//! are this backup's stays known.
+//! The reader adds an id when it decides to store the chunk. The packer adds the location when the frame is
+//! encrypted, and removes the id once its pack is in the index. So an id is always found in one of the two.
+//! The packs of this backup stay known.
 //!
-//! Memory: the ids of one pack and of the jobs under way, and up to 21 bytes for each finished pack of 16
+//! Memory: the ids of one pack and of the jobs in progress, and up to 21 bytes for each finished pack of 16
 //! MiB.
 
 use crate::packs::pack::writer::WrittenPack;
@@ -22,28 +22,28 @@ pub(crate) struct InFlightChunks {
 #[derive(Default)]
 struct Chunks {
     spots: HashMap<[u8; 16], Option<Spot>>,
-    /// Finished and in the index.
+    /// Finished packs that are in the index.
     packs: HashSet<PackNumber>,
 }
 
 impl InFlightChunks {
-    /// Whether the id was entered and not taken out.
+    /// Whether the id is in flight.
     pub(crate) fn has(&self, id: &ShortId) -> bool {
         self.chunks.lock().spots.contains_key(id)
     }
-    /// Enters an id that will be stored.
+    /// Adds an id that will be stored.
     pub(crate) fn enter(&self, id: &ShortId) {
         self.chunks.lock().spots.insert(*id, None);
     }
-    /// The frame of an id was encrypted.
+    /// Sets the location of an id whose frame was encrypted.
     pub(crate) fn place(&self, id: &ChunkId, spot: Spot) {
         self.chunks.lock().spots.insert(id.short(), Some(spot));
     }
-    /// Where the frame is, if it was encrypted and is not in the index.
+    /// Location of a frame that was encrypted and is not in the index yet.
     pub(crate) fn spot(&self, id: &ChunkId) -> Option<Spot> {
         self.chunks.lock().spots.get(&id.short()).copied().flatten()
     }
-    /// The index has this pack and its chunks now.
+    /// Removes the ids of a pack that is in the index now.
     pub(crate) fn mark_indexed(&self, pack: &WrittenPack) {
         let mut chunks = self.chunks.lock();
         chunks.packs.insert(pack.number);

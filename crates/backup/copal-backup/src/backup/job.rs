@@ -1,28 +1,27 @@
-//! What travels between the threads of a backup: one job per segment that has to be written.
+//! Jobs that travel between the threads of a backup: one for each segment that is written.
 //!
-//! Jobs are made once and go round, so their number is the bound on memory: reading waits for a job to
-//! come back.
+//! A fixed number of jobs circulates, and that bounds the memory: the reader waits until a job comes back.
 
 use crate::snapshot::recipe::Ref;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use std::ops::Range;
 
-/// One run of bytes of a segment, as decided by the reader.
+/// One run of bytes of a segment, with the reader's decision.
 #[derive(Clone, Debug)]
 pub(crate) struct JobEntry {
     pub(crate) length: u32,
     pub(crate) state: ChunkState,
-    /// Whether the chunk is stored for this VM because nobody answered in time.
+    /// Whether the chunk is stored for this VM because no answer came in time.
     pub(crate) is_unresolved: bool,
 }
 
 impl JobEntry {
-    /// An entry that is as it is for good.
+    /// An entry that got its answer, or needed none.
     pub(crate) fn new(length: u32, state: ChunkState) -> JobEntry {
         JobEntry { length, state, is_unresolved: false }
     }
 
-    /// The chunk that is to be stored.
+    /// The id of a chunk to be stored.
     pub(crate) fn new_id(&self) -> Option<ChunkId> {
         match &self.state {
             ChunkState::New(chunk) => Some(chunk.id),
@@ -31,15 +30,15 @@ impl JobEntry {
     }
 }
 
-/// What is to be done about it.
+/// State of the bytes of an entry.
 #[derive(Clone, Debug)]
 pub(crate) enum ChunkState {
     Hole,
-    /// The repository has it there.
+    /// The repository has the chunk at this location.
     Known(Ref),
-    /// This backup has stored it, or is about to: a job before this one carries it.
+    /// This backup stores the chunk in an earlier job.
     InFlight(ChunkId),
-    /// Nobody has it.
+    /// The chunk is new.
     New(NewChunk),
 }
 
@@ -47,26 +46,26 @@ pub(crate) enum ChunkState {
 #[derive(Clone, Debug)]
 pub(crate) struct NewChunk {
     pub(crate) id: ChunkId,
-    /// Its bytes in the job's segment.
+    /// Range of its bytes in the job's segment.
     pub(crate) raw: Range<usize>,
-    /// Its compressed bytes in the job's `packed`; `None`: stored as it is.
+    /// Range of its compressed bytes in the job's `packed`; `None`: stored uncompressed.
     pub(crate) packed: Option<Range<usize>>,
 }
 
-/// One segment on its way.
+/// One segment on its way to the packer.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Where it begins in the disk.
+    /// Offset of the segment in the disk.
     pub(crate) start: u64,
     pub(crate) segment: Vec<u8>,
     pub(crate) packed: Vec<u8>,
     pub(crate) entries: Vec<JobEntry>,
-    /// Name of the recipe that will be written.
+    /// Id of the recipe that will be written.
     pub(crate) recipe_id: ChunkId,
 }
 
 impl Job {
-    /// Bytes a job holds at most: the segment, and what compression made of it.
+    /// Most bytes of a job: the segment, and its compressed chunks.
     pub(crate) const MEMORY_BYTES: u64 = 2 * SEGMENT_BYTES as u64;
 
     pub(crate) fn new() -> Box<Job> {
@@ -83,9 +82,9 @@ impl Job {
 /// One step of building a disk's tree, in order.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// A whole page taken from the base, or all hole.
+    /// A page taken from the base, or a hole.
     Page(Option<Ref>),
-    /// A segment taken from the base, or all hole.
+    /// A segment taken from the base, or a hole.
     Segment(Option<Ref>),
     /// A segment to be written.
     Write(Box<Job>),
@@ -93,7 +92,7 @@ pub(crate) enum Step {
     EndOfDisk { size_bytes: u64, data_bytes: u64 },
 }
 
-/// A step and its place in the order.
+/// A step with its number in the order of the reader.
 pub(crate) struct Numbered {
     pub(crate) number: u64,
     pub(crate) step: Step,

@@ -1,7 +1,7 @@
-//! The threads of a backup: who reads feeds the compressors, they feed the packer, and empty jobs go back to
-//! the reader.
+//! The pipeline of a backup: the reader feeds the compressors, these feed the packer, and empty jobs return
+//! to the reader.
 //!
-//! Not here: what each of them does (`reader`, `compress`, `packer`).
+//! Not here: the work of each thread (`reader`, `compress`, `packer`).
 
 use super::compress;
 use super::job::{Job, Numbered};
@@ -11,7 +11,7 @@ use super::stop::Stopping;
 use crate::request::error::{Error, Result};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-/// Steps that may wait between two threads.
+/// Capacity of a channel between two threads, in steps.
 const CHANNEL_STEPS: usize = 64;
 const COMPRESSORS: usize = 2;
 
@@ -24,7 +24,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// A line on which `jobs` go round, and the reader's ends of it.
+    /// A pipeline in which `jobs` circulate, and the reader's ends of it.
     pub(super) fn with_jobs(jobs: u64) -> (Line, Channels) {
         let (free_in, free_out) = unbounded();
         for _ in 0..jobs {
@@ -38,11 +38,11 @@ impl Line {
         (line, channels)
     }
 
-    /// Runs `read` on this thread and the others beside it; all have ended when this returns. `read` drops
-    /// its channels at its end.
+    /// Runs `read` on this thread and the other stages beside it; all have ended when this returns. `read`
+    /// drops its channels at its end.
     /// # Errors
-    /// Of the packer, then of the compressors; inside, what `read` returned. `Invalid`: the system starts no
-    /// threads, and `read` was not run.
+    /// Errors of the packer, then of the compressors; the inner result is that of `read`. `Invalid`: the
+    /// system starts no threads, and `read` was not run.
     pub(super) fn run<T>(
         self,
         packer: &mut Packer<'_>,
@@ -50,7 +50,7 @@ impl Line {
     ) -> Result<Stopping<T>> {
         let Line { free, to_compress, compressed, to_pack } = self;
         let (read, compressed, packed) = std::thread::scope(|scope| {
-            // First: without it nothing can go on, and then the channels close with `read`.
+            // The packer starts first: if it cannot, the channels close with `read`.
             let packing = std::thread::Builder::new()
                 .name("pack".to_owned())
                 .spawn_scoped(scope, move || packer.run(&to_pack, &free))
@@ -67,7 +67,7 @@ impl Line {
             }
             drop((to_compress, compressed));
             if let (true, Some(error)) = (compressors.is_empty(), refused) {
-                // The packer ends when the last channel to it does.
+                // The packer ends when the last channel to it closes.
                 drop(read);
                 join(packing)?;
                 return Err(no_thread(error));

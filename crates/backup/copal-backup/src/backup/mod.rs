@@ -2,16 +2,16 @@
 //!
 //! Design: docs/design/backup.md#a-backup BAK-4
 //!
-//! Paper: low-profile-dedup §3 (three threads; here joined by a fixed
-//! number of jobs that go round, which is the bound on memory).
+//! Paper: low-profile-dedup §3 (three threads; here joined by a fixed number of jobs that circulate, which
+//! bounds the memory).
 //!
-//! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before
-//! the last nothing refers to any of it; after it all of it is there.
+//! Order of durability: packs of chunks, packs of recipes, index rows, manifest, Publish record. Before the
+//! last nothing refers to any of it; after it all of it exists.
 //!
-//! - [`gate`]: whether it is the disk of the VM, and all of it. [`plan`]: how each disk is read (after a look
-//!   at what need not be, [`spot`]), [`ahead`]: how much of it. [`reader`] (with [`decide`]), [`compress`],
-//!   [`packer`]: the three threads, on one [`line`].
-//! - [`collaborate`]: two passes with a [`spool`] between them, where others are asked what they have.
+//! - [`gate`]: plausibility of the source. [`plan`]: how each disk is read, after a [`spot_check`].
+//!   [`read_estimate`]: bytes to be read.
+//! - [`reader`] (with [`decide`]), [`compress`], [`packer`]: the three threads, joined by a [`pipeline`].
+//! - [`collaborate`]: two passes with a [`spool`] between them, and questions to other hosts.
 //! - [`session`]: the records at the beginning and at the end.
 
 mod ahead;
@@ -68,8 +68,8 @@ use uuid::Uuid;
 /// Fixed memory of a backup: pack blocks, footers, compression, pages of the base.
 const FIXED_MEMORY_BYTES: u64 = 14 << 20;
 
-/// Runs one backup. The caller holds the lock of packs and the VM, and leaves signs of life as `holder`, if
-/// it does.
+/// Runs one backup. The caller holds the packs lock and the claim of the VM. With `holder`, it also writes
+/// heartbeats.
 pub(crate) fn run(
     parts: &Parts,
     request: &BackupRequest,
@@ -96,7 +96,7 @@ pub(crate) fn run(
         Ok(produced) => produced,
         Err(error) => {
             let error = session.reason(parts, error);
-            // Ending the session is a courtesy: a session left open is fenced by the next backup.
+            // Ending the session is optional: the next backup fences an open one.
             if let Err(second) = session.fence(parts) {
                 tracing::warn!(error = %second, "the session could not be ended");
             }
@@ -125,7 +125,7 @@ pub(crate) fn run(
     }
     if published.misdated > 0 {
         progress.notice(&format!(
-            "{} snapshots of {} bear a time that cannot be: the clock of this machine is wrong, or was; they stay until \
+            "{} snapshots of {} have an impossible time: the clock of this machine is wrong, or was; they stay until \
              `copal forget` names them, and no policy counts them",
             published.misdated, vm.name
         ));
@@ -144,18 +144,18 @@ pub(crate) fn run(
     })
 }
 
-/// What was read and stored; nothing refers to it yet.
+/// Disks that were read and stored; nothing refers to them yet.
 struct Produced {
     disks: Vec<BuiltDisk>,
     planned: Vec<Planned>,
     counts: BackupCounts,
     warnings: Vec<String>,
-    /// Also among `warnings`.
+    /// Doubts; they are among `warnings` too.
     doubts: Vec<DiskDoubt>,
 }
 
 impl Produced {
-    /// The disks of the snapshot as its manifest names them.
+    /// The disks of the snapshot for its manifest.
     fn manifest_disks(&self, request: &BackupRequest) -> Vec<ManifestDisk> {
         self.of(request)
             .map(|(built, planned, disk)| ManifestDisk {
@@ -178,7 +178,7 @@ impl Produced {
         self.of(request).map(|(built, planned, disk)| planned.summary(disk, built.size_bytes)).collect()
     }
 
-    /// Each disk as it was stored, planned and asked for.
+    /// Each disk with its tree, its plan and its request.
     fn of<'a>(
         &'a self,
         request: &'a BackupRequest,
@@ -188,14 +188,14 @@ impl Produced {
     }
 }
 
-/// Who watches a backup, and may stop it.
+/// The observer of a backup, and the flag that cancels it.
 #[derive(Clone, Copy)]
 struct Watched<'a> {
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
 }
 
-/// What every pass of a backup reads with.
+/// Context of all passes of a backup.
 struct Reading<'a> {
     parts: &'a Parts,
     request: &'a BackupRequest,
@@ -215,13 +215,13 @@ impl<'a> Reading<'a> {
         }
         reader.stores_whole_segments = self.request.whole_segments;
         if pack_store.layout.is_fleet() {
-            // Behind the record of the session (BAK-27).
+            // Read behind the record of the session (BAK-27).
             reader.popular = Some(self.parts.catalog().popular()?);
         }
         Ok(reader)
     }
 
-    /// Runs `read` with a reader whose steps go on the line at once. Returns what it counted.
+    /// Runs `read` with a reader that sends its steps into the pipeline. Returns its counts.
     fn on_line(
         &self,
         packer: &mut Packer<'_>,
@@ -230,7 +230,7 @@ impl<'a> Reading<'a> {
         let (line, channels) = Line::with_jobs(jobs_within(self.request.memory_bytes));
         let reader = self.reader(Outlet::line(channels))?;
         line.run(packer, || {
-            // With the reader its channels go: the others run dry and end.
+            // Dropping the reader closes its channels, so the other stages end.
             let mut reader = reader;
             read(&mut reader)?;
             Ok(reader.counts)
@@ -276,9 +276,10 @@ fn produce(
     Ok(Produced { disks, planned, counts, warnings, doubts })
 }
 
-/// Keeps what was read well for the next try. Returns why the backup has ended.
+/// Finishes the packs of chunks that were read, for the next try. Returns the reason for the end of the
+/// backup.
 /// # Errors
-/// After a cancellation, what cannot be kept.
+/// After a cancellation, an error of the last packs.
 fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Result<Error> {
     match stop {
         Stop::Cancelled => {
@@ -299,13 +300,13 @@ fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Resul
     }
 }
 
-/// What a person should know about disks that were read.
+/// Warnings and doubts about disks that were read.
 struct Confirmed {
     warnings: Vec<String>,
     doubts: Vec<DiskDoubt>,
 }
 
-/// Sees that all disks are still what was opened.
+/// Checks that all disks are still the ones that were opened.
 fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
     let (mut warnings, mut doubts) = (Vec::new(), Vec::new());
     for (disk, planned) in disks.iter().zip(planned) {
@@ -322,8 +323,7 @@ fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
     Ok(Confirmed { warnings, doubts })
 }
 
-/// How many segments may be on their way under a memory bound; at least two, so that reading and storing
-/// overlap.
+/// Number of jobs under a memory bound; at least two, so that reading and storing overlap.
 fn jobs_within(memory_bytes: u64) -> u64 {
     (memory_bytes.saturating_sub(FIXED_MEMORY_BYTES) / Job::MEMORY_BYTES).clamp(2, 32)
 }

@@ -1,22 +1,22 @@
-//! Where the reader's steps go: on the line at once, or into a spool until others were asked.
+//! Sink of the reader's steps: the pipeline, or a spool until the answers of other hosts have come.
 
 use super::job::{Job, Numbered, Step};
 use super::spool::SpoolWriter;
 use super::stop::{Stop, Stopping};
 use crossbeam_channel::{Receiver, Sender};
 
-/// Where the reader takes empty jobs from and sends what it decides.
+/// The reader's ends of the pipeline: empty jobs come from one, steps go to the others.
 pub(crate) struct Channels {
     pub(crate) free: Receiver<Box<Job>>,
     pub(crate) compress: Sender<Numbered>,
     pub(crate) pack: Sender<Numbered>,
 }
 
-/// Where steps go.
+/// Sink of steps.
 pub(crate) enum Outlet {
-    /// To the compressors and the packer, with the number the next step has.
+    /// The compressors and the packer, with the number of the next step.
     Line(Channels, u64),
-    /// Into a file: chunks get their names, and are stored later or never.
+    /// A file: chunks are named, and stored later or never.
     Spool(SpoolWriter),
 }
 
@@ -29,16 +29,16 @@ impl Outlet {
         matches!(self, Outlet::Spool(_))
     }
 
-    /// An empty job; blocks until there is one.
+    /// Takes an empty job; blocks until there is one.
     pub(super) fn job(&self) -> Stopping<Box<Job>> {
         match self {
             Outlet::Line(channels, _) => channels.free.recv().map_err(|_| Stop::Disconnected),
-            // One at a time: it comes back from `send`.
+            // Only one job is in use: `send` returns it.
             Outlet::Spool(_) => Ok(Job::new()),
         }
     }
 
-    /// Sends a step on; a job that is free again.
+    /// Sends a step on. Returns a job that is free again.
     pub(super) fn send(&mut self, step: Step) -> Stopping<Option<Box<Job>>> {
         match self {
             Outlet::Line(channels, next) => {

@@ -1,6 +1,6 @@
 //! Third thread of a backup: encrypts chunks into packs, writes recipes, builds the trees.
 //!
-//! Steps are taken in the order in which the reader made them, whatever order they come in.
+//! Steps are taken in the order in which the reader made them; they may arrive in another order.
 
 use super::compress::Compressor;
 use super::in_flight_chunks::InFlightChunks;
@@ -29,7 +29,7 @@ pub(crate) struct BuiltDisk {
     pub(crate) data_bytes: u64,
 }
 
-/// The state of the packing thread.
+/// State of the packing thread.
 pub(crate) struct Packer<'a> {
     pack_store: &'a PackStore,
     in_flight: &'a InFlightChunks,
@@ -38,13 +38,13 @@ pub(crate) struct Packer<'a> {
     recipes: PackAppender<'a>,
     key: RecipeKey,
     compressor: Compressor,
-    /// Roots of the base's disks, in the order of the disks to come.
+    /// Roots of the base's disks, in the order of the request.
     bases: Vec<Option<(Ref, Root)>>,
     built: Vec<BuiltDisk>,
     pages: Vec<Option<Ref>>,
     page: Page,
     /// Whether this backup wrote a segment of the open page, or a page of the open disk. Such a page or root
-    /// is written too: under the name it had, the old one leads to the old frames, and those may be lost.
+    /// is written even if its name is unchanged: the old one leads to the old frames, which may be lost.
     wrote_segment: bool,
     wrote_page: bool,
     reported: u64,
@@ -87,7 +87,7 @@ impl<'a> Packer<'a> {
             while let Some(step) = waiting.remove(&next) {
                 next += 1;
                 if let Some(job) = self.take(step)? {
-                    // The reader may have ended already; then nobody needs the job.
+                    // The reader may have ended already, and then needs no job.
                     let _ = free.send(job);
                 }
             }
@@ -95,7 +95,7 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Makes chunks durable and known to the index, so that they are kept whatever happens to the session.
+    /// Makes chunks durable and adds them to the index, so that they are kept even if the session fails.
     pub(crate) fn finish_chunks(&mut self) -> Result<()> {
         if let Some(written) = self.chunks.finish()? {
             self.in_flight.mark_indexed(&written);
@@ -104,7 +104,7 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Ends the session's packs: chunks first, recipes after; the disks that were built.
+    /// Finishes the session's packs, chunks before recipes, and returns the disks.
     pub(crate) fn finish(&mut self) -> Result<Vec<BuiltDisk>> {
         self.finish_chunks()?;
         self.recipes.finish()?;
@@ -112,7 +112,7 @@ impl<'a> Packer<'a> {
         Ok(std::mem::take(&mut self.built))
     }
 
-    /// Leaves out the recipes of a session that will not publish.
+    /// Drops the recipes of a session that will not publish.
     pub(crate) fn abandon_recipes(&mut self) {
         self.recipes.abandon();
     }
@@ -131,7 +131,7 @@ impl<'a> Packer<'a> {
     fn take(&mut self, step: Step) -> Result<Option<Box<Job>>> {
         match step {
             Step::Page(page) => {
-                assert!(self.page.segments.is_empty(), "a page is taken whole or not at all");
+                assert!(self.page.segments.is_empty(), "a page is taken from the base only at its beginning");
                 self.pages.push(page);
             }
             Step::Segment(segment) => self.push_segment(segment)?,
@@ -177,7 +177,7 @@ impl<'a> Packer<'a> {
         Ok(spot)
     }
 
-    /// Where a chunk is that an earlier job of this session carried.
+    /// Location of a chunk that an earlier job of this session stored.
     fn spot_of(&self, id: &ChunkId) -> Result<Spot> {
         if let Some(spot) = self.in_flight.spot(id) {
             return Ok(spot);

@@ -1,11 +1,11 @@
-//! How each disk will be read: incrementally, by rescan, or in full, and why.
+//! Plans how each disk is read: incrementally, by rescan, or in full, with the reason.
 //!
-//! Falling back is automatic and said, never a failed backup, unless the caller asked for that.
+//! A backup falls back automatically and reports it. It fails only if the caller forbids falling back.
 //!
-//! What a list of changes leaves out is taken from the base unread, so somebody must vouch that the list
-//! begins there, or before: whoever made it by naming the snapshot, or the base itself by naming the dirty
-//! bitmap that recorded what came after it. A list that only claims to be of the last backup is of another
-//! one as soon as one failed.
+//! Blocks that a list of changes leaves out are taken from the base unread. So it must be proven that the
+//! list begins at the base, or before: either its maker names the snapshot, or the base names the dirty
+//! bitmap that recorded all later writes. A list that only claims to begin at the last backup is wrong as
+//! soon as a backup has failed.
 
 use super::base::Base;
 use super::changes::Changes;
@@ -25,7 +25,7 @@ use copal_disk::source::ChangedExtents;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How much more is compared where a dirty bitmap tells what changed.
+/// Factor of the spot check's size where a dirty bitmap lists the changes.
 const BITMAP_FACTOR: u32 = 5;
 
 /// The plan of one disk.
@@ -35,9 +35,9 @@ pub(crate) struct Planned {
     pub(crate) mode: DiskMode,
     pub(crate) reason: String,
     pub(crate) checked: Checked,
-    /// When the disk was read as a whole, this time or before; see the manifest.
+    /// When the whole disk was last read; see the manifest.
     pub(crate) whole_ms: u64,
-    /// What stands against the disk.
+    /// Doubts about the disk.
     pub(crate) doubts: Vec<DiskDoubt>,
 }
 
@@ -52,12 +52,12 @@ impl Planned {
         }
     }
 
-    /// What a person should know of how a disk was planned.
+    /// The warning about the spot check of a disk.
     pub(crate) fn warning(&self, disk: &DiskSource) -> Option<String> {
         let at = self.checked.difference?;
         Some(format!(
-            "disk {}: its bytes at {at} differ from the last snapshot, and its changed extents leave them out; all of it was \
-             read, earlier incremental snapshots may be wrong as well: look at what makes the list, and see with `copal \
+            "disk {}: its bytes at {at} differ from the last snapshot, and its changed extents leave them out; the whole disk was \
+             read, earlier incremental snapshots may be wrong as well: check the tool that makes the list, and see with `copal \
              verify` and a restore whether those are needed",
             disk.name
         ))
@@ -66,7 +66,7 @@ impl Planned {
 
 /// Plans all disks of a request.
 /// # Errors
-/// `FellBack` under `strict_incremental`; those of the store, and of a source that is spot-checked.
+/// `FellBack` under `strict_incremental`; errors of the store, and of a source in the spot check.
 pub(crate) fn plan(
     pack_store: &PackStore,
     request: &BackupRequest,
@@ -93,7 +93,8 @@ pub(crate) fn plan(
     Ok(planned)
 }
 
-/// Compares some of what an incremental disk would leave unread; a difference makes it be read as a whole.
+/// Compares a sample of the blocks that an incremental backup would not read. If they differ, the whole disk
+/// is scanned.
 fn spot_check(
     pack_store: &PackStore,
     tree: &mut TreeReader<'_>,
@@ -117,7 +118,7 @@ fn spot_check(
     let spots = Spots { disk, base, changes, ids: &pack_store.keys.id, cancel };
     let share = u128::from(*data_bytes) * u128::from(millionths) / 1_000_000;
     let wanted = match millionths {
-        // More than the base has data: what was a hole in it may have some now.
+        // Beyond the base's data: a hole of the base may have data now.
         1_000_000.. => u64::MAX,
         _ => (share as u64).max(least_bytes),
     };
@@ -184,8 +185,7 @@ fn plan_disk(
     })
 }
 
-/// The changed extents of a disk, if all that they leave out is as it was in this base; otherwise why that is
-/// not known.
+/// The changed extents of a disk, if they are proven to begin at this base; otherwise the reason.
 fn usable<'a>(disk: &'a DiskSource, old: &ManifestDisk, base: &Base) -> Usable<&'a ChangedExtents> {
     let Some(changed) = &disk.changed else {
         let none = || "no changed extents were given".into();
@@ -201,7 +201,7 @@ fn usable<'a>(disk: &'a DiskSource, old: &ManifestDisk, base: &Base) -> Usable<&
 
 type Usable<T> = std::result::Result<T, String>;
 
-/// Whether the list, the disk and the one of the base snapshot are of the same size and serial.
+/// Checks that the list, the disk and the disk of the base snapshot have the same size and serial.
 fn is_same_disk(disk: &DiskSource, changed: &ChangedExtents, old: &ManifestDisk) -> Usable<()> {
     let Some(size) = disk.source.size_bytes() else {
         return Err("a stream has to be read as a whole".into());
@@ -224,8 +224,8 @@ fn is_same_disk(disk: &DiskSource, changed: &ChangedExtents, old: &ManifestDisk)
     Ok(())
 }
 
-/// Whether a bitmap is of the disk that it was of at the base: another one may have a bitmap of the same
-/// name.
+/// Checks that the bitmap is on the disk that it was on at the base: another disk may have a bitmap of the
+/// same name.
 fn lies_where_it_lay(disk: &DiskSource, old: &ManifestDisk) -> Usable<()> {
     match &old.identity {
         None => Err(
@@ -241,7 +241,7 @@ fn lies_where_it_lay(disk: &DiskSource, old: &ManifestDisk) -> Usable<()> {
     }
 }
 
-/// Whether a disk was read as a whole not long ago, where that is asked for.
+/// Checks that the whole disk was read recently enough, if the request asks for that.
 fn is_recent(full_every: Option<Duration>, whole_ms: u64, now_ms: u64) -> Usable<()> {
     let Some(full_every) = full_every else {
         return Ok(());
@@ -251,12 +251,12 @@ fn is_recent(full_every: Option<Duration>, whole_ms: u64, now_ms: u64) -> Usable
         Some(age_ms) if whole_ms > 0 => {
             Err(format!("it was last read as a whole {} hours ago (--full-every)", age_ms / 3_600_000))
         }
-        _ => Err("nobody noted when it was last read as a whole (--full-every)".into()),
+        _ => Err("it is not recorded when it was last read as a whole (--full-every)".into()),
     }
 }
 
-/// Whether the list begins at `newest`, or before: by its own word, and by what the bitmap it came from
-/// recorded.
+/// Checks that the list begins at `newest`, or before: by the snapshot that it names, and by the bitmap that
+/// it comes from.
 fn begins_at(changed: &ChangedExtents, old: &ManifestDisk, newest: SnapshotId) -> Usable<()> {
     match (&changed.base, &changed.bitmap) {
         (None, None) => {

@@ -1,4 +1,4 @@
-//! Packs of the chunks that all VMs shall find: written, made durable, then entered in their log.
+//! Writes packs of popular chunks: makes them durable, then enters them in log `k`.
 
 use super::compress::Compressor;
 use super::in_flight_chunks::InFlightChunks;
@@ -24,7 +24,7 @@ pub(crate) struct PopularPacker<'a> {
     packs: PackAppender<'a>,
     compressor: Compressor,
     writer: Writer,
-    /// Which packs were entered when the session began.
+    /// The log of popular packs at the start of the session.
     entered: Arc<Replayed<PopularState>>,
 }
 
@@ -41,17 +41,17 @@ impl<'a> PopularPacker<'a> {
         })
     }
 
-    /// Whether a chunk is popular, as far as this host knows, or is about to be.
+    /// Whether a chunk is popular, as far as this host knows, or about to be.
     pub(crate) fn has(&self, id: &ShortId) -> Result<bool> {
         Ok(self.in_flight.has(id) || self.find(id)?.is_some())
     }
 
-    /// Where a popular chunk is that this host has stored.
+    /// Location of a popular chunk that this host stored, or that it may refer to.
     pub(crate) fn find(&self, id: &ShortId) -> Result<Option<Spot>> {
         let pack_store = self.parts.pack_store();
         for (row, entry) in pack_store.index.places(Home::Shared, id)? {
             let spot = entry.spot(row);
-            // One that no log names was left by a session that died, and goes.
+            // A pack that no log names was left by a dead session, and will be removed.
             let own = OwnHost { writer: self.writer, key: pack_store.keys.host_key() };
             let counts = || counts_for(&self.entered, row.pack, own);
             if self.in_flight.wrote(row.pack) || (counts() && pack_store.has_pack(spot)?) {
@@ -73,7 +73,7 @@ impl<'a> PopularPacker<'a> {
         finished.map_or(Ok(()), |written| self.enter(&written))
     }
 
-    /// Makes all of it durable and known; whether there was anything.
+    /// Makes all frames durable and enters them. Returns whether there were any.
     pub(crate) fn finish(&mut self) -> Result<bool> {
         let Some(written) = self.packs.finish()? else {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Small steps of reading a disk: filling buffers, and recipes seen as pieces.
+//! Helpers for reading a disk: filling buffers, and recipes as pieces.
 
 use crate::request::DiskSource;
 use crate::request::error::{Error, Result};
@@ -6,12 +6,12 @@ use crate::snapshot::recipe::Entry;
 use copal_chunk::SegmentPiece;
 use copal_disk::source::{Source, SourceError};
 
-/// Bytes of the entries that are no holes.
+/// Bytes of the entries that are not holes.
 pub(crate) fn data_of(entries: &[Entry]) -> u64 {
     entries.iter().filter(|entry| entry.chunk.is_some()).map(|entry| u64::from(entry.length)).sum()
 }
 
-/// The pieces a recipe stands for.
+/// The pieces of a recipe.
 pub(crate) fn pieces_of(entries: &[Entry]) -> Vec<SegmentPiece> {
     let mut start = 0;
     let piece = |entry: &Entry| {
@@ -22,7 +22,7 @@ pub(crate) fn pieces_of(entries: &[Entry]) -> Vec<SegmentPiece> {
     entries.iter().map(piece).collect()
 }
 
-/// Fills `buffer` or fails: a source that ends early was cut off while it was read.
+/// Fills `buffer` or fails: a source that ends early was cut while it was read.
 pub(crate) fn read_exactly(disk: &DiskSource, offset: u64, buffer: &mut [u8]) -> Result<()> {
     let failed = |error| Error::Source { disk: disk.name.clone(), error };
     let read = read_fully(&*disk.source, offset, buffer).map_err(failed)?;

@@ -1,11 +1,12 @@
-//! First thread of a backup: reads what may have changed, cuts it into chunks, names them, and decides
-//! which of them have to be stored.
+//! First thread of a backup: reads blocks that may have changed, cuts them into chunks, names these, and
+//! decides which are stored.
 //!
 //! Invariants
-//! - A segment that nothing says has changed is neither read nor looked at: its reference is taken from
-//!   the base. A page of such segments is taken whole.
-//! - A segment whose recipe has the base's name takes the base's reference, and costs no look-up.
-//! - What is hashed is what is stored: the bytes are read once.
+//! - A segment that no list of changes names is not read: its reference is taken from the base. A page of
+//!   such segments is taken by its own reference.
+//! - A segment whose recipe has the name of the base's recipe takes the base's reference, and costs no
+//!   look-up.
+//! - The bytes that are hashed are the bytes that are stored: they are read once.
 
 use super::changes::{Changes, apply_zero_extent, segment_range};
 use super::in_flight_chunks::InFlightChunks;
@@ -33,19 +34,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A changed segment of which one block is clean for so many written ones, or fewer, is read whole.
+/// A changed segment is read whole if at most one block in this many written ones is clean.
 const CLEAN_SHARE: usize = 8;
 
-/// What is known about a disk before it is read.
+/// Knowledge about a disk before it is read.
 pub(crate) struct DiskPlan {
-    /// Root of the base's disk and how many of its bytes are no holes.
+    /// Root of the base's disk, and its bytes that are not holes.
     pub(crate) base: Option<(Root, u64)>,
-    /// What changed since the base; `None`: everything may have.
+    /// Changes since the base; `None`: everything may have changed.
     pub(crate) changes: Option<Changes>,
 }
 
 impl DiskPlan {
-    /// Bytes of the disk that are no holes, before anything of it is read.
+    /// Bytes of the disk that are not holes, as known before reading.
     pub(super) fn data_at_first(&self) -> u64 {
         match (&self.changes, &self.base) {
             (Some(_), Some((_, data))) => *data,
@@ -59,7 +60,7 @@ pub(super) fn pages_of(size_bytes: u64) -> u64 {
     segments_of(size_bytes).div_ceil(PAGE_SEGMENTS as u64)
 }
 
-/// The state of the reading thread.
+/// State of the reading thread.
 pub(crate) struct Reader<'a> {
     pub(super) pack_store: &'a PackStore,
     chunker: &'a Chunker,
@@ -67,22 +68,22 @@ pub(crate) struct Reader<'a> {
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
     pub(super) key: RecipeKey,
-    /// Where new chunks go, and others are looked for.
+    /// Home of new chunks; others are looked up there.
     pub(super) chunks: Home,
     pub(super) tree: TreeReader<'a>,
-    /// Opens the frames that others stored, before they are referred to; `None`: they are believed.
+    /// Decrypts the frames of other sessions before they are referred to; `None`: they are trusted.
     pub(super) opened: Option<FrameReader<'a>>,
-    /// Which popular packs count, in a fleet: what a VM's own index leads to may be condemned by now.
+    /// In a fleet, the log of popular packs: the VM's index may lead to a pack that is condemned by now.
     pub(super) popular: Option<Arc<Replayed<PopularState>>>,
-    /// Chunks of segments that changed are stored without being looked for.
+    /// Chunks of changed segments are stored without a look-up.
     pub(super) stores_whole_segments: bool,
-    /// Packs that the index led to and that are there: 8 bytes for each of 16 MiB.
+    /// Packs from the index that exist: 8 bytes for each of 16 MiB.
     pub(super) seen: HashSet<PackNumber>,
     pub(super) outlet: Outlet,
     pub(crate) counts: BackupCounts,
-    /// The source's answer about the neighbourhood, so that a long hole is asked for once.
+    /// The last answer of the source about extents, so that a long hole is asked for once.
     extent: Option<Extent>,
-    /// A job that turned out not to be needed.
+    /// A job that was not needed.
     pub(super) spare: Option<Box<Job>>,
 }
 
@@ -116,7 +117,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// From now on no frame that was stored before is referred to unless it opens.
+    /// From now on each stored frame is decrypted before it is referred to.
     pub(crate) fn believe_nothing(&mut self) -> Result<()> {
         self.opened = Some(FrameReader::new(self.pack_store)?);
         Ok(())
@@ -135,7 +136,7 @@ impl<'a> Reader<'a> {
         self.end_disk(size_bytes, data_bytes)
     }
 
-    /// Says how much of a disk will be read.
+    /// Reports the estimate of the bytes to be read.
     pub(super) fn begin_disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<()> {
         self.extent = None;
         self.progress.stage(Stage::Plan, &disk.name, 0);
@@ -146,8 +147,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads some pages of a disk of a known size. `data`: bytes of it that are no holes, as far as is known;
-    /// returns that with what these pages change of it.
+    /// Reads some pages of a disk of known size. `data`: bytes of the disk that are not holes, as known so
+    /// far; returns that number after these pages.
     pub(super) fn pages(
         &mut self,
         disk: &DiskSource,
@@ -173,7 +174,7 @@ impl<'a> Reader<'a> {
         self.send(Step::EndOfDisk { size_bytes, data_bytes })
     }
 
-    /// Reads what the changes name. Returns the bytes of the new disk that are no holes.
+    /// Reads the changed blocks. Returns the bytes of the new disk that are not holes.
     fn incremental(
         &mut self,
         disk: &DiskSource,
@@ -239,7 +240,7 @@ impl<'a> Reader<'a> {
         Ok(data)
     }
 
-    /// A damaged base costs a read of what it should have told, not the backup.
+    /// If the base is damaged, more of the disk is read; the backup goes on.
     fn unless_damaged(&self, error: Error) -> Result<()> {
         if !error.is_corruption() {
             return Err(error);
@@ -269,7 +270,7 @@ impl<'a> Reader<'a> {
         let count = |state| blocks.iter().filter(|&&block| block == state).count();
         let (written, clean) = (count(BlockChange::Written), count(BlockChange::Clean));
         if clean * CLEAN_SHARE <= written {
-            // One read of the whole segment is cheaper than picking, and hardly longer.
+            // One read of the whole segment is cheaper than many small ones, and hardly longer.
             blocks
                 .iter_mut()
                 .filter(|block| **block == BlockChange::Clean)
@@ -331,7 +332,8 @@ impl<'a> Reader<'a> {
         Ok(data)
     }
 
-    /// The base's reference at this place. A base that cannot be read is none: its loss is `check`'s to tell.
+    /// The base's reference at this place. A base that cannot be read is ignored here; `check` reports the
+    /// damage.
     fn base_reference(
         &mut self,
         base: Option<&Root>,
@@ -350,7 +352,7 @@ impl<'a> Reader<'a> {
             *cached = Some((index, page));
         }
         let (_, page) = cached.as_ref()?;
-        // The last segment of a base of another size has another length: compared by name it simply differs.
+        // The last segment of a base of another size has another length, so its name differs.
         let same_place = segment_range(size, number) == segment_range(base.size_bytes, number);
         let within = (number % PAGE_SEGMENTS as u64) as usize;
         page.segments.get(within).copied().flatten().filter(|_| same_place)
@@ -386,7 +388,7 @@ impl<'a> Reader<'a> {
         self.split_segment(job, length, reference)
     }
 
-    /// Reads a source whose end is not known, in order. Returns its size and the bytes that are no holes.
+    /// Reads a stream in order. Returns its size and its bytes that are not holes.
     fn stream(&mut self, disk: &DiskSource, base: Option<&Root>) -> Stopping<(u64, u64)> {
         let mut data = 0;
         let mut size = 0;
@@ -417,12 +419,11 @@ impl<'a> Reader<'a> {
         Ok((size, data))
     }
 
-    /// Cuts a segment that is in memory as a whole.
+    /// Cuts a segment that was read completely.
     fn split_segment(&mut self, job: Box<Job>, length: usize, reference: Option<Ref>) -> Stopping<u64> {
         let pieces = split(self.chunker, &job.segment[..length]);
-        let layout: Vec<(SegmentPiece, Option<Ref>)> =
-            pieces.into_iter().map(|piece| (piece, None)).collect();
-        // The old recipe is read only if the new one turns out to differ.
+        let layout: Vec<(SegmentPiece, Option<Ref>)> = pieces.into_iter().map(|piece| (piece, None)).collect();
+        // The old recipe is read only if the new one differs.
         self.finish_segment(job, &layout, reference, None)
     }
 
@@ -433,7 +434,7 @@ impl<'a> Reader<'a> {
         let failed = |error| Error::Source { disk: disk.name.clone(), error };
         let extent = disk.source.extent_at(offset).map_err(failed)?;
         let covers = extent.offset <= offset && offset < extent.end();
-        // A source that answers about another place is taken to know nothing.
+        // An extent of another place is ignored.
         let extent = if covers { extent } else { Extent { offset, length: 1 << 20, kind: ExtentKind::Data } };
         self.extent = Some(extent);
         Ok(extent)

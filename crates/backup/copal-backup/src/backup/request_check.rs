@@ -1,12 +1,13 @@
-//! What a request for a backup may say: sizes, names and words that the manifest can keep.
+//! Checks the sizes, names and texts of a backup request against the limits of the manifest.
 
 use crate::request::BackupRequest;
 use crate::request::error::{Error, Result};
 use crate::request::words::is_plain;
 use crate::snapshot::manifest::{MAX_DISKS, MAX_TAGS, MAX_TEXT_BYTES, MAX_WORD_BYTES};
 
+/// Checks a request.
 /// # Errors
-/// `Invalid`: what is wrong, and what may be.
+/// `Invalid`: the violated limit.
 pub(super) fn check(request: &BackupRequest) -> Result<()> {
     let invalid = |reason: String| Err(Error::Invalid { reason });
     if request.disks.is_empty() || request.disks.len() > MAX_DISKS {
@@ -41,8 +42,8 @@ pub(super) fn check(request: &BackupRequest) -> Result<()> {
             "at most {MAX_TAGS} tags of {MAX_WORD_BYTES} bytes and a description of {MAX_TEXT_BYTES} bytes"
         ));
     }
-    let mut words = request.tags.iter().chain([&request.description]);
-    if let Some(text) = words.find(|text| !is_plain(text)) {
+    let mut texts = request.tags.iter().chain([&request.description]);
+    if let Some(text) = texts.find(|text| !is_plain(text)) {
         return invalid(format!(
             "{text:?} cannot be kept: tags and descriptions are one line without control characters and marks of the \
              direction of writing"

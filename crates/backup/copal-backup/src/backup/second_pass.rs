@@ -1,11 +1,11 @@
-//! The second pass over a part of a disk: what the first one named is decided, and only what nobody has is
-//! read again.
+//! Second pass over a part of a disk: decides about the chunks that the first pass named, and reads again
+//! only the new ones.
 //!
 //! Invariants
-//! - A chunk that differs from what the first pass named is never stored under that name: its segment is read
-//!   as a whole and decided anew, without others. That happens where a disk was written while it was read.
-//! - An answer is not believed: a hit counts if its pack was checked, and the frame there bears the id
-//!   (BAK-20).
+//! - A chunk that differs from its name of the first pass is never stored under that name. That happens if a
+//!   disk is written while it is read. The segment is then read whole and decided anew, without the other
+//!   hosts.
+//! - An answer is verified: a hit counts if its pack was checked, and the frame has the id (BAK-20).
 
 use super::job::{ChunkState, JobEntry, NewChunk, Step};
 use super::popular::PopularPacker;
@@ -26,12 +26,12 @@ use std::ops::Range;
 
 /// Most bytes of one read, unless a chunk is larger.
 const READ_BYTES: usize = 256 << 10;
-/// Of one read, at most a fifth is not wanted.
+/// At most one byte in this many of a read is not needed.
 const WANTED_SHARE: usize = 5;
 
-/// What others said about a part, and where popular frames are.
+/// The answers for a part, and the log of popular packs.
 pub(super) struct Said<'a> {
-    /// In the order of what was asked.
+    /// In the order of the questions.
     pub(super) answers: &'a [Answer],
     pub(super) popular: &'a PopularState,
 }
@@ -43,7 +43,7 @@ impl Said<'_> {
 }
 
 impl Reader<'_> {
-    /// Stores the chunks of a part that all shall find.
+    /// Stores the popular chunks of a part that this host was told to store.
     pub(super) fn store_popular(
         &mut self,
         disk: &DiskSource,
@@ -72,7 +72,8 @@ impl Reader<'_> {
             self.read_wanted(disk, segment.start, &wanted, &mut bytes)?;
             for chunk in wanted {
                 let raw = &bytes[chunk.raw];
-                // Another one is left to the pass that stores the rest. One that comes twice is stored once.
+                // A chunk that differs by now is left to the pass that stores the rest. A chunk that occurs
+                // twice is stored once.
                 if self.pack_store.keys.id.id(raw) == chunk.id && !packer.has(&chunk.id.short())? {
                     packer.store(&chunk.id.short(), raw)?;
                     self.counts.popular_bytes += raw.len() as u64;
@@ -82,7 +83,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Sends the steps of a part, with the bytes of what nobody has.
+    /// Sends the steps of a part, with the bytes of new chunks.
     pub(super) fn store_rest(
         &mut self,
         disk: &DiskSource,
@@ -91,7 +92,7 @@ impl Reader<'_> {
         packer: &PopularPacker<'_>,
     ) -> Stopping<()> {
         let mut number = 0;
-        // What a disk that changed has more, or less, than the first pass saw.
+        // Bytes of data that the disk gained and lost since the first pass.
         let (mut more, mut less) = (0, 0);
         spool.for_each(|spooled| match spooled {
             Spooled::Step(Step::EndOfDisk { size_bytes, data_bytes }) => {
@@ -114,7 +115,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Stores one segment; `false`: the disk has other bytes there than the first pass saw.
+    /// Stores one segment; `false`: its bytes have changed since the first pass.
     fn store_segment(
         &mut self,
         disk: &DiskSource,
@@ -149,7 +150,7 @@ impl Reader<'_> {
             let ChunkState::New(NewChunk { id, raw, .. }) = &entry.state else {
                 continue;
             };
-            // It may stand in the segment twice.
+            // The chunk may occur twice in the segment.
             entry.state = match self.in_flight.has(&id.short()) {
                 true => ChunkState::InFlight(*id),
                 false => {
@@ -164,7 +165,7 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// What becomes of a chunk that the VM had not, and whether that may change.
+    /// Decides about a chunk that the VM did not have. The flag tells whether it lacks an answer.
     fn settle(
         &mut self,
         chunk: NewChunk,
@@ -190,7 +191,7 @@ impl Reader<'_> {
         Ok((ChunkState::New(chunk), is_unresolved))
     }
 
-    /// The frame of an ordinal, if it counts and is one of that id.
+    /// The frame of an ordinal, if its pack may be used and the frame has that id.
     fn popular_frame(&mut self, ordinal: u32, id: &ChunkId, popular: &PopularState) -> Result<Option<Spot>> {
         let Some((pack, slot)) = popular.of_ordinal(ordinal) else {
             return Ok(None);
@@ -210,7 +211,7 @@ impl Reader<'_> {
         Ok(opens.then_some(spot))
     }
 
-    /// Reads chunks into their places in a segment, neighbours at once.
+    /// Reads chunks to their places in a segment, neighbours in one read.
     fn read_wanted(
         &mut self,
         disk: &DiskSource,
@@ -226,7 +227,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads that cover ascending ranges.
+/// The reads that cover ascending ranges.
 fn runs_of(wanted: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let mut unwanted = 0;
@@ -251,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_read_at_once_and_little_between_them() {
+    fn neighbours_are_read_at_once_with_few_bytes_between_them() {
         const K: usize = 1 << 10;
         let wanted = [0..16 * K, 16 * K..40 * K, 44 * K..60 * K, 100 * K..104 * K];
         assert_eq!(runs_of(wanted.into_iter()), [0..60 * K, 100 * K..104 * K]);

@@ -1,7 +1,7 @@
-//! The records of a backup: Open at its beginning, Publish or Fence at its end.
+//! The records of a backup session: Open at its beginning, Publish or Fence at its end.
 //!
-//! A session publishes only if it has read the VM's log to the end and is not fenced; the check and the
-//! publication are one compare-and-swap on the log (BAK-5).
+//! A session publishes only if it has read the VM's log to the end and is not fenced. Check and publication
+//! are one compare-and-swap on the log (BAK-5).
 
 use super::base::Base;
 use crate::catalog::fields::SessionId;
@@ -30,25 +30,26 @@ pub(crate) struct Session {
     sequence: u64,
 }
 
-/// What publishing yielded.
+/// Result of a publication.
 pub(crate) struct PublishedAs {
     pub(crate) created_ms: u64,
-    /// Bytes that the backup added to the store, as the manifest says.
+    /// Bytes that the backup added to the store, as the manifest counts them.
     pub(crate) stored_bytes: u64,
-    /// Snapshots of the VM whose times cannot be, by the clock that stamped this one.
+    /// Snapshots of the VM with an impossible time, by the clock that stamped this one.
     pub(crate) misdated: u64,
 }
 
 impl Session {
-    /// Ends what earlier sessions left open, and opens a new one on the newest snapshot that can be read.
-    /// From then on the index knows what the VM has, in a fleet.
+    /// Opens a session on the newest readable snapshot; in a store with one writer it first ends earlier
+    /// sessions. In a fleet the index of the VM is up to date afterwards.
     /// # Errors
     /// `SessionOpen`: in a fleet on several servers, another session of the VM is open, and may be alive
-    /// (BAK-21). Those of the store.
+    /// (BAK-21). Errors of the store.
     pub(crate) fn open(parts: &Parts, vm: &Vm, holder: Option<HolderId>) -> Result<(Session, Option<Base>)> {
         let opened = Session::append_open(parts, vm, holder)?;
         if parts.pack_store().layout.is_fleet() {
-            // Behind the record: a prune has listed what it removes before it, or sees the session.
+            // This must follow the Open record: a prune has listed its packs before the record, or sees the
+            // session.
             parts.finish_removals_of(vm.uuid)?;
             parts.index_vm(vm.uuid)?;
         }
@@ -76,7 +77,7 @@ impl Session {
                         ),
                     });
                 }
-                // Its process has died on this host: nobody needs to wait for its silence.
+                // The holder was a process of this host and has died, so no lease is waited for.
                 Opening::Held if fence_dead_here(parts, named)? > 0 => continue,
                 Opening::Held => match leases::open_sessions(parts, vm)?.into_iter().next() {
                     Some(open) => {
@@ -86,7 +87,7 @@ impl Session {
                     None => continue,
                 },
                 Opening::Stale(session) => {
-                    // This process has the VM to itself.
+                    // This process is the only writer, so the session's process is dead.
                     let record = Record::Fence { session };
                     parts.catalog().append(log, state.next_number, &record)?;
                     continue;
@@ -114,8 +115,8 @@ impl Session {
         self.sequence
     }
 
-    /// Why the backup failed: a session that others have ended says that, whatever it met in consequence.
-    /// What it had stored may be gone by then, which looks like damage.
+    /// The error of a failed backup: `Fenced` if others have ended its session. Chunks that it had stored may
+    /// be removed by then, which looks like damage.
     pub(crate) fn reason(&self, parts: &Parts, error: Error) -> Error {
         if matches!(error, Error::Cancelled { .. } | Error::Fenced | Error::Source { .. }) {
             return error;
@@ -124,11 +125,11 @@ impl Session {
         if !is_ended {
             return error;
         }
-        tracing::warn!(%error, "a backup that others had ended met this");
+        tracing::warn!(%error, "error of a backup after another process had fenced its session");
         Error::Fenced
     }
 
-    /// Gives up: the session can no longer publish.
+    /// Ends the session: it can no longer publish.
     pub(crate) fn fence(&self, parts: &Parts) -> Result<()> {
         loop {
             let state = parts.vm_state(self.vm)?;
@@ -142,7 +143,7 @@ impl Session {
         }
     }
 
-    /// Writes the manifest, then makes the snapshot visible. Both count as stored, in the manifest too.
+    /// Writes the manifest, then publishes the snapshot. Both count as stored bytes, in the manifest too.
     pub(crate) fn publish(&self, parts: &Parts, mut manifest: Manifest) -> Result<PublishedAs> {
         let volumes = &parts.pack_store().volumes;
         let vid = volumes
@@ -158,7 +159,7 @@ impl Session {
             manifest.counts.stored_bytes += vector.header.file_bytes();
         }
         let keys = &parts.pack_store().keys;
-        // Counters have a fixed width: neither length depends on what is counted.
+        // Counters have a fixed width, so these lengths do not depend on the values.
         let lengths =
             manifest.encode(keys).len() + self.publish_record(&manifest, [0; 32], 0).encode("", keys).len();
         manifest.counts.stored_bytes += lengths as u64;
@@ -201,7 +202,7 @@ impl Session {
     }
 }
 
-/// `times`: of all snapshots of the VM, this one's last.
+/// `times`: those of all snapshots of the VM, this one's last.
 fn published_as(manifest: &Manifest, times: &[u64], now_ms: u64) -> PublishedAs {
     PublishedAs {
         created_ms: now_ms,

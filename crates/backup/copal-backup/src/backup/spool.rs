@@ -1,7 +1,7 @@
-//! What the first pass over a part of a disk found, kept in a file until others have said what they have.
+//! Spool: the results of the first pass over a part of a disk, kept in a file until the answers have come.
 //!
-//! The file has no name and goes with the handle. Each record is a length, a checksum and a body: what a disk
-//! has spoilt ends the backup.
+//! The file has no name and vanishes with its handle. Each record is a length, a checksum and a body, so a
+//! bad local disk ends the backup.
 
 use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
 use crate::packs::pack::{PackNumber, Spot};
@@ -17,12 +17,12 @@ use std::ops::Range;
 use std::path::Path;
 use uuid::Uuid;
 
-/// No record is longer: a segment of the smallest chunks.
+/// Longest record: a segment of the smallest chunks.
 const MAX_RECORD_BYTES: usize = 1 << 20;
 const HEAD_BYTES: usize = 12;
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// The first pass writes here.
+/// Writer of the first pass.
 pub(super) struct SpoolWriter {
     file: BufWriter<File>,
     body: Vec<u8>,
@@ -30,32 +30,32 @@ pub(super) struct SpoolWriter {
     asked: u64,
 }
 
-/// What the first pass wrote; read as often as needed.
+/// Results of the first pass; readable any number of times.
 pub(super) struct Spool {
     file: File,
     vm: Uuid,
     records: u64,
-    /// Chunks that nobody of the VM has: as many as there are answers.
+    /// Chunks that the VM does not have: one answer is expected for each.
     pub(super) asked: u64,
 }
 
-/// A segment as the first pass found it. Its bytes are read again where they are stored.
+/// A segment of the first pass. Its bytes are read again when they are stored.
 #[derive(Debug)]
 pub(super) struct SpooledSegment {
-    /// Where it begins in the disk.
+    /// Offset in the disk.
     pub(super) start: u64,
     pub(super) recipe_id: ChunkId,
     pub(super) entries: Vec<JobEntry>,
 }
 
 impl SpooledSegment {
-    /// Its bytes in the disk.
+    /// Its range in the disk.
     pub(super) fn range(&self) -> Range<u64> {
         let length: u64 = self.entries.iter().map(|entry| u64::from(entry.length)).sum();
         self.start..self.start + length
     }
 
-    /// Bytes that are no holes.
+    /// Bytes that are not holes.
     pub(super) fn data_bytes(&self) -> u64 {
         let is_data = |entry: &&JobEntry| !matches!(entry.state, ChunkState::Hole);
         let data = self.entries.iter().filter(is_data);
@@ -71,7 +71,7 @@ pub(super) enum Spooled {
 }
 
 impl SpoolWriter {
-    /// A new file in `directory`.
+    /// Creates a file in `directory`.
     pub(super) fn new(directory: &Path) -> Result<SpoolWriter> {
         let file = tempfile::tempfile_in(directory).map_err(|error| failed(&error))?;
         Ok(SpoolWriter {
@@ -82,7 +82,7 @@ impl SpoolWriter {
         })
     }
 
-    /// Keeps a step; of a segment to be written only what its chunks are called.
+    /// Writes a step; of a segment to be written, only the ids of its chunks.
     pub(super) fn push(&mut self, step: &Step) -> Result<()> {
         self.body.clear();
         match step {
@@ -130,7 +130,7 @@ impl SpoolWriter {
         }
     }
 
-    /// What was written so far, of this VM.
+    /// Ends writing and returns the spool of this VM.
     pub(super) fn finish(self, vm: Uuid) -> Result<Spool> {
         let file = self.file.into_inner().map_err(|error| failed(error.error()))?;
         Ok(Spool { file, vm, records: self.records, asked: self.asked })
@@ -138,9 +138,9 @@ impl SpoolWriter {
 }
 
 impl Spool {
-    /// Hands over each step, in order.
+    /// Visits each step, in order.
     /// # Errors
-    /// Of the file, and those of `visit`.
+    /// Errors of the file, and errors of `visit`.
     pub(super) fn for_each<E: From<Error>>(
         &self,
         mut visit: impl FnMut(Spooled) -> std::result::Result<(), E>,
@@ -153,7 +153,7 @@ impl Spool {
         Ok(())
     }
 
-    /// The ids that are asked about, but for those that `is_wanted` leaves out by their number.
+    /// The ids to be asked for, filtered by their number in the spool.
     pub(super) fn ids<'a>(
         &'a self,
         is_wanted: impl Fn(u64) -> bool + 'a,
@@ -221,7 +221,7 @@ impl Records {
         self.body.resize(length, 0);
         self.file.read_exact(&mut self.body)?;
         if head_of(&self.body) != head {
-            return Err(io::Error::other("a record is not as it was written"));
+            return Err(io::Error::other("the checksum of a record does not match"));
         }
         Ok(Some(&self.body))
     }

@@ -1,14 +1,13 @@
-//! The spot check of an incremental backup: some of what the changed extents leave out is read all the same
-//! and compared with the base.
+//! Spot check of an incremental backup: reads a sample of the blocks that the changed extents leave out, and
+//! compares it with the base.
 //!
-//! A list that leaves out a change makes a wrong snapshot that nothing notices later: every chunk of it fits
-//! its id. What vouches for lists (`plan`) cannot see a bitmap that was cleared, so each backup looks for
-//! itself, at other places each time (BAK-3).
+//! A list that leaves out a change makes a wrong snapshot that nothing notices later: every chunk of it has
+//! its right id. The proof of a list (`plan`) cannot detect a cleared bitmap. So each backup compares a
+//! sample, at other places each time (BAK-3).
 //!
-//! Places are pieces of 128 KiB: where the base has data, and where it has none and the source says that it
-//! has some. Where both say that there is nothing, there is nothing to read. Pages of the tree are visited in
-//! random order, each for its share of the pieces, so that a large disk costs reads of its tree as it costs
-//! reads of its data.
+//! The sample consists of pieces of 128 KiB: where the base has data, and where it has a hole and the source
+//! reports data. Where both report a hole there is nothing to read. Pages of the tree are visited in random
+//! order, each for its share of the pieces. So a large disk costs few reads of its tree.
 
 use super::changes::{Changes, segment_range};
 use super::read_helpers::read_exactly;
@@ -23,22 +22,22 @@ use std::ops::Range;
 
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
 const PIECE: u64 = 128 << 10;
-/// Least that is read of every disk, if it has so much.
+/// Least bytes read of every disk that has so much.
 pub(crate) const LEAST_BYTES: u64 = 16 << 20;
 
-/// The same, where a dirty bitmap says what changed.
+/// The same, where a dirty bitmap lists the changes.
 pub(crate) const LEAST_BYTES_OF_BITMAP: u64 = 64 << 20;
 
-/// What a check found.
+/// Result of a spot check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checked {
     /// Bytes read for it.
     pub(crate) read_bytes: u64,
-    /// Where the source differs from the base although nothing says so.
+    /// Offset at which the source differs from the base although no change is listed.
     pub(crate) difference: Option<u64>,
 }
 
-/// A disk, its base, and what is said to have changed in between.
+/// A disk, its base, and the listed changes in between.
 pub(crate) struct Spots<'a> {
     pub(crate) disk: &'a DiskSource,
     pub(crate) base: &'a Root,
@@ -48,10 +47,10 @@ pub(crate) struct Spots<'a> {
 }
 
 impl Spots<'_> {
-    /// Reads about `wanted` bytes at places that follow from `seed`, up to the first difference.
+    /// Reads about `wanted` bytes at places determined by `seed`, up to the first difference.
     /// # Errors
-    /// The source cannot be read; the store fails; cancelled. Damage of the base is no error: what it hides
-    /// is not compared.
+    /// Errors of the source and the store; cancellation. Damage of the base is no error: the hidden part is
+    /// not compared.
     pub(crate) fn check(&self, tree: &mut TreeReader<'_>, wanted: u64, seed: u64) -> Result<Checked> {
         let mut random = Random(seed);
         let mut checked = Checked::default();
@@ -59,7 +58,7 @@ impl Spots<'_> {
             (0..segments_of(self.base.size_bytes).div_ceil(PAGE_BYTES / SEGMENT)).collect();
         let with_data = self.base.pages.iter().flatten().count().max(1) as u64;
         let share = wanted.div_ceil(PIECE).div_ceil(with_data);
-        // Where pages have less than their share, others have to give more.
+        // If some pages have less than their share, a second round takes more from the others.
         for share in [share, u64::MAX] {
             random.shuffle(&mut pages);
             for &index in &pages {
@@ -126,7 +125,7 @@ impl Spots<'_> {
         SegmentRecipe { entries: vec![Entry::new(length, None)] }
     }
 
-    /// First bytes of the pieces of a page that are worth a read.
+    /// Offsets of the pieces of a page that have data in the base or the source.
     fn candidates(&self, index: u64, page: &Page) -> Result<Vec<u64>> {
         let size = self.base.size_bytes;
         let start = index * PAGE_BYTES;
@@ -154,8 +153,7 @@ impl Spots<'_> {
         Ok(pieces)
     }
 
-    /// Compares what the base has in a piece; a chunk is read as a whole, or not at all where it is said to
-    /// have changed.
+    /// Compares the entries in a piece. A chunk is read whole, or not at all if it is listed as changed.
     fn piece(&self, piece: u64, number: u64, entries: &[Entry], checked: &mut Checked) -> Result<()> {
         let mut start = number * SEGMENT;
         let mut bytes = Vec::new();
@@ -196,7 +194,7 @@ fn unless_damaged<T>(read: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// SplitMix64: which places, from one number of the operating system's.
+/// SplitMix64: derives the places from one random number of the operating system.
 struct Random(u64);
 
 impl Random {
@@ -207,7 +205,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `end`, which is not 0; the bias is below 2^-32 for what is counted here.
+    /// A number below `end`, which is not 0; the bias is below 2^-32 for the ranges here.
     fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }

@@ -1,12 +1,12 @@
-//! Why a pipeline ends before its disks do.
+//! Reasons why a pipeline ends before its disks do.
 
 use crate::request::error::Error;
 
-/// Why the reader stopped early.
+/// Reason why the reader stopped early.
 pub(crate) enum Stop {
-    /// The user asked.
+    /// The user cancelled the backup.
     Cancelled,
-    /// Another thread has failed and says why.
+    /// Another thread has failed and reports the reason.
     Disconnected,
     Failed(Error),
 }

@@ -1,13 +1,12 @@
-//! The agents of a fleet and the VMs of their plans, listed until somebody retires them.
+//! List of a fleet's agents and the VMs of their plans; an agent stays listed until it is retired.
 //!
-//! Files `agent.<name>.<number>`, one AgentListed or AgentRetired record each. Of a name only the newest
-//! number counts. Signs of life come and go (`beats`); this list says which agents a job waits for, however
+//! Files `agent.<name>.<number>`, each with one AgentListed or AgentRetired record. Of each name only the
+//! newest number counts. Heartbeats come and go (`heartbeats`). A job waits for all listed agents, however
 //! long one has been silent.
 //!
-//! Format: docs/formats/backup-catalog.md v4
-//! Invariant: a record of the list is created under the next number, exclusively. A retirement needs the
-//! delete role's signature (BAK-19), so a backup key cannot hide that VMs of another host are not backed up.
-//! Not here: which of them can be reached (`copal-agent`).
+//! Format: docs/formats/backup-catalog.md v4 Invariant: a record of the list is created under the next
+//! number, exclusively. A retirement needs the signature of the delete role (BAK-19), so a backup key cannot
+//! hide that VMs of another host are not backed up. Not here: which agents can be reached (`copal-agent`).
 
 use super::log::Catalog;
 use super::record::{MAX_LISTED, MAX_NAME_BYTES, Record};
@@ -19,19 +18,19 @@ use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
 use std::collections::BTreeMap;
 
 const PREFIX: &str = "agent.";
-/// No record of this kind is longer: names of VMs, each with its length.
+/// Longest record of the list: names of VMs, each with its length.
 const MAX_LISTED_BYTES: u64 = 2 * (MAX_LISTED as u64 + 4) * MAX_NAME_BYTES as u64;
-/// Tries to be the next record of a name.
+/// Attempts to create the next record of a name.
 const MOST_TRIES: u32 = 16;
 
-/// An agent of a fleet, as it is listed.
+/// A listed agent of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedAgent {
     /// Its name.
     pub name: String,
-    /// The run of it that listed it: where that is reached its signs of life say.
+    /// The run of the agent that wrote the record; its heartbeats tell its address.
     pub holder: HolderId,
-    /// Names of the VMs of its plan, 1,024 at most.
+    /// Names of the VMs of its plan, at most 1,024.
     pub vms: Vec<String>,
     /// VMs of its plan that are not in `vms`.
     pub more_vms: u32,
@@ -47,7 +46,7 @@ struct Stored {
 impl Catalog {
     /// All agents that are listed and not retired, by name.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn agents(&self) -> Result<Vec<ListedAgent>> {
         let mut found = Vec::new();
         for (name, stored) in self.stored_agents()? {
@@ -56,9 +55,9 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Lists an agent, unless the newest record of its name says the same.
+    /// Lists an agent, unless the newest record of its name is equal.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn list_agent(&self, agent: &ListedAgent) -> Result<()> {
         let record = Record::AgentListed {
             name: agent.name.clone(),
@@ -69,14 +68,14 @@ impl Catalog {
         self.append_agent(&agent.name, &record).map(drop)
     }
 
-    /// Takes an agent off the list; `false`: it is not on it.
+    /// Retires an agent; `false`: it is not listed.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn retire_agent(&self, name: &str) -> Result<bool> {
         self.append_agent(name, &Record::AgentRetired { name: name.to_owned() })
     }
 
-    /// Appends to the records of a name, unless that would change nothing; whether it did.
+    /// Appends to the records of a name, unless that would change nothing. Returns whether it did.
     fn append_agent(&self, name: &str, record: &Record) -> Result<bool> {
         for _ in 0..MOST_TRIES {
             let stored = self.stored_agents()?.remove(name).unwrap_or_default();
@@ -95,7 +94,7 @@ impl Catalog {
             match self.store.put(self.vid, place.as_bytes(), bytes.into(), &PutOptions::default()) {
                 Ok(_) => {}
                 Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => {}
-                // Somebody else was first.
+                // Another process created the record first.
                 Err(VolumeError::Exists { .. } | VolumeError::Unknown { .. }) => continue,
                 Err(error) => return Err(error.into()),
             }
@@ -104,7 +103,7 @@ impl Catalog {
         }
         Err(Error::Invalid {
             reason: format!(
-                "other processes list the agent {name} again and again; give each agent a name of its own"
+                "other processes keep listing an agent named {name}; give each agent its own name"
             ),
         })
     }
@@ -113,7 +112,7 @@ impl Catalog {
     fn stored_agents(&self) -> Result<BTreeMap<String, Stored>> {
         let mut found: BTreeMap<String, Stored> = BTreeMap::new();
         for_each_file(&*self.store, self.vid, PREFIX.as_bytes(), |file, info| {
-            // A file whose name is none of the list's is none.
+            // A file with another kind of name is ignored.
             let parsed = std::str::from_utf8(file).ok().and_then(parse);
             if let Some((name, number)) = parsed {
                 let stored = found.entry(name.to_owned()).or_default();
@@ -131,7 +130,7 @@ impl Catalog {
                 Some(ListedAgent { name: listed, holder, vms, more_vms })
             }
             Some(Record::AgentRetired { .. }) => None,
-            // Nobody forgets an agent because a record is damaged or not signed.
+            // A damaged or unsigned record does not remove an agent from the list.
             _ => Some(ListedAgent {
                 name: name.to_owned(),
                 holder: HolderId([0; 16]),
@@ -141,7 +140,7 @@ impl Catalog {
         })
     }
 
-    /// One record of the list; `None`: it is gone meanwhile, or cannot be understood.
+    /// One record of the list; `None`: it was removed meanwhile, or cannot be read.
     fn agent_record(&self, name: &str, number: u64) -> Result<Option<Record>> {
         let place = place(name, number);
         let read = ReadOptions::default();
@@ -160,7 +159,7 @@ fn place(name: &str, number: u64) -> String {
     format!("{PREFIX}{name}.{number:016x}")
 }
 
-/// Name and number; names have dots, too.
+/// Name and number of a file; names may contain dots.
 fn parse(file: &str) -> Option<(&str, u64)> {
     let (name, digits) = file.strip_prefix(PREFIX)?.rsplit_once('.')?;
     let number = u64::from_str_radix(digits, 16).ok()?;
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_listed_as_it_said_last_until_it_is_retired() {
+    fn the_newest_record_of_an_agent_counts_until_it_is_retired() {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let catalog = repository.parts.catalog();
         assert!(catalog.agents().unwrap().is_empty());
@@ -199,11 +198,11 @@ mod tests {
         assert_eq!(catalog.agents().unwrap(), now[1..]);
         catalog.list_agent(&agent("h.1", 4, &["web"])).unwrap();
         assert_eq!(catalog.agents().unwrap()[0].holder, HolderId([4; 16]));
-        assert_eq!(catalog.stored_agents().unwrap()["h.1"].files.len(), 1, "older records go");
+        assert_eq!(catalog.stored_agents().unwrap()["h.1"].files.len(), 1, "older records are removed");
     }
 
     #[test]
-    fn of_many_vms_the_first_are_named_and_the_others_counted() {
+    fn vms_beyond_the_limit_of_a_record_are_only_counted() {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let catalog = repository.parts.catalog();
         let names: Vec<String> = (0..MAX_LISTED + 7).map(|vm| format!("{vm:0>250}")).collect();

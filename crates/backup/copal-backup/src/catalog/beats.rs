@@ -1,12 +1,12 @@
-//! Heartbeats: signs of life of whoever has sessions open in a fleet on several servers.
+//! Heartbeats of processes with open sessions, in a fleet on several servers.
 //!
-//! Files `a.<holder>.<number>`, one Beat record each. A holder is one run of one program, drawn at random;
-//! its numbers ascend. A newer number is a sign of life, and nothing else is: no time that a clock stamped
-//! decides anything (BAK-21). Nobody needs any but the newest, so a holder takes its older ones away, and all
-//! of them when it ends.
+//! Files `a.<holder>.<number>`, each with one Beat record. A holder is one run of one program, with a random
+//! id; its numbers ascend. Only the appearance of a newer number is a heartbeat: no time that a clock stamped
+//! decides anything (BAK-21). Only the newest number is needed. A holder deletes its older files, and all of
+//! them when it ends.
 //!
-//! Format: docs/formats/backup-catalog.md v4
-//! Not here: when one is written (`lease::beating`), what follows from there being none (`lease::watch`).
+//! Format: docs/formats/backup-catalog.md v4 Not here: writing at intervals (`lease::beating`), conclusions
+//! from missing heartbeats (`lease::watch`).
 
 use super::log::Catalog;
 use super::record::Record;
@@ -19,13 +19,13 @@ use copal_volume::{FileId, FileInfo, PutOptions, ReadOptions, VolumeError, Volum
 use std::sync::Arc;
 
 const PREFIX: &str = "a.";
-/// What is left of a holder that has shown nothing for so long is cleared away. It decides nothing: a holder
-/// that is alive after all has a newer one soon.
+/// Age after which the files of a silent holder are deleted. This decides nothing: a holder that is alive
+/// soon writes a newer file.
 const CLEARED_AFTER_MS: u64 = 7 * 24 * 3600 * 1000;
-/// No record of this kind is longer.
+/// Longest record of this kind.
 const MAX_BEAT_BYTES: u64 = 1024;
 
-/// A sign of life as it lies in the catalog.
+/// A heartbeat file in the catalog.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredBeat {
     pub(crate) holder: HolderId,
@@ -35,7 +35,7 @@ pub(crate) struct StoredBeat {
     file: (Bytes, FileId),
 }
 
-/// What a sign of life says.
+/// Content of a heartbeat.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BeatWords {
     pub(crate) name: String,
@@ -44,12 +44,12 @@ pub(crate) struct BeatWords {
 }
 
 impl Catalog {
-    /// All signs of life there are, by holder, each one's oldest first.
+    /// All heartbeat files, by holder, oldest first.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn beats(&self) -> Result<Vec<StoredBeat>> {
         let mut found = Vec::new();
-        // A holder is taken for dead by what is not shown: files are listed strictly.
+        // A holder without a newer file is taken for dead, so the listing is strict.
         for_each_file(&*self.store, self.vid, PREFIX.as_bytes(), |name, info| {
             found.extend(stored(Bytes::copy_from_slice(name), info));
             Ok(())
@@ -57,9 +57,9 @@ impl Catalog {
         Ok(found)
     }
 
-    /// What a sign of life says; `None`: it is gone meanwhile, or cannot be read. It is for people.
+    /// The content of a heartbeat, for display; `None`: the file was removed meanwhile, or cannot be read.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn beat_words(&self, beat: &StoredBeat) -> Result<Option<BeatWords>> {
         let (name, _) = &beat.file;
         let read = ReadOptions::default();
@@ -71,35 +71,35 @@ impl Catalog {
             Ok(Record::Beat { name, address, progress }) => Ok(Some(BeatWords { name, address, progress })),
             Ok(_) => Ok(None),
             Err(detail) => {
-                tracing::warn!(beat = %String::from_utf8_lossy(&beat.file.0), detail, "a sign of life says nothing");
+                tracing::warn!(file = %String::from_utf8_lossy(&beat.file.0), detail, "malformed heartbeat record ignored");
                 Ok(None)
             }
         }
     }
 
-    /// Takes away all signs of life but the newest of each holder, and that one too if it is old. Who may not
-    /// delete leaves it to who may, such as a prune.
+    /// Deletes all heartbeat files except the newest of each holder, and old ones of silent holders. A
+    /// process without the right to delete leaves them to another, such as a prune.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn clear_beats(&self) -> Result<()> {
         let beats = self.beats()?;
         let now_ms = self.store.now_ms();
         let is_old = |beat: &StoredBeat| now_ms.saturating_sub(beat.created_ms) > CLEARED_AFTER_MS;
-        // A holder's stand in the order of their numbers.
+        // The files of a holder are sorted by number.
         let has_newer = |at: usize| beats.get(at + 1).is_some_and(|next| next.holder == beats[at].holder);
         let of_no_use = beats.iter().enumerate().filter(|(at, beat)| has_newer(*at) || is_old(beat));
         self.drop_beats(of_no_use.map(|(_, beat)| beat))
     }
 
-    /// Takes signs of life away. Who may not delete leaves it to who may.
+    /// Deletes heartbeat files. A process without the right to delete leaves them to another.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn drop_beats<'a>(&self, beats: impl Iterator<Item = &'a StoredBeat>) -> Result<()> {
         let files: Vec<(Bytes, FileId)> = beats.map(|beat| beat.file.clone()).collect();
         self.tidy(&files)
     }
 
-    /// Writes signs of life for as long as it is kept, whatever becomes of this handle.
+    /// A writer of heartbeats, independent of the life of this handle.
     pub(crate) fn beat_writer(&self, holder: HolderId) -> BeatWriter {
         BeatWriter {
             store: Arc::clone(&self.store),
@@ -111,23 +111,23 @@ impl Catalog {
     }
 }
 
-/// Writes the signs of life of one holder.
+/// Writes the heartbeats of one holder.
 pub(crate) struct BeatWriter {
     store: Arc<dyn VolumeStore>,
     vid: VolumeId,
     keys: Arc<Keys>,
     holder: HolderId,
-    /// Those that it wrote and that are there, oldest first.
+    /// Its files that still exist, oldest first.
     kept: Vec<(Bytes, FileId)>,
 }
 
 impl BeatWriter {
-    /// A holder has at most so many.
+    /// Most files of a holder.
     pub(crate) const KEPT: usize = 8;
 
-    /// Writes one; durable on return.
+    /// Writes one heartbeat; durable on return.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn write(&mut self, number: u64, words: &BeatWords) -> Result<()> {
         let place = format!("{PREFIX}{}.{number:016x}", self.holder);
         let record = Record::Beat {
@@ -151,12 +151,12 @@ impl BeatWriter {
         Ok(())
     }
 
-    /// Takes all of them away.
+    /// Deletes all its files.
     pub(crate) fn end(mut self) {
         self.drop_kept();
     }
 
-    /// What cannot be deleted is left to whoever clears up after holders that are gone.
+    /// Deletes its files. Files that it cannot delete are left to `Catalog::clear_beats`.
     fn drop_kept(&mut self) {
         let files = std::mem::take(&mut self.kept);
         if files.is_empty() {
@@ -167,12 +167,12 @@ impl BeatWriter {
             .delete_batch(self.vid, &files)
             .and_then(|each| each.into_iter().collect::<std::result::Result<(), _>>());
         if let Err(error) = deleted {
-            tracing::debug!(error = %Error::from(error), "old signs of life stay");
+            tracing::debug!(error = %Error::from(error), "old heartbeats could not be removed");
         }
     }
 }
 
-/// A file whose name is no beat's is none.
+/// Parses the name of a heartbeat file; `None` for other files.
 fn stored(name: Bytes, info: &FileInfo) -> Option<StoredBeat> {
     let text = std::str::from_utf8(&name).ok()?;
     let (holder, number) = text.strip_prefix(PREFIX)?.split_once('.')?;

@@ -1,9 +1,9 @@
-//! Checkpoints of logs and their bytes: what all records below a number amount to.
+//! Checkpoints of logs: the state after all records below a number, as bytes.
 //!
-//! Format: docs/formats/backup-checkpoint.md v3
-//! In a repository that has had role keys only the delete role writes checkpoints, and signs them: what one
-//! says takes the place of all records before it (BAK-19).
-//! Not here: when one is written and what goes then (`replay`), what the states are (`domain`, `vm`).
+//! Format: docs/formats/backup-checkpoint.md v3 A checkpoint replaces all records before it. So in a
+//! repository that has had role keys only the delete role writes checkpoints, and signs them (BAK-19). Not
+//! here: writing of checkpoints and removal of the records before them (`replay`), the states (`domain`,
+//! `vm`).
 
 use super::fold::Fold;
 use super::record::split_signature;
@@ -13,13 +13,13 @@ use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 pub(crate) const FORMAT: Format =
     Format { magic: *b"COPALCKP", name: "catalog checkpoint", oldest: 1, version: 3, known_flags: 0 };
 
-/// Checkpoints without a signature are what they were before there was one.
+/// Checkpoints without a signature keep the older version, so their bytes do not change.
 const UNSIGNED: Format = Format { version: 2, ..FORMAT };
 
-/// No checkpoint is longer: 200,000 VMs of the longest names. A log that needs more goes on without.
+/// Largest checkpoint: 200,000 VMs with names of full length. A log that would need more goes on without.
 pub(crate) const MAX_CHECKPOINT_BYTES: u64 = 64 << 20;
 
-/// The file of a checkpoint at `place`, the name of the file.
+/// Encodes the checkpoint file named `place`.
 pub(crate) fn encode<S: Fold>(state: &S, place: &str, keys: &Keys) -> Vec<u8> {
     let mut bytes = vec![0; ENVELOPE_LEN];
     bytes.put_u8(S::KIND);
@@ -39,7 +39,7 @@ pub(crate) fn encode<S: Fold>(state: &S, place: &str, keys: &Keys) -> Vec<u8> {
     bytes
 }
 
-/// Reads the checkpoint at `place`, which is that of record `number`.
+/// Decodes the checkpoint file named `place`, which must be that of record `number`.
 pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Keys) -> Result<S, String> {
     let (version, content) = open(bytes, place, keys)?;
     let mut input = Reader::new(content);
@@ -51,18 +51,18 @@ pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Key
     Ok(state)
 }
 
-/// Whether these bytes are a checkpoint that counts at `place`, whatever it says.
+/// Whether the bytes are a valid checkpoint file named `place`.
 pub(crate) fn counts(bytes: &[u8], place: &str, keys: &Keys) -> bool {
     open(bytes, place, keys).is_ok()
 }
 
-/// The version of a checkpoint that counts, and its fields.
+/// Checks MAC and signature of a checkpoint; returns its version and its fields.
 fn open<'a>(bytes: &'a [u8], place: &str, keys: &Keys) -> Result<(u16, &'a [u8]), String> {
     let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a checkpoint")?;
     let (content, mac) = body.split_at(at);
     if !keys.mac_fits(place, content, mac) {
-        return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+        return Err("its MAC does not match: it was changed, or moved from another place".into());
     }
     let (content, signature) = split_signature(content, envelope.version >= FORMAT.version)?;
     if !keys.counts(place, content, signature) {
@@ -71,7 +71,7 @@ fn open<'a>(bytes: &'a [u8], place: &str, keys: &Keys) -> Result<(u16, &'a [u8])
     Ok((envelope.version, content))
 }
 
-/// Reads what stands behind the envelope and before the signature or MAC.
+/// Parses the fields between the envelope and the signature or MAC.
 pub(crate) fn parse<S: Fold>(input: &mut Reader<'_>, version: u16) -> Result<S, String> {
     let text = |error: DecodeError| error.to_string();
     let kind = input.u8().map_err(text)?;

@@ -1,4 +1,4 @@
-//! The VMs of a repository: names and UUIDs, kept in the domain's log.
+//! The VMs of a repository: names and UUIDs, recorded in the domain's log.
 
 use crate::catalog::log::{Append, Catalog, LogName};
 use crate::catalog::record::{MAX_NAME_BYTES, Record};
@@ -24,7 +24,7 @@ impl<'a> Directory<'a> {
         Ok(vms)
     }
 
-    /// The VM of a name or UUID.
+    /// The VM with that name or UUID.
     /// # Errors
     /// `NotFound`.
     pub(crate) fn find(&self, name: &str) -> Result<Vm> {
@@ -32,14 +32,14 @@ impl<'a> Directory<'a> {
             .ok_or_else(|| Error::NotFound { what: "VM", name: name.to_owned() })
     }
 
-    /// The VM of a name or UUID, entered if it is new.
+    /// The VM with that name or UUID, added if it is new.
     pub(crate) fn find_or_add(&self, name: &str) -> Result<Vm> {
         loop {
             let domain = self.catalog.domain()?;
             if let Some(vm) = find_in(&domain.vms, name) {
                 return Ok(vm);
             }
-            // Behind the look: a VM that has such a name from before is still backed up.
+            // Only a new name is checked: a VM with an older, irregular name is still backed up.
             check_name(name)?;
             let uuid = match Uuid::try_parse(name) {
                 Ok(uuid) => uuid,

@@ -1,4 +1,4 @@
-//! What the log of the domain amounts to: a pure fold over its records.
+//! State of the domain's log: the list of VMs, a pure fold over its records.
 //!
 //! Format: docs/formats/backup-checkpoint.md v3
 
@@ -8,20 +8,20 @@ use crate::request::Vm;
 use copal_codec::{DecodeError, Put, Reader};
 use uuid::Uuid;
 
-/// UUID, and the length of a name that is not empty.
+/// UUID, and the shortest name with its length.
 const LEAST_VM_BYTES: usize = 17;
 
 /// State of the domain's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DomainState {
-    /// Number the next record gets.
+    /// Number of the next record.
     pub(crate) next_number: u64,
-    /// All VMs, in the order in which they were entered.
+    /// All VMs, in the order in which they were added.
     pub(crate) vms: Vec<Vm>,
 }
 
 impl DomainState {
-    /// Whether a machine has this UUID or this name.
+    /// Whether a VM has this UUID or this name.
     fn has(&self, vm: Uuid, name: &str) -> bool {
         self.vms.iter().any(|known| known.uuid == vm || known.name == name)
     }
@@ -41,8 +41,8 @@ impl Fold for DomainState {
     fn apply(&mut self, entry: &Entry) {
         self.next_number = entry.number + 1;
         match &entry.record {
-            // A machine that is listed twice would have each snapshot twice, and retention let one of the two
-            // go.
+            // A VM that is listed twice would have each snapshot twice, and retention would forget one of the
+            // two.
             Record::VmAdded { vm, name } if !self.has(*vm, name) => {
                 self.vms.push(Vm { uuid: *vm, name: name.clone() })
             }

@@ -1,8 +1,8 @@
-//! Epochs: how often packs were about to come or go.
+//! Epochs: a counter that rises before packs are added or removed.
 //!
-//! Files `e.<number>` without content, raised before the first pack of a backup and the first removal of a
-//! prune. An index that was brought up to date in the newest epoch, or made all the changes of it, knows all
-//! packs, and nobody needs to look at each.
+//! Empty files `e.<number>`. A backup raises the epoch before its first pack, a prune before its first
+//! removal. An index that is up to date in the newest epoch, or made all changes of that epoch itself, knows
+//! all packs: nobody needs to list them.
 
 use super::log::{Catalog, PAGE, number_of};
 use crate::packs::volumes::settled;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use copal_volume::{FileInfo, PutOptions, ReadOptions, VolumeError};
 
 const PREFIX: &str = "e.";
-/// Epochs are cleared away whenever so many have passed.
+/// Number of epoch files after which the older ones are deleted.
 const CLEARED_AFTER: u64 = 64;
 
 fn place(epoch: u64) -> String {
@@ -21,7 +21,7 @@ fn place(epoch: u64) -> String {
 impl Catalog {
     /// The newest epoch; 0: no pack was ever written.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn epoch(&self) -> Result<u64> {
         let listed = self.epochs()?;
         listed.last().map_or(Ok(0), |(name, _)| number_of(PREFIX, name))
@@ -31,7 +31,7 @@ impl Catalog {
         let mut found = Vec::new();
         loop {
             let after = found.last().map(|(name, _): &(Bytes, FileInfo)| name.clone());
-            // An index is believed to know all packs if no newer epoch is shown.
+            // If no newer epoch is listed, an index counts as complete, so the listing is strict.
             let page =
                 self.store.list(self.vid, PREFIX.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             if page.is_empty() {
@@ -41,9 +41,9 @@ impl Catalog {
         }
     }
 
-    /// Begins the epoch after `from`, and returns it; `None` when somebody else has.
+    /// Creates the epoch after `from` and returns it; `None` if another process did.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn raise_epoch(&self, from: u64) -> Result<Option<u64>> {
         let raised = from.saturating_add(1);
         let name = place(raised);
@@ -57,7 +57,7 @@ impl Catalog {
             }
             Err(error) => return Err(error.into()),
         }
-        // The number may have been free because it was cleared away.
+        // The number may have been free because its file was deleted as an old one.
         let listed = self.epochs()?;
         if listed.last().is_some_and(|(newest, _)| newest.as_ref() > name.as_bytes()) {
             return Ok(None);

@@ -1,23 +1,23 @@
-//! Fields that records, checkpoints and manifests have in common, and their bytes.
+//! Fields that records, checkpoints and manifests share, and their encoding.
 
 use crate::request::SnapshotId;
 use copal_codec::{DecodeError, Put, Reader};
 
-/// One session: a single attempt to back up one VM.
+/// One session: one attempt to back up one VM.
 pub(crate) type SessionId = [u8; 16];
 
-/// Above the sequence of any snapshot: one a millisecond for 8,000 years.
+/// Largest sequence of a snapshot: one a millisecond for 8,000 years.
 pub(crate) const MAX_SEQUENCE: u64 = 1 << 48;
 
-/// The list of dead frames that is in force.
+/// Reference to the valid list of dead frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DeadList {
     pub(crate) number: u64,
-    /// Of its file.
+    /// Hash of its file.
     pub(crate) hash: [u8; 32],
 }
 
-/// An optional list of dead frames: 0, or 1, its number and its hash.
+/// Encodes an optional list of dead frames: 0, or 1, its number and its hash.
 pub(super) fn put_dead(bytes: &mut Vec<u8>, dead: Option<&DeadList>) {
     bytes.put_u8(u8::from(dead.is_some()));
     if let Some(dead) = dead {
@@ -26,7 +26,7 @@ pub(super) fn put_dead(bytes: &mut Vec<u8>, dead: Option<&DeadList>) {
     }
 }
 
-/// Reads what [`put_dead`] wrote. A number that nobody can count on from is none.
+/// Decodes the output of [`put_dead`]. The number is capped, so that the next one does not overflow.
 pub(super) fn dead(input: &mut Reader<'_>) -> Result<Option<DeadList>, DecodeError> {
     Ok(match input.bounded(1)? {
         0 => None,
@@ -34,20 +34,20 @@ pub(super) fn dead(input: &mut Reader<'_>) -> Result<Option<DeadList>, DecodeErr
     })
 }
 
-/// Most lists of moved frames of a VM that are in force at once.
+/// Most lists of moved frames of a VM.
 pub(crate) const MAX_MOVED_LISTS: usize = 1024;
 
-/// A list of moved frames that is in force.
+/// Reference to a valid list of moved frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MovedList {
     pub(crate) number: u64,
-    /// How many ids it leads on.
+    /// Number of ids in it.
     pub(crate) ids: u32,
-    /// Of its file.
+    /// Hash of its file.
     pub(crate) hash: [u8; 32],
 }
 
-/// Lists of moved frames: how many, then the number, the ids and the hash of each.
+/// Encodes lists of moved frames: their count, then number, ids and hash of each.
 pub(super) fn put_moved(bytes: &mut Vec<u8>, lists: &[MovedList]) {
     bytes.put_varint(lists.len() as u64);
     for list in lists {
@@ -57,7 +57,7 @@ pub(super) fn put_moved(bytes: &mut Vec<u8>, lists: &[MovedList]) {
     }
 }
 
-/// Reads what [`put_moved`] wrote. A number that nobody can count on from is none.
+/// Decodes the output of [`put_moved`]. The numbers are capped, so that the next one does not overflow.
 pub(super) fn moved(input: &mut Reader<'_>) -> Result<Vec<MovedList>, DecodeError> {
     let count = input.bounded(MAX_MOVED_LISTS)?;
     let list =
@@ -65,7 +65,7 @@ pub(super) fn moved(input: &mut Reader<'_>) -> Result<Vec<MovedList>, DecodeErro
     (0..count).map(list).collect()
 }
 
-/// An optional snapshot: 0, or 1 and its id.
+/// Encodes an optional snapshot: 0, or 1 and its id.
 pub(crate) fn put_option(bytes: &mut Vec<u8>, snapshot: Option<SnapshotId>) {
     bytes.put_u8(u8::from(snapshot.is_some()));
     if let Some(snapshot) = snapshot {
@@ -73,7 +73,7 @@ pub(crate) fn put_option(bytes: &mut Vec<u8>, snapshot: Option<SnapshotId>) {
     }
 }
 
-/// Reads what [`put_option`] wrote.
+/// Decodes the output of [`put_option`].
 pub(crate) fn option(input: &mut Reader<'_>) -> Result<Option<SnapshotId>, DecodeError> {
     match input.bounded(1)? {
         0 => Ok(None),

@@ -1,9 +1,9 @@
-//! What a log amounts to: a pure fold over its records, which a checkpoint can hold.
+//! Interface of a log's state: a pure fold over records that a checkpoint can hold.
 
 use super::record::Record;
 use copal_codec::Reader;
 
-/// A record as it was read.
+/// A record that was read, with its number and time.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) number: u64,
@@ -11,24 +11,24 @@ pub(crate) struct Entry {
     pub(crate) record: Record,
 }
 
-/// What a log amounts to.
+/// State of a log.
 pub(crate) trait Fold: Clone + Default + PartialEq {
-    /// Says in a checkpoint which log it is of.
+    /// Kind of the log, as a checkpoint names it.
     const KIND: u8;
-    /// Number the next record gets.
+    /// Number of the next record.
     fn next_number(&self) -> u64;
-    /// The next record gets `number`.
+    /// Sets the number of the next record.
     fn go_on_at(&mut self, number: u64);
-    /// The state after one more record.
+    /// Applies one more record.
     fn apply(&mut self, entry: &Entry);
-    /// As `apply`, where records before it are lost.
+    /// As `apply`, if records before this one are lost.
     fn apply_behind_loss(&mut self, entry: &Entry) {
         self.apply(entry);
     }
-    /// How many things a checkpoint lists.
+    /// Number of items that a checkpoint would list.
     fn items(&self) -> usize;
-    /// The fields of a checkpoint.
+    /// Encodes the fields of a checkpoint.
     fn put(&self, bytes: &mut Vec<u8>);
-    /// Reads what `put` wrote in this version of the format.
+    /// Decodes the fields of a checkpoint in this version of the format.
     fn parse(next_number: u64, input: &mut Reader<'_>, version: u16) -> Result<Self, String>;
 }

@@ -1,6 +1,6 @@
-//! Appending to and reading the logs of the catalog volume.
+//! Appends to and reads the logs of the catalog volume.
 //!
-//! Not here: checkpoints, and what need not be read again (`replay`).
+//! Not here: checkpoints, and the cache of replayed logs (`replay`).
 
 use super::domain::DomainState;
 use super::fold::Entry;
@@ -17,19 +17,19 @@ use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Records asked for at once.
+/// Records in one page of a listing.
 pub(super) const PAGE: usize = 1000;
-/// No record is longer; what is has another length than its envelope says.
+/// Longest record. A longer file is read one byte beyond this, so that its envelope refuses it.
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 
-/// Which log.
+/// Name of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LogName {
-    /// Of the domain: its policy and its VMs.
+    /// The domain's log: its policy and its VMs.
     Domain,
-    /// Of one VM: its sessions and snapshots.
+    /// The log of one VM: its sessions and snapshots.
     Vm(Uuid),
-    /// Of a fleet: its packs of popular chunks.
+    /// The log of a fleet's popular packs.
     Popular,
 }
 
@@ -44,28 +44,28 @@ impl LogName {
     pub(super) fn checkpoint_prefix(self) -> String {
         format!("c.{}", self.prefix())
     }
-    /// Name of the file of the checkpoint that covers all records below `number`.
+    /// File name of the checkpoint that covers all records below `number`.
     pub(crate) fn checkpoint_place(self, number: u64) -> String {
         format!("{}{number:016x}", self.checkpoint_prefix())
     }
-    /// The record behind which records may go.
+    /// The record behind which records may be removed; `None`: all may.
     pub(super) fn first_removable(self) -> Option<String> {
         match self {
             LogName::Domain => Some(self.place(0)),
             LogName::Vm(_) | LogName::Popular => None,
         }
     }
-    /// Name of the file of record `number`; names ascend with numbers.
+    /// File name of record `number`; names ascend with numbers.
     pub(crate) fn place(self, number: u64) -> String {
         format!("{}{number:016x}", self.prefix())
     }
 }
 
-/// What became of an append.
+/// Outcome of an append.
 pub(crate) enum Append {
-    /// It is the record of that number now.
+    /// The record has that number now.
     Done,
-    /// Somebody else's record has that number: read on and decide again.
+    /// Another process's record has that number: read on and decide again.
     Lost,
 }
 
@@ -93,21 +93,21 @@ impl Catalog {
 
     /// State of the domain's log, read to its end.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub(crate) fn domain(&self) -> Result<Arc<Replayed<DomainState>>> {
         self.replay(&self.domains, LogName::Domain)
     }
 
     /// State of a VM's log, read to its end.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub(crate) fn vm(&self, vm: Uuid) -> Result<Arc<Replayed<VmState>>> {
         self.replay(&self.vms, LogName::Vm(vm))
     }
 
     /// State of the log of popular packs, read to its end.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub(crate) fn popular(&self) -> Result<Arc<Replayed<PopularState>>> {
         self.replay(&self.popular, LogName::Popular)
     }
@@ -120,21 +120,22 @@ impl Catalog {
         &self.vms
     }
 
-    /// What was replayed is read again.
+    /// Drops all cached replays.
     pub(super) fn forget_replays(&self) {
         self.domains.forget_all();
         self.vms.forget_all();
         self.popular.forget_all();
     }
 
-    /// Hands over all that is damaged of the domain's log.
+    /// Reads the whole domain's log, and calls `note` for each damage.
     /// # Errors
-    /// Those of the store that are no damage, and those of `note`.
+    /// Errors of the store that are not damage, and errors of `note`.
     pub(crate) fn examine_domain(&self, note: impl FnMut(Error) -> Result<()>) -> Result<DomainState> {
         self.examine(LogName::Domain, note)
     }
 
-    /// Hands over all that is damaged of a VM's log; the state is that of what can be read.
+    /// Reads the whole log of a VM, and calls `note` for each damage. The state is that of the readable
+    /// records.
     /// # Errors
     /// As [`Catalog::examine_domain`].
     pub(crate) fn examine_vm(&self, vm: Uuid, note: impl FnMut(Error) -> Result<()>) -> Result<VmState> {
@@ -143,7 +144,7 @@ impl Catalog {
 
     /// One record.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub(crate) fn record(&self, log: LogName, number: u64) -> Result<Entry> {
         let place = log.place(number);
         let read = ReadOptions::default();
@@ -154,7 +155,7 @@ impl Catalog {
 
     /// The records from `first` on.
     /// # Errors
-    /// `Damaged` when a record is not as written or missing.
+    /// `Damaged` if a record is damaged or missing.
     pub(crate) fn tail(&self, log: LogName, first: u64) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         self.read_from(log, first, first, |_, outcome| {
@@ -164,8 +165,8 @@ impl Catalog {
         Ok(entries)
     }
 
-    /// Reads all records of a log, handing over each or the reason why it cannot be read. Those below
-    /// `needed` may be missing.
+    /// Calls `visit` for each record of a log, with the record or its damage. Records below `needed` may be
+    /// missing.
     pub(super) fn read_each(
         &self,
         log: LogName,
@@ -186,8 +187,8 @@ impl Catalog {
         let mut expected = needed;
         let mut after = first.checked_sub(1).map(|before| Bytes::from(log.place(before)));
         loop {
-            // Where the list ends the log ends, and the next number is appended on the strength of what stood
-            // before: a Fence or a Retired that was acknowledged must be shown.
+            // The end of the list is taken for the end of the log, and the next record relies on all earlier
+            // ones. An acknowledged Fence or Retired must be listed, so the listing is strict.
             let page =
                 self.store.list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             let Some((last, _)) = page.last() else {
@@ -217,7 +218,7 @@ impl Catalog {
         body: std::result::Result<Bytes, VolumeError>,
     ) -> Result<Entry> {
         let body = match body {
-            // The batch was full, or says so of a record that is no record: ask for it alone.
+            // The batch reached its size limit, or the file is too long for a record: read it alone.
             Err(VolumeError::TooLarge { .. }) => {
                 let range = 0..MAX_RECORD_BYTES + 1;
                 self.store.get(self.vid, place.as_bytes(), range, &ReadOptions::default())
@@ -231,22 +232,19 @@ impl Catalog {
         let mut record =
             Record::decode(&body, place, &self.keys).map_err(|detail| damaged_record(place, detail))?;
         if let Record::Void { code } = record {
-            tracing::warn!(
-                place,
-                kind = code,
-                "a record without the signature of the delete role counts for nothing"
-            );
+            tracing::warn!(place, kind = code, "record without the signature of the delete role ignored");
         }
         if let Record::Publish { clock_ms, .. } = &mut record
             && self.keys.signatures() == Signatures::Needed
         {
-            // Who backs up does not say when that was.
+            // Where role keys exist, the file's time counts: a backup key must not choose the time of a
+            // snapshot.
             *clock_ms = Some(created_ms);
         }
         Ok(Entry { number, created_ms, record })
     }
 
-    /// Refuses to write what would count for nothing.
+    /// Refuses to write a record that would be ignored.
     /// # Errors
     /// `Denied`.
     pub(super) fn may_write(&self, role: Role) -> Result<()> {
@@ -256,12 +254,12 @@ impl Catalog {
         }
     }
 
-    /// Creates record `number` of a log, if nobody has. `Lost` may also be said of a record that counts,
-    /// where others went on from it at once: who reads on sees which.
+    /// Creates record `number` of a log unless that number is taken. `Lost` may also be returned for a record
+    /// that counts, if others wrote a checkpoint behind it at once; reading on tells.
     pub(crate) fn append(&self, log: LogName, number: u64, record: &Record) -> Result<Append> {
         let outcome = self.create(log, number, record)?;
         if let Append::Done = outcome {
-            // The number may have been free only because the record that had it is gone.
+            // The number may have been free only because a checkpoint covers it and its record was removed.
             if self.has_checkpoint_behind(log, number)? {
                 return Ok(Append::Lost);
             }
@@ -290,7 +288,7 @@ impl Catalog {
     }
 }
 
-/// The number that the name of a file of a log, or of a checkpoint, ends with.
+/// The number at the end of the name of a record or checkpoint file.
 pub(super) fn number_of(prefix: &str, name: &[u8]) -> Result<u64> {
     let text = String::from_utf8_lossy(name);
     text.strip_prefix(prefix)

@@ -1,18 +1,18 @@
-//! The catalog: logs of immutable records that say which VMs and snapshots there are.
+//! The catalog: logs of immutable records that determine which VMs and snapshots exist.
 //!
 //! Format: docs/formats/backup-catalog.md v4
-//! - [`record`]: the records and their bytes; [`fields`]: what they have in common with others. [`log`]:
-//!   appending and reading. [`domain`], [`vm`], [`popular`]: what a log amounts to. `epoch`: whether packs
-//!   came or went. [`removals`]: which are to go. [`replay`]: reading it from its newest [`checkpoint`], and
-//!   keeping that. [`beats`]: signs of life of whoever has sessions open. [`agents`]: which agents a fleet
-//!   has. `salvage`: going on without records that are lost. [`split`]: signatures, from the first role key
-//!   on.
+//! - [`record`]: the records and their bytes; [`fields`]: fields that other formats share.
+//! - [`log`]: appending and reading. [`replay`]: replay from the newest [`checkpoint`], cached.
+//! - [`domain`], [`vm`], [`popular`]: states of the logs.
+//! - `epoch`: counter of changes to packs. [`removals`]: packs listed for removal.
+//! - [`heartbeats`]: heartbeats of processes with open sessions. [`agents`]: agents of a fleet.
+//! - `salvage`: recovery without lost records. [`split`]: the change to signatures with the first role key.
 //!
 //! Invariants
-//! - A record is created under the next number of its log, exclusively: an append is a compare-and-swap
-//!   by whoever has read to the end.
-//! - Every record carries a MAC over its place and content.
-//! - A snapshot exists from its Publish record to a Forget record, whatever else is stored.
+//! - A record is created under the next number of its log, exclusively: an append is a compare-and-swap by a
+//!   process that has read the log to its end.
+//! - Every record carries a MAC over its file name and content.
+//! - A snapshot exists from its Publish record to a Forget record, independent of other files.
 
 pub(crate) mod agents;
 pub(crate) mod beats;

@@ -1,10 +1,9 @@
-//! Pins: files that say what a door on some host shows.
+//! Pins: files that protect exported snapshots from being forgotten.
 //!
-//! Files `p.<shown>.<holder>.<number>`; all they say is in the name. The store's stamp says how old one is: a
-//! pin asks not to forget, and keeps nothing safe that a clock could lose.
+//! Files `p.<shown>.<holder>.<number>`; the name holds all information. The store's stamp gives the age. A
+//! pin only asks others not to forget, and no safety depends on it, so a clock may decide its age.
 //!
-//! Format: docs/formats/backup-catalog.md v4
-//! Not here: who sets them and who looks (`serve::pins`).
+//! Format: docs/formats/backup-catalog.md v4 Not here: setting and obeying pins (`serve::pins`).
 
 use super::log::{Catalog, PAGE};
 use crate::keys::random;
@@ -16,19 +15,19 @@ use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
 use uuid::Uuid;
 
 const PREFIX: &str = "p.";
-/// What the name of a file begins with that is made for its stamp; it is no pin.
+/// Prefix of files that are created only to get a stamp of the store; they are no pins.
 const STAMP_PREFIX: &str = "p.now.";
-/// What a pin holds, for people who meet one.
+/// Content of a pin, for a person who finds one.
 const BODY: &[u8] = b"copal door 1\n";
 
-/// What a door shows.
+/// Scope of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// One snapshot.
     Snapshot(SnapshotId),
-    /// All of a VM.
+    /// All snapshots of a VM.
     Vm(Uuid),
-    /// All there are.
+    /// All snapshots.
     All,
 }
 
@@ -52,7 +51,7 @@ impl Shown {
     }
 }
 
-/// A pin as it lies in the catalog.
+/// A pin file in the catalog.
 pub(crate) struct StoredPin {
     pub(crate) shown: Shown,
     pub(crate) created_ms: u64,
@@ -60,9 +59,9 @@ pub(crate) struct StoredPin {
 }
 
 impl Catalog {
-    /// All pins there are.
+    /// All pins.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn pins(&self) -> Result<Vec<StoredPin>> {
         let mut found = Vec::new();
         let mut after: Option<Bytes> = None;
@@ -73,7 +72,7 @@ impl Catalog {
                 return Ok(found);
             };
             after = Some(last.clone());
-            // A file whose name is no pin's is none.
+            // A file with another kind of name is ignored.
             found.extend(page.into_iter().filter_map(|(name, info)| {
                 let text = std::str::from_utf8(&name).ok()?;
                 let shown = Shown::parse(text.strip_prefix(PREFIX)?.split('.').next()?)?;
@@ -84,17 +83,17 @@ impl Catalog {
 
     /// Sets a pin; durable on return.
     /// # Errors
-    /// `Denied`: this client may not create. Those of the store.
+    /// `Denied`: this client may not create files. Errors of the store.
     pub(crate) fn set_pin(&self, shown: Shown, holder: HolderId, number: u64) -> Result<(Bytes, FileId)> {
         let place = Bytes::from(format!("{PREFIX}{}.{holder}.{number:016x}", shown.name()));
         let put = self.store.put(self.vid, &place, Bytes::from_static(BODY), &PutOptions::default());
         Ok((place, put?.fid))
     }
 
-    /// The store's stamp of this moment, by which pins are stamped too; ms. `None`: this client may not
-    /// create.
+    /// The store's present stamp in ms, comparable with those of pins. `None`: this client may not create
+    /// files.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn draw_stamp(&self) -> Result<Option<u64>> {
         let place = Bytes::from(format!("{STAMP_PREFIX}{}", HolderId(random()?)));
         let body = Bytes::from_static(BODY);
@@ -108,9 +107,9 @@ impl Catalog {
         }
     }
 
-    /// Takes pins away. Who may not delete leaves it to who may.
+    /// Deletes pins. A process without the right to delete leaves them to another.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn drop_pins(&self, pins: &[(Bytes, FileId)]) -> Result<()> {
         self.tidy(pins)
     }

@@ -1,15 +1,17 @@
-//! What the log of popular packs amounts to: a pure fold over its records.
+//! State of the log of popular packs: a pure fold over its records.
 //!
 //! Format: docs/formats/backup-checkpoint.md v2
 //!
-//! A pack of popular chunks is entered once it is durable. That gives its frames their ordinals: the numbers
-//! by which agents speak of them. It counts for other VMs than its writer's once another agent has opened all
-//! of it (BAK-20).
+//! A pack of popular chunks is entered once it is durable. Its record gives its frames their ordinals, by
+//! which agents name them. VMs of other hosts may use the pack only after another agent has opened all of it
+//! (BAK-20).
 //!
-//! From the first HostEntered on, only entered hosts say anything that others rely on: a Checked without the
-//! signature of an entered host, or with that of the host that wrote the pack, is void. A Spoiled of an
-//! entered host outlives any Checked. A host whose key was removed says nothing from its HostRemoved on; what
-//! it said before stands, since snapshots may refer to that.
+//! From the first HostEntered on, only signatures of entered hosts count:
+//! - A Checked without the signature of an entered host, or signed by the host that wrote the pack, is
+//!   ignored.
+//! - A Spoiled of an entered host stays in force despite any later Checked.
+//! - Records of a host whose key was removed are ignored from its HostRemoved on. Earlier ones stay in force,
+//!   since snapshots may refer to those packs.
 
 use super::fold::{Entry, Fold};
 use super::record::Record;
@@ -19,7 +21,7 @@ use crate::request::peers::{Answer, HostKey, Writer};
 use crate::rules::broken::{self, Flaw};
 use copal_codec::{DecodeError, Put, Reader};
 
-/// What a checkpoint says of a pack, at least: number, volume, ordinal, frames, writer, two record numbers.
+/// Least bytes of a pack in a checkpoint: number, volume, ordinal, frames, writer, two record numbers.
 const LEAST_PACK_BYTES: usize = 27;
 
 /// A pack of popular chunks.
@@ -27,17 +29,17 @@ const LEAST_PACK_BYTES: usize = 27;
 pub(crate) struct PopularPack {
     pub(crate) pack: PackNumber,
     pub(crate) volume: u32,
-    /// Ordinal of its first frame; those of the others follow.
+    /// Ordinal of its first frame; the other frames follow.
     pub(crate) first_ordinal: u32,
     pub(crate) frames: u32,
     pub(crate) writer: Writer,
-    /// Number of the record that entered it.
+    /// Number of its Popular record.
     pub(crate) entered_at: u64,
-    /// Number of the record that says that another agent has opened it.
+    /// Number of the first valid Checked record.
     pub(crate) checked_at: Option<u64>,
-    /// Number of the record that says that it does not hold what it should.
+    /// Number of the first valid Spoiled record.
     pub(crate) spoiled_at: Option<u64>,
-    /// The entered host that has signed its entry.
+    /// The entered host that signed its Popular record.
     pub(crate) host: Option<HostKey>,
     pub(crate) fate: Fate,
 }
@@ -46,29 +48,29 @@ pub(crate) struct PopularPack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EnteredHost {
     pub(crate) host: HostKey,
-    /// The role key that it has.
+    /// Its role key.
     pub(crate) key: KeyId,
-    /// Number of the record that entered it.
+    /// Number of its HostEntered record.
     pub(crate) entered_at: u64,
-    /// Number of the record that says that its key was removed.
+    /// Number of its HostRemoved record.
     pub(crate) removed_at: Option<u64>,
 }
 
 impl EnteredHost {
-    /// Whether what it signs now counts.
+    /// Whether its signatures count in new records.
     pub(crate) fn counts(&self) -> bool {
         self.removed_at.is_none() || broken::by(Flaw::RemovedKeyCounts)
     }
 }
 
-/// What is to become of a pack that was entered.
+/// State of an entered pack in the removal protocol (BAK-27).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Fate {
     #[default]
     Stays,
-    /// Nobody refers to it anew since the record of this number.
+    /// Takes no new references since the record of this number.
     Condemned(u64),
-    /// Nobody needs it.
+    /// Not needed by any snapshot; it is being removed, or was.
     Gone,
 }
 
@@ -77,8 +79,8 @@ impl PopularPack {
         self.first_ordinal + self.frames
     }
 
-    /// Nobody refers to it, and it is removed: it was entered without frames, since its writer is gone
-    /// (BAK-24), or nobody needs it (BAK-27).
+    /// Whether the pack is to be removed and takes no references: an entry without frames marks the pack of a
+    /// dead writer (BAK-24), or no snapshot needs it (BAK-27).
     pub(crate) fn is_going(&self) -> bool {
         self.frames == 0 || self.fate == Fate::Gone
     }
@@ -87,34 +89,34 @@ impl PopularPack {
 /// State of the log of popular packs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct PopularState {
-    /// Number the next record gets.
+    /// Number of the next record.
     pub(crate) next_number: u64,
     /// In the order of their ordinals.
     pub(crate) packs: Vec<PopularPack>,
-    /// One more than the number of the newest record by which packs were condemned, spared or gone; 0: there
-    /// was none.
+    /// One more than the number of the newest record by which packs were condemned, spared, removed or
+    /// spoiled; 0: there was none.
     pub(crate) generation: u64,
-    /// In the order in which they were entered; none: nobody signs.
+    /// In the order in which they were entered; empty: hosts do not sign.
     pub(crate) hosts: Vec<EnteredHost>,
 }
 
 impl PopularState {
-    /// Whether a host is entered, and its key was not removed.
+    /// Whether a host is entered and its key was not removed.
     pub(crate) fn is_entered(&self, host: &HostKey) -> bool {
         self.hosts.iter().any(|entered| entered.host == *host && entered.counts())
     }
 
-    /// The host that has signed a record, if its signatures count.
+    /// The signer of a record, if its signatures count.
     fn entered(&self, host: Option<HostKey>) -> Option<HostKey> {
         host.filter(|host| self.is_entered(host))
     }
 
-    /// Whether what is said now has to be signed by an entered host.
+    /// Whether a new record must be signed by an entered host.
     pub(crate) fn needs_hosts(&self) -> bool {
         !self.hosts.is_empty()
     }
 
-    /// Whether a host may say of a pack that it holds what it should.
+    /// Whether a Checked record of this pack by `host` is valid.
     pub(crate) fn may_check(&self, pack: &PopularPack, host: Option<HostKey>) -> bool {
         let Some(first) = self.hosts.first() else {
             return true;
@@ -122,32 +124,32 @@ impl PopularState {
         let Some(host) = self.entered(host) else {
             return false;
         };
-        // What was entered before anybody signed was written by nobody knows whom, as it always was.
+        // The writer of a pack from before the first host is unknown, so any entered host may check it.
         let is_of_before = pack.entered_at < first.entered_at;
         let is_of_another = pack.host.is_some_and(|writer| writer != host) || broken::by(Flaw::ChecksOwn);
         is_of_before || is_of_another
     }
 
-    /// Whether a host may say of a pack that it is spoiled.
+    /// Whether a Spoiled record by `host` is valid.
     pub(crate) fn may_spoil(&self, host: Option<HostKey>) -> bool {
         !self.needs_hosts() || self.entered(host).is_some()
     }
 
-    /// Ordinal the next frame gets.
+    /// Ordinal of the next frame.
     pub(crate) fn next_ordinal(&self) -> u32 {
         self.packs.last().map_or(0, PopularPack::end_ordinal)
     }
 
-    /// The pack of an ordinal, and the frame's place in it.
+    /// The pack of an ordinal, and the slot of the frame in it.
     pub(crate) fn of_ordinal(&self, ordinal: u32) -> Option<(&PopularPack, u32)> {
         let behind = self.packs.partition_point(|pack| pack.first_ordinal <= ordinal);
         let pack = self.packs.get(behind.checked_sub(1)?)?;
         (ordinal < pack.end_ordinal()).then(|| (pack, ordinal - pack.first_ordinal))
     }
 
-    /// What is known of a pack.
+    /// The entry of a pack.
     pub(crate) fn pack(&self, pack: PackNumber) -> Option<&PopularPack> {
-        // Those asked for came lately.
+        // Look-ups mostly ask for recent packs.
         self.packs.iter().rev().find(|known| known.pack == pack)
     }
 
@@ -155,7 +157,7 @@ impl PopularState {
         self.packs.iter_mut().rev().find(|known| known.pack == pack)
     }
 
-    /// Packs of which it is not known whether somebody needs them, and since when.
+    /// Condemned packs, with the number of the record that condemned them.
     pub(crate) fn condemned(&self) -> impl Iterator<Item = (PackNumber, u64)> {
         self.packs.iter().filter_map(|pack| match pack.fate {
             Fate::Condemned(at) => Some((pack.pack, at)),
@@ -163,7 +165,7 @@ impl PopularState {
         })
     }
 
-    /// Changes what is to become of packs, where that is possible.
+    /// Changes the state of packs, if `decide` allows it.
     fn decide(&mut self, number: u64, packs: &[PackNumber], decide: impl Fn(Fate) -> Fate) {
         self.generation = number + 1;
         for known in self.packs.iter_mut().filter(|known| packs.contains(&known.pack)) {
@@ -171,7 +173,7 @@ impl PopularState {
         }
     }
 
-    /// Whether frames may have the ordinals from `first` on.
+    /// Whether the ordinals from `first` on are free.
     pub(crate) fn has_room(&self, first: u32, frames: u32) -> bool {
         let end = first.checked_add(frames);
         first >= self.next_ordinal() && end.is_some_and(|end| end <= Answer::FIRST_CODE)
@@ -193,7 +195,7 @@ impl Fold for PopularState {
         self.next_number = entry.number + 1;
         match &entry.record {
             Record::Popular { volume, pack, first_ordinal, frames, writer, host } => {
-                // A pack that was entered before keeps its ordinals.
+                // The first entry of a pack determines its ordinals.
                 if self.pack(*pack).is_some() || !self.has_room(*first_ordinal, *frames) {
                     return;
                 }
@@ -220,7 +222,7 @@ impl Fold for PopularState {
                 let may = self.may_spoil(*host);
                 if let Some(known) = self.pack_mut(*pack).filter(|known| may && known.spoiled_at.is_none()) {
                     known.spoiled_at = Some(entry.number);
-                    // Whoever indexes packs begins anew.
+                    // Owners of partitions discard their runs and make them anew.
                     self.generation = entry.number + 1;
                 }
             }
@@ -248,7 +250,7 @@ impl Fold for PopularState {
                 Fate::Stays | Fate::Condemned(_) => Fate::Stays,
                 Fate::Gone => Fate::Gone,
             }),
-            // Whoever wrote it knew that they were condemned, though that record may be lost.
+            // Its writer knew that they were condemned, though the Condemned record may be lost.
             Record::Gone { packs } => self.decide(entry.number, packs, |_| Fate::Gone),
             _ => {}
         }
@@ -270,7 +272,8 @@ impl Fold for PopularState {
             bytes.put_varint(pack.checked_at.map_or(0, |at| at + 1));
         }
         let is_signed = self.needs_hosts() || self.packs.iter().any(|pack| pack.spoiled_at.is_some());
-        // A state in which nothing was ever condemned has the bytes that it had before that could be.
+        // The part about condemned packs is left out while there are none: the bytes of older states stay the
+        // same.
         if self.generation == 0 && !is_signed {
             return;
         }
@@ -288,7 +291,7 @@ impl Fold for PopularState {
             bytes.put_varint(index);
             bytes.put_varint(fate);
         }
-        // Nor does a state in which no host was entered and no pack is spoiled say anything of that.
+        // The part about hosts is left out while no host was entered and no pack is spoiled.
         if is_signed {
             self.put_hosts(bytes);
         }
@@ -344,13 +347,12 @@ impl Fold for PopularState {
     }
 }
 
-/// Bytes of a host in a checkpoint, at least.
+/// Least bytes of a host in a checkpoint.
 const LEAST_HOST_BYTES: usize = 32 + 8 + 1;
 
 impl PopularState {
-    /// Hosts; then of each pack that a host has signed, or that is spoiled, its place in the list, the host
-    /// and the record. Then, if there are any, those whose key was removed, by their places, with the
-    /// records.
+    /// Encodes the hosts. Then for each pack that a host signed, or that is spoiled: its index, the host and
+    /// the record. Then, if there are any, the hosts whose key was removed: their indexes and the records.
     fn put_hosts(&self, bytes: &mut Vec<u8>) {
         bytes.put_varint(self.hosts.len() as u64);
         for entered in &self.hosts {
@@ -450,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinals_ascend_and_lead_back_to_frames_even_behind_a_lost_record() {
+    fn ordinals_ascend_and_resolve_to_frames_after_a_lost_record() {
         let checked = Record::Checked { pack: PackNumber(7), host: None };
         let state =
             state_of([popular(9, 0, 3), popular(7, 4, 2), popular(9, 6, 3), checked.clone(), checked]);
@@ -468,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_condemned_is_spared_or_goes_and_a_checkpoint_says_so() {
+    fn a_condemned_pack_is_spared_or_removed_and_a_checkpoint_keeps_that() {
         let packs = |numbers: &[u64]| numbers.iter().map(|number| PackNumber(*number)).collect();
         let state = state_of([
             popular(1, 0, 3),
@@ -483,7 +485,7 @@ mod tests {
         let fates: Vec<Fate> = state.packs.iter().map(|pack| pack.fate).collect();
         assert_eq!(fates, [Fate::Condemned(5), Fate::Stays, Fate::Gone, Fate::Stays]);
         assert_eq!(state.generation, 8);
-        // Its ordinals are nobody else's.
+        // Its ordinals are not used again.
         assert_eq!(state.next_ordinal(), 12);
         let mut bytes = Vec::new();
         state.put(&mut bytes);
@@ -519,13 +521,13 @@ mod tests {
     }
 
     /// Symptom: a host that stored other bytes under popular ids, and entered Checked itself, damaged
-    /// snapshots of all others.
-    /// Cause: anybody's Checked counted, and nothing said that a pack is bad.
-    /// Fix: hosts sign; a Checked of the writer or of nobody is void, and Spoiled stays.
+    /// snapshots of all other hosts. Cause: a Checked record of any host counted, and no record could mark a
+    /// pack as bad. Fix: hosts sign; an unsigned Checked, or one by the writer, is ignored, and Spoiled stays
+    /// in force.
     #[test]
     fn a_pack_is_checked_by_another_host_and_stays_spoiled() {
         let records = vec![
-            // From before anybody signed.
+            // Entered before the first host.
             popular(1, 0, 1),
             popular(2, 1, 1),
             checked(2, None),
@@ -538,8 +540,8 @@ mod tests {
             checked(3, Some(9)),
             signed(4, 3, 1),
             checked(4, Some(2)),
-            // Not signed, or by a host that is not entered: nobody may check it, since its writer may be
-            // anybody.
+            // Not signed, or signed by a host that is not entered: nobody may check it, since its writer is
+            // unknown.
             popular(5, 4, 1),
             checked(5, Some(2)),
             signed(6, 5, 9),
@@ -558,7 +560,7 @@ mod tests {
         assert_eq!(is_checked, [true, true, false, true, false, false, true]);
         let is_spoiled = [1, 2, 3, 4, 5, 6, 7].map(|pack| known(pack).spoiled_at.is_some());
         assert_eq!(is_spoiled, [false, false, false, true, false, false, false]);
-        assert_eq!(state.generation, 22, "whoever indexes packs begins anew");
+        assert_eq!(state.generation, 22, "owners of partitions make their runs anew");
         assert_eq!(state.hosts.len(), 2);
         assert_eq!((known(3).host, known(5).host, known(6).host), (Some(host(1)), None, None));
         let mut bytes = Vec::new();
@@ -570,8 +572,8 @@ mod tests {
         }
     }
 
-    /// Symptom: no test noticed when a second verdict, or a second removal, took the place of the first: what
-    /// a snapshot may refer to depends on which came first.
+    /// Symptom: no test noticed when a second verdict, or a second removal, replaced the first. Which
+    /// references are valid depends on the first.
     #[test]
     fn the_first_verdict_and_the_first_removal_count() {
         let removed = || Record::HostRemoved { host: host(1) };
@@ -590,12 +592,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_that_is_gone_needs_no_verdict_and_a_host_without_a_key_has_written_nothing() {
+    fn a_removed_pack_needs_no_verdict_and_a_host_without_a_key_is_no_writer() {
         let gone = Record::Gone { packs: vec![PackNumber(1)] };
         let state = state_of([entered(1), popular(1, 0, 1), popular(2, 1, 1), gone]);
         let needs = |pack| [needs_check, needs_verdict].map(|needs| needs(&state, PackNumber(pack)));
         assert_eq!((needs(1), needs(2)), ([false; 2], [true; 2]));
-        // Of its name, and nobody has signed it.
+        // The name matches, but the record is not signed.
         let known = state.pack(PackNumber(2)).unwrap();
         let own = OwnHost { writer: known.writer, key: None };
         assert!(!own.has_written(&state, known));

@@ -1,9 +1,8 @@
-//! Catalog records and their bytes.
+//! Catalog records and their encoding.
 //!
-//! Format: docs/formats/backup-catalog.md v4
-//! In a repository that has had role keys a record that takes something away is signed by the delete role
-//! (BAK-19), and then of version 3; what a host says of popular packs is signed with the host's key (BAK-20),
-//! and then of version 4.
+//! Format: docs/formats/backup-catalog.md v4 In a repository that has had role keys, the delete role signs
+//! each record that removes something (BAK-19); such a record has version 3. Records about popular packs are
+//! signed with the key of the host (BAK-20) and have version 4.
 
 use super::fields::{
     DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, option, put_dead, put_moved, put_option,
@@ -23,22 +22,22 @@ use uuid::Uuid;
 pub(crate) const FORMAT: Format =
     Format { magic: *b"COPALREC", name: "catalog record", oldest: 1, version: 4, known_flags: 0 };
 
-/// Records that the delete role has signed.
+/// Records signed by the delete role.
 pub(crate) const SIGNED: Format = Format { version: 3, ..FORMAT };
-/// Records without a signature are what they were before there was one.
+/// Records without a signature keep the older version, so their bytes do not change.
 const UNSIGNED: Format = Format { version: 2, ..FORMAT };
-/// What stands before the MAC of a record that a host has signed: its key, and the signature.
+/// Bytes before the MAC of a record that a host signed: its public key and the signature.
 const HOST_SEAL_BYTES: usize = PUBLIC_BYTES + SIGNATURE_BYTES;
 
 /// Longest name of a VM, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
-/// Most snapshots or packs one record names.
+/// Most snapshots or packs in one record.
 pub(crate) const MAX_LISTED: usize = 1024;
 
-/// One record. The first two belong to the domain's log, the others to a VM's.
+/// One record. The first two belong to the domain's log, the others to a VM's unless they say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Record {
-    /// The repository was made. Always record 0 of the domain's log.
+    /// The repository was created. Always record 0 of the domain's log.
     Init { domain: Uuid, profile: ChunkProfile },
     /// A VM got its name.
     VmAdded { vm: Uuid, name: String },
@@ -50,111 +49,111 @@ pub(crate) enum Record {
         snapshot: SnapshotId,
         sequence: u64,
         manifest: [u8; 32],
-        /// What the store's clock showed, in ms since 1970; version 1 does not say.
+        /// Time of the store's clock, in ms since 1970; absent in version 1.
         clock_ms: Option<u64>,
     },
-    /// A session was ended from outside; it can no longer publish.
+    /// A session was ended by another process; it can no longer publish.
     Fence { session: SessionId },
     /// Snapshots are no longer visible.
     Forget { snapshots: Vec<SnapshotId> },
-    /// The space of forgotten snapshots has been returned.
+    /// The space of forgotten snapshots was freed.
     Deleted { snapshots: Vec<SnapshotId> },
-    /// Every chunk of these snapshots was decoded and is what it was.
+    /// Every chunk of these snapshots was decoded and had its id.
     Verified { snapshots: Vec<SnapshotId> },
-    /// These snapshots may not be forgotten before this time, in ms since 1970; 0 ends their hold.
+    /// These snapshots may not be forgotten before this time, in ms since 1970; 0 ends the hold.
     Hold { snapshots: Vec<SnapshotId>, until_ms: u64 },
-    /// A prune is about to remove these packs. In the layout solo it stands in a file of its own, in a fleet
-    /// in the VM's log.
+    /// A prune is about to remove these packs. In the layout solo it is a file of its own, in a fleet a
+    /// record of the VM's log.
     Removing { packs: Vec<PackPlace> },
-    /// These packs are gone from all servers.
+    /// These packs were removed from all servers.
     Removed { packs: Vec<PackPlace> },
-    /// What only these forgotten snapshots referred to stands in a list of dead frames, whose file has this
-    /// hash: nobody refers to any of it from now on. `dead` `None`: nothing is dead that is still there.
+    /// All frames that only these forgotten snapshots referred to are in the list of dead frames whose file
+    /// has this hash. From now on nobody refers to them. `dead` `None`: no dead frame exists.
     Freed { snapshots: Vec<SnapshotId>, dead: Option<DeadList> },
-    /// The VM goes with all that it has: nobody backs it up any more.
+    /// The VM is being removed with all its data, and cannot be backed up any more.
     Retired,
-    /// Nothing of a VM is there any more.
+    /// All data of the VM was removed.
     VmRemoved { vm: Uuid },
-    /// In the log of popular packs: this one is durable, and its frames have the ordinals from here on.
+    /// Log of popular packs: this pack is durable, and its frames have the ordinals from `first_ordinal` on.
     Popular {
         volume: u32,
         pack: PackNumber,
         first_ordinal: u32,
         frames: u32,
-        /// Says which host wrote it, by its name.
+        /// The host that wrote it, by its name.
         writer: Writer,
-        /// The host that has signed this; `None`: none has.
+        /// The host that signed the record; `None`: not signed.
         host: Option<HostKey>,
     },
-    /// In the log of popular packs: another agent than its writer's has opened all frames of this one.
+    /// Log of popular packs: an agent other than the writer's has opened all frames of this pack.
     Checked {
         pack: PackNumber,
         /// As in `Popular`.
         host: Option<HostKey>,
     },
-    /// In the log of popular packs: this one does not hold what it should. Nobody refers to it anew, whatever
-    /// else is said.
+    /// Log of popular packs: the content of this pack is wrong. No backup refers to it anew, despite any other
+    /// records say.
     Spoiled {
         pack: PackNumber,
         /// As in `Popular`.
         host: Option<HostKey>,
     },
-    /// In the log of popular packs: what this key signs is said by a host of the fleet.
+    /// Log of popular packs: this key belongs to a host of the fleet, and its signatures count.
     HostEntered { host: HostKey, key: KeyId },
-    /// In the log of popular packs: the role key of this host was removed, and what it signs from here on
-    /// counts for nothing.
+    /// Log of popular packs: the role key of this host was removed. Records that it signs from here on are
+    /// ignored.
     HostRemoved { host: HostKey },
     /// As `Init`, of a fleet.
     InitFleet {
         domain: Uuid,
         profile: ChunkProfile,
-        /// How much of all unique chunks may be popular.
+        /// Share of all unique chunks that may be popular.
         popular_millionths: u32,
     },
-    /// From here on what takes something away is signed. Beside the logs, in a file of its own, it says that
-    /// of all of them.
+    /// From here on each record that removes something is signed. As a file of its own beside the logs it
+    /// holds for all of them.
     Roles,
-    /// A record of this kind that should be signed and is not: it changes nothing. Never written.
+    /// A record of this kind without its necessary signature: it has no effect. Never written.
     Void { code: u8 },
-    /// Whoever holds sessions is alive. In a file of its own, in no log.
+    /// A heartbeat of a holder of sessions. A file of its own, in no log.
     Beat { name: String, address: String, progress: u64 },
-    /// As `Open`, of a holder that leaves signs of life.
+    /// As `Open`, by a holder that writes heartbeats.
     OpenHeld { session: SessionId, base: Option<SnapshotId>, holder: HolderId },
-    /// Chunks of the VM that several VMs have are led to the popular frames that `moved` lists, all lists
-    /// there are; the VM's own frames of them stand in `dead`.
+    /// Chunks of the VM that several VMs have now resolve to the popular frames in the lists `moved`, which
+    /// are all its lists. The VM's own frames of these chunks are in `dead`.
     Moved {
         moved: Vec<MovedList>,
         dead: Option<DeadList>,
-        /// Of no snapshot below this sequence there is a chunk about which nobody answered.
+        /// Snapshots below this sequence have no chunk without an answer.
         resolved_below: u64,
     },
-    /// In the log of popular packs: nobody refers to these anew, until it is known whether somebody needs
+    /// Log of popular packs: these packs take no new references until a count shows whether a snapshot needs
     /// them.
     Condemned { packs: Vec<PackNumber> },
-    /// In the log of popular packs: these were condemned, and are needed.
+    /// Log of popular packs: these packs were condemned, and a snapshot needs them.
     Spared { packs: Vec<PackNumber> },
-    /// In the log of popular packs: these were condemned, and nobody needs them; they are removed.
+    /// Log of popular packs: these packs were condemned, no snapshot needs them, and they are being removed.
     Gone { packs: Vec<PackNumber> },
-    /// An agent of the fleet, and the VMs of its plan. In a file of its own, in no log.
+    /// An agent of the fleet, and the VMs of its plan. A file of its own, in no log.
     AgentListed {
         name: String,
-        /// The run of it that says so.
+        /// The run of the agent that wrote the record.
         holder: HolderId,
-        /// Names of its VMs, as many as are listed.
+        /// Names of its VMs, at most `MAX_LISTED`.
         vms: Vec<String>,
         /// VMs of its plan that are not in `vms`.
         more_vms: u32,
     },
-    /// The agent of this name is no longer part of the fleet. In a file of its own, in no log.
+    /// The agent of this name was retired. A file of its own, in no log.
     AgentRetired { name: String },
-    /// A person has seen what stands against these snapshots, and takes them as they are.
+    /// A person has accepted these snapshots despite the warnings in their manifests.
     Accepted { snapshots: Vec<SnapshotId> },
-    /// In the log of a VM: somebody counts what popular packs it needs. What is appended behind it goes by
-    /// what the log of popular packs says now.
+    /// Log of a VM: a count of references to popular packs begins. A record behind this one must follow the
+    /// log of popular packs as it is by then.
     Counted,
 }
 
-/// Where a pack lies.
+/// Location of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PackPlace {
     pub(crate) home: Home,
@@ -200,7 +199,7 @@ impl Record {
         }
     }
 
-    /// Who may write it. Whatever a backup does not need is not a backup's.
+    /// The role that may write it. The backup role writes only records that a backup needs.
     pub(crate) fn role(&self) -> Role {
         match self {
             Record::Init { .. }
@@ -215,13 +214,13 @@ impl Record {
             | Record::Popular { .. }
             | Record::Checked { .. }
             | Record::Spoiled { .. }
-            // Says of packs that a signed list names that they are gone.
+            // Only states that packs named by a signed list were removed.
             | Record::Removed { .. } => Role::Backup,
             Record::Forget { .. }
             | Record::Deleted { .. }
-            // Retention lets others go for one that is verified.
+            // Retention may forget others in favour of a verified snapshot.
             | Record::Verified { .. }
-            // For one that is accepted, too.
+            // The same holds for an accepted one.
             | Record::Accepted { .. }
             | Record::Hold { .. }
             | Record::Removing { .. }
@@ -231,7 +230,7 @@ impl Record {
             | Record::Spared { .. }
             | Record::Gone { .. }
             | Record::Counted
-            // Whoever retires an agent hides that its VMs are not backed up.
+            // Retiring an agent hides that its VMs are not backed up.
             | Record::AgentRetired { .. }
             | Record::HostEntered { .. }
             | Record::HostRemoved { .. }
@@ -242,7 +241,7 @@ impl Record {
         }
     }
 
-    /// The host that says it.
+    /// The host that signs it.
     fn host(&self) -> Option<&HostKey> {
         match self {
             Record::Popular { host, .. } | Record::Checked { host, .. } | Record::Spoiled { host, .. } => {
@@ -252,7 +251,7 @@ impl Record {
         }
     }
 
-    /// The file of this record at `place`, the name of the file.
+    /// Encodes the record file named `place`.
     pub(crate) fn encode(&self, place: &str, keys: &Keys) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_u8(self.code());
@@ -363,13 +362,13 @@ impl Record {
         bytes
     }
 
-    /// Reads the record at `place`; `Void` when it lacks a signature that it needs.
+    /// Decodes the record file named `place`; `Void` if it lacks a necessary signature.
     pub(crate) fn decode(bytes: &[u8], place: &str, keys: &Keys) -> Result<Record, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a record")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(place, content, mac) {
-            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+            return Err("its MAC does not match: it was changed, or moved from another place".into());
         }
         let is_by_host = envelope.version == FORMAT.version;
         let (content, host) = split_host(content, place, is_by_host)?;
@@ -394,7 +393,7 @@ impl Record {
     }
 }
 
-/// What a host says, and which host; of one whose signature does not fit, nobody.
+/// Splits off the signature of a host. The host is `None` if its signature does not match.
 fn split_host<'a>(
     content: &'a [u8],
     place: &str,
@@ -411,7 +410,7 @@ fn split_host<'a>(
     Ok((content, is_signed_by(&host, place, content, signature).then_some(host)))
 }
 
-/// What was signed, and the signature behind it, if there is to be one.
+/// Splits off the signature of the delete role, if there is one.
 pub(super) fn split_signature(content: &[u8], is_signed: bool) -> Result<(&[u8], Option<&[u8]>), String> {
     if !is_signed {
         return Ok((content, None));
@@ -421,7 +420,7 @@ pub(super) fn split_signature(content: &[u8], is_signed: bool) -> Result<(&[u8],
     Ok((content, Some(signature)))
 }
 
-/// Reads the fields of a record of this version.
+/// Parses the fields of a record of this version.
 pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, String> {
     let text = |error: DecodeError| error.to_string();
     let code = input.u8().map_err(text)?;
@@ -496,7 +495,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
                         progress: input.u64()?,
                     },
                     (Err(error), _) | (_, Err(error)) => {
-                        return Ok(Err(format!("the name of whoever holds sessions is not text: {error}")));
+                        return Ok(Err(format!("the name of a holder of sessions is not text: {error}")));
                     }
                 }
             }
@@ -539,7 +538,7 @@ pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Record, Stri
     fields().map_err(text)?
 }
 
-/// A name; `None`: it is no text.
+/// A name; `None`: it is not UTF-8.
 fn text_of(input: &mut Reader<'_>) -> Result<Option<String>, DecodeError> {
     let bytes = input.prefixed(MAX_NAME_BYTES)?;
     Ok(std::str::from_utf8(bytes).ok().map(str::to_owned))
@@ -560,7 +559,7 @@ fn numbers(input: &mut Reader<'_>) -> Result<Vec<PackNumber>, DecodeError> {
     (0..count).map(|_| input.u64().map(PackNumber)).collect()
 }
 
-/// Packs: how many, then each with its home: what of whom.
+/// Encodes packs: their count, then each with its home.
 pub(super) fn put_packs(bytes: &mut Vec<u8>, packs: &[PackPlace]) {
     bytes.put_varint(packs.len() as u64);
     for place in packs {
@@ -578,7 +577,7 @@ pub(super) fn put_packs(bytes: &mut Vec<u8>, packs: &[PackPlace]) {
     }
 }
 
-/// Reads what [`put_packs`] wrote.
+/// Decodes the output of [`put_packs`].
 pub(super) fn packs(input: &mut Reader<'_>) -> Result<Vec<PackPlace>, DecodeError> {
     let count = input.bounded(MAX_LISTED)?;
     let place = |_| {

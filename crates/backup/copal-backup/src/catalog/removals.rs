@@ -1,11 +1,10 @@
-//! Lists of packs that a prune is about to remove, where a removal may come about late (BAK-15).
+//! Lists of packs that a prune is about to remove, for stores where a removal may take effect late (BAK-15).
 //!
-//! In a cluster a delete may have reached one server when whoever began it dies, and reach the others
-//! whenever that server comes back. So a prune lists what it removes before it begins, in files
-//! `r.<epoch>.<number>` of the catalog, and takes the lists away when all of it is gone. Whoever writes next
-//! finds a list of the newest epoch and removes what stands in it before it looks for chunks. A list of an
-//! earlier epoch is none: nothing was removed by it before the next epoch began, since a prune begins when
-//! its list is safe, and whoever began that epoch would have found it.
+//! In a cluster a delete may reach one server before its client dies, and the others when that server is
+//! back. So a prune lists its packs in files `r.<epoch>.<number>` of the catalog before it removes the first.
+//! It deletes the lists when all packs are removed. The next writer removes the packs of a list of the newest
+//! epoch before it looks for chunks. A list of an earlier epoch has no effect: the writer that began the next
+//! epoch has already obeyed it, or no pack of it was removed.
 
 use super::log::{Catalog, PAGE, damaged_record, number_of};
 use super::record::{PackPlace, Record};
@@ -16,23 +15,22 @@ use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
 
 const PREFIX: &str = "r.";
-/// No list is longer.
+/// Largest list.
 const MAX_LIST_BYTES: u64 = 64 << 10;
 
-/// A list as it lies in the catalog.
+/// A list file in the catalog.
 #[derive(Clone, Debug)]
 pub(crate) struct Removal {
     name: String,
     fid: FileId,
-    /// The epoch in which its prune runs.
+    /// The epoch of its prune.
     pub(crate) epoch: u64,
 }
 
 impl Catalog {
-    /// Lists packs, at most `MAX_LISTED`, that are removed in an epoch; safe on return. `number`: of the list
-    /// in its epoch.
+    /// Writes list `number` of an epoch, with at most `MAX_LISTED` packs; durable on return.
     /// # Errors
-    /// Those of the store: then nothing may be removed.
+    /// Errors of the store: then no pack may be removed.
     pub(crate) fn begin_removal(&self, epoch: u64, number: u32, packs: &[PackPlace]) -> Result<Removal> {
         let name = format!("{PREFIX}{epoch:016x}.{number:08x}");
         self.may_write(Role::Delete)?;
@@ -47,14 +45,14 @@ impl Catalog {
         Ok(Removal { name, fid, epoch })
     }
 
-    /// All lists that are there.
+    /// All lists.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn removals(&self) -> Result<Vec<Removal>> {
         let mut found: Vec<Removal> = Vec::new();
         loop {
             let after = found.last().map(|removal| removal.name.clone().into_bytes());
-            // A list that is not shown is not finished, and its packs would be referred to.
+            // The packs of a list that is not shown would be referred to, so the listing is strict.
             let page =
                 self.store.list(self.vid, PREFIX.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             if page.is_empty() {
@@ -73,19 +71,16 @@ impl Catalog {
 
     /// The packs of a list.
     /// # Errors
-    /// `Damaged`, and those of the store.
+    /// `Damaged`, and errors of the store.
     pub(crate) fn packs_of(&self, removal: &Removal) -> Result<Vec<PackPlace>> {
         let name = &removal.name;
         let read = ReadOptions::default();
         let bytes = self.store.get(self.vid, name.as_bytes(), 0..MAX_LIST_BYTES, &read)?;
         match Record::decode(&bytes, name, &self.keys) {
             Ok(Record::Removing { packs }) => Ok(packs),
-            // Whoever can write a file would remove what he likes.
+            // Otherwise anyone able to write a file could remove packs.
             Ok(Record::Void { .. }) => {
-                tracing::warn!(
-                    name,
-                    "a list of packs without the signature of the delete role removes nothing"
-                );
+                tracing::warn!(name, "removal list without the signature of the delete role ignored");
                 Ok(Vec::new())
             }
             Ok(_) => Err(damaged_record(name, "it is no list of packs")),
@@ -93,9 +88,9 @@ impl Catalog {
         }
     }
 
-    /// Takes lists away: nothing of them is left, or they are of an earlier epoch.
+    /// Deletes lists that are done, or of an earlier epoch.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn end_removals(&self, removals: &[Removal]) -> Result<()> {
         let named: Vec<(Bytes, FileId)> =
             removals.iter().map(|removal| (Bytes::from(removal.name.clone()), removal.fid)).collect();

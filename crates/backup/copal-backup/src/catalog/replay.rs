@@ -1,17 +1,18 @@
-//! Replaying logs: from the newest checkpoint, and what was replayed once is kept.
+//! Replays logs from the newest checkpoint, and caches the result.
 //!
-//! A log has a checkpoint every few dozen records, so whoever opens it reads that and a short tail; a handle
-//! that has replayed a log asks for what came since only.
+//! A log has a checkpoint every few dozen records, so opening it reads the checkpoint and a short tail. A
+//! handle that has replayed a log reads only newer records.
 //!
 //! Invariants
-//! - A checkpoint is durable before anything older goes. What goes lies behind the checkpoint before it,
-//!   which was read back then: of any two checkpoints one may be damaged (BAK-14).
-//! - Record 0 of the domain's log stays: it says that there is a repository.
-//! - A reader that finds a checkpoint newer than those it knew when it began starts over, since records may
-//!   have gone while it read. So does whoever appended under a number that such a checkpoint covers: the
-//!   record that had this number may be gone, and the one just written means nothing.
+//! - A checkpoint is durable before anything older is removed. Only records behind the previous checkpoint
+//!   are removed, which was read back before: of any two checkpoints one may be damaged (BAK-14).
+//! - Record 0 of the domain's log stays: it marks the repository as complete.
+//! - A reader that finds a checkpoint newer than those at its start begins anew, since records may have been
+//!   removed while it read.
+//! - A writer whose record has a number below such a checkpoint also begins anew. The earlier record of that
+//!   number may have been removed, and the new one has no effect.
 //!
-//! Not here: bytes of checkpoints (`checkpoint`), records and their files (`log`).
+//! Not here: encoding of checkpoints (`checkpoint`), records and their files (`log`).
 
 use super::checkpoint::{self, MAX_CHECKPOINT_BYTES};
 use super::fold::Fold;
@@ -28,18 +29,19 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A log has a checkpoint after this many records, or after a sixteenth of what its checkpoint lists.
+/// Least records between two checkpoints of a log. A checkpoint with many items waits for a sixteenth of
+/// their number.
 const INTERVAL: u64 = 32;
-/// Items (VMs, snapshots, sessions) of states that are kept; beyond, keeping starts over.
+/// Items (VMs, snapshots, sessions) in cached states; beyond this the cache is cleared.
 const KEPT_ITEMS: usize = 1 << 16;
 
 /// A log, replayed to its end.
 #[derive(Clone, Default)]
 pub(crate) struct Replayed<S> {
     state: S,
-    /// Number of the checkpoint it began with, or that was written since; 0: none.
+    /// Number of the checkpoint that it began with, or that was written since; 0: none.
     base: u64,
-    /// Number of the newest checkpoint there is, whether or not it could be read; 0: none.
+    /// Number of the newest checkpoint, readable or not; 0: none.
     newest: u64,
 }
 
@@ -51,7 +53,7 @@ impl<S> Deref for Replayed<S> {
 }
 
 impl<S: Fold> Replayed<S> {
-    /// Whether a checkpoint of that number is there and can be read.
+    /// Whether a readable checkpoint of that number exists.
     pub(super) fn has_checkpoint_at(&self, number: u64) -> bool {
         self.base == number && number > 0
     }
@@ -61,7 +63,7 @@ impl<S: Fold> Replayed<S> {
     }
 }
 
-/// Replays of a handle. Memory is bounded by the items of their states.
+/// Cached replays of a handle. Memory is bounded by the items of their states.
 pub(crate) struct Replays<S>(Mutex<HashMap<LogName, Arc<Replayed<S>>>>);
 
 impl<S> Default for Replays<S> {
@@ -77,7 +79,7 @@ impl<S: Fold> Replays<S> {
 
     fn keep(&self, log: LogName, replayed: &Arc<Replayed<S>>) {
         let mut kept = self.0.lock();
-        // An empty state weighs something, too.
+        // An empty state takes memory too.
         let items = |replayed: &Arc<Replayed<S>>| 8 + replayed.items();
         if !kept.contains_key(&log) && kept.values().map(items).sum::<usize>() > KEPT_ITEMS {
             kept.clear();
@@ -95,9 +97,9 @@ impl<S: Fold> Replays<S> {
 }
 
 impl Catalog {
-    /// Replays a log to its end; what this handle knows of it is not read again.
+    /// Replays a log to its end, beginning with the cached state.
     /// # Errors
-    /// `Damaged` when a record is not as written or missing, and no checkpoint covers it.
+    /// `Damaged` if a record is damaged or missing, and no checkpoint covers it.
     pub(super) fn replay<S: Fold>(&self, replays: &Replays<S>, log: LogName) -> Result<Arc<Replayed<S>>> {
         let mut known = replays.of(log);
         loop {
@@ -109,7 +111,8 @@ impl Catalog {
             if self.has_checkpoint_behind(log, start.newest)? {
                 continue;
             }
-            // Without the checkpoint that cannot be read, records are missing: that one is the cause.
+            // If records are missing behind an older checkpoint, the cause is the newer one that cannot be
+            // read.
             let tail = tail.map_err(|error| match damage {
                 Some(damage) if error.is_corruption() => damage,
                 _ => error,
@@ -124,7 +127,7 @@ impl Catalog {
         }
     }
 
-    /// Where a replay begins, and why not with a newer checkpoint.
+    /// The newest readable checkpoint, and the damage of a newer one.
     fn newest_checkpoint<S: Fold>(&self, log: LogName) -> Result<(Arc<Replayed<S>>, Option<Error>)> {
         let mut damage = None;
         let mut replayed = Replayed::<S>::default();
@@ -138,7 +141,7 @@ impl Catalog {
                 }
                 Ok(None) => {}
                 Err(error) if error.is_corruption() => {
-                    tracing::warn!(%error, "going on from an older checkpoint");
+                    tracing::warn!(%error, "damaged checkpoint; replaying from an older one");
                     damage = damage.or(Some(error));
                 }
                 Err(error) => return Err(error),
@@ -153,7 +156,7 @@ impl Catalog {
         let mut found = Vec::new();
         let mut after: Option<Bytes> = None;
         loop {
-            // Behind the newest checkpoint records are asked for; before an older one they may be gone.
+            // A replay from an older checkpoint could miss removed records, so the listing is strict.
             let page =
                 self.store.list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
             let Some((last, _)) = page.last() else {
@@ -166,7 +169,7 @@ impl Catalog {
         }
     }
 
-    /// The checkpoint of that number, unless it is gone.
+    /// The checkpoint of that number, unless it was removed.
     fn checkpoint<S: Fold>(&self, log: LogName, number: u64, info: &FileInfo) -> Result<Option<S>> {
         let place = log.checkpoint_place(number);
         let damaged = |detail: String| damaged_checkpoint(&place, detail);
@@ -182,13 +185,14 @@ impl Catalog {
         }
     }
 
-    /// Whether a log has a checkpoint of a higher number. Where checkpoints are signed, one that is not is
-    /// none: otherwise who may write any file would have every record taken for one that is covered.
+    /// Whether a log has a checkpoint of a higher number. Where checkpoints are signed, an unsigned one is
+    /// ignored: otherwise anyone able to write a file could make all records count as covered.
     pub(crate) fn has_checkpoint_behind(&self, log: LogName, number: u64) -> Result<bool> {
         let prefix = log.checkpoint_prefix();
         let mut after = Bytes::from(log.checkpoint_place(number));
         loop {
-            // That none is shown means that the log has not been shortened behind what was read.
+            // An absent checkpoint means that no record behind the read ones was removed, so the listing is
+            // strict.
             let found =
                 self.store.list(self.vid, prefix.as_bytes(), Some(&after), PAGE, &ReadOptions::STRICT)?;
             let Some((last, _)) = found.last() else {
@@ -206,8 +210,8 @@ impl Catalog {
         }
     }
 
-    /// Whether the file of that name is a checkpoint that counts; one that is gone has given way to a newer
-    /// one.
+    /// Whether the file of that name is a valid checkpoint. A missing file was removed in favour of a newer
+    /// checkpoint.
     pub(super) fn is_checkpoint(&self, name: &Bytes, size: u64) -> Result<bool> {
         if size > MAX_CHECKPOINT_BYTES {
             return Ok(false);
@@ -221,8 +225,8 @@ impl Catalog {
         }
     }
 
-    /// Writes a checkpoint if it is time for one. What comes of it changes nothing for the caller: without
-    /// it, the next reader reads more, and the next who appends tries again.
+    /// Writes a checkpoint if one is due. A failure changes nothing for the caller: the next reader reads
+    /// more, and the next append tries again.
     pub(super) fn keep_short<S: Fold>(&self, replays: &Replays<S>, log: LogName) {
         if !self.keys.can_sign() {
             return;
@@ -235,12 +239,12 @@ impl Catalog {
         });
         if let Err(error) = outcome {
             replays.forget(log);
-            tracing::warn!(%error, "a log goes on without a checkpoint");
+            tracing::warn!(%error, "no checkpoint of a log could be written");
         }
     }
 
-    /// Writes the checkpoints that are due. Where they are signed, a backup writes none, so it falls to who
-    /// can.
+    /// Writes the checkpoints that are due. Where checkpoints are signed a backup cannot write them, so
+    /// commands of the delete role do.
     pub(crate) fn keep_all_short(&self, vms: &[Vm]) {
         self.keep_short(self.domains(), LogName::Domain);
         for vm in vms {
@@ -248,7 +252,7 @@ impl Catalog {
         }
     }
 
-    /// Writes a checkpoint; `false`: there is none of that number, or another one.
+    /// Writes a checkpoint; `false`: none was written, or a file of that name exists.
     pub(super) fn write_checkpoint<S: Fold>(
         &self,
         replays: &Replays<S>,
@@ -264,7 +268,8 @@ impl Catalog {
         let options = PutOptions::default();
         match self.store.put(self.vid, place.as_bytes(), Bytes::from(body), &options) {
             Ok(_) => {}
-            // Somebody was faster, or this one is there and cannot be read: the next record brings another.
+            // Another process wrote it, or it exists and cannot be read: the next record leads to another
+            // one.
             Err(VolumeError::Exists { .. }) => return Ok(false),
             Err(VolumeError::Unknown { fid }) => {
                 if !settled(&*self.store, self.vid, fid)? {
@@ -280,7 +285,7 @@ impl Catalog {
         Ok(true)
     }
 
-    /// Deletes what lies behind the newest checkpoint below `number` that can be read.
+    /// Deletes all files behind the newest readable checkpoint below `number`.
     fn drop_covered<S: Fold>(&self, log: LogName, number: u64) -> Result<()> {
         let mut checkpoints = self.checkpoints(log)?;
         checkpoints.retain(|(older, _)| *older < number);
@@ -300,13 +305,13 @@ impl Catalog {
             return Ok(());
         };
         checkpoints.retain(|(older, _)| *older < kept);
-        // Checkpoints first: one without the records behind it leads nowhere.
+        // Checkpoints first: one whose records are missing would be useless.
         let named = |(older, info): (u64, FileInfo)| (Bytes::from(log.checkpoint_place(older)), info.fid);
         self.tidy(&checkpoints.into_iter().map(named).collect::<Vec<_>>())?;
         let prefix = log.prefix();
         let mut after = log.first_removable().map(Bytes::from);
         loop {
-            // What is not shown here stays until the next checkpoint.
+            // Files that are not listed stay until the next checkpoint.
             let page = self.store.list(
                 self.vid,
                 prefix.as_bytes(),
@@ -337,7 +342,7 @@ impl Catalog {
         Ok(outcomes.into_iter().collect::<std::result::Result<(), _>>()?)
     }
 
-    /// Deletes what is of no more use. Who may not delete leaves it to who may.
+    /// Deletes files that are no longer needed. A process without the right to delete leaves them to another.
     pub(super) fn tidy(&self, files: &[(Bytes, copal_volume::FileId)]) -> Result<()> {
         match self.delete(files) {
             Err(Error::Volume(VolumeError::Denied { reason })) => {
@@ -348,9 +353,9 @@ impl Catalog {
         }
     }
 
-    /// Reads all there is of a log, hands over what is damaged, and returns what can still be read.
+    /// Reads the whole log, calls `note` for each damage, and returns the state of the readable records.
     /// # Errors
-    /// Those of the store that are no damage, and those of `note`.
+    /// Errors of the store that are not damage, and errors of `note`.
     pub(super) fn examine<S: Fold>(
         &self,
         log: LogName,
@@ -360,7 +365,7 @@ impl Catalog {
             let listed = self.checkpoints(log)?;
             let newest = listed.last().map_or(0, |(number, _)| *number);
             let (state, damages) = self.examine_from(log, &listed)?;
-            // It was shortened while it was read.
+            // Records were removed while the log was read.
             if self.has_checkpoint_behind(log, newest)? {
                 continue;
             }
@@ -387,12 +392,12 @@ impl Catalog {
             while let Some((number, said)) = checkpoints.next_if(|(number, _)| *number <= next) {
                 if *is_whole && *state != said {
                     let place = log.checkpoint_place(number);
-                    damages.push(damaged_checkpoint(&place, "it says something else than its records"));
+                    damages.push(damaged_checkpoint(&place, "it differs from the state of its records"));
                 }
                 (*state, *is_whole) = (said, true);
             }
         };
-        // Below the oldest checkpoint, records may be gone, and are not needed.
+        // Records below the oldest checkpoint may be missing, and are not needed.
         let needed = listed.first().map_or(0, |(number, _)| *number);
         self.read_each(log, needed, |number, outcome| {
             meet(&mut state, &mut is_whole, number, &mut damages);
@@ -402,7 +407,7 @@ impl Catalog {
                     let place = log.place(number);
                     damages.push(damaged_record(
                         &place,
-                        "it lacks the signature of the delete role, and counts for nothing",
+                        "it lacks the signature of the delete role, so it is ignored",
                     ));
                     state.apply(&entry);
                 }
@@ -424,7 +429,7 @@ fn damaged_checkpoint(place: &str, detail: impl Into<String>) -> Error {
     Error::Damaged { what: format!("catalog checkpoint {place}"), detail: detail.into() }
 }
 
-/// The error of a record that is missing where the log goes on.
+/// Error of a record that is missing before the end of the log.
 pub(super) fn missing(log: LogName, number: u64) -> Error {
     damaged_record(&log.place(number), "it is missing")
 }

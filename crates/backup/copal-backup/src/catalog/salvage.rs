@@ -1,14 +1,14 @@
-//! Salvage: logs of which records are lost or damaged become readable again, without them.
+//! Salvage: makes logs with lost or damaged records readable again, without those records.
 //!
-//! What can be read becomes a checkpoint behind the last record there is, and everything before it goes. A
-//! lost record may have been a snapshot, or have removed one: whoever salvages judges afterwards which
-//! snapshots are whole.
+//! The readable records become a checkpoint behind the last record, and everything before it is removed. A
+//! lost record may have published a snapshot, or removed one. The caller determines afterwards which
+//! snapshots are complete.
 //!
 //! Invariants
-//! - A log that can be read is left as it is.
-//! - A VM of which only the log is left is listed again, under a name made of its number.
+//! - A readable log is not changed.
+//! - A VM of which only the log is left is listed again, under a name made of its UUID.
 //!
-//! Not here: what to do about the snapshots (`copal repair store`).
+//! Not here: the check of the snapshots (`copal repair store`).
 
 use super::checkpoint;
 use super::domain::DomainState;
@@ -27,9 +27,9 @@ use uuid::Uuid;
 const DELETED_AT_ONCE: usize = 1000;
 
 impl Catalog {
-    /// Gives every log that cannot be read a checkpoint of what can be. Returns what is lost, an error each.
+    /// Replaces every unreadable log by a checkpoint of its readable records. Returns the losses.
     /// # Errors
-    /// Those of the store that are no damage.
+    /// Errors of the store that are not damage.
     pub(crate) fn salvage(&self) -> Result<Vec<Error>> {
         let mut lost = Vec::new();
         let mut domain = self.examine_domain(|error| {
@@ -60,7 +60,7 @@ impl Catalog {
         Ok(lost)
     }
 
-    /// VMs that have a log and no name.
+    /// VMs that have a log but no name.
     fn unlisted(&self, domain: &DomainState) -> Result<BTreeSet<Uuid>> {
         let listed: BTreeSet<Uuid> = domain.vms.iter().map(|vm| vm.uuid).collect();
         let mut unlisted = BTreeSet::new();
@@ -76,7 +76,7 @@ impl Catalog {
         Ok(unlisted)
     }
 
-    /// Deletes checkpoints that lack a signature they need. Their numbers mean nothing, and may be any.
+    /// Deletes checkpoints that lack their signature. Their numbers are arbitrary.
     fn drop_forged(&self, log: LogName) -> Result<()> {
         if self.keys.signatures() != Signatures::Needed {
             return Ok(());
@@ -95,7 +95,7 @@ impl Catalog {
         forged.chunks(DELETED_AT_ONCE).try_for_each(|files| self.delete(files))
     }
 
-    /// `state` becomes all there is of `log`.
+    /// Replaces the content of `log` by a checkpoint of `state`.
     fn begin_anew<S: Fold>(&self, log: LogName, state: &mut S) -> Result<()> {
         let mut next = state.next_number();
         let mut before: Vec<(Bytes, FileId)> = Vec::new();

@@ -1,14 +1,13 @@
-//! From one role to several: a repository gets its first role key, and what takes something away is signed
-//! from then on.
+//! Change to role keys: with the first role key, each record that removes something must be signed.
 //!
-//! Each log gets a record that says so, behind all records of it, then a signed checkpoint, and what lies
-//! before goes: no record is left that would have to be judged by the old rule. At last a file of its own
-//! says it of the whole repository.
+//! Each log gets a Roles record behind all others, then a signed checkpoint; everything before that is
+//! removed. So no record is left to which the old rule would apply. At last a file of its own states it for
+//! the whole repository.
 //!
 //! Invariants
-//! - A handle that was open before meets a signature before it appends anything, since an append is made
-//!   behind all records: it signs from then on (`keys`).
-//! - May die at any step, and be repeated.
+//! - A handle that was open before reads a signature before it appends, since it appends behind all records.
+//!   From then on it signs too (`keys`).
+//! - The process may die at any step; the change is repeatable.
 
 use super::fold::Fold;
 use super::log::{Append, Catalog, LogName, number_of};
@@ -20,25 +19,23 @@ use crate::request::error::{Error, Result};
 use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
 
-/// The file that says that a repository has had role keys.
+/// The file of a repository that has had role keys.
 const PLACE: &str = "roles";
-/// Above the file of any record without fields.
+/// Larger than any record without fields.
 const MAX_FILE_BYTES: u64 = 4 << 10;
-/// A file that nobody of the repository made may stand where a checkpoint is to be; then the next number is
-/// taken.
+/// Attempts to write a checkpoint. Another key holder may have created a file of that name; then the next
+/// number is used.
 const TRIES: usize = 16;
 /// Files deleted at once.
 const DELETED_AT_ONCE: usize = 1000;
 
-/// Whether a repository has had role keys; its keys then ask for signatures. `keys` are derived from the
+/// Whether a repository has had role keys; if so, its keys require signatures. `keys` are derived from the
 /// master key.
 /// # Errors
-/// `Damaged`: a file says so, and not by who may. Those of the store.
+/// `Damaged`: the file lacks the signature. Errors of the store.
 pub(crate) fn has_roles(store: &dyn VolumeStore, vid: VolumeId, keys: &Keys) -> Result<bool> {
-    let damaged = |detail: String| Error::Damaged {
-        what: "the file that says that there are role keys".into(),
-        detail,
-    };
+    let damaged =
+        |detail: String| Error::Damaged { what: "the file that marks the use of role keys".into(), detail };
     let read = ReadOptions::default();
     match store.get(vid, PLACE.as_bytes(), 0..MAX_FILE_BYTES, &read) {
         Ok(bytes) => match Record::decode(&bytes, PLACE, keys).map_err(damaged)? {
@@ -51,12 +48,12 @@ pub(crate) fn has_roles(store: &dyn VolumeStore, vid: VolumeId, keys: &Keys) -> 
 }
 
 impl Catalog {
-    /// Signs from here on, in all logs. `prepare` sees to it that no list of removals is open. The caller has
-    /// the master key.
+    /// Signs all logs, and requires signatures from then on. `prepare` makes sure that no removal list is
+    /// unfinished. The caller has the master key.
     /// # Errors
-    /// `Busy`: a machine is being backed up. `Damaged`; those of the store, and of `prepare`.
+    /// `Busy`: a VM is being backed up. `Damaged`; errors of the store and of `prepare`.
     pub(crate) fn begin_signing(&self, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
-        // One that died half way has left logs of both kinds.
+        // A process that died half way has left both signed and unsigned logs.
         self.keys.set_signatures(Signatures::Begun);
         self.forget_replays();
         let outcome = prepare().and_then(|()| self.sign_all());
@@ -74,8 +71,8 @@ impl Catalog {
             for vm in &domain.vms {
                 self.sign_vm(LogName::Vm(vm.uuid), &vm.name)?;
             }
-            // Behind the list of machines that was read: one that came meanwhile is signed for in the next
-            // turn.
+            // The record must stand behind the list of VMs that was read. If a VM was added meanwhile, the
+            // next round signs its log too.
             let next = domain.next_number;
             if let Append::Done = self.append(LogName::Domain, next, &Record::Roles)? {
                 break;
@@ -110,7 +107,7 @@ impl Catalog {
         }
     }
 
-    /// Leaves of a log a signed checkpoint and what stands behind it.
+    /// Reduces a log to a signed checkpoint and later records.
     fn leave_signed<S: Fold>(&self, replays: &Replays<S>, log: LogName) -> Result<()> {
         for _ in 0..TRIES {
             let replayed = self.replay(replays, log)?;
@@ -125,7 +122,7 @@ impl Catalog {
         })
     }
 
-    /// Deletes all that the checkpoint `number` stands for.
+    /// Deletes all files that checkpoint `number` covers.
     fn drop_below(&self, log: LogName, number: u64) -> Result<()> {
         let mut before: Vec<(Bytes, FileId)> = Vec::new();
         let first = log.first_removable().map(String::into_bytes);

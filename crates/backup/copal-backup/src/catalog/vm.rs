@@ -1,4 +1,4 @@
-//! What the log of one VM amounts to: a pure fold over its records.
+//! State of the log of one VM: a pure fold over its records.
 //!
 //! Format: docs/formats/backup-checkpoint.md v3
 
@@ -10,65 +10,63 @@ use crate::request::open_session::HolderId;
 use crate::rules::broken::{self, Flaw};
 use copal_codec::{DecodeError, Put, Reader};
 
-/// Sessions that were fenced and are remembered: only `check` asks, which counts the packs they left. A VM
-/// whose backups fail every hour has a checkpoint of bounded size all the same.
+/// Fenced sessions that are remembered. Only `check` uses them, to count the packs that they left. The bound
+/// keeps the checkpoint small for a VM whose backups fail every hour.
 const FENCED_KEPT: usize = 64;
 
-/// What a checkpoint says of a snapshot.
+/// Bytes of a snapshot in a checkpoint.
 const PUBLISHED_BYTES: usize = 81;
 
-/// A snapshot that is visible.
+/// A visible snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Published {
     pub(crate) snapshot: SnapshotId,
     pub(crate) sequence: u64,
-    /// What the clock showed when it became visible; may go back.
+    /// Time of the store's clock at publication; may go back.
     pub(crate) created_ms: u64,
-    /// The store's order of events: ascends, within a VM strictly.
+    /// Position in the store's order of events; ascends strictly within a VM.
     pub(crate) stored_ms: u64,
     pub(crate) manifest: [u8; 32],
-    /// Every chunk of it was decoded once and was what it should be.
+    /// Every chunk of it was decoded once and had its id.
     pub(crate) is_verified: bool,
-    /// A person takes it as it is, whatever its manifest warns of.
+    /// A person accepted it despite the warnings in its manifest.
     pub(crate) is_accepted: bool,
-    /// It may not be forgotten before; 0: it is not held.
+    /// It may not be forgotten before this time; 0: it is not held.
     pub(crate) held_until_ms: u64,
 }
 
 /// State of one VM's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct VmState {
-    /// Number the next record gets.
+    /// Number of the next record.
     pub(crate) next_number: u64,
-    /// Sequence the next snapshot gets.
+    /// Sequence of the next snapshot.
     pub(crate) next_sequence: u64,
     /// Visible snapshots, oldest first.
     pub(crate) published: Vec<Published>,
-    /// Forgotten snapshots of which nothing was freed yet. Of those that a checkpoint of version 1 lists, the
-    /// id is all that is known.
+    /// Forgotten snapshots whose space is not freed yet. Those from a checkpoint of version 1 have only an
+    /// id.
     pub(crate) forgotten: Vec<Published>,
-    /// In a fleet: forgotten snapshots whose frames stand in the list of dead ones, but whose manifests may
-    /// be there.
+    /// In a fleet: forgotten snapshots whose frames are in the list of dead frames, but whose manifests may
+    /// still exist.
     pub(crate) freed: Vec<SnapshotId>,
-    /// In a fleet: what nobody refers to any more.
+    /// In a fleet: the list of dead frames.
     pub(crate) dead: Option<DeadList>,
-    /// In a fleet: the VM goes with all that it has.
+    /// In a fleet: the VM is being removed with all its data.
     pub(crate) is_retired: bool,
     /// Sessions that neither published nor were fenced.
     pub(crate) open: Vec<SessionId>,
-    /// Who holds them, of those whose holders leave signs of life.
+    /// Holders of open sessions, for sessions whose holders write heartbeats.
     pub(crate) held: Vec<(SessionId, HolderId)>,
     /// The newest sessions that were fenced, oldest first.
     pub(crate) fenced: Vec<SessionId>,
-    /// The store's order of the newest of them.
+    /// Position of the newest snapshot in the store's order of events.
     pub(crate) newest_ms: u64,
-    /// In a fleet: packs that are going, and may not be gone from all servers. Nobody refers to them any
-    /// more.
+    /// In a fleet: condemned packs that may still be on some servers. Nobody refers to them any more.
     pub(crate) removing: Vec<PackPlace>,
-    /// In a fleet: lists that lead chunks, of which the VM had frames of its own, to popular ones.
+    /// In a fleet: lists by which chunks that the VM once stored itself resolve to popular frames.
     pub(crate) moved: Vec<MovedList>,
-    /// Below this sequence no snapshot has a chunk about which nobody answered: a clean-up has asked about
-    /// all of them.
+    /// Snapshots below this sequence have no chunk without an answer: a clean-up got all answers.
     pub(crate) resolved_below: u64,
 }
 
@@ -88,12 +86,12 @@ impl VmState {
         self.held.retain(|(held, _)| held != session);
     }
 
-    /// Whether a Publish record of this session counts behind all that was read (BAK-5).
+    /// Whether a Publish record of this session behind all that was read is valid (BAK-5).
     pub(crate) fn may_publish(&self, session: &SessionId) -> bool {
         self.open.contains(session) || broken::by(Flaw::FencedPublishes)
     }
 
-    /// Who holds an open session; `None`: it is not open, or nobody leaves signs of life for it.
+    /// The holder of an open session; `None`: it is not open, or has no heartbeats.
     pub(crate) fn holder_of(&self, session: &SessionId) -> Option<HolderId> {
         let mut held = self.held.iter();
         held.find(|(held, _)| held == session).map(|(_, holder)| *holder)
@@ -132,14 +130,15 @@ impl Fold for VmState {
                 self.trim_fenced();
             }
             Record::Publish { session, snapshot, sequence, manifest, clock_ms } => {
-                // A fenced session cannot publish. Its record would never be written by this program; a
-                // record that stands behind the fence is void.
+                // A fenced session cannot publish. This program never writes such a record; a record behind
+                // the fence is ignored.
                 if !self.may_publish(session) {
                     return;
                 }
                 self.end(session);
                 if self.knows(*snapshot) {
-                    // Forgetting one of the two would take the other along, so there is no second.
+                    // A second snapshot with this id would be forgotten together with the first, so it is
+                    // ignored.
                     return;
                 }
                 self.newest_ms = match broken::by(Flaw::TrustsStamps) {
@@ -210,7 +209,7 @@ impl Fold for VmState {
         }
     }
 
-    /// The record that opened a session may be the one that is lost; one that is fenced stays fenced.
+    /// The lost record may be the one that opened the session. A fenced session stays fenced.
     fn apply_behind_loss(&mut self, entry: &Entry) {
         if let Record::Publish { session, .. } = &entry.record
             && !self.open.contains(session)
@@ -245,8 +244,8 @@ impl Fold for VmState {
         self.freed.iter().for_each(|one| bytes.put_bytes(&one.0));
         put_dead(bytes, self.dead.as_ref());
         bytes.put_u8(u8::from(self.is_retired));
-        // A state without any has the bytes that it had before there were holders, and before anything was
-        // moved.
+        // This part is left out while there are no holders and no moved chunks: the bytes of older states
+        // stay the same.
         let was_cleaned = !self.moved.is_empty() || self.resolved_below > 0;
         if !self.held.is_empty() || was_cleaned {
             bytes.put_varint(self.held.len() as u64);
@@ -342,7 +341,7 @@ fn read_published(input: &mut Reader<'_>) -> Result<Vec<Published>, DecodeError>
     Ok(published)
 }
 
-/// A forgotten snapshot of which nothing else is known: its manifest fits no such hash.
+/// A forgotten snapshot with a known id only: no manifest has its hash.
 fn only_id(id: [u8; 16]) -> Published {
     Published {
         snapshot: SnapshotId(id),
@@ -365,10 +364,10 @@ fn ids(input: &mut Reader<'_>) -> Result<Vec<[u8; 16]>, DecodeError> {
 mod tests {
     use super::*;
 
-    /// Symptom: a checkpoint of a log could say that the next snapshot has the sequence 2^64 - 1, and the one
-    /// after it overflowed. Cause: the number was read as it stood. Fix: one above any snapshot's is damage.
+    /// Symptom: a checkpoint of a log could hold the next sequence 2^64 - 1, and the one after it overflowed.
+    /// Cause: the number was not checked. Fix: a sequence above `MAX_SEQUENCE` is damage.
     #[test]
-    fn a_checkpoint_counts_on_from_a_sequence_that_a_snapshot_can_have() {
+    fn a_checkpoint_with_an_impossible_sequence_is_damaged() {
         for (next_sequence, is_good) in
             [(0, true), (MAX_SEQUENCE, true), (MAX_SEQUENCE + 1, false), (u64::MAX, false)]
         {
@@ -380,9 +379,8 @@ mod tests {
         }
     }
 
-    /// Symptom: each backup that failed lengthened every later checkpoint of its VM by 16 bytes, for ever.
-    /// Cause: all sessions that were fenced stayed in the state. Fix: the newest 64 do, wherever a replay
-    /// begins.
+    /// Symptom: each failed backup lengthened every later checkpoint of its VM by 16 bytes, for ever. Cause:
+    /// all fenced sessions stayed in the state. Fix: the newest 64 do, wherever a replay begins.
     #[test]
     fn failed_backups_do_not_lengthen_checkpoints_for_ever() {
         let session = |number: u64| {
@@ -403,7 +401,7 @@ mod tests {
             let mut bytes = Vec::new();
             state.put(&mut bytes);
             longest = longest.max(bytes.len());
-            // Whoever goes on from a checkpoint comes to the same state.
+            // A replay from this checkpoint leads to the same state.
             let mut again = VmState::parse(state.next_number, &mut Reader::new(&bytes), 2).unwrap();
             assert_eq!(again, state);
             let mut next = state.clone();

@@ -1,12 +1,11 @@
-//! Which snapshots does the damage hurt that a check found?
+//! Finds the snapshots that are affected by the damage of a check.
 //!
-//! A check notes a damage where it meets it: a scan knows no snapshots, a walk passes over what an older
-//! snapshot shares. Once there is damage, this second walk asks of every snapshot whether it leads to a
+//! A check notes a damage where it finds it: a scan knows no snapshots, and a walk skips parts that older
+//! snapshots share. If there is damage, this second walk asks of every snapshot whether it refers to a
 //! damaged place.
 //!
-//! Memory: the damages that are kept, the packs of those that are only counted, and one bit per segment of
-//! the disks of one VM. A segment whose bit says that nothing of it is hurt is not read again for the next
-//! snapshot that shares it.
+//! Memory: the listed damages, the packs of damages that are only counted, and one bit per segment of the
+//! disks of one VM. A segment whose bit is clear is not read again for the next snapshot that shares it.
 
 use crate::check::wrong_length;
 use crate::packs::pack::{PackNumber, Spot};
@@ -19,7 +18,7 @@ use crate::snapshot::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
 use crate::snapshot::tree::TreeReader;
 use std::collections::{HashMap, HashSet};
 
-/// Frames that are lost, and what the report says of them: numbers of its damages.
+/// Lost frames, with the numbers of their damages in the report.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     frames: HashMap<(PackNumber, u32), Vec<usize>>,
@@ -28,7 +27,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// A frame is lost; `damage` is `None` where the report only counts it.
+    /// Adds a lost frame; `damage` is `None` if the report only counts it.
     pub(crate) fn add(&mut self, pack: PackNumber, slot: u32, damage: Option<usize>) {
         match damage {
             Some(damage) => self.frames.entry((pack, slot)).or_default().push(damage),
@@ -36,7 +35,7 @@ impl Places {
         }
     }
 
-    /// What the report says of the frame of a spot; nothing where it is whole.
+    /// The damages at a location; none if the frame is good.
     fn damages(&self, spot: Spot) -> impl Iterator<Item = Option<usize>> {
         let frame = self.frames.get(&(spot.pack, spot.slot)).into_iter().flatten();
         let counted = self.more.contains(&spot.pack).then_some(None);
@@ -44,7 +43,7 @@ impl Places {
     }
 }
 
-/// Names in `report` the snapshots that lead to its damages.
+/// Adds the affected snapshots to the damages in `report`.
 pub(crate) fn affected_snapshots(
     parts: &Parts,
     vms: &[Vm],
@@ -53,11 +52,11 @@ pub(crate) fn affected_snapshots(
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<()> {
-    progress.stage(Stage::Walk, "snapshots that are hurt", 0);
+    progress.stage(Stage::Walk, "affected snapshots", 0);
     for vm in vms {
         let state = match parts.vm_state(vm.uuid) {
             Ok(state) => state,
-            // The check has noted it; what the log hides has no name.
+            // The check has reported it; snapshots in the damaged part are unknown.
             Err(error) if error.is_corruption() => continue,
             Err(error) => return Err(error),
         };
@@ -86,7 +85,7 @@ pub(crate) fn affected_snapshots(
     Ok(())
 }
 
-/// A disk of an older snapshot, and which of its segments are hurt.
+/// A disk of an older snapshot, and which of its segments are affected.
 struct Walked {
     root: Root,
     hurt: Bits,
@@ -112,14 +111,14 @@ impl Bits {
     }
 }
 
-/// Where a snapshot's meetings with damage are noted.
+/// The report, and the snapshot that is being walked.
 struct Met<'a> {
     report: &'a mut CheckReport,
     snapshot: SnapshotId,
 }
 
 impl Met<'_> {
-    /// What was read; damage is noted and says that something is hurt.
+    /// The value; damage is noted and sets `is_hurt`.
     fn value<T>(&mut self, read: Result<T>, is_hurt: &mut bool) -> Result<Option<T>> {
         match read {
             Ok(value) => Ok(Some(value)),
@@ -140,7 +139,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Where a reference leads; `is_hurt` when that is nowhere, or to damaged places only.
+    /// Resolves a reference; sets `is_hurt` if it leads nowhere, or only to damaged places.
     fn look(&self, reference: &Ref, met: &mut Met<'_>, is_hurt: &mut bool) -> Result<Option<Located>> {
         let mut damages = Vec::new();
         let located = self.parts.pack_store().first_good(reference, |located| {
@@ -195,7 +194,7 @@ impl Walk<'_> {
         Ok(Walked { root, hurt })
     }
 
-    /// A page of the older snapshot; only a shortcut, one that cannot be read shows nothing to skip.
+    /// A page of the older snapshot; only a shortcut, so an unreadable page is ignored.
     fn old_page(&mut self, old: Option<&Walked>, index: usize) -> Option<Page> {
         let root = &old?.root;
         let reference = root.pages.get(index)?.as_ref()?;

@@ -1,9 +1,9 @@
-//! Check and verify: is everything that was written still there, and as it was written?
+//! Check and verify: reads the repository and reports all damage.
 //!
-//! Every damage is reported and none ends the check: what a damaged thing led to cannot be looked at, the
-//! rest is. An error means that the store itself failed.
+//! A damage does not end the check; only the parts that it hides cannot be checked. An error means that the
+//! store itself failed.
 //!
-//! Not here: which snapshots share what is damaged (`affected`).
+//! Not here: the snapshots that share a damaged part (`affected`).
 
 pub(crate) mod affected;
 pub(crate) mod scan;
@@ -28,11 +28,11 @@ use copal_chunk::SEGMENT_BYTES;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
-/// Damages kept in a report; more are counted.
+/// Damages listed in a report; more are counted.
 const MAX_DAMAGES: usize = 1000;
 
 impl CheckReport {
-    /// Adds damage that another layer found; more than are kept are counted.
+    /// Adds damage that another layer found; damages beyond the limit are counted.
     pub fn add(&mut self, what: &str, detail: String) {
         if self.damages.len() >= MAX_DAMAGES {
             self.more_damages += 1;
@@ -41,7 +41,7 @@ impl CheckReport {
         self.damages.push(Damage { what: what.to_owned(), detail, snapshots: Vec::new() });
     }
 
-    /// Notes a damage; passes on what is none.
+    /// Notes a damage; returns an error that is not damage.
     pub(crate) fn note(&mut self, error: Error, snapshot: Option<SnapshotId>) -> Result<()> {
         let noted = self.note_at(error)?;
         if let Some(snapshot) = snapshot {
@@ -50,7 +50,7 @@ impl CheckReport {
         Ok(())
     }
 
-    /// As `note`; the number it has in the report, `None` where it is only counted.
+    /// As `note`; returns the number in the report, `None` if the damage is only counted.
     pub(crate) fn note_at(&mut self, error: Error) -> Result<Option<usize>> {
         let (what, detail) = words(error)?;
         if let Some(known) = self.known(&what, &detail) {
@@ -64,8 +64,7 @@ impl CheckReport {
         Ok(Some(self.damages.len() - 1))
     }
 
-    /// A snapshot met a damage again: it is hurt too, and nothing new is counted. Passes on what is no
-    /// damage.
+    /// Notes that a snapshot meets a known damage. Returns an error that is not damage.
     pub(crate) fn met(&mut self, error: Error, snapshot: SnapshotId) -> Result<()> {
         let (what, detail) = words(error)?;
         let known = self.known(&what, &detail);
@@ -77,7 +76,7 @@ impl CheckReport {
         self.damages.iter().position(|known| known.what == what && known.detail == detail)
     }
 
-    /// Damage `number`, or one that is only counted, hurts the snapshot.
+    /// Adds the snapshot to damage `number`, or to those that are only counted.
     pub(crate) fn hurts(&mut self, number: Option<usize>, snapshot: SnapshotId) {
         let hurt = match number {
             Some(number) => &mut self.damages[number].snapshots,
@@ -89,7 +88,7 @@ impl CheckReport {
     }
 }
 
-/// What is damaged and how; passes on what is no damage.
+/// Object and detail of a damage; returns an error that is not damage.
 fn words(error: Error) -> Result<(String, String)> {
     match error {
         Error::Damaged { what, detail } => Ok((what, detail)),
@@ -134,7 +133,7 @@ pub(crate) fn verify(
     Ok(report)
 }
 
-/// Looks at everything.
+/// Checks the whole repository.
 pub(crate) fn check(
     parts: &Parts,
     read_data: ReadData,
@@ -219,11 +218,11 @@ fn check_vm(
 }
 
 pub(crate) fn wrong_length(located: &Located) -> Error {
-    let detail = format!("frame {} has not the length its recipe says", located.spot.slot);
+    let detail = format!("frame {} does not have the length in its recipe", located.spot.slot);
     located.footer.damaged(detail)
 }
 
-/// Walks what a disk does not share with an older one.
+/// Walks the parts of a disk that it does not share with an older one.
 struct Walker<'a> {
     tree: TreeReader<'a>,
     cancel: &'a CancelFlag,
@@ -309,14 +308,15 @@ fn check_packs(
             Ok(header) => {
                 report.unfinished_packs += u64::from(unfinished.contains(&header.session));
                 if header.domain != *pack_store.volumes.domain.as_bytes() || header.kind != pack.home.kind() {
-                    report.note(reader::damaged(pack.number, "its header does not fit its place"), None)?;
+                    report
+                        .note(reader::damaged(pack.number, "its header does not match its location"), None)?;
                 }
             }
             Err(error) => report.note(error, None)?,
         }
         let footer = match pack_store.footer(pack.home, pack.volume, pack.number) {
             Ok(Some((footer, _))) => footer,
-            Ok(None) => return report.note(reader::damaged(pack.number, "it is gone"), None),
+            Ok(None) => return report.note(reader::damaged(pack.number, "it is missing"), None),
             Err(error) => return report.note(error, None),
         };
         if !is_chosen(read_data, &pack) {

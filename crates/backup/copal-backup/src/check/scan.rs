@@ -1,4 +1,4 @@
-//! Reads a whole pack from front to back: block hashes, encryption, compression, ids.
+//! Scans a whole pack from front to back: block hashes, encryption, compression, ids.
 
 use crate::check::affected::Places;
 use crate::packs::pack::format::{self, HEADER_BYTES};
@@ -10,12 +10,12 @@ use copal_chunk::IdKey;
 use copal_volume::VolumeId;
 use std::ops::Range;
 
-/// Reads every byte of a pack and notes what is not as it was written, and where. `ids` checks chunks against
-/// theirs.
+/// Reads every byte of a pack and notes damage with its place. If `ids` is set, chunks are compared with
+/// their ids.
 ///
 /// Memory: one block and the frame that straddles it.
 /// # Errors
-/// Those of the store that are no damage.
+/// Errors of the store that are not damage.
 pub(crate) fn scan(
     pack_store: &PackStore,
     vid: VolumeId,
@@ -50,16 +50,16 @@ pub(crate) fn scan(
     Ok(())
 }
 
-/// How far a scan has come in its pack.
+/// Progress of a scan in its pack.
 struct Scan<'a> {
     pack_store: &'a PackStore,
     footer: &'a Footer,
     ids: Option<&'a IdKey>,
     report: &'a mut CheckReport,
     places: &'a mut Places,
-    /// Blocks that do not fit, with their number in the report.
+    /// Blocks with a wrong hash, with their number in the report.
     bad_blocks: Vec<(Range<u64>, usize)>,
-    /// Frames that are lost.
+    /// Lost frames.
     lost: Vec<u32>,
     inflater: Inflater,
     raw: Vec<u8>,
@@ -70,7 +70,7 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Reads one block, and holds it.
+    /// Reads one block into `held`.
     fn block(&mut self, vid: VolumeId, number: usize, hash: &[u8], range: Range<u64>) -> Result<()> {
         let damaged = |detail: String| self.footer.damaged(format!("block {number}: {detail}"));
         match self.pack_store.read(vid, self.footer.number, range.clone()) {
@@ -83,7 +83,7 @@ impl Scan<'_> {
             }
             Err(error) => {
                 let noted = self.report.note_at(error)?;
-                // Frames in the gap fail to open below and are noted one by one.
+                // Frames in the gap fail to decrypt below and are noted one by one.
                 self.held.resize(self.held.len() + (range.end - range.start) as usize, 0);
                 self.bad_blocks.extend(noted.map(|noted| (range, noted)));
             }
@@ -91,15 +91,14 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Opens the frames that end at `end` or before, the end of what is held; keeps what the next frame has
-    /// of it.
+    /// Decrypts the frames that end at `end` or before; keeps the bytes that the next frame needs.
     fn frames_up_to(&mut self, end: u64) -> Result<()> {
         let footer = self.footer;
         while footer.rows.get(self.next_slot).is_some_and(|row| row.end() <= end) {
             self.frame(self.next_slot)?;
             self.next_slot += 1;
         }
-        // Without a next frame nothing is needed any more.
+        // After the last frame no bytes are needed.
         let keep_from =
             footer.rows.get(self.next_slot).map_or(end, |row| u64::from(row.offset).clamp(self.held_at, end));
         self.held.drain(..(keep_from - self.held_at) as usize);
@@ -134,7 +133,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What lies in a block that does not fit, and is lost, is lost by that block too.
+    /// A lost frame in a damaged block is also counted for that block.
     fn frames_of_bad_blocks(&mut self) {
         for (block, noted) in &self.bad_blocks {
             let overlaps = |slot: &u32| {

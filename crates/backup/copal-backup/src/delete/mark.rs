@@ -1,13 +1,13 @@
-//! The mark: which frames do published snapshots name? Exact, under a memory bound.
+//! The mark: finds the frames that published snapshots refer to. Exact, with bounded memory.
 //!
-//! One bit per frame that is named, kept per pack. Packs are taken in slices of their numbers, as many
-//! passes over the recipes as the bound asks for; one pass of 24 MiB serves more than 300 GB of packs.
-//! What two consecutive snapshots of a VM share is looked at once.
+//! One bit per frame, kept per pack. Packs are divided into slices of their numbers, with one pass over the
+//! recipes for each slice; one pass of 24 MiB serves more than 300 GB of packs. The parts that two
+//! consecutive snapshots of a VM share are read once.
 //!
 //! Invariants
-//! - Marked is the frame that a reader gets: references are resolved by `pack_store`. Where several frames of
-//!   one id are known, that takes opening them; where there is one, it is marked unopened.
-//! - A reference that leads nowhere is an error: what cannot be understood must not be swept (BAK-8).
+//! - The marked frame is the one that a reader gets: `pack_store` resolves references for both. If several
+//!   frames of one id are known, they are decrypted to choose; a single frame is marked without that.
+//! - An unresolvable reference is an error: nothing is swept while a reference is not understood (BAK-8).
 
 use crate::delete::references::is_private;
 use crate::packs::pack::{PackNumber, Spot, format};
@@ -23,10 +23,10 @@ use crate::snapshot::tree::TreeReader;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// Memory a pack takes in the map at most, in bytes.
+/// Most memory of a pack in the map, in bytes.
 const PACK_MEMORY_BYTES: u64 = format::MAX_FRAMES as u64 / 8 + 64;
 
-/// Which packs a pass looks at: those whose number falls in slice `index` of `of`.
+/// Packs of one pass: those whose number falls in slice `index` of `of`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slice {
     pub(crate) index: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// How many slices keep the mark of `packs` packs within `memory_bytes`.
+    /// Number of slices that keep the mark of `packs` packs within `memory_bytes`.
     pub(crate) fn count(packs: u64, memory_bytes: u64) -> u64 {
         packs.div_ceil((memory_bytes / PACK_MEMORY_BYTES).max(1)).max(1)
     }
@@ -44,26 +44,26 @@ impl Slice {
     }
 }
 
-/// Bits of the frames that are named.
+/// Bits of the frames that snapshots refer to.
 pub(crate) struct Marks<'a> {
     pack_store: &'a PackStore,
-    /// Numbers of all packs there are, ascending.
+    /// Numbers of all packs, ascending.
     present: &'a [PackNumber],
     slice: Slice,
     live: HashMap<PackNumber, Vec<u64>>,
-    /// Frames of each pack that are the only known ones of their ids.
+    /// For each pack, the number of its frames that are the only known ones of their ids.
     sole: HashMap<PackNumber, u32>,
     /// Whether the snapshots of one VM are walked, for its own packs.
     is_of_vm: bool,
-    /// The snapshots that are walked now are of other VMs.
+    /// Whether the snapshots of other VMs are being walked.
     is_of_others: bool,
-    /// Packs that are marked where one of their ids is named, wherever its frame is.
+    /// Packs that are marked if a snapshot refers to one of these ids, wherever the frame is.
     wanted: HashMap<ShortId, PackNumber>,
     frames: FrameReader<'a>,
 }
 
 impl<'a> Marks<'a> {
-    /// No marks yet. `vm`: the only one whose snapshots will be walked, in a fleet.
+    /// Creates an empty mark. `vm`: the only VM whose snapshots will be walked, in a fleet.
     pub(crate) fn new(
         pack_store: &'a PackStore,
         present: &'a [PackNumber],
@@ -83,12 +83,12 @@ impl<'a> Marks<'a> {
         })
     }
 
-    /// Frames of a pack that are named.
+    /// Number of marked frames of a pack.
     pub(crate) fn live_frames(&self, pack: PackNumber) -> u32 {
         self.live.get(&pack).map_or(0, |bits| bits.iter().map(|word| word.count_ones()).sum())
     }
 
-    /// Whether a frame is named.
+    /// Whether a frame is marked.
     pub(crate) fn is_live(&self, pack: PackNumber, slot: u32) -> bool {
         let word = self.live.get(&pack).and_then(|bits| bits.get(slot as usize / 64));
         word.is_some_and(|word| word >> (slot % 64) & 1 == 1)
@@ -98,7 +98,7 @@ impl<'a> Marks<'a> {
         self.present.binary_search(&pack).is_ok()
     }
 
-    /// Whether nothing but its own spot leads to any frame of the pack.
+    /// Whether the frames of the pack are reachable only by their own locations.
     fn is_alone(&self, pack: PackNumber) -> Result<bool> {
         let Some(&sole) = self.sole.get(&pack) else {
             return Ok(false);
@@ -108,13 +108,13 @@ impl<'a> Marks<'a> {
 
     /// Marks the frame of a chunk that a reader gets.
     fn chunk(&mut self, reference: &Ref) -> Result<()> {
-        // What all VMs of a fleet may refer to is not swept for one of them.
+        // A popular frame is not swept for a single VM.
         if self.is_of_vm && !is_private(reference) {
             return Ok(());
         }
         let is_there = self.is_present(reference.spot.pack);
         if self.is_of_others {
-            // A reader whose frame is damaged looks for another one.
+            // A reader whose frame is damaged looks for another frame of the id.
             if let Some(pack) = self.wanted.get(&reference.id.short()) {
                 self.live.entry(*pack).or_insert_with(|| vec![1]);
             }
@@ -139,7 +139,7 @@ impl<'a> Marks<'a> {
             [only] => self.mark(reference, only),
             _ => match self.opened(reference) {
                 Ok(good) => self.mark(reference, good),
-                // No reader gets any of them now. What a person may mend is kept.
+                // No reader gets any of them now. They are kept, since an operator may repair one.
                 Err(error) if error.is_corruption() => {
                     spots.iter().try_for_each(|spot| self.mark(reference, *spot))
                 }
@@ -148,8 +148,8 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Whether a chunk of the VM moved to a popular frame that is good. While there is a frame of the VM's
-    /// own, the popular one is opened: it is about to be the only one.
+    /// Whether a chunk of the VM moved to a good popular frame. While a frame of the VM's own exists, the
+    /// popular one is decrypted, since it is about to be the only one.
     fn has_moved(&mut self, reference: &Ref, others: &[Spot], is_there: bool) -> Result<bool> {
         let (popular, own): (Vec<Spot>, Vec<Spot>) =
             others.iter().partition(|spot| spot.home == Home::Shared);
@@ -168,7 +168,7 @@ impl<'a> Marks<'a> {
         Ok(false)
     }
 
-    /// Where the frame of a chunk stands that opens.
+    /// Location of a frame of the chunk that decrypts.
     fn opened(&mut self, reference: &Ref) -> Result<Spot> {
         let (pack_store, frames) = (self.pack_store, &mut self.frames);
         pack_store.first_good(reference, |located| match frames.opens_to(located, &reference.id)? {
@@ -177,7 +177,7 @@ impl<'a> Marks<'a> {
         })
     }
 
-    /// Marks the recipe that was read last, by the name of `reference`.
+    /// Marks the recipe that was read last, which `reference` names.
     fn recipe(&mut self, tree: &TreeReader<'_>, reference: &Ref) -> Result<()> {
         if self.is_of_others {
             return Ok(());
@@ -204,8 +204,8 @@ impl<'a> Marks<'a> {
         Ok(())
     }
 
-    /// No marks yet, of packs that snapshots of any VM may name: `present`, and those of which `wanted` has
-    /// an id.
+    /// Creates an empty mark of packs that snapshots of any VM may refer to: `present`, and packs that have
+    /// an id in `wanted`.
     pub(crate) fn of_others(
         pack_store: &'a PackStore,
         present: &'a [PackNumber],
@@ -224,13 +224,12 @@ impl<'a> Marks<'a> {
         })
     }
 
-    /// From here on snapshots of other VMs are walked, whose chunks are somewhere else: what they name of
-    /// these packs is marked, what they name of others is nobody's business here.
+    /// From here on snapshots of other VMs are walked. Only their references to packs of this mark count.
     pub(crate) fn walk_others(&mut self) {
         self.is_of_others = true;
     }
 
-    /// Marks everything the snapshots of one VM name; `manifests` are all of them, oldest first.
+    /// Marks all references of the snapshots of one VM; `manifests` are all of them, oldest first.
     pub(crate) fn vm(
         &mut self,
         manifests: &[Manifest],
@@ -276,7 +275,7 @@ impl<'a> Marks<'a> {
             let now = tree.page(Some(page), root.size_bytes, index)?;
             self.recipe(tree, page)?;
             let old_size = old.map_or(0, |old| old.size_bytes);
-            // Only a shortcut: a page that cannot be read shows nothing to skip.
+            // Only a shortcut: with an unreadable page nothing is skipped.
             let shared = before.and_then(|before| tree.page(Some(&before), old_size, index).ok());
             for (within, segment) in now.segments.iter().enumerate() {
                 let Some(segment) = segment else { continue };

@@ -1,4 +1,4 @@
-//! Space that snapshots no longer need: marking, pruning, summary vectors.
+//! Freeing space: marking, pruning, summary vectors.
 
 pub(crate) mod freeing;
 pub(crate) mod mark;

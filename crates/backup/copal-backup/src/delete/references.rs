@@ -1,4 +1,4 @@
-//! What a snapshot refers to of its VM: recipes, pages, roots, and chunks of the VM's own.
+//! References of a snapshot to frames of its VM: recipes, pages, roots, and the VM's own chunks.
 
 use crate::request::error::Result;
 use crate::sessions::parts::Parts;
@@ -6,9 +6,9 @@ use crate::snapshot::manifest::Manifest;
 use crate::snapshot::recipe::{PAGE_SEGMENTS, Ref};
 use crate::snapshot::tree::TreeReader;
 
-/// Hands over each reference of a snapshot, as often as it occurs.
+/// Visits each reference of a snapshot, as often as it occurs.
 /// # Errors
-/// `Damaged`: a recipe cannot be read. Those of the store and of `visit`.
+/// `Damaged`: a recipe cannot be read. Errors of the store and of `visit`.
 pub(crate) fn for_each(
     parts: &Parts,
     manifest: &Manifest,
@@ -37,12 +37,12 @@ pub(crate) fn for_each(
     Ok(())
 }
 
-/// Whether nobody but the VM refers to it.
+/// Whether only the VM can refer to the frame.
 pub(crate) fn is_private(reference: &Ref) -> bool {
     reference.spot.home.vm().is_some()
 }
 
-/// How many references [`for_each`] hands over.
+/// Number of references that [`for_each`] visits.
 /// # Errors
 /// As [`for_each`].
 pub(crate) fn count(parts: &Parts, manifest: &Manifest) -> Result<u64> {

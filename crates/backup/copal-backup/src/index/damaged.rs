@@ -1,7 +1,7 @@
-//! Frames that were found damaged: they leave the index, and do not come back when it is built anew.
+//! Notes of damaged frames: such frames leave the index, and stay out when it is rebuilt.
 //!
-//! A note is advice. Readers try the spot of a reference whatever is noted, so a wrong note costs a second
-//! copy of a chunk and no more. Notes go with their pack.
+//! A note is only a hint. Readers try the location of a reference despite any note, so a wrong note costs a
+//! second copy of a chunk and no more. The notes of a pack are removed with it.
 
 use super::rows::{bad, encode_rows};
 use super::{Backend, Index, IndexRow};
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 const DAMAGED: &str = "backup-damaged";
 
-/// The keyspace of notes; `None` when there is none and none can be made.
+/// The keyspace of notes; `None` if the store is read-only and has none.
 pub(super) fn keyspace(store: &Store) -> Result<Option<Keyspace>> {
     match store.keyspace(DAMAGED, KeyspaceOptions::default()) {
         Ok(damaged) => Ok(Some(damaged)),
@@ -83,9 +83,9 @@ impl Index {
         }
     }
 
-    /// Notes that a frame is damaged: its id leads elsewhere or nowhere. Durable with the next `sync`.
+    /// Notes that a frame is damaged, and removes its row. Durable with the next `sync`.
     /// # Errors
-    /// `Index(ReadOnly)` where nothing can be noted.
+    /// `Index(ReadOnly)` in a read-only store.
     pub(crate) fn note_damaged(&self, home: Home, pack: PackNumber, slot: u32, id: &[u8; 16]) -> Result<()> {
         let of_id = self.key(home, id);
         let mut rows = self.rows(&of_id)?;
@@ -114,7 +114,7 @@ impl Index {
         Ok(())
     }
 
-    /// Drops the notes of a pack that goes.
+    /// Drops the notes of a pack that is being removed.
     pub(super) fn forget_damaged(&self, pack: PackNumber) -> Result<()> {
         let slots = self.damaged_slots(pack)?;
         match &self.backend {

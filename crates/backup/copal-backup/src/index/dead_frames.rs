@@ -1,12 +1,11 @@
-//! Frames of a VM that no snapshot refers to, or that it gave up for popular ones, in packs that are still
-//! there.
+//! List of a VM's dead frames: frames in existing packs that no snapshot refers to, or that the VM gave up
+//! for popular ones.
 //!
-//! A file of the VM's volume of manifests, which a record of its log names. Whoever backs the VM up passes
-//! over what stands in it; a pack goes once all of it does, or its live frames were moved.
+//! A file in the VM's volume of manifests, named by a record of the VM's log. Backups refer to no frame in
+//! it. A pack is removed once all its frames are dead, or its live frames were moved.
 //!
-//! Format: docs/formats/backup-dead-frames.md v1
-//! Memory: a bit per frame of packs that have dead ones.
-//! Not here: which frames are dead (`freeing`, `cleanup`).
+//! Format: docs/formats/backup-dead-frames.md v1 Memory: a bit per frame of packs that have dead ones. Not
+//! here: finding dead frames (`freeing`, `consolidate`).
 
 use crate::catalog::fields::DeadList;
 #[cfg(any(test, fuzzing))]
@@ -27,18 +26,17 @@ pub(crate) const FORMAT: Format =
 const LISTS: ListKind = ListKind {
     format: &FORMAT,
     prefix: "dead.",
-    // Packs of 100 TB, all of them partly dead.
+    // Enough for packs of 100 TB, all of them partly dead.
     max_file_bytes: 1 << 30,
 };
 /// Kind, volume, number, one byte of frames, one of bits.
 const LEAST_PACK_BYTES: usize = 1 + 1 + 8 + 1 + 1;
 
-/// See the module.
+/// The dead frames of one VM; see the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct DeadFrames {
     packs: BTreeMap<PackNumber, PackBits>,
-    /// Bytes of frames that are dead and stand in no list, as estimated by the error rates of the deletions
-    /// so far.
+    /// Bytes of dead frames that are in no list, estimated from the error rates of the deletions so far.
     pub(crate) leak_bytes: u64,
 }
 
@@ -46,7 +44,7 @@ pub(crate) struct DeadFrames {
 struct PackBits {
     home: Home,
     volume: u32,
-    /// How many frames the pack has.
+    /// Number of frames of the pack.
     frames: u32,
     bits: Vec<u8>,
 }
@@ -63,7 +61,7 @@ impl PackBits {
 }
 
 impl DeadFrames {
-    /// Enters a frame of a pack of so many. `false`: it stood there already.
+    /// Adds a frame of a pack with `frames` frames. `false`: it was in the list already.
     pub(crate) fn add(&mut self, spot: Spot, frames: u32) -> bool {
         let pack = self.packs.entry(spot.pack).or_insert_with(|| PackBits {
             home: spot.home,
@@ -97,7 +95,7 @@ impl DeadFrames {
         self.packs.iter().map(|(number, pack)| (pack.home, pack.volume, *number))
     }
 
-    /// Leaves out packs that `stays` does not know.
+    /// Drops packs for which `stays` is false.
     pub(crate) fn retain(&mut self, mut stays: impl FnMut(PackNumber) -> bool) {
         self.packs.retain(|number, _| stays(*number));
     }
@@ -117,7 +115,7 @@ impl DeadFrames {
     }
 }
 
-/// Reads what stands behind the envelope and before the MAC.
+/// Parses the content between the envelope and the MAC.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), String> {
     list_file::parse(content, fields)
@@ -144,9 +142,9 @@ fn fields(input: &mut Reader<'_>, vm: Uuid) -> std::result::Result<DeadFrames, S
     Ok(dead)
 }
 
-/// The list that the log of a VM names; without one nothing is dead.
+/// Reads the list named by the log of a VM; without one no frame is dead.
 /// # Errors
-/// `Damaged`: then nobody may write, since another one may have read it. Those of the store.
+/// `Damaged`: then the VM may not be written, since another host may have read the list. Errors of the store.
 pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: Option<&DeadList>) -> Result<DeadFrames> {
     let Some(list) = list else {
         return Ok(DeadFrames::default());
@@ -159,10 +157,10 @@ pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: Option<&DeadList>) ->
     })
 }
 
-/// Writes a list behind `before`; durable on return, and in force once a record names it. One that says
-/// nothing is none.
+/// Writes a list with a number above `before`; durable on return, and in force once a record names it. An
+/// empty list is not written.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) fn write(
     pack_store: &PackStore,
     vm: Uuid,
@@ -177,9 +175,10 @@ pub(crate) fn write(
     Ok(Some(DeadList { number, hash }))
 }
 
-/// Deletes the lists up to the one in force, `None`: all that there are. The caller has put it on record.
+/// Deletes the lists before the one in force; all lists if `in_force` is `None`. The caller has recorded
+/// which is in force.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) fn drop_older(pack_store: &PackStore, vm: Uuid, in_force: Option<&DeadList>) -> Result<()> {
     let in_force: Vec<u64> = in_force.iter().map(|list| list.number).collect();
     LISTS.drop_older(pack_store, vm, &in_force)
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_as_it_was_written_and_by_its_place_and_key_only() {
+    fn a_list_round_trips_only_with_its_place_and_key() {
         let keys = Keys::derive(&[1; 32]);
         let mut dead = DeadFrames::default();
         assert!(dead.add(spot(5, 0), 12) && dead.add(spot(5, 11), 12) && dead.add(spot(6, 3), 4));

@@ -1,10 +1,11 @@
-//! Lists of frames in the volume of a VM's manifests, which a record of its log names by number and hash.
+//! List files of frames in the volume of a VM's manifests; a record of the VM's log names each by number and
+//! hash.
 //!
-//! A file is an envelope, the VM, what the list says, and a MAC over both with the name of the file.
-//! A list is durable before a record names it, and goes once none does.
+//! A file is an envelope, the VM, the content, and a MAC over both with the name of the file. A list is
+//! durable before a record names it, and is deleted once none does.
 //!
-//! Formats: docs/formats/backup-dead-frames.md, docs/formats/backup-moved-frames.md
-//! Not here: what a list says (`dead_frames`, `moved_frames`).
+//! Formats: docs/formats/backup-dead-frames.md, docs/formats/backup-moved-frames.md Not here: the content of
+//! lists (`dead_frames`, `moved_frames`).
 
 use crate::keys::{Keys, MAC_BYTES};
 use crate::packs::pack_store::PackStore;
@@ -15,10 +16,10 @@ use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use copal_volume::{PutOptions, ReadOptions, VolumeError};
 use uuid::Uuid;
 
-/// Reads what a list says, behind the VM; a sentence, where no list says that.
+/// Parses the content behind the VM; the error is a sentence.
 pub(crate) type Parse<T> = fn(&mut Reader<'_>, Uuid) -> std::result::Result<T, String>;
 
-/// Reads all that a MAC of a list covers: the VM, and what the list says.
+/// Parses the bytes under the MAC: the VM and the content.
 pub(crate) fn parse<T>(content: &[u8], parse: Parse<T>) -> std::result::Result<(Uuid, T), String> {
     let mut input = Reader::new(content);
     let vm = Uuid::from_bytes(input.array().map_err(|error| error.to_string())?);
@@ -29,11 +30,11 @@ pub(crate) fn parse<T>(content: &[u8], parse: Parse<T>) -> std::result::Result<(
 
 /// One kind of lists.
 pub(crate) struct ListKind {
-    /// Of its files.
+    /// Format of its files.
     pub(crate) format: &'static Format,
-    /// What the names of its files begin with.
+    /// Prefix of its file names.
     pub(crate) prefix: &'static str,
-    /// No list is longer.
+    /// Largest file.
     pub(crate) max_file_bytes: u64,
 }
 
@@ -43,7 +44,7 @@ impl ListKind {
         format!("{}{number:016x}", self.prefix)
     }
 
-    /// The bytes of a list, of which `put` writes what it says.
+    /// Encodes a list; `put` writes its content.
     pub(crate) fn encode(
         &self,
         vm: Uuid,
@@ -60,7 +61,7 @@ impl ListKind {
         bytes
     }
 
-    /// What a list of the VM says; a sentence, where it is damaged, changed, or of another place.
+    /// Decodes a list of the VM. The error is a sentence: damaged, changed, or of another place.
     pub(crate) fn decode<T>(
         &self,
         bytes: &[u8],
@@ -73,7 +74,7 @@ impl ListKind {
         let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a list")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(name, content, mac) {
-            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+            return Err("its MAC does not match: it was changed, or moved from another place".into());
         }
         let (of, list) = self::parse(content, parse)?;
         match of == vm {
@@ -82,9 +83,9 @@ impl ListKind {
         }
     }
 
-    /// A list whose hash is known; inside, why it cannot be read.
+    /// Reads a list whose hash is known. The inner error is the reason why it cannot be read.
     /// # Errors
-    /// Those of the store that are no damage.
+    /// Errors of the store that are not damage.
     pub(crate) fn read<T>(
         &self,
         pack_store: &PackStore,
@@ -93,28 +94,28 @@ impl ListKind {
         parse: Parse<T>,
     ) -> Result<std::result::Result<T, String>> {
         let Some(vid) = pack_store.volumes.meta(vm, false)? else {
-            return Ok(Err("it is gone".into()));
+            return Ok(Err("it is missing".into()));
         };
         let name = self.file_name(number);
         let read = ReadOptions::default();
         let store = &pack_store.volumes.store;
         let file = match store.get(vid, name.as_bytes(), 0..self.max_file_bytes, &read) {
             Ok(file) => file,
-            Err(VolumeError::NotFound) => return Ok(Err("it is gone".into())),
+            Err(VolumeError::NotFound) => return Ok(Err("it is missing".into())),
             Err(VolumeError::Corrupt { what }) => return Ok(Err(what)),
             Err(error) => return Err(error.into()),
         };
         pack_store.note_read(file.len() as u64);
         Ok(match blake3::hash(&file).as_bytes() == hash {
             true => self.decode(&file, vm, &name, &pack_store.keys, parse),
-            false => Err("its bytes are not those its record names".into()),
+            false => Err("its hash is not the one in its record".into()),
         })
     }
 
-    /// Writes a list, which `encode` makes for its name, under a number above `number`. Returns that and the
-    /// hash of the file; durable on return.
+    /// Writes a list under a free number above `number`. `encode` makes the bytes for a file name. Returns
+    /// the number and the hash of the file; durable on return.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn write(
         &self,
         pack_store: &PackStore,
@@ -124,7 +125,7 @@ impl ListKind {
     ) -> Result<(u64, [u8; 32])> {
         let store = &*pack_store.volumes.store;
         let vid = pack_store.volumes.meta(vm, true)?.ok_or(Error::NoRepository)?;
-        // Whoever gave way may have left a list under the next number, which no record will name.
+        // A process that gave way may have left a list under the next number, which no record will name.
         loop {
             number += 1;
             let name = self.file_name(number);
@@ -139,10 +140,10 @@ impl ListKind {
         }
     }
 
-    /// Deletes the lists up to the newest in force that are not; without any in force, all that there are.
-    /// The caller has put on record which are.
+    /// Deletes the lists with a number below the newest in force, except those in force; all lists if none
+    /// is. The caller has recorded which are in force.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn drop_older(&self, pack_store: &PackStore, vm: Uuid, in_force: &[u64]) -> Result<()> {
         let volumes = &pack_store.volumes;
         let Some(vid) = volumes.meta(vm, false)? else {

@@ -1,16 +1,17 @@
-//! The chunk index: where is the frame of this id? Exact.
+//! The chunk index: maps an id to the locations of its frames. Exact.
 //!
-//! Two maps: id (16 bytes) -> pack and slot (11 bytes), newest first where an id has several frames, and pack
-//! -> what is known about it. In the layout solo there is one index for the whole repository. In a fleet each
-//! VM has its own, and the domain another: ids stand behind the VM they are of, and a look-up names it, so
-//! nobody finds, and refers to, what another VM may remove (BAK-16).
-//! Invariants
-//! - It holds nothing that the packs do not: it can be thrown away and built again from footers (BAK-9).
-//! - A row is entered after its pack is durable and removed before its pack is deleted, so a row whose
-//!   pack has an entry leads to a frame. A row without such a pack means nothing and is a miss.
-//! - A frame that was found damaged leads nowhere any more (`damaged`), so the next backup stores its chunk
-//!   anew (BAK-10).
-//! - Memory is the engine's, which has a budget of its own.
+//! Two maps:
+//! - id (16 bytes) -> pack and slot (11 bytes), newest first if an id has several frames;
+//! - pack -> its home, volume and sizes.
+//!
+//! In the layout solo there is one index for the whole repository. In a fleet each VM has its own, and the
+//! domain another: the VM is a prefix of the key, and each look-up names it. So a backup never refers to a
+//! frame that another VM may remove (BAK-16). Invariants
+//! - It holds only facts that the packs hold too: it can be deleted and rebuilt from footers (BAK-9).
+//! - A row is added after its pack is durable and removed before its pack is deleted, so a row whose pack has
+//!   an entry leads to a frame. A row without such a pack counts as a miss.
+//! - A damaged frame has no row (`damaged`), so the next backup stores its chunk anew (BAK-10).
+//! - Memory belongs to the engine, which has its own budget.
 //!
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
 
@@ -40,30 +41,30 @@ use uuid::Uuid;
 
 const CHUNKS: &str = "backup-chunks";
 const PACKS: &str = "backup-packs";
-/// Beside the packs: the epoch of the catalog all of whose packs have entries.
+/// Key beside the packs: the epoch of the catalog in which all packs had entries.
 const EPOCH: &[u8] = b"epoch";
 /// Rows of one batch to the engine.
 const BATCH_ROWS: usize = 2048;
-/// Packs whose entries are kept at hand.
+/// Pack entries in the cache.
 const CACHED_PACKS: usize = 1024;
 
-/// Where the chunk index lives. It holds nothing that the packs do not: delete it at will.
+/// Place of the chunk index. It is a cache of the packs, so it may be deleted.
 #[derive(Clone)]
 pub enum IndexHome {
-    /// In keyspaces of this engine, whose names begin with `backup-`.
+    /// Keyspaces of this engine whose names begin with `backup-`.
     Kv(copal_kv::Store),
-    /// In memory, built from pack footers at each open: for small repositories and read-only media.
+    /// Memory, filled from pack footers at each opening: for small repositories and read-only media.
     Memory,
 }
 
-/// Where the index says a frame is.
+/// Location of a frame by pack and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexRow {
     pub(crate) pack: PackNumber,
     pub(crate) slot: u32,
 }
 
-/// What the index knows about a pack.
+/// Properties of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackEntry {
     pub(crate) home: Home,
@@ -73,7 +74,7 @@ pub(crate) struct PackEntry {
 }
 
 impl PackEntry {
-    /// Where a row of this pack leads.
+    /// Location of a row of this pack.
     pub(crate) fn spot(&self, row: IndexRow) -> Spot {
         Spot { home: self.home, volume: self.volume, pack: row.pack, slot: row.slot }
     }
@@ -82,9 +83,9 @@ impl PackEntry {
 /// The index of an open repository; shared between threads.
 pub(crate) struct Index {
     backend: Backend,
-    /// Whether each VM has an index of its own.
+    /// Whether each VM has its own index.
     is_scoped: bool,
-    /// Entries of packs asked for lately.
+    /// Recently used pack entries.
     cached: Mutex<HashMap<PackNumber, PackEntry>>,
     /// Whether any frame is noted as damaged.
     has_damaged: AtomicBool,
@@ -95,7 +96,7 @@ enum Backend {
         store: copal_kv::Store,
         chunks: Keyspace,
         packs: Keyspace,
-        /// Notes of damage; `None` in a store that is open for reading and has none.
+        /// Notes of damage; `None` in a read-only store without any.
         damaged: Option<Keyspace>,
     },
     Memory(Mutex<Maps>),
@@ -109,12 +110,12 @@ struct Maps {
     moved: HashMap<Uuid, Vec<[u8; 32]>>,
 }
 
-/// What becomes of the rows that the ids of a new pack have already.
+/// Treatment of the older rows of the ids in a new pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Older {
-    /// They go: whoever writes the pack has seen to their frames, or knows that there are none.
+    /// Replaced: the writer of the pack has checked their frames, or knows that there are none.
     Replaced,
-    /// They stay behind the new ones: a pack was found, and nobody knows which frame is the better one.
+    /// Kept behind the new ones: the pack was found, and it is not known which frame is better.
     Kept,
 }
 
@@ -142,7 +143,7 @@ impl Index {
         Ok(index)
     }
 
-    /// What the rows of an id are found by, among what lies in this home.
+    /// The key of an id among the frames of this home.
     fn key(&self, home: Home, id: &[u8; 16]) -> RowKey {
         RowKey {
             vm: (self.is_scoped && !broken::by(Flaw::OneIndex)).then(|| home.vm().unwrap_or_default()),
@@ -150,12 +151,12 @@ impl Index {
         }
     }
 
-    /// The newest place of an id whose pack has an entry.
+    /// The newest location of an id whose pack has an entry.
     pub(crate) fn find(&self, home: Home, id: &[u8; 16]) -> Result<Option<(IndexRow, PackEntry)>> {
         Ok(self.places(home, id)?.into_iter().next())
     }
 
-    /// All places of an id whose packs have an entry, newest first.
+    /// All locations of an id whose packs have an entry, newest first.
     pub(crate) fn places(&self, home: Home, id: &[u8; 16]) -> Result<Vec<(IndexRow, PackEntry)>> {
         self.places_of(self.rows(&self.key(home, id))?)
     }
@@ -193,8 +194,8 @@ impl Index {
         }
     }
 
-    /// How many frames of each pack are the only ones of their ids that are known. A pack of whose frames all
-    /// are is led to by nothing but its own place. `vm`: in a fleet, whose index.
+    /// For each pack, the number of its frames that are the only known ones of their ids. `vm`: the VM whose
+    /// index is meant, in a fleet.
     pub(crate) fn sole_frames(&self, vm: Option<Uuid>) -> Result<HashMap<PackNumber, u32>> {
         let vm = vm.filter(|_| self.is_scoped).map(Uuid::into_bytes);
         let prefix = vm.as_ref().map_or(&[][..], |vm| &vm[..]);
@@ -240,9 +241,9 @@ impl Index {
         Ok(Some(entry))
     }
 
-    /// Enters a durable pack and its rows, but for those of frames that are noted as damaged.
+    /// Adds a durable pack and its rows, except those of frames that are noted as damaged.
     ///
-    /// The pack's entry comes last: a crash in between leaves rows that mean nothing.
+    /// The pack's entry comes last: a crash in between leaves rows that have no effect.
     pub(crate) fn add_pack(
         &self,
         pack: PackNumber,
@@ -282,10 +283,10 @@ impl Index {
         Ok(())
     }
 
-    /// Forgets a pack: those of its rows that still lead to it, then its entry. Durable on return.
+    /// Removes a pack: the rows that still lead to it, then its entry. Durable on return.
     ///
-    /// A crash in between leaves a known pack whose dead frames are not found any more, which is what the
-    /// next prune removes.
+    /// A crash in between leaves a known pack whose dead frames are not found any more; the next prune
+    /// removes it.
     pub(crate) fn remove_pack(
         &self,
         home: Home,
@@ -338,9 +339,9 @@ impl Index {
         Ok(())
     }
 
-    /// Forgets some frames of a pack: their slots and ids. Durable with the next `sync`.
+    /// Removes the rows of some frames of a pack, given by slot and id. Durable with the next `sync`.
     /// # Errors
-    /// `Index(ReadOnly)` where nothing can be changed.
+    /// `Index(ReadOnly)` in a read-only store.
     pub(crate) fn remove_frames(
         &self,
         home: Home,
@@ -385,7 +386,7 @@ impl Index {
         Ok(())
     }
 
-    /// Calls `visit` for every pack with an entry, ascending.
+    /// Calls `visit` for each pack with an entry, ascending.
     pub(crate) fn for_each_pack(
         &self,
         mut visit: impl FnMut(PackNumber, PackEntry) -> Result<()>,
@@ -410,7 +411,7 @@ impl Index {
         }
     }
 
-    /// The epoch whose packs all have entries, and nobody else has; `None`: look at the packs.
+    /// The epoch in which exactly the existing packs have entries; `None`: the packs must be listed.
     pub(crate) fn epoch(&self) -> Result<Option<u64>> {
         let Backend::Kv { packs, .. } = &self.backend else {
             return Ok(None);
@@ -419,7 +420,7 @@ impl Index {
         Ok(noted.and_then(|noted| noted.as_ref().try_into().map(u64::from_be_bytes).ok()))
     }
 
-    /// Notes what [`Index::epoch`] answers. Never durable before what was entered until now.
+    /// Sets the result of [`Index::epoch`]. Never durable before earlier changes.
     pub(crate) fn note_epoch(&self, epoch: u64) -> Result<()> {
         if let Backend::Kv { store, packs, .. } = &self.backend {
             let mut batch = store.batch();
@@ -429,7 +430,7 @@ impl Index {
         Ok(())
     }
 
-    /// Throws everything away but what is known of damage, which no footer tells.
+    /// Removes everything except the notes of damage, which no footer holds.
     pub(crate) fn clear(&self) -> Result<()> {
         self.cached.lock().clear();
         match &self.backend {
@@ -447,12 +448,12 @@ impl Index {
         Ok(())
     }
 
-    /// Drops what is kept at hand: another handle may have changed it.
+    /// Drops the cache: another handle may have changed the index.
     pub(crate) fn forget_cached(&self) {
         self.cached.lock().clear();
     }
 
-    /// What was entered so far survives a crash.
+    /// Makes all earlier changes durable.
     pub(crate) fn sync(&self) -> Result<()> {
         if let Backend::Kv { store, .. } = &self.backend {
             store.sync()?;

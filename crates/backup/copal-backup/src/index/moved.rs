@@ -1,6 +1,6 @@
-//! Chunks of a VM that moved to popular packs: in the VM's index their ids lead there.
+//! Rows of moved chunks: the VM's index leads their ids to popular frames.
 //!
-//! Which lists of them were entered is noted beside the packs, so that nobody enters one at each start.
+//! The lists that were applied are noted beside the packs, so that no start applies them again.
 
 use super::rows::{bad, encode_rows, newest_first};
 use super::{BATCH_ROWS, Backend, Index, IndexRow};
@@ -10,20 +10,20 @@ use bytes::Bytes;
 use copal_kv::Durability;
 use uuid::Uuid;
 
-/// What the keys of notes begin with; the VM follows.
+/// Prefix of the keys of notes; the VM follows.
 const NOTE: &[u8] = b"moved.";
 
 fn note_key(vm: Uuid) -> Vec<u8> {
     [NOTE, vm.as_bytes()].concat()
 }
 
-/// Whether it is the key of a note, in the keyspace of packs.
+/// Whether a key of the keyspace of packs is that of a note.
 pub(super) fn is_note(key: &[u8]) -> bool {
     key.len() == NOTE.len() + 16 && key.starts_with(NOTE)
 }
 
 impl Index {
-    /// Hashes of the lists of moved frames of a VM that were entered.
+    /// Hashes of the applied lists of moved frames of a VM.
     pub(crate) fn moved_lists(&self, vm: Uuid) -> Result<Vec<[u8; 32]>> {
         match &self.backend {
             Backend::Memory(maps) => Ok(maps.lock().moved.get(&vm).cloned().unwrap_or_default()),
@@ -40,7 +40,7 @@ impl Index {
         }
     }
 
-    /// Notes what [`Index::moved_lists`] answers. Never durable before what was entered until now.
+    /// Sets the result of [`Index::moved_lists`]. Never durable before earlier changes.
     pub(crate) fn note_moved_lists(&self, vm: Uuid, hashes: &[[u8; 32]]) -> Result<()> {
         match &self.backend {
             Backend::Memory(maps) => drop(maps.lock().moved.insert(vm, hashes.to_vec())),
@@ -53,7 +53,7 @@ impl Index {
         Ok(())
     }
 
-    /// Leads ids of a home to these frames first, wherever they lie. Durable with the next `sync`.
+    /// Makes these frames the first locations of their ids in a home. Durable with the next `sync`.
     pub(crate) fn lead(&self, home: Home, frames: impl Iterator<Item = ([u8; 16], IndexRow)>) -> Result<()> {
         let frames = frames.map(|(id, row)| (self.key(home, &id), row));
         match &self.backend {

@@ -1,11 +1,10 @@
-//! Where the chunks of a VM are whose own frames it gave up for popular ones.
+//! List of a VM's moved frames: the popular frames of chunks whose own frames the VM gave up.
 //!
-//! Files of the VM's volume of manifests, which a record of its log names. Recipes go on naming the frame
-//! that the VM had: its id leads on from there, for as long as there is the VM.
+//! Files in the VM's volume of manifests, named by a record of the VM's log. Recipes still name the VM's
+//! former frame. The list leads its id to the popular frame, for as long as the VM exists.
 //!
-//! Format: docs/formats/backup-moved-frames.md v1
-//! Memory: one list, 8 MiB.
-//! Not here: which chunks move (`cleanup`).
+//! Format: docs/formats/backup-moved-frames.md v1 Memory: one list, 8 MiB. Not here: the choice of chunks to
+//! move (`consolidate`).
 
 use crate::catalog::fields::MovedList;
 #[cfg(any(test, fuzzing))]
@@ -26,14 +25,14 @@ pub(crate) const FORMAT: Format =
 
 const LISTS: ListKind = ListKind { format: &FORMAT, prefix: "moved.", max_file_bytes: 16 << 20 };
 
-/// Most ids of a list: none is longer than its file may be, wherever its frames stand.
+/// Most ids of a list; such a list never exceeds the limit of its file.
 pub(crate) const MAX_IDS: usize = 1 << 18;
 /// Number and volume.
 const LEAST_PACK_BYTES: usize = 9;
 /// Id, pack and slot.
 const LEAST_FRAME_BYTES: usize = 18;
 
-/// A chunk, and the popular frame of it.
+/// A chunk and its popular frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MovedFrame {
     pub(crate) id: ShortId,
@@ -48,12 +47,12 @@ impl MovedFrame {
     }
 }
 
-/// See the module; ids ascend.
+/// Moved frames of one list; ids ascend. See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MovedFrames(Vec<MovedFrame>);
 
 impl MovedFrames {
-    /// Of these; of two with one id the first counts.
+    /// Sorts frames; the first of several with one id counts.
     pub(crate) fn of(mut frames: Vec<MovedFrame>) -> MovedFrames {
         frames.sort_by_key(|frame| frame.id);
         frames.dedup_by_key(|frame| frame.id);
@@ -68,7 +67,7 @@ impl MovedFrames {
         self.0
     }
 
-    /// The packs it leads to, ascending, each once.
+    /// The packs of its frames, ascending, each once.
     pub(crate) fn packs(&self) -> Vec<(PackNumber, u32)> {
         let mut packs: Vec<_> = self.0.iter().map(|frame| (frame.pack, frame.volume)).collect();
         packs.sort_unstable();
@@ -95,7 +94,7 @@ impl MovedFrames {
     }
 }
 
-/// The list in a file of a VM.
+/// Decodes the list file of a VM.
 #[cfg(test)]
 pub(crate) fn decode(
     bytes: &[u8],
@@ -106,7 +105,7 @@ pub(crate) fn decode(
     LISTS.decode(bytes, vm, name, keys, fields)
 }
 
-/// Reads what stands behind the envelope and before the MAC.
+/// Parses the content between the envelope and the MAC.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, MovedFrames), String> {
     list_file::parse(content, fields)
@@ -134,23 +133,21 @@ fn fields(input: &mut Reader<'_>, _vm: Uuid) -> std::result::Result<MovedFrames,
     }
 }
 
-/// A list that the log of a VM names.
+/// Reads a list named by the log of a VM.
 /// # Errors
-/// `Damaged`: what it leads on cannot be read. Those of the store.
+/// `Damaged`: its chunks cannot be resolved. Errors of the store.
 pub(crate) fn read(pack_store: &PackStore, vm: Uuid, list: &MovedList) -> Result<MovedFrames> {
     let name = LISTS.file_name(list.number);
     let moved = LISTS.read(pack_store, vm, (list.number, &list.hash), fields)?;
     moved.map_err(|detail| Error::Damaged {
         what: format!("list {name} of moved frames of VM {}", vm.simple()),
-        detail: format!(
-            "{detail}; the chunks that it leads to popular frames are not found, bring its file back"
-        ),
+        detail: format!("{detail}; the chunks in it are not found until its file is restored"),
     })
 }
 
-/// Writes a list behind those in force; durable on return, and in force once a record names it.
+/// Writes a list with a number above those in force; durable on return, and in force once a record names it.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) fn write(
     pack_store: &PackStore,
     vm: Uuid,
@@ -169,9 +166,9 @@ pub(crate) fn write(
     Ok(MovedList { number, ids, hash })
 }
 
-/// Deletes the lists that are not in force. The caller has put on record which are.
+/// Deletes the lists that are not in force. The caller has recorded which are.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) fn drop_older(pack_store: &PackStore, vm: Uuid, in_force: &[MovedList]) -> Result<()> {
     let in_force: Vec<u64> = in_force.iter().map(|list| list.number).collect();
     LISTS.drop_older(pack_store, vm, &in_force)
@@ -188,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_as_it_was_written_and_by_its_place_and_key_only() {
+    fn a_list_round_trips_only_with_its_place_and_key() {
         let keys = Keys::derive(&[1; 32]);
         let moved = MovedFrames::of(vec![frame(9, 5, 8191), frame(1, 6, 0), frame(9, 6, 1), frame(4, 5, 2)]);
         let ids: Vec<u8> = moved.frames().iter().map(|frame| frame.id[0]).collect();
@@ -203,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_list_can_say_is_refused() {
+    fn malformed_lists_are_refused() {
         let content = |packs: u64, ids: &[u8], pack: u64, slot: u64| {
             let mut bytes = VM.as_bytes().to_vec();
             bytes.put_varint(packs);

@@ -1,8 +1,8 @@
-//! Brings the index up to date with the packs there are: after a crash, after the cache was deleted, or
-//! when a repository is opened without one.
+//! Brings the index up to date with the existing packs: after a crash, after the index was deleted, or when a
+//! repository is opened without one.
 //!
-//! Packs the index does not know are entered from their footers; this is also how packs of a backup that
-//! never finished are found again by the next one. Entries of packs that are gone are dropped.
+//! Packs that the index does not know are added from their footers. In this way a backup also finds the packs
+//! of an earlier one that never finished. Entries of missing packs are dropped.
 
 use crate::catalog::record::PackPlace;
 use crate::index::{Older, PackEntry};
@@ -16,7 +16,7 @@ use copal_kv::Durability;
 use copal_volume::{FileInfo, VolumeId};
 use uuid::Uuid;
 
-/// One pack as it lies in its volume.
+/// A pack file in its volume.
 pub(crate) struct StoredPack {
     pub(crate) home: Home,
     pub(crate) volume: u32,
@@ -26,25 +26,25 @@ pub(crate) struct StoredPack {
 }
 
 impl StoredPack {
-    /// Where it lies.
+    /// Its location.
     pub(crate) fn place(&self) -> PackPlace {
         PackPlace { home: self.home, volume: self.volume, pack: self.number }
     }
 }
 
-/// Whose packs are looked at.
+/// Scope of a walk over packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// All there are.
+    /// All packs.
     All,
-    /// Those that belong to one VM.
+    /// The packs of one VM.
     Vm(Uuid),
 }
 
 impl Whose {
-    /// The homes there are, or may be.
+    /// The homes in this scope; they may be empty.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) fn homes(self, pack_store: &PackStore) -> Result<Vec<Home>> {
         match self {
             Whose::All => pack_store.volumes.homes(),
@@ -52,7 +52,7 @@ impl Whose {
         }
     }
 
-    /// The VM, if it is one.
+    /// The VM, if the scope is one VM.
     pub(crate) fn vm(self) -> Option<Uuid> {
         match self {
             Whose::All => None,
@@ -68,7 +68,7 @@ impl Whose {
     }
 }
 
-/// Calls `visit` for each of these packs.
+/// Calls `visit` for each pack in the scope.
 pub(crate) fn for_each_pack(
     pack_store: &PackStore,
     whose: Whose,
@@ -95,9 +95,9 @@ pub(crate) fn for_each_pack_of(
     Ok(())
 }
 
-/// Enters unknown packs and drops entries without a pack.
+/// Adds unknown packs and drops entries of missing packs.
 /// # Errors
-/// `Cancelled`; those of the store and the index. A pack that cannot be read is counted, not an error.
+/// `Cancelled`; errors of the store and the index. An unreadable pack is counted and is no error.
 pub(crate) fn reindex(
     pack_store: &PackStore,
     whose: Whose,
@@ -105,9 +105,9 @@ pub(crate) fn reindex(
     cancel: &CancelFlag,
 ) -> Result<IndexSummary> {
     let mut summary = IndexSummary::default();
-    // Looked up before the packs are: one that a backup finishes meanwhile is in the index after it is in the
-    // store, and is not taken for gone. 8 bytes per pack of 16 MiB here and below: half a megabyte per
-    // terabyte stored.
+    // Known packs are listed before the stored ones. A pack that a backup finishes meanwhile enters the index
+    // after the store, so it does not count as missing. 8 bytes per pack of 16 MiB here and below: half a
+    // megabyte per terabyte stored.
     let mut known = Vec::new();
     pack_store.index.for_each_pack(|pack, entry| {
         if whose.has(entry.home) {
@@ -136,7 +136,7 @@ pub(crate) fn reindex(
             }
             Ok(None) => return Ok(()),
             Err(error) if error.is_corruption() => {
-                tracing::warn!(pack = %pack.number, %error, "not in the index");
+                tracing::warn!(pack = %pack.number, %error, "damaged pack left out of the index");
                 summary.damaged_packs += 1;
                 return Ok(());
             }
@@ -156,9 +156,9 @@ pub(crate) fn reindex(
     Ok(summary)
 }
 
-/// Enters a pack from its footer. Returns how many rows it has; `None`: it is not there.
+/// Adds a pack from its footer. Returns its number of rows; `None`: the pack is missing.
 /// # Errors
-/// `Damaged`: its footer is. Those of the store and the index.
+/// `Damaged`: its footer is damaged. Errors of the store and the index.
 pub(crate) fn enter(
     pack_store: &PackStore,
     home: Home,

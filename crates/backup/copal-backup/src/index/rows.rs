@@ -1,4 +1,4 @@
-//! Rows of the index and their bytes. Not a promised format: an index that cannot be read is built anew.
+//! Rows of the index and their encoding. Not a stable format: an unreadable index is rebuilt.
 
 use super::{IndexRow, PackEntry};
 use crate::packs::pack::{PackKind, PackNumber};
@@ -9,20 +9,20 @@ use copal_codec::{Put, Reader};
 use std::ops::Deref;
 use uuid::Uuid;
 
-/// Frames of one id that a row names; of more the newest count.
+/// Most frames of one id in a row; the newest are kept.
 const MAX_PLACES: usize = 8;
 const PLACE_BYTES: usize = 11;
 
-/// What the rows of an id are found by.
+/// Key of the rows of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RowKey {
-    /// In a fleet the VM it is of, or none of them (nil); in the layout solo nobody.
+    /// In a fleet the VM, or nil for popular chunks; in the layout solo `None`.
     pub(super) vm: Option<Uuid>,
     pub(super) id: [u8; 16],
 }
 
 impl RowKey {
-    /// As the engine takes it; keys of one VM stand together.
+    /// Encodes the key; keys of one VM are adjacent.
     pub(super) fn bytes(&self) -> KeyBytes {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(self.vm.unwrap_or_default().as_bytes());
@@ -32,7 +32,7 @@ impl RowKey {
     }
 }
 
-/// A key of the index.
+/// An encoded key of the index.
 pub(super) struct KeyBytes {
     bytes: [u8; 32],
     from: usize,
@@ -52,7 +52,7 @@ pub(super) fn bad(what: &str) -> Error {
     }
 }
 
-/// `row` before those of `known` that it does not stand for.
+/// `row`, followed by the rows of `known` that differ from it.
 pub(super) fn newest_first(row: IndexRow, known: &[IndexRow]) -> Vec<IndexRow> {
     let older = known.iter().copied().filter(|other| *other != row);
     std::iter::once(row).chain(older).take(MAX_PLACES).collect()

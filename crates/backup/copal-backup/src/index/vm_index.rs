@@ -1,11 +1,11 @@
-//! Brings the index of one VM of a fleet up to date: with its packs, with the chunks of it that moved to
-//! popular ones, without its dead frames.
+//! Brings the index of one VM of a fleet up to date: adds its packs, leads moved chunks to popular frames,
+//! removes dead frames.
 //!
 //! Design: docs/design/backup.md#clean-up BAK-22
 //!
-//! Any host may add to them or take away, so the VM's log is read each time. What a reader does not find it
-//! looks for once more, if the log has gone on: another host rewrites packs, or moves chunks, while this one
-//! reads.
+//! Any host may add or remove packs of the VM, so the VM's log is read each time. Another host may rewrite
+//! packs or move chunks while this one reads. So a reader that finds nothing looks once more if the log has
+//! grown.
 
 use crate::catalog::fields::DeadList;
 use crate::catalog::log::Catalog;
@@ -24,20 +24,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// What this handle has done to the index of VMs.
+/// State of the indexes of VMs in this handle.
 pub(crate) struct VmIndex {
     catalog: Arc<Catalog>,
     known: Mutex<HashMap<Uuid, Known>>,
-    /// Held by whoever looks once more.
+    /// Serializes readers that look once more.
     looking: Mutex<()>,
 }
 
-/// What the index of a VM has.
+/// State of the index of a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Known {
-    /// Where its log ended before its packs were looked at.
+    /// End of its log before its packs were listed.
     next_number: u64,
-    /// The list of dead frames that is left out; `None` inside: that none is dead.
+    /// The list of dead frames that was removed from the index; `None` inside: no frame was dead.
     left_out: Option<Option<DeadList>>,
 }
 
@@ -46,14 +46,14 @@ impl VmIndex {
         VmIndex { catalog, known: Mutex::default(), looking: Mutex::new(()) }
     }
 
-    /// The index was thrown away.
+    /// Forgets all state, because the index was cleared.
     pub(crate) fn forget(&self) {
         self.known.lock().clear();
     }
 
-    /// Packs, moved chunks and dead frames.
+    /// Adds packs and moved chunks; removes dead frames.
     /// # Errors
-    /// `Damaged`: a list of moved or dead frames is. Those of the store and the index.
+    /// `Damaged`: a list of moved or dead frames is damaged. Errors of the store and the index.
     pub(crate) fn index(&self, pack_store: &PackStore, vm: Uuid) -> Result<()> {
         let list = self.index_live_and_dead(pack_store, vm)?;
         let is_left_out = |known: &Known| known.left_out == Some(list);
@@ -66,7 +66,7 @@ impl VmIndex {
         Ok(())
     }
 
-    /// Packs and moved chunks; dead frames may be there with the others. Returns the list of those.
+    /// Adds packs and moved chunks; dead frames may be among them. Returns the list of dead frames.
     /// # Errors
     /// As [`VmIndex::index`].
     pub(crate) fn index_live_and_dead(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
@@ -84,7 +84,7 @@ impl VmIndex {
         loop {
             let state = self.catalog.vm(vm)?;
             match writable(lead_lists(pack_store, vm, &state)) {
-                // Another clean-up has put others in their place, and dropped them.
+                // Another clean-up has replaced the lists and deleted the old ones.
                 Err(error) if error.is_corruption() && self.catalog.vm(vm)?.moved != state.moved => {}
                 led => return led.map(|()| state.dead),
             }
@@ -105,7 +105,7 @@ impl VmNews for VmIndex {
     }
 }
 
-/// Enters the lists of moved frames that the index does not have.
+/// Applies the lists of moved frames that the index does not have.
 fn lead_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
     let index = &pack_store.index;
     let entered = index.moved_lists(vm)?;
@@ -119,7 +119,7 @@ fn lead_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
             if index.pack(pack)?.is_none()
                 && reindex::enter(pack_store, Home::Shared, volume, pack)?.is_none()
             {
-                tracing::warn!(%pack, "moved chunks lead to a pack that is not there");
+                tracing::warn!(%pack, "moved chunks lead to a missing pack");
             }
         }
         let frames = moved.frames().iter();
@@ -132,9 +132,9 @@ fn lead_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
     index.note_moved_lists(vm, &hashes)
 }
 
-/// Takes dead frames out of the index.
+/// Removes dead frames from the index.
 /// # Errors
-/// Those of the store and the index.
+/// Errors of the store and the index.
 pub(crate) fn leave_out(pack_store: &PackStore, dead: &DeadFrames) -> Result<()> {
     for (home, volume, pack) in dead.packs() {
         let footer = match pack_store.footer(home, volume, pack) {
@@ -150,7 +150,7 @@ pub(crate) fn leave_out(pack_store: &PackStore, dead: &DeadFrames) -> Result<()>
     Ok(())
 }
 
-/// A store opened for reading: what the index has must do.
+/// Ignores that the store is open for reading only: the index then stays as it is.
 fn writable<T: Default>(outcome: Result<T>) -> Result<T> {
     match outcome {
         Err(Error::Index(copal_kv::Error::ReadOnly)) => Ok(T::default()),

@@ -1,11 +1,10 @@
-//! Key slots: the master key, encrypted by a password, or in the clear for `--insecure-no-password`.
+//! Key slot of a password: holds the master key, encrypted by the password, or in the clear for
+//! `--insecure-no-password`.
 //!
-//! Format: docs/formats/backup-key-slot.md v1
-//! Not here: slots of role keys (`role_key`).
-//! Invariants
-//! - What makes the password hash expensive is bounded before it is used: a forged slot cannot make a
-//!   reader allocate more than 1 GiB or compute for more than minutes.
-//! - Everything in the clear is associated data of the encryption: a changed slot does not open.
+//! Format: docs/formats/backup-key-slot.md v1 Not here: slots of role keys (`role_key`). Invariants
+//! - The cost of the password hash is bounded before the hash is computed: a forged slot cannot make a reader
+//!   allocate more than 1 GiB, or compute for more than minutes.
+//! - All clear fields are associated data of the encryption: a changed slot does not open.
 
 use crate::keys::random;
 use crate::request::Unlock;
@@ -22,7 +21,7 @@ pub(crate) const FORMAT: Format =
 
 const KIND_ARGON2ID: u8 = 1;
 const KIND_CLEAR: u8 = 2;
-/// Far above the file of any slot.
+/// Far above the size of any slot file.
 pub(crate) const MAX_FILE_BYTES: u64 = 64 << 10;
 const MAX_MEMORY_KIB: u32 = 1 << 20;
 const MAX_PASSES: u32 = 64;
@@ -30,7 +29,7 @@ const MAX_LANES: u32 = 16;
 /// Clear part of the body: kind, zeros, memory, passes, lanes, salt, domain.
 const CLEAR_BYTES: usize = 48;
 
-/// How a password is turned into a key.
+/// Cost parameters of the password hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) memory_kib: u32,
@@ -38,7 +37,7 @@ pub(crate) struct Cost {
     pub(crate) lanes: u32,
 }
 
-/// Writes a slot that holds `master`. `salt` is fresh for every slot.
+/// Encodes a slot that holds `master`. `salt` is fresh for every slot.
 pub(crate) fn encode(
     unlock: &Unlock,
     domain: [u8; 16],
@@ -77,7 +76,7 @@ pub(crate) fn encode(
     Ok(bytes)
 }
 
-/// What a slot says before it is opened.
+/// The fields of a slot that has not been decrypted yet.
 pub(crate) struct Slot<'a> {
     kind: u8,
     cost: Cost,
@@ -88,7 +87,7 @@ pub(crate) struct Slot<'a> {
     tag: [u8; 16],
 }
 
-/// Takes a slot apart; opens nothing.
+/// Decodes a slot without decrypting it.
 pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
     let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let text = |error: copal_codec::DecodeError| error.to_string();
@@ -121,7 +120,7 @@ impl Slot<'_> {
         self.kind == KIND_ARGON2ID
     }
 
-    /// The master key; `None` when the password is another one.
+    /// Decrypts the master key; `None` if the password is wrong.
     pub(crate) fn open(&self, unlock: &Unlock) -> Result<Option<Zeroizing<[u8; 32]>>> {
         let mut secret = Zeroizing::new(self.encrypted);
         match (unlock, self.needs_password()) {
@@ -152,7 +151,7 @@ fn key_opens_nothing() -> Error {
     }
 }
 
-/// Fresh salt.
+/// Draws a fresh salt.
 pub(crate) fn salt() -> Result<[u8; 16]> {
     random()
 }

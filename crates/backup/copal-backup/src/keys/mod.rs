@@ -1,14 +1,14 @@
-//! The keys of a domain, all derived from one master key; who has a role key has those of its role.
+//! The keys of a domain, derived from one master key. The holder of a role key has the keys of its role only.
 //!
-//! Derivation is BLAKE3 in its key-derivation mode with the context strings below; each use has its
-//! own key, so none of them tells anything about another.
+//! Derivation is BLAKE3 in its key-derivation mode with the context strings below. Each use has its own key,
+//! so none of them reveals anything about another.
 //!
 //! Invariants
 //! - In a repository that has had role keys, a record of the delete role and a checkpoint count only with a
-//!   signature (BAK-19). A handle learns that it is such a one when it opens, or from the first signature it
-//!   meets.
+//!   signature (BAK-19). A handle learns that the repository has role keys when it opens it, or from the
+//!   first signature that it meets.
 //!
-//! Not here: how the master key is kept (`key_slot`), role keys (`role_key`), how frames are encrypted
+//! Not here: storage of the master key (`key_slot`), role keys (`role_key`), encryption of frames
 //! (`pack_cipher`).
 
 pub(crate) mod key_slot;
@@ -41,7 +41,7 @@ const ADMIN: &str = "copal v1 admin mac key";
 const HOST: &str = "copal v1 host signing key";
 const PASSWORD_HOST: &str = "copal v1 host signing key of the password";
 
-/// The key with which a host signs that has the role key of this secret.
+/// The signing key of the host whose role key has this secret.
 pub(crate) fn host_signer(secret: &[u8; 32]) -> Signer {
     Signer::new(Zeroizing::new(blake3::derive_key(HOST, secret)))
 }
@@ -54,19 +54,19 @@ const BUNDLED: usize = 7;
 /// Length of the keys of a role for backup or delete.
 pub(crate) const BUNDLE_BYTES: usize = BUNDLED * 32;
 
-/// From when on signatures are asked for.
+/// Whether records of the delete role need a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Signatures {
-    /// The repository never had role keys, as far as this handle knows: none is made or needed.
+    /// The repository never had role keys, as far as this handle knows: no signature is made or needed.
     None = 0,
-    /// It is being given the first: they are made, and not needed yet.
+    /// The first role key is being added: signatures are made, but not needed yet.
     Begun = 1,
-    /// They are made and needed.
+    /// Signatures are made and needed.
     Needed = 2,
 }
 
-/// What only who has the master key has.
+/// Keys that only the admin role holds.
 struct Admin {
     master: Secret,
     mac: Secret,
@@ -79,20 +79,21 @@ pub(crate) struct Keys {
     id_bytes: Secret,
     data: Secret,
     recipe: Secret,
-    /// Of the backup role, which all others have: it keeps out who has no key at all.
+    /// Key of the MACs. All roles have it, so a MAC only shows that the writer held some key of the
+    /// repository.
     mac: Secret,
     agents: Secret,
-    /// Checks what the delete role has signed.
+    /// Verifies signatures of the delete role.
     public: [u8; PUBLIC_BYTES],
     signer: Option<Signer>,
-    /// Signs as the host that has this key.
+    /// Signs in the name of the host that holds this key.
     host: Option<Signer>,
     admin: Option<Admin>,
     signatures: AtomicU8,
 }
 
 impl Keys {
-    /// Derives everything from the master key.
+    /// Derives all keys from the master key.
     pub(crate) fn derive(master: &[u8; 32]) -> Keys {
         let key = |context: &str| Zeroizing::new(blake3::derive_key(context, master));
         let signer = Signer::new(key(DELETE));
@@ -112,8 +113,8 @@ impl Keys {
         }
     }
 
-    /// The keys of the backup or the delete role, in the order in which a slot holds them. The last one
-    /// signs, or checks signatures. `None`: these keys are not all of that role.
+    /// The keys of the backup or delete role, in the order of a slot. The last one signs, or verifies
+    /// signatures. `None`: these keys lack some of that role's.
     pub(crate) fn bundle(&self, role: Role) -> Option<Zeroizing<Vec<u8>>> {
         let last = match role {
             Role::Backup => &self.public,
@@ -127,7 +128,7 @@ impl Keys {
         Some(bundle)
     }
 
-    /// The keys of the backup or the delete role from what `bundle` gave.
+    /// Rebuilds the keys of the backup or delete role from a bundle.
     pub(crate) fn of_bundle(role: Role, bundle: &[u8; BUNDLE_BYTES]) -> Keys {
         let (keys, _) = bundle.as_chunks::<32>();
         let key = |at: usize| Zeroizing::new(keys[at]);
@@ -151,31 +152,31 @@ impl Keys {
             signer,
             host: None,
             admin: None,
-            // Where there is a role key, there are signatures.
+            // A repository with a role key has signatures.
             signatures: AtomicU8::new(Signatures::Needed as u8),
         }
     }
 
-    /// The same keys, of a host that signs with this one.
+    /// The same keys, with the signing key of a host.
     pub(crate) fn with_host(self, host: Signer) -> Keys {
         Keys { host: Some(host), ..self }
     }
 
-    /// As which host these keys sign what they say of popular packs; `None`: the repository never had role
-    /// keys.
+    /// The public key of the host in whose name these keys sign records about popular packs. `None`: the
+    /// repository never had role keys.
     pub(crate) fn host_key(&self) -> Option<HostKey> {
         let is_wanted = self.signatures() != Signatures::None;
         let host = self.host.as_ref().filter(|_| is_wanted)?;
         Some(HostKey(host.public()))
     }
 
-    /// The host's signature of what stands at `name`; `None`: these keys are not those of the host.
+    /// Signs the body stored under `name` in the name of `host`; `None` if these keys belong to another host.
     pub(crate) fn sign_as(&self, host: &HostKey, name: &str, body: &[u8]) -> Option<[u8; SIGNATURE_BYTES]> {
         let signer = self.host.as_ref().filter(|signer| signer.public() == host.0)?;
         Some(signer.sign(&placed(name, body)))
     }
 
-    /// What these keys are for.
+    /// The rights that these keys give.
     pub(crate) fn roles(&self) -> Roles {
         Roles {
             highest: match (&self.admin, &self.signer) {
@@ -187,23 +188,23 @@ impl Keys {
         }
     }
 
-    /// The master key, for who has it.
+    /// The master key, if these keys hold it.
     pub(crate) fn master(&self) -> Option<&[u8; 32]> {
         self.admin.as_ref().map(|admin| &*admin.master)
     }
 
-    /// What the agents of the domain know each other by.
+    /// The secret by which agents of the domain authenticate each other.
     pub(crate) fn agents(&self) -> Secret {
         self.agents.clone()
     }
 
-    /// The half of the signing key that every role has.
+    /// The public half of the delete role's signing key; every role has it.
     #[cfg(test)]
     pub(crate) fn public(&self) -> &[u8; PUBLIC_BYTES] {
         &self.public
     }
 
-    /// From when on signatures are asked for.
+    /// Whether records need signatures, as far as this handle knows.
     pub(crate) fn signatures(&self) -> Signatures {
         match self.signatures.load(Ordering::Acquire) {
             0 => Signatures::None,
@@ -216,19 +217,20 @@ impl Keys {
         self.signatures.store(signatures as u8, Ordering::Release);
     }
 
-    /// Whether what needs a signature can be written so that it counts.
+    /// Whether these keys can write a valid record of the delete role.
     pub(crate) fn can_sign(&self) -> bool {
         self.signer.is_some() || self.signatures() == Signatures::None
     }
 
-    /// The signature of what stands at `name`; `None` where none is made, or these keys cannot.
+    /// Signs the body stored under `name`; `None` if the repository needs no signatures, or these keys cannot
+    /// sign.
     pub(crate) fn sign(&self, name: &str, body: &[u8]) -> Option<[u8; SIGNATURE_BYTES]> {
         let is_wanted = self.signatures() != Signatures::None;
         let signer = self.signer.as_ref().filter(|_| is_wanted)?;
         Some(signer.sign(&placed(name, body)))
     }
 
-    /// Whether what needs a signature counts with this one, or without.
+    /// Whether a record of the delete role is valid with this signature, or without one.
     pub(crate) fn counts(&self, name: &str, body: &[u8], signature: Option<&[u8]>) -> bool {
         let is_looked_at = !broken::by(Flaw::NoSignature);
         let Some(signature) = signature else {
@@ -236,7 +238,7 @@ impl Keys {
         };
         let is_signed = is_signed(&self.public, &placed(name, body), signature);
         if is_signed {
-            // Role keys were added behind the back of this handle: from here on it signs, too.
+            // Another process added role keys while this handle was open. From now on this handle signs too.
             let (none, needed) = (Signatures::None as u8, Signatures::Needed as u8);
             let _ = self.signatures.compare_exchange(none, needed, Ordering::AcqRel, Ordering::Acquire);
         }
@@ -248,25 +250,25 @@ impl Keys {
         Zeroizing::new(*blake3::keyed_hash(&self.data, pack_id).as_bytes())
     }
 
-    /// The key under which recipes, pages and roots of one VM are named.
+    /// The key that names recipes, pages and roots of one VM.
     ///
     /// One key per VM: equal recipes of two VMs have different names, so no VM needs another's packs.
     pub(crate) fn recipe_key(&self, vm: Uuid) -> RecipeKey {
         RecipeKey(Zeroizing::new(*blake3::keyed_hash(&self.recipe, vm.as_bytes()).as_bytes()))
     }
 
-    /// Authenticates a record or manifest. `name` says what it is and where it stands.
+    /// The MAC of a record or manifest. `name` is the path at which the body is stored.
     pub(crate) fn mac(&self, name: &str, body: &[u8]) -> [u8; MAC_BYTES] {
         keyed(&self.mac, name, body)
     }
 
-    /// Whether `tag` is the MAC of `body`, in constant time.
+    /// Whether `tag` is the MAC of `body`, compared in constant time.
     pub(crate) fn mac_fits(&self, name: &str, body: &[u8], tag: &[u8]) -> bool {
         use subtle::ConstantTimeEq;
         bool::from(self.mac(name, body).ct_eq(tag))
     }
 
-    /// As `mac`, of what only the admin role writes; `None`: it has another role.
+    /// Like `mac`, for data that only the admin role writes; `None`: these keys lack that role.
     pub(crate) fn admin_mac(&self, name: &str, body: &[u8]) -> Option<[u8; MAC_BYTES]> {
         let admin = self.admin.as_ref()?;
         Some(keyed(&admin.mac, name, body))
@@ -281,12 +283,12 @@ fn keyed(key: &[u8; 32], name: &str, body: &[u8]) -> [u8; MAC_BYTES] {
     *hasher.finalize().as_bytes()
 }
 
-/// Whether a host has signed what stands at `name`.
+/// Whether `signature` is the signature of `host` over the body stored under `name`.
 pub(crate) fn is_signed_by(host: &HostKey, name: &str, body: &[u8], signature: &[u8]) -> bool {
     is_signed(&host.0, &placed(name, body), signature)
 }
 
-/// What is signed: what a MAC is of, too.
+/// The message that is signed: the same bytes that a MAC covers.
 fn placed(name: &str, body: &[u8]) -> Vec<u8> {
     [&(name.len() as u64).to_le_bytes()[..], name.as_bytes(), body].concat()
 }
@@ -305,7 +307,7 @@ impl RecipeKey {
     }
 }
 
-/// Fresh random bytes from the operating system.
+/// Draws random bytes from the operating system.
 pub(crate) fn random<const N: usize>() -> crate::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| crate::Error::Invalid {

@@ -1,16 +1,16 @@
-//! Roles, and keys that are made for one.
+//! Roles, and the key file of a role.
 //!
-//! Not here: what a role may do (`roles`), key files and slots (`role_key`).
+//! Not here: the rights of an open handle (`roles`), encoding of key files and slots (`role_key`).
 
 use std::fmt;
 use zeroize::Zeroizing;
 
 const NAME: &str = "copal v1 role key id";
 
-/// What a key is for. Each role may do all that those before it may.
+/// Rights that a key gives. Each role includes the rights of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Backs up and reads; takes nothing away.
+    /// Backs up and reads; removes nothing.
     Backup,
     /// Forgets, holds and frees snapshots, removes VMs, repairs.
     Delete,
@@ -22,7 +22,7 @@ impl Role {
     /// All roles.
     pub const ALL: [Role; 3] = [Role::Backup, Role::Delete, Role::Admin];
 
-    /// Its word on the command line and in key files.
+    /// Its name on the command line and in key files.
     pub fn name(self) -> &'static str {
         match self {
             Role::Backup => "backup",
@@ -31,7 +31,7 @@ impl Role {
         }
     }
 
-    /// The role of that word.
+    /// The role with that name.
     pub fn from_name(name: &str) -> Option<Role> {
         Role::ALL.into_iter().find(|role| role.name() == name)
     }
@@ -55,17 +55,17 @@ impl fmt::Display for Role {
     }
 }
 
-/// Names a key, and tells nothing about it.
+/// Public identifier of a key; it reveals nothing about the secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub [u8; 8]);
 
 impl KeyId {
-    /// Name of the file of its slot.
+    /// Name of the file of the key's slot.
     pub(crate) fn file_name(self) -> String {
         format!("key.{self}")
     }
 
-    /// The key whose slot has that name.
+    /// The key whose slot file has that name.
     pub(crate) fn of_file_name(name: &[u8]) -> Option<KeyId> {
         let digits = std::str::from_utf8(name).ok()?.strip_prefix("key.")?;
         unhex(digits).map(KeyId).filter(|id| id.to_string() == digits)
@@ -84,7 +84,7 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// What a key file holds. Wiped from memory when dropped; `Debug` shows its id alone.
+/// Content of a key file. Wiped from memory when dropped; `Debug` shows its id alone.
 #[derive(Clone)]
 pub struct RoleKey {
     pub(crate) role: Role,
@@ -98,19 +98,19 @@ impl fmt::Debug for RoleKey {
 }
 
 impl RoleKey {
-    /// Its name.
+    /// Its identifier, derived from the secret.
     pub fn id(&self) -> KeyId {
         let name = blake3::derive_key(NAME, &self.secret[..]);
         KeyId(*name.first_chunk().expect("32 bytes begin with 8"))
     }
 
-    /// What it was made for; what it opens is for the slot to say.
+    /// The role named in the key file. The slot decides which role the key really opens.
     pub fn role(&self) -> Role {
         self.role
     }
 }
 
-/// Bytes that are written as twice as many digits.
+/// Decodes `N` bytes from 2 `N` hexadecimal digits.
 pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N || !digits.iter().all(u8::is_ascii_hexdigit) {

@@ -1,12 +1,11 @@
-//! Role keys: a file that somebody is given, and the slot of the catalog that it opens.
+//! Role keys: the key file given to a host or person, and the slot of the catalog that it opens.
 //!
-//! Format: docs/formats/backup-key-slot.md v2
-//! Invariants
+//! Format: docs/formats/backup-key-slot.md v2 Invariants
 //! - A slot for backup or delete holds the derived keys of its role, never the master key.
-//! - A secret is 32 random bytes and opens one slot: there is nothing to guess, so nothing is made expensive.
-//! - Who has no admin role can make no slot that an admin takes for one of the repository's.
+//! - A secret is 32 random bytes and opens one slot. It cannot be guessed, so no slow hash is needed.
+//! - Without the admin role nobody can make a slot that an admin accepts as one of the repository's.
 //!
-//! Not here: passwords (`key_slot`), who may add and remove keys (`key_list`).
+//! Not here: passwords (`key_slot`), adding and removing keys (`key_list`).
 
 use crate::keys::role::{KeyId, Role, RoleKey, unhex};
 use crate::keys::{BUNDLE_BYTES, Keys, MAC_BYTES, host_signer, random};
@@ -31,7 +30,7 @@ const WRAP: &str = "copal v1 role key slot";
 const FILE_WORDS: [&str; 2] = ["copal-key", "1"];
 
 impl RoleKey {
-    /// A fresh key, which opens nothing until a slot was made for it.
+    /// Draws a fresh key. It opens nothing until a slot is made for it.
     pub(crate) fn draw(role: Role) -> Result<RoleKey> {
         let secret = Zeroizing::new(random()?);
         Ok(RoleKey { role, secret })
@@ -45,7 +44,7 @@ impl RoleKey {
 
     /// Reads a key file.
     /// # Errors
-    /// `Invalid`: it is none, or not as it was written.
+    /// `Invalid`: the text is no key file, or was changed.
     pub fn parse(text: &str) -> Result<RoleKey> {
         let invalid =
             |reason: &str| Error::Invalid { reason: format!("this is no key file of Copal: {reason}") };
@@ -69,12 +68,13 @@ impl RoleKey {
         }
     }
 
-    /// The text of its file.
+    /// The text of its key file.
     pub fn text(&self) -> Zeroizing<String> {
         use std::fmt::Write;
         let mut text = Zeroizing::new(String::with_capacity(160));
         let [magic, version] = FILE_WORDS;
-        // Writing to a string does not fail, and there is room: no copy of the secret is left behind.
+        // Writing to a string does not fail. The capacity suffices, so the string does not grow and leaves no
+        // copy of the secret.
         let _ = write!(text, "{magic} {version} {} {} ", self.role, self.id());
         for byte in *self.secret {
             let _ = write!(text, "{byte:02x}");
@@ -83,7 +83,7 @@ impl RoleKey {
         text
     }
 
-    /// The public half of the key with which the host that has it signs.
+    /// The public half of the signing key of the host that holds this key.
     pub(crate) fn host_key(&self) -> HostKey {
         HostKey(host_signer(&self.secret).public())
     }
@@ -95,7 +95,7 @@ impl RoleKey {
     }
 }
 
-/// Writes the slot of `key`. `salt` is fresh for every slot.
+/// Encodes the slot of `key`. `salt` is fresh for every slot.
 /// # Errors
 /// `Denied`: `keys` are not those of an admin.
 pub(crate) fn encode(key: &RoleKey, domain: [u8; 16], salt: [u8; 16], keys: &Keys) -> Result<Vec<u8>> {
@@ -125,7 +125,7 @@ pub(crate) fn encode(key: &RoleKey, domain: [u8; 16], salt: [u8; 16], keys: &Key
     Ok(bytes)
 }
 
-/// What a slot says before it is opened.
+/// The fields of a slot that has not been decrypted yet.
 #[derive(Debug)]
 pub(crate) struct Slot<'a> {
     pub(crate) role: Role,
@@ -139,7 +139,7 @@ pub(crate) struct Slot<'a> {
     mac: [u8; MAC_BYTES],
 }
 
-/// Takes a slot apart; opens nothing.
+/// Decodes a slot without decrypting it.
 pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
     let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let text = |error: DecodeError| error.to_string();
@@ -167,7 +167,7 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
 }
 
 impl Slot<'_> {
-    /// The keys in it; `None` when it was made for another key.
+    /// Decrypts the keys of the slot; `None` if the slot was made for another key.
     pub(crate) fn open(&self, key: &RoleKey) -> Option<Keys> {
         let mut secret = Zeroizing::new(self.encrypted.to_vec());
         let cipher = Aes256Gcm::new((&*key.wrapping(&self.salt)).into());
@@ -180,20 +180,19 @@ impl Slot<'_> {
         keys.map(|keys| keys.with_host(host_signer(&key.secret)))
     }
 
-    /// Whether an admin of the repository made it. `keys` are those of one.
+    /// Whether an admin of the repository made the slot. `keys` must be those of an admin.
     pub(crate) fn is_of(&self, keys: &Keys) -> bool {
         let mac = keys.admin_mac(&self.id.file_name(), self.sealed);
         mac.is_some_and(|mac| bool::from(mac.ct_eq(&self.mac)))
     }
 }
 
-/// `N` bytes as twice as many digits.
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_key_file_is_read_as_it_was_written_and_not_otherwise() {
+    fn a_key_file_round_trips_and_a_changed_one_is_refused() {
         for role in Role::ALL {
             let key = RoleKey::of_secret(role, [0x5e; 32]);
             let text = key.text();
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_gives_the_keys_of_its_role_and_to_its_own_key_alone() {
+    fn a_slot_opens_only_with_its_key_and_holds_the_keys_of_its_role() {
         let keys = Keys::derive(&[0x11; 32]);
         for role in Role::ALL {
             let key = RoleKey::of_secret(role, [0x5e; 32]);
@@ -238,12 +237,12 @@ mod tests {
             assert_eq!(opened.agents(), keys.agents());
             assert_eq!(opened.public(), keys.public());
             assert!(slot.open(&RoleKey::of_secret(role, [0x5f; 32])).is_none(), "another key");
-            // No slot is made of keys that are not all there.
+            // A role without all the needed keys cannot make a slot.
             if role != Role::Admin {
                 assert!(encode(&key, [0xd0; 16], [0x5a; 16], &opened).is_err());
                 assert!(opened.bundle(Role::Delete).is_some() == (role == Role::Delete));
             }
-            // What is changed does not open, or is not taken for the repository's.
+            // A changed slot does not open, or is not accepted as the repository's.
             for at in ENVELOPE_LEN..bytes.len() {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1;

@@ -1,27 +1,27 @@
-//! What an open handle may do to a repository.
+//! The rights of an open handle.
 //!
-//! Not here: the keys behind them (`keys`), how they are kept (`role_key`), what a record needs
+//! Not here: the keys behind them (`keys`), how they are stored (`role_key`), the signature of a record
 //! (`catalog::record`).
 
 use crate::keys::role::Role;
 use crate::request::error::{Error, Result};
 
-/// What an open repository may be used for, by the password or key that opened it.
+/// Rights in an open repository, given by the password or key that opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
-    /// The most it may do.
+    /// The highest role of the handle.
     pub highest: Role,
-    /// Whether the repository has had role keys: then what takes something away has to be signed.
+    /// Whether the repository has had role keys: then each record that removes something must be signed.
     pub are_split: bool,
 }
 
 impl Roles {
-    /// Whether this role is among them.
+    /// Whether the handle has this role.
     pub fn has(self, role: Role) -> bool {
         role <= self.highest
     }
 
-    /// Refuses what needs another role.
+    /// Refuses an operation that needs a higher role.
     /// # Errors
     /// `Denied`.
     pub(crate) fn require(self, role: Role) -> Result<()> {

@@ -1,19 +1,19 @@
-//! Signatures of the delete role: who has a backup key can tell a record of that role and cannot make one.
+//! Ed25519 signatures of the delete role: the holder of a backup key can verify them and cannot make them.
 //!
-//! A keyed hash would not do: whoever checks it can make it. Ed25519 (RFC 8032), its seed derived from the
-//! master key.
+//! A keyed hash would not separate the roles: anyone able to verify it can forge it. Ed25519 (RFC 8032), its
+//! seed derived from the master key.
 //!
-//! Not here: which records carry a signature (`catalog::record`), and from when on (`keys`).
+//! Not here: which records carry a signature (`catalog::record`), and when one is needed (`keys`).
 
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use zeroize::Zeroizing;
 
 /// Length of a signature.
 pub(crate) const SIGNATURE_BYTES: usize = 64;
-/// Length of the half that checks signatures.
+/// Length of the public key.
 pub(crate) const PUBLIC_BYTES: usize = 32;
 
-/// Makes signatures. Wiped from memory when dropped.
+/// A private signing key. Wiped from memory when dropped.
 pub(crate) struct Signer(Zeroizing<[u8; 32]>);
 
 impl Signer {
@@ -25,7 +25,7 @@ impl Signer {
         &self.0
     }
 
-    /// The half that checks signatures.
+    /// The public half of the key.
     pub(crate) fn public(&self) -> [u8; PUBLIC_BYTES] {
         let mut public = [0; PUBLIC_BYTES];
         public.copy_from_slice(self.pair().public_key().as_ref());
@@ -38,13 +38,13 @@ impl Signer {
         signature
     }
 
-    // Made for each signature: the seed is wiped, what is computed from it would not be.
+    // Made anew for each signature: the seed is wiped on drop, but the key pair of `ring` is not.
     fn pair(&self) -> Ed25519KeyPair {
         Ed25519KeyPair::from_seed_unchecked(&self.0[..]).expect("any 32 bytes are a seed")
     }
 }
 
-/// Whether `signature` is that of the holder of the other half.
+/// Whether `signature` was made with the private half of `public`.
 pub(crate) fn is_signed(public: &[u8; PUBLIC_BYTES], message: &[u8], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(&ED25519, public).verify(message, signature).is_ok()
 }
@@ -53,9 +53,9 @@ pub(crate) fn is_signed(public: &[u8; PUBLIC_BYTES], message: &[u8], signature: 
 mod tests {
     use super::*;
 
-    /// Test 1 of RFC 8032, section 7.1: another implementation signs the same.
+    /// Test 1 of RFC 8032, section 7.1.
     #[test]
-    fn signatures_are_those_of_the_standard() {
+    fn signatures_match_rfc_8032() {
         let hex = |text: &str| -> Vec<u8> {
             let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
             (0..text.len()).step_by(2).map(byte).collect()

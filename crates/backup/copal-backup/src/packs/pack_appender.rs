@@ -1,7 +1,6 @@
-//! Packs being written one after another: appends frames to a pack of one home, and starts the next when it
-//! is full.
+//! Appends frames to packs of one home; starts the next pack when one is full.
 //!
-//! Each finished pack is entered in the index after it is durable, never before.
+//! A finished pack enters the index after it is durable, never before.
 
 use crate::index::{Older, PackEntry};
 use crate::keys::random;
@@ -14,7 +13,7 @@ use crate::request::error::Result;
 use copal_kv::Durability;
 use copal_volume::{PutOptions, VolumeId};
 
-/// Packs being written one after another.
+/// Writes the packs of one home, one after another.
 pub(crate) struct PackAppender<'a> {
     pack_store: &'a PackStore,
     home: Home,
@@ -35,12 +34,12 @@ impl<'a> PackAppender<'a> {
         PackAppender { pack_store, home, session, durability, open: None, stored_bytes: 0 }
     }
 
-    /// Where the packs go.
+    /// The home of its packs.
     pub(crate) fn home(&self) -> Home {
         self.home
     }
 
-    /// Appends a frame; where it will stand, and the pack that was finished to make room.
+    /// Appends a frame. Returns its location, and the pack that was finished to make room.
     pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<(Spot, Option<WrittenPack>)> {
         let full = self.open.as_ref().is_some_and(|(_, pack)| !pack.has_room(frame.payload.len()));
         let finished = if full { self.finish()? } else { None };
@@ -51,7 +50,7 @@ impl<'a> PackAppender<'a> {
         Ok((pack.append(frame)?, finished))
     }
 
-    /// Finishes the open pack, if there is one, and enters it in the index.
+    /// Finishes the open pack, if there is one, and adds it to the index.
     pub(crate) fn finish(&mut self) -> Result<Option<WrittenPack>> {
         let Some((vid, pack)) = self.open.take() else {
             return Ok(None);
@@ -69,7 +68,7 @@ impl<'a> PackAppender<'a> {
         Ok(Some(written))
     }
 
-    /// Abandons the open pack: nothing of it stays.
+    /// Drops the open pack: nothing of it is stored.
     pub(crate) fn abandon(&mut self) {
         self.open = None;
     }

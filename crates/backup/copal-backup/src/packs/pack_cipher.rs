@@ -1,13 +1,13 @@
-//! Encryption of packs: one AES-256-GCM frame per chunk, keyed per pack.
+//! Encryption of packs: one AES-256-GCM frame per chunk, one key per pack.
 //!
-//! The nonce is the slot: a pack key is derived from a random 128-bit pack id that is used for one
-//! attempt only, so no (key, nonce) pair occurs twice. Associated data are the pack id, the slot and the
-//! first 16 bytes of the chunk's id: a frame opens at its own place or not at all (BAK-12).
+//! The nonce is the slot. A pack key is derived from a random 128-bit pack id that is used for one attempt
+//! only, so no (key, nonce) pair occurs twice. Associated data are the pack id, the slot and the first 16
+//! bytes of the chunk's id: a frame opens at its own location or not at all (BAK-12).
 
 use aes_gcm::aead::{AeadInOut, inout::InOutBuf};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce, Tag};
 
-/// Bytes an encrypted frame is longer than what is in it.
+/// Length of the authentication tag: an encrypted frame is longer than its payload by this.
 pub(crate) const TAG_BYTES: usize = 16;
 
 /// The cipher of one pack.
@@ -21,7 +21,7 @@ impl PackCipher {
         PackCipher { cipher: Aes256Gcm::new(key.into()), pack_id }
     }
 
-    /// Encrypts `bytes` in place; the tag goes behind them.
+    /// Encrypts `bytes` in place and returns the tag, which the caller appends.
     pub(crate) fn encrypt(&self, slot: u32, id: &[u8; 16], bytes: &mut [u8]) -> [u8; TAG_BYTES] {
         let tag = self
             .cipher
@@ -30,7 +30,7 @@ impl PackCipher {
         tag.into()
     }
 
-    /// Decrypts what `encrypt` made; `None` when it is not that. `bytes` is then worthless.
+    /// Decrypts a frame in place; `None` if its tag does not match. The buffer is then unusable.
     #[must_use]
     pub(crate) fn decrypt<'a>(
         &self,

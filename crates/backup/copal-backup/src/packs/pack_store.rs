@@ -1,14 +1,14 @@
-//! The pack store: finds and opens frames, given what they are called and where they were put.
+//! The pack store: finds and decrypts frames by id and location.
 //!
 //! Invariants
-//! - A reference's spot is tried first, then where the index says: when the pack of the spot is gone or
-//!   damaged, holds something else there, or its frame does not open. Whoever reads goes through
-//!   [`PackStore::first_good`], and the mark (`mark`) asks it which frame that is, so what it keeps is what
-//!   is read (BAK-6).
-//! - In a fleet whoever finds nothing looks once more if others have changed something of the VM since: what
-//!   a recipe leads to may be rewritten or moved by another host while it is read.
-//! - An error that is no damage ends the search: what may be well in a moment is never passed over for
-//!   another copy.
+//! - A reader tries the location of a reference first. It asks the index if that pack is missing or damaged,
+//!   holds another frame there, or the frame does not decrypt. All readers go through
+//!   [`PackStore::first_good`], and the mark (`mark`) asks it which frame that is. So the mark keeps the
+//!   frame that readers get (BAK-6).
+//! - In a fleet, another host may rewrite a pack or move a frame while a recipe is read. A reader that finds
+//!   nothing brings the index of the VM up to date and looks once more.
+//! - An error that is not damage ends the search: a frame that is temporarily unreachable is never passed
+//!   over for another copy.
 //! - Memory: footers up to a fixed budget, and one window per reader.
 
 use crate::index::Index;
@@ -33,15 +33,16 @@ use uuid::Uuid;
 
 /// Memory of cached footers, in bytes.
 const FOOTER_BUDGET_BYTES: usize = 6 << 20;
-/// Packs remembered to be gone.
+/// Number of missing packs that are remembered.
 const MISSING_PACKS: usize = 4096;
 /// Bytes fetched at once when frames are read one after another.
 const WINDOW_BYTES: u64 = 64 << 10;
 
-/// Damaged frames remembered while they cannot be noted; the next reading finds others again.
+/// Number of damaged frames remembered while the index is open for reading only. A later read finds the
+/// others again.
 const MAX_UNNOTED: usize = 4096;
 
-/// A frame that exists: its pack and row.
+/// A frame that exists: its pack and location.
 #[derive(Clone)]
 pub(crate) struct Located {
     pub(crate) footer: Arc<Footer>,
@@ -51,30 +52,30 @@ pub(crate) struct Located {
 
 impl Located {
     pub(crate) fn row(&self) -> &Row {
-        // `locate` looked at this very row.
+        // `PackStore::at` has checked that this row exists.
         &self.footer.rows[self.spot.slot as usize]
     }
 }
 
-/// Tells what other hosts have done to the packs of a VM of a fleet.
+/// Brings the index of a VM of a fleet up to date with changes by other hosts.
 pub(crate) trait VmNews: Send + Sync {
-    /// The index of the VM is as its log says, from now on.
+    /// Brings the index of the VM up to the end of the VM's log.
     /// # Errors
-    /// `Damaged`; those of the store and the index.
+    /// `Damaged`; errors of the store and the index.
     fn catch_up(&self, pack_store: &PackStore, vm: Uuid) -> Result<()>;
 }
 
-/// Everything that is needed to read a repository; shared between threads.
+/// Everything that reading a repository needs; shared between threads.
 pub(crate) struct PackStore {
     pub(crate) layout: Layout,
     pub(crate) volumes: Volumes,
     pub(crate) index: Index,
     pub(crate) keys: Arc<Keys>,
     footers: Mutex<Footers>,
-    /// Damaged frames that the index, open for reading, could not note.
+    /// Damaged frames that could not be noted, because the index is open for reading only.
     unnoted: Mutex<Vec<LostFrame>>,
     read_bytes: AtomicU64,
-    /// Who tells what others have done; nobody, in the layout solo.
+    /// Reports changes by other hosts; not set in the layout solo.
     news: OnceLock<Arc<dyn VmNews>>,
 }
 
@@ -100,12 +101,12 @@ impl PackStore {
         }
     }
 
-    /// From now on `news` is asked where nothing is found of a VM. The first one counts.
+    /// Sets the source of changes by other hosts. Later calls have no effect.
     pub(crate) fn ask_for_news(&self, news: Arc<dyn VmNews>) {
         self.news.get_or_init(|| news);
     }
 
-    /// Bytes that were read from packs, vectors and lists so far.
+    /// Bytes read from packs, vectors and lists so far.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
@@ -114,7 +115,7 @@ impl PackStore {
         self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Where chunks of a VM go that nobody says are popular.
+    /// The home of chunks of a VM that are not popular.
     pub(crate) fn home_of_chunks(&self, vm: Uuid) -> Home {
         match self.layout {
             Layout::Solo => Home::Shared,
@@ -122,8 +123,8 @@ impl PackStore {
         }
     }
 
-    /// A frame was found damaged: it leaves the index. Where that cannot be written, it is remembered. One
-    /// whose pack is gone is not damaged.
+    /// Removes a damaged frame from the index. If the index cannot be written, the frame is remembered. A
+    /// frame of a missing pack is not damaged.
     pub(crate) fn note_damaged(&self, footer: &Footer, slot: u32) {
         if self.footers.lock().missing.contains(&footer.number) {
             return;
@@ -136,7 +137,7 @@ impl PackStore {
         self.note_lost(&lost);
     }
 
-    /// As [`PackStore::note_damaged`], for a frame that was found before.
+    /// As [`PackStore::note_damaged`], for a frame that was located earlier.
     pub(crate) fn note_lost(&self, lost: &LostFrame) {
         match self.index.note_damaged(lost.home, PackNumber(lost.pack), lost.slot, &lost.id) {
             Ok(()) => {}
@@ -146,25 +147,25 @@ impl PackStore {
                     unnoted.push(*lost);
                 }
             }
-            Err(error) => tracing::warn!(%error, "the index does not remember a damaged frame"),
+            Err(error) => tracing::warn!(%error, "a damaged frame could not be removed from the index"),
         }
     }
 
-    /// Damaged frames that could not be noted.
+    /// Damaged frames that could not be noted in the index.
     pub(crate) fn unnoted(&self) -> Vec<LostFrame> {
         self.unnoted.lock().clone()
     }
 
-    /// Drops everything cached: packs came or went.
+    /// Drops all caches after packs were added or removed.
     pub(crate) fn forget_cached(&self) {
         *self.footers.lock() = Footers::default();
         self.volumes.forget_cached();
         self.index.forget_cached();
     }
 
-    /// The footer of a pack; `None` when there is no such pack.
+    /// The footer of a pack; `None` if the pack does not exist.
     /// # Errors
-    /// `Damaged`, and those of the store.
+    /// `Damaged`, and errors of the store.
     pub(crate) fn footer(
         &self,
         home: Home,
@@ -206,7 +207,7 @@ impl PackStore {
         }
     }
 
-    /// Whether the pack of a spot is there; one that is not leaves the index.
+    /// Whether the pack of a location exists; a missing pack is removed from the index.
     pub(crate) fn has_pack(&self, spot: Spot) -> Result<bool> {
         let name = spot.pack.file_name();
         let found = match self.volumes.find(spot.home, spot.volume)? {
@@ -227,7 +228,7 @@ impl PackStore {
         }
     }
 
-    /// A pack whose footer is damaged leaves the index, so that its chunks are stored anew.
+    /// Removes a pack with a damaged footer from the index, so that its chunks are stored anew.
     fn lose_pack(&self, pack: PackNumber) {
         let lost = match self.index.pack(pack) {
             Ok(None) => return,
@@ -240,16 +241,17 @@ impl PackStore {
         }
     }
 
-    /// Finds the frame of a reference, without opening it.
+    /// Finds the frame of a reference, without decrypting it.
     /// # Errors
-    /// `Damaged` when neither its spot nor the index leads to it.
+    /// `Damaged` if neither its location nor the index leads to it.
     pub(crate) fn locate(&self, reference: &Ref) -> Result<Located> {
         self.first_good(reference, |located| Ok(located.clone()))
     }
 
-    /// Hands the places of a reference to `take`, one after another, until one is good.
+    /// Calls `take` for each location of a reference until one succeeds.
     /// # Errors
-    /// Damage of the first place when no other is good; whatever is no damage, at once.
+    /// If none succeeds, the damage of the first location. An error that is not damage ends the search at
+    /// once.
     pub(crate) fn first_good<T>(
         &self,
         reference: &Ref,
@@ -268,7 +270,7 @@ impl PackStore {
         self.next_good(reference, reference.spot, first, take)
     }
 
-    /// As [`PackStore::first_good`] behind the place `tried`, which failed for the reason `first`.
+    /// As [`PackStore::first_good`], after location `tried` has failed with `first`.
     pub(crate) fn next_good<T>(
         &self,
         reference: &Ref,
@@ -289,10 +291,10 @@ impl PackStore {
         Err(first.unwrap_or_else(|| nowhere(reference)))
     }
 
-    /// Hands the places of a reference that the index knows to `take`, but for those that were `tried`.
-    /// `None`: none is good, and `first` is the first damage that was met.
+    /// Calls `take` for the locations of a reference that the index knows, except those in `tried`. `None`:
+    /// none succeeded, and `first` holds the first damage.
     /// # Errors
-    /// Whatever is no damage.
+    /// Errors that are not damage.
     fn elsewhere<T>(
         &self,
         reference: &Ref,
@@ -301,7 +303,7 @@ impl PackStore {
         take: &mut impl FnMut(&Located) -> Result<T>,
     ) -> Result<Option<T>> {
         let others = match self.other_spots(reference) {
-            // A damaged index is not what keeps this frame from being read.
+            // Damage of the index is remembered, but does not end the search for this frame.
             Err(error) if error.is_corruption() => {
                 first.get_or_insert(error);
                 return Ok(None);
@@ -324,34 +326,34 @@ impl PackStore {
         Ok(None)
     }
 
-    /// Whether the index of a VM may know more than before. Damage of the index, and of lists, leaves it as
-    /// it was.
+    /// Whether the index of a VM may know more than before. If the index or a list is damaged, the index
+    /// stays as it was.
     fn catch_up(&self, vm: Uuid) -> Result<bool> {
         let Some(news) = self.news.get() else {
             return Ok(false);
         };
         match news.catch_up(self, vm) {
             Err(error) if error.is_corruption() => {
-                tracing::warn!(%error, "nothing new is known of the VM");
+                tracing::warn!(%error, %vm, "the index of the VM could not be brought up to date");
                 Ok(true)
             }
             caught_up => caught_up.map(|()| true),
         }
     }
 
-    /// Where the index says that frames of a reference stand, beside its own spot. Not all need be there.
+    /// Locations of a reference according to the index, except its own. Some of them may be missing.
     pub(crate) fn other_spots(&self, reference: &Ref) -> Result<Vec<Spot>> {
         let own = reference.spot;
         let places = self.index.places(own.home, &reference.id.short())?;
         let spots = places.into_iter().map(|(row, entry)| entry.spot(row));
-        // A chunk may have moved from a home of its VM to the domain's, a recipe is never a chunk.
+        // A chunk may have moved from the home of its VM to the shared one. A recipe is never a chunk.
         let of_its_kind = spots.filter(|spot| spot.home.has_chunks() == own.home.has_chunks());
         Ok(of_its_kind.filter(|spot| *spot != own).collect())
     }
 
-    /// The frame of a spot, if it is one of that id.
+    /// The frame at a location, if it has that id.
     /// # Errors
-    /// `Damaged`, and those of the store.
+    /// `Damaged`, and errors of the store.
     pub(crate) fn at(&self, spot: Spot, id: &[u8; 16]) -> Result<Option<Located>> {
         let Some((footer, vid)) = self.footer(spot.home, spot.volume, spot.pack)? else {
             return Ok(None);
@@ -369,29 +371,26 @@ impl PackStore {
         let name = pack.file_name();
         let read = ReadOptions::default();
         let bytes = match self.volumes.store.get(vid, name.as_bytes(), range, &read) {
-            // Another host removed it after its footer was read here.
+            // Another host removed the pack after its footer was read here.
             Err(VolumeError::NotFound | VolumeError::VolumeGone) => {
                 self.footers.lock().lose(pack);
-                return Err(reader::damaged(pack, "it is gone"));
+                return Err(reader::damaged(pack, "it was removed while it was read"));
             }
             bytes => bytes?,
         };
         self.note_read(bytes.len() as u64);
         if bytes.len() as u64 != wanted {
-            return Err(reader::damaged(
-                pack,
-                format!("{wanted} bytes were asked for, {} are there", bytes.len()),
-            ));
+            return Err(reader::damaged(pack, format!("a read of {wanted} bytes returned {}", bytes.len())));
         }
         Ok(bytes)
     }
 }
 
-/// The error of a reference that leads to no pack.
+/// Error of a reference that leads to no pack.
 pub(crate) fn nowhere(reference: &Ref) -> Error {
     Error::Damaged {
         what: format!("frame {:?}", reference.id),
-        detail: format!("pack {} has it not, and the index knows no other place", reference.spot.pack),
+        detail: format!("it is not in pack {}, and the index has no other location", reference.spot.pack),
     }
 }
 
@@ -444,9 +443,9 @@ impl<'a> FrameReader<'a> {
         })
     }
 
-    /// The raw bytes of a located frame, as encrypted: the caller compares them with their id.
+    /// Reads and decompresses a frame. The caller compares the bytes with their id.
     /// # Errors
-    /// `Damaged`, and those of the store.
+    /// `Damaged`, and errors of the store.
     pub(crate) fn raw(&mut self, located: &Located) -> Result<&[u8]> {
         self.payload(located)?;
         let row = *located.row();
@@ -459,9 +458,9 @@ impl<'a> FrameReader<'a> {
         Ok(&self.raw)
     }
 
-    /// Whether the frame opens to the chunk of this id.
+    /// Whether the frame decrypts to the chunk of this id.
     /// # Errors
-    /// Those of the store that are no damage.
+    /// Errors of the store that are not damage.
     pub(crate) fn opens_to(&mut self, located: &Located, id: &ChunkId) -> Result<bool> {
         let pack_store = self.pack_store;
         match self.raw(located) {
@@ -475,9 +474,9 @@ impl<'a> FrameReader<'a> {
         }
     }
 
-    /// The opened bytes of a located frame, still compressed if its row says so.
+    /// Decrypts a frame; the payload is still compressed if its row says so.
     /// # Errors
-    /// `Damaged`, and those of the store.
+    /// `Damaged`, and errors of the store.
     pub(crate) fn payload(&mut self, located: &Located) -> Result<&[u8]> {
         self.open(located).inspect_err(|error| {
             if error.is_corruption() {
@@ -488,7 +487,7 @@ impl<'a> FrameReader<'a> {
         Ok(&self.encrypted[..opened])
     }
 
-    /// Fills `encrypted` with the frame and opens it there.
+    /// Reads the frame into `encrypted` and decrypts it there.
     fn open(&mut self, located: &Located) -> Result<()> {
         let row = *located.row();
         let pack = located.footer.number;
@@ -503,7 +502,7 @@ impl<'a> FrameReader<'a> {
                 let last = located.footer.rows.last().map_or(end, Row::end);
                 let until = end.max((start + WINDOW_BYTES).min(last));
                 let bytes = match self.pack_store.read(located.vid, pack, start..until) {
-                    // One bad place must not hide its neighbours.
+                    // A damaged place must not hide its neighbours.
                     Err(error) if error.is_corruption() && until > end => {
                         self.pack_store.read(located.vid, pack, start..end)?
                     }

@@ -1,4 +1,4 @@
-//! The volumes of a repository: what they are called, and opening them by number.
+//! The volumes of a repository: names, creation, listing.
 //!
 //! | volume | holds |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `vm-<uuid>.<n>` | packs of recipes of one VM |
 //! | `vm-<uuid>.meta` | manifests of one VM |
 //!
-//! A numbered volume is closed once it holds 4 GiB or 256 packs, and continued in the next number.
+//! A numbered volume is full once it holds 4 GiB or 256 packs; the next pack goes to the next number.
 
 use crate::packs::pack::PackKind;
 use crate::request::error::{Error, Result};
@@ -18,21 +18,21 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// A numbered volume is continued in the next once it holds this much.
+/// Bytes from which a numbered volume is full.
 const CLOSED_AT_BYTES: u64 = 4 << 30;
-/// Or this many packs: whoever looks how full it is looks at each.
+/// Packs from which a numbered volume is full. The check lists the packs, so their number is bounded.
 const CLOSED_AT_PACKS: usize = 256;
-/// Names asked for at once when listing.
+/// Names in one page of a listing.
 const PAGE: usize = 1000;
-/// Names asked for first: of most prefixes there are few, and behind those come others.
+/// Names in the first page: most prefixes have few volumes, and names of other prefixes follow.
 const FIRST_PAGE: usize = 4;
 
-/// Whose packs, and of what.
+/// Owner and kind of packs; determines their volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Home {
-    /// Chunks of the domain: in the layout solo all there are, in a fleet the popular ones.
+    /// Chunks of the domain: all chunks in the layout solo, the popular ones in a fleet.
     Shared,
-    /// Chunks of one VM, which no other refers to.
+    /// Chunks of one VM; no other VM refers to them.
     Private(Uuid),
     /// Recipes of one VM.
     Recipes(Uuid),
@@ -47,7 +47,7 @@ impl Home {
         }
     }
 
-    /// The VM all of it belongs to; `None`: the domain.
+    /// The VM that owns the home; `None`: the domain.
     pub(crate) fn vm(self) -> Option<Uuid> {
         match self {
             Home::Shared => None,
@@ -60,7 +60,7 @@ impl Home {
         self.kind().has_chunks()
     }
 
-    /// The home of packs of this kind; `vm` counts for those that belong to one.
+    /// The home of packs of this kind; `vm` is ignored for shared packs.
     pub(crate) fn of(kind: PackKind, vm: Uuid) -> Home {
         match kind {
             PackKind::Shared => Home::Shared,
@@ -69,19 +69,19 @@ impl Home {
         }
     }
 
-    /// The home that a volume is named after; `None` for the domain's and for volumes of other things.
+    /// The home that a volume name stands for; `None` for volumes of the domain and other volumes.
     fn of_volume(name: &str) -> Option<Home> {
         let (vm, rest) = name.strip_prefix("vm-")?.split_once('.')?;
         let vm = Uuid::try_parse(vm).ok()?;
         match rest.strip_prefix('c') {
             Some(number) => number.parse::<u32>().ok().map(|_| Home::Private(vm)),
-            // Manifests, too: a VM with nothing else is one that there is.
+            // Volumes of manifests count too: a VM may have no others.
             None => Some(Home::Recipes(vm)),
         }
     }
 }
 
-/// Opens and makes the volumes of one domain.
+/// Opens and creates the volumes of one domain.
 pub(crate) struct Volumes {
     pub(crate) store: Arc<dyn VolumeStore>,
     pub(crate) domain: Uuid,
@@ -120,25 +120,25 @@ impl Volumes {
         }
     }
 
-    /// Drops what is kept at hand: volumes may have been removed and made anew.
+    /// Drops cached volume ids: volumes may have been removed and created again.
     pub(crate) fn forget_cached(&self) {
         self.open.lock().clear();
     }
 
     fn remember(&self, home: Home, number: u32, vid: VolumeId) {
         let mut open = self.open.lock();
-        // Repositories of thousands of VMs must not keep them all: start over, it is only a shortcut.
+        // A repository may have thousands of VMs, so the cache is bounded; it is only a shortcut.
         if open.len() >= 4096 {
             open.clear();
         }
         open.insert((home, number), vid);
     }
 
-    /// The volume that takes the next pack: the newest, or a new one if that is full.
+    /// The volume for the next pack: the newest, or a new one if that is full.
     pub(crate) fn current(&self, home: Home) -> Result<(u32, VolumeId)> {
         let newest = self.numbers(home)?.into_iter().max();
         if let Some((number, vid)) = newest {
-            // How full it is need not be known to the last pack.
+            // An estimate is enough: a volume may hold a few packs more.
             let packs = self.store.list(vid, b"", None, CLOSED_AT_PACKS, &ReadOptions::default())?;
             let bytes: u64 = packs.iter().map(|(_, info)| info.size).sum();
             if packs.len() < CLOSED_AT_PACKS && bytes < CLOSED_AT_BYTES {
@@ -173,7 +173,7 @@ impl Volumes {
         Ok(found)
     }
 
-    /// All homes there are, the domain's first, whether or not the catalog knows their VMs.
+    /// All homes that have volumes, the shared one first, whether or not the catalog knows their VMs.
     pub(crate) fn homes(&self) -> Result<Vec<Home>> {
         let mut homes = BTreeSet::from([Home::Shared]);
         for_each_volume(&*self.store, "vm-", |name, _| {
@@ -183,7 +183,7 @@ impl Volumes {
         Ok(homes.into_iter().collect())
     }
 
-    /// Removes a volume of packs that holds none any more.
+    /// Removes a volume of packs if it is empty.
     pub(crate) fn remove_empty(&self, home: Home, number: u32, vid: VolumeId) -> Result<()> {
         self.open.lock().remove(&(home, number));
         match self.store.remove_volume(vid, copal_volume::Remove::IfEmpty) {
@@ -192,13 +192,13 @@ impl Volumes {
         }
     }
 
-    /// The volume of a VM's manifests, made if `make`.
+    /// The volume of a VM's manifests, created if it is missing and `make` is set.
     pub(crate) fn meta(&self, vm: Uuid, make: bool) -> Result<Option<VolumeId>> {
         open_or_make(&*self.store, &format!("vm-{}.meta", vm.simple()), make)
     }
 }
 
-/// The volume of that name at the root, made if `make` and missing.
+/// The volume of that name at the root, created if it is missing and `make` is set.
 pub(crate) fn open_or_make(store: &dyn VolumeStore, name: &str, make: bool) -> Result<Option<VolumeId>> {
     match store.open_volume(name) {
         Ok(vid) => Ok(Some(vid)),
@@ -216,7 +216,7 @@ pub(crate) fn open_or_make(store: &dyn VolumeStore, name: &str, make: bool) -> R
     }
 }
 
-/// Calls `visit` for every volume at the root whose name begins with `prefix`, in order.
+/// Calls `visit` for each volume at the root whose name begins with `prefix`, in order of names.
 pub(crate) fn for_each_volume(
     store: &dyn VolumeStore,
     prefix: &str,
@@ -247,11 +247,12 @@ pub(crate) fn for_each_volume(
     }
 }
 
-/// Calls `visit` for every file of a volume, in order of names.
+/// Calls `visit` for each file of a volume, in order of names.
 ///
-/// Strictly: callers decide by what is not there. An entry of the index goes when its pack is not shown, a
-/// snapshot's vectors and manifests are gone for good when none is shown, a repair counts as leaked what no
-/// pack that is shown holds.
+/// The listing is strict, because callers act on absence:
+/// - A pack that is not listed is removed from the index.
+/// - Vectors and manifests of a snapshot that are not listed count as removed for good.
+/// - A repair counts a frame as leaked if no listed pack holds it.
 pub(crate) fn for_each_file(
     store: &dyn VolumeStore,
     vid: VolumeId,
@@ -271,7 +272,7 @@ pub(crate) fn for_each_file(
     }
 }
 
-/// Settles a create whose outcome is unknown: `true` when the file is there.
+/// Settles a create whose outcome is unknown: `true` if the file exists.
 pub(crate) fn settled(store: &dyn VolumeStore, vid: VolumeId, fid: copal_volume::FileId) -> Result<bool> {
     use copal_volume::{Outcome, Settle};
     match store.settle(vid, fid, Settle::Commit) {

@@ -1,8 +1,8 @@
-//! Popular packs: entered in their log once durable, opened by another agent, then counted on by all.
+//! Popular packs: entered in log `k` once durable, checked by another agent, then used by all hosts.
 //!
 //! Design: docs/design/backup.md#popular-chunks BAK-20
 //!
-//! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: which chunks are popular
+//! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: the choice of popular chunks
 //! (`copal-agent`).
 
 pub(crate) mod cleanup;
@@ -24,58 +24,57 @@ use crate::request::progress::CancelFlag;
 use crate::sessions::parts::Parts;
 use crate::steps::popular::{Entering, counts, entering, needs_check, needs_verdict};
 
-/// A popular pack that nobody has checked.
+/// A popular pack that no host has checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UncheckedPack {
     /// Its number.
     pub pack: u64,
-    /// Who wrote it, by its name; anybody else may check it.
+    /// Name of its writer; any other host may check it.
     pub writer: Writer,
-    /// The host that wrote it, by its key; `None`: hosts do not sign here, or its writer has not.
+    /// Key of the host that wrote it; `None`: hosts do not sign here, or its writer did not.
     pub host: Option<HostKey>,
 }
 
-/// A popular pack that does not hold what it should.
+/// A popular pack with wrong content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoiledPack {
     /// Its number.
     pub pack: u64,
-    /// Who wrote it, by its name.
+    /// Name of its writer.
     pub writer: Writer,
-    /// The role key of the host that wrote it; `None`: hosts do not sign here.
+    /// Role key of the host that wrote it; `None`: hosts do not sign here.
     pub key: Option<KeyId>,
-    /// Position in the log of the record that says so; positions ascend.
+    /// Position of the Spoiled record in the log; positions ascend.
     pub position: u64,
 }
 
-/// A pack of popular chunks, as the agents index it.
+/// A pack of popular chunks, as agents index it.
 #[derive(Clone, Debug)]
 pub struct PopularFrames {
-    /// Where it stands in the log: ascends. A pack is there once when it was stored, and again when it was
-    /// checked.
+    /// Position in the log; ascends. A pack occurs when it was entered, and again when it was checked.
     pub position: u64,
-    /// Ordinal of the first frame; those of the others follow.
+    /// Ordinal of the first frame; the other frames follow.
     pub first_ordinal: u32,
-    /// Of its frames, in order.
+    /// Ids of its frames, in order.
     pub ids: Vec<ShortId>,
     /// Whether another agent has opened all of it.
     pub is_checked: bool,
 }
 
-/// What the popular chunks of a fleet amount to.
+/// Numbers of popular chunks and packs of a fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PopularStatus {
-    /// How much of all unique chunks may be popular, in millionths.
+    /// Share of all unique chunks that may be popular, in millionths.
     pub fraction_millionths: u32,
-    /// Packs.
+    /// Number of packs.
     pub packs: u64,
-    /// Those that no other agent has opened yet.
+    /// Packs that no other agent has opened yet.
     pub unchecked_packs: u64,
-    /// Packs of which it is not known yet whether anybody needs them: nobody refers to them anew.
+    /// Condemned packs: they take no new references until a count shows whether a snapshot needs them.
     pub condemned_packs: u64,
-    /// Packs that do not hold what they should: nobody refers to them anew.
+    /// Packs with wrong content: they take no new references.
     pub spoiled_packs: u64,
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
     /// Bytes of the packs' files.
     pub bytes: u64,
@@ -83,8 +82,8 @@ pub struct PopularStatus {
 
 /// Enters a durable pack in the log, unless it is there.
 /// # Errors
-/// `Fenced`: its writer was taken for dead, and it goes (BAK-24). `Invalid`: there is no room. Those of the
-/// store.
+/// `Fenced`: its writer was taken for dead, and the pack is being removed (BAK-24). `Invalid`: no ordinals
+/// are left. Errors of the store.
 pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
@@ -95,7 +94,7 @@ pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Res
             Entering::Going => return Err(Error::Fenced),
             Entering::NoRoom => {
                 return Err(Error::Invalid {
-                    reason: "there are as many popular chunks as can be counted; make a new repository with a smaller --pds-fraction"
+                    reason: "no ordinals for popular chunks are left; make a new repository with a smaller --pds-fraction"
                         .into(),
                 });
             }
@@ -114,9 +113,9 @@ pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Res
     }
 }
 
-/// As which host this handle signs; one that has the delete role enters itself first.
+/// The host key with which this handle signs; a handle with the delete role enters its key first.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
     let keys = &parts.pack_store().keys;
     let Some(host) = keys.host_key().filter(|_| state.needs_hosts()) else {
@@ -126,23 +125,23 @@ fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
     let is_entered = state.is_entered(&host);
     if known.is_some() && !is_entered {
         tracing::warn!(
-            "the key of this host was removed: what it stores for all counts for nobody else; make it a new one with `copal key add`"
+            "the key of this host was removed: other hosts do not use its popular packs; make a new key with `copal key add`"
         );
     } else if !is_entered && keys.can_sign() {
         enter_host(parts, host, KeyId([0; 8]))?;
     } else if !is_entered {
         tracing::warn!(
-            "the key of this host was made before hosts had signatures of their own: what it stores for all counts for nobody else; \
-             make it a new one with `copal key add`"
+            "the key of this host was made before hosts had signing keys: other hosts do not use its popular packs; \
+             make a new key with `copal key add`"
         );
     }
     Ok(Some(host))
 }
 
-/// Enters the key of a host, unless it is there: from the first one on hosts sign what they say of popular
+/// Enters the key of a host, unless it is there. From the first one on hosts sign their records about popular
 /// packs.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
@@ -156,10 +155,10 @@ pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()>
     }
 }
 
-/// Ends what hosts may say of popular packs whose role keys are not among these. A host that opens the
-/// repository by the password has no key of its own, and stays.
+/// Ends the hosts whose role keys are not in `kept`: their later records are ignored. A host that uses the
+/// password has no role key, and stays.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) fn remove_hosts(parts: &Parts, kept: &[KeyId]) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
@@ -180,12 +179,12 @@ pub(crate) fn newest(parts: &Parts) -> Result<u64> {
     Ok(parts.catalog().popular()?.next_number)
 }
 
-/// Changes whenever packs were condemned, spared or gone; 0: none ever was.
+/// Number that changes whenever packs were condemned, spared or removed; 0: none ever was.
 pub(crate) fn generation(parts: &Parts) -> Result<u64> {
     Ok(parts.catalog().popular()?.generation)
 }
 
-/// Hands over what was entered behind `after`, in order.
+/// Visits the entries behind `after`, in order.
 pub(crate) fn for_each_since(
     parts: &Parts,
     after: u64,
@@ -193,8 +192,7 @@ pub(crate) fn for_each_since(
 ) -> Result<()> {
     let state = parts.catalog().popular()?;
     let mut found = Vec::new();
-    // What is condemned is told of again once it is spared: whoever indexes it begins anew with each
-    // generation.
+    // A condemned pack is visited again once it is spared: agents make their index anew with each generation.
     for pack in state
         .packs
         .iter()
@@ -211,7 +209,7 @@ pub(crate) fn for_each_since(
         let ids = match parts.pack_store().footer(Home::Shared, pack.volume, pack.pack) {
             Ok(Some((footer, _))) => footer.rows.iter().map(|row| row.id).collect(),
             Ok(None) => Vec::new(),
-            // Nobody is led to a pack that cannot be read.
+            // A pack that cannot be read is never the answer to a question.
             Err(error) if error.is_corruption() => Vec::new(),
             Err(error) => return Err(error),
         };
@@ -220,7 +218,7 @@ pub(crate) fn for_each_since(
     Ok(())
 }
 
-/// Packs that nobody has checked.
+/// Packs that no host has checked.
 pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
     let state = parts.catalog().popular()?;
     let unchecked = state.packs.iter().filter(|pack| needs_check(&state, pack.pack));
@@ -229,7 +227,7 @@ pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
     Ok(named.collect())
 }
 
-/// Packs that do not hold what they should, by what was entered behind `after`.
+/// Packs that were recorded as spoiled after position `after`.
 pub(crate) fn spoiled_since(parts: &Parts, after: u64) -> Result<Vec<SpoiledPack>> {
     let state = parts.catalog().popular()?;
     let key_of = |host: HostKey| state.hosts.iter().find(|entered| entered.host == host);
@@ -245,16 +243,15 @@ pub(crate) fn spoiled_since(parts: &Parts, after: u64) -> Result<Vec<SpoiledPack
     Ok(spoiled.collect())
 }
 
-/// Opens every frame of a pack and compares it with its id; if all are what they should be, the pack counts,
-/// else it is spoiled for all. `false`: it is spoiled. A host that has written it itself says nothing of it.
+/// Decrypts every frame of a pack and compares it with its id. If all are right the pack counts as checked,
+/// else as spoiled for all. `false`: it is spoiled. The host that wrote the pack records nothing.
 pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<bool> {
     let number = PackNumber(number);
     let state = parts.catalog().popular()?;
     let Some(pack) = state.pack(number).copied() else {
         return Ok(false);
     };
-    // What does not open is looked at once more: the fault may be in this host's memory, and the verdict is
-    // for good.
+    // A failed check is repeated once: the fault may be in this host's memory, and the verdict is final.
     let is_right = opens(parts, &pack, cancel)? || opens(parts, &pack, cancel)?;
     loop {
         let state = parts.catalog().popular()?;
@@ -273,7 +270,7 @@ pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<b
     }
 }
 
-/// Whether every frame of a pack is what it should be.
+/// Whether every frame of a pack decrypts to its id.
 fn opens(parts: &Parts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool> {
     let (pack_store, number) = (parts.pack_store(), pack.pack);
     let found = match pack_store.footer(Home::Shared, pack.volume, number) {
@@ -301,9 +298,9 @@ fn opens(parts: &Parts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool>
     Ok(true)
 }
 
-/// How many there are.
+/// Counts the popular packs and chunks.
 /// # Errors
-/// `Denied`: the layout has none.
+/// `Denied`: the layout has no popular chunks.
 pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
     let Layout::Fleet { popular_millionths } = parts.pack_store().layout else {
         return Err(Error::Denied {

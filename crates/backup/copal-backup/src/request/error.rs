@@ -1,6 +1,6 @@
-//! What can go wrong, as sentences a person can act on, and the exit codes they stand for.
+//! Errors as sentences that a person can act on, with their exit codes.
 //!
-//! Exit codes: backup design, section 14; restic's where restic has one.
+//! Exit codes are those of restic where restic has one.
 
 use crate::keys::role::KeyId;
 use crate::request::open_session::OpenSession;
@@ -8,7 +8,7 @@ use copal_disk::source::SourceError;
 use copal_disk::target::TargetError;
 use copal_volume::VolumeError;
 
-/// Every way an operation on a repository can end early.
+/// Every way in which an operation on a repository can end early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,20 +18,20 @@ pub enum Error {
     /// The store already holds one.
     #[error("a repository exists here already; use it or make one elsewhere, nothing was changed")]
     RepositoryExists,
-    /// No key slot opens with this password.
+    /// The password opens no key slot.
     #[error(
         "wrong password: it opens no key slot of this repository ({slots} tried); check the password and which repository it is for"
     )]
     WrongPassword {
-        /// How many slots were tried.
+        /// Number of slots that were tried.
         slots: usize,
     },
-    /// No key slot is this key's.
+    /// The key has no slot.
     #[error(
         "wrong key: {id} is no key of this repository, or was removed; check --key and which repository it is for"
     )]
     WrongKey {
-        /// What the key is called.
+        /// Identifier of the key.
         id: KeyId,
     },
     /// The repository is encrypted and no password was given.
@@ -40,17 +40,17 @@ pub enum Error {
     /// A password was given for a repository without one.
     #[error("this repository was made with --insecure-no-password; open it without a password")]
     PasswordNotUsed,
-    /// The repository was written by a newer program, or needs a feature this one has not.
+    /// The repository was written by a newer program, or needs a feature that this program lacks.
     #[error("{what} has version {found}, this program reads version {known}; use a newer copal")]
     Version {
-        /// Which format.
+        /// The format.
         what: &'static str,
         /// Version in the file.
         found: u16,
-        /// Newest version this program reads.
+        /// Newest version that this program reads.
         known: u16,
     },
-    /// Nothing of that name.
+    /// Nothing has that name.
     #[error("no {what} named {name}; `{}` lists what there is", lister(.what))]
     NotFound {
         /// "VM", "snapshot", "disk", "key".
@@ -58,27 +58,27 @@ pub enum Error {
         /// As the user wrote it.
         name: String,
     },
-    /// A prefix that fits several.
+    /// The prefix fits several snapshots.
     #[error("{name} fits {count} snapshots; write more of the id")]
     Ambiguous {
         /// As the user wrote it.
         name: String,
-        /// How many it fits.
+        /// Number of snapshots that it fits.
         count: usize,
     },
-    /// `latest`, and several VMs have snapshots.
+    /// `latest` without a VM, while several VMs have snapshots.
     #[error("`latest` of which VM? add --vm NAME; there are snapshots of {vms}")]
     WhichVm {
-        /// Some of them, as a list in a sentence.
+        /// Some of the VMs, as a list in a sentence.
         vms: String,
     },
-    /// The request itself makes no sense.
+    /// The request is invalid.
     #[error("{reason}")]
     Invalid {
-        /// What and why.
+        /// The violated rule and the reason.
         reason: String,
     },
-    /// Somebody else works on it.
+    /// Another operation uses the object.
     #[error("{what} is in use by another operation; wait for it to end and try again")]
     Busy {
         /// "VM web", "the repository".
@@ -89,41 +89,41 @@ pub enum Error {
     SessionOpen {
         /// Name of the VM.
         vm: String,
-        /// The session, and who holds it.
+        /// The session and its holder.
         open: Box<OpenSession>,
     },
-    /// The session was fenced: another operation ended it because it seemed dead.
+    /// Another operation ended the session because it seemed dead.
     #[error("this backup was ended by another operation; nothing was published, run it again")]
     Fenced,
-    /// A guard forbids it.
+    /// A guard forbids the operation.
     #[error("denied: {reason}")]
     Denied {
-        /// Which guard, and how to satisfy it.
+        /// The guard, and how to satisfy it.
         reason: String,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes are damaged.
     #[error("{what} is damaged: {detail}; run `copal check --read-data`")]
     Damaged {
-        /// Which object.
+        /// The damaged object.
         what: String,
-        /// What does not fit.
+        /// The mismatch.
         detail: String,
     },
-    /// What a backup keeps in a file of its own between its two passes cannot be written or read.
+    /// The spool of a backup, which it keeps between its two passes, cannot be written or read.
     #[error(
         "the working file of this backup failed: {detail}; see whether its directory has room, and run it again"
     )]
     Spool {
-        /// What the operating system said.
+        /// The error of the operating system.
         detail: String,
     },
-    /// Whoever runs several backups has ended this one.
+    /// The owner of several backups has ended this one.
     #[error("{reason}")]
     Ended {
-        /// Why, and what to do.
+        /// The reason, and advice.
         reason: String,
     },
-    /// What was stored a moment ago did not open to the same bytes: bad memory or a broken processor.
+    /// A chunk that was just encrypted did not decrypt to the same bytes: bad memory or a broken processor.
     #[error(
         "a chunk changed between sealing and opening it; this machine's memory may be bad, stop using it"
     )]
@@ -133,33 +133,33 @@ pub enum Error {
     Source {
         /// Name of the disk.
         disk: String,
-        /// Why.
+        /// The reason.
         #[source]
         error: SourceError,
     },
-    /// The target refused.
+    /// The target cannot be written.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// `--strict-incremental` was given and a disk would have been read in full.
+    /// `--strict-incremental` was given, and the disk would have been read whole.
     #[error(
         "disk {disk} cannot be backed up incrementally: {reason}; leave --strict-incremental out to read all of it"
     )]
     FellBack {
         /// Name of the disk.
         disk: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Interrupted by the user. Finished packs of a backup are kept and used by the next one.
+    /// Interrupted by the user. The next backup uses the finished packs of an interrupted one.
     #[error("interrupted before the end; the store is consistent, run the command again")]
     Cancelled {
-        /// Stored bytes that the next backup finds again; `None` for what is no backup.
+        /// Stored bytes that the next backup finds again; `None` for other operations.
         kept_bytes: Option<u64>,
     },
     /// The store is full.
     #[error("the store is full and cannot grow; forget snapshots and run `copal prune`, or make room for it")]
     NoSpace,
-    /// The store refused in another way.
+    /// Another error of the store.
     #[error("the store failed: {0}")]
     Volume(#[source] VolumeError),
     /// The index failed; it can be deleted and rebuilt.
@@ -167,7 +167,7 @@ pub enum Error {
     Index(#[source] copal_kv::Error),
 }
 
-/// The command that lists them.
+/// The command that lists objects of this kind.
 fn lister(what: &str) -> &'static str {
     match what {
         "key" => "copal key ls",
@@ -175,7 +175,7 @@ fn lister(what: &str) -> &'static str {
     }
 }
 
-/// Result of everything here.
+/// Result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl From<VolumeError> for Error {
@@ -217,7 +217,7 @@ impl Error {
             | Error::Volume(VolumeError::Denied { .. }) => 21,
             Error::FellBack { .. } => 22,
             Error::NoSpace => 28,
-            // Of a cluster: too few servers, or no answer in time.
+            // In a cluster: too few servers, or no answer in time.
             Error::Volume(
                 VolumeError::Degraded { .. } | VolumeError::Incomplete { .. } | VolumeError::Deadline { .. },
             ) => 42,
@@ -255,7 +255,7 @@ impl Error {
             Error::Index(_) => "index",
         }
     }
-    /// Stored bytes are wrong; `check` finds how much.
+    /// Whether stored bytes are damaged; `check` reports the extent.
     pub fn is_corruption(&self) -> bool {
         match self {
             Error::Damaged { .. } | Error::SelfCheck => true,
@@ -264,7 +264,7 @@ impl Error {
             _ => false,
         }
     }
-    /// Trying again later may work.
+    /// Whether a later attempt may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Error::Busy { .. } | Error::SessionOpen { .. } | Error::Fenced => true,

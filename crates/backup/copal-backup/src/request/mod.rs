@@ -1,4 +1,4 @@
-//! What is asked of a repository, and what it answers: plain values, no behaviour.
+//! Requests and results of a repository: plain values without behaviour.
 //!
 //! Sizes are bytes, times are milliseconds since 1970 as stamped by the store.
 
@@ -21,50 +21,50 @@ use std::fmt;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// What opens a repository.
+/// Credential that opens a repository.
 #[derive(Clone, Debug)]
 pub enum Unlock {
     /// The password of one of its key slots.
     Password(Zeroizing<String>),
-    /// A role key of it; what may be done then is for the key to say.
+    /// A role key of it; the key decides the rights.
     Key(RoleKey),
     /// The repository was made with `--insecure-no-password`.
     Insecure,
 }
 
-/// Who may refer to a chunk; fixed for the life of a repository.
+/// The chunks that a snapshot may refer to; fixed for the life of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Every snapshot to every chunk: one exact index, one writer at a time. Best for one host.
+    /// All chunks of the repository: one exact index, one writer at a time. Best for one host.
     Solo,
-    /// Each VM to its own chunks, and to those that are popular in the domain: what one VM does touches no
-    /// other, and many hosts write at once.
+    /// The VM's own chunks, and popular ones of the domain. Operations on one VM touch no other, and many
+    /// hosts write at once.
     Fleet {
-        /// How much of all unique chunks may be popular, in millionths.
+        /// Share of all unique chunks that may be popular, in millionths.
         popular_millionths: u32,
     },
 }
 
 impl Layout {
-    /// Share of popular chunks unless told otherwise: 4 %.
+    /// Default share of popular chunks: 4 %.
     pub const DEFAULT_POPULAR_MILLIONTHS: u32 = 40_000;
 
-    /// Whether it is that of a fleet.
+    /// Whether this is the layout of a fleet.
     pub fn is_fleet(self) -> bool {
         matches!(self, Layout::Fleet { .. })
     }
 }
 
-/// How a new repository is made.
+/// Options of a new repository.
 #[derive(Clone, Debug)]
 pub struct InitOptions {
-    /// Who may refer to a chunk.
+    /// The chunks that a snapshot may refer to.
     pub layout: Layout,
-    /// Its first password, or none at all.
+    /// Its first password, or none.
     pub unlock: Unlock,
-    /// How disks are cut into chunks; fixed for the life of the repository.
+    /// Chunking profile of its disks; fixed for the life of the repository.
     pub profile: ChunkProfile,
-    /// Memory the password hash takes, in KiB; 65536 unless told otherwise.
+    /// Memory of the password hash, in KiB; 65536 by default.
     pub argon2_memory_kib: u32,
 }
 
@@ -80,27 +80,27 @@ impl InitOptions {
     }
 }
 
-/// What a repository says about itself.
+/// Description of a repository.
 #[derive(Clone, Debug)]
 pub struct RepositoryInfo {
     /// Its identity.
     pub domain: uuid::Uuid,
-    /// Who may refer to a chunk.
+    /// The chunks that a snapshot may refer to.
     pub layout: Layout,
-    /// How disks are cut into chunks.
+    /// Chunking profile of its disks.
     pub profile: ChunkProfile,
     /// Whether a password protects it.
     pub encrypted: bool,
-    /// When it was made.
+    /// Creation time.
     pub created_ms: u64,
     /// Format version.
     pub version: u16,
 }
 
-/// Fewer digits of the id of a snapshot mean nothing.
+/// Least digits of a prefix that names a snapshot.
 pub(crate) const MIN_DIGITS: usize = 4;
 
-/// Identity of a snapshot: 16 random bytes, written as 32 hex digits, by people as the first 8.
+/// Identity of a snapshot: 16 random bytes, written as 32 hex digits; people use the first 8.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub [u8; 16]);
 
@@ -121,12 +121,12 @@ impl SnapshotId {
     }
 }
 
-/// A VM the catalog knows.
+/// A VM in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vm {
-    /// Its identity for ever.
+    /// Its permanent identity.
     pub uuid: uuid::Uuid,
-    /// What people call it; unique in the repository.
+    /// Its name; unique in the repository.
     pub name: String,
 }
 
@@ -136,32 +136,32 @@ pub struct DiskSource {
     pub name: String,
     /// Its bytes.
     pub source: Box<dyn Source>,
-    /// What tells it from another disk that may get its name; empty when nobody says. Changed extents are
-    /// used only with a base of the same serial.
+    /// Serial that distinguishes it from another disk of its name; empty if unknown. Changed extents are used
+    /// only with a base of the same serial.
     pub serial: String,
-    /// What changed since a base snapshot, when somebody knows.
+    /// Changes since a base snapshot, if known.
     pub changed: Option<ChangedExtents>,
-    /// Why nobody knows, although somebody was asked: a bitmap that is missing.
+    /// Why the changes are unknown although a source for them was given: for example a missing bitmap.
     pub no_changes: Option<String>,
-    /// The dirty bitmap that has recorded all writes since the moment that is backed up, or longer: what the
-    /// next backup can be told by.
+    /// The dirty bitmap that has recorded all writes since the moment of this backup, or longer. The next
+    /// backup can use it.
     pub starts: Option<BitmapState>,
-    /// A bitmap beside `starts` that records nothing: what it says, `starts` says as well, unless that was
-    /// cleared.
+    /// The sentinel: a bitmap beside `starts` that records nothing. `starts` has all its marks, unless
+    /// `starts` was cleared.
     pub sentinel: Option<BitmapState>,
-    /// What tells where the bytes lie from another disk of the same size, over restarts of the host; empty
-    /// when nothing does. A bitmap is believed only with a base of the same identity.
+    /// Location of the bytes, which distinguishes the disk from another of the same size, also after restarts
+    /// of the host; empty if there is none. A bitmap is used only with a base of the same location.
     pub identity: String,
-    /// How it is known that this is a disk.
+    /// How it is known that the source is a disk.
     pub content: ContentEvidence,
-    /// What a person should know about the source, seen when it was opened; the summary repeats it.
+    /// Warnings from the opening of the source; the summary repeats them.
     pub warnings: Vec<String>,
-    /// The same, of what makes the snapshot doubtful.
+    /// Doubts from the opening of the source.
     pub doubts: Vec<(DoubtKind, String)>,
 }
 
 impl DiskSource {
-    /// A disk of which nobody knows what changed.
+    /// A disk without known changes.
     pub fn new(name: impl Into<String>, source: Box<dyn Source>) -> DiskSource {
         DiskSource {
             name: name.into(),
@@ -181,42 +181,42 @@ impl DiskSource {
 
 /// One backup of one VM.
 pub struct BackupRequest {
-    /// Name or UUID of the VM; a new one is entered in the catalog.
+    /// Name or UUID of the VM; a new one is added to the catalog.
     pub vm: String,
     /// Its disks, in order; at least one.
     pub disks: Vec<DiskSource>,
-    /// Words kept with the snapshot.
+    /// Tags of the snapshot.
     pub tags: Vec<String>,
-    /// Free text kept with the snapshot, for example the host it was taken on.
+    /// Description of the snapshot, for example the host it was taken on.
     pub description: String,
-    /// Fail instead of reading a whole disk when its changed extents cannot be used.
+    /// Fail instead of reading a whole disk if its changed extents cannot be used.
     pub strict_incremental: bool,
     /// Ignore the base: read everything.
     pub full: bool,
-    /// Share of the data that changed extents leave out which is read and compared with the base, in
-    /// millionths; at least 16 MiB of each such disk unless it is 0. A difference makes the disk be read as a
-    /// whole, with a warning. `None`: [`BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS`], and five times as
-    /// much, at least 64 MiB, where a dirty bitmap tells what changed: nobody can tell whether that was
-    /// disabled for a while.
+    /// Share of the spot check, in millionths of the data that changed extents leave out; at least 16 MiB of
+    /// each such disk unless it is 0. If the check finds a difference, the whole disk is read, with a
+    /// warning. `None`: [`BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS`]. Where a dirty bitmap lists the
+    /// changes it is five times as much, at least 64 MiB, since a bitmap that was disabled for a while leaves
+    /// no trace.
     pub spot_check_millionths: Option<u32>,
-    /// A disk may have fewer bytes than in the newest snapshot with it. The new one is doubtful then.
+    /// A disk may be smaller than in the newest snapshot that has it. The new snapshot is then doubtful.
     pub allow_smaller: bool,
-    /// A disk that was not read as a whole for this long is read so, whatever tells what changed.
+    /// A disk that was not read whole for this long is read whole, despite any list of changes.
     pub full_every: Option<Duration>,
-    /// Segments that changed are stored whole: none of their chunks is looked for. What is stored otherwise
-    /// stands beside that.
+    /// Changed segments are stored whole, without a look-up of their chunks. Existing copies stay beside
+    /// them.
     pub whole_segments: bool,
-    /// Memory the pipeline may hold, in bytes; [`BackupRequest::DEFAULT_MEMORY_BYTES`].
+    /// Memory of the pipeline, in bytes; [`BackupRequest::DEFAULT_MEMORY_BYTES`].
     pub memory_bytes: u64,
-    /// Who backs up, told to others who want the same VM; counts in a fleet on several servers, unless
-    /// [`Repository::beat`](crate::Repository::beat) has said it before.
+    /// The holder of the session, shown to others that want the same VM. Used in a fleet on several servers,
+    /// unless [`Repository::beat`](crate::Repository::beat) has set one before.
     pub holder: Holder,
 }
 
 impl BackupRequest {
-    /// A thousandth.
+    /// One thousandth.
     pub const DEFAULT_SPOT_CHECK_MILLIONTHS: u32 = 1000;
-    /// Keeps a whole process with a 32 MiB engine under 100 MB.
+    /// Keeps a process with a 32 MiB engine under 100 MB.
     pub const DEFAULT_MEMORY_BYTES: u64 = 40 << 20;
     /// A backup of `vm` with the defaults.
     pub fn new(vm: impl Into<String>, disks: Vec<DiskSource>) -> BackupRequest {
@@ -240,7 +240,7 @@ impl BackupRequest {
 /// How a disk was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskMode {
-    /// Only what the changed extents named.
+    /// Only the changed extents.
     Incremental,
     /// Everything that is not a hole, compared with a base by fingerprint.
     Rescan,
@@ -258,7 +258,7 @@ impl fmt::Display for DiskMode {
     }
 }
 
-/// What became of one disk.
+/// Result for one disk.
 #[derive(Clone, Debug)]
 pub struct DiskSummary {
     /// Its name.
@@ -267,9 +267,9 @@ pub struct DiskSummary {
     pub size_bytes: u64,
     /// How it was read.
     pub mode: DiskMode,
-    /// Why it was not read incrementally; empty when it was.
+    /// Why it was not read incrementally; empty if it was.
     pub reason: String,
-    /// The dirty bitmap that had recorded all later writes when it was backed up.
+    /// The dirty bitmap that had recorded all later writes at the time of the backup.
     pub bitmap: Option<String>,
 }
 
@@ -278,7 +278,7 @@ pub struct DiskSummary {
 pub struct BackupCounts {
     /// Sum of the disks' sizes.
     pub logical_bytes: u64,
-    /// Bytes the changed extents named, or all data bytes without them.
+    /// Bytes in the changed extents, or all data bytes without them.
     pub dirty_bytes: u64,
     /// Bytes read from the sources.
     pub read_bytes: u64,
@@ -286,36 +286,36 @@ pub struct BackupCounts {
     pub data_bytes: u64,
     /// Bytes read that the base held at the same place already, or that this backup stored before.
     pub inner_dup_bytes: u64,
-    /// Bytes read that another snapshot or VM of the repository held, or an interrupted backup left.
+    /// Bytes read that another snapshot or VM of the repository held, or that an interrupted backup left.
     pub cross_dup_bytes: u64,
-    /// Bytes read that nobody held.
+    /// Bytes read that were new to the repository.
     pub new_bytes: u64,
-    /// Bytes added to the store: packs of chunks and recipes, the manifest, the record that makes it visible.
+    /// Bytes added to the store: packs of chunks and recipes, the manifest, the Publish record.
     pub stored_bytes: u64,
     /// Chunks read and fingerprinted.
     pub chunks: u64,
     /// Chunks stored.
     pub new_chunks: u64,
-    /// Segments the disks have.
+    /// Segments of the disks.
     pub segments: u64,
-    /// Segments kept from the base unread.
+    /// Segments taken from the base unread.
     pub clean_segments: u64,
-    /// Bytes read besides, to compare some of what the changed extents leave out with the base.
+    /// Bytes read for spot checks.
     pub spot_check_bytes: u64,
-    /// Bytes read again, to be stored: where others are asked what they have, a disk is read in two passes.
+    /// Bytes read in the second pass of a backup with other hosts.
     pub read_again_bytes: u64,
-    /// Chunks others were asked about.
+    /// Chunks for which other hosts were asked.
     pub asked_chunks: u64,
-    /// Bytes read that are popular: other VMs have them, too, and this one refers to the same frames.
+    /// Bytes read that are popular: other VMs have them too, and this one refers to the same frames.
     pub popular_dup_bytes: u64,
     /// Bytes stored as popular, before compression.
     pub popular_bytes: u64,
-    /// Chunks stored for this VM because nobody answered in time.
+    /// Chunks stored for this VM because no answer came in time.
     pub unresolved_chunks: u64,
 }
 
 impl BackupCounts {
-    /// Adds what another part of a backup counted.
+    /// Adds the counts of another part of a backup.
     pub(crate) fn add(&mut self, other: &BackupCounts) {
         let BackupCounts {
             logical_bytes,
@@ -358,7 +358,7 @@ impl BackupCounts {
     }
 }
 
-/// What a backup did.
+/// Result of a backup.
 #[derive(Clone, Debug)]
 pub struct BackupSummary {
     /// The new snapshot.
@@ -367,17 +367,17 @@ pub struct BackupSummary {
     pub vm: Vm,
     /// The snapshot it builds on.
     pub base: Option<SnapshotId>,
-    /// What the store's clock showed when it became visible.
+    /// Time of the store's clock when it became visible.
     pub created_ms: u64,
-    /// Snapshots of the VM whose times cannot be, by the same clock.
+    /// Snapshots of the VM with an impossible time, by the same clock.
     pub misdated: u64,
     /// One per disk.
     pub disks: Vec<DiskSummary>,
-    /// What was read and stored.
+    /// Counts of bytes and chunks.
     pub counts: BackupCounts,
-    /// What a person should know about the disks, in sentences; the snapshot was made all the same.
+    /// Warnings about the disks, in sentences; the snapshot was made nevertheless.
     pub warnings: Vec<String>,
-    /// Why the snapshot counts as doubtful until somebody accepts it; `warnings` has them, too.
+    /// Why the snapshot is doubtful until an operator accepts it; `warnings` repeats them.
     pub doubts: Vec<DiskDoubt>,
     /// Wall time of the whole.
     pub duration: Duration,
@@ -390,26 +390,27 @@ pub struct SnapshotDisk {
     pub name: String,
     /// Its size.
     pub size_bytes: u64,
-    /// What tells it from another disk of its name; empty when nobody said.
+    /// Serial that distinguishes it from another disk of its name; empty if unknown.
     pub serial: String,
     /// How it was read.
     pub mode: DiskMode,
-    /// Why it was not read incrementally; empty when it was.
+    /// Why it was not read incrementally; empty if it was.
     pub reason: String,
-    /// The dirty bitmap that had recorded all later writes when it was backed up.
+    /// The dirty bitmap that had recorded all later writes at the time of the backup.
     pub bitmap: Option<String>,
-    /// The bitmap beside it that records nothing, by which one that was cleared is known.
+    /// The sentinel: the bitmap beside it that records nothing. It shows whether the dirty bitmap was
+    /// cleared.
     pub sentinel: Option<BitmapState>,
-    /// What tells the disk from another one; empty when nothing does.
+    /// Location that distinguishes the disk from another; empty if there is none.
     pub identity: String,
 }
 
-/// The snapshots that can be listed, and the VMs whose cannot.
+/// The readable snapshots, and the VMs whose log is damaged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Oldest first.
     pub snapshots: Vec<Snapshot>,
-    /// VMs whose log is damaged, and how, as a sentence.
+    /// VMs with a damaged log, each with the damage as a sentence.
     pub damaged: Vec<(Vm, String)>,
 }
 
@@ -422,13 +423,13 @@ pub struct Snapshot {
     pub vm: Vm,
     /// Position in the VM's history, ascending.
     pub sequence: u64,
-    /// What the store's clock showed when it became visible. May go back where a clock was wrong.
+    /// Time of the store's clock when it became visible. May go back if a clock was wrong.
     pub created_ms: u64,
-    /// Why that cannot be, seen from the clock now and from the snapshots beside it.
+    /// Why that time is impossible, compared with the present clock and with other snapshots.
     pub misdated: Option<Misdated>,
-    /// The snapshot it was built on.
+    /// Its base snapshot.
     pub base: Option<SnapshotId>,
-    /// Words given at backup.
+    /// Tags given at backup.
     pub tags: Vec<String>,
     /// Text given at backup.
     pub description: String,
@@ -436,50 +437,50 @@ pub struct Snapshot {
     pub disks: Vec<SnapshotDisk>,
     /// Counters of the backup that made it.
     pub counts: BackupCounts,
-    /// A verify decoded every chunk of it and found nothing wrong.
+    /// A verify decoded every chunk of it and found no damage.
     pub is_verified: bool,
     /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
     pub held_until_ms: u64,
-    /// Why it may not be what its disks should be.
+    /// Reasons to doubt that it holds the complete disks.
     pub doubts: Vec<DiskDoubt>,
-    /// A person has seen the doubts and takes the snapshot as it is.
+    /// An operator has accepted the snapshot despite the doubts.
     pub is_accepted: bool,
     /// Why its manifest cannot be read; then base, tags, description, disks and counts are empty.
     pub damage: Option<String>,
 }
 
 impl Snapshot {
-    /// Whether a warning stands against it that nobody has accepted.
+    /// Whether it has a doubt that no operator has accepted.
     pub fn is_doubtful(&self) -> bool {
         !self.doubts.is_empty() && !self.is_accepted
     }
 }
 
-/// What one disk of a snapshot consists of.
+/// Content of one disk of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskListing {
     /// The disk.
     pub disk: SnapshotDisk,
     /// Bytes that are not holes.
     pub data_bytes: u64,
-    /// Bytes that are.
+    /// Bytes of holes.
     pub hole_bytes: u64,
     /// Chunk references.
     pub chunks: u64,
-    /// Segments that hold data.
+    /// Segments with data.
     pub segments: u64,
 }
 
-/// What to restore.
+/// Request to restore one disk.
 #[derive(Clone, Debug)]
 pub struct RestoreRequest {
-    /// Which snapshot.
+    /// The snapshot.
     pub snapshot: SnapshotId,
-    /// Which disk; `None` when the snapshot has one.
+    /// The disk; `None` if the snapshot has only one.
     pub disk: Option<String>,
     /// Fetches in flight, 1 to 64.
     pub fetches: usize,
-    /// Memory the fetches may hold, in bytes.
+    /// Memory of the fetches, in bytes.
     pub memory_bytes: u64,
 }
 
@@ -490,7 +491,7 @@ impl RestoreRequest {
     }
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, Debug)]
 pub struct RestoreSummary {
     /// The snapshot.
@@ -511,29 +512,29 @@ pub struct RestoreSummary {
     pub duration: Duration,
 }
 
-/// One thing that is not as it was written.
+/// One damaged object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Which object: a pack, a recipe, a manifest, a record.
+    /// The object: a pack, a recipe, a manifest, a record.
     pub what: String,
-    /// What does not fit.
+    /// The mismatch.
     pub detail: String,
-    /// Snapshots that lead to it; a check names all of them.
+    /// Snapshots that refer to it; a check names all of them.
     pub snapshots: Vec<SnapshotId>,
 }
 
-/// What a check or a verification found.
+/// Result of a check or a verification.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Everything that is wrong; empty when all is well.
+    /// All damages; empty if there are none.
     pub damages: Vec<Damage>,
-    /// Damages beyond the first thousand are only counted.
+    /// Number of damages beyond the first thousand.
     pub more_damages: u64,
-    /// Snapshots that those hurt, or that lead to a pack where some of them are.
+    /// Snapshots affected by those, or by another damage in the same packs.
     pub more_snapshots: Vec<SnapshotId>,
     /// Snapshots walked.
     pub snapshots: u64,
-    /// Packs whose structure was looked at.
+    /// Packs whose structure was checked.
     pub packs: u64,
     /// Recipes, pages and roots read.
     pub recipes: u64,
@@ -543,20 +544,20 @@ pub struct CheckReport {
     pub decoded_frames: u64,
     /// Stored bytes decoded.
     pub decoded_bytes: u64,
-    /// Snapshots whose times cannot be. No damage: nothing of them is lost.
+    /// Snapshots with an impossible time. That is no damage: their data is intact.
     pub misdated: Vec<(SnapshotId, Misdated)>,
     /// Packs of backups that never finished; the next backup uses them or `prune` frees them.
     pub unfinished_packs: u64,
 }
 
 impl CheckReport {
-    /// Nothing wrong was found.
+    /// Whether no damage was found.
     pub fn is_clean(&self) -> bool {
         self.damages.is_empty() && self.more_damages == 0
     }
 }
 
-/// A frame of a pack that was found damaged, for [`Repository::note_lost`](crate::Repository::note_lost).
+/// A damaged frame of a pack, for [`Repository::note_lost`](crate::Repository::note_lost).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostFrame {
     pub(crate) home: Home,
@@ -565,7 +566,7 @@ pub struct LostFrame {
     pub(crate) id: [u8; 16],
 }
 
-/// How much of the packs a check decodes.
+/// Share of the packs that a check decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReadData {
     /// None: structure only.
@@ -575,61 +576,61 @@ pub enum ReadData {
     Slice {
         /// From 1 to `of`.
         index: u32,
-        /// How many slices.
+        /// Number of slices.
         of: u32,
     },
-    /// All.
+    /// All packs.
     All,
 }
 
-/// How `forget` works.
+/// Options of `forget`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ForgetOptions {
-    /// Believe the clock also where it stands further ahead of all snapshots than
+    /// Trust the clock even if it is further ahead of all snapshots than
     /// [`PAUSE_MS`](crate::retention::PAUSE_MS).
     pub accept_clock: bool,
 }
 
-/// What `forget` did.
+/// Result of `forget`.
 #[derive(Clone, Debug, Default)]
 pub struct ForgetSummary {
-    /// Snapshots no longer visible.
+    /// Snapshots that are no longer visible.
     pub forgotten: Vec<SnapshotId>,
 }
 
-/// How it is found out what only forgotten snapshots of a VM of a fleet referred to. In the layout solo it is
-/// always exact.
+/// Method to find the frames that only forgotten snapshots of a VM of a fleet refer to. In the layout solo it
+/// is always exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FreeMethod {
-    /// By merged summary vectors: reads what differs between neighbours, and leaves a thousandth. Where a
-    /// vector is missing, as `Exact`.
+    /// Merged summary vectors: reads the recipes that differ between neighbours, and misses one frame in a
+    /// thousand. Without a complete set of vectors, as `Exact`.
     #[default]
     Summary,
-    /// By a walk of all snapshots of the VM: reads all recipes, leaves nothing.
+    /// A walk of all snapshots of the VM: reads all recipes, misses nothing.
     Exact,
-    /// As `Exact`, and as if chunks were not a VM's own: the snapshots of all VMs are walked for each. A
-    /// comparator.
+    /// As `Exact`, but as if chunks belonged to no VM: the snapshots of all VMs are walked for each. For
+    /// comparison.
     MarkSweep,
-    /// As `MarkSweep`, but of the other VMs only those with forgotten snapshots are walked, since what was
-    /// marked of the rest is as it was. A comparator.
+    /// As `MarkSweep`, but of the other VMs only those with forgotten snapshots are walked, since marks of
+    /// the rest are unchanged. For comparison.
     Grouped,
 }
 
-/// How `prune` works.
+/// Options of `prune`.
 #[derive(Clone, Debug)]
 pub struct PruneOptions {
-    /// How dead frames are found, in a fleet.
+    /// Method to find dead frames, in a fleet.
     pub method: FreeMethod,
     /// Only this VM, in a fleet.
     pub vm: Option<uuid::Uuid>,
     /// Packs are rewritten until at most this share of the stored bytes is unused, in percent; 0 to 100.
     /// Rewriting the rest costs more than it frees.
     pub max_unused_percent: u8,
-    /// Find out and report, change nothing.
+    /// Determine and report the result, change nothing.
     pub dry_run: bool,
-    /// Memory the mark may hold, in bytes; a repository that needs more is marked in several passes.
+    /// Memory of the mark, in bytes; a larger repository is marked in several passes.
     pub memory_bytes: u64,
-    /// Snapshots that a dry run counts as forgotten; ignored otherwise.
+    /// Snapshots that a dry run treats as forgotten; ignored otherwise.
     pub without: HashSet<SnapshotId>,
 }
 
@@ -646,59 +647,58 @@ impl Default for PruneOptions {
     }
 }
 
-/// What `prune` or `delete` did, or would do.
+/// Result of `prune` or `delete`; of a dry run, the expected result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PruneSummary {
     /// Unfinished backups ended and swept.
     pub swept_sessions: u64,
-    /// VMs of a fleet that were left alone because they are being backed up.
+    /// VMs of a fleet that were skipped because they are being backed up.
     pub busy_vms: u64,
-    /// VMs of a fleet that something was freed of by summary vectors, and by a walk.
+    /// VMs of a fleet whose space was freed by summary vectors.
     pub by_summary: u64,
-    /// See `by_summary`.
+    /// VMs of a fleet whose space was freed by a walk.
     pub by_walk: u64,
-    /// By summary vectors: references of forgotten snapshots that were asked about. By a walk: frames. Each
-    /// is dead or kept.
+    /// By summary vectors: examined references of forgotten snapshots. By a walk: frames. Each is dead or
+    /// kept.
     pub candidates: u64,
-    /// Those of them that no other snapshot has.
+    /// Candidates that no other snapshot has.
     pub candidates_dead: u64,
-    /// Those that another one has, or seems to have.
+    /// Candidates that another snapshot has, or seems to have.
     pub candidates_kept: u64,
     /// Stored bytes of frames that became dead; they count as free from then on.
     pub freed_bytes: u64,
     /// Bytes read from the store, in a fleet.
     pub read_bytes: u64,
-    /// Bytes that are dead by estimate and were not found so, of all deletions of these VMs since their last
-    /// repair.
+    /// Estimate of dead bytes that the deletions of these VMs have missed since their last repair.
     pub leak_estimate_bytes: u64,
-    /// Frames that a live snapshot names.
+    /// Frames that a snapshot refers to.
     pub live_frames: u64,
-    /// Frames that none names.
+    /// Frames that no snapshot refers to.
     pub dead_frames: u64,
     /// Packs unlinked because all of their frames were dead.
     pub removed_packs: u64,
-    /// Packs rewritten because some were.
+    /// Packs rewritten because some of their frames were dead.
     pub rewritten_packs: u64,
     /// Stored bytes before.
     pub before_bytes: u64,
     /// Stored bytes after.
     pub after_bytes: u64,
-    /// Bytes of packs written to rewrite others.
+    /// Bytes of new packs with frames of rewritten ones.
     pub written_bytes: u64,
-    /// Bytes of dead frames in packs that were not rewritten, as far as they can be read.
+    /// Bytes of dead frames in packs that were not rewritten, as far as these are readable.
     pub unused_bytes: u64,
-    /// Passes the mark took under its memory bound.
+    /// Passes of the mark under its memory bound.
     pub mark_passes: u64,
 }
 
-/// Size and shape of a repository.
+/// Sizes and counts of a repository.
 #[derive(Clone, Debug, Default)]
 pub struct RepositoryStats {
     /// VMs with at least one snapshot.
     pub vms: u64,
     /// Published snapshots.
     pub snapshots: u64,
-    /// Those of them whose manifest cannot be read.
+    /// Published snapshots with an unreadable manifest.
     pub damaged_snapshots: u64,
     /// Sum of the logical sizes of all other snapshots.
     pub logical_bytes: u64,
@@ -714,35 +714,35 @@ pub struct RepositoryStats {
     pub packs: u64,
     /// Chunks stored.
     pub chunks: u64,
-    /// Backups that never finished.
+    /// Backups that never ended.
     pub unfinished_sessions: u64,
 }
 
-/// A session that was ended because its holder had gone silent.
+/// A session that was ended because its holder was silent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedSession {
-    /// Whose backup it was.
+    /// The VM of the backup.
     pub vm: Vm,
-    /// Which.
+    /// The session.
     pub session: Session,
-    /// Who held it.
+    /// Its holder.
     pub holder: HolderId,
 }
 
-/// Size and shape of one VM of a fleet.
+/// Sizes and counts of one VM of a fleet.
 #[derive(Clone, Debug, Default)]
 pub struct VmStats {
     /// The VM.
     pub vm: Option<Vm>,
     /// Published snapshots.
     pub snapshots: u64,
-    /// Those of them whose manifest cannot be read.
+    /// Published snapshots with an unreadable manifest.
     pub damaged_snapshots: u64,
-    /// Forgotten snapshots of which nothing was freed yet.
+    /// Forgotten snapshots whose space is not freed yet.
     pub forgotten: u64,
-    /// Sum of the logical sizes of all snapshots that can be read.
+    /// Sum of the logical sizes of all readable snapshots.
     pub logical_bytes: u64,
-    /// Bytes of packs of chunks that are the VM's own.
+    /// Bytes of packs of the VM's own chunks.
     pub chunk_pack_bytes: u64,
     /// Bytes of packs of recipes.
     pub recipe_pack_bytes: u64,
@@ -750,71 +750,70 @@ pub struct VmStats {
     pub metadata_bytes: u64,
     /// Number of packs.
     pub packs: u64,
-    /// Frames in them that nobody refers to, as far as is known, and their bytes.
+    /// Known dead frames in them.
     pub dead_frames: u64,
-    /// See `dead_frames`.
+    /// Bytes of the known dead frames.
     pub dead_bytes: u64,
-    /// Bytes that nobody refers to and that are not known to be dead, by estimate; `copal repair leak` finds
-    /// them.
+    /// Estimate of dead bytes that are not known as dead; `copal repair leak` finds them.
     pub leak_estimate_bytes: u64,
     /// Backups that have not ended.
     pub unfinished_sessions: u64,
-    /// Chunks about which nobody answered when they were stored, and about which no clean-up has asked since.
+    /// Chunks without an answer when they were stored, about which no clean-up has asked since.
     pub unresolved_chunks: u64,
     /// Chunks whose own frames the VM gave up for popular ones.
     pub moved_chunks: u64,
 }
 
 impl VmStats {
-    /// The share of a VM's bytes above which its leak is repaired, in percent: the paper's tau.
+    /// Share of a VM's bytes above which its leak is repaired, in percent: the paper's tau.
     pub const LEAK_SHARE_PERCENT: u8 = 10;
 
-    /// Whether more than a share of the VM's bytes has leaked, by estimate: a walk of its snapshots would
-    /// pay.
+    /// Whether the estimated leak exceeds a share of the VM's bytes, so that a walk of its snapshots pays
+    /// off.
     pub fn leaks_more_than(&self, share_percent: u8) -> bool {
         let bytes = u128::from(self.chunk_pack_bytes) + u128::from(self.recipe_pack_bytes);
         u128::from(self.leak_estimate_bytes) * 100 > bytes * u128::from(share_percent)
     }
 }
 
-/// How a VM of a fleet is cleaned up.
+/// Options of a clean-up of a VM of a fleet.
 #[derive(Clone, Copy, Debug)]
 pub struct CleanUpOptions {
-    /// Most memory for what is asked about at once.
+    /// Memory of one round.
     pub memory_bytes: u64,
-    /// Others are asked about the frames that the backup of this snapshot stored; `None`: about all that the
-    /// VM has for itself.
+    /// Ask only about the frames that the backup of this snapshot stored; `None`: about all frames of the
+    /// VM's own chunks.
     pub snapshot: Option<SnapshotId>,
-    /// Frames that would be given up are counted, and nothing is changed.
+    /// Count the frames that would be given up, change nothing.
     pub dry_run: bool,
 }
 
 impl CleanUpOptions {
-    /// All that the VM has for itself is asked about.
+    /// Asks about all frames of the VM's own chunks.
     pub fn all(memory_bytes: u64) -> CleanUpOptions {
         CleanUpOptions { memory_bytes, snapshot: None, dry_run: false }
     }
 }
 
-/// What a clean-up of one VM of a fleet did.
+/// Result of a clean-up of one VM of a fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanUpSummary {
     /// The VM.
     pub vm: Option<Vm>,
-    /// Frames of the VM's own that others were asked about.
+    /// Own frames of the VM about which other hosts were asked.
     pub asked: u64,
-    /// Those of them that were given up for popular ones.
+    /// Frames that were given up for popular ones.
     pub moved: u64,
-    /// Chunks that were stored where all find them.
+    /// Chunks that were stored as popular ones.
     pub stored_popular: u64,
     /// Bytes of the chunks of `moved`.
     pub moved_bytes: u64,
     /// Stored bytes of frames that became dead; they count as free from then on.
     pub freed_bytes: u64,
-    /// Frames about which nobody answered in time, or nothing that holds: the next clean-up asks again.
+    /// Frames without a usable answer in time: the next clean-up asks again.
     pub unanswered: u64,
-    /// Frames of chunks that several VMs have, and that may not become popular: as many chunks are as the
-    /// fraction allows.
+    /// Frames of chunks that several VMs have and that may not become popular, because the fraction is used
+    /// up.
     pub refused: u64,
     /// Bytes of the chunks of `refused`.
     pub refused_bytes: u64,
@@ -822,41 +821,41 @@ pub struct CleanUpSummary {
     pub read_bytes: u64,
 }
 
-/// What became of popular packs that nobody needs.
+/// Result of the removal of unneeded popular packs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnneededPacks {
-    /// VMs that are being backed up: as long as they are, nothing is decided.
+    /// VMs that are being backed up: until they end, nothing is decided.
     pub waiting_for: Vec<Vm>,
     /// Packs of which no snapshot needed a chunk at first.
     pub unneeded_packs: u64,
-    /// Those that are condemned still: nobody refers to them anew, and the next run decides.
+    /// Packs that are still condemned: they take no new references, and the next run decides.
     pub condemned_packs: u64,
-    /// Those that turned out to be needed.
+    /// Packs that turned out to be needed.
     pub spared_packs: u64,
-    /// Those that nobody needs.
+    /// Packs that no snapshot needs.
     pub gone_packs: u64,
-    /// Packs whose files were removed, also those that earlier runs, and writers that died, had left.
+    /// Packs whose files were removed, including those left by earlier runs and dead writers.
     pub removed_packs: u64,
     /// Their bytes.
     pub removed_bytes: u64,
 }
 
-/// Packs that were removed because nothing names them.
+/// Packs that were removed because no record names them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweptPacks {
-    /// How many.
+    /// Number of packs.
     pub packs: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// What a rebuild of the index did.
+/// Result of a rebuild of the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexSummary {
     /// Packs whose footers were read.
     pub packs: u64,
-    /// Rows entered.
+    /// Rows added.
     pub rows: u64,
-    /// Packs whose footer cannot be read; their chunks are unknown until they are healed.
+    /// Packs with an unreadable footer; their chunks are unknown until the packs are repaired.
     pub damaged_packs: u64,
 }

@@ -1,4 +1,4 @@
-//! Sessions that have not ended, and who holds them.
+//! Open sessions and their holders.
 
 use std::fmt;
 
@@ -22,27 +22,27 @@ impl fmt::Display for HolderId {
     }
 }
 
-/// What whoever holds sessions says of itself.
+/// Name and address of a holder of sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// A name for people, at most 255 bytes.
+    /// A readable name, at most 255 bytes.
     pub name: String,
-    /// Where it is reached, at most 255 bytes; may be empty.
+    /// Address of its agent, at most 255 bytes; may be empty.
     pub address: String,
 }
 
-/// What is known of whoever holds sessions.
+/// State of a holder, from its newest heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderInfo {
-    /// Its name; empty: its newest sign of life cannot be read.
+    /// Its name; empty if the newest heartbeat cannot be read.
     pub name: String,
-    /// Where it is reached; may be empty.
+    /// Address of its agent; may be empty.
     pub address: String,
-    /// Which run of which program it is.
+    /// The run of the program.
     pub holder: HolderId,
-    /// Number of its newest sign of life; they ascend.
+    /// Number of its newest heartbeat; numbers ascend.
     pub newest_beat_number: u64,
-    /// How old that is by the store's clock, which may be wrong: for people, and for nothing else.
+    /// Age of that heartbeat by the store's clock, which may be wrong: for display only.
     pub beat_age_ms: u64,
     /// Bytes that it had read for backups by then.
     pub progress: u64,
@@ -51,16 +51,16 @@ pub struct HolderInfo {
 /// A session that has neither published nor been ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenSession {
-    /// Which.
+    /// The session.
     pub session: Session,
-    /// Who holds it; none: an older program, or one on the only machine that writes.
+    /// Its holder; `None`: opened by an older program, or in a store with one writer.
     pub holder: Option<HolderId>,
-    /// What is known of the holder; none: it has left no sign of life, or taken them away.
+    /// State of the holder; `None`: it has no heartbeat, or has deleted them.
     pub info: Option<HolderInfo>,
 }
 
 impl OpenSession {
-    /// Says who is in the way of a backup of `vm`, and what can be done about it.
+    /// The sentence that refuses a backup of `vm`, with the holder and advice.
     pub(crate) fn in_the_way_of(&self, vm: &str) -> String {
         let way_out = format!("`copal sessions fence {vm}` ends it if its host is dead");
         match (&self.info, self.holder) {

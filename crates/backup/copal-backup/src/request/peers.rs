@@ -1,47 +1,47 @@
-//! What a backup asks other hosts about chunks that its VM has not, and what they say.
+//! Interface of a backup to other hosts: questions about chunks that its VM does not have, and answers.
 //!
 //! Paper: low-profile-dedup §3. Not here: the hosts (`copal-agent`).
 
 use std::io;
 use uuid::Uuid;
 
-/// First half of a chunk's id: what requests and indexes carry.
+/// First half of a chunk's id, as requests and indexes use it.
 pub type ShortId = [u8; 16];
 
-/// What is said of one chunk, in 4 bytes: millions of them wait at once.
+/// Answer for one chunk, in 4 bytes, since millions of answers are in memory at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer(u32);
 
 impl Answer {
-    /// Nobody is known to have it, or too few do: store it as the VM's own.
+    /// No other VM is known to have it, or too few: store it as the VM's own.
     pub const NEW: Answer = Answer(u32::MAX);
-    /// Store it where all find it: others have it, too.
+    /// Other VMs have it too: store it as a popular one.
     pub const STORE_POPULAR: Answer = Answer(u32::MAX - 1);
-    /// Somebody is storing it where all find it: ask again.
+    /// Another host is storing it as a popular one: ask again.
     pub const CARRY: Answer = Answer(u32::MAX - 2);
-    /// Nobody answered in time.
+    /// No answer came in time.
     pub const UNANSWERED: Answer = Answer(u32::MAX - 3);
-    /// Several VMs have it, and as many chunks are popular as may be: store it as the VM's own.
+    /// Several VMs have it, but the fraction of popular chunks is used up: store it as the VM's own.
     pub const FRACTION_USED: Answer = Answer(u32::MAX - 4);
-    /// Ordinals are below.
+    /// All ordinals are below this code.
     pub const FIRST_CODE: u32 = u32::MAX - 15;
 
-    /// It is the popular frame of this ordinal; `None`: no frame can have that one.
+    /// The answer for the popular frame with this ordinal; `None`: no frame can have it.
     pub fn hit(ordinal: u32) -> Option<Answer> {
         (ordinal < Answer::FIRST_CODE).then_some(Answer(ordinal))
     }
 
-    /// The answer of this code; `None` for one that says nothing.
+    /// The answer with this code; `None` for an undefined one.
     pub fn from_code(code: u32) -> Option<Answer> {
         (!(Answer::FIRST_CODE..u32::MAX - 4).contains(&code)).then_some(Answer(code))
     }
 
-    /// What is sent.
+    /// The code on the wire.
     pub fn code(self) -> u32 {
         self.0
     }
 
-    /// Whether it says that the VM stores the chunk as its own, and nobody else does so for all.
+    /// Whether the VM stores the chunk as its own, and no host stores it as a popular one.
     pub fn leaves_it_to_the_vm(self) -> bool {
         self == Answer::NEW || self == Answer::FRACTION_USED
     }
@@ -52,51 +52,50 @@ impl Answer {
     }
 }
 
-/// Ids in the order in which they are to be answered.
+/// Ids in the order of the expected answers.
 pub type Ids<'a> = &'a mut dyn Iterator<Item = io::Result<ShortId>>;
 
-/// What a backup is about to do, which takes the host's disk and network.
+/// A phase of a backup that needs the host's disk and network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Read what may have changed of the part of this number, and name its chunks.
+    /// Read the changed blocks of the part with this number, and name its chunks.
     Read(u32),
-    /// Read what nobody has once more, and store it.
+    /// Read the new chunks of the part again, and store them.
     Store(u32),
 }
 
-/// Who knows what other VMs have, and says when a backup may go on.
+/// The other hosts: answers questions about chunks, and schedules the turns of a backup.
 ///
 /// For each part of a VM, in this order: a turn to read, `send`, `receive`, turns to store, and in between
 /// `ask_again`.
 pub trait Peers: Sync {
-    /// Blocks until it is this VM's turn. Whoever has one ends it before asking for the next.
+    /// Blocks until it is this VM's turn. A caller ends its turn before it asks for the next.
     /// # Errors
-    /// The backup has to end: a sentence that says why.
+    /// The reason, as a sentence: the backup must end.
     fn begin(&self, vm: Uuid, turn: Turn) -> Result<(), String>;
 
     /// Ends a turn.
     fn end(&self, vm: Uuid, turn: Turn);
 
-    /// Sends the ids of a part. Blocks for no longer than sending takes. Returns what [`Peers::receive`]
-    /// takes.
+    /// Sends the ids of a part. Blocks only while sending. Returns the argument of [`Peers::receive`].
     /// # Errors
-    /// Those of `ids` alone: who cannot be reached does not answer.
+    /// Only those of `ids`: an unreachable host counts as one without an answer.
     fn send(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<u64>;
 
-    /// Waits for the answers to what was sent, in the order of the ids, until the deadline.
+    /// Waits for the answers to a request, in the order of the ids, until the deadline.
     fn receive(&self, sent: u64) -> Vec<Answer>;
 
-    /// Asks about what was to be carried, and waits. Called again and again until nothing is, or this answers
-    /// `None`: the time is over.
+    /// Asks again for chunks with the answer `CARRY`, and waits. Called repeatedly until none is left, or
+    /// `None` signals the end of the time.
     /// # Errors
-    /// Those of `ids` alone.
+    /// Only those of `ids`.
     fn ask_again(&self, vm: Uuid, ids: Ids<'_>) -> io::Result<Option<Vec<Answer>>>;
 
-    /// A pack of popular chunks was stored, and waits for somebody to open it.
+    /// A pack of popular chunks was stored, and needs a check by another host.
     fn stored(&self);
 }
 
-/// The public half of the key with which a host signs what it says of popular packs.
+/// Public key of a host, for its signatures of records about popular packs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostKey(pub(crate) [u8; 32]);
 
@@ -107,12 +106,12 @@ impl std::fmt::Debug for HostKey {
     }
 }
 
-/// Which host wrote a popular pack, by its name: any host may say any.
+/// Writer of a popular pack, by its name, which any host may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Writer(pub(crate) u64);
 
 impl Writer {
-    /// The host of this name.
+    /// The host with this name.
     pub fn of(name: &str) -> Writer {
         let hash = blake3::hash(name.as_bytes());
         Writer(hash.as_bytes().first_chunk().map_or(0, |first| u64::from_le_bytes(*first)))

@@ -1,28 +1,27 @@
-//! What a long operation tells while it runs, and how it is asked to stop.
+//! Progress reports of long operations, and their cancellation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What an operation is doing now.
+/// Stage of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
     /// Reading the catalog, the base and the block map.
     Plan,
-    /// Reading, chunking and storing a disk. The total is the bytes to be read, as far as they are known
-    /// before: no holes.
+    /// Reading, chunking and storing a disk. The total is the estimate of bytes to be read, without holes.
     Read,
-    /// Writing recipes, the manifest and the record that makes the snapshot visible.
+    /// Writing recipes, the manifest and the Publish record.
     Publish,
     /// Fetching chunks and writing them to a target. The total is the disk's data bytes.
     Restore,
     /// Fetching chunks and comparing them with their ids. The total is the disk's data bytes.
     Verify,
-    /// Walking snapshots and their recipes. The total is snapshots, when known.
+    /// Walking snapshots and their recipes. The total is the number of snapshots, if known.
     Walk,
     /// Decoding packs. The total is their stored bytes.
     ReadData,
-    /// Unlinking and compacting packs. The total is the bytes to look at.
+    /// Unlinking and compacting packs. The total is the bytes to examine.
     Sweep,
     /// Reading pack footers into the index. The total is packs.
     Index,
@@ -30,7 +29,7 @@ pub enum Stage {
 
 /// Receives progress; called from any thread of the operation, often: keep it cheap.
 pub trait Progress: Send + Sync {
-    /// A stage begins; `total` is in the stage's unit, 0 when not known. `what` names the disk or VM.
+    /// A stage begins; `total` is in the stage's unit, 0 if unknown. `what` names the disk or VM.
     fn stage(&self, stage: Stage, what: &str, total: u64) {
         let _ = (stage, what, total);
     }
@@ -42,7 +41,7 @@ pub trait Progress: Send + Sync {
     fn stored(&self, delta_bytes: u64) {
         let _ = delta_bytes;
     }
-    /// Something a person may want to know and that does not end the operation.
+    /// A message for the user that does not end the operation.
     fn notice(&self, message: &str) {
         let _ = message;
     }
@@ -53,18 +52,18 @@ pub trait Progress: Send + Sync {
 pub struct Silent;
 impl Progress for Silent {}
 
-/// Asks a running operation to stop at its next safe point; cheap to clone and to look at.
+/// Asks a running operation to stop at its next safe point; cheap to clone and to check.
 #[derive(Clone, Debug, Default)]
 pub struct CancelFlag {
     raised: Arc<AtomicBool>,
 }
 
 impl CancelFlag {
-    /// A flag that nobody has raised.
+    /// A flag that is not raised.
     pub fn new() -> CancelFlag {
         CancelFlag::default()
     }
-    /// The flag behind a signal handler: whoever sets it to `true` cancels.
+    /// A flag shared with a signal handler: setting it to `true` cancels.
     pub fn from_shared(raised: Arc<AtomicBool>) -> CancelFlag {
         CancelFlag { raised }
     }
@@ -72,7 +71,7 @@ impl CancelFlag {
     pub fn cancel(&self) {
         self.raised.store(true, Ordering::Relaxed);
     }
-    /// Whether somebody asked.
+    /// Whether cancellation was requested.
     pub fn is_cancelled(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }

@@ -1,6 +1,7 @@
-//! Words that begin like an address: `s3://bucket/x` is no path, though a file may have that name.
+//! Detects words that begin like an address: `s3://bucket/x` is not treated as a path, though a file may have
+//! that name.
 //!
-//! Not here: which schemes there are, and what their addresses name.
+//! Not here: the known schemes, and their addresses.
 
 use std::net::Ipv4Addr;
 
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_told_from_a_path() {
+    fn addresses_are_distinguished_from_paths() {
         for (word, scheme) in [
             ("s3://b/x", "s3"),
             ("sftp://h/x", "sftp"),

@@ -1,10 +1,9 @@
-//! Words that people give to things: names of VMs and disks, tags, descriptions.
+//! Character rules of names and texts: names of VMs and disks, tags, descriptions.
 //!
-//! Not here: how long they may be (the formats say).
+//! Not here: their maximal lengths (see the formats).
 
-/// Whether a character changes how the text around it is shown, instead of being shown: control characters,
-/// which move the cursor of a terminal or forge lines, and the marks that turn the direction of writing
-/// round.
+/// Whether a character changes how the text around it is displayed: control characters, which move the cursor
+/// of a terminal or forge lines, and marks that reverse the direction of writing.
 pub fn is_deceptive(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -16,12 +15,12 @@ pub fn is_deceptive(c: char) -> bool {
         )
 }
 
-/// Whether a text may be kept: it is shown as it is written.
+/// Whether a text is displayed as it is written, and may be stored.
 pub(crate) fn is_plain(text: &str) -> bool {
     !text.chars().any(is_deceptive)
 }
 
-/// The beginning of a text that has at most so many bytes.
+/// The beginning of a text, at most `max_bytes` long.
 pub(crate) fn clip(text: &str, max_bytes: usize) -> String {
     let mut end = text.len().min(max_bytes);
     while !text.is_char_boundary(end) {
@@ -35,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_any_language_are_plain_and_what_steers_a_terminal_is_not() {
+    fn names_of_any_language_are_plain_and_control_characters_are_not() {
         for text in ["web", "Büro 2 (alt)", "база", "قاعدة", "データ", "a\u{200d}b", ""] {
             assert!(is_plain(text), "{text}");
         }

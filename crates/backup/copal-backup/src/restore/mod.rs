@@ -1,7 +1,7 @@
-//! Restore: one disk of a snapshot into a target.
+//! Restore: writes one disk of a snapshot into a target.
 //!
-//! The calling thread walks the pages; workers fetch, open and write one segment at a time, several at
-//! once. An ordered target is written by the calling thread alone.
+//! The calling thread walks the pages; workers fetch, decrypt and write one segment each, several at once. An
+//! ordered target is written by the calling thread alone.
 
 pub mod serve;
 
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use uuid::Uuid;
 
-/// What one worker holds: a segment, a read, a chunk.
+/// Memory of one worker: a segment, a read, a chunk.
 const WORKER_MEMORY_BYTES: u64 = 4 << 20;
 
 /// A segment to be written.
@@ -30,7 +30,7 @@ struct Task {
     reference: Ref,
 }
 
-/// The restore of one disk, as all its workers see it.
+/// The restore of one disk, shared by its workers.
 struct RestoreJob<'a> {
     pack_store: &'a PackStore,
     vm: Uuid,
@@ -89,7 +89,7 @@ pub(crate) fn run(
             }
             drop(task_out);
             let walked = match workers {
-                // The system starts none: this thread does their work.
+                // The system starts no thread: this thread does the work.
                 0 => Worker::new(&job).and_then(|mut worker| job.walk(disk, |task| worker.segment(&task))),
                 _ => job.walk(disk, |task| task_in.send(task).map_err(|_| stopped())),
             };
@@ -116,13 +116,13 @@ pub(crate) fn run(
     })
 }
 
-/// Said by a sender whose workers are gone; the error that counts is theirs.
+/// Error of a sender whose workers have ended; the workers hold the real error.
 fn stopped() -> Error {
     Error::Invalid { reason: "the restore was stopped".into() }
 }
 
 impl RestoreJob<'_> {
-    /// Hands out the segments that hold data, in order; makes holes of the rest on the way.
+    /// Hands out the segments with data, in order, and makes the holes between them.
     fn walk(&self, disk: &ManifestDisk, mut hand_out: impl FnMut(Task) -> Result<()>) -> Result<()> {
         let mut tree = TreeReader::new(self.pack_store, self.vm)?;
         let root = tree.root(&disk.root, disk.size_bytes)?;
@@ -171,14 +171,14 @@ impl RestoreJob<'_> {
         }
     }
 
-    /// Keeps the first error; what others say after it is only a consequence.
+    /// Keeps the first error; later ones are only consequences.
     fn fail(&self, error: Error) {
         self.failed.store(true, Ordering::Relaxed);
         self.first_error.lock().get_or_insert(error);
     }
 }
 
-/// Neighbouring holes, made in one call.
+/// Adjacent holes, made in one call.
 struct Hole {
     at: u64,
     length: u64,

@@ -1,26 +1,26 @@
-//! How far a clock is believed: which snapshots bear a time that cannot be, and what only a doubtful clock
+//! Plausibility of clocks: finds snapshots with an impossible time, and removals that only a doubtful clock
 //! justifies.
 //!
-//! A clock that runs ahead cannot be told from a long pause while it does, so no backup is refused for it.
-//! Once it is right again the snapshots between tell. While it may be wrong, nothing is removed that only the
-//! time it shows would let go (BAK-13).
+//! A clock that runs ahead cannot be distinguished from a long pause, so no backup is refused for it. Once it
+//! is right again, later snapshots reveal the error. While it may be wrong, no snapshot is removed that only
+//! the present time would let go (BAK-13).
 //!
-//! Not here: what a policy keeps among snapshots whose times are right (`judge`).
+//! Not here: the policy for snapshots with possible times (`judge`).
 
 use super::{Candidate, Doubt, Keep, Policy, Verdict, judge};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use std::fmt;
 
-/// How long a store may have been left alone. A clock that stands further ahead of the newest snapshot may be
+/// Longest plausible pause without a snapshot. A clock that is further ahead of the newest snapshot may be
 /// wrong.
 pub const PAUSE_MS: u64 = 45 * 86_400_000;
-/// By so much clocks are set without anybody taking note.
+/// Tolerated step of a clock that is set.
 const SKEW_MS: u64 = 3_600_000;
 
-/// Why the time of a snapshot cannot be.
+/// Error in the time of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misdated {
-    /// It lies in the future, or behind the time of snapshots that were made later.
+    /// It lies in the future, or after the time of snapshots that were made later.
     Ahead,
     /// It lies before the times of snapshots that were made earlier.
     Behind,
@@ -35,10 +35,10 @@ impl fmt::Display for Misdated {
     }
 }
 
-/// Which snapshots of one VM bear a time that cannot be; `times_ms` in the order in which they were made.
+/// Finds the snapshots of one VM with an impossible time; `times_ms` is in the order in which they were made.
 ///
-/// What is later than `now_ms` is. Of the rest the most that ascend are right, and those that do not fit
-/// between them are not.
+/// A time after `now_ms` is impossible. Of the rest the longest ascending run is right, and times that do not
+/// fit between its members are wrong.
 pub fn misdated(times_ms: &[u64], now_ms: u64) -> Vec<Option<Misdated>> {
     let mut verdicts: Vec<Option<Misdated>> = times_ms
         .iter()
@@ -65,10 +65,10 @@ pub fn misdated(times_ms: &[u64], now_ms: u64) -> Vec<Option<Misdated>> {
     verdicts
 }
 
-/// The longest run of `places` whose times never fall; of several the one that ends earliest.
+/// The longest run of `places` with non-decreasing times; of several the one that ends earliest.
 fn longest_ascent(places: &[usize], times_ms: &[u64]) -> Vec<usize> {
-    // `tails[n]`: the place with the lowest time that ends a run of n + 1; `previous`: the one before it in
-    // its run.
+    // `tails[n]`: the place with the lowest time that ends a run of n + 1; `previous`: its predecessor in the
+    // run.
     let mut tails: Vec<usize> = Vec::new();
     let mut previous: Vec<Option<usize>> = vec![None; times_ms.len()];
     for &at in places {
@@ -84,26 +84,26 @@ fn longest_ascent(places: &[usize], times_ms: &[u64]) -> Vec<usize> {
     run
 }
 
-/// What the clock shows, and how far snapshots bear it out.
+/// The time of a clock, and the time up to which snapshots confirm it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Believed {
-    /// What the clock shows, in ms since 1970.
+    /// Time of the clock, in ms since 1970.
     pub now_ms: u64,
-    /// Up to here there is a snapshot in every [`PAUSE_MS`]: `now_ms`, or the time of the last one before a
-    /// gap.
+    /// Up to here there is a snapshot in every [`PAUSE_MS`]: `now_ms`, or the time of the last snapshot
+    /// before a gap.
     pub until_ms: u64,
 }
 
 impl Believed {
-    /// By the times of all snapshots, of all VMs: one clock stamps them.
+    /// Judges a clock by the times of all snapshots of all VMs, since one clock stamps them.
     ///
-    /// Behind a gap a clock is believed again when it has gone on for as long as the gap must be.
+    /// After a gap the clock is believed again once it has run on for as long as a gap.
     pub fn new(mut times_ms: Vec<u64>, now_ms: u64) -> Believed {
         times_ms.retain(|time| *time < now_ms);
         times_ms.sort_unstable();
         times_ms.push(now_ms);
         let mut until_ms = now_ms;
-        // The end of the stretch without gaps that is being looked at.
+        // End of the stretch without gaps that is being examined.
         let mut end_ms = now_ms;
         for pair in times_ms.windows(2).rev() {
             if end_ms - pair[1] >= PAUSE_MS {
@@ -116,18 +116,18 @@ impl Believed {
         Believed { now_ms, until_ms }
     }
 
-    /// The same clock, by somebody who knows that it is right.
+    /// The same clock, after a person has confirmed it.
     #[must_use]
     pub fn accepted(self) -> Believed {
         Believed { until_ms: self.now_ms, ..self }
     }
 
-    /// Whether a hold has not ended for sure.
+    /// Whether a hold may still be in force.
     pub fn holds(&self, held_until_ms: u64) -> bool {
         held_until_ms > self.until_ms
     }
 
-    /// Why a snapshot whose hold has not ended for sure does not go: a sentence.
+    /// The refusal to forget a snapshot whose hold may still be in force: a sentence.
     pub fn refusal(&self, snapshot: &str, held_until_ms: u64) -> String {
         match held_until_ms > self.now_ms {
             true => format!(
@@ -137,7 +137,7 @@ impl Believed {
         }
     }
 
-    /// Why the clock is doubted, with both times and what to do: the end of a sentence.
+    /// Why the clock is doubted, with both times and advice: the end of a sentence.
     pub fn doubt(&self) -> String {
         let shown = |ms: u64| {
             let timestamp = i64::try_from(ms).ok().map(Timestamp::from_millisecond);
@@ -156,10 +156,12 @@ impl Believed {
     }
 }
 
-/// Judges the snapshots of one VM, in the order in which they were made, as [`judge`] does those whose times
-/// are right. The others stay, and count for nothing. Those against which a warning stands are judged as if
-/// they were alone, and so are the others: no good one goes for one of them. What only a doubtful clock would
-/// let go is in doubt.
+/// Judges the snapshots of one VM, in the order in which they were made:
+/// - Snapshots with a possible time are judged as [`judge`] does. The others are kept and represent no
+///   period.
+/// - Doubtful snapshots and good ones are judged separately, so no good one is removed in favour of a
+///   doubtful one.
+/// - A removal that only a doubtful clock justifies is returned as doubt.
 pub fn judge_by_clock(
     policy: &Policy,
     snapshots: &[Candidate],
@@ -180,11 +182,11 @@ pub fn judge_by_clock(
         None if snapshot.is_doubtful => doubtful.next(),
         None => good.next(),
     };
-    // One verdict for each snapshot whose time is right: none is missing.
+    // Each snapshot with a possible time has one verdict, so none is missing.
     snapshots.iter().zip(misdated).filter_map(verdict).collect()
 }
 
-/// Judges snapshots whose times are right.
+/// Judges snapshots with possible times.
 fn judge_dated(policy: &Policy, right: &[Candidate], clock: &Believed, zone: &TimeZone) -> Vec<Verdict> {
     let believed = right.iter().map(|snapshot| snapshot.created_ms);
     let newest_ms = believed.filter(|time| *time <= clock.until_ms).max().unwrap_or(0);

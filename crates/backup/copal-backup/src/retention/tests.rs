@@ -1,8 +1,8 @@
-//! Tables of cases, and the properties every policy has.
+//! Tables of cases, and properties of all policies.
 
 use super::*;
 
-/// Behind all times of these tests.
+/// After all times of these tests.
 const NOW_MS: u64 = 1_800_000_000_000;
 
 fn at(text: &str) -> Candidate {
@@ -55,7 +55,7 @@ fn each_option_keeps_the_newest_of_its_periods() {
 }
 
 #[test]
-fn what_a_period_passed_over_is_gone_for_later_options() {
+fn a_snapshot_that_a_period_passed_over_is_not_kept_by_later_options() {
     // Daily keeps the 22:00 of Sunday and passes over the 10:00; weekly then reaches back past it.
     let times = ["2026-01-03T10:00:00", "2026-01-04T10:00:00", "2026-01-04T22:00:00"];
     let policy = Policy { daily: 1, weekly: 1, ..Policy::default() };
@@ -89,7 +89,7 @@ fn within_and_tags_come_on_top() {
 
 #[test]
 fn periods_are_those_of_the_time_zone() {
-    // 23:30 and 00:30 UTC are one day in Berlin.
+    // In UTC these are two days, in Berlin one.
     let snapshots = [at("2026-07-01T22:30:00"), at("2026-07-02T00:30:00")];
     let policy = Policy { daily: 2, ..Policy::default() };
     let count =
@@ -99,7 +99,7 @@ fn periods_are_those_of_the_time_zone() {
 }
 
 #[test]
-fn durations_people_write() {
+fn durations_are_parsed() {
     for (text, hours) in [
         ("5h", 5),
         ("3d", 72),
@@ -147,12 +147,12 @@ fn any_policy_keeps_the_newest_is_stable_and_ignores_order() {
         let most =
             policy.last + policy.hourly + policy.daily + policy.weekly + policy.monthly + policy.yearly;
         assert!(kept.len() <= most as usize);
-        // What is kept once is kept again: a second run removes nothing.
+        // A second run over the kept snapshots removes nothing.
         assert!(
             judge(&policy, &kept, NOW_MS, &TimeZone::UTC).iter().all(Verdict::is_keep),
             "{policy:?} {kept:?}"
         );
-        // Order of the input is of no account.
+        // The order of the input does not matter.
         let mut times: Vec<u64> = kept.iter().map(|s| s.created_ms).collect();
         times.sort_unstable();
         snapshots.reverse();

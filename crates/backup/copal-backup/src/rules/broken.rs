@@ -1,71 +1,70 @@
-//! The rules of this crate that a test can break, to see that the tests of the rule notice: permanent
-//! negative controls.
+//! Flaws: rules of this crate that a test can break, to prove that the tests of the rule notice it.
 //!
-//! A rule is broken for one thread at a time, so tests may run side by side. Outside of tests every question
-//! is answered `false` at compile time.
+//! A rule is broken for one thread at a time, so tests may run side by side. Outside of tests every flaw is
+//! `false` at compile time.
 
-/// One way to get a rule wrong, or one fault of the machine below.
+/// One way to break a rule, or one fault of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// BAK-6: The mark skips what has the same name as in the snapshot before, wherever it stands.
+    /// BAK-6: the mark skips a node that has the same name as in the previous snapshot, at any location.
     MarkByName,
-    /// The cost of a password hash is not bounded before it is paid.
+    /// The cost of a password hash is not bounded before the hash is computed.
     UnboundedCost,
-    /// BAK-5: A fenced session publishes.
+    /// BAK-5: a fenced session publishes.
     FencedPublishes,
-    /// BAK-11: A frame is not opened again before it leaves.
+    /// BAK-11: a frame is not decrypted again before it is written.
     NoSelfCheck,
-    /// No rule: a bit flips between encrypting a frame and decrypting it.
+    /// No rule: a bit flips between encrypting and decrypting a frame.
     BadMemory,
-    /// BAK-7: A pack whose live frames could not be copied is unlinked.
+    /// BAK-7: a pack whose live frames could not be copied is unlinked.
     UnlinksUncopied,
-    /// BAK-15: What a prune removes in a cluster is not listed first.
+    /// BAK-15: a prune in a cluster removes packs that it has not listed.
     RemovesUnlisted,
-    /// BAK-16: Machines of a fleet have one index.
+    /// BAK-16: VMs of a fleet share one index.
     OneIndex,
-    /// BAK-17: A removal does not look for sessions that opened meanwhile.
+    /// BAK-17: a removal ignores sessions that opened meanwhile.
     RemovesBesideSessions,
-    /// BAK-18: A block of a summary vector is merged whatever its seal says.
+    /// BAK-18: a block of a summary vector is merged with any MAC.
     NoVectorSeal,
-    /// A spot leads to whatever stands there.
+    /// A location leads to any frame that is there.
     AnyRowFits,
-    /// BAK-11: A chunk is not compared with its id.
+    /// BAK-11: a chunk is not compared with its id.
     NoIdCheck,
-    /// BAK-18: A vector counts whoever wrote it.
+    /// BAK-18: a vector of any writer counts.
     TrustsAnyVector,
-    /// BAK-19: The signature of the delete role is not looked at.
+    /// BAK-19: the signature of the delete role is not verified.
     NoSignature,
-    /// BAK-21: A session is ended as soon as somebody else wants its VM.
+    /// BAK-21: a session is ended as soon as another host wants its VM.
     FencesAtOnce,
-    /// BAK-22: A record names a list of moved frames that is not there.
+    /// BAK-22: a record names a list of moved frames that does not exist.
     NamesUnwritten,
-    /// BAK-22: A chunk moves to a popular frame that nobody has opened.
+    /// BAK-22: a chunk moves to a popular frame that was not decrypted.
     MovesUnopened,
-    /// The order of snapshots is that of the times that the store stamps.
+    /// Snapshots are ordered by the stamps of the store.
     TrustsStamps,
-    /// BAK-20: A popular pack counts that nobody has checked.
+    /// BAK-20: an unchecked popular pack is used.
     CountsUnchecked,
-    /// BAK-20: What a host says of its own pack counts for others.
+    /// BAK-20: a host's check of its own pack counts for others.
     ChecksOwn,
-    /// BAK-20: What a host says counts also when its key was removed.
+    /// BAK-20: records of a host count although its key was removed.
     RemovedKeyCounts,
-    /// BAK-20: A popular pack is referred to that is known to be spoiled.
+    /// BAK-20: a spoiled popular pack is referred to.
     RefersToSpoiled,
-    /// BAK-23: A prune does not look for others that removed meanwhile.
+    /// BAK-23: a prune ignores other prunes that removed packs meanwhile.
     RemovesBesideRemovals,
-    /// BAK-23: A prune counts on packs that another one has announced to go.
+    /// BAK-23: a prune relies on packs that another one has listed for removal.
     CountsOnGoingPacks,
-    /// BAK-24: A popular pack that its writer left goes without a mark in the log.
+    /// BAK-24: an abandoned popular pack is removed without a mark in the log.
     SweepsUnmarked,
-    /// BAK-27: A session refers to popular packs that were condemned before it opened.
+    /// BAK-27: a session refers to popular packs that were condemned before it opened.
     RefersToCondemned,
-    /// BAK-27: Whoever counts what is needed does not wait for sessions that were open.
+    /// BAK-27: a count of references does not wait for sessions that were open.
     CountsBesideSessions,
-    /// BAK-27: What forgotten snapshots need does not count.
+    /// BAK-27: references of forgotten snapshots are not counted.
     CountsPublishedOnly,
-    /// BAK-27: What chunks moved to does not count.
+    /// BAK-27: references of moved chunks are not counted.
     CountsWithoutMoved,
-    /// BAK-27: Frames are given up for popular ones that were condemned meanwhile.
+    /// BAK-27: frames are given up for popular ones that were condemned meanwhile.
     MovesToCondemned,
 }
 

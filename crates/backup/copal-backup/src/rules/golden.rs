@@ -1,4 +1,4 @@
-//! The worked examples of docs/formats/backup-*.md are what this code writes and reads.
+//! Tests that this code writes and reads the worked examples of docs/formats/backup-*.md.
 
 use crate::catalog::checkpoint;
 use crate::catalog::domain::DomainState;
@@ -51,14 +51,18 @@ fn printed(bytes: &[u8]) -> String {
 }
 
 fn assert_example(document: &str, number: usize, bytes: &[u8]) {
-    assert!(example(document, number) == bytes, "the document says otherwise; we write:\n{}", printed(bytes));
+    assert!(
+        example(document, number) == bytes,
+        "the document differs; this code writes:\n{}",
+        printed(bytes)
+    );
 }
 
 fn keys() -> Keys {
     Keys::derive(&[0x11; 32])
 }
 
-/// The VM whose recipes the documents show.
+/// The VM of the recipes in the documents.
 const VM: Uuid = Uuid::from_bytes([0x77; 16]);
 
 fn spot(home: Home, slot: u32) -> Spot {
@@ -130,14 +134,14 @@ fn the_recipes_of_the_document() {
     assert_example(document, 2, &root.encode());
     assert_eq!(Root::decode(&example(document, 2), VM).unwrap(), root);
 
-    // Version 2: a chunk of the VM's own, and another that nobody answered for in time.
+    // Version 2: a chunk of the VM's own, without an answer.
     let mut own = segment.clone();
     own.entries[1] =
         Entry { is_unresolved: true, ..Entry::new(12_768, Some(at(Home::Private(VM), 0xa2, 8))) };
     assert_example(document, 3, &own.encode());
     assert_eq!(SegmentRecipe::decode(&example(document, 3), 36_864, VM).unwrap(), own);
 
-    // Where something is stored is not part of its name; what it is, and of whom, is.
+    // The location is not part of a name; content and VM are.
     let key = keys().recipe_key(Uuid::from_bytes([7; 16]));
     let mut moved = segment.clone();
     moved.entries[0].chunk = chunk(0xa1, 900);
@@ -148,7 +152,7 @@ fn the_recipes_of_the_document() {
 }
 
 #[test]
-fn no_cut_and_no_changed_byte_of_a_recipe_makes_a_reader_panic() {
+fn truncated_and_changed_recipes_never_panic() {
     let document = include_str!("../../../../../docs/formats/backup-recipe.md");
     for number in 0..4 {
         let golden = example(document, number);
@@ -212,7 +216,7 @@ fn the_manifest_of_the_document() {
     assert_example(document, 2, &bytes);
     let decoded = |bytes: &[u8]| Manifest::decode(bytes, manifest.snapshot, &keys()).unwrap();
     assert_eq!(decoded(&bytes), manifest);
-    // Version 3 knows no sentinels, identities and doubts, version 2 no vector either.
+    // Version 3 has no sentinels, identities and doubts, version 2 no vector either.
     let mut of_3 = Manifest { doubts: Vec::new(), ..manifest.clone() };
     of_3.disks[0].sentinel = None;
     of_3.disks[0].identity = None;
@@ -250,7 +254,7 @@ fn the_records_of_the_document() {
     let place = "v.77777777777777777777777777777777.000000000000000a";
     assert!(read(&example(document, 1), place).is_err());
 
-    // Signed, where that is needed; who cannot sign can tell, and nothing less will do.
+    // Signed where a signature is needed. A backup key can verify it, and an unsigned record is ignored.
     let forget = Record::Forget { snapshots: vec![snapshot] };
     let signing = keys();
     signing.set_signatures(Signatures::Needed);
@@ -266,7 +270,8 @@ fn the_records_of_the_document() {
     assert_eq!(Record::decode(&unsigned, place, &keys()).unwrap(), forget);
 }
 
-/// What a host says of a popular pack: signed with its key, and nobody's where that does not fit.
+/// A record about a popular pack: signed with the key of the host; with a wrong signature it counts as
+/// unsigned.
 #[test]
 fn a_record_of_the_document_that_a_host_has_signed() {
     let document = include_str!("../../../../../docs/formats/backup-catalog.md");
@@ -278,7 +283,7 @@ fn a_record_of_the_document_that_a_host_has_signed() {
     let read = |bytes: &[u8], place: &str| Record::decode(bytes, place, &keys());
     assert_eq!(read(&bytes, place).unwrap(), record);
     assert!(read(&bytes, "k.0000000000000008").is_err(), "another place");
-    // Whoever has no key of that host cannot say it in its name.
+    // Without the key of that host a record cannot be signed in its name.
     let bundle = signing.bundle(Role::Backup).unwrap();
     let other = Keys::of_bundle(Role::Backup, bundle[..].try_into().unwrap());
     let unsigned = Record::Checked { pack: PackNumber(0x0102_0304_0506_0708), host: None };
@@ -287,7 +292,7 @@ fn a_record_of_the_document_that_a_host_has_signed() {
 }
 
 #[test]
-fn records_that_the_document_shows_no_bytes_of_are_read_as_written() {
+fn records_without_an_example_round_trip() {
     let place = "v.77777777777777777777777777777777.0000000000000009";
     let others = [
         Record::VmAdded { vm: Uuid::from_bytes([7; 16]), name: "web".into() },
@@ -398,12 +403,12 @@ fn the_checkpoints_of_the_document() {
     let bytes = checkpoint::encode(&state, place, &keys());
     assert_example(document, 1, &bytes);
     assert_eq!(checkpoint::decode(&bytes, place, 32, &keys()), Ok(state.clone()));
-    // Who holds sessions stands at the end, where an older one ends.
+    // Holders of sessions are at the end, where older checkpoints end.
     let held = VmState { held: vec![([0x5e; 16], HolderId([0x5d; 16]))], ..state.clone() };
     let with_holder = checkpoint::encode(&held, place, &keys());
     assert_eq!(with_holder.len(), bytes.len() + 33);
     assert_eq!(checkpoint::decode(&with_holder, place, 32, &keys()), Ok(held));
-    // What a clean-up moved stands behind them.
+    // Moved chunks follow them.
     let cleaned = VmState {
         moved: vec![MovedList { number: 2, ids: 9, hash: [0x97; 32] }],
         resolved_below: 4,
@@ -422,7 +427,7 @@ fn the_checkpoints_of_the_document() {
         is_accepted: false,
         held_until_ms: 0,
     };
-    // Signed it says the same, and only signed where that is needed.
+    // A signed checkpoint has the same content, and where signatures are needed only a signed one counts.
     let signing = keys();
     signing.set_signatures(Signatures::Needed);
     let signed = checkpoint::encode(&state, place, &signing);

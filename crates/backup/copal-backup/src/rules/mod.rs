@@ -1,4 +1,5 @@
-//! Permanent mutants, the exhaustive model of a fleet and the worked examples of the formats.
+//! Tests of the rules: flaws as negative controls, the exhaustive model of a fleet, and the worked examples
+//! of the formats.
 
 pub(crate) mod broken;
 #[cfg(test)]

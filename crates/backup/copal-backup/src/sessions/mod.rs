@@ -1,4 +1,4 @@
-//! Sessions and locks of operations: leases, and the state that every operation of a repository shares.
+//! Sessions and locks: leases, and the context that all operations of a repository share.
 
 pub(crate) mod lease;
 pub(crate) mod parts;

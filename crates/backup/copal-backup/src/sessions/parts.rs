@@ -1,5 +1,5 @@
-//! What every operation of a repository works with: the packs and their index, the catalog, the chunker, and
-//! what this handle knows of the packs there are.
+//! Context of every operation of a repository: packs with their index, catalog, chunker, and the state of the
+//! index in this handle.
 //!
 //! Operations take this and not the façade, which calls them.
 
@@ -29,32 +29,32 @@ pub(crate) struct Parts {
     pack_store: PackStore,
     catalog: Arc<Catalog>,
     chunker: Chunker,
-    /// With all other handles of this repository.
+    /// Shared with all other handles of this repository.
     locks: Arc<RepositoryLocks>,
     indexed: Mutex<Indexed>,
     changing: Mutex<Changing>,
-    /// Of a fleet.
+    /// Indexes of VMs, in a fleet.
     vm_index: Arc<VmIndex>,
 }
 
-/// What this handle knows of the packs there are.
+/// How far the index of this handle is up to date.
 struct Indexed {
     /// Whether the index was brought up to date.
     is_current: bool,
-    /// How often packs had come or gone then.
+    /// The counter of pack changes at that time.
     changes: u64,
-    /// The epoch of the catalog then.
+    /// The epoch of the catalog at that time.
     epoch: u64,
 }
 
-/// What of this handle makes or removes packs.
+/// Operations of this handle that add or remove packs.
 #[derive(Default)]
 struct Changing {
-    /// How many do.
+    /// Number of running operations.
     active: usize,
     /// The epoch that was begun for them.
     epoch: u64,
-    /// Whether one of them ended before its packs were entered.
+    /// Whether one of them ended before its packs were in the index.
     has_failed: bool,
 }
 
@@ -83,7 +83,7 @@ impl Parts {
         }
     }
 
-    /// As a handle in another process would, this one meets no other from now on.
+    /// Separates this handle from the others of its process, as if it were in another process.
     pub(crate) fn part_from_others(&mut self) {
         self.locks = RepositoryLocks::apart();
     }
@@ -104,8 +104,8 @@ impl Parts {
         Directory::new(&self.catalog)
     }
 
-    /// Whether several processes write at once, so that nobody can take another's session for dead: a fleet
-    /// on several servers.
+    /// Whether several processes write at once (a fleet on several servers): then an open session may be
+    /// alive.
     pub(crate) fn is_written_by_several(&self) -> bool {
         self.pack_store.layout.is_fleet() && self.pack_store.volumes.store.is_replicated()
     }
@@ -119,7 +119,7 @@ impl Parts {
     pub(crate) fn manifest(&self, vm: Uuid, published: &Published) -> Result<Manifest> {
         let id = published.snapshot;
         let damaged = |detail: String| Error::Damaged { what: format!("manifest {id}"), detail };
-        let missing = || damaged("it is gone".into());
+        let missing = || damaged("it is missing".into());
         let volumes = &self.pack_store.volumes;
         let vid = volumes.meta(vm, false)?.ok_or_else(missing)?;
         let name = manifest::file_name(id);
@@ -130,7 +130,7 @@ impl Parts {
             file => file?,
         };
         if manifest::hash(&file) != published.manifest {
-            return Err(damaged("its bytes are not those its Publish record names".into()));
+            return Err(damaged("its hash is not the one in its Publish record".into()));
         }
         let manifest = Manifest::decode(&file, id, &self.pack_store.keys).map_err(damaged)?;
         if manifest.vm != vm {
@@ -152,14 +152,14 @@ impl Parts {
         &self.locks
     }
 
-    /// Among those who read packs, knowing which there are.
+    /// Takes the packs lock for reading, with current knowledge of the packs.
     pub(crate) fn enter(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let reading = self.locks.reading()?;
         self.catch_up();
         Ok(reading)
     }
 
-    /// Drops what this handle knew, if another one has changed it since. The caller holds the lock of packs.
+    /// Drops cached knowledge if another handle has changed packs since. The caller holds the packs lock.
     pub(crate) fn catch_up(&self) {
         let mut indexed = self.indexed.lock();
         let changes = self.locks.changes();
@@ -169,7 +169,7 @@ impl Parts {
         }
     }
 
-    /// This handle has made or removed packs, and its index knows.
+    /// Notes that this handle has added or removed packs, and that its index is up to date.
     pub(crate) fn note_change(&self) {
         let mut indexed = self.indexed.lock();
         if self.locks.note_change() == indexed.changes {
@@ -177,18 +177,17 @@ impl Parts {
         }
     }
 
-    /// What was noted of damage survives a crash; where nothing can be written, it is for the caller to hand
-    /// on.
+    /// Makes notes of damage durable. In a read-only store the caller passes them on instead.
     pub(crate) fn sync_damage(&self) {
         if self.pack_store.index.has_damaged()
             && let Err(error) = self.pack_store.index.sync()
         {
-            tracing::debug!(%error, "notes of damage are not durable");
+            tracing::debug!(%error, "notes of damaged frames could not be made durable");
         }
     }
 
-    /// Brings the index up to date for who reads snapshots of a VM and hardly needs it: a damaged one stops
-    /// nobody from reading what the recipes lead to. Returns the damage.
+    /// Brings the index up to date for reading snapshots of a VM. A damaged index is returned and does not
+    /// fail: readers find most frames by the locations in recipes.
     pub(crate) fn index_for_reading(&self, vm: Uuid) -> Result<Option<Error>> {
         readable(match self.pack_store.layout {
             Layout::Solo => self.index_new_packs(),
@@ -196,50 +195,50 @@ impl Parts {
         })
     }
 
-    /// Brings the index of a VM of a fleet up to date. Names are listed each time, since any host may have
-    /// added to them.
+    /// Brings the index of a VM of a fleet up to date. Packs are listed each time, since any host may have
+    /// added some.
     /// # Errors
-    /// `Damaged`: a list of dead or moved frames is. Those of the store and the index.
+    /// `Damaged`: a list of dead or moved frames is damaged. Errors of the store and the index.
     pub(crate) fn index_vm(&self, vm: Uuid) -> Result<()> {
         self.vm_index.index(&self.pack_store, vm)
     }
 
-    /// As [`Parts::index_vm`], dead frames with the others.
+    /// As [`Parts::index_vm`], including dead frames.
     pub(crate) fn index_vm_packs(&self, vm: Uuid) -> Result<()> {
         self.vm_index.index_live_and_dead(&self.pack_store, vm).map(drop)
     }
 
-    /// Leads chunks of a VM of a fleet that moved to their popular frames, in an index that knows its packs.
+    /// Leads moved chunks of a VM of a fleet to their popular frames, in an index that knows its packs.
     /// # Errors
     /// As [`Parts::index_vm`].
     pub(crate) fn lead_moved(&self, vm: Uuid) -> Result<()> {
         self.vm_index.lead_moved(&self.pack_store, vm).map(drop)
     }
 
-    /// Takes dead frames out of the index.
+    /// Removes dead frames from the index.
     pub(crate) fn pass_over(&self, dead: &DeadFrames) -> Result<()> {
         vm_index::leave_out(&self.pack_store, dead)
     }
 
-    /// The index was thrown away: what it had of VMs of a fleet is entered again.
+    /// Forgets the state of the indexes of VMs, because the index was cleared.
     pub(crate) fn forget_indexed(&self) {
         self.vm_index.forget();
     }
 
     fn reindex(&self, whose: Whose) -> Result<()> {
         match reindex::reindex(&self.pack_store, whose, &Silent, &CancelFlag::new()) {
-            // A store opened for reading: what the index has must do.
+            // The store is open for reading only: the index stays as it is.
             Err(Error::Index(copal_kv::Error::ReadOnly)) => Ok(()),
             outcome => outcome.map(drop),
         }
     }
 
-    /// Brings the index up to date, once per open repository: not at all where nothing changed since it was.
+    /// Brings the index up to date, once per open repository; not at all if no pack has changed.
     pub(crate) fn index_new_packs(&self) -> Result<()> {
         self.index_packs(false)
     }
 
-    /// As [`Parts::index_new_packs`], looking at every pack.
+    /// As [`Parts::index_new_packs`], with a look at every pack.
     pub(crate) fn index_all_packs(&self) -> Result<()> {
         self.index_packs(true)
     }
@@ -260,7 +259,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Begins to make or remove packs, in the layout solo: an index that misses it is known to.
+    /// Begins to add or remove packs, in the layout solo: the raised epoch marks other indexes as outdated.
     pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
         let mut changing = self.changing.lock();
         while changing.active == 0 {
@@ -277,7 +276,7 @@ impl Parts {
         Ok(Change { parts: self, is_entered: false })
     }
 
-    /// Removes what a prune has listed and was kept from removing, if `newest` is the newest epoch (BAK-15).
+    /// Removes the packs that an interrupted prune has listed, if `newest` is the newest epoch (BAK-15).
     fn finish_removals(&self, newest: u64) -> Result<()> {
         let store = &self.pack_store.volumes.store;
         if !store.is_replicated() || self.catalog.epoch()? != newest {
@@ -292,9 +291,9 @@ impl Parts {
         self.catalog.end_removals(&removals)
     }
 
-    /// Removes what a prune has listed in the log of a VM of a fleet, and may not have removed everywhere
-    /// (BAK-15). The caller has a session of the VM open, so no list comes to it, or gives way to whoever
-    /// announces one.
+    /// Removes the packs that a prune has listed in the log of a VM of a fleet and may not have removed
+    /// everywhere (BAK-15). The caller has a session of the VM open, so no list is added; or it gives way to
+    /// a prune that adds one.
     pub(crate) fn finish_removals_of(&self, vm: Uuid) -> Result<()> {
         let removing = first_removed(&*self.vm_state(vm)?).to_vec();
         for listed in removing.chunks(MAX_LISTED) {
@@ -308,7 +307,7 @@ impl Parts {
     fn remove_pack(&self, place: &PackPlace) -> Result<()> {
         let pack_store = &self.pack_store;
         let name = place.pack.file_name();
-        // All members are asked: a removal that has begun is brought to its end.
+        // A strict look asks all members, so a removal that has begun is completed.
         if let Some(vid) = pack_store.volumes.find(place.home, place.volume)? {
             let store = &pack_store.volumes.store;
             match store.stat(vid, name.as_bytes(), &ReadOptions::STRICT) {
@@ -322,12 +321,12 @@ impl Parts {
         Ok(())
     }
 
-    /// Number of the epoch that [`Parts::begin_change`] has begun.
+    /// The epoch that [`Parts::begin_change`] has begun.
     pub(crate) fn changing_epoch(&self) -> u64 {
         self.changing.lock().epoch
     }
 
-    /// Ends what `begin_change` began; `is_entered`: the index knows all of it.
+    /// Ends a change; `is_entered`: the index knows all its packs.
     fn end_change(&self, is_entered: bool) {
         let mut changing = self.changing.lock();
         changing.active -= 1;
@@ -338,41 +337,41 @@ impl Parts {
         let mut indexed = self.indexed.lock();
         indexed.epoch = changing.epoch;
         if changing.has_failed {
-            // What was written and not entered is found by looking.
+            // Packs that were written and not added are found by listing.
             indexed.is_current = false;
             return;
         }
         if let Err(error) = self.pack_store.index.note_epoch(changing.epoch) {
-            tracing::warn!(%error, "the next command looks at all packs");
+            tracing::warn!(%error, "the epoch could not be noted in the index; the next command lists all packs");
         }
     }
 
-    /// The index was built anew, or could not be.
+    /// Notes whether the index was rebuilt successfully.
     pub(crate) fn note_indexed(&self, is_current: bool) {
         self.indexed.lock().is_current = is_current;
     }
 }
 
-/// Takes damage of the index out of an outcome.
+/// Splits damage of the index from the other errors.
 pub(crate) fn readable(outcome: Result<()>) -> Result<Option<Error>> {
     match outcome {
         Ok(()) => Ok(None),
         Err(error) if error.is_corruption() => {
-            tracing::warn!(%error, "going on without the index");
+            tracing::warn!(%error, "damaged index; reading without it");
             Ok(Some(error))
         }
         Err(error) => Err(error),
     }
 }
 
-/// Packs come or go until this is dropped.
+/// Packs are added or removed until this is dropped.
 pub(crate) struct Change<'a> {
     parts: &'a Parts,
     is_entered: bool,
 }
 
 impl Change<'_> {
-    /// Ends it well: the index knows every pack that came or went.
+    /// Ends the change successfully: the index knows every added or removed pack.
     pub(crate) fn entered(mut self) {
         self.is_entered = true;
     }

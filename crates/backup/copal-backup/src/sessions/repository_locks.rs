@@ -1,10 +1,9 @@
-//! What all handles of one repository in this process share: who reads packs, who removes them, which VMs are
-//! being written, and whether a handle still knows what is stored.
+//! Locks that all handles of one repository in this process share: readers and removers of packs, VMs being
+//! backed up, and a counter of pack changes.
 //!
-//! The store below keeps other processes out; within one, nothing keeps anybody from opening a repository
-//! twice. Handles find each other by the domain, which is drawn at random when a repository is made:
-//! whichever way a store was opened, its handles meet here. Copies of a repository meet too, which costs them
-//! a wait and nothing else.
+//! The store below keeps other processes out; within one process a repository can be opened several times.
+//! Handles find each other by the domain, which is random and fixed at creation. So they meet in whatever way
+//! the store was opened. Copies of a repository meet too, which only costs them a wait.
 
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
@@ -17,20 +16,20 @@ use uuid::Uuid;
 
 static REPOSITORIES: Mutex<Option<HashMap<Uuid, Weak<RepositoryLocks>>>> = Mutex::new(None);
 
-/// One repository, as this process uses it.
+/// The locks of one repository in this process.
 pub(crate) struct RepositoryLocks {
-    /// Held by all who read packs, alone by those who remove them.
+    /// Shared by readers of packs, exclusive for removers of packs.
     packs_lock: RwLock<()>,
     /// VMs that are being backed up.
     writing: Mutex<HashSet<Uuid>>,
-    /// Counts what changed which packs there are.
+    /// Counts changes to the set of packs.
     changes: AtomicU64,
-    /// Leaves signs of life.
+    /// Heartbeat of this process.
     heart: Arc<Heart>,
 }
 
 impl RepositoryLocks {
-    /// That of a domain, whoever else has it open.
+    /// The locks of a domain, shared with its other handles.
     pub(crate) fn of(domain: Uuid) -> Arc<RepositoryLocks> {
         let mut repositories = REPOSITORIES.lock();
         let repositories = repositories.get_or_insert_default();
@@ -43,7 +42,7 @@ impl RepositoryLocks {
         locks
     }
 
-    /// One that nobody else meets.
+    /// Locks that no other handle shares.
     pub(crate) fn apart() -> Arc<RepositoryLocks> {
         Arc::new(RepositoryLocks {
             packs_lock: RwLock::new(()),
@@ -53,36 +52,36 @@ impl RepositoryLocks {
         })
     }
 
-    /// Among those who read packs.
+    /// Takes the packs lock for reading.
     /// # Errors
     /// `Busy`.
     pub(crate) fn reading(&self) -> Result<RwLockReadGuard<'_, ()>> {
         self.packs_lock.try_read().ok_or_else(busy)
     }
 
-    /// Alone.
+    /// Takes the packs lock exclusively.
     /// # Errors
     /// `Busy`.
     pub(crate) fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>> {
         self.packs_lock.try_write().ok_or_else(busy)
     }
 
-    /// What leaves signs of life of this process.
+    /// The heartbeat of this process.
     pub(crate) fn heart(&self) -> &Arc<Heart> {
         &self.heart
     }
 
-    /// How often packs came or went.
+    /// Counter of pack changes.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Packs came or went; how often they had before.
+    /// Counts a change of packs; returns the earlier value.
     pub(crate) fn note_change(&self) -> u64 {
         self.changes.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Takes a VM for writing until the claim is dropped.
+    /// Claims a VM for writing until the claim is dropped.
     /// # Errors
     /// `Busy`: it is being backed up.
     pub(crate) fn claim(&self, vm: &Vm) -> Result<Claim<'_>> {
@@ -93,7 +92,7 @@ impl RepositoryLocks {
     }
 }
 
-/// A VM taken for writing.
+/// A VM claimed for writing.
 pub(crate) struct Claim<'a> {
     locks: &'a RepositoryLocks,
     vm: Uuid,

@@ -1,4 +1,4 @@
-//! Fetches all chunks of one segment: in pack order, neighbours in one read, each checked against its id.
+//! Fetches all chunks of one segment: in pack order, neighbours in one read, each compared with its id.
 
 use crate::packs::pack::PackNumber;
 use crate::packs::pack::reader::{Inflater, open_frame};
@@ -9,7 +9,7 @@ use crate::snapshot::recipe::{Ref, SegmentRecipe};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Frames this close together in a pack are read at once.
+/// Largest gap between frames of one read.
 const GAP_BYTES: u64 = 16 << 10;
 /// Most bytes of one read, unless a single frame is longer.
 const READ_BYTES: u64 = 1 << 20;
@@ -46,9 +46,9 @@ impl<'a> Fetcher<'a> {
 
     /// Fills the data ranges of `segment`; holes are left alone.
     ///
-    /// What cannot be had goes to `fault`, which decides whether the rest is fetched.
+    /// `fault` gets the error of each chunk that cannot be fetched, and decides whether the rest is fetched.
     /// # Errors
-    /// Whatever `fault` returns.
+    /// The error that `fault` returns.
     pub(crate) fn fetch(
         &mut self,
         recipe: &SegmentRecipe,
@@ -88,7 +88,7 @@ impl<'a> Fetcher<'a> {
                 Err(error) if now.len() == 1 => {
                     self.elsewhere(&now[0], error, segment).or_else(&mut *fault)?;
                 }
-                // One bad place must not hide its neighbours: ask for each alone.
+                // A damaged place must not hide its neighbours: read each frame alone.
                 Err(_) => {
                     for wanted in now {
                         let (from, to) = (u64::from(wanted.located.row().offset), wanted.located.row().end());
@@ -103,8 +103,7 @@ impl<'a> Fetcher<'a> {
         Ok(())
     }
 
-    /// Fetches a chunk from another place than the one where `error` was met, if that is damage and there is
-    /// one.
+    /// Fetches a chunk from another location if `error` is damage.
     fn elsewhere(&mut self, wanted: &Wanted, error: Error, segment: &mut [u8]) -> Result<()> {
         if !error.is_corruption() {
             return Err(error);
@@ -134,7 +133,7 @@ impl<'a> Fetcher<'a> {
         let damaged = |detail: String| footer.damaged(format!("frame {slot}: {detail}"));
         let encrypted = bytes
             .get(from..from + row.stored as usize)
-            .ok_or_else(|| damaged("it lies outside of what was read".into()))?;
+            .ok_or_else(|| damaged("it lies outside of the bytes that were read".into()))?;
         self.encrypted.clear();
         self.encrypted.extend_from_slice(encrypted);
         let payload = open_frame(footer, slot, &mut self.encrypted)?;
@@ -150,7 +149,7 @@ impl<'a> Fetcher<'a> {
     }
 }
 
-/// How many of the first wanted frames one read covers.
+/// Number of frames, from the first on, that one read covers.
 fn run_length(wanted: &[Wanted]) -> usize {
     let first = &wanted[0].located;
     let start = u64::from(first.row().offset);

@@ -1,9 +1,8 @@
-//! Manifests: what one snapshot is.
+//! Manifests: the description of one snapshot.
 //!
-//! Format: docs/formats/backup-manifest.md v4
-//! Invariants
-//! - The Publish record names the hash of the whole file, the file carries a MAC.
-//! - No number that is added up later, or counted on from, comes near the end of its type.
+//! Format: docs/formats/backup-manifest.md v4 Invariants
+//! - The Publish record names the hash of the whole file; the file carries a MAC.
+//! - Numbers that are added up later, or incremented, are bounded far below the end of their type.
 
 use crate::catalog::fields::{MAX_SEQUENCE, SessionId, option, put_option};
 use crate::keys::{Keys, MAC_BYTES};
@@ -22,14 +21,14 @@ pub(crate) const FORMAT: Format =
 
 /// Version 2 has these counts in this order, without their names.
 const COUNTS_OF_2: usize = 13;
-/// Most counts of a manifest, those of later programs among them.
+/// Most counts of a manifest, including those of later programs.
 const MAX_COUNTS: usize = 64;
 /// Longest name of a count, in bytes.
 const MAX_COUNT_NAME_BYTES: usize = 64;
 
 /// Most disks of a VM.
 pub(crate) const MAX_DISKS: usize = 256;
-/// Above the file of any manifest that keeps the other bounds.
+/// Larger than any manifest within the other limits.
 pub(crate) const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Most tags of a snapshot.
 pub(crate) const MAX_TAGS: usize = 64;
@@ -40,7 +39,7 @@ pub(crate) const MAX_WORD_BYTES: usize = 1024;
 /// Longest description, in bytes.
 pub(crate) const MAX_TEXT_BYTES: usize = 16 << 10;
 
-/// Above any count of a snapshot: that many disks of the largest size, read twice over.
+/// Above any count of a snapshot: the largest number of the largest disks, read twice.
 const MAX_COUNT: u64 = 2 * MAX_DISKS as u64 * MAX_DISK_BYTES;
 
 /// One disk of a snapshot.
@@ -53,16 +52,16 @@ pub(crate) struct ManifestDisk {
     pub(crate) root: Ref,
     pub(crate) mode: DiskMode,
     pub(crate) reason: String,
-    /// What tells it from another disk of its name; empty when nobody said.
+    /// Serial that distinguishes it from another disk of its name; empty if unknown.
     pub(crate) serial: String,
-    /// The dirty bitmap that recorded all that was written after this snapshot.
+    /// The dirty bitmap that recorded all writes after this snapshot.
     pub(crate) bitmap: Option<BitmapState>,
-    /// The bitmap beside it that records nothing.
+    /// The sentinel: the bitmap beside it that records nothing.
     pub(crate) sentinel: Option<BitmapState>,
-    /// What tells it from another disk; empty: nothing does. `None`: the program that made the snapshot did
-    /// not look.
+    /// Location that distinguishes it from another disk; empty if there is none. `None`: the program that
+    /// made the snapshot did not record it.
     pub(crate) identity: Option<String>,
-    /// When it was last read as a whole, in ms since 1970 by the store's clock; 0: nobody noted that.
+    /// When the whole disk was last read, in ms since 1970 by the store's clock; 0: not recorded.
     pub(crate) whole_ms: u64,
 }
 
@@ -79,9 +78,9 @@ pub(crate) struct Manifest {
     pub(crate) tags: Vec<String>,
     pub(crate) description: String,
     pub(crate) tool: String,
-    /// Of its summary vector, in a fleet.
+    /// Digest of its summary vector, in a fleet.
     pub(crate) vector: Option<[u8; 32]>,
-    /// Why it may not be what its disks should be.
+    /// Reasons to doubt that it holds the complete disks.
     pub(crate) doubts: Vec<DiskDoubt>,
 }
 
@@ -90,13 +89,13 @@ pub(crate) fn file_name(snapshot: SnapshotId) -> String {
     format!("m.{snapshot}")
 }
 
-/// The hash a Publish record names.
+/// The hash in the Publish record.
 pub(crate) fn hash(file: &[u8]) -> [u8; 32] {
     *blake3::hash(file).as_bytes()
 }
 
 impl Manifest {
-    /// The whole file.
+    /// Encodes the whole file.
     pub(crate) fn encode(&self, keys: &Keys) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_bytes(self.vm.as_bytes());
@@ -151,13 +150,13 @@ impl Manifest {
         bytes
     }
 
-    /// Reads the file of `snapshot`.
+    /// Decodes the file of `snapshot`.
     pub(crate) fn decode(bytes: &[u8], snapshot: SnapshotId, keys: &Keys) -> Result<Manifest, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a manifest")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(&file_name(snapshot), content, mac) {
-            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+            return Err("its MAC does not match: it was changed, or moved from another place".into());
         }
         let mut input = Reader::new(content);
         let manifest = parse(&mut input, envelope.version)?;
@@ -169,7 +168,7 @@ impl Manifest {
     }
 }
 
-/// Reads the fields of a manifest of this version.
+/// Parses the fields of a manifest of this version.
 pub(crate) fn parse(input: &mut Reader<'_>, version: u16) -> Result<Manifest, String> {
     let text = |error: DecodeError| error.to_string();
     let vm = Uuid::from_bytes(input.array().map_err(text)?);
@@ -365,7 +364,7 @@ fn read_counts(input: &mut Reader<'_>, version: u16) -> Result<BackupCounts, Str
     for _ in 0..input.bounded(MAX_COUNTS).map_err(text)? {
         let name = input.prefixed(MAX_COUNT_NAME_BYTES).map_err(text)?;
         let value = at_most(MAX_COUNT, "count", input.u64().map_err(text)?)?;
-        // What a later program counts means nothing to this one.
+        // Counts of later programs are ignored.
         if let Some((_, count)) = known.iter_mut().find(|(known, _)| known.as_bytes() == name) {
             **count = value;
         }
@@ -415,11 +414,10 @@ mod tests {
         }
     }
 
-    /// Symptom: a sequence of 2^64 - 1 in a manifest, under a right seal, panicked in whoever counted on from
-    /// it.
-    /// Cause: it was read as it stood. Fix: numbers that no snapshot has are damage.
+    /// Symptom: a sequence of 2^64 - 1 in a manifest with a valid MAC panicked in the code that incremented
+    /// it. Cause: the number was not checked. Fix: numbers that no snapshot can have are damage.
     #[test]
-    fn numbers_that_no_snapshot_has_are_refused() {
+    fn impossible_numbers_are_refused() {
         let keys = Keys::derive(&[1; 32]);
         let read = |manifest: Manifest| Manifest::decode(&manifest.encode(&keys), manifest.snapshot, &keys);
         let largest = manifest(MAX_SEQUENCE, MAX_DISK_BYTES, MAX_COUNT);

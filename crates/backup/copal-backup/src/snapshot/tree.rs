@@ -1,4 +1,4 @@
-//! Reads the recipe tree of one VM, checking every node against its name.
+//! Reads the recipe tree of one VM and compares every node with its name.
 
 use crate::keys::RecipeKey;
 use crate::packs::pack::Spot;
@@ -28,7 +28,7 @@ impl<'a> TreeReader<'a> {
         })
     }
 
-    /// Where the frame stands that was read last.
+    /// Location of the frame that was read last.
     pub(crate) fn place(&self) -> Option<Spot> {
         self.place
     }
@@ -44,7 +44,7 @@ impl<'a> TreeReader<'a> {
         Ok(root)
     }
 
-    /// Page `index` of a disk of `size_bytes`; a page that is all hole has no reference.
+    /// Page `index` of a disk of `size_bytes`; a page that is a hole has no reference.
     pub(crate) fn page(&mut self, reference: Option<&Ref>, size_bytes: u64, index: u64) -> Result<Page> {
         let count = page_segments(size_bytes, index);
         match reference {
@@ -76,7 +76,7 @@ impl<'a> TreeReader<'a> {
         let (node, place) = self.pack_store.first_good(reference, |located| {
             let node = decode(frames.raw(located)?).map_err(|detail| damaged(reference, detail))?;
             if key.id(level, &logical(&node)) != reference.id {
-                return Err(damaged(reference, "its content does not fit its name"));
+                return Err(damaged(reference, "its content does not match its name"));
             }
             Ok((node, located.spot))
         })?;

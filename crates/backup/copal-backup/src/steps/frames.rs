@@ -1,25 +1,25 @@
-//! Frames of a VM's own packs: which a backup may refer to, and what becomes of a pack.
+//! Rules for frames and packs of a VM: which frames may be referred to, which packs are removed.
 
 use crate::index::dead_frames::DeadFrames;
 use crate::packs::pack::PackNumber;
 
-/// Whether a backup may refer to a frame, and a clean-up give it up: a dead one goes, whoever still sees it
-/// (BAK-17).
+/// Whether a backup may refer to a frame, and a clean-up may give it up. A dead frame is removed later, even
+/// if somebody still sees it (BAK-17).
 pub(crate) fn is_in_use(dead: &DeadFrames, pack: PackNumber, slot: u32) -> bool {
     !dead.has(pack, slot)
 }
 
-/// What becomes of a pack that nobody backs up beside.
+/// Treatment of a pack by a prune that runs beside no backup of the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Nothing of it is live.
+    /// No frame is live: the pack is removed.
     Unlink,
-    /// It may be rewritten.
+    /// Some frames are live: the pack may be rewritten.
     Mixed,
     Stays,
 }
 
-/// `frames`: as many as it has.
+/// The treatment of a pack with `live` of `frames` frames in use.
 pub(crate) fn fate(live: u32, frames: u32) -> Fate {
     match live {
         0 => Fate::Unlink,

@@ -1,15 +1,13 @@
-//! The decisions that keep a fleet safe, as pure functions: what was read goes in, what may be done comes
-//! out.
+//! Safety decisions of a fleet as pure functions: they map the state that was read to the allowed step.
 //!
-//! Design: docs/design/backup.md#the-model
-//! Invariant: nothing here reads or writes. Whoever does asks here, and so does the model, which tries all
-//! orders of what they do (`model`).
+//! Design: docs/design/backup.md#the-model Invariant: nothing here reads or writes. The code that does asks
+//! these functions, and so does the model, which tries all orders of their steps (`model`).
 //!
-//! - [`session`]: opening, publishing, ending. [`removal`]: what takes something away of a VM, and when it
+//! - [`session`]: opening, publishing and ending sessions. [`removal`]: removal of a VM's data, and when it
 //!   gives way.
-//! - [`popular`]: entering packs, checking them, referring to them, removing what writers left;
-//!   [`popular_removal`]: removing what nobody needs. [`frames`]: of a VM's own packs.
-//! - When a holder may be taken for dead is pure already: `lease::watch`. What the logs amount to: `catalog`.
+//! - [`popular`]: entering, checking and using popular packs, and sweeping those of dead writers;
+//!   [`popular_removal`]: removing unneeded ones. [`frames`]: a VM's own packs.
+//! - `lease::watch` decides when a holder counts as dead. `catalog` has the states of the logs.
 
 pub(crate) mod frames;
 pub(crate) mod popular;

@@ -1,10 +1,10 @@
-//! Packs that all VMs share: who enters one, when it counts, and which go.
+//! Rules for popular packs: when a pack is entered, checked, used and swept.
 //!
-//! - BAK-20: a pack counts for others than its writer's once another host has checked it.
-//!   One that is known to be spoiled counts for nobody, its writer included.
-//! - BAK-24: what goes is marked in the log first, by an entry without frames. A pack is entered once, so
-//!   whoever wrote it finds either that mark, and refers to nothing of it, or had entered it before, and it
-//!   stays.
+//! - BAK-20: hosts other than the writer may use a pack once another host has checked it. A pack that is
+//!   known to be spoiled may be used by nobody, its writer included.
+//! - BAK-24: a pack to be swept is marked in the log first, by an entry without frames. A pack is entered
+//!   once. So its writer either finds this mark and refers to nothing of the pack, or had entered the pack
+//!   before, and it stays.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::popular::{Fate, PopularPack, PopularState};
@@ -13,15 +13,15 @@ use crate::request::peers::{HostKey, Writer};
 use crate::rules::broken::{self, Flaw};
 use std::collections::HashSet;
 
-/// What becomes of a durable pack that is to be entered.
+/// Result of entering a durable pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entering {
     Entered,
-    /// Somebody took its writer for dead, and removes it.
+    /// Another process took the writer for dead, and removes the pack.
     Going,
-    /// There are as many popular chunks as can be counted.
+    /// No ordinals are left.
     NoRoom,
-    /// Its record is appended behind all that was read.
+    /// Its record is to be appended behind everything that was read.
     Append {
         first_ordinal: u32,
     },
@@ -37,13 +37,14 @@ pub(crate) fn entering(state: &PopularState, pack: PackNumber, frames: u32) -> E
     }
 }
 
-/// Whether any host may refer to frames of a pack, or give its own up for them.
+/// Whether every host may refer to frames of a pack, or give up its own frames for them.
 pub(crate) fn counts(state: &PopularState, pack: PackNumber) -> bool {
     let known = state.pack(pack).filter(|known| stays(known));
     known.is_some_and(|known| known.checked_at.is_some() || broken::by(Flaw::CountsUnchecked))
 }
 
-/// A host, as it finds its own packs: by its key where hosts sign, else by its name, which any host may say.
+/// Identity of a host, for finding its own packs: its key where hosts sign, else its name, which any host may
+/// use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnHost {
     pub(crate) writer: Writer,
@@ -51,7 +52,7 @@ pub(crate) struct OwnHost {
 }
 
 impl OwnHost {
-    /// Whether it has written a pack.
+    /// Whether the host wrote a pack.
     pub(crate) fn has_written(&self, state: &PopularState, known: &PopularPack) -> bool {
         match state.needs_hosts() {
             true => known.host.is_some() && known.host == self.key,
@@ -66,30 +67,30 @@ pub(crate) fn counts_for(state: &PopularState, pack: PackNumber, host: OwnHost) 
         || state.pack(pack).is_some_and(|known| stays(known) && host.has_written(state, known))
 }
 
-/// Whether it may be referred to anew (BAK-20, BAK-27).
+/// Whether the pack may be referred to anew (BAK-20, BAK-27).
 fn stays(known: &PopularPack) -> bool {
     let is_condemned = matches!(known.fate, Fate::Condemned(_)) && !broken::by(Flaw::RefersToCondemned);
     let is_spoiled = known.spoiled_at.is_some() && !broken::by(Flaw::RefersToSpoiled);
     !known.is_going() && !is_condemned && !is_spoiled
 }
 
-/// Whether somebody who has opened all of a pack says so.
+/// Whether a host that has opened all of a pack records the check.
 pub(crate) fn needs_check(state: &PopularState, pack: PackNumber) -> bool {
     let known = state.pack(pack);
     known.is_some_and(|known| !known.is_going() && known.checked_at.is_none() && known.spoiled_at.is_none())
 }
 
-/// Whether somebody who has opened a pack, and found that it does not hold what it should, says so.
+/// Whether a host that has found wrong content in a pack records it as spoiled.
 pub(crate) fn needs_verdict(state: &PopularState, pack: PackNumber) -> bool {
     let known = state.pack(pack);
     known.is_some_and(|known| !known.is_going() && known.spoiled_at.is_none())
 }
 
-/// What becomes of a pack that was there before the logs of all VMs were read.
+/// Treatment of a pack that existed before the logs of all VMs were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leftover {
     Stays,
-    /// It is removed once an entry without frames stands behind all that was read.
+    /// It is removed once an entry without frames stands behind everything that was read.
     Mark {
         first_ordinal: u32,
     },
@@ -97,7 +98,7 @@ pub(crate) enum Leftover {
     Going,
 }
 
-/// `open`: sessions that are open, by logs that were read before `state` was.
+/// `open`: sessions that were open in logs that were read before `state`.
 pub(crate) fn leftover(
     state: &PopularState,
     open: &HashSet<SessionId>,

@@ -1,8 +1,8 @@
-//! Popular packs that nobody needs any more: who may decide that, and when.
+//! Rules for the removal of popular packs that no snapshot needs.
 //!
-//! - BAK-27: a pack goes once it was condemned, all sessions that were open then have ended, and a count of
-//!   all that is needed, begun behind that, has not met it. Whoever opens a session, or gives up frames of a
-//!   VM, behind a condemnation knows of it.
+//! - BAK-27: a pack is removed after it was condemned, all sessions that were open then have ended, and a
+//!   count of all references, begun after that, found none to it. A session that opens after the
+//!   condemnation, or a clean-up that gives up frames after it, has read it.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::popular::{Fate, PopularState};
@@ -12,23 +12,23 @@ use crate::packs::pack::PackNumber;
 use crate::rules::broken::{self, Flaw};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// So many are condemned at once: whoever counts keeps their ids, and a record has room for them.
+/// Most packs condemned at once: a count keeps their ids in memory, and one record lists them.
 pub(crate) const MOST_CONDEMNED: usize = 256;
 
-/// Packs that may be condemned, of those that nobody was seen to need.
+/// The packs that may be condemned: those without a known reference.
 pub(crate) fn condemnable(state: &PopularState, needed: &BTreeSet<PackNumber>) -> Vec<PackNumber> {
     let stays = state.packs.iter().filter(|pack| pack.fate == Fate::Stays && !pack.is_going());
     let unneeded = stays.filter(|pack| !needed.contains(&pack.pack));
     unneeded.map(|pack| pack.pack).collect()
 }
 
-/// What stands in the way of a count of what a VM needs.
+/// Obstacles to a count of a VM's references.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Counting {
-    /// It needs nothing: it goes, with all that it has.
+    /// The VM is being removed with all its data, so it has no references.
     Retired,
-    /// A record is appended behind all that was read; these sessions may refer to what was condemned before
-    /// it.
+    /// A record is to be appended behind everything that was read. These sessions may refer to packs that
+    /// were condemned before it.
     Append { open: Vec<SessionId> },
 }
 
@@ -44,9 +44,9 @@ pub(crate) fn counting(state: &VmState) -> Counting {
     }
 }
 
-/// The record by which what was counted comes about, if anything does: those that are needed are spared, the
-/// others go. `condemned`: packs that were condemned before the count began, and when; what became of them
-/// meanwhile is left as it is.
+/// The record that follows from a count, if any: needed packs are spared, the others removed. `condemned`:
+/// the packs that were condemned before the count began, with the number of that record. A pack whose state
+/// has changed meanwhile is left alone.
 pub(crate) fn verdict(
     state: &PopularState,
     condemned: &BTreeMap<PackNumber, u64>,

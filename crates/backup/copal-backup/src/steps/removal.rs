@@ -1,8 +1,9 @@
-//! What takes something away of a VM: when it may begin, and when it gives way.
+//! Rules for removing data of a VM: when a removal may begin, and when it gives way.
 //!
-//! - BAK-17: it goes by what the log said when it began; its records stand behind that, and not beside a
-//!   session.
-//! - BAK-23: nor beside another one. Of two frames of a chunk each of two prunes may keep the other one.
+//! - BAK-17: a removal follows the log as it was read when it began. Its records stand behind that, and never
+//!   beside an open session.
+//! - BAK-23: nor beside another removal. Of two frames of a chunk, each of two prunes could keep the one that
+//!   the other removes.
 
 use crate::catalog::fold::Entry;
 use crate::catalog::record::Record;
@@ -14,16 +15,15 @@ use crate::rules::broken::{self, Flaw};
 pub(crate) enum Beginning {
     /// A session is open and may be alive.
     GiveWay,
-    /// Sessions are open whose holders are gone: they are ended first.
+    /// Sessions of dead holders are open: they are fenced first.
     FenceFirst,
-    /// Packs were announced to go and may be there in part: they go first, or this prune would count on one
-    /// of them.
+    /// Listed packs may still exist in part: they are removed first, or this prune could rely on one of them.
     FinishFirst,
-    /// By this state.
+    /// The prune may begin with this state.
     Go,
 }
 
-/// `is_alone`: nobody else writes.
+/// `is_alone`: this process is the only writer.
 pub(crate) fn beginning(state: &VmState, is_alone: bool) -> Beginning {
     match state.open.is_empty() {
         false if is_alone => Beginning::FenceFirst,
@@ -33,20 +33,20 @@ pub(crate) fn beginning(state: &VmState, is_alone: bool) -> Beginning {
     }
 }
 
-/// What a prune does whose append was told to be lost.
+/// How a prune goes on after an append that was reported as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lost {
-    /// Its record stands, and nothing behind it matters.
+    /// Its record is in the log, and no later record matters.
     Stands,
-    /// Once more, behind what was appended.
+    /// The prune appends again, behind the new records.
     Again,
-    /// What it went by holds no more.
+    /// The state that it relied on has changed.
     GiveWay,
 }
 
-/// `since`: the records from the number that was taken; none: they are not there any more.
+/// `since`: the records from the attempted number on; empty: they were removed already.
 pub(crate) fn lost(record: &Record, since: &[Entry]) -> Lost {
-    // Whoever appended an equal one removes the same.
+    // An equal record of another process removes the same.
     let (others, unless) = match since {
         [] => return Lost::GiveWay,
         [first, others @ ..] if first.record == *record => (others, Lost::Stands),
@@ -58,7 +58,7 @@ pub(crate) fn lost(record: &Record, since: &[Entry]) -> Lost {
     }
 }
 
-/// Whether what a prune has read holds no more behind a record.
+/// Whether a record invalidates the state that a prune has read.
 fn disturbs(record: &Record) -> bool {
     match record {
         Record::Open { .. }
@@ -69,7 +69,7 @@ fn disturbs(record: &Record) -> bool {
         Record::Freed { .. } | Record::Removing { .. } | Record::Removed { .. } => {
             !broken::by(Flaw::RemovesBesideRemovals)
         }
-        // What was forgotten meanwhile keeps its frames until the next prune.
+        // Snapshots forgotten meanwhile keep their frames until the next prune.
         Record::Forget { .. } | Record::Deleted { .. } => false,
         Record::Fence { .. } | Record::Verified { .. } | Record::Accepted { .. } | Record::Hold { .. } => {
             false
@@ -95,10 +95,10 @@ fn disturbs(record: &Record) -> bool {
     }
 }
 
-/// Whether somebody may give up frames of a VM, or all of it.
+/// Whether the VM's frames, or the whole VM, may be given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// It is being removed.
+    /// The VM is being removed.
     Retired,
     /// A session is open.
     Open,
@@ -113,7 +113,7 @@ pub(crate) fn in_use(state: &VmState) -> Use {
     }
 }
 
-/// The snapshots right before and behind one, among those that stay.
+/// The snapshots right before and after one, among those that stay.
 pub(crate) fn neighbours<'a>(one: &Published, stay: &'a [Published]) -> impl Iterator<Item = &'a Published> {
     let sequence = one.sequence;
     let before = stay.iter().filter(move |other| other.sequence < sequence);
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prune_goes_on_behind_what_takes_nothing_and_gives_way_to_all_else() {
+    fn a_prune_goes_on_after_harmless_records_and_gives_way_to_others() {
         let session = [1; 16];
         let own = Record::Removing { packs: Vec::new() };
         let forget = Record::Forget { snapshots: Vec::new() };
@@ -141,7 +141,7 @@ mod tests {
             (&[&own, &forget], Lost::Stands),
             (&[&own, &open], Lost::GiveWay),
             (&[&open], Lost::GiveWay),
-            // One that came before it is another prune's, however equal.
+            // An equal record behind another one belongs to another prune.
             (&[&forget, &own], Lost::GiveWay),
             (&[&removed], Lost::GiveWay),
         ] {

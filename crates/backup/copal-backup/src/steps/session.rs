@@ -1,29 +1,29 @@
-//! A session of a VM: whether it may open, publish, or be ended.
+//! Rules for a session of a VM: opening, publishing and ending.
 //!
-//! - BAK-5: a session that was ended cannot publish. BAK-21: whoever is not alone ends no session to open its
-//!   own.
+//! - BAK-5: an ended session cannot publish.
+//! - BAK-21: a process that is not the only writer ends no session in order to open its own.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::record::{PackPlace, Record};
 use crate::catalog::vm::{Published, VmState};
 use crate::request::SnapshotId;
 
-/// What becomes of a session that wants to open.
+/// Result of opening a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// Its record stands: the append that was told to be lost counts.
+    /// Its record is in the log: the append that was reported as lost took effect.
     Opened,
     /// The VM is being removed.
     Retired,
-    /// Another one is open and may be alive.
+    /// Another session is open and may be alive.
     Held,
-    /// This one was left by somebody who is gone: it is ended first.
+    /// The holder of this session is dead: it is ended first.
     Stale(SessionId),
-    /// Its record is appended behind all that was read.
+    /// Its record is to be appended behind everything that was read.
     Append,
 }
 
-/// `is_alone`: nobody else writes, so whoever opened another session is gone.
+/// `is_alone`: this process is the only writer, so holders of other sessions are dead.
 pub(crate) fn opening(state: &VmState, session: &SessionId, is_alone: bool) -> Opening {
     if state.open.contains(session) {
         return Opening::Opened;
@@ -36,20 +36,20 @@ pub(crate) fn opening(state: &VmState, session: &SessionId, is_alone: bool) -> O
     }
 }
 
-/// Packs that a session removes before it looks for chunks: somebody has announced that they go, and may have
-/// died (BAK-15).
+/// Packs that a session removes before it looks for chunks: a process has listed them for removal, and may
+/// have died (BAK-15).
 pub(crate) fn first_removed(state: &VmState) -> &[PackPlace] {
     &state.removing
 }
 
-/// What becomes of a session that wants to publish.
+/// Result of publishing a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Publishing {
-    /// Its record stands: the append that was told to be lost counts.
+    /// Its record is in the log: the append that was reported as lost took effect.
     Published(Published),
-    /// It was ended from outside.
+    /// Another process ended the session.
     Fenced,
-    /// Its record is appended behind all that was read.
+    /// Its record is to be appended behind everything that was read.
     Append,
 }
 

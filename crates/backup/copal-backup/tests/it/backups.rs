@@ -1,4 +1,4 @@
-//! Backup, restore, sharing, and what was read for it.
+//! Backup and restore of disks, sharing of chunks, and the bytes that are read for it.
 
 use crate::world::*;
 use copal_backup::*;
@@ -47,7 +47,7 @@ fn mutate(disk: &mut Disk, dice: &mut Random) {
 }
 
 #[test]
-fn a_disk_comes_back_byte_for_byte_with_its_holes() {
+fn a_restored_disk_equals_the_source_byte_for_byte_with_its_holes() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let disk = random_disk(1, 9_000_001);
@@ -86,7 +86,7 @@ fn changed_extents_rescan_and_full_make_the_same_snapshot() {
         assert_eq!(restore(&repository, incremental.snapshot), disk.bytes);
         assert_eq!(rescan.counts.new_bytes, 0, "the rescan finds nothing new");
         assert_eq!(rescan.counts.data_bytes, incremental.counts.data_bytes);
-        // A rescan that finds everything as it was writes no recipe: the tree is shared to its root.
+        // A rescan without changes writes no recipe: the tree is shared up to its root.
         let packs = repository.stats().unwrap().recipe_pack_bytes;
         let again = back_up(&repository, "web", &disk, false);
         assert_eq!(repository.stats().unwrap().recipe_pack_bytes, packs);
@@ -97,7 +97,7 @@ fn changed_extents_rescan_and_full_make_the_same_snapshot() {
 }
 
 #[test]
-fn only_what_changed_is_read() {
+fn only_changed_blocks_are_read() {
     let repository = init(&MemoryStore::new());
     let mut dice = Random::new(3);
     let mut disk = Disk::new(32 << 20);
@@ -125,15 +125,14 @@ fn only_what_changed_is_read() {
     }
     let summary = back_up(&repository, "web", &disk, true);
     let (read, dirty) = (summary.counts.read_bytes, summary.counts.dirty_bytes);
-    // The worst case: no two pages share a granule or a neighbourhood, and nothing around them is a hole.
+    // The worst case: no two pages share a granule or a neighbourhood, and there is no hole around them.
     assert!(read * 10 <= dirty * 15, "{read} read for {dirty} dirty");
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
 }
 
-/// Symptom: on a day whose changes lay in a few segments, a backup with changed extents read more than 1.3
-/// times what had changed.
-/// Cause: a segment that had changed by more than half was read whole, which is up to twice what had changed.
-/// Fix: only one with hardly anything left out of it is.
+/// Symptom: on a day with changes in a few segments, a backup with changed extents read more than 1.3 times
+/// the changed bytes. Cause: a segment with more than half of its blocks changed was read whole, up to twice
+/// the changed bytes. Fix: only a segment with hardly any clean block is read whole.
 #[test]
 fn a_segment_that_mostly_changed_is_not_read_whole() {
     const RUN: usize = 64 << 10;
@@ -143,7 +142,7 @@ fn a_segment_that_mostly_changed_is_not_read_whole() {
         let mut dice = Random::new(14);
         dice.fill(&mut disk.bytes);
         back_up(&repository, "web", &disk, false);
-        // Of the 32 runs of each segment, in one piece.
+        // The first of the 32 runs of each segment, in one piece.
         let mut data = vec![0; changed * RUN];
         for segment in 0..4 {
             dice.fill(&mut data);
@@ -178,11 +177,11 @@ fn equal_data_is_stored_once_within_a_vm_and_across_vms() {
     assert_eq!(restore(&repository, second.snapshot), disk.bytes);
 }
 
-/// Symptom: the very first snapshot of a repository was said to share bytes with another VM.
-/// Cause: a chunk of this backup was known as its own only until its pack was finished and in the index.
-/// Fix: the backup remembers its finished packs; what the index finds in one of them is its own, too.
+/// Symptom: the very first snapshot of a repository reported bytes shared with another VM. Cause: a chunk of
+/// this backup counted as its own only until its pack was in the index. Fix: the backup remembers its
+/// finished packs; a chunk in one of them is its own too.
 #[test]
-fn what_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
+fn a_chunk_that_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
     const PACK: usize = 16 << 20;
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(PACK * 3);
@@ -190,14 +189,14 @@ fn what_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
     let mut dice = Random::new(21);
     dice.fill(&mut disk.bytes);
     dice.fill(&mut data);
-    // At the end again, long after the pack of the beginning is finished.
+    // The same data again at the end, long after the pack of the beginning is finished.
     disk.write(0, &data);
     disk.write(PACK * 3 - data.len(), &data);
     let first = back_up(&repository, "a", &disk, false);
     assert_eq!(first.counts.cross_dup_bytes, 0);
     assert_eq!(first.counts.inner_dup_bytes, data.len() as u64);
     assert_eq!(restore(&repository, first.snapshot), disk.bytes);
-    // To another VM they are another's.
+    // For another VM they belong to another VM.
     let second = back_up(&repository, "b", &disk, false);
     assert_eq!(second.counts.cross_dup_bytes, second.counts.data_bytes);
 }
@@ -237,7 +236,7 @@ fn a_stream_of_unknown_length_is_backed_up_to_its_end() {
 }
 
 #[test]
-fn a_disk_may_grow_shrink_and_get_company() {
+fn disks_may_grow_shrink_and_be_added() {
     let repository = init(&MemoryStore::new());
     let mut disk = random_disk(9, 6 << 20);
     back_up(&repository, "web", &disk, true);
@@ -272,7 +271,7 @@ fn a_disk_may_grow_shrink_and_get_company() {
 }
 
 #[test]
-fn a_list_that_does_not_fit_is_not_used_and_it_says_why() {
+fn a_list_that_does_not_fit_is_not_used_and_the_reason_is_reported() {
     let repository = init(&MemoryStore::new());
     let disk = random_disk(11, 4 << 20);
     let first = back_up(&repository, "web", &disk, false);
@@ -295,8 +294,8 @@ fn a_list_that_does_not_fit_is_not_used_and_it_says_why() {
 }
 
 /// Symptom: after the newest snapshot was forgotten, a backup with changed extents restored to old bytes.
-/// Cause: the list was relative to the forgotten snapshot and was applied to the one before it.
-/// Fix: a list names the snapshot that it is relative to.
+/// Cause: the list was relative to the forgotten snapshot and was applied to the one before it. Fix: a list
+/// names the snapshot that it is relative to.
 #[test]
 fn changed_extents_are_not_used_across_a_forgotten_snapshot() {
     let repository = init(&MemoryStore::new());
@@ -317,7 +316,7 @@ fn changed_extents_are_not_used_across_a_forgotten_snapshot() {
 }
 
 #[test]
-fn an_open_repository_is_found_again_with_all_it_holds() {
+fn a_reopened_repository_has_all_its_snapshots() {
     let store = MemoryStore::new();
     let disk = random_disk(12, 6 << 20);
     let (first, second) = {
@@ -336,9 +335,9 @@ fn an_open_repository_is_found_again_with_all_it_holds() {
     assert_eq!(back_up(&repository, "third", &disk, false).counts.new_bytes, 0, "the index was rebuilt");
 }
 
-/// Symptom: no test made a full backup of a disk that has snapshots.
-/// Cause: one that is asked for writes recipes of the same names a second time, which nothing else does.
-/// Fix: both snapshots live through prunes, and the later one through the loss of the earlier.
+/// Symptom: no test made a full backup of a disk that has snapshots. Cause: a requested full backup writes
+/// recipes with existing names a second time, which nothing else does. Fix: this test: both snapshots survive
+/// prunes, and the later one the removal of the earlier.
 #[test]
 fn a_full_backup_of_an_unchanged_disk_survives_prunes() {
     let store = MemoryStore::new();
@@ -362,7 +361,7 @@ fn a_full_backup_of_an_unchanged_disk_survives_prunes() {
     let repository = open(&store);
     assert_eq!(restore(&repository, second.snapshot), disk.bytes);
     assert!(check(&repository).is_clean());
-    // What builds on it is incremental again.
+    // A backup on top of it is incremental again.
     let third = back_up(&repository, "web", &disk, true);
     assert_eq!(third.disks[0].mode, DiskMode::Incremental, "{}", third.disks[0].reason);
 }

@@ -1,5 +1,5 @@
-//! The clean-up of what several VMs have and nobody noticed: room comes back, and no snapshot, host or death
-//! of one loses a byte.
+//! Clean-ups of chunks that several VMs store each for itself: space is freed, and no snapshot loses a byte,
+//! not even if a host dies.
 
 use crate::engine::engine_in_memory;
 use crate::failing::MortalStore;
@@ -38,13 +38,13 @@ fn clean_up(repository: &Repository, peers: &dyn Peers, vm: &str) -> CleanUpSumm
     try_clean_up(repository, peers, vm).unwrap()
 }
 
-/// Frees what is known to be dead, and rewrites packs until nothing is unused.
+/// Frees all dead frames, and rewrites packs until nothing is unused.
 fn free(repository: &Repository) -> PruneSummary {
     let options = PruneOptions { max_unused_percent: 0, ..PruneOptions::default() };
     repository.prune(&options, &Silent, &CancelFlag::new()).unwrap()
 }
 
-/// What an exact look would remove.
+/// Bytes that an exact prune would remove.
 fn unreferenced(repository: &Repository) -> u64 {
     let options = PruneOptions { dry_run: true, ..thorough() };
     let summary = repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
@@ -68,7 +68,7 @@ fn small_clone(vm: u64) -> Disk {
     disk
 }
 
-/// VMs that were backed up alone: each has all of it.
+/// Backs up VMs alone, so that each stores all its chunks.
 fn alone(repository: &Repository, names: &[&str], disk: fn(u64) -> Disk) -> Vec<(SnapshotId, Disk)> {
     let backed_up = names.iter().zip(0..).map(|(name, number)| {
         let disk = disk(number);
@@ -83,9 +83,10 @@ fn assert_restores(repository: &Repository, snapshots: &[(SnapshotId, Disk)], wh
     }
 }
 
-/// Two VMs have stored the same alone, others made it popular: a clean-up of all leaves one copy.
+/// Two VMs have stored the same chunks alone, others made them popular: a clean-up of all VMs leaves one
+/// copy.
 #[test]
-fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
+fn every_vm_gives_up_its_own_frames_of_popular_chunks() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let mut all = alone(&repository, &["web", "db"], clone_of_template);
@@ -99,7 +100,7 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
     alone(&exact, &["web", "db", "mail", "news"], clone_of_template);
     let before = chunk_bytes(&repository);
 
-    // Handles of other hosts, one of them with an index that is kept; both know where everything was.
+    // Handles of other hosts, one of them with a kept index; both know the locations before the clean-up.
     let index = IndexHome::Kv(engine_in_memory());
     let kept = |index: &IndexHome| {
         let opened = Repository::open(Arc::new(store.clone()), index.clone(), &Unlock::Insecure);
@@ -125,7 +126,7 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
         assert_eq!((again.moved, again.asked), (0, summary.asked - summary.moved));
     }
     assert!(moved_bytes > 11 << 20, "{moved_bytes}");
-    // Their own frames are there still, and nobody needs them.
+    // Their own frames still exist, and no snapshot needs them.
     assert_restores(&repository, &all, "moved");
     free(&repository);
     let (saved, by_exact) = (before - chunk_bytes(&repository), before - chunk_bytes(&exact));
@@ -143,7 +144,7 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
     drop(on_disk);
     assert_restores(&kept(&index), &all, "by a kept index that was opened again");
 
-    // What is stored is what is referred to.
+    // The stored frames are exactly those referred to.
     for vm in ["web", "db", "mail", "news"] {
         let repaired = repair_leak(&repository, vm);
         assert_eq!(repaired.dead_frames, 0, "{vm}: {repaired:?}");
@@ -151,8 +152,8 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
     assert_eq!(unreferenced(&open(&store)), 0);
     assert_restores(&open(&store), &all, "after a repair");
 
-    // The next backup finds what moved, wherever it stands on the disk: as much as it would have found
-    // before. What is new are chunks across borders, which are cut differently with each key.
+    // The next backup finds moved chunks anywhere on the disk: as many as before. New are only chunks across
+    // borders, which are cut differently with each key.
     let mut disk = all[0].1.clone();
     let template = disk.bytes[1 << 20..5 << 20].to_vec();
     disk.write(2 << 20, &template);
@@ -165,9 +166,9 @@ fn every_vm_gives_up_its_own_frames_of_what_is_popular() {
     }
 }
 
-/// Nobody had made it popular: the clean-up does, and the second VM that asks stores it for all.
+/// The chunks are not popular yet: the clean-up makes them popular, and the second VM that asks stores them.
 #[test]
-fn what_nobody_made_popular_becomes_so() {
+fn a_clean_up_makes_shared_chunks_popular() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let all = alone(&repository, &["web", "db", "mail"], small_clone);
@@ -187,8 +188,8 @@ fn what_nobody_made_popular_becomes_so() {
 }
 
 /// Symptom: a VM that asked in an early round of a job kept its own frames of chunks that a later round made
-/// popular, until the clean-up of the month. Cause: nobody asked about them again. Fix: a job ends with a
-/// clean-up of the frames that its own backup stored, and of no others.
+/// popular, until the monthly clean-up. Cause: nobody asked about them again. Fix: a job ends with a clean-up
+/// of the frames that its own backup stored, and of no others.
 #[test]
 fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() {
     let store = MemoryStore::new();
@@ -219,7 +220,7 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
     let counted = settle(second, true).unwrap();
     assert_eq!(repository.vm_stats("web").unwrap().moved_chunks, 0, "a dry run changes nothing");
     let settled = settle(second, false).unwrap();
-    // The first of the two VMs was asked about alone: what it has is wanted now.
+    // The first of the two VMs asked alone, so its chunks are wanted by a second VM only now.
     assert!((250_000..=340_000).contains(&settled.moved_bytes), "{settled:?}");
     assert_eq!(
         (counted.asked, counted.moved, counted.moved_bytes),
@@ -227,7 +228,7 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
     );
     assert!(settled.asked < 40, "{settled:?}");
     let all = clean_up(&repository, &detector, "web");
-    assert!(all.moved_bytes > 400_000, "what the first backup stored is there still: {all:?}");
+    assert!(all.moved_bytes > 400_000, "the frames of the first backup still exist: {all:?}");
     assert_eq!(settle(third, false).unwrap_err().code(), "not_found", "a snapshot of another VM");
     assert!(chunk_bytes(&repository) >= before, "nothing is removed");
     free(&repository);
@@ -236,10 +237,10 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
     assert_eq!(unreferenced(&open(&store)), 0);
 }
 
-/// With little memory a VM is cleaned up in several rounds, each of which is on record: that comes to the
-/// same, and to one list.
+/// With little memory a clean-up of a VM has several rounds, each with its own record. The result is the
+/// same, in one list.
 #[test]
-fn small_rounds_move_what_a_large_one_moves() {
+fn small_rounds_move_the_same_chunks_as_a_large_one() {
     let made = MemoryStore::new();
     let options = InitOptions { layout: FLEET, profile: ChunkProfile::Fixed4K, ..insecure() };
     let repository = Repository::init(Arc::new(made.clone()), IndexHome::Memory, &options).unwrap();
@@ -267,7 +268,7 @@ fn small_rounds_move_what_a_large_one_moves() {
         }
         let rounds = if memory_bytes == 1 { 3 } else { 1 };
         assert_eq!(records(b"v.") - before, rounds + 2, "one each, and that all is answered of either VM");
-        assert_eq!(records(b"moved."), 1, "those that were replaced are gone");
+        assert_eq!(records(b"moved."), 1, "replaced lists are deleted");
         free(&repository);
         assert_restores(&open(&store), &all, "cleaned up");
         assert_eq!(unreferenced(&open(&store)), 0);
@@ -278,10 +279,9 @@ fn small_rounds_move_what_a_large_one_moves() {
     }
 }
 
-/// A clean-up takes something away, so it needs the delete role, and what it says is signed; readers need
-/// nothing of it.
+/// A clean-up removes frames, so it needs the delete role, and its record is signed; readers need neither.
 #[test]
-fn a_clean_up_is_of_the_delete_role() {
+fn a_clean_up_needs_the_delete_role() {
     let store = MemoryStore::new();
     let options = InitOptions {
         layout: FLEET,
@@ -311,10 +311,10 @@ fn a_clean_up_is_of_the_delete_role() {
     assert_eq!(back_up(&open_with(&backup), "web", &all[0].1, false).counts.new_bytes, 0);
 }
 
-/// Snapshots that refer to moved chunks are forgotten, by vectors and by a walk: all that stays is there, and
-/// no more.
+/// Snapshots that refer to moved chunks are forgotten, by vectors and by a walk: exactly the needed frames
+/// stay.
 #[test]
-fn what_moved_is_deleted_and_kept_as_everything_else() {
+fn moved_chunks_are_deleted_and_kept_like_others() {
     for method in [FreeMethod::Summary, FreeMethod::Exact] {
         let store = MemoryStore::new();
         let repository = init_as(&store, FLEET);
@@ -332,8 +332,7 @@ fn what_moved_is_deleted_and_kept_as_everything_else() {
         let options = PruneOptions { method, max_unused_percent: 100, ..PruneOptions::default() };
         let repository = open(&store);
         repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
-        // What only the first had of its own is shared with db: it had moved, and is no more dead than
-        // before.
+        // The first VM's chunks are shared with db: they had moved, and no more of them are dead than before.
         let stats = repository.vm_stats("web").unwrap();
         assert!(stats.dead_frames <= dead + 2, "{method:?}: {dead} then {stats:?}");
         let left = [(second.snapshot, disk.clone()), first[1].clone()];
@@ -350,7 +349,7 @@ fn what_moved_is_deleted_and_kept_as_everything_else() {
     }
 }
 
-/// Dies at each step of a clean-up and of the prune behind it.
+/// A host dies at each step of a clean-up and of the prune after it.
 #[test]
 fn a_clean_up_killed_at_each_of_its_steps_loses_nothing_and_is_finished_by_the_next() {
     let made = MemoryStore::new();
@@ -385,7 +384,7 @@ fn a_clean_up_killed_at_each_of_its_steps_loses_nothing_and_is_finished_by_the_n
         repository.sweep_popular(&CancelFlag::new()).unwrap();
         assert_restores(&open(&store), &all, &when);
         assert!(check(&open(&store)).is_clean(), "{when}");
-        // A copy of each shared chunk, and those at the seams.
+        // One copy of each shared chunk, and the chunks across borders.
         let disks = 500_000 + 2 * 300_000;
         let stored = chunk_bytes(&repository);
         assert!(stored < disks + 100_000, "{when}: {stored}");
@@ -397,7 +396,7 @@ fn a_clean_up_killed_at_each_of_its_steps_loses_nothing_and_is_finished_by_the_n
     assert!(most > 10);
 }
 
-/// Does something once, between the questions and the answers.
+/// Runs something once, between the questions and the answers.
 struct Meddling<'a> {
     inner: &'a Detector<'a>,
     act: Mutex<Option<Box<dyn FnOnce() + Send + 'a>>>,
@@ -444,8 +443,8 @@ fn host(store: &MemoryStore) -> (Repository, MortalStore) {
     (opened.unwrap().behave_as_another_process(), mortal)
 }
 
-/// A session that opened meanwhile may have referred to frames that would be dead: nothing moves while it is
-/// open. One that has published by then is as every other snapshot.
+/// A session that opened meanwhile may refer to frames that would be dead, so nothing moves while it is open.
+/// A session that has published by then counts like any other snapshot.
 #[test]
 fn a_clean_up_gives_way_to_a_backup_of_its_vm() {
     let store = MemoryStore::new();
@@ -486,7 +485,7 @@ fn a_clean_up_gives_way_to_a_backup_of_its_vm() {
     assert_restores(&open(&store), &all, "cleaned up beside a backup");
 }
 
-/// Does something when the first bytes of a disk come.
+/// Runs something when the first bytes of a disk arrive.
 struct Interrupted<F: FnOnce() + Send> {
     inner: MemoryTarget,
     act: Mutex<Option<F>>,
@@ -521,11 +520,11 @@ fn restore_beside(repository: &Repository, snapshot: SnapshotId, act: impl FnOnc
     target.inner.bytes()
 }
 
-/// Symptom: a restore failed with a frame that was nowhere when another host rewrote packs, or moved chunks,
-/// meanwhile. Cause: the index of a VM was brought up to date at the beginning only. Fix: what is not found
-/// is looked for once more, by the log.
+/// Symptom: a restore failed with a missing frame when another host rewrote packs, or moved chunks,
+/// meanwhile. Cause: the index of a VM was brought up to date at the beginning only. Fix: a missing frame is
+/// looked up once more, after reading the log.
 #[test]
-fn a_restore_finds_what_another_host_rewrote_or_moved_meanwhile() {
+fn a_restore_finds_frames_that_another_host_rewrote_or_moved_meanwhile() {
     let store = MemoryStore::new();
     init_as(&store, FLEET);
     let mut disk = Disk::new(24 << 20);
@@ -563,9 +562,10 @@ fn a_restore_finds_what_another_host_rewrote_or_moved_meanwhile() {
     assert!(rewritten == mixed.bytes);
 }
 
-/// Whoever lies, is silent, or opens no pack costs room and no data; the next clean-up asks again.
+/// A peer that lies, does not answer, or checks no pack costs space and no data; the next clean-up asks
+/// again.
 #[test]
-fn nothing_moves_by_an_answer_that_does_not_hold() {
+fn no_chunk_moves_by_a_wrong_answer() {
     let lies: [fn(Answer) -> Answer; 3] = [
         |answer| answer.ordinal().and_then(|at| Answer::hit(at ^ 1)).unwrap_or(answer),
         |_| Answer::hit(4_000_000).unwrap(),
@@ -593,9 +593,9 @@ fn nothing_moves_by_an_answer_that_does_not_hold() {
     assert_restores(&open(&store), &all, "lied to");
 }
 
-/// Chunks about which nobody answered are counted until somebody has.
+/// Chunks without an answer are counted until an answer comes.
 #[test]
-fn a_clean_up_clears_what_was_unresolved() {
+fn a_clean_up_clears_the_count_of_unresolved_chunks() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let mut detector = Detector::new(&repository, 0);
@@ -609,15 +609,15 @@ fn a_clean_up_clears_what_was_unresolved() {
     detector.lie = |answer| answer;
     clean_up(&repository, &detector, "web");
     assert_eq!(unresolved(&repository), 0);
-    // What comes later counts anew.
+    // Later chunks count anew.
     detector.lie = |_| Answer::UNANSWERED;
     let made = back_up_with(&repository, &detector, "web", &small_clone(5), false).unwrap();
     assert_eq!(unresolved(&open(&store)), made.counts.unresolved_chunks);
 }
 
-/// A list that leads moved chunks on is damaged: that is told, and nobody goes on as if there were none.
+/// A damaged list of moved chunks is reported; nobody goes on as if there were none.
 #[test]
-fn a_damaged_list_of_moved_frames_is_told() {
+fn a_damaged_list_of_moved_frames_is_reported() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let all = alone(&repository, &["web", "db"], small_clone);
@@ -649,8 +649,8 @@ fn a_damaged_list_of_moved_frames_is_told() {
     assert_eq!(chunk_bytes(&repository), before);
 }
 
-/// A backup dies at each of its steps: what it left for all goes, unless it is entered, or its session may go
-/// on.
+/// A backup dies at each of its steps: its popular packs are removed, unless they are entered, or its session
+/// is still open.
 #[test]
 fn popular_packs_that_nobody_entered_are_removed_once_their_session_has_ended() {
     let made = MemoryStore::new();

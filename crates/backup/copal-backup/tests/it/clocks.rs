@@ -1,4 +1,4 @@
-//! Backups by a clock that was wrong.
+//! Backups with a wrong clock.
 
 use crate::world::*;
 use copal_backup::retention::Misdated;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 const DAY: u64 = 86_400_000;
 const START: u64 = 1_790_000_000_000;
 
-/// Symptom: one backup with the clock ahead, and every later snapshot of every VM bore that day.
-/// Cause: a snapshot's time was that of the store's order of events, which never goes back.
-/// Fix: the record that publishes a snapshot says what the clock showed.
+/// Symptom: after one backup with the clock ahead, every later snapshot of every VM had that day. Cause: a
+/// snapshot's time was that of the store's order of events, which never goes back. Fix: the record that
+/// publishes a snapshot holds the time of the clock.
 #[test]
 fn a_clock_that_was_ahead_once_dates_no_later_snapshot() {
     let clock = Arc::new(ManualClock::new(START));
@@ -35,11 +35,11 @@ fn a_clock_that_was_ahead_once_dates_no_later_snapshot() {
         assert_eq!(snapshot.misdated, expected, "day {day}");
         assert!(day == 2 || snapshot.created_ms == START + day as u64 * DAY, "day {day}");
     }
-    // Nothing can be said while the clock is wrong, everything once it is right.
+    // The error cannot be detected while the clock is wrong, and all of it once the clock is right.
     let told: Vec<u64> = made.iter().map(|summary| summary.misdated).collect();
     assert_eq!(told, [0, 0, 0, 1, 1, 1]);
     assert_eq!(check(&repository).misdated, [(order[2], Misdated::Ahead)]);
-    // The backup that was made last is the latest, also where an older one shows a later time.
+    // The backup that was made last is the latest, even if an older one has a later time.
     assert_eq!(repository.resolve("latest", Some("web")).unwrap().id, order[5]);
     clock.set(START - DAY);
     disk.write(0, &[9; 4096]);
@@ -50,7 +50,7 @@ fn a_clock_that_was_ahead_once_dates_no_later_snapshot() {
     assert_eq!((last.id, last.misdated), (behind, Some(Misdated::Behind)));
 }
 
-/// A hold that has ended by a clock that jumped holds on, until somebody says that the clock is right.
+/// A hold that has ended only by a clock that jumped stays in force until an operator confirms the clock.
 #[test]
 fn a_clock_that_jumped_ends_no_hold() {
     let clock = Arc::new(ManualClock::new(START));
@@ -69,7 +69,7 @@ fn a_clock_that_jumped_ends_no_hold() {
     for part in ["2026-09-21", "2026-11-21", "--accept-clock"] {
         assert!(sentence.contains(part), "{sentence}");
     }
-    // What was never held goes by its name.
+    // A snapshot that was never held can be forgotten by its id.
     repository.forget(&[free]).unwrap();
     let options = ForgetOptions { accept_clock: true };
     repository.forget_with(&[held], &options).unwrap();

@@ -1,4 +1,4 @@
-//! Chunks and recipes that stand in two packs, one of them damaged: readers and the mark mean the same frame.
+//! Chunks and recipes in two packs, one of them damaged: readers and the mark choose the same frame.
 
 use crate::world::*;
 use copal_backup::*;
@@ -14,7 +14,7 @@ fn one_disk(seed: u64) -> (MemoryStore, Disk, SnapshotId) {
     (store, disk, first)
 }
 
-/// A store whose packs of chunks were changed by `hurt`.
+/// A copy of a store in which `hurt` has changed the packs of chunks.
 fn with_hurt_chunks(store: &MemoryStore, mut hurt: impl FnMut(&mut [u8])) -> MemoryStore {
     let bad = MemoryStore::new();
     copy_into(store, &bad, |volume, _, body| {
@@ -26,13 +26,12 @@ fn with_hurt_chunks(store: &MemoryStore, mut hurt: impl FnMut(&mut [u8])) -> Mem
     bad
 }
 
-/// Symptom: the end of a pack was damaged, another VM's backup stored its chunks anew and so healed the older
-/// snapshot; after a prune that snapshot was lost.
-/// Cause: `mark` asked whether the pack of the spot is there, and it is; readers go on to the index when it
-/// cannot be read.
-/// Fix: `mark` asks the readers' own resolver which frame they get wherever more than one is known.
+/// Symptom: the end of a pack was damaged. Another VM's backup stored its chunks anew and thus repaired the
+/// older snapshot; after a prune that snapshot was lost. Cause: `mark` checked whether the pack of the
+/// location exists, and it does. Readers go on to the index if the pack cannot be read. Fix: if several
+/// frames are known, `mark` asks the readers' resolver which one they get.
 #[test]
-fn a_prune_keeps_the_copy_that_a_damaged_pack_is_healed_by() {
+fn a_prune_keeps_the_copy_that_repairs_a_damaged_pack() {
     let (store, disk, first) = one_disk(7);
     let bad = with_hurt_chunks(&store, |body| {
         let at = body.len() - 1;
@@ -47,13 +46,13 @@ fn a_prune_keeps_the_copy_that_a_damaged_pack_is_healed_by() {
     prune(&repository);
     assert!(restore(&repository, first) == disk.bytes, "and still healed");
     assert!(restore(&open(&bad), first) == disk.bytes, "opened again");
-    assert!(check(&repository).is_clean(), "what is damaged went with the prune");
+    assert!(check(&repository).is_clean(), "the prune removed the damaged pack");
 }
 
 /// Symptom: a chunk was damaged, the disk was backed up again with `--full` as the manual says, and the new
-/// snapshot did not restore either; whoever then forgot the hurt ones had none left.
-/// Cause: the chunk was known by its row in the index, and nobody looked at the frame.
-/// Fix: a full backup opens a frame before it refers to it; one that does not open is stored anew.
+/// snapshot could not be restored either. After forgetting the damaged snapshots, none was left. Cause: the
+/// chunk was known by its index row, and its frame was not decrypted. Fix: a full backup decrypts a frame
+/// before it refers to it, and stores the chunk anew if that fails.
 #[test]
 fn a_full_backup_stores_a_damaged_chunk_anew() {
     let (store, disk, first) = one_disk(7);
@@ -61,7 +60,7 @@ fn a_full_backup_stores_a_damaged_chunk_anew() {
         let at = body.len() / 2;
         body[at] ^= 1;
     });
-    // Nobody has read anything since.
+    // Nothing has been read since.
     let repository = open(&bad);
     let mut full = request("web", &disk, false);
     full.full = true;
@@ -73,7 +72,7 @@ fn a_full_backup_stores_a_damaged_chunk_anew() {
     assert!(!report.is_clean(), "the damaged frame is still there");
     assert!(
         report.damages.iter().all(|damage| damage.snapshots.is_empty()),
-        "and hurts nobody: {:?}",
+        "and affects no snapshot: {:?}",
         report.damages
     );
     repository.forget(&[first]).unwrap();
@@ -84,11 +83,11 @@ fn a_full_backup_stores_a_damaged_chunk_anew() {
     assert!(check(&repository).is_clean());
 }
 
-/// Symptom: as above, for a backup behind a `check`, a `verify` or a `restore` that had met the damage.
-/// Cause: what they found was reported and nothing else.
-/// Fix: a frame that is found damaged leaves the index, and a recipe that names one is written anew.
+/// Symptom: as above, for a backup after a `check`, `verify` or `restore` that had found the damage. Cause:
+/// these only reported the damage. Fix: a damaged frame leaves the index, and a recipe that names one is
+/// written anew.
 #[test]
-fn the_backup_behind_a_check_stores_anew_what_it_found() {
+fn a_backup_after_a_check_stores_damaged_chunks_anew() {
     for finder in ["check", "verify", "restore"] {
         let (store, disk, first) = one_disk(8);
         let bad = with_hurt_chunks(&store, |body| {
@@ -113,15 +112,15 @@ fn the_backup_behind_a_check_stores_anew_what_it_found() {
     }
 }
 
-/// Snapshots that restore.
+/// Snapshots that can be restored.
 fn readable(repository: &Repository, snapshots: &[SnapshotId]) -> BTreeSet<SnapshotId> {
     let readable = snapshots.iter().copied();
     readable.filter(|id| try_restore(repository, *id).is_ok()).collect()
 }
 
-/// The rule behind all of it, under any damage of any packs: a prune takes nothing that a reader could read.
+/// The common rule, under any damage of any packs: a prune removes no frame that a reader could read.
 #[test]
-fn what_a_reader_could_read_before_a_prune_it_can_read_after() {
+fn a_prune_removes_no_frame_that_a_reader_could_read() {
     let (mut hurt_before, mut healed) = (0, 0);
     for seed in 0..24 {
         let mut dice = Random::new(1000 + seed);
@@ -141,7 +140,7 @@ fn what_a_reader_could_read_before_a_prune_it_can_read_after() {
                 let is_pack =
                     volume.starts_with("pds-") || (volume.starts_with("vm-") && !volume.ends_with(".meta"));
                 if is_pack && dice.below(chance) == 0 {
-                    // Footers and trailers are small: aim at them as often as at the frames.
+                    // Footers and trailers are small: hit them as often as the frames.
                     let from = if dice.below(2) == 0 { 0 } else { body.len() - 600.min(body.len()) };
                     let at = from + dice.below((body.len() - from) as u64) as usize;
                     body[at] ^= 1 << dice.below(8);
@@ -153,7 +152,7 @@ fn what_a_reader_could_read_before_a_prune_it_can_read_after() {
         let store = spoil(&store, 2);
         let repository = open(&store);
         hurt_before += snapshots.len() - readable(&repository, &snapshots).len();
-        // New backups store what is lost and some of what is not, in packs that may be damaged in their turn.
+        // New backups store lost chunks and some others, in packs that may be damaged in turn.
         for vm in ["web", "db"] {
             let mut request = request(vm, &disk, false);
             request.full = true;

@@ -1,4 +1,4 @@
-//! What a prune writes to free what it frees.
+//! Costs of a prune: bytes written for the bytes that it frees.
 
 use crate::failing::{Did, MortalStore};
 use crate::world::*;
@@ -26,10 +26,10 @@ fn default_prune(repository: &Repository) -> PruneSummary {
     repository.prune(&PruneOptions::default(), &Silent, &CancelFlag::new()).unwrap()
 }
 
-/// Symptom: a prune of 780 MB wrote 763 of them again to free 17.
-/// Cause: a pack with a single dead frame was rewritten. Fix: nothing is, while at most 5 % of all is unused.
+/// Symptom: a prune of 780 MB wrote 763 of them again to free 17. Cause: a pack with a single dead frame was
+/// rewritten. Fix: none is rewritten while at most 5 % of the whole is unused.
 #[test]
-fn a_prune_writes_nothing_for_the_little_that_is_unused() {
+fn a_prune_rewrites_nothing_while_little_is_unused() {
     let repository = init(&MemoryStore::new());
     let (disk, made) = written(&repository, &[(3 * MIB, MIB / 2), (20 * MIB, MIB / 2), (40 * MIB, MIB / 2)]);
     repository.forget(&made[..3]).unwrap();
@@ -38,15 +38,16 @@ fn a_prune_writes_nothing_for_the_little_that_is_unused() {
     assert!(pruned.unused_bytes > MIB as u64, "{pruned:?}");
     assert!(pruned.unused_bytes * 20 <= pruned.after_bytes, "{pruned:?}");
     assert!(restore(&repository, made[3]) == disk.bytes);
-    // What is left is freed when somebody asks for it.
+    // The rest is freed on request.
     let all = prune(&repository);
     assert!(all.rewritten_packs >= 3 && all.unused_bytes == 0, "{all:?}");
     assert!(restore(&repository, made[3]) == disk.bytes);
 }
 
-/// The worst packs are rewritten, until little is unused: that costs at most twice what it frees.
+/// The packs with the largest dead share are rewritten until little is unused: that writes at most twice the
+/// freed bytes.
 #[test]
-fn a_prune_writes_at_most_twice_what_it_frees() {
+fn a_prune_writes_at_most_twice_the_bytes_that_it_frees() {
     let repository = init(&MemoryStore::new());
     // Most of one pack, and a little of the others.
     let (disk, made) = written(&repository, &[(MIB, 11 * MIB), (18 * MIB, MIB / 2), (38 * MIB, MIB / 2)]);
@@ -61,11 +62,10 @@ fn a_prune_writes_at_most_twice_what_it_frees() {
     assert_eq!(default_prune(&repository).written_bytes, 0, "and no more of it");
 }
 
-/// Symptom: a prune made the store grow before it freed anything.
-/// Cause: the space of packs that had been rewritten returned at the end. Fix: it returns before the next are
-/// written.
+/// Symptom: a prune made the store grow before it freed anything. Cause: the space of rewritten packs was
+/// freed at the end. Fix: it is freed before the next packs are written.
 #[test]
-fn a_prune_returns_the_space_of_a_pack_before_it_writes_the_next() {
+fn a_prune_frees_the_space_of_a_pack_before_it_writes_the_next() {
     let store = MemoryStore::new();
     let (disk, made) = written(&init(&store), &[(MIB, 5 * MIB), (18 * MIB, 5 * MIB), (34 * MIB, 5 * MIB)]);
     let watched = MortalStore::new(store.clone(), i64::MAX);

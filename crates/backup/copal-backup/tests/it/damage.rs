@@ -1,4 +1,4 @@
-//! Every byte of a repository counts: one that changes is noticed, and never restored as if it were right.
+//! Damage of any byte of a repository is noticed, and never leads to a wrong restore.
 
 use crate::world::*;
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use copal_backup::*;
 use copal_volume::{MemoryStore, PutOptions, VolumeStore};
 use std::sync::Arc;
 
-/// A small repository of two snapshots, and what they restore to.
+/// A small repository of two snapshots, and their bytes.
 fn small() -> (MemoryStore, Vec<(SnapshotId, Vec<u8>)>) {
     let store = MemoryStore::new();
     let repository = init(&store);
@@ -33,7 +33,7 @@ fn replace(store: &MemoryStore, volume: &str, name: &[u8], body: Option<Vec<u8>>
     }
 }
 
-/// Whether anything was said about the damage. Panics on a wrong restore.
+/// Whether the damage was reported. Panics on a wrong restore.
 fn is_noticed(store: &MemoryStore, snapshots: &[(SnapshotId, Vec<u8>)]) -> bool {
     let opened = Repository::open(Arc::new(store.clone()), IndexHome::Memory, &Unlock::Insecure);
     let Ok(repository) = opened else { return true };
@@ -67,10 +67,10 @@ fn a_flipped_bit_in_any_byte_of_any_file_is_noticed() {
 }
 
 #[test]
-fn a_file_cut_off_anywhere_or_grown_is_noticed() {
+fn a_truncated_or_grown_file_is_noticed() {
     let (store, snapshots) = small();
     for (volume, name, body) in files(&store) {
-        // Of an epoch there is nothing to cut off.
+        // The file of an epoch is empty, so it cannot be cut.
         let lengths = (0..body.len()).step_by(7).chain(body.len().checked_sub(1));
         for length in lengths {
             replace(&store, &volume, &name, Some(body[..length].to_vec()));
@@ -96,7 +96,7 @@ fn a_missing_pack_or_manifest_is_noticed_and_prune_then_removes_nothing() {
         };
         let before = stored();
         let outcome = open(&store).prune(&thorough(), &Silent, &CancelFlag::new());
-        // The pack of the newer snapshot's chunks is missing in its recipes, and so on: never a sweep.
+        // A pack of the newer snapshot is missing, so the prune must not sweep.
         if let Err(error) = outcome {
             assert!(error.is_corruption(), "{error}");
             assert_eq!(stored(), before);
@@ -107,7 +107,7 @@ fn a_missing_pack_or_manifest_is_noticed_and_prune_then_removes_nothing() {
 }
 
 #[test]
-fn all_damages_are_reported_at_once_and_what_is_whole_still_restores() {
+fn all_damages_are_reported_at_once_and_intact_snapshots_can_be_restored() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(6 << 20);

@@ -1,5 +1,5 @@
-//! The backup layer on the real stack: volumes in the engine, the engine on objects, objects on a device
-//! in memory that remembers every write, so that it can lose power at any of them.
+//! The backup layer on the real stack: volumes in the engine, the engine on objects, objects on a device in
+//! memory. The device records every write, so that a power cut can be tried at each of them.
 
 use crate::world::*;
 use copal_backup::*;
@@ -71,7 +71,7 @@ fn noisy(seed: u64, size: usize) -> Disk {
 }
 
 #[test]
-fn a_repository_lives_in_the_engine_and_is_found_again() {
+fn a_repository_in_the_engine_can_be_reopened() {
     let device: Arc<dyn Device> = formatted(160 * MIB, false);
     let stack = Stack::open(&device);
     let repository = stack.init();
@@ -98,13 +98,13 @@ fn a_repository_lives_in_the_engine_and_is_found_again() {
     assert_eq!(restore(&repository, second.snapshot), disk.bytes);
     assert_eq!(restore(&repository, other.snapshot), disk.bytes);
     assert!(try_restore(&repository, first.snapshot).is_err());
-    // The index is a cache: thrown away, it comes back from the packs, and everything is still known.
+    // The index is a cache: after it is cleared, it is rebuilt from the packs, and everything is known again.
     let rebuilt = repository.repair_index(&Silent, &CancelFlag::new()).unwrap();
     assert!(rebuilt.packs > 0 && rebuilt.damaged_packs == 0, "{rebuilt:?}");
     assert_eq!(restore(&repository, second.snapshot), disk.bytes);
     assert_eq!(back_up(&repository, "third", &disk, false).counts.new_bytes, 0);
     disk.bytes = before;
-    assert!(back_up(&repository, "fourth", &disk, false).counts.new_bytes > 0, "what was pruned is gone");
+    assert!(back_up(&repository, "fourth", &disk, false).counts.new_bytes > 0, "pruned chunks are not found");
     assert!(check(&repository).is_clean());
     stack.close(repository);
 }
@@ -145,9 +145,9 @@ fn a_damaged_index_stops_no_restore_and_is_rebuilt() {
     stack.close(repository);
 }
 
-/// Notes of damage outlive the process, and a handle that could only read hands them on.
+/// Notes of damage outlive the process, and a read-only handle passes them on.
 #[test]
-fn damage_that_was_found_is_stored_anew_by_a_later_process() {
+fn damaged_chunks_are_stored_anew_by_a_later_process() {
     let device: Arc<dyn Device> = formatted(96 * MIB, false);
     let stack = Stack::open(&device);
     let repository = stack.init();
@@ -186,7 +186,7 @@ fn damage_that_was_found_is_stored_anew_by_a_later_process() {
     let repository = stack.repository();
     let again = back_up(&repository, "web", &disk, false);
     assert_eq!(again.counts.new_chunks, 1);
-    // Footers know nothing of damage: an index that is built from them must not lead back to it.
+    // Footers hold no notes of damage: an index rebuilt from them must not lead back to a damaged frame.
     repository.repair_index(&Silent, &CancelFlag::new()).unwrap();
     assert!(restore(&repository, first.snapshot) == disk.bytes);
     let third = back_up(&repository, "mail", &disk, false);
@@ -205,7 +205,7 @@ fn a_power_cut_at_any_moment_loses_no_snapshot_and_leaks_nothing() {
     let stack = Stack::open(&dynamic);
     let repository = stack.init();
     let begun = device.step();
-    // What was acknowledged, and when: the snapshot, its bytes, and whether it was forgotten since.
+    // Acknowledged snapshots with their time and bytes, and whether they were forgotten since.
     let mut published: Vec<(usize, SnapshotId, Vec<u8>)> = Vec::new();
     let mut doomed: Option<(usize, SnapshotId)> = None;
     let mut disk = noisy(3, 2 << 20);

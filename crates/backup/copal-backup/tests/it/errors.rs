@@ -1,4 +1,4 @@
-//! What goes wrong is said in one sentence, with its code, and loses nothing.
+//! Failures are reported in one sentence with their exit code, and lose nothing.
 
 use crate::world::*;
 use copal_backup::*;
@@ -12,7 +12,7 @@ fn password(text: &str) -> Unlock {
 }
 
 #[test]
-fn a_wrong_password_and_a_missing_repository_are_told_apart() {
+fn a_wrong_password_and_a_missing_repository_have_different_errors() {
     let store = Arc::new(MemoryStore::new());
     let open = |unlock: Unlock| Repository::open(store.clone(), IndexHome::Memory, &unlock).map(|_| ());
     assert_eq!(open(Unlock::Insecure).unwrap_err().exit_code(), 10);
@@ -64,7 +64,7 @@ impl Source for Tripwire {
         Ok(Extent { offset, length: 1 << 30, kind: ExtentKind::Data })
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<usize, SourceError> {
-        // The end is looked at before anything is read.
+        // The end is read before anything else.
         if offset >= self.at && buf.len() > 512 {
             match &self.cancel {
                 Some(flag) => flag.cancel(),
@@ -105,11 +105,11 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
 }
 
-/// Symptom: an interrupted restore, check or prune said that 0 bytes were kept for the next backup.
-/// Cause: one sentence served all operations, with the number that only a backup has.
-/// Fix: what is no backup has no such number, and its sentence does not speak of one.
+/// Symptom: an interrupted restore, check or prune reported 0 bytes kept for the next backup. Cause: all
+/// operations shared one sentence, with a number that only a backup has. Fix: other operations have no such
+/// number, and their sentence does not mention one.
 #[test]
-fn what_is_no_backup_does_not_speak_of_the_next_one_when_it_is_interrupted() {
+fn an_interrupted_restore_does_not_mention_the_next_backup() {
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(3 << 20);
     Random::new(10).fill(&mut disk.bytes);
@@ -135,7 +135,7 @@ fn what_is_no_backup_does_not_speak_of_the_next_one_when_it_is_interrupted() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused_before_anything_is_stored() {
+fn invalid_requests_are_refused_before_anything_is_stored() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let before = files(&store).len();
@@ -156,7 +156,7 @@ fn requests_that_make_no_sense_are_refused_before_anything_is_stored() {
     assert_eq!(repository.snapshots(Some("web")).unwrap_err().code(), "not_found");
 }
 
-/// Waits inside a read until it is let go, so that a backup stays in the middle.
+/// Blocks inside a read until it is released, so that a backup stays in the middle.
 struct PausedRead {
     inner: Box<MemorySource>,
     reached: std::sync::Barrier,
@@ -183,7 +183,7 @@ impl Source for PausedSource {
 }
 
 #[test]
-fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
+fn one_vm_has_one_writer_and_a_prune_does_not_wait() {
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(5 << 20);
     Random::new(8).fill(&mut disk.bytes);
@@ -206,7 +206,7 @@ fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
         let prune = repository.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap_err();
         assert_eq!(prune.code(), "busy");
         assert_eq!(repository.repair_index(&Silent, &CancelFlag::new()).unwrap_err().code(), "busy");
-        // Others go on meanwhile, and a snapshot may be forgotten while a backup builds on it.
+        // Other VMs are backed up meanwhile, and a snapshot may be forgotten while a backup builds on it.
         let other = back_up(&repository, "db", &disk, false);
         assert_eq!(restore(&repository, other.snapshot), disk.bytes);
         repository.forget(&[earlier.snapshot]).unwrap();
@@ -217,7 +217,7 @@ fn one_vm_has_one_writer_and_prune_waits_for_nobody() {
     });
 }
 
-/// A store that two processes have open at once is refused below; should that ever fail, the fence holds.
+/// The store below refuses to be opened by two processes. If that ever fails, the fence still holds.
 #[test]
 fn a_fenced_backup_cannot_publish() {
     let store = MemoryStore::new();

@@ -1,6 +1,6 @@
-//! A store of volumes that dies at a chosen step, as a killed process would, and counts what is read.
+//! A store of volumes that dies at a chosen step, like a killed process, and counts reads.
 //!
-//! From its last step on every call fails, reads too: nothing after the death of a process is seen by it.
+//! After its last step every call fails, also reads: a dead process sees nothing.
 
 use bytes::Bytes;
 use copal_volume::*;
@@ -18,11 +18,11 @@ pub(crate) struct MortalStore {
     questions: Arc<AtomicU64>,
     before_put: Arc<Mutex<Option<Interruption>>>,
     order: Arc<Mutex<Vec<(Did, VolumeId)>>>,
-    /// By how much the clock of this client is ahead of the store's.
+    /// How far the clock of this client is ahead of the store's.
     ahead_ms: u64,
 }
 
-/// What was done to the files of a volume.
+/// Changes to the files of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Did {
     Begin,
@@ -33,7 +33,7 @@ pub(crate) enum Did {
 type Interruption = Box<dyn FnOnce() + Send>;
 
 impl MortalStore {
-    /// Lives for `steps` changes of the store.
+    /// A store that lives for `steps` changes.
     pub(crate) fn new(inner: MemoryStore, steps: i64) -> MortalStore {
         MortalStore {
             inner,
@@ -51,11 +51,11 @@ impl MortalStore {
     pub(crate) fn ahead(inner: MemoryStore, ahead_ms: u64) -> MortalStore {
         MortalStore { ahead_ms, ..MortalStore::new(inner, i64::MAX) }
     }
-    /// One that lives until it is killed, and lies on several servers, as it says.
+    /// A store that lives until it is killed, and reports that it is on several servers.
     pub(crate) fn replicated(inner: MemoryStore) -> MortalStore {
         MortalStore::new(inner.into_replicated(), i64::MAX)
     }
-    /// This is its last moment.
+    /// Kills the store.
     pub(crate) fn kill(&self) {
         self.steps.store(-1, Ordering::Relaxed);
     }
@@ -63,7 +63,7 @@ impl MortalStore {
     pub(crate) fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
-    /// How often the store was asked for any of these, whether or not there was something.
+    /// Number of these requests, with or without a result.
     pub(crate) fn questions(&self) -> u64 {
         self.questions.load(Ordering::Relaxed)
     }
@@ -71,17 +71,17 @@ impl MortalStore {
         self.questions.fetch_add(1, Ordering::Relaxed);
         self.reads.fetch_add(count as u64, Ordering::Relaxed);
     }
-    /// What happens elsewhere just before the next file is put.
+    /// Runs something just before the next file is put.
     pub(crate) fn before_put(&self, what: impl FnOnce() + Send + 'static) {
         *self.before_put.lock().unwrap() = Some(Box::new(what));
     }
-    /// Volumes that were removed, each with whether its space had been freed before.
+    /// Removed volumes, each with whether its space had been freed before.
     pub(crate) fn removed(&self) -> Vec<(VolumeId, bool)> {
         let reclaimed = self.reclaimed.lock().unwrap();
         let removed = self.removed.lock().unwrap();
         removed.iter().map(|vid| (*vid, reclaimed.contains(vid))).collect()
     }
-    /// Beginnings of files, deletions and reclaims, in order.
+    /// File creations, deletions and reclaims, in order.
     pub(crate) fn order(&self) -> Vec<(Did, VolumeId)> {
         self.order.lock().unwrap().clone()
     }

@@ -1,11 +1,11 @@
-//! The layout of a fleet: what one VM does touches no other.
+//! The layout of a fleet: operations on one VM touch no other VM.
 
 use crate::world::*;
 use copal_backup::*;
 use copal_volume::MemoryStore;
 use std::collections::BTreeSet;
 
-/// Names of the volumes that hold something.
+/// Names of the volumes that have files.
 fn volumes(store: &MemoryStore) -> BTreeSet<String> {
     files(store).into_iter().map(|(volume, ..)| volume).collect()
 }
@@ -16,9 +16,9 @@ fn noise(seed: u64) -> Disk {
     disk
 }
 
-/// Two VMs of equal disks: each has all of it, and what is removed of one is all there of the other.
+/// Two VMs with equal disks: each stores all of it, and removing one leaves the other complete.
 #[test]
-fn two_vms_with_equal_data_have_nothing_in_common() {
+fn two_vms_with_equal_data_share_nothing() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     assert!(repository.info().layout.is_fleet());
@@ -36,7 +36,7 @@ fn two_vms_with_equal_data_have_nothing_in_common() {
     }
     assert!(volumes(&store).iter().all(|name| !name.starts_with("pds-")));
 
-    // Its own chunks a VM finds again, also through another handle.
+    // A VM finds its own chunks again, also through another handle.
     let repository = open(&store);
     let again = back_up(&repository, "web", &disk, false);
     assert_eq!((again.counts.new_bytes, again.counts.new_chunks), (0, 0));
@@ -47,17 +47,16 @@ fn two_vms_with_equal_data_have_nothing_in_common() {
     assert!(left.iter().all(|name| !name.contains(&of(&web))), "{left:?}");
     assert!(check(&repository).is_clean());
     assert_eq!(restore(&repository, db.snapshot), disk.bytes);
-    // Removed as a whole, behind the program's back, it is nobody else's loss either.
+    // Even if a VM's volumes are removed from outside, no other VM loses anything.
     let gone = MemoryStore::new();
     let web = back_up(&repository, "web", &noise(2), false);
     copy_into(&store, &gone, |volume, _, _| !volume.contains(&of(&web)));
     assert_eq!(restore(&open(&gone), db.snapshot), disk.bytes);
 }
 
-/// A prune looks at one VM after the other, and at nothing of a VM that nobody forgot anything of but its
-/// own.
+/// A prune handles one VM after the other. Of a VM without forgotten snapshots it reads only its own data.
 #[test]
-fn a_prune_of_many_vms_frees_what_each_of_them_forgot() {
+fn a_prune_frees_the_forgotten_snapshots_of_every_vm() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let mut kept = Vec::new();
@@ -81,12 +80,12 @@ fn a_prune_of_many_vms_frees_what_each_of_them_forgot() {
     assert!(check(&repository).is_clean());
 }
 
-/// As `delete` and `prune` do by default: by summary vectors, rewriting packs that are mostly dead.
+/// The default of `delete` and `prune`: by summary vectors, rewriting packs that are mostly dead.
 fn free(repository: &Repository) -> PruneSummary {
     repository.prune(&PruneOptions::default(), &Silent, &CancelFlag::new()).unwrap()
 }
 
-/// Ten days of a disk of which some is written anew each day, a snapshot of each.
+/// Ten days of a disk that changes a little each day, with a snapshot of each.
 fn ten_days(repository: &Repository, vm: &str, seed: u64) -> Vec<(SnapshotId, Vec<u8>)> {
     let mut random = Random::new(seed);
     let mut disk = Disk::new(8 << 20);
@@ -105,7 +104,7 @@ fn ten_days(repository: &Repository, vm: &str, seed: u64) -> Vec<(SnapshotId, Ve
     days
 }
 
-/// Symptom: `delete --method summary` told of more candidates than of dead and kept ones together. Cause:
+/// Symptom: `delete --method summary` reported more candidates than dead and kept ones together. Cause:
 /// candidates were counted by reference and dead ones by frame, and two references may lead to one frame.
 /// Fix: all three count references.
 #[test]
@@ -133,10 +132,10 @@ fn the_counts_of_a_deletion_add_up_where_a_disk_repeats_itself() {
     assert_eq!(summary.candidates, summary.candidates_dead + summary.candidates_kept, "{summary:?}");
 }
 
-/// Days are forgotten in any order: what stays restores, what was freed is about what an exact prune frees,
-/// and nothing of the snapshots that stay was read but their vectors.
+/// Days are forgotten in any order: the others can be restored, about as much is freed as by an exact prune,
+/// and of the other snapshots only their vectors were read.
 #[test]
-fn what_only_forgotten_snapshots_had_is_freed_by_vectors() {
+fn chunks_of_forgotten_snapshots_are_freed_by_vectors() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let mut days = ten_days(&repository, "web", 1);
@@ -145,7 +144,7 @@ fn what_only_forgotten_snapshots_had_is_freed_by_vectors() {
     for day in [0, 3, 7, 2, 4, 0, 0, 1] {
         let (gone, _) = days.remove(day);
         repository.forget(&[gone]).unwrap();
-        // Also by a handle that knows nothing yet.
+        // Also by a handle without any cached state.
         let repository = open(&store);
         let options = PruneOptions { max_unused_percent: 0, ..PruneOptions::default() };
         let summary = repository.prune(&options, &Silent, &CancelFlag::new()).unwrap();
@@ -170,9 +169,9 @@ fn what_only_forgotten_snapshots_had_is_freed_by_vectors() {
     assert_eq!((again.by_summary, again.by_walk, again.candidates), (0, 0, 0), "nothing is left to do");
 }
 
-/// A frame that was called dead is not referred to again, by no handle: its pack may go at any time.
+/// No handle refers to a dead frame again: its pack may be removed at any time.
 #[test]
-fn what_is_dead_is_stored_anew_when_it_comes_back() {
+fn a_dead_chunk_is_stored_anew_when_it_comes_back() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let (keep, mut mixed) = (noise(3), noise(3));
@@ -180,7 +179,7 @@ fn what_is_dead_is_stored_anew_when_it_comes_back() {
     let gone = back_up(&repository, "web", &mixed, false);
     let kept = back_up(&repository, "web", &keep, false);
     repository.forget(&[gone.snapshot]).unwrap();
-    // Rewrites none of the chunks, a third of which is dead: they stay where they are.
+    // Rewrites no pack of chunks, a third of which is dead: they stay in place.
     let summary = repository.delete(&Silent, &CancelFlag::new()).unwrap();
     assert!(summary.candidates_dead > 10 && summary.written_bytes < 100_000, "{summary:?}");
     for repository in [&repository, &open(&store)] {
@@ -195,7 +194,7 @@ fn what_is_dead_is_stored_anew_when_it_comes_back() {
     assert!(check(&repository).is_clean());
 }
 
-/// Without a vector, or with one that was changed, the snapshots are walked, and nothing that is needed goes.
+/// Without a vector, or with a changed one, the snapshots are walked, and no needed frame is removed.
 #[test]
 fn a_missing_or_damaged_vector_makes_the_walk_decide() {
     for hurt in ["missing", "damaged"] {
@@ -206,7 +205,7 @@ fn a_missing_or_damaged_vector_makes_the_walk_decide() {
         copy_into(&store, &bad, |_, name, body| {
             let is_it = name.starts_with(vector.as_bytes());
             if is_it && hurt == "damaged" {
-                // All bits of one byte of the filter are cleared, which would make its ids look dead.
+                // All bits of one part of the filter are cleared, which would make its ids look dead.
                 let at = body.len() / 2;
                 body[at..at + 64].fill(0);
             }
@@ -228,7 +227,7 @@ fn a_missing_or_damaged_vector_makes_the_walk_decide() {
 
 /// `copal stats --vm`, `copal repair leak`, `copal vm rm`.
 #[test]
-fn a_vm_tells_what_it_takes_and_goes_with_all_of_it() {
+fn the_size_of_a_vm_is_reported_and_the_vm_can_be_removed() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let mut days = ten_days(&repository, "web", 7);
@@ -236,7 +235,7 @@ fn a_vm_tells_what_it_takes_and_goes_with_all_of_it() {
     let before = repository.vm_stats("web").unwrap();
     assert_eq!((before.snapshots, before.forgotten, before.dead_frames), (10, 0, 0));
     assert!(before.chunk_pack_bytes > 8 << 20 && before.recipe_pack_bytes > 0 && before.metadata_bytes > 0);
-    // Of the first day's pack most is needed later, too.
+    // Later days need most of the first day's pack too.
     let (gone, _) = days.remove(0);
     repository.forget(&[gone]).unwrap();
     assert_eq!(repository.vm_stats("web").unwrap().forgotten, 1);
@@ -245,7 +244,7 @@ fn a_vm_tells_what_it_takes_and_goes_with_all_of_it() {
     assert_eq!((after.snapshots, after.forgotten), (9, 0));
     assert!(after.dead_frames > 0 && after.dead_bytes > 0, "{after:?}");
 
-    // A leak: a backup that never ended left packs that nobody knows of.
+    // A leak: a backup that never ended left packs that nobody knows.
     let dead_before = after.dead_frames;
     let repaired = repository.repair_leak("web", 24 << 20, &Silent, &CancelFlag::new()).unwrap();
     assert_eq!((repaired.by_walk, repaired.by_summary), (1, 0));
@@ -269,7 +268,7 @@ fn a_vm_tells_what_it_takes_and_goes_with_all_of_it() {
         assert!(restore(&repository, *snapshot) == *bytes, "{snapshot}");
     }
     assert!(check(&repository).is_clean());
-    // The name is free for another one.
+    // The name is free for another VM.
     let again = back_up(&repository, "web", &noise(9), false);
     assert_ne!(again.vm.uuid, removed.uuid);
     let unknown = repository.remove_vm("mail", true, false).unwrap_err();
@@ -277,7 +276,7 @@ fn a_vm_tells_what_it_takes_and_goes_with_all_of_it() {
 }
 
 #[test]
-fn in_the_layout_solo_no_vm_has_anything_of_its_own() {
+fn the_layout_solo_has_no_operations_on_single_vms() {
     let repository = init(&MemoryStore::new());
     back_up(&repository, "web", &noise(1), false);
     for refused in [

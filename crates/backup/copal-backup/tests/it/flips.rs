@@ -1,12 +1,11 @@
-//! One flipped bit in every byte of a small store: repaired, reported, or in space that holds nothing. Never
-//! a wrong restore, never a panic.
+//! Flips one bit in every byte of a small store: the flip is repaired, reported, or in unused space. Never a
+//! wrong restore, never a panic.
 //!
-//! The whole stack in this process, read-only on an image in memory, looks as `copal check --read-data` does
-//! and restores every snapshot; a flip costs milliseconds, where the command
-//! (`crates/app/copal/tests/it/damage.rs`) takes a tenth of a second. So each byte that stands under a
-//! checksum can be tried: `COPAL_FLIP_STRIDE=1`. Without it every n-th is, with another n for space that
-//! holds nothing.
-//! Not here: files of a `hostfs` store.
+//! The whole stack runs in this process, read-only on an image in memory. It checks like `copal check
+//! --read-data` and restores every snapshot. A flip costs milliseconds; the command
+//! (`crates/app/copal/tests/it/damage.rs`) takes a tenth of a second. So each byte under a checksum can be
+//! tried: `COPAL_FLIP_STRIDE=1`. Without it every n-th byte is, with another n for unused space. Not here:
+//! files of a `hostfs` store.
 
 use crate::world::*;
 use copal_backup::*;
@@ -21,12 +20,12 @@ use std::sync::{Arc, Mutex};
 
 const MIB: u64 = 1 << 20;
 const STORE_BYTES: u64 = 64 * MIB;
-/// Bytes between two flips under a checksum, and in space that holds nothing. Both odd: places wander through
-/// a page.
+/// Bytes between two flips under a checksum, and in unused space. Both odd, so that the places move through a
+/// page.
 const STRIDE: u64 = 1021;
 const STRIDE_UNUSED: u64 = 1_000_003;
 
-/// A store as it lies on its device, and what its snapshots restore to.
+/// The image of a store, and the bytes of its snapshots.
 struct Subject {
     image: Image,
     truth: Vec<(SnapshotId, Vec<u8>)>,
@@ -34,14 +33,14 @@ struct Subject {
     records: u64,
 }
 
-/// What became of a flip.
+/// Outcome of a flip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
-    /// The store does not open, or the repository in it.
+    /// The store, or the repository in it, cannot be opened.
     Refused,
     Reported,
     Unnoticed,
-    /// As unnoticed; the store opens without its last records, as it does where a kill kept their data from
+    /// Unnoticed, and the store opens without its last records, as after a kill that kept their data from
     /// being written.
     Dropped,
 }
@@ -55,8 +54,9 @@ struct Stack {
 }
 
 impl Stack {
+    /// Opens all layers.
     /// # Errors
-    /// What the first layer that does not open says of it.
+    /// The error of the first layer that cannot be opened.
     fn open(device: Arc<dyn Device>, read_only: bool) -> std::result::Result<Stack, String> {
         let options = OpenOptions { read_only, ..OpenOptions::default() };
         let (objects, recovery) =
@@ -103,8 +103,8 @@ impl Stack {
     }
 }
 
-/// Takes the image of the device below at the second read of the disk: what a kill in the middle of a backup
-/// leaves.
+/// Copies the image of the device at the second read of the disk: the state after a kill in the middle of a
+/// backup.
 struct Snoop {
     below: Box<MemorySource>,
     device: Arc<FaultDevice>,
@@ -130,7 +130,7 @@ impl Source for Snoop {
 }
 
 /// Two snapshots, an index rebuilt and merged, a deletion: tables, value objects, logs and a manifest below.
-/// `killed`: not closed, but with the writes in it that were done when a third backup was under way.
+/// `killed`: not closed, and with the finished writes of an unfinished third backup.
 fn lived_in(killed: bool) -> Subject {
     let options = FaultOptions { seed: 1, order: Order::Immediate, record: false, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(STORE_BYTES), options);
@@ -180,7 +180,7 @@ fn lived_in(killed: bool) -> Subject {
 }
 
 impl Subject {
-    /// Every range of the store: under one checksum, or holding nothing. No byte is left out.
+    /// All ranges of the store: under one checksum, or unused. No byte is left out.
     fn listed(&self) -> Vec<(Range<u64>, Covered)> {
         let stack = Stack::open(MemoryDevice::from_image(self.image.clone(), STORE_BYTES), true).unwrap();
         let options = copal_object::CheckOptions { data: true, repair: false };
@@ -198,8 +198,8 @@ impl Subject {
         listed
     }
 
-    /// Flips one bit of a copy, looks, restores. A wrong restore fails the test, and so does one that fails
-    /// unreported.
+    /// Flips one bit of a copy, checks, restores. A wrong restore fails the test, and so does an unreported
+    /// failure.
     fn flip(&self, at: u64, bit: u64) -> Fate {
         let mut image = self.image.clone();
         let mut byte = [0];
@@ -227,7 +227,7 @@ impl Subject {
         }
     }
 
-    /// The fates of `flips`, each a range, a place and a bit, in their order; as many at once as there are
+    /// The fates of `flips`, each given by range, place and bit, in their order; as many at once as there are
     /// processors.
     fn flip_each(&self, flips: &[(usize, u64, u64)]) -> Vec<(usize, u64, Fate)> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -241,8 +241,8 @@ impl Subject {
         })
     }
 
-    /// Flips through all of the store; returns the ranges under a sum where a flip went unnoticed.
-    #[expect(clippy::print_stdout, reason = "what a run of every byte came to, for who asks for it")]
+    /// Flips bits through the whole store; returns the ranges under a checksum where a flip went unnoticed.
+    #[expect(clippy::print_stdout, reason = "prints the result of a run over every byte")]
     fn flip_all(&self, name: &str, bits: u64) -> Vec<(Range<u64>, Summed)> {
         let given = std::env::var("COPAL_FLIP_STRIDE")
             .ok()
@@ -256,7 +256,7 @@ impl Subject {
                 Covered::Summed(_) => (&mut next_summed, given.unwrap_or(STRIDE)),
                 _ => (&mut next_unused, given.map_or(STRIDE_UNUSED, |given| given * 4097)),
             };
-            // Each range is hit at least once, however small.
+            // Each range is hit at least once, even a small one.
             let first = (*next).clamp(range.start, range.end - 1);
             let places = (first..range.end).step_by(stride as usize);
             *next = places.clone().last().unwrap_or(first) + stride;
@@ -270,7 +270,7 @@ impl Subject {
             let kind = kind.split(['(', '{']).take(2).collect::<Vec<_>>().join(" ");
             counts.entry(kind).or_default()[fate as usize] += 1;
             if fate == Fate::Refused {
-                // What the store and its objects are found by stands twice.
+                // Structures that locate the store and its objects are stored twice.
                 let lies_once = matches!(
                     covered,
                     Covered::Summed(Summed::Frame(_) | Summed::Object(_) | Summed::Record { .. })
@@ -278,9 +278,9 @@ impl Subject {
                 assert!(lies_once, "byte {at} keeps the store from opening: {covered:?}");
             }
             match (covered, fate) {
-                // Symptom: now and then the kill came right behind the record of a new object, and a flip in
-                // that, or in its sums, was called unnoticed. Cause: nothing says yet that record, sums and
-                // object are durable. Fix: the record is dropped with them.
+                // Symptom: sometimes the kill came right after the record of a new object, and a flip in the
+                // object, or in its checksums, counted as unnoticed. Cause: nothing marks record, checksums
+                // and object as durable yet. Fix: the record is dropped with them.
                 (Covered::Summed(Summed::Object(_) | Summed::Sums(_)), Fate::Dropped) => {}
                 (Covered::Summed(what), Fate::Unnoticed | Fate::Dropped) => {
                     unnoticed.push((range.clone(), *what))
@@ -302,19 +302,19 @@ impl Subject {
 }
 
 #[test]
-fn no_flip_in_a_closed_store_goes_unnoticed_but_in_space_that_holds_nothing() {
+fn flips_in_a_closed_store_go_unnoticed_only_in_unused_space() {
     assert_eq!(lived_in(false).flip_all("closed", 1), []);
 }
 
-/// Behind a kill nothing says of the last journal records and the last frames of a stream that they were
-/// flushed: their rot looks like the kill, and they are dropped. How many they are depends on what was on its
-/// way. All else is reported.
+/// After a kill nothing marks the last journal records and the last frames of a stream as flushed. Their
+/// damage looks like the kill, and they are dropped. Their number depends on the writes in flight. All other
+/// damage is reported.
 #[test]
-fn in_a_killed_store_a_flip_goes_unnoticed_in_last_records_and_frames_only() {
+fn flips_in_a_killed_store_go_unnoticed_only_in_last_records_and_frames() {
     let subject = lived_in(true);
     let mut unnoticed = subject.flip_all("killed", 2);
     let mut reported = 0;
-    // By whose they are; a store this small writes each of them upwards.
+    // By owner; a store this small writes each of them upwards.
     let mut dropped = BTreeMap::new();
     for (range, covered) in subject.listed() {
         let Covered::Summed(what) = covered else { continue };
@@ -335,7 +335,7 @@ fn in_a_killed_store_a_flip_goes_unnoticed_in_last_records_and_frames_only() {
     assert!(reported > 0, "no record or frame that was flushed");
 }
 
-/// Whose last one may go unnoticed: a stream's, or the journal's.
+/// The owner whose last record or frame may go unnoticed: a stream, or the journal.
 fn owner(what: Summed) -> Option<u64> {
     match what {
         Summed::Frame(stream) => Some(stream.0),

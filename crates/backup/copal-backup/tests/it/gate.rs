@@ -1,5 +1,5 @@
-//! The gate before the first read: sources that are no disk, or not all of it, and what retention makes of
-//! those that were taken in spite of a warning.
+//! Plausibility check before the first read: sources that are not the complete disk, and the treatment of
+//! doubtful snapshots by retention.
 
 use crate::world::*;
 use copal_backup::retention::{Candidate, Policy, judge_by_clock};
@@ -49,7 +49,7 @@ fn newest_of(repository: &Repository) -> Snapshot {
     repository.snapshots(None).unwrap().pop().unwrap()
 }
 
-/// What is said of a disk without bytes.
+/// The error for a disk without bytes.
 fn empty(is_stream: bool) -> &'static str {
     match is_stream {
         true => "is empty",
@@ -57,10 +57,10 @@ fn empty(is_stream: bool) -> &'static str {
     }
 }
 
-/// Symptom: a disk that was suddenly empty or much shorter was backed up with exit code 0 and no word, and
-/// one `prune --keep-last 1` later the good snapshots were gone.
-/// Cause: nobody compared a disk with what it had been, and any snapshot counted as the newest good one.
-/// Fix: one gate for all sources refuses it; what a person lets pass is doubtful until accepted.
+/// Symptom: a disk that was suddenly empty or much shorter was backed up with exit code 0 and without a
+/// warning. After one `prune --keep-last 1` the good snapshots were gone. Cause: a disk was not compared with
+/// its earlier size, and any snapshot counted as the newest good one. Fix: one check for all sources refuses
+/// it; a snapshot that an operator permits is doubtful until it is accepted.
 #[test]
 fn a_disk_that_is_empty_or_smaller_is_refused_or_doubtful() {
     for layout in LAYOUTS {
@@ -90,7 +90,7 @@ fn a_disk_that_is_empty_or_smaller_is_refused_or_doubtful() {
         let larger = run(&repository, &text_disk(1, 2 << 20), |_| ());
         assert_eq!(kinds(&larger.doubts), [DoubtKind::Smaller]);
         assert_eq!(restore(&repository, smaller.snapshot), short.bytes);
-        // Accepted, it is what later ones are measured against.
+        // Once accepted, later ones are compared with it.
         repository.accept(&[larger.snapshot]).unwrap();
         let newest = newest_of(&repository);
         assert!(newest.is_accepted && !newest.is_doubtful() && newest.doubts == larger.doubts);
@@ -101,11 +101,11 @@ fn a_disk_that_is_empty_or_smaller_is_refused_or_doubtful() {
     }
 }
 
-/// Symptom: a disk that one backup was made without was then taken however small, or empty of data, without a
-/// word.
-/// Cause: it was measured against the newest snapshot alone. Fix: against the last one that has the disk.
+/// Symptom: a disk that was left out of one backup was then taken at any size, or empty of data, without a
+/// warning. Cause: it was compared only with the newest snapshot. Fix: it is compared with the last one that
+/// has the disk.
 #[test]
-fn a_disk_that_was_left_out_once_is_measured_against_the_last_snapshot_with_it() {
+fn a_disk_that_was_left_out_once_is_compared_with_the_last_snapshot_that_has_it() {
     let repository = init(&MemoryStore::new());
     let (disk, short) = (text_disk(1, 3 << 20), text_disk(1, 1 << 20));
     let also = |disk: &Disk| {
@@ -128,11 +128,11 @@ fn a_disk_that_was_left_out_once_is_measured_against_the_last_snapshot_with_it()
     assert!(run(&repository, &disk, also(&disk)).doubts.is_empty(), "it has grown");
 }
 
-/// Symptom: a vmdk, vhd or compressed file was backed up as the bytes of a disk.
-/// Cause: only qcow2 was known. Fix: what is known by its ends is refused by name, through every door, unless
-/// a person says that it is raw; then it is doubtful once.
+/// Symptom: a vmdk, vhd or compressed file was backed up as the bytes of a disk. Cause: only qcow2 was
+/// recognised. Fix: formats with known first or last bytes are refused by name, for every kind of source. If
+/// an operator says that the file is raw, the snapshot is doubtful once.
 #[test]
-fn another_format_is_refused_by_name_unless_it_is_said_to_be_raw() {
+fn another_format_is_refused_by_name_unless_it_is_declared_raw() {
     let repository = init(&MemoryStore::new());
     let mut vmdk = text_disk(2, 1 << 20);
     vmdk.write(0, b"KDMV");
@@ -152,12 +152,12 @@ fn another_format_is_refused_by_name_unless_it_is_said_to_be_raw() {
     assert!(run(&repository, &vmdk, stated).doubts.is_empty());
     // Only that format was accepted.
     assert_eq!(kinds(&run(&repository, &vhd, stated).doubts), [DoubtKind::Format]);
-    // What a guest wrote into an image of its own is the guest's.
+    // A format that a guest wrote into its own disk is not refused.
     let decoded = |request: &mut BackupRequest| request.disks[0].content = ContentEvidence::Decoded;
     assert!(run(&repository, &vhd, decoded).doubts.is_empty());
 }
 
-/// As the first: the last good snapshot is gone, and nobody has accepted the snapshots after it.
+/// As the first test: the last good snapshot is gone, and nobody has accepted the later ones.
 #[test]
 fn a_warning_stays_when_the_good_snapshots_are_gone() {
     let repository = init(&MemoryStore::new());
@@ -169,7 +169,7 @@ fn a_warning_stays_when_the_good_snapshots_are_gone() {
     assert_eq!(kinds(&again.doubts), [DoubtKind::Smaller]);
 }
 
-/// As the first: a disk of the right size that holds nothing any more.
+/// As the first test: a disk of the right size that is suddenly all zeros.
 #[test]
 fn a_disk_that_is_suddenly_blank_is_doubtful() {
     let repository = init(&MemoryStore::new());
@@ -181,9 +181,9 @@ fn a_disk_that_is_suddenly_blank_is_doubtful() {
     assert!(run(&repository, &Disk::new(1 << 20), |_| ()).doubts.is_empty());
 }
 
-/// See the first.
+/// See the first test.
 #[test]
-fn doubtful_snapshots_push_no_good_one_out() {
+fn doubtful_snapshots_replace_no_good_one() {
     let candidate = |created_ms: u64, is_doubtful: bool| Candidate {
         created_ms,
         tags: Vec::new(),
@@ -209,11 +209,10 @@ fn doubtful_snapshots_push_no_good_one_out() {
     }
 }
 
-/// Symptom: a bitmap of another disk of the same size was believed.
-/// Cause: nothing told disks apart. Fix: manifests note where the bitmap's disk lies, and when it was last
-/// read as a whole.
+/// Symptom: a bitmap of another disk of the same size was used. Cause: nothing distinguished the disks. Fix:
+/// manifests record the location of the bitmap's disk, and when it was last read whole.
 #[test]
-fn a_bitmap_on_another_disk_costs_a_full_read_and_so_does_a_time_without_one() {
+fn a_bitmap_on_another_disk_or_an_old_full_read_causes_a_full_read() {
     let repository = init(&MemoryStore::new());
     let disk = text_disk(5, 1 << 20);
     let bitmap = Some(BitmapState { name: "b".into(), dirty_bytes: 0 });
@@ -234,16 +233,16 @@ fn a_bitmap_on_another_disk_costs_a_full_read_and_so_does_a_time_without_one() {
     let (mode, reason) = by("file 2", day);
     assert!(mode == DiskMode::Rescan && reason.contains("on file 2, and lay on file 1"), "{reason}");
     assert_eq!(by("file 2", None).0, DiskMode::Incremental);
-    // Where nobody can tell, nothing is said; that is what spot checks are for.
+    // If the location is unknown the bitmap is used; spot checks cover that case.
     assert_eq!(by("", None).0, DiskMode::Incremental);
     assert_eq!(by("file 3", None).0, DiskMode::Incremental);
     let (mode, reason) = by("file 3", Some(Duration::ZERO));
     assert!(mode == DiskMode::Rescan && reason.contains("--full-every"), "{reason}");
 }
 
-/// A backup of the changed blocks is no read of the whole disk, however often it is done.
+/// A backup of changed blocks does not count as a read of the whole disk, however often it runs.
 #[test]
-fn incremental_backups_do_not_put_a_full_read_off() {
+fn incremental_backups_do_not_postpone_a_full_read() {
     let clock = Arc::new(ManualClock::new(1_800_000_000_000));
     let store = MemoryStore::with_clock(clock.clone(), 1);
     let repository = init(&store);

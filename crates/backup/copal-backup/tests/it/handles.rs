@@ -5,7 +5,7 @@ use copal_backup::*;
 use copal_volume::MemoryStore;
 use std::sync::Mutex;
 
-/// Does something through another handle when an operation reaches a stage.
+/// Runs something through another handle when an operation reaches a stage.
 struct Meanwhile<F> {
     at: Stage,
     what: Mutex<Option<F>>,
@@ -33,12 +33,11 @@ fn noise(seed: u64, size: usize) -> Disk {
     disk
 }
 
-/// Symptom: a prune through one handle took packs that a backup through another, published meanwhile,
-/// referred to.
-/// Cause: the lock between those who read packs and those who remove them belonged to the handle.
-/// Fix: it belongs to the repository, whichever handles this process has of it.
+/// Symptom: a prune through one handle removed packs that a backup through another, published meanwhile,
+/// referred to. Cause: the lock between readers and removers of packs belonged to the handle. Fix: it belongs
+/// to the repository, and all handles of the process share it.
 #[test]
-fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
+fn a_prune_by_another_handle_removes_no_pack_of_a_backup() {
     let store = MemoryStore::new();
     let disk = noise(7, 6 << 20);
     let repository = init(&store);
@@ -51,7 +50,7 @@ fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
     repository.prune(&thorough(), &meanwhile, &CancelFlag::new()).unwrap();
     let error = met.expect("the prune swept").unwrap_err();
     assert_eq!(error.exit_code(), 11, "{error}");
-    // And the other way round.
+    // And in the other order.
     let mut met = None;
     let meanwhile = Meanwhile::new(Stage::Publish, || {
         met = Some(open(&store).prune(&thorough(), &Silent, &CancelFlag::new()));
@@ -62,11 +61,11 @@ fn a_prune_by_another_handle_takes_nothing_from_a_backup() {
     assert!(restore(&open(&store), second.snapshot) == disk.bytes);
 }
 
-/// Symptom: a handle that was open while another one pruned referred to packs that were gone.
-/// Cause: what it knew of packs was never looked up again.
-/// Fix: a handle brings its index up to date when another one has changed which packs there are.
+/// Symptom: a handle that was open while another one pruned referred to removed packs. Cause: it never looked
+/// up again which packs exist. Fix: a handle brings its index up to date after another one has added or
+/// removed packs.
 #[test]
-fn a_handle_learns_what_another_one_has_changed() {
+fn a_handle_notices_changes_by_another_one() {
     let store = MemoryStore::new();
     let disk = noise(9, 3 << 20);
     let one = init(&store);
@@ -77,13 +76,13 @@ fn a_handle_learns_what_another_one_has_changed() {
     one.forget(&[first.snapshot, shared.snapshot]).unwrap();
     prune(&one);
     let again = back_up(&other, "db", &disk, false);
-    assert!(again.counts.new_chunks > 0, "and that they are gone");
+    assert!(again.counts.new_chunks > 0, "and that the packs are removed");
     assert!(restore(&one, again.snapshot) == disk.bytes);
     assert!(restore(&other, again.snapshot) == disk.bytes);
     assert!(check(&one).is_clean());
 }
 
-/// A VM has one writer, whichever handle it comes through: the second would end the session of the first.
+/// A VM has one writer across all handles: a second one would end the session of the first.
 #[test]
 fn one_vm_has_one_writer_through_all_handles() {
     let store = MemoryStore::new();

@@ -1,7 +1,7 @@
-//! Any history of backups, forgets, prunes, reopenings and deaths: every published snapshot restores,
-//! and after a prune the repository holds what they name and nothing else.
+//! Random histories of backups, forgets, prunes, reopenings and crashes: every published snapshot can be
+//! restored, and after a prune the repository holds exactly the chunks that snapshots need.
 //!
-//! The profile is one of fixed cuts, so that an oracle without keys can count the chunks there must be.
+//! The chunking profile cuts at fixed places, so that an oracle without keys can count the chunks.
 
 use crate::failing::MortalStore;
 use crate::world::*;
@@ -18,7 +18,7 @@ struct Model {
     store: MemoryStore,
     repository: Repository,
     disks: Vec<Disk>,
-    /// The VM of each published snapshot, and what it must restore to.
+    /// The VM of each published snapshot, and its bytes.
     snapshots: BTreeMap<SnapshotId, (usize, Vec<u8>)>,
     dice: Random,
 }
@@ -67,7 +67,7 @@ impl Model {
         doomed.iter().for_each(|id| drop(self.snapshots.remove(id)));
     }
 
-    /// Does something on a store that dies in the middle, then goes on with what is left.
+    /// Runs an operation on a store that dies in the middle, then continues with the remaining state.
     fn die(&mut self) {
         let vm = self.dice.below(3) as usize;
         let what = self.dice.below(3);
@@ -80,7 +80,7 @@ impl Model {
         if let Ok(repository) =
             Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure)
         {
-            // Whether it died or lived to the end, the log alone says what came of it.
+            // Whether it died or finished, only the log tells the outcome.
             let _ = match what {
                 0 => try_back_up(&repository, &Model::name(vm), &self.disks[vm], false).map(drop),
                 1 => repository.prune(&thorough(), &Silent, &CancelFlag::new()).map(drop),
@@ -91,7 +91,7 @@ impl Model {
         let published: HashSet<_> =
             self.repository.snapshots(None).unwrap().iter().map(|one| one.id).collect();
         for id in &published {
-            // A backup may have been published just before the death was noticed.
+            // A backup may have been published just before the crash was noticed.
             self.snapshots.entry(*id).or_insert_with(|| (vm, self.disks[vm].bytes.clone()));
         }
         for id in doomed {
@@ -99,7 +99,7 @@ impl Model {
                 self.snapshots.remove(&id);
             }
         }
-        // Changes since the newest snapshot are not known any more: the next backup reads all.
+        // Changes since the newest snapshot are lost: the next backup reads everything.
         for disk in &mut self.disks {
             let all = disk.bytes.clone();
             disk.changed.clear();
@@ -126,7 +126,7 @@ impl Model {
         let chunker = Chunker::new(ChunkProfile::Fixed16K, &[0; 32]);
         let mut chunks = HashSet::new();
         for (vm, bytes) in self.snapshots.values() {
-            // In a fleet each VM has its own.
+            // In a fleet each VM has its own chunks.
             let whose = self.layout.is_fleet().then_some(*vm);
             for segment in bytes.chunks(SEGMENT_BYTES) {
                 let pieces = split(&chunker, segment);
@@ -173,7 +173,7 @@ fn run(seed: u64, steps: u64, deaths: bool, layout: Layout) {
 }
 
 #[test]
-fn stored_is_what_published_snapshots_name_after_any_history() {
+fn the_stored_chunks_are_those_of_published_snapshots_after_any_history() {
     for seed in 1..=6 {
         run(seed, 22, false, LAYOUTS[(seed % 2) as usize]);
     }
@@ -230,7 +230,7 @@ fn kill_a_backup_at_each_step(layout: Layout) {
 }
 
 #[test]
-fn a_prune_killed_at_each_of_its_steps_takes_nothing_that_is_needed() {
+fn a_prune_killed_at_each_of_its_steps_removes_no_needed_chunk() {
     LAYOUTS.into_iter().for_each(kill_a_prune_at_each_step);
 }
 
@@ -268,12 +268,12 @@ fn kill_a_prune_at_each_step(layout: Layout) {
     }
 }
 
-/// Symptom: after a prune, chunks were stored twice, and some of them dead only for the next one. Cause: a
-/// prune that was killed had copied them; older snapshots referred to the first copies, a newer one to the
-/// second, so both were live, and both were moved. Fix: a frame is not moved whose id has another live frame
-/// with the same bytes.
+/// Symptom: after a prune, chunks were stored twice, and some of them became dead only for the next prune.
+/// Cause: a killed prune had copied them. Older snapshots referred to the first copies, a newer one to the
+/// second, so both were live, and both were moved. Fix: a frame is not moved if another live frame of its id
+/// has the same bytes.
 #[test]
-fn copies_that_a_killed_prune_left_are_one_again_after_the_next() {
+fn copies_left_by_a_killed_prune_are_merged_by_the_next() {
     LAYOUTS.into_iter().for_each(prune_behind_a_killed_one);
 }
 
@@ -355,7 +355,7 @@ fn the_mark_is_the_same_in_many_passes() {
 }
 
 #[test]
-fn half_empty_packs_are_kept_when_that_much_may_stay_unused() {
+fn half_empty_packs_are_kept_within_the_allowed_unused_share() {
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(2 << 20);
     Random::new(1).fill(&mut disk.bytes);
@@ -368,7 +368,7 @@ fn half_empty_packs_are_kept_when_that_much_may_stay_unused() {
     let kept = repository.delete(&Silent, &CancelFlag::new()).unwrap();
     assert_eq!(kept.rewritten_packs, 0);
     assert!(kept.dead_frames > 10);
-    // The dead frames are still there, and a backup that needs them takes them back.
+    // The dead frames still exist, and a backup that needs them uses them again.
     let mut old = disk.clone();
     Random::new(1).fill(&mut old.bytes);
     let again = back_up(&repository, "web", &old, false);
@@ -384,10 +384,9 @@ fn half_empty_packs_are_kept_when_that_much_may_stay_unused() {
     assert!(check(&repository).is_clean());
 }
 
-/// Symptom: the first prune behind a killed backup said that its packs were freed, and the store was as full
-/// as before; the second freed them. Cause: the volume that had become empty was removed, which frees in the
-/// background, and the store was closed before that was done. Fix: what it held is freed first, and waited
-/// for.
+/// Symptom: the first prune after a killed backup reported its packs as freed, and the store was as full as
+/// before; the second freed them. Cause: the empty volume was removed, which frees space in the background,
+/// and the store was closed before that ended. Fix: the space is freed first, and waited for.
 #[test]
 fn a_prune_frees_the_space_of_a_volume_before_it_removes_it() {
     let store = MemoryStore::default();

@@ -1,4 +1,4 @@
-//! What vouches for changed extents, and what is done where nobody does.
+//! Proof of changed extents, and the fallback without a proof.
 
 use crate::world::*;
 use copal_backup::*;
@@ -21,14 +21,12 @@ fn run(repository: &Repository, request: BackupRequest) -> Result<BackupSummary>
     repository.backup(request, &Silent, &CancelFlag::new())
 }
 
-/// Symptom: a bitmap that was made after the last snapshot was believed, and what had been written in between
-/// was missing from the next one (`bitmap.sh` of the review). A bitmap of another disk, or one that had been
-/// cleared, was believed too.
-/// Cause: nothing said which bitmap began with a snapshot.
-/// Fix: its manifest does, with the serial and the size of the disk; with any other the disk is read as a
-/// whole.
+/// Symptom: a bitmap that was created after the last snapshot was used, and writes in between were missing
+/// from the next one (`bitmap.sh` of the review). A bitmap of another disk, or a cleared one, was used too.
+/// Cause: no record named the bitmap that began with a snapshot. Fix: the manifest names it, with the serial
+/// and the size of the disk; with any other bitmap the whole disk is read.
 #[test]
-fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
+fn a_bitmap_is_used_only_if_the_newest_snapshot_names_it() {
     let repository = init(&MemoryStore::new());
     let mut disk = text_disk(1, 3 << 20);
     let backup = |disk: &Disk, with: &dyn Fn(&mut DiskSource), strict: bool| {
@@ -71,7 +69,7 @@ fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
         assert_eq!((refused.exit_code(), refused.code()), (22, "fell_back"), "{words}");
         assert!(refused.to_string().contains(words), "{refused}");
     }
-    // The bitmap that began there, and the next one, which takes over.
+    // The bitmap that began there, and its successor.
     let next = |source: &mut DiskSource| {
         starts(source);
         source.changed = by(&disk, "b-1", 8192);
@@ -83,7 +81,7 @@ fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
     assert_eq!(restore(&repository, summary.snapshot), disk.bytes);
     let listed = repository.ls(summary.snapshot).unwrap().remove(0).disk;
     assert_eq!((listed.serial.as_str(), listed.bitmap.as_deref()), ("WD-7", Some("b-2")));
-    // A snapshot with which none began: all of the disk is read, and the reason is kept.
+    // A snapshot with which no bitmap began: the whole disk is read, and the reason is recorded.
     let none = |source: &mut DiskSource| {
         starts(source);
         source.starts = None;
@@ -97,9 +95,9 @@ fn a_bitmap_counts_if_the_newest_snapshot_says_that_it_began_there() {
     assert_eq!(restore(&repository, full.snapshot), disk.bytes);
 }
 
-/// As above: only the disk whose bitmap is gone pays for it.
+/// As above: only the disk without its bitmap is read whole.
 #[test]
-fn a_bitmap_that_is_gone_costs_a_read_of_its_disk_alone() {
+fn a_missing_bitmap_causes_a_full_read_of_its_disk_only() {
     let repository = init(&MemoryStore::new());
     let disks = [text_disk(2, 2 << 20), text_disk(3, 2 << 20)];
     let request = |changed: bool| {
@@ -119,9 +117,9 @@ fn a_bitmap_that_is_gone_costs_a_read_of_its_disk_alone() {
     assert_eq!(summary.disks[1].reason, "the image has no dirty bitmap");
 }
 
-/// Symptom: a list of changes without a word about its base was applied to the newest snapshot. After a
-/// backup that failed that is an older one than the list begins with. Cause: it was taken to speak of the
-/// last backup. Fix: it has to say.
+/// Symptom: a list of changes without a base was applied to the newest snapshot. After a failed backup that
+/// snapshot is older than the beginning of the list. Cause: the list was assumed to begin at the last backup.
+/// Fix: it must name its base.
 #[test]
 fn a_list_that_names_no_base_is_not_used() {
     let repository = init(&MemoryStore::new());
@@ -136,7 +134,7 @@ fn a_list_that_names_no_base_is_not_used() {
     assert!(named.disks[0].reason.contains("the newest snapshot is"), "{}", named.disks[0].reason);
 }
 
-/// Reads a disk and notes where.
+/// Reads a disk and records the places.
 struct Noted {
     inner: Box<MemorySource>,
     reads: Arc<Mutex<Vec<(u64, u64)>>>,
@@ -157,7 +155,7 @@ impl Source for Noted {
 
 type Reads = Vec<(u64, u64)>;
 
-/// A backup by a list that says that nothing changed, and where the disk was read.
+/// A backup with an empty list of changes, and the places that were read.
 fn unchanged(
     repository: &Repository,
     disk: &Disk,
@@ -177,18 +175,17 @@ fn unchanged(
     request.strict_incremental = strict;
     let outcome = run(repository, request);
     let mut reads = reads.lock().unwrap().clone();
-    // Both ends, which are looked at to see that it is a disk.
+    // Both ends, which are read to see that it is a disk.
     assert!(reads.drain(..2).all(|(_, length)| length == 512));
     (outcome, reads)
 }
 
-/// Symptom: a list that leaves out a change made a wrong snapshot, and nothing would ever have told.
-/// Cause: what it leaves out was taken from the base unread.
-/// Fix: some of it is read all the same, at other places each time; a difference makes the disk be read as a
-/// whole.
+/// Symptom: a list that leaves out a change made a wrong snapshot, and nothing would ever have noticed.
+/// Cause: blocks that the list leaves out were taken from the base unread. Fix: a sample of them is read, at
+/// other places each time; after a difference the whole disk is read.
 ///
-/// Symptom: with a share of all, one time in 129 a change in what was a hole was passed over. Cause: as many
-/// pieces were read as the base has data, and that was one more. Fix: all means all.
+/// Symptom: with a share of 100 %, one time in 129 a change in a former hole was missed. Cause: the number of
+/// pieces was that of the base's data, and this was one more. Fix: 100 % means all pieces.
 #[test]
 fn a_change_that_a_list_leaves_out_is_found_by_a_spot_check() {
     const ALL: u32 = 1_000_000;
@@ -204,7 +201,7 @@ fn a_change_that_a_list_leaves_out_is_found_by_a_spot_check() {
     };
     for disk in [
         changed(3 << 20, b'#', 1),
-        // What was a hole has data, and the other way round.
+        // A former hole has data, and the other way round.
         changed(9 << 20, b'#', 4096),
         changed(20 << 20, 0, 2 << 20),
         // The last byte.
@@ -223,7 +220,7 @@ fn a_change_that_a_list_leaves_out_is_found_by_a_spot_check() {
     }
 }
 
-/// As above, its cost: at least 16 MiB, counted, at other places each time; none if it is not wanted.
+/// As above, the cost: at least 16 MiB, counted, at other places each time; none if it is disabled.
 #[test]
 fn a_spot_check_reads_its_share_elsewhere_each_time() {
     let repository = init(&MemoryStore::new());
@@ -245,7 +242,7 @@ fn a_spot_check_reads_its_share_elsewhere_each_time() {
     assert!(!reads.is_empty());
     let (summary, reads) = unchanged(&repository, &disk, 0, true);
     assert_eq!((summary.unwrap().counts.spot_check_bytes, reads), (0, Vec::new()));
-    // What is said to have changed is not compared.
+    // Listed changes are not compared.
     let mut disk = disk;
     disk.changed.clear();
     for at in (0..80 << 20).step_by(5 << 20) {

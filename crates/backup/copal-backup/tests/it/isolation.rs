@@ -1,11 +1,11 @@
-//! Damage stays where it is: what is whole is found, listed, restored; what is hurt is named.
+//! Damage is contained: intact parts are found, listed and restored; affected snapshots are named.
 
 use crate::world::*;
 use copal_backup::*;
 use copal_volume::MemoryStore;
 use std::collections::BTreeSet;
 
-/// A store where one bit of a file was flipped.
+/// A copy of a store with one bit of a file flipped.
 fn flipped(store: &MemoryStore, volume: &str, name: &[u8], at: usize) -> MemoryStore {
     let copied = MemoryStore::new();
     copy_into(store, &copied, |one, file, body| {
@@ -22,12 +22,11 @@ fn manifest_of(snapshot: SnapshotId) -> Vec<u8> {
 }
 
 /// Symptom: one damaged manifest made `snapshots`, and `restore` of every other snapshot by its id, end with
-/// exit code 20; the damaged snapshot could not be forgotten, so nothing could be pruned either.
-/// Cause: to find a snapshot by its id, the manifests of all of them were decoded.
-/// Fix: ids come from the records that published them; one manifest is decoded, that of the snapshot that is
-/// meant.
+/// exit code 20. The damaged snapshot could not be forgotten, so nothing could be pruned either. Cause: to
+/// find a snapshot by its id, the manifests of all of them were decoded. Fix: ids come from the Publish
+/// records; only the manifest of the requested snapshot is decoded.
 #[test]
-fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
+fn a_damaged_manifest_affects_only_its_own_snapshot() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(1 << 20);
@@ -51,14 +50,15 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
         assert_eq!(restore(&repository, found.id), *bytes);
     }
     assert_eq!(repository.resolve("latest", Some("db")).unwrap().id, other.snapshot);
-    // The newest of `web` is damaged: an older one is not passed off as it.
+    // The newest snapshot of `web` is damaged: an older one is not returned in its place.
     let latest = repository.resolve("latest", Some("web")).unwrap_err();
     assert_eq!(latest.exit_code(), 20, "{latest}");
     let hurt = repository.resolve(&second.snapshot.short(), None).unwrap_err();
     assert_eq!(hurt.exit_code(), 20, "{hurt}");
     assert_eq!(repository.stats().unwrap().snapshots, 3);
 
-    // Prune cannot know what it names, says what to do, and goes on once it is forgotten.
+    // A prune cannot know the references of the damaged snapshot. It reports the remedy, and goes on once the
+    // snapshot is forgotten.
     let refused = repository.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap_err();
     assert_eq!(refused.exit_code(), 20);
     let sentence = refused.to_string();
@@ -70,14 +70,12 @@ fn a_damaged_manifest_stops_nothing_but_its_own_snapshot() {
     assert_eq!(restore(&repository, other.snapshot), disk.bytes);
 }
 
-/// Symptom: one damaged record in the log of `db`, and no snapshot of `web` could be restored, forgotten or
-/// held, with `--vm web` or without; `snapshots` showed nothing.
-/// Cause: to find a snapshot by its id the logs of all VMs are read, and the first damaged one ended the
-/// search.
-/// Fix: the search goes on behind it, and its damage is the answer when nothing is found or when it may hide
-/// a better one.
+/// Symptom: with one damaged record in the log of `db`, no snapshot of `web` could be restored, forgotten or
+/// held, with `--vm web` or without; `snapshots` showed nothing. Cause: to find a snapshot by its id the logs
+/// of all VMs are read, and the first damaged one ended the search. Fix: the search goes on, and reports the
+/// damage if nothing is found or if the damaged log may hide a better match.
 #[test]
-fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
+fn a_damaged_log_of_one_vm_affects_no_other_vm() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = Disk::new(1 << 20);
@@ -107,7 +105,7 @@ fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
     }
     let latest = repository.resolve("latest", Some("web")).unwrap();
     assert_eq!(latest.id, second.snapshot);
-    // What is asked of all VMs, or of a snapshot that nobody has, may lie in the damaged log.
+    // A question about all VMs, or about an unknown snapshot, may have its answer in the damaged log.
     let few_digits = &first.snapshot.to_string()[..5];
     for spec in [&*hidden.snapshot.to_string(), "latest", few_digits] {
         let error = repository.resolve(spec, None).unwrap_err();
@@ -125,13 +123,12 @@ fn a_damaged_log_of_one_vm_stops_nothing_of_another() {
     assert_eq!(repository.snapshots(Some("web")).unwrap().len(), 1);
     let unknown = repository.forget(&[hidden.snapshot]).unwrap_err();
     assert_eq!(unknown.exit_code(), 20, "{unknown}");
-    // Nothing is freed while something is not known.
+    // Nothing is freed while a log is damaged.
     let refused = repository.prune(&thorough(), &Silent, &CancelFlag::new()).unwrap_err();
     assert_eq!(refused.exit_code(), 20, "{refused}");
 }
 
-/// Three snapshots of `web` and one of `db` that hold the same first half, and one of `mail` that shares
-/// nothing.
+/// Three snapshots of `web` and one of `db` with the same first half, and one of `mail` that shares nothing.
 fn shared_half() -> (MemoryStore, Vec<SnapshotId>, SnapshotId) {
     let store = MemoryStore::new();
     let repository = init(&store);
@@ -151,13 +148,13 @@ fn shared_half() -> (MemoryStore, Vec<SnapshotId>, SnapshotId) {
     (store, hurt, whole)
 }
 
-/// All snapshots that a check names, whatever for.
+/// All snapshots that a check names, for any damage.
 fn named(report: &CheckReport) -> BTreeSet<SnapshotId> {
     let damages = report.damages.iter();
     damages.flat_map(|damage| damage.snapshots.iter().copied()).collect()
 }
 
-/// Snapshots that do not restore.
+/// Snapshots that cannot be restored.
 fn lost(repository: &Repository, snapshots: &[SnapshotId]) -> BTreeSet<SnapshotId> {
     let mut lost = BTreeSet::new();
     for &snapshot in snapshots {
@@ -168,14 +165,13 @@ fn lost(repository: &Repository, snapshots: &[SnapshotId]) -> BTreeSet<SnapshotI
     lost
 }
 
-/// Symptom: `check --read-data` named no snapshot, or only the oldest, for a damaged chunk or recipe that
-/// several hold; whoever forgot the named ones, as the manual says, kept snapshots that do not restore.
-/// Cause: what a scan of a pack finds was noted without a snapshot, and a walk passes over what an older
-/// snapshot shares.
-/// Fix: when there is damage, a second walk asks of every snapshot whether it leads to one of the damaged
-/// places.
+/// Symptom: `check --read-data` named no snapshot, or only the oldest, for a damaged chunk or recipe of
+/// several snapshots. After forgetting the named ones, as the manual says, snapshots that cannot be restored
+/// remained. Cause: damage found by a scan of a pack was noted without a snapshot, and a walk skips parts
+/// that an older snapshot shares. Fix: if there is damage, a second walk checks for every snapshot whether it
+/// leads to a damaged place.
 #[test]
-fn a_check_names_every_snapshot_that_damage_hurts() {
+fn a_check_names_every_snapshot_affected_by_damage() {
     let (store, hurt, whole) = shared_half();
     let all: Vec<SnapshotId> = hurt.iter().copied().chain([whole]).collect();
     let mut tried = 0;
@@ -195,14 +191,14 @@ fn a_check_names_every_snapshot_that_damage_hurts() {
             tried += 1;
             several += usize::from(lost.len() > 1);
         }
-        // A pack that is gone hurts whoever led to it.
+        // A missing pack affects every snapshot that refers to it.
         let gone = MemoryStore::new();
         copy_into(&store, &gone, |one, file, _| (one, file) != (&volume, &name[..]));
         let repository = open(&gone);
         let lost = lost(&repository, &all);
-        assert_eq!(named(&check(&repository)), lost, "{volume}, gone");
+        assert_eq!(named(&check(&repository)), lost, "{volume}, missing");
         let structure = repository.check(ReadData::No, &Silent, &CancelFlag::new()).unwrap();
-        assert_eq!(named(&structure), lost, "{volume}, gone");
+        assert_eq!(named(&structure), lost, "{volume}, missing");
     }
     assert!(tried > 20 && several > 5, "{tried} places, {several} hurt several");
 }

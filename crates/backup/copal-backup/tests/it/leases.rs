@@ -1,5 +1,4 @@
-//! Sessions in a fleet on several servers: who has a VM keeps it for as long as he lives, and loses it when
-//! he is silent.
+//! Sessions in a fleet on several servers: a live holder keeps its VM, and a silent one loses it.
 
 use crate::failing::MortalStore;
 use crate::world::*;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 const HOUR_MS: u64 = 3600 * 1000;
 
-/// Does something once, when a stage begins.
+/// Runs something once, when a stage begins.
 struct At<F: FnOnce() + Send>(Stage, Mutex<Option<F>>);
 
 impl<F: FnOnce() + Send> Progress for At<F> {
@@ -23,7 +22,7 @@ impl<F: FnOnce() + Send> Progress for At<F> {
     }
 }
 
-/// A fleet whose store has a clock that can be set.
+/// A fleet whose store has a settable clock.
 struct Servers {
     store: MemoryStore,
     clock: Arc<ManualClock>,
@@ -37,7 +36,7 @@ impl Servers {
         Servers { store, clock }
     }
 
-    /// A host, and what its life hangs on.
+    /// A host, and the store by which it can be killed.
     fn host(&self) -> (Repository, MortalStore) {
         let mortal = MortalStore::replicated(self.store.clone());
         let opened = Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure);
@@ -62,7 +61,7 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_went_silent() {
+fn a_backup_is_refused_with_the_holders_name_and_may_run_ten_minutes_after_its_silence() {
     let servers = Servers::new();
     let ((first, life), (second, _)) = (servers.host(), servers.host());
     let (old, new) = (disk(1), disk(2));
@@ -94,9 +93,9 @@ fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_w
             let info = open.info.clone().unwrap();
             assert_eq!(open.holder, Some(info.holder));
             assert_eq!((&*info.name, info.newest_beat_number, info.beat_age_ms), ("first", 1, 42_000));
-            // Whoever was refused has ended, and left nothing.
+            // The refused backup has ended and left nothing.
             assert_eq!(second.holders().unwrap(), [info]);
-            // Its watch begins, and the first dies.
+            // The second host begins to watch, and the first one dies.
             assert_eq!(second.watch_vm("web", &mut watch, seconds(5000)).unwrap(), *sessions[0].1);
             life.kill();
         })),
@@ -105,7 +104,7 @@ fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_w
     assert!(died.is_err() && life.is_dead());
     drop((at_read, first));
 
-    // What the store's clock says makes nobody dead.
+    // The store's clock makes no holder dead.
     servers.clock.set(1_800_000_000_000 + 72 * HOUR_MS);
     assert_eq!(second.watch_vm("web", &mut watch, seconds(5599)).unwrap().len(), 1);
     assert!(second.watch_leases(&mut watch, seconds(5599)).unwrap().is_empty());
@@ -122,7 +121,7 @@ fn who_wants_a_vm_is_told_who_has_it_and_takes_over_ten_minutes_after_that_one_w
     let summary = second.backup(request_of("second", &new), &Silent, &CancelFlag::new()).unwrap();
     assert_eq!(restore(&second, summary.snapshot), new.bytes);
     assert!(check(&second).is_clean());
-    // A week later the dead one's signs of life are cleared away.
+    // A week later the heartbeats of the dead holder are deleted.
     assert_eq!(second.holders().unwrap().len(), 1);
     servers.clock.set(1_800_000_000_000 + 200 * HOUR_MS);
     drop(second.beat(&Holder::default()).unwrap());
@@ -138,7 +137,7 @@ fn a_session_that_was_taken_for_dead_publishes_nothing() {
         Stage::Publish,
         Mutex::new(Some(|| {
             let mut watch = LeaseWatch::new();
-            // The watcher's clock runs wild: nothing is lost by it but this backup.
+            // The observer's clock runs wild: only this backup is lost.
             for now in [0, 600] {
                 second.watch_leases(&mut watch, seconds(now)).unwrap();
             }
@@ -155,12 +154,11 @@ fn a_session_that_was_taken_for_dead_publishes_nothing() {
     assert!(check(&first).is_clean());
 }
 
-/// Symptom: an agent that was restarted after a kill could not back up its own VMs for ten minutes.
-/// Cause: sessions of its earlier run were those of any silent holder.
-/// Fix: a run that is the only one of its name ends what earlier runs of that name left open, and nothing
-/// else.
+/// Symptom: an agent that was restarted after a kill could not back up its own VMs for ten minutes. Cause:
+/// sessions of its earlier run were treated like those of any silent holder. Fix: a run that is the only one
+/// of its name ends the sessions of earlier runs with that name, and no others.
 #[test]
-fn an_agent_that_is_started_again_takes_over_what_it_left_open() {
+fn a_restarted_agent_ends_the_sessions_of_its_earlier_run() {
     let servers = Servers::new();
     let ((first, life), (again, _)) = (servers.host(), servers.host());
     let agent = |name: &str| Holder { name: name.into(), address: format!("{name}.example:7600") };
@@ -181,11 +179,11 @@ fn an_agent_that_is_started_again_takes_over_what_it_left_open() {
     assert!(check(&again).is_clean());
 }
 
-/// Symptom: a backup that others had ended said that the repository is damaged (20).
-/// Cause: what it had stored was swept away under it, and it told what it met.
-/// Fix: a backup that fails looks whether its session is open still, and says if others have ended it (11).
+/// Symptom: a backup that others had ended reported a damaged repository (20). Cause: its chunks were swept
+/// meanwhile, and it reported the consequence. Fix: a failed backup checks whether its session is still open,
+/// and reports if others have ended it (11).
 #[test]
-fn a_backup_that_others_ended_and_swept_says_so() {
+fn a_fenced_and_swept_backup_reports_that_it_was_fenced() {
     for stage in [Stage::Read, Stage::Publish] {
         let servers = Servers::new();
         let ((first, _), (second, _)) = (servers.host(), servers.host());
@@ -200,7 +198,7 @@ fn a_backup_that_others_ended_and_swept_says_so() {
                 let gone = newest_of(&second);
                 second.forget(&[gone]).unwrap();
                 prune(&second);
-                // As a host that lost its volumes would: nothing of the VM is there.
+                // As on a host that lost its volumes: no file of the VM exists.
                 for volume in files(&servers.store).into_iter().map(|(volume, ..)| volume) {
                     if volume.contains(".c") || volume.ends_with(".meta") {
                         let vid = servers.store.open_volume(&volume).unwrap();
@@ -220,9 +218,9 @@ fn newest_of(repository: &Repository) -> SnapshotId {
     repository.snapshots(None).unwrap().pop().unwrap().id
 }
 
-/// An agent says who it is before anything begins, and goes on when its backups have ended.
+/// An agent starts its heartbeats before anything else, and continues after its backups.
 #[test]
-fn a_backup_is_held_by_whoever_leaves_signs_of_life_already() {
+fn a_backup_uses_the_running_heartbeats_of_its_process() {
     let servers = Servers::new();
     let ((agent, _), (other, _)) = (servers.host(), servers.host());
     let beating = agent.beat(&Holder { name: "agent".into(), address: String::new() });
@@ -248,9 +246,9 @@ fn a_backup_is_held_by_whoever_leaves_signs_of_life_already() {
     }
 }
 
-/// On one machine the lock of the store proves that whoever opened a session is gone.
+/// On one machine the lock of the store proves that the process of an open session is dead.
 #[test]
-fn on_one_machine_nobody_beats_and_nobody_waits() {
+fn on_one_machine_there_are_no_heartbeats_and_no_waits() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let at_read = At(

@@ -1,5 +1,5 @@
-//! The logs of the catalog and their checkpoints: what a backup reads of them, deaths while they are
-//! shortened, damage, and readers and writers that others overtake.
+//! The logs of the catalog and their checkpoints: reads of a backup, crashes while a log is shortened,
+//! damage, and concurrent readers and writers.
 
 use crate::failing::MortalStore;
 use crate::world::*;
@@ -7,14 +7,14 @@ use copal_backup::*;
 use copal_volume::MemoryStore;
 use std::sync::Arc;
 
-/// Enough records for three checkpoints of a VM's log, so that records and a checkpoint have gone.
+/// Enough records for three checkpoints of a VM's log, so that records and a checkpoint were removed.
 const HOLDS: u64 = 120;
 
 fn open_on(store: &MortalStore) -> Result<Repository> {
     Repository::open(Arc::new(store.clone()), IndexHome::Memory, &Unlock::Insecure)
 }
 
-/// A disk of one block, no other like it.
+/// A disk of one block, different for each seed.
 fn block(seed: u64) -> Disk {
     let mut disk = Disk::new(BLOCK);
     Random::new(seed).fill(&mut disk.bytes);
@@ -28,7 +28,7 @@ fn single() -> (MemoryStore, SnapshotId) {
     (store, only)
 }
 
-/// Appends a record for each of `times`; the last that was acknowledged.
+/// Appends a record for each of `times`; returns the last acknowledged one.
 fn hold(repository: &Repository, snapshot: SnapshotId, times: std::ops::RangeInclusive<u64>) -> u64 {
     let mut acknowledged = times.start() - 1;
     for time in times {
@@ -46,7 +46,7 @@ fn held_until(repository: &Repository) -> u64 {
     snapshots[0].held_until_ms
 }
 
-/// Names of the files of the catalog that begin so.
+/// Names of the files of the catalog with this prefix.
 fn names(store: &MemoryStore, prefix: &str) -> Vec<String> {
     let files = files(store).into_iter();
     let catalog = files.filter(|(volume, ..)| volume.starts_with("cat-"));
@@ -54,7 +54,7 @@ fn names(store: &MemoryStore, prefix: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
-/// The store with these files of the catalog changed: a flipped bit.
+/// A copy of the store with a bit flipped in these files of the catalog.
 fn damaged(store: &MemoryStore, hurt: &[&str]) -> MemoryStore {
     let copy = MemoryStore::new();
     copy_into(store, &copy, |volume, name, body| {
@@ -66,11 +66,11 @@ fn damaged(store: &MemoryStore, hurt: &[&str]) -> MemoryStore {
     copy
 }
 
-/// Symptom: every backup read the whole log of its VM, at each of its appends, so the backups of a VM became
-/// slower with every one. Cause: logs were replayed from their beginning. Fix: checkpoints, and a replay that
-/// is kept.
+/// Symptom: every backup read the whole log of its VM, at each of its appends, so each backup of a VM was
+/// slower than the one before. Cause: logs were replayed from their beginning. Fix: checkpoints, and a cached
+/// replay.
 #[test]
-fn a_backup_reads_as_much_of_the_log_whatever_the_vm_has_gone_through() {
+fn a_backup_reads_a_bounded_part_of_the_log() {
     let (store, only) = single();
     let reads = |store: &MemoryStore| {
         let watched = MortalStore::new(store.clone(), i64::MAX);
@@ -91,11 +91,11 @@ fn a_backup_reads_as_much_of_the_log_whatever_the_vm_has_gone_through() {
 }
 
 /// Symptom: a backup of one VM read the names of all others, listed their volumes and looked up each of their
-/// packs.
-/// Cause: the log of VMs had no checkpoint; nothing told an index that is up to date from one that missed
-/// packs; names were asked for a thousand at once. Fix: checkpoints; epochs of the packs; few names first.
+/// packs. Cause: the log of VMs had no checkpoint; a current index could not be distinguished from an
+/// outdated one; names were listed a thousand at once. Fix: checkpoints; epochs of the packs; a short first
+/// page.
 #[test]
-fn a_backup_reads_as_much_however_many_vms_there_are() {
+fn a_backup_reads_the_same_amount_with_any_number_of_vms() {
     let reads = |vms: u64| {
         let store = MemoryStore::new();
         let index = IndexHome::Kv(crate::engine::engine_in_memory());
@@ -118,11 +118,11 @@ fn a_backup_reads_as_much_however_many_vms_there_are() {
     assert!(many <= few + 350, "{few} files at 10 VMs, {many} at 300");
 }
 
-/// Symptom: `ls`, `hold` and `forget` of one snapshot read the logs of all VMs twice to four times. Cause:
-/// what was found by name was looked up once more by its id, and by the clock, which only the end of a hold
-/// asks. Fix: the VM of a snapshot that was named is remembered, and no clock is asked where nothing is held.
+/// Symptom: `ls`, `hold` and `forget` of one snapshot read the logs of all VMs two to four times. Cause: a
+/// snapshot found by name was looked up once more by its id, and for the clock, which matters only at the end
+/// of a hold. Fix: the VM of a named snapshot is cached, and the clock is not checked if nothing is held.
 #[test]
-fn what_is_done_with_a_snapshot_that_was_found_reads_its_own_log_only() {
+fn operations_on_a_named_snapshot_read_only_its_own_log() {
     let questions = |vms: u64| {
         let store = MemoryStore::new();
         let repository = init(&store);
@@ -150,9 +150,9 @@ fn what_is_done_with_a_snapshot_that_was_found_reads_its_own_log_only() {
     assert!(many <= few + 5, "{few} questions at 10 VMs, {many} at 60");
 }
 
-/// Who did not see an epoch end looks at all packs, and so does an index that belongs to another time.
+/// A handle that did not see the end of an epoch lists all packs, and so does an index of another time.
 #[test]
-fn packs_of_a_backup_that_died_and_packs_that_are_gone_are_noticed() {
+fn packs_of_a_dead_backup_and_missing_packs_are_noticed() {
     let store = MemoryStore::new();
     let index = IndexHome::Kv(crate::engine::engine_in_memory());
     let repository = Repository::init(Arc::new(store.clone()), index.clone(), &insecure()).unwrap();
@@ -162,13 +162,13 @@ fn packs_of_a_backup_that_died_and_packs_that_are_gone_are_noticed() {
     let open_with = |store: &MemoryStore| {
         Repository::open(Arc::new(store.clone()), index.clone(), &Unlock::Insecure).unwrap()
     };
-    // Written with another index: this one has missed it.
+    // Written with another index: this one does not know the packs.
     let other = open(&store).behave_as_another_process();
     back_up(&other, "web", &block(2), false);
     drop(other);
     let again = back_up(&open_with(&store), "db", &block(2), false);
     assert_eq!(again.counts.new_bytes, 0, "the pack was found");
-    // The store is set back behind the index, or a pack is lost where nobody saw it.
+    // The store is reset to before the index, or a pack is lost unnoticed.
     let old = back_up(&open_with(&before), "db", &block(2), false);
     assert_eq!(restore(&open_with(&before), old.snapshot), block(2).bytes);
     back_up(&open_with(&store), "db", &block(4), false);
@@ -179,7 +179,7 @@ fn packs_of_a_backup_that_died_and_packs_that_are_gone_are_noticed() {
 }
 
 #[test]
-fn a_log_is_whole_wherever_its_writer_dies() {
+fn a_log_is_complete_wherever_its_writer_dies() {
     let (store, only) = single();
     for steps in 0.. {
         let store = copy(&store);
@@ -192,7 +192,7 @@ fn a_log_is_whole_wherever_its_writer_dies() {
         );
         let report = check(&open(&store));
         assert!(report.is_clean(), "killed at step {steps}: {:?}", report.damages);
-        // It goes on from there, past the next checkpoints.
+        // The log continues from there, past the next checkpoints.
         assert_eq!(hold(&open(&store), only, 500..=570), 570);
         assert_eq!(held_until(&open(&store)), 570);
         assert!(check(&open(&store)).is_clean());
@@ -205,10 +205,10 @@ fn a_log_is_whole_wherever_its_writer_dies() {
 }
 
 #[test]
-fn the_list_of_vms_is_whole_wherever_its_writer_dies() {
+fn the_list_of_vms_is_complete_wherever_its_writer_dies() {
     let store = MemoryStore::new();
     let repository = init(&store);
-    // One more has the second checkpoint, behind which records go.
+    // One more VM leads to the second checkpoint, behind which records are removed.
     for vm in 0..62 {
         back_up(&repository, &format!("vm{vm}"), &block(vm), false);
     }
@@ -247,7 +247,7 @@ fn one_of_two_checkpoints_may_be_damaged() {
         let report = check(&open(&store));
         assert_eq!(report.damages.len(), 1, "{:?}", report.damages);
         assert!(report.damages[0].what.contains(hurt.as_str()));
-        // Further checkpoints take its place.
+        // Further checkpoints replace it.
         hold(&open(&store), only, 1000..=1100);
         assert_eq!(held_until(&open(&store)), 1100);
         let report = check(&open(&store));
@@ -260,7 +260,7 @@ fn one_of_two_checkpoints_may_be_damaged() {
 }
 
 #[test]
-fn a_record_behind_a_checkpoint_is_needed_only_without_it() {
+fn a_record_covered_by_a_checkpoint_is_needed_only_without_it() {
     let (store, only) = single();
     hold(&open(&store), only, 1..=HOLDS);
     let newest = names(&store, "c.v.").pop().unwrap();
@@ -276,14 +276,14 @@ fn a_record_behind_a_checkpoint_is_needed_only_without_it() {
 }
 
 #[test]
-fn a_handle_that_others_have_overtaken_starts_over() {
+fn a_handle_behind_a_newer_checkpoint_starts_over() {
     let (store, only) = single();
     let (slow, fast) = (open(&store), open(&store).behave_as_another_process());
     assert_eq!(held_until(&slow), 0);
     hold(&fast, only, 1..=HOLDS);
     assert!(
         !names(&store, "v.").iter().any(|name| name.ends_with("0003")),
-        "the records that follow what it knew are gone"
+        "the records after its cached state are removed"
     );
     assert_eq!(held_until(&slow), HOLDS);
     hold(&fast, only, 200..=200 + HOLDS);
@@ -292,10 +292,10 @@ fn a_handle_that_others_have_overtaken_starts_over() {
     assert!(check(&fast).is_clean());
 }
 
-/// The number that a writer has decided for is free again when the record that had it is covered by a
-/// checkpoint and gone: what it creates there is no record, and the writer must not believe it.
+/// The number that a writer has chosen is free again if a checkpoint covers its record and the record was
+/// removed. A record created there has no effect, and the writer must not rely on it.
 #[test]
-fn a_writer_that_others_overtake_while_it_writes_writes_again() {
+fn a_writer_overtaken_by_a_checkpoint_writes_again() {
     let (store, only) = single();
     let watched = MortalStore::new(store.clone(), i64::MAX);
     let slow = open_on(&watched).unwrap();
@@ -309,7 +309,7 @@ fn a_writer_that_others_overtake_while_it_writes_writes_again() {
 }
 
 #[test]
-fn a_session_that_others_overtake_publishes_once() {
+fn a_session_overtaken_by_a_checkpoint_publishes_once() {
     let (store, only) = single();
     for skipped in 0..4 {
         let store = copy(&store);
@@ -325,7 +325,7 @@ fn a_session_that_others_overtake_publishes_once() {
     }
 }
 
-/// Interrupts the put after `skipped` others.
+/// Runs something before the put after `skipped` others.
 fn interrupt_put(store: &MortalStore, skipped: u32, what: impl FnOnce() + Send + 'static) {
     let next = store.clone();
     match skipped {

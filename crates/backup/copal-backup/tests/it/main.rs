@@ -1,4 +1,4 @@
-//! The backup layer from end to end, on stores that live in memory.
+//! The backup layer from end to end, on stores in memory.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 

@@ -1,4 +1,4 @@
-//! What progress is told: stages, and how much work there is.
+//! Progress reports: stages, and the amount of work.
 
 use crate::world::*;
 use copal_backup::*;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What was announced for disks, and what was done of it.
+/// The announced and the finished work for disks.
 #[derive(Default)]
 struct Work {
     announced: AtomicU64,
     done: AtomicU64,
-    /// 1 while the one disk is planned, 2 when it is read.
+    /// 1 while the only disk is planned, 2 while it is read.
     step: Arc<AtomicU32>,
 }
 
@@ -31,11 +31,11 @@ impl Progress for Work {
     }
 }
 
-/// Symptom: the time that a backup of a sparse image would still take was told many times too long.
-/// Cause: holes were announced as work, and done at once when they came.
-/// Fix: announced is what the changes name, or else what the source's map calls data.
+/// Symptom: the remaining time of a backup of a sparse image was shown many times too long. Cause: holes were
+/// announced as work, and then done at once. Fix: the announced bytes are those of the changed extents, or
+/// else those that the source's map calls data.
 #[test]
-fn holes_are_no_work() {
+fn holes_do_not_count_as_work() {
     let repository = init(&MemoryStore::new());
     let work = |disk: &Disk, changed: bool| {
         let work = Work::default();
@@ -48,7 +48,7 @@ fn holes_are_no_work() {
         (announced, summary.counts)
     };
     let mut dice = Random::new(31);
-    // Not a whole number of blocks, with data at its end.
+    // Not a whole number of blocks, with data at the end.
     let mut disk = Disk::new((24 << 20) + 1000);
     let mut data = vec![0; 300_000];
     for at in [5000, (2 << 20) - 9000, 11 << 20, (24 << 20) - 299_000] {
@@ -69,11 +69,11 @@ fn holes_are_no_work() {
     assert_eq!(work(&disk, false).0, disk.bytes.len() as u64);
 }
 
-/// A source whose map is in the way while progress is planned.
+/// A source whose map causes trouble while progress is planned.
 struct Trouble {
     below: Box<MemorySource>,
     step: Arc<AtomicU32>,
-    /// What the map does when it is asked for the second time.
+    /// Reaction of the map to the second query.
     does: fn() -> std::result::Result<(), SourceError>,
     asked: AtomicU32,
 }
@@ -83,7 +83,7 @@ impl Source for Trouble {
         self.below.size_bytes()
     }
     fn extent_at(&self, offset: u64) -> std::result::Result<Extent, SourceError> {
-        assert_ne!(self.step.load(Ordering::Relaxed), 0, "nobody was told what is being done");
+        assert_ne!(self.step.load(Ordering::Relaxed), 0, "no stage was reported");
         if self.asked.fetch_add(1, Ordering::Relaxed) == 1 {
             assert_eq!(self.step.load(Ordering::Relaxed), 1, "the map was not looked at before");
             (self.does)()?;
@@ -95,13 +95,12 @@ impl Source for Trouble {
     }
 }
 
-/// Symptom: a backup ended because its source's map failed once, before a byte was read; one whose map takes
-/// minutes stood still without a word.
-/// Cause: progress asks for the whole map, to know how much there is to do, and took its errors for those of
-/// the reading.
-/// Fix: it says that it plans; where the map fails, or takes over two seconds, nothing is announced.
+/// Symptom: a backup failed because its source's map failed once, before a byte was read. Another one, whose
+/// map takes minutes, showed no progress. Cause: the estimate walks the whole map, and its errors counted as
+/// errors of reading. Fix: planning is reported as a stage. If the map fails, or takes over two seconds, no
+/// total is announced.
 #[test]
-fn no_backup_is_lost_for_its_progress() {
+fn a_failed_estimate_fails_no_backup() {
     let repository = init(&MemoryStore::new());
     let mut disk = Disk::new(9 << 20);
     for at in [0, 3 << 20, 6 << 20] {

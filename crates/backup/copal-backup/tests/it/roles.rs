@@ -1,4 +1,4 @@
-//! Role keys: what each may do, from the first one on, and what becomes of a repository that had none before.
+//! Role keys: the rights of each role, and the change of a repository that had none before.
 
 use crate::failing::MortalStore;
 use crate::world::*;
@@ -44,7 +44,7 @@ fn names(store: &MemoryStore) -> Vec<String> {
 }
 
 #[test]
-fn each_role_may_do_what_is_its_own_and_is_refused_the_rest() {
+fn each_role_has_its_rights_and_no_others() {
     for layout in LAYOUTS {
         let store = MemoryStore::new();
         let repository = new(&store, layout);
@@ -62,7 +62,7 @@ fn each_role_may_do_what_is_its_own_and_is_refused_the_rest() {
             opened
         });
 
-        // A backup key backs up, finds what is there, restores and checks.
+        // A backup key backs up, finds snapshots, restores and checks.
         let after = back_up(&backup, "web", &second, false).snapshot;
         back_up(&backup, "db", &second, false);
         assert_eq!(back_up(&backup, "web", &second, false).counts.new_bytes, 0);
@@ -73,7 +73,7 @@ fn each_role_may_do_what_is_its_own_and_is_refused_the_rest() {
         let cancel = CancelFlag::new();
         let verified = backup.verify(after, &Silent, &cancel).unwrap();
         assert!(verified.is_clean());
-        // It takes nothing away, and says nothing that lets others do.
+        // It removes nothing, and writes no record that permits a removal.
         let refusals: [Result<()>; 9] = [
             backup.forget(&[before]).map(drop),
             backup.hold(&[before], 0),
@@ -92,11 +92,11 @@ fn each_role_may_do_what_is_its_own_and_is_refused_the_rest() {
         }
         assert_eq!(backup.remove_key("0").unwrap_err().exit_code(), 21);
         assert_eq!(backup.snapshots(None).unwrap().len(), 4);
-        // Nor does a dry run need more.
+        // A dry run needs no other role.
         let dry = PruneOptions { dry_run: true, ..thorough() };
         backup.prune(&dry, &Silent, &cancel).unwrap();
 
-        // A delete key does, but adds no keys.
+        // A delete key removes, but adds no keys.
         assert_eq!(delete.draw_key(Role::Backup).unwrap_err().exit_code(), 21);
         assert_eq!(delete.remove_key("0").unwrap_err().exit_code(), 21);
         delete.hold(&[after], u64::MAX).unwrap();
@@ -108,21 +108,21 @@ fn each_role_may_do_what_is_its_own_and_is_refused_the_rest() {
         }
         assert!(check(&delete).is_clean(), "{layout:?}");
         assert_eq!(restore(&delete, after), second.bytes);
-        // What it did counts for all others, handles that were open before too.
+        // Its changes count for all handles, also those that were open before.
         let expected = if layout.is_fleet() { 2 } else { 3 };
         for handle in [&repository, &backup, &admin] {
             assert_eq!(handle.snapshots(None).unwrap().len(), expected);
             let held = handle.resolve(&after.to_string(), None).unwrap();
             assert!(held.is_verified && held.held_until_ms == u64::MAX);
         }
-        // An admin key does everything.
+        // An admin key has all rights.
         let more = add(&admin, Role::Backup);
         back_up(&open_with(&store, &Unlock::Key(more)), "web", &first, false);
     }
 }
 
 #[test]
-fn a_key_that_was_removed_opens_nothing_and_one_that_opens_everything_stays() {
+fn a_removed_key_opens_nothing_and_the_last_admin_key_stays() {
     let store = MemoryStore::new();
     let repository = new(&store, Layout::Solo);
     let (backup, admin) = (add(&repository, Role::Backup), add(&repository, Role::Admin));
@@ -130,7 +130,7 @@ fn a_key_that_was_removed_opens_nothing_and_one_that_opens_everything_stays() {
     let roles: Vec<_> = listed.iter().map(|key| (key.role, key.is_password)).collect();
     assert_eq!(roles, [(Some(Role::Admin), true), (Some(Role::Backup), false), (Some(Role::Admin), false)]);
     assert!(listed.iter().all(|key| key.is_genuine == Some(true)));
-    // Who is no admin cannot tell.
+    // Without the admin role it is unknown which keys are genuine.
     let seen = open_with(&store, &Unlock::Key(backup.clone())).list_keys().unwrap();
     assert_eq!(seen.iter().filter(|key| key.is_own).count(), 1);
     assert_eq!(seen[2].is_genuine, None);
@@ -144,7 +144,7 @@ fn a_key_that_was_removed_opens_nothing_and_one_that_opens_everything_stays() {
     };
     assert_eq!((error.exit_code(), error.code()), (12, "wrong_key"));
 
-    // The password may go, and then the admin key stays.
+    // The password may be removed, and then the admin key stays.
     let by_key = open_with(&store, &Unlock::Key(admin.clone()));
     by_key.remove_key("0").unwrap();
     let Err(error) = try_open(&store, &password()) else {
@@ -155,27 +155,27 @@ fn a_key_that_was_removed_opens_nothing_and_one_that_opens_everything_stays() {
     let error = by_key.remove_key(&admin.id().to_string()).unwrap_err();
     assert_eq!(error.exit_code(), 21, "{error}");
     back_up(&open_with(&store, &Unlock::Key(admin)), "web", &text(1), false);
-    // A key of another repository is none of this one.
+    // A key of another repository opens nothing here.
     let other = add(&new(&MemoryStore::new(), Layout::Solo), Role::Admin);
     assert!(matches!(try_open(&store, &Unlock::Key(other)), Err(Error::WrongKey { .. })));
 }
 
 #[test]
-fn a_repository_that_lies_open_has_no_keys() {
+fn an_unencrypted_repository_has_no_keys() {
     let store = MemoryStore::new();
     let repository = init(&store);
     assert_eq!(repository.draw_key(Role::Backup).unwrap_err().exit_code(), 21);
     let key = add(&new(&MemoryStore::new(), Layout::Solo), Role::Backup);
     assert!(matches!(try_open(&store, &Unlock::Key(key.clone())), Err(Error::PasswordNotUsed)));
-    // Nor is one made by a key.
+    // A repository cannot be created with a key file.
     let options = InitOptions::new(Unlock::Key(key));
     let made = Repository::init(Arc::new(MemoryStore::new()), IndexHome::Memory, &options);
     assert!(matches!(made, Err(Error::Invalid { .. })));
 }
 
-/// Without role keys nothing is signed: every file is of a version that programs before them read.
+/// Without role keys nothing is signed: every file has a version that older programs read.
 #[test]
-fn a_repository_without_role_keys_is_what_it_was() {
+fn a_repository_without_role_keys_has_the_older_format() {
     for layout in LAYOUTS {
         let store = MemoryStore::new();
         let repository = new(&store, layout);
@@ -200,7 +200,7 @@ fn a_repository_without_role_keys_is_what_it_was() {
     }
 }
 
-/// Logs that had records and checkpoints before, of several machines, one of them without a record.
+/// Logs of several VMs that had records and checkpoints before, one of them without a record.
 #[test]
 fn adding_the_first_key_may_die_at_any_step_and_be_repeated() {
     for layout in LAYOUTS {
@@ -245,9 +245,9 @@ fn adding_the_first_key_may_die_at_any_step_and_be_repeated() {
     }
 }
 
-/// A handle that was open when the first key was added, in another process: it signs, or is told.
+/// A handle of another process that was open when the first key was added: it signs, or gets an error.
 #[test]
-fn who_had_the_repository_open_before_the_first_key_signs_from_then_on() {
+fn a_handle_from_before_the_first_key_signs_from_then_on() {
     for layout in LAYOUTS {
         let store = MemoryStore::new();
         let before = new(&store, layout).behave_as_another_process();
@@ -265,9 +265,9 @@ fn who_had_the_repository_open_before_the_first_key_signs_from_then_on() {
     }
 }
 
-/// Backups alone write no checkpoints; who may delete does, and nothing is lost in between.
+/// Backups write no checkpoints; the delete role does, and nothing is lost in between.
 #[test]
-fn logs_that_only_backups_write_are_shortened_by_who_may() {
+fn the_delete_role_shortens_logs_that_backups_wrote() {
     let store = MemoryStore::new();
     let repository = new(&store, Layout::Solo);
     let (backup, delete) = (add(&repository, Role::Backup), add(&repository, Role::Delete));
@@ -289,9 +289,9 @@ fn logs_that_only_backups_write_are_shortened_by_who_may() {
     assert!(check(&backup).is_clean());
 }
 
-/// The file that says that there are roles is believed by its signature only.
+/// The file that marks the use of role keys counts only with its signature.
 #[test]
-fn a_forged_file_of_roles_is_damage_and_turns_nothing_off() {
+fn a_forged_file_of_roles_is_damage_and_disables_nothing() {
     let store = MemoryStore::new();
     drop(new(&store, Layout::Solo));
     let catalog = store.list_volumes("", None, 10).unwrap();

@@ -1,4 +1,4 @@
-//! Disks of snapshots that are served: the bytes of a restore at any place, through a cache that stays small.
+//! Exported disks of snapshots: random reads return the bytes of a restore, through a bounded cache.
 
 use crate::failing::MortalStore;
 use crate::world::*;
@@ -32,12 +32,12 @@ fn mixed(size: usize, seed: u64) -> Disk {
 }
 
 #[test]
-fn any_read_by_any_number_of_threads_gives_the_bytes_of_the_disk() {
+fn concurrent_random_reads_return_the_bytes_of_the_disk() {
     let store = MemoryStore::new();
     let disk = mixed(11 * MIB + 12_345, 1);
     let snapshot = back_up(&init(&store), "web", &disk, false).snapshot;
     let repository = Arc::new(open(&store));
-    // Room for a third of the disk: what is read drives out what was.
+    // Space for a third of the disk: new entries evict old ones.
     let cache = Arc::new(ServeCache::new(4 << 20));
     let served = disk_of(&repository, &cache, snapshot);
     assert_eq!(served.size_bytes(), disk.bytes.len() as u64);
@@ -50,7 +50,7 @@ fn any_read_by_any_number_of_threads_gives_the_bytes_of_the_disk() {
                 for step in 0..200 {
                     let longest = if random.below(20) == 0 { 3 * MIB } else { 70_000 };
                     let len = 1 + random.index(longest);
-                    // Some go on where they were, some jump.
+                    // Some reads continue, some jump.
                     if random.below(4) == 0 {
                         at = random.index(disk.bytes.len());
                     }
@@ -70,7 +70,7 @@ fn any_read_by_any_number_of_threads_gives_the_bytes_of_the_disk() {
 }
 
 #[test]
-fn extents_tell_holes_and_cover_the_disk() {
+fn extents_report_holes_and_cover_the_disk() {
     let store = MemoryStore::new();
     let disk = mixed(9 * MIB + 4096, 2);
     let snapshot = back_up(&init(&store), "web", &disk, false).snapshot;
@@ -92,7 +92,7 @@ fn extents_tell_holes_and_cover_the_disk() {
 }
 
 #[test]
-fn differences_cover_what_differs_and_little_else() {
+fn differences_cover_the_changed_bytes_and_little_else() {
     let store = MemoryStore::new();
     let repository = init(&store);
     let mut disk = mixed(12 * MIB, 3);
@@ -119,12 +119,12 @@ fn differences_cover_what_differs_and_little_else() {
         at += run.length;
     }
     assert!(told > 0 && told < 3 * MIB as u64, "{told}");
-    // Of itself it differs nowhere.
+    // A disk does not differ from itself.
     assert!(!new.difference_at(&new, 0).unwrap().is_so);
 }
 
 #[test]
-fn a_damaged_chunk_costs_its_own_range_and_is_told_once() {
+fn a_damaged_chunk_affects_only_its_range_and_is_reported_once() {
     let store = MemoryStore::new();
     let mut disk = Disk::new(4 * MIB);
     Random::new(5).fill(&mut disk.bytes);
@@ -188,16 +188,16 @@ fn a_pin_is_seen_by_every_handle_until_it_ends() {
         pin.end(&door).unwrap();
     }
     assert_eq!(other.pinned().unwrap(), []);
-    // Nothing else of the catalog minds them.
+    // Pins do not disturb the rest of the catalog.
     door.pin(Shown::All).unwrap();
     assert!(check(&open(&store)).is_clean());
     let snapshots = other.snapshots(Some("web")).unwrap();
     assert!(Shown::Vm(vm("web")).has(&snapshots[0]) && !Shown::Vm(vm("db")).has(&snapshots[0]));
 }
 
-/// Symptom: a client whose clock was an hour ahead took all pins for old, removed them and forgot what was
-/// served.
-/// Cause: the age of a pin was told by that clock alone. Fix: by the store's stamps as well.
+/// Symptom: a client whose clock was an hour ahead took all pins for expired, removed them and forgot
+/// exported snapshots. Cause: only that clock decided the age of a pin. Fix: the store's stamps decide as
+/// well.
 #[test]
 fn a_clock_that_is_ahead_ends_no_pin() {
     const HOUR_MS: u64 = 3_600_000;
@@ -211,7 +211,7 @@ fn a_clock_that_is_ahead_ends_no_pin() {
     let fast = Repository::open(fast, IndexHome::Memory, &Unlock::Insecure).unwrap();
     assert_eq!(fast.pinned().unwrap(), [shown]);
     assert_eq!(open(&store).pinned().unwrap(), [shown], "it was not removed");
-    // Its door has died, and time passes for all.
+    // Its export has died, and time passes for all.
     clock.set(2 * HOUR_MS);
     assert_eq!(fast.pinned().unwrap(), []);
     assert!(check(&open(&store)).is_clean());

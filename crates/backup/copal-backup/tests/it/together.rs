@@ -1,5 +1,5 @@
-//! Backups of several VMs that ask each other what they have: two passes, popular chunks, and who answers
-//! late or lies.
+//! Backups of several VMs that ask each other for popular chunks: two passes, popular packs, and late or
+//! wrong answers.
 
 use crate::world::*;
 use copal_backup::peers::{Answer, Ids, Peers, ShortId, Turn};
@@ -12,16 +12,16 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Answers as the agents' rules do, in memory: the second VM that asks for a chunk stores it for all.
+/// Answers by the agents' rules, in memory: the second VM that asks for a chunk stores it as a popular one.
 pub(crate) struct Detector<'a> {
     repository: &'a Repository,
     state: Mutex<State>,
     news: Condvar,
-    /// VMs whose first questions are compared together.
+    /// Number of VMs whose first questions are compared together.
     together: usize,
-    /// How a liar changes what is true.
+    /// Turns true answers into wrong ones.
     pub(crate) lie: fn(Answer) -> Answer,
-    /// Popular packs count only once another host has opened them.
+    /// Popular packs count only once another host has checked them.
     pub(crate) is_checking: bool,
 }
 
@@ -86,7 +86,7 @@ impl Peers for Detector<'_> {
 
     fn end(&self, vm: Uuid, _: Turn) {
         let mut state = self.state.lock().unwrap();
-        assert_eq!(state.turn.take(), Some(vm), "who has no turn ends none");
+        assert_eq!(state.turn.take(), Some(vm), "a turn ends only after it began");
         self.news.notify_all();
     }
 
@@ -115,7 +115,7 @@ impl Peers for Detector<'_> {
         std::thread::park_timeout(Duration::from_millis(5));
         let mut state = self.state.lock().unwrap();
         let since = *state.again_since.get_or_insert_with(Instant::now);
-        // A chunk that somebody stores comes within seconds; what nobody stores never comes.
+        // A chunk that another VM stores comes within seconds; a chunk that no VM stores never comes.
         let patience = if self.is_checking { 60_000 } else { 50 };
         if since.elapsed() > Duration::from_millis(patience) {
             return Ok(None);
@@ -180,9 +180,9 @@ fn all_at_once(repository: &Repository, detector: &Detector<'_>, disks: &[Disk])
     })
 }
 
-/// All VMs of a job: what they have in common is stored once, by somebody, and each can be restored alone.
+/// All VMs of a job: their common chunks are stored once, and each can be restored alone.
 #[test]
-fn vms_of_one_job_store_what_they_share_once() {
+fn vms_of_one_job_store_shared_chunks_once() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let detector = Detector::new(&repository, 4);
@@ -191,7 +191,7 @@ fn vms_of_one_job_store_what_they_share_once() {
     let sum = |count: fn(&BackupCounts) -> u64| made.iter().map(|one| count(&one.counts)).sum::<u64>();
     let template = 4 << 20;
     assert_eq!(sum(|counts| counts.unresolved_chunks), 0);
-    // Chunks at the seams between shared and own bytes are a VM's own.
+    // Chunks across the borders of shared and own bytes belong to one VM.
     let popular = sum(|counts| counts.popular_bytes);
     assert!((template - 200_000..=template).contains(&popular), "{popular}");
     let new = sum(|counts| counts.new_bytes);
@@ -202,7 +202,7 @@ fn vms_of_one_job_store_what_they_share_once() {
     for (one, disk) in made.iter().zip(&disks) {
         assert_eq!(restore(&repository, one.snapshot), disk.bytes);
     }
-    // No VM's removal touches another's, and nobody's takes what is popular.
+    // Removing one VM's snapshots touches no other VM and no popular chunk.
     let (gone, kept) = made.split_first().unwrap();
     repository.forget(&[gone.snapshot]).unwrap();
     prune(&repository);
@@ -213,8 +213,8 @@ fn vms_of_one_job_store_what_they_share_once() {
     }
 }
 
-/// One VM after the other: the second stores for all what the first has for itself, the third stores nothing
-/// of it.
+/// One VM after the other: the second stores the first one's chunks as popular ones, the third stores none of
+/// them.
 #[test]
 fn vms_one_after_another_have_two_copies_before_a_popular_one() {
     let store = MemoryStore::new();
@@ -236,7 +236,8 @@ fn vms_one_after_another_have_two_copies_before_a_popular_one() {
     assert!(third.popular_dup_bytes > 3 << 20, "{third:?}");
     assert!(third.new_bytes < 1_400_000, "{third:?}");
 
-    // An incremental backup asks about what changed only, and finds in the VM what it had, shared chunks too.
+    // An incremental backup asks about changed chunks only, and finds its earlier ones in the VM, shared
+    // chunks too.
     let (_, mut disk) = made.pop().unwrap();
     disk.changed.clear();
     disk.write(2 << 20, &noise(7, 100_000));
@@ -248,9 +249,10 @@ fn vms_one_after_another_have_two_copies_before_a_popular_one() {
     assert!(check(&repository).is_clean());
 }
 
-/// A pack that nobody else has opened is nobody else's: the others store their own, and say so.
+/// A pack that no other host has checked is used by nobody else: the others store their own chunks, and count
+/// them.
 #[test]
-fn what_nobody_checked_is_not_referred_to() {
+fn unchecked_packs_are_not_referred_to() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let mut detector = Detector::new(&repository, 3);
@@ -265,9 +267,9 @@ fn what_nobody_checked_is_not_referred_to() {
     }
 }
 
-/// Whoever answers with other frames, or with nothing, costs room and no data.
+/// A peer that answers with wrong frames, or not at all, costs space and no data.
 #[test]
-fn answers_are_not_believed() {
+fn answers_are_verified() {
     let lies: [fn(Answer) -> Answer; 4] = [
         |answer| answer.ordinal().and_then(|at| Answer::hit(at ^ 1)).unwrap_or(answer),
         |_| Answer::hit(0).unwrap(),
@@ -291,7 +293,7 @@ fn answers_are_not_believed() {
     }
 }
 
-/// Reads other bytes the second time.
+/// Returns other bytes at the second read.
 struct Changing(MemorySource, Mutex<u64>);
 
 impl source::Source for Changing {
@@ -316,8 +318,8 @@ impl source::Source for Changing {
     }
 }
 
-/// Symptom: none, by design. A disk that is written between the passes yields what the second one saw, under
-/// its own name.
+/// Symptom: none, by design. If a disk is written between the passes, the bytes of the second one are stored,
+/// under their own name.
 #[test]
 fn bytes_that_changed_between_the_passes_are_stored_under_their_own_name() {
     let store = MemoryStore::new();
@@ -340,7 +342,7 @@ fn bytes_that_changed_between_the_passes_are_stored_under_their_own_name() {
     assert_eq!(std::fs::read_dir(spool.path()).unwrap().count(), 0, "nothing stays");
 }
 
-/// A disk of several GiB with little in it.
+/// A disk of several GiB with little data.
 #[derive(Clone)]
 struct Sparse {
     size: u64,
@@ -377,7 +379,7 @@ impl source::Source for Sparse {
     }
 }
 
-/// A disk is taken in parts that end where pages of a GiB do, and becomes one tree.
+/// A disk is divided at page borders of 1 GiB into parts, and becomes one tree.
 #[test]
 fn a_large_disk_is_backed_up_in_parts() {
     let store = MemoryStore::new();
@@ -415,13 +417,13 @@ fn a_large_disk_is_backed_up_in_parts() {
         assert_eq!(made.counts.data_bytes, 3 * 294_912);
         let listed = &repository.ls(made.snapshot).unwrap()[0];
         assert_eq!(listed.data_bytes, 3 * 294_912);
-        // Read whole by a backup without others, it is what the last one said.
+        // A backup without the others reads the whole disk, and its bytes are those of the last backup.
         let whole = BackupRequest::new("web", vec![DiskSource::new("sda", Box::new(disk.clone()))]);
         let whole = repository.backup(whole, &Silent, &CancelFlag::new()).unwrap();
         assert_eq!((whole.counts.new_chunks, whole.counts.cross_dup_bytes), (0, 0));
         disk.data[1].1[5000..60_000].copy_from_slice(&noise(9, 55_000));
     }
-    assert_eq!(asked, [3, 4], "a part of which nothing is new asks nobody");
+    assert_eq!(asked, [3, 4], "a part without new chunks asks nothing");
     let report = repository.verify(newest_id(&repository), &Silent, &CancelFlag::new());
     assert!(report.unwrap().is_clean());
 }

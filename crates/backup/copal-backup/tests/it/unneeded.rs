@@ -1,5 +1,4 @@
-//! Popular packs that no snapshot needs any more: they go, those that somebody needs stay, whoever dies or
-//! backs up meanwhile.
+//! Removal of unneeded popular packs: needed ones stay, beside backups and despite crashes.
 
 use crate::failing::MortalStore;
 use crate::together::{Detector, back_up_with, noise};
@@ -8,7 +7,7 @@ use copal_backup::*;
 use copal_volume::MemoryStore;
 use std::sync::Arc;
 
-/// The disk of a VM of a kind: half of it is the same on all of that kind.
+/// The disk of a VM of a kind: half of it is the same on all VMs of that kind.
 fn of_kind(kind: u64, vm: u64) -> Disk {
     let mut disk = Disk::new(2 << 20);
     disk.write(0, &noise(kind, 500_000));
@@ -19,7 +18,7 @@ fn of_kind(kind: u64, vm: u64) -> Disk {
 
 type Backups = Vec<(SnapshotId, Disk)>;
 
-/// Three VMs of a kind: what they share is popular.
+/// Three VMs of a kind: their common chunks are popular.
 fn three(repository: &Repository, kind: u64) -> Backups {
     let detector = Detector::new(repository, 0);
     let made = (0..3).map(|number| {
@@ -52,13 +51,13 @@ fn assert_restores(repository: &Repository, backups: &Backups, when: &str) {
 }
 
 #[test]
-fn what_no_snapshot_needs_goes_and_what_some_need_stays() {
+fn unneeded_packs_are_removed_and_needed_ones_stay() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let (one, two) = (three(&repository, 1), three(&repository, 2));
     let all = repository.popular_status().unwrap();
     assert!(all.packs >= 2 && all.bytes > 900_000, "{all:?}");
-    // As long as somebody has a snapshot nothing goes, also of a kind of which only one VM is left.
+    // While one snapshot needs them no packs are removed, even if only one VM of a kind is left.
     assert_eq!(remove_unneeded(&repository), UnneededPacks::default());
     repository.remove_vm("vm1-0", true, false).unwrap();
     repository.remove_vm("vm1-1", true, false).unwrap();
@@ -78,7 +77,7 @@ fn what_no_snapshot_needs_goes_and_what_some_need_stays() {
     assert_restores(&open(&store), &two, "the other kind");
     assert!(check(&open(&store)).is_clean());
 
-    // The kind comes back, and is popular again.
+    // The kind comes back, and its chunks become popular again.
     let again = three(&repository, 1);
     assert_restores(&open(&store), &again, "again");
     assert!(repository.popular_status().unwrap().bytes > all.bytes * 9 / 10);
@@ -89,9 +88,9 @@ fn what_no_snapshot_needs_goes_and_what_some_need_stays() {
     assert_eq!((none.packs, none.frames, none.bytes), (0, 0, 0));
 }
 
-/// What recipes of a VM name as its own leads to popular frames by lists, for as long as there is the VM.
+/// Chunks in recipes of a VM resolve to popular frames by lists, for as long as the VM exists.
 #[test]
-fn what_chunks_moved_to_stays() {
+fn the_packs_of_moved_chunks_stay() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let alone = of_kind(1, 1);
@@ -118,9 +117,9 @@ fn what_chunks_moved_to_stays() {
     assert_eq!(repository.popular_status().unwrap().bytes, 0);
 }
 
-/// Whoever dies at any step leaves what can be read, and the next one goes on.
+/// After a crash at any step everything is readable, and the next run continues.
 #[test]
-fn a_death_at_any_step_loses_nothing_and_leaves_nothing() {
+fn a_crash_at_any_step_loses_nothing_and_leaves_nothing() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     three(&repository, 1);
@@ -137,7 +136,7 @@ fn a_death_at_any_step_loses_nothing_and_leaves_nothing() {
         let when = format!("killed at step {steps}: {outcome:?}");
         let repository = open(&store);
         assert_restores(&repository, &two, &when);
-        // What is condemned can be backed up meanwhile, and is stored anew.
+        // A condemned chunk can be backed up meanwhile, and is stored anew.
         if steps % 3 == 0 {
             let again = three(&repository, 1);
             assert_restores(&open(&store), &again, &when);
@@ -156,9 +155,9 @@ fn a_death_at_any_step_loses_nothing_and_leaves_nothing() {
     assert!(deaths > 5, "{deaths}");
 }
 
-/// While a backup is under way on another host nothing is decided.
+/// While a backup runs on another host nothing is decided.
 #[test]
-fn a_backup_that_is_under_way_is_waited_for() {
+fn a_running_backup_is_waited_for() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     three(&repository, 1);
@@ -171,7 +170,7 @@ fn a_backup_that_is_under_way_is_waited_for() {
     };
     let (backing_up, mortal) = host();
     let disk = of_kind(3, 3);
-    // It dies behind its first record, and leaves its session.
+    // The backup dies after its first record, and leaves its session.
     let died = Dying(mortal.clone());
     let failed = backing_up.backup(request("busy", &disk, false), &died, &CancelFlag::new());
     assert!(failed.is_err());
@@ -194,7 +193,7 @@ impl Progress for Dying {
     }
 }
 
-/// Runs something at the first snapshot that is walked, and something else when the second walk begins.
+/// Runs one action at the first snapshot of a walk, and another when the second walk begins.
 struct Between<'a> {
     walks: std::sync::atomic::AtomicU32,
     first: std::sync::Mutex<Option<Box<dyn FnOnce() + Send + 'a>>>,
@@ -216,7 +215,7 @@ impl Progress for Between<'_> {
     }
 }
 
-/// Its session is open; it reads on when it is told to.
+/// Keeps a backup waiting, with its session open, until it is released.
 struct Gate<'a> {
     inner: &'a Detector<'a>,
     opened: std::sync::Mutex<std::sync::mpsc::Sender<()>>,
@@ -251,7 +250,7 @@ impl peers::Peers for Gate<'_> {
 /// A session that opens behind the record in its VM's log has its base's popular chunks, and the base is
 /// forgotten before the count.
 #[test]
-fn a_base_that_is_forgotten_between_mark_and_count() {
+fn a_base_that_is_forgotten_between_record_and_count_is_counted() {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
     let made = three(&repository, 1);

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) const BLOCK: usize = 4096;
 
-/// A disk in memory that remembers what was written since the last backup.
+/// A disk in memory that records the writes since the last backup.
 #[derive(Clone)]
 pub(crate) struct Disk {
     pub(crate) bytes: Vec<u8>,
     pub(crate) changed: Vec<ChangedExtent>,
-    /// Whether it reports its holes or says that everything is data.
+    /// Whether it reports its holes, or reports everything as data.
     pub(crate) reports_holes: bool,
 }
 
@@ -39,7 +39,7 @@ impl Disk {
         }
     }
     fn note(&mut self, at: usize, length: usize, kind: ChangeKind) {
-        // Later writes over a discarded range must win, earlier ones must not: keep the list exact.
+        // A later write replaces a discarded range, an earlier one must not: keep the list exact.
         if kind == ChangeKind::Zero {
             let (start, end) = (at as u64, (at + length) as u64);
             let mut kept = Vec::new();
@@ -106,7 +106,7 @@ impl Source for MemorySource {
     }
 }
 
-/// Collects a restored disk, and sees that every byte is covered exactly once.
+/// Collects a restored disk, and asserts that every byte is covered exactly once.
 #[derive(Default)]
 pub(crate) struct MemoryTarget {
     state: Mutex<Vec<(u8, bool)>>,
@@ -158,12 +158,12 @@ impl Target for MemoryTarget {
     }
 }
 
-/// Options without a password: the hash is slow on purpose.
+/// Options without a password, since the password hash is slow on purpose.
 pub(crate) fn insecure() -> InitOptions {
     InitOptions::new(Unlock::Insecure)
 }
 
-/// Both layouts: what holds for one holds for the other.
+/// Both layouts; most tests hold for both.
 pub(crate) const LAYOUTS: [Layout; 2] = [Layout::Solo, FLEET];
 
 pub(crate) const FLEET: Layout = Layout::Fleet { popular_millionths: Layout::DEFAULT_POPULAR_MILLIONTHS };
@@ -181,7 +181,7 @@ pub(crate) fn open(store: &MemoryStore) -> Repository {
     Repository::open(Arc::new(store.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap()
 }
 
-/// Backs up one disk called sda.
+/// Backs up one disk named sda.
 pub(crate) fn back_up(repository: &Repository, vm: &str, disk: &Disk, changed: bool) -> BackupSummary {
     try_back_up(repository, vm, disk, changed).unwrap()
 }
@@ -205,7 +205,7 @@ pub(crate) fn request_since(repository: &Repository, vm: &str, disk: &Disk, chan
     request
 }
 
-/// The id of a VM's newest snapshot: what a list of changes since the last backup is relative to.
+/// The id of a VM's newest snapshot: the base of a list of changes since the last backup.
 pub(crate) fn newest(repository: &Repository, vm: &str) -> Option<String> {
     let mut snapshots = repository.snapshots(None).unwrap().into_iter();
     let newest = snapshots.rfind(|snapshot| snapshot.vm.name == vm);
@@ -235,7 +235,7 @@ pub(crate) fn check(repository: &Repository) -> CheckReport {
     repository.check(ReadData::All, &Silent, &CancelFlag::new()).unwrap()
 }
 
-/// A prune that leaves nothing unused, whatever it costs.
+/// A prune that leaves nothing unused, at any cost.
 pub(crate) fn thorough() -> PruneOptions {
     PruneOptions { method: FreeMethod::Exact, max_unused_percent: 0, ..PruneOptions::default() }
 }

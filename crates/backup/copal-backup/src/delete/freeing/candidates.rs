@@ -1,4 +1,4 @@
-//! What a snapshot refers to and a neighbour does not in the same place: all that its removal can free.
+//! References of a snapshot that its neighbours do not have in the same place: the candidates for removal.
 
 use crate::request::error::{Error, Result};
 use crate::request::progress::CancelFlag;
@@ -7,11 +7,11 @@ use crate::snapshot::manifest::Manifest;
 use crate::snapshot::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
 use crate::snapshot::tree::TreeReader;
 
-/// Hands over each reference of a snapshot but those of pages and segments that a neighbour has, too,
-/// wherever they were put: what such a neighbour refers to is live. A neighbour that cannot be read makes
-/// more candidates, no wrong ones.
+/// Visits each reference of a snapshot, except in pages and segments that a neighbour shares: those are live,
+/// wherever their frames were put. A neighbour that cannot be read leads to more candidates, never to wrong
+/// ones.
 /// # Errors
-/// `Damaged`: the snapshot's own recipes cannot be read. `Cancelled`; those of the store and of `visit`.
+/// `Damaged`: the snapshot's own recipes cannot be read. `Cancelled`; errors of the store and of `visit`.
 pub(super) fn for_each_candidate(
     parts: &Parts,
     manifest: &Manifest,

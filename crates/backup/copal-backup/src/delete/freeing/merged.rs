@@ -1,4 +1,4 @@
-//! The vectors of all snapshots that stay, merged block by block.
+//! Merged summary vectors of all snapshots that stay, block by block.
 
 use crate::catalog::vm::Published;
 use crate::delete::summary::store::{self, Stored};
@@ -7,7 +7,7 @@ use crate::request::error::Result;
 use crate::sessions::parts::Parts;
 use uuid::Uuid;
 
-/// See the module. Memory: one block.
+/// The merged vector of the snapshots that stay. Memory: one block.
 pub(super) struct Merged<'a> {
     parts: &'a Parts,
     vectors: Vec<Stored>,
@@ -16,7 +16,7 @@ pub(super) struct Merged<'a> {
 }
 
 impl<'a> Merged<'a> {
-    /// That of these snapshots; `None`: one of them has no vector that can be used, or one of another
+    /// The merged vector of these snapshots; `None`: one of them has no usable vector, or one of another
     /// geometry.
     pub(super) fn of(parts: &'a Parts, vm: Uuid, stay: &[Published]) -> Result<Option<Merged<'a>>> {
         let mut vectors = Vec::with_capacity(stay.len());
@@ -41,7 +41,7 @@ impl<'a> Merged<'a> {
         self.block.as_ref().map_or(0, |(geometry, _)| geometry.block_of(id))
     }
 
-    /// Merges block `number` of all. `false`: one of them cannot be read.
+    /// Merges block `number` of all vectors. `false`: one of them cannot be read.
     pub(super) fn load(&mut self, number: u32) -> Result<bool> {
         let Some((_, block)) = &mut self.block else {
             return Ok(true);
@@ -55,13 +55,12 @@ impl<'a> Merged<'a> {
         Ok(true)
     }
 
-    /// Whether a snapshot that stays refers to an id of the block that is loaded; now and then said of one
-    /// that none does.
+    /// Whether a snapshot that stays refers to an id of the loaded block; sometimes true although none does.
     pub(super) fn has(&self, id: &[u8; 16]) -> bool {
         self.block.as_ref().is_some_and(|(_, block)| block.has(id))
     }
 
-    /// How often that is, in the block that is loaded.
+    /// Probability of such a false answer in the loaded block.
     pub(super) fn error_rate(&self) -> f64 {
         self.block.as_ref().map_or(0.0, |(_, block)| block.error_rate())
     }
@@ -74,8 +73,8 @@ mod tests {
     use crate::world::*;
     use copal_volume::{MemoryStore, PutOptions, VolumeStore};
 
-    /// Puts a vector of another geometry in the place of a snapshot's own, as a release with other bounds
-    /// would write it.
+    /// Replaces a snapshot's vector by one of another geometry, as a release with other limits would write
+    /// it.
     fn write_vector(
         store: &MemoryStore,
         parts: &Parts,
@@ -100,8 +99,8 @@ mod tests {
         store.put(meta, name.as_bytes(), file.into(), &PutOptions::default()).unwrap();
     }
 
-    /// Symptom: vectors of two geometries could be merged, and no test noticed: chunks that a snapshot needs
-    /// would have been freed, since their bits lie elsewhere in each. Fix: this; without one geometry the
+    /// Symptom: vectors of two geometries could be merged, and no test noticed: needed chunks would have been
+    /// freed, since their bits are at other places in each. Fix: this test; without a common geometry the
     /// exact mark decides (BAK-18).
     #[test]
     fn vectors_of_two_geometries_are_not_merged() {

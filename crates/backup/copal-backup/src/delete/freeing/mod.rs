@@ -1,10 +1,10 @@
-//! What only forgotten snapshots of a VM referred to, by merged summary vectors: no recipe of a snapshot that
-//! stays is read.
+//! Deletion by merged summary vectors: finds the frames that only forgotten snapshots of a VM refer to,
+//! without reading recipes of snapshots that stay.
 //!
-//! Paper:  low-profile-dedup §4 (fast approximate deletion with summary comparison)
-//! Invariants
-//! - Nothing is called dead that a snapshot that stays refers to: their vectors are merged, all of them and
-//!   of one geometry, or there is no answer, and the mark says it exactly (BAK-18).
+//! Paper:  low-profile-dedup §4 (fast approximate deletion with summary comparison) Invariants
+//! - A frame that a snapshot that stays refers to is never reported as dead: the vectors of all these
+//!   snapshots are merged, with one geometry. Otherwise there is no result, and the exact mark decides
+//!   (BAK-18).
 //! - Nothing is removed here (`prune`).
 //!
 //! Memory: one block of the merged vector, and a bit per frame of packs with dead ones.
@@ -25,12 +25,12 @@ use candidates::for_each_candidate;
 use merged::Merged;
 use uuid::Uuid;
 
-/// What became of the references of forgotten snapshots.
+/// Counts of the references of forgotten snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Found {
-    /// References that no snapshot beside it has in the same place: those in `dead` and in `kept`.
+    /// References that no neighbour has in the same place: those in `dead` and in `kept`.
     pub(crate) candidates: u64,
-    /// References to frames that are dead.
+    /// References to dead frames.
     pub(crate) dead: u64,
     /// Stored bytes of the frames that were not dead before.
     pub(crate) dead_bytes: u64,
@@ -38,10 +38,10 @@ pub(crate) struct Found {
     pub(crate) kept: u64,
 }
 
-/// Adds to `dead` the frames that only `gone` of a VM's snapshots refer to; `stay` are all others. `None`: a
-/// vector or a recipe that is needed cannot be read, so only a mark can say.
+/// Adds to `dead` the frames that only the snapshots `gone` refer to; `stay` are all others of the VM.
+/// `None`: a necessary vector or recipe cannot be read, so only a mark can decide.
 /// # Errors
-/// `Cancelled`; those of the store that are no damage.
+/// `Cancelled`; errors of the store that are not damage.
 pub(crate) fn find_dead(
     parts: &Parts,
     vm: Uuid,
@@ -77,14 +77,14 @@ pub(crate) fn find_dead(
                 walked => walked?,
             }
         }
-        // As likely as a frame of this block is kept by chance, so many of those that are dead were.
+        // Estimate of the leak: frames of this block are kept by chance at the error rate.
         let leak = (search.found.dead_bytes - before) as f64 * merged.error_rate();
         search.dead.leak_bytes = search.dead.leak_bytes.saturating_add(leak as u64);
     }
     Ok(Some(search.found))
 }
 
-/// Takes damage out.
+/// Turns damage into `None`.
 fn readable<T>(read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -101,7 +101,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// What is to be said of a candidate, if it belongs to block `number`.
+    /// Decides about a candidate, if it belongs to block `number`.
     fn judge(&mut self, merged: &Merged<'_>, number: u32, reference: &Ref) -> Result<()> {
         let id = reference.id.short();
         if !is_private(reference) || merged.block_of(&id) != number {
@@ -114,7 +114,7 @@ impl Search<'_> {
         }
         let located = match self.parts.pack_store().locate(reference) {
             Ok(located) => located,
-            // It is lost already.
+            // The frame is lost already.
             Err(error) if error.is_corruption() => return Ok(()),
             Err(error) => return Err(error),
         };

@@ -1,12 +1,12 @@
-//! What a prune is about to remove is listed before, so that whoever writes next knows (BAK-15).
+//! Lists the packs that a prune is about to remove, so that the next writer knows them (BAK-15).
 //!
-//! In the layout solo that is needed in a cluster only, where a removal may come about late: lists stand in
-//! files of their own, by epoch. In a fleet a list is a record of the VM's log, appended behind all that the
-//! prune has read. So it stands either before the record of a backup that opens, which then knows what is
-//! going, or the prune sees that backup and gives way (BAK-17). So it does to another prune of the VM
-//! (BAK-23).
+//! In the layout solo this is needed only in a cluster, where a removal may take effect late. There the lists
+//! are files of their own, by epoch. In a fleet a list is a record of the VM's log, appended behind
+//! everything that the prune has read. So either the record stands before the Open record of a backup, which
+//! then knows the listed packs, or the prune sees that backup and gives way (BAK-17). It also gives way to
+//! another prune of the VM (BAK-23).
 //!
-//! Not here: what the next writer does about a list (`parts`).
+//! Not here: the next writer's treatment of a list (`parts`).
 
 use crate::catalog::fields::DeadList;
 use crate::catalog::log::{Append, LogName};
@@ -19,7 +19,7 @@ use crate::sessions::parts::Parts;
 use crate::steps::removal::{Lost, lost};
 use uuid::Uuid;
 
-/// Lists of one prune.
+/// Removal lists of one prune.
 pub(crate) struct Announced<'a> {
     parts: &'a Parts,
     place: Place,
@@ -31,28 +31,28 @@ enum Place {
     /// The log of a VM.
     Log {
         vm: Uuid,
-        /// Number of the record behind all that was read.
+        /// Number of the record behind everything that was read.
         next_number: u64,
         listed: Vec<PackPlace>,
     },
 }
 
 impl<'a> Announced<'a> {
-    /// Lists in the epoch of the change that was begun.
+    /// Lists in the epoch of the present change.
     pub(super) fn in_epoch(parts: &'a Parts) -> Announced<'a> {
         Announced { parts, place: Place::Epoch(Vec::new()) }
     }
 
-    /// Lists in the log of a VM that nobody backs up. Marks are made from what it amounts to below
+    /// Lists in the log of a VM that is not being backed up. The marks were made from its state below
     /// `next_number`.
     pub(crate) fn in_log(parts: &'a Parts, vm: Uuid, next_number: u64) -> Announced<'a> {
         Announced { parts, place: Place::Log { vm, next_number, listed: Vec::new() } }
     }
 
-    /// Lists packs; safe on return.
+    /// Lists packs; durable on return.
     /// # Errors
-    /// `Busy`: a backup of the VM began, a clean-up has moved chunks, or another prune runs. Those of the
-    /// store. Then nothing may be removed.
+    /// `Busy`: a backup of the VM began, a clean-up has moved chunks, or another prune runs. Errors of the
+    /// store. After an error nothing may be removed.
     pub(crate) fn add(&mut self, packs: &[PackPlace]) -> Result<()> {
         if broken::by(Flaw::RemovesUnlisted) {
             return Ok(());
@@ -79,9 +79,9 @@ impl<'a> Announced<'a> {
         }
     }
 
-    /// Records that nobody refers to what stands in a list of dead frames, in a fleet.
+    /// Records that nobody refers to the frames in a list of dead frames, in a fleet.
     /// # Errors
-    /// As [`Announced::add`].
+    /// As [`RemovalLists::add`].
     pub(super) fn free(&mut self, gone: &[SnapshotId], dead: Option<DeadList>) -> Result<()> {
         let Place::Log { vm, next_number, .. } = &mut self.place else {
             return Ok(());
@@ -98,9 +98,9 @@ impl<'a> Announced<'a> {
         }
     }
 
-    /// All that is listed is gone.
+    /// Ends the lists: all listed packs are removed.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(super) fn end(self) -> Result<()> {
         match self.place {
             Place::Epoch(removals) => self.parts.catalog().end_removals(&removals),
@@ -112,10 +112,10 @@ impl<'a> Announced<'a> {
     }
 }
 
-/// Appends a record to the log of a VM at `next_number`, or behind records that change nothing for it.
-/// Returns the number of the record after it.
+/// Appends a record to the log of a VM at `next_number`, or behind records that do not affect it. Returns the
+/// number of the next record.
 /// # Errors
-/// `Busy`: one of them does. Those of the store.
+/// `Busy`: one of them affects it. Errors of the store.
 fn append_unless_disturbed(parts: &Parts, vm: Uuid, mut next_number: u64, record: &Record) -> Result<u64> {
     let (catalog, log) = (parts.catalog(), LogName::Vm(vm));
     loop {
@@ -124,7 +124,8 @@ fn append_unless_disturbed(parts: &Parts, vm: Uuid, mut next_number: u64, record
         }
         let since = catalog.tail(log, next_number);
         let since = match catalog.has_checkpoint_behind(log, next_number)? {
-            // It stands in their place. A record that it covers is void, were it this one.
+            // A checkpoint has replaced the records. A record that it covers has no effect, even if it is
+            // this one.
             true => Vec::new(),
             false => since?,
         };

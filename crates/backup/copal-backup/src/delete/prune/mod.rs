@@ -1,21 +1,21 @@
-//! Prune: returns the space of everything that no published snapshot names. Exact.
+//! Prune: frees the space of everything that no published snapshot refers to. Exact.
 //!
 //! Decision: docs/decisions/2026-11-21-exact-index-and-mark.md
 //!
-//! Runs alone in its process (under the lock of packs). Solo: it fences every open session first, so nothing
-//! can come to need what it removes. Fleet: it goes VM by VM, passes over one that is being backed up, and
-//! gives way to a backup that begins (`announced`). Steps, each safe to die in:
+//! Runs exclusively in its process (under the packs lock). Solo: it fences every open session first, so no
+//! session can come to need a frame that it removes. Fleet: it goes VM by VM, skips one that is being backed
+//! up, and gives way to a backup that begins (`removal_lists`). Steps; a crash in any of them is safe:
 //! 1. fence; bring the index up to date; list the packs; mark (`mark`), slice by slice;
-//! 2. unlink packs without a live frame (`sweep`): index rows first, then the file; a list of them before
+//! 2. unlink packs without a live frame (`sweep`): index rows first, then the file; they are listed before
 //!    (BAK-15);
-//! 3. rewrite packs with dead frames, as long as more than the allowed share is unused: live frames go to new
-//!    packs, which are durable and in the index before the old ones are unlinked. The worst packs come first,
-//!    as they free most for what they cost, and few at a time: their space returns before the next are
-//!    written, so a prune needs little;
-//! 4. delete manifests that are not published; remove empty volumes.
+//! 3. rewrite packs with dead frames while more than the allowed share is unused. Live frames go to new
+//!    packs, which are durable and in the index before the old ones are unlinked. Packs with the largest dead
+//!    share come first, a few at a time: their space is freed before the next are written, so a prune needs
+//!    little space;
+//! 4. delete unpublished manifests; remove empty volumes.
 //!
-//! A pack that cannot be read, or of which a live frame is lost, is never rewritten, only unlinked when
-//! nothing of it is live.
+//! A pack that cannot be read, or has a lost live frame, is never rewritten. It is unlinked only if no frame
+//! of it is live.
 
 pub(crate) mod announced;
 mod of_vm;
@@ -42,7 +42,7 @@ use copal_volume::{ReadOptions, VolumeError};
 use sweep::{Live, Sweep};
 use uuid::Uuid;
 
-/// Runs a prune. The caller holds the lock of packs alone.
+/// Runs a prune. The caller holds the packs lock exclusively.
 pub(crate) fn run(
     parts: &Parts,
     options: &PruneOptions,
@@ -67,7 +67,7 @@ pub(crate) fn run(
     Ok(summary)
 }
 
-/// A prune under way.
+/// A running prune.
 struct Prune<'a> {
     parts: &'a Parts,
     options: &'a PruneOptions,
@@ -77,7 +77,7 @@ struct Prune<'a> {
 }
 
 impl<'a> Prune<'a> {
-    /// Prunes a repository in which every snapshot may name every chunk.
+    /// Prunes a repository in which every snapshot may refer to every chunk.
     fn all(&mut self, vms: &[Vm]) -> Result<()> {
         let parts = self.parts;
         if !self.options.dry_run {
@@ -89,7 +89,8 @@ impl<'a> Prune<'a> {
         let change = match self.options.dry_run {
             true => None,
             false => match parts.begin_change() {
-                // A store that is too full is what prune is for. Its own index follows each step.
+                // A prune must run even if the store is too full for an epoch file. Its own index follows
+                // each step.
                 Err(Error::NoSpace) if !parts.pack_store().volumes.store.is_replicated() => None,
                 change => Some(change?),
             },
@@ -109,8 +110,8 @@ impl<'a> Prune<'a> {
         Ok(())
     }
 
-    /// Marks and sweeps packs, slice by slice; `vms` are all whose snapshots may name a frame of them,
-    /// `others` are walked all the same.
+    /// Marks and sweeps packs, slice by slice. `vms` are all VMs whose snapshots may refer to a frame of
+    /// them; `others` are walked in addition.
     fn sweep(
         &mut self,
         whose: Whose,
@@ -128,7 +129,7 @@ impl<'a> Prune<'a> {
             let slice = Slice { index, of: passes };
             self.progress.stage(Stage::Walk, "", 0);
             if index > 0 {
-                // The slice before has removed and made packs.
+                // The previous slice has removed and written packs.
                 pack_store.forget_cached();
                 present = list_packs(pack_store, whose, None)?;
             }
@@ -147,7 +148,7 @@ impl<'a> Prune<'a> {
         Ok(())
     }
 
-    /// Packs that there are, ascending; their bytes are added up.
+    /// Numbers of all packs, ascending; adds their bytes to the summary.
     fn measure(&mut self, whose: Whose) -> Result<Vec<PackNumber>> {
         let mut bytes = 0;
         let present = list_packs(self.parts.pack_store(), whose, Some(&mut bytes))?;
@@ -192,7 +193,7 @@ fn list_packs(pack_store: &PackStore, whose: Whose, mut bytes: Option<&mut u64>)
     Ok(present)
 }
 
-/// Ends every open session of a VM; how many there were.
+/// Ends every open session of a VM; returns their number.
 pub(crate) fn fence_all(parts: &Parts, vm: Uuid) -> Result<u64> {
     let mut fenced = 0;
     loop {
@@ -206,7 +207,7 @@ pub(crate) fn fence_all(parts: &Parts, vm: Uuid) -> Result<u64> {
     }
 }
 
-/// Manifests of all published snapshots of a VM, oldest first, but for those that a dry run is to do without.
+/// Manifests of all published snapshots of a VM, oldest first, except those that a dry run leaves out.
 fn manifests(parts: &Parts, vm: Uuid, options: &PruneOptions) -> Result<Vec<Manifest>> {
     let state = parts.vm_state(vm)?;
     let stays = |published: &&Published| !options.dry_run || !options.without.contains(&published.snapshot);
@@ -217,7 +218,7 @@ fn manifests(parts: &Parts, vm: Uuid, options: &PruneOptions) -> Result<Vec<Mani
     state.published.iter().filter(stays).map(manifest).collect()
 }
 
-/// What a damaged snapshot needs is not known, so nothing may go as long as it is there.
+/// The references of a damaged snapshot are unknown, so nothing may be removed while it exists.
 fn forget_first(error: Error, published: &Published) -> Error {
     match error {
         Error::Damaged { what, detail } => Error::Damaged {
@@ -231,7 +232,7 @@ fn forget_first(error: Error, published: &Published) -> Error {
     }
 }
 
-/// Deletes the manifests of a VM that no Publish record makes visible, then says so in the log.
+/// Deletes the unpublished manifests of a VM, then records that in its log.
 fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
     let volumes = &parts.pack_store().volumes;
     let Some(vid) = volumes.meta(vm, false)? else {
@@ -255,7 +256,7 @@ fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
     for listed in state.forgotten.chunks(MAX_LISTED) {
         let record = Record::Deleted { snapshots: listed.iter().map(|one| one.snapshot).collect() };
         let next = parts.vm_state(vm)?.next_number;
-        // Lost to another record: the next prune says it again.
+        // If another record takes the number, the next prune records it.
         parts.catalog().append(LogName::Vm(vm), next, &record)?;
     }
     volumes.store.reclaim(vid)?;
@@ -266,11 +267,11 @@ fn remove_empty_volumes(parts: &Parts, whose: Whose) -> Result<()> {
     let volumes = &parts.pack_store().volumes;
     for home in whose.homes(parts.pack_store())? {
         for (number, vid) in volumes.numbers(home)? {
-            // The removal looks for itself whether the volume is empty.
+            // The removal itself checks again that the volume is empty.
             let any = volumes.store.list(vid, b"", None, 1, &ReadOptions::default())?;
             if any.is_empty() {
-                // Removing alone frees behind our back, and the store may be closed before that is done. A
-                // store that is too full to be tidied first is tidied by the removal.
+                // A removal alone frees space in the background, and the store may be closed before that
+                // ends. If the store is too full to reclaim first, the removal does it.
                 match volumes.store.reclaim(vid) {
                     Ok(()) | Err(VolumeError::NoSpace) => {}
                     Err(error) => return Err(error.into()),

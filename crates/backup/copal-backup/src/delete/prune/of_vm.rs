@@ -1,7 +1,7 @@
-//! Prune of one VM of a fleet: nothing of another VM is read or touched.
+//! Prune of one VM of a fleet: data of other VMs is neither read nor changed.
 //!
-//! Order: the list of dead frames is durable, then a record names it, then nobody refers to them any more and
-//! packs may go.
+//! Order: the list of dead frames is durable, then a record names it. From then on nobody refers to these
+//! frames, and packs may be removed.
 
 use super::announced::Announced;
 use super::sweep::Live;
@@ -26,14 +26,14 @@ use uuid::Uuid;
 
 /// Snapshots of a VM.
 struct Snapshots {
-    /// Forgotten, or in a dry run counted as such.
+    /// Forgotten snapshots; in a dry run also those that it treats as forgotten.
     gone: Vec<Published>,
     stay: Vec<Published>,
 }
 
 impl<'a> Prune<'a> {
-    /// Prunes what belongs to one VM; the method walks the snapshots of `walked`, too. One that is being
-    /// backed up is left alone.
+    /// Prunes the data of one VM; the method may also walk the snapshots of `walked`. A VM that is being
+    /// backed up is skipped.
     pub(super) fn vm(&mut self, vm: &Vm, walked: &[Vm]) -> Result<()> {
         let parts = self.parts;
         let pack_store = parts.pack_store();
@@ -44,7 +44,7 @@ impl<'a> Prune<'a> {
                 Beginning::Go => break state,
                 Beginning::FinishFirst if self.options.dry_run => break state,
                 Beginning::FinishFirst => parts.finish_removals_of(vm.uuid)?,
-                // Whoever opened the session is gone.
+                // The processes of the open sessions are dead.
                 Beginning::FenceFirst if !self.options.dry_run => {
                     self.summary.swept_sessions += fence_all(parts, vm.uuid)?;
                 }
@@ -57,7 +57,7 @@ impl<'a> Prune<'a> {
         let before = pack_store.read_bytes();
         let others: Vec<Vm> = walked.iter().filter(|other| other.uuid != vm.uuid).cloned().collect();
         match self.free(vm, &state, &others) {
-            // A backup began meanwhile: it may need what would have been removed.
+            // A backup began meanwhile: it may need the frames that would have been removed.
             Err(Error::Busy { .. }) => self.summary.busy_vms += 1,
             freed => freed?,
         }
@@ -95,7 +95,7 @@ impl<'a> Prune<'a> {
         Ok(())
     }
 
-    /// Dead frames by summary vectors, together with those known before; `None`: only a walk can say.
+    /// Dead frames by summary vectors, together with those known before; `None`: a walk is necessary.
     fn find_dead(&mut self, vm: Uuid, state: &VmState, snapshots: &Snapshots) -> Result<Option<DeadFrames>> {
         let parts = self.parts;
         let known = match parts.index_vm(vm) {
@@ -124,7 +124,7 @@ impl<'a> Prune<'a> {
         Ok(Some(dead))
     }
 
-    /// Puts dead frames on record, then removes and rewrites their packs.
+    /// Records dead frames, then removes and rewrites their packs.
     fn sweep_dead(
         &mut self,
         vm: Uuid,
@@ -142,8 +142,7 @@ impl<'a> Prune<'a> {
         Ok(list)
     }
 
-    /// Removes and rewrites packs by a walk of all snapshots, then puts the dead frames on record that are
-    /// left.
+    /// Removes and rewrites packs by a walk of all snapshots, then records the remaining dead frames.
     fn sweep_unmarked(
         &mut self,
         vm: &Vm,
@@ -157,17 +156,17 @@ impl<'a> Prune<'a> {
         let mut left = DeadFrames::default();
         let (live_before, dead_before) = (self.summary.live_frames, self.summary.dead_frames);
         self.sweep(Whose::Vm(vm.uuid), std::slice::from_ref(vm), others, announced, Some(&mut left))?;
-        // A walk judges every frame of the VM.
+        // A walk decides about every frame of the VM.
         let kept = self.summary.live_frames - live_before;
         let dead = self.summary.dead_frames - dead_before;
         self.summary.candidates += kept + dead;
         self.summary.candidates_dead += dead;
         self.summary.candidates_kept += kept;
-        // Before the record: what is there then is of no session that may yet publish.
+        // Listed before the record: these files belong to no session that may still publish.
         let orphans = orphans(self.parts, vm.uuid, state)?;
         let list = self.put_on_record(vm.uuid, state, snapshots, &left, announced)?;
         if !self.options.dry_run {
-            // Packs have gone that recipes are known to stand in.
+            // Packs of recipes were removed, so cached footers are outdated.
             self.parts.pack_store().forget_cached();
             drop_files(self.parts, vm.uuid, orphans)?;
             summaries::mend(self.parts, vm.uuid, &snapshots.stay)?;
@@ -175,7 +174,7 @@ impl<'a> Prune<'a> {
         Ok(list)
     }
 
-    /// From here on nobody refers to `dead`, and the snapshots that are gone need no deletion any more.
+    /// Records the dead frames: from here on nobody refers to them, and the forgotten snapshots are freed.
     fn put_on_record(
         &self,
         vm: Uuid,
@@ -237,7 +236,7 @@ fn drop_files(parts: &Parts, vm: Uuid, files: Files) -> Result<()> {
     Ok(())
 }
 
-/// Deletes manifests and vectors of snapshots that were freed, then says so in the log.
+/// Deletes manifests and vectors of freed snapshots, then records that in the log.
 fn drop_freed(parts: &Parts, vm: Uuid) -> Result<()> {
     let volumes = &parts.pack_store().volumes;
     let freed = parts.vm_state(vm)?.freed.clone();

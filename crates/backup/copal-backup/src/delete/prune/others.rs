@@ -1,9 +1,8 @@
-//! Whose snapshots are walked besides those of the VM that is pruned: nobody's, but for the methods that
-//! Copal stands beside.
+//! VMs whose snapshots are walked besides the pruned one: none, except for the paper's methods of comparison.
 //!
-//! The paper's mark-and-sweep knows no VMs, so each host that frees something reads what all snapshots name.
-//! The grouped one keeps what it has marked, and reads those groups again in which something is to be freed;
-//! a group is a VM here.
+//! The paper's mark-and-sweep does not distinguish VMs, so each host that frees something reads the
+//! references of all snapshots. The grouped method keeps its marks, and reads again only groups in which
+//! something is freed; a group is a VM here.
 //!
 //! Paper: low-profile-dedup §5 (table 3)
 
@@ -11,9 +10,9 @@ use crate::request::error::Result;
 use crate::request::{FreeMethod, Vm};
 use crate::sessions::parts::Parts;
 
-/// The VMs that a method walks to free what any of them had.
+/// The VMs that a method walks in order to free data of any of them.
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(super) fn walked(parts: &Parts, method: FreeMethod, vms: &[Vm]) -> Result<Vec<Vm>> {
     let mut walked = Vec::new();
     for vm in vms {

@@ -1,6 +1,6 @@
-//! The sweep: packs without a live frame go, the worst of the others are rewritten.
+//! The sweep: removes packs without a live frame and rewrites those with the largest dead share.
 //!
-//! Not here: which frames are live (`mark`), how a removal is announced (`announced`).
+//! Not here: live frames (`mark`), removal lists (`removal_lists`).
 
 use super::announced::Announced;
 use crate::catalog::record::PackPlace;
@@ -26,7 +26,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// One slice of packs being swept.
+/// Sweep of one slice of packs.
 pub(super) struct Sweep<'s, 'a> {
     pub(super) parts: &'a Parts,
     pub(super) whose: Whose,
@@ -36,15 +36,15 @@ pub(super) struct Sweep<'s, 'a> {
     pub(super) summary: &'s mut PruneSummary,
     /// Filled with the dead frames of packs that stay as they are, in a fleet.
     pub(super) left: Option<&'s mut DeadFrames>,
-    /// What is removed is listed there first.
+    /// Packs are listed here before they are removed.
     pub(super) announced: &'s mut Announced<'a>,
 }
 
-/// Which frames of packs are live.
+/// Source of liveness of frames.
 pub(super) enum Live<'m, 'a> {
-    /// Those that a walk of all snapshots has met.
+    /// The frames that a walk of all snapshots has marked.
     Marked(&'m Marks<'a>),
-    /// All that are not in the list of dead ones.
+    /// All frames that are not in the list of dead ones.
     NotDead(&'m DeadFrames),
 }
 
@@ -56,7 +56,7 @@ impl Live<'_, '_> {
         }
     }
 
-    /// Live frames of a pack, and all of them; of one whose footer cannot be read nothing can be moved.
+    /// Live frames and all frames of a pack. Without a readable footer no frame counts as dead.
     fn count(&self, pack: PackNumber, frames: Option<u32>) -> (u32, u32) {
         match (self, frames) {
             (Live::Marked(marks), frames) => {
@@ -76,7 +76,7 @@ struct Mixed {
 }
 
 impl Mixed {
-    /// By the dead share of the pack: most is freed for each byte that has to be written again.
+    /// Orders by dead share: the first frees most for each byte that is written again.
     fn worst_first(a: &Mixed, b: &Mixed) -> Ordering {
         let weighed =
             |one: &Mixed, other: &Mixed| u128::from(one.dead_bytes) * u128::from(other.pack.info.size);
@@ -85,7 +85,7 @@ impl Mixed {
 }
 
 impl Sweep<'_, '_> {
-    /// Removes packs of a slice without a live frame, and rewrites the worst of the rest.
+    /// Removes the packs of a slice without a live frame, and rewrites those with the largest dead share.
     pub(super) fn slice(&mut self, live: &Live<'_, '_>, slice: Slice) -> Result<()> {
         let pack_store = self.parts.pack_store();
         let mut dead = Vec::new();
@@ -131,14 +131,14 @@ impl Sweep<'_, '_> {
         Ok(())
     }
 
-    /// Which packs are rewritten: the worst first, until the rest may stay unused. `left_bytes`: those of all
-    /// packs that have a live frame.
+    /// Chooses the packs to be rewritten, by dead share, until the rest may stay unused. `left_bytes`: the
+    /// bytes of all packs with a live frame.
     fn choose(&mut self, live: &Live<'_, '_>, packs: Vec<StoredPack>, left_bytes: u64) -> Result<Vec<Mixed>> {
         let mut mixed = Vec::with_capacity(packs.len());
         for pack in packs {
             match self.footer(&pack) {
                 Ok(_) if self.has_lost(live, pack.number)? => {
-                    let what = reader::damaged(pack.number, "a frame that is needed is lost");
+                    let what = reader::damaged(pack.number, "a live frame is damaged");
                     self.progress.notice(&format!("not rewritten: {what}"));
                 }
                 Ok(footer) => {
@@ -157,8 +157,8 @@ impl Sweep<'_, '_> {
         let percent = u64::from(self.options.max_unused_percent.min(100));
         let (mut unused, mut left) = (mixed.iter().map(|mixed| mixed.dead_bytes).sum::<u64>(), left_bytes);
         let mut chosen = 0;
-        // In a fleet what is freed counts as free at once: a pack that is mostly dead goes, whatever may stay
-        // unused.
+        // In a fleet, dead frames count as free at once: a pack that is mostly dead is rewritten even if more
+        // may stay unused.
         let is_fleet = self.whose != Whose::All;
         let is_mostly_dead = |mixed: &Mixed| is_fleet && mixed.dead_bytes > mixed.pack.info.size / 2;
         while chosen < mixed.len() && (unused > left / 100 * percent || is_mostly_dead(&mixed[chosen])) {
@@ -187,7 +187,7 @@ impl Sweep<'_, '_> {
         Ok(())
     }
 
-    /// Whether a live frame of the pack is known to be damaged.
+    /// Whether a live frame of the pack is noted as damaged.
     fn has_lost(&self, live: &Live<'_, '_>, pack: PackNumber) -> Result<bool> {
         let lost = self.parts.pack_store().index.damaged_slots(pack)?;
         Ok(lost.into_iter().any(|slot| live.has(pack, slot)))
@@ -219,7 +219,7 @@ impl Sweep<'_, '_> {
                 if !error.is_corruption() {
                     return Err(error);
                 }
-                // What was copied of it so far are second copies; the pack itself stays.
+                // Frames that were copied so far have two copies; the pack itself stays.
                 self.progress.notice(&format!("not rewritten: {error}"));
                 if !broken::by(Flaw::UnlinksUncopied) {
                     continue;
@@ -238,7 +238,7 @@ impl Sweep<'_, '_> {
         Ok(())
     }
 
-    /// Waits until the space of what was unlinked is there again. A store that is too full to be tidied goes
+    /// Waits until the space of unlinked packs is free. If the store is too full to reclaim, the prune goes
     /// on.
     fn reclaim(&self, volumes: BTreeSet<VolumeId>) -> Result<()> {
         for vid in volumes {
@@ -250,7 +250,7 @@ impl Sweep<'_, '_> {
         Ok(())
     }
 
-    /// Unlinks packs whose live frames stand in durable packs that the index knows, and returns their space.
+    /// Unlinks packs whose live frames are in durable packs that the index knows, and frees their space.
     fn unlink_all(&mut self, packs: &mut Vec<&StoredPack>) -> Result<()> {
         let mut emptied = BTreeSet::new();
         self.announce(packs.iter().copied())?;
@@ -262,7 +262,7 @@ impl Sweep<'_, '_> {
         self.reclaim(emptied)
     }
 
-    /// Lists packs that are removed next.
+    /// Lists the packs that are removed next.
     fn announce<'p>(&mut self, packs: impl Iterator<Item = &'p StoredPack>) -> Result<()> {
         if self.options.dry_run {
             return Ok(());
@@ -290,7 +290,7 @@ impl Sweep<'_, '_> {
         match self.parts.pack_store().footer(pack.home, pack.volume, pack.number)? {
             Some((footer, _)) => Ok(footer),
             None => {
-                Err(Error::Damaged { what: format!("pack {}", pack.number), detail: "it is gone".into() })
+                Err(Error::Damaged { what: format!("pack {}", pack.number), detail: "it is missing".into() })
             }
         }
     }
@@ -310,8 +310,8 @@ fn homes_of(packs: &[Mixed]) -> Vec<Home> {
     homes
 }
 
-/// Copies the live frames of a pack, but for those that stand elsewhere as well. `had_turn`: this pack, and
-/// those before it.
+/// Copies the live frames of a pack, except those that also exist elsewhere. `had_turn`: this pack and those
+/// before it.
 fn copy_live(
     parts: &Parts,
     appender: &mut PackAppender<'_>,
@@ -337,9 +337,8 @@ fn copy_live(
     Ok(())
 }
 
-/// Whether another live frame of the id is there and holds the same: in a pack that stays, or whose turn is
-/// yet to come. A prune that was killed may have left one, and snapshots that refer to either; all of them
-/// find the one that is left.
+/// Whether another live frame of the id with the same content exists, in a pack that stays or comes later. A
+/// killed prune may have left one, and snapshots may refer to either; all of them find the remaining one.
 fn stands_elsewhere(
     parts: &Parts,
     frames: &mut FrameReader<'_>,

@@ -1,4 +1,4 @@
-//! The bytes of a summary vector.
+//! Byte format of a summary vector.
 //!
 //! Format: docs/formats/backup-summary.md v2
 
@@ -15,30 +15,30 @@ pub(crate) const FORMAT: Format =
 /// Vectors without a signature behind their blocks.
 const UNSIGNED: Format = Format { version: 1, ..FORMAT };
 
-/// Envelope and header.
+/// Bytes of envelope and header.
 pub(crate) const HEADER_BYTES: usize = ENVELOPE_LEN + 56 + MAC_BYTES;
-/// Behind the bits of each block.
+/// Bytes of the MAC behind the bits of each block.
 pub(crate) const BLOCK_MAC_BYTES: usize = 16;
 
-/// What a vector says before its blocks.
+/// Header of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) vm: Uuid,
     pub(crate) snapshot: SnapshotId,
     pub(crate) geometry: Geometry,
-    /// How many references were entered, counted as often as they occur.
+    /// Number of added references, counted as often as they occur.
     pub(crate) references: u64,
-    /// Whether the signature of a delete role stands behind the blocks.
+    /// Whether a signature of the delete role follows the blocks.
     pub(crate) is_signed: bool,
 }
 
 impl Header {
-    /// Bytes of the whole file.
+    /// Size of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.block_at(self.geometry.blocks) + if self.is_signed { SIGNATURE_BYTES as u64 } else { 0 }
     }
 
-    /// Where block `number` begins; behind the last one, the signature.
+    /// Offset of block `number`; behind the last one, of the signature.
     pub(crate) fn block_at(&self, number: u32) -> u64 {
         HEADER_BYTES as u64 + u64::from(number) * (self.bits_bytes() + BLOCK_MAC_BYTES as u64)
     }
@@ -48,7 +48,7 @@ impl Header {
         u64::from(self.geometry.block_words) * 8
     }
 
-    /// The beginning of the file `name`.
+    /// Encodes the header of file `name`.
     pub(crate) fn encode(&self, name: &str, keys: &Keys) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_bytes(self.vm.as_bytes());
@@ -65,20 +65,20 @@ impl Header {
         bytes
     }
 
-    /// Reads the beginning of the file `name`.
+    /// Decodes the header of file `name`.
     pub(crate) fn decode(bytes: &[u8], name: &str, keys: &Keys) -> Result<Header, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a vector")?;
         let (content, mac) = body.split_at(at);
         if !keys.mac_fits(name, content, mac) {
-            return Err("its seal does not fit: it was changed, or belongs elsewhere".into());
+            return Err("its MAC does not match: it was changed, or moved from another place".into());
         }
         let header = parse(content)?;
         Ok(Header { is_signed: envelope.version >= FORMAT.version, ..header })
     }
 }
 
-/// Reads what stands behind the envelope and before the MAC.
+/// Parses the content between the envelope and the MAC.
 pub(crate) fn parse(content: &[u8]) -> Result<Header, String> {
     let text = |error: DecodeError| error.to_string();
     let mut input = Reader::new(content);
@@ -97,8 +97,8 @@ pub(crate) fn parse(content: &[u8]) -> Result<Header, String> {
 /// The MAC of a block.
 pub(crate) type BlockMac = [u8; BLOCK_MAC_BYTES];
 
-/// What a manifest names a vector by, and a delete role signs: its header as it stands in the file, and the
-/// MACs of its blocks.
+/// Digest of a vector, over its encoded header and the MACs of its blocks. The manifest names it, or the
+/// delete role signs it.
 pub(crate) fn digest(header: &[u8], macs: &[BlockMac]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(header);
@@ -108,7 +108,7 @@ pub(crate) fn digest(header: &[u8], macs: &[BlockMac]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// What stands behind the bits of block `number` of the file `name`.
+/// The MAC behind the bits of block `number` of file `name`.
 pub(crate) fn block_mac(name: &str, number: u32, bits: &[u8], keys: &Keys) -> BlockMac {
     let mut short = [0; BLOCK_MAC_BYTES];
     short.copy_from_slice(&keys.mac(&block_name(name, number), bits)[..BLOCK_MAC_BYTES]);

@@ -1,37 +1,36 @@
-//! The shape of a summary vector: how many bits, in how many blocks, how many of them an id sets.
+//! Geometry of a summary vector: number of bits, of blocks, and of bits per id.
 
-/// A block is one piece of memory while vectors are merged: 8 MiB at most.
+/// Most words of a block, which is held in memory while vectors are merged: 8 MiB.
 const MAX_BLOCK_WORDS: u64 = 1 << 20;
-/// Fewer would make the error rate of tiny VMs a matter of luck.
+/// Least words of a block: fewer would make the error rate of tiny VMs random.
 const MIN_BLOCK_WORDS: u64 = 16;
-/// More would be 2 TiB of vector.
+/// Most blocks: 2 TiB of vector.
 const MAX_BLOCKS: u64 = 1 << 18;
 const MAX_HASHES: u8 = 32;
-/// Room for what other snapshots refer to besides, since it is their merged vectors that are asked: half
-/// more.
+/// Spare capacity, since answers come from the merged vectors of several snapshots: half more.
 const ROOM: f64 = 1.5;
-/// How often an id may be said to be there that is not, at the size a vector is made for.
+/// Share of false answers at the size for which a vector is made.
 const ERROR_RATE: f64 = 0.001;
 
 /// Size and number of hashes. Only vectors of one geometry can be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
-    /// Parts of the vector, by the first bits of an id.
+    /// Blocks of the vector, chosen by the first bits of an id.
     pub(crate) blocks: u32,
-    /// Words of 64 bits that each part has.
+    /// Words of 64 bits in each block.
     pub(crate) block_words: u32,
     /// Bits that an id sets.
     pub(crate) hashes: u8,
 }
 
 impl Geometry {
-    /// For a VM whose snapshot has so many references, with room for half more; one wrong answer in a
-    /// thousand then.
+    /// For a VM whose snapshot has `references` references, with spare capacity for half more: one false
+    /// answer in a thousand.
     pub fn for_references(references: u64) -> Geometry {
         Geometry::with_error_rate((references as f64 * ROOM) as u64, ERROR_RATE)
     }
 
-    /// For so many references and this share of wrong answers, without room.
+    /// For this number of references and this share of false answers, without spare capacity.
     pub fn with_error_rate(references: u64, error_rate: f64) -> Geometry {
         let ln2 = std::f64::consts::LN_2;
         let bits_each = -error_rate.clamp(1e-9, 0.5).ln() / (ln2 * ln2);
@@ -42,7 +41,7 @@ impl Geometry {
         Geometry { blocks: blocks as u32, block_words: block_words as u32, hashes: hashes as u8 }
     }
 
-    /// The geometry of these numbers, if there is such a one.
+    /// The geometry with these numbers, if it is valid.
     pub(crate) fn checked(blocks: u32, block_words: u32, hashes: u8) -> Option<Geometry> {
         let fits = (1..=MAX_BLOCKS).contains(&u64::from(blocks))
             && (MIN_BLOCK_WORDS..=MAX_BLOCK_WORDS).contains(&u64::from(block_words))
@@ -50,7 +49,7 @@ impl Geometry {
         fits.then_some(Geometry { blocks, block_words, hashes })
     }
 
-    /// References after which half of the bits are set; beyond, answers are worth less and less.
+    /// References with which half of the bits are set; beyond, the error rate rises.
     pub fn capacity(self) -> u64 {
         (self.bits() as f64 * std::f64::consts::LN_2 / f64::from(self.hashes)) as u64
     }
@@ -60,20 +59,20 @@ impl Geometry {
         u64::from(self.blocks) * u64::from(self.block_words) * 64
     }
 
-    /// Parts of the vector.
+    /// Blocks of the vector.
     pub fn blocks(self) -> u32 {
         self.blocks
     }
 
-    /// The part that an id belongs to.
+    /// The block of an id.
     pub fn block_of(self, id: &[u8; 16]) -> u32 {
         ((u128::from(first(id)) * u128::from(self.blocks)) >> 64) as u32
     }
 
-    /// Bits of its part that an id sets.
+    /// Bits of its block that an id sets.
     pub(crate) fn positions(self, id: &[u8; 16]) -> impl Iterator<Item = u64> {
         let bits = u64::from(self.block_words) * 64;
-        // The first bits of an id are the same all over a block: they must not be those that count.
+        // The first bits of all ids of a block are equal, so others determine the step.
         let step = first(id).rotate_left(32) | 1;
         let begin = last(id);
         (0..u64::from(self.hashes)).map(move |number| {
@@ -107,7 +106,7 @@ mod tests {
         (0..count).map(|_| id()).collect()
     }
 
-    /// A vector of all blocks.
+    /// A vector with all its blocks.
     fn vector(geometry: Geometry, ids: &[[u8; 16]]) -> Vec<Block> {
         let mut blocks: Vec<Block> = (0..geometry.blocks).map(|_| Block::new(geometry)).collect();
         ids.iter().for_each(|id| blocks[geometry.block_of(id) as usize].insert(id));
@@ -120,15 +119,15 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_was_entered_is_there_and_others_are_as_rarely_as_was_asked_for() {
+    fn added_ids_are_found_and_others_at_the_chosen_error_rate() {
         for (count, rate) in [(2_000, 0.01), (20_000, 0.01), (20_000, 0.001)] {
             let mut geometry = Geometry::with_error_rate(count as u64, rate);
-            // The same bits in several parts.
+            // The same bits in several blocks.
             geometry.blocks = 3;
             geometry.block_words = geometry.block_words.div_ceil(3);
             let entered = ids(count as u64, count);
             let blocks = vector(geometry, &entered);
-            assert!(wrong(geometry, &blocks, &entered) == 1.0, "nothing that was entered is missed");
+            assert!(wrong(geometry, &blocks, &entered) == 1.0, "every added id is found");
             let seen = wrong(geometry, &blocks, &ids(7, 200_000));
             assert!((rate * 0.7..rate * 1.4).contains(&seen), "{count} at {rate}: {seen}");
         }

@@ -1,19 +1,17 @@
-//! Summary vectors: one Bloom filter per snapshot over all that it refers to and that belongs to its VM
-//! alone.
+//! Summary vectors: one Bloom filter per snapshot over all its references to private frames of its VM.
 //!
-//! Whoever deletes a snapshot merges the vectors of those that stay, by a bitwise OR, and asks the result
-//! about what the deleted one referred to. What it has not is referred to by nobody and goes at once, without
-//! reading any recipe of the others. What it has may be there by chance: that is the leak, which a repair
-//! finds.
+//! A deletion merges the vectors of the snapshots that stay, by a bitwise OR, and looks up the references of
+//! the deleted one. A reference that the result does not contain is dead, and no recipe of other snapshots is
+//! read for that. A reference that it contains may be there by chance: such frames are the leak, which a
+//! repair finds.
 //!
-//! Paper:  low-profile-dedup §4 (summary comparison, error rate, Table 4)
-//! Format: docs/formats/backup-summary.md v1
-//! Invariants
-//! - No answer "not there" is wrong: vectors are merged only where their geometries are equal, and each block
-//!   is under a MAC.
-//! - Memory is one block, of 8 MiB at most, whatever the size of the VM.
+//! Paper:  low-profile-dedup §4 (summary comparison, error rate, Table 4) Format:
+//! docs/formats/backup-summary.md v1 Invariants
+//! - The answer "not contained" is never wrong: vectors are merged only if their geometries are equal, and
+//!   each block has a MAC.
+//! - Memory is one block of at most 8 MiB, for a VM of any size.
 //!
-//! Not here: which snapshots stay (`freeing`), walking recipes (`references`).
+//! Not here: the snapshots that stay (`freeing`), walking recipes (`references`).
 
 mod block;
 pub(crate) mod format;

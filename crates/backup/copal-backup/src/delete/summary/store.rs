@@ -16,38 +16,38 @@ use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-/// Name of the vector of a snapshot; another geometry has another name, so that one can be made beside the
-/// other.
+/// File name of the vector of a snapshot. It contains the geometry, so that vectors of two geometries can
+/// exist side by side.
 pub(crate) fn file_name(snapshot: SnapshotId, geometry: Geometry) -> String {
     let Geometry { blocks, block_words, hashes } = geometry;
     format!("{}{blocks:x}-{block_words:x}-{hashes:x}", prefix(snapshot))
 }
 
-/// What the names of all vectors of a snapshot begin with.
+/// Prefix of the names of all vectors of a snapshot.
 pub(crate) fn prefix(snapshot: SnapshotId) -> String {
     format!("s.{snapshot}.")
 }
 
-/// A vector that can be read.
+/// A readable vector.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) header: Header,
     vid: VolumeId,
     name: String,
-    /// What blocks must be sealed with, where the seal that stands beside them is not enough.
+    /// Expected MACs of the blocks, if those in the file are not to be trusted.
     macs: Option<Vec<BlockMac>>,
 }
 
 /// A vector that was written.
 pub(crate) struct Written {
     pub(crate) header: Header,
-    /// What the manifest of its snapshot names it by.
+    /// Digest of the vector, for the manifest of its snapshot.
     pub(crate) digest: [u8; 32],
 }
 
-/// The newest vector of a snapshot; `None`: there is none that can be used.
+/// The newest vector of a snapshot; `None`: none is usable.
 /// # Errors
-/// Those of the store that are no damage.
+/// Errors of the store that are not damage.
 pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Option<Stored>> {
     let Some(vid) = parts.pack_store().volumes.meta(vm, false)? else {
         return Ok(None);
@@ -78,17 +78,17 @@ pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Opti
         Ok(header) if fits(&header) => Ok(Some(Stored { header, vid, name, macs: None })),
         Ok(_) => Ok(None),
         Err(detail) => {
-            tracing::warn!(%snapshot, detail, "its summary vector is not used");
+            tracing::warn!(%snapshot, detail, "unusable summary vector ignored");
             Ok(None)
         }
     }
 }
 
-/// As [`find`], for who takes something away on the word of it. Where backups are made with keys that may not
-/// delete, a vector counts that the manifest of its snapshot names, or that a delete role has signed: who may
-/// only write backups can then lie about those that he makes himself, and harm no others (BAK-18).
+/// As [`find`], for a removal that relies on the vector. In a repository with role keys, a vector counts only
+/// if the manifest of its snapshot names it, or the delete role signed it. The holder of a backup key can
+/// then forge only the vectors of its own snapshots (BAK-18).
 /// # Errors
-/// Those of the store that are no damage.
+/// Errors of the store that are not damage.
 pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Result<Option<Stored>> {
     let Some(mut vector) = find(parts, vm, published.snapshot)? else {
         return Ok(None);
@@ -109,7 +109,7 @@ pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Re
         Err(error) => return Err(error),
     };
     if !is_trusted {
-        tracing::warn!(snapshot = %published.snapshot, "its summary vector is not the one it was published with, and not used");
+        tracing::warn!(snapshot = %published.snapshot, "summary vector differs from the published one; ignored");
         return Ok(None);
     }
     vector.macs = Some(macs);
@@ -117,7 +117,7 @@ pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Re
 }
 
 impl Stored {
-    /// The seals of its blocks. `None`: they cannot be read.
+    /// The MACs of its blocks. `None`: they cannot be read.
     fn read_macs(&self, parts: &Parts) -> Result<Option<Vec<BlockMac>>> {
         let mut macs = Vec::new();
         for number in 0..self.header.geometry.blocks() {
@@ -130,7 +130,7 @@ impl Stored {
         Ok(Some(macs))
     }
 
-    /// Whether a delete role has signed it.
+    /// Whether the delete role has signed it.
     fn is_signed(&self, parts: &Parts, digest: &[u8; 32]) -> Result<bool> {
         let at = self.header.block_at(self.header.geometry.blocks());
         let signature = self.read(parts, at..at + SIGNATURE_BYTES as u64)?;
@@ -152,9 +152,9 @@ impl Stored {
         }
     }
 
-    /// Whether all of it is as it was written.
+    /// Whether all its blocks are intact.
     /// # Errors
-    /// Those of the store that are no damage.
+    /// Errors of the store that are not damage.
     fn is_whole(&self, parts: &Parts) -> Result<bool> {
         let mut block = Block::new(self.header.geometry);
         for number in 0..self.header.geometry.blocks() {
@@ -165,9 +165,9 @@ impl Stored {
         Ok(true)
     }
 
-    /// Merges block `number` into another one. `false`: it cannot be read, or is not as it was written.
+    /// Merges block `number` into another one. `false`: it cannot be read, or its MAC does not match.
     /// # Errors
-    /// Those of the store that are no damage.
+    /// Errors of the store that are not damage.
     pub(crate) fn merge_into(&self, block: &mut Block, number: u32, parts: &Parts) -> Result<bool> {
         let range = self.header.block_at(number)..self.header.block_at(number + 1);
         let wanted_bytes = range.end - range.start;
@@ -186,9 +186,9 @@ impl Stored {
 }
 
 /// Writes the vector of a snapshot whose recipes are durable; durable on return. A geometry that is too small
-/// is replaced by one that fits. Memory: one block. Returns what it says.
+/// is replaced by one that fits. Memory: one block. Returns header and digest.
 /// # Errors
-/// `Damaged`: a recipe cannot be read. Those of the store.
+/// `Damaged`: a recipe cannot be read. Errors of the store.
 pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometry>) -> Result<Written> {
     let mut geometry = match geometry {
         Some(geometry) => geometry,
@@ -202,10 +202,9 @@ pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometr
     }
 }
 
-/// Makes the vectors that are missing, cannot be used, or are of another geometry than that of the newest
-/// snapshot.
+/// Makes vectors that are missing, unusable, or of another geometry than that of the newest snapshot.
 /// # Errors
-/// `Damaged`: a manifest or recipe cannot be read. Those of the store.
+/// `Damaged`: a manifest or recipe cannot be read. Errors of the store.
 pub(crate) fn mend(parts: &Parts, vm: Uuid, snapshots: &[Published]) -> Result<()> {
     let mut geometry = None;
     for published in snapshots.iter().rev() {
@@ -241,7 +240,7 @@ fn drop_all(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<()> {
     Ok(())
 }
 
-/// As [`write`]; inside an error, the references are too many for the geometry, so many.
+/// As [`write`]; the inner error is the number of references that exceeds the geometry's capacity.
 fn try_write(
     parts: &Parts,
     manifest: &Manifest,
@@ -285,7 +284,7 @@ fn try_write(
                 header.references = references;
                 let mut begun = match store.writer(vid, name.as_bytes(), &PutOptions::default()) {
                     Ok(begun) => begun,
-                    // The same snapshot again: what is there was written from the same recipes.
+                    // The vector of this snapshot exists already: it was written from the same recipes.
                     Err(VolumeError::Exists { .. }) => return Ok(Ok(written_before(parts, manifest)?)),
                     Err(error) => return Err(error.into()),
                 };
@@ -312,11 +311,11 @@ fn try_write(
     Ok(Ok(Written { header, digest }))
 }
 
-/// The vector of the same snapshot that is there.
+/// The existing vector of the same snapshot.
 fn written_before(parts: &Parts, manifest: &Manifest) -> Result<Written> {
     let unread = || Error::Damaged {
         what: format!("the summary vector of snapshot {}", manifest.snapshot),
-        detail: "it is there and cannot be read; run the backup again".into(),
+        detail: "it exists and cannot be read; run the backup again".into(),
     };
     let vector = find(parts, manifest.vm, manifest.snapshot)?.ok_or_else(unread)?;
     let macs = vector.read_macs(parts)?.ok_or_else(unread)?;

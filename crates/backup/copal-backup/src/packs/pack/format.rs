@@ -1,7 +1,6 @@
-//! The bytes of a pack.
+//! Byte format of a pack: header, footer rows and trailer.
 //!
-//! Format: docs/formats/backup-pack.md v1
-//! Not here: streaming (`writer`), fetching (`reader`).
+//! Format: docs/formats/backup-pack.md v1 Not here: streaming (`writer`), fetching (`reader`).
 
 use super::PackKind;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
@@ -9,30 +8,30 @@ use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 pub(crate) const FORMAT: Format =
     Format { magic: *b"COPALPK1", name: "pack", oldest: 1, version: 1, known_flags: 0 };
 
-/// Envelope and header.
+/// Bytes of envelope and header.
 pub(crate) const HEADER_BYTES: usize = ENVELOPE_LEN + 64;
-/// Fixed end of a pack.
+/// Bytes of the trailer.
 pub(crate) const TRAILER_BYTES: usize = 64;
-/// One row of the footer.
+/// Bytes of one footer row.
 pub(crate) const ROW_BYTES: usize = 23;
-/// Bytes of a block that has a hash of its own in the clear table.
+/// Size of a block that has its own hash in the clear table.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
-/// Bytes of such a hash.
+/// Bytes of a block hash.
 pub(crate) const BLOCK_HASH_BYTES: usize = 16;
-/// A pack ends once its frames reach this.
+/// The writer starts a new pack when a frame would take this one beyond this size.
 pub(crate) const TARGET_BYTES: u64 = 16 << 20;
-/// No pack is longer.
+/// Largest size of a pack.
 pub(crate) const MAX_BYTES: u64 = 64 << 20;
-/// No pack has more frames.
+/// Most frames of a pack.
 pub(crate) const MAX_FRAMES: u32 = 8192;
-/// No frame holds more, before compression.
+/// Most bytes of a frame before compression.
 pub(crate) const MAX_RAW_BYTES: u32 = (1 << 24) - 1;
-/// Nonce of the footer: the last slot there could be.
+/// Nonce of the footer: the largest slot number.
 pub(crate) const FOOTER_SLOT: u32 = u32::MAX;
 /// The frame is compressed with zstd.
 pub(crate) const FLAG_ZSTD: u8 = 1;
 
-/// What the clear header says.
+/// Fields of the clear header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) domain: [u8; 16],
@@ -76,7 +75,7 @@ impl Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) id: [u8; 16],
-    /// From the start of the pack; the rows of a footer give it by adding up.
+    /// From the start of the pack: sum of the lengths of the header and all earlier frames.
     pub(crate) offset: u32,
     /// Bytes of the frame, tag included.
     pub(crate) stored: u32,
@@ -91,7 +90,7 @@ impl Row {
     }
 }
 
-/// The rows as they stand in the footer before it is encrypted.
+/// Encodes the footer rows before encryption.
 pub(crate) fn encode_rows(rows: &[Row]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(rows.len() * ROW_BYTES + crate::packs::pack_cipher::TAG_BYTES);
     for row in rows {
@@ -103,7 +102,7 @@ pub(crate) fn encode_rows(rows: &[Row]) -> Vec<u8> {
     bytes
 }
 
-/// Rows from an opened footer, checked against the place where the frames end.
+/// Decodes the rows of a decrypted footer. The frames must end at `frames_end`.
 pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<Row>, String> {
     let (rows, rest) = bytes.as_chunks::<ROW_BYTES>();
     if !rest.is_empty() || rows.len() > MAX_FRAMES as usize {
@@ -136,7 +135,7 @@ pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<Row>, Str
 pub(crate) struct Trailer {
     pub(crate) pack_id: [u8; 16],
     pub(crate) kind: PackKind,
-    /// Where the frames end and the encrypted footer begins.
+    /// End of the frames and start of the encrypted footer.
     pub(crate) footer_at: u32,
     /// Bytes of the encrypted footer, tag included.
     pub(crate) footer_bytes: u32,
@@ -159,7 +158,8 @@ impl Trailer {
         bytes
     }
 
-    /// Reads and bounds a trailer; `size` is the size of the pack. The hash is checked with the table.
+    /// Decodes a trailer and checks its lengths against `size`, the size of the pack. `trailer_fits` checks
+    /// the hash.
     pub(crate) fn decode(bytes: &[u8; TRAILER_BYTES], size: u64) -> Result<Trailer, String> {
         let mut input = Reader::new(bytes);
         let mut parse = || {

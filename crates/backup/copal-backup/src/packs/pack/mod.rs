@@ -1,13 +1,13 @@
-//! Packs: the files that hold encrypted chunks and recipes.
+//! Packs: immutable files of encrypted chunks or recipes.
 //!
 //! Format: docs/formats/backup-pack.md v1
-//! - [`format`]: the bytes. [`writer`]: streams a pack into a volume. [`reader`]: footers and frames.
+//! - [`format`]: byte format. [`writer`]: streams a pack into a volume. [`reader`]: footers and frames.
 //!
 //! Invariants
-//! - A pack is whole or absent, and never changes.
-//! - The pack id is random and new for every attempt; packs are named by its first 8 bytes.
-//! - Every byte of a pack is covered by a hash that needs no key, and by an authentication tag or a check
-//!   of the envelope that does.
+//! - A pack is complete or absent, and never changes.
+//! - The pack id is random and new for every attempt; a pack is named by the first 8 bytes of its id.
+//! - Each byte of a pack is covered twice: by a hash that needs no key, and by an authentication tag or by a
+//!   check of the envelope against the key.
 
 pub(crate) mod format;
 pub(crate) mod reader;
@@ -16,7 +16,7 @@ pub(crate) mod writer;
 use crate::packs::volumes::Home;
 use std::fmt;
 
-/// The first 8 bytes of a pack id: names the file, stands in recipes and in the index.
+/// The first 8 bytes of a pack id. They name the file, and stand in recipes and in the index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PackNumber(pub(crate) u64);
 
@@ -48,7 +48,7 @@ impl fmt::Debug for PackNumber {
     }
 }
 
-/// Where a frame stands. The volume is counted within its home.
+/// Location of a frame. The volume number counts within the home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Spot {
     pub(crate) home: Home,
@@ -57,7 +57,7 @@ pub(crate) struct Spot {
     pub(crate) slot: u32,
 }
 
-/// What a pack holds.
+/// Kind of the frames in a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PackKind {
     /// Chunks, shared by the VMs of the domain.

@@ -1,6 +1,6 @@
 //! Reads footers and frames of packs.
 //!
-//! Not here: finding the pack of a chunk (`pack_store`), caching footers (`pack_store`).
+//! Not here: the search for the pack of a chunk, and the cache of footers (`pack_store`).
 
 use super::PackNumber;
 use super::format::{self, Header, Row, Trailer};
@@ -10,29 +10,29 @@ use crate::packs::volumes::Home;
 use crate::request::error::{Error, Result};
 use copal_volume::{ReadOptions, VolumeId, VolumeStore};
 
-/// Bytes read from the end of a pack at first; most footers lie within.
+/// Bytes read from the end of a pack at first; most footers are shorter.
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// The list of frames of one pack, and the cipher that opens them.
+/// The list of frames of one pack, and the cipher that decrypts them.
 pub(crate) struct Footer {
     pub(crate) number: PackNumber,
     pub(crate) home: Home,
     pub(crate) rows: Vec<Row>,
     pub(crate) cipher: PackCipher,
-    /// Bytes of the whole file.
+    /// Size of the file.
     pub(crate) file_bytes: u64,
-    /// End of the bytes that have block hashes, and the hashes.
+    /// End of the bytes that have block hashes.
     pub(crate) hashed_end: u64,
     pub(crate) table: Vec<u8>,
 }
 
 impl Footer {
-    /// Memory it takes, in bytes.
+    /// Its memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Footer>() + self.rows.capacity() * size_of::<Row>() + self.table.capacity() + 1024
     }
 
-    /// Where the frames end and what is read of a footer begins.
+    /// End of the frames: the footer is read from here on.
     pub(crate) fn frames_end(&self) -> u32 {
         self.rows.last().map_or(format::HEADER_BYTES as u32, |row| row.end() as u32)
     }
@@ -42,14 +42,14 @@ impl Footer {
     }
 }
 
-/// The error of a pack that is not as it was written.
+/// Error of a damaged pack.
 pub(crate) fn damaged(pack: PackNumber, detail: impl Into<String>) -> Error {
     Error::Damaged { what: format!("pack {pack}"), detail: detail.into() }
 }
 
 /// Reads the footer of a pack in a volume of this home.
 /// # Errors
-/// `Damaged` when anything in footer, table or trailer is not as written; those of the store.
+/// `Damaged` if the footer, the table or the trailer is damaged; errors of the store.
 pub(crate) fn footer(
     store: &dyn VolumeStore,
     home: Home,
@@ -109,7 +109,7 @@ pub(crate) fn footer(
 
 /// Reads and checks the clear header of a pack.
 /// # Errors
-/// `Damaged`; those of the store.
+/// `Damaged`; errors of the store.
 pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -> Result<Header> {
     let name = pack.file_name();
     let head = store.get(vid, name.as_bytes(), 0..format::HEADER_BYTES as u64, &ReadOptions::default())?;
@@ -120,9 +120,9 @@ pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -
     Ok(header)
 }
 
-/// Opens one frame in place; the payload as it was before encryption, maybe compressed.
+/// Decrypts one frame in place. Returns the payload, which may be compressed.
 /// # Errors
-/// `Damaged` when the tag does not fit.
+/// `Damaged` if the authentication tag does not match.
 pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, encrypted: &'a mut [u8]) -> Result<&'a mut [u8]> {
     let row =
         footer.rows.get(slot as usize).ok_or_else(|| footer.damaged(format!("it has no frame {slot}")))?;
@@ -132,7 +132,7 @@ pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, encrypted: &'a mut [u8]
         .ok_or_else(|| damaged(footer.number, format!("frame {slot} does not open")))
 }
 
-/// Undoes compression. One per thread.
+/// Decompresses payloads. One per thread.
 pub(crate) struct Inflater {
     zstd: zstd::bulk::Decompressor<'static>,
 }
@@ -144,9 +144,9 @@ impl Inflater {
         Ok(Inflater { zstd })
     }
 
-    /// The raw bytes of a payload into `out`, which becomes `row.raw` long.
+    /// Writes the raw bytes of a payload to `out`, which becomes `row.raw` long.
     /// # Errors
-    /// What does not fit, as text.
+    /// The mismatch, as text.
     pub(crate) fn inflate(
         &mut self,
         row: &Row,

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - At most one block of 256 KiB, the rows and the hashes are in memory.
-//! - Every frame is opened again before it leaves: what a reader will get is what was given.
+//! - Every frame is decrypted again before it is written, and compared with its input.
 //! - Nothing is visible before [`PackWriter::finish`] returns, and then all of it is durable.
 
 use super::format::{self, Header, Row, Trailer};
@@ -14,7 +14,7 @@ use crate::rules::broken::{self, Flaw};
 use bytes::{Bytes, BytesMut};
 use copal_volume::{FileInfo, FileWriter, ReadOptions, VolumeError, VolumeId, VolumeStore};
 
-/// A pack being written.
+/// Writer of one pack.
 pub(crate) struct PackWriter {
     file: Box<dyn FileWriter>,
     cipher: PackCipher,
@@ -28,7 +28,7 @@ pub(crate) struct PackWriter {
     scratch: Vec<u8>,
 }
 
-/// A pack that is durable.
+/// A durable pack.
 pub(crate) struct WrittenPack {
     pub(crate) number: PackNumber,
     pub(crate) volume: u32,
@@ -36,7 +36,7 @@ pub(crate) struct WrittenPack {
     pub(crate) info: FileInfo,
 }
 
-/// One frame to append: what it is called, and its bytes after compression.
+/// One frame to append: short id, length before compression, flags and payload after compression.
 pub(crate) struct Frame<'a> {
     pub(crate) id: [u8; 16],
     pub(crate) raw_bytes: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl PackWriter {
-    /// Starts a pack in `file`, a writer of this volume of a home.
+    /// Starts a pack. `file` writes to this volume of a home.
     pub(crate) fn start(
         file: Box<dyn FileWriter>,
         key: &[u8; 32],
@@ -73,7 +73,7 @@ impl PackWriter {
         PackNumber::of(&self.header.pack_id)
     }
 
-    /// Whether a frame of `payload` bytes still belongs into this pack.
+    /// Whether a frame with `payload` bytes fits into this pack.
     pub(crate) fn has_room(&self, payload: usize) -> bool {
         let frame = (payload + TAG_BYTES) as u64;
         let rows = self.rows.len() as u32;
@@ -85,7 +85,7 @@ impl PackWriter {
         self.offset
     }
 
-    /// Seals a frame and appends it; where it stands.
+    /// Encrypts a frame, appends it and returns its location.
     pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<Spot> {
         let slot = self.rows.len() as u32;
         let mut encrypted = std::mem::take(&mut self.scratch);
@@ -114,7 +114,7 @@ impl PackWriter {
         Ok(Spot { home: self.home, volume: self.volume, pack: self.number(), slot })
     }
 
-    /// Writes footer, table and trailer; the pack is visible and durable when this returns.
+    /// Writes footer, table and trailer. The pack is visible and durable when this returns.
     pub(crate) fn finish(mut self, store: &dyn VolumeStore, vid: VolumeId) -> Result<WrittenPack> {
         let footer_at = self.offset as u32;
         let mut footer = format::encode_rows(&self.rows);
@@ -166,7 +166,7 @@ impl PackWriter {
         self.hashes.extend_from_slice(&format::block_hash(&self.block));
         let full = self.block.split().freeze();
         self.file.append(full)?;
-        // A store that has kept nothing of the block leaves its memory to the next.
+        // A store that keeps no reference to the block leaves its memory for the next one.
         self.block.reserve(format::BLOCK_BYTES);
         Ok(())
     }

@@ -1,15 +1,15 @@
-//! Popular packs that no log names: their writers died before they had entered them.
+//! Sweeps popular packs that no log names: their writers died before they entered them.
 //!
-//! Why it is safe, in the order of what is read here:
-//! 1. The packs that are there. Whoever wrote one had opened a session before, or moves chunks (`moving`).
-//! 2. The logs of all VMs. A pack of a session that is open stays. One that has ended by now has published,
+//! Safety follows from the order of the reads:
+//! 1. The existing packs. The writer of each had opened a session before, or moves chunks (`moves`).
+//! 2. The logs of all VMs. A pack of an open session stays. A session that has ended by now has published,
 //!    and had entered its packs before; or it never publishes, and nothing refers to them.
-//! 3. The log of popular packs. What stands there stays. What does not is marked there, behind all that was
-//!    read, before it goes (BAK-24).
+//! 3. The log of popular packs. Packs in it stay. Others are marked there, behind everything that was read,
+//!    before they are removed (BAK-24).
 //!
 //! A writer that was taken for dead and enters its pack after that finds the mark and refers to nothing of
-//! it. Without one the pack would count between the look at the log and the removal. Names are random and do
-//! not come back, so a removal that comes about late takes nothing.
+//! it. Without a mark the pack would count between the look at the log and the removal. Names are random and
+//! never reused, so a removal that takes effect late does no harm.
 
 use crate::api::repository::Repository;
 use crate::catalog::fields::SessionId;
@@ -28,10 +28,10 @@ use copal_volume::VolumeError;
 use std::collections::{BTreeSet, HashSet};
 
 impl Repository {
-    /// Removes popular packs that were left by backups and clean-ups that died, in a fleet.
+    /// Removes popular packs that were left by dead backups and clean-ups, in a fleet.
     /// # Errors
-    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: something else runs in this
-    /// process. `Cancelled`, `Damaged`: a log is; those of the store.
+    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: another operation runs in
+    /// this process. `Cancelled`; `Damaged`: a log is damaged. Errors of the store.
     pub fn sweep_popular(&self, cancel: &CancelFlag) -> Result<SweptPacks> {
         self.roles().require(Role::Delete)?;
         self.must_be_fleet()?;
@@ -58,7 +58,7 @@ impl Repository {
             }
             let store = &pack_store.volumes.store;
             let session = match reader::header(&**store, pack.vid, pack.number) {
-                // Whose it is cannot be read: somebody looks.
+                // The writer is unknown, so the pack is left to an operator.
                 Err(error) if error.is_corruption() => continue,
                 Err(Error::Volume(VolumeError::NotFound)) => continue,
                 header => header?.session,
@@ -78,7 +78,7 @@ impl Repository {
         Ok(swept)
     }
 
-    /// Sees that nobody enters a pack any more; `false`: it stays.
+    /// Marks a pack so that nobody enters it any more; `false`: it stays.
     fn mark_leftover(
         &self,
         pack: &StoredPack,
@@ -101,7 +101,7 @@ impl Repository {
                 writer: Writer::default(),
                 host: None,
             };
-            // Whether it counts, the next look says.
+            // The next look tells whether the record counts.
             catalog.append(LogName::Popular, state.next_number, &mark)?;
         }
     }

@@ -1,19 +1,19 @@
-//! Clean-up: what several VMs of a fleet have and nobody noticed becomes popular, and each VM gives up its
-//! own frames of it.
+//! Clean-up: chunks that several VMs of a fleet store each for itself become popular, and each VM gives up
+//! its own frames of them.
 //!
-//! Design: docs/design/backup.md#clean-up BAK-22
-//! Paper:  low-profile-dedup §2 (clean-up of undetected duplicates)
+//! Design: docs/design/backup.md#clean-up BAK-22 Paper:  low-profile-dedup §2 (clean-up of undetected
+//! duplicates)
 //!
-//! A clean-up of one snapshot asks only about the frames that the session of this snapshot stored: a job
-//! settles its VMs so.
+//! A clean-up of one snapshot asks only about the frames that the session of this snapshot stored. A job ends
+//! with such clean-ups.
 //!
-//! - [`round`]: asks about some of the VM's frames and finds out which have a popular one. [`moving`]: gives
-//!   those up.
+//! - [`round`]: asks about some of the VM's frames and finds their popular frames. [`moves`]: gives up the
+//!   VM's own.
 //! - [`own_packs`]: the packs whose frames are asked about.
-//! - [`leftovers`]: popular packs that nobody ever entered.
+//! - [`abandoned_packs`]: popular packs that were never entered.
 //!
-//! Memory: one round, which is as large as the caller allows.
-//! Not here: who knows what others have (`copal-agent`), removing what is dead then (`prune`).
+//! Memory: one round, whose size the caller bounds. Not here: the answers of other hosts (`copal-agent`),
+//! removal of the dead frames (`prune`).
 
 mod leftovers;
 mod moving;
@@ -37,19 +37,19 @@ use one_vm::CleanUp;
 use own_packs::{own_packs, session_of};
 use round::Round;
 
-/// What a frame takes in a round: what it is, its answer, where it moves, and the list that says so.
+/// Memory of a frame in a round: its row, its answer, its popular location, and its entry in the list.
 const FRAME_MEMORY_BYTES: u64 = 160;
-/// A round asks about so many frames at least, and fewer than a list of moved ones has room for.
+/// Least and most frames of a round; the most fit into one list of moved frames.
 const ROUND_FRAMES: std::ops::RangeInclusive<u64> = 1024..=200_000;
 
 impl Repository {
-    /// Asks others about chunks that a VM has for itself: all of them, or those that one backup stored. What
-    /// several VMs have is stored where all find it, unless it is there, and the VM's own frames of it are
-    /// dead from then on: `delete` and `prune` remove them. Nothing of another VM is changed, and no
-    /// snapshot. May be repeated after a failure, and goes on where it was.
+    /// Asks other hosts about the VM's own chunks: all of them, or those that one backup stored. A chunk that
+    /// several VMs have is stored as a popular one, unless it exists already. The VM's own frames of it are
+    /// dead from then on; `delete` and `prune` remove them. Other VMs and snapshots are not changed. May be
+    /// repeated after a failure, and continues where it stopped.
     /// # Errors
     /// `NotFound`; `Denied`: the layout is solo, or this handle has no delete role, which a dry run does not
-    /// need. `Busy`: the VM is being backed up. `Cancelled`, `Ended` by the others, `Damaged`; those of the
+    /// need. `Busy`: the VM is being backed up. `Cancelled`, `Ended` by the others, `Damaged`; errors of the
     /// store.
     pub fn clean_up_vm(
         &self,
@@ -85,8 +85,8 @@ impl CleanUp<'_> {
         let parts = self.parts;
         let pack_store = parts.pack_store();
         if !self.options.dry_run && !pack_store.volumes.store.is_replicated() {
-            // This process has the store to itself, and does not back the VM up: whoever opened a session is
-            // gone.
+            // This process is the only one in the store and does not back up the VM, so the processes of open
+            // sessions are dead.
             fence_all(parts, vm.uuid)?;
         }
         let state = parts.vm_state(vm.uuid)?;
@@ -133,11 +133,11 @@ impl CleanUp<'_> {
         Ok(())
     }
 
-    /// Below which sequence no snapshot has a chunk about which nobody answered; `None`: older snapshots may
-    /// have some.
+    /// The sequence below which no snapshot has a chunk without an answer; `None`: older snapshots may have
+    /// some.
     fn resolved_below(&self, vm: &Vm, state: &VmState) -> Result<Option<u64>> {
         let Some(snapshot) = self.options.snapshot else {
-            // Sequences that were given by now; a backup that began since waits for none of this.
+            // The sequences that were assigned by now. A backup that began since is not affected.
             return Ok(Some(state.next_sequence));
         };
         let mut below = None;
@@ -153,7 +153,7 @@ impl CleanUp<'_> {
         Ok(below)
     }
 
-    /// No snapshot below this sequence has a chunk any more about which nobody answered.
+    /// Records that no snapshot below this sequence has a chunk without an answer.
     fn clear_unresolved(&self, vm: &Vm, below: u64) -> Result<()> {
         let cleared = append_unless_changed(self.parts, vm, |state| {
             Ok((state.resolved_below < below).then(|| Record::Moved {
@@ -163,7 +163,7 @@ impl CleanUp<'_> {
             }))
         });
         match cleared {
-            // A backup began: the next clean-up says it.
+            // A backup began: the next clean-up records it.
             Err(Error::Busy { .. }) => Ok(()),
             cleared => cleared.map(drop),
         }

@@ -1,8 +1,8 @@
-//! Gives up frames of a VM for popular ones.
+//! Gives up frames of a VM in favour of popular ones.
 //!
-//! Order: the list that leads their ids on is durable, then that of dead frames, then one record of the VM's
-//! log names both (BAK-22). It stands behind all that was read, and not where a session is open (BAK-17): a
-//! session that opens later knows where the chunks are, and refers to no frame that is dead.
+//! Order: the list of moved frames is durable, then that of dead frames, then one record of the VM's log
+//! names both (BAK-22). The record stands behind everything that was read, and never beside an open session
+//! (BAK-17). So a session that opens later knows the new locations, and refers to no dead frame.
 
 use super::one_vm::CleanUp;
 use super::round::{Found, Round};
@@ -20,7 +20,7 @@ use crate::steps::popular::counts;
 use crate::steps::removal::{Use, in_use};
 
 impl CleanUp<'_> {
-    /// From here on these chunks are popular ones, and the VM's own frames of them dead.
+    /// Records that these chunks resolve to popular frames, and that the VM's own frames of them are dead.
     pub(super) fn give_up(&mut self, vm: &Vm, round: &Round<'_>, found: Vec<Found>) -> Result<()> {
         if found.is_empty() {
             return Ok(());
@@ -30,9 +30,9 @@ impl CleanUp<'_> {
         let mut given_up: Vec<Found> = Vec::new();
         let mut freed_bytes = 0;
         let state = append_unless_changed(parts, vm, |state| {
-            // Behind the log of the VM: whoever counts what it needs has put a record there after he had
-            // condemned packs, so this one stands before that and is counted, or what was condemned is known
-            // here (BAK-27).
+            // Read after the VM's log. A count of references appends its record to the VM's log after it has
+            // condemned packs. So this record either stands before it and is counted, or the condemned packs
+            // are known here (BAK-27).
             let popular = parts.catalog().popular()?;
             let counts =
                 |found: &&Found| counts(&popular, found.popular.pack) || broken::by(Flaw::MovesToCondemned);
@@ -66,8 +66,7 @@ impl CleanUp<'_> {
     }
 }
 
-/// The lists that are in force once `moved` is: the newest one is written anew with it where both have room
-/// in one.
+/// The lists in force together with `moved`. The newest list is rewritten with it if both fit into one.
 fn with_last(parts: &Parts, vm: &Vm, lists: &[MovedList], moved: &MovedFrames) -> Result<Vec<MovedList>> {
     let pack_store = parts.pack_store();
     let mut stay = lists.to_vec();
@@ -85,13 +84,13 @@ fn with_last(parts: &Parts, vm: &Vm, lists: &[MovedList], moved: &MovedFrames) -
             ),
         });
     }
-    // Numbers ascend past those that are replaced.
+    // The new number is above those of replaced lists too.
     let list = moved_frames::write(pack_store, vm.uuid, lists, &MovedFrames::of(frames))?;
     stay.push(list);
     Ok(stay)
 }
 
-/// `Busy` while the VM is being backed up; `Denied` where it is being removed.
+/// `Busy` while the VM is being backed up; `Denied` while it is being removed.
 pub(super) fn must_be_idle(vm: &Vm, state: &VmState) -> Result<()> {
     match in_use(state) {
         Use::Idle => Ok(()),
@@ -100,10 +99,10 @@ pub(super) fn must_be_idle(vm: &Vm, state: &VmState) -> Result<()> {
     }
 }
 
-/// Appends the record that `make` makes of what the log amounts to, if it is still that; otherwise of what it
-/// is then. `None`: there is nothing to be appended. Returns what the log amounts to.
+/// Appends the record that `make` returns for the present state of the log; repeats that if the log has
+/// grown. `None`: there is nothing to append. Returns the state of the log.
 /// # Errors
-/// As [`must_be_idle`], and those of `make` and the store.
+/// As [`must_be_idle`], and errors of `make` and the store.
 pub(super) fn append_unless_changed(
     parts: &Parts,
     vm: &Vm,
@@ -118,14 +117,14 @@ pub(super) fn append_unless_changed(
         let log = LogName::Vm(vm.uuid);
         let appended = parts.catalog().append(log, state.next_number, &record)?;
         let now = parts.vm_state(vm.uuid)?;
-        // A record that was told to be lost may be ours.
+        // An append that was reported as lost may have taken effect.
         if matches!(appended, Append::Done) || stands(&now, &record) {
             return Ok(VmState::clone(&now));
         }
     }
 }
 
-/// Whether the log has the effect of this record.
+/// Whether the state already has the effect of this record.
 fn stands(state: &VmState, record: &Record) -> bool {
     match record {
         Record::Moved { moved, dead, resolved_below } => {

@@ -1,4 +1,4 @@
-//! What the steps of a clean-up of one VM have in common.
+//! Context that the steps of a clean-up of one VM share.
 
 use crate::backup::Collaboration;
 use crate::request::error::{Error, Result};

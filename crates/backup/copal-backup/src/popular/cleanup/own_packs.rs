@@ -1,7 +1,7 @@
-//! The packs of a VM's own chunks whose frames a clean-up asks about: all of them, or those of one session.
+//! Packs of a VM's own chunks whose frames a clean-up asks about: all of them, or those of one session.
 //!
-//! A pack names its session in its header. Reading the headers costs one small read a pack; the index has no
-//! sessions, and what a backup had in memory is gone when another process cleans up.
+//! A pack names its session in its header. Reading the headers costs one small read per pack. The index has
+//! no sessions, and a list in memory would be lost with the process of the backup.
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::vm::VmState;
@@ -20,13 +20,13 @@ use copal_volume::VolumeError;
 pub(super) struct OwnPack {
     pub(super) volume: u32,
     pub(super) number: PackNumber,
-    /// How many it has; 0 until somebody has looked.
+    /// Number of its frames; 0 until its footer was read.
     pub(super) frames: u32,
 }
 
 /// The session that published a snapshot.
 /// # Errors
-/// `NotFound`: the VM has no such snapshot. Those of the store.
+/// `NotFound`: the VM has no such snapshot. Errors of the store.
 pub(super) fn session_of(parts: &Parts, vm: &Vm, state: &VmState, snapshot: SnapshotId) -> Result<SessionId> {
     let mut published = state.published.iter();
     let published = published.find(|one| one.snapshot == snapshot);
@@ -35,7 +35,7 @@ pub(super) fn session_of(parts: &Parts, vm: &Vm, state: &VmState, snapshot: Snap
     Ok(parts.manifest(vm.uuid, published)?.session)
 }
 
-/// Packs of the VM's own chunks; of one session, if there is one.
+/// Packs of the VM's own chunks; only those of `session`, if it is set.
 pub(super) fn own_packs(pack_store: &PackStore, vm: &Vm, session: Option<SessionId>) -> Result<Vec<OwnPack>> {
     let mut packs = Vec::new();
     for_each_pack_of(pack_store, Home::Private(vm.uuid), |pack| {
@@ -51,7 +51,7 @@ pub(super) fn own_packs(pack_store: &PackStore, vm: &Vm, session: Option<Session
     Ok(packs)
 }
 
-/// Whether a session wrote a pack. A pack that is gone, or cannot be read, is nobody's.
+/// Whether a session wrote a pack. False for a missing or unreadable pack.
 fn is_of(pack_store: &PackStore, pack: &StoredPack, session: &SessionId) -> Result<bool> {
     match reader::header(&*pack_store.volumes.store, pack.vid, pack.number) {
         Ok(header) => Ok(header.session == *session),

@@ -1,10 +1,9 @@
-//! One round of a clean-up: some of the VM's own frames, what others say about them, and which have a popular
-//! frame now.
+//! One round of a clean-up: asks about some of the VM's own frames and finds their popular frames.
 //!
 //! Invariants
-//! - A frame that is stored for all was opened, and bears its own id.
-//! - A popular frame counts if its pack was checked, and if it opens here: the VM's own one is given up for
-//!   it (BAK-22).
+//! - A frame that is stored as a popular one was decrypted and has its id.
+//! - A popular frame is accepted only if its pack was checked and the frame decrypts here, since the VM's own
+//!   frame is given up for it (BAK-22).
 
 use super::one_vm::CleanUp;
 use super::own_packs::OwnPack;
@@ -23,11 +22,11 @@ use crate::sessions::parts::Parts;
 use crate::steps::frames::is_in_use;
 use crate::steps::popular::counts;
 
-/// A frame that others are asked about.
+/// A frame that other hosts are asked about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnFrame {
     pub(super) id: ShortId,
-    /// Which of the round's packs it is in.
+    /// Index of its pack in the round.
     pack: u32,
     slot: u32,
     /// Bytes as stored, and of the chunk.
@@ -35,14 +34,14 @@ pub(super) struct OwnFrame {
     pub(super) raw: u32,
 }
 
-/// A frame of the VM by its number in the round, and the popular one of the same chunk.
+/// A frame of the VM by its number in the round, and the popular frame of the same chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) own: usize,
     pub(super) popular: MovedFrame,
 }
 
-/// See the module.
+/// One round; see the module.
 pub(super) struct Round<'a> {
     parts: &'a Parts,
     vm: &'a Vm,
@@ -56,13 +55,13 @@ impl<'a> Round<'a> {
         Round { parts, vm, number, packs: Vec::new(), frames: Vec::new() }
     }
 
-    /// How many frames it asks about.
+    /// Number of its frames.
     pub(super) fn len(&self) -> u64 {
         self.frames.len() as u64
     }
 
-    /// Adds the frames of a pack that are not dead, nor noted as damaged. A pack that is gone, or cannot be
-    /// read, has none.
+    /// Adds the frames of a pack, except dead ones and those noted as damaged. A missing or unreadable pack
+    /// adds none.
     pub(super) fn add(&mut self, mut pack: OwnPack, dead: &DeadFrames) -> Result<()> {
         let pack_store = self.parts.pack_store();
         let home = Home::Private(self.vm.uuid);
@@ -93,7 +92,7 @@ impl<'a> Round<'a> {
         &self.frames[number]
     }
 
-    /// Where a frame of it stands, and how many its pack has.
+    /// Location of a frame, and the number of frames in its pack.
     pub(super) fn place(&self, number: usize) -> (Spot, u32) {
         let frame = &self.frames[number];
         let pack = &self.packs[frame.pack as usize];
@@ -106,8 +105,8 @@ impl<'a> Round<'a> {
         (spot, pack.frames)
     }
 
-    /// Asks, stores what all shall find, and waits until others have checked that. Returns which frames have
-    /// a popular one.
+    /// Asks, stores the popular chunks that this host was told to store, and waits until others have checked
+    /// them. Returns the frames with a popular frame.
     pub(super) fn run(
         &self,
         cleanup: &mut CleanUp<'_>,
@@ -128,7 +127,7 @@ impl<'a> Round<'a> {
         Ok(found)
     }
 
-    /// Asks, and counts which frames a clean-up would give up.
+    /// Asks, and counts the frames that a clean-up would give up.
     pub(super) fn count(&self, cleanup: &mut CleanUp<'_>) -> Result<()> {
         let answers = self.ask(cleanup)?;
         let state = self.parts.catalog().popular()?;
@@ -174,7 +173,8 @@ impl<'a> Round<'a> {
         Ok(answers)
     }
 
-    /// Stores the chunks that all shall find. Returns where those are, and those that were there.
+    /// Stores the popular chunks that this host was told to store. Returns their locations, and those of
+    /// existing ones.
     fn store(
         &self,
         cleanup: &mut CleanUp<'_>,
@@ -200,7 +200,7 @@ impl<'a> Round<'a> {
                     popular.store(&id, raw)?;
                     cleanup.summary.stored_popular += 1;
                 }
-                // It is damaged: no popular chunk comes of it.
+                // The own frame is damaged, so it does not become popular.
                 Ok(_) => {}
                 Err(error) if error.is_corruption() => {}
                 Err(error) => return Err(error),
@@ -217,8 +217,8 @@ impl<'a> Round<'a> {
         Ok(found)
     }
 
-    /// Asks again about what others were storing, and about what was stored here until somebody has checked
-    /// it, or the time is over.
+    /// Asks again for chunks that other hosts are storing, and for those stored here until another host has
+    /// checked them, or the deadline passes.
     fn ask_again(&self, cleanup: &CleanUp<'_>, answers: &mut [Answer], stored: &[Found]) -> Result<()> {
         loop {
             cleanup.check_cancel()?;
@@ -237,7 +237,7 @@ impl<'a> Round<'a> {
                 return Ok(());
             };
             for (number, answer) in waiting.into_iter().zip(again) {
-                // Nobody stores popular chunks at this point: what it was, it stays.
+                // No popular chunk is stored in this phase, so such an answer does not replace the old one.
                 let is_own = answers[number] == Answer::STORE_POPULAR;
                 let says_more = answer != Answer::STORE_POPULAR && answer != Answer::UNANSWERED;
                 if answer.ordinal().is_some() || (!is_own && says_more) {
@@ -247,7 +247,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Those whose popular frame opens to the chunk.
+    /// The frames whose popular frame decrypts to the chunk.
     fn opened(&self, cleanup: &CleanUp<'_>, mut found: Vec<Found>) -> Result<Vec<Found>> {
         let pack_store = self.parts.pack_store();
         let mut reader = FrameReader::new(pack_store)?;
@@ -264,7 +264,7 @@ impl<'a> Round<'a> {
             last = Some(spot);
             good.push(one);
         }
-        // A chunk that was found in two places is given up for one.
+        // A chunk with two popular frames is given up for one of them.
         good.sort_by_key(|found| found.own);
         good.dedup_by_key(|found| found.own);
         Ok(good)
@@ -286,7 +286,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Where an answer leads.
+/// The location that an answer names.
 fn hit(state: &PopularState, answer: Answer) -> Option<Spot> {
     let (pack, slot) = state.of_ordinal(answer.ordinal()?)?;
     Some(Spot { home: Home::Shared, volume: pack.volume, pack: pack.pack, slot })

@@ -1,21 +1,22 @@
-//! Removal of popular packs that nobody needs any more.
+//! Removal of popular packs that no snapshot needs.
 //!
-//! Design: docs/design/backup.md#popular-packs-that-nobody-needs BAK-27
-//! Paper: low-profile-dedup §4 (popular chunks are not deleted with a snapshot; usage is gathered now and
-//! then)
+//! Design: docs/design/backup.md#popular-packs-that-nobody-needs BAK-27 Paper: low-profile-dedup §4 (popular
+//! chunks are not deleted with a snapshot; their use is counted from time to time)
 //!
-//! Order, and why it is safe, whoever backs up, deletes or cleans up meanwhile:
-//! 1. Packs that no snapshot was seen to need are condemned by a record of log `k`.
-//! 2. Each VM's log gets a record. A session whose record stands before it may not know what was condemned,
-//!    and is waited for; one that opens behind it reads log `k` afterwards, and refers to nothing of that
-//!    anew. So does a clean-up.
-//! 3. Everything is counted once more: snapshots, and lists of moved chunks. What a snapshot needs that is
-//!    published later, it has from its base, which is among them, or it was not condemned.
-//! 4. What is needed is spared by a record, the rest is gone by one, if nobody decided otherwise meanwhile.
-//!    Then files go, as those that writers left (`cleanup::leftovers`).
+//! Order, and why it is safe beside backups, deletions and clean-ups:
+//! 1. A record of log `k` condemns the packs without a known reference.
+//! 2. Each VM's log gets a record. A session whose record stands before it may not know the condemned packs,
+//!    and is waited for. A session that opens behind it reads log `k` afterwards, and refers to no condemned
+//!    pack anew. The same holds for a clean-up.
+//! 3. All references are counted once more: those of snapshots, and those in lists of moved chunks. A
+//!    snapshot that is published later has its references from its base, which is counted, or to packs that
+//!    are not condemned.
+//! 4. One record spares the needed packs, another one marks the rest as removed, unless another process
+//!    decided otherwise meanwhile. Then their files are deleted, like those of dead writers
+//!    (`cleanup::abandoned_packs`).
 //!
-//! Whoever dies leaves packs condemned: they stay where they are, are read as before, and the next run goes
-//! on. Memory: a bit for each popular frame that is needed, and the largest recipe tree's pages.
+//! A process that dies leaves packs condemned: they stay, are read as before, and the next run continues.
+//! Memory: a bit for each popular frame that is needed, and the pages of the largest recipe tree.
 
 mod needed;
 
@@ -36,13 +37,13 @@ use needed::needed;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Repository {
-    /// Removes popular packs of a fleet of which no snapshot needs a chunk. What was condemned in this run
-    /// can go only when the backups that were under way have ended, which a later run finds. Reads the
-    /// recipes of all snapshots, twice where something is to go.
+    /// Removes popular packs of a fleet of which no snapshot needs a chunk. Packs condemned in this run are
+    /// removed only once the running backups have ended; a later run does that. Reads the recipes of all
+    /// snapshots, twice if something is to be removed.
     /// # Errors
-    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: something else runs in this
-    /// process. `Cancelled`, `Damaged`: what a snapshot needs cannot be read, and nothing was removed; those
-    /// of the store.
+    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: another operation runs in
+    /// this process. `Cancelled`; `Damaged`: the references of a snapshot cannot be read, and nothing was
+    /// removed. Errors of the store.
     pub fn remove_unneeded(
         &self,
         dry_run: bool,
@@ -57,7 +58,7 @@ impl Repository {
             self.parts.catch_up();
             let mut run =
                 Run { parts: &self.parts, progress, cancel, found: &mut found, spared: BTreeSet::new() };
-            // Each time as many as are condemned at once.
+            // Each pass handles as many packs as can be condemned at once.
             while run.decide(dry_run)? > 0 {}
             self.parts.note_change();
         }
@@ -74,26 +75,27 @@ struct Run<'a> {
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
     found: &'a mut UnneededPacks,
-    /// Packs that turned out to be needed: of a chunk with two frames either may be the good one.
+    /// Packs that turned out to be needed: of two popular frames of a chunk either may be the good one.
     spared: BTreeSet<PackNumber>,
 }
 
 impl Run<'_> {
-    /// Returns of how many packs it decided.
+    /// Returns the number of packs that it decided about.
     fn decide(&mut self, dry_run: bool) -> Result<usize> {
         let catalog = self.parts.catalog();
         if catalog.popular()?.packs.is_empty() {
             return Ok(0);
         }
         if !dry_run && !self.parts.pack_store().volumes.store.is_replicated() {
-            // This process has the store to itself, and backs nothing up: whoever opened a session is gone.
+            // This process is the only one in the store and runs no backup, so the processes of open sessions
+            // are dead.
             for vm in self.parts.directory().all()? {
                 fence_all(self.parts, vm.uuid)?;
             }
         }
         self.found.waiting_for = self.backed_up()?;
         if !self.found.waiting_for.is_empty() && !dry_run {
-            // What they store for all is needed by nobody yet.
+            // No snapshot refers yet to the popular chunks that these backups store.
             return Ok(0);
         }
         let before = catalog.popular()?;
@@ -144,12 +146,12 @@ impl Run<'_> {
             if packs.is_empty() {
                 return Ok(());
             }
-            // Whether it counts, the next look says.
+            // The next look tells whether the record counts.
             catalog.append(LogName::Popular, state.next_number, &Record::Condemned { packs })?;
         }
     }
 
-    /// Counts once more, and spares or removes what was condemned before that.
+    /// Counts once more, and spares or removes the packs that were condemned before.
     fn carry_out(&mut self, condemned: &BTreeMap<PackNumber, u64>) -> Result<()> {
         let catalog = self.parts.catalog();
         let state = catalog.popular()?;
@@ -170,8 +172,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Puts a record into the log of each VM behind what was condemned. Returns the VMs that have sessions of
-    /// before.
+    /// Appends a record to the log of each VM, after the condemnation. Returns the VMs with sessions that are
+    /// older.
     fn mark_logs(&self) -> Result<Vec<Vm>> {
         let mut waiting = Vec::new();
         for vm in self.parts.directory().all()? {

@@ -1,4 +1,4 @@
-//! Which popular packs somebody needs.
+//! Counts references to popular packs.
 
 use crate::catalog::popular::{Fate, PopularPack, PopularState};
 use crate::catalog::vm::{Published, VmState};
@@ -15,10 +15,10 @@ use crate::sessions::parts::Parts;
 use crate::snapshot::manifest::Manifest;
 use std::collections::{BTreeSet, HashMap};
 
-/// Packs that have a frame to which a snapshot refers, or to which a chunk has moved; of those that are
-/// condemned, also where that chunk has another frame.
+/// Packs with a frame that a snapshot refers to, or to which a chunk has moved. A condemned pack also counts
+/// if that chunk has another frame.
 /// # Errors
-/// `Cancelled`; `Damaged`: what is needed cannot be told; those of the store.
+/// `Cancelled`; `Damaged`: the references cannot be read; errors of the store.
 pub(super) fn needed(
     parts: &Parts,
     popular: &PopularState,
@@ -34,7 +34,7 @@ pub(super) fn needed(
     progress.stage(Stage::Walk, "", 0);
     for vm in parts.directory().all()? {
         let state = parts.vm_state(vm.uuid)?;
-        // It goes with all that it has.
+        // The VM is being removed with all its data.
         if state.is_retired {
             continue;
         }
@@ -52,8 +52,8 @@ pub(super) fn needed(
     Ok(needed)
 }
 
-/// Ids of the packs that are condemned: of two popular frames of a chunk one may be damaged, and then the
-/// other one is needed.
+/// Ids in condemned packs: of two popular frames of a chunk one may be damaged, and then the other one is
+/// needed.
 fn ids_of(parts: &Parts, popular: &PopularState) -> Result<HashMap<ShortId, PackNumber>> {
     let mut ids = HashMap::new();
     let condemned = |pack: &&PopularPack| matches!(pack.fate, Fate::Condemned(_));
@@ -61,7 +61,7 @@ fn ids_of(parts: &Parts, popular: &PopularState) -> Result<HashMap<ShortId, Pack
         match parts.pack_store().footer(Home::Shared, pack.volume, pack.pack) {
             Ok(Some((footer, _))) => ids.extend(footer.rows.iter().map(|row| (row.id, pack.pack))),
             Ok(None) => {}
-            // Nobody is led to it.
+            // A pack that cannot be read serves no reference.
             Err(error) if error.is_corruption() => {}
             Err(error) => return Err(error),
         }
@@ -69,8 +69,8 @@ fn ids_of(parts: &Parts, popular: &PopularState) -> Result<HashMap<ShortId, Pack
     Ok(ids)
 }
 
-/// Of all snapshots, oldest first, forgotten ones too: a session that opened behind the record in its VM's
-/// log has what its base has, and that may be forgotten by now.
+/// Manifests of all snapshots, oldest first, including forgotten ones. A session that opened behind the
+/// record in its VM's log has the references of its base, which may be forgotten by now.
 fn manifests(parts: &Parts, vm: &Vm, state: &VmState) -> Result<Vec<Manifest>> {
     let manifest =
         |published: &Published| parts.manifest(vm.uuid, published).map_err(|error| told(error, published));
@@ -85,8 +85,8 @@ fn told(error: Error, published: &Published) -> Error {
         Error::Damaged { what, detail } => Error::Damaged {
             what,
             detail: format!(
-                "{detail}; what it needs is not known, so no popular chunk was removed: `copal forget {}` and `copal delete` let \
-                 that go on",
+                "{detail}; its references are unknown, so no popular chunk was removed: run `copal forget {}` and `copal delete`, \
+                 then repeat this command",
                 published.snapshot.short()
             ),
         },

@@ -1,9 +1,7 @@
-//! The cache of a process that serves snapshots: decoded chunks, recipes and pages, within one number of
-//! bytes.
+//! Cache of a process that exports snapshots: decoded chunks, recipes and pages, bounded in bytes.
 //!
-//! Everything is kept under the id of its content, so snapshots, disks and doors share what they have in
-//! common.
-//! Invariant: what is kept, with what the keeping costs, is at most the bytes it was made with.
+//! Entries are keyed by the id of their content, so snapshots, disks and exports share common data.
+//! Invariant: the cached content and its overhead never exceed the configured bytes.
 
 use crate::snapshot::recipe::{Page, SegmentRecipe};
 use copal_chunk::ChunkId;
@@ -12,23 +10,23 @@ use quick_cache::{Weighter, sync::Cache};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Bytes of a process's cache unless it says otherwise.
+/// Default size of a process's cache.
 pub const CACHE_BYTES: u64 = 64 << 20;
-/// What an entry takes beside its content.
+/// Overhead of an entry.
 const ENTRY_BYTES: u64 = 96;
-/// What a usual entry is: a chunk.
+/// Usual size of an entry: a chunk.
 const USUAL_BYTES: u64 = 16 << 10;
-/// Ranges that were told of are remembered up to so many; the next is told again.
+/// Most reported ranges that are remembered; beyond this the list is cleared.
 const TOLD: usize = 4096;
-/// Segments that are fetched at the same time.
+/// Number of locks for segments.
 const TURNS: usize = 32;
 
-/// Caches of one repository's content; one per process, shared by all that it serves.
+/// Cache of one repository's content; one per process, shared by all its exports.
 pub struct ServeCache {
     kept: Cache<Key, Kept, Bytes>,
-    /// Whoever fetches of a segment takes its turn, so that nothing is fetched twice.
+    /// Locks by segment, so that nothing is fetched twice.
     turns: Vec<Mutex<()>>,
-    /// What was found damaged and told.
+    /// Damaged ids that were reported.
     told: Mutex<HashSet<ChunkId>>,
 }
 
@@ -61,7 +59,7 @@ impl Weighter<Key, Kept> for Bytes {
 }
 
 impl ServeCache {
-    /// A cache of at most so many bytes.
+    /// A cache of at most `bytes` bytes.
     pub fn new(bytes: u64) -> ServeCache {
         let usual = (bytes / USUAL_BYTES).max(1) as usize;
         ServeCache {
@@ -71,7 +69,7 @@ impl ServeCache {
         }
     }
 
-    /// Bytes that are kept now.
+    /// Bytes that are cached now.
     pub fn kept_bytes(&self) -> u64 {
         self.kept.weight()
     }
@@ -109,12 +107,12 @@ impl ServeCache {
         self.kept.insert(Key::Page(id.0), Kept::Page(Arc::clone(page)));
     }
 
-    /// Takes the turn of a segment. Blocks while somebody fetches of it.
+    /// Locks a segment. Blocks while another thread fetches its chunks.
     pub(super) fn turn(&self, segment: &ChunkId) -> MutexGuard<'_, ()> {
         self.turns[usize::from(segment.0[0]) % TURNS].lock()
     }
 
-    /// Whether this was not told before.
+    /// Whether this id was not reported before.
     pub(super) fn is_news(&self, id: &ChunkId) -> bool {
         let mut told = self.told.lock();
         if told.len() >= TOLD {
@@ -129,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_stays_within_its_bytes() {
+    fn the_cache_stays_within_its_bytes() {
         const BYTES: u64 = 4 << 20;
         let cache = ServeCache::new(BYTES);
         let id = |number: u64| {
@@ -142,13 +140,13 @@ mod tests {
             let bytes: Arc<[u8]> = vec![7; 1024 + (number as usize * 37) % (64 << 10)].into();
             cache.keep_chunk(&id(number), &bytes);
             most = most.max(cache.kept_bytes());
-            // What is asked for again and again stays.
+            // An entry that is used again and again stays.
             if number > 0 {
                 cache.chunk(&id(0));
             }
         }
         assert!(most <= BYTES, "{most}");
-        assert!(most > BYTES / 2, "{most}: little is kept");
+        assert!(most > BYTES / 2, "{most}: little is cached");
         assert!(cache.chunk(&id(0)).is_some());
         assert!(cache.is_news(&id(1)) && !cache.is_news(&id(1)));
     }

@@ -1,9 +1,9 @@
-//! One disk of a snapshot, read at any place.
+//! One disk of a snapshot with random access.
 //!
-//! A read goes from page to recipe to chunks, each from the cache where it is there. Where reads follow each
-//! other, all chunks of a segment are fetched together, and recipes of the page ahead; elsewhere only what
-//! was asked for.
-//! Invariant: every byte is of a chunk that was compared with its id (BAK-11), or of a hole.
+//! A read goes from page to recipe to chunks, each from the cache if it is there. In a sequential stream all
+//! chunks of a segment are fetched together, with the recipes of the next segments. Elsewhere only the
+//! requested data is fetched. Invariant: every byte comes from a chunk that was compared with its id
+//! (BAK-11), or from a hole.
 
 use super::Lender;
 use super::cache::ServeCache;
@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Recipes of a page that are read together where reads follow each other.
+/// Recipes of a page that are read together in a sequential stream.
 const RECIPES_AHEAD: u64 = 16;
 
 /// A disk of a snapshot. Shared between threads; every call may block on the store.
@@ -29,7 +29,7 @@ pub struct ServedDisk {
     lender: Arc<dyn Lender>,
     cache: Arc<ServeCache>,
     vm: Uuid,
-    /// Snapshot and disk, for sentences.
+    /// Snapshot and disk, for messages.
     what: String,
     name: String,
     size_bytes: u64,
@@ -37,16 +37,16 @@ pub struct ServedDisk {
     streams: Streams,
 }
 
-/// A run of bytes of a disk that are alike.
+/// A run of bytes of a disk with one property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedRun {
     /// Length in bytes, never 0.
     pub length: u64,
-    /// Of an extent: it is a hole, which reads as zeroes. Of differences: it differs.
+    /// Of an extent: it is a hole, which reads as zeros. Of differences: it differs.
     pub is_so: bool,
 }
 
-/// Where in a disk an offset lies.
+/// Position of an offset in a disk.
 struct Place {
     segment: u64,
     /// First byte of the segment.
@@ -89,10 +89,10 @@ impl ServedDisk {
         self.size_bytes
     }
 
-    /// Fills `buf` from `offset`, which with the length of `buf` must lie within the disk.
+    /// Fills `buf` from `offset`. The range must lie within the disk.
     /// # Errors
-    /// `Damaged`: a byte of the range cannot be had, which is logged once; other ranges can. `Invalid`:
-    /// outside of the disk. `Busy`; those of the store.
+    /// `Damaged`: a byte of the range cannot be read, which is logged once; other ranges can be. `Invalid`:
+    /// outside of the disk. `Busy`; errors of the store.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let length = buf.len() as u64;
         if offset.checked_add(length).is_none_or(|end| end > self.size_bytes) {
@@ -120,10 +120,10 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// What lies at `offset`, which must lie within the disk; looks no further than the segment, or the page
-    /// where all of that is a hole. What cannot be read counts as data.
+    /// The extent at `offset`, which must lie within the disk. It ends with the segment at the latest, or
+    /// with the page if that is a hole. An unreadable part counts as data.
     /// # Errors
-    /// `Busy`; those of the store that are no damage.
+    /// `Busy`; errors of the store that are not damage.
     pub fn extent_at(&self, offset: u64) -> Result<ServedRun> {
         let repository = &*self.lender.lend()?;
         let _shared = repository.parts.enter()?;
@@ -145,10 +145,10 @@ impl ServedDisk {
         }
     }
 
-    /// Whether the bytes at `offset`, which must lie within this disk, may be others than those of `other`, a
-    /// disk of another snapshot of this VM. What is not told to differ is equal.
+    /// Whether the bytes at `offset`, which must lie within this disk, may differ from those of `other`, a
+    /// disk of another snapshot of this VM. A run that is not reported as different is equal.
     /// # Errors
-    /// `Busy`; those of the store that are no damage.
+    /// `Busy`; errors of the store that are not damage.
     pub fn difference_at(&self, other: &ServedDisk, offset: u64) -> Result<ServedRun> {
         let repository = &*self.lender.lend()?;
         let _shared = repository.parts.enter()?;
@@ -219,7 +219,7 @@ impl ServedDisk {
         Ok(Some(page))
     }
 
-    /// The recipe of a segment, and its name; `None`: all of it is a hole.
+    /// The recipe of a segment, and its reference; `None`: the segment is a hole.
     fn recipe(
         &self,
         repository: &Repository,
@@ -249,7 +249,7 @@ impl ServedDisk {
             self.cache.keep_recipe(&reference.id, &recipe);
             for next in segment + 1..last {
                 let Some(reference) = named(next) else { continue };
-                // Of those ahead one that is damaged is nobody's yet.
+                // Damage of a recipe ahead is reported only when it is needed.
                 if self.cache.recipe(&reference.id).is_none()
                     && let Ok(recipe) = tree.segment(&reference, self.size_bytes, next)
                 {
@@ -280,13 +280,13 @@ impl ServedDisk {
             return Ok(());
         }
         let _turn = self.cache.turn(&reference.id);
-        // Somebody else may have fetched it meanwhile.
+        // Another thread may have fetched it meanwhile.
         let missing = self.fill(recipe, &wanted, part);
         if missing.is_empty() {
             return Ok(());
         }
         if follows {
-            // What is damaged among them is met below, by whoever asks for it.
+            // Damage among them is reported below, if the caller needs the chunk.
             self.fetch_together(repository, recipe)?;
         }
         let mut fetcher = Fetcher::new(repository.parts.pack_store())?;
@@ -307,8 +307,7 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// Fills `part` as far as the cache has it; returns the entries that are missing, with their places in
-    /// the segment.
+    /// Fills `part` from the cache; returns the missing entries with their places in the segment.
     fn fill(&self, recipe: &SegmentRecipe, wanted: &Range<usize>, part: &mut [u8]) -> Vec<(Entry, usize)> {
         let mut missing = Vec::new();
         let mut at = 0;
@@ -334,7 +333,7 @@ impl ServedDisk {
         missing
     }
 
-    /// Fetches all chunks of a segment that the cache has not; if one of them is damaged, none is kept.
+    /// Fetches all chunks of a segment that are not cached. If one of them is damaged, none is cached.
     fn fetch_together(&self, repository: &Repository, recipe: &SegmentRecipe) -> Result<()> {
         let lacks = |entry: &&Entry| {
             let chunk = entry.chunk.as_ref();
@@ -387,7 +386,7 @@ impl ServedDisk {
         Ok(bytes)
     }
 
-    /// Reads of the tree; once more where packs may have been rewritten meanwhile.
+    /// Reads nodes of the tree; repeats that if packs may have been rewritten meanwhile.
     fn again<T>(
         &self,
         repository: &Repository,
@@ -403,8 +402,8 @@ impl ServedDisk {
         }
     }
 
-    /// Whether an error may be due to what another process has rewritten, which the index knows now. Where
-    /// one process alone may write, nothing moves under a reader.
+    /// Whether another process may have rewritten the packs of a damaged reference; the index is then up to
+    /// date. In a store with one writer nothing moves under a reader.
     fn may_have_moved(&self, repository: &Repository, error: &Error) -> bool {
         let parts = &repository.parts;
         if !error.is_corruption() || !parts.pack_store().volumes.store.is_replicated() {
@@ -423,19 +422,19 @@ impl ServedDisk {
                 offset,
                 length,
                 %error,
-                "a range that is served cannot be read; who reads it gets an I/O error"
+                "unreadable range of an exported disk; readers get an I/O error"
             );
         }
     }
 }
 
-/// Copies of a chunk that lies at `at` of its segment what is wanted.
+/// Copies the wanted bytes of a chunk that begins at `at` of its segment.
 fn copy(bytes: &[u8], at: usize, wanted: &Range<usize>, part: &mut [u8]) {
     let (from, to) = (at.max(wanted.start), (at + bytes.len()).min(wanted.end));
     part[from - wanted.start..to - wanted.start].copy_from_slice(&bytes[from - at..to - at]);
 }
 
-/// The entry that covers byte `within` of a segment, and where it lies.
+/// The entry that covers byte `within` of a segment, and its range.
 fn entry_at(recipe: &SegmentRecipe, within: usize) -> (Range<usize>, Entry) {
     let mut at = 0;
     for entry in &recipe.entries {
@@ -445,11 +444,11 @@ fn entry_at(recipe: &SegmentRecipe, within: usize) -> (Range<usize>, Entry) {
         }
         at = place.end;
     }
-    // Recipes cover their segments, which decoding has checked.
+    // Recipes cover their segments; decoding has checked that.
     unreachable!("byte {within} lies outside of its recipe")
 }
 
-/// What byte `within` of a segment is, and where the entries end that are the same.
+/// The property of byte `within` of a segment, and the end of the entries that share it.
 fn alike(recipe: &SegmentRecipe, within: usize, is: impl Fn(&Entry) -> bool) -> (bool, usize) {
     let (mut at, mut found) = (0, None);
     for entry in &recipe.entries {

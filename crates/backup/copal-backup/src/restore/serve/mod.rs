@@ -1,7 +1,6 @@
-//! Serving: disks of snapshots that others read at any place, for as long as they like, through one cache.
+//! Random access to disks of snapshots, for exports and mounts, through one cache.
 //!
-//! Design: docs/design/backup.md#exports-and-mounts
-//! Not here: how they are reached (`copal-doors`).
+//! Design: docs/design/backup.md#exports-and-mounts Not here: protocols (`copal-export`).
 
 mod cache;
 mod disk;
@@ -19,16 +18,16 @@ use crate::request::error::{Error, Result};
 use crate::snapshot::manifest::ManifestDisk;
 use std::sync::Arc;
 
-/// Gives a repository to whoever is about to read of it. A store of one machine lets others write only while
-/// nobody has it open, so whoever serves for days opens it for as long as it is read from.
+/// Lends a repository to a reader. A store on one machine lets others write only while nobody has it open. So
+/// a process that exports for days opens it only while it is read.
 pub trait Lender: Send + Sync {
-    /// The repository, which stays open until it is dropped. Blocks for as long as opening takes.
+    /// The repository, which stays open until it is dropped. Blocks while it is being opened.
     /// # Errors
-    /// Those of opening it.
+    /// Errors of the opening.
     fn lend(&self) -> Result<Arc<Repository>>;
 }
 
-/// One that stays open.
+/// A repository that stays open.
 pub struct AlwaysOpen(pub Arc<Repository>);
 
 impl Lender for AlwaysOpen {
@@ -37,11 +36,11 @@ impl Lender for AlwaysOpen {
     }
 }
 
-/// The disks of a snapshot, to be read at any place until they are dropped. What they read goes through
-/// `cache`, which is of this repository. Nothing here keeps the snapshot from being deleted meanwhile.
+/// Opens the disks of a snapshot for random access. Reads go through `cache`, which belongs to this
+/// repository. This does not protect the snapshot from being deleted meanwhile.
 /// # Errors
-/// `NotFound`, `Damaged`: manifest or root of a disk cannot be read. `Busy`; those of the lender and the
-/// store.
+/// `NotFound`; `Damaged`: a manifest or the root of a disk cannot be read. `Busy`; errors of the lender and
+/// the store.
 pub fn serve(
     lender: &Arc<dyn Lender>,
     cache: &Arc<ServeCache>,
@@ -60,14 +59,14 @@ pub fn serve(
 }
 
 impl Repository {
-    /// Whether a snapshot is still there, by the logs as they are now.
+    /// Whether a snapshot is still published, by the present logs.
     /// # Errors
-    /// `Damaged` (the catalog is); those of the store.
+    /// `Damaged`: the catalog is damaged. Errors of the store.
     pub fn is_published(&self, snapshot: SnapshotId) -> Result<bool> {
         match self.find(snapshot) {
             Ok(_) => Ok(true),
             Err(Error::NotFound { .. }) => Ok(false),
-            // Whatever is wrong with its manifest, it is named.
+            // The snapshot is published, although its manifest is damaged.
             Err(error) if error.is_corruption() => Ok(true),
             Err(error) => Err(error),
         }

@@ -1,8 +1,8 @@
-//! Pins of doors on any host, in the catalog: for repositories in a cluster, where no lock tells of readers.
+//! Pins of exports in the catalog: for repositories in a cluster, where no lock shows readers.
 //!
-//! A pin is set anew every minute; one that is ten minutes old holds nothing, so a dead door does not either.
-//! The age of a pin is told by the store's stamps as well as by this machine's clock: a clock that is ahead
-//! ends no pin.
+//! A pin is renewed every minute; one that is ten minutes old has no effect, so a dead export protects
+//! nothing. Its age is measured by the store's stamps and by this machine's clock: a clock that is ahead
+//! alone ends no pin.
 
 use crate::api::repository::Repository;
 use crate::catalog::pins::{Shown, StoredPin};
@@ -14,12 +14,13 @@ use bytes::Bytes;
 use copal_volume::FileId;
 use std::time::{Duration, Instant};
 
-/// How often a pin is set anew.
+/// Interval at which a pin is renewed.
 const EVERY: Duration = Duration::from_secs(60);
-/// What is older holds nothing.
+/// Age from which a pin has no effect.
 const HOLDS_MS: u64 = 10 * 60 * 1000;
 
-/// A pin of this process's door. Dropped without [`CatalogPin::end`] it holds for ten minutes more.
+/// A pin of an export of this process. If it is dropped without [`CatalogPin::end`], it has effect for ten
+/// more minutes.
 pub struct CatalogPin {
     shown: Shown,
     holder: HolderId,
@@ -29,9 +30,9 @@ pub struct CatalogPin {
 }
 
 impl Repository {
-    /// Pins what a door shows, until [`CatalogPin::end`].
+    /// Pins the scope of an export, until [`CatalogPin::end`].
     /// # Errors
-    /// `Denied`: this client may only read. Those of the store.
+    /// `Denied`: this client may only read. Errors of the store.
     pub fn pin(&self, shown: Shown) -> Result<CatalogPin> {
         let holder = HolderId(random()?);
         Ok(CatalogPin {
@@ -43,9 +44,9 @@ impl Repository {
         })
     }
 
-    /// What doors show, each once; pins that hold nothing any more are taken away.
+    /// Scopes of all pins, each once; expired pins are deleted.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn pinned(&self) -> Result<Vec<Shown>> {
         let catalog = self.parts.catalog();
         let now_ms = self.parts.pack_store().volumes.store.now_ms();
@@ -61,7 +62,7 @@ impl Repository {
         if !old.is_empty()
             && let Err(error) = catalog.drop_pins(&old)
         {
-            tracing::debug!(%error, "old pins stay");
+            tracing::debug!(%error, "old pins could not be removed");
         }
         let mut shown: Vec<Shown> = Vec::new();
         for pin in live {
@@ -74,8 +75,8 @@ impl Repository {
 }
 
 impl Shown {
-    /// Whether the snapshot that is shown is published. Several are shown as they come and go. When the store
-    /// does not answer, it counts as published.
+    /// Whether the exported snapshot is still published. An export of several snapshots counts as published.
+    /// So does one whose store does not answer.
     pub fn is_there(&self, repository: &Repository) -> bool {
         match self {
             Shown::Snapshot(id) => repository.is_published(*id).unwrap_or(true),
@@ -83,7 +84,7 @@ impl Shown {
         }
     }
 
-    /// Whether a snapshot is among it.
+    /// Whether a snapshot is in this scope.
     pub fn has(&self, snapshot: &Snapshot) -> bool {
         match self {
             Shown::Snapshot(id) => *id == snapshot.id,
@@ -94,9 +95,9 @@ impl Shown {
 }
 
 impl CatalogPin {
-    /// Sets it anew if a minute has passed; to be called more often than that.
+    /// Renews the pin if a minute has passed; call it more often than that.
     /// # Errors
-    /// Those of the store; to be tried again.
+    /// Errors of the store; try again.
     pub fn keep(&mut self, repository: &Repository) -> Result<()> {
         if self.set.elapsed() < EVERY {
             return Ok(());
@@ -109,9 +110,9 @@ impl CatalogPin {
         catalog.drop_pins(&[older])
     }
 
-    /// Takes it away.
+    /// Deletes the pin.
     /// # Errors
-    /// Those of the store: it holds for ten minutes more.
+    /// Errors of the store: the pin has effect for ten more minutes.
     pub fn end(self, repository: &Repository) -> Result<()> {
         repository.parts.catalog().drop_pins(&[self.file])
     }

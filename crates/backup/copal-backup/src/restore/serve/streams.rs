@@ -1,21 +1,20 @@
-//! Tells reads that follow each other from reads at random places.
+//! Distinguishes sequential reads from random ones.
 
 use parking_lot::Mutex;
 
 /// Streams that are followed at once.
 const STREAMS: usize = 8;
-/// So far before or behind the end of a stream a read belongs to it: many are on their way at once, in any
-/// order.
+/// Largest distance of a read from the end of its stream: many reads are in flight, in any order.
 const NEAR_BYTES: u64 = 4 << 20;
 
-/// The ends of the last streams of one disk, the newest last.
+/// The ends of the latest streams of one disk, the newest last.
 #[derive(Default)]
 pub(super) struct Streams {
     ends: Mutex<Vec<u64>>,
 }
 
 impl Streams {
-    /// Notes a read; whether it goes on where others were.
+    /// Notes a read; returns whether it continues a stream.
     pub(super) fn note(&self, offset: u64, len: u64) -> bool {
         let mut ends = self.ends.lock();
         let end = offset + len;
@@ -41,12 +40,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_streams_at_once_are_told_from_random_places() {
+    fn concurrent_streams_are_distinguished_from_random_reads() {
         let streams = Streams::default();
         const GIB: u64 = 1 << 30;
         for step in 0..100 {
             for stream in 0..4 {
-                // Neighbours change places.
+                // Neighbours are swapped.
                 let step = step ^ 1;
                 let follows = streams.note(stream * GIB + step * (256 << 10), 256 << 10);
                 assert_eq!(follows, step != 1, "stream {stream}, step {step}");

@@ -1,4 +1,4 @@
-//! The rules of a clean-up hold, and their tests see when they do not.
+//! Tests of the rules of a clean-up, each with its negative control.
 
 use super::{Flaw, with};
 use crate::request::peers::Writer;
@@ -9,11 +9,11 @@ use copal_volume::{MemoryStore, PutOptions, ReadOptions, VolumeStore};
 use std::io;
 use uuid::Uuid;
 
-/// Says of everything that others have it, too.
+/// Other hosts that claim to have every chunk.
 struct Eager<'a> {
     repository: &'a Repository,
     store: &'a MemoryStore,
-    /// What was stored for all is spoilt once it has been checked.
+    /// Damages the popular packs after their check.
     spoils: bool,
 }
 
@@ -57,7 +57,7 @@ fn spoil_popular(store: &MemoryStore) {
     }
 }
 
-/// Whether a VM restores when it was cleaned up and its dead frames are gone, and goes on being backed up.
+/// Whether a VM can be restored and backed up after a clean-up and the removal of its dead frames.
 fn survives(spoils: bool) -> bool {
     let store = MemoryStore::new();
     let repository = init_as(&store, FLEET);
@@ -73,7 +73,7 @@ fn survives(spoils: bool) -> bool {
         part_bytes: u64::MAX,
     };
     let cancel = CancelFlag::new();
-    // Where the rule is broken it meets what it has done.
+    // With the rule broken, it may meet its own damage.
     let options = CleanUpOptions::all(24 << 20);
     let _ = repository.clean_up_vm("web", &others, options, &Silent, &cancel);
     let is_freed = open(&store).delete(&Silent, &cancel).is_ok();
@@ -82,13 +82,13 @@ fn survives(spoils: bool) -> bool {
 }
 
 #[test]
-fn a_frame_is_given_up_for_one_that_opens_only() {
+fn a_frame_is_given_up_only_for_one_that_decrypts() {
     assert!(survives(true));
-    assert!(!with(&[Flaw::MovesUnopened], || survives(true)), "nothing notices");
+    assert!(!with(&[Flaw::MovesUnopened], || survives(true)), "the flaw is not noticed");
 }
 
 #[test]
-fn a_list_is_there_before_a_record_names_it() {
+fn a_list_is_durable_before_a_record_names_it() {
     assert!(survives(false));
-    assert!(!with(&[Flaw::NamesUnwritten], || survives(false)), "nothing notices");
+    assert!(!with(&[Flaw::NamesUnwritten], || survives(false)), "the flaw is not noticed");
 }

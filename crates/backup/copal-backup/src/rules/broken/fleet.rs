@@ -1,4 +1,4 @@
-//! The rules of a fleet hold, and their tests see when they do not.
+//! Tests of the rules of a fleet, each with its negative control.
 
 use super::{Flaw, with};
 use crate::catalog::log::{Append, LogName};
@@ -12,10 +12,10 @@ use crate::world::*;
 use crate::{CancelFlag, Error, Silent};
 use copal_volume::MemoryStore;
 
-/// The rule holds, and does not hold when it is broken.
+/// Asserts that the rule holds, and that it does not hold with the flaw.
 fn control(flaw: &'static [Flaw], holds: impl Fn() -> bool) {
     assert!(holds(), "{flaw:?}: the rule does not hold");
-    assert!(!with(flaw, &holds), "{flaw:?}: nothing notices");
+    assert!(!with(flaw, &holds), "{flaw:?}: the flaw is not noticed");
 }
 
 fn noise(seed: u64) -> Disk {
@@ -25,14 +25,14 @@ fn noise(seed: u64) -> Disk {
 }
 
 #[test]
-fn what_is_removed_of_one_machine_is_no_loss_of_another() {
+fn a_removal_for_one_vm_takes_no_chunk_of_another() {
     control(&[Flaw::OneIndex], || {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let disk = noise(1);
         let web = back_up(&repository, "web", &disk, false);
         let db = back_up(&repository, "db", &disk, false);
         repository.forget(&[web.snapshot]).unwrap();
-        // Where the rule is broken it meets what it has removed.
+        // With the rule broken, it may meet its own damage.
         let _ = repository.prune(&thorough(), &Silent, &CancelFlag::new());
         try_restore(&repository, db.snapshot).is_ok_and(|bytes| bytes == disk.bytes)
     });
@@ -55,8 +55,8 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
     });
 }
 
-/// Its number is free again, since a checkpoint covers what stood there: a record that is created there
-/// counts for nothing.
+/// The number is free again, since a checkpoint covers the record that had it. A record that is created there
+/// has no effect.
 #[test]
 fn a_prune_whose_number_a_checkpoint_covers_removes_nothing() {
     let repository = init_as(&MemoryStore::new(), FLEET);
@@ -72,7 +72,7 @@ fn a_prune_whose_number_a_checkpoint_covers_removes_nothing() {
 }
 
 #[test]
-fn a_vector_that_lost_bits_frees_nothing() {
+fn a_damaged_vector_frees_nothing() {
     control(&[Flaw::NoVectorSeal], || {
         let store = MemoryStore::new();
         let (first, second) = {

@@ -1,4 +1,4 @@
-//! A holder that lives keeps its sessions, and the tests see when it does not.
+//! Tests of leases: a live holder keeps its sessions.
 
 use super::removals::LateStore;
 use super::{Flaw, with};
@@ -29,8 +29,7 @@ fn open_as(repository: &Repository, vm: Uuid, record: &Record) {
     appended.unwrap();
 }
 
-/// Whether a holder that lives for an hour keeps its session, and one that ended without ending it loses it
-/// ten minutes later.
+/// Whether a holder that lives for an hour keeps its session, and a dead one loses it ten minutes later.
 fn holds() -> bool {
     let (first, second, vm) = fleet();
     let heart = first.parts.locks().heart();
@@ -57,7 +56,8 @@ fn holds() -> bool {
         }
     }
     kept &= is_open(3600);
-    // It ends with its session open: a clean end takes the beats away, which is no sign of life either.
+    // The holder ends with its session open. Its clean end deletes the heartbeats, which counts as silence
+    // too.
     drop(beating);
     kept &= is_open(3600) && is_open(4199);
     kept && !is_open(4200)
@@ -66,12 +66,12 @@ fn holds() -> bool {
 #[test]
 fn a_holder_that_lives_keeps_its_session_and_a_silent_one_loses_it() {
     assert!(holds());
-    assert!(!with(&[Flaw::FencesAtOnce], holds), "nothing notices");
+    assert!(!with(&[Flaw::FencesAtOnce], holds), "the flaw is not noticed");
 }
 
-/// A session that a program without signs of life has opened is left to people.
+/// A session of a program without heartbeats is left to an operator.
 #[test]
-fn a_session_that_names_no_holder_is_ended_by_people_only() {
+fn a_session_without_a_holder_is_ended_only_by_an_operator() {
     let (first, second, vm) = fleet();
     open_as(&first, vm, &Record::Open { session: SESSION, base: None });
     let mut watch = LeaseWatch::new();
@@ -88,8 +88,8 @@ fn a_session_that_names_no_holder_is_ended_by_people_only() {
     backup().unwrap();
 }
 
-/// Symptom: no test would have noticed a watch that waits ten minutes for a holder whose process has died on
-/// this host.
+/// Symptom: no test would have noticed an observer that waits ten minutes although the holder's process has
+/// died on this host.
 #[test]
 fn a_session_of_a_process_that_died_on_this_host_is_ended_at_the_first_look() {
     let (first, second, vm) = fleet();
@@ -102,10 +102,9 @@ fn a_session_of_a_process_that_died_on_this_host_is_ended_at_the_first_look() {
     assert_eq!(first.parts.vm_state(vm).unwrap().holder_of(&SESSION), None);
 }
 
-/// Symptom that this keeps away: behind a checkpoint a session would have nobody who holds it, and be
-/// nobody's to end.
+/// Prevents this: behind a checkpoint a session has no known holder, so no observer ends it.
 #[test]
-fn a_checkpoint_remembers_who_holds_a_session() {
+fn a_checkpoint_keeps_the_holder_of_a_session() {
     let (first, second, vm) = fleet();
     let (session, base) = (SESSION, None);
     let holder = crate::request::open_session::HolderId([7; 16]);

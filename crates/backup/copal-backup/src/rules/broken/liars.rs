@@ -1,7 +1,8 @@
-//! A host with bad intent: it stores other bytes under the id of a popular chunk, and says itself that they
-//! are right (BAK-20).
+//! Attack of a host: it stores other bytes under the id of a popular chunk, and records itself that they are
+//! right (BAK-20).
 //!
-//! It has a backup key of the repository, and creates the records that it likes; it has no other host's key.
+//! The host has a backup key of the repository and can create any records. It does not have the key of
+//! another host.
 
 use super::{Flaw, with};
 use crate::catalog::log::{Append, LogName};
@@ -74,13 +75,13 @@ impl Hosts {
         store_by(&self.handles[host], writer, raw, named)
     }
 
-    /// A host says that it has checked a pack.
+    /// A host records that it has checked a pack.
     fn say_checked(&self, host: usize, pack: PackNumber) {
         let host_key = self.key(host);
         self.say(host, &Record::Checked { pack, host: host_key });
     }
 
-    /// A host says that a pack is spoiled.
+    /// A host records that a pack is spoiled.
     fn say_spoiled(&self, host: usize, pack: PackNumber) {
         let host_key = self.key(host);
         self.say(host, &Record::Spoiled { pack, host: host_key });
@@ -123,7 +124,7 @@ fn store_by(handle: &Repository, writer: &str, raw: &[u8], named: &[u8]) -> Pack
     written.number
 }
 
-/// Whether a host that checks its own pack is believed by another one.
+/// Whether a host's check of its own pack counts for another host.
 fn is_believed() -> bool {
     let hosts = Hosts::new(2);
     let pack = hosts.store(0, "liar", b"others", b"a chunk");
@@ -131,36 +132,36 @@ fn is_believed() -> bool {
     hosts.counts(1, pack)
 }
 
-/// Symptom: a host that stored other bytes under popular ids, and said itself that it had checked them,
-/// damaged every snapshot that referred to them. Cause: anybody's Checked counted. Fix: hosts sign with keys
-/// of their own, and Checked by the writer is void.
+/// Symptom: a host that stored other bytes under popular ids, and recorded its own check of them, damaged
+/// every snapshot that referred to them. Cause: a Checked record of any host counted. Fix: hosts sign with
+/// keys of their own, and a Checked record of the writer is ignored.
 #[test]
-fn what_a_host_says_of_its_own_pack_is_void() {
+fn a_check_by_the_writer_of_a_pack_is_ignored() {
     assert!(!is_believed());
-    assert!(with(&[Flaw::ChecksOwn], is_believed), "nothing notices");
+    assert!(with(&[Flaw::ChecksOwn], is_believed), "the flaw is not noticed");
 }
 
-/// Whether a pack that a host found spoiled counts again, once another host says that it is right.
+/// Whether a spoiled pack counts again after another host has recorded a check.
 fn comes_back() -> bool {
     let hosts = Hosts::new(3);
     let pack = hosts.store(0, "h1", b"others", b"a chunk");
     assert!(!hosts.check(1, pack));
-    // An accomplice, which has a key of its own.
+    // An accomplice with a key of its own.
     hosts.say_checked(2, pack);
     hosts.counts(1, pack)
 }
 
 #[test]
-fn a_spoiled_pack_counts_for_nobody_whatever_is_said_later() {
+fn a_spoiled_pack_stays_spoiled_despite_later_checks() {
     assert!(!comes_back());
-    assert!(with(&[Flaw::RefersToSpoiled], comes_back), "nothing notices");
+    assert!(with(&[Flaw::RefersToSpoiled], comes_back), "the flaw is not noticed");
 }
 
 #[test]
 fn a_spoiled_pack_names_the_key_of_the_host_that_wrote_it() {
     let hosts = Hosts::new(3);
     let good = hosts.store(1, "h1", b"a chunk", b"a chunk");
-    // In the name of the other one, as any host may.
+    // In the name of the other host, as any host may.
     let bad = hosts.store(0, "h1", b"others", b"a chunk");
     let honest = &hosts.handles[1];
     assert_eq!(honest.unchecked_popular().unwrap().len(), 2);
@@ -173,7 +174,7 @@ fn a_spoiled_pack_names_the_key_of_the_host_that_wrote_it() {
     assert!(honest.spoiled_popular(spoiled[0].position).unwrap().is_empty());
     assert!(honest.unchecked_popular().unwrap().is_empty());
     assert_eq!(honest.popular_status().unwrap().spoiled_packs, 1);
-    // Nobody is led there any more.
+    // No answer leads to the pack any more.
     let mut shown = Vec::new();
     let visit = &mut |frames: popular::PopularFrames| {
         shown.extend(frames.ids);
@@ -181,7 +182,7 @@ fn a_spoiled_pack_names_the_key_of_the_host_that_wrote_it() {
     };
     honest.for_each_popular_since(0, visit).unwrap();
     assert_eq!(shown.len(), 2, "the good one, stored and checked");
-    // A pack is its writer's own by the key, not by the name.
+    // The key determines the writer of a pack, not the name.
     let state = honest.parts.catalog().popular().unwrap();
     let unchecked = hosts.store(0, "h1", b"more", b"more");
     let own = |host: usize| OwnHost { writer: Writer::of("h1"), key: hosts.key(host) };
@@ -190,9 +191,9 @@ fn a_spoiled_pack_names_the_key_of_the_host_that_wrote_it() {
     assert!(counts_for(&state, unchecked, own(0)) && !counts_for(&state, unchecked, own(1)));
 }
 
-/// A host does not check what it wrote itself: it leaves that to another one, and says nothing.
+/// A host does not check its own pack: it leaves that to another host, and records nothing.
 #[test]
-fn a_host_says_nothing_of_its_own_pack() {
+fn a_host_records_no_check_of_its_own_pack() {
     let hosts = Hosts::new(2);
     let pack = hosts.store(0, "h1", b"a chunk", b"a chunk");
     let before = hosts.handles[0].newest_popular().unwrap();
@@ -202,26 +203,26 @@ fn a_host_says_nothing_of_its_own_pack() {
     assert!(hosts.check(1, pack) && hosts.counts(0, pack));
 }
 
-/// Whether a host whose key was removed still vouches for a pack.
+/// Whether a host whose key was removed can still confirm a pack.
 fn removed_key_is_believed() -> bool {
     let hosts = Hosts::new(3);
     let before = hosts.store(0, "h1", b"a chunk", b"a chunk");
     hosts.say_checked(2, before);
     assert!(hosts.counts(1, before));
     hosts.remove_key(2);
-    // What it said before stands: snapshots refer to that.
+    // Its earlier records stay in force: snapshots refer to that pack.
     assert!(hosts.counts(1, before));
     let spoiled = hosts.store(0, "h1", b"others", b"a chunk");
     hosts.say_checked(2, spoiled);
     let is_believed = hosts.counts(1, spoiled);
     assert!(!hosts.check(1, spoiled) || is_believed);
-    // Nor does it take good packs away from others.
+    // Nor can it withdraw good packs of others.
     let good = hosts.store(1, "h2", b"more", b"more");
     assert!(hosts.check(0, good));
     hosts.say_spoiled(2, good);
     let is_taken = !hosts.counts(1, good);
     assert_eq!(is_taken, is_believed);
-    // Entered anew it counts again.
+    // Once entered anew, its records count again.
     hosts.add_key(2);
     let next = hosts.store(1, "h2", b"next", b"next");
     hosts.say_checked(2, next);
@@ -229,19 +230,17 @@ fn removed_key_is_believed() -> bool {
     is_believed
 }
 
-/// Symptom: a key that was stolen, and removed with `copal key rm`, still vouched for popular packs.
-/// Cause: removal took the slot and left the host entered in log `k`. Fix: a record ends what the host may
-/// say.
+/// Symptom: a stolen key that was removed with `copal key rm` could still confirm popular packs. Cause: the
+/// removal took the slot and left the host entered in log `k`. Fix: a record ends the host.
 #[test]
-fn a_host_whose_key_was_removed_vouches_for_nothing_more() {
+fn a_host_whose_key_was_removed_confirms_no_pack() {
     assert!(!removed_key_is_believed());
-    assert!(with(&[Flaw::RemovedKeyCounts], removed_key_is_believed), "nothing notices");
+    assert!(with(&[Flaw::RemovedKeyCounts], removed_key_is_believed), "the flaw is not noticed");
 }
 
-/// A key whose slot went before removal ended anything: the next removal of any key ends what its host may
-/// say.
+/// The slot of a key was removed before removals ended hosts: the next removal of any key ends its host too.
 #[test]
-fn a_host_without_a_key_is_ended_by_the_next_removal() {
+fn a_host_without_a_slot_is_ended_by_the_next_removal() {
     let hosts = Hosts::new(3);
     let slot = hosts.keys[0].id().file_name();
     let parts = &hosts.admin.parts;
@@ -258,10 +257,10 @@ fn a_host_without_a_key_is_ended_by_the_next_removal() {
 }
 
 /// Symptom: a host could check its own packs in the name of another one, and no test noticed: every host can
-/// seal records.
-/// Fix: this; a record in the name of a host counts as nobody's unless the host's own key has signed it.
+/// compute the MAC of a record. Fix: this test; a record in the name of a host counts as unsigned unless the
+/// host's own key signed it.
 #[test]
-fn what_a_host_says_in_the_name_of_another_is_said_by_nobody() {
+fn a_record_in_the_name_of_another_host_counts_as_unsigned() {
     let hosts = Hosts::new(2);
     let keys = &hosts.handles[0].parts.pack_store().keys;
     let (liar, other) = (hosts.key(0).unwrap(), hosts.key(1).unwrap());
@@ -279,10 +278,10 @@ fn what_a_host_says_in_the_name_of_another_is_said_by_nobody() {
     assert_eq!(Record::decode(&forged, &place, keys), Ok(checked(None)));
 }
 
-/// Symptom: no test noticed when hosts entered verdicts that are void, or known already: the log would grow
-/// with each look.
+/// Symptom: no test noticed when hosts recorded verdicts that are ignored, or known already: the log would
+/// grow with each look.
 #[test]
-fn a_verdict_that_is_known_or_would_be_void_is_not_entered() {
+fn a_known_or_ineffective_verdict_is_not_recorded() {
     let hosts = Hosts::new(4);
     let bad = hosts.store(0, "h1", b"others", b"a chunk");
     hosts.remove_key(3);
@@ -299,10 +298,10 @@ fn a_verdict_that_is_known_or_would_be_void_is_not_entered() {
     assert_eq!(newest(), before + 1);
 }
 
-/// Symptom: no test noticed when a pack with less frames than its entry says was taken for right: ordinals
-/// would lead nowhere.
+/// Symptom: no test noticed when a pack with fewer frames than its entry counted as right: ordinals would
+/// lead nowhere.
 #[test]
-fn a_pack_that_has_not_the_frames_of_its_entry_is_spoiled() {
+fn a_pack_without_the_frames_of_its_entry_is_spoiled() {
     let hosts = Hosts::new(2);
     let written = write_by(&hosts.handles[0], b"a chunk", b"a chunk");
     let first_ordinal = hosts.admin.parts.catalog().popular().unwrap().next_ordinal();
@@ -319,7 +318,7 @@ fn a_pack_that_has_not_the_frames_of_its_entry_is_spoiled() {
     assert_eq!(hosts.admin.popular_status().unwrap().spoiled_packs, 1);
 }
 
-/// A host that opens the repository by its password has no key that could be removed.
+/// A host that uses the password has no role key that could be removed.
 #[test]
 fn a_host_with_the_password_stays_when_keys_are_removed() {
     let hosts = Hosts::new(2);

@@ -1,5 +1,5 @@
-//! A prune dies in a cluster while a delete has reached one server, which is away; the delete comes about
-//! when it is back.
+//! A prune dies in a cluster while a delete has reached one server that is down; the delete takes effect when
+//! the server is back.
 
 use super::{Flaw, with};
 use crate::world::*;
@@ -12,7 +12,7 @@ use copal_volume::{
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// A store whose deletes, from a moment on, are told to have failed and take effect later.
+/// A store whose deletes, from some moment on, are reported as failed and take effect later.
 #[derive(Clone)]
 pub(super) struct LateStore {
     inner: MemoryStore,
@@ -38,8 +38,8 @@ impl LateStore {
         self.late.lock().unwrap().is_dying = false;
     }
 
-    /// The server that was away is back.
-    pub(super) fn bring_about(&self) -> usize {
+    /// The server is back: the pending deletes take effect.
+    pub(super) fn apply_pending(&self) -> usize {
         let deletes = std::mem::take(&mut self.late.lock().unwrap().deletes);
         for (vid, name, fid) in &deletes {
             self.inner.delete(*vid, name, *fid).unwrap();
@@ -132,7 +132,7 @@ fn text_disk(seed: u64) -> Disk {
     disk
 }
 
-/// Whether a backup behind a prune that died is whole when the prune's deletes come about.
+/// Whether a backup after a dead prune is complete once the prune's deletes take effect.
 fn survives(flaw: &'static [Flaw], layout: Layout) -> bool {
     let store = LateStore::new();
     let disk = text_disk(1);
@@ -147,14 +147,14 @@ fn survives(flaw: &'static [Flaw], layout: Layout) -> bool {
         assert!(pruned.is_err());
         store.go_on();
     }
-    // The same disk again: its chunks lie in the pack that is about to go.
+    // The same disk again: its chunks are in the pack that is about to be removed.
     let repository = store.open();
     let kept = back_up(&repository, "web", &disk, false);
     drop(repository);
-    assert!(store.bring_about() > 0, "no delete was under way");
+    assert!(store.apply_pending() > 0, "no delete was pending");
     let repository = store.open();
     let is_whole = try_restore(&repository, kept.snapshot).is_ok_and(|bytes| bytes == disk.bytes);
-    // The list has done its work.
+    // The list is done, so it was deleted.
     let catalog = store.inner.list_volumes("", None, 100).unwrap();
     let (_, catalog) = catalog.iter().find(|(name, _)| name.starts_with("cat-")).unwrap();
     let lists = store.inner.list(*catalog, b"r.", None, 10, &ReadOptions::default()).unwrap();
@@ -163,14 +163,14 @@ fn survives(flaw: &'static [Flaw], layout: Layout) -> bool {
 }
 
 #[test]
-fn a_delete_that_comes_about_late_takes_nothing_that_was_stored_since() {
+fn a_delete_that_takes_effect_late_removes_no_later_chunk() {
     for layout in LAYOUTS {
         assert!(survives(&[], layout), "{layout:?}");
-        assert!(!survives(&[Flaw::RemovesUnlisted], layout), "{layout:?}: nothing notices");
+        assert!(!survives(&[Flaw::RemovesUnlisted], layout), "{layout:?}: the flaw is not noticed");
     }
 }
 
-/// A list that was on its way when its prune died, and came about when others had written, is of an earlier
+/// A list was in flight when its prune died, and appeared after others had written: it belongs to an earlier
 /// epoch.
 #[test]
 fn a_list_of_an_earlier_epoch_removes_nothing() {
@@ -185,7 +185,7 @@ fn a_list_of_an_earlier_epoch_removes_nothing() {
     store.go_on();
     store.late.lock().unwrap().deletes.clear();
     drop(repository);
-    // The list is not there yet for the next writer.
+    // The next writer does not see the list yet.
     let volumes = store.inner.list_volumes("", None, 100).unwrap();
     let (_, catalog) = volumes.iter().find(|(name, _)| name.starts_with("cat-")).unwrap();
     let lists = store.inner.list(*catalog, b"r.", None, 10, &ReadOptions::default()).unwrap();

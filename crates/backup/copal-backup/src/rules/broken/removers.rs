@@ -1,5 +1,4 @@
-//! Whoever removes gives way to others that remove, and finishes what those have begun who died; the tests
-//! see when not.
+//! Tests of concurrent removals: a removal gives way to others, and finishes those of dead processes.
 
 use super::removals::LateStore;
 use super::{Flaw, with};
@@ -20,7 +19,7 @@ fn fleet(store: &LateStore) -> Repository {
     Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap()
 }
 
-/// Two snapshots of which the first is forgotten: a quarter of its chunks are dead, in a pack with live ones.
+/// Makes two snapshots and forgets the first: a quarter of its chunks are dead, in a pack with live ones.
 fn with_a_mixed_pack(repository: &Repository) -> (Disk, crate::SnapshotId) {
     let mut disk = Disk::new(4 << 20);
     Random::new(1).fill(&mut disk.bytes);
@@ -37,7 +36,7 @@ fn is_whole(store: &LateStore, (disk, kept): &(Disk, crate::SnapshotId)) -> bool
     try_restore(&store.open(), *kept).is_ok_and(|bytes| bytes == disk.bytes)
 }
 
-/// Another prune runs as soon as this one has walked the last snapshot.
+/// Runs another prune as soon as this one has walked the last snapshot.
 struct RunsBeside {
     other: Repository,
     walks: AtomicBool,
@@ -60,20 +59,20 @@ fn survives_another_prune() -> bool {
     let kept = with_a_mixed_pack(&repository);
     let beside =
         RunsBeside { other: store.open().behave_as_another_process(), walks: AtomicBool::new(false) };
-    // Where the rule is broken it meets what the other one has done.
+    // With the rule broken, it may meet the damage of the other prune.
     let _ = repository.prune(&thorough(), &beside, &CancelFlag::new());
     drop(repository);
     is_whole(&store, &kept)
 }
 
-/// Symptom: two prunes of one VM at once, on two hosts, and its snapshots had lost chunks. Cause: a prune
-/// looked for sessions that opened and snapshots that came meanwhile, not for other prunes. The second one
-/// held the pack for dead into which the first had rewritten what was live, since no snapshot was led there
-/// when it walked. Fix: a prune gives way to records of another one.
+/// Symptom: after two concurrent prunes of one VM, on two hosts, its snapshots had lost chunks. Cause: a
+/// prune looked for sessions and snapshots that came meanwhile, not for other prunes. The first prune rewrote
+/// live frames into a pack. The second took that pack for dead, since no reference led to it when it walked.
+/// Fix: a prune gives way to records of another one.
 #[test]
-fn a_prune_removes_nothing_that_another_one_has_rewritten() {
+fn a_prune_removes_no_pack_that_another_one_has_written() {
     assert!(survives_another_prune());
-    assert!(!with(&[Flaw::RemovesBesideRemovals], survives_another_prune), "nothing notices");
+    assert!(!with(&[Flaw::RemovesBesideRemovals], survives_another_prune), "the flaw is not noticed");
 }
 
 fn survives_a_dead_prune() -> bool {
@@ -81,7 +80,7 @@ fn survives_a_dead_prune() -> bool {
     let repository = fleet(&store);
     let kept = with_a_mixed_pack(&repository);
     let (silent, cancel) = (Silent, CancelFlag::new());
-    // What is all dead goes, and nothing is rewritten: then the next prune begins with what it rewrites.
+    // Dead packs are removed and none is rewritten, so that the next prune begins with its rewrites.
     let whole = PruneOptions { max_unused_percent: 100, ..thorough() };
     repository.prune(&whole, &silent, &cancel).unwrap();
     store.die();
@@ -89,22 +88,23 @@ fn survives_a_dead_prune() -> bool {
     store.go_on();
     drop(repository);
     store.open().prune(&whole, &silent, &cancel).unwrap();
-    store.bring_about();
+    store.apply_pending();
     is_whole(&store, &kept)
 }
 
 /// Symptom: a prune died, the next one ran, a server came back, and snapshots had lost chunks. Cause: a
-/// backup brings to an end what was announced to go, and a prune did not. It counted on a pack whose delete
-/// had reached that server, and removed the one into which its live frames were rewritten. Fix: a prune
-/// removes first what is going.
+/// backup finishes the removal of listed packs, and a prune did not. It relied on a pack whose delete had
+/// reached that server, and removed the one into which its live frames had been rewritten. Fix: a prune first
+/// removes listed packs.
 #[test]
-fn a_prune_counts_on_no_pack_that_one_before_it_was_removing() {
+fn a_prune_relies_on_no_pack_that_a_dead_prune_has_listed() {
     assert!(survives_a_dead_prune());
-    assert!(!with(&[Flaw::CountsOnGoingPacks], survives_a_dead_prune), "nothing notices");
+    assert!(!with(&[Flaw::CountsOnGoingPacks], survives_a_dead_prune), "the flaw is not noticed");
 }
 
-/// Whether a pack that goes counts for nobody, whose writer enters it and that another host checks just then.
-fn counts_for_nobody() -> bool {
+/// Whether a pack that is being removed is used by nobody, although its writer enters it and another host
+/// checks it at that moment.
+fn is_used_by_nobody() -> bool {
     let store = LateStore::new();
     let repository = fleet(&store);
     let parts = &repository.parts;
@@ -125,26 +125,25 @@ fn counts_for_nobody() -> bool {
     store.go_on();
     let entered = popular::enter(parts, &written, Writer::of("host"));
     let is_checked = other.check_popular(written.number.0, &CancelFlag::new()).unwrap();
-    assert_eq!(store.bring_about(), 1);
+    assert_eq!(store.apply_pending(), 1);
     let swept = other.sweep_popular(&CancelFlag::new()).unwrap();
     assert_eq!(swept.packs, 0);
     matches!(entered, Err(Error::Fenced)) && !is_checked
 }
 
-/// Symptom: hosts were led to a popular pack that was gone, and a snapshot that referred to it had lost a
-/// chunk. Cause: a sweep looked at the log of popular packs and then removed what did not stand there. Its
-/// writer, a clean-up or a session that had been ended, entered it between the two, and another host found it
-/// whole and said so. Fix: a mark in that log stands before anything goes, and whose pack is marked refers to
-/// nothing of it.
+/// Symptom: hosts used a popular pack that was removed, and a snapshot that referred to it had lost a chunk.
+/// Cause: a sweep read the log of popular packs and then removed packs that it does not name. The writer of a
+/// pack, a clean-up or a fenced session, entered it between the two, and another host checked it. Fix: a mark
+/// in that log precedes the removal, and the writer of a marked pack refers to nothing of it.
 #[test]
-fn a_popular_pack_that_goes_counts_for_nobody_however_late_it_is_entered() {
-    assert!(counts_for_nobody());
-    assert!(!with(&[Flaw::SweepsUnmarked], counts_for_nobody), "nothing notices");
+fn a_swept_popular_pack_is_never_used_even_if_it_is_entered_late() {
+    assert!(is_used_by_nobody());
+    assert!(!with(&[Flaw::SweepsUnmarked], is_used_by_nobody), "the flaw is not noticed");
 }
 
-/// Symptom: a host referred to a popular frame of another one that nobody had checked. Cause: a chunk that
-/// was to be stored for all was looked for in the index first, and any pack counted that the log named. Fix:
-/// it counts if it was checked, or is its own.
+/// Symptom: a host referred to a popular frame of another one that nobody had checked. Cause: a popular chunk
+/// was looked up in the index first, and any pack in the log counted. Fix: the pack must be checked, or be
+/// the host's own.
 #[test]
 fn a_host_refers_to_unchecked_frames_of_its_own_only() {
     let store = LateStore::new();

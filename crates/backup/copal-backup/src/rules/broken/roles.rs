@@ -1,7 +1,7 @@
-//! Who has a backup key and writes what he likes: nothing he writes takes a snapshot away (BAK-19).
+//! Attack with a backup key: no file that its holder writes removes a snapshot (BAK-19).
 //!
-//! He has the keys that a backup key opens, and creates files in the volumes of the repository; he cannot
-//! change or delete what is there, which is for the store to see to.
+//! The attacker has the keys of a backup key, and creates files in the volumes of the repository. The store
+//! keeps it from changing or deleting existing files.
 
 use super::{Flaw, with};
 use crate::catalog::checkpoint;
@@ -31,7 +31,7 @@ fn open_with(store: &MemoryStore, unlock: &Unlock) -> Repository {
     Repository::open(Arc::new(store.clone()), IndexHome::Memory, unlock).unwrap()
 }
 
-/// A repository with role keys and two snapshots of a machine, and who has its backup key.
+/// A repository with role keys and two snapshots of a VM, and the keys of an attacker.
 struct Scene {
     store: MemoryStore,
     keys: Keys,
@@ -48,7 +48,7 @@ impl Scene {
         let options = InitOptions { layout, argon2_memory_kib: 64, ..InitOptions::new(password()) };
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         let disk = disk();
-        // One from before there were keys, one from after.
+        // One snapshot from before the role keys, one from after.
         let mut snapshots = vec![back_up(&repository, "web", &disk, false).snapshot];
         let key = |role| {
             let key = repository.draw_key(role).unwrap();
@@ -97,7 +97,7 @@ impl Scene {
         snapshots.iter().map(|snapshot| snapshot.id).collect()
     }
 
-    /// All is there, and a prune by who may leaves it there.
+    /// Whether all snapshots are visible and restorable, also after a prune by the delete role.
     fn is_whole(&self) -> bool {
         if self.visible() != self.snapshots {
             return false;
@@ -121,7 +121,7 @@ fn disk() -> Disk {
     disk
 }
 
-/// The forgery changes nothing, and it would if signatures were not looked at.
+/// Asserts that the forgery changes nothing, and that it would if signatures were not verified.
 fn control(forge: impl Fn(&Scene), is_damage: bool) {
     for layout in LAYOUTS {
         let scene = Scene::new(layout);
@@ -135,12 +135,12 @@ fn control(forge: impl Fn(&Scene), is_damage: bool) {
             forge(&scene);
             scene.is_whole()
         });
-        assert!(!is_whole, "{layout:?}: nothing notices");
+        assert!(!is_whole, "{layout:?}: the flaw is not noticed");
     }
 }
 
 #[test]
-fn a_record_that_takes_a_snapshot_away_needs_a_signature() {
+fn a_record_that_removes_a_snapshot_needs_a_signature() {
     control(
         |scene| {
             let snapshots = scene.snapshots.clone();
@@ -152,7 +152,7 @@ fn a_record_that_takes_a_snapshot_away_needs_a_signature() {
 }
 
 #[test]
-fn a_checkpoint_that_leaves_snapshots_out_needs_a_signature() {
+fn a_checkpoint_without_some_snapshots_needs_a_signature() {
     control(
         |scene| {
             let log = LogName::Vm(scene.vm);
@@ -166,7 +166,7 @@ fn a_checkpoint_that_leaves_snapshots_out_needs_a_signature() {
 }
 
 #[test]
-fn a_list_of_packs_to_be_removed_needs_a_signature() {
+fn a_removal_list_needs_a_signature() {
     let scene = Scene::new(Layout::Solo);
     let name = "r.0000000000000099.00000000";
     let packs = vec![PackPlace { home: Home::Shared, volume: 0, pack: PackNumber(7) }];
@@ -177,13 +177,12 @@ fn a_list_of_packs_to_be_removed_needs_a_signature() {
     assert_eq!(listed.len(), 1);
     assert_eq!(catalog.packs_of(&listed[0]).unwrap(), []);
     let forged = with(&[Flaw::NoSignature], || catalog.packs_of(&listed[0]).unwrap());
-    assert_eq!(forged, packs, "nothing notices");
+    assert_eq!(forged, packs, "the flaw is not noticed");
 }
 
-/// Vectors are written by whoever backs up. One that says less of a snapshot than was published with it frees
-/// nothing.
+/// Any backup can write vectors. A vector with fewer ids than the published one frees nothing.
 #[test]
-fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
+fn a_forged_vector_of_another_snapshot_frees_nothing() {
     let lie = |is_trusted: bool| {
         let scene = Scene::new(FLEET);
         let repository = open_with(&scene.store, &Unlock::Key(scene.backup.clone()));
@@ -192,7 +191,7 @@ fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
         let third = back_up(&repository, "web", &changed, false).snapshot;
         let geometry = Geometry::for_references(100_000);
         let meta = repository.parts.pack_store().volumes.meta(scene.vm, false).unwrap().unwrap();
-        // In the place of the true one, where the store lets him.
+        // In place of the true vector, in a store that permits that.
         let prefix = summaries::prefix(third);
         crate::packs::volumes::for_each_file(&scene.store, meta, prefix.as_bytes(), |name, info| {
             scene.store.delete(meta, name, info.fid)?;
@@ -223,13 +222,13 @@ fn a_vector_that_lies_about_another_snapshot_frees_nothing() {
         try_restore(&opened, third).is_ok_and(|bytes| bytes == changed.bytes)
     };
     assert!(lie(false));
-    assert!(!lie(true), "nothing notices");
+    assert!(!lie(true), "the flaw is not noticed");
 }
 
-/// What was published with role keys is freed by vectors, without a walk; so is what was walked once and got
-/// signed vectors.
+/// Snapshots published with role keys are freed by vectors, without a walk. So are those that were walked
+/// once and got signed vectors.
 #[test]
-fn vectors_that_were_published_or_signed_are_gone_by() {
+fn published_or_signed_vectors_are_used() {
     let scene = Scene::new(FLEET);
     let free = |snapshot: SnapshotId| {
         let deleter = open_with(&scene.store, &Unlock::Key(scene.delete.clone()));
@@ -245,7 +244,7 @@ fn vectors_that_were_published_or_signed_are_gone_by() {
     let (third, fourth) = (back_up_once(1), back_up_once(2));
     let freed = free(third);
     assert_eq!((freed.by_summary, freed.by_walk), (1, 0), "{freed:?}");
-    // One whose vector is gone is walked, and has a signed one then.
+    // A snapshot without a vector is walked, and has a signed vector afterwards.
     let repository = open_with(&scene.store, &password());
     let meta = repository.parts.pack_store().volumes.meta(scene.vm, false);
     let (meta, prefix) = (meta.unwrap().unwrap(), summaries::prefix(fourth));
@@ -261,18 +260,18 @@ fn vectors_that_were_published_or_signed_are_gone_by() {
 }
 
 #[test]
-fn a_signature_of_somebody_else_is_none() {
+fn a_signature_with_another_key_is_ignored() {
     for layout in LAYOUTS {
         let scene = Scene::new(layout);
-        let stranger = Keys::derive(&[3; 32]);
+        let foreign = Keys::derive(&[3; 32]);
         let log = LogName::Vm(scene.vm);
         let place = log.place(scene.next(log));
         let forget = Record::Forget { snapshots: scene.snapshots.clone() };
-        // The record with a signature by another key, sealed as one of this repository.
+        // The record with a signature by another key and a valid MAC of this repository.
         let mut body = forget.encode(&place, &scene.keys)[copal_codec::ENVELOPE_LEN..].to_vec();
         body.truncate(body.len() - crate::keys::MAC_BYTES);
-        stranger.set_signatures(crate::keys::Signatures::Needed);
-        let signature = stranger.sign(&place, &body).unwrap();
+        foreign.set_signatures(crate::keys::Signatures::Needed);
+        let signature = foreign.sign(&place, &body).unwrap();
         body.extend_from_slice(&signature);
         let mac = scene.keys.mac(&place, &body);
         body.extend_from_slice(&mac);
@@ -284,9 +283,9 @@ fn a_signature_of_somebody_else_is_none() {
     }
 }
 
-/// Appends look for a checkpoint that covers their number: a name alone must not make one of a file.
+/// An append looks for a checkpoint that covers its number: a file name alone must not make a checkpoint.
 #[test]
-fn a_file_that_is_called_a_checkpoint_stops_nobody() {
+fn a_file_named_like_a_checkpoint_blocks_no_append() {
     for layout in LAYOUTS {
         let scene = Scene::new(layout);
         for log in [LogName::Domain, LogName::Vm(scene.vm)] {
@@ -300,7 +299,7 @@ fn a_file_that_is_called_a_checkpoint_stops_nobody() {
         let backup = open_with(&scene.store, &Unlock::Key(scene.backup.clone()));
         back_up(&backup, "web", &disk(), false);
         back_up(&backup, "db", &disk(), false);
-        // Whoever may can clear them away.
+        // The delete role can remove them.
         let deleter = open_with(&scene.store, &Unlock::Key(scene.delete.clone()));
         assert_eq!(deleter.salvage_catalog().unwrap().len(), 4);
         assert!(check(&deleter).is_clean(), "{layout:?}");
@@ -310,7 +309,7 @@ fn a_file_that_is_called_a_checkpoint_stops_nobody() {
 }
 
 #[test]
-fn who_backs_up_says_neither_when_that_was_nor_takes_the_id_of_another_snapshot() {
+fn a_backup_key_chooses_neither_the_time_nor_the_id_of_an_existing_snapshot() {
     for layout in LAYOUTS {
         let scene = Scene::new(layout);
         let publish = |vm, snapshot, clock_ms| {
@@ -338,35 +337,35 @@ fn who_backs_up_says_neither_when_that_was_nor_takes_the_id_of_another_snapshot(
         assert_eq!(dated.snapshot, fresh);
         assert!(dated.created_ms >= now_ms, "{layout:?}: {} {now_ms}", dated.created_ms);
         repository.forget(&[fresh]).unwrap();
-        // A second snapshot of one id would take the first one along when it is forgotten.
+        // A second snapshot of one id would be forgotten together with the first.
         publish(scene.vm, scene.snapshots[0], 1);
         assert_eq!(scene.visible(), scene.snapshots);
-        // That of another machine, too.
+        // The same holds for an id of another VM's snapshot.
         let other = Uuid::from_bytes([5; 16]);
         scene.forge(LogName::Domain, &Record::VmAdded { vm: other, name: "other".into() });
         publish(other, scene.snapshots[0], 1);
         let refused = open_with(&scene.store, &password()).forget(&scene.snapshots);
         assert!(matches!(refused, Err(Error::Ambiguous { .. })), "{refused:?}");
-        // Named with its machine, the other one goes.
+        // If the VM is named too, its snapshot is forgotten.
         let repository = open_with(&scene.store, &password());
         let named = repository.resolve_damaged(&scene.snapshots[0].to_string(), Some("other")).unwrap();
         repository.forget(&[named.id]).unwrap();
         assert_eq!(scene.visible(), scene.snapshots);
-        // A machine under two names would have each snapshot twice.
+        // A VM under two names would have each snapshot twice.
         scene.forge(LogName::Domain, &Record::VmAdded { vm: scene.vm, name: "again".into() });
         assert_eq!(scene.visible(), scene.snapshots);
     }
 }
 
-/// A slot that anybody may have put there is no reason to remove the last one that opens everything.
+/// A slot that anybody may have written does not permit removing the last one with the master key.
 #[test]
-fn a_forged_slot_is_told_and_counts_for_nothing() {
+fn a_forged_slot_is_reported_and_does_not_count() {
     let scene = Scene::new(Layout::Solo);
-    let stranger = Keys::derive(&[3; 32]);
+    let foreign = Keys::derive(&[3; 32]);
     let key = RoleKey::of_secret(Role::Admin, [4; 32]);
     let repository = open_with(&scene.store, &password());
     let domain = *repository.info().domain.as_bytes();
-    let slot = crate::keys::role_key::encode(&key, domain, [0; 16], &stranger).unwrap();
+    let slot = crate::keys::role_key::encode(&key, domain, [0; 16], &foreign).unwrap();
     scene.put(&key.id().file_name(), slot);
     let cost = crate::keys::key_slot::Cost { memory_kib: 64, passes: 1, lanes: 1 };
     let other = Unlock::Password(Zeroizing::new("other".into()));

@@ -1,8 +1,8 @@
-//! Each rule holds, and its test sees when it does not.
+//! Each rule with a test and its negative control.
 //!
-//! Symptom: seven lines could be taken out of this crate and no test failed, among them the comparison of a
-//! chunk with its id and the one that keeps a pack whose frames cannot be copied.
-//! Cause: the tests were of what works. Fix: a test of each rule, and the rule broken beside it.
+//! Symptom: seven lines could be removed from this crate and no test failed. Among them were the comparison
+//! of a chunk with its id, and the check that keeps a pack whose frames cannot be copied. Cause: the tests
+//! covered only the good cases. Fix: a test of each rule, with the rule broken beside it.
 
 use super::{Flaw, with};
 use crate::catalog::fold::{Entry, Fold};
@@ -26,10 +26,10 @@ use crate::{CancelFlag, Error, Repository, Silent};
 use copal_codec::{ENVELOPE_LEN, Envelope, Put};
 use copal_volume::{MemoryStore, PutOptions, VolumeOptions, VolumeStore};
 
-/// The rule holds, and does not hold when it is broken.
+/// Asserts that the rule holds, and that it does not hold with the flaw.
 fn control(flaw: &'static [Flaw], holds: impl Fn() -> bool) {
     assert!(holds(), "{flaw:?}: the rule does not hold");
-    assert!(!with(flaw, &holds), "{flaw:?}: nothing notices");
+    assert!(!with(flaw, &holds), "{flaw:?}: the flaw is not noticed");
 }
 
 fn text_disk(seed: u64, size: usize) -> Disk {
@@ -50,7 +50,7 @@ fn full(repository: &Repository, disk: &Disk) -> BackupSummary {
     repository.backup(request, &Silent, &CancelFlag::new()).unwrap()
 }
 
-/// The first segment of a disk, and its recipe.
+/// The page and the first segment of a disk, and the segment's recipe.
 fn first_segment(repository: &Repository, manifest: &Manifest) -> (Ref, Ref, SegmentRecipe) {
     let mut tree = TreeReader::new(repository.parts.pack_store(), manifest.vm).unwrap();
     let disk = &manifest.disks[0];
@@ -62,7 +62,7 @@ fn first_segment(repository: &Repository, manifest: &Manifest) -> (Ref, Ref, Seg
 }
 
 #[test]
-fn the_mark_takes_recipes_of_one_name_for_the_same_only_where_they_stand_in_one_place() {
+fn the_mark_treats_recipes_of_one_name_at_two_locations_as_two() {
     let repository = init(&MemoryStore::new());
     let disk = text_disk(1, 6 << 20);
     let first = back_up(&repository, "web", &disk, false);
@@ -106,7 +106,7 @@ fn a_slot_whose_password_hash_is_too_expensive_is_refused_unopened() {
 }
 
 #[test]
-fn what_a_fenced_session_publishes_is_void() {
+fn a_publish_record_of_a_fenced_session_is_ignored() {
     let session = [7; 16];
     let records = [
         Record::Open { session, base: None },
@@ -132,7 +132,7 @@ fn what_a_fenced_session_publishes_is_void() {
 }
 
 #[test]
-fn a_frame_that_memory_changed_does_not_leave() {
+fn a_frame_changed_by_bad_memory_is_not_written() {
     let append = || {
         let store = MemoryStore::new();
         let vid = store.create_volume("", "v", &VolumeOptions::default()).unwrap();
@@ -145,7 +145,7 @@ fn a_frame_that_memory_changed_does_not_leave() {
     };
     assert!(append().is_ok());
     assert!(matches!(with(&[Flaw::BadMemory], append), Err(Error::SelfCheck)));
-    // The control: without the check the frame leaves.
+    // The control: without the check the frame is written.
     assert!(with(&[Flaw::BadMemory, Flaw::NoSelfCheck], append).is_ok());
 }
 
@@ -160,7 +160,7 @@ fn a_pack_whose_live_frames_cannot_be_copied_stays() {
             let repository = init(&store);
             (back_up(&repository, "web", &disk, false), back_up(&repository, "web", &changed, false))
         };
-        // A bit in the last frame of the first pack, which both snapshots name.
+        // A flipped bit in the last frame of the first pack, which both snapshots refer to.
         let mut packs = Vec::new();
         let bad = MemoryStore::new();
         copy_into(&store, &bad, |volume, name, body| {
@@ -189,7 +189,7 @@ fn a_pack_whose_live_frames_cannot_be_copied_stays() {
 }
 
 #[test]
-fn a_spot_leads_to_the_frame_of_the_id_or_to_none() {
+fn a_location_resolves_only_to_a_frame_of_its_id() {
     let repository = init(&MemoryStore::new());
     let summary = back_up(&repository, "web", &text_disk(4, 3 << 20), false);
     let manifest = manifests(&repository, &summary).remove(0);
@@ -203,7 +203,7 @@ fn a_spot_leads_to_the_frame_of_the_id_or_to_none() {
 }
 
 #[test]
-fn a_chunk_that_does_not_fit_its_id_is_no_chunk() {
+fn a_chunk_that_does_not_match_its_id_is_damage() {
     let repository = init(&MemoryStore::new());
     let disk = text_disk(5, 2 << 20);
     let summary = back_up(&repository, "web", &disk, false);
@@ -216,7 +216,7 @@ fn a_chunk_that_does_not_fit_its_id_is_no_chunk() {
         fetched.map(|()| segment)
     };
     assert!(fetch(&recipe).unwrap() == disk.bytes);
-    // Another chunk whose id begins with the same half: what packs and the index know of an id.
+    // Another chunk whose id has the same first half, the part that packs and the index store.
     let mut forged = recipe.clone();
     let chunk = forged.entries[3].chunk.as_mut().unwrap();
     chunk.id.0[31] ^= 1;

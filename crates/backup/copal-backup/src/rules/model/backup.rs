@@ -1,4 +1,4 @@
-//! A backup of a VM by a host, from its session to its snapshot.
+//! Model of a backup of a VM by a host, from its session to its snapshot.
 
 use super::setup::{Setup, Weak};
 use super::state::{Append, Job, Log, State, host_key};
@@ -12,25 +12,25 @@ use crate::steps::frames::is_in_use;
 use crate::steps::popular::{Entering, counts, entering};
 use crate::steps::session::{Opening, Publishing, first_removed, opening, publishing};
 
-/// How far a backup is.
+/// Phase of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// Its session is not open yet.
     Begun,
-    /// It removes what is going.
+    /// It removes listed packs.
     Opened,
     /// It looks for chunks.
     Ready,
-    /// It stores a chunk for all.
+    /// It stores a popular chunk.
     StoresPopular,
-    /// That is durable.
+    /// The popular pack is durable.
     Enters(PackNumber),
-    /// It stores what nobody has.
+    /// It stores the new chunks.
     Stores,
     Publishes,
 }
 
-/// See the module.
+/// A backup in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Backup {
     pub(super) vm: usize,
@@ -42,11 +42,11 @@ pub(super) struct Backup {
     pub(super) phase: Phase,
 }
 
-/// What others answer about chunks that the VM has not.
+/// The answer of other hosts for chunks that the VM does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Answer {
     New,
-    /// Where there is a popular frame.
+    /// A popular frame exists.
     Hit,
     StorePopular,
 }
@@ -60,7 +60,7 @@ impl Backup {
         SnapshotId(self.session)
     }
 
-    /// Which chunk it stores for all: the first that has no place.
+    /// The popular chunk that it stores: the first without a location.
     fn first_missing(&self) -> Option<usize> {
         self.refs.iter().position(Option::is_none)
     }
@@ -109,14 +109,14 @@ impl State {
         }
     }
 
-    /// Before it publishes its manifest and its vector are durable.
+    /// Makes manifest and vector durable, before the publication.
     pub(super) fn put_manifest(&mut self, backup: &Backup) {
         let refs = backup.disk.iter().zip(backup.refs).map(|(id, pack)| (*id, pack.expect("all is stored")));
         let manifest = Manifest { refs: refs.collect(), has_vector: true };
         self.store.manifests.insert(backup.snapshot(), manifest);
     }
 
-    /// A step that needs no answer. `None`: it waits.
+    /// A step without an answer of others. `None`: the backup waits.
     pub(super) fn go_on_with_backup(
         &mut self,
         setup: &Setup,
@@ -192,7 +192,7 @@ impl State {
         Some(Job::Backup(backup))
     }
 
-    /// It asks its base, its VM's packs, and others. `None`: nobody answers that.
+    /// Looks in its base, in its VM's packs, and asks others. `None`: nobody gives that answer.
     pub(super) fn look(&self, mut backup: Backup, answer: Answer) -> Option<Backup> {
         let state = &self.vms[backup.vm];
         let dead = self.store.dead_of(backup.vm, state.dead.as_ref());
@@ -226,7 +226,7 @@ impl State {
         Some(backup)
     }
 
-    /// Puts a chunk where all find it.
+    /// Stores a popular chunk.
     pub(super) fn put_popular(&mut self, session: [u8; 16], id: Id) -> PackNumber {
         // Two hosts may be told to store the last one.
         self.left.popular = self.left.popular.saturating_sub(1);

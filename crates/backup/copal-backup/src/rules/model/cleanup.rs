@@ -1,4 +1,4 @@
-//! A clean-up of a VM, the check of a popular pack, and the sweep of those that writers left.
+//! Model of a clean-up of a VM, of the check of a popular pack, and of the sweep of abandoned packs.
 
 use super::setup::{Setup, Weak};
 use super::state::{Append, Job, Log, State, host_key};
@@ -10,19 +10,19 @@ use crate::steps::popular::{Entering, Leftover, counts, entering, leftover, need
 use crate::steps::removal::{Use, in_use};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// How far a clean-up is.
+/// Phase of a clean-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     Begun,
-    /// It has stored the chunk for all.
+    /// It has stored the popular chunk.
     Enters(PackNumber),
-    /// It waits until somebody has checked that.
+    /// It waits for a check of the popular pack.
     Waits(PackNumber),
-    /// It has opened the popular frame.
+    /// It has decrypted the popular frame.
     GivesUp(PackNumber),
-    /// It has read the VM's log up to this number, and then that the pack counts.
+    /// It has read the VM's log up to this number, and then that the pack may be used.
     Moves(PackNumber, u64),
-    /// A list that a record names is written, behind it.
+    /// It writes a list that a record already names.
     WritesList(PackNumber),
 }
 
@@ -38,10 +38,10 @@ pub(super) struct CleanUp {
 /// A sweep of popular packs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sweep {
-    /// Packs that were there, and whose; `None`: nobody has looked yet.
+    /// The existing packs with their sessions; `None`: not listed yet.
     pub(super) listed: Option<Vec<(PackNumber, [u8; 16])>>,
     open: Option<BTreeSet<[u8; 16]>>,
-    /// It goes.
+    /// The pack that is removed next.
     going: Option<PackNumber>,
 }
 
@@ -52,7 +52,7 @@ impl Sweep {
 }
 
 impl State {
-    /// A clean-up of the first own frame that nobody gave up.
+    /// Starts a clean-up of the first own frame that was not given up.
     pub(super) fn begin_cleanup(&mut self, vm: usize) -> Option<Job> {
         let state = &self.vms[vm];
         if in_use(state) != Use::Idle {
@@ -81,7 +81,7 @@ impl State {
                 let (number, slot, id) = cleanup.own;
                 let mut lists = self.lists_with(&state, vm, id, popular);
                 let mut dead = self.store.dead_of(vm, state.dead.as_ref());
-                // Else it was rewritten meanwhile.
+                // Otherwise the pack was rewritten meanwhile.
                 if let Some(pack) = self.store.packs.get(&number) {
                     add_dead(&mut dead, number, pack, slot);
                 }
@@ -114,7 +114,7 @@ impl State {
         lists
     }
 
-    /// The next step. `None`: it waits for somebody.
+    /// The next step. `None`: the clean-up waits.
     pub(super) fn go_on_with_cleanup(
         &mut self,
         setup: &Setup,
@@ -169,7 +169,8 @@ impl State {
         Some(Job::CleanUp(cleanup))
     }
 
-    /// Another host than its writer's opens all of a pack, and says what it found; `None`: nobody asks.
+    /// A host other than the writer decrypts all of a pack and records the result; `None`: no check is
+    /// needed.
     pub(super) fn check(&mut self, host: usize, pack: PackNumber) -> Option<()> {
         let known = self.popular.pack(pack)?;
         let is_other = known.writer.0 != host as u64;
@@ -188,7 +189,7 @@ impl State {
         self.append(&append).then_some(())
     }
 
-    /// A host says of its own pack that it has checked it, without a look.
+    /// A host records a check of its own pack, without doing it.
     pub(super) fn lie(&mut self, host: usize, pack: PackNumber) -> Option<()> {
         let known = self.popular.pack(pack)?;
         if known.writer.0 != host as u64 || known.checked_at.is_some() {
@@ -208,7 +209,7 @@ impl State {
         unentered.map(|(number, pack)| (*number, pack.session)).collect()
     }
 
-    /// `is_newest_missed`: a list that may be late does not show the newest record of a log.
+    /// `is_newest_missed`: a delayed listing does not show the newest record of a log.
     fn open_sessions(&self, setup: &Setup, is_newest_missed: bool) -> BTreeSet<[u8; 16]> {
         match is_newest_missed || setup.is_weak(Weak::TimeOfStore) {
             true => BTreeSet::new(),

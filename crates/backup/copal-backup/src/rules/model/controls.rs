@@ -1,5 +1,6 @@
-//! Known failures of peers, weak points of the paper, and defects that this program has had: with the rule
-//! left out the search must find what is lost, and with it nothing, from the same beginning.
+//! Negative controls of the model: known failures of other systems, weak points of the paper, and earlier
+//! defects of this program. With the rule left out the search must find the loss, and with the rule nothing,
+//! from the same beginning.
 
 use super::backup::Answer;
 use super::moves::Move::{self, BacksUp, Checks, Forgets, GoesOn, Looks};
@@ -10,12 +11,12 @@ use crate::packs::pack::PackNumber;
 use crate::rules::broken::Flaw;
 
 const LIMIT: usize = 2_000_000;
-/// Most twins have fewer states.
+/// Most searches with all rules have fewer states.
 const TWIN_LIMIT: usize = 20_000;
 
 fn must_fail(name: &str, setup: &Setup) {
     let found = search(name, setup, LIMIT);
-    let trace = found.violation.expect("the search finds what is wrong");
+    let trace = found.violation.expect("the search finds the violation");
     println!("{trace}\n");
     let twin = Setup { weak: None, flaws: &[], ..setup.clone() };
     let found = search(&format!("{name}, by all rules"), &twin, TWIN_LIMIT);
@@ -24,7 +25,7 @@ fn must_fail(name: &str, setup: &Setup) {
     }
 }
 
-/// A backup from beginning to end, with nobody beside it. It removes, looks, and stores where it has to.
+/// The moves of an undisturbed backup: it removes, looks, and stores if necessary.
 pub(super) fn backup(disk: usize, stores: bool) -> Vec<Move> {
     let mut moves = vec![BacksUp(0, 0, disk), GoesOn(0), GoesOn(0), Looks(0, Answer::New)];
     moves.extend(stores.then_some(GoesOn(0)));
@@ -32,13 +33,14 @@ pub(super) fn backup(disk: usize, stores: bool) -> Vec<Move> {
     moves
 }
 
-/// A backup that stores a chunk for all, which another host checks, and whose snapshot is forgotten.
+/// The moves of a backup that stores a popular chunk, its check by another host, and the forgetting of the
+/// snapshot.
 pub(super) fn popular_forgotten() -> Vec<Move> {
     let mut moves = vec![BacksUp(0, 0, 0), GoesOn(0), GoesOn(0), Looks(0, Answer::StorePopular)];
-    // It stores and enters that, then stores the rest, and publishes.
+    // It stores and enters the popular chunk, stores the rest, and publishes.
     moves.extend(vec![GoesOn(0); 4]);
     moves.extend([Checks(1, PackNumber(1)), Forgets(0, 0)]);
-    // Its space is freed as well: until then what it needs counts.
+    // The space is freed too: until then its references count.
     moves.push(Move::Prunes(0, 0, Method::Walk));
     moves.extend(vec![GoesOn(0); 7]);
     moves
@@ -54,8 +56,8 @@ fn weak(weak: Weak, left: Left) -> Setup {
     Setup { weak: Some(weak), ..Setup::new(left) }
 }
 
-/// A sweep that does not see the session that is open. The mark in the log would stop that session, and lose
-/// nothing; without it sessions are all that keeps a pack that is not entered yet.
+/// A sweep that does not see the open session. The mark in the log would stop that session, so nothing would
+/// be lost. Without the mark only open sessions protect a pack that is not entered yet.
 fn sweep(weak: Weak) -> Setup {
     let left = Left { backups: 1, popular: 1, sweeps: 1, ..Left::default() };
     Setup { weak: Some(weak), ..flawed(&[Flaw::SweepsUnmarked], left) }
@@ -65,10 +67,10 @@ fn flawed(flaws: &'static [Flaw], left: Left) -> Setup {
     Setup { flaws, ..Setup::new(left) }
 }
 
-/// PBS cb9814e331: a snapshot is made on the one that the walk comes to next, and that is forgotten before it
-/// does.
+/// PBS cb9814e331: a snapshot is made on the one that the walk reaches next, and that one is forgotten
+/// before.
 #[test]
-fn a_neighbour_that_is_forgotten_while_a_walk_comes_takes_chunks_of_the_next_snapshot() {
+fn a_neighbour_forgotten_during_a_walk_takes_chunks_of_the_next_snapshot() {
     let left = Left { backups: 2, forgets: 1, walks: 1, ..Left::default() };
     let setup = Setup {
         flaws: &[Flaw::RemovesBesideSessions],
@@ -89,42 +91,40 @@ fn a_chunk_that_no_neighbour_has_may_be_in_another_snapshot() {
 fn a_snapshot_whose_vector_is_lost_still_refers_to_its_chunks() {
     let left = Left { backups: 2, forgets: 1, deletions: 1, vectors: 1, ..Left::default() };
     let setup = Setup {
-        // The disk goes there and back, so places differ.
+        // The disk changes back and forth, so places differ.
         disks: &[[1, 2], [2, 1]],
         ..weak(Weak::MissingVectorIsEmpty, left)
     };
     must_fail("missing vector is empty", &setup);
 }
 
-/// duplicacy#377: the first backup of a machine is in no log when logs are read, and its chunks are there
-/// when packs are listed.
+/// duplicacy#377: the first backup of a VM is in no log when logs are read, and its chunks exist when packs
+/// are listed.
 #[test]
 fn a_first_backup_that_no_log_names_yet_loses_a_popular_chunk() {
     must_fail("first backup", &sweep(Weak::LogsBeforePacks));
 }
 
-/// PBS S3 series 2025-10/11: a list does not show yet what was put.
+/// PBS S3 series 2025-10/11: a listing does not show a new file yet.
 #[test]
-fn a_put_that_a_list_shows_late_ends_a_session_that_lives() {
+fn a_put_that_is_listed_late_ends_a_live_session() {
     must_fail("put seen late", &sweep(Weak::PlainLogs));
 }
 
-/// kopia behind an eventually consistent store: by the store's stamps a pack is older than any session that
-/// is open.
+/// kopia behind an eventually consistent store: by the store's stamps a pack is older than any open session.
 #[test]
-fn a_store_whose_time_is_behind_makes_packs_of_a_session_look_old() {
+fn a_store_clock_that_is_behind_makes_packs_of_a_session_look_old() {
     must_fail("time of the store", &sweep(Weak::TimeOfStore));
 }
 
-/// The same where the log counts: a store that is behind stamps a snapshot with a time before that of the one
-/// it builds on.
+/// The same in the log: a store whose clock is behind stamps a snapshot with a time before that of its base.
 #[test]
-fn snapshots_are_in_the_order_of_the_log_and_not_of_the_stores_time() {
+fn snapshots_are_ordered_by_the_log_and_not_by_the_stores_clock() {
     let left = Left { backups: 2, ..Left::default() };
     must_fail("order by stamps", &flawed(&[Flaw::TrustsStamps], left));
 }
 
-/// duplicacy#686: a deletion ends between chunks and snapshot.
+/// duplicacy#686: a deletion dies between chunks and snapshot.
 #[test]
 fn a_deletion_that_dies_between_chunks_and_snapshot_leaves_a_snapshot_without() {
     let left = Left { backups: 1, walks: 1, crashes: 1, ..Left::default() };
@@ -139,16 +139,15 @@ fn a_slow_writer_that_publishes_after_it_was_ended_has_no_chunks() {
 }
 
 #[test]
-fn a_popular_chunk_that_nobody_has_checked_spoils_another_machine() {
+fn an_unchecked_popular_chunk_spoils_another_vm() {
     let left = Left { backups: 2, popular: 1, spoilt: 1, ..Left::default() };
     let setup = Setup { vms: 2, ..flawed(&[Flaw::CountsUnchecked], left) };
     must_fail("popular before checked", &setup);
 }
 
-/// A host with bad intent: it stores other bytes under the id of a popular chunk and says itself that they
-/// are right.
+/// A malicious host: it stores other bytes under the id of a popular chunk and records that they are right.
 #[test]
-fn a_host_that_checks_its_own_packs_spoils_another_machine() {
+fn a_host_that_checks_its_own_packs_spoils_another_vm() {
     let left = Left { backups: 2, popular: 1, spoilt: 1, lies: 1, ..Left::default() };
     let setup = Setup { vms: 2, ..flawed(&[Flaw::ChecksOwn], left) };
     must_fail("a host checks its own pack", &setup);
@@ -160,7 +159,7 @@ fn a_frame_that_is_given_up_before_its_list_is_durable_is_not_found() {
     must_fail("list not durable", &weak(Weak::ListNotDurable, left));
 }
 
-/// The paper: base chunks of a backup that runs are in no vector of a snapshot that is there.
+/// The paper: base chunks of a running backup are in no vector of an existing snapshot.
 #[test]
 fn a_dead_list_beside_a_session_takes_chunks_that_it_refers_to() {
     let left = Left { backups: 1, deletions: 1, ..Left::default() };
@@ -172,64 +171,64 @@ fn a_dead_list_beside_a_session_takes_chunks_that_it_refers_to() {
     must_fail("dead list beside a session", &setup);
 }
 
-/// BAK-23. Two walks know one frame of a chunk each: the one that the other has just written is in no mark.
+/// BAK-23. Two walks know one frame of a chunk each: neither marks the frame that the other has just written.
 #[test]
-fn a_prune_beside_another_one_removes_what_that_has_rewritten() {
+fn a_prune_beside_another_one_removes_its_rewritten_packs() {
     let left = Left { backups: 2, forgets: 1, walks: 2, ..Left::default() };
     let setup = Setup { before: one_forgotten(), ..flawed(&[Flaw::RemovesBesideRemovals], left) };
     must_fail("prune beside prune", &setup);
 }
 
-/// BAK-23. The pack that a prune counts on was announced to go by one that died.
+/// BAK-23. A prune relies on a pack that a dead prune had listed for removal.
 #[test]
-fn a_prune_behind_one_that_died_counts_on_a_pack_that_goes() {
+fn a_prune_after_a_dead_one_relies_on_a_listed_pack() {
     let left = Left { backups: 2, forgets: 1, walks: 2, crashes: 1, ..Left::default() };
     let setup = Setup { before: one_forgotten(), ..flawed(&[Flaw::CountsOnGoingPacks], left) };
     must_fail("prune behind a dead prune", &setup);
 }
 
-/// BAK-24. Its writer enters a pack, another host checks it, and a third refers to it, while a sweep is about
+/// BAK-24. The writer enters a pack, another host checks it, and a third refers to it, while a sweep is about
 /// to remove it.
 #[test]
-fn a_popular_pack_that_is_entered_late_is_referred_to_while_it_goes() {
+fn a_popular_pack_entered_late_is_referred_to_during_its_removal() {
     let left = Left { backups: 2, popular: 1, sweeps: 1, cleanups: 1, ..Left::default() };
     let setup = Setup { before: backup(0, true), ..flawed(&[Flaw::SweepsUnmarked], left) };
     must_fail("popular pack entered late", &setup);
 }
 
-/// A delete reaches one server, which is away; the next backup finds the chunk on the others.
+/// A delete reaches one server, which is down; the next backup finds the chunk on the others.
 #[test]
-fn a_pack_that_goes_unannounced_goes_under_the_next_backup() {
+fn a_pack_removed_without_a_list_is_lost_to_the_next_backup() {
     let left = Left { backups: 2, forgets: 1, walks: 1, crashes: 1, ..Left::default() };
     must_fail("removes unlisted", &weak(Weak::RemovesUnlisted, left));
 }
 
 #[test]
-fn a_session_that_looks_before_it_removes_what_is_going_refers_to_it() {
+fn a_session_that_looks_before_it_removes_listed_packs_refers_to_them() {
     let left = Left { backups: 2, forgets: 1, walks: 1, crashes: 1, ..Left::default() };
     must_fail("looks first", &weak(Weak::LooksFirst, left));
 }
 
 #[test]
-fn a_pack_that_goes_before_its_live_frames_are_copied_takes_them() {
+fn a_pack_removed_before_its_live_frames_are_copied_loses_them() {
     let left = Left { backups: 2, forgets: 1, walks: 1, ..Left::default() };
     must_fail("unlinks uncopied", &weak(Weak::UnlinksUncopied, left));
 }
 
 #[test]
-fn a_repair_that_keeps_what_a_dead_session_left_is_none() {
+fn a_repair_that_keeps_packs_of_a_dead_session_is_incomplete() {
     let left = Left { backups: 1, repairs: 1, fences: 1, crashes: 1, ..Left::default() };
     must_fail("orphans are kept", &weak(Weak::KeepsOrphans, left));
 }
 
 #[test]
-fn popular_chunks_do_not_go_with_the_machine_that_stored_them() {
+fn popular_chunks_are_not_removed_with_the_vm_that_stored_them() {
     let left = Left { backups: 2, popular: 1, retirements: 1, ..Left::default() };
     let setup = Setup { vms: 2, ..weak(Weak::RemovesShared, left) };
     must_fail("shared packs go with a machine", &setup);
 }
 
-/// Of the popular chunk that one machine needed.
+/// A popular chunk that one VM needed.
 fn unneeded(flaws: &'static [Flaw], left: Left) -> Setup {
     Setup {
         vms: 2,
@@ -247,51 +246,51 @@ fn unneeded(flaws: &'static [Flaw], left: Left) -> Setup {
     }
 }
 
-/// BAK-27. It opened behind the condemnation, and its owner does not know of that.
+/// BAK-27. A session opened after the condemnation, and its owner does not know of that.
 #[test]
 fn a_session_that_refers_to_a_condemned_pack_loses_it() {
     let left = Left { backups: 1, ..Left::default() };
     must_fail("refers to condemned", &unneeded(&[Flaw::RefersToCondemned], left));
 }
 
-/// BAK-27. It had looked before the condemnation, and publishes behind the count.
+/// BAK-27. A session looked before the condemnation, and publishes after the count.
 #[test]
-fn a_session_that_was_open_is_overlooked_by_a_count() {
+fn a_count_misses_the_references_of_an_open_session() {
     let left = Left { backups: 1, ..Left::default() };
     must_fail("counts beside sessions", &unneeded(&[Flaw::CountsBesideSessions], left));
 }
 
-/// BAK-27. A machine has stored a chunk for itself, and gave it up for the popular one.
+/// BAK-27. A VM has stored a chunk for itself, and gave it up for the popular one.
 #[test]
-fn what_a_chunk_moved_to_is_needed() {
+fn the_pack_of_a_moved_chunk_is_needed() {
     let left = Left { backups: 1, cleanups: 1, ..Left::default() };
     must_fail("counts without moved", &unneeded(&[Flaw::CountsWithoutMoved], left));
 }
 
-/// BAK-27. A clean-up has seen the pack before it was condemned, and writes its record behind the count.
+/// BAK-27. A clean-up has read the pack before it was condemned, and writes its record after the count.
 #[test]
 fn a_chunk_that_moves_to_a_condemned_pack_is_lost() {
     let left = Left { backups: 1, cleanups: 1, ..Left::default() };
     must_fail("moves to condemned", &unneeded(&[Flaw::MovesToCondemned], left));
 }
 
-/// BAK-27. The same, where nothing in the log of the machine tells it to look again.
+/// BAK-27. The same, if no record in the VM's log makes the clean-up look again.
 #[test]
-fn a_count_that_leaves_no_record_is_passed_by_a_clean_up() {
+fn a_count_without_a_record_is_missed_by_a_clean_up() {
     let left = Left { backups: 1, cleanups: 1, ..Left::default() };
     let setup = Setup { weak: Some(Weak::CountsUnmarked), ..unneeded(&[], left) };
     must_fail("counts unmarked", &setup);
 }
 
-/// BAK-27. A removal has met nobody who needs the pack, then a backup refers to it and publishes, and the
-/// pack is condemned. A session that opens now has it from that base, and the base is forgotten before the
-/// next count.
+/// BAK-27. A removal has found no reference to the pack. Then a backup refers to it and publishes, and the
+/// pack is condemned. A session that opens now has the reference from that base, and the base is forgotten
+/// before the next count.
 #[test]
-fn a_base_that_is_forgotten_is_needed_by_its_session() {
+fn a_forgotten_base_is_needed_by_its_session() {
     let mut before = popular_forgotten();
     before.extend([Move::RemovesUnneeded(0), GoesOn(0)]);
     before.extend([BacksUp(1, 0, 0), GoesOn(1), GoesOn(1), Looks(1, Answer::Hit)]);
-    // It publishes; then the record that condemns stands.
+    // It publishes; then the Condemned record is in the log.
     before.extend([GoesOn(1), GoesOn(1), GoesOn(0)]);
     let left = Left { backups: 2, forgets: 1, ..Left::default() };
     let setup = Setup { before, ..unneeded(&[Flaw::CountsPublishedOnly], left) };

@@ -1,11 +1,12 @@
-//! What must hold in every state.
+//! Invariants of every state.
 //!
-//! - Every chunk of a published snapshot is readable, unless bad memory of the host that backed this very VM
-//!   up has spoilt it.
-//! - Dead and live never overlap: it is so even without frames that are dead, and packs that are going.
-//! - One publish per sequence; order by the store's stamps is that of the log, however far behind they are.
-//! - After a repair what is stored is what is referred to.
-//! - Removing a VM touches no other: only its own snapshots may be gone.
+//! - Every chunk of a published snapshot is readable, unless bad memory of the host that backed up this VM
+//!   has spoiled it.
+//! - Dead and live never overlap: chunks stay readable without dead frames and without listed packs.
+//! - One Publish per sequence; the order by the store's stamps is that of the log, even if the stamps are
+//!   behind.
+//! - After a repair the stored frames are exactly those referred to.
+//! - Removing a VM touches no other VM: only its own snapshots may be missing.
 
 use super::state::State;
 use super::store::Ref;
@@ -13,7 +14,7 @@ use crate::catalog::popular::Fate;
 use crate::catalog::vm::VmState;
 use crate::index::dead_frames::DeadFrames;
 
-/// Says what is wrong.
+/// Returns the violation, if there is one.
 pub(super) fn check(state: &State) -> Result<(), String> {
     for (vm, log) in state.vms.iter().enumerate() {
         check_log(vm, log)?;
@@ -34,7 +35,7 @@ pub(super) fn check(state: &State) -> Result<(), String> {
                 }
                 if !view.is_firm(*reference) {
                     return Err(format!(
-                        "chunk {reference:?} of snapshot {snapshot} of VM {vm} is dead, or is going"
+                        "chunk {reference:?} of snapshot {snapshot} of VM {vm} is dead, or about to be removed"
                     ));
                 }
             }
@@ -80,7 +81,7 @@ impl View<'_> {
         self.is_popular(reference) || own.any(|(_, pack)| pack.slot(reference.0).is_some())
     }
 
-    /// Whether it stays readable whatever goes that is known to go.
+    /// Whether the chunk stays readable after all pending removals.
     fn is_firm(&self, reference: Ref) -> bool {
         let stays = |pack| {
             let is_going = self.log.removing.iter().any(|place| place.pack == pack);
@@ -89,7 +90,7 @@ impl View<'_> {
         let mut own = self.state.store.own(self.vm).filter(|(number, _)| stays(*number));
         let is_live =
             own.any(|(number, pack)| pack.slot(reference.0).is_some_and(|slot| !self.dead.has(number, slot)));
-        // What is gone by the log goes at any time.
+        // A pack that is marked as removed in the log may vanish at any time.
         let is_gone = |pack| {
             let known = self.state.popular.pack(pack);
             known.is_some_and(|known| known.fate == Fate::Gone)

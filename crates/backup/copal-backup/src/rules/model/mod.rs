@@ -1,12 +1,12 @@
-//! All orders of what may happen to a fleet on several servers: two hosts, one or two VMs, a few chunks,
-//! failures at any moment. What is decided is decided by the steps and folds that the program runs (`steps`,
-//! `catalog`).
+//! Exhaustive model of a fleet on several servers: all orders of the steps of two hosts with one or two VMs
+//! and a few chunks, and failures at any moment. Decisions are made by the functions and states that the
+//! program uses (`steps`, `catalog`).
 //!
 //! Design: docs/design/backup.md#the-model
-//! - [`backup`], [`prune`], [`cleanup`], [`unneeded`]: what a host does, as many steps as others can come
-//!   between. [`moves`]: what may happen.
-//! - [`invariants`]: what must hold. [`controls`]: rules left out, each of which a search must notice.
-#![expect(clippy::print_stdout, reason = "a search says how many states it has looked at")]
+//! - [`backup`], [`prune`], [`consolidate`], [`popular_gc`]: the operations of a host, one step for each
+//!   point at which others can intervene. [`moves`]: the possible steps.
+//! - [`invariants`]: conditions in every state. [`controls`]: rules left out, which a search must notice.
+#![expect(clippy::print_stdout, reason = "a search prints its number of states")]
 
 mod backup;
 mod cleanup;

@@ -1,4 +1,4 @@
-//! Everything that may happen next.
+//! The possible next steps of a state.
 
 use super::backup::{self, Answer, Backup};
 use super::cleanup::{self, Sweep};
@@ -16,42 +16,42 @@ use crate::steps::removal::{Use, in_use};
 use crate::steps::session::ending;
 use stateright::{Model, Property};
 
-/// The invariants, in every state.
+/// Property: the invariants hold in every state.
 pub(super) const SAFE: &str = "nothing is lost";
-/// The search does see backups through.
+/// Property: the search reaches a second snapshot.
 pub(super) const PUBLISHED: &str = "a second snapshot is published";
 
-/// One thing that happens. Hosts, VMs and disks by number.
+/// One step. Hosts, VMs and disks are numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Move {
     BacksUp(usize, usize, usize),
-    /// A backup looks for its chunks and is answered.
+    /// A backup looks for its chunks and gets an answer.
     Looks(usize, Answer),
-    /// A backup stores a popular chunk that its memory has spoilt.
+    /// A backup stores a popular chunk that bad memory has spoiled.
     StoresSpoilt(usize),
     Prunes(usize, usize, Method),
     CleansUp(usize, usize),
     Sweeps(usize),
-    /// It removes popular packs that nobody needs.
+    /// A host begins to remove unneeded popular packs.
     RemovesUnneeded(usize),
-    /// It opens a popular pack and says whether it is good.
+    /// A host decrypts a popular pack and records the result.
     Checks(usize, PackNumber),
-    /// It says that its own popular pack is good, whatever that holds.
+    /// A host records that its own popular pack is good, without a check.
     Lies(usize, PackNumber),
-    /// The next step of what it is doing.
+    /// The next step of a running operation.
     GoesOn(usize),
-    /// Its record stands, and it is told that it is lost.
+    /// A record is appended, but reported as lost.
     IsToldLost(usize),
     Dies(usize),
-    /// While its record is on the way, which may come about late.
+    /// A host dies while its record is in flight; the record may appear later.
     DiesAppending(usize),
-    /// While deletes have reached one server.
+    /// A host dies while deletes have reached one server.
     DiesUnlinking(usize),
     ComesAbout(usize),
     IsUnlinked(PackNumber),
-    /// Of the oldest snapshot, or the newest.
+    /// Forgets a snapshot of a VM, by its position.
     Forgets(usize, usize),
-    /// By the silence of its holder or by hand: whether it lives does not matter.
+    /// By silence of the holder or by hand, even if the holder is alive.
     Fences(usize),
     Retires(usize, usize),
     LosesVector(usize),
@@ -77,7 +77,7 @@ impl Model for Setup {
     fn actions(&self, state: &State, moves: &mut Vec<Move>) {
         for host in 0..HOSTS {
             match &state.hosts[host] {
-                // Idle hosts are the same, but for what they have written.
+                // Idle hosts are interchangeable, except for the packs that they wrote.
                 Job::Idle if state.is_first_idle(host) => beginnings(self, state, host, moves),
                 Job::Idle => {}
                 job => steps(state, host, job, moves),
@@ -195,7 +195,7 @@ impl State {
         }
     }
 
-    /// `None`: it cannot happen.
+    /// Applies a step; `None`: the step is impossible.
     fn apply(&mut self, setup: &Setup, action: Move) -> Option<()> {
         match action {
             Move::BacksUp(host, vm, disk) => {
@@ -301,12 +301,12 @@ impl State {
         Some(())
     }
 
-    /// `None`: it waits.
+    /// Continues an operation; `None`: it waits.
     fn go_on(&mut self, setup: &Setup, host: usize) -> Option<()> {
         self.hosts[host] = match self.hosts[host].clone() {
             Job::Idle => return None,
             Job::Backup(backup) => self.go_on_with_backup(setup, host, backup)?,
-            // It gives way.
+            // The prune gives way.
             Job::Prune(prune) => {
                 let job = self.go_on_with_prune(setup, prune);
                 job.unwrap_or(Job::Idle)
@@ -325,7 +325,7 @@ impl State {
         Some(())
     }
 
-    /// Drops what no longer changes anything.
+    /// Drops parts that no longer change anything.
     fn tidy(&mut self) {
         let numbers: Vec<u64> = self.in_doubt.iter().map(|append| self.next_number(append.log)).collect();
         let mut numbers = numbers.into_iter();

@@ -1,4 +1,5 @@
-//! A prune of a VM: by vectors (a deletion), or by a walk of all snapshots, which rewrites or repairs.
+//! Model of a prune of a VM: by vectors (a deletion), or by a walk of all snapshots, which rewrites or
+//! repairs.
 
 use super::setup::{Setup, Weak};
 use super::state::{Append, Job, Log, State};
@@ -23,27 +24,27 @@ pub(super) enum Method {
     Repair,
 }
 
-/// How far a prune is.
+/// Phase of a prune.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// It has read the log.
     Begun,
-    /// It knows what is live. By a walk, packs without a live frame are announced next; by vectors, dead
-    /// frames are recorded.
+    /// It knows the live frames. After a walk it lists packs without a live frame next; by vectors it records
+    /// dead frames next.
     Looked,
-    /// These are announced next.
+    /// It lists these packs next.
     Announces(Vec<PackNumber>),
-    /// These are announced, and go.
+    /// These packs are listed and being removed.
     Unlinks(Vec<PackNumber>),
-    /// What is mixed is rewritten next.
+    /// It rewrites packs with live and dead frames next.
     Rewrites,
-    /// What is dead stands on record next, by a walk.
+    /// It records dead frames next, after a walk.
     Records,
-    /// All that is listed is gone.
+    /// All listed packs are removed.
     Ends,
 }
 
-/// Which frames are live.
+/// Source of liveness of frames.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Live {
     Marked(BTreeSet<(PackNumber, u32)>),
@@ -65,24 +66,25 @@ impl Live {
     }
 }
 
-/// See the module.
+/// A prune in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Prune {
     pub(super) vm: usize,
     method: Method,
-    /// Behind what it has read and appended.
+    /// The number behind the records that it has read and appended.
     next_number: u64,
-    /// Records from there on.
+    /// Records from that number on.
     since: Vec<Record>,
-    /// What it went by.
+    /// The snapshots by which it decides.
     gone: Vec<Published>,
     stay: Vec<Published>,
     live: Live,
     has_rewritten: bool,
-    /// Names that were given when it began: who was ended and does not know may put packs meanwhile.
+    /// Number of pack names at its beginning: a fenced process that does not know it may write packs
+    /// meanwhile.
     names: u64,
     listed: Vec<PackPlace>,
-    /// The snapshot whose chunks go before it is forgotten.
+    /// The snapshot whose chunks are removed before it is forgotten.
     undermined: Option<SnapshotId>,
     phase: Phase,
 }
@@ -96,9 +98,9 @@ impl Prune {
         }
     }
 
-    /// The log has gone on.
+    /// Notices a new record of the log.
     pub(super) fn notice(&mut self, entry: &Entry) {
-        // What it appends itself it knows.
+        // It knows its own records.
         if entry.number >= self.next_number {
             self.since.push(entry.record.clone());
         }
@@ -110,7 +112,7 @@ fn place(vm: usize, pack: PackNumber) -> PackPlace {
 }
 
 impl State {
-    /// How a prune begins; `None`: it gives way.
+    /// Begins a prune; `None`: it gives way.
     pub(super) fn begin_prune(&mut self, setup: &Setup, vm: usize, method: Method) -> Option<Job> {
         match beginning(&self.vms[vm], false) {
             Beginning::GiveWay | Beginning::FenceFirst => return None,
@@ -149,7 +151,8 @@ impl State {
         }))
     }
 
-    /// Frames that only the forgotten snapshots refer to, with those known; `None`: only a walk can say.
+    /// Frames that only the forgotten snapshots refer to, and those known before; `None`: a walk is
+    /// necessary.
     fn find_dead(&self, setup: &Setup, prune: &Prune) -> Option<DeadFrames> {
         let mut dead = self.store.dead_of(prune.vm, self.vms[prune.vm].dead.as_ref());
         for one in &prune.gone {
@@ -178,7 +181,7 @@ impl State {
         Some(dead)
     }
 
-    /// What these snapshots refer to; `None`: a vector is missing.
+    /// The references of these snapshots; `None`: a vector is missing.
     fn merged(&self, setup: &Setup, snapshots: &[&Published]) -> Option<HashSet<Id>> {
         let mut ids = HashSet::new();
         for one in snapshots {
@@ -192,14 +195,14 @@ impl State {
         Some(ids)
     }
 
-    /// Where a VM's own frame of a reference is: where it was put, or the newest.
+    /// The VM's own frame of a reference: at its original location, or the newest.
     fn located(&self, vm: usize, (id, pack): Ref) -> Option<(PackNumber, u32)> {
         let own: Vec<(PackNumber, u32)> =
             self.store.own(vm).filter_map(|(number, pack)| Some((number, pack.slot(id)?))).collect();
         own.iter().find(|(number, _)| *number == pack).or(own.last()).copied()
     }
 
-    /// Frames that the snapshots name that are published now.
+    /// Frames that the published snapshots refer to.
     fn walk(&self, setup: &Setup, prune: &Prune) -> BTreeSet<(PackNumber, u32)> {
         let state = &self.vms[prune.vm];
         let mut walked: Vec<SnapshotId> = state.published.iter().map(|one| one.snapshot).collect();
@@ -215,7 +218,7 @@ impl State {
         own.filter_map(|reference| self.located(prune.vm, *reference)).collect()
     }
 
-    /// The frames of packs without a marked one.
+    /// Marks the frames of packs without a marked one.
     fn mark_orphans(&self, vm: usize, marked: &mut BTreeSet<(PackNumber, u32)>) {
         let named: BTreeSet<PackNumber> = marked.iter().map(|(pack, _)| *pack).collect();
         for (number, pack) in self.store.own(vm).filter(|(number, _)| !named.contains(number)) {
@@ -244,7 +247,7 @@ impl State {
         prune.phase = Phase::Looked;
     }
 
-    /// Packs of a fate, of those that there are.
+    /// Existing packs with this treatment.
     fn packs_of(&self, prune: &Prune, wanted: Fate) -> Vec<PackNumber> {
         let own = self.store.own(prune.vm);
         own.filter(|(number, pack)| prune.live.fate(*number, pack) == wanted)
@@ -252,7 +255,7 @@ impl State {
             .collect()
     }
 
-    /// Dead frames of the packs that there are.
+    /// Dead frames of the existing packs.
     fn left_dead(&self, prune: &Prune) -> DeadFrames {
         let mut dead = DeadFrames::default();
         for (number, pack) in self.store.own(prune.vm) {
@@ -288,7 +291,7 @@ impl State {
         Some(Append { log: Log::Vm(vm), number: prune.next_number, record })
     }
 
-    /// The next step; `None`: it gives way.
+    /// The next step; `None`: the prune gives way.
     pub(super) fn go_on_with_prune(&mut self, setup: &Setup, mut prune: Prune) -> Option<Job> {
         let vm = prune.vm;
         if let Some(append) = self.append_of_prune(&prune)
@@ -352,7 +355,7 @@ impl State {
         }
     }
 
-    /// Writes the live frames of packs anew, but for those that stand elsewhere.
+    /// Writes the live frames of packs anew, except those that also exist elsewhere.
     fn copy_live(&mut self, prune: &mut Prune, packs: &[PackNumber]) {
         let mut ids: Vec<Id> = Vec::new();
         for number in packs {
@@ -377,8 +380,7 @@ impl State {
         }
     }
 
-    /// What was freed is said to be deleted, and what is listed gone. A repair has left nothing that it
-    /// should not.
+    /// Records freed snapshots as deleted, and listed packs as removed. A repair leaves only needed frames.
     fn end(&mut self, prune: &Prune) {
         let vm = prune.vm;
         if let Some(snapshot) = prune.undermined {
@@ -410,8 +412,8 @@ impl State {
         }
     }
 
-    /// Stored, and not said to be dead, is what is referred to. What was forgotten meanwhile may be there
-    /// still.
+    /// Compares the stored frames that are not dead with the references. Those of snapshots forgotten
+    /// meanwhile may exist too.
     fn compare_stored(&self, vm: usize, state: &VmState) -> Option<&'static str> {
         let dead = self.store.dead_of(vm, state.dead.as_ref());
         let own = self
@@ -430,12 +432,12 @@ impl State {
         let (published, forgotten) = (referred(&state.published), referred(&state.forgotten));
         let has_all = published.is_subset(&stored);
         let has_more = stored.iter().any(|frame| !published.contains(frame) && !forgotten.contains(frame));
-        (!has_all || has_more).then_some("after a repair more is stored than is referred to, or less")
+        (!has_all || has_more).then_some("after a repair the stored frames differ from the references")
     }
 }
 
 impl Prune {
-    /// A walk records what is dead at its end.
+    /// After a walk the prune records dead frames at its end.
     fn behind_packs(&self) -> Phase {
         match self.live {
             Live::Marked(_) => Phase::Records,

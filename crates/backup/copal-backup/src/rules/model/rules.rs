@@ -1,4 +1,4 @@
-//! By all rules nothing is lost, whatever comes between.
+//! Searches with all rules: nothing is lost in any order of steps.
 
 use super::controls::{backup, popular_forgotten};
 use super::search::{limit, search};
@@ -36,13 +36,13 @@ fn prunes_beside_prunes() {
 }
 
 #[test]
-fn repairs_behind_writers_that_died() {
+fn repairs_after_dead_writers() {
     let left = Left { backups: 3, forgets: 1, repairs: 2, fences: 2, crashes: 1, lost: 1, ..Left::default() };
-    holds("repairs behind writers that died", &Setup::new(left));
+    holds("repairs after dead writers", &Setup::new(left));
 }
 
 #[test]
-fn popular_chunks_of_two_machines() {
+fn popular_chunks_of_two_vms() {
     let left = Left {
         backups: 3,
         popular: 2,
@@ -55,11 +55,11 @@ fn popular_chunks_of_two_machines() {
         ..Left::default()
     };
     let setup = Setup { vms: 2, before: backup(0, true), ..Setup::new(left) };
-    holds("popular chunks of two machines", &setup);
+    holds("popular chunks of two VMs", &setup);
 }
 
 #[test]
-fn cleanups_beside_all_else() {
+fn cleanups_beside_all_other_operations() {
     let left = Left {
         backups: 3,
         forgets: 1,
@@ -72,11 +72,11 @@ fn cleanups_beside_all_else() {
         lost: 1,
         ..Left::default()
     };
-    holds("clean-ups beside all else", &Setup::new(left));
+    holds("clean-ups beside all other operations", &Setup::new(left));
 }
 
 #[test]
-fn a_machine_that_is_removed() {
+fn removal_of_a_vm() {
     let left = Left {
         backups: 3,
         forgets: 1,
@@ -89,11 +89,11 @@ fn a_machine_that_is_removed() {
         ..Left::default()
     };
     let setup = Setup { vms: 2, before: backup(0, true), ..Setup::new(left) };
-    holds("a machine that is removed", &setup);
+    holds("removal of a VM", &setup);
 }
 
 #[test]
-fn popular_packs_that_nobody_needs() {
+fn unneeded_popular_packs() {
     let left = Left {
         backups: 3,
         forgets: 2,
@@ -108,5 +108,5 @@ fn popular_packs_that_nobody_needs() {
         ..Left::default()
     };
     let setup = Setup { vms: 2, disks: &[[1, 2]], before: popular_forgotten(), ..Setup::new(left) };
-    holds("popular packs that nobody needs", &setup);
+    holds("unneeded popular packs", &setup);
 }

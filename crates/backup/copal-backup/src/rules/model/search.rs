@@ -1,4 +1,4 @@
-//! A search, and what it says.
+//! Search over the states of the model, and its output.
 
 use super::invariants::check;
 use super::moves::{PUBLISHED, SAFE};
@@ -6,21 +6,21 @@ use super::setup::Setup;
 use stateright::{Checker, HasDiscoveries, Model};
 use std::time::Instant;
 
-/// What a search has found.
+/// Result of a search.
 pub(super) struct Found {
-    /// The shortest way to what is wrong, and what that is.
+    /// The shortest path to a violation, and its description.
     pub(super) violation: Option<String>,
-    /// There were two snapshots.
+    /// Whether a state with two snapshots was reached.
     pub(super) was_published: bool,
 }
 
-/// How many states a search looks at: few among other tests, many when `COPAL_MODEL_STATES` says so.
+/// Number of states of a search: few among other tests, many if `COPAL_MODEL_STATES` asks for that.
 pub(super) fn limit() -> usize {
     let asked = std::env::var("COPAL_MODEL_STATES").ok();
     asked.and_then(|states| states.parse().ok()).unwrap_or(1_000_000)
 }
 
-/// Looks at up to about `limit` states, the nearest first, and prints how many there were.
+/// Visits up to about `limit` states, breadth first, and prints their number.
 pub(super) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
     let started = Instant::now();
     let checker = setup

@@ -1,4 +1,4 @@
-//! What a search looks at: who may do what, how often, and which rule is left out.
+//! Scope of a search: the operations, their numbers, and the rule that is left out.
 
 use super::moves::Move;
 use crate::rules::broken::Flaw;
@@ -7,50 +7,50 @@ use crate::rules::broken::Flaw;
 /// `broken::Flaw`s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weak {
-    /// A walk goes by the snapshots there were when it began, but for those that were forgotten since.
+    /// A walk uses the snapshots from its beginning, except those forgotten since.
     NeighbourForgotten,
-    /// The vectors of the neighbours are merged, and no others.
+    /// Only the vectors of the neighbours are merged.
     NeighboursOnly,
-    /// A snapshot without a vector refers to nothing.
+    /// A snapshot without a vector counts as one without references.
     MissingVectorIsEmpty,
-    /// Sessions are looked for before packs are.
+    /// Sessions are read before packs are listed.
     LogsBeforePacks,
-    /// Logs are read by lists that may not show the newest record.
+    /// Logs are read by listings that may miss the newest record.
     PlainLogs,
-    /// Whether a pack is of a session that is open is told by its time.
+    /// The stamp of a pack decides whether its session is open.
     TimeOfStore,
-    /// The chunks of a snapshot go before it is forgotten.
+    /// The chunks of a snapshot are removed before it is forgotten.
     ChunksBeforeSnapshot,
     /// A record names a list of moved chunks that is written after it.
     ListNotDurable,
-    /// A pack goes before its live frames are copied.
+    /// A pack is removed before its live frames are copied.
     UnlinksUncopied,
-    /// Packs go that were not announced.
+    /// Packs are removed without a list.
     RemovesUnlisted,
-    /// A repair leaves packs alone that no snapshot names.
+    /// A repair keeps packs without references.
     KeepsOrphans,
-    /// What all share goes with a VM.
+    /// Popular packs are removed with a VM.
     RemovesShared,
-    /// A session looks for chunks before it removes what is going.
+    /// A session looks for chunks before it removes listed packs.
     LooksFirst,
-    /// Whoever counts what popular packs are needed leaves no record in the logs that he reads.
+    /// A count of popular references leaves no record in the logs of VMs.
     CountsUnmarked,
 }
 
-/// See the module.
+/// Scope of a search.
 #[derive(Clone)]
 pub(super) struct Setup {
     pub(super) vms: usize,
-    /// What a disk may consist of: a chunk a place.
+    /// The possible contents of a disk: one chunk per place.
     pub(super) disks: &'static [[u8; 2]],
     pub(super) left: Left,
     pub(super) weak: Option<Weak>,
     pub(super) flaws: &'static [Flaw],
-    /// What has happened already.
+    /// Steps before the search begins.
     pub(super) before: Vec<Move>,
 }
 
-/// How often it may happen still.
+/// Remaining number of each step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Left {
     pub(super) backups: u8,
@@ -62,20 +62,20 @@ pub(super) struct Left {
     pub(super) repairs: u8,
     pub(super) cleanups: u8,
     pub(super) sweeps: u8,
-    /// Removals of popular packs that nobody needs.
+    /// Removals of unneeded popular packs.
     pub(super) unneeded: u8,
     pub(super) retirements: u8,
     pub(super) fences: u8,
     pub(super) crashes: u8,
-    /// Appends whose reply is lost, or that come about late.
+    /// Appends whose reply is lost, or that take effect late.
     pub(super) lost: u8,
     /// Popular packs.
     pub(super) popular: u8,
-    /// Those of them that bad memory spoils.
+    /// Popular packs that bad memory spoils.
     pub(super) spoilt: u8,
-    /// Times that a host says of its own popular pack that it has checked it.
+    /// False checks by the writer of a popular pack.
     pub(super) lies: u8,
-    /// Vectors that are lost.
+    /// Lost vectors.
     pub(super) vectors: u8,
 }
 

@@ -1,4 +1,4 @@
-//! All that there is: logs, store, and what each host is doing.
+//! State of the model: logs, store, and the operation of each host.
 
 use super::backup::Backup;
 use super::cleanup::{CleanUp, Sweep};
@@ -20,7 +20,7 @@ pub(super) fn host_key(host: usize) -> HostKey {
     HostKey([host as u8 + 1; 32])
 }
 
-/// What is known before anything is stored: which hosts there are.
+/// The log of popular packs at the beginning, with all hosts entered.
 fn popular() -> PopularState {
     let entered = |host| EnteredHost {
         host: host_key(host),
@@ -31,7 +31,7 @@ fn popular() -> PopularState {
     PopularState { hosts: (0..HOSTS).map(entered).collect(), ..PopularState::default() }
 }
 
-/// Which log.
+/// Name of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Log {
     Vm(usize),
@@ -46,7 +46,7 @@ pub(super) struct Append {
     pub(super) record: Record,
 }
 
-/// What a host is doing.
+/// The operation of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Job {
     Idle,
@@ -55,7 +55,7 @@ pub(super) enum Job {
     CleanUp(CleanUp),
     Sweep(Sweep),
     Unneeded(Unneeded),
-    /// Of a VM that is retired.
+    /// Removal of a retired VM's data.
     Removal(usize),
 }
 
@@ -65,12 +65,12 @@ pub(super) struct State {
     pub(super) popular: PopularState,
     pub(super) store: Store,
     pub(super) hosts: Vec<Job>,
-    /// Appends of hosts that died, which come about if nobody else's record has their number.
+    /// Appends of dead hosts. They take effect if no other record gets their number.
     pub(super) in_doubt: Vec<Append>,
     pub(super) left: Left,
-    /// Sessions and snapshots that there were.
+    /// Number of sessions, and thus of snapshots.
     pub(super) sessions: u8,
-    /// What a repair left that it should not have.
+    /// Violation that a repair left.
     pub(super) unrepaired: Option<&'static str>,
 }
 
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// A session of its own.
+    /// Draws a new session id.
     pub(super) fn draw_session(&mut self) -> [u8; 16] {
         self.sessions += 1;
         [self.sessions; 16]
@@ -101,27 +101,27 @@ impl State {
         }
     }
 
-    /// A record that is appended behind all that was read.
+    /// The append of a record behind everything that was read.
     pub(super) fn next(&self, log: Log, record: Record) -> Append {
         let number = self.next_number(log);
         Append { log, number, record }
     }
 
-    /// Creates a record, exclusively; whether it is there now.
+    /// Creates a record, exclusively; returns whether it exists now.
     pub(super) fn append(&mut self, append: &Append) -> bool {
         if self.next_number(append.log) != append.number {
             return false;
         }
         let entry = Entry {
             number: append.number,
-            // The store is behind all clocks there are.
+            // The store's clock is behind all other clocks.
             created_ms: 0,
             record: append.record.clone(),
         };
         match append.log {
             Log::Vm(vm) => {
                 self.vms[vm].apply(&entry);
-                // Whom nothing is open for any more needs not be remembered.
+                // A fenced session changes nothing any more, so it is dropped.
                 self.vms[vm].fenced.clear();
                 for job in &mut self.hosts {
                     if let Job::Prune(prune) = job

@@ -1,4 +1,4 @@
-//! What lies in the store: packs, lists, manifests, and deletes that come about late.
+//! Store of the model: packs, lists, manifests, and deletes that take effect late.
 
 use crate::catalog::fields::{DeadList, MovedList};
 use crate::catalog::vm::VmState;
@@ -20,14 +20,14 @@ pub(super) fn uuid(vm: usize) -> Uuid {
     Uuid::from_u128(vm as u128 + 1)
 }
 
-/// A pack that is durable.
+/// A durable pack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pack {
     pub(super) home: Home,
     pub(super) ids: Vec<Id>,
-    /// Of whoever wrote it.
+    /// The session of its writer.
     pub(super) session: [u8; 16],
-    /// Its frames do not open: the memory of whoever backed up this VM was bad.
+    /// Its frames do not decrypt: the memory of the host that backed up this VM was bad.
     pub(super) spoilt_by: Option<usize>,
 }
 
@@ -38,14 +38,14 @@ impl Pack {
     }
 }
 
-/// What a snapshot refers to, place by place.
+/// References of a snapshot, place by place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Manifest {
     pub(super) refs: Vec<Ref>,
     pub(super) has_vector: bool,
 }
 
-/// See the module.
+/// The store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Store {
     pub(super) packs: BTreeMap<PackNumber, Pack>,
@@ -55,12 +55,12 @@ pub(super) struct Store {
     pub(super) manifests: BTreeMap<SnapshotId, Manifest>,
     /// Packs of which a delete has reached one server.
     pub(super) doomed: BTreeSet<PackNumber>,
-    /// Names that were given.
+    /// Number of pack names given so far.
     pub(super) names: u64,
 }
 
 impl Store {
-    /// Names are random and do not come back.
+    /// Stores a pack under a new name. Names are never reused.
     pub(super) fn put(&mut self, pack: Pack) -> PackNumber {
         self.names += 1;
         let number = PackNumber(self.names);
@@ -92,7 +92,7 @@ impl Store {
         self.packs.get(&number).filter(|pack| pack.home == Home::Shared)
     }
 
-    /// Whether a popular frame opens to a chunk.
+    /// Whether a popular frame decrypts to a chunk.
     pub(super) fn opens(&self, number: PackNumber, id: Id) -> bool {
         let pack = self.shared(number);
         pack.is_some_and(|pack| pack.spoilt_by.is_none() && pack.slot(id).is_some())
@@ -104,7 +104,7 @@ impl Store {
         list.cloned().unwrap_or_default()
     }
 
-    /// Where a chunk of the VM has moved.
+    /// The popular pack to which a chunk of the VM has moved.
     pub(super) fn moved_to(&self, vm: usize, state: &VmState, id: Id) -> Option<PackNumber> {
         let lists = state.moved.iter().filter_map(|list| self.moved.get(&(vm, list.number)));
         lists.filter_map(|list| list.get(&id)).copied().next()
@@ -134,7 +134,7 @@ impl Store {
     }
 }
 
-/// Enters a frame of a VM's pack into a list of dead ones.
+/// Adds a frame of a VM's pack to a list of dead frames.
 pub(super) fn add_dead(dead: &mut DeadFrames, number: PackNumber, pack: &Pack, slot: u32) {
     let spot = Spot { home: pack.home, volume: 0, pack: number, slot };
     dead.add(spot, pack.ids.len() as u32);

@@ -1,4 +1,4 @@
-//! Removal of popular packs that nobody needs: condemned, looked for in every log, gone.
+//! Model of the removal of unneeded popular packs: condemned, counted in every log, removed.
 
 use super::cleanup::Sweep;
 use super::setup::{Setup, Weak};
@@ -9,24 +9,24 @@ use crate::rules::broken::{self, Flaw};
 use crate::steps::popular_removal::{Counting, condemnable, counting, verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How far a removal is.
+/// Phase of a removal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Removal {
     Begun,
     Condemns(Vec<PackNumber>),
-    /// It puts a record into the log of this VM.
+    /// It appends a record to the log of this VM.
     Marks(usize),
-    /// It counts what this VM needs.
+    /// It counts the references of this VM.
     Counts(usize, BTreeSet<PackNumber>),
     Decides(BTreeSet<PackNumber>),
 }
 
-/// See the module.
+/// A removal in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Unneeded {
     pub(super) at: Removal,
     condemned: BTreeMap<PackNumber, u64>,
-    /// A session was open when its log was marked.
+    /// A session was open when its log got the record.
     waits: bool,
 }
 
@@ -37,7 +37,7 @@ impl Unneeded {
 }
 
 impl State {
-    /// The record that it is about to append.
+    /// The record that the removal is about to append.
     pub(super) fn append_of_unneeded(&self, setup: &Setup, job: &Unneeded) -> Option<Append> {
         match &job.at {
             Removal::Begun | Removal::Counts(..) => None,

@@ -1,7 +1,7 @@
-//! The agents of a fleet: listed, retired, and what a restarted one takes over.
+//! Operations on the agents of a fleet: listing, retiring, and ending the sessions of earlier runs.
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet
-//! Not here: files of the list (`catalog::agents`), jobs (`copal-agent`).
+//! Design: docs/design/backup.md#sessions-of-a-fleet Not here: files of the list (`catalog::agents`), jobs
+//! (`copal-agent`).
 
 use super::fence;
 use super::sessions::{info, newest_beats};
@@ -15,21 +15,21 @@ use crate::request::open_session::{HolderId, Session};
 impl Repository {
     /// Agents that are listed and not retired, by name. Reads a file for each.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn listed_agents(&self) -> Result<Vec<ListedAgent>> {
         self.parts.catalog().agents()
     }
 
-    /// Lists an agent and the VMs of its plan, in place of what was listed of its name; durable on return.
+    /// Lists an agent and the VMs of its plan, in place of the earlier entry of its name; durable on return.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn list_agent(&self, agent: &ListedAgent) -> Result<()> {
         self.parts.catalog().list_agent(agent)
     }
 
-    /// Takes an agent off the list, so that no job waits for it; `false`: it is not on the list.
+    /// Retires an agent, so that no job waits for it; `false`: it is not listed.
     /// # Errors
-    /// `Denied`: it takes the delete role. Those of the store.
+    /// `Denied`: this handle has no delete role. Errors of the store.
     pub fn retire_agent(&self, name: &str) -> Result<bool> {
         if self.roles().are_split {
             self.roles().require(Role::Delete)?;
@@ -37,11 +37,11 @@ impl Repository {
         self.parts.catalog().retire_agent(name)
     }
 
-    /// Ends the sessions that earlier runs of the agent `name` left open, for `own`, its present run. Call it
-    /// once no other agent answers to that name. A session whose holder is alive after all cannot publish any
-    /// more (BAK-5).
+    /// Ends the sessions that earlier runs of the agent `name` left open; `own` is its present run. The
+    /// caller makes sure that no other agent answers to that name. If a holder is alive after all, its
+    /// session can no longer publish (BAK-5).
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub fn take_over(&self, name: &str, own: HolderId) -> Result<Vec<FencedSession>> {
         let mut ended = Vec::new();
         if !self.parts.is_written_by_several() {
@@ -62,7 +62,7 @@ impl Repository {
                     continue;
                 };
                 let info = info(&self.parts, beat)?;
-                // A backup of its own has no address, and may have any name.
+                // A single backup has no address, and may use any name.
                 let is_earlier_run = info.name == name && !info.address.is_empty();
                 if is_earlier_run && fence(&self.parts, vm.uuid, session)? {
                     tracing::info!(vm = vm.name, name, %holder, "ended a session that an earlier run of this agent left");

@@ -1,10 +1,9 @@
-//! The heart of a process: one thread that writes signs of life for all handles of a repository, as long as
-//! one needs them.
+//! Heartbeat thread of a process: writes heartbeats for all handles of a repository while one of them needs
+//! it.
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
-//! Invariant: when [`Heart::begin`] returns, a sign of life of this holder is durable, so a session that is
-//! opened behind it names a holder that others have seen.
-//! Not here: bytes and files (`catalog::beats`).
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21 Invariant: when [`Heart::begin`] returns, a
+//! heartbeat of this holder is durable. So a session that opens after it names a holder that others can see.
+//! Not here: files and encoding (`catalog::heartbeats`).
 
 use crate::catalog::beats::{BeatWords, BeatWriter};
 use crate::catalog::log::Catalog;
@@ -19,16 +18,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A tenth of what an observer waits.
+/// A tenth of the time that an observer waits.
 const EVERY: Duration = Duration::from_secs(60);
-/// Until the next try, when a sign of life could not be written.
+/// Delay until the next attempt after a failed write.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What all handles of one repository in this process share of it.
+/// The heartbeat that all handles of one repository in this process share.
 #[derive(Default)]
 pub(crate) struct Heart {
     state: Mutex<State>,
-    /// Number of the newest sign of life.
+    /// Number of the newest heartbeat.
     newest: AtomicU64,
     /// Bytes that this process has read for backups.
     progress: AtomicU64,
@@ -38,12 +37,12 @@ pub(crate) struct Heart {
 struct State {
     /// Drawn when it is first needed.
     holder: Option<HolderId>,
-    /// Who needs it to beat.
+    /// Number of guards in use.
     users: usize,
     thread: Option<(Arc<Stop>, JoinHandle<()>)>,
-    /// As whom the thread beats.
+    /// The name and address that the thread writes.
     told_as: Option<Holder>,
-    /// Says to other processes of this host that this one lives.
+    /// Shows other processes of this host that this one lives.
     life_sign: Option<LifeSign>,
 }
 
@@ -55,7 +54,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// Waits so long, or until it is raised; whether it was.
+    /// Waits for `most`, or until it is raised; returns whether it was.
     fn wait(&self, most: Duration) -> bool {
         let mut is_raised = self.is_raised.lock();
         if !*is_raised {
@@ -71,14 +70,14 @@ impl Stop {
 }
 
 impl Heart {
-    /// Beats from now on. Who begins first says as whom.
+    /// Starts heartbeats. The first caller determines name and address.
     /// # Errors
-    /// Those of the store: the first beat could not be written.
+    /// Errors of the store: the first heartbeat could not be written.
     pub(crate) fn begin(self: &Arc<Self>, catalog: &Catalog, holder: &Holder) -> Result<Beating> {
         self.begin_every(EVERY, catalog, holder)
     }
 
-    /// As [`Heart::begin`]; `None` where it beats as somebody else.
+    /// As [`Heart::begin`]; `None` if the thread writes another name or address.
     pub(crate) fn begin_as(self: &Arc<Self>, catalog: &Catalog, holder: &Holder) -> Result<Option<Beating>> {
         let is_other = {
             let state = self.state.lock();
@@ -90,7 +89,7 @@ impl Heart {
         }
     }
 
-    /// As [`Heart::begin`], so often.
+    /// As [`Heart::begin`], at this interval.
     pub(crate) fn begin_every(
         self: &Arc<Self>,
         every: Duration,
@@ -115,7 +114,7 @@ impl Heart {
                 .name("heartbeat".into())
                 .spawn(move || heart.beat_until(&told, every, writer, &words))
                 .map_err(|error| crate::Error::Invalid {
-                    reason: format!("the operating system gives no thread for heartbeats: {error}"),
+                    reason: format!("the operating system starts no thread for heartbeats: {error}"),
                 })?;
             state.thread = Some((stop, thread));
             state.told_as = Some(holder.clone());
@@ -130,7 +129,7 @@ impl Heart {
             wait = match self.beat(&mut writer, words) {
                 Ok(()) => every,
                 Err(error) => {
-                    tracing::warn!(%error, "a sign of life could not be written; without one for ten minutes others end the \
+                    tracing::warn!(%error, "a heartbeat could not be written; without one for ten minutes other hosts end the \
                         backups of this process");
                     AGAIN.min(every)
                 }
@@ -139,28 +138,28 @@ impl Heart {
         writer.end();
     }
 
-    /// A number that could not be written is not used again: the file may come about late.
+    /// A number whose write failed is not used again: the file may still appear later.
     fn beat(&self, writer: &mut BeatWriter, words: &BeatWords) -> Result<()> {
         let number = self.newest.fetch_add(1, Ordering::Relaxed) + 1;
         let words = BeatWords { progress: self.progress.load(Ordering::Relaxed), ..words.clone() };
         writer.write(number, &words)
     }
 
-    /// Hands progress on, and counts it.
+    /// Forwards progress and counts it.
     pub(crate) fn counting<'a>(&'a self, inner: &'a dyn Progress) -> Counting<'a> {
         Counting { heart: self, inner }
     }
 }
 
-/// Signs of life are written until it is dropped.
-#[must_use = "signs of life end when it is dropped"]
+/// Guard: heartbeats are written until it is dropped.
+#[must_use = "heartbeats end when it is dropped"]
 pub struct Beating {
     heart: Arc<Heart>,
     holder: HolderId,
 }
 
 impl Beating {
-    /// As whom this process holds sessions.
+    /// The holder that the sessions of this process name.
     pub fn holder(&self) -> HolderId {
         self.holder
     }
@@ -179,13 +178,13 @@ impl Drop for Beating {
         if let Some((stop, thread)) = ending {
             stop.raise();
             if thread.join().is_err() {
-                tracing::warn!("the thread of heartbeats ended in a panic");
+                tracing::warn!("the heartbeat thread panicked");
             }
         }
     }
 }
 
-/// A [`Progress`] that a heart counts.
+/// A [`Progress`] that also counts for the heartbeat.
 pub(crate) struct Counting<'a> {
     heart: &'a Heart,
     inner: &'a dyn Progress,
@@ -214,7 +213,7 @@ mod tests {
     use copal_volume::MemoryStore;
 
     #[test]
-    fn a_heart_beats_while_anybody_needs_it_and_leaves_nothing() {
+    fn heartbeats_are_written_while_needed_and_all_are_deleted_at_the_end() {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let catalog = repository.parts.catalog();
         let heart = Arc::new(Heart::default());
@@ -227,7 +226,7 @@ mod tests {
         assert_eq!(first.holder(), second.holder());
         heart.counting(&crate::Silent).advance(5);
         drop(first);
-        // Old ones go, and the newest stays.
+        // Old ones are deleted, and the newest stays.
         let mut newest = 0;
         while newest < 3 * BeatWriter::KEPT as u64 {
             let beats = catalog.beats().unwrap();
@@ -243,20 +242,20 @@ mod tests {
         }
         drop(second);
         assert!(catalog.beats().unwrap().is_empty());
-        // Numbers go on: nobody takes a new beat for an old one.
+        // Numbers continue: a new heartbeat cannot be taken for an old one.
         let third = heart.begin_every(every, catalog, &holder("third")).unwrap();
         assert!(catalog.beats().unwrap()[0].number > newest);
         drop(third);
     }
 
-    /// A host that may not delete leaves all its beats; whoever may takes all but the newest.
+    /// A host that may not delete leaves all its heartbeats; a host that may deletes all but the newest.
     #[test]
-    fn all_but_the_newest_beat_of_each_holder_are_cleared_away() {
+    fn all_but_the_newest_heartbeat_of_each_holder_are_deleted() {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let catalog = repository.parts.catalog();
         for (holder, beats) in [(1, 3), (2, 5)] {
             for number in 1..=beats {
-                // As by a process that ended before it took any away.
+                // Like a process that ended before it deleted any.
                 let mut writer = catalog.beat_writer(HolderId([holder; 16]));
                 writer.write(number, &BeatWords::default()).unwrap();
             }

@@ -1,7 +1,7 @@
-//! Ending a session against its holder's will, wherever it is found that the holder cannot go on.
+//! Fences sessions whose holder is known to be dead.
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
-//! Not here: after what time a silent holder counts as gone (`watch`).
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21 Not here: the time after which a silent holder
+//! counts as dead (`watch`).
 
 use super::process;
 use crate::catalog::fields::SessionId;
@@ -12,9 +12,9 @@ use crate::sessions::parts::Parts;
 use crate::steps::session::ending;
 use uuid::Uuid;
 
-/// Ends the sessions of a VM whose holders were processes of this host that have died. Returns how many.
+/// Ends the sessions of a VM whose holders were processes of this host and have died. Returns their number.
 /// # Errors
-/// `Damaged`; those of the store.
+/// `Damaged`; errors of the store.
 pub(crate) fn fence_dead_here(parts: &Parts, vm: &Vm) -> Result<usize> {
     let state = parts.vm_state(vm.uuid)?;
     let mut ended = 0;
@@ -28,7 +28,7 @@ pub(crate) fn fence_dead_here(parts: &Parts, vm: &Vm) -> Result<usize> {
     Ok(ended)
 }
 
-/// Ends a session; whether it had not ended by itself.
+/// Ends a session; returns false if it had ended already.
 pub(super) fn fence(parts: &Parts, vm: Uuid, session: &SessionId) -> Result<bool> {
     loop {
         let state = parts.vm_state(vm)?;

@@ -1,14 +1,14 @@
-//! Leases of sessions in a fleet on several servers: who holds a session, whether it is alive, and ending
-//! those of the dead.
+//! Leases of sessions in a fleet on several servers: holders of sessions, whether they are alive, and the end
+//! of dead ones.
 //!
-//! Whoever holds sessions leaves a sign of life every minute ([`beating`]). Who wants to back up the same VM,
-//! and any agent, watches ([`watch`]) and may end a session whose holder has left none for ten minutes by the
-//! watcher's own clock. Clocks decide when that is, and never whether it is safe: a session that was ended
-//! cannot publish (BAK-5), however alive it is.
+//! A holder of sessions writes a heartbeat every minute ([`heartbeat`]). A backup of the same VM, and any
+//! agent, watches heartbeats ([`watch`]). It may end a session whose holder has written none for ten minutes
+//! by the observer's own clock. The clock decides only when a session is ended. Safety does not depend on it:
+//! an ended session cannot publish, even if its holder is alive (BAK-5).
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
-//! Not here: records of sessions (`backup::session`). On one machine, or in the layout solo, nobody beats or
-//! watches: the lock of the store, or the right to write, proves that whoever opened a session is gone.
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21 Not here: records of sessions
+//! (`backup::session`). On one machine, or in the layout solo, there are no heartbeats: the lock of the
+//! store, or the right to write, proves that the process of an open session is dead.
 
 mod agents;
 pub(crate) mod beating;
@@ -32,42 +32,42 @@ use std::time::Duration;
 use watch::LeaseWatch;
 
 impl Repository {
-    /// Leaves signs of life until the guard is dropped: the first at once, then one a minute. Several guards
-    /// of a process that say the same share them. A backup does so by itself, as its request says, unless
-    /// somebody in this process does already.
+    /// Writes heartbeats until the guard is dropped: the first at once, then one a minute. Guards of one
+    /// process with the same holder share them. A backup starts heartbeats by itself, unless its process
+    /// writes them already.
     /// # Errors
-    /// `Invalid`: name or address is longer than 255 bytes, or steers a terminal. Those of the store.
+    /// `Invalid`: name or address is longer than 255 bytes, or has control characters. Errors of the store.
     pub fn beat(&self, holder: &Holder) -> Result<Beating> {
         for (what, text) in [("name", &holder.name), ("address", &holder.address)] {
             if text.len() > MAX_NAME_BYTES || !is_plain(text) {
                 return Err(Error::Invalid {
                     reason: format!(
-                        "{text:?} cannot be the {what} of whoever backs up: at most {MAX_NAME_BYTES} bytes, none that steers a terminal"
+                        "{text:?} cannot be the {what} of a holder: at most {MAX_NAME_BYTES} bytes without control characters"
                     ),
                 });
             }
         }
         let shared = self.parts.locks().heart();
-        // Several agents in one process are several to those who look for them.
+        // Several agents in one process appear as several holders.
         let beating = match shared.begin_as(self.parts.catalog(), holder)? {
             Some(beating) => beating,
             None => Arc::<Heart>::default().begin(self.parts.catalog(), holder)?,
         };
         if let Err(error) = self.parts.catalog().clear_beats() {
-            tracing::debug!(%error, "signs of life of holders that are gone stay");
+            tracing::debug!(%error, "heartbeats of dead holders could not be removed");
         }
         Ok(beating)
     }
 
-    /// Signs of life for a session, whoever says them.
+    /// Heartbeats for a session, shared with any holder of this process.
     pub(crate) fn beat_for_session(&self, holder: &Holder) -> Result<Beating> {
         self.parts.locks().heart().begin(self.parts.catalog(), holder)
     }
 
-    /// Everybody who has left a sign of life and not ended since, by holder; those whose process has died
-    /// stay for a week.
+    /// The newest heartbeat of each holder that has not ended, by holder. Holders whose process died stay
+    /// listed for a week.
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn holders(&self) -> Result<Vec<HolderInfo>> {
         let mut infos = Vec::new();
         for beat in newest_beats(&self.parts)?.values() {
@@ -77,9 +77,9 @@ impl Repository {
         Ok(infos)
     }
 
-    /// Backups that have begun and not ended, by VM: those that run, and those whose process has died.
+    /// Open sessions by VM: of running backups, and of dead processes.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub fn sessions(&self) -> Result<Vec<(Vm, Vec<OpenSession>)>> {
         let mut beats = None;
         let mut found = Vec::new();
@@ -96,12 +96,12 @@ impl Repository {
         Ok(found)
     }
 
-    /// Looks at all sessions at `now`, by a monotonic clock of the observer who has `watch`, and ends those
-    /// whose holder has left no new sign of life for ten minutes of it. Returns those. To be called every
-    /// minute or so; who calls less often ends them later. Does nothing where nobody beats: in the layout
-    /// solo, and on one machine.
+    /// Observes all sessions at `now`, a monotonic time of the observer that owns `watch`. Ends and returns
+    /// those whose holder has written no new heartbeat for ten minutes. Call it about once a minute; longer
+    /// intervals only end sessions later. Without heartbeats (in the layout solo, and on one machine) it does
+    /// nothing.
     /// # Errors
-    /// `Damaged`; those of the store.
+    /// `Damaged`; errors of the store.
     pub fn watch_leases(&self, watch: &mut LeaseWatch, now: Duration) -> Result<Vec<FencedSession>> {
         let mut fenced = Vec::new();
         if !self.parts.is_written_by_several() {
@@ -113,8 +113,8 @@ impl Repository {
         Ok(fenced)
     }
 
-    /// As [`Repository::watch_leases`], of one VM. Returns the sessions that are open still; none: the VM can
-    /// be backed up.
+    /// As [`Repository::watch_leases`], for one VM. Returns the sessions that are still open; if there are
+    /// none, the VM can be backed up.
     /// # Errors
     /// As [`Repository::watch_leases`].
     pub fn watch_vm(&self, vm: &str, watch: &mut LeaseWatch, now: Duration) -> Result<Vec<OpenSession>> {
@@ -122,7 +122,7 @@ impl Repository {
             return Ok(Vec::new());
         }
         let vm = match self.parts.directory().find(vm) {
-            // Its first backup enters it.
+            // Its first backup adds it.
             Err(Error::NotFound { .. }) => return Ok(Vec::new()),
             found => found?,
         };
@@ -131,13 +131,13 @@ impl Repository {
     }
 }
 
-/// Ends the sessions of a VM whose holders are silent. One whose record names no holder is left to people.
+/// Ends the sessions of a VM whose holders are silent. A session without a holder is left to an operator.
 fn fence_silent(parts: &Parts, vm: &Vm, watch: &mut LeaseWatch, now: Duration) -> Result<Vec<FencedSession>> {
     let state = parts.vm_state(vm.uuid)?;
     if state.open.is_empty() {
         return Ok(Vec::new());
     }
-    // Behind the sessions: a holder beats before it opens one.
+    // Read after the sessions: a holder writes a heartbeat before it opens one.
     let beats = newest_beats(parts)?;
     let mut fenced = Vec::new();
     for session in &state.open {

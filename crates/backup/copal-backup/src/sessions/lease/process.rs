@@ -1,12 +1,12 @@
-//! Whether the process of a holder has died on this host: each holder keeps a file locked for as long as its
-//! process lives.
+//! Detects that a holder's process on this host has died: each holder locks a file for as long as its process
+//! lives.
 //!
-//! The file lies in a directory of this user alone, below the system's directory for such files. A file whose
-//! lock can be taken is that of a process that has died; no file says nothing, since the holder may be on
-//! another host, in another container or of another user. The kernel gives a lock back with its process, so
-//! neither a number of a process nor a clock decides.
+//! The file is in a directory that only this user can access, below the system's directory for locks. If its
+//! lock can be taken, the process has died. A missing file proves nothing: the holder may be on another host,
+//! in another container or of another user. The kernel releases a lock with its process, so neither process
+//! numbers nor clocks matter.
 //!
-//! Not here: what follows from a dead holder (`lease`).
+//! Not here: the end of the sessions of a dead holder (`lease`).
 
 use crate::request::open_session::HolderId;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -16,10 +16,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a dead process left is kept for so long: by then others have ended its sessions.
+/// Age after which the file of a dead process is removed; others have ended its sessions by then.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Says that this process lives, until it is dropped or the process ends.
+/// Shows that this process lives, until it is dropped or the process ends.
 pub(crate) struct LifeSign {
     path: PathBuf,
     _file: File,
@@ -31,7 +31,8 @@ impl Drop for LifeSign {
     }
 }
 
-/// Keeps a file of this holder locked; `None`: there is no directory for it, and others wait for its silence.
+/// Creates and locks the file of this holder; `None`: no directory is usable, and others must wait for the
+/// lease.
 pub(crate) fn show(holder: HolderId) -> Option<LifeSign> {
     let directory = directory()?;
     clear(&directory);
@@ -39,12 +40,12 @@ pub(crate) fn show(holder: HolderId) -> Option<LifeSign> {
     let unnamed = path.with_extension("new");
     let made = open(&unnamed, OFlags::CREATE | OFlags::EXCL).and_then(|file| {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        // It has its name only once it is locked.
+        // The file gets its name only once it is locked.
         std::fs::rename(&unnamed, &path)?;
         Ok(file)
     });
     let made =
-        made.inspect_err(|error| tracing::debug!(%error, path = %path.display(), "no life sign can be kept"));
+        made.inspect_err(|error| tracing::debug!(%error, path = %path.display(), "the lock file of this process could not be created"));
     made.ok().map(|file| LifeSign { path, _file: file })
 }
 
@@ -57,7 +58,7 @@ pub(crate) fn has_died(holder: HolderId) -> bool {
     let Ok(file) = open(&path, OFlags::empty()) else {
         return false;
     };
-    // The file stays: the holder may have sessions of other VMs, too.
+    // The file stays: the holder may have sessions of other VMs too.
     flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
@@ -81,7 +82,7 @@ fn open(path: &Path, how: OFlags) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?))
 }
 
-/// A directory that only this user can write or read; made if it is missing.
+/// A directory that only this user can access; created if it is missing.
 fn directory() -> Option<PathBuf> {
     let user = rustix::process::geteuid();
     let bases = [PathBuf::from("/run/lock"), PathBuf::from("/dev/shm"), std::env::temp_dir()];
@@ -117,7 +118,7 @@ mod tests {
         assert!(!has_died(holder), "nothing is known of it");
         let sign = show(holder).expect("there is a directory");
         assert!(!has_died(holder));
-        // As the kernel does when a process ends: the file stays, and nobody has it locked.
+        // Like the kernel at the end of a process: the file stays, unlocked.
         let LifeSign { path, .. } = &sign;
         let path = path.clone();
         flock(&sign._file, FlockOperation::Unlock).unwrap();

@@ -1,4 +1,4 @@
-//! Sessions that are open, with what is known of who holds them.
+//! Open sessions with the heartbeats of their holders.
 
 use crate::catalog::beats::StoredBeat;
 use crate::catalog::vm::VmState;
@@ -8,9 +8,9 @@ use crate::sessions::parts::Parts;
 use std::collections::HashMap;
 use uuid::Uuid;
 
-/// Sessions of a VM that are open, with what is known of who holds them.
+/// Open sessions of a VM, with the newest heartbeat of each holder.
 /// # Errors
-/// `Damaged`; those of the store.
+/// `Damaged`; errors of the store.
 pub(crate) fn open_sessions(parts: &Parts, vm: Uuid) -> Result<Vec<OpenSession>> {
     let state = parts.vm_state(vm)?;
     match state.open.is_empty() {
@@ -38,7 +38,7 @@ pub(super) fn with_holders(
 
 pub(super) fn newest_beats(parts: &Parts) -> Result<HashMap<HolderId, StoredBeat>> {
     let beats = parts.catalog().beats()?.into_iter();
-    // A later one has a higher number.
+    // A later entry has a higher number and replaces the earlier one.
     Ok(beats.map(|beat| (beat.holder, beat)).collect())
 }
 

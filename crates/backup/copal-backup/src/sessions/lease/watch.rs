@@ -1,18 +1,18 @@
-//! Who has gone silent: what one observer has seen of whoever holds sessions, by its own monotonic clock.
+//! Lease clock of one observer: how long each holder has shown no new heartbeat, by the observer's monotonic
+//! clock.
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
-//! Invariant: a holder whose beats reach the store less than [`LeaseWatch::LEASE`] apart is never silent to
-//! anybody who looks strictly. A look shows the newest beat that was acknowledged, and silence is counted
-//! from the first look that showed it: a moment after it was written, by the same clock. What the store
-//! stamps, and how often anybody looks, does not enter.
-//! Not here: reading beats and ending sessions (`lease`).
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21 Invariant: a holder whose heartbeats reach the
+//! store less than [`LeaseWatch::LEASE`] apart is never silent to an observer that lists strictly. A look
+//! shows the newest acknowledged heartbeat. Silence is counted from the first look that showed it, which is
+//! after its write by the same clock. Stamps of the store and the frequency of looks do not matter. Not here:
+//! reading heartbeats and ending sessions (`lease`).
 
 use crate::request::open_session::HolderId;
 use crate::rules::broken::{self, Flaw};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Remembers, for each holder, the newest beat that was seen and since when. Every observer has its own.
+/// For each holder, the newest heartbeat seen and since when. Every observer has its own.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseWatch {
     seen: HashMap<HolderId, Seen>,
@@ -20,18 +20,18 @@ pub struct LeaseWatch {
 
 #[derive(Clone, Debug)]
 struct Seen {
-    /// Number of the newest beat; 0: none was ever seen.
+    /// Number of the newest heartbeat; 0: none was ever seen.
     newest: u64,
     /// When it was seen first.
     since: Duration,
-    /// When anybody asked last.
+    /// Time of the last look.
     looked: Duration,
 }
 
 impl LeaseWatch {
-    /// Whoever shows no new beat for so long may be taken for dead.
+    /// A holder without a new heartbeat for this long may be taken for dead.
     pub const LEASE: Duration = Duration::from_secs(600);
-    /// Of whom nobody asks for so long nothing is remembered: should anybody ask again, it begins anew.
+    /// A holder that is not looked at for this long is forgotten, and begins anew afterwards.
     const REMEMBERED: Duration = Duration::from_secs(3600);
 
     /// An observer that has seen nothing yet.
@@ -39,14 +39,13 @@ impl LeaseWatch {
         LeaseWatch::default()
     }
 
-    /// Looks at one holder at `now`, the time since any moment that this observer keeps: the newest of its
-    /// beats that is there has the number `newest` (0: there is none). Returns how long there has been no
-    /// newer one.
+    /// Looks at one holder. `now` is the time since a moment that the observer chose; `newest` is the number
+    /// of its newest heartbeat (0: there is none). Returns the time without a newer one.
     pub fn look(&mut self, now: Duration, holder: HolderId, newest: u64) -> Duration {
         let remembered = |seen: &mut Seen| now.saturating_sub(seen.looked) < LeaseWatch::REMEMBERED;
         self.seen.retain(|_, seen| remembered(seen));
         let seen = self.seen.entry(holder).or_insert(Seen { newest, since: now, looked: now });
-        // A smaller number says that beats were taken away.
+        // A smaller number means that heartbeats were deleted.
         if newest > seen.newest {
             (seen.newest, seen.since) = (newest, now);
         }
@@ -54,7 +53,7 @@ impl LeaseWatch {
         now.saturating_sub(seen.since)
     }
 
-    /// Whether somebody without a new beat for so long may be taken for dead.
+    /// Whether a holder with this silence may be taken for dead.
     pub fn is_silent(silence: Duration) -> bool {
         silence >= LeaseWatch::LEASE || broken::by(Flaw::FencesAtOnce)
     }
@@ -83,15 +82,15 @@ mod tests {
         assert!(LeaseWatch::is_silent(seconds(600)));
         // It was alive after all.
         assert_eq!(watch.look(seconds(1601), HOLDER, 4), seconds(0));
-        // Beats that were taken away are no new ones.
+        // Deleted heartbeats do not count as new ones.
         assert_eq!(watch.look(seconds(1700), HOLDER, 0), seconds(99));
-        // Another holder has a silence of its own, and a clock that stands still adds none.
+        // Another holder has its own silence, and a clock that stands still adds none.
         assert_eq!(watch.look(seconds(1700), HolderId([8; 16]), 0), seconds(0));
         assert_eq!(watch.look(seconds(1600), HOLDER, 4), seconds(0));
     }
 
     #[test]
-    fn who_was_not_asked_for_is_forgotten_and_begins_anew() {
+    fn a_holder_that_is_not_looked_at_is_forgotten_and_begins_anew() {
         let mut watch = LeaseWatch::new();
         watch.look(seconds(0), HOLDER, 1);
         watch.look(seconds(7200), HolderId([8; 16]), 1);
@@ -99,14 +98,15 @@ mod tests {
         assert_eq!(watch.look(seconds(7200), HOLDER, 1), seconds(0));
     }
 
-    /// A history: beats less than ten minutes apart, looks whenever; whether anybody was taken for dead.
+    /// A random history of heartbeats less than ten minutes apart and looks at any time. Returns whether the
+    /// holder was ever taken for dead.
     fn is_ever_silent(seed: u64) -> bool {
         let mut random = Random::new(seed);
         let mut watch = LeaseWatch::new();
         let (mut now, mut newest, mut next_beat_at) = (0, 0, 0);
         for _ in 0..300 {
             now += match random.below(4) {
-                // A look soon after the last one, or after a pause of up to an hour and a bit.
+                // A look soon after the last one, or after a pause of up to about an hour.
                 0..=2 => random.below(120_000),
                 _ => random.below(4_000_000),
             };
@@ -123,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn who_beats_within_ten_minutes_is_never_taken_for_dead_whenever_anybody_looks() {
+    fn a_holder_with_heartbeats_in_time_is_never_taken_for_dead() {
         for seed in 0..500 {
             assert!(!is_ever_silent(seed), "seed {seed}");
         }
-        assert!(with(&[Flaw::FencesAtOnce], || is_ever_silent(0)), "nothing notices");
+        assert!(with(&[Flaw::FencesAtOnce], || is_ever_silent(0)), "the flaw is not noticed");
     }
 }

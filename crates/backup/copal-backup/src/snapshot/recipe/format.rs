@@ -1,9 +1,9 @@
-//! The bytes of recipes, pages and roots, and the bytes their names are computed from.
+//! Byte format of recipes, pages and roots, and the bytes that determine their names.
 //!
 //! Format: docs/formats/backup-recipe.md v2
 //!
-//! Columns instead of rows: ids do not compress, but lengths and spots do, and spots come in runs.
-//! A logical part (lengths and ids) is followed by a table of packs and runs of spots; only the logical
+//! Columns instead of rows: ids do not compress, but lengths and locations do, and locations come in runs. A
+//! logical part (lengths and ids) is followed by a table of packs and runs of locations. Only the logical
 //! part is hashed for the name.
 
 use super::{Entry, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe};
@@ -13,22 +13,22 @@ use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use copal_codec::{DecodeError, Put, Reader};
 use uuid::Uuid;
 
-/// Level numbers: part of what is hashed, and the first byte of each frame.
+/// Level numbers: part of the hashed bytes, and the first byte of each frame.
 pub(crate) const SEGMENT_LEVEL: u8 = 1;
 pub(crate) const PAGE_LEVEL: u8 = 2;
 pub(crate) const ROOT_LEVEL: u8 = 3;
 
-/// Set in the first byte of a segment recipe of version 2, which says of packs whose they are. Written where
-/// version 1 would say something else: that has shared packs only.
+/// Set in the first byte of a segment recipe of version 2, which names the owner of each pack. Written only
+/// where version 1 cannot: that has shared packs only.
 const VERSION_2: u8 = 0x10;
 
-/// Most entries a segment can have: the smallest cut there is, and a hole between any two.
+/// Most entries of a segment: the smallest chunks, and a hole between any two.
 const MAX_ENTRIES: usize = SEGMENT_BYTES / 1024;
 /// Largest disk: 64 TiB.
 pub(crate) const MAX_DISK_BYTES: u64 = 64 << 40;
 
 impl SegmentRecipe {
-    /// What the name is computed from.
+    /// The bytes that determine the name.
     pub(crate) fn logical(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(8 + self.entries.len() * 36);
         bytes.put_varint(self.entries.len() as u64);
@@ -39,7 +39,7 @@ impl SegmentRecipe {
         bytes
     }
 
-    /// The frame: level, logical part, spots.
+    /// Encodes the frame: level, logical part, locations.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let spots = || {
             let entries = self.entries.iter();
@@ -53,7 +53,7 @@ impl SegmentRecipe {
         bytes
     }
 
-    /// Reads a frame of a VM; the entries must cover exactly `length` bytes.
+    /// Decodes a frame of a VM; the entries must cover exactly `length` bytes.
     pub(crate) fn decode(bytes: &[u8], length: usize, vm: Uuid) -> Result<SegmentRecipe, String> {
         let is_2 = bytes.first() == Some(&(SEGMENT_LEVEL | VERSION_2));
         let mut input = level(bytes, SEGMENT_LEVEL | if is_2 { VERSION_2 } else { 0 })?;
@@ -90,12 +90,12 @@ impl SegmentRecipe {
 }
 
 impl Page {
-    /// What the name is computed from.
+    /// The bytes that determine the name.
     pub(crate) fn logical(&self) -> Vec<u8> {
         logical_of_options(&self.segments)
     }
 
-    /// The frame.
+    /// Encodes the frame.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![PAGE_LEVEL];
         bytes.extend_from_slice(&self.logical());
@@ -103,7 +103,7 @@ impl Page {
         bytes
     }
 
-    /// Reads a frame of a VM; the page must have exactly `count` segments.
+    /// Decodes a frame of a VM; the page must have exactly `count` segments.
     pub(crate) fn decode(bytes: &[u8], count: usize, vm: Uuid) -> Result<Page, String> {
         let mut input = level(bytes, PAGE_LEVEL)?;
         let segments = options(&mut input, PAGE_SEGMENTS, vm)?;
@@ -114,14 +114,14 @@ impl Page {
         Ok(Page { segments })
     }
 
-    /// Whether it says nothing: all hole.
+    /// Whether the page consists of holes only.
     pub(crate) fn is_hole(&self) -> bool {
         self.segments.iter().all(Option::is_none)
     }
 }
 
 impl Root {
-    /// What the name is computed from.
+    /// The bytes that determine the name.
     pub(crate) fn logical(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.put_u64(self.size_bytes);
@@ -129,7 +129,7 @@ impl Root {
         bytes
     }
 
-    /// The frame.
+    /// Encodes the frame.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![ROOT_LEVEL];
         bytes.extend_from_slice(&self.logical());
@@ -137,7 +137,7 @@ impl Root {
         bytes
     }
 
-    /// Reads a frame of a VM.
+    /// Decodes a frame of a VM.
     pub(crate) fn decode(bytes: &[u8], vm: Uuid) -> Result<Root, String> {
         let mut input = level(bytes, ROOT_LEVEL)?;
         let size_bytes = input.u64().map_err(text)?;
@@ -167,7 +167,7 @@ fn level(bytes: &[u8], wanted: u8) -> Result<Reader<'_>, String> {
     Ok(input)
 }
 
-/// Count, a bitmap of what is there, ids.
+/// Encodes the count, a bitmap of the present references, and their ids.
 fn logical_of_options(options: &[Option<Ref>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + options.len() * 33);
     bytes.put_varint(options.len() as u64);
@@ -200,8 +200,8 @@ fn spots_of(options: &[Option<Ref>]) -> impl Iterator<Item = (Spot, bool)> {
     options.iter().flatten().map(|reference| (reference.spot, false))
 }
 
-/// Table of packs in order of first use, then runs of consecutive slots. Version 2 says with each volume
-/// whether the pack is the VM's own, and with the length of each run whether nobody answered in time.
+/// Encodes a table of packs in order of first use, then runs of consecutive slots. Version 2 adds a flag to
+/// each volume (the pack is the VM's own) and to each run (its chunks lack an answer).
 fn put_spots(bytes: &mut Vec<u8>, spots: impl Iterator<Item = (Spot, bool)>, is_2: bool) {
     let mut packs: Vec<Spot> = Vec::new();
     let mut runs: Vec<(usize, u32, u64, bool)> = Vec::new();
@@ -238,12 +238,12 @@ fn put_spots(bytes: &mut Vec<u8>, spots: impl Iterator<Item = (Spot, bool)>, is_
     }
 }
 
-/// Whose the packs of spots are.
+/// Owners of the packs in a table.
 #[derive(Clone, Copy)]
 enum Homes {
-    /// All of them of one home: nothing is said of any.
+    /// All packs belong to one home, and carry no flag.
     All(Home),
-    /// The domain's, or chunks of this VM: each pack says so (version 2).
+    /// Each pack belongs to the domain or to this VM, by its flag (version 2).
     OfEach(Uuid),
 }
 
@@ -265,7 +265,7 @@ impl Homes {
     }
 }
 
-/// Reads `count` ids, then their spots.
+/// Decodes `count` ids, then their locations.
 fn refs(input: &mut Reader<'_>, count: usize, homes: Homes) -> Result<Vec<(Ref, bool)>, String> {
     let ids = input.bytes(count * 32).map_err(text)?.as_chunks::<32>().0;
     let pack_count = input.bounded(count).map_err(text)?;
@@ -285,7 +285,7 @@ fn refs(input: &mut Reader<'_>, count: usize, homes: Homes) -> Result<Vec<(Ref, 
         let pack = usize::try_from(index).ok().and_then(|index| packs.get(index));
         let fits = (1..=(count - refs.len()) as u64).contains(&run) && last <= u64::from(u32::MAX);
         let Some(&(home, volume, pack)) = pack.filter(|_| fits) else {
-            return Err("its runs of spots do not fit".into());
+            return Err("its runs of locations do not fit".into());
         };
         for slot in first as u32..last as u32 {
             let spot = Spot { home, volume, pack, slot };
@@ -294,7 +294,7 @@ fn refs(input: &mut Reader<'_>, count: usize, homes: Homes) -> Result<Vec<(Ref, 
         }
     }
     if refs.len() != count {
-        return Err(format!("{} of its {count} references have a spot", refs.len()));
+        return Err(format!("{} of its {count} references have a location", refs.len()));
     }
     Ok(refs)
 }

@@ -1,13 +1,12 @@
-//! Recipes: what a disk consists of, as a tree of three levels that snapshots share.
+//! Recipes: the content of a disk, as a tree of three levels that snapshots share.
 //!
-//! Disk root -> pages of 512 segments (1 GiB) -> segment recipes -> chunks. Each is an encrypted frame in a
-//! recipe pack of its VM, named by a keyed hash of what it says about the disk. Where things are stored is
-//! not part of the name: moving a chunk renames nothing.
+//! Disk root -> pages of 512 segments (1 GiB) -> segment recipes -> chunks. Each node is an encrypted frame
+//! in a recipe pack of its VM, named by a keyed hash of its logical content. Locations are not part of the
+//! name: moving a chunk renames nothing.
 //!
-//! Format: docs/formats/backup-recipe.md v2
-//! Invariants
-//! - Equal content gives equal names, so what did not change is shared and compared by name.
-//! - A reference's spot is advice: if its pack is gone, the index knows where the frame went.
+//! Format: docs/formats/backup-recipe.md v2 Invariants
+//! - Equal content has equal names, so unchanged parts are shared and compared by name.
+//! - The location in a reference is a hint: if its pack is missing, the index knows the frame's new location.
 
 pub(crate) mod format;
 
@@ -16,10 +15,10 @@ use copal_chunk::ChunkId;
 
 /// Segments of one page.
 pub(crate) const PAGE_SEGMENTS: usize = 512;
-/// Bytes of disk one page stands for.
+/// Bytes of disk in one page.
 pub(crate) const PAGE_BYTES: u64 = PAGE_SEGMENTS as u64 * copal_chunk::SEGMENT_BYTES as u64;
 
-/// Names one recipe, page or root, and says where it was stored.
+/// A reference: id and location of a chunk, recipe, page or root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ref {
     pub(crate) id: ChunkId,
@@ -30,33 +29,32 @@ pub(crate) struct Ref {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) length: u32,
-    /// The chunk it is; `None`: a hole.
+    /// The chunk; `None`: a hole.
     pub(crate) chunk: Option<Ref>,
-    /// Nobody answered in time whether the chunk is popular, so it was stored for this VM; a clean-up asks
-    /// again.
+    /// No answer came in time, so the chunk was stored for this VM; a clean-up asks again.
     pub(crate) is_unresolved: bool,
 }
 
 impl Entry {
-    /// An entry as it is but for timeouts.
+    /// An entry that got its answer, or needed none.
     pub(crate) fn new(length: u32, chunk: Option<Ref>) -> Entry {
         Entry { length, chunk, is_unresolved: false }
     }
 }
 
-/// What one segment consists of; the entries touch and cover it.
+/// Content of one segment; the entries are adjacent and cover it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SegmentRecipe {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Up to 512 segments; `None`: all hole.
+/// Up to 512 segments; `None`: a hole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) segments: Vec<Option<Ref>>,
 }
 
-/// One disk; `None`: a page that is all hole.
+/// One disk; `None`: a page that is a hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     pub(crate) size_bytes: u64,
