@@ -5,10 +5,10 @@
 //! checksum. Built for tests and fuzzing only.
 
 use crate::{
-    catalog::{checkpoint, domain::DomainState, fold::Fold, popular::PopularState, record, vm::VmState},
+    catalog::{checkpoint, domain::DomainState, fold::LogState, popular::PopularState, record, vm::VmState},
     delete::summary,
     index::{self, dead_frames, moved_frames},
-    keys::{Keys, Signatures, key_slot, role_key},
+    keys::{DomainKeys, SignatureState, key_slot, role_key},
     packs::pack::{PackNumber, format as pack},
     snapshot::{manifest, recipe},
 };
@@ -22,10 +22,10 @@ pub type Decoder = fn(&[u8]);
 /// Names and decoders.
 pub const DECODERS: &[(&str, Decoder)] = &[
     ("pack header", |bytes| {
-        let _ = pack::Header::decode(bytes);
+        let _ = pack::PackHeader::decode(bytes);
     }),
     ("pack header behind its sum", |bytes| {
-        let _ = pack::Header::decode(&enveloped(&pack::FORMAT, bytes));
+        let _ = pack::PackHeader::decode(&enveloped(&pack::FORMAT, bytes));
     }),
     ("pack trailer", |bytes| {
         // The size comes from the trailer itself, so that random bytes pass the check.
@@ -34,7 +34,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             lengths.map(|len| u64::from(u32::from_le_bytes(*len))).sum::<u64>() + trailer.len() as u64
         };
         if let Some(trailer) = bytes.first_chunk() {
-            let _ = pack::Trailer::decode(trailer, size(trailer));
+            let _ = pack::PackTrailer::decode(trailer, size(trailer));
             let _ = pack::trailer_fits(&bytes[trailer.len()..], trailer);
         }
     }),
@@ -48,10 +48,10 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = recipe::SegmentRecipe::decode(bytes, 2 << 20, Uuid::nil());
     }),
     ("recipe page", |bytes| {
-        let _ = recipe::Page::decode(bytes, 512, Uuid::nil());
+        let _ = recipe::RecipePage::decode(bytes, 512, Uuid::nil());
     }),
     ("disk root", |bytes| {
-        let _ = recipe::Root::decode(bytes, Uuid::nil());
+        let _ = recipe::DiskRoot::decode(bytes, Uuid::nil());
     }),
     ("manifest body", |bytes| {
         for version in [2, manifest::FORMAT.version] {
@@ -101,8 +101,8 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = crate::keys::role::KeyId::of_file_name(bytes);
     }),
     ("signed record and checkpoint", |bytes| {
-        let keys = Keys::derive(&[7; 32]);
-        keys.set_signatures(Signatures::Needed);
+        let keys = DomainKeys::derive(&[7; 32]);
+        keys.set_signatures(SignatureState::Needed);
         for format in [&record::FORMAT, &checkpoint::FORMAT] {
             // A valid MAC over any content, so that the check of the signature is reached.
             let mut body = bytes.to_vec();

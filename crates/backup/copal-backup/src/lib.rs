@@ -4,7 +4,9 @@
 //! [`copal_disk::target::Target`]. In between they are immutable files of a `copal_volume::VolumeStore`,
 //! deduplicated inside a VM and across VMs, compressed and encrypted.
 //!
-//! Paper: low-profile-dedup. Formats: docs/formats/backup-*.md. Inside, bottom to top:
+//! Paper: low-profile-dedup.
+//! Formats: docs/formats/backup-*.md.
+//! Inside, bottom to top:
 //! - `request`: plain values of the interface. `keys`: keys, roles, signatures.
 //! - `packs`: packs and their volumes. `catalog`: logs of VMs and snapshots.
 //! - `index`: locations of chunks, and the lists of dead and moved frames.
@@ -69,4 +71,4 @@ pub use request::{
     *,
 };
 pub use restore::serve;
-pub use sessions::lease::{beating::Beating, watch::LeaseWatch};
+pub use sessions::lease::{heartbeat::HeartbeatGuard, watch::LeaseWatch};

@@ -19,7 +19,7 @@
 
 mod clock;
 
-pub use clock::{Believed, Misdated, PAUSE_MS, judge_by_clock, misdated};
+pub use clock::{ClockRange, Misdated, PAUSE_MS, judge_by_clock, misdated};
 use jiff::{SignedDuration, Timestamp, Zoned, tz::TimeZone};
 use std::{collections::HashSet, fmt};
 
@@ -68,7 +68,7 @@ pub struct Candidate {
 
 /// Reason why a snapshot is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum KeepReason {
     /// One of the newest.
     Last,
     /// The newest of its period; the period is in a readable form: `2026-W07`.
@@ -92,7 +92,7 @@ pub enum Keep {
 
 /// Reason why a snapshot would be removed only if the doubtful clock is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
+pub enum ClockDoubt {
     /// Its hold would have ended.
     Held,
     /// It would be older than `within`.
@@ -101,7 +101,7 @@ pub enum Doubt {
 
 /// Reason why a snapshot is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remove {
+pub enum RemoveReason {
     /// A newer snapshot of the same period is kept.
     PassedOver {
         /// The option that passed over it.
@@ -117,11 +117,11 @@ pub enum Remove {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is kept.
-    Keep(Keep),
+    Keep(KeepReason),
     /// It is removed.
-    Remove(Remove),
+    Remove(RemoveReason),
     /// It would be removed by a clock that may be wrong; the caller refuses that.
-    Doubt(Doubt),
+    Doubt(ClockDoubt),
 }
 
 impl Verdict {
@@ -142,25 +142,27 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::Keep(Keep::Last) => f.write_str("keep-last"),
-            Verdict::Keep(Keep::Period { option, period }) => {
+            Verdict::Keep(KeepReason::Last) => f.write_str("keep-last"),
+            Verdict::Keep(KeepReason::Period { option, period }) => {
                 write!(f, "keep-{option}: newest of {period}")
             }
-            Verdict::Keep(Keep::Within) => f.write_str("keep-within"),
-            Verdict::Keep(Keep::Tag(tag)) => write!(f, "keep-tag: {tag}"),
-            Verdict::Keep(Keep::Verified) => f.write_str("the newest verified snapshot"),
-            Verdict::Keep(Keep::Held) => f.write_str("held"),
-            Verdict::Keep(Keep::Misdated(misdated)) => {
+            Verdict::Keep(KeepReason::Within) => f.write_str("keep-within"),
+            Verdict::Keep(KeepReason::Tag(tag)) => write!(f, "keep-tag: {tag}"),
+            Verdict::Keep(KeepReason::Verified) => f.write_str("the newest verified snapshot"),
+            Verdict::Keep(KeepReason::Held) => f.write_str("held"),
+            Verdict::Keep(KeepReason::Misdated(misdated)) => {
                 write!(f, "{misdated}; no policy removes it, `copal forget` with its id does")
             }
-            Verdict::Doubt(Doubt::Held) => f.write_str("held, unless the clock is right (--accept-clock)"),
-            Verdict::Doubt(Doubt::Within) => {
+            Verdict::Doubt(ClockDoubt::Held) => {
+                f.write_str("held, unless the clock is right (--accept-clock)")
+            }
+            Verdict::Doubt(ClockDoubt::Within) => {
                 f.write_str("keep-within, unless the clock is right (--accept-clock)")
             }
-            Verdict::Remove(Remove::PassedOver { option, period }) => {
+            Verdict::Remove(RemoveReason::PassedOver { option, period }) => {
                 write!(f, "a newer snapshot of {period} is kept (keep-{option})")
             }
-            Verdict::Remove(Remove::NotCovered) => f.write_str("older than every option reaches"),
+            Verdict::Remove(RemoveReason::NotCovered) => f.write_str("older than every option reaches"),
         }
     }
 }
@@ -174,7 +176,7 @@ pub fn judge(policy: &Policy, snapshots: &[Candidate], now_ms: u64, zone: &TimeZ
     let mut marks: Vec<Option<Verdict>> = vec![None; snapshots.len()];
 
     for at in newest_first.iter().take(policy.last as usize) {
-        marks[*at] = Some(Verdict::Keep(Keep::Last));
+        marks[*at] = Some(Verdict::Keep(KeepReason::Last));
     }
     type PeriodOf = fn(&Zoned) -> String;
     let options: [(&'static str, u32, PeriodOf); 5] = [
@@ -188,7 +190,7 @@ pub fn judge(policy: &Policy, snapshots: &[Candidate], now_ms: u64, zone: &TimeZ
         keep_periods(option, count, &newest_first, &mut marks, |at| period_of(&times[at]));
     }
     keep_on_top(policy, snapshots, now_ms, &newest_first, &mut marks);
-    marks.into_iter().map(|mark| mark.unwrap_or(Verdict::Remove(Remove::NotCovered))).collect()
+    marks.into_iter().map(|mark| mark.unwrap_or(Verdict::Remove(RemoveReason::NotCovered))).collect()
 }
 
 /// Applies one option: keeps the newest of each of `count` periods that no earlier option covers.
@@ -214,14 +216,14 @@ fn keep_periods(
             continue;
         }
         if chosen.contains(&period) {
-            marks[*at] = Some(Verdict::Remove(Remove::PassedOver { option, period }));
+            marks[*at] = Some(Verdict::Remove(RemoveReason::PassedOver { option, period }));
             continue;
         }
         if chosen.len() >= count as usize {
             break;
         }
         chosen.insert(period.clone());
-        marks[*at] = Some(Verdict::Keep(Keep::Period { option, period }));
+        marks[*at] = Some(Verdict::Keep(KeepReason::Period { option, period }));
     }
 }
 
@@ -241,13 +243,13 @@ fn keep_on_top(
         }
         let age_ms = i64::try_from(newest_ms - snapshot.created_ms).unwrap_or(i64::MAX);
         if policy.within.is_some_and(|within| SignedDuration::from_millis(age_ms) <= within) {
-            *mark = Some(Verdict::Keep(Keep::Within));
+            *mark = Some(Verdict::Keep(KeepReason::Within));
         } else if let Some(tag) = policy.tags.iter().find(|tag| snapshot.tags.contains(tag)) {
-            *mark = Some(Verdict::Keep(Keep::Tag(tag.clone())));
+            *mark = Some(Verdict::Keep(KeepReason::Tag(tag.clone())));
         } else if snapshot.held_until_ms > now_ms {
-            *mark = Some(Verdict::Keep(Keep::Held));
+            *mark = Some(Verdict::Keep(KeepReason::Held));
         } else if verified == Some(at) {
-            *mark = Some(Verdict::Keep(Keep::Verified));
+            *mark = Some(Verdict::Keep(KeepReason::Verified));
         }
     }
 }

@@ -6,7 +6,7 @@
 //! flipped in space that holds nothing change nothing. One byte per sum is enough for all of them: a CRC32C
 //! differs for every change within 32 bits, so whichever byte of a range is hit, its sum says so; the 128-bit
 //! hashes of checkpoint and published objects miss one change in 2^128. Every byte of a small store is tried
-//! by `crates/backup/copal-backup/tests/it/flips.rs`, below the command.
+//! by `crates/backup/copal-backup/tests/it/bit_flips.rs`, below the command.
 //!
 //! `COPAL_FLIP_STRIDE=n` tries every n-th byte of every range that is under a sum instead (1: all; hours).
 

@@ -117,7 +117,7 @@ pub struct Agent {
     host: Arc<Host>,
     commands: Arc<Commands>,
     checker: JoinHandle<()>,
-    _beat: copal_backup::Beating,
+    _beat: copal_backup::HeartbeatGuard,
 }
 
 impl Agent {

@@ -10,10 +10,10 @@
 //! backup older or newer. Only retention goes by time (`retention`).
 
 use crate::api::repository::{Repository, snapshot_disk};
-use crate::catalog::vm::Published;
+use crate::catalog::vm::PublishedSnapshot;
 use crate::request::error::{Error, Result};
 use crate::request::{BackupCounts, Listing, MIN_DIGITS, Snapshot, SnapshotId, Vm};
-use crate::retention::{Believed, Misdated, misdated};
+use crate::retention::{ClockRange, Misdated, misdated};
 use crate::snapshot::manifest::Manifest;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use uuid::Uuid;
@@ -26,21 +26,21 @@ const NAMED_VMS: usize = 5;
 
 /// A visible snapshot with its VM.
 #[derive(Clone)]
-struct Found {
+struct FoundSnapshot {
     vm: Vm,
-    published: Published,
+    published: PublishedSnapshot,
     misdated: Option<Misdated>,
 }
 
 /// Visible snapshots in the order of publication, and the VMs whose log cannot be read.
-struct Visible {
-    published: Vec<Found>,
+struct VisibleSnapshots {
+    published: Vec<FoundSnapshot>,
     damaged: Vec<(Vm, Error)>,
 }
 
-impl Visible {
+impl VisibleSnapshots {
     /// All snapshots, or the first damage.
-    fn whole(self) -> Result<Vec<Found>> {
+    fn into_result(self) -> Result<Vec<FoundSnapshot>> {
         match self.damaged.into_iter().next() {
             None => Ok(self.published),
             Some((_, error)) => Err(error),
@@ -61,30 +61,30 @@ impl Repository {
     /// # Errors
     /// `NotFound`; `Damaged`: the catalog is damaged. Errors of the store.
     pub fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
-        self.described(&self.visible(vm)?.whole()?)
+        self.described(&self.visible(vm)?.into_result()?)
     }
 
     /// As [`Repository::snapshots`], but lists VMs with a damaged log instead of failing.
     /// # Errors
     /// `NotFound`; `Damaged`: the list of VMs is damaged. Errors of the store.
     pub fn list(&self, vm: Option<&str>) -> Result<Listing> {
-        let Visible { published, damaged } = self.visible(vm)?;
+        let VisibleSnapshots { published, damaged } = self.visible(vm)?;
         let damaged = damaged.into_iter().map(|(vm, error)| (vm, error.to_string()));
         Ok(Listing { snapshots: self.described(&published)?, damaged: damaged.collect() })
     }
 
-    fn described(&self, published: &[Found]) -> Result<Vec<Snapshot>> {
+    fn described(&self, published: &[FoundSnapshot]) -> Result<Vec<Snapshot>> {
         published.iter().map(|found| self.describe(found)).collect()
     }
 
     /// The store's clock, compared with the times of all snapshots.
     /// # Errors
     /// `Damaged`: the list of VMs is damaged. Errors of the store.
-    pub fn clock(&self) -> Result<Believed> {
-        let Visible { published, .. } = self.visible(None)?;
+    pub fn clock(&self) -> Result<ClockRange> {
+        let VisibleSnapshots { published, .. } = self.visible(None)?;
         let dated = published.iter().filter(|found| found.misdated.is_none());
         let times = dated.map(|found| found.published.created_ms).collect();
-        Ok(Believed::new(times, self.parts.pack_store().volumes.store.now_ms()))
+        Ok(ClockRange::new(times, self.parts.pack_store().volumes.store.now_ms()))
     }
 
     /// As [`Repository::clock`], for a check of holds; `None` if no snapshot is held: then the clock does not
@@ -95,7 +95,7 @@ impl Repository {
         &self,
         mut held_until_ms: impl Iterator<Item = u64>,
         accept_clock: bool,
-    ) -> Result<Option<Believed>> {
+    ) -> Result<Option<ClockRange>> {
         if held_until_ms.all(|until_ms| until_ms == 0) {
             return Ok(None);
         }
@@ -109,7 +109,7 @@ impl Repository {
     /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`; `Damaged`: the manifest or the catalog is damaged.
     /// Errors of the store.
     pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
-        let found = self.named(spec, vm)?;
+        let found = self.resolve_spec(spec, vm)?;
         let manifest = self.parts.manifest(found.vm.uuid, &found.published)?;
         Ok(snapshot_of(&found, Ok(manifest)))
     }
@@ -119,7 +119,7 @@ impl Repository {
     /// # Errors
     /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`; `Damaged`: the catalog is damaged. Errors of the store.
     pub fn resolve_damaged(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
-        let found = self.named(spec, vm)?;
+        let found = self.resolve_spec(spec, vm)?;
         self.describe(&found)
     }
 
@@ -145,16 +145,16 @@ impl Repository {
     }
 
     /// Resolves `spec` and remembers the VM of the snapshot.
-    fn named(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
-        let found = self.meant(spec, vm)?;
+    fn resolve_spec(&self, spec: &str, vm: Option<&str>) -> Result<FoundSnapshot> {
+        let found = self.find_match(spec, vm)?;
         let snapshot = found.published.snapshot;
-        self.seen.lock().remember(snapshot, found.vm.uuid);
+        self.snapshot_names.lock().remember(snapshot, found.vm.uuid);
         Ok(found)
     }
 
     /// A snapshot that was named before, if it is still there.
-    fn seen(&self, snapshot: SnapshotId) -> Result<Option<(Uuid, Published)>> {
-        let Some(vm) = self.seen.lock().vm_of(snapshot) else {
+    fn cached_snapshot(&self, snapshot: SnapshotId) -> Result<Option<(Uuid, PublishedSnapshot)>> {
+        let Some(vm) = self.snapshot_names.lock().vm_of(snapshot) else {
             return Ok(None);
         };
         let state = self.parts.vm_state(vm)?;
@@ -162,7 +162,7 @@ impl Repository {
         Ok(published.find(|one| one.snapshot == snapshot).map(|one| (vm, *one)))
     }
 
-    fn visible(&self, vm: Option<&str>) -> Result<Visible> {
+    fn visible(&self, vm: Option<&str>) -> Result<VisibleSnapshots> {
         let vms = match vm {
             Some(name) => vec![self.parts.directory().find(name)?],
             None => self.parts.directory().all()?,
@@ -174,7 +174,7 @@ impl Repository {
                 Ok(state) => {
                     let times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
                     let dated = state.published.iter().zip(misdated(&times, now_ms));
-                    all.extend(dated.map(|(published, misdated)| Found {
+                    all.extend(dated.map(|(published, misdated)| FoundSnapshot {
                         vm: vm.clone(),
                         published: *published,
                         misdated,
@@ -185,14 +185,14 @@ impl Repository {
             }
         }
         all.sort_by_key(|found| (found.published.stored_ms, found.published.snapshot));
-        Ok(Visible { published: all, damaged })
+        Ok(VisibleSnapshots { published: all, damaged })
     }
 
-    fn meant(&self, spec: &str, vm: Option<&str>) -> Result<Found> {
+    fn find_match(&self, spec: &str, vm: Option<&str>) -> Result<FoundSnapshot> {
         let not_found = || Error::NotFound { what: "snapshot", name: spec.to_owned() };
         let visible = self.visible(vm)?;
         if spec == "latest" {
-            let mut published = visible.whole()?;
+            let mut published = visible.into_result()?;
             refuse_several_vms(&published)?;
             return published.pop().ok_or_else(not_found);
         }
@@ -204,9 +204,9 @@ impl Repository {
                 ),
             });
         }
-        let is_meant = |found: &Found| found.published.snapshot.to_string().starts_with(&wanted);
+        let is_meant = |found: &FoundSnapshot| found.published.snapshot.to_string().starts_with(&wanted);
         let is_sure = wanted.len() >= SURE_DIGITS && visible.published.iter().any(is_meant);
-        let mut published = if is_sure { visible.published } else { visible.whole()? };
+        let mut published = if is_sure { visible.published } else { visible.into_result()? };
         published.retain(is_meant);
         match published.len() {
             0 | 1 => published.pop().ok_or_else(not_found),
@@ -214,7 +214,7 @@ impl Repository {
         }
     }
 
-    fn describe(&self, found: &Found) -> Result<Snapshot> {
+    fn describe(&self, found: &FoundSnapshot) -> Result<Snapshot> {
         match self.parts.manifest(found.vm.uuid, &found.published) {
             Ok(manifest) => Ok(snapshot_of(found, Ok(manifest))),
             Err(Error::Damaged { detail, .. }) => Ok(snapshot_of(found, Err(detail))),
@@ -225,10 +225,10 @@ impl Repository {
 
     /// The manifest of a snapshot of any VM.
     pub(crate) fn find(&self, snapshot: SnapshotId) -> Result<Manifest> {
-        if let Some((vm, published)) = self.seen(snapshot)? {
+        if let Some((vm, published)) = self.cached_snapshot(snapshot)? {
             return self.parts.manifest(vm, &published);
         }
-        let Visible { published, damaged } = self.visible(None)?;
+        let VisibleSnapshots { published, damaged } = self.visible(None)?;
         if let Some(found) = published.iter().find(|found| found.published.snapshot == snapshot) {
             return self.parts.manifest(found.vm.uuid, &found.published);
         }
@@ -241,11 +241,11 @@ impl Repository {
     /// The given snapshots, grouped by VM.
     /// # Errors
     /// `NotFound`; `Ambiguous`: snapshots of several VMs have this id. `Damaged`; errors of the store.
-    pub(crate) fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<Published>)>> {
-        let mut by_vm: BTreeMap<Uuid, Vec<Published>> = BTreeMap::new();
+    pub(crate) fn by_vm(&self, snapshots: &[SnapshotId]) -> Result<Vec<(Uuid, Vec<PublishedSnapshot>)>> {
+        let mut by_vm: BTreeMap<Uuid, Vec<PublishedSnapshot>> = BTreeMap::new();
         let mut left: HashSet<SnapshotId> = snapshots.iter().copied().collect();
         for snapshot in snapshots {
-            if let Some((vm, published)) = self.seen(*snapshot)?
+            if let Some((vm, published)) = self.cached_snapshot(*snapshot)?
                 && left.remove(snapshot)
             {
                 by_vm.entry(vm).or_default().push(published);
@@ -254,9 +254,9 @@ impl Repository {
         if left.is_empty() {
             return Ok(by_vm.into_iter().collect());
         }
-        let Visible { published, damaged } = self.visible(None)?;
+        let VisibleSnapshots { published, damaged } = self.visible(None)?;
         refuse_twice(&left, &published)?;
-        for Found { vm, published, .. } in published {
+        for FoundSnapshot { vm, published, .. } in published {
             if left.remove(&published.snapshot) {
                 by_vm.entry(vm.uuid).or_default().push(published);
             }
@@ -270,7 +270,7 @@ impl Repository {
 }
 
 /// The holder of a backup key can publish under the id of another VM's snapshot. Such an id is refused.
-fn refuse_twice(named: &HashSet<SnapshotId>, published: &[Found]) -> Result<()> {
+fn refuse_twice(named: &HashSet<SnapshotId>, published: &[FoundSnapshot]) -> Result<()> {
     let mut met = HashSet::new();
     let mut ids = published.iter().map(|found| found.published.snapshot);
     match ids.find(|id| named.contains(id) && !met.insert(*id)) {
@@ -280,7 +280,7 @@ fn refuse_twice(named: &HashSet<SnapshotId>, published: &[Found]) -> Result<()> 
 }
 
 /// Refuses `latest` over several VMs: it would be the snapshot of the VM that happened to be backed up last.
-fn refuse_several_vms(published: &[Found]) -> Result<()> {
+fn refuse_several_vms(published: &[FoundSnapshot]) -> Result<()> {
     let names: BTreeSet<&str> = published.iter().map(|found| found.vm.name.as_str()).collect();
     if names.len() < 2 {
         return Ok(());
@@ -294,8 +294,8 @@ fn refuse_several_vms(published: &[Found]) -> Result<()> {
 }
 
 /// Describes a snapshot. `manifest` is its manifest, or the reason why that cannot be read.
-fn snapshot_of(found: &Found, manifest: std::result::Result<Manifest, String>) -> Snapshot {
-    let Found { vm, published, misdated } = found;
+fn snapshot_of(found: &FoundSnapshot, manifest: std::result::Result<Manifest, String>) -> Snapshot {
+    let FoundSnapshot { vm, published, misdated } = found;
     let mut snapshot = Snapshot {
         id: published.snapshot,
         vm: vm.clone(),

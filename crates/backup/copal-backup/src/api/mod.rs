@@ -3,6 +3,6 @@
 pub(crate) mod key_list;
 pub(crate) mod lookup;
 pub mod repository;
-pub(crate) mod seen;
+pub(crate) mod snapshot_names;
 pub(crate) mod unlock;
 pub(crate) mod vms;

@@ -9,29 +9,29 @@
 //!
 //! Not here: finding snapshots (`lookup`).
 
-use crate::api::seen::Seen;
+use crate::api::snapshot_names::SnapshotNames;
 use crate::api::unlock::{catalogs, find_catalog, for_each_slot, has_init, open_role_slot, unlock_master};
 use crate::backup::{self, Collaboration};
 use crate::catalog::log::{Catalog, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
 use crate::catalog::split::has_roles;
-use crate::catalog::vm::Published;
+use crate::catalog::vm::PublishedSnapshot;
 use crate::check;
 use crate::delete::prune;
-use crate::index::reindex::{self, Whose};
-use crate::index::{Index, IndexHome};
-use crate::keys::key_slot::{self, Cost};
+use crate::index::reindex::{self, PackScope};
+use crate::index::{ChunkIndex, IndexHome};
+use crate::keys::key_slot::{self, HashCost};
 use crate::keys::role::Role;
-use crate::keys::{Keys, random};
+use crate::keys::{DomainKeys, random};
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::{Home, Volumes, open_or_make};
+use crate::packs::volumes::{PackHome, RepositoryVolumes, open_or_make};
 use crate::popular::{self, PopularFrames, PopularStatus, SpoiledPack, UncheckedPack};
 use crate::request::error::{Error, Result};
 use crate::request::peers::HostKey;
 use crate::request::progress::{CancelFlag, Progress};
 use crate::request::*;
 use crate::restore;
-use crate::sessions::parts::{Parts, readable};
+use crate::sessions::parts::{RepositoryParts, readable};
 use crate::sessions::repository_locks::RepositoryLocks;
 use crate::snapshot::manifest::{Manifest, ManifestDisk};
 use crate::snapshot::recipe::PAGE_SEGMENTS;
@@ -47,17 +47,17 @@ use zeroize::Zeroizing;
 
 /// An open repository.
 pub struct Repository {
-    pub(crate) parts: Parts,
+    pub(crate) parts: RepositoryParts,
     info: RepositoryInfo,
     /// File name of the key slot that opened it.
     opened_by: String,
-    pub(crate) seen: Mutex<Seen>,
+    pub(crate) snapshot_names: Mutex<SnapshotNames>,
 }
 
 /// Keys of an opened repository, kept while its store is closed so that others may write.
 pub struct KeptKey {
     domain: Uuid,
-    keys: Arc<Keys>,
+    keys: Arc<DomainKeys>,
     encrypted: bool,
     opened_by: String,
 }
@@ -94,12 +94,12 @@ impl Repository {
         }
         let domain = Uuid::from_bytes(random()?);
         let master = Zeroizing::new(random::<32>()?);
-        let cost = Cost { memory_kib: options.argon2_memory_kib, passes: 3, lanes: 1 };
+        let cost = HashCost { memory_kib: options.argon2_memory_kib, passes: 3, lanes: 1 };
         let slot = key_slot::encode(&options.unlock, *domain.as_bytes(), key_slot::salt()?, cost, &master)?;
         let vid =
             open_or_make(&*volumes, &format!("cat-{}", domain.simple()), true)?.ok_or(Error::NoRepository)?;
         volumes.put(vid, b"key.0", Bytes::from(slot), &PutOptions::default())?;
-        let keys = Arc::new(Keys::derive(&master));
+        let keys = Arc::new(DomainKeys::derive(&master));
         let catalog = Catalog::new(Arc::clone(&volumes), vid, keys);
         let profile = options.profile;
         let record = match options.layout {
@@ -124,7 +124,7 @@ impl Repository {
             }
             unlock => {
                 let master = unlock_master(&*volumes, vid, domain, unlock)?;
-                let keys = Keys::derive(&master.key);
+                let keys = DomainKeys::derive(&master.key);
                 has_roles(&*volumes, vid, &keys)?;
                 (keys, master.is_encrypted, master.slot)
             }
@@ -147,7 +147,7 @@ impl Repository {
         volumes: Arc<dyn VolumeStore>,
         index: IndexHome,
         (vid, domain): (VolumeId, Uuid),
-        (keys, encrypted, opened_by): (Arc<Keys>, bool, String),
+        (keys, encrypted, opened_by): (Arc<DomainKeys>, bool, String),
     ) -> Result<Repository> {
         let catalog = Catalog::new(Arc::clone(&volumes), vid, Arc::clone(&keys));
         let first = catalog.record(LogName::Domain, 0)?;
@@ -165,14 +165,14 @@ impl Repository {
             }
         };
         let chunker = Chunker::new(profile, &keys.gear);
-        let index = Index::open(&index, layout)?;
-        let pack_store = PackStore::new(layout, Volumes::new(volumes, domain), index, keys);
+        let index = ChunkIndex::open(&index, layout)?;
+        let pack_store = PackStore::new(layout, RepositoryVolumes::new(volumes, domain), index, keys);
         let info = RepositoryInfo { domain, layout, profile, encrypted, created_ms, version: 1 };
         Ok(Repository {
-            parts: Parts::new(pack_store, catalog, chunker, RepositoryLocks::of(domain)),
+            parts: RepositoryParts::new(pack_store, catalog, chunker, RepositoryLocks::of(domain)),
             info,
             opened_by,
-            seen: Mutex::default(),
+            snapshot_names: Mutex::default(),
         })
     }
 
@@ -201,7 +201,7 @@ impl Repository {
     /// the store's own locks.
     #[doc(hidden)]
     pub fn behave_as_another_process(mut self) -> Repository {
-        self.parts.part_from_others();
+        self.parts.separate_from_others();
         self
     }
 
@@ -243,7 +243,7 @@ impl Repository {
         }
         // Heartbeats continue until the session has ended.
         let beating = match self.parts.is_written_by_several() {
-            true => Some(self.beat_for_session(&request.holder)?),
+            true => Some(self.start_session_heartbeats(&request.holder)?),
             false => None,
         };
         let holder = beating.as_ref().map(|beating| beating.holder());
@@ -493,7 +493,7 @@ impl Repository {
     /// Appends to the log of each VM one record, or several if it has many of the snapshots.
     fn append_listed(
         &self,
-        by_vm: &[(Uuid, Vec<Published>)],
+        by_vm: &[(Uuid, Vec<PublishedSnapshot>)],
         mut record: impl FnMut(Vec<SnapshotId>) -> Record,
     ) -> Result<()> {
         for (vm, published) in by_vm {
@@ -531,7 +531,7 @@ impl Repository {
         let outcome = prune::run(&self.parts, options, progress, cancel);
         if self.parts.is_written_by_several()
             && !options.dry_run
-            && let Err(error) = self.parts.catalog().clear_beats()
+            && let Err(error) = self.parts.catalog().clear_heartbeats()
         {
             tracing::debug!(%error, "old heartbeats could not be removed");
         }
@@ -570,15 +570,15 @@ impl Repository {
         }
         stats.metadata_bytes += bytes_of(self.parts.catalog().vid)?;
         readable(self.parts.index_new_packs())?;
-        reindex::for_each_pack(self.parts.pack_store(), Whose::All, |pack| {
+        reindex::for_each_pack(self.parts.pack_store(), PackScope::All, |pack| {
             stats.packs += 1;
             match pack.home {
-                Home::Shared | Home::Private(_) => {
+                PackHome::Shared | PackHome::Private(_) => {
                     stats.chunk_pack_bytes += pack.info.size;
                     let entry = self.parts.pack_store().index.pack(pack.number)?;
                     stats.chunks += entry.map_or(0, |entry| u64::from(entry.frames));
                 }
-                Home::Recipes(_) => stats.recipe_pack_bytes += pack.info.size,
+                PackHome::Recipes(_) => stats.recipe_pack_bytes += pack.info.size,
             }
             Ok(())
         })?;
@@ -594,7 +594,7 @@ impl Repository {
         self.parts.pack_store().forget_cached();
         self.parts.pack_store().index.clear()?;
         self.parts.forget_indexed();
-        let summary = reindex::reindex(self.parts.pack_store(), Whose::All, progress, cancel);
+        let summary = reindex::reindex(self.parts.pack_store(), PackScope::All, progress, cancel);
         self.parts.note_indexed(summary.is_ok());
         self.parts.note_change();
         summary

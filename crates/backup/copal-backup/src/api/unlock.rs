@@ -4,7 +4,7 @@
 
 use crate::catalog::log::LogName;
 use crate::catalog::split;
-use crate::keys::Keys;
+use crate::keys::DomainKeys;
 use crate::keys::key_slot;
 use crate::keys::role::{Role, RoleKey};
 use crate::keys::role_key;
@@ -55,7 +55,7 @@ pub(crate) fn for_each_slot(
     store: &dyn VolumeStore,
     vid: VolumeId,
     domain: Uuid,
-    mut visit: impl FnMut(&str, &key_slot::Slot<'_>) -> Result<bool>,
+    mut visit: impl FnMut(&str, &key_slot::PasswordSlot<'_>) -> Result<bool>,
 ) -> Result<()> {
     let mut names = Vec::new();
     for_each_file(store, vid, b"key.", |name, _| {
@@ -104,7 +104,7 @@ fn bad_slot(detail: String) -> Error {
 }
 
 /// The master key, and the slot that held it.
-pub(crate) struct Master {
+pub(crate) struct MasterKey {
     pub(crate) key: Zeroizing<[u8; 32]>,
     pub(crate) is_encrypted: bool,
     /// File name of the slot.
@@ -116,12 +116,12 @@ pub(crate) fn unlock_master(
     vid: VolumeId,
     domain: Uuid,
     unlock: &Unlock,
-) -> Result<Master> {
+) -> Result<MasterKey> {
     let mut tried = 0;
     let mut opened = None;
     for_each_slot(store, vid, domain, |name, slot| {
         tried += 1;
-        opened = slot.open(unlock)?.map(|key| Master {
+        opened = slot.open(unlock)?.map(|key| MasterKey {
             key,
             is_encrypted: slot.needs_password(),
             slot: name.to_owned(),
@@ -139,7 +139,7 @@ pub(crate) fn open_role_slot(
     vid: VolumeId,
     domain: [u8; 16],
     key: &RoleKey,
-) -> Result<(Keys, String)> {
+) -> Result<(DomainKeys, String)> {
     let name = key.id().file_name();
     let wrong = || Error::WrongKey { id: key.id() };
     let bytes = match store.get(vid, name.as_bytes(), 0..key_slot::MAX_FILE_BYTES, &ReadOptions::default()) {

@@ -3,17 +3,17 @@
 //! In the layout solo all VMs share their chunks, so these operations do not exist there.
 
 use crate::api::repository::Repository;
-use crate::catalog::log::{Append, LogName};
+use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::Record;
 use crate::delete::prune::fence_all;
 use crate::index::dead_frames;
-use crate::index::reindex::{Whose, for_each_pack};
+use crate::index::reindex::{PackScope, for_each_pack};
 use crate::keys::role::Role;
 use crate::packs::volumes::for_each_volume;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress};
 use crate::request::{FreeMethod, PruneOptions, PruneSummary, Vm, VmStats};
-use crate::steps::removal::{Use, in_use};
+use crate::steps::removal::{VmUse, in_use};
 use copal_volume::{Remove, VolumeError};
 
 impl Repository {
@@ -46,7 +46,7 @@ impl Repository {
         }
         let pack_store = parts.pack_store();
         let mut packs = Vec::new();
-        for_each_pack(pack_store, Whose::Vm(vm.uuid), |pack| {
+        for_each_pack(pack_store, PackScope::Vm(vm.uuid), |pack| {
             stats.packs += 1;
             match pack.home.has_chunks() {
                 true => stats.chunk_pack_bytes += pack.info.size,
@@ -131,16 +131,16 @@ impl Repository {
         loop {
             let state = parts.vm_state(vm.uuid)?;
             let used = in_use(&state);
-            if used == Use::Retired {
+            if used == VmUse::Retired {
                 break;
             }
             self.may_remove(&vm, &state.published, force, accept_clock)?;
-            if used == Use::Open {
+            if used == VmUse::Open {
                 return Err(busy(&vm));
             }
             // The record must stand directly behind everything that was read. If a backup opens meanwhile,
             // its record takes this number and the append is lost.
-            if let Append::Done = parts.catalog().append(log, state.next_number, &Record::Retired)? {
+            if let AppendOutcome::Done = parts.catalog().append(log, state.next_number, &Record::Retired)? {
                 break;
             }
         }
@@ -163,7 +163,7 @@ impl Repository {
             }
             let record = Record::VmRemoved { vm: vm.uuid };
             let appended = parts.catalog().append(LogName::Domain, domain.next_number, &record)?;
-            if let Append::Done = appended {
+            if let AppendOutcome::Done = appended {
                 break;
             }
         }
@@ -175,7 +175,7 @@ impl Repository {
     fn may_remove(
         &self,
         vm: &Vm,
-        published: &[crate::catalog::vm::Published],
+        published: &[crate::catalog::vm::PublishedSnapshot],
         force: bool,
         accept_clock: bool,
     ) -> Result<()> {

@@ -4,13 +4,13 @@
 
 use crate::request::SnapshotId;
 use crate::request::error::Result;
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::{Manifest, ManifestDisk};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// The newest readable snapshot, on which a backup builds.
-pub(crate) struct Base {
+pub(crate) struct BaseSnapshot {
     pub(crate) manifest: Manifest,
     good: GoodSnapshot,
     /// Disks that the newest snapshot lacks, from the last snapshot that has each of them.
@@ -26,18 +26,18 @@ enum GoodSnapshot {
     Missing,
 }
 
-impl Base {
+impl BaseSnapshot {
     /// Makes a base of the newest snapshot. If that is doubtful, `find_good` looks for an older good one.
     pub(crate) fn new(
         manifest: Manifest,
         is_accepted: bool,
         find_good: impl FnOnce() -> Option<Manifest>,
-    ) -> Base {
+    ) -> BaseSnapshot {
         let good = match is_accepted || manifest.doubts.is_empty() {
             true => GoodSnapshot::Newest,
             false => find_good().map_or(GoodSnapshot::Missing, |good| GoodSnapshot::Older(Box::new(good))),
         };
-        Base { manifest, good, left_out: Vec::new() }
+        BaseSnapshot { manifest, good, left_out: Vec::new() }
     }
 
     /// Looks up those of `disks` that the newest snapshot lacks in older snapshots, so that they are compared
@@ -46,7 +46,7 @@ impl Base {
     /// Errors of the store. A damaged manifest is skipped.
     pub(super) fn look_back<'a>(
         &mut self,
-        parts: &Parts,
+        parts: &RepositoryParts,
         vm: Uuid,
         disks: impl Iterator<Item = &'a str>,
     ) -> Result<()> {

@@ -11,14 +11,14 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const SEGMENT: u64 = SEGMENT_BYTES as u64;
 
 /// Sorted, merged ranges of changed bytes.
-pub(crate) struct Changes {
+pub(crate) struct ChangedBlocks {
     dirty: Vec<Range<u64>>,
     zero: Vec<Range<u64>>,
 }
 
-impl Changes {
+impl ChangedBlocks {
     /// Sorts and merges a list; ranges beyond the end of the disk are cut off.
-    pub(crate) fn new(changed: &ChangedExtents) -> Changes {
+    pub(crate) fn new(changed: &ChangedExtents) -> ChangedBlocks {
         let of = |kind: ChangeKind| {
             let ranges = changed.extents.iter().filter(|extent| extent.kind == kind).map(|extent| {
                 let end = extent.offset.saturating_add(extent.length).min(changed.size_bytes);
@@ -26,7 +26,7 @@ impl Changes {
             });
             merge(ranges.collect())
         };
-        Changes { dirty: of(ChangeKind::Dirty), zero: of(ChangeKind::Zero) }
+        ChangedBlocks { dirty: of(ChangeKind::Dirty), zero: of(ChangeKind::Zero) }
     }
 
     /// Bytes that were written.
@@ -51,11 +51,11 @@ impl Changes {
         let mut blocks = vec![BlockChange::Clean; count];
         for run in overlapping(&self.zero, segment) {
             // A block that is zeroed in part is read.
-            mark(&mut blocks, segment, run, BlockChange::Written, Rounding::Outward);
-            mark(&mut blocks, segment, run, BlockChange::Zeroed, Rounding::Inward);
+            mark(&mut blocks, segment, run, BlockChange::Written, BlockRounding::Outward);
+            mark(&mut blocks, segment, run, BlockChange::Zeroed, BlockRounding::Inward);
         }
         for run in overlapping(&self.dirty, segment) {
-            mark(&mut blocks, segment, run, BlockChange::Written, Rounding::Outward);
+            mark(&mut blocks, segment, run, BlockChange::Written, BlockRounding::Outward);
         }
         blocks
     }
@@ -65,7 +65,13 @@ impl Changes {
 pub(crate) fn apply_zero_extent(blocks: &mut [BlockChange], segment: &Range<u64>, extent: &Extent) {
     if extent.kind == ExtentKind::Zero {
         let mut zeroed = vec![BlockChange::Clean; blocks.len()];
-        mark(&mut zeroed, segment, &(extent.offset..extent.end()), BlockChange::Zeroed, Rounding::Inward);
+        mark(
+            &mut zeroed,
+            segment,
+            &(extent.offset..extent.end()),
+            BlockChange::Zeroed,
+            BlockRounding::Inward,
+        );
         for (block, zero) in blocks.iter_mut().zip(zeroed) {
             if *block == BlockChange::Written && zero == BlockChange::Zeroed {
                 *block = BlockChange::Zeroed;
@@ -87,7 +93,7 @@ pub(crate) fn zero_bytes(extent: &Extent, rest: Range<u64>) -> u64 {
 
 /// Direction in which a range is rounded to blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rounding {
+enum BlockRounding {
     Outward,
     Inward,
 }
@@ -97,16 +103,16 @@ fn mark(
     segment: &Range<u64>,
     run: &Range<u64>,
     state: BlockChange,
-    rounding: Rounding,
+    rounding: BlockRounding,
 ) {
     let start = run.start.max(segment.start) - segment.start;
     let end = run.end.min(segment.end).saturating_sub(segment.start);
     let at_segment_end = run.end >= segment.end;
     let (first, last) = match rounding {
-        Rounding::Outward => (start / BLOCK, end.div_ceil(BLOCK)),
+        BlockRounding::Outward => (start / BLOCK, end.div_ceil(BLOCK)),
         // The last block of a disk may be short: a range that reaches its end covers all of it.
-        Rounding::Inward if at_segment_end => (start.div_ceil(BLOCK), end.div_ceil(BLOCK)),
-        Rounding::Inward => (start.div_ceil(BLOCK), end / BLOCK),
+        BlockRounding::Inward if at_segment_end => (start.div_ceil(BLOCK), end.div_ceil(BLOCK)),
+        BlockRounding::Inward => (start.div_ceil(BLOCK), end / BLOCK),
     };
     let last = (last as usize).min(blocks.len());
     let first = (first as usize).min(last);
@@ -143,10 +149,14 @@ mod tests {
     use super::*;
     use copal_disk::source::ChangedExtent;
 
-    fn changes(extents: &[(u64, u64, ChangeKind)]) -> Changes {
+    fn changes(extents: &[(u64, u64, ChangeKind)]) -> ChangedBlocks {
         let extents =
             extents.iter().map(|&(offset, length, kind)| ChangedExtent { offset, length, kind }).collect();
-        Changes::new(&ChangedExtents { size_bytes: 3 * SEGMENT + 100, extents, ..ChangedExtents::default() })
+        ChangedBlocks::new(&ChangedExtents {
+            size_bytes: 3 * SEGMENT + 100,
+            extents,
+            ..ChangedExtents::default()
+        })
     }
 
     #[test]

@@ -8,14 +8,14 @@
 //!
 //! A stream, which can be read only once and in order, is backed up without the other hosts.
 
-use super::packer::Packer;
-use super::plan::Planned;
+use super::packer::TreePacker;
+use super::pipeline_end::{PipelineEnd, PipelineResult};
+use super::plan::PlannedDisk;
 use super::popular::PopularPacker;
 use super::reader::pages_of;
-use super::second_pass::Said;
-use super::spool::{Spool, SpoolWriter};
-use super::stop::{Stop, Stopping};
-use super::{Outlet, Reading};
+use super::second_pass::PartAnswers;
+use super::spool::{ChunkSpool, SpoolWriter};
+use super::{BackupContext, ChunkSink};
 use crate::catalog::fields::SessionId;
 use crate::request::error::{Error, Result};
 use crate::request::peers::Writer;
@@ -39,7 +39,7 @@ pub struct Collaboration<'a> {
 }
 
 /// One part of a disk.
-struct Part {
+struct DiskPart {
     number: u32,
     pages: Range<u64>,
     is_first: bool,
@@ -50,11 +50,11 @@ impl Collaboration<'_> {
     /// Reads and stores all disks.
     pub(super) fn read(
         &self,
-        reading: &Reading<'_>,
+        reading: &BackupContext<'_>,
         session: SessionId,
-        planned: &[Planned],
-        packer: &mut Packer<'_>,
-    ) -> Result<Stopping<BackupCounts>> {
+        planned: &[PlannedDisk],
+        packer: &mut TreePacker<'_>,
+    ) -> Result<PipelineResult<BackupCounts>> {
         let mut popular = PopularPacker::new(reading.parts, session, self.writer)?;
         let mut counts = BackupCounts::default();
         let mut number = 0;
@@ -68,8 +68,12 @@ impl Collaboration<'_> {
             };
             let mut data = plan.plan.data_at_first();
             for pages in parts_of(size, self.part_bytes) {
-                let part =
-                    Part { number, is_first: pages.start == 0, is_last: pages.end >= pages_of(size), pages };
+                let part = DiskPart {
+                    number,
+                    is_first: pages.start == 0,
+                    is_last: pages.end >= pages_of(size),
+                    pages,
+                };
                 number += 1;
                 match self.part(reading, (disk, plan, size), &part, &mut data, packer, &mut popular)? {
                     Ok(counted) => counts.add(&counted),
@@ -83,13 +87,13 @@ impl Collaboration<'_> {
 
     fn part(
         &self,
-        reading: &Reading<'_>,
-        (disk, plan, size): (&DiskSource, &Planned, u64),
-        part: &Part,
+        reading: &BackupContext<'_>,
+        (disk, plan, size): (&DiskSource, &PlannedDisk, u64),
+        part: &DiskPart,
         data: &mut u64,
-        packer: &mut Packer<'_>,
+        packer: &mut TreePacker<'_>,
         popular: &mut PopularPacker<'_>,
-    ) -> Result<Stopping<BackupCounts>> {
+    ) -> Result<PipelineResult<BackupCounts>> {
         let mut asked = match self.first_pass(reading, (disk, plan, size), part, data) {
             Ok(asked) => asked,
             Err(stop) => return Ok(Err(stop)),
@@ -116,7 +120,7 @@ impl Collaboration<'_> {
         let _turn = self.turn(reading.vm, storing)?;
         let state = reading.parts.catalog().popular()?;
         let rest = reading.on_line(packer, |reader| {
-            let said = Said { answers: &asked.answers, popular: &state };
+            let said = PartAnswers { answers: &asked.answers, popular: &state };
             reader.store_rest(disk, &asked.spool, &said, popular)
         })?;
         Ok(rest.map(|counted| {
@@ -128,13 +132,13 @@ impl Collaboration<'_> {
     /// Names the chunks of a part, asks for those that the VM does not have, and waits for the answers.
     fn first_pass(
         &self,
-        reading: &Reading<'_>,
-        (disk, plan, size): (&DiskSource, &Planned, u64),
-        part: &Part,
+        reading: &BackupContext<'_>,
+        (disk, plan, size): (&DiskSource, &PlannedDisk, u64),
+        part: &DiskPart,
         data: &mut u64,
-    ) -> Stopping<Asked> {
+    ) -> PipelineResult<AnsweredPart> {
         let turn = self.turn(reading.vm, Turn::Read(part.number))?;
-        let outlet = Outlet::Spool(SpoolWriter::new(&self.spool_directory)?);
+        let outlet = ChunkSink::Spool(SpoolWriter::new(&self.spool_directory)?);
         let mut reader = reading.reader(outlet)?;
         if part.is_first {
             reader.begin_disk(disk, &plan.plan)?;
@@ -144,8 +148,8 @@ impl Collaboration<'_> {
             reader.end_disk(size, *data)?;
         }
         let mut counts = reader.counts;
-        let Outlet::Spool(spool) = reader.outlet else {
-            return Err(Stop::Disconnected);
+        let ChunkSink::Spool(spool) = reader.outlet else {
+            return Err(PipelineEnd::Disconnected);
         };
         let spool = spool.finish(reading.vm)?;
         counts.asked_chunks = spool.asked;
@@ -157,15 +161,15 @@ impl Collaboration<'_> {
             answers = self.peers.receive(sent);
         }
         answers.resize(spool.asked as usize, Answer::UNANSWERED);
-        Ok(Asked { spool, answers, counts })
+        Ok(AnsweredPart { spool, answers, counts })
     }
 
     /// Asks again for chunks that other hosts are storing, until all are found or the deadline passes.
-    fn carried(&self, reading: &Reading<'_>, asked: &mut Asked) -> Stopping<()> {
-        let Asked { spool, answers, .. } = asked;
+    fn carried(&self, reading: &BackupContext<'_>, asked: &mut AnsweredPart) -> PipelineResult<()> {
+        let AnsweredPart { spool, answers, .. } = asked;
         while answers.contains(&Answer::CARRY) {
             if reading.watched.cancel.is_cancelled() {
-                return Err(Stop::Cancelled);
+                return Err(PipelineEnd::Cancelled);
             }
             let is_carried = |number: u64| answers.get(number as usize) == Some(&Answer::CARRY);
             let mut ids = spool.ids(is_carried).map_err(|error| failed(&error))?;
@@ -207,8 +211,8 @@ fn parts_of(size: u64, part_bytes: u64) -> Vec<Range<u64>> {
 }
 
 /// A part, with the answers for its chunks.
-struct Asked {
-    spool: Spool,
+struct AnsweredPart {
+    spool: ChunkSpool,
     /// In the order of the questions.
     answers: Vec<Answer>,
     counts: BackupCounts,

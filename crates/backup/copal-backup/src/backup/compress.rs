@@ -1,6 +1,6 @@
 //! Second thread of a backup: compresses new chunks.
 
-use super::job::{ChunkState, Job, Numbered, Step};
+use super::job::{ChunkState, NumberedStep, SegmentJob, TreeStep};
 use crate::request::error::{Error, Result};
 use crossbeam_channel::{Receiver, Sender};
 use zstd::zstd_safe::{CParameter, Strategy};
@@ -19,13 +19,13 @@ const SEARCH: [CParameter; 4] = [
 ];
 
 /// Compresses small buffers, one after another. One per thread.
-pub(crate) struct Compressor {
+pub(crate) struct ChunkCompressor {
     zstd: zstd::bulk::Compressor<'static>,
     out: Vec<u8>,
 }
 
-impl Compressor {
-    pub(crate) fn new() -> Result<Compressor> {
+impl ChunkCompressor {
+    pub(crate) fn new() -> Result<ChunkCompressor> {
         let failed = |error| Error::Invalid { reason: format!("zstd cannot start: {error}") };
         let mut zstd = zstd::bulk::Compressor::new(LEVEL).map_err(failed)?;
         // Authentication tags and ids detect more than zstd's checksum would.
@@ -33,7 +33,7 @@ impl Compressor {
         for parameter in SEARCH {
             zstd.set_parameter(parameter).map_err(failed)?;
         }
-        Ok(Compressor { zstd, out: Vec::new() })
+        Ok(ChunkCompressor { zstd, out: Vec::new() })
     }
 
     /// The compressed bytes, unless they save less than 3 %.
@@ -47,10 +47,10 @@ impl Compressor {
 }
 
 /// Compresses jobs until the channel closes.
-pub(crate) fn run(jobs: &Receiver<Numbered>, done: &Sender<Numbered>) -> Result<()> {
-    let mut compressor = Compressor::new()?;
+pub(crate) fn run(jobs: &Receiver<NumberedStep>, done: &Sender<NumberedStep>) -> Result<()> {
+    let mut compressor = ChunkCompressor::new()?;
     for mut numbered in jobs {
-        if let Step::Write(job) = &mut numbered.step {
+        if let TreeStep::Write(job) = &mut numbered.step {
             compress(job, &mut compressor);
         }
         if done.send(numbered).is_err() {
@@ -60,7 +60,7 @@ pub(crate) fn run(jobs: &Receiver<Numbered>, done: &Sender<Numbered>) -> Result<
     Ok(())
 }
 
-fn compress(job: &mut Job, compressor: &mut Compressor) {
+fn compress(job: &mut SegmentJob, compressor: &mut ChunkCompressor) {
     job.packed.clear();
     for entry in &mut job.entries {
         let ChunkState::New(chunk) = &mut entry.state else {

@@ -3,16 +3,16 @@
 //! The questions, cheapest first: Is the whole recipe that of the base? Is the chunk in the old recipe of
 //! this segment? Is it in flight in this backup? Is it in the index?
 
-use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
+use super::job::{ChunkState, JobEntry, NewChunk, SegmentJob, TreeStep};
+use super::pipeline_end::PipelineResult;
 use super::read_helpers::data_of;
-use super::reader::Reader;
-use super::stop::Stopping;
+use super::reader::DiskReader;
 use crate::index::IndexRow;
-use crate::packs::pack::{PackNumber, Spot};
-use crate::packs::volumes::Home;
+use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::volumes::PackHome;
 use crate::request::error::Result;
 use crate::snapshot::recipe::format::SEGMENT_LEVEL;
-use crate::snapshot::recipe::{Entry, Ref, SegmentRecipe};
+use crate::snapshot::recipe::{FrameRef, RecipeEntry, SegmentRecipe};
 use crate::steps::popular::counts;
 use copal_chunk::{ChunkId, SegmentPiece};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -21,21 +21,21 @@ use std::ops::Range;
 /// Rows of the chunk index by id, for the ids of one segment that it was asked for.
 type SegmentRows = HashMap<[u8; 16], Vec<IndexRow>>;
 
-impl Reader<'_> {
+impl DiskReader<'_> {
     /// Names the chunks, decides about each and sends the segment on. Returns the bytes of the segment that
     /// are not holes.
     pub(super) fn finish_segment(
         &mut self,
-        mut job: Box<Job>,
-        layout: &[(SegmentPiece, Option<Ref>)],
-        reference: Option<Ref>,
+        mut job: Box<SegmentJob>,
+        layout: &[(SegmentPiece, Option<FrameRef>)],
+        reference: Option<FrameRef>,
         old: Option<&SegmentRecipe>,
-    ) -> Stopping<u64> {
+    ) -> PipelineResult<u64> {
         let (recipe, fresh) = self.name_chunks(&job, layout);
         let data = data_of(&recipe.entries);
         if data == 0 {
             self.spare = Some(job);
-            self.send(Step::Segment(None))?;
+            self.send(TreeStep::Segment(None))?;
             return Ok(0);
         }
         let recipe_id = self.key.id(SEGMENT_LEVEL, &recipe.logical());
@@ -49,7 +49,7 @@ impl Reader<'_> {
             let read = fresh.iter().zip(&recipe.entries).filter(|(fresh, _)| **fresh);
             self.counts.inner_dup_bytes += read.map(|(_, entry)| u64::from(entry.length)).sum::<u64>();
             self.spare = Some(job);
-            self.send(Step::Segment(Some(same)))?;
+            self.send(TreeStep::Segment(Some(same)))?;
             return Ok(data);
         }
         let read_old;
@@ -73,7 +73,7 @@ impl Reader<'_> {
             };
             job.entries.push(JobEntry::new(entry.length, state));
         }
-        self.send(Step::Write(job))?;
+        self.send(TreeStep::Write(job))?;
         Ok(data)
     }
 
@@ -81,10 +81,10 @@ impl Reader<'_> {
     /// new.
     fn name_chunks(
         &mut self,
-        job: &Job,
-        layout: &[(SegmentPiece, Option<Ref>)],
+        job: &SegmentJob,
+        layout: &[(SegmentPiece, Option<FrameRef>)],
     ) -> (SegmentRecipe, Vec<bool>) {
-        let nowhere = Spot { home: self.chunks, volume: 0, pack: PackNumber(0), slot: 0 };
+        let nowhere = FrameLocation { home: self.chunks, volume: 0, pack: PackNumber(0), slot: 0 };
         let mut entries = Vec::with_capacity(layout.len());
         let mut fresh = vec![false; layout.len()];
         for (index, (piece, kept)) in layout.iter().enumerate() {
@@ -95,10 +95,10 @@ impl Reader<'_> {
                     fresh[index] = true;
                     self.counts.chunks += 1;
                     let id = self.pack_store.keys.id.id(&job.segment[piece.range()]);
-                    Some(Ref { id, spot: nowhere })
+                    Some(FrameRef { id, location: nowhere })
                 }
             };
-            entries.push(Entry::new(piece.length, chunk));
+            entries.push(RecipeEntry::new(piece.length, chunk));
         }
         (SegmentRecipe { entries }, fresh)
     }
@@ -131,7 +131,7 @@ impl Reader<'_> {
         piece: &SegmentPiece,
         old: Option<&SegmentRecipe>,
         rows: &SegmentRows,
-    ) -> Stopping<ChunkState> {
+    ) -> PipelineResult<ChunkState> {
         if self.stores_whole_segments && !self.in_flight.has(&id.short()) {
             return Ok(self.state_of_new(id, piece.range()));
         }
@@ -139,7 +139,7 @@ impl Reader<'_> {
         let mut old_chunks = old.into_iter().flat_map(|old| &old.entries).filter_map(|entry| entry.chunk);
         let known = old_chunks.find(|old| old.id == id);
         if let Some(known) = known
-            && !self.pack_store.index.is_damaged(known.spot.pack, known.spot.slot)?
+            && !self.pack_store.index.is_damaged(known.location.pack, known.location.slot)?
         {
             self.counts.inner_dup_bytes += bytes;
             return Ok(ChunkState::Known(known));
@@ -157,13 +157,13 @@ impl Reader<'_> {
         id: ChunkId,
         bytes: u64,
         rows: Option<&Vec<IndexRow>>,
-    ) -> Stopping<Option<ChunkState>> {
+    ) -> PipelineResult<Option<ChunkState>> {
         if self.in_flight.has(&id.short()) {
             self.counts.inner_dup_bytes += bytes;
             return Ok(Some(ChunkState::InFlight(id)));
         }
         if let Some(known) = self.stored(id, rows)? {
-            if self.in_flight.wrote(known.spot.pack) {
+            if self.in_flight.wrote(known.location.pack) {
                 self.counts.inner_dup_bytes += bytes;
             } else {
                 self.counts.cross_dup_bytes += bytes;
@@ -184,7 +184,7 @@ impl Reader<'_> {
     }
 
     /// The frame of a chunk in the index. A full backup accepts only a frame that decrypts to the chunk.
-    fn stored(&mut self, id: ChunkId, rows: Option<&Vec<IndexRow>>) -> Stopping<Option<Ref>> {
+    fn stored(&mut self, id: ChunkId, rows: Option<&Vec<IndexRow>>) -> PipelineResult<Option<FrameRef>> {
         let index = &self.pack_store.index;
         let places = match rows {
             Some(rows) => index.places_of(rows.clone())?,
@@ -199,12 +199,12 @@ impl Reader<'_> {
             if self.pack_store.index.is_damaged(row.pack, row.slot)? {
                 continue;
             }
-            let popular = self.popular.as_ref().filter(|_| entry.home == Home::Shared);
+            let popular = self.popular.as_ref().filter(|_| entry.home == PackHome::Shared);
             if popular.is_some_and(|popular| !counts(popular, row.pack)) {
                 continue;
             }
-            let spot = entry.spot(row);
-            let known = Ref { id, spot };
+            let location = entry.location(row);
+            let known = FrameRef { id, location };
             if self.in_flight.wrote(row.pack) || self.opens(&known)? {
                 return Ok(Some(known));
             }
@@ -212,18 +212,18 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    fn opens(&mut self, known: &Ref) -> Result<bool> {
+    fn opens(&mut self, known: &FrameRef) -> Result<bool> {
         let Some(frames) = &mut self.opened else {
             // The index may be outdated, so the existence of each pack is checked once.
-            if !self.seen.contains(&known.spot.pack) {
-                if !self.pack_store.has_pack(known.spot)? {
+            if !self.seen.contains(&known.location.pack) {
+                if !self.pack_store.has_pack(known.location)? {
                     return Ok(false);
                 }
-                self.seen.insert(known.spot.pack);
+                self.seen.insert(known.location.pack);
             }
             return Ok(true);
         };
-        match self.pack_store.at(known.spot, &known.id.short()) {
+        match self.pack_store.at(known.location, &known.id.short()) {
             Ok(Some(located)) => frames.opens_to(&located, &known.id),
             Ok(None) => Ok(false),
             Err(error) if error.is_corruption() => Ok(false),
@@ -233,12 +233,12 @@ impl Reader<'_> {
 
     /// Whether the base's recipe of a segment, or a chunk in it, is noted as damaged: then the segment is
     /// written anew.
-    fn is_hurt(&mut self, reference: &Ref, length: u64) -> Result<bool> {
+    fn is_hurt(&mut self, reference: &FrameRef, length: u64) -> Result<bool> {
         let index = &self.pack_store.index;
         if !index.has_damaged() {
             return Ok(false);
         }
-        if index.is_damaged(reference.spot.pack, reference.spot.slot)? {
+        if index.is_damaged(reference.location.pack, reference.location.slot)? {
             return Ok(true);
         }
         let recipe = match self.tree.segment(reference, length, 0) {
@@ -246,7 +246,7 @@ impl Reader<'_> {
             recipe => recipe?,
         };
         for chunk in recipe.entries.iter().filter_map(|entry| entry.chunk) {
-            if index.is_damaged(chunk.spot.pack, chunk.spot.slot)? {
+            if index.is_damaged(chunk.location.pack, chunk.location.slot)? {
                 return Ok(true);
             }
         }

@@ -7,10 +7,10 @@
 //!
 //! Design: docs/design/backup.md#sources BAK-28
 //!
-//! Disks are compared with two snapshots: the newest one that has the disk, and the newest good one. Not
-//! here: completeness of an image (`source::image_check`), changes during the backup (`Source::confirm`).
+//! Disks are compared with two snapshots: the newest one that has the disk, and the newest good one.
+//! Not here: completeness of an image (`source::image_check`), changes during the backup (`Source::confirm`).
 
-use super::base::Base;
+use super::base::BaseSnapshot;
 use crate::request::error::{Error, Result};
 use crate::request::words::clip;
 use crate::request::{BackupRequest, DiskSource};
@@ -24,7 +24,7 @@ use copal_disk::source::{ContentEvidence, END_BYTES, KnownFormat, SourceError, r
 pub(super) fn before(
     request: &BackupRequest,
     disk: &DiskSource,
-    base: Option<&Base>,
+    base: Option<&BaseSnapshot>,
 ) -> Result<Vec<DiskDoubt>> {
     let found = DiskGate { request, disk, base };
     let mut doubts = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn before(
 pub(super) fn after(
     request: &BackupRequest,
     disk: &DiskSource,
-    base: Option<&Base>,
+    base: Option<&BaseSnapshot>,
     (size_bytes, data_bytes): (u64, u64),
 ) -> Result<Vec<DiskDoubt>> {
     let found = DiskGate { request, disk, base };
@@ -84,7 +84,7 @@ pub(super) fn after(
 struct DiskGate<'a> {
     request: &'a BackupRequest,
     disk: &'a DiskSource,
-    base: Option<&'a Base>,
+    base: Option<&'a BaseSnapshot>,
 }
 
 impl DiskGate<'_> {
@@ -159,7 +159,7 @@ impl DiskGate<'_> {
 
     /// Whether a person has accepted a snapshot with the same doubt.
     fn is_accepted(&self, doubt: &DiskDoubt) -> bool {
-        let good = self.base.filter(|base| base.has_good()).map(Base::good);
+        let good = self.base.filter(|base| base.has_good()).map(BaseSnapshot::good);
         doubt.kind.is_lasting() && good.is_some_and(|good| good.doubts.contains(doubt))
     }
 }

@@ -8,7 +8,7 @@
 //! MiB.
 
 use crate::packs::pack::writer::WrittenPack;
-use crate::packs::pack::{PackNumber, Spot};
+use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::request::peers::ShortId;
 use copal_chunk::ChunkId;
 use parking_lot::Mutex;
@@ -16,12 +16,12 @@ use std::collections::{HashMap, HashSet};
 
 #[derive(Default)]
 pub(crate) struct InFlightChunks {
-    chunks: Mutex<Chunks>,
+    chunks: Mutex<InFlightTable>,
 }
 
 #[derive(Default)]
-struct Chunks {
-    spots: HashMap<[u8; 16], Option<Spot>>,
+struct InFlightTable {
+    locations: HashMap<[u8; 16], Option<FrameLocation>>,
     /// Finished packs that are in the index.
     packs: HashSet<PackNumber>,
 }
@@ -29,26 +29,26 @@ struct Chunks {
 impl InFlightChunks {
     /// Whether the id is in flight.
     pub(crate) fn has(&self, id: &ShortId) -> bool {
-        self.chunks.lock().spots.contains_key(id)
+        self.chunks.lock().locations.contains_key(id)
     }
     /// Adds an id that will be stored.
     pub(crate) fn enter(&self, id: &ShortId) {
-        self.chunks.lock().spots.insert(*id, None);
+        self.chunks.lock().locations.insert(*id, None);
     }
     /// Sets the location of an id whose frame was encrypted.
-    pub(crate) fn place(&self, id: &ChunkId, spot: Spot) {
-        self.chunks.lock().spots.insert(id.short(), Some(spot));
+    pub(crate) fn place(&self, id: &ChunkId, location: FrameLocation) {
+        self.chunks.lock().locations.insert(id.short(), Some(location));
     }
     /// Location of a frame that was encrypted and is not in the index yet.
-    pub(crate) fn spot(&self, id: &ChunkId) -> Option<Spot> {
-        self.chunks.lock().spots.get(&id.short()).copied().flatten()
+    pub(crate) fn location(&self, id: &ChunkId) -> Option<FrameLocation> {
+        self.chunks.lock().locations.get(&id.short()).copied().flatten()
     }
     /// Removes the ids of a pack that is in the index now.
     pub(crate) fn mark_indexed(&self, pack: &WrittenPack) {
         let mut chunks = self.chunks.lock();
         chunks.packs.insert(pack.number);
         for row in &pack.rows {
-            chunks.spots.remove(&row.id);
+            chunks.locations.remove(&row.id);
         }
     }
     /// Whether this backup wrote the pack.

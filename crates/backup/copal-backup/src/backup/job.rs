@@ -2,7 +2,7 @@
 //!
 //! A fixed number of jobs circulates, and that bounds the memory: the reader waits until a job comes back.
 
-use crate::snapshot::recipe::Ref;
+use crate::snapshot::recipe::FrameRef;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ impl JobEntry {
 pub(crate) enum ChunkState {
     Hole,
     /// The repository has the chunk at this location.
-    Known(Ref),
+    Known(FrameRef),
     /// This backup stores the chunk in an earlier job.
     InFlight(ChunkId),
     /// The chunk is new.
@@ -54,7 +54,7 @@ pub(crate) struct NewChunk {
 
 /// One segment on its way to the packer.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct SegmentJob {
     /// Offset of the segment in the disk.
     pub(crate) start: u64,
     pub(crate) segment: Vec<u8>,
@@ -64,12 +64,12 @@ pub(crate) struct Job {
     pub(crate) recipe_id: ChunkId,
 }
 
-impl Job {
+impl SegmentJob {
     /// Most bytes of a job: the segment, and its compressed chunks.
     pub(crate) const MEMORY_BYTES: u64 = 2 * SEGMENT_BYTES as u64;
 
-    pub(crate) fn new() -> Box<Job> {
-        Box::new(Job {
+    pub(crate) fn new() -> Box<SegmentJob> {
+        Box::new(SegmentJob {
             start: 0,
             segment: vec![0; SEGMENT_BYTES],
             packed: Vec::new(),
@@ -81,19 +81,19 @@ impl Job {
 
 /// One step of building a disk's tree, in order.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum TreeStep {
     /// A page taken from the base, or a hole.
-    Page(Option<Ref>),
+    Page(Option<FrameRef>),
     /// A segment taken from the base, or a hole.
-    Segment(Option<Ref>),
+    Segment(Option<FrameRef>),
     /// A segment to be written.
-    Write(Box<Job>),
+    Write(Box<SegmentJob>),
     /// The disk is complete and has this size.
     EndOfDisk { size_bytes: u64, data_bytes: u64 },
 }
 
 /// A step with its number in the order of the reader.
-pub(crate) struct Numbered {
+pub(crate) struct NumberedStep {
     pub(crate) number: u64,
-    pub(crate) step: Step,
+    pub(crate) step: TreeStep,
 }

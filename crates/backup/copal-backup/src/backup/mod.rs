@@ -14,28 +14,28 @@
 //! - [`collaborate`]: two passes with a [`spool`] between them, and questions to other hosts.
 //! - [`session`]: the records at the beginning and at the end.
 
-mod ahead;
 mod base;
 mod changes;
+mod chunk_sink;
 mod collaborate;
 mod compress;
 mod decide;
 mod gate;
 mod in_flight_chunks;
 mod job;
-mod line;
-mod outlet;
 mod packer;
+mod pipeline;
+mod pipeline_end;
 mod plan;
 mod popular;
+mod read_estimate;
 mod read_helpers;
 mod reader;
 mod request_check;
 mod second_pass;
 mod session;
 mod spool;
-mod spot;
-mod stop;
+mod spot_check;
 
 use crate::keys::random;
 use crate::packs::pack_store::PackStore;
@@ -46,23 +46,23 @@ use crate::request::words::clip;
 use crate::request::{
     BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, Layout, SnapshotId,
 };
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
-use base::Base;
+use base::BaseSnapshot;
+use chunk_sink::ChunkSink;
 pub(crate) use collaborate::failed as spool_failed;
 pub use collaborate::{Collaboration, parts_of_disk};
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use in_flight_chunks::InFlightChunks;
-use job::Job;
-use line::Line;
-use outlet::Outlet;
-use packer::{BuiltDisk, Packer};
-use plan::Planned;
+use job::SegmentJob;
+use packer::{BuiltDisk, TreePacker};
+use pipeline::Pipeline;
+use pipeline_end::{PipelineEnd, PipelineResult};
+use plan::PlannedDisk;
 pub(crate) use popular::PopularPacker;
-use reader::Reader;
-use session::Session;
+use reader::DiskReader;
+use session::BackupSession;
 use std::time::Instant;
-use stop::{Stop, Stopping};
 use uuid::Uuid;
 
 /// Fixed memory of a backup: pack blocks, footers, compression, pages of the base.
@@ -71,7 +71,7 @@ const FIXED_MEMORY_BYTES: u64 = 14 << 20;
 /// Runs one backup. The caller holds the packs lock and the claim of the VM. With `holder`, it also writes
 /// heartbeats.
 pub(crate) fn run(
-    parts: &Parts,
+    parts: &RepositoryParts,
     request: &BackupRequest,
     others: Option<&Collaboration<'_>>,
     holder: Option<HolderId>,
@@ -87,8 +87,8 @@ pub(crate) fn run(
         Layout::Solo => Some(parts.begin_change()?),
         Layout::Fleet { .. } => None,
     };
-    let (session, mut base) = Session::open(parts, &vm, holder)?;
-    let watched = Watched { progress, cancel };
+    let (session, mut base) = BackupSession::open(parts, &vm, holder)?;
+    let watched = BackupObserver { progress, cancel };
     let names = request.disks.iter().map(|disk| disk.name.as_str());
     let looked = base.iter_mut().try_for_each(|base| base.look_back(parts, vm.uuid, names.clone()));
     let outcome = looked.and_then(|()| produce(parts, request, &session, base.as_ref(), others, watched));
@@ -145,16 +145,16 @@ pub(crate) fn run(
 }
 
 /// Disks that were read and stored; nothing refers to them yet.
-struct Produced {
+struct StoredDisks {
     disks: Vec<BuiltDisk>,
-    planned: Vec<Planned>,
+    planned: Vec<PlannedDisk>,
     counts: BackupCounts,
     warnings: Vec<String>,
     /// Doubts; they are among `warnings` too.
     doubts: Vec<DiskDoubt>,
 }
 
-impl Produced {
+impl StoredDisks {
     /// The disks of the snapshot for its manifest.
     fn manifest_disks(&self, request: &BackupRequest) -> Vec<ManifestDisk> {
         self.of(request)
@@ -182,7 +182,7 @@ impl Produced {
     fn of<'a>(
         &'a self,
         request: &'a BackupRequest,
-    ) -> impl Iterator<Item = (&'a BuiltDisk, &'a Planned, &'a DiskSource)> {
+    ) -> impl Iterator<Item = (&'a BuiltDisk, &'a PlannedDisk, &'a DiskSource)> {
         let disks = self.disks.iter().zip(&self.planned).zip(&request.disks);
         disks.map(|((built, planned), disk)| (built, planned, disk))
     }
@@ -190,28 +190,29 @@ impl Produced {
 
 /// The observer of a backup, and the flag that cancels it.
 #[derive(Clone, Copy)]
-struct Watched<'a> {
+struct BackupObserver<'a> {
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
 }
 
 /// Context of all passes of a backup.
-struct Reading<'a> {
-    parts: &'a Parts,
+struct BackupContext<'a> {
+    parts: &'a RepositoryParts,
     request: &'a BackupRequest,
     vm: Uuid,
     in_flight: &'a InFlightChunks,
-    watched: Watched<'a>,
+    watched: BackupObserver<'a>,
 }
 
-impl<'a> Reading<'a> {
-    fn reader(&self, outlet: Outlet) -> Result<Reader<'a>> {
-        let Watched { progress, cancel } = self.watched;
+impl<'a> BackupContext<'a> {
+    fn reader(&self, outlet: ChunkSink) -> Result<DiskReader<'a>> {
+        let BackupObserver { progress, cancel } = self.watched;
         let pack_store = self.parts.pack_store();
         let chunker = self.parts.chunker();
-        let mut reader = Reader::new(pack_store, chunker, self.in_flight, progress, cancel, self.vm, outlet)?;
+        let mut reader =
+            DiskReader::new(pack_store, chunker, self.in_flight, progress, cancel, self.vm, outlet)?;
         if self.request.full {
-            reader.believe_nothing()?;
+            reader.verify_stored_frames()?;
         }
         reader.stores_whole_segments = self.request.whole_segments;
         if pack_store.layout.is_fleet() {
@@ -224,11 +225,11 @@ impl<'a> Reading<'a> {
     /// Runs `read` with a reader that sends its steps into the pipeline. Returns its counts.
     fn on_line(
         &self,
-        packer: &mut Packer<'_>,
-        read: impl FnOnce(&mut Reader<'a>) -> Stopping<()>,
-    ) -> Result<Stopping<BackupCounts>> {
-        let (line, channels) = Line::with_jobs(jobs_within(self.request.memory_bytes));
-        let reader = self.reader(Outlet::line(channels))?;
+        packer: &mut TreePacker<'_>,
+        read: impl FnOnce(&mut DiskReader<'a>) -> PipelineResult<()>,
+    ) -> Result<PipelineResult<BackupCounts>> {
+        let (line, channels) = Pipeline::with_jobs(jobs_within(self.request.memory_bytes));
+        let reader = self.reader(ChunkSink::line(channels))?;
         line.run(packer, || {
             // Dropping the reader closes its channels, so the other stages end.
             let mut reader = reader;
@@ -239,20 +240,20 @@ impl<'a> Reading<'a> {
 }
 
 fn produce(
-    parts: &Parts,
+    parts: &RepositoryParts,
     request: &BackupRequest,
-    session: &Session,
-    base: Option<&Base>,
+    session: &BackupSession,
+    base: Option<&BaseSnapshot>,
     others: Option<&Collaboration<'_>>,
-    watched: Watched<'_>,
-) -> Result<Produced> {
-    let Watched { progress, cancel } = watched;
+    watched: BackupObserver<'_>,
+) -> Result<StoredDisks> {
+    let BackupObserver { progress, cancel } = watched;
     let pack_store = parts.pack_store();
     let planned = plan::plan(pack_store, request, session.vm, base, cancel)?;
     let in_flight = InFlightChunks::default();
     let bases = planned.iter().map(|plan| plan.base_root.clone()).collect();
-    let mut packer = Packer::new(pack_store, &in_flight, progress, session.vm, session.id, bases)?;
-    let reading = Reading { parts, request, vm: session.vm, in_flight: &in_flight, watched };
+    let mut packer = TreePacker::new(pack_store, &in_flight, progress, session.vm, session.id, bases)?;
+    let reading = BackupContext { parts, request, vm: session.vm, in_flight: &in_flight, watched };
     let read = match others {
         Some(others) => others.read(&reading, session.id, &planned, &mut packer)?,
         None => reading.on_line(&mut packer, |reader| {
@@ -261,7 +262,7 @@ fn produce(
         })?,
     };
     let confirmed = read.and_then(|counts| Ok((counts, confirm(&request.disks, &planned)?)));
-    let (mut counts, Confirmed { warnings, mut doubts }) = match confirmed {
+    let (mut counts, ConfirmedDisks { warnings, mut doubts }) = match confirmed {
         Ok(confirmed) => confirmed,
         Err(stop) => return Err(abandon(pack_store, &mut packer, stop)?),
     };
@@ -273,22 +274,22 @@ fn produce(
     let warnings = doubts.iter().map(DiskDoubt::to_string).chain(warnings).collect();
     counts.stored_bytes += packer.stored_bytes();
     counts.spot_check_bytes = planned.iter().map(|plan| plan.checked.read_bytes).sum();
-    Ok(Produced { disks, planned, counts, warnings, doubts })
+    Ok(StoredDisks { disks, planned, counts, warnings, doubts })
 }
 
 /// Finishes the packs of chunks that were read, for the next try. Returns the reason for the end of the
 /// backup.
 /// # Errors
 /// After a cancellation, an error of the last packs.
-fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Result<Error> {
+fn abandon(pack_store: &PackStore, packer: &mut TreePacker<'_>, stop: PipelineEnd) -> Result<Error> {
     match stop {
-        Stop::Cancelled => {
+        PipelineEnd::Cancelled => {
             packer.abandon_recipes();
             packer.finish_chunks()?;
             pack_store.index.sync()?;
             Ok(Error::Cancelled { kept_bytes: Some(packer.stored_bytes()) })
         }
-        Stop::Failed(error) => {
+        PipelineEnd::Failed(error) => {
             packer.abandon_recipes();
             // If that fails too, the first error counts.
             if let Err(second) = packer.finish_chunks() {
@@ -296,18 +297,20 @@ fn abandon(pack_store: &PackStore, packer: &mut Packer<'_>, stop: Stop) -> Resul
             }
             Ok(error)
         }
-        Stop::Disconnected => Ok(Error::Invalid { reason: "a thread of the backup ended early".into() }),
+        PipelineEnd::Disconnected => {
+            Ok(Error::Invalid { reason: "a thread of the backup ended early".into() })
+        }
     }
 }
 
 /// Warnings and doubts about disks that were read.
-struct Confirmed {
+struct ConfirmedDisks {
     warnings: Vec<String>,
     doubts: Vec<DiskDoubt>,
 }
 
 /// Checks that all disks are still the ones that were opened.
-fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
+fn confirm(disks: &[DiskSource], planned: &[PlannedDisk]) -> Result<ConfirmedDisks> {
     let (mut warnings, mut doubts) = (Vec::new(), Vec::new());
     for (disk, planned) in disks.iter().zip(planned) {
         warnings.extend(disk.warnings.iter().cloned());
@@ -320,10 +323,10 @@ fn confirm(disks: &[DiskSource], planned: &[Planned]) -> Result<Confirmed> {
             text: clip(&text, MAX_WORD_BYTES),
         }));
     }
-    Ok(Confirmed { warnings, doubts })
+    Ok(ConfirmedDisks { warnings, doubts })
 }
 
 /// Number of jobs under a memory bound; at least two, so that reading and storing overlap.
 fn jobs_within(memory_bytes: u64) -> u64 {
-    (memory_bytes.saturating_sub(FIXED_MEMORY_BYTES) / Job::MEMORY_BYTES).clamp(2, 32)
+    (memory_bytes.saturating_sub(FIXED_MEMORY_BYTES) / SegmentJob::MEMORY_BYTES).clamp(2, 32)
 }

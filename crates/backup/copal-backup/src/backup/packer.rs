@@ -2,20 +2,20 @@
 //!
 //! Steps are taken in the order in which the reader made them; they may arrive in another order.
 
-use super::compress::Compressor;
+use super::compress::ChunkCompressor;
 use super::in_flight_chunks::InFlightChunks;
-use super::job::{ChunkState, Job, JobEntry, NewChunk, Numbered, Step};
+use super::job::{ChunkState, JobEntry, NewChunk, NumberedStep, SegmentJob, TreeStep};
 use crate::keys::RecipeKey;
 use crate::packs::pack::format::FLAG_ZSTD;
-use crate::packs::pack::writer::Frame;
-use crate::packs::pack::{Spot, format};
+use crate::packs::pack::writer::FrameInput;
+use crate::packs::pack::{FrameLocation, format};
 use crate::packs::pack_appender::PackAppender;
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::progress::Progress;
 use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL};
-use crate::snapshot::recipe::{Entry, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe};
+use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS, RecipeEntry, RecipePage, SegmentRecipe};
 use copal_chunk::ChunkId;
 use copal_kv::Durability;
 use crossbeam_channel::{Receiver, Sender};
@@ -24,25 +24,25 @@ use uuid::Uuid;
 
 /// A disk whose tree is stored.
 pub(crate) struct BuiltDisk {
-    pub(crate) root: Ref,
+    pub(crate) root: FrameRef,
     pub(crate) size_bytes: u64,
     pub(crate) data_bytes: u64,
 }
 
 /// State of the packing thread.
-pub(crate) struct Packer<'a> {
+pub(crate) struct TreePacker<'a> {
     pack_store: &'a PackStore,
     in_flight: &'a InFlightChunks,
     progress: &'a dyn Progress,
     chunks: PackAppender<'a>,
     recipes: PackAppender<'a>,
     key: RecipeKey,
-    compressor: Compressor,
+    compressor: ChunkCompressor,
     /// Roots of the base's disks, in the order of the request.
-    bases: Vec<Option<(Ref, Root)>>,
+    bases: Vec<Option<(FrameRef, DiskRoot)>>,
     built: Vec<BuiltDisk>,
-    pages: Vec<Option<Ref>>,
-    page: Page,
+    pages: Vec<Option<FrameRef>>,
+    page: RecipePage,
     /// Whether this backup wrote a segment of the open page, or a page of the open disk. Such a page or root
     /// is written even if its name is unchanged: the old one leads to the old frames, which may be lost.
     wrote_segment: bool,
@@ -50,28 +50,28 @@ pub(crate) struct Packer<'a> {
     reported: u64,
 }
 
-impl<'a> Packer<'a> {
+impl<'a> TreePacker<'a> {
     pub(crate) fn new(
         pack_store: &'a PackStore,
         in_flight: &'a InFlightChunks,
         progress: &'a dyn Progress,
         vm: Uuid,
         session: [u8; 16],
-        bases: Vec<Option<(Ref, Root)>>,
-    ) -> Result<Packer<'a>> {
+        bases: Vec<Option<(FrameRef, DiskRoot)>>,
+    ) -> Result<TreePacker<'a>> {
         let appender = |home| PackAppender::new(pack_store, home, session, Durability::Deferred);
-        Ok(Packer {
+        Ok(TreePacker {
             pack_store,
             in_flight,
             progress,
             chunks: appender(pack_store.home_of_chunks(vm)),
-            recipes: appender(Home::Recipes(vm)),
+            recipes: appender(PackHome::Recipes(vm)),
             key: pack_store.keys.recipe_key(vm),
-            compressor: Compressor::new()?,
+            compressor: ChunkCompressor::new()?,
             bases,
             built: Vec::new(),
             pages: Vec::new(),
-            page: Page::default(),
+            page: RecipePage::default(),
             wrote_segment: false,
             wrote_page: false,
             reported: 0,
@@ -79,10 +79,14 @@ impl<'a> Packer<'a> {
     }
 
     /// Takes all steps; jobs go back to `free`.
-    pub(crate) fn run(&mut self, steps: &Receiver<Numbered>, free: &Sender<Box<Job>>) -> Result<()> {
+    pub(crate) fn run(
+        &mut self,
+        steps: &Receiver<NumberedStep>,
+        free: &Sender<Box<SegmentJob>>,
+    ) -> Result<()> {
         let mut waiting = BTreeMap::new();
         let mut next = 0;
-        for Numbered { number, step } in steps {
+        for NumberedStep { number, step } in steps {
             waiting.insert(number, step);
             while let Some(step) = waiting.remove(&next) {
                 next += 1;
@@ -128,15 +132,15 @@ impl<'a> Packer<'a> {
         self.reported = now.max(self.reported);
     }
 
-    fn take(&mut self, step: Step) -> Result<Option<Box<Job>>> {
+    fn take(&mut self, step: TreeStep) -> Result<Option<Box<SegmentJob>>> {
         match step {
-            Step::Page(page) => {
+            TreeStep::Page(page) => {
                 assert!(self.page.segments.is_empty(), "a page is taken from the base only at its beginning");
                 self.pages.push(page);
             }
-            Step::Segment(segment) => self.push_segment(segment)?,
-            Step::EndOfDisk { size_bytes, data_bytes } => self.end_disk(size_bytes, data_bytes)?,
-            Step::Write(mut job) => {
+            TreeStep::Segment(segment) => self.push_segment(segment)?,
+            TreeStep::EndOfDisk { size_bytes, data_bytes } => self.end_disk(size_bytes, data_bytes)?,
+            TreeStep::Write(mut job) => {
                 let segment = self.write_segment(&mut job)?;
                 self.wrote_segment = true;
                 self.push_segment(Some(segment))?;
@@ -147,43 +151,43 @@ impl<'a> Packer<'a> {
         Ok(None)
     }
 
-    fn write_segment(&mut self, job: &mut Job) -> Result<Ref> {
+    fn write_segment(&mut self, job: &mut SegmentJob) -> Result<FrameRef> {
         let mut entries = Vec::with_capacity(job.entries.len());
         for JobEntry { length, state, is_unresolved } in std::mem::take(&mut job.entries) {
             let chunk = match state {
                 ChunkState::Hole => None,
                 ChunkState::Known(reference) => Some(reference),
-                ChunkState::InFlight(id) => Some(Ref { id, spot: self.spot_of(&id)? }),
-                ChunkState::New(chunk) => Some(Ref { id: chunk.id, spot: self.store(job, &chunk)? }),
+                ChunkState::InFlight(id) => Some(FrameRef { id, location: self.location_of(&id)? }),
+                ChunkState::New(chunk) => Some(FrameRef { id: chunk.id, location: self.store(job, &chunk)? }),
             };
-            entries.push(Entry { length, chunk, is_unresolved });
+            entries.push(RecipeEntry { length, chunk, is_unresolved });
         }
         let frame = SegmentRecipe { entries }.encode();
         self.write_recipe(job.recipe_id, &frame)
     }
 
-    fn store(&mut self, job: &Job, chunk: &NewChunk) -> Result<Spot> {
+    fn store(&mut self, job: &SegmentJob, chunk: &NewChunk) -> Result<FrameLocation> {
         let (flags, payload) = match &chunk.packed {
             Some(packed) => (FLAG_ZSTD, &job.packed[packed.clone()]),
             None => (0, &job.segment[chunk.raw.clone()]),
         };
         let raw_bytes = chunk.raw.len() as u32;
-        let (spot, finished) =
-            self.chunks.append(&Frame { id: chunk.id.short(), raw_bytes, flags, payload })?;
+        let (location, finished) =
+            self.chunks.append(&FrameInput { id: chunk.id.short(), raw_bytes, flags, payload })?;
         if let Some(written) = finished {
             self.in_flight.mark_indexed(&written);
         }
-        self.in_flight.place(&chunk.id, spot);
-        Ok(spot)
+        self.in_flight.place(&chunk.id, location);
+        Ok(location)
     }
 
     /// Location of a chunk that an earlier job of this session stored.
-    fn spot_of(&self, id: &ChunkId) -> Result<Spot> {
-        if let Some(spot) = self.in_flight.spot(id) {
-            return Ok(spot);
+    fn location_of(&self, id: &ChunkId) -> Result<FrameLocation> {
+        if let Some(location) = self.in_flight.location(id) {
+            return Ok(location);
         }
         match self.pack_store.index.find(self.chunks.home(), &id.short())? {
-            Some((row, entry)) => Ok(entry.spot(row)),
+            Some((row, entry)) => Ok(entry.location(row)),
             None => Err(Error::Damaged {
                 what: "the chunk index".into(),
                 detail: format!("chunk {id:?} was stored a moment ago and is not in it"),
@@ -191,19 +195,19 @@ impl<'a> Packer<'a> {
         }
     }
 
-    fn write_recipe(&mut self, id: ChunkId, frame: &[u8]) -> Result<Ref> {
+    fn write_recipe(&mut self, id: ChunkId, frame: &[u8]) -> Result<FrameRef> {
         let limit = format::MAX_RAW_BYTES as usize;
         assert!(frame.len() <= limit, "the largest root is far below {limit} bytes");
         let (flags, payload) = match self.compressor.compress(frame) {
             Some(packed) => (FLAG_ZSTD, packed),
             None => (0, frame),
         };
-        let frame = Frame { id: id.short(), raw_bytes: frame.len() as u32, flags, payload };
-        let (spot, _) = self.recipes.append(&frame)?;
-        Ok(Ref { id, spot })
+        let frame = FrameInput { id: id.short(), raw_bytes: frame.len() as u32, flags, payload };
+        let (location, _) = self.recipes.append(&frame)?;
+        Ok(FrameRef { id, location })
     }
 
-    fn push_segment(&mut self, segment: Option<Ref>) -> Result<()> {
+    fn push_segment(&mut self, segment: Option<FrameRef>) -> Result<()> {
         self.page.segments.push(segment);
         if self.page.segments.len() == PAGE_SEGMENTS {
             self.end_page()?;
@@ -236,7 +240,7 @@ impl<'a> Packer<'a> {
         if !self.page.segments.is_empty() {
             self.end_page()?;
         }
-        let root = Root { size_bytes, pages: std::mem::take(&mut self.pages) };
+        let root = DiskRoot { size_bytes, pages: std::mem::take(&mut self.pages) };
         let id = self.key.id(ROOT_LEVEL, &root.logical());
         let wrote = std::mem::take(&mut self.wrote_page);
         let base = self.bases.get(self.built.len()).and_then(Option::as_ref);

@@ -7,18 +7,18 @@
 //! bitmap that recorded all later writes. A list that only claims to begin at the last backup is wrong as
 //! soon as a backup has failed.
 
-use super::base::Base;
-use super::changes::Changes;
+use super::base::BaseSnapshot;
+use super::changes::ChangedBlocks;
 use super::gate;
 use super::reader::DiskPlan;
-use super::spot::{self, Checked, Spots};
+use super::spot_check::{self, SpotCheck, SpotCheckResult};
 use crate::keys::random;
 use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::request::progress::CancelFlag;
 use crate::request::{BackupRequest, DiskMode, DiskSource, DiskSummary, MIN_DIGITS, SnapshotId};
 use crate::snapshot::manifest::ManifestDisk;
-use crate::snapshot::recipe::{Ref, Root};
+use crate::snapshot::recipe::{DiskRoot, FrameRef};
 use crate::snapshot::tree::TreeReader;
 use copal_disk::doubt::DiskDoubt;
 use copal_disk::source::ChangedExtents;
@@ -29,19 +29,19 @@ use uuid::Uuid;
 const BITMAP_FACTOR: u32 = 5;
 
 /// The plan of one disk.
-pub(crate) struct Planned {
+pub(crate) struct PlannedDisk {
     pub(crate) plan: DiskPlan,
-    pub(crate) base_root: Option<(Ref, Root)>,
+    pub(crate) base_root: Option<(FrameRef, DiskRoot)>,
     pub(crate) mode: DiskMode,
     pub(crate) reason: String,
-    pub(crate) checked: Checked,
+    pub(crate) checked: SpotCheckResult,
     /// When the whole disk was last read; see the manifest.
     pub(crate) whole_ms: u64,
     /// Doubts about the disk.
     pub(crate) doubts: Vec<DiskDoubt>,
 }
 
-impl Planned {
+impl PlannedDisk {
     pub(crate) fn summary(&self, disk: &DiskSource, size_bytes: u64) -> DiskSummary {
         DiskSummary {
             name: disk.name.clone(),
@@ -71,9 +71,9 @@ pub(crate) fn plan(
     pack_store: &PackStore,
     request: &BackupRequest,
     vm: Uuid,
-    base: Option<&Base>,
+    base: Option<&BaseSnapshot>,
     cancel: &CancelFlag,
-) -> Result<Vec<Planned>> {
+) -> Result<Vec<PlannedDisk>> {
     let mut tree = TreeReader::new(pack_store, vm)?;
     let now_ms = pack_store.volumes.store.now_ms();
     let mut planned = Vec::with_capacity(request.disks.len());
@@ -100,7 +100,7 @@ fn spot_check(
     tree: &mut TreeReader<'_>,
     request: &BackupRequest,
     disk: &DiskSource,
-    plan: &mut Planned,
+    plan: &mut PlannedDisk,
     cancel: &CancelFlag,
 ) -> Result<()> {
     let DiskPlan { base: Some((base, data_bytes)), changes: Some(changes) } = &plan.plan else {
@@ -109,13 +109,13 @@ fn spot_check(
     let is_told_by_bitmap = disk.changed.as_ref().is_some_and(|changed| changed.bitmap.is_some());
     let (millionths, least_bytes) = match request.spot_check_millionths {
         Some(0) => return Ok(()),
-        Some(millionths) => (millionths, spot::LEAST_BYTES),
+        Some(millionths) => (millionths, spot_check::LEAST_BYTES),
         None if is_told_by_bitmap => {
-            (BITMAP_FACTOR * BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS, spot::LEAST_BYTES_OF_BITMAP)
+            (BITMAP_FACTOR * BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS, spot_check::LEAST_BYTES_OF_BITMAP)
         }
-        None => (BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS, spot::LEAST_BYTES),
+        None => (BackupRequest::DEFAULT_SPOT_CHECK_MILLIONTHS, spot_check::LEAST_BYTES),
     };
-    let spots = Spots { disk, base, changes, ids: &pack_store.keys.id, cancel };
+    let spots = SpotCheck { disk, base, changes, ids: &pack_store.keys.id, cancel };
     let share = u128::from(*data_bytes) * u128::from(millionths) / 1_000_000;
     let wanted = match millionths {
         // Beyond the base's data: a hole of the base may have data now.
@@ -137,15 +137,15 @@ fn plan_disk(
     tree: &mut TreeReader<'_>,
     request: &BackupRequest,
     disk: &DiskSource,
-    base: Option<&Base>,
+    base: Option<&BaseSnapshot>,
     now_ms: u64,
-) -> Result<Planned> {
-    let full = |reason: &str| Planned {
+) -> Result<PlannedDisk> {
+    let full = |reason: &str| PlannedDisk {
         plan: DiskPlan { base: None, changes: None },
         base_root: None,
         mode: DiskMode::Full,
         reason: reason.to_owned(),
-        checked: Checked::default(),
+        checked: SpotCheckResult::default(),
         whole_ms: now_ms,
         doubts: Vec::new(),
     };
@@ -170,23 +170,23 @@ fn plan_disk(
         Ok(changed)
     });
     let (mode, reason, changes) = match believed {
-        Ok(changed) => (DiskMode::Incremental, String::new(), Some(Changes::new(changed))),
+        Ok(changed) => (DiskMode::Incremental, String::new(), Some(ChangedBlocks::new(changed))),
         Err(reason) => (DiskMode::Rescan, reason, None),
     };
     let base_root = Some((old.root, root.clone()));
-    Ok(Planned {
+    Ok(PlannedDisk {
         plan: DiskPlan { base: Some((root, old.data_bytes)), changes },
         base_root,
         mode,
         reason,
-        checked: Checked::default(),
+        checked: SpotCheckResult::default(),
         whole_ms: old.whole_ms,
         doubts: Vec::new(),
     })
 }
 
 /// The changed extents of a disk, if they are proven to begin at this base; otherwise the reason.
-fn usable<'a>(disk: &'a DiskSource, old: &ManifestDisk, base: &Base) -> Usable<&'a ChangedExtents> {
+fn usable<'a>(disk: &'a DiskSource, old: &ManifestDisk, base: &BaseSnapshot) -> Usable<&'a ChangedExtents> {
     let Some(changed) = &disk.changed else {
         let none = || "no changed extents were given".into();
         return Err(disk.no_changes.clone().unwrap_or_else(none));

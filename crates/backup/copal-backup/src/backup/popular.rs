@@ -1,41 +1,45 @@
 //! Writes packs of popular chunks: makes them durable, then enters them in log `k`.
 
-use super::compress::Compressor;
+use super::compress::ChunkCompressor;
 use super::in_flight_chunks::InFlightChunks;
 use crate::catalog::popular::PopularState;
-use crate::catalog::replay::Replayed;
-use crate::packs::pack::Spot;
+use crate::catalog::replay::ReplayedLog;
+use crate::packs::pack::FrameLocation;
 use crate::packs::pack::format::FLAG_ZSTD;
-use crate::packs::pack::writer::{Frame, WrittenPack};
+use crate::packs::pack::writer::{FrameInput, WrittenPack};
 use crate::packs::pack_appender::PackAppender;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::popular;
 use crate::request::error::Result;
 use crate::request::peers::{ShortId, Writer};
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use crate::steps::popular::{OwnHost, counts_for};
 use copal_kv::Durability;
 use std::sync::Arc;
 
 /// Writes popular packs of one session.
 pub(crate) struct PopularPacker<'a> {
-    parts: &'a Parts,
+    parts: &'a RepositoryParts,
     in_flight: InFlightChunks,
     packs: PackAppender<'a>,
-    compressor: Compressor,
+    compressor: ChunkCompressor,
     writer: Writer,
     /// The log of popular packs at the start of the session.
-    entered: Arc<Replayed<PopularState>>,
+    entered: Arc<ReplayedLog<PopularState>>,
 }
 
 impl<'a> PopularPacker<'a> {
-    pub(crate) fn new(parts: &'a Parts, session: [u8; 16], writer: Writer) -> Result<PopularPacker<'a>> {
+    pub(crate) fn new(
+        parts: &'a RepositoryParts,
+        session: [u8; 16],
+        writer: Writer,
+    ) -> Result<PopularPacker<'a>> {
         let pack_store = parts.pack_store();
         Ok(PopularPacker {
             parts,
             in_flight: InFlightChunks::default(),
-            packs: PackAppender::new(pack_store, Home::Shared, session, Durability::Deferred),
-            compressor: Compressor::new()?,
+            packs: PackAppender::new(pack_store, PackHome::Shared, session, Durability::Deferred),
+            compressor: ChunkCompressor::new()?,
             writer,
             entered: parts.catalog().popular()?,
         })
@@ -47,15 +51,15 @@ impl<'a> PopularPacker<'a> {
     }
 
     /// Location of a popular chunk that this host stored, or that it may refer to.
-    pub(crate) fn find(&self, id: &ShortId) -> Result<Option<Spot>> {
+    pub(crate) fn find(&self, id: &ShortId) -> Result<Option<FrameLocation>> {
         let pack_store = self.parts.pack_store();
-        for (row, entry) in pack_store.index.places(Home::Shared, id)? {
-            let spot = entry.spot(row);
+        for (row, entry) in pack_store.index.places(PackHome::Shared, id)? {
+            let location = entry.location(row);
             // A pack that no log names was left by a dead session, and will be removed.
             let own = OwnHost { writer: self.writer, key: pack_store.keys.host_key() };
             let counts = || counts_for(&self.entered, row.pack, own);
-            if self.in_flight.wrote(row.pack) || (counts() && pack_store.has_pack(spot)?) {
-                return Ok(Some(spot));
+            if self.in_flight.wrote(row.pack) || (counts() && pack_store.has_pack(location)?) {
+                return Ok(Some(location));
             }
         }
         Ok(None)
@@ -69,7 +73,7 @@ impl<'a> PopularPacker<'a> {
             None => (0, raw),
         };
         let (_, finished) =
-            self.packs.append(&Frame { id: *id, raw_bytes: raw.len() as u32, flags, payload })?;
+            self.packs.append(&FrameInput { id: *id, raw_bytes: raw.len() as u32, flags, payload })?;
         finished.map_or(Ok(()), |written| self.enter(&written))
     }
 

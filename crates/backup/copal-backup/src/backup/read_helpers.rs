@@ -2,19 +2,19 @@
 
 use crate::request::DiskSource;
 use crate::request::error::{Error, Result};
-use crate::snapshot::recipe::Entry;
+use crate::snapshot::recipe::RecipeEntry;
 use copal_chunk::SegmentPiece;
 use copal_disk::source::{Source, SourceError};
 
 /// Bytes of the entries that are not holes.
-pub(crate) fn data_of(entries: &[Entry]) -> u64 {
+pub(crate) fn data_of(entries: &[RecipeEntry]) -> u64 {
     entries.iter().filter(|entry| entry.chunk.is_some()).map(|entry| u64::from(entry.length)).sum()
 }
 
 /// The pieces of a recipe.
-pub(crate) fn pieces_of(entries: &[Entry]) -> Vec<SegmentPiece> {
+pub(crate) fn pieces_of(entries: &[RecipeEntry]) -> Vec<SegmentPiece> {
     let mut start = 0;
-    let piece = |entry: &Entry| {
+    let piece = |entry: &RecipeEntry| {
         let piece = SegmentPiece { start, length: entry.length, hole: entry.chunk.is_none() };
         start += entry.length;
         piece

@@ -8,23 +8,24 @@
 //!   look-up.
 //! - The bytes that are hashed are the bytes that are stored: they are read once.
 
-use super::changes::{Changes, apply_zero_extent, segment_range};
+use super::changes::{ChangedBlocks, apply_zero_extent, segment_range};
+use super::chunk_sink::ChunkSink;
 use super::in_flight_chunks::InFlightChunks;
-use super::job::{Job, Step};
-use super::outlet::Outlet;
+use super::job::{SegmentJob, TreeStep};
+use super::pipeline_end::{PipelineEnd, PipelineResult};
 use super::read_helpers::{data_of, pieces_of, read_exactly, read_fully};
-use super::stop::{Stop, Stopping};
 use crate::catalog::popular::PopularState;
-use crate::catalog::replay::Replayed;
+use crate::catalog::replay::ReplayedLog;
 use crate::keys::RecipeKey;
 use crate::packs::pack::PackNumber;
 use crate::packs::pack_store::{FrameReader, PackStore};
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{BackupCounts, DiskSource};
 use crate::snapshot::recipe::{
-    Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, format::MAX_DISK_BYTES, segments_of,
+    DiskRoot, FrameRef, PAGE_BYTES, PAGE_SEGMENTS, RecipeEntry, RecipePage, SegmentRecipe,
+    format::MAX_DISK_BYTES, segments_of,
 };
 use crate::snapshot::tree::TreeReader;
 use copal_chunk::{BLOCK_BYTES, BlockChange, Chunker, NewPiece, SEGMENT_BYTES, SegmentPiece, rechunk, split};
@@ -40,9 +41,9 @@ const CLEAN_SHARE: usize = 8;
 /// Knowledge about a disk before it is read.
 pub(crate) struct DiskPlan {
     /// Root of the base's disk, and its bytes that are not holes.
-    pub(crate) base: Option<(Root, u64)>,
+    pub(crate) base: Option<(DiskRoot, u64)>,
     /// Changes since the base; `None`: everything may have changed.
-    pub(crate) changes: Option<Changes>,
+    pub(crate) changes: Option<ChangedBlocks>,
 }
 
 impl DiskPlan {
@@ -61,7 +62,7 @@ pub(super) fn pages_of(size_bytes: u64) -> u64 {
 }
 
 /// State of the reading thread.
-pub(crate) struct Reader<'a> {
+pub(crate) struct DiskReader<'a> {
     pub(super) pack_store: &'a PackStore,
     chunker: &'a Chunker,
     pub(super) in_flight: &'a InFlightChunks,
@@ -69,25 +70,25 @@ pub(crate) struct Reader<'a> {
     cancel: &'a CancelFlag,
     pub(super) key: RecipeKey,
     /// Home of new chunks; others are looked up there.
-    pub(super) chunks: Home,
+    pub(super) chunks: PackHome,
     pub(super) tree: TreeReader<'a>,
     /// Decrypts the frames of other sessions before they are referred to; `None`: they are trusted.
     pub(super) opened: Option<FrameReader<'a>>,
     /// In a fleet, the log of popular packs: the VM's index may lead to a pack that is condemned by now.
-    pub(super) popular: Option<Arc<Replayed<PopularState>>>,
+    pub(super) popular: Option<Arc<ReplayedLog<PopularState>>>,
     /// Chunks of changed segments are stored without a look-up.
     pub(super) stores_whole_segments: bool,
     /// Packs from the index that exist: 8 bytes for each of 16 MiB.
     pub(super) seen: HashSet<PackNumber>,
-    pub(super) outlet: Outlet,
+    pub(super) outlet: ChunkSink,
     pub(crate) counts: BackupCounts,
     /// The last answer of the source about extents, so that a long hole is asked for once.
     extent: Option<Extent>,
     /// A job that was not needed.
-    pub(super) spare: Option<Box<Job>>,
+    pub(super) spare: Option<Box<SegmentJob>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DiskReader<'a> {
     pub(crate) fn new(
         pack_store: &'a PackStore,
         chunker: &'a Chunker,
@@ -95,9 +96,9 @@ impl<'a> Reader<'a> {
         progress: &'a dyn Progress,
         cancel: &'a CancelFlag,
         vm: Uuid,
-        outlet: Outlet,
-    ) -> Result<Reader<'a>> {
-        Ok(Reader {
+        outlet: ChunkSink,
+    ) -> Result<DiskReader<'a>> {
+        Ok(DiskReader {
             pack_store,
             chunker,
             in_flight,
@@ -118,13 +119,13 @@ impl<'a> Reader<'a> {
     }
 
     /// From now on each stored frame is decrypted before it is referred to.
-    pub(crate) fn believe_nothing(&mut self) -> Result<()> {
+    pub(crate) fn verify_stored_frames(&mut self) -> Result<()> {
         self.opened = Some(FrameReader::new(self.pack_store)?);
         Ok(())
     }
 
     /// Reads one disk.
-    pub(crate) fn disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<()> {
+    pub(crate) fn disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> PipelineResult<()> {
         self.begin_disk(disk, plan)?;
         let (size_bytes, data_bytes) = match disk.source.size_bytes() {
             Some(size) => {
@@ -137,7 +138,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports the estimate of the bytes to be read.
-    pub(super) fn begin_disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> Stopping<()> {
+    pub(super) fn begin_disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> PipelineResult<()> {
         self.extent = None;
         self.progress.stage(Stage::Plan, &disk.name, 0);
         let ahead = self.bytes_ahead(disk, plan)?;
@@ -156,7 +157,7 @@ impl<'a> Reader<'a> {
         size: u64,
         pages: Range<u64>,
         data: u64,
-    ) -> Stopping<u64> {
+    ) -> PipelineResult<u64> {
         match (&plan.changes, &plan.base) {
             (Some(changes), Some((base, _))) => self.incremental(disk, (size, pages), changes, base, data),
             (_, base) => {
@@ -167,11 +168,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Ends the tree of a disk.
-    pub(super) fn end_disk(&mut self, size_bytes: u64, data_bytes: u64) -> Stopping<()> {
+    pub(super) fn end_disk(&mut self, size_bytes: u64, data_bytes: u64) -> PipelineResult<()> {
         self.counts.logical_bytes += size_bytes;
         self.counts.data_bytes += data_bytes;
         self.counts.segments += segments_of(size_bytes);
-        self.send(Step::EndOfDisk { size_bytes, data_bytes })
+        self.send(TreeStep::EndOfDisk { size_bytes, data_bytes })
     }
 
     /// Reads the changed blocks. Returns the bytes of the new disk that are not holes.
@@ -179,10 +180,10 @@ impl<'a> Reader<'a> {
         &mut self,
         disk: &DiskSource,
         (size, pages): (u64, Range<u64>),
-        changes: &Changes,
-        base: &Root,
+        changes: &ChangedBlocks,
+        base: &DiskRoot,
         mut data: u64,
-    ) -> Stopping<u64> {
+    ) -> PipelineResult<u64> {
         for index in pages {
             self.check_cancel()?;
             let page_start = index * PAGE_BYTES;
@@ -191,13 +192,13 @@ impl<'a> Reader<'a> {
             let old = base.pages.get(index as usize).copied().flatten();
             if !changes.touches(&page_range) {
                 self.counts.clean_segments += segments_of(page_range.end - page_range.start);
-                self.send(Step::Page(old))?;
+                self.send(TreeStep::Page(old))?;
                 continue;
             }
             let page = self
                 .tree
                 .page(old.as_ref(), size, index)
-                .or_else(|error| self.unless_damaged(error).map(|()| Page::default()))?;
+                .or_else(|error| self.unless_damaged(error).map(|()| RecipePage::default()))?;
             if page.segments.is_empty() {
                 data += self.whole_page(disk, &page_range, index, size)?;
                 self.progress.advance(changes.dirty_bytes_in(&page_range));
@@ -208,7 +209,7 @@ impl<'a> Reader<'a> {
                 let range = segment_range(size, number);
                 if !changes.touches(&range) {
                     self.counts.clean_segments += 1;
-                    self.send(Step::Segment(reference))?;
+                    self.send(TreeStep::Segment(reference))?;
                 } else {
                     self.check_cancel()?;
                     let (before, after) = match self.old_segment(reference.as_ref(), size, number) {
@@ -230,7 +231,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a page of segments whose old recipes cannot be read.
-    fn whole_page(&mut self, disk: &DiskSource, page: &Range<u64>, index: u64, size: u64) -> Stopping<u64> {
+    fn whole_page(
+        &mut self,
+        disk: &DiskSource,
+        page: &Range<u64>,
+        index: u64,
+        size: u64,
+    ) -> PipelineResult<u64> {
         let mut data = 0;
         for within in 0..segments_of(page.end - page.start) {
             self.check_cancel()?;
@@ -249,23 +256,23 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn old_segment(&mut self, reference: Option<&Ref>, size: u64, number: u64) -> Result<SegmentRecipe> {
+    fn old_segment(&mut self, reference: Option<&FrameRef>, size: u64, number: u64) -> Result<SegmentRecipe> {
         if let Some(reference) = reference {
             return self.tree.segment(reference, size, number);
         }
         let range = segment_range(size, number);
         let length = (range.end - range.start) as u32;
-        Ok(SegmentRecipe { entries: vec![Entry::new(length, None)] })
+        Ok(SegmentRecipe { entries: vec![RecipeEntry::new(length, None)] })
     }
 
     fn changed_segment(
         &mut self,
         disk: &DiskSource,
         range: &Range<u64>,
-        changes: &Changes,
-        reference: Option<Ref>,
+        changes: &ChangedBlocks,
+        reference: Option<FrameRef>,
         old: &SegmentRecipe,
-    ) -> Stopping<u64> {
+    ) -> PipelineResult<u64> {
         let mut blocks = changes.blocks(range);
         let count = |state| blocks.iter().filter(|&&block| block == state).count();
         let (written, clean) = (count(BlockChange::Written), count(BlockChange::Clean));
@@ -288,7 +295,7 @@ impl<'a> Reader<'a> {
             read_exactly(disk, range.start + at as u64, buffer)
         })?;
         self.counts.read_bytes += read_bytes;
-        let layout: Vec<(SegmentPiece, Option<Ref>)> = fresh
+        let layout: Vec<(SegmentPiece, Option<FrameRef>)> = fresh
             .into_iter()
             .map(|fresh| match fresh {
                 NewPiece::Kept(index) => (pieces[index], old.entries[index].chunk),
@@ -303,12 +310,12 @@ impl<'a> Reader<'a> {
         &mut self,
         disk: &DiskSource,
         (size, pages): (u64, Range<u64>),
-        base: Option<&Root>,
-    ) -> Stopping<u64> {
+        base: Option<&DiskRoot>,
+    ) -> PipelineResult<u64> {
         let mut data = 0;
         let mut number = pages.start * PAGE_SEGMENTS as u64;
         let segments = segments_of(size).min(pages.end * PAGE_SEGMENTS as u64);
-        let mut page: Option<(u64, Page)> = None;
+        let mut page: Option<(u64, RecipePage)> = None;
         while number < segments {
             self.check_cancel()?;
             let page_index = number / PAGE_SEGMENTS as u64;
@@ -317,7 +324,7 @@ impl<'a> Reader<'a> {
                 let end = (start + PAGE_BYTES).min(size);
                 let extent = self.extent_at(disk, start)?;
                 if extent.kind == ExtentKind::Zero && extent.end() >= end {
-                    self.send(Step::Page(None))?;
+                    self.send(TreeStep::Page(None))?;
                     number += segments_of(end - start);
                     continue;
                 }
@@ -336,18 +343,18 @@ impl<'a> Reader<'a> {
     /// damage.
     fn base_reference(
         &mut self,
-        base: Option<&Root>,
+        base: Option<&DiskRoot>,
         size: u64,
         number: u64,
-        cached: &mut Option<(u64, Page)>,
-    ) -> Option<Ref> {
+        cached: &mut Option<(u64, RecipePage)>,
+    ) -> Option<FrameRef> {
         let base = base?;
         let index = number / PAGE_SEGMENTS as u64;
         if cached.as_ref().is_none_or(|(held, _)| *held != index) {
             let reference = base.pages.get(index as usize)?.as_ref();
             let page = self.tree.page(reference, base.size_bytes, index).unwrap_or_else(|error| {
                 self.progress.notice(&format!("the base is not used here: {error}"));
-                Page::default()
+                RecipePage::default()
             });
             *cached = Some((index, page));
         }
@@ -362,13 +369,13 @@ impl<'a> Reader<'a> {
         &mut self,
         disk: &DiskSource,
         range: &Range<u64>,
-        reference: Option<Ref>,
-    ) -> Stopping<u64> {
+        reference: Option<FrameRef>,
+    ) -> PipelineResult<u64> {
         let length = (range.end - range.start) as usize;
         let mut blocks = vec![BlockChange::Written; length.div_ceil(BLOCK_BYTES)];
         self.for_each_extent(disk, range, |extent| apply_zero_extent(&mut blocks, range, extent))?;
         if blocks.iter().all(|&block| block == BlockChange::Zeroed) {
-            self.send(Step::Segment(None))?;
+            self.send(TreeStep::Segment(None))?;
             return Ok(0);
         }
         let mut job = self.job(range.start)?;
@@ -389,7 +396,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a stream in order. Returns its size and its bytes that are not holes.
-    fn stream(&mut self, disk: &DiskSource, base: Option<&Root>) -> Stopping<(u64, u64)> {
+    fn stream(&mut self, disk: &DiskSource, base: Option<&DiskRoot>) -> PipelineResult<(u64, u64)> {
         let mut data = 0;
         let mut size = 0;
         let mut page = None;
@@ -401,7 +408,7 @@ impl<'a> Reader<'a> {
             size += length as u64;
             if size > MAX_DISK_BYTES {
                 let reason = format!("disk {} is larger than 64 TiB", disk.name);
-                return Err(Stop::Failed(Error::Invalid { reason }));
+                return Err(PipelineEnd::Failed(Error::Invalid { reason }));
             }
             self.counts.read_bytes += length as u64;
             self.counts.dirty_bytes += length as u64;
@@ -420,14 +427,20 @@ impl<'a> Reader<'a> {
     }
 
     /// Cuts a segment that was read completely.
-    fn split_segment(&mut self, job: Box<Job>, length: usize, reference: Option<Ref>) -> Stopping<u64> {
+    fn split_segment(
+        &mut self,
+        job: Box<SegmentJob>,
+        length: usize,
+        reference: Option<FrameRef>,
+    ) -> PipelineResult<u64> {
         let pieces = split(self.chunker, &job.segment[..length]);
-        let layout: Vec<(SegmentPiece, Option<Ref>)> = pieces.into_iter().map(|piece| (piece, None)).collect();
+        let layout: Vec<(SegmentPiece, Option<FrameRef>)> =
+            pieces.into_iter().map(|piece| (piece, None)).collect();
         // The old recipe is read only if the new one differs.
         self.finish_segment(job, &layout, reference, None)
     }
 
-    pub(super) fn extent_at(&mut self, disk: &DiskSource, offset: u64) -> Stopping<Extent> {
+    pub(super) fn extent_at(&mut self, disk: &DiskSource, offset: u64) -> PipelineResult<Extent> {
         if let Some(extent) = self.extent.filter(|extent| extent.offset <= offset && offset < extent.end()) {
             return Ok(extent);
         }
@@ -445,7 +458,7 @@ impl<'a> Reader<'a> {
         disk: &DiskSource,
         range: &Range<u64>,
         mut visit: impl FnMut(&Extent),
-    ) -> Stopping<()> {
+    ) -> PipelineResult<()> {
         let mut at = range.start;
         while at < range.end {
             let extent = self.extent_at(disk, at)?;
@@ -456,7 +469,7 @@ impl<'a> Reader<'a> {
     }
 
     /// An empty job for the segment that begins at `start`.
-    pub(super) fn job(&mut self, start: u64) -> Stopping<Box<Job>> {
+    pub(super) fn job(&mut self, start: u64) -> PipelineResult<Box<SegmentJob>> {
         let mut job = match self.spare.take() {
             Some(job) => job,
             None => self.outlet.job()?,
@@ -465,14 +478,14 @@ impl<'a> Reader<'a> {
         Ok(job)
     }
 
-    pub(super) fn send(&mut self, step: Step) -> Stopping<()> {
+    pub(super) fn send(&mut self, step: TreeStep) -> PipelineResult<()> {
         if let Some(job) = self.outlet.send(step)? {
             self.spare = Some(job);
         }
         Ok(())
     }
 
-    pub(super) fn check_cancel(&self) -> Stopping<()> {
-        if self.cancel.is_cancelled() { Err(Stop::Cancelled) } else { Ok(()) }
+    pub(super) fn check_cancel(&self) -> PipelineResult<()> {
+        if self.cancel.is_cancelled() { Err(PipelineEnd::Cancelled) } else { Ok(()) }
     }
 }

@@ -7,19 +7,19 @@
 //!   hosts.
 //! - An answer is verified: a hit counts if its pack was checked, and the frame has the id (BAK-20).
 
-use super::job::{ChunkState, JobEntry, NewChunk, Step};
+use super::job::{ChunkState, JobEntry, NewChunk, TreeStep};
+use super::pipeline_end::{PipelineEnd, PipelineResult};
 use super::popular::PopularPacker;
 use super::read_helpers::read_exactly;
-use super::reader::Reader;
-use super::spool::{Spool, Spooled, SpooledSegment};
-use super::stop::{Stop, Stopping};
+use super::reader::DiskReader;
+use super::spool::{ChunkSpool, SpoolItem, SpooledSegment};
 use crate::catalog::popular::PopularState;
-use crate::packs::pack::Spot;
-use crate::packs::volumes::Home;
+use crate::packs::pack::FrameLocation;
+use crate::packs::volumes::PackHome;
 use crate::request::DiskSource;
 use crate::request::error::Result;
 use crate::request::peers::Answer;
-use crate::snapshot::recipe::Ref;
+use crate::snapshot::recipe::FrameRef;
 use crate::steps::popular::counts;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use std::ops::Range;
@@ -30,31 +30,31 @@ const READ_BYTES: usize = 256 << 10;
 const WANTED_SHARE: usize = 5;
 
 /// The answers for a part, and the log of popular packs.
-pub(super) struct Said<'a> {
+pub(super) struct PartAnswers<'a> {
     /// In the order of the questions.
     pub(super) answers: &'a [Answer],
     pub(super) popular: &'a PopularState,
 }
 
-impl Said<'_> {
+impl PartAnswers<'_> {
     fn of(&self, number: usize) -> Answer {
         self.answers.get(number).copied().unwrap_or(Answer::UNANSWERED)
     }
 }
 
-impl Reader<'_> {
+impl DiskReader<'_> {
     /// Stores the popular chunks of a part that this host was told to store.
     pub(super) fn store_popular(
         &mut self,
         disk: &DiskSource,
-        spool: &Spool,
+        spool: &ChunkSpool,
         answers: &[Answer],
         packer: &mut PopularPacker<'_>,
-    ) -> Stopping<()> {
+    ) -> PipelineResult<()> {
         let mut number = 0;
         let mut bytes = vec![0; SEGMENT_BYTES];
         spool.for_each(|spooled| {
-            let Spooled::Segment(segment) = spooled else {
+            let SpoolItem::Segment(segment) = spooled else {
                 return Ok(());
             };
             self.check_cancel()?;
@@ -87,20 +87,20 @@ impl Reader<'_> {
     pub(super) fn store_rest(
         &mut self,
         disk: &DiskSource,
-        spool: &Spool,
-        said: &Said<'_>,
+        spool: &ChunkSpool,
+        said: &PartAnswers<'_>,
         packer: &PopularPacker<'_>,
-    ) -> Stopping<()> {
+    ) -> PipelineResult<()> {
         let mut number = 0;
         // Bytes of data that the disk gained and lost since the first pass.
         let (mut more, mut less) = (0, 0);
         spool.for_each(|spooled| match spooled {
-            Spooled::Step(Step::EndOfDisk { size_bytes, data_bytes }) => {
+            SpoolItem::Step(TreeStep::EndOfDisk { size_bytes, data_bytes }) => {
                 let data_bytes = (data_bytes + more).saturating_sub(less);
-                self.send(Step::EndOfDisk { size_bytes, data_bytes })
+                self.send(TreeStep::EndOfDisk { size_bytes, data_bytes })
             }
-            Spooled::Step(step) => self.send(step),
-            Spooled::Segment(segment) => {
+            SpoolItem::Step(step) => self.send(step),
+            SpoolItem::Segment(segment) => {
                 self.check_cancel()?;
                 let first = number;
                 number += segment.entries.iter().filter_map(JobEntry::new_id).count();
@@ -121,9 +121,9 @@ impl Reader<'_> {
         disk: &DiskSource,
         segment: SpooledSegment,
         first: usize,
-        said: &Said<'_>,
+        said: &PartAnswers<'_>,
         packer: &PopularPacker<'_>,
-    ) -> Stopping<bool> {
+    ) -> PipelineResult<bool> {
         let mut number = first;
         let mut entries = Vec::with_capacity(segment.entries.len());
         let mut wanted = Vec::new();
@@ -161,7 +161,7 @@ impl Reader<'_> {
         }
         job.recipe_id = segment.recipe_id;
         job.entries = entries;
-        self.send(Step::Write(job))?;
+        self.send(TreeStep::Write(job))?;
         Ok(true)
     }
 
@@ -172,7 +172,7 @@ impl Reader<'_> {
         answer: Answer,
         popular: &PopularState,
         packer: &PopularPacker<'_>,
-    ) -> Stopping<(ChunkState, bool)> {
+    ) -> PipelineResult<(ChunkState, bool)> {
         let bytes = chunk.raw.len() as u64;
         if let Some(known) = self.known_to_vm(chunk.id, bytes, None)? {
             return Ok((known, false));
@@ -182,25 +182,30 @@ impl Reader<'_> {
             None if answer == Answer::STORE_POPULAR => packer.find(&chunk.id.short())?,
             None => None,
         };
-        if let Some(spot) = found {
+        if let Some(location) = found {
             self.counts.popular_dup_bytes += bytes;
             let id = chunk.id;
-            return Ok((ChunkState::Known(Ref { id, spot }), false));
+            return Ok((ChunkState::Known(FrameRef { id, location }), false));
         }
         let is_unresolved = !answer.leaves_it_to_the_vm() && answer != Answer::STORE_POPULAR;
         Ok((ChunkState::New(chunk), is_unresolved))
     }
 
     /// The frame of an ordinal, if its pack may be used and the frame has that id.
-    fn popular_frame(&mut self, ordinal: u32, id: &ChunkId, popular: &PopularState) -> Result<Option<Spot>> {
+    fn popular_frame(
+        &mut self,
+        ordinal: u32,
+        id: &ChunkId,
+        popular: &PopularState,
+    ) -> Result<Option<FrameLocation>> {
         let Some((pack, slot)) = popular.of_ordinal(ordinal) else {
             return Ok(None);
         };
         if !counts(popular, pack.pack) {
             return Ok(None);
         }
-        let spot = Spot { home: Home::Shared, volume: pack.volume, pack: pack.pack, slot };
-        let located = match self.pack_store.at(spot, &id.short()) {
+        let location = FrameLocation { home: PackHome::Shared, volume: pack.volume, pack: pack.pack, slot };
+        let located = match self.pack_store.at(location, &id.short()) {
             Err(error) if error.is_corruption() => None,
             located => located?,
         };
@@ -208,7 +213,7 @@ impl Reader<'_> {
             (Some(located), Some(frames)) => frames.opens_to(located, id)?,
             (located, _) => located.is_some(),
         };
-        Ok(opens.then_some(spot))
+        Ok(opens.then_some(location))
     }
 
     /// Reads chunks to their places in a segment, neighbours in one read.
@@ -218,10 +223,10 @@ impl Reader<'_> {
         start: u64,
         wanted: &[NewChunk],
         segment: &mut [u8],
-    ) -> Stopping<()> {
+    ) -> PipelineResult<()> {
         for run in runs_of(wanted.iter().map(|chunk| chunk.raw.clone())) {
             self.counts.read_again_bytes += run.len() as u64;
-            read_exactly(disk, start + run.start as u64, &mut segment[run]).map_err(Stop::from)?;
+            read_exactly(disk, start + run.start as u64, &mut segment[run]).map_err(PipelineEnd::from)?;
         }
         Ok(())
     }

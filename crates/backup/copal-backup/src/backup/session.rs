@@ -3,9 +3,9 @@
 //! A session publishes only if it has read the VM's log to the end and is not fenced. Check and publication
 //! are one compare-and-swap on the log (BAK-5).
 
-use super::base::Base;
+use super::base::BaseSnapshot;
 use crate::catalog::fields::SessionId;
-use crate::catalog::log::{Append, LogName};
+use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
 use crate::delete::summary::store as summaries;
@@ -16,15 +16,15 @@ use crate::request::error::{Error, Result};
 use crate::request::open_session::HolderId;
 use crate::retention::misdated;
 use crate::sessions::lease::{fence::fence_dead_here, sessions as leases};
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::{self, Manifest};
-use crate::steps::session::{Opening, Publishing, ending, opening, publishing};
+use crate::steps::session::{OpenStep, PublishStep, ending, opening, publishing};
 use bytes::Bytes;
 use copal_volume::{PutOptions, VolumeError};
 use uuid::Uuid;
 
 /// An open session.
-pub(crate) struct Session {
+pub(crate) struct BackupSession {
     pub(crate) vm: Uuid,
     pub(crate) id: SessionId,
     sequence: u64,
@@ -39,14 +39,18 @@ pub(crate) struct PublishedAs {
     pub(crate) misdated: u64,
 }
 
-impl Session {
+impl BackupSession {
     /// Opens a session on the newest readable snapshot; in a store with one writer it first ends earlier
     /// sessions. In a fleet the index of the VM is up to date afterwards.
     /// # Errors
     /// `SessionOpen`: in a fleet on several servers, another session of the VM is open, and may be alive
     /// (BAK-21). Errors of the store.
-    pub(crate) fn open(parts: &Parts, vm: &Vm, holder: Option<HolderId>) -> Result<(Session, Option<Base>)> {
-        let opened = Session::append_open(parts, vm, holder)?;
+    pub(crate) fn open(
+        parts: &RepositoryParts,
+        vm: &Vm,
+        holder: Option<HolderId>,
+    ) -> Result<(BackupSession, Option<BaseSnapshot>)> {
+        let opened = BackupSession::append_open(parts, vm, holder)?;
         if parts.pack_store().layout.is_fleet() {
             // This must follow the Open record: a prune has listed its packs before the record, or sees the
             // session.
@@ -56,20 +60,24 @@ impl Session {
         Ok(opened)
     }
 
-    fn append_open(parts: &Parts, named: &Vm, holder: Option<HolderId>) -> Result<(Session, Option<Base>)> {
+    fn append_open(
+        parts: &RepositoryParts,
+        named: &Vm,
+        holder: Option<HolderId>,
+    ) -> Result<(BackupSession, Option<BaseSnapshot>)> {
         let vm = named.uuid;
         let is_alone = !parts.is_written_by_several();
         let id: SessionId = random()?;
         let log = LogName::Vm(vm);
-        let mut lost: Option<Option<Base>> = None;
+        let mut lost: Option<Option<BaseSnapshot>> = None;
         loop {
             let state = parts.vm_state(vm)?;
             match opening(&state, &id, is_alone) {
-                Opening::Opened => {
+                OpenStep::Opened => {
                     let sequence = state.next_sequence;
-                    return Ok((Session { vm, id, sequence }, lost.flatten()));
+                    return Ok((BackupSession { vm, id, sequence }, lost.flatten()));
                 }
-                Opening::Retired => {
+                OpenStep::Retired => {
                     return Err(Error::Denied {
                         reason: format!(
                             "VM {} is being removed; `copal vm rm` ends that, and then its name is free",
@@ -78,21 +86,21 @@ impl Session {
                     });
                 }
                 // The holder was a process of this host and has died, so no lease is waited for.
-                Opening::Held if fence_dead_here(parts, named)? > 0 => continue,
-                Opening::Held => match leases::open_sessions(parts, vm)?.into_iter().next() {
+                OpenStep::Held if fence_dead_here(parts, named)? > 0 => continue,
+                OpenStep::Held => match leases::open_sessions(parts, vm)?.into_iter().next() {
                     Some(open) => {
                         return Err(Error::SessionOpen { vm: named.name.clone(), open: Box::new(open) });
                     }
                     // It ended meanwhile.
                     None => continue,
                 },
-                Opening::Stale(session) => {
+                OpenStep::Stale(session) => {
                     // This process is the only writer, so the session's process is dead.
                     let record = Record::Fence { session };
                     parts.catalog().append(log, state.next_number, &record)?;
                     continue;
                 }
-                Opening::Append => {}
+                OpenStep::Append => {}
             }
             let base = newest_readable(parts, vm, &state);
             let session = id;
@@ -102,9 +110,9 @@ impl Session {
                 None => Record::Open { session, base: snapshot },
             };
             match parts.catalog().append(log, state.next_number, &record)? {
-                Append::Lost => lost = Some(base),
-                Append::Done => {
-                    return Ok((Session { vm, id, sequence: state.next_sequence }, base));
+                AppendOutcome::Lost => lost = Some(base),
+                AppendOutcome::Done => {
+                    return Ok((BackupSession { vm, id, sequence: state.next_sequence }, base));
                 }
             }
         }
@@ -117,7 +125,7 @@ impl Session {
 
     /// The error of a failed backup: `Fenced` if others have ended its session. Chunks that it had stored may
     /// be removed by then, which looks like damage.
-    pub(crate) fn reason(&self, parts: &Parts, error: Error) -> Error {
+    pub(crate) fn reason(&self, parts: &RepositoryParts, error: Error) -> Error {
         if matches!(error, Error::Cancelled { .. } | Error::Fenced | Error::Source { .. }) {
             return error;
         }
@@ -130,21 +138,21 @@ impl Session {
     }
 
     /// Ends the session: it can no longer publish.
-    pub(crate) fn fence(&self, parts: &Parts) -> Result<()> {
+    pub(crate) fn fence(&self, parts: &RepositoryParts) -> Result<()> {
         loop {
             let state = parts.vm_state(self.vm)?;
             let Some(record) = ending(&state, &self.id) else {
                 return Ok(());
             };
             let log = LogName::Vm(self.vm);
-            if let Append::Done = parts.catalog().append(log, state.next_number, &record)? {
+            if let AppendOutcome::Done = parts.catalog().append(log, state.next_number, &record)? {
                 return Ok(());
             }
         }
     }
 
     /// Writes the manifest, then publishes the snapshot. Both count as stored bytes, in the manifest too.
-    pub(crate) fn publish(&self, parts: &Parts, mut manifest: Manifest) -> Result<PublishedAs> {
+    pub(crate) fn publish(&self, parts: &RepositoryParts, mut manifest: Manifest) -> Result<PublishedAs> {
         let volumes = &parts.pack_store().volumes;
         let vid = volumes
             .meta(self.vm, true)?
@@ -175,16 +183,16 @@ impl Session {
             let state = parts.vm_state(self.vm)?;
             let mut times: Vec<u64> = state.published.iter().map(|one| one.created_ms).collect();
             match publishing(&state, &self.id, manifest.snapshot) {
-                Publishing::Published(published) => {
+                PublishStep::Published(published) => {
                     return Ok(published_as(&manifest, &times, published.created_ms));
                 }
-                Publishing::Fenced => return Err(Error::Fenced),
-                Publishing::Append => {}
+                PublishStep::Fenced => return Err(Error::Fenced),
+                PublishStep::Append => {}
             }
             let now_ms = volumes.store.now_ms();
             let record = self.publish_record(&manifest, hash, now_ms);
             let log = LogName::Vm(self.vm);
-            if let Append::Done = parts.catalog().append(log, state.next_number, &record)? {
+            if let AppendOutcome::Done = parts.catalog().append(log, state.next_number, &record)? {
                 times.push(now_ms);
                 return Ok(published_as(&manifest, &times, now_ms));
             }
@@ -211,7 +219,7 @@ fn published_as(manifest: &Manifest, times: &[u64], now_ms: u64) -> PublishedAs 
     }
 }
 
-fn newest_readable(parts: &Parts, vm: Uuid, state: &VmState) -> Option<Base> {
+fn newest_readable(parts: &RepositoryParts, vm: Uuid, state: &VmState) -> Option<BaseSnapshot> {
     let mut newest_first = state.published.iter().rev();
     let mut readable = newest_first.by_ref().filter_map(|published| match parts.manifest(vm, published) {
         Ok(manifest) => Some((manifest, published.is_accepted)),
@@ -225,5 +233,5 @@ fn newest_readable(parts: &Parts, vm: Uuid, state: &VmState) -> Option<Base> {
         let mut good = readable.filter(|(manifest, is_accepted)| *is_accepted || manifest.doubts.is_empty());
         good.next().map(|(manifest, _)| manifest)
     };
-    Some(Base::new(manifest, is_accepted, find_good))
+    Some(BaseSnapshot::new(manifest, is_accepted, find_good))
 }

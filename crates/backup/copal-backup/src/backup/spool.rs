@@ -3,12 +3,12 @@
 //! The file has no name and vanishes with its handle. Each record is a length, a checksum and a body, so a
 //! bad local disk ends the backup.
 
-use super::job::{ChunkState, Job, JobEntry, NewChunk, Step};
-use crate::packs::pack::{PackNumber, Spot};
-use crate::packs::volumes::Home;
+use super::job::{ChunkState, JobEntry, NewChunk, SegmentJob, TreeStep};
+use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::peers::ShortId;
-use crate::snapshot::recipe::Ref;
+use crate::snapshot::recipe::FrameRef;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use copal_codec::{DecodeError, Put, Reader as Input};
 use std::fs::File;
@@ -31,7 +31,7 @@ pub(super) struct SpoolWriter {
 }
 
 /// Results of the first pass; readable any number of times.
-pub(super) struct Spool {
+pub(super) struct ChunkSpool {
     file: File,
     vm: Uuid,
     records: u64,
@@ -65,8 +65,8 @@ impl SpooledSegment {
 
 /// One step of the second pass.
 #[derive(Debug)]
-pub(super) enum Spooled {
-    Step(Step),
+pub(super) enum SpoolItem {
+    Step(TreeStep),
     Segment(SpooledSegment),
 }
 
@@ -83,23 +83,23 @@ impl SpoolWriter {
     }
 
     /// Writes a step; of a segment to be written, only the ids of its chunks.
-    pub(super) fn push(&mut self, step: &Step) -> Result<()> {
+    pub(super) fn push(&mut self, step: &TreeStep) -> Result<()> {
         self.body.clear();
         match step {
-            Step::Page(page) => {
+            TreeStep::Page(page) => {
                 self.body.put_u8(1);
                 put_option(&mut self.body, page.as_ref());
             }
-            Step::Segment(segment) => {
+            TreeStep::Segment(segment) => {
                 self.body.put_u8(2);
                 put_option(&mut self.body, segment.as_ref());
             }
-            Step::EndOfDisk { size_bytes, data_bytes } => {
+            TreeStep::EndOfDisk { size_bytes, data_bytes } => {
                 self.body.put_u8(3);
                 self.body.put_u64(*size_bytes);
                 self.body.put_u64(*data_bytes);
             }
-            Step::Write(job) => self.put_job(job),
+            TreeStep::Write(job) => self.put_job(job),
         }
         let head = head_of(&self.body);
         self.records += 1;
@@ -107,7 +107,7 @@ impl SpoolWriter {
         written.map_err(|error| failed(&error))
     }
 
-    fn put_job(&mut self, job: &Job) {
+    fn put_job(&mut self, job: &SegmentJob) {
         let body = &mut self.body;
         body.put_u8(4);
         body.put_u64(job.start);
@@ -131,19 +131,19 @@ impl SpoolWriter {
     }
 
     /// Ends writing and returns the spool of this VM.
-    pub(super) fn finish(self, vm: Uuid) -> Result<Spool> {
+    pub(super) fn finish(self, vm: Uuid) -> Result<ChunkSpool> {
         let file = self.file.into_inner().map_err(|error| failed(error.error()))?;
-        Ok(Spool { file, vm, records: self.records, asked: self.asked })
+        Ok(ChunkSpool { file, vm, records: self.records, asked: self.asked })
     }
 }
 
-impl Spool {
+impl ChunkSpool {
     /// Visits each step, in order.
     /// # Errors
     /// Errors of the file, and errors of `visit`.
     pub(super) fn for_each<E: From<Error>>(
         &self,
-        mut visit: impl FnMut(Spooled) -> std::result::Result<(), E>,
+        mut visit: impl FnMut(SpoolItem) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let mut records = self.records().map_err(|error| failed(&error))?;
         while let Some(body) = records.next().map_err(|error| failed(&error))? {
@@ -172,7 +172,7 @@ impl Spool {
                     Err(error) => return Some(Err(error)),
                 };
                 match parse(body, self.vm) {
-                    Ok(Spooled::Segment(segment)) => {
+                    Ok(SpoolItem::Segment(segment)) => {
                         let asked = segment.entries.iter().filter_map(JobEntry::new_id);
                         let numbered = asked.zip(number..);
                         let wanted = numbered.filter(|(_, number)| is_wanted(*number));
@@ -180,17 +180,17 @@ impl Spool {
                         number += segment.entries.iter().filter_map(JobEntry::new_id).count() as u64;
                         waiting = ids.into_iter();
                     }
-                    Ok(Spooled::Step(_)) => {}
+                    Ok(SpoolItem::Step(_)) => {}
                     Err(detail) => return Some(Err(io::Error::other(detail))),
                 }
             }
         }))
     }
 
-    fn records(&self) -> io::Result<Records> {
+    fn records(&self) -> io::Result<SpoolRecords> {
         let mut file = self.file.try_clone()?;
         file.seek(SeekFrom::Start(0))?;
-        Ok(Records {
+        Ok(SpoolRecords {
             file: BufReader::with_capacity(BUFFER_BYTES, file),
             body: Vec::new(),
             left: self.records,
@@ -199,13 +199,13 @@ impl Spool {
 }
 
 /// Reads records one after another.
-struct Records {
+struct SpoolRecords {
     file: BufReader<File>,
     body: Vec<u8>,
     left: u64,
 }
 
-impl Records {
+impl SpoolRecords {
     fn next(&mut self) -> io::Result<Option<&[u8]>> {
         let Some(left) = self.left.checked_sub(1) else {
             return Ok(None);
@@ -235,38 +235,38 @@ fn head_of(body: &[u8]) -> [u8; HEAD_BYTES] {
     head
 }
 
-fn put_ref(body: &mut Vec<u8>, reference: &Ref) {
+fn put_ref(body: &mut Vec<u8>, reference: &FrameRef) {
     body.put_bytes(&reference.id.0);
-    let Spot { home, volume, pack, slot } = reference.spot;
+    let FrameLocation { home, volume, pack, slot } = reference.location;
     body.put_u8(match home {
-        Home::Shared => 0,
-        Home::Private(_) => 1,
-        Home::Recipes(_) => 2,
+        PackHome::Shared => 0,
+        PackHome::Private(_) => 1,
+        PackHome::Recipes(_) => 2,
     });
     body.put_u32(volume);
     body.put_u64(pack.0);
     body.put_u32(slot);
 }
 
-fn put_option(body: &mut Vec<u8>, reference: Option<&Ref>) {
+fn put_option(body: &mut Vec<u8>, reference: Option<&FrameRef>) {
     body.put_u8(u8::from(reference.is_some()));
     if let Some(reference) = reference {
         put_ref(body, reference);
     }
 }
 
-fn parse(body: &[u8], vm: Uuid) -> std::result::Result<Spooled, String> {
+fn parse(body: &[u8], vm: Uuid) -> std::result::Result<SpoolItem, String> {
     let mut input = Input::new(body);
     let parsed = fields(&mut input, vm).map_err(|error| error.to_string())?;
     input.finish().map_err(|error| error.to_string())?;
     Ok(parsed)
 }
 
-fn fields(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<Spooled, DecodeError> {
+fn fields(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<SpoolItem, DecodeError> {
     Ok(match input.bounded(4)? {
-        1 => Spooled::Step(Step::Page(option(input, vm)?)),
-        2 => Spooled::Step(Step::Segment(option(input, vm)?)),
-        3 => Spooled::Step(Step::EndOfDisk { size_bytes: input.u64()?, data_bytes: input.u64()? }),
+        1 => SpoolItem::Step(TreeStep::Page(option(input, vm)?)),
+        2 => SpoolItem::Step(TreeStep::Segment(option(input, vm)?)),
+        3 => SpoolItem::Step(TreeStep::EndOfDisk { size_bytes: input.u64()?, data_bytes: input.u64()? }),
         _ => {
             let start = input.u64()?;
             let recipe_id = ChunkId(input.array()?);
@@ -283,26 +283,26 @@ fn fields(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<Spooled, Decod
                 };
                 entries.push(JobEntry::new(length as u32, state));
             }
-            Spooled::Segment(SpooledSegment { start, recipe_id, entries })
+            SpoolItem::Segment(SpooledSegment { start, recipe_id, entries })
         }
     })
 }
 
-fn option(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<Option<Ref>, DecodeError> {
+fn option(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<Option<FrameRef>, DecodeError> {
     match input.bounded(1)? {
         0 => Ok(None),
         _ => reference(input, vm).map(Some),
     }
 }
 
-fn reference(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<Ref, DecodeError> {
-    Ok(Ref {
+fn reference(input: &mut Input<'_>, vm: Uuid) -> std::result::Result<FrameRef, DecodeError> {
+    Ok(FrameRef {
         id: ChunkId(input.array()?),
-        spot: Spot {
+        location: FrameLocation {
             home: match input.bounded(2)? {
-                0 => Home::Shared,
-                1 => Home::Private(vm),
-                _ => Home::Recipes(vm),
+                0 => PackHome::Shared,
+                1 => PackHome::Private(vm),
+                _ => PackHome::Recipes(vm),
             },
             volume: input.u32()?,
             pack: PackNumber(input.u64()?),

@@ -4,9 +4,11 @@
 //! newest number counts. Heartbeats come and go (`heartbeats`). A job waits for all listed agents, however
 //! long one has been silent.
 //!
-//! Format: docs/formats/backup-catalog.md v4 Invariant: a record of the list is created under the next
-//! number, exclusively. A retirement needs the signature of the delete role (BAK-19), so a backup key cannot
-//! hide that VMs of another host are not backed up. Not here: which agents can be reached (`copal-agent`).
+//! Format: docs/formats/backup-catalog.md v4
+//! Invariant: a record of the list is created under the next number, exclusively. A retirement needs the
+//! signature of the delete role (BAK-19), so a backup key cannot hide that VMs of another host are not backed
+//! up.
+//! Not here: which agents can be reached (`copal-agent`).
 
 use super::log::Catalog;
 use super::record::{MAX_LISTED, MAX_NAME_BYTES, Record};
@@ -38,7 +40,7 @@ pub struct ListedAgent {
 
 /// Files of one name.
 #[derive(Default)]
-struct Stored {
+struct AgentFiles {
     newest: u64,
     files: Vec<(Bytes, FileId)>,
 }
@@ -98,7 +100,7 @@ impl Catalog {
                 Err(VolumeError::Exists { .. } | VolumeError::Unknown { .. }) => continue,
                 Err(error) => return Err(error.into()),
             }
-            self.tidy(&stored.files)?;
+            self.delete_unneeded(&stored.files)?;
             return Ok(true);
         }
         Err(Error::Invalid {
@@ -109,8 +111,8 @@ impl Catalog {
     }
 
     /// Files of the list, by name of the agent.
-    fn stored_agents(&self) -> Result<BTreeMap<String, Stored>> {
-        let mut found: BTreeMap<String, Stored> = BTreeMap::new();
+    fn stored_agents(&self) -> Result<BTreeMap<String, AgentFiles>> {
+        let mut found: BTreeMap<String, AgentFiles> = BTreeMap::new();
         for_each_file(&*self.store, self.vid, PREFIX.as_bytes(), |file, info| {
             // A file with another kind of name is ignored.
             let parsed = std::str::from_utf8(file).ok().and_then(parse);

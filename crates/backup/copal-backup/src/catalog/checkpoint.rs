@@ -1,13 +1,14 @@
 //! Checkpoints of logs: the state after all records below a number, as bytes.
 //!
-//! Format: docs/formats/backup-checkpoint.md v3 A checkpoint replaces all records before it. So in a
-//! repository that has had role keys only the delete role writes checkpoints, and signs them (BAK-19). Not
-//! here: writing of checkpoints and removal of the records before them (`replay`), the states (`domain`,
+//! Format: docs/formats/backup-checkpoint.md v3
+//! A checkpoint replaces all records before it. So in a repository that has had role keys only the delete
+//! role writes checkpoints, and signs them (BAK-19).
+//! Not here: writing of checkpoints and removal of the records before them (`replay`), the states (`domain`,
 //! `vm`).
 
-use super::fold::Fold;
+use super::fold::LogState;
 use super::record::split_signature;
-use crate::keys::{Keys, MAC_BYTES};
+use crate::keys::{DomainKeys, MAC_BYTES};
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 
 pub(crate) const FORMAT: Format =
@@ -20,7 +21,7 @@ const UNSIGNED: Format = Format { version: 2, ..FORMAT };
 pub(crate) const MAX_CHECKPOINT_BYTES: u64 = 64 << 20;
 
 /// Encodes the checkpoint file named `place`.
-pub(crate) fn encode<S: Fold>(state: &S, place: &str, keys: &Keys) -> Vec<u8> {
+pub(crate) fn encode<S: LogState>(state: &S, place: &str, keys: &DomainKeys) -> Vec<u8> {
     let mut bytes = vec![0; ENVELOPE_LEN];
     bytes.put_u8(S::KIND);
     bytes.put_zeros(3);
@@ -40,7 +41,12 @@ pub(crate) fn encode<S: Fold>(state: &S, place: &str, keys: &Keys) -> Vec<u8> {
 }
 
 /// Decodes the checkpoint file named `place`, which must be that of record `number`.
-pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Keys) -> Result<S, String> {
+pub(crate) fn decode<S: LogState>(
+    bytes: &[u8],
+    place: &str,
+    number: u64,
+    keys: &DomainKeys,
+) -> Result<S, String> {
     let (version, content) = open(bytes, place, keys)?;
     let mut input = Reader::new(content);
     let state: S = parse(&mut input, version)?;
@@ -52,12 +58,12 @@ pub(crate) fn decode<S: Fold>(bytes: &[u8], place: &str, number: u64, keys: &Key
 }
 
 /// Whether the bytes are a valid checkpoint file named `place`.
-pub(crate) fn counts(bytes: &[u8], place: &str, keys: &Keys) -> bool {
+pub(crate) fn counts(bytes: &[u8], place: &str, keys: &DomainKeys) -> bool {
     open(bytes, place, keys).is_ok()
 }
 
 /// Checks MAC and signature of a checkpoint; returns its version and its fields.
-fn open<'a>(bytes: &'a [u8], place: &str, keys: &Keys) -> Result<(u16, &'a [u8]), String> {
+fn open<'a>(bytes: &'a [u8], place: &str, keys: &DomainKeys) -> Result<(u16, &'a [u8]), String> {
     let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a checkpoint")?;
     let (content, mac) = body.split_at(at);
@@ -72,7 +78,7 @@ fn open<'a>(bytes: &'a [u8], place: &str, keys: &Keys) -> Result<(u16, &'a [u8])
 }
 
 /// Parses the fields between the envelope and the signature or MAC.
-pub(crate) fn parse<S: Fold>(input: &mut Reader<'_>, version: u16) -> Result<S, String> {
+pub(crate) fn parse<S: LogState>(input: &mut Reader<'_>, version: u16) -> Result<S, String> {
     let text = |error: DecodeError| error.to_string();
     let kind = input.u8().map_err(text)?;
     if kind != S::KIND {

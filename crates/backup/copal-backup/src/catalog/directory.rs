@@ -1,6 +1,6 @@
 //! The VMs of a repository: names and UUIDs, recorded in the domain's log.
 
-use crate::catalog::log::{Append, Catalog, LogName};
+use crate::catalog::log::{AppendOutcome, Catalog, LogName};
 use crate::catalog::record::{MAX_NAME_BYTES, Record};
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
@@ -8,13 +8,13 @@ use crate::request::words::is_plain;
 use uuid::Uuid;
 
 /// Reads and extends the list of VMs.
-pub(crate) struct Directory<'a> {
+pub(crate) struct VmDirectory<'a> {
     catalog: &'a Catalog,
 }
 
-impl<'a> Directory<'a> {
-    pub(crate) fn new(catalog: &'a Catalog) -> Directory<'a> {
-        Directory { catalog }
+impl<'a> VmDirectory<'a> {
+    pub(crate) fn new(catalog: &'a Catalog) -> VmDirectory<'a> {
+        VmDirectory { catalog }
     }
 
     /// All VMs, by name.
@@ -47,7 +47,7 @@ impl<'a> Directory<'a> {
             };
             let vm = Vm { uuid, name: name.to_owned() };
             let record = Record::VmAdded { vm: vm.uuid, name: vm.name.clone() };
-            if let Append::Done = self.catalog.append(LogName::Domain, domain.next_number, &record)? {
+            if let AppendOutcome::Done = self.catalog.append(LogName::Domain, domain.next_number, &record)? {
                 return Ok(vm);
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/backup-checkpoint.md v3
 
-use super::fold::{Entry, Fold};
+use super::fold::{LogEntry, LogState};
 use super::record::{MAX_NAME_BYTES, Record};
 use crate::request::Vm;
 use copal_codec::{DecodeError, Put, Reader};
@@ -27,18 +27,18 @@ impl DomainState {
     }
 }
 
-impl Fold for DomainState {
+impl LogState for DomainState {
     const KIND: u8 = 1;
 
     fn next_number(&self) -> u64 {
         self.next_number
     }
 
-    fn go_on_at(&mut self, number: u64) {
+    fn set_next_number(&mut self, number: u64) {
         self.next_number = number;
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &LogEntry) {
         self.next_number = entry.number + 1;
         match &entry.record {
             // A VM that is listed twice would have each snapshot twice, and retention would forget one of the

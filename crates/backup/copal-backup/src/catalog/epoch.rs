@@ -65,7 +65,7 @@ impl Catalog {
         if listed.len() as u64 >= CLEARED_AFTER {
             let older = listed.iter().filter(|(older, _)| older.as_ref() < name.as_bytes());
             let older: Vec<_> = older.map(|(older, info)| (older.clone(), info.fid)).collect();
-            self.tidy(&older)?;
+            self.delete_unneeded(&older)?;
         }
         Ok(Some(raised))
     }

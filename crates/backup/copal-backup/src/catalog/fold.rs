@@ -5,24 +5,24 @@ use copal_codec::Reader;
 
 /// A record that was read, with its number and time.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     pub(crate) number: u64,
     pub(crate) created_ms: u64,
     pub(crate) record: Record,
 }
 
 /// State of a log.
-pub(crate) trait Fold: Clone + Default + PartialEq {
+pub(crate) trait LogState: Clone + Default + PartialEq {
     /// Kind of the log, as a checkpoint names it.
     const KIND: u8;
     /// Number of the next record.
     fn next_number(&self) -> u64;
     /// Sets the number of the next record.
-    fn go_on_at(&mut self, number: u64);
+    fn set_next_number(&mut self, number: u64);
     /// Applies one more record.
-    fn apply(&mut self, entry: &Entry);
+    fn apply(&mut self, entry: &LogEntry);
     /// As `apply`, if records before this one are lost.
-    fn apply_behind_loss(&mut self, entry: &Entry) {
+    fn apply_behind_loss(&mut self, entry: &LogEntry) {
         self.apply(entry);
     }
     /// Number of items that a checkpoint would list.

@@ -3,13 +3,13 @@
 //! Not here: checkpoints, and the cache of replayed logs (`replay`).
 
 use super::domain::DomainState;
-use super::fold::Entry;
+use super::fold::LogEntry;
 use super::popular::PopularState;
 use super::record::Record;
-use super::replay::{Replayed, Replays, missing};
+use super::replay::{ReplayCache, ReplayedLog, missing};
 use super::vm::VmState;
 use crate::keys::role::Role;
-use crate::keys::{Keys, Signatures};
+use crate::keys::{DomainKeys, SignatureState};
 use crate::packs::volumes::settled;
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
@@ -62,7 +62,7 @@ impl LogName {
 }
 
 /// Outcome of an append.
-pub(crate) enum Append {
+pub(crate) enum AppendOutcome {
     /// The record has that number now.
     Done,
     /// Another process's record has that number: read on and decide again.
@@ -73,50 +73,50 @@ pub(crate) enum Append {
 pub(crate) struct Catalog {
     pub(super) store: Arc<dyn VolumeStore>,
     pub(crate) vid: VolumeId,
-    pub(super) keys: Arc<Keys>,
-    domains: Replays<DomainState>,
-    vms: Replays<VmState>,
-    popular: Replays<PopularState>,
+    pub(super) keys: Arc<DomainKeys>,
+    domains: ReplayCache<DomainState>,
+    vms: ReplayCache<VmState>,
+    popular: ReplayCache<PopularState>,
 }
 
 impl Catalog {
-    pub(crate) fn new(store: Arc<dyn VolumeStore>, vid: VolumeId, keys: Arc<Keys>) -> Catalog {
+    pub(crate) fn new(store: Arc<dyn VolumeStore>, vid: VolumeId, keys: Arc<DomainKeys>) -> Catalog {
         Catalog {
             store,
             vid,
             keys,
-            domains: Replays::default(),
-            vms: Replays::default(),
-            popular: Replays::default(),
+            domains: ReplayCache::default(),
+            vms: ReplayCache::default(),
+            popular: ReplayCache::default(),
         }
     }
 
     /// State of the domain's log, read to its end.
     /// # Errors
     /// `Damaged`; errors of the store.
-    pub(crate) fn domain(&self) -> Result<Arc<Replayed<DomainState>>> {
+    pub(crate) fn domain(&self) -> Result<Arc<ReplayedLog<DomainState>>> {
         self.replay(&self.domains, LogName::Domain)
     }
 
     /// State of a VM's log, read to its end.
     /// # Errors
     /// `Damaged`; errors of the store.
-    pub(crate) fn vm(&self, vm: Uuid) -> Result<Arc<Replayed<VmState>>> {
+    pub(crate) fn vm(&self, vm: Uuid) -> Result<Arc<ReplayedLog<VmState>>> {
         self.replay(&self.vms, LogName::Vm(vm))
     }
 
     /// State of the log of popular packs, read to its end.
     /// # Errors
     /// `Damaged`; errors of the store.
-    pub(crate) fn popular(&self) -> Result<Arc<Replayed<PopularState>>> {
+    pub(crate) fn popular(&self) -> Result<Arc<ReplayedLog<PopularState>>> {
         self.replay(&self.popular, LogName::Popular)
     }
 
-    pub(super) fn domains(&self) -> &Replays<DomainState> {
+    pub(super) fn domains(&self) -> &ReplayCache<DomainState> {
         &self.domains
     }
 
-    pub(super) fn vms(&self) -> &Replays<VmState> {
+    pub(super) fn vms(&self) -> &ReplayCache<VmState> {
         &self.vms
     }
 
@@ -145,7 +145,7 @@ impl Catalog {
     /// One record.
     /// # Errors
     /// `Damaged`; errors of the store.
-    pub(crate) fn record(&self, log: LogName, number: u64) -> Result<Entry> {
+    pub(crate) fn record(&self, log: LogName, number: u64) -> Result<LogEntry> {
         let place = log.place(number);
         let read = ReadOptions::default();
         let info = self.store.stat(self.vid, place.as_bytes(), &read)?;
@@ -156,7 +156,7 @@ impl Catalog {
     /// The records from `first` on.
     /// # Errors
     /// `Damaged` if a record is damaged or missing.
-    pub(crate) fn tail(&self, log: LogName, first: u64) -> Result<Vec<Entry>> {
+    pub(crate) fn tail(&self, log: LogName, first: u64) -> Result<Vec<LogEntry>> {
         let mut entries = Vec::new();
         self.read_from(log, first, first, |_, outcome| {
             entries.push(outcome?);
@@ -171,7 +171,7 @@ impl Catalog {
         &self,
         log: LogName,
         needed: u64,
-        visit: impl FnMut(u64, Result<Entry>) -> Result<()>,
+        visit: impl FnMut(u64, Result<LogEntry>) -> Result<()>,
     ) -> Result<()> {
         self.read_from(log, 0, needed, visit)
     }
@@ -181,7 +181,7 @@ impl Catalog {
         log: LogName,
         first: u64,
         needed: u64,
-        mut visit: impl FnMut(u64, Result<Entry>) -> Result<()>,
+        mut visit: impl FnMut(u64, Result<LogEntry>) -> Result<()>,
     ) -> Result<()> {
         let prefix = log.prefix();
         let mut expected = needed;
@@ -216,7 +216,7 @@ impl Catalog {
         number: u64,
         created_ms: u64,
         body: std::result::Result<Bytes, VolumeError>,
-    ) -> Result<Entry> {
+    ) -> Result<LogEntry> {
         let body = match body {
             // The batch reached its size limit, or the file is too long for a record: read it alone.
             Err(VolumeError::TooLarge { .. }) => {
@@ -235,13 +235,13 @@ impl Catalog {
             tracing::warn!(place, kind = code, "record without the signature of the delete role ignored");
         }
         if let Record::Publish { clock_ms, .. } = &mut record
-            && self.keys.signatures() == Signatures::Needed
+            && self.keys.signatures() == SignatureState::Needed
         {
             // Where role keys exist, the file's time counts: a backup key must not choose the time of a
             // snapshot.
             *clock_ms = Some(created_ms);
         }
-        Ok(Entry { number, created_ms, record })
+        Ok(LogEntry { number, created_ms, record })
     }
 
     /// Refuses to write a record that would be ignored.
@@ -256,32 +256,32 @@ impl Catalog {
 
     /// Creates record `number` of a log unless that number is taken. `Lost` may also be returned for a record
     /// that counts, if others wrote a checkpoint behind it at once; reading on tells.
-    pub(crate) fn append(&self, log: LogName, number: u64, record: &Record) -> Result<Append> {
+    pub(crate) fn append(&self, log: LogName, number: u64, record: &Record) -> Result<AppendOutcome> {
         let outcome = self.create(log, number, record)?;
-        if let Append::Done = outcome {
+        if let AppendOutcome::Done = outcome {
             // The number may have been free only because a checkpoint covers it and its record was removed.
             if self.has_checkpoint_behind(log, number)? {
-                return Ok(Append::Lost);
+                return Ok(AppendOutcome::Lost);
             }
             match log {
-                LogName::Domain => self.keep_short(&self.domains, log),
-                LogName::Vm(_) => self.keep_short(&self.vms, log),
-                LogName::Popular => self.keep_short(&self.popular, log),
+                LogName::Domain => self.write_due_checkpoint(&self.domains, log),
+                LogName::Vm(_) => self.write_due_checkpoint(&self.vms, log),
+                LogName::Popular => self.write_due_checkpoint(&self.popular, log),
             }
         }
         Ok(outcome)
     }
 
-    fn create(&self, log: LogName, number: u64, record: &Record) -> Result<Append> {
+    fn create(&self, log: LogName, number: u64, record: &Record) -> Result<AppendOutcome> {
         self.may_write(record.role())?;
         let place = log.place(number);
         let body = Bytes::from(record.encode(&place, &self.keys));
         match self.store.put(self.vid, place.as_bytes(), body, &PutOptions::default()) {
-            Ok(_) => Ok(Append::Done),
-            Err(VolumeError::Exists { .. }) => Ok(Append::Lost),
+            Ok(_) => Ok(AppendOutcome::Done),
+            Err(VolumeError::Exists { .. }) => Ok(AppendOutcome::Lost),
             Err(VolumeError::Unknown { fid }) => match settled(&*self.store, self.vid, fid)? {
-                true => Ok(Append::Done),
-                false => Ok(Append::Lost),
+                true => Ok(AppendOutcome::Done),
+                false => Ok(AppendOutcome::Lost),
             },
             Err(error) => Err(error.into()),
         }

@@ -15,13 +15,13 @@
 //! - A snapshot exists from its Publish record to a Forget record, independent of other files.
 
 pub(crate) mod agents;
-pub(crate) mod beats;
 pub(crate) mod checkpoint;
 pub(crate) mod directory;
 pub(crate) mod domain;
 mod epoch;
 pub(crate) mod fields;
 pub(crate) mod fold;
+pub(crate) mod heartbeats;
 pub(crate) mod log;
 pub(crate) mod pins;
 pub(crate) mod popular;

@@ -3,7 +3,8 @@
 //! Files `p.<shown>.<holder>.<number>`; the name holds all information. The store's stamp gives the age. A
 //! pin only asks others not to forget, and no safety depends on it, so a clock may decide its age.
 //!
-//! Format: docs/formats/backup-catalog.md v4 Not here: setting and obeying pins (`serve::pins`).
+//! Format: docs/formats/backup-catalog.md v4
+//! Not here: setting and obeying pins (`serve::pins`).
 
 use super::log::{Catalog, PAGE};
 use crate::keys::random;
@@ -111,6 +112,6 @@ impl Catalog {
     /// # Errors
     /// Errors of the store.
     pub(crate) fn drop_pins(&self, pins: &[(Bytes, FileId)]) -> Result<()> {
-        self.tidy(pins)
+        self.delete_unneeded(pins)
     }
 }

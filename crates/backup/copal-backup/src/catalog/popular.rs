@@ -13,7 +13,7 @@
 //! - Records of a host whose key was removed are ignored from its HostRemoved on. Earlier ones stay in force,
 //!   since snapshots may refer to those packs.
 
-use super::fold::{Entry, Fold};
+use super::fold::{LogEntry, LogState};
 use super::record::Record;
 use crate::keys::role::KeyId;
 use crate::packs::pack::PackNumber;
@@ -41,7 +41,7 @@ pub(crate) struct PopularPack {
     pub(crate) spoiled_at: Option<u64>,
     /// The entered host that signed its Popular record.
     pub(crate) host: Option<HostKey>,
-    pub(crate) fate: Fate,
+    pub(crate) fate: PopularFate,
 }
 
 /// A host whose signatures count.
@@ -65,13 +65,13 @@ impl EnteredHost {
 
 /// State of an entered pack in the removal protocol (BAK-27).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Fate {
+pub(crate) enum PopularFate {
     #[default]
     Stays,
     /// Takes no new references since the record of this number.
     Condemned(u64),
     /// Not needed by any snapshot; it is being removed, or was.
-    Gone,
+    Removed,
 }
 
 impl PopularPack {
@@ -81,8 +81,8 @@ impl PopularPack {
 
     /// Whether the pack is to be removed and takes no references: an entry without frames marks the pack of a
     /// dead writer (BAK-24), or no snapshot needs it (BAK-27).
-    pub(crate) fn is_going(&self) -> bool {
-        self.frames == 0 || self.fate == Fate::Gone
+    pub(crate) fn is_removed(&self) -> bool {
+        self.frames == 0 || self.fate == PopularFate::Removed
     }
 }
 
@@ -160,13 +160,13 @@ impl PopularState {
     /// Condemned packs, with the number of the record that condemned them.
     pub(crate) fn condemned(&self) -> impl Iterator<Item = (PackNumber, u64)> {
         self.packs.iter().filter_map(|pack| match pack.fate {
-            Fate::Condemned(at) => Some((pack.pack, at)),
-            Fate::Stays | Fate::Gone => None,
+            PopularFate::Condemned(at) => Some((pack.pack, at)),
+            PopularFate::Stays | PopularFate::Removed => None,
         })
     }
 
     /// Changes the state of packs, if `decide` allows it.
-    fn decide(&mut self, number: u64, packs: &[PackNumber], decide: impl Fn(Fate) -> Fate) {
+    fn decide(&mut self, number: u64, packs: &[PackNumber], decide: impl Fn(PopularFate) -> PopularFate) {
         self.generation = number + 1;
         for known in self.packs.iter_mut().filter(|known| packs.contains(&known.pack)) {
             known.fate = decide(known.fate);
@@ -180,18 +180,18 @@ impl PopularState {
     }
 }
 
-impl Fold for PopularState {
+impl LogState for PopularState {
     const KIND: u8 = 3;
 
     fn next_number(&self) -> u64 {
         self.next_number
     }
 
-    fn go_on_at(&mut self, number: u64) {
+    fn set_next_number(&mut self, number: u64) {
         self.next_number = number;
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &LogEntry) {
         self.next_number = entry.number + 1;
         match &entry.record {
             Record::Popular { volume, pack, first_ordinal, frames, writer, host } => {
@@ -209,7 +209,7 @@ impl Fold for PopularState {
                     checked_at: None,
                     spoiled_at: None,
                     host: self.entered(*host),
-                    fate: Fate::Stays,
+                    fate: PopularFate::Stays,
                 });
             }
             Record::Checked { pack, host } => {
@@ -242,16 +242,16 @@ impl Fold for PopularState {
             Record::Condemned { packs } => {
                 let number = entry.number;
                 self.decide(number, packs, |fate| match fate {
-                    Fate::Stays => Fate::Condemned(number),
-                    Fate::Condemned(_) | Fate::Gone => fate,
+                    PopularFate::Stays => PopularFate::Condemned(number),
+                    PopularFate::Condemned(_) | PopularFate::Removed => fate,
                 });
             }
             Record::Spared { packs } => self.decide(entry.number, packs, |fate| match fate {
-                Fate::Stays | Fate::Condemned(_) => Fate::Stays,
-                Fate::Gone => Fate::Gone,
+                PopularFate::Stays | PopularFate::Condemned(_) => PopularFate::Stays,
+                PopularFate::Removed => PopularFate::Removed,
             }),
             // Its writer knew that they were condemned, though the Condemned record may be lost.
-            Record::Gone { packs } => self.decide(entry.number, packs, |_| Fate::Gone),
+            Record::Gone { packs } => self.decide(entry.number, packs, |_| PopularFate::Removed),
             _ => {}
         }
     }
@@ -281,9 +281,9 @@ impl Fold for PopularState {
         let decided = self.packs.iter().zip(0..);
         let decided: Vec<(u64, u64)> = decided
             .filter_map(|(pack, index)| match pack.fate {
-                Fate::Stays => None,
-                Fate::Gone => Some((index, 0)),
-                Fate::Condemned(at) => Some((index, at + 1)),
+                PopularFate::Stays => None,
+                PopularFate::Removed => Some((index, 0)),
+                PopularFate::Condemned(at) => Some((index, at + 1)),
             })
             .collect();
         bytes.put_varint(decided.len() as u64);
@@ -320,7 +320,7 @@ impl Fold for PopularState {
                 checked_at: input.varint().map_err(text)?.checked_sub(1),
                 spoiled_at: None,
                 host: None,
-                fate: Fate::Stays,
+                fate: PopularFate::Stays,
             });
         }
         if input.remaining() == 0 {
@@ -336,8 +336,8 @@ impl Fold for PopularState {
                 .and_then(|index| state.packs.get_mut(index))
                 .ok_or("it condemns a pack that it does not list")?;
             pack.fate = match fate.checked_sub(1) {
-                None => Fate::Gone,
-                Some(at) => Fate::Condemned(at),
+                None => PopularFate::Removed,
+                Some(at) => PopularFate::Condemned(at),
             };
         }
         if input.remaining() > 0 {
@@ -435,7 +435,7 @@ mod tests {
     fn state_of(records: impl IntoIterator<Item = Record>) -> PopularState {
         let mut state = PopularState::default();
         for (record, number) in records.into_iter().zip(0..) {
-            state.apply(&Entry { number, created_ms: 0, record });
+            state.apply(&LogEntry { number, created_ms: 0, record });
         }
         state
     }
@@ -482,8 +482,11 @@ mod tests {
             Record::Spared { packs: packs(&[2, 4]) },
             Record::Gone { packs: packs(&[3]) },
         ]);
-        let fates: Vec<Fate> = state.packs.iter().map(|pack| pack.fate).collect();
-        assert_eq!(fates, [Fate::Condemned(5), Fate::Stays, Fate::Gone, Fate::Stays]);
+        let fates: Vec<PopularFate> = state.packs.iter().map(|pack| pack.fate).collect();
+        assert_eq!(
+            fates,
+            [PopularFate::Condemned(5), PopularFate::Stays, PopularFate::Removed, PopularFate::Stays]
+        );
         assert_eq!(state.generation, 8);
         // Its ordinals are not used again.
         assert_eq!(state.next_ordinal(), 12);

@@ -1,17 +1,18 @@
 //! Catalog records and their encoding.
 //!
-//! Format: docs/formats/backup-catalog.md v4 In a repository that has had role keys, the delete role signs
-//! each record that removes something (BAK-19); such a record has version 3. Records about popular packs are
-//! signed with the key of the host (BAK-20) and have version 4.
+//! Format: docs/formats/backup-catalog.md v4
+//! In a repository that has had role keys, the delete role signs each record that removes something (BAK-19);
+//! such a record has version 3. Records about popular packs are signed with the key of the host (BAK-20) and
+//! have version 4.
 
 use super::fields::{
     DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, option, put_dead, put_moved, put_option,
 };
 use crate::keys::role::{KeyId, Role};
-use crate::keys::signing::{PUBLIC_BYTES, SIGNATURE_BYTES};
-use crate::keys::{Keys, MAC_BYTES, is_signed_by};
+use crate::keys::signature::{PUBLIC_BYTES, SIGNATURE_BYTES};
+use crate::keys::{DomainKeys, MAC_BYTES, is_signed_by};
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::SnapshotId;
 use crate::request::open_session::HolderId;
 use crate::request::peers::{HostKey, Writer};
@@ -156,7 +157,7 @@ pub(crate) enum Record {
 /// Location of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PackPlace {
-    pub(crate) home: Home,
+    pub(crate) home: PackHome,
     pub(crate) volume: u32,
     pub(crate) pack: PackNumber,
 }
@@ -252,7 +253,7 @@ impl Record {
     }
 
     /// Encodes the record file named `place`.
-    pub(crate) fn encode(&self, place: &str, keys: &Keys) -> Vec<u8> {
+    pub(crate) fn encode(&self, place: &str, keys: &DomainKeys) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_u8(self.code());
         bytes.put_zeros(3);
@@ -363,7 +364,7 @@ impl Record {
     }
 
     /// Decodes the record file named `place`; `Void` if it lacks a necessary signature.
-    pub(crate) fn decode(bytes: &[u8], place: &str, keys: &Keys) -> Result<Record, String> {
+    pub(crate) fn decode(bytes: &[u8], place: &str, keys: &DomainKeys) -> Result<Record, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a record")?;
         let (content, mac) = body.split_at(at);
@@ -564,9 +565,9 @@ pub(super) fn put_packs(bytes: &mut Vec<u8>, packs: &[PackPlace]) {
     bytes.put_varint(packs.len() as u64);
     for place in packs {
         let (code, vm) = match place.home {
-            Home::Shared => (0, None),
-            Home::Recipes(vm) => (1, Some(vm)),
-            Home::Private(vm) => (2, Some(vm)),
+            PackHome::Shared => (0, None),
+            PackHome::Recipes(vm) => (1, Some(vm)),
+            PackHome::Private(vm) => (2, Some(vm)),
         };
         bytes.put_u8(code);
         if let Some(vm) = vm {
@@ -583,9 +584,9 @@ pub(super) fn packs(input: &mut Reader<'_>) -> Result<Vec<PackPlace>, DecodeErro
     let place = |_| {
         Ok(PackPlace {
             home: match input.bounded(2)? {
-                0 => Home::Shared,
-                1 => Home::Recipes(Uuid::from_bytes(input.array()?)),
-                _ => Home::Private(Uuid::from_bytes(input.array()?)),
+                0 => PackHome::Shared,
+                1 => PackHome::Recipes(Uuid::from_bytes(input.array()?)),
+                _ => PackHome::Private(Uuid::from_bytes(input.array()?)),
             },
             volume: input.u32()?,
             pack: PackNumber(input.u64()?),

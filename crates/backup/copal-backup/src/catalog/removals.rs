@@ -20,7 +20,7 @@ const MAX_LIST_BYTES: u64 = 64 << 10;
 
 /// A list file in the catalog.
 #[derive(Clone, Debug)]
-pub(crate) struct Removal {
+pub(crate) struct RemovalList {
     name: String,
     fid: FileId,
     /// The epoch of its prune.
@@ -31,7 +31,7 @@ impl Catalog {
     /// Writes list `number` of an epoch, with at most `MAX_LISTED` packs; durable on return.
     /// # Errors
     /// Errors of the store: then no pack may be removed.
-    pub(crate) fn begin_removal(&self, epoch: u64, number: u32, packs: &[PackPlace]) -> Result<Removal> {
+    pub(crate) fn begin_removal(&self, epoch: u64, number: u32, packs: &[PackPlace]) -> Result<RemovalList> {
         let name = format!("{PREFIX}{epoch:016x}.{number:08x}");
         self.may_write(Role::Delete)?;
         let packs = packs.to_vec();
@@ -42,14 +42,14 @@ impl Catalog {
             Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => fid,
             Err(error) => return Err(error.into()),
         };
-        Ok(Removal { name, fid, epoch })
+        Ok(RemovalList { name, fid, epoch })
     }
 
     /// All lists.
     /// # Errors
     /// Errors of the store.
-    pub(crate) fn removals(&self) -> Result<Vec<Removal>> {
-        let mut found: Vec<Removal> = Vec::new();
+    pub(crate) fn removals(&self) -> Result<Vec<RemovalList>> {
+        let mut found: Vec<RemovalList> = Vec::new();
         loop {
             let after = found.last().map(|removal| removal.name.clone().into_bytes());
             // The packs of a list that is not shown would be referred to, so the listing is strict.
@@ -64,7 +64,7 @@ impl Catalog {
                     name.rsplit_once('.').ok_or_else(|| damaged_record(&name, "its name has no number"))?;
                 let epoch = number_of(PREFIX, epoch.as_bytes())?;
                 let fid = info.fid;
-                found.push(Removal { name, fid, epoch });
+                found.push(RemovalList { name, fid, epoch });
             }
         }
     }
@@ -72,7 +72,7 @@ impl Catalog {
     /// The packs of a list.
     /// # Errors
     /// `Damaged`, and errors of the store.
-    pub(crate) fn packs_of(&self, removal: &Removal) -> Result<Vec<PackPlace>> {
+    pub(crate) fn packs_of(&self, removal: &RemovalList) -> Result<Vec<PackPlace>> {
         let name = &removal.name;
         let read = ReadOptions::default();
         let bytes = self.store.get(self.vid, name.as_bytes(), 0..MAX_LIST_BYTES, &read)?;
@@ -91,7 +91,7 @@ impl Catalog {
     /// Deletes lists that are done, or of an earlier epoch.
     /// # Errors
     /// Errors of the store.
-    pub(crate) fn end_removals(&self, removals: &[Removal]) -> Result<()> {
+    pub(crate) fn end_removals(&self, removals: &[RemovalList]) -> Result<()> {
         let named: Vec<(Bytes, FileId)> =
             removals.iter().map(|removal| (Bytes::from(removal.name.clone()), removal.fid)).collect();
         match named.is_empty() {

@@ -15,10 +15,10 @@
 //! Not here: encoding of checkpoints (`checkpoint`), records and their files (`log`).
 
 use super::checkpoint::{self, MAX_CHECKPOINT_BYTES};
-use super::fold::Fold;
+use super::fold::LogState;
 use super::log::{Catalog, LogName, PAGE, damaged_record, number_of};
 use super::record::Record;
-use crate::keys::Signatures;
+use crate::keys::SignatureState;
 use crate::packs::volumes::settled;
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
@@ -37,7 +37,7 @@ const KEPT_ITEMS: usize = 1 << 16;
 
 /// A log, replayed to its end.
 #[derive(Clone, Default)]
-pub(crate) struct Replayed<S> {
+pub(crate) struct ReplayedLog<S> {
     state: S,
     /// Number of the checkpoint that it began with, or that was written since; 0: none.
     base: u64,
@@ -45,14 +45,14 @@ pub(crate) struct Replayed<S> {
     newest: u64,
 }
 
-impl<S> Deref for Replayed<S> {
+impl<S> Deref for ReplayedLog<S> {
     type Target = S;
     fn deref(&self) -> &S {
         &self.state
     }
 }
 
-impl<S: Fold> Replayed<S> {
+impl<S: LogState> ReplayedLog<S> {
     /// Whether a readable checkpoint of that number exists.
     pub(super) fn has_checkpoint_at(&self, number: u64) -> bool {
         self.base == number && number > 0
@@ -64,23 +64,23 @@ impl<S: Fold> Replayed<S> {
 }
 
 /// Cached replays of a handle. Memory is bounded by the items of their states.
-pub(crate) struct Replays<S>(Mutex<HashMap<LogName, Arc<Replayed<S>>>>);
+pub(crate) struct ReplayCache<S>(Mutex<HashMap<LogName, Arc<ReplayedLog<S>>>>);
 
-impl<S> Default for Replays<S> {
-    fn default() -> Replays<S> {
-        Replays(Mutex::default())
+impl<S> Default for ReplayCache<S> {
+    fn default() -> ReplayCache<S> {
+        ReplayCache(Mutex::default())
     }
 }
 
-impl<S: Fold> Replays<S> {
-    fn of(&self, log: LogName) -> Option<Arc<Replayed<S>>> {
+impl<S: LogState> ReplayCache<S> {
+    fn of(&self, log: LogName) -> Option<Arc<ReplayedLog<S>>> {
         self.0.lock().get(&log).cloned()
     }
 
-    fn keep(&self, log: LogName, replayed: &Arc<Replayed<S>>) {
+    fn keep(&self, log: LogName, replayed: &Arc<ReplayedLog<S>>) {
         let mut kept = self.0.lock();
         // An empty state takes memory too.
-        let items = |replayed: &Arc<Replayed<S>>| 8 + replayed.items();
+        let items = |replayed: &Arc<ReplayedLog<S>>| 8 + replayed.items();
         if !kept.contains_key(&log) && kept.values().map(items).sum::<usize>() > KEPT_ITEMS {
             kept.clear();
         }
@@ -100,7 +100,11 @@ impl Catalog {
     /// Replays a log to its end, beginning with the cached state.
     /// # Errors
     /// `Damaged` if a record is damaged or missing, and no checkpoint covers it.
-    pub(super) fn replay<S: Fold>(&self, replays: &Replays<S>, log: LogName) -> Result<Arc<Replayed<S>>> {
+    pub(super) fn replay<S: LogState>(
+        &self,
+        replays: &ReplayCache<S>,
+        log: LogName,
+    ) -> Result<Arc<ReplayedLog<S>>> {
         let mut known = replays.of(log);
         loop {
             let (start, damage) = match known.take() {
@@ -128,9 +132,9 @@ impl Catalog {
     }
 
     /// The newest readable checkpoint, and the damage of a newer one.
-    fn newest_checkpoint<S: Fold>(&self, log: LogName) -> Result<(Arc<Replayed<S>>, Option<Error>)> {
+    fn newest_checkpoint<S: LogState>(&self, log: LogName) -> Result<(Arc<ReplayedLog<S>>, Option<Error>)> {
         let mut damage = None;
-        let mut replayed = Replayed::<S>::default();
+        let mut replayed = ReplayedLog::<S>::default();
         for (number, info) in self.checkpoints(log)?.into_iter().rev() {
             replayed.newest = replayed.newest.max(number);
             match self.checkpoint(log, number, &info) {
@@ -170,7 +174,7 @@ impl Catalog {
     }
 
     /// The checkpoint of that number, unless it was removed.
-    fn checkpoint<S: Fold>(&self, log: LogName, number: u64, info: &FileInfo) -> Result<Option<S>> {
+    fn checkpoint<S: LogState>(&self, log: LogName, number: u64, info: &FileInfo) -> Result<Option<S>> {
         let place = log.checkpoint_place(number);
         let damaged = |detail: String| damaged_checkpoint(&place, detail);
         if info.size > MAX_CHECKPOINT_BYTES {
@@ -198,7 +202,7 @@ impl Catalog {
             let Some((last, _)) = found.last() else {
                 return Ok(false);
             };
-            if self.keys.signatures() != Signatures::Needed {
+            if self.keys.signatures() != SignatureState::Needed {
                 return Ok(true);
             }
             after = last.clone();
@@ -227,7 +231,7 @@ impl Catalog {
 
     /// Writes a checkpoint if one is due. A failure changes nothing for the caller: the next reader reads
     /// more, and the next append tries again.
-    pub(super) fn keep_short<S: Fold>(&self, replays: &Replays<S>, log: LogName) {
+    pub(super) fn write_due_checkpoint<S: LogState>(&self, replays: &ReplayCache<S>, log: LogName) {
         if !self.keys.can_sign() {
             return;
         }
@@ -245,19 +249,19 @@ impl Catalog {
 
     /// Writes the checkpoints that are due. Where checkpoints are signed a backup cannot write them, so
     /// commands of the delete role do.
-    pub(crate) fn keep_all_short(&self, vms: &[Vm]) {
-        self.keep_short(self.domains(), LogName::Domain);
+    pub(crate) fn write_due_checkpoints(&self, vms: &[Vm]) {
+        self.write_due_checkpoint(self.domains(), LogName::Domain);
         for vm in vms {
-            self.keep_short(self.vms(), LogName::Vm(vm.uuid));
+            self.write_due_checkpoint(self.vms(), LogName::Vm(vm.uuid));
         }
     }
 
     /// Writes a checkpoint; `false`: none was written, or a file of that name exists.
-    pub(super) fn write_checkpoint<S: Fold>(
+    pub(super) fn write_checkpoint<S: LogState>(
         &self,
-        replays: &Replays<S>,
+        replays: &ReplayCache<S>,
         log: LogName,
-        replayed: &Replayed<S>,
+        replayed: &ReplayedLog<S>,
     ) -> Result<bool> {
         let number = replayed.next_number();
         let place = log.checkpoint_place(number);
@@ -279,14 +283,14 @@ impl Catalog {
             Err(error) => return Err(error.into()),
         }
         let written =
-            Replayed { state: replayed.state.clone(), base: number, newest: number.max(replayed.newest) };
+            ReplayedLog { state: replayed.state.clone(), base: number, newest: number.max(replayed.newest) };
         replays.keep(log, &Arc::new(written));
         self.drop_covered::<S>(log, number)?;
         Ok(true)
     }
 
     /// Deletes all files behind the newest readable checkpoint below `number`.
-    fn drop_covered<S: Fold>(&self, log: LogName, number: u64) -> Result<()> {
+    fn drop_covered<S: LogState>(&self, log: LogName, number: u64) -> Result<()> {
         let mut checkpoints = self.checkpoints(log)?;
         checkpoints.retain(|(older, _)| *older < number);
         let mut kept = None;
@@ -307,7 +311,7 @@ impl Catalog {
         checkpoints.retain(|(older, _)| *older < kept);
         // Checkpoints first: one whose records are missing would be useless.
         let named = |(older, info): (u64, FileInfo)| (Bytes::from(log.checkpoint_place(older)), info.fid);
-        self.tidy(&checkpoints.into_iter().map(named).collect::<Vec<_>>())?;
+        self.delete_unneeded(&checkpoints.into_iter().map(named).collect::<Vec<_>>())?;
         let prefix = log.prefix();
         let mut after = log.first_removable().map(Bytes::from);
         loop {
@@ -326,7 +330,7 @@ impl Catalog {
                     covered.push((name, info.fid));
                 }
             }
-            self.tidy(&covered)?;
+            self.delete_unneeded(&covered)?;
             match covered.pop() {
                 Some((last, _)) if covered.len() + 1 == listed => after = Some(last),
                 _ => return Ok(()),
@@ -343,7 +347,7 @@ impl Catalog {
     }
 
     /// Deletes files that are no longer needed. A process without the right to delete leaves them to another.
-    pub(super) fn tidy(&self, files: &[(Bytes, copal_volume::FileId)]) -> Result<()> {
+    pub(super) fn delete_unneeded(&self, files: &[(Bytes, copal_volume::FileId)]) -> Result<()> {
         match self.delete(files) {
             Err(Error::Volume(VolumeError::Denied { reason })) => {
                 tracing::debug!(reason, "old files of the catalog stay");
@@ -356,7 +360,7 @@ impl Catalog {
     /// Reads the whole log, calls `note` for each damage, and returns the state of the readable records.
     /// # Errors
     /// Errors of the store that are not damage, and errors of `note`.
-    pub(super) fn examine<S: Fold>(
+    pub(super) fn examine<S: LogState>(
         &self,
         log: LogName,
         mut note: impl FnMut(Error) -> Result<()>,
@@ -374,7 +378,7 @@ impl Catalog {
         }
     }
 
-    fn examine_from<S: Fold>(&self, log: LogName, listed: &[(u64, FileInfo)]) -> Result<(S, Vec<Error>)> {
+    fn examine_from<S: LogState>(&self, log: LogName, listed: &[(u64, FileInfo)]) -> Result<(S, Vec<Error>)> {
         let mut damages = Vec::new();
         let mut checkpoints: Vec<(u64, S)> = Vec::new();
         for (number, info) in listed {

@@ -12,9 +12,9 @@
 
 use super::checkpoint;
 use super::domain::DomainState;
-use super::fold::Fold;
+use super::fold::LogState;
 use super::log::{Catalog, LogName, number_of};
-use crate::keys::Signatures;
+use crate::keys::SignatureState;
 use crate::packs::volumes::for_each_file;
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
@@ -44,7 +44,7 @@ impl Catalog {
             domain.vms.push(Vm { uuid: vm, name: format!("vm-{}", vm.simple()) });
         }
         if !lost.is_empty() {
-            self.begin_anew(LogName::Domain, &mut domain.clone())?;
+            self.replace_log(LogName::Domain, &mut domain.clone())?;
         }
         for vm in &domain.vms {
             let before = lost.len();
@@ -53,7 +53,7 @@ impl Catalog {
                 Ok(())
             })?;
             if lost.len() > before {
-                self.begin_anew(LogName::Vm(vm.uuid), &mut state)?;
+                self.replace_log(LogName::Vm(vm.uuid), &mut state)?;
             }
         }
         self.forget_replays();
@@ -78,7 +78,7 @@ impl Catalog {
 
     /// Deletes checkpoints that lack their signature. Their numbers are arbitrary.
     fn drop_forged(&self, log: LogName) -> Result<()> {
-        if self.keys.signatures() != Signatures::Needed {
+        if self.keys.signatures() != SignatureState::Needed {
             return Ok(());
         }
         let mut listed: Vec<(Bytes, FileInfo)> = Vec::new();
@@ -96,7 +96,7 @@ impl Catalog {
     }
 
     /// Replaces the content of `log` by a checkpoint of `state`.
-    fn begin_anew<S: Fold>(&self, log: LogName, state: &mut S) -> Result<()> {
+    fn replace_log<S: LogState>(&self, log: LogName, state: &mut S) -> Result<()> {
         let mut next = state.next_number();
         let mut before: Vec<(Bytes, FileId)> = Vec::new();
         let first = log.first_removable().map(String::into_bytes);
@@ -112,7 +112,7 @@ impl Catalog {
                 Ok(())
             })?;
         }
-        state.go_on_at(next);
+        state.set_next_number(next);
         let place = log.checkpoint_place(next);
         let body = Bytes::from(checkpoint::encode(state, &place, &self.keys));
         self.store.put(self.vid, place.as_bytes(), body, &PutOptions::default())?;

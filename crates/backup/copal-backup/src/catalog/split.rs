@@ -9,11 +9,11 @@
 //!   From then on it signs too (`keys`).
 //! - The process may die at any step; the change is repeatable.
 
-use super::fold::Fold;
-use super::log::{Append, Catalog, LogName, number_of};
+use super::fold::LogState;
+use super::log::{AppendOutcome, Catalog, LogName, number_of};
 use super::record::Record;
-use super::replay::Replays;
-use crate::keys::{Keys, Signatures};
+use super::replay::ReplayCache;
+use crate::keys::{DomainKeys, SignatureState};
 use crate::packs::volumes::{for_each_file, settled};
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
@@ -33,13 +33,13 @@ const DELETED_AT_ONCE: usize = 1000;
 /// master key.
 /// # Errors
 /// `Damaged`: the file lacks the signature. Errors of the store.
-pub(crate) fn has_roles(store: &dyn VolumeStore, vid: VolumeId, keys: &Keys) -> Result<bool> {
+pub(crate) fn has_roles(store: &dyn VolumeStore, vid: VolumeId, keys: &DomainKeys) -> Result<bool> {
     let damaged =
         |detail: String| Error::Damaged { what: "the file that marks the use of role keys".into(), detail };
     let read = ReadOptions::default();
     match store.get(vid, PLACE.as_bytes(), 0..MAX_FILE_BYTES, &read) {
         Ok(bytes) => match Record::decode(&bytes, PLACE, keys).map_err(damaged)? {
-            Record::Roles if keys.signatures() == Signatures::Needed => Ok(true),
+            Record::Roles if keys.signatures() == SignatureState::Needed => Ok(true),
             _ => Err(damaged("it lacks the signature of the delete role".into())),
         },
         Err(VolumeError::NotFound) => Ok(false),
@@ -54,12 +54,12 @@ impl Catalog {
     /// `Busy`: a VM is being backed up. `Damaged`; errors of the store and of `prepare`.
     pub(crate) fn begin_signing(&self, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         // A process that died half way has left both signed and unsigned logs.
-        self.keys.set_signatures(Signatures::Begun);
+        self.keys.set_signatures(SignatureState::Begun);
         self.forget_replays();
         let outcome = prepare().and_then(|()| self.sign_all());
         self.keys.set_signatures(match &outcome {
-            Ok(()) => Signatures::Needed,
-            Err(_) => Signatures::None,
+            Ok(()) => SignatureState::Needed,
+            Err(_) => SignatureState::None,
         });
         self.forget_replays();
         outcome
@@ -74,7 +74,7 @@ impl Catalog {
             // The record must stand behind the list of VMs that was read. If a VM was added meanwhile, the
             // next round signs its log too.
             let next = domain.next_number;
-            if let Append::Done = self.append(LogName::Domain, next, &Record::Roles)? {
+            if let AppendOutcome::Done = self.append(LogName::Domain, next, &Record::Roles)? {
                 break;
             }
         }
@@ -101,14 +101,14 @@ impl Catalog {
                     ),
                 });
             }
-            if let Append::Done = self.append(log, state.next_number, &Record::Roles)? {
+            if let AppendOutcome::Done = self.append(log, state.next_number, &Record::Roles)? {
                 return self.leave_signed(self.vms(), log);
             }
         }
     }
 
     /// Reduces a log to a signed checkpoint and later records.
-    fn leave_signed<S: Fold>(&self, replays: &Replays<S>, log: LogName) -> Result<()> {
+    fn leave_signed<S: LogState>(&self, replays: &ReplayCache<S>, log: LogName) -> Result<()> {
         for _ in 0..TRIES {
             let replayed = self.replay(replays, log)?;
             let number = replayed.next_number();

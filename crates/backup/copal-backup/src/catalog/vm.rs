@@ -3,7 +3,7 @@
 //! Format: docs/formats/backup-checkpoint.md v3
 
 use super::fields::{DeadList, MAX_SEQUENCE, MovedList, SessionId, dead, moved, put_dead, put_moved};
-use super::fold::{Entry, Fold};
+use super::fold::{LogEntry, LogState};
 use super::record::{PackPlace, Record, packs, put_packs};
 use crate::request::SnapshotId;
 use crate::request::open_session::HolderId;
@@ -19,7 +19,7 @@ const PUBLISHED_BYTES: usize = 81;
 
 /// A visible snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Published {
+pub(crate) struct PublishedSnapshot {
     pub(crate) snapshot: SnapshotId,
     pub(crate) sequence: u64,
     /// Time of the store's clock at publication; may go back.
@@ -43,10 +43,10 @@ pub(crate) struct VmState {
     /// Sequence of the next snapshot.
     pub(crate) next_sequence: u64,
     /// Visible snapshots, oldest first.
-    pub(crate) published: Vec<Published>,
+    pub(crate) published: Vec<PublishedSnapshot>,
     /// Forgotten snapshots whose space is not freed yet. Those from a checkpoint of version 1 have only an
     /// id.
-    pub(crate) forgotten: Vec<Published>,
+    pub(crate) forgotten: Vec<PublishedSnapshot>,
     /// In a fleet: forgotten snapshots whose frames are in the list of dead frames, but whose manifests may
     /// still exist.
     pub(crate) freed: Vec<SnapshotId>,
@@ -103,23 +103,26 @@ impl VmState {
         listed.any(|one| one.snapshot == snapshot) || self.freed.contains(&snapshot)
     }
 
-    fn named<'a>(&'a mut self, snapshots: &'a [SnapshotId]) -> impl Iterator<Item = &'a mut Published> {
+    fn named<'a>(
+        &'a mut self,
+        snapshots: &'a [SnapshotId],
+    ) -> impl Iterator<Item = &'a mut PublishedSnapshot> {
         self.published.iter_mut().filter(|published| snapshots.contains(&published.snapshot))
     }
 }
 
-impl Fold for VmState {
+impl LogState for VmState {
     const KIND: u8 = 2;
 
     fn next_number(&self) -> u64 {
         self.next_number
     }
 
-    fn go_on_at(&mut self, number: u64) {
+    fn set_next_number(&mut self, number: u64) {
         self.next_number = number;
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &LogEntry) {
         self.next_number = entry.number + 1;
         match &entry.record {
             Record::Open { session, .. } => self.begin(*session, None),
@@ -146,7 +149,7 @@ impl Fold for VmState {
                     false => entry.created_ms.max(self.newest_ms + 1),
                 };
                 self.next_sequence = sequence + 1;
-                self.published.push(Published {
+                self.published.push(PublishedSnapshot {
                     snapshot: *snapshot,
                     sequence: *sequence,
                     created_ms: clock_ms.unwrap_or(self.newest_ms),
@@ -158,7 +161,7 @@ impl Fold for VmState {
                 });
             }
             Record::Forget { snapshots } => {
-                let is_named = |published: &mut Published| snapshots.contains(&published.snapshot);
+                let is_named = |published: &mut PublishedSnapshot| snapshots.contains(&published.snapshot);
                 self.forgotten.extend(self.published.extract_if(.., is_named));
             }
             Record::Deleted { snapshots } => {
@@ -166,7 +169,7 @@ impl Fold for VmState {
                 self.freed.retain(|one| !snapshots.contains(one));
             }
             Record::Freed { snapshots, dead } => {
-                let is_named = |one: &mut Published| snapshots.contains(&one.snapshot);
+                let is_named = |one: &mut PublishedSnapshot| snapshots.contains(&one.snapshot);
                 let freed = self.forgotten.extract_if(.., is_named);
                 self.freed.extend(freed.map(|one| one.snapshot));
                 self.dead = *dead;
@@ -210,7 +213,7 @@ impl Fold for VmState {
     }
 
     /// The lost record may be the one that opened the session. A fenced session stays fenced.
-    fn apply_behind_loss(&mut self, entry: &Entry) {
+    fn apply_behind_loss(&mut self, entry: &LogEntry) {
         if let Record::Publish { session, .. } = &entry.record
             && !self.open.contains(session)
             && !self.fenced.contains(session)
@@ -307,7 +310,7 @@ fn parse(next_number: u64, input: &mut Reader<'_>, version: u16) -> Result<VmSta
     Ok(state)
 }
 
-fn put_published(bytes: &mut Vec<u8>, snapshots: &[Published]) {
+fn put_published(bytes: &mut Vec<u8>, snapshots: &[PublishedSnapshot]) {
     bytes.put_varint(snapshots.len() as u64);
     for published in snapshots {
         bytes.put_bytes(&published.snapshot.0);
@@ -320,14 +323,14 @@ fn put_published(bytes: &mut Vec<u8>, snapshots: &[Published]) {
     }
 }
 
-fn read_published(input: &mut Reader<'_>) -> Result<Vec<Published>, DecodeError> {
+fn read_published(input: &mut Reader<'_>) -> Result<Vec<PublishedSnapshot>, DecodeError> {
     let count = input.bounded(input.remaining() / PUBLISHED_BYTES)?;
     let mut published = Vec::with_capacity(count);
     for _ in 0..count {
         let (snapshot, sequence) = (SnapshotId(input.array()?), input.u64()?);
         let (created_ms, stored_ms) = (input.u64()?, input.u64()?);
         let (manifest, marks) = (input.array()?, input.bounded(3)?);
-        published.push(Published {
+        published.push(PublishedSnapshot {
             snapshot,
             sequence,
             created_ms,
@@ -342,8 +345,8 @@ fn read_published(input: &mut Reader<'_>) -> Result<Vec<Published>, DecodeError>
 }
 
 /// A forgotten snapshot with a known id only: no manifest has its hash.
-fn only_id(id: [u8; 16]) -> Published {
-    Published {
+fn only_id(id: [u8; 16]) -> PublishedSnapshot {
+    PublishedSnapshot {
         snapshot: SnapshotId(id),
         sequence: 0,
         created_ms: 0,
@@ -391,7 +394,7 @@ mod tests {
         let fail = |state: &mut VmState, number: u64| {
             let (session, base) = (session(number), None);
             for record in [Record::Open { session, base }, Record::Fence { session }] {
-                state.apply(&Entry { number: state.next_number, created_ms: 1, record });
+                state.apply(&LogEntry { number: state.next_number, created_ms: 1, record });
             }
         };
         let mut state = VmState::default();

@@ -8,25 +8,25 @@
 //! disks of one VM. A segment whose bit is clear is not read again for the next snapshot that shares it.
 
 use crate::check::wrong_length;
-use crate::packs::pack::{PackNumber, Spot};
-use crate::packs::pack_store::Located;
+use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::pack_store::LocatedFrame;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{CheckReport, SnapshotId, Vm};
-use crate::sessions::parts::Parts;
-use crate::snapshot::recipe::{PAGE_SEGMENTS, Page, Ref, Root};
+use crate::sessions::parts::RepositoryParts;
+use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS, RecipePage};
 use crate::snapshot::tree::TreeReader;
 use std::collections::{HashMap, HashSet};
 
 /// Lost frames, with the numbers of their damages in the report.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct DamagedPlaces {
     frames: HashMap<(PackNumber, u32), Vec<usize>>,
     /// Packs with damages that the report only counts.
     more: HashSet<PackNumber>,
 }
 
-impl Places {
+impl DamagedPlaces {
     /// Adds a lost frame; `damage` is `None` if the report only counts it.
     pub(crate) fn add(&mut self, pack: PackNumber, slot: u32, damage: Option<usize>) {
         match damage {
@@ -36,18 +36,18 @@ impl Places {
     }
 
     /// The damages at a location; none if the frame is good.
-    fn damages(&self, spot: Spot) -> impl Iterator<Item = Option<usize>> {
-        let frame = self.frames.get(&(spot.pack, spot.slot)).into_iter().flatten();
-        let counted = self.more.contains(&spot.pack).then_some(None);
+    fn damages(&self, location: FrameLocation) -> impl Iterator<Item = Option<usize>> {
+        let frame = self.frames.get(&(location.pack, location.slot)).into_iter().flatten();
+        let counted = self.more.contains(&location.pack).then_some(None);
         frame.map(|damage| Some(*damage)).chain(counted)
     }
 }
 
 /// Adds the affected snapshots to the damages in `report`.
 pub(crate) fn affected_snapshots(
-    parts: &Parts,
+    parts: &RepositoryParts,
     vms: &[Vm],
-    places: &Places,
+    places: &DamagedPlaces,
     report: &mut CheckReport,
     progress: &dyn Progress,
     cancel: &CancelFlag,
@@ -60,8 +60,9 @@ pub(crate) fn affected_snapshots(
             Err(error) if error.is_corruption() => continue,
             Err(error) => return Err(error),
         };
-        let mut walk = Walk { parts, places, cancel, tree: TreeReader::new(parts.pack_store(), vm.uuid)? };
-        let mut before: HashMap<String, Walked> = HashMap::new();
+        let mut walk =
+            AffectedWalk { parts, places, cancel, tree: TreeReader::new(parts.pack_store(), vm.uuid)? };
+        let mut before: HashMap<String, WalkedDisk> = HashMap::new();
         for published in &state.published {
             progress.advance(1);
             let manifest = match parts.manifest(vm.uuid, published) {
@@ -69,7 +70,7 @@ pub(crate) fn affected_snapshots(
                 Err(error) if error.is_corruption() => continue,
                 Err(error) => return Err(error),
             };
-            let mut met = Met { report: &mut *report, snapshot: published.snapshot };
+            let mut met = SnapshotReport { report: &mut *report, snapshot: published.snapshot };
             for disk in &manifest.disks {
                 let mut is_hurt = false;
                 walk.look(&disk.root, &mut met, &mut is_hurt)?;
@@ -86,18 +87,18 @@ pub(crate) fn affected_snapshots(
 }
 
 /// A disk of an older snapshot, and which of its segments are affected.
-struct Walked {
-    root: Root,
-    hurt: Bits,
+struct WalkedDisk {
+    root: DiskRoot,
+    hurt: SegmentBits,
 }
 
 /// A bit per segment.
 #[derive(Default)]
-struct Bits {
+struct SegmentBits {
     words: Vec<u64>,
 }
 
-impl Bits {
+impl SegmentBits {
     fn has(&self, at: u64) -> bool {
         let word = self.words.get((at / 64) as usize);
         word.is_some_and(|word| word >> (at % 64) & 1 == 1)
@@ -112,12 +113,12 @@ impl Bits {
 }
 
 /// The report, and the snapshot that is being walked.
-struct Met<'a> {
+struct SnapshotReport<'a> {
     report: &'a mut CheckReport,
     snapshot: SnapshotId,
 }
 
-impl Met<'_> {
+impl SnapshotReport<'_> {
     /// The value; damage is noted and sets `is_hurt`.
     fn value<T>(&mut self, read: Result<T>, is_hurt: &mut bool) -> Result<Option<T>> {
         match read {
@@ -131,20 +132,25 @@ impl Met<'_> {
 }
 
 /// Walks the disks of one VM, snapshot by snapshot.
-struct Walk<'a> {
-    parts: &'a Parts,
-    places: &'a Places,
+struct AffectedWalk<'a> {
+    parts: &'a RepositoryParts,
+    places: &'a DamagedPlaces,
     cancel: &'a CancelFlag,
     tree: TreeReader<'a>,
 }
 
-impl Walk<'_> {
+impl AffectedWalk<'_> {
     /// Resolves a reference; sets `is_hurt` if it leads nowhere, or only to damaged places.
-    fn look(&self, reference: &Ref, met: &mut Met<'_>, is_hurt: &mut bool) -> Result<Option<Located>> {
+    fn look(
+        &self,
+        reference: &FrameRef,
+        met: &mut SnapshotReport<'_>,
+        is_hurt: &mut bool,
+    ) -> Result<Option<LocatedFrame>> {
         let mut damages = Vec::new();
         let located = self.parts.pack_store().first_good(reference, |located| {
             let known = damages.len();
-            damages.extend(self.places.damages(located.spot));
+            damages.extend(self.places.damages(located.location));
             match damages.len() == known {
                 true => Ok(located.clone()),
                 false => Err(located.footer.damaged("a frame of it is lost")),
@@ -158,12 +164,17 @@ impl Walk<'_> {
         met.value(located, is_hurt)
     }
 
-    fn disk(&mut self, root: Root, old: Option<Walked>, met: &mut Met<'_>) -> Result<Walked> {
-        let mut hurt = Bits::default();
+    fn disk(
+        &mut self,
+        root: DiskRoot,
+        old: Option<WalkedDisk>,
+        met: &mut SnapshotReport<'_>,
+    ) -> Result<WalkedDisk> {
+        let mut hurt = SegmentBits::default();
         for (index, page) in root.pages.iter().enumerate() {
             let Some(page) = page else { continue };
             let numbers = |within: usize| (index * PAGE_SEGMENTS + within) as u64;
-            let same = |old: &&Walked| old.root.pages.get(index) == Some(&Some(*page));
+            let same = |old: &&WalkedDisk| old.root.pages.get(index) == Some(&Some(*page));
             if let Some(old) = old.as_ref().filter(same)
                 && !(0..PAGE_SEGMENTS).any(|within| old.hurt.has(numbers(within)))
             {
@@ -191,17 +202,23 @@ impl Walk<'_> {
                 }
             }
         }
-        Ok(Walked { root, hurt })
+        Ok(WalkedDisk { root, hurt })
     }
 
     /// A page of the older snapshot; only a shortcut, so an unreadable page is ignored.
-    fn old_page(&mut self, old: Option<&Walked>, index: usize) -> Option<Page> {
+    fn old_page(&mut self, old: Option<&WalkedDisk>, index: usize) -> Option<RecipePage> {
         let root = &old?.root;
         let reference = root.pages.get(index)?.as_ref()?;
         self.tree.page(Some(reference), root.size_bytes, index as u64).ok()
     }
 
-    fn segment(&mut self, reference: &Ref, size_bytes: u64, number: u64, met: &mut Met<'_>) -> Result<bool> {
+    fn segment(
+        &mut self,
+        reference: &FrameRef,
+        size_bytes: u64,
+        number: u64,
+        met: &mut SnapshotReport<'_>,
+    ) -> Result<bool> {
         if self.cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }

@@ -9,20 +9,20 @@ pub(crate) mod affected;
 pub(crate) mod scan;
 
 use crate::catalog::fields::SessionId;
-use crate::catalog::vm::Published;
-use crate::check::affected::Places;
+use crate::catalog::vm::PublishedSnapshot;
+use crate::check::affected::DamagedPlaces;
 use crate::check::scan::scan;
-use crate::index::reindex::{StoredPack, Whose, for_each_pack};
+use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
 use crate::packs::pack::reader;
-use crate::packs::pack_store::Located;
+use crate::packs::pack_store::LocatedFrame;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
 use crate::retention::misdated;
-use crate::sessions::parts::Parts;
-use crate::snapshot::fetch::Fetcher;
+use crate::sessions::parts::RepositoryParts;
+use crate::snapshot::fetch::SegmentFetcher;
 use crate::snapshot::manifest::Manifest;
-use crate::snapshot::recipe::{PAGE_SEGMENTS, Ref, Root, SegmentRecipe, segment_length};
+use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS, SegmentRecipe, segment_length};
 use crate::snapshot::tree::TreeReader;
 use copal_chunk::SEGMENT_BYTES;
 use std::collections::{HashMap, HashSet};
@@ -100,7 +100,7 @@ fn words(error: Error) -> Result<(String, String)> {
 
 /// Decodes every chunk of one snapshot.
 pub(crate) fn verify(
-    parts: &Parts,
+    parts: &RepositoryParts,
     manifest: &Manifest,
     progress: &dyn Progress,
     cancel: &CancelFlag,
@@ -108,8 +108,8 @@ pub(crate) fn verify(
     let pack_store = parts.pack_store();
     let mut report = CheckReport { snapshots: 1, ..CheckReport::default() };
     let id = manifest.snapshot;
-    let mut walker = Walker::new(parts, manifest.vm, cancel)?;
-    let mut fetcher = Fetcher::new(pack_store)?;
+    let mut walker = CheckWalk::new(parts, manifest.vm, cancel)?;
+    let mut fetcher = SegmentFetcher::new(pack_store)?;
     let mut segment = vec![0; SEGMENT_BYTES];
     for disk in &manifest.disks {
         progress.stage(Stage::Verify, &disk.name, disk.data_bytes);
@@ -135,7 +135,7 @@ pub(crate) fn verify(
 
 /// Checks the whole repository.
 pub(crate) fn check(
-    parts: &Parts,
+    parts: &RepositoryParts,
     read_data: ReadData,
     progress: &dyn Progress,
     cancel: &CancelFlag,
@@ -169,19 +169,19 @@ pub(crate) fn check(
 }
 
 fn check_vm(
-    parts: &Parts,
+    parts: &RepositoryParts,
     vm: Uuid,
-    published: &[Published],
+    published: &[PublishedSnapshot],
     report: &mut CheckReport,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<()> {
     let pack_store = parts.pack_store();
-    if let Err(error) = parts.lead_moved(vm) {
+    if let Err(error) = parts.apply_moved_lists(vm) {
         report.note(error, None)?;
     }
-    let mut walker = Walker::new(parts, vm, cancel)?;
-    let mut before: HashMap<String, Root> = HashMap::new();
+    let mut walker = CheckWalk::new(parts, vm, cancel)?;
+    let mut before: HashMap<String, DiskRoot> = HashMap::new();
     for published in published {
         let id = published.snapshot;
         report.snapshots += 1;
@@ -217,26 +217,26 @@ fn check_vm(
     Ok(())
 }
 
-pub(crate) fn wrong_length(located: &Located) -> Error {
-    let detail = format!("frame {} does not have the length in its recipe", located.spot.slot);
+pub(crate) fn wrong_length(located: &LocatedFrame) -> Error {
+    let detail = format!("frame {} does not have the length in its recipe", located.location.slot);
     located.footer.damaged(detail)
 }
 
 /// Walks the parts of a disk that it does not share with an older one.
-struct Walker<'a> {
+struct CheckWalk<'a> {
     tree: TreeReader<'a>,
     cancel: &'a CancelFlag,
 }
 
-impl<'a> Walker<'a> {
-    fn new(parts: &'a Parts, vm: Uuid, cancel: &'a CancelFlag) -> Result<Walker<'a>> {
-        Ok(Walker { tree: TreeReader::new(parts.pack_store(), vm)?, cancel })
+impl<'a> CheckWalk<'a> {
+    fn new(parts: &'a RepositoryParts, vm: Uuid, cancel: &'a CancelFlag) -> Result<CheckWalk<'a>> {
+        Ok(CheckWalk { tree: TreeReader::new(parts.pack_store(), vm)?, cancel })
     }
 
     fn disk(
         &mut self,
-        root: &Root,
-        old: Option<&Root>,
+        root: &DiskRoot,
+        old: Option<&DiskRoot>,
         id: SnapshotId,
         report: &mut CheckReport,
         mut visit: impl FnMut(&mut CheckReport, u64, &SegmentRecipe) -> Result<()>,
@@ -255,7 +255,7 @@ impl<'a> Walker<'a> {
             let old_size = old.map_or(0, |old| old.size_bytes);
             let shared = before.and_then(|before| self.tree.page(Some(&before), old_size, index).ok());
             for (within, segment) in page.segments.iter().enumerate() {
-                let old: Option<Ref> =
+                let old: Option<FrameRef> =
                     shared.as_ref().and_then(|page| page.segments.get(within).copied().flatten());
                 let Some(segment) = segment.as_ref().filter(|segment| old.as_ref() != Some(segment)) else {
                     continue;
@@ -284,22 +284,22 @@ fn noted<T>(outcome: Result<T>, report: &mut CheckReport, snapshot: SnapshotId) 
 }
 
 fn check_packs(
-    parts: &Parts,
+    parts: &RepositoryParts,
     read_data: ReadData,
     unfinished: &HashSet<SessionId>,
     report: &mut CheckReport,
     progress: &dyn Progress,
     cancel: &CancelFlag,
-) -> Result<Places> {
+) -> Result<DamagedPlaces> {
     let pack_store = parts.pack_store();
-    let mut places = Places::default();
+    let mut places = DamagedPlaces::default();
     let mut total = 0;
-    for_each_pack(pack_store, Whose::All, |pack| {
+    for_each_pack(pack_store, PackScope::All, |pack| {
         total += if is_chosen(read_data, &pack) { pack.info.size } else { 0 };
         Ok(())
     })?;
     progress.stage(Stage::ReadData, "packs", total);
-    for_each_pack(pack_store, Whose::All, |pack| {
+    for_each_pack(pack_store, PackScope::All, |pack| {
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }

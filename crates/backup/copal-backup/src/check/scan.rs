@@ -1,8 +1,8 @@
 //! Scans a whole pack from front to back: block hashes, encryption, compression, ids.
 
-use crate::check::affected::Places;
+use crate::check::affected::DamagedPlaces;
 use crate::packs::pack::format::{self, HEADER_BYTES};
-use crate::packs::pack::reader::{Footer, Inflater, open_frame};
+use crate::packs::pack::reader::{FrameInflater, PackFooter, open_frame};
 use crate::packs::pack_store::PackStore;
 use crate::request::CheckReport;
 use crate::request::error::Result;
@@ -19,12 +19,12 @@ use std::ops::Range;
 pub(crate) fn scan(
     pack_store: &PackStore,
     vid: VolumeId,
-    footer: &Footer,
+    footer: &PackFooter,
     ids: Option<&IdKey>,
     report: &mut CheckReport,
-    places: &mut Places,
+    places: &mut DamagedPlaces,
 ) -> Result<()> {
-    let mut scan = Scan {
+    let mut scan = PackScan {
         pack_store,
         footer,
         ids,
@@ -32,7 +32,7 @@ pub(crate) fn scan(
         places,
         bad_blocks: Vec::new(),
         lost: Vec::new(),
-        inflater: Inflater::new()?,
+        inflater: FrameInflater::new()?,
         raw: Vec::new(),
         held: Vec::new(),
         held_at: 0,
@@ -51,17 +51,17 @@ pub(crate) fn scan(
 }
 
 /// Progress of a scan in its pack.
-struct Scan<'a> {
+struct PackScan<'a> {
     pack_store: &'a PackStore,
-    footer: &'a Footer,
+    footer: &'a PackFooter,
     ids: Option<&'a IdKey>,
     report: &'a mut CheckReport,
-    places: &'a mut Places,
+    places: &'a mut DamagedPlaces,
     /// Blocks with a wrong hash, with their number in the report.
     bad_blocks: Vec<(Range<u64>, usize)>,
     /// Lost frames.
     lost: Vec<u32>,
-    inflater: Inflater,
+    inflater: FrameInflater,
     raw: Vec<u8>,
     /// Bytes from `held_at` on that the next frame may need.
     held: Vec<u8>,
@@ -69,7 +69,7 @@ struct Scan<'a> {
     next_slot: usize,
 }
 
-impl Scan<'_> {
+impl PackScan<'_> {
     /// Reads one block into `held`.
     fn block(&mut self, vid: VolumeId, number: usize, hash: &[u8], range: Range<u64>) -> Result<()> {
         let damaged = |detail: String| self.footer.damaged(format!("block {number}: {detail}"));

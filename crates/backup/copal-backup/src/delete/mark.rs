@@ -10,15 +10,15 @@
 //! - An unresolvable reference is an error: nothing is swept while a reference is not understood (BAK-8).
 
 use crate::delete::references::is_private;
-use crate::packs::pack::{PackNumber, Spot, format};
-use crate::packs::pack_store::{FrameReader, PackStore, nowhere};
-use crate::packs::volumes::Home;
+use crate::packs::pack::{FrameLocation, PackNumber, format};
+use crate::packs::pack_store::{FrameReader, PackStore, unresolved};
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::peers::ShortId;
 use crate::request::progress::{CancelFlag, Progress};
 use crate::rules::broken::{self, Flaw};
 use crate::snapshot::manifest::Manifest;
-use crate::snapshot::recipe::{PAGE_SEGMENTS, Ref, Root};
+use crate::snapshot::recipe::{DiskRoot, FrameRef, PAGE_SEGMENTS};
 use crate::snapshot::tree::TreeReader;
 use std::collections::HashMap;
 use uuid::Uuid;
@@ -28,12 +28,12 @@ const PACK_MEMORY_BYTES: u64 = format::MAX_FRAMES as u64 / 8 + 64;
 
 /// Packs of one pass: those whose number falls in slice `index` of `of`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slice {
+pub(crate) struct PackSlice {
     pub(crate) index: u64,
     pub(crate) of: u64,
 }
 
-impl Slice {
+impl PackSlice {
     /// Number of slices that keep the mark of `packs` packs within `memory_bytes`.
     pub(crate) fn count(packs: u64, memory_bytes: u64) -> u64 {
         packs.div_ceil((memory_bytes / PACK_MEMORY_BYTES).max(1)).max(1)
@@ -45,11 +45,11 @@ impl Slice {
 }
 
 /// Bits of the frames that snapshots refer to.
-pub(crate) struct Marks<'a> {
+pub(crate) struct FrameMarks<'a> {
     pack_store: &'a PackStore,
     /// Numbers of all packs, ascending.
     present: &'a [PackNumber],
-    slice: Slice,
+    slice: PackSlice,
     live: HashMap<PackNumber, Vec<u64>>,
     /// For each pack, the number of its frames that are the only known ones of their ids.
     sole: HashMap<PackNumber, u32>,
@@ -62,15 +62,15 @@ pub(crate) struct Marks<'a> {
     frames: FrameReader<'a>,
 }
 
-impl<'a> Marks<'a> {
+impl<'a> FrameMarks<'a> {
     /// Creates an empty mark. `vm`: the only VM whose snapshots will be walked, in a fleet.
     pub(crate) fn new(
         pack_store: &'a PackStore,
         present: &'a [PackNumber],
-        slice: Slice,
+        slice: PackSlice,
         vm: Option<Uuid>,
-    ) -> Result<Marks<'a>> {
-        Ok(Marks {
+    ) -> Result<FrameMarks<'a>> {
+        Ok(FrameMarks {
             pack_store,
             present,
             slice,
@@ -107,41 +107,41 @@ impl<'a> Marks<'a> {
     }
 
     /// Marks the frame of a chunk that a reader gets.
-    fn chunk(&mut self, reference: &Ref) -> Result<()> {
+    fn chunk(&mut self, reference: &FrameRef) -> Result<()> {
         // A popular frame is not swept for a single VM.
         if self.is_of_vm && !is_private(reference) {
             return Ok(());
         }
-        let is_there = self.is_present(reference.spot.pack);
+        let is_there = self.is_present(reference.location.pack);
         if self.is_of_others {
             // A reader whose frame is damaged looks for another frame of the id.
             if let Some(pack) = self.wanted.get(&reference.id.short()) {
                 self.live.entry(*pack).or_insert_with(|| vec![1]);
             }
             return match is_there {
-                true => self.mark(reference, reference.spot),
+                true => self.mark(reference, reference.location),
                 false => Ok(()),
             };
         }
-        if is_there && self.is_alone(reference.spot.pack)? {
-            return self.mark(reference, reference.spot);
+        if is_there && self.is_alone(reference.location.pack)? {
+            return self.mark(reference, reference.location);
         }
-        let mut spots = self.pack_store.other_spots(reference)?;
-        if self.is_of_vm && self.has_moved(reference, &spots, is_there)? {
+        let mut locations = self.pack_store.other_locations(reference)?;
+        if self.is_of_vm && self.has_moved(reference, &locations, is_there)? {
             return Ok(());
         }
-        spots.retain(|spot| self.is_present(spot.pack));
+        locations.retain(|location| self.is_present(location.pack));
         if is_there {
-            spots.insert(0, reference.spot);
+            locations.insert(0, reference.location);
         }
-        match spots[..] {
-            [] => Err(nowhere(reference)),
+        match locations[..] {
+            [] => Err(unresolved(reference)),
             [only] => self.mark(reference, only),
             _ => match self.opened(reference) {
                 Ok(good) => self.mark(reference, good),
                 // No reader gets any of them now. They are kept, since an operator may repair one.
                 Err(error) if error.is_corruption() => {
-                    spots.iter().try_for_each(|spot| self.mark(reference, *spot))
+                    locations.iter().try_for_each(|location| self.mark(reference, *location))
                 }
                 Err(error) => Err(error),
             },
@@ -150,12 +150,12 @@ impl<'a> Marks<'a> {
 
     /// Whether a chunk of the VM moved to a good popular frame. While a frame of the VM's own exists, the
     /// popular one is decrypted, since it is about to be the only one.
-    fn has_moved(&mut self, reference: &Ref, others: &[Spot], is_there: bool) -> Result<bool> {
-        let (popular, own): (Vec<Spot>, Vec<Spot>) =
-            others.iter().partition(|spot| spot.home == Home::Shared);
-        let has_own = is_there || own.iter().any(|spot| self.is_present(spot.pack));
-        for spot in popular {
-            let located = match self.pack_store.at(spot, &reference.id.short()) {
+    fn has_moved(&mut self, reference: &FrameRef, others: &[FrameLocation], is_there: bool) -> Result<bool> {
+        let (popular, own): (Vec<FrameLocation>, Vec<FrameLocation>) =
+            others.iter().partition(|location| location.home == PackHome::Shared);
+        let has_own = is_there || own.iter().any(|location| self.is_present(location.pack));
+        for location in popular {
+            let located = match self.pack_store.at(location, &reference.id.short()) {
                 Err(error) if error.is_corruption() => None,
                 located => located?,
             };
@@ -169,24 +169,24 @@ impl<'a> Marks<'a> {
     }
 
     /// Location of a frame of the chunk that decrypts.
-    fn opened(&mut self, reference: &Ref) -> Result<Spot> {
+    fn opened(&mut self, reference: &FrameRef) -> Result<FrameLocation> {
         let (pack_store, frames) = (self.pack_store, &mut self.frames);
         pack_store.first_good(reference, |located| match frames.opens_to(located, &reference.id)? {
-            true => Ok(located.spot),
+            true => Ok(located.location),
             false => Err(located.footer.damaged("a frame of it is lost")),
         })
     }
 
     /// Marks the recipe that was read last, which `reference` names.
-    fn recipe(&mut self, tree: &TreeReader<'_>, reference: &Ref) -> Result<()> {
+    fn recipe(&mut self, tree: &TreeReader<'_>, reference: &FrameRef) -> Result<()> {
         if self.is_of_others {
             return Ok(());
         }
-        self.mark(reference, tree.place().unwrap_or(reference.spot))
+        self.mark(reference, tree.place().unwrap_or(reference.location))
     }
 
-    fn mark(&mut self, reference: &Ref, spot: Spot) -> Result<()> {
-        let Spot { pack, slot, .. } = spot;
+    fn mark(&mut self, reference: &FrameRef, location: FrameLocation) -> Result<()> {
+        let FrameLocation { pack, slot, .. } = location;
         if slot >= format::MAX_FRAMES {
             return Err(Error::Damaged {
                 what: format!("frame {:?}", reference.id),
@@ -210,11 +210,11 @@ impl<'a> Marks<'a> {
         pack_store: &'a PackStore,
         present: &'a [PackNumber],
         wanted: HashMap<ShortId, PackNumber>,
-    ) -> Result<Marks<'a>> {
-        Ok(Marks {
+    ) -> Result<FrameMarks<'a>> {
+        Ok(FrameMarks {
             pack_store,
             present,
-            slice: Slice { index: 0, of: 1 },
+            slice: PackSlice { index: 0, of: 1 },
             live: HashMap::new(),
             is_of_vm: false,
             is_of_others: true,
@@ -240,7 +240,7 @@ impl<'a> Marks<'a> {
             return Ok(());
         };
         let mut tree = TreeReader::new(self.pack_store, first.vm)?;
-        let mut before: HashMap<&str, Root> = HashMap::new();
+        let mut before: HashMap<&str, DiskRoot> = HashMap::new();
         for manifest in manifests {
             for disk in &manifest.disks {
                 let root = tree.root(&disk.root, disk.size_bytes)?;
@@ -257,14 +257,14 @@ impl<'a> Marks<'a> {
     fn disk(
         &mut self,
         tree: &mut TreeReader<'_>,
-        root: &Root,
-        old: Option<&Root>,
+        root: &DiskRoot,
+        old: Option<&DiskRoot>,
         cancel: &CancelFlag,
     ) -> Result<()> {
         for (index, page) in root.pages.iter().enumerate() {
             let Some(page) = page else { continue };
             let before = old.and_then(|old| old.pages.get(index).copied().flatten());
-            let is_named = |before: &Ref| broken::by(Flaw::MarkByName) && before.id == page.id;
+            let is_named = |before: &FrameRef| broken::by(Flaw::MarkByName) && before.id == page.id;
             if before.as_ref() == Some(page) || before.as_ref().is_some_and(is_named) {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! Freeing space: marking, pruning, summary vectors.
 
-pub(crate) mod freeing;
+pub(crate) mod dead_search;
 pub(crate) mod mark;
 pub(crate) mod prune;
 pub(crate) mod references;

@@ -1,18 +1,18 @@
 //! References of a snapshot to frames of its VM: recipes, pages, roots, and the VM's own chunks.
 
 use crate::request::error::Result;
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::Manifest;
-use crate::snapshot::recipe::{PAGE_SEGMENTS, Ref};
+use crate::snapshot::recipe::{FrameRef, PAGE_SEGMENTS};
 use crate::snapshot::tree::TreeReader;
 
 /// Visits each reference of a snapshot, as often as it occurs.
 /// # Errors
 /// `Damaged`: a recipe cannot be read. Errors of the store and of `visit`.
 pub(crate) fn for_each(
-    parts: &Parts,
+    parts: &RepositoryParts,
     manifest: &Manifest,
-    mut visit: impl FnMut(&Ref) -> Result<()>,
+    mut visit: impl FnMut(&FrameRef) -> Result<()>,
 ) -> Result<()> {
     let mut tree = TreeReader::new(parts.pack_store(), manifest.vm)?;
     for disk in &manifest.disks {
@@ -38,14 +38,14 @@ pub(crate) fn for_each(
 }
 
 /// Whether only the VM can refer to the frame.
-pub(crate) fn is_private(reference: &Ref) -> bool {
-    reference.spot.home.vm().is_some()
+pub(crate) fn is_private(reference: &FrameRef) -> bool {
+    reference.location.home.vm().is_some()
 }
 
 /// Number of references that [`for_each`] visits.
 /// # Errors
 /// As [`for_each`].
-pub(crate) fn count(parts: &Parts, manifest: &Manifest) -> Result<u64> {
+pub(crate) fn count(parts: &RepositoryParts, manifest: &Manifest) -> Result<u64> {
     let mut references = 0;
     for_each(parts, manifest, |_| {
         references += 1;

@@ -4,9 +4,9 @@
 //! second copy of a chunk and no more. The notes of a pack are removed with it.
 
 use super::rows::{bad, encode_rows};
-use super::{Backend, Index, IndexRow};
+use super::{ChunkIndex, IndexBackend, IndexRow};
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::error::Result;
 use bytes::Bytes;
 use copal_kv::{Durability, Error as KvError, Keyspace, KeyspaceOptions, Store};
@@ -31,14 +31,14 @@ fn key(pack: PackNumber, slot: u32) -> [u8; 12] {
     key
 }
 
-impl Index {
+impl ChunkIndex {
     /// Whether any frame is noted as damaged.
     pub(crate) fn has_damaged(&self) -> bool {
         self.has_damaged.load(Ordering::Relaxed)
     }
 
     pub(super) fn look_for_damaged(&self) -> Result<()> {
-        if let Backend::Kv { damaged: Some(damaged), .. } = &self.backend
+        if let IndexBackend::Kv { damaged: Some(damaged), .. } = &self.backend
             && let Some(first) = damaged.prefix(&[]).keys_only().next()
         {
             first?;
@@ -53,9 +53,9 @@ impl Index {
             return Ok(false);
         }
         match &self.backend {
-            Backend::Memory(maps) => Ok(maps.lock().damaged.contains(&(pack, slot))),
-            Backend::Kv { damaged: Some(damaged), .. } => Ok(damaged.get(&key(pack, slot))?.is_some()),
-            Backend::Kv { .. } => Ok(false),
+            IndexBackend::Memory(maps) => Ok(maps.lock().damaged.contains(&(pack, slot))),
+            IndexBackend::Kv { damaged: Some(damaged), .. } => Ok(damaged.get(&key(pack, slot))?.is_some()),
+            IndexBackend::Kv { .. } => Ok(false),
         }
     }
 
@@ -65,12 +65,12 @@ impl Index {
             return Ok(BTreeSet::new());
         }
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let maps = maps.lock();
                 let notes = maps.damaged.range((pack, 0)..=(pack, u32::MAX));
                 Ok(notes.map(|(_, slot)| *slot).collect())
             }
-            Backend::Kv { damaged: Some(damaged), .. } => {
+            IndexBackend::Kv { damaged: Some(damaged), .. } => {
                 let mut slots = BTreeSet::new();
                 for note in damaged.prefix(&pack.0.to_be_bytes()).keys_only() {
                     let (key, _) = note?;
@@ -79,19 +79,25 @@ impl Index {
                 }
                 Ok(slots)
             }
-            Backend::Kv { .. } => Ok(BTreeSet::new()),
+            IndexBackend::Kv { .. } => Ok(BTreeSet::new()),
         }
     }
 
     /// Notes that a frame is damaged, and removes its row. Durable with the next `sync`.
     /// # Errors
-    /// `Index(ReadOnly)` in a read-only store.
-    pub(crate) fn note_damaged(&self, home: Home, pack: PackNumber, slot: u32, id: &[u8; 16]) -> Result<()> {
+    /// `ChunkIndex(ReadOnly)` in a read-only store.
+    pub(crate) fn note_damaged(
+        &self,
+        home: PackHome,
+        pack: PackNumber,
+        slot: u32,
+        id: &[u8; 16],
+    ) -> Result<()> {
         let of_id = self.key(home, id);
         let mut rows = self.rows(&of_id)?;
         rows.retain(|row| *row != IndexRow { pack, slot });
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let mut maps = maps.lock();
                 maps.damaged.insert((pack, slot));
                 match rows.is_empty() {
@@ -99,7 +105,7 @@ impl Index {
                     false => drop(maps.chunks.insert(of_id, rows)),
                 }
             }
-            Backend::Kv { store, chunks, damaged, .. } => {
+            IndexBackend::Kv { store, chunks, damaged, .. } => {
                 let damaged = damaged.as_ref().ok_or(KvError::ReadOnly)?;
                 let mut batch = store.batch();
                 match rows.is_empty() {
@@ -118,20 +124,20 @@ impl Index {
     pub(super) fn forget_damaged(&self, pack: PackNumber) -> Result<()> {
         let slots = self.damaged_slots(pack)?;
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let mut maps = maps.lock();
                 for slot in slots {
                     maps.damaged.remove(&(pack, slot));
                 }
             }
-            Backend::Kv { store, damaged: Some(damaged), .. } if !slots.is_empty() => {
+            IndexBackend::Kv { store, damaged: Some(damaged), .. } if !slots.is_empty() => {
                 let mut batch = store.batch();
                 for slot in slots {
                     batch.delete(damaged, &key(pack, slot));
                 }
                 batch.commit(Durability::Deferred)?;
             }
-            Backend::Kv { .. } => {}
+            IndexBackend::Kv { .. } => {}
         }
         Ok(())
     }

@@ -4,17 +4,18 @@
 //! A file in the VM's volume of manifests, named by a record of the VM's log. Backups refer to no frame in
 //! it. A pack is removed once all its frames are dead, or its live frames were moved.
 //!
-//! Format: docs/formats/backup-dead-frames.md v1 Memory: a bit per frame of packs that have dead ones. Not
-//! here: finding dead frames (`freeing`, `consolidate`).
+//! Format: docs/formats/backup-dead-frames.md v1
+//! Memory: a bit per frame of packs that have dead ones.
+//! Not here: finding dead frames (`dead_search`, `consolidate`).
 
 use crate::catalog::fields::DeadList;
 #[cfg(any(test, fuzzing))]
 use crate::index::list_file;
 use crate::index::list_file::ListKind;
-use crate::keys::Keys;
-use crate::packs::pack::{PackKind, PackNumber, Spot, format::MAX_FRAMES};
+use crate::keys::DomainKeys;
+use crate::packs::pack::{FrameLocation, PackKind, PackNumber, format::MAX_FRAMES};
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use copal_codec::{DecodeError, Format, Put, Reader};
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ pub(crate) struct DeadFrames {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct PackBits {
-    home: Home,
+    home: PackHome,
     volume: u32,
     /// Number of frames of the pack.
     frames: u32,
@@ -62,16 +63,16 @@ impl PackBits {
 
 impl DeadFrames {
     /// Adds a frame of a pack with `frames` frames. `false`: it was in the list already.
-    pub(crate) fn add(&mut self, spot: Spot, frames: u32) -> bool {
-        let pack = self.packs.entry(spot.pack).or_insert_with(|| PackBits {
-            home: spot.home,
-            volume: spot.volume,
+    pub(crate) fn add(&mut self, location: FrameLocation, frames: u32) -> bool {
+        let pack = self.packs.entry(location.pack).or_insert_with(|| PackBits {
+            home: location.home,
+            volume: location.volume,
             frames,
             bits: vec![0; frames.div_ceil(8) as usize],
         });
-        let is_new = spot.slot < pack.frames && !pack.has(spot.slot);
+        let is_new = location.slot < pack.frames && !pack.has(location.slot);
         if is_new {
-            pack.bits[spot.slot as usize / 8] |= 1 << (spot.slot % 8);
+            pack.bits[location.slot as usize / 8] |= 1 << (location.slot % 8);
         }
         is_new
     }
@@ -91,7 +92,7 @@ impl DeadFrames {
     }
 
     /// The packs that have dead frames.
-    pub(crate) fn packs(&self) -> impl Iterator<Item = (Home, u32, PackNumber)> {
+    pub(crate) fn packs(&self) -> impl Iterator<Item = (PackHome, u32, PackNumber)> {
         self.packs.iter().map(|(number, pack)| (pack.home, pack.volume, *number))
     }
 
@@ -100,7 +101,7 @@ impl DeadFrames {
         self.packs.retain(|number, _| stays(*number));
     }
 
-    fn encode(&self, vm: Uuid, name: &str, keys: &Keys) -> Vec<u8> {
+    fn encode(&self, vm: Uuid, name: &str, keys: &DomainKeys) -> Vec<u8> {
         LISTS.encode(vm, name, keys, |bytes| {
             bytes.put_u64(self.leak_bytes);
             bytes.put_varint(self.packs.len() as u64);
@@ -132,7 +133,7 @@ fn fields(input: &mut Reader<'_>, vm: Uuid) -> std::result::Result<DeadFrames, S
         let number = PackNumber(input.u64().map_err(text)?);
         let frames = input.bounded(MAX_FRAMES as usize).map_err(text)? as u32;
         let bits = input.bytes(frames.div_ceil(8) as usize).map_err(text)?.to_vec();
-        let home = Home::of(kind, vm);
+        let home = PackHome::of(kind, vm);
         let pack = PackBits { home, volume, frames, bits };
         if (frames..frames.next_multiple_of(8)).any(|slot| pack.has(slot)) {
             return Err("a pack of it has dead frames beyond its end".into());
@@ -190,26 +191,26 @@ mod tests {
 
     const VM: Uuid = Uuid::from_bytes([7; 16]);
 
-    fn spot(pack: u64, slot: u32) -> Spot {
-        Spot { home: Home::Private(VM), volume: 3, pack: PackNumber(pack), slot }
+    fn location(pack: u64, slot: u32) -> FrameLocation {
+        FrameLocation { home: PackHome::Private(VM), volume: 3, pack: PackNumber(pack), slot }
     }
 
     #[test]
     fn a_list_round_trips_only_with_its_place_and_key() {
-        let keys = Keys::derive(&[1; 32]);
+        let keys = DomainKeys::derive(&[1; 32]);
         let mut dead = DeadFrames::default();
-        assert!(dead.add(spot(5, 0), 12) && dead.add(spot(5, 11), 12) && dead.add(spot(6, 3), 4));
-        assert!(!dead.add(spot(5, 11), 12), "twice");
-        assert!(!dead.add(spot(6, 4), 4), "no such frame");
+        assert!(dead.add(location(5, 0), 12) && dead.add(location(5, 11), 12) && dead.add(location(6, 3), 4));
+        assert!(!dead.add(location(5, 11), 12), "twice");
+        assert!(!dead.add(location(6, 4), 4), "no such frame");
         dead.leak_bytes = 17;
         assert_eq!((dead.total(), dead.count(PackNumber(5))), (3, 2));
         assert!(dead.has(PackNumber(6), 3) && !dead.has(PackNumber(6), 2));
         let bytes = dead.encode(VM, "dead.1", &keys);
-        let read = |name: &str, vm, keys: &Keys| LISTS.decode(&bytes, vm, name, keys, fields);
+        let read = |name: &str, vm, keys: &DomainKeys| LISTS.decode(&bytes, vm, name, keys, fields);
         assert_eq!(read("dead.1", VM, &keys), Ok(dead));
         assert!(read("dead.2", VM, &keys).is_err());
         assert!(read("dead.1", Uuid::nil(), &keys).is_err());
-        assert!(read("dead.1", VM, &Keys::derive(&[2; 32])).is_err());
+        assert!(read("dead.1", VM, &DomainKeys::derive(&[2; 32])).is_err());
     }
 
     /// Symptom: a list of more than eight packs with few frames each was called damaged, and nothing of the VM
@@ -218,9 +219,9 @@ mod tests {
     /// Fix: the bound is the least that a pack takes.
     #[test]
     fn a_list_of_many_small_packs_is_read() {
-        let keys = Keys::derive(&[1; 32]);
+        let keys = DomainKeys::derive(&[1; 32]);
         let mut dead = DeadFrames::default();
-        assert!((0..500).all(|pack| dead.add(spot(pack, 1), 3)));
+        assert!((0..500).all(|pack| dead.add(location(pack, 1), 3)));
         let bytes = dead.encode(VM, "dead.1", &keys);
         assert_eq!(LISTS.decode(&bytes, VM, "dead.1", &keys, fields), Ok(dead));
     }

@@ -4,10 +4,10 @@
 //! A file is an envelope, the VM, the content, and a MAC over both with the name of the file. A list is
 //! durable before a record names it, and is deleted once none does.
 //!
-//! Formats: docs/formats/backup-dead-frames.md, docs/formats/backup-moved-frames.md Not here: the content of
-//! lists (`dead_frames`, `moved_frames`).
+//! Formats: docs/formats/backup-dead-frames.md, docs/formats/backup-moved-frames.md
+//! Not here: the content of lists (`dead_frames`, `moved_frames`).
 
-use crate::keys::{Keys, MAC_BYTES};
+use crate::keys::{DomainKeys, MAC_BYTES};
 use crate::packs::pack_store::PackStore;
 use crate::packs::volumes::{for_each_file, settled};
 use crate::request::error::{Error, Result};
@@ -49,7 +49,7 @@ impl ListKind {
         &self,
         vm: Uuid,
         name: &str,
-        keys: &Keys,
+        keys: &DomainKeys,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
@@ -67,7 +67,7 @@ impl ListKind {
         bytes: &[u8],
         vm: Uuid,
         name: &str,
-        keys: &Keys,
+        keys: &DomainKeys,
         parse: Parse<T>,
     ) -> std::result::Result<T, String> {
         let (_, body) = Envelope::open(self.format, bytes).map_err(|error| error.to_string())?;

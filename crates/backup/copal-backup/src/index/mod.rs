@@ -6,7 +6,8 @@
 //!
 //! In the layout solo there is one index for the whole repository. In a fleet each VM has its own, and the
 //! domain another: the VM is a prefix of the key, and each look-up names it. So a backup never refers to a
-//! frame that another VM may remove (BAK-16). Invariants
+//! frame that another VM may remove (BAK-16).
+//! Invariants
 //! - It holds only facts that the packs hold too: it can be deleted and rebuilt from footers (BAK-9).
 //! - A row is added after its pack is durable and removed before its pack is deleted, so a row whose pack has
 //!   an entry leads to a frame. A row without such a pack counts as a miss.
@@ -24,8 +25,8 @@ pub(crate) mod reindex;
 mod rows;
 pub(crate) mod vm_index;
 
-use crate::packs::pack::{PackNumber, Spot};
-use crate::packs::volumes::Home;
+use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::volumes::PackHome;
 use crate::request::Layout;
 use crate::request::error::Result;
 use crate::rules::broken::{self, Flaw};
@@ -67,7 +68,7 @@ pub(crate) struct IndexRow {
 /// Properties of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackEntry {
-    pub(crate) home: Home,
+    pub(crate) home: PackHome,
     pub(crate) volume: u32,
     pub(crate) frames: u32,
     pub(crate) file_bytes: u64,
@@ -75,14 +76,14 @@ pub(crate) struct PackEntry {
 
 impl PackEntry {
     /// Location of a row of this pack.
-    pub(crate) fn spot(&self, row: IndexRow) -> Spot {
-        Spot { home: self.home, volume: self.volume, pack: row.pack, slot: row.slot }
+    pub(crate) fn location(&self, row: IndexRow) -> FrameLocation {
+        FrameLocation { home: self.home, volume: self.volume, pack: row.pack, slot: row.slot }
     }
 }
 
 /// The index of an open repository; shared between threads.
-pub(crate) struct Index {
-    backend: Backend,
+pub(crate) struct ChunkIndex {
+    backend: IndexBackend,
     /// Whether each VM has its own index.
     is_scoped: bool,
     /// Recently used pack entries.
@@ -91,7 +92,7 @@ pub(crate) struct Index {
     has_damaged: AtomicBool,
 }
 
-enum Backend {
+enum IndexBackend {
     Kv {
         store: copal_kv::Store,
         chunks: Keyspace,
@@ -99,11 +100,11 @@ enum Backend {
         /// Notes of damage; `None` in a read-only store without any.
         damaged: Option<Keyspace>,
     },
-    Memory(Mutex<Maps>),
+    Memory(Mutex<IndexMaps>),
 }
 
 #[derive(Default)]
-struct Maps {
+struct IndexMaps {
     chunks: HashMap<RowKey, Vec<IndexRow>>,
     packs: BTreeMap<PackNumber, PackEntry>,
     damaged: BTreeSet<(PackNumber, u32)>,
@@ -112,20 +113,20 @@ struct Maps {
 
 /// Treatment of the older rows of the ids in a new pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Older {
+pub(crate) enum OlderRows {
     /// Replaced: the writer of the pack has checked their frames, or knows that there are none.
     Replaced,
     /// Kept behind the new ones: the pack was found, and it is not known which frame is better.
     Kept,
 }
 
-impl Index {
-    pub(crate) fn open(home: &IndexHome, layout: Layout) -> Result<Index> {
+impl ChunkIndex {
+    pub(crate) fn open(home: &IndexHome, layout: Layout) -> Result<ChunkIndex> {
         let backend = match home {
-            IndexHome::Memory => Backend::Memory(Mutex::new(Maps::default())),
+            IndexHome::Memory => IndexBackend::Memory(Mutex::new(IndexMaps::default())),
             IndexHome::Kv(store) => {
                 let open = |name| store.keyspace(name, KeyspaceOptions::default());
-                Backend::Kv {
+                IndexBackend::Kv {
                     chunks: open(CHUNKS)?,
                     packs: open(PACKS)?,
                     damaged: damaged::keyspace(store)?,
@@ -133,7 +134,7 @@ impl Index {
                 }
             }
         };
-        let index = Index {
+        let index = ChunkIndex {
             backend,
             is_scoped: layout.is_fleet(),
             cached: Mutex::new(HashMap::new()),
@@ -144,7 +145,7 @@ impl Index {
     }
 
     /// The key of an id among the frames of this home.
-    fn key(&self, home: Home, id: &[u8; 16]) -> RowKey {
+    fn key(&self, home: PackHome, id: &[u8; 16]) -> RowKey {
         RowKey {
             vm: (self.is_scoped && !broken::by(Flaw::OneIndex)).then(|| home.vm().unwrap_or_default()),
             id: *id,
@@ -152,12 +153,12 @@ impl Index {
     }
 
     /// The newest location of an id whose pack has an entry.
-    pub(crate) fn find(&self, home: Home, id: &[u8; 16]) -> Result<Option<(IndexRow, PackEntry)>> {
+    pub(crate) fn find(&self, home: PackHome, id: &[u8; 16]) -> Result<Option<(IndexRow, PackEntry)>> {
         Ok(self.places(home, id)?.into_iter().next())
     }
 
     /// All locations of an id whose packs have an entry, newest first.
-    pub(crate) fn places(&self, home: Home, id: &[u8; 16]) -> Result<Vec<(IndexRow, PackEntry)>> {
+    pub(crate) fn places(&self, home: PackHome, id: &[u8; 16]) -> Result<Vec<(IndexRow, PackEntry)>> {
         self.places_of(self.rows(&self.key(home, id))?)
     }
 
@@ -186,8 +187,8 @@ impl Index {
 
     fn rows(&self, key: &RowKey) -> Result<Vec<IndexRow>> {
         match &self.backend {
-            Backend::Memory(maps) => Ok(maps.lock().chunks.get(key).cloned().unwrap_or_default()),
-            Backend::Kv { chunks, .. } => match chunks.get(&key.bytes())? {
+            IndexBackend::Memory(maps) => Ok(maps.lock().chunks.get(key).cloned().unwrap_or_default()),
+            IndexBackend::Kv { chunks, .. } => match chunks.get(&key.bytes())? {
                 Some(value) => decode_rows(&value),
                 None => Ok(Vec::new()),
             },
@@ -206,12 +207,12 @@ impl Index {
             }
         };
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let maps = maps.lock();
                 let of_vm = maps.chunks.iter().filter(|(key, _)| key.bytes().starts_with(prefix));
                 of_vm.for_each(|(_, rows)| count(rows));
             }
-            Backend::Kv { chunks, .. } => {
+            IndexBackend::Kv { chunks, .. } => {
                 for item in chunks.prefix(prefix) {
                     count(&decode_rows(&item?.1)?);
                 }
@@ -223,8 +224,8 @@ impl Index {
     /// The entry of a pack.
     pub(crate) fn pack(&self, pack: PackNumber) -> Result<Option<PackEntry>> {
         let kv = match &self.backend {
-            Backend::Memory(maps) => return Ok(maps.lock().packs.get(&pack).copied()),
-            Backend::Kv { packs, .. } => packs,
+            IndexBackend::Memory(maps) => return Ok(maps.lock().packs.get(&pack).copied()),
+            IndexBackend::Kv { packs, .. } => packs,
         };
         if let Some(&entry) = self.cached.lock().get(&pack) {
             return Ok(Some(entry));
@@ -249,26 +250,26 @@ impl Index {
         pack: PackNumber,
         entry: PackEntry,
         ids: impl Iterator<Item = [u8; 16]>,
-        older: Older,
+        older: OlderRows,
         durability: Durability,
     ) -> Result<()> {
         let damaged = self.damaged_slots(pack)?;
         let placed = ids.zip(0..).map(|(id, slot)| (self.key(entry.home, &id), IndexRow { pack, slot }));
         let placed = placed.filter(|(_, row)| !damaged.contains(&row.slot));
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let mut maps = maps.lock();
                 for (key, row) in placed {
                     let known = maps.chunks.entry(key).or_default();
-                    *known = newest_first(row, if older == Older::Kept { known } else { &[] });
+                    *known = newest_first(row, if older == OlderRows::Kept { known } else { &[] });
                 }
                 maps.packs.insert(pack, entry);
             }
-            Backend::Kv { store, chunks, packs, .. } => {
+            IndexBackend::Kv { store, chunks, packs, .. } => {
                 let mut batch = store.batch();
                 let mut in_batch = 0;
                 for (key, row) in placed {
-                    let known = if older == Older::Kept { self.rows(&key)? } else { Vec::new() };
+                    let known = if older == OlderRows::Kept { self.rows(&key)? } else { Vec::new() };
                     batch.put(chunks, &key.bytes(), encode_rows(&newest_first(row, &known)));
                     in_batch += 1;
                     if in_batch == BATCH_ROWS {
@@ -289,7 +290,7 @@ impl Index {
     /// removes it.
     pub(crate) fn remove_pack(
         &self,
-        home: Home,
+        home: PackHome,
         pack: PackNumber,
         ids: impl Iterator<Item = [u8; 16]>,
     ) -> Result<()> {
@@ -299,7 +300,7 @@ impl Index {
             rows.iter().copied().filter(|row| row.pack != pack).collect()
         };
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let mut maps = maps.lock();
                 maps.packs.remove(&pack);
                 for id in ids {
@@ -312,7 +313,7 @@ impl Index {
                     }
                 }
             }
-            Backend::Kv { store, chunks, packs, .. } => {
+            IndexBackend::Kv { store, chunks, packs, .. } => {
                 let mut batch = store.batch();
                 let mut in_batch = 0;
                 for id in ids {
@@ -341,10 +342,10 @@ impl Index {
 
     /// Removes the rows of some frames of a pack, given by slot and id. Durable with the next `sync`.
     /// # Errors
-    /// `Index(ReadOnly)` in a read-only store.
+    /// `ChunkIndex(ReadOnly)` in a read-only store.
     pub(crate) fn remove_frames(
         &self,
-        home: Home,
+        home: PackHome,
         pack: PackNumber,
         frames: &[(u32, [u8; 16])],
     ) -> Result<()> {
@@ -360,7 +361,7 @@ impl Index {
                 }
             }
             match &self.backend {
-                Backend::Memory(maps) => {
+                IndexBackend::Memory(maps) => {
                     let mut maps = maps.lock();
                     for (key, rows) in changed {
                         match rows.is_empty() {
@@ -369,7 +370,7 @@ impl Index {
                         }
                     }
                 }
-                Backend::Kv { store, chunks, .. } => {
+                IndexBackend::Kv { store, chunks, .. } => {
                     let mut batch = store.batch();
                     for (key, rows) in &changed {
                         match rows.is_empty() {
@@ -392,11 +393,11 @@ impl Index {
         mut visit: impl FnMut(PackNumber, PackEntry) -> Result<()>,
     ) -> Result<()> {
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let all: Vec<_> = maps.lock().packs.iter().map(|(&pack, &entry)| (pack, entry)).collect();
                 all.into_iter().try_for_each(|(pack, entry)| visit(pack, entry))
             }
-            Backend::Kv { packs, .. } => {
+            IndexBackend::Kv { packs, .. } => {
                 for item in packs.iter((Bound::Unbounded, Bound::Unbounded)) {
                     let (key, value) = item?;
                     if key.as_ref() == EPOCH || moved::is_note(key.as_ref()) {
@@ -413,16 +414,16 @@ impl Index {
 
     /// The epoch in which exactly the existing packs have entries; `None`: the packs must be listed.
     pub(crate) fn epoch(&self) -> Result<Option<u64>> {
-        let Backend::Kv { packs, .. } = &self.backend else {
+        let IndexBackend::Kv { packs, .. } = &self.backend else {
             return Ok(None);
         };
         let noted = packs.get(EPOCH)?;
         Ok(noted.and_then(|noted| noted.as_ref().try_into().map(u64::from_be_bytes).ok()))
     }
 
-    /// Sets the result of [`Index::epoch`]. Never durable before earlier changes.
+    /// Sets the result of [`ChunkIndex::epoch`]. Never durable before earlier changes.
     pub(crate) fn note_epoch(&self, epoch: u64) -> Result<()> {
-        if let Backend::Kv { store, packs, .. } = &self.backend {
+        if let IndexBackend::Kv { store, packs, .. } = &self.backend {
             let mut batch = store.batch();
             batch.put(packs, EPOCH, Bytes::copy_from_slice(&epoch.to_be_bytes()));
             batch.commit(Durability::Deferred)?;
@@ -434,13 +435,13 @@ impl Index {
     pub(crate) fn clear(&self) -> Result<()> {
         self.cached.lock().clear();
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let mut maps = maps.lock();
                 maps.chunks.clear();
                 maps.packs.clear();
                 maps.moved.clear();
             }
-            Backend::Kv { chunks, packs, .. } => {
+            IndexBackend::Kv { chunks, packs, .. } => {
                 packs.purge_prefix(&[], Durability::Device)?;
                 chunks.purge_prefix(&[], Durability::Device)?;
             }
@@ -455,7 +456,7 @@ impl Index {
 
     /// Makes all earlier changes durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        if let Backend::Kv { store, .. } = &self.backend {
+        if let IndexBackend::Kv { store, .. } = &self.backend {
             store.sync()?;
         }
         Ok(())

@@ -3,8 +3,8 @@
 //! The lists that were applied are noted beside the packs, so that no start applies them again.
 
 use super::rows::{bad, encode_rows, newest_first};
-use super::{BATCH_ROWS, Backend, Index, IndexRow};
-use crate::packs::volumes::Home;
+use super::{BATCH_ROWS, ChunkIndex, IndexBackend, IndexRow};
+use crate::packs::volumes::PackHome;
 use crate::request::error::Result;
 use bytes::Bytes;
 use copal_kv::Durability;
@@ -22,12 +22,12 @@ pub(super) fn is_note(key: &[u8]) -> bool {
     key.len() == NOTE.len() + 16 && key.starts_with(NOTE)
 }
 
-impl Index {
+impl ChunkIndex {
     /// Hashes of the applied lists of moved frames of a VM.
     pub(crate) fn moved_lists(&self, vm: Uuid) -> Result<Vec<[u8; 32]>> {
         match &self.backend {
-            Backend::Memory(maps) => Ok(maps.lock().moved.get(&vm).cloned().unwrap_or_default()),
-            Backend::Kv { packs, .. } => {
+            IndexBackend::Memory(maps) => Ok(maps.lock().moved.get(&vm).cloned().unwrap_or_default()),
+            IndexBackend::Kv { packs, .. } => {
                 let Some(value) = packs.get(&note_key(vm))? else {
                     return Ok(Vec::new());
                 };
@@ -40,11 +40,11 @@ impl Index {
         }
     }
 
-    /// Sets the result of [`Index::moved_lists`]. Never durable before earlier changes.
+    /// Sets the result of [`ChunkIndex::moved_lists`]. Never durable before earlier changes.
     pub(crate) fn note_moved_lists(&self, vm: Uuid, hashes: &[[u8; 32]]) -> Result<()> {
         match &self.backend {
-            Backend::Memory(maps) => drop(maps.lock().moved.insert(vm, hashes.to_vec())),
-            Backend::Kv { store, packs, .. } => {
+            IndexBackend::Memory(maps) => drop(maps.lock().moved.insert(vm, hashes.to_vec())),
+            IndexBackend::Kv { store, packs, .. } => {
                 let mut batch = store.batch();
                 batch.put(packs, &note_key(vm), Bytes::from(hashes.concat()));
                 batch.commit(Durability::Deferred)?;
@@ -54,17 +54,21 @@ impl Index {
     }
 
     /// Makes these frames the first locations of their ids in a home. Durable with the next `sync`.
-    pub(crate) fn lead(&self, home: Home, frames: impl Iterator<Item = ([u8; 16], IndexRow)>) -> Result<()> {
+    pub(crate) fn add_locations(
+        &self,
+        home: PackHome,
+        frames: impl Iterator<Item = ([u8; 16], IndexRow)>,
+    ) -> Result<()> {
         let frames = frames.map(|(id, row)| (self.key(home, &id), row));
         match &self.backend {
-            Backend::Memory(maps) => {
+            IndexBackend::Memory(maps) => {
                 let mut maps = maps.lock();
                 for (key, row) in frames {
                     let known = maps.chunks.entry(key).or_default();
                     *known = newest_first(row, known);
                 }
             }
-            Backend::Kv { store, chunks, .. } => {
+            IndexBackend::Kv { store, chunks, .. } => {
                 let mut batch = store.batch();
                 for (number, (key, row)) in frames.enumerate() {
                     let known = self.rows(&key)?;

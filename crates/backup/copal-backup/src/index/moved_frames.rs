@@ -3,17 +3,18 @@
 //! Files in the VM's volume of manifests, named by a record of the VM's log. Recipes still name the VM's
 //! former frame. The list leads its id to the popular frame, for as long as the VM exists.
 //!
-//! Format: docs/formats/backup-moved-frames.md v1 Memory: one list, 8 MiB. Not here: the choice of chunks to
-//! move (`consolidate`).
+//! Format: docs/formats/backup-moved-frames.md v1
+//! Memory: one list, 8 MiB.
+//! Not here: the choice of chunks to move (`consolidate`).
 
 use crate::catalog::fields::MovedList;
 #[cfg(any(test, fuzzing))]
 use crate::index::list_file;
 use crate::index::list_file::ListKind;
-use crate::keys::Keys;
-use crate::packs::pack::{PackNumber, Spot, format::MAX_FRAMES};
+use crate::keys::DomainKeys;
+use crate::packs::pack::{FrameLocation, PackNumber, format::MAX_FRAMES};
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::peers::ShortId;
 use crate::rules::broken::{self, Flaw};
@@ -42,8 +43,8 @@ pub(crate) struct MovedFrame {
 }
 
 impl MovedFrame {
-    pub(crate) fn spot(&self) -> Spot {
-        Spot { home: Home::Shared, volume: self.volume, pack: self.pack, slot: self.slot }
+    pub(crate) fn location(&self) -> FrameLocation {
+        FrameLocation { home: PackHome::Shared, volume: self.volume, pack: self.pack, slot: self.slot }
     }
 }
 
@@ -75,7 +76,7 @@ impl MovedFrames {
         packs
     }
 
-    pub(crate) fn encode(&self, vm: Uuid, name: &str, keys: &Keys) -> Vec<u8> {
+    pub(crate) fn encode(&self, vm: Uuid, name: &str, keys: &DomainKeys) -> Vec<u8> {
         LISTS.encode(vm, name, keys, |bytes| {
             let packs = self.packs();
             bytes.put_varint(packs.len() as u64);
@@ -100,7 +101,7 @@ pub(crate) fn decode(
     bytes: &[u8],
     vm: Uuid,
     name: &str,
-    keys: &Keys,
+    keys: &DomainKeys,
 ) -> std::result::Result<MovedFrames, String> {
     LISTS.decode(bytes, vm, name, keys, fields)
 }
@@ -186,17 +187,17 @@ mod tests {
 
     #[test]
     fn a_list_round_trips_only_with_its_place_and_key() {
-        let keys = Keys::derive(&[1; 32]);
+        let keys = DomainKeys::derive(&[1; 32]);
         let moved = MovedFrames::of(vec![frame(9, 5, 8191), frame(1, 6, 0), frame(9, 6, 1), frame(4, 5, 2)]);
         let ids: Vec<u8> = moved.frames().iter().map(|frame| frame.id[0]).collect();
         assert_eq!(ids, [1, 4, 9]);
         assert_eq!(moved.frames()[2], frame(9, 5, 8191), "the first counts");
         let bytes = moved.encode(VM, "moved.1", &keys);
-        let read = |name: &str, vm, keys: &Keys| decode(&bytes, vm, name, keys);
+        let read = |name: &str, vm, keys: &DomainKeys| decode(&bytes, vm, name, keys);
         assert_eq!(read("moved.1", VM, &keys), Ok(moved));
         assert!(read("moved.2", VM, &keys).is_err());
         assert!(read("moved.1", Uuid::nil(), &keys).is_err());
-        assert!(read("moved.1", VM, &Keys::derive(&[2; 32])).is_err());
+        assert!(read("moved.1", VM, &DomainKeys::derive(&[2; 32])).is_err());
     }
 
     #[test]

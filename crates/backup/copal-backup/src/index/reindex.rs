@@ -5,10 +5,10 @@
 //! of an earlier one that never finished. Entries of missing packs are dropped.
 
 use crate::catalog::record::PackPlace;
-use crate::index::{Older, PackEntry};
+use crate::index::{OlderRows, PackEntry};
 use crate::packs::pack::PackNumber;
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::{Home, for_each_file};
+use crate::packs::volumes::{PackHome, for_each_file};
 use crate::request::IndexSummary;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 /// A pack file in its volume.
 pub(crate) struct StoredPack {
-    pub(crate) home: Home,
+    pub(crate) home: PackHome,
     pub(crate) volume: u32,
     pub(crate) vid: VolumeId,
     pub(crate) number: PackNumber,
@@ -34,36 +34,36 @@ impl StoredPack {
 
 /// Scope of a walk over packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum PackScope {
     /// All packs.
     All,
     /// The packs of one VM.
     Vm(Uuid),
 }
 
-impl Whose {
+impl PackScope {
     /// The homes in this scope; they may be empty.
     /// # Errors
     /// Errors of the store.
-    pub(crate) fn homes(self, pack_store: &PackStore) -> Result<Vec<Home>> {
+    pub(crate) fn homes(self, pack_store: &PackStore) -> Result<Vec<PackHome>> {
         match self {
-            Whose::All => pack_store.volumes.homes(),
-            Whose::Vm(vm) => Ok(vec![Home::Private(vm), Home::Recipes(vm)]),
+            PackScope::All => pack_store.volumes.homes(),
+            PackScope::Vm(vm) => Ok(vec![PackHome::Private(vm), PackHome::Recipes(vm)]),
         }
     }
 
     /// The VM, if the scope is one VM.
     pub(crate) fn vm(self) -> Option<Uuid> {
         match self {
-            Whose::All => None,
-            Whose::Vm(vm) => Some(vm),
+            PackScope::All => None,
+            PackScope::Vm(vm) => Some(vm),
         }
     }
 
-    fn has(self, home: Home) -> bool {
+    fn has(self, home: PackHome) -> bool {
         match self {
-            Whose::All => true,
-            Whose::Vm(vm) => home.vm() == Some(vm),
+            PackScope::All => true,
+            PackScope::Vm(vm) => home.vm() == Some(vm),
         }
     }
 }
@@ -71,7 +71,7 @@ impl Whose {
 /// Calls `visit` for each pack in the scope.
 pub(crate) fn for_each_pack(
     pack_store: &PackStore,
-    whose: Whose,
+    whose: PackScope,
     mut visit: impl FnMut(StoredPack) -> Result<()>,
 ) -> Result<()> {
     let homes = whose.homes(pack_store)?;
@@ -81,7 +81,7 @@ pub(crate) fn for_each_pack(
 /// Calls `visit` for each pack of a home.
 pub(crate) fn for_each_pack_of(
     pack_store: &PackStore,
-    home: Home,
+    home: PackHome,
     mut visit: impl FnMut(StoredPack) -> Result<()>,
 ) -> Result<()> {
     for (volume, vid) in pack_store.volumes.numbers(home)? {
@@ -100,7 +100,7 @@ pub(crate) fn for_each_pack_of(
 /// `Cancelled`; errors of the store and the index. An unreadable pack is counted and is no error.
 pub(crate) fn reindex(
     pack_store: &PackStore,
-    whose: Whose,
+    whose: PackScope,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<IndexSummary> {
@@ -161,7 +161,7 @@ pub(crate) fn reindex(
 /// `Damaged`: its footer is damaged. Errors of the store and the index.
 pub(crate) fn enter(
     pack_store: &PackStore,
-    home: Home,
+    home: PackHome,
     volume: u32,
     number: PackNumber,
 ) -> Result<Option<u64>> {
@@ -170,6 +170,6 @@ pub(crate) fn enter(
     };
     let entry = PackEntry { home, volume, frames: footer.rows.len() as u32, file_bytes: footer.file_bytes };
     let ids = footer.rows.iter().map(|row| row.id);
-    pack_store.index.add_pack(number, entry, ids, Older::Kept, Durability::Deferred)?;
+    pack_store.index.add_pack(number, entry, ids, OlderRows::Kept, Durability::Deferred)?;
     Ok(Some(footer.rows.len() as u64))
 }

@@ -2,7 +2,7 @@
 
 use super::{IndexRow, PackEntry};
 use crate::packs::pack::{PackKind, PackNumber};
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
@@ -100,5 +100,5 @@ pub(crate) fn decode_pack(value: &[u8]) -> Result<PackEntry> {
     };
     let (kind, vm, volume, frames, file_bytes) = parse().map_err(|_| bad("a pack row"))?;
     let kind = PackKind::from_code(kind).ok_or_else(|| bad("a pack row"))?;
-    Ok(PackEntry { home: Home::of(kind, Uuid::from_bytes(vm)), volume, frames, file_bytes })
+    Ok(PackEntry { home: PackHome::of(kind, Uuid::from_bytes(vm)), volume, frames, file_bytes })
 }

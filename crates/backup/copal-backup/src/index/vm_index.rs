@@ -13,9 +13,9 @@ use crate::catalog::vm::VmState;
 use crate::index::IndexRow;
 use crate::index::dead_frames::{self, DeadFrames};
 use crate::index::moved_frames;
-use crate::index::reindex::{self, Whose};
-use crate::packs::pack_store::{PackStore, VmNews};
-use crate::packs::volumes::Home;
+use crate::index::reindex::{self, PackScope};
+use crate::packs::pack_store::{IndexUpdates, PackStore};
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Silent};
 use crate::steps::frames::is_in_use;
@@ -27,23 +27,23 @@ use uuid::Uuid;
 /// State of the indexes of VMs in this handle.
 pub(crate) struct VmIndex {
     catalog: Arc<Catalog>,
-    known: Mutex<HashMap<Uuid, Known>>,
+    known: Mutex<HashMap<Uuid, KnownIndex>>,
     /// Serializes readers that look once more.
-    looking: Mutex<()>,
+    refresh_lock: Mutex<()>,
 }
 
 /// State of the index of a VM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Known {
+struct KnownIndex {
     /// End of its log before its packs were listed.
     next_number: u64,
     /// The list of dead frames that was removed from the index; `None` inside: no frame was dead.
-    left_out: Option<Option<DeadList>>,
+    removed_dead: Option<Option<DeadList>>,
 }
 
 impl VmIndex {
     pub(crate) fn new(catalog: Arc<Catalog>) -> VmIndex {
-        VmIndex { catalog, known: Mutex::default(), looking: Mutex::new(()) }
+        VmIndex { catalog, known: Mutex::default(), refresh_lock: Mutex::new(()) }
     }
 
     /// Forgets all state, because the index was cleared.
@@ -56,13 +56,13 @@ impl VmIndex {
     /// `Damaged`: a list of moved or dead frames is damaged. Errors of the store and the index.
     pub(crate) fn index(&self, pack_store: &PackStore, vm: Uuid) -> Result<()> {
         let list = self.index_live_and_dead(pack_store, vm)?;
-        let is_left_out = |known: &Known| known.left_out == Some(list);
+        let is_left_out = |known: &KnownIndex| known.removed_dead == Some(list);
         if self.known.lock().get(&vm).is_some_and(is_left_out) {
             return Ok(());
         }
         let dead = dead_frames::read(pack_store, vm, list.as_ref())?;
-        leave_out(pack_store, &dead)?;
-        self.known.lock().entry(vm).or_default().left_out = Some(list);
+        remove_dead_rows(pack_store, &dead)?;
+        self.known.lock().entry(vm).or_default().removed_dead = Some(list);
         Ok(())
     }
 
@@ -71,19 +71,19 @@ impl VmIndex {
     /// As [`VmIndex::index`].
     pub(crate) fn index_live_and_dead(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
         let next_number = self.catalog.vm(vm)?.next_number;
-        writable(reindex::reindex(pack_store, Whose::Vm(vm), &Silent, &CancelFlag::new()))?;
+        writable(reindex::reindex(pack_store, PackScope::Vm(vm), &Silent, &CancelFlag::new()))?;
         self.known.lock().entry(vm).or_default().next_number = next_number;
-        self.lead_moved(pack_store, vm)
+        self.apply_moved_lists(pack_store, vm)
     }
 
     /// Leads the ids of moved chunks to the popular frames. Returns the list of dead frames that belongs to
     /// them.
     /// # Errors
     /// As [`VmIndex::index`].
-    pub(crate) fn lead_moved(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
+    pub(crate) fn apply_moved_lists(&self, pack_store: &PackStore, vm: Uuid) -> Result<Option<DeadList>> {
         loop {
             let state = self.catalog.vm(vm)?;
-            match writable(lead_lists(pack_store, vm, &state)) {
+            match writable(apply_lists(pack_store, vm, &state)) {
                 // Another clean-up has replaced the lists and deleted the old ones.
                 Err(error) if error.is_corruption() && self.catalog.vm(vm)?.moved != state.moved => {}
                 led => return led.map(|()| state.dead),
@@ -92,11 +92,11 @@ impl VmIndex {
     }
 }
 
-impl VmNews for VmIndex {
+impl IndexUpdates for VmIndex {
     fn catch_up(&self, pack_store: &PackStore, vm: Uuid) -> Result<()> {
-        let _looking = self.looking.lock();
+        let _looking = self.refresh_lock.lock();
         let next_number = self.catalog.vm(vm)?.next_number;
-        let is_known = |known: &Known| known.next_number == next_number;
+        let is_known = |known: &KnownIndex| known.next_number == next_number;
         if self.known.lock().get(&vm).is_some_and(is_known) {
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl VmNews for VmIndex {
 }
 
 /// Applies the lists of moved frames that the index does not have.
-fn lead_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
+fn apply_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
     let index = &pack_store.index;
     let entered = index.moved_lists(vm)?;
     let hashes: Vec<[u8; 32]> = state.moved.iter().map(|list| list.hash).collect();
@@ -117,7 +117,7 @@ fn lead_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
         let moved = moved_frames::read(pack_store, vm, list)?;
         for (pack, volume) in moved.packs() {
             if index.pack(pack)?.is_none()
-                && reindex::enter(pack_store, Home::Shared, volume, pack)?.is_none()
+                && reindex::enter(pack_store, PackHome::Shared, volume, pack)?.is_none()
             {
                 tracing::warn!(%pack, "moved chunks lead to a missing pack");
             }
@@ -127,7 +127,7 @@ fn lead_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
             let (pack, slot) = (frame.pack, frame.slot);
             (frame.id, IndexRow { pack, slot })
         });
-        index.lead(Home::Private(vm), rows)?;
+        index.add_locations(PackHome::Private(vm), rows)?;
     }
     index.note_moved_lists(vm, &hashes)
 }
@@ -135,7 +135,7 @@ fn lead_lists(pack_store: &PackStore, vm: Uuid, state: &VmState) -> Result<()> {
 /// Removes dead frames from the index.
 /// # Errors
 /// Errors of the store and the index.
-pub(crate) fn leave_out(pack_store: &PackStore, dead: &DeadFrames) -> Result<()> {
+pub(crate) fn remove_dead_rows(pack_store: &PackStore, dead: &DeadFrames) -> Result<()> {
     for (home, volume, pack) in dead.packs() {
         let footer = match pack_store.footer(home, volume, pack) {
             Ok(Some((footer, _))) => footer,

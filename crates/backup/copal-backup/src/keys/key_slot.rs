@@ -1,7 +1,9 @@
 //! Key slot of a password: holds the master key, encrypted by the password, or in the clear for
 //! `--insecure-no-password`.
 //!
-//! Format: docs/formats/backup-key-slot.md v1 Not here: slots of role keys (`role_key`). Invariants
+//! Format: docs/formats/backup-key-slot.md v1
+//! Not here: slots of role keys (`role_key`).
+//! Invariants
 //! - The cost of the password hash is bounded before the hash is computed: a forged slot cannot make a reader
 //!   allocate more than 1 GiB, or compute for more than minutes.
 //! - All clear fields are associated data of the encryption: a changed slot does not open.
@@ -31,7 +33,7 @@ const CLEAR_BYTES: usize = 48;
 
 /// Cost parameters of the password hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cost {
+pub(crate) struct HashCost {
     pub(crate) memory_kib: u32,
     pub(crate) passes: u32,
     pub(crate) lanes: u32,
@@ -42,7 +44,7 @@ pub(crate) fn encode(
     unlock: &Unlock,
     domain: [u8; 16],
     salt: [u8; 16],
-    cost: Cost,
+    cost: HashCost,
     master: &[u8; 32],
 ) -> Result<Vec<u8>> {
     let mut bytes = vec![0; ENVELOPE_LEN];
@@ -77,9 +79,9 @@ pub(crate) fn encode(
 }
 
 /// The fields of a slot that has not been decrypted yet.
-pub(crate) struct Slot<'a> {
+pub(crate) struct PasswordSlot<'a> {
     kind: u8,
-    cost: Cost,
+    cost: HashCost,
     salt: [u8; 16],
     pub(crate) domain: [u8; 16],
     clear: &'a [u8],
@@ -88,13 +90,13 @@ pub(crate) struct Slot<'a> {
 }
 
 /// Decodes a slot without decrypting it.
-pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
+pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<PasswordSlot<'_>, String> {
     let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let text = |error: copal_codec::DecodeError| error.to_string();
     let mut input = Reader::new(body);
     let kind = input.u8().map_err(text)?;
     input.zeros(3).map_err(text)?;
-    let cost = Cost {
+    let cost = HashCost {
         memory_kib: input.u32().map_err(text)?,
         passes: input.u32().map_err(text)?,
         lanes: input.u32().map_err(text)?,
@@ -111,10 +113,10 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
     if kind == KIND_ARGON2ID && !bounded && !broken::by(Flaw::UnboundedCost) {
         return Err("the cost of the password hash is out of bounds".into());
     }
-    Ok(Slot { kind, cost, salt, domain, clear: &body[..CLEAR_BYTES], encrypted, tag })
+    Ok(PasswordSlot { kind, cost, salt, domain, clear: &body[..CLEAR_BYTES], encrypted, tag })
 }
 
-impl Slot<'_> {
+impl PasswordSlot<'_> {
     /// Whether a password is needed.
     pub(crate) fn needs_password(&self) -> bool {
         self.kind == KIND_ARGON2ID
@@ -156,7 +158,7 @@ pub(crate) fn salt() -> Result<[u8; 16]> {
     random()
 }
 
-fn stretch(password: &str, salt: &[u8; 16], cost: Cost) -> Result<Zeroizing<[u8; 32]>> {
+fn stretch(password: &str, salt: &[u8; 16], cost: HashCost) -> Result<Zeroizing<[u8; 32]>> {
     let invalid =
         |error: argon2::Error| Error::Invalid { reason: format!("the password cannot be hashed: {error}") };
     let params = Params::new(cost.memory_kib, cost.passes, cost.lanes, Some(32)).map_err(invalid)?;

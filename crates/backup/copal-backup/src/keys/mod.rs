@@ -15,11 +15,11 @@ pub(crate) mod key_slot;
 pub(crate) mod role;
 pub(crate) mod role_key;
 pub(crate) mod roles;
-pub(crate) mod signing;
+pub(crate) mod signature;
 
 use crate::keys::role::Role;
 use crate::keys::roles::Roles;
-use crate::keys::signing::{PUBLIC_BYTES, SIGNATURE_BYTES, Signer, is_signed};
+use crate::keys::signature::{PUBLIC_BYTES, SIGNATURE_BYTES, SigningKey, is_signed};
 use crate::request::peers::HostKey;
 use crate::rules::broken::{self, Flaw};
 use copal_chunk::{ChunkId, IdKey};
@@ -42,8 +42,8 @@ const HOST: &str = "copal v1 host signing key";
 const PASSWORD_HOST: &str = "copal v1 host signing key of the password";
 
 /// The signing key of the host whose role key has this secret.
-pub(crate) fn host_signer(secret: &[u8; 32]) -> Signer {
-    Signer::new(Zeroizing::new(blake3::derive_key(HOST, secret)))
+pub(crate) fn host_signer(secret: &[u8; 32]) -> SigningKey {
+    SigningKey::new(Zeroizing::new(blake3::derive_key(HOST, secret)))
 }
 
 /// 32 secret bytes.
@@ -57,7 +57,7 @@ pub(crate) const BUNDLE_BYTES: usize = BUNDLED * 32;
 /// Whether records of the delete role need a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Signatures {
+pub(crate) enum SignatureState {
     /// The repository never had role keys, as far as this handle knows: no signature is made or needed.
     None = 0,
     /// The first role key is being added: signatures are made, but not needed yet.
@@ -67,13 +67,13 @@ pub(crate) enum Signatures {
 }
 
 /// Keys that only the admin role holds.
-struct Admin {
+struct AdminKeys {
     master: Secret,
     mac: Secret,
 }
 
 /// The derived keys of one domain. Wiped from memory when dropped.
-pub(crate) struct Keys {
+pub(crate) struct DomainKeys {
     pub(crate) gear: Secret,
     pub(crate) id: IdKey,
     id_bytes: Secret,
@@ -85,19 +85,19 @@ pub(crate) struct Keys {
     agents: Secret,
     /// Verifies signatures of the delete role.
     public: [u8; PUBLIC_BYTES],
-    signer: Option<Signer>,
+    signer: Option<SigningKey>,
     /// Signs in the name of the host that holds this key.
-    host: Option<Signer>,
-    admin: Option<Admin>,
+    host: Option<SigningKey>,
+    admin: Option<AdminKeys>,
     signatures: AtomicU8,
 }
 
-impl Keys {
+impl DomainKeys {
     /// Derives all keys from the master key.
-    pub(crate) fn derive(master: &[u8; 32]) -> Keys {
+    pub(crate) fn derive(master: &[u8; 32]) -> DomainKeys {
         let key = |context: &str| Zeroizing::new(blake3::derive_key(context, master));
-        let signer = Signer::new(key(DELETE));
-        Keys {
+        let signer = SigningKey::new(key(DELETE));
+        DomainKeys {
             gear: key(GEAR),
             id: IdKey::new(*key(ID)),
             id_bytes: key(ID),
@@ -107,9 +107,9 @@ impl Keys {
             agents: key(AGENTS),
             public: signer.public(),
             signer: Some(signer),
-            host: Some(Signer::new(key(PASSWORD_HOST))),
-            admin: Some(Admin { master: Zeroizing::new(*master), mac: key(ADMIN) }),
-            signatures: AtomicU8::new(Signatures::None as u8),
+            host: Some(SigningKey::new(key(PASSWORD_HOST))),
+            admin: Some(AdminKeys { master: Zeroizing::new(*master), mac: key(ADMIN) }),
+            signatures: AtomicU8::new(SignatureState::None as u8),
         }
     }
 
@@ -129,18 +129,18 @@ impl Keys {
     }
 
     /// Rebuilds the keys of the backup or delete role from a bundle.
-    pub(crate) fn of_bundle(role: Role, bundle: &[u8; BUNDLE_BYTES]) -> Keys {
+    pub(crate) fn of_bundle(role: Role, bundle: &[u8; BUNDLE_BYTES]) -> DomainKeys {
         let (keys, _) = bundle.as_chunks::<32>();
         let key = |at: usize| Zeroizing::new(keys[at]);
         let (signer, public) = match role {
             Role::Backup => (None, keys[BUNDLED - 1]),
             Role::Delete | Role::Admin => {
-                let signer = Signer::new(key(BUNDLED - 1));
+                let signer = SigningKey::new(key(BUNDLED - 1));
                 let public = signer.public();
                 (Some(signer), public)
             }
         };
-        Keys {
+        DomainKeys {
             gear: key(0),
             id: IdKey::new(*key(1)),
             id_bytes: key(1),
@@ -153,19 +153,19 @@ impl Keys {
             host: None,
             admin: None,
             // A repository with a role key has signatures.
-            signatures: AtomicU8::new(Signatures::Needed as u8),
+            signatures: AtomicU8::new(SignatureState::Needed as u8),
         }
     }
 
     /// The same keys, with the signing key of a host.
-    pub(crate) fn with_host(self, host: Signer) -> Keys {
-        Keys { host: Some(host), ..self }
+    pub(crate) fn with_host(self, host: SigningKey) -> DomainKeys {
+        DomainKeys { host: Some(host), ..self }
     }
 
     /// The public key of the host in whose name these keys sign records about popular packs. `None`: the
     /// repository never had role keys.
     pub(crate) fn host_key(&self) -> Option<HostKey> {
-        let is_wanted = self.signatures() != Signatures::None;
+        let is_wanted = self.signatures() != SignatureState::None;
         let host = self.host.as_ref().filter(|_| is_wanted)?;
         Some(HostKey(host.public()))
     }
@@ -184,7 +184,7 @@ impl Keys {
                 (None, Some(_)) => Role::Delete,
                 (None, None) => Role::Backup,
             },
-            are_split: self.signatures() == Signatures::Needed,
+            are_split: self.signatures() == SignatureState::Needed,
         }
     }
 
@@ -205,27 +205,27 @@ impl Keys {
     }
 
     /// Whether records need signatures, as far as this handle knows.
-    pub(crate) fn signatures(&self) -> Signatures {
+    pub(crate) fn signatures(&self) -> SignatureState {
         match self.signatures.load(Ordering::Acquire) {
-            0 => Signatures::None,
-            1 => Signatures::Begun,
-            _ => Signatures::Needed,
+            0 => SignatureState::None,
+            1 => SignatureState::Begun,
+            _ => SignatureState::Needed,
         }
     }
 
-    pub(crate) fn set_signatures(&self, signatures: Signatures) {
+    pub(crate) fn set_signatures(&self, signatures: SignatureState) {
         self.signatures.store(signatures as u8, Ordering::Release);
     }
 
     /// Whether these keys can write a valid record of the delete role.
     pub(crate) fn can_sign(&self) -> bool {
-        self.signer.is_some() || self.signatures() == Signatures::None
+        self.signer.is_some() || self.signatures() == SignatureState::None
     }
 
     /// Signs the body stored under `name`; `None` if the repository needs no signatures, or these keys cannot
     /// sign.
     pub(crate) fn sign(&self, name: &str, body: &[u8]) -> Option<[u8; SIGNATURE_BYTES]> {
-        let is_wanted = self.signatures() != Signatures::None;
+        let is_wanted = self.signatures() != SignatureState::None;
         let signer = self.signer.as_ref().filter(|_| is_wanted)?;
         Some(signer.sign(&placed(name, body)))
     }
@@ -234,12 +234,12 @@ impl Keys {
     pub(crate) fn counts(&self, name: &str, body: &[u8], signature: Option<&[u8]>) -> bool {
         let is_looked_at = !broken::by(Flaw::NoSignature);
         let Some(signature) = signature else {
-            return self.signatures() != Signatures::Needed || !is_looked_at;
+            return self.signatures() != SignatureState::Needed || !is_looked_at;
         };
         let is_signed = is_signed(&self.public, &placed(name, body), signature);
         if is_signed {
             // Another process added role keys while this handle was open. From now on this handle signs too.
-            let (none, needed) = (Signatures::None as u8, Signatures::Needed as u8);
+            let (none, needed) = (SignatureState::None as u8, SignatureState::Needed as u8);
             let _ = self.signatures.compare_exchange(none, needed, Ordering::AcqRel, Ordering::Acquire);
         }
         is_signed || !is_looked_at

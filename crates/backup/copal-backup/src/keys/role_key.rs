@@ -1,6 +1,7 @@
 //! Role keys: the key file given to a host or person, and the slot of the catalog that it opens.
 //!
-//! Format: docs/formats/backup-key-slot.md v2 Invariants
+//! Format: docs/formats/backup-key-slot.md v2
+//! Invariants
 //! - A slot for backup or delete holds the derived keys of its role, never the master key.
 //! - A secret is 32 random bytes and opens one slot. It cannot be guessed, so no slow hash is needed.
 //! - Without the admin role nobody can make a slot that an admin accepts as one of the repository's.
@@ -8,7 +9,7 @@
 //! Not here: passwords (`key_slot`), adding and removing keys (`key_list`).
 
 use crate::keys::role::{KeyId, Role, RoleKey, unhex};
-use crate::keys::{BUNDLE_BYTES, Keys, MAC_BYTES, host_signer, random};
+use crate::keys::{BUNDLE_BYTES, DomainKeys, MAC_BYTES, host_signer, random};
 use crate::request::error::{Error, Result};
 use crate::request::peers::HostKey;
 use aes_gcm::aead::{AeadInOut, inout::InOutBuf};
@@ -98,7 +99,7 @@ impl RoleKey {
 /// Encodes the slot of `key`. `salt` is fresh for every slot.
 /// # Errors
 /// `Denied`: `keys` are not those of an admin.
-pub(crate) fn encode(key: &RoleKey, domain: [u8; 16], salt: [u8; 16], keys: &Keys) -> Result<Vec<u8>> {
+pub(crate) fn encode(key: &RoleKey, domain: [u8; 16], salt: [u8; 16], keys: &DomainKeys) -> Result<Vec<u8>> {
     keys.roles().require(Role::Admin)?;
     let mut secret = match key.role {
         Role::Admin => keys.master().map(|master| Zeroizing::new(master.to_vec())),
@@ -127,7 +128,7 @@ pub(crate) fn encode(key: &RoleKey, domain: [u8; 16], salt: [u8; 16], keys: &Key
 
 /// The fields of a slot that has not been decrypted yet.
 #[derive(Debug)]
-pub(crate) struct Slot<'a> {
+pub(crate) struct RoleSlot<'a> {
     pub(crate) role: Role,
     pub(crate) id: KeyId,
     pub(crate) domain: [u8; 16],
@@ -140,7 +141,7 @@ pub(crate) struct Slot<'a> {
 }
 
 /// Decodes a slot without decrypting it.
-pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
+pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<RoleSlot<'_>, String> {
     let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
     let text = |error: DecodeError| error.to_string();
     let mut input = Reader::new(body);
@@ -163,25 +164,25 @@ pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Slot<'_>, String> {
     let sealed = &body[..CLEAR_BYTES + length + TAG_BYTES];
     let mac = input.array().map_err(text)?;
     input.finish().map_err(text)?;
-    Ok(Slot { role, id, domain, salt, clear: &body[..CLEAR_BYTES], encrypted, tag, sealed, mac })
+    Ok(RoleSlot { role, id, domain, salt, clear: &body[..CLEAR_BYTES], encrypted, tag, sealed, mac })
 }
 
-impl Slot<'_> {
+impl RoleSlot<'_> {
     /// Decrypts the keys of the slot; `None` if the slot was made for another key.
-    pub(crate) fn open(&self, key: &RoleKey) -> Option<Keys> {
+    pub(crate) fn open(&self, key: &RoleKey) -> Option<DomainKeys> {
         let mut secret = Zeroizing::new(self.encrypted.to_vec());
         let cipher = Aes256Gcm::new((&*key.wrapping(&self.salt)).into());
         let (nonce, tag) = (Nonce::default(), Tag::from(self.tag));
         cipher.decrypt_inout_detached(&nonce, self.clear, InOutBuf::from(&mut secret[..]), &tag).ok()?;
         let keys = match self.role {
-            Role::Admin => secret[..].try_into().ok().map(Keys::derive),
-            role => secret[..].try_into().ok().map(|bundle| Keys::of_bundle(role, bundle)),
+            Role::Admin => secret[..].try_into().ok().map(DomainKeys::derive),
+            role => secret[..].try_into().ok().map(|bundle| DomainKeys::of_bundle(role, bundle)),
         };
         keys.map(|keys| keys.with_host(host_signer(&key.secret)))
     }
 
     /// Whether an admin of the repository made the slot. `keys` must be those of an admin.
-    pub(crate) fn is_of(&self, keys: &Keys) -> bool {
+    pub(crate) fn is_of(&self, keys: &DomainKeys) -> bool {
         let mac = keys.admin_mac(&self.id.file_name(), self.sealed);
         mac.is_some_and(|mac| bool::from(mac.ct_eq(&self.mac)))
     }
@@ -224,12 +225,12 @@ mod tests {
 
     #[test]
     fn a_slot_opens_only_with_its_key_and_holds_the_keys_of_its_role() {
-        let keys = Keys::derive(&[0x11; 32]);
+        let keys = DomainKeys::derive(&[0x11; 32]);
         for role in Role::ALL {
             let key = RoleKey::of_secret(role, [0x5e; 32]);
             let bytes = encode(&key, [0xd0; 16], [0x5a; 16], &keys).unwrap();
             let slot = decode(&bytes).unwrap();
-            assert!(slot.is_of(&keys) && !slot.is_of(&Keys::derive(&[0x12; 32])));
+            assert!(slot.is_of(&keys) && !slot.is_of(&DomainKeys::derive(&[0x12; 32])));
             let opened = slot.open(&key).unwrap();
             assert_eq!(opened.roles().highest, role);
             assert_eq!(opened.master().is_some(), role == Role::Admin);

@@ -2,13 +2,13 @@
 //!
 //! A finished pack enters the index after it is durable, never before.
 
-use crate::index::{Older, PackEntry};
+use crate::index::{OlderRows, PackEntry};
 use crate::keys::random;
-use crate::packs::pack::format::Header;
-use crate::packs::pack::writer::{Frame, PackWriter, WrittenPack};
-use crate::packs::pack::{PackNumber, Spot};
+use crate::packs::pack::format::PackHeader;
+use crate::packs::pack::writer::{FrameInput, PackWriter, WrittenPack};
+use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::error::Result;
 use copal_kv::Durability;
 use copal_volume::{PutOptions, VolumeId};
@@ -16,7 +16,7 @@ use copal_volume::{PutOptions, VolumeId};
 /// Writes the packs of one home, one after another.
 pub(crate) struct PackAppender<'a> {
     pack_store: &'a PackStore,
-    home: Home,
+    home: PackHome,
     session: [u8; 16],
     durability: Durability,
     open: Option<(VolumeId, PackWriter)>,
@@ -27,7 +27,7 @@ pub(crate) struct PackAppender<'a> {
 impl<'a> PackAppender<'a> {
     pub(crate) fn new(
         pack_store: &'a PackStore,
-        home: Home,
+        home: PackHome,
         session: [u8; 16],
         durability: Durability,
     ) -> PackAppender<'a> {
@@ -35,12 +35,12 @@ impl<'a> PackAppender<'a> {
     }
 
     /// The home of its packs.
-    pub(crate) fn home(&self) -> Home {
+    pub(crate) fn home(&self) -> PackHome {
         self.home
     }
 
     /// Appends a frame. Returns its location, and the pack that was finished to make room.
-    pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<(Spot, Option<WrittenPack>)> {
+    pub(crate) fn append(&mut self, frame: &FrameInput<'_>) -> Result<(FrameLocation, Option<WrittenPack>)> {
         let full = self.open.as_ref().is_some_and(|(_, pack)| !pack.has_room(frame.payload.len()));
         let finished = if full { self.finish()? } else { None };
         let (_, pack) = match &mut self.open {
@@ -64,7 +64,7 @@ impl<'a> PackAppender<'a> {
             file_bytes: written.info.size,
         };
         let ids = written.rows.iter().map(|row| row.id);
-        self.pack_store.index.add_pack(written.number, entry, ids, Older::Replaced, self.durability)?;
+        self.pack_store.index.add_pack(written.number, entry, ids, OlderRows::Replaced, self.durability)?;
         Ok(Some(written))
     }
 
@@ -79,9 +79,9 @@ impl<'a> PackAppender<'a> {
     }
 }
 
-fn start(pack_store: &PackStore, home: Home, session: [u8; 16]) -> Result<(VolumeId, PackWriter)> {
+fn start(pack_store: &PackStore, home: PackHome, session: [u8; 16]) -> Result<(VolumeId, PackWriter)> {
     let (volume, vid) = pack_store.volumes.current(home)?;
-    let header = Header {
+    let header = PackHeader {
         domain: *pack_store.volumes.domain.as_bytes(),
         pack_id: random()?,
         session,

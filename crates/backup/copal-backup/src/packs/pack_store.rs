@@ -11,17 +11,17 @@
 //!   over for another copy.
 //! - Memory: footers up to a fixed budget, and one window per reader.
 
-use crate::index::Index;
-use crate::keys::Keys;
-use crate::packs::pack::format::Row;
-use crate::packs::pack::reader::{self, Footer, Inflater};
-use crate::packs::pack::{PackNumber, Spot};
+use crate::index::ChunkIndex;
+use crate::keys::DomainKeys;
+use crate::packs::pack::format::FrameRow;
+use crate::packs::pack::reader::{self, FrameInflater, PackFooter};
+use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_cipher::TAG_BYTES;
-use crate::packs::volumes::{Home, Volumes};
+use crate::packs::volumes::{PackHome, RepositoryVolumes};
 use crate::request::error::{Error, Result};
 use crate::request::{Layout, LostFrame};
 use crate::rules::broken::{self, Flaw};
-use crate::snapshot::recipe::Ref;
+use crate::snapshot::recipe::FrameRef;
 use bytes::Bytes;
 use copal_chunk::ChunkId;
 use copal_volume::{ReadOptions, VolumeError, VolumeId};
@@ -44,21 +44,21 @@ const MAX_UNNOTED: usize = 4096;
 
 /// A frame that exists: its pack and location.
 #[derive(Clone)]
-pub(crate) struct Located {
-    pub(crate) footer: Arc<Footer>,
+pub(crate) struct LocatedFrame {
+    pub(crate) footer: Arc<PackFooter>,
     pub(crate) vid: VolumeId,
-    pub(crate) spot: Spot,
+    pub(crate) location: FrameLocation,
 }
 
-impl Located {
-    pub(crate) fn row(&self) -> &Row {
+impl LocatedFrame {
+    pub(crate) fn row(&self) -> &FrameRow {
         // `PackStore::at` has checked that this row exists.
-        &self.footer.rows[self.spot.slot as usize]
+        &self.footer.rows[self.location.slot as usize]
     }
 }
 
 /// Brings the index of a VM of a fleet up to date with changes by other hosts.
-pub(crate) trait VmNews: Send + Sync {
+pub(crate) trait IndexUpdates: Send + Sync {
     /// Brings the index of the VM up to the end of the VM's log.
     /// # Errors
     /// `Damaged`; errors of the store and the index.
@@ -68,27 +68,32 @@ pub(crate) trait VmNews: Send + Sync {
 /// Everything that reading a repository needs; shared between threads.
 pub(crate) struct PackStore {
     pub(crate) layout: Layout,
-    pub(crate) volumes: Volumes,
-    pub(crate) index: Index,
-    pub(crate) keys: Arc<Keys>,
-    footers: Mutex<Footers>,
+    pub(crate) volumes: RepositoryVolumes,
+    pub(crate) index: ChunkIndex,
+    pub(crate) keys: Arc<DomainKeys>,
+    footers: Mutex<FooterCache>,
     /// Damaged frames that could not be noted, because the index is open for reading only.
     unnoted: Mutex<Vec<LostFrame>>,
     read_bytes: AtomicU64,
     /// Reports changes by other hosts; not set in the layout solo.
-    news: OnceLock<Arc<dyn VmNews>>,
+    index_updates: OnceLock<Arc<dyn IndexUpdates>>,
 }
 
 #[derive(Default)]
-struct Footers {
-    known: HashMap<PackNumber, (u64, Arc<Footer>)>,
+struct FooterCache {
+    known: HashMap<PackNumber, (u64, Arc<PackFooter>)>,
     missing: HashSet<PackNumber>,
     bytes: usize,
     clock: u64,
 }
 
 impl PackStore {
-    pub(crate) fn new(layout: Layout, volumes: Volumes, index: Index, keys: Arc<Keys>) -> PackStore {
+    pub(crate) fn new(
+        layout: Layout,
+        volumes: RepositoryVolumes,
+        index: ChunkIndex,
+        keys: Arc<DomainKeys>,
+    ) -> PackStore {
         PackStore {
             layout,
             volumes,
@@ -97,13 +102,13 @@ impl PackStore {
             footers: Mutex::default(),
             unnoted: Mutex::default(),
             read_bytes: AtomicU64::new(0),
-            news: OnceLock::new(),
+            index_updates: OnceLock::new(),
         }
     }
 
     /// Sets the source of changes by other hosts. Later calls have no effect.
-    pub(crate) fn ask_for_news(&self, news: Arc<dyn VmNews>) {
-        self.news.get_or_init(|| news);
+    pub(crate) fn set_index_updates(&self, index_updates: Arc<dyn IndexUpdates>) {
+        self.index_updates.get_or_init(|| index_updates);
     }
 
     /// Bytes read from packs, vectors and lists so far.
@@ -116,16 +121,16 @@ impl PackStore {
     }
 
     /// The home of chunks of a VM that are not popular.
-    pub(crate) fn home_of_chunks(&self, vm: Uuid) -> Home {
+    pub(crate) fn home_of_chunks(&self, vm: Uuid) -> PackHome {
         match self.layout {
-            Layout::Solo => Home::Shared,
-            Layout::Fleet { .. } => Home::Private(vm),
+            Layout::Solo => PackHome::Shared,
+            Layout::Fleet { .. } => PackHome::Private(vm),
         }
     }
 
     /// Removes a damaged frame from the index. If the index cannot be written, the frame is remembered. A
     /// frame of a missing pack is not damaged.
-    pub(crate) fn note_damaged(&self, footer: &Footer, slot: u32) {
+    pub(crate) fn note_damaged(&self, footer: &PackFooter, slot: u32) {
         if self.footers.lock().missing.contains(&footer.number) {
             return;
         }
@@ -158,7 +163,7 @@ impl PackStore {
 
     /// Drops all caches after packs were added or removed.
     pub(crate) fn forget_cached(&self) {
-        *self.footers.lock() = Footers::default();
+        *self.footers.lock() = FooterCache::default();
         self.volumes.forget_cached();
         self.index.forget_cached();
     }
@@ -168,10 +173,10 @@ impl PackStore {
     /// `Damaged`, and errors of the store.
     pub(crate) fn footer(
         &self,
-        home: Home,
+        home: PackHome,
         volume: u32,
         pack: PackNumber,
-    ) -> Result<Option<(Arc<Footer>, VolumeId)>> {
+    ) -> Result<Option<(Arc<PackFooter>, VolumeId)>> {
         let Some(vid) = self.volumes.find(home, volume)? else {
             return Ok(None);
         };
@@ -208,9 +213,9 @@ impl PackStore {
     }
 
     /// Whether the pack of a location exists; a missing pack is removed from the index.
-    pub(crate) fn has_pack(&self, spot: Spot) -> Result<bool> {
-        let name = spot.pack.file_name();
-        let found = match self.volumes.find(spot.home, spot.volume)? {
+    pub(crate) fn has_pack(&self, location: FrameLocation) -> Result<bool> {
+        let name = location.pack.file_name();
+        let found = match self.volumes.find(location.home, location.volume)? {
             None => Err(VolumeError::NotFound),
             Some(vid) => {
                 let store = &self.volumes.store;
@@ -220,7 +225,7 @@ impl PackStore {
         match found {
             Ok(_) => Ok(true),
             Err(VolumeError::NotFound | VolumeError::VolumeGone) => {
-                self.lose_pack(spot.pack);
+                self.lose_pack(location.pack);
                 Ok(false)
             }
             Err(error) if error.is_corruption() => Ok(false),
@@ -244,7 +249,7 @@ impl PackStore {
     /// Finds the frame of a reference, without decrypting it.
     /// # Errors
     /// `Damaged` if neither its location nor the index leads to it.
-    pub(crate) fn locate(&self, reference: &Ref) -> Result<Located> {
+    pub(crate) fn locate(&self, reference: &FrameRef) -> Result<LocatedFrame> {
         self.first_good(reference, |located| Ok(located.clone()))
     }
 
@@ -254,11 +259,11 @@ impl PackStore {
     /// once.
     pub(crate) fn first_good<T>(
         &self,
-        reference: &Ref,
-        mut take: impl FnMut(&Located) -> Result<T>,
+        reference: &FrameRef,
+        mut take: impl FnMut(&LocatedFrame) -> Result<T>,
     ) -> Result<T> {
         let mut first = None;
-        match self.at(reference.spot, &reference.id.short()) {
+        match self.at(reference.location, &reference.id.short()) {
             Ok(None) => {}
             found => match found.and_then(|located| located.as_ref().map(&mut take).transpose()) {
                 Ok(Some(taken)) => return Ok(taken),
@@ -267,28 +272,28 @@ impl PackStore {
                 Err(error) => return Err(error),
             },
         }
-        self.next_good(reference, reference.spot, first, take)
+        self.next_good(reference, reference.location, first, take)
     }
 
     /// As [`PackStore::first_good`], after location `tried` has failed with `first`.
     pub(crate) fn next_good<T>(
         &self,
-        reference: &Ref,
-        tried: Spot,
+        reference: &FrameRef,
+        tried: FrameLocation,
         mut first: Option<Error>,
-        mut take: impl FnMut(&Located) -> Result<T>,
+        mut take: impl FnMut(&LocatedFrame) -> Result<T>,
     ) -> Result<T> {
         let mut tried = vec![tried];
         if let Some(taken) = self.elsewhere(reference, &mut tried, &mut first, &mut take)? {
             return Ok(taken);
         }
-        if let Some(vm) = reference.spot.home.vm()
+        if let Some(vm) = reference.location.home.vm()
             && self.catch_up(vm)?
             && let Some(taken) = self.elsewhere(reference, &mut tried, &mut first, &mut take)?
         {
             return Ok(taken);
         }
-        Err(first.unwrap_or_else(|| nowhere(reference)))
+        Err(first.unwrap_or_else(|| unresolved(reference)))
     }
 
     /// Calls `take` for the locations of a reference that the index knows, except those in `tried`. `None`:
@@ -297,12 +302,12 @@ impl PackStore {
     /// Errors that are not damage.
     fn elsewhere<T>(
         &self,
-        reference: &Ref,
-        tried: &mut Vec<Spot>,
+        reference: &FrameRef,
+        tried: &mut Vec<FrameLocation>,
         first: &mut Option<Error>,
-        take: &mut impl FnMut(&Located) -> Result<T>,
+        take: &mut impl FnMut(&LocatedFrame) -> Result<T>,
     ) -> Result<Option<T>> {
-        let others = match self.other_spots(reference) {
+        let others = match self.other_locations(reference) {
             // Damage of the index is remembered, but does not end the search for this frame.
             Err(error) if error.is_corruption() => {
                 first.get_or_insert(error);
@@ -310,12 +315,12 @@ impl PackStore {
             }
             others => others?,
         };
-        for spot in others {
-            if tried.contains(&spot) {
+        for location in others {
+            if tried.contains(&location) {
                 continue;
             }
-            tried.push(spot);
-            let taken = self.at(spot, &reference.id.short());
+            tried.push(location);
+            let taken = self.at(location, &reference.id.short());
             match taken.and_then(|located| located.as_ref().map(&mut *take).transpose()) {
                 Ok(None) => {}
                 Ok(Some(taken)) => return Ok(Some(taken)),
@@ -329,10 +334,10 @@ impl PackStore {
     /// Whether the index of a VM may know more than before. If the index or a list is damaged, the index
     /// stays as it was.
     fn catch_up(&self, vm: Uuid) -> Result<bool> {
-        let Some(news) = self.news.get() else {
+        let Some(index_updates) = self.index_updates.get() else {
             return Ok(false);
         };
-        match news.catch_up(self, vm) {
+        match index_updates.catch_up(self, vm) {
             Err(error) if error.is_corruption() => {
                 tracing::warn!(%error, %vm, "the index of the VM could not be brought up to date");
                 Ok(true)
@@ -342,27 +347,27 @@ impl PackStore {
     }
 
     /// Locations of a reference according to the index, except its own. Some of them may be missing.
-    pub(crate) fn other_spots(&self, reference: &Ref) -> Result<Vec<Spot>> {
-        let own = reference.spot;
+    pub(crate) fn other_locations(&self, reference: &FrameRef) -> Result<Vec<FrameLocation>> {
+        let own = reference.location;
         let places = self.index.places(own.home, &reference.id.short())?;
-        let spots = places.into_iter().map(|(row, entry)| entry.spot(row));
+        let locations = places.into_iter().map(|(row, entry)| entry.location(row));
         // A chunk may have moved from the home of its VM to the shared one. A recipe is never a chunk.
-        let of_its_kind = spots.filter(|spot| spot.home.has_chunks() == own.home.has_chunks());
-        Ok(of_its_kind.filter(|spot| *spot != own).collect())
+        let of_its_kind = locations.filter(|location| location.home.has_chunks() == own.home.has_chunks());
+        Ok(of_its_kind.filter(|location| *location != own).collect())
     }
 
     /// The frame at a location, if it has that id.
     /// # Errors
     /// `Damaged`, and errors of the store.
-    pub(crate) fn at(&self, spot: Spot, id: &[u8; 16]) -> Result<Option<Located>> {
-        let Some((footer, vid)) = self.footer(spot.home, spot.volume, spot.pack)? else {
+    pub(crate) fn at(&self, location: FrameLocation, id: &[u8; 16]) -> Result<Option<LocatedFrame>> {
+        let Some((footer, vid)) = self.footer(location.home, location.volume, location.pack)? else {
             return Ok(None);
         };
         let fits = footer
             .rows
-            .get(spot.slot as usize)
+            .get(location.slot as usize)
             .is_some_and(|row| row.id == *id || broken::by(Flaw::AnyRowFits));
-        Ok(fits.then_some(Located { footer, vid, spot }))
+        Ok(fits.then_some(LocatedFrame { footer, vid, location }))
     }
 
     /// Reads `range` of a pack.
@@ -387,14 +392,14 @@ impl PackStore {
 }
 
 /// Error of a reference that leads to no pack.
-pub(crate) fn nowhere(reference: &Ref) -> Error {
+pub(crate) fn unresolved(reference: &FrameRef) -> Error {
     Error::Damaged {
         what: format!("frame {:?}", reference.id),
-        detail: format!("it is not in pack {}, and the index has no other location", reference.spot.pack),
+        detail: format!("it is not in pack {}, and the index has no other location", reference.location.pack),
     }
 }
 
-impl Footers {
+impl FooterCache {
     fn lose(&mut self, pack: PackNumber) {
         if let Some((_, footer)) = self.known.remove(&pack) {
             self.bytes -= footer.memory_bytes();
@@ -405,7 +410,7 @@ impl Footers {
         self.missing.insert(pack);
     }
 
-    fn insert(&mut self, pack: PackNumber, footer: Arc<Footer>) {
+    fn insert(&mut self, pack: PackNumber, footer: Arc<PackFooter>) {
         self.bytes += footer.memory_bytes();
         self.clock += 1;
         if let Some((_, old)) = self.known.insert(pack, (self.clock, footer)) {
@@ -426,7 +431,7 @@ impl Footers {
 /// Reads frames one after another; neighbours come from one fetch. One per thread.
 pub(crate) struct FrameReader<'a> {
     pack_store: &'a PackStore,
-    inflater: Inflater,
+    inflater: FrameInflater,
     window: Option<(PackNumber, u64, Bytes)>,
     encrypted: Vec<u8>,
     raw: Vec<u8>,
@@ -436,7 +441,7 @@ impl<'a> FrameReader<'a> {
     pub(crate) fn new(pack_store: &'a PackStore) -> Result<FrameReader<'a>> {
         Ok(FrameReader {
             pack_store,
-            inflater: Inflater::new()?,
+            inflater: FrameInflater::new()?,
             window: None,
             encrypted: Vec::new(),
             raw: Vec::new(),
@@ -446,14 +451,14 @@ impl<'a> FrameReader<'a> {
     /// Reads and decompresses a frame. The caller compares the bytes with their id.
     /// # Errors
     /// `Damaged`, and errors of the store.
-    pub(crate) fn raw(&mut self, located: &Located) -> Result<&[u8]> {
+    pub(crate) fn raw(&mut self, located: &LocatedFrame) -> Result<&[u8]> {
         self.payload(located)?;
         let row = *located.row();
         let payload = &self.encrypted[..self.encrypted.len() - TAG_BYTES];
         let inflated = self.inflater.inflate(&row, payload, &mut self.raw);
         inflated.map_err(|detail| {
-            self.pack_store.note_damaged(&located.footer, located.spot.slot);
-            located.footer.damaged(format!("frame {}: {detail}", located.spot.slot))
+            self.pack_store.note_damaged(&located.footer, located.location.slot);
+            located.footer.damaged(format!("frame {}: {detail}", located.location.slot))
         })?;
         Ok(&self.raw)
     }
@@ -461,12 +466,12 @@ impl<'a> FrameReader<'a> {
     /// Whether the frame decrypts to the chunk of this id.
     /// # Errors
     /// Errors of the store that are not damage.
-    pub(crate) fn opens_to(&mut self, located: &Located, id: &ChunkId) -> Result<bool> {
+    pub(crate) fn opens_to(&mut self, located: &LocatedFrame, id: &ChunkId) -> Result<bool> {
         let pack_store = self.pack_store;
         match self.raw(located) {
             Ok(raw) if pack_store.keys.id.id(raw) == *id => Ok(true),
             Ok(_) => {
-                pack_store.note_damaged(&located.footer, located.spot.slot);
+                pack_store.note_damaged(&located.footer, located.location.slot);
                 Ok(false)
             }
             Err(error) if error.is_corruption() => Ok(false),
@@ -477,10 +482,10 @@ impl<'a> FrameReader<'a> {
     /// Decrypts a frame; the payload is still compressed if its row says so.
     /// # Errors
     /// `Damaged`, and errors of the store.
-    pub(crate) fn payload(&mut self, located: &Located) -> Result<&[u8]> {
+    pub(crate) fn payload(&mut self, located: &LocatedFrame) -> Result<&[u8]> {
         self.open(located).inspect_err(|error| {
             if error.is_corruption() {
-                self.pack_store.note_damaged(&located.footer, located.spot.slot);
+                self.pack_store.note_damaged(&located.footer, located.location.slot);
             }
         })?;
         let opened = self.encrypted.len() - TAG_BYTES;
@@ -488,7 +493,7 @@ impl<'a> FrameReader<'a> {
     }
 
     /// Reads the frame into `encrypted` and decrypts it there.
-    fn open(&mut self, located: &Located) -> Result<()> {
+    fn open(&mut self, located: &LocatedFrame) -> Result<()> {
         let row = *located.row();
         let pack = located.footer.number;
         let (start, end) = (u64::from(row.offset), row.end());
@@ -499,7 +504,7 @@ impl<'a> FrameReader<'a> {
         let (_, at, bytes) = match held {
             Some(held) => self.window.insert(held),
             None => {
-                let last = located.footer.rows.last().map_or(end, Row::end);
+                let last = located.footer.rows.last().map_or(end, FrameRow::end);
                 let until = end.max((start + WINDOW_BYTES).min(last));
                 let bytes = match self.pack_store.read(located.vid, pack, start..until) {
                     // A damaged place must not hide its neighbours.
@@ -513,6 +518,6 @@ impl<'a> FrameReader<'a> {
         };
         self.encrypted.clear();
         self.encrypted.extend_from_slice(&bytes[(start - *at) as usize..(end - *at) as usize]);
-        reader::open_frame(&located.footer, located.spot.slot, &mut self.encrypted).map(drop)
+        reader::open_frame(&located.footer, located.location.slot, &mut self.encrypted).map(drop)
     }
 }

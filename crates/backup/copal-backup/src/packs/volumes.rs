@@ -29,7 +29,7 @@ const FIRST_PAGE: usize = 4;
 
 /// Owner and kind of packs; determines their volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Home {
+pub(crate) enum PackHome {
     /// Chunks of the domain: all chunks in the layout solo, the popular ones in a fleet.
     Shared,
     /// Chunks of one VM; no other VM refers to them.
@@ -38,20 +38,20 @@ pub(crate) enum Home {
     Recipes(Uuid),
 }
 
-impl Home {
+impl PackHome {
     pub(crate) fn kind(self) -> PackKind {
         match self {
-            Home::Shared => PackKind::Shared,
-            Home::Private(_) => PackKind::Private,
-            Home::Recipes(_) => PackKind::Recipes,
+            PackHome::Shared => PackKind::Shared,
+            PackHome::Private(_) => PackKind::Private,
+            PackHome::Recipes(_) => PackKind::Recipes,
         }
     }
 
     /// The VM that owns the home; `None`: the domain.
     pub(crate) fn vm(self) -> Option<Uuid> {
         match self {
-            Home::Shared => None,
-            Home::Private(vm) | Home::Recipes(vm) => Some(vm),
+            PackHome::Shared => None,
+            PackHome::Private(vm) | PackHome::Recipes(vm) => Some(vm),
         }
     }
 
@@ -61,52 +61,52 @@ impl Home {
     }
 
     /// The home of packs of this kind; `vm` is ignored for shared packs.
-    pub(crate) fn of(kind: PackKind, vm: Uuid) -> Home {
+    pub(crate) fn of(kind: PackKind, vm: Uuid) -> PackHome {
         match kind {
-            PackKind::Shared => Home::Shared,
-            PackKind::Private => Home::Private(vm),
-            PackKind::Recipes => Home::Recipes(vm),
+            PackKind::Shared => PackHome::Shared,
+            PackKind::Private => PackHome::Private(vm),
+            PackKind::Recipes => PackHome::Recipes(vm),
         }
     }
 
     /// The home that a volume name stands for; `None` for volumes of the domain and other volumes.
-    fn of_volume(name: &str) -> Option<Home> {
+    fn of_volume(name: &str) -> Option<PackHome> {
         let (vm, rest) = name.strip_prefix("vm-")?.split_once('.')?;
         let vm = Uuid::try_parse(vm).ok()?;
         match rest.strip_prefix('c') {
-            Some(number) => number.parse::<u32>().ok().map(|_| Home::Private(vm)),
+            Some(number) => number.parse::<u32>().ok().map(|_| PackHome::Private(vm)),
             // Volumes of manifests count too: a VM may have no others.
-            None => Some(Home::Recipes(vm)),
+            None => Some(PackHome::Recipes(vm)),
         }
     }
 }
 
 /// Opens and creates the volumes of one domain.
-pub(crate) struct Volumes {
+pub(crate) struct RepositoryVolumes {
     pub(crate) store: Arc<dyn VolumeStore>,
     pub(crate) domain: Uuid,
-    open: Mutex<HashMap<(Home, u32), VolumeId>>,
+    open: Mutex<HashMap<(PackHome, u32), VolumeId>>,
 }
 
-impl Volumes {
-    pub(crate) fn new(store: Arc<dyn VolumeStore>, domain: Uuid) -> Volumes {
-        Volumes { store, domain, open: Mutex::new(HashMap::new()) }
+impl RepositoryVolumes {
+    pub(crate) fn new(store: Arc<dyn VolumeStore>, domain: Uuid) -> RepositoryVolumes {
+        RepositoryVolumes { store, domain, open: Mutex::new(HashMap::new()) }
     }
 
-    fn prefix(&self, home: Home) -> String {
+    fn prefix(&self, home: PackHome) -> String {
         match home {
-            Home::Shared => format!("pds-{}.", self.domain.simple()),
-            Home::Private(vm) => format!("vm-{}.c", vm.simple()),
-            Home::Recipes(vm) => format!("vm-{}.", vm.simple()),
+            PackHome::Shared => format!("pds-{}.", self.domain.simple()),
+            PackHome::Private(vm) => format!("vm-{}.c", vm.simple()),
+            PackHome::Recipes(vm) => format!("vm-{}.", vm.simple()),
         }
     }
 
-    fn name(&self, home: Home, number: u32) -> String {
+    fn name(&self, home: PackHome, number: u32) -> String {
         format!("{}{number}", self.prefix(home))
     }
 
     /// The volume, if it exists.
-    pub(crate) fn find(&self, home: Home, number: u32) -> Result<Option<VolumeId>> {
+    pub(crate) fn find(&self, home: PackHome, number: u32) -> Result<Option<VolumeId>> {
         if let Some(&vid) = self.open.lock().get(&(home, number)) {
             return Ok(Some(vid));
         }
@@ -125,7 +125,7 @@ impl Volumes {
         self.open.lock().clear();
     }
 
-    fn remember(&self, home: Home, number: u32, vid: VolumeId) {
+    fn remember(&self, home: PackHome, number: u32, vid: VolumeId) {
         let mut open = self.open.lock();
         // A repository may have thousands of VMs, so the cache is bounded; it is only a shortcut.
         if open.len() >= 4096 {
@@ -135,7 +135,7 @@ impl Volumes {
     }
 
     /// The volume for the next pack: the newest, or a new one if that is full.
-    pub(crate) fn current(&self, home: Home) -> Result<(u32, VolumeId)> {
+    pub(crate) fn current(&self, home: PackHome) -> Result<(u32, VolumeId)> {
         let newest = self.numbers(home)?.into_iter().max();
         if let Some((number, vid)) = newest {
             // An estimate is enough: a volume may hold a few packs more.
@@ -149,7 +149,7 @@ impl Volumes {
         self.make(home, 0)
     }
 
-    fn make(&self, home: Home, number: u32) -> Result<(u32, VolumeId)> {
+    fn make(&self, home: PackHome, number: u32) -> Result<(u32, VolumeId)> {
         let options = VolumeOptions::default();
         let vid = match self.store.create_volume("", &self.name(home, number), &options) {
             Ok(vid) => vid,
@@ -161,7 +161,7 @@ impl Volumes {
     }
 
     /// All volumes of packs of this home, by number.
-    pub(crate) fn numbers(&self, home: Home) -> Result<Vec<(u32, VolumeId)>> {
+    pub(crate) fn numbers(&self, home: PackHome) -> Result<Vec<(u32, VolumeId)>> {
         let prefix = self.prefix(home);
         let mut found = Vec::new();
         for_each_volume(&*self.store, &prefix, |name, vid| {
@@ -174,17 +174,17 @@ impl Volumes {
     }
 
     /// All homes that have volumes, the shared one first, whether or not the catalog knows their VMs.
-    pub(crate) fn homes(&self) -> Result<Vec<Home>> {
-        let mut homes = BTreeSet::from([Home::Shared]);
+    pub(crate) fn homes(&self) -> Result<Vec<PackHome>> {
+        let mut homes = BTreeSet::from([PackHome::Shared]);
         for_each_volume(&*self.store, "vm-", |name, _| {
-            homes.extend(Home::of_volume(name));
+            homes.extend(PackHome::of_volume(name));
             Ok(())
         })?;
         Ok(homes.into_iter().collect())
     }
 
     /// Removes a volume of packs if it is empty.
-    pub(crate) fn remove_empty(&self, home: Home, number: u32, vid: VolumeId) -> Result<()> {
+    pub(crate) fn remove_empty(&self, home: PackHome, number: u32, vid: VolumeId) -> Result<()> {
         self.open.lock().remove(&(home, number));
         match self.store.remove_volume(vid, copal_volume::Remove::IfEmpty) {
             Ok(()) | Err(VolumeError::NotEmpty | VolumeError::VolumeGone) => Ok(()),

@@ -2,27 +2,27 @@
 //!
 //! Design: docs/design/backup.md#popular-chunks BAK-20
 //!
-//! Paper: low-profile-dedup §2 and §3 (the popular data set). Not here: the choice of popular chunks
-//! (`copal-agent`).
+//! Paper: low-profile-dedup §2 and §3 (the popular data set).
+//! Not here: the choice of popular chunks (`copal-agent`).
 
-pub(crate) mod cleanup;
-pub(crate) mod unneeded;
+pub(crate) mod consolidate;
+pub(crate) mod gc;
 
-use crate::catalog::log::{Append, LogName};
-use crate::catalog::popular::{EnteredHost, Fate, PopularPack, PopularState};
+use crate::catalog::log::{AppendOutcome, LogName};
+use crate::catalog::popular::{EnteredHost, PopularFate, PopularPack, PopularState};
 use crate::catalog::record::Record;
 use crate::keys::role::KeyId;
+use crate::packs::pack::FrameLocation;
 use crate::packs::pack::PackNumber;
-use crate::packs::pack::Spot;
 use crate::packs::pack::writer::WrittenPack;
-use crate::packs::pack_store::{FrameReader, Located};
-use crate::packs::volumes::Home;
+use crate::packs::pack_store::{FrameReader, LocatedFrame};
+use crate::packs::volumes::PackHome;
 use crate::request::Layout;
 use crate::request::error::{Error, Result};
 use crate::request::peers::{HostKey, ShortId, Writer};
 use crate::request::progress::CancelFlag;
-use crate::sessions::parts::Parts;
-use crate::steps::popular::{Entering, counts, entering, needs_check, needs_verdict};
+use crate::sessions::parts::RepositoryParts;
+use crate::steps::popular::{EnterStep, counts, entering, needs_check, needs_verdict};
 
 /// A popular pack that no host has checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,15 +84,15 @@ pub struct PopularStatus {
 /// # Errors
 /// `Fenced`: its writer was taken for dead, and the pack is being removed (BAK-24). `Invalid`: no ordinals
 /// are left. Errors of the store.
-pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Result<()> {
+pub(crate) fn enter(parts: &RepositoryParts, written: &WrittenPack, writer: Writer) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
         let frames = written.rows.len() as u32;
         let first_ordinal = match entering(&state, written.number, frames) {
-            Entering::Append { first_ordinal } => first_ordinal,
-            Entering::Entered => return Ok(()),
-            Entering::Going => return Err(Error::Fenced),
-            Entering::NoRoom => {
+            EnterStep::Append { first_ordinal } => first_ordinal,
+            EnterStep::Entered => return Ok(()),
+            EnterStep::BeingRemoved => return Err(Error::Fenced),
+            EnterStep::NoRoom => {
                 return Err(Error::Invalid {
                     reason: "no ordinals for popular chunks are left; make a new repository with a smaller --pds-fraction"
                         .into(),
@@ -107,7 +107,7 @@ pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Res
             writer,
             host: own_host(parts, &state)?,
         };
-        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
+        if let AppendOutcome::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
             return Ok(());
         }
     }
@@ -116,7 +116,7 @@ pub(crate) fn enter(parts: &Parts, written: &WrittenPack, writer: Writer) -> Res
 /// The host key with which this handle signs; a handle with the delete role enters its key first.
 /// # Errors
 /// Errors of the store.
-fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
+fn own_host(parts: &RepositoryParts, state: &PopularState) -> Result<Option<HostKey>> {
     let keys = &parts.pack_store().keys;
     let Some(host) = keys.host_key().filter(|_| state.needs_hosts()) else {
         return Ok(None);
@@ -142,14 +142,14 @@ fn own_host(parts: &Parts, state: &PopularState) -> Result<Option<HostKey>> {
 /// packs.
 /// # Errors
 /// Errors of the store.
-pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()> {
+pub(crate) fn enter_host(parts: &RepositoryParts, host: HostKey, key: KeyId) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
         if state.is_entered(&host) {
             return Ok(());
         }
         let record = Record::HostEntered { host, key };
-        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
+        if let AppendOutcome::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
             return Ok(());
         }
     }
@@ -159,7 +159,7 @@ pub(crate) fn enter_host(parts: &Parts, host: HostKey, key: KeyId) -> Result<()>
 /// password has no role key, and stays.
 /// # Errors
 /// Errors of the store.
-pub(crate) fn remove_hosts(parts: &Parts, kept: &[KeyId]) -> Result<()> {
+pub(crate) fn remove_hosts(parts: &RepositoryParts, kept: &[KeyId]) -> Result<()> {
     loop {
         let state = parts.catalog().popular()?;
         let is_removed = |entered: &&EnteredHost| {
@@ -175,18 +175,18 @@ pub(crate) fn remove_hosts(parts: &Parts, kept: &[KeyId]) -> Result<()> {
 }
 
 /// Position of the newest entry; 0: there is none.
-pub(crate) fn newest(parts: &Parts) -> Result<u64> {
+pub(crate) fn newest(parts: &RepositoryParts) -> Result<u64> {
     Ok(parts.catalog().popular()?.next_number)
 }
 
 /// Number that changes whenever packs were condemned, spared or removed; 0: none ever was.
-pub(crate) fn generation(parts: &Parts) -> Result<u64> {
+pub(crate) fn generation(parts: &RepositoryParts) -> Result<u64> {
     Ok(parts.catalog().popular()?.generation)
 }
 
 /// Visits the entries behind `after`, in order.
 pub(crate) fn for_each_since(
-    parts: &Parts,
+    parts: &RepositoryParts,
     after: u64,
     visit: &mut dyn FnMut(PopularFrames) -> Result<()>,
 ) -> Result<()> {
@@ -196,7 +196,7 @@ pub(crate) fn for_each_since(
     for pack in state
         .packs
         .iter()
-        .filter(|pack| pack.frames > 0 && pack.fate == Fate::Stays && pack.spoiled_at.is_none())
+        .filter(|pack| pack.frames > 0 && pack.fate == PopularFate::Stays && pack.spoiled_at.is_none())
     {
         let positions = [(Some(pack.entered_at), false), (pack.checked_at, true)];
         for (at, is_checked) in positions {
@@ -206,7 +206,7 @@ pub(crate) fn for_each_since(
     }
     found.sort_unstable_by_key(|(position, ..)| *position);
     for (position, is_checked, pack) in found {
-        let ids = match parts.pack_store().footer(Home::Shared, pack.volume, pack.pack) {
+        let ids = match parts.pack_store().footer(PackHome::Shared, pack.volume, pack.pack) {
             Ok(Some((footer, _))) => footer.rows.iter().map(|row| row.id).collect(),
             Ok(None) => Vec::new(),
             // A pack that cannot be read is never the answer to a question.
@@ -219,7 +219,7 @@ pub(crate) fn for_each_since(
 }
 
 /// Packs that no host has checked.
-pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
+pub(crate) fn unchecked(parts: &RepositoryParts) -> Result<Vec<UncheckedPack>> {
     let state = parts.catalog().popular()?;
     let unchecked = state.packs.iter().filter(|pack| needs_check(&state, pack.pack));
     let named =
@@ -228,7 +228,7 @@ pub(crate) fn unchecked(parts: &Parts) -> Result<Vec<UncheckedPack>> {
 }
 
 /// Packs that were recorded as spoiled after position `after`.
-pub(crate) fn spoiled_since(parts: &Parts, after: u64) -> Result<Vec<SpoiledPack>> {
+pub(crate) fn spoiled_since(parts: &RepositoryParts, after: u64) -> Result<Vec<SpoiledPack>> {
     let state = parts.catalog().popular()?;
     let key_of = |host: HostKey| state.hosts.iter().find(|entered| entered.host == host);
     let spoiled = state.packs.iter().filter_map(|pack| {
@@ -245,7 +245,7 @@ pub(crate) fn spoiled_since(parts: &Parts, after: u64) -> Result<Vec<SpoiledPack
 
 /// Decrypts every frame of a pack and compares it with its id. If all are right the pack counts as checked,
 /// else as spoiled for all. `false`: it is spoiled. The host that wrote the pack records nothing.
-pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<bool> {
+pub(crate) fn check(parts: &RepositoryParts, number: u64, cancel: &CancelFlag) -> Result<bool> {
     let number = PackNumber(number);
     let state = parts.catalog().popular()?;
     let Some(pack) = state.pack(number).copied() else {
@@ -264,16 +264,16 @@ pub(crate) fn check(parts: &Parts, number: u64, cancel: &CancelFlag) -> Result<b
             false if !needs_verdict(&state, number) || !state.may_spoil(host) => return Ok(false),
             false => Record::Spoiled { pack: number, host },
         };
-        if let Append::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
+        if let AppendOutcome::Done = parts.catalog().append(LogName::Popular, state.next_number, &record)? {
             return Ok(is_right);
         }
     }
 }
 
 /// Whether every frame of a pack decrypts to its id.
-fn opens(parts: &Parts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool> {
+fn opens(parts: &RepositoryParts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool> {
     let (pack_store, number) = (parts.pack_store(), pack.pack);
-    let found = match pack_store.footer(Home::Shared, pack.volume, number) {
+    let found = match pack_store.footer(PackHome::Shared, pack.volume, number) {
         Err(error) if error.is_corruption() => None,
         found => found?,
     };
@@ -285,9 +285,9 @@ fn opens(parts: &Parts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool>
         if cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });
         }
-        let spot = Spot { home: Home::Shared, volume: pack.volume, pack: number, slot };
+        let location = FrameLocation { home: PackHome::Shared, volume: pack.volume, pack: number, slot };
         let footer = footer.clone();
-        let located = Located { footer, vid, spot };
+        let located = LocatedFrame { footer, vid, location };
         match frames.raw(&located) {
             Ok(raw) if pack_store.keys.id.id(raw).short() == row.id => {}
             Ok(_) => return Ok(false),
@@ -301,7 +301,7 @@ fn opens(parts: &Parts, pack: &PopularPack, cancel: &CancelFlag) -> Result<bool>
 /// Counts the popular packs and chunks.
 /// # Errors
 /// `Denied`: the layout has no popular chunks.
-pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
+pub(crate) fn status(parts: &RepositoryParts) -> Result<PopularStatus> {
     let Layout::Fleet { popular_millionths } = parts.pack_store().layout else {
         return Err(Error::Denied {
             reason: "a repository of the layout solo has no popular chunks: all of them are shared".into(),
@@ -310,7 +310,7 @@ pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
     let state = parts.catalog().popular()?;
     let volumes = &parts.pack_store().volumes;
     let mut bytes = 0;
-    for (_, vid) in volumes.numbers(Home::Shared)? {
+    for (_, vid) in volumes.numbers(PackHome::Shared)? {
         crate::packs::volumes::for_each_file(&*volumes.store, vid, b"", |_, info| {
             bytes += info.size;
             Ok(())
@@ -318,12 +318,15 @@ pub(crate) fn status(parts: &Parts) -> Result<PopularStatus> {
     }
     Ok(PopularStatus {
         fraction_millionths: popular_millionths,
-        packs: state.packs.iter().filter(|pack| !pack.is_going()).count() as u64,
+        packs: state.packs.iter().filter(|pack| !pack.is_removed()).count() as u64,
         unchecked_packs: unchecked(parts)?.len() as u64,
         condemned_packs: state.condemned().count() as u64,
-        spoiled_packs: state.packs.iter().filter(|pack| pack.spoiled_at.is_some() && !pack.is_going()).count()
-            as u64,
-        frames: state.packs.iter().filter(|pack| !pack.is_going()).map(|pack| u64::from(pack.frames)).sum(),
+        spoiled_packs: state
+            .packs
+            .iter()
+            .filter(|pack| pack.spoiled_at.is_some() && !pack.is_removed())
+            .count() as u64,
+        frames: state.packs.iter().filter(|pack| !pack.is_removed()).map(|pack| u64::from(pack.frames)).sum(),
         bytes,
     })
 }

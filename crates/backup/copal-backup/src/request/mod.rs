@@ -10,7 +10,7 @@ pub(crate) mod scheme;
 pub(crate) mod words;
 
 use crate::keys::role::RoleKey;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::open_session::{Holder, HolderId, Session};
 use crate::retention::Misdated;
 use copal_chunk::ChunkProfile;
@@ -560,7 +560,7 @@ impl CheckReport {
 /// A damaged frame of a pack, for [`Repository::note_lost`](crate::Repository::note_lost).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostFrame {
-    pub(crate) home: Home,
+    pub(crate) home: PackHome,
     pub(crate) pack: u64,
     pub(crate) slot: u32,
     pub(crate) id: [u8; 16],

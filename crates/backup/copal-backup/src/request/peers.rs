@@ -1,6 +1,7 @@
 //! Interface of a backup to other hosts: questions about chunks that its VM does not have, and answers.
 //!
-//! Paper: low-profile-dedup §3. Not here: the hosts (`copal-agent`).
+//! Paper: low-profile-dedup §3.
+//! Not here: the hosts (`copal-agent`).
 
 use std::io;
 use uuid::Uuid;

@@ -9,9 +9,9 @@ use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{RestoreRequest, RestoreSummary};
-use crate::snapshot::fetch::Fetcher;
+use crate::snapshot::fetch::SegmentFetcher;
 use crate::snapshot::manifest::{Manifest, ManifestDisk};
-use crate::snapshot::recipe::{PAGE_BYTES, PAGE_SEGMENTS, Ref, segment_length};
+use crate::snapshot::recipe::{FrameRef, PAGE_BYTES, PAGE_SEGMENTS, segment_length};
 use crate::snapshot::tree::TreeReader;
 use copal_chunk::SEGMENT_BYTES;
 use copal_disk::target::Target;
@@ -25,9 +25,9 @@ use uuid::Uuid;
 const WORKER_MEMORY_BYTES: u64 = 4 << 20;
 
 /// A segment to be written.
-struct Task {
+struct SegmentTask {
     number: u64,
-    reference: Ref,
+    reference: FrameRef,
 }
 
 /// The restore of one disk, shared by its workers.
@@ -72,7 +72,7 @@ pub(crate) fn run(
         chunks: AtomicU64::new(0),
     };
     if target.is_ordered() {
-        let mut worker = Worker::new(&job)?;
+        let mut worker = RestoreWorker::new(&job)?;
         job.walk(disk, |task| worker.segment(&task))?;
     } else {
         let wanted = (request.fetches as u64).min(request.memory_bytes / WORKER_MEMORY_BYTES).clamp(1, 64);
@@ -80,7 +80,7 @@ pub(crate) fn run(
         std::thread::scope(|scope| {
             let mut workers = 0;
             for _ in 0..wanted {
-                let tasks: Receiver<Task> = task_out.clone();
+                let tasks: Receiver<SegmentTask> = task_out.clone();
                 let worker = std::thread::Builder::new().name("restore".to_owned());
                 match worker.spawn_scoped(scope, || job.work(tasks)) {
                     Ok(_) => workers += 1,
@@ -90,7 +90,8 @@ pub(crate) fn run(
             drop(task_out);
             let walked = match workers {
                 // The system starts no thread: this thread does the work.
-                0 => Worker::new(&job).and_then(|mut worker| job.walk(disk, |task| worker.segment(&task))),
+                0 => RestoreWorker::new(&job)
+                    .and_then(|mut worker| job.walk(disk, |task| worker.segment(&task))),
                 _ => job.walk(disk, |task| task_in.send(task).map_err(|_| stopped())),
             };
             if let Err(error) = walked {
@@ -123,11 +124,11 @@ fn stopped() -> Error {
 
 impl RestoreJob<'_> {
     /// Hands out the segments with data, in order, and makes the holes between them.
-    fn walk(&self, disk: &ManifestDisk, mut hand_out: impl FnMut(Task) -> Result<()>) -> Result<()> {
+    fn walk(&self, disk: &ManifestDisk, mut hand_out: impl FnMut(SegmentTask) -> Result<()>) -> Result<()> {
         let mut tree = TreeReader::new(self.pack_store, self.vm)?;
         let root = tree.root(&disk.root, disk.size_bytes)?;
         let size = disk.size_bytes;
-        let mut hole = Hole { at: 0, length: 0 };
+        let mut hole = PendingHole { at: 0, length: 0 };
         for (index, reference) in root.pages.iter().enumerate() {
             let index = index as u64;
             let start = index * PAGE_BYTES;
@@ -148,7 +149,7 @@ impl RestoreJob<'_> {
                         if self.failed.load(Ordering::Relaxed) {
                             return Err(stopped());
                         }
-                        hand_out(Task { number, reference: *reference })?;
+                        hand_out(SegmentTask { number, reference: *reference })?;
                     }
                 }
             }
@@ -156,8 +157,8 @@ impl RestoreJob<'_> {
         hole.punch(self.target)
     }
 
-    fn work(&self, tasks: Receiver<Task>) {
-        let outcome = Worker::new(self).and_then(|mut worker| {
+    fn work(&self, tasks: Receiver<SegmentTask>) {
+        let outcome = RestoreWorker::new(self).and_then(|mut worker| {
             for task in tasks {
                 if self.failed.load(Ordering::Relaxed) {
                     break;
@@ -179,12 +180,12 @@ impl RestoreJob<'_> {
 }
 
 /// Adjacent holes, made in one call.
-struct Hole {
+struct PendingHole {
     at: u64,
     length: u64,
 }
 
-impl Hole {
+impl PendingHole {
     fn grow(&mut self, at: u64, length: u64) {
         if self.length == 0 {
             self.at = at;
@@ -201,24 +202,24 @@ impl Hole {
 }
 
 /// Writes segments. One per thread.
-struct Worker<'a> {
+struct RestoreWorker<'a> {
     job: &'a RestoreJob<'a>,
     tree: TreeReader<'a>,
-    fetcher: Fetcher<'a>,
+    fetcher: SegmentFetcher<'a>,
     segment: Vec<u8>,
 }
 
-impl<'a> Worker<'a> {
-    fn new(job: &'a RestoreJob<'a>) -> Result<Worker<'a>> {
-        Ok(Worker {
+impl<'a> RestoreWorker<'a> {
+    fn new(job: &'a RestoreJob<'a>) -> Result<RestoreWorker<'a>> {
+        Ok(RestoreWorker {
             job,
             tree: TreeReader::new(job.pack_store, job.vm)?,
-            fetcher: Fetcher::new(job.pack_store)?,
+            fetcher: SegmentFetcher::new(job.pack_store)?,
             segment: vec![0; SEGMENT_BYTES],
         })
     }
 
-    fn segment(&mut self, task: &Task) -> Result<()> {
+    fn segment(&mut self, task: &SegmentTask) -> Result<()> {
         let job = self.job;
         if job.cancel.is_cancelled() {
             return Err(Error::Cancelled { kept_bytes: None });

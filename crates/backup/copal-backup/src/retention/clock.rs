@@ -7,7 +7,7 @@
 //!
 //! Not here: the policy for snapshots with possible times (`judge`).
 
-use super::{Candidate, Doubt, Keep, Policy, Verdict, judge};
+use super::{Candidate, ClockDoubt, KeepReason, Policy, Verdict, judge};
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use std::fmt;
 
@@ -86,7 +86,7 @@ fn longest_ascent(places: &[usize], times_ms: &[u64]) -> Vec<usize> {
 
 /// The time of a clock, and the time up to which snapshots confirm it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Believed {
+pub struct ClockRange {
     /// Time of the clock, in ms since 1970.
     pub now_ms: u64,
     /// Up to here there is a snapshot in every [`PAUSE_MS`]: `now_ms`, or the time of the last snapshot
@@ -94,11 +94,11 @@ pub struct Believed {
     pub until_ms: u64,
 }
 
-impl Believed {
+impl ClockRange {
     /// Judges a clock by the times of all snapshots of all VMs, since one clock stamps them.
     ///
     /// After a gap the clock is believed again once it has run on for as long as a gap.
-    pub fn new(mut times_ms: Vec<u64>, now_ms: u64) -> Believed {
+    pub fn new(mut times_ms: Vec<u64>, now_ms: u64) -> ClockRange {
         times_ms.retain(|time| *time < now_ms);
         times_ms.sort_unstable();
         times_ms.push(now_ms);
@@ -113,13 +113,13 @@ impl Believed {
                 (until_ms, end_ms) = (pair[0], pair[0]);
             }
         }
-        Believed { now_ms, until_ms }
+        ClockRange { now_ms, until_ms }
     }
 
     /// The same clock, after a person has confirmed it.
     #[must_use]
-    pub fn accepted(self) -> Believed {
-        Believed { until_ms: self.now_ms, ..self }
+    pub fn accepted(self) -> ClockRange {
+        ClockRange { until_ms: self.now_ms, ..self }
     }
 
     /// Whether a hold may still be in force.
@@ -165,7 +165,7 @@ impl Believed {
 pub fn judge_by_clock(
     policy: &Policy,
     snapshots: &[Candidate],
-    clock: &Believed,
+    clock: &ClockRange,
     zone: &TimeZone,
 ) -> Vec<Verdict> {
     let times: Vec<u64> = snapshots.iter().map(|snapshot| snapshot.created_ms).collect();
@@ -178,7 +178,7 @@ pub fn judge_by_clock(
     let mut doubtful = judge_dated(policy, &doubtful, clock, zone).into_iter();
     let mut good = judge_dated(policy, &good, clock, zone).into_iter();
     let verdict = |(snapshot, misdated): (&Candidate, Option<Misdated>)| match misdated {
-        Some(misdated) => Some(Verdict::Keep(Keep::Misdated(misdated))),
+        Some(misdated) => Some(Verdict::Keep(KeepReason::Misdated(misdated))),
         None if snapshot.is_doubtful => doubtful.next(),
         None => good.next(),
     };
@@ -187,7 +187,7 @@ pub fn judge_by_clock(
 }
 
 /// Judges snapshots with possible times.
-fn judge_dated(policy: &Policy, right: &[Candidate], clock: &Believed, zone: &TimeZone) -> Vec<Verdict> {
+fn judge_dated(policy: &Policy, right: &[Candidate], clock: &ClockRange, zone: &TimeZone) -> Vec<Verdict> {
     let believed = right.iter().map(|snapshot| snapshot.created_ms);
     let newest_ms = believed.filter(|time| *time <= clock.until_ms).max().unwrap_or(0);
     let judged = judge(policy, right, clock.now_ms, zone);
@@ -197,8 +197,8 @@ fn judge_dated(policy: &Policy, right: &[Candidate], clock: &Believed, zone: &Ti
         let within =
             |age_ms| policy.within.is_some_and(|within| SignedDuration::from_millis(age_ms) <= within);
         match verdict {
-            Verdict::Remove(_) if clock.holds(snapshot.held_until_ms) => Verdict::Doubt(Doubt::Held),
-            Verdict::Remove(_) if age_ms.is_some_and(within) => Verdict::Doubt(Doubt::Within),
+            Verdict::Remove(_) if clock.holds(snapshot.held_until_ms) => Verdict::Doubt(ClockDoubt::Held),
+            Verdict::Remove(_) if age_ms.is_some_and(within) => Verdict::Doubt(ClockDoubt::Within),
             verdict => verdict,
         }
     });

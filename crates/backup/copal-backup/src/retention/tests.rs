@@ -179,10 +179,10 @@ fn held_snapshots_and_the_newest_verified_one_stay_whatever_the_policy_says() {
     assert_eq!(
         verdicts,
         [
-            Verdict::Keep(Keep::Held),
-            Verdict::Remove(Remove::NotCovered),
-            Verdict::Keep(Keep::Verified),
-            Verdict::Keep(Keep::Last),
+            Verdict::Keep(KeepReason::Held),
+            Verdict::Remove(RemoveReason::NotCovered),
+            Verdict::Keep(KeepReason::Verified),
+            Verdict::Keep(KeepReason::Last),
         ]
     );
 }

@@ -104,16 +104,16 @@ pub(crate) const fn by(_: Flaw) -> bool {
 mod tests;
 
 #[cfg(test)]
-mod cleanup;
+mod concurrent_removals;
+#[cfg(test)]
+mod consolidate;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod leases;
 #[cfg(test)]
-mod liars;
+mod malicious_hosts;
 #[cfg(test)]
 mod removals;
-#[cfg(test)]
-mod removers;
 #[cfg(test)]
 mod roles;

@@ -4,25 +4,25 @@ use crate::catalog::checkpoint;
 use crate::catalog::domain::DomainState;
 use crate::catalog::fields::{DeadList, MovedList};
 use crate::catalog::record::{PackPlace, Record};
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::vm::{PublishedSnapshot, VmState};
 use crate::index::moved_frames::{MovedFrame, MovedFrames};
-use crate::keys::key_slot::{self, Cost};
+use crate::keys::key_slot::{self, HashCost};
 use crate::keys::role::RoleKey;
 use crate::keys::role::{KeyId, Role};
 use crate::keys::role_key;
-use crate::keys::signing::SIGNATURE_BYTES;
-use crate::keys::{Keys, Signatures};
-use crate::packs::pack::format::{HEADER_BYTES, Header};
+use crate::keys::signature::SIGNATURE_BYTES;
+use crate::keys::{DomainKeys, SignatureState};
+use crate::packs::pack::format::{HEADER_BYTES, PackHeader};
 use crate::packs::pack::reader;
-use crate::packs::pack::writer::{Frame, PackWriter};
-use crate::packs::pack::{PackKind, PackNumber, Spot};
-use crate::packs::volumes::Home;
+use crate::packs::pack::writer::{FrameInput, PackWriter};
+use crate::packs::pack::{FrameLocation, PackKind, PackNumber};
+use crate::packs::volumes::PackHome;
 use crate::request::open_session::HolderId;
 use crate::request::peers::HostKey;
 use crate::request::{BackupCounts, DiskMode, SnapshotId, Unlock, Vm};
 use crate::snapshot::manifest::{Manifest, ManifestDisk};
 use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
-use crate::snapshot::recipe::{Entry, Page, Ref, Root, SegmentRecipe};
+use crate::snapshot::recipe::{DiskRoot, FrameRef, RecipeEntry, RecipePage, SegmentRecipe};
 use copal_chunk::{ChunkId, ChunkProfile};
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use copal_disk::source::BitmapState;
@@ -58,36 +58,36 @@ fn assert_example(document: &str, number: usize, bytes: &[u8]) {
     );
 }
 
-fn keys() -> Keys {
-    Keys::derive(&[0x11; 32])
+fn keys() -> DomainKeys {
+    DomainKeys::derive(&[0x11; 32])
 }
 
 /// The VM of the recipes in the documents.
 const VM: Uuid = Uuid::from_bytes([0x77; 16]);
 
-fn spot(home: Home, slot: u32) -> Spot {
-    Spot { home, volume: 2, pack: PackNumber(0x0102_0304_0506_0708), slot }
+fn location(home: PackHome, slot: u32) -> FrameLocation {
+    FrameLocation { home, volume: 2, pack: PackNumber(0x0102_0304_0506_0708), slot }
 }
 
-fn at(home: Home, byte: u8, slot: u32) -> Ref {
-    Ref { id: ChunkId([byte; 32]), spot: spot(home, slot) }
+fn at(home: PackHome, byte: u8, slot: u32) -> FrameRef {
+    FrameRef { id: ChunkId([byte; 32]), location: location(home, slot) }
 }
 
 /// A chunk of the domain.
-fn chunk(byte: u8, slot: u32) -> Option<Ref> {
-    Some(at(Home::Shared, byte, slot))
+fn chunk(byte: u8, slot: u32) -> Option<FrameRef> {
+    Some(at(PackHome::Shared, byte, slot))
 }
 
 /// A recipe of the VM.
-fn reference(byte: u8, slot: u32) -> Ref {
-    at(Home::Recipes(VM), byte, slot)
+fn reference(byte: u8, slot: u32) -> FrameRef {
+    at(PackHome::Recipes(VM), byte, slot)
 }
 
 #[test]
 fn the_pack_of_the_document() {
     let document = include_str!("../../../../../docs/formats/backup-pack.md");
     let keys = keys();
-    let header = Header {
+    let header = PackHeader {
         domain: [0xd0; 16],
         pack_id: *b"pack id 16 bytes",
         session: [0x5e; 16],
@@ -99,16 +99,16 @@ fn the_pack_of_the_document() {
     let name = number.file_name();
     let file = store.writer(vid, name.as_bytes(), &PutOptions::default()).unwrap();
     let mut pack =
-        PackWriter::start(file, &keys.pack_key(&header.pack_id), header, (Home::Shared, 0)).unwrap();
+        PackWriter::start(file, &keys.pack_key(&header.pack_id), header, (PackHome::Shared, 0)).unwrap();
     for payload in [&b"first chunk"[..], b"second"] {
         let id = keys.id.id(payload).short();
-        pack.append(&Frame { id, raw_bytes: payload.len() as u32, flags: 0, payload }).unwrap();
+        pack.append(&FrameInput { id, raw_bytes: payload.len() as u32, flags: 0, payload }).unwrap();
     }
     pack.finish(&store, vid).unwrap();
     let bytes = store.get(vid, name.as_bytes(), 0..u64::MAX, &Default::default()).unwrap();
     assert_example(document, 0, &bytes);
-    assert_eq!(Header::decode(&bytes[..HEADER_BYTES]).unwrap(), header);
-    let footer = reader::footer(&store, Home::Shared, vid, number, &keys).unwrap();
+    assert_eq!(PackHeader::decode(&bytes[..HEADER_BYTES]).unwrap(), header);
+    let footer = reader::footer(&store, PackHome::Shared, vid, number, &keys).unwrap();
     let raw: Vec<_> = footer.rows.iter().map(|row| (row.offset, row.stored, row.raw, row.flags)).collect();
     assert_eq!(raw, [(96, 27, 11, 0), (123, 22, 6, 0)]);
     let mut encrypted = bytes[96..123].to_vec();
@@ -120,24 +120,26 @@ fn the_recipes_of_the_document() {
     let document = include_str!("../../../../../docs/formats/backup-recipe.md");
     let segment = SegmentRecipe {
         entries: vec![
-            Entry::new(20_000, chunk(0xa1, 7)),
-            Entry::new(12_768, chunk(0xa2, 8)),
-            Entry::new(4096, None),
+            RecipeEntry::new(20_000, chunk(0xa1, 7)),
+            RecipeEntry::new(12_768, chunk(0xa2, 8)),
+            RecipeEntry::new(4096, None),
         ],
     };
     assert_example(document, 0, &segment.encode());
     assert_eq!(SegmentRecipe::decode(&example(document, 0), 36_864, VM).unwrap(), segment);
-    let page = Page { segments: vec![Some(reference(0xb1, 0)), None, Some(reference(0xb2, 5))] };
+    let page = RecipePage { segments: vec![Some(reference(0xb1, 0)), None, Some(reference(0xb2, 5))] };
     assert_example(document, 1, &page.encode());
-    assert_eq!(Page::decode(&example(document, 1), 3, VM).unwrap(), page);
-    let root = Root { size_bytes: 3 << 20, pages: vec![Some(reference(0xc1, 9))] };
+    assert_eq!(RecipePage::decode(&example(document, 1), 3, VM).unwrap(), page);
+    let root = DiskRoot { size_bytes: 3 << 20, pages: vec![Some(reference(0xc1, 9))] };
     assert_example(document, 2, &root.encode());
-    assert_eq!(Root::decode(&example(document, 2), VM).unwrap(), root);
+    assert_eq!(DiskRoot::decode(&example(document, 2), VM).unwrap(), root);
 
     // Version 2: a chunk of the VM's own, without an answer.
     let mut own = segment.clone();
-    own.entries[1] =
-        Entry { is_unresolved: true, ..Entry::new(12_768, Some(at(Home::Private(VM), 0xa2, 8))) };
+    own.entries[1] = RecipeEntry {
+        is_unresolved: true,
+        ..RecipeEntry::new(12_768, Some(at(PackHome::Private(VM), 0xa2, 8)))
+    };
     assert_example(document, 3, &own.encode());
     assert_eq!(SegmentRecipe::decode(&example(document, 3), 36_864, VM).unwrap(), own);
 
@@ -158,8 +160,8 @@ fn truncated_and_changed_recipes_never_panic() {
         let golden = example(document, number);
         let read = |bytes: &[u8]| {
             let _ = SegmentRecipe::decode(bytes, 36_864, VM);
-            let _ = Page::decode(bytes, 3, VM);
-            let _ = Root::decode(bytes, VM);
+            let _ = RecipePage::decode(bytes, 3, VM);
+            let _ = DiskRoot::decode(bytes, VM);
         };
         for cut in 0..golden.len() {
             read(&golden[..cut]);
@@ -225,7 +227,10 @@ fn the_manifest_of_the_document() {
     let of_2 = Manifest { vector: None, ..of_3 };
     assert_eq!(decoded(&example(document, 0)), of_2);
     assert!(Manifest::decode(&bytes, SnapshotId([0x52; 16]), &keys()).is_err(), "another snapshot's place");
-    assert!(Manifest::decode(&bytes, manifest.snapshot, &Keys::derive(&[0x12; 32])).is_err(), "another key");
+    assert!(
+        Manifest::decode(&bytes, manifest.snapshot, &DomainKeys::derive(&[0x12; 32])).is_err(),
+        "another key"
+    );
 }
 
 #[test]
@@ -257,10 +262,10 @@ fn the_records_of_the_document() {
     // Signed where a signature is needed. A backup key can verify it, and an unsigned record is ignored.
     let forget = Record::Forget { snapshots: vec![snapshot] };
     let signing = keys();
-    signing.set_signatures(Signatures::Needed);
+    signing.set_signatures(SignatureState::Needed);
     assert_example(document, 3, &forget.encode(place, &signing));
     let bundle = signing.bundle(Role::Backup).unwrap();
-    let backup = Keys::of_bundle(Role::Backup, bundle[..].try_into().unwrap());
+    let backup = DomainKeys::of_bundle(Role::Backup, bundle[..].try_into().unwrap());
     let read = |bytes: &[u8], place: &str| Record::decode(bytes, place, &backup);
     assert_eq!(read(&example(document, 3), place).unwrap(), forget);
     assert!(read(&example(document, 3), vm_place).is_err(), "another place");
@@ -276,7 +281,7 @@ fn the_records_of_the_document() {
 fn a_record_of_the_document_that_a_host_has_signed() {
     let document = include_str!("../../../../../docs/formats/backup-catalog.md");
     let signing = keys();
-    signing.set_signatures(Signatures::Needed);
+    signing.set_signatures(SignatureState::Needed);
     let place = "k.0000000000000007";
     let record = Record::Checked { pack: PackNumber(0x0102_0304_0506_0708), host: signing.host_key() };
     let bytes = record.encode(place, &signing);
@@ -285,7 +290,7 @@ fn a_record_of_the_document_that_a_host_has_signed() {
     assert!(read(&bytes, "k.0000000000000008").is_err(), "another place");
     // Without the key of that host a record cannot be signed in its name.
     let bundle = signing.bundle(Role::Backup).unwrap();
-    let other = Keys::of_bundle(Role::Backup, bundle[..].try_into().unwrap());
+    let other = DomainKeys::of_bundle(Role::Backup, bundle[..].try_into().unwrap());
     let unsigned = Record::Checked { pack: PackNumber(0x0102_0304_0506_0708), host: None };
     assert_eq!(read(&record.encode(place, &other), place).unwrap(), unsigned);
     assert_example(document, 4, &bytes);
@@ -319,16 +324,16 @@ fn records_without_an_example_round_trip() {
         Record::Hold { snapshots: vec![SnapshotId([6; 16])], until_ms: 1_800_000_000_000 },
         Record::Removing {
             packs: vec![
-                PackPlace { home: Home::Shared, volume: 3, pack: PackNumber(7) },
+                PackPlace { home: PackHome::Shared, volume: 3, pack: PackNumber(7) },
                 PackPlace {
-                    home: Home::Recipes(Uuid::from_bytes([8; 16])),
+                    home: PackHome::Recipes(Uuid::from_bytes([8; 16])),
                     volume: 0,
                     pack: PackNumber(u64::MAX),
                 },
             ],
         },
         Record::Removed {
-            packs: vec![PackPlace { home: Home::Private(VM), volume: 1, pack: PackNumber(9) }],
+            packs: vec![PackPlace { home: PackHome::Private(VM), volume: 1, pack: PackNumber(9) }],
         },
         Record::Freed {
             snapshots: vec![SnapshotId([3; 16])],
@@ -373,7 +378,7 @@ fn the_checkpoints_of_the_document() {
     assert!(checkpoint::decode::<DomainState>(&bytes, place, 4, &keys()).is_err());
     assert!(checkpoint::decode::<VmState>(&bytes, place, 3, &keys()).is_err());
 
-    let published = Published {
+    let published = PublishedSnapshot {
         snapshot: SnapshotId([0x51; 16]),
         sequence: 4,
         created_ms: 1_800_000_000_000,
@@ -387,11 +392,11 @@ fn the_checkpoints_of_the_document() {
         next_number: 32,
         next_sequence: 5,
         published: vec![published],
-        forgotten: vec![Published { snapshot: SnapshotId([0x52; 16]), ..published }],
+        forgotten: vec![PublishedSnapshot { snapshot: SnapshotId([0x52; 16]), ..published }],
         open: vec![[0x5e; 16]],
         fenced: vec![[0x5f; 16]],
         newest_ms: 1_800_000_000_001,
-        removing: vec![PackPlace { home: Home::Private(VM), volume: 1, pack: PackNumber(9) }],
+        removing: vec![PackPlace { home: PackHome::Private(VM), volume: 1, pack: PackNumber(9) }],
         freed: vec![SnapshotId([0x53; 16])],
         dead: Some(DeadList { number: 3, hash: [0x98; 32] }),
         is_retired: false,
@@ -417,7 +422,7 @@ fn the_checkpoints_of_the_document() {
     let with_moved = checkpoint::encode(&cleaned, place, &keys());
     assert_eq!(with_moved.len(), bytes.len() + 1 + 8 + 1 + 44);
     assert_eq!(checkpoint::decode(&with_moved, place, 32, &keys()), Ok(cleaned));
-    let only_id = Published {
+    let only_id = PublishedSnapshot {
         snapshot: SnapshotId([0x52; 16]),
         sequence: 0,
         created_ms: 0,
@@ -429,7 +434,7 @@ fn the_checkpoints_of_the_document() {
     };
     // A signed checkpoint has the same content, and where signatures are needed only a signed one counts.
     let signing = keys();
-    signing.set_signatures(Signatures::Needed);
+    signing.set_signatures(SignatureState::Needed);
     let signed = checkpoint::encode(&state, place, &signing);
     assert_eq!(signed.len(), bytes.len() + SIGNATURE_BYTES);
     assert_eq!(checkpoint::decode(&signed, place, 32, &signing), Ok(state.clone()));
@@ -454,7 +459,7 @@ fn the_list_of_moved_frames_of_the_document() {
 #[test]
 fn the_key_slot_of_the_document() {
     let document = include_str!("../../../../../docs/formats/backup-key-slot.md");
-    let cost = Cost { memory_kib: 64, passes: 3, lanes: 1 };
+    let cost = HashCost { memory_kib: 64, passes: 3, lanes: 1 };
     let password = |text: &str| Unlock::Password(Zeroizing::new(text.into()));
     let slot =
         key_slot::encode(&password("correct horse"), [0xd0; 16], [0x5a; 16], cost, &[0x11; 32]).unwrap();

@@ -3,13 +3,13 @@
 //!
 //! Operations take this and not the façade, which calls them.
 
-use crate::catalog::directory::Directory;
-use crate::catalog::log::{Append, Catalog, LogName};
+use crate::catalog::directory::VmDirectory;
+use crate::catalog::log::{AppendOutcome, Catalog, LogName};
 use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
-use crate::catalog::replay::Replayed;
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::replay::ReplayedLog;
+use crate::catalog::vm::{PublishedSnapshot, VmState};
 use crate::index::dead_frames::DeadFrames;
-use crate::index::reindex::{self, Whose};
+use crate::index::reindex::{self, PackScope};
 use crate::index::vm_index::{self, VmIndex};
 use crate::packs::pack_store::PackStore;
 use crate::request::Layout;
@@ -25,20 +25,20 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 /// The parts of an open repository; shared between threads.
-pub(crate) struct Parts {
+pub(crate) struct RepositoryParts {
     pack_store: PackStore,
     catalog: Arc<Catalog>,
     chunker: Chunker,
     /// Shared with all other handles of this repository.
     locks: Arc<RepositoryLocks>,
-    indexed: Mutex<Indexed>,
-    changing: Mutex<Changing>,
+    indexed: Mutex<IndexState>,
+    changing: Mutex<ChangeState>,
     /// Indexes of VMs, in a fleet.
     vm_index: Arc<VmIndex>,
 }
 
 /// How far the index of this handle is up to date.
-struct Indexed {
+struct IndexState {
     /// Whether the index was brought up to date.
     is_current: bool,
     /// The counter of pack changes at that time.
@@ -49,7 +49,7 @@ struct Indexed {
 
 /// Operations of this handle that add or remove packs.
 #[derive(Default)]
-struct Changing {
+struct ChangeState {
     /// Number of running operations.
     active: usize,
     /// The epoch that was begun for them.
@@ -58,21 +58,21 @@ struct Changing {
     has_failed: bool,
 }
 
-impl Parts {
+impl RepositoryParts {
     pub(crate) fn new(
         pack_store: PackStore,
         catalog: Catalog,
         chunker: Chunker,
         locks: Arc<RepositoryLocks>,
-    ) -> Parts {
-        let indexed = Indexed { is_current: false, changes: locks.changes(), epoch: 0 };
+    ) -> RepositoryParts {
+        let indexed = IndexState { is_current: false, changes: locks.changes(), epoch: 0 };
         let catalog = Arc::new(catalog);
         let vm_index = Arc::new(VmIndex::new(Arc::clone(&catalog)));
         if pack_store.layout.is_fleet() {
-            let news = Arc::clone(&vm_index);
-            pack_store.ask_for_news(news);
+            let index_updates = Arc::clone(&vm_index);
+            pack_store.set_index_updates(index_updates);
         }
-        Parts {
+        RepositoryParts {
             pack_store,
             catalog,
             chunker,
@@ -84,8 +84,8 @@ impl Parts {
     }
 
     /// Separates this handle from the others of its process, as if it were in another process.
-    pub(crate) fn part_from_others(&mut self) {
-        self.locks = RepositoryLocks::apart();
+    pub(crate) fn separate_from_others(&mut self) {
+        self.locks = RepositoryLocks::unshared();
     }
 
     pub(crate) fn pack_store(&self) -> &PackStore {
@@ -100,8 +100,8 @@ impl Parts {
         &self.chunker
     }
 
-    pub(crate) fn directory(&self) -> Directory<'_> {
-        Directory::new(&self.catalog)
+    pub(crate) fn directory(&self) -> VmDirectory<'_> {
+        VmDirectory::new(&self.catalog)
     }
 
     /// Whether several processes write at once (a fleet on several servers): then an open session may be
@@ -111,12 +111,12 @@ impl Parts {
     }
 
     /// State of a VM's log, read to its end.
-    pub(crate) fn vm_state(&self, vm: Uuid) -> Result<Arc<Replayed<VmState>>> {
+    pub(crate) fn vm_state(&self, vm: Uuid) -> Result<Arc<ReplayedLog<VmState>>> {
         self.catalog.vm(vm)
     }
 
     /// The manifest of a published snapshot.
-    pub(crate) fn manifest(&self, vm: Uuid, published: &Published) -> Result<Manifest> {
+    pub(crate) fn manifest(&self, vm: Uuid, published: &PublishedSnapshot) -> Result<Manifest> {
         let id = published.snapshot;
         let damaged = |detail: String| Error::Damaged { what: format!("manifest {id}"), detail };
         let missing = || damaged("it is missing".into());
@@ -142,7 +142,7 @@ impl Parts {
     pub(crate) fn append(&self, vm: Uuid, record: &Record) -> Result<()> {
         loop {
             let next = self.vm_state(vm)?.next_number;
-            if let Append::Done = self.catalog.append(LogName::Vm(vm), next, record)? {
+            if let AppendOutcome::Done = self.catalog.append(LogName::Vm(vm), next, record)? {
                 return Ok(());
             }
         }
@@ -165,7 +165,7 @@ impl Parts {
         let changes = self.locks.changes();
         if indexed.changes != changes {
             self.pack_store.forget_cached();
-            *indexed = Indexed { is_current: false, changes, epoch: 0 };
+            *indexed = IndexState { is_current: false, changes, epoch: 0 };
         }
     }
 
@@ -203,21 +203,21 @@ impl Parts {
         self.vm_index.index(&self.pack_store, vm)
     }
 
-    /// As [`Parts::index_vm`], including dead frames.
+    /// As [`RepositoryParts::index_vm`], including dead frames.
     pub(crate) fn index_vm_packs(&self, vm: Uuid) -> Result<()> {
         self.vm_index.index_live_and_dead(&self.pack_store, vm).map(drop)
     }
 
     /// Leads moved chunks of a VM of a fleet to their popular frames, in an index that knows its packs.
     /// # Errors
-    /// As [`Parts::index_vm`].
-    pub(crate) fn lead_moved(&self, vm: Uuid) -> Result<()> {
-        self.vm_index.lead_moved(&self.pack_store, vm).map(drop)
+    /// As [`RepositoryParts::index_vm`].
+    pub(crate) fn apply_moved_lists(&self, vm: Uuid) -> Result<()> {
+        self.vm_index.apply_moved_lists(&self.pack_store, vm).map(drop)
     }
 
     /// Removes dead frames from the index.
-    pub(crate) fn pass_over(&self, dead: &DeadFrames) -> Result<()> {
-        vm_index::leave_out(&self.pack_store, dead)
+    pub(crate) fn remove_dead_rows(&self, dead: &DeadFrames) -> Result<()> {
+        vm_index::remove_dead_rows(&self.pack_store, dead)
     }
 
     /// Forgets the state of the indexes of VMs, because the index was cleared.
@@ -225,7 +225,7 @@ impl Parts {
         self.vm_index.forget();
     }
 
-    fn reindex(&self, whose: Whose) -> Result<()> {
+    fn reindex(&self, whose: PackScope) -> Result<()> {
         match reindex::reindex(&self.pack_store, whose, &Silent, &CancelFlag::new()) {
             // The store is open for reading only: the index stays as it is.
             Err(Error::Index(copal_kv::Error::ReadOnly)) => Ok(()),
@@ -238,20 +238,20 @@ impl Parts {
         self.index_packs(false)
     }
 
-    /// As [`Parts::index_new_packs`], with a look at every pack.
+    /// As [`RepositoryParts::index_new_packs`], with a look at every pack.
     pub(crate) fn index_all_packs(&self) -> Result<()> {
         self.index_packs(true)
     }
 
     fn index_packs(&self, all: bool) -> Result<()> {
         if self.pack_store.layout.is_fleet() {
-            return self.reindex(Whose::All);
+            return self.reindex(PackScope::All);
         }
         let mut indexed = self.indexed.lock();
         if all || !indexed.is_current {
             let epoch = self.catalog.epoch()?;
             if all || self.pack_store.index.epoch()? != Some(epoch) {
-                self.reindex(Whose::All)?;
+                self.reindex(PackScope::All)?;
             }
             indexed.epoch = epoch;
             indexed.is_current = true;
@@ -260,20 +260,20 @@ impl Parts {
     }
 
     /// Begins to add or remove packs, in the layout solo: the raised epoch marks other indexes as outdated.
-    pub(crate) fn begin_change(&self) -> Result<Change<'_>> {
+    pub(crate) fn begin_change(&self) -> Result<PackChange<'_>> {
         let mut changing = self.changing.lock();
         while changing.active == 0 {
             self.index_new_packs()?;
             let from = self.indexed.lock().epoch;
             self.finish_removals(from)?;
             if let Some(epoch) = self.catalog.raise_epoch(from)? {
-                *changing = Changing { active: 0, epoch, has_failed: false };
+                *changing = ChangeState { active: 0, epoch, has_failed: false };
                 break;
             }
             self.indexed.lock().is_current = false;
         }
         changing.active += 1;
-        Ok(Change { parts: self, is_entered: false })
+        Ok(PackChange { parts: self, is_entered: false })
     }
 
     /// Removes the packs that an interrupted prune has listed, if `newest` is the newest epoch (BAK-15).
@@ -321,7 +321,7 @@ impl Parts {
         Ok(())
     }
 
-    /// The epoch that [`Parts::begin_change`] has begun.
+    /// The epoch that [`RepositoryParts::begin_change`] has begun.
     pub(crate) fn changing_epoch(&self) -> u64 {
         self.changing.lock().epoch
     }
@@ -365,19 +365,19 @@ pub(crate) fn readable(outcome: Result<()>) -> Result<Option<Error>> {
 }
 
 /// Packs are added or removed until this is dropped.
-pub(crate) struct Change<'a> {
-    parts: &'a Parts,
+pub(crate) struct PackChange<'a> {
+    parts: &'a RepositoryParts,
     is_entered: bool,
 }
 
-impl Change<'_> {
+impl PackChange<'_> {
     /// Ends the change successfully: the index knows every added or removed pack.
     pub(crate) fn entered(mut self) {
         self.is_entered = true;
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for PackChange<'_> {
     fn drop(&mut self) {
         self.parts.end_change(self.is_entered);
     }

@@ -2,12 +2,12 @@
 //! backed up, and a counter of pack changes.
 //!
 //! The store below keeps other processes out; within one process a repository can be opened several times.
-//! Handles find each other by the domain, which is random and fixed at creation. So they meet in whatever way
-//! the store was opened. Copies of a repository meet too, which only costs them a wait.
+//! Handles find each other by the domain, which is random and fixed at creation. So they meet even if the
+//! store was opened in different ways. Copies of a repository meet too, which only costs them a wait.
 
 use crate::request::Vm;
 use crate::request::error::{Error, Result};
-use crate::sessions::lease::beating::Heart;
+use crate::sessions::lease::heartbeat::HeartbeatThread;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub(crate) struct RepositoryLocks {
     /// Counts changes to the set of packs.
     changes: AtomicU64,
     /// Heartbeat of this process.
-    heart: Arc<Heart>,
+    heart: Arc<HeartbeatThread>,
 }
 
 impl RepositoryLocks {
@@ -37,13 +37,13 @@ impl RepositoryLocks {
             return locks;
         }
         repositories.retain(|_, locks| locks.strong_count() > 0);
-        let locks = RepositoryLocks::apart();
+        let locks = RepositoryLocks::unshared();
         repositories.insert(domain, Arc::downgrade(&locks));
         locks
     }
 
     /// Locks that no other handle shares.
-    pub(crate) fn apart() -> Arc<RepositoryLocks> {
+    pub(crate) fn unshared() -> Arc<RepositoryLocks> {
         Arc::new(RepositoryLocks {
             packs_lock: RwLock::new(()),
             writing: Mutex::default(),
@@ -67,7 +67,7 @@ impl RepositoryLocks {
     }
 
     /// The heartbeat of this process.
-    pub(crate) fn heart(&self) -> &Arc<Heart> {
+    pub(crate) fn heart(&self) -> &Arc<HeartbeatThread> {
         &self.heart
     }
 
@@ -84,21 +84,21 @@ impl RepositoryLocks {
     /// Claims a VM for writing until the claim is dropped.
     /// # Errors
     /// `Busy`: it is being backed up.
-    pub(crate) fn claim(&self, vm: &Vm) -> Result<Claim<'_>> {
+    pub(crate) fn claim(&self, vm: &Vm) -> Result<VmClaim<'_>> {
         if !self.writing.lock().insert(vm.uuid) {
             return Err(Error::Busy { what: format!("VM {}", vm.name) });
         }
-        Ok(Claim { locks: self, vm: vm.uuid })
+        Ok(VmClaim { locks: self, vm: vm.uuid })
     }
 }
 
 /// A VM claimed for writing.
-pub(crate) struct Claim<'a> {
+pub(crate) struct VmClaim<'a> {
     locks: &'a RepositoryLocks,
     vm: Uuid,
 }
 
-impl Drop for Claim<'_> {
+impl Drop for VmClaim<'_> {
     fn drop(&mut self) {
         self.locks.writing.lock().remove(&self.vm);
     }

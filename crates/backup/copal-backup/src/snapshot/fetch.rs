@@ -1,11 +1,11 @@
 //! Fetches all chunks of one segment: in pack order, neighbours in one read, each compared with its id.
 
 use crate::packs::pack::PackNumber;
-use crate::packs::pack::reader::{Inflater, open_frame};
-use crate::packs::pack_store::{Located, PackStore};
+use crate::packs::pack::reader::{FrameInflater, open_frame};
+use crate::packs::pack_store::{LocatedFrame, PackStore};
 use crate::request::error::{Error, Result};
 use crate::rules::broken::{self, Flaw};
-use crate::snapshot::recipe::{Ref, SegmentRecipe};
+use crate::snapshot::recipe::{FrameRef, SegmentRecipe};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ const GAP_BYTES: u64 = 16 << 10;
 const READ_BYTES: u64 = 1 << 20;
 
 /// Fetches segments one after another. One per thread.
-pub(crate) struct Fetcher<'a> {
+pub(crate) struct SegmentFetcher<'a> {
     pack_store: &'a PackStore,
-    inflater: Inflater,
+    inflater: FrameInflater,
     encrypted: Vec<u8>,
     raw: Vec<u8>,
     /// Bytes read from packs.
@@ -26,17 +26,17 @@ pub(crate) struct Fetcher<'a> {
     pub(crate) packs: HashSet<PackNumber>,
 }
 
-struct Wanted {
-    located: Located,
-    chunk: Ref,
+struct WantedFrame {
+    located: LocatedFrame,
+    chunk: FrameRef,
     place: Range<usize>,
 }
 
-impl<'a> Fetcher<'a> {
-    pub(crate) fn new(pack_store: &'a PackStore) -> Result<Fetcher<'a>> {
-        Ok(Fetcher {
+impl<'a> SegmentFetcher<'a> {
+    pub(crate) fn new(pack_store: &'a PackStore) -> Result<SegmentFetcher<'a>> {
+        Ok(SegmentFetcher {
             pack_store,
-            inflater: Inflater::new()?,
+            inflater: FrameInflater::new()?,
             encrypted: Vec::new(),
             raw: Vec::new(),
             fetched_bytes: 0,
@@ -62,11 +62,11 @@ impl<'a> Fetcher<'a> {
             at = place.end;
             let Some(chunk) = &entry.chunk else { continue };
             match self.pack_store.locate(chunk) {
-                Ok(located) => wanted.push(Wanted { located, chunk: *chunk, place }),
+                Ok(located) => wanted.push(WantedFrame { located, chunk: *chunk, place }),
                 Err(error) => fault(error)?,
             }
         }
-        wanted.sort_by_key(|wanted| (wanted.located.spot.pack, wanted.located.spot.slot));
+        wanted.sort_by_key(|wanted| (wanted.located.location.pack, wanted.located.location.slot));
         let mut rest = &wanted[..];
         while let Some(first) = rest.first() {
             let run = run_length(rest);
@@ -104,31 +104,31 @@ impl<'a> Fetcher<'a> {
     }
 
     /// Fetches a chunk from another location if `error` is damage.
-    fn elsewhere(&mut self, wanted: &Wanted, error: Error, segment: &mut [u8]) -> Result<()> {
+    fn elsewhere(&mut self, wanted: &WantedFrame, error: Error, segment: &mut [u8]) -> Result<()> {
         if !error.is_corruption() {
             return Err(error);
         }
         let pack_store = self.pack_store;
-        let tried = wanted.located.spot;
+        let tried = wanted.located.location;
         pack_store.note_damaged(&wanted.located.footer, tried.slot);
         pack_store.next_good(&wanted.chunk, tried, Some(error), |located| {
             let (from, to) = (u64::from(located.row().offset), located.row().end());
             let wanted =
-                Wanted { located: located.clone(), chunk: wanted.chunk, place: wanted.place.clone() };
+                WantedFrame { located: located.clone(), chunk: wanted.chunk, place: wanted.place.clone() };
             let bytes = pack_store.read(located.vid, located.footer.number, from..to);
             self.fetched_bytes += to - from;
             let opened = bytes.and_then(|bytes| self.open(&wanted, &bytes, from, segment));
             if opened.as_ref().is_err_and(Error::is_corruption) {
-                pack_store.note_damaged(&located.footer, located.spot.slot);
+                pack_store.note_damaged(&located.footer, located.location.slot);
             }
             opened
         })
     }
 
-    fn open(&mut self, wanted: &Wanted, bytes: &[u8], start: u64, segment: &mut [u8]) -> Result<()> {
+    fn open(&mut self, wanted: &WantedFrame, bytes: &[u8], start: u64, segment: &mut [u8]) -> Result<()> {
         let row = *wanted.located.row();
         let footer = &wanted.located.footer;
-        let slot = wanted.located.spot.slot;
+        let slot = wanted.located.location.slot;
         let from = (u64::from(row.offset) - start) as usize;
         let damaged = |detail: String| footer.damaged(format!("frame {slot}: {detail}"));
         let encrypted = bytes
@@ -150,7 +150,7 @@ impl<'a> Fetcher<'a> {
 }
 
 /// Number of frames, from the first on, that one read covers.
-fn run_length(wanted: &[Wanted]) -> usize {
+fn run_length(wanted: &[WantedFrame]) -> usize {
     let first = &wanted[0].located;
     let start = u64::from(first.row().offset);
     let mut end = first.row().end();

@@ -1,15 +1,16 @@
 //! Manifests: the description of one snapshot.
 //!
-//! Format: docs/formats/backup-manifest.md v4 Invariants
+//! Format: docs/formats/backup-manifest.md v4
+//! Invariants
 //! - The Publish record names the hash of the whole file; the file carries a MAC.
 //! - Numbers that are added up later, or incremented, are bounded far below the end of their type.
 
 use crate::catalog::fields::{MAX_SEQUENCE, SessionId, option, put_option};
-use crate::keys::{Keys, MAC_BYTES};
-use crate::packs::pack::{PackNumber, Spot};
-use crate::packs::volumes::Home;
+use crate::keys::{DomainKeys, MAC_BYTES};
+use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::volumes::PackHome;
 use crate::request::{BackupCounts, DiskMode, SnapshotId};
-use crate::snapshot::recipe::{Ref, format::MAX_DISK_BYTES};
+use crate::snapshot::recipe::{FrameRef, format::MAX_DISK_BYTES};
 use copal_chunk::ChunkId;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
@@ -49,7 +50,7 @@ pub(crate) struct ManifestDisk {
     pub(crate) size_bytes: u64,
     /// Bytes that are not holes.
     pub(crate) data_bytes: u64,
-    pub(crate) root: Ref,
+    pub(crate) root: FrameRef,
     pub(crate) mode: DiskMode,
     pub(crate) reason: String,
     /// Serial that distinguishes it from another disk of its name; empty if unknown.
@@ -96,7 +97,7 @@ pub(crate) fn hash(file: &[u8]) -> [u8; 32] {
 
 impl Manifest {
     /// Encodes the whole file.
-    pub(crate) fn encode(&self, keys: &Keys) -> Vec<u8> {
+    pub(crate) fn encode(&self, keys: &DomainKeys) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_bytes(self.vm.as_bytes());
         bytes.put_bytes(&self.snapshot.0);
@@ -109,9 +110,9 @@ impl Manifest {
             bytes.put_u64(disk.size_bytes);
             bytes.put_u64(disk.data_bytes);
             bytes.put_bytes(&disk.root.id.0);
-            bytes.put_u32(disk.root.spot.volume);
-            bytes.put_u64(disk.root.spot.pack.0);
-            bytes.put_u32(disk.root.spot.slot);
+            bytes.put_u32(disk.root.location.volume);
+            bytes.put_u64(disk.root.location.pack.0);
+            bytes.put_u32(disk.root.location.slot);
             bytes.put_u8(mode_code(disk.mode));
             bytes.put_prefixed(disk.reason.as_bytes());
             bytes.put_prefixed(disk.serial.as_bytes());
@@ -151,7 +152,7 @@ impl Manifest {
     }
 
     /// Decodes the file of `snapshot`.
-    pub(crate) fn decode(bytes: &[u8], snapshot: SnapshotId, keys: &Keys) -> Result<Manifest, String> {
+    pub(crate) fn decode(bytes: &[u8], snapshot: SnapshotId, keys: &DomainKeys) -> Result<Manifest, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a manifest")?;
         let (content, mac) = body.split_at(at);
@@ -277,11 +278,11 @@ fn bitmap(input: &mut Reader<'_>) -> Result<Option<BitmapState>, String> {
     }))
 }
 
-fn reference(input: &mut Reader<'_>, vm: Uuid) -> Result<Ref, DecodeError> {
-    Ok(Ref {
+fn reference(input: &mut Reader<'_>, vm: Uuid) -> Result<FrameRef, DecodeError> {
+    Ok(FrameRef {
         id: ChunkId(input.array()?),
-        spot: Spot {
-            home: Home::Recipes(vm),
+        location: FrameLocation {
+            home: PackHome::Recipes(vm),
             volume: input.u32()?,
             pack: PackNumber(input.u64()?),
             slot: input.u32()?,
@@ -377,10 +378,10 @@ mod tests {
     use super::*;
 
     fn manifest(sequence: u64, size_bytes: u64, count: u64) -> Manifest {
-        let root = Ref {
+        let root = FrameRef {
             id: ChunkId([1; 32]),
-            spot: Spot {
-                home: Home::Recipes(Uuid::from_bytes([7; 16])),
+            location: FrameLocation {
+                home: PackHome::Recipes(Uuid::from_bytes([7; 16])),
                 volume: 0,
                 pack: PackNumber(1),
                 slot: 0,
@@ -418,7 +419,7 @@ mod tests {
     /// it. Cause: the number was not checked. Fix: numbers that no snapshot can have are damage.
     #[test]
     fn impossible_numbers_are_refused() {
-        let keys = Keys::derive(&[1; 32]);
+        let keys = DomainKeys::derive(&[1; 32]);
         let read = |manifest: Manifest| Manifest::decode(&manifest.encode(&keys), manifest.snapshot, &keys);
         let largest = manifest(MAX_SEQUENCE, MAX_DISK_BYTES, MAX_COUNT);
         assert_eq!(read(largest.clone()), Ok(largest));

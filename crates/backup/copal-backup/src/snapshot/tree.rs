@@ -1,11 +1,13 @@
 //! Reads the recipe tree of one VM and compares every node with its name.
 
 use crate::keys::RecipeKey;
-use crate::packs::pack::Spot;
+use crate::packs::pack::FrameLocation;
 use crate::packs::pack_store::{FrameReader, PackStore};
 use crate::request::error::{Error, Result};
 use crate::snapshot::recipe::format::{PAGE_LEVEL, ROOT_LEVEL, SEGMENT_LEVEL};
-use crate::snapshot::recipe::{PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segment_length, segments_of};
+use crate::snapshot::recipe::{
+    DiskRoot, FrameRef, PAGE_SEGMENTS, RecipePage, SegmentRecipe, segment_length, segments_of,
+};
 use uuid::Uuid;
 
 /// Reads roots, pages and recipes of one VM. One per thread.
@@ -14,7 +16,7 @@ pub(crate) struct TreeReader<'a> {
     frames: FrameReader<'a>,
     vm: Uuid,
     key: RecipeKey,
-    place: Option<Spot>,
+    place: Option<FrameLocation>,
 }
 
 impl<'a> TreeReader<'a> {
@@ -29,15 +31,15 @@ impl<'a> TreeReader<'a> {
     }
 
     /// Location of the frame that was read last.
-    pub(crate) fn place(&self) -> Option<Spot> {
+    pub(crate) fn place(&self) -> Option<FrameLocation> {
         self.place
     }
 
     /// The root of a disk of `size_bytes`.
-    pub(crate) fn root(&mut self, reference: &Ref, size_bytes: u64) -> Result<Root> {
+    pub(crate) fn root(&mut self, reference: &FrameRef, size_bytes: u64) -> Result<DiskRoot> {
         let vm = self.vm;
-        let decode = |bytes: &[u8]| Root::decode(bytes, vm);
-        let root = self.node(reference, ROOT_LEVEL, decode, Root::logical)?;
+        let decode = |bytes: &[u8]| DiskRoot::decode(bytes, vm);
+        let root = self.node(reference, ROOT_LEVEL, decode, DiskRoot::logical)?;
         if root.size_bytes != size_bytes {
             return Err(damaged(reference, "it is the root of a disk of another size"));
         }
@@ -45,20 +47,30 @@ impl<'a> TreeReader<'a> {
     }
 
     /// Page `index` of a disk of `size_bytes`; a page that is a hole has no reference.
-    pub(crate) fn page(&mut self, reference: Option<&Ref>, size_bytes: u64, index: u64) -> Result<Page> {
+    pub(crate) fn page(
+        &mut self,
+        reference: Option<&FrameRef>,
+        size_bytes: u64,
+        index: u64,
+    ) -> Result<RecipePage> {
         let count = page_segments(size_bytes, index);
         match reference {
-            None => Ok(Page { segments: vec![None; count] }),
+            None => Ok(RecipePage { segments: vec![None; count] }),
             Some(reference) => {
                 let vm = self.vm;
-                let decode = |bytes: &[u8]| Page::decode(bytes, count, vm);
-                self.node(reference, PAGE_LEVEL, decode, Page::logical)
+                let decode = |bytes: &[u8]| RecipePage::decode(bytes, count, vm);
+                self.node(reference, PAGE_LEVEL, decode, RecipePage::logical)
             }
         }
     }
 
     /// The recipe of segment `index` of a disk of `size_bytes`.
-    pub(crate) fn segment(&mut self, reference: &Ref, size_bytes: u64, index: u64) -> Result<SegmentRecipe> {
+    pub(crate) fn segment(
+        &mut self,
+        reference: &FrameRef,
+        size_bytes: u64,
+        index: u64,
+    ) -> Result<SegmentRecipe> {
         let length = segment_length(size_bytes, index);
         let vm = self.vm;
         let decode = |bytes: &[u8]| SegmentRecipe::decode(bytes, length, vm);
@@ -67,7 +79,7 @@ impl<'a> TreeReader<'a> {
 
     fn node<T>(
         &mut self,
-        reference: &Ref,
+        reference: &FrameRef,
         level: u8,
         decode: impl Fn(&[u8]) -> std::result::Result<T, String>,
         logical: impl Fn(&T) -> Vec<u8>,
@@ -78,7 +90,7 @@ impl<'a> TreeReader<'a> {
             if key.id(level, &logical(&node)) != reference.id {
                 return Err(damaged(reference, "its content does not match its name"));
             }
-            Ok((node, located.spot))
+            Ok((node, located.location))
         })?;
         self.place = Some(place);
         Ok(node)
@@ -91,9 +103,9 @@ pub(crate) fn page_segments(size_bytes: u64, index: u64) -> usize {
     segments_of(size_bytes).saturating_sub(first).min(PAGE_SEGMENTS as u64) as usize
 }
 
-fn damaged(reference: &Ref, detail: impl Into<String>) -> Error {
+fn damaged(reference: &FrameRef, detail: impl Into<String>) -> Error {
     Error::Damaged {
-        what: format!("recipe {:?} in pack {}", reference.id, reference.spot.pack),
+        what: format!("recipe {:?} in pack {}", reference.id, reference.location.pack),
         detail: detail.into(),
     }
 }

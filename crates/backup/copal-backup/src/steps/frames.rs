@@ -11,7 +11,7 @@ pub(crate) fn is_in_use(dead: &DeadFrames, pack: PackNumber, slot: u32) -> bool 
 
 /// Treatment of a pack by a prune that runs beside no backup of the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum PackFate {
     /// No frame is live: the pack is removed.
     Unlink,
     /// Some frames are live: the pack may be rewritten.
@@ -20,10 +20,10 @@ pub(crate) enum Fate {
 }
 
 /// The treatment of a pack with `live` of `frames` frames in use.
-pub(crate) fn fate(live: u32, frames: u32) -> Fate {
+pub(crate) fn fate(live: u32, frames: u32) -> PackFate {
     match live {
-        0 => Fate::Unlink,
-        _ if live < frames => Fate::Mixed,
-        _ => Fate::Stays,
+        0 => PackFate::Unlink,
+        _ if live < frames => PackFate::Mixed,
+        _ => PackFate::Stays,
     }
 }

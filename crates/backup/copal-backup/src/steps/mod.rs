@@ -1,7 +1,8 @@
 //! Safety decisions of a fleet as pure functions: they map the state that was read to the allowed step.
 //!
-//! Design: docs/design/backup.md#the-model Invariant: nothing here reads or writes. The code that does asks
-//! these functions, and so does the model, which tries all orders of their steps (`model`).
+//! Design: docs/design/backup.md#the-model
+//! Invariant: nothing here reads or writes. The code that does asks these functions, and so does the model,
+//! which tries all orders of their steps (`model`).
 //!
 //! - [`session`]: opening, publishing and ending sessions. [`removal`]: removal of a VM's data, and when it
 //!   gives way.

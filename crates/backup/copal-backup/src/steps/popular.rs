@@ -7,7 +7,7 @@
 //!   before, and it stays.
 
 use crate::catalog::fields::SessionId;
-use crate::catalog::popular::{Fate, PopularPack, PopularState};
+use crate::catalog::popular::{PopularFate, PopularPack, PopularState};
 use crate::packs::pack::PackNumber;
 use crate::request::peers::{HostKey, Writer};
 use crate::rules::broken::{self, Flaw};
@@ -15,10 +15,10 @@ use std::collections::HashSet;
 
 /// Result of entering a durable pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entering {
+pub(crate) enum EnterStep {
     Entered,
     /// Another process took the writer for dead, and removes the pack.
-    Going,
+    BeingRemoved,
     /// No ordinals are left.
     NoRoom,
     /// Its record is to be appended behind everything that was read.
@@ -27,13 +27,13 @@ pub(crate) enum Entering {
     },
 }
 
-pub(crate) fn entering(state: &PopularState, pack: PackNumber, frames: u32) -> Entering {
+pub(crate) fn entering(state: &PopularState, pack: PackNumber, frames: u32) -> EnterStep {
     let first_ordinal = state.next_ordinal();
     match state.pack(pack) {
-        Some(known) if known.is_going() => Entering::Going,
-        Some(_) => Entering::Entered,
-        None if state.has_room(first_ordinal, frames) => Entering::Append { first_ordinal },
-        None => Entering::NoRoom,
+        Some(known) if known.is_removed() => EnterStep::BeingRemoved,
+        Some(_) => EnterStep::Entered,
+        None if state.has_room(first_ordinal, frames) => EnterStep::Append { first_ordinal },
+        None => EnterStep::NoRoom,
     }
 }
 
@@ -69,33 +69,34 @@ pub(crate) fn counts_for(state: &PopularState, pack: PackNumber, host: OwnHost) 
 
 /// Whether the pack may be referred to anew (BAK-20, BAK-27).
 fn stays(known: &PopularPack) -> bool {
-    let is_condemned = matches!(known.fate, Fate::Condemned(_)) && !broken::by(Flaw::RefersToCondemned);
+    let is_condemned =
+        matches!(known.fate, PopularFate::Condemned(_)) && !broken::by(Flaw::RefersToCondemned);
     let is_spoiled = known.spoiled_at.is_some() && !broken::by(Flaw::RefersToSpoiled);
-    !known.is_going() && !is_condemned && !is_spoiled
+    !known.is_removed() && !is_condemned && !is_spoiled
 }
 
 /// Whether a host that has opened all of a pack records the check.
 pub(crate) fn needs_check(state: &PopularState, pack: PackNumber) -> bool {
     let known = state.pack(pack);
-    known.is_some_and(|known| !known.is_going() && known.checked_at.is_none() && known.spoiled_at.is_none())
+    known.is_some_and(|known| !known.is_removed() && known.checked_at.is_none() && known.spoiled_at.is_none())
 }
 
 /// Whether a host that has found wrong content in a pack records it as spoiled.
 pub(crate) fn needs_verdict(state: &PopularState, pack: PackNumber) -> bool {
     let known = state.pack(pack);
-    known.is_some_and(|known| !known.is_going() && known.spoiled_at.is_none())
+    known.is_some_and(|known| !known.is_removed() && known.spoiled_at.is_none())
 }
 
 /// Treatment of a pack that existed before the logs of all VMs were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leftover {
+pub(crate) enum SweepStep {
     Stays,
     /// It is removed once an entry without frames stands behind everything that was read.
     Mark {
         first_ordinal: u32,
     },
     /// It is removed.
-    Going,
+    Remove,
 }
 
 /// `open`: sessions that were open in logs that were read before `state`.
@@ -104,13 +105,13 @@ pub(crate) fn leftover(
     open: &HashSet<SessionId>,
     pack: PackNumber,
     session: &SessionId,
-) -> Leftover {
+) -> SweepStep {
     let first_ordinal = state.next_ordinal();
     match state.pack(pack) {
-        Some(known) if known.is_going() => Leftover::Going,
-        Some(_) => Leftover::Stays,
-        None if open.contains(session) || !state.has_room(first_ordinal, 0) => Leftover::Stays,
-        None if broken::by(Flaw::SweepsUnmarked) => Leftover::Going,
-        None => Leftover::Mark { first_ordinal },
+        Some(known) if known.is_removed() => SweepStep::Remove,
+        Some(_) => SweepStep::Stays,
+        None if open.contains(session) || !state.has_room(first_ordinal, 0) => SweepStep::Stays,
+        None if broken::by(Flaw::SweepsUnmarked) => SweepStep::Remove,
+        None => SweepStep::Mark { first_ordinal },
     }
 }

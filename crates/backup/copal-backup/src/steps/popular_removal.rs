@@ -5,7 +5,7 @@
 //!   condemnation, or a clean-up that gives up frames after it, has read it.
 
 use crate::catalog::fields::SessionId;
-use crate::catalog::popular::{Fate, PopularState};
+use crate::catalog::popular::{PopularFate, PopularState};
 use crate::catalog::record::{MAX_LISTED, Record};
 use crate::catalog::vm::VmState;
 use crate::packs::pack::PackNumber;
@@ -17,14 +17,14 @@ pub(crate) const MOST_CONDEMNED: usize = 256;
 
 /// The packs that may be condemned: those without a known reference.
 pub(crate) fn condemnable(state: &PopularState, needed: &BTreeSet<PackNumber>) -> Vec<PackNumber> {
-    let stays = state.packs.iter().filter(|pack| pack.fate == Fate::Stays && !pack.is_going());
+    let stays = state.packs.iter().filter(|pack| pack.fate == PopularFate::Stays && !pack.is_removed());
     let unneeded = stays.filter(|pack| !needed.contains(&pack.pack));
     unneeded.map(|pack| pack.pack).collect()
 }
 
 /// Obstacles to a count of a VM's references.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Counting {
+pub(crate) enum CountStep {
     /// The VM is being removed with all its data, so it has no references.
     Retired,
     /// A record is to be appended behind everything that was read. These sessions may refer to packs that
@@ -32,10 +32,10 @@ pub(crate) enum Counting {
     Append { open: Vec<SessionId> },
 }
 
-pub(crate) fn counting(state: &VmState) -> Counting {
+pub(crate) fn counting(state: &VmState) -> CountStep {
     match state.is_retired {
-        true => Counting::Retired,
-        false => Counting::Append {
+        true => CountStep::Retired,
+        false => CountStep::Append {
             open: match broken::by(Flaw::CountsBesideSessions) {
                 true => Vec::new(),
                 false => state.open.clone(),
@@ -54,7 +54,7 @@ pub(crate) fn verdict(
 ) -> Option<Record> {
     let still = |pack: &PackNumber, at: u64| {
         let known = state.pack(*pack);
-        known.is_some_and(|known| known.fate == Fate::Condemned(at))
+        known.is_some_and(|known| known.fate == PopularFate::Condemned(at))
     };
     let of = |is_needed: bool| -> Vec<PackNumber> {
         let packs = condemned

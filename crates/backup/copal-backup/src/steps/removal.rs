@@ -5,14 +5,14 @@
 //! - BAK-23: nor beside another removal. Of two frames of a chunk, each of two prunes could keep the one that
 //!   the other removes.
 
-use crate::catalog::fold::Entry;
+use crate::catalog::fold::LogEntry;
 use crate::catalog::record::Record;
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::vm::{PublishedSnapshot, VmState};
 use crate::rules::broken::{self, Flaw};
 
 /// How a prune of a VM begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub(crate) enum PruneStart {
     /// A session is open and may be alive.
     GiveWay,
     /// Sessions of dead holders are open: they are fenced first.
@@ -24,18 +24,18 @@ pub(crate) enum Beginning {
 }
 
 /// `is_alone`: this process is the only writer.
-pub(crate) fn beginning(state: &VmState, is_alone: bool) -> Beginning {
+pub(crate) fn beginning(state: &VmState, is_alone: bool) -> PruneStart {
     match state.open.is_empty() {
-        false if is_alone => Beginning::FenceFirst,
-        false => Beginning::GiveWay,
-        true if state.removing.is_empty() || broken::by(Flaw::CountsOnGoingPacks) => Beginning::Go,
-        true => Beginning::FinishFirst,
+        false if is_alone => PruneStart::FenceFirst,
+        false => PruneStart::GiveWay,
+        true if state.removing.is_empty() || broken::by(Flaw::CountsOnGoingPacks) => PruneStart::Go,
+        true => PruneStart::FinishFirst,
     }
 }
 
 /// How a prune goes on after an append that was reported as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lost {
+pub(crate) enum LostAppend {
     /// Its record is in the log, and no later record matters.
     Stands,
     /// The prune appends again, behind the new records.
@@ -45,15 +45,15 @@ pub(crate) enum Lost {
 }
 
 /// `since`: the records from the attempted number on; empty: they were removed already.
-pub(crate) fn lost(record: &Record, since: &[Entry]) -> Lost {
+pub(crate) fn lost(record: &Record, since: &[LogEntry]) -> LostAppend {
     // An equal record of another process removes the same.
     let (others, unless) = match since {
-        [] => return Lost::GiveWay,
-        [first, others @ ..] if first.record == *record => (others, Lost::Stands),
-        others => (others, Lost::Again),
+        [] => return LostAppend::GiveWay,
+        [first, others @ ..] if first.record == *record => (others, LostAppend::Stands),
+        others => (others, LostAppend::Again),
     };
     match others.iter().any(|entry| disturbs(&entry.record)) {
-        true => Lost::GiveWay,
+        true => LostAppend::GiveWay,
         false => unless,
     }
 }
@@ -97,7 +97,7 @@ fn disturbs(record: &Record) -> bool {
 
 /// Whether the VM's frames, or the whole VM, may be given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum VmUse {
     /// The VM is being removed.
     Retired,
     /// A session is open.
@@ -105,16 +105,19 @@ pub(crate) enum Use {
     Idle,
 }
 
-pub(crate) fn in_use(state: &VmState) -> Use {
+pub(crate) fn in_use(state: &VmState) -> VmUse {
     match state.open.is_empty() {
-        _ if state.is_retired => Use::Retired,
-        false => Use::Open,
-        true => Use::Idle,
+        _ if state.is_retired => VmUse::Retired,
+        false => VmUse::Open,
+        true => VmUse::Idle,
     }
 }
 
 /// The snapshots right before and after one, among those that stay.
-pub(crate) fn neighbours<'a>(one: &Published, stay: &'a [Published]) -> impl Iterator<Item = &'a Published> {
+pub(crate) fn neighbours<'a>(
+    one: &PublishedSnapshot,
+    stay: &'a [PublishedSnapshot],
+) -> impl Iterator<Item = &'a PublishedSnapshot> {
     let sequence = one.sequence;
     let before = stay.iter().filter(move |other| other.sequence < sequence);
     let behind = stay.iter().filter(move |other| other.sequence > sequence);
@@ -135,22 +138,22 @@ mod tests {
         let open = Record::Open { session, base: None };
         let removed = Record::Removed { packs: Vec::new() };
         for (records, wanted) in [
-            (&[][..], Lost::GiveWay),
-            (&[&forget], Lost::Again),
-            (&[&own], Lost::Stands),
-            (&[&own, &forget], Lost::Stands),
-            (&[&own, &open], Lost::GiveWay),
-            (&[&open], Lost::GiveWay),
+            (&[][..], LostAppend::GiveWay),
+            (&[&forget], LostAppend::Again),
+            (&[&own], LostAppend::Stands),
+            (&[&own, &forget], LostAppend::Stands),
+            (&[&own, &open], LostAppend::GiveWay),
+            (&[&open], LostAppend::GiveWay),
             // An equal record behind another one belongs to another prune.
-            (&[&forget, &own], Lost::GiveWay),
-            (&[&removed], Lost::GiveWay),
+            (&[&forget, &own], LostAppend::GiveWay),
+            (&[&removed], LostAppend::GiveWay),
         ] {
-            let since = records.iter().zip(5..).map(|(record, number)| Entry {
+            let since = records.iter().zip(5..).map(|(record, number)| LogEntry {
                 number,
                 created_ms: 0,
                 record: Record::clone(record),
             });
-            let since: Vec<Entry> = since.collect();
+            let since: Vec<LogEntry> = since.collect();
             assert_eq!(lost(&own, &since), wanted, "{since:?}");
         }
     }

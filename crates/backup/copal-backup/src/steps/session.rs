@@ -5,12 +5,12 @@
 
 use crate::catalog::fields::SessionId;
 use crate::catalog::record::{PackPlace, Record};
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::vm::{PublishedSnapshot, VmState};
 use crate::request::SnapshotId;
 
 /// Result of opening a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
+pub(crate) enum OpenStep {
     /// Its record is in the log: the append that was reported as lost took effect.
     Opened,
     /// The VM is being removed.
@@ -24,15 +24,15 @@ pub(crate) enum Opening {
 }
 
 /// `is_alone`: this process is the only writer, so holders of other sessions are dead.
-pub(crate) fn opening(state: &VmState, session: &SessionId, is_alone: bool) -> Opening {
+pub(crate) fn opening(state: &VmState, session: &SessionId, is_alone: bool) -> OpenStep {
     if state.open.contains(session) {
-        return Opening::Opened;
+        return OpenStep::Opened;
     }
     match state.open.first() {
-        _ if state.is_retired => Opening::Retired,
-        Some(stale) if is_alone => Opening::Stale(*stale),
-        Some(_) => Opening::Held,
-        None => Opening::Append,
+        _ if state.is_retired => OpenStep::Retired,
+        Some(stale) if is_alone => OpenStep::Stale(*stale),
+        Some(_) => OpenStep::Held,
+        None => OpenStep::Append,
     }
 }
 
@@ -44,21 +44,21 @@ pub(crate) fn first_removed(state: &VmState) -> &[PackPlace] {
 
 /// Result of publishing a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Publishing {
+pub(crate) enum PublishStep {
     /// Its record is in the log: the append that was reported as lost took effect.
-    Published(Published),
+    Published(PublishedSnapshot),
     /// Another process ended the session.
     Fenced,
     /// Its record is to be appended behind everything that was read.
     Append,
 }
 
-pub(crate) fn publishing(state: &VmState, session: &SessionId, snapshot: SnapshotId) -> Publishing {
+pub(crate) fn publishing(state: &VmState, session: &SessionId, snapshot: SnapshotId) -> PublishStep {
     let mut published = state.published.iter();
     match published.find(|one| one.snapshot == snapshot) {
-        Some(published) => Publishing::Published(*published),
-        None if state.may_publish(session) => Publishing::Append,
-        None => Publishing::Fenced,
+        Some(published) => PublishStep::Published(*published),
+        None if state.may_publish(session) => PublishStep::Append,
+        None => PublishStep::Fenced,
     }
 }
 

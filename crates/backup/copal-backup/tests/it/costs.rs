@@ -1,6 +1,6 @@
 //! Costs of a prune: bytes written for the bytes that it frees.
 
-use crate::failing::{Did, MortalStore};
+use crate::mortal_store::{Did, MortalStore};
 use crate::world::*;
 use copal_backup::*;
 use copal_volume::MemoryStore;

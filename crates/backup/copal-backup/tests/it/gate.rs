@@ -195,7 +195,7 @@ fn doubtful_snapshots_replace_no_good_one() {
     let now = 1_800_000_000_000;
     // Five good days, then five doubtful ones.
     let days: Vec<Candidate> = (0..10).map(|day| candidate(now - (10 - day) * DAY, day >= 5)).collect();
-    let clock = retention::Believed::new(days.iter().map(|one| one.created_ms).collect(), now);
+    let clock = retention::ClockRange::new(days.iter().map(|one| one.created_ms).collect(), now);
     let within = Some(retention::parse_within("1d").unwrap());
     for policy in [
         Policy { last: 2, ..Policy::default() },

@@ -3,7 +3,7 @@
 //!
 //! The chunking profile cuts at fixed places, so that an oracle without keys can count the chunks.
 
-use crate::failing::MortalStore;
+use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
 use copal_chunk::{Chunker, SEGMENT_BYTES, chunks_of, split};

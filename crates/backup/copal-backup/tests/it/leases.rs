@@ -1,6 +1,6 @@
 //! Sessions in a fleet on several servers: a live holder keeps its VM, and a silent one loses it.
 
-use crate::failing::MortalStore;
+use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
 use copal_volume::{ManualClock, MemoryStore, Remove, VolumeStore};

@@ -1,7 +1,7 @@
 //! The logs of the catalog and their checkpoints: reads of a backup, crashes while a log is shortened,
 //! damage, and concurrent readers and writers.
 
-use crate::failing::MortalStore;
+use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
 use copal_volume::MemoryStore;

@@ -3,16 +3,15 @@
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
 mod backups;
-mod cleanup;
+mod bit_flips;
 mod clocks;
+mod consolidate;
 mod copies;
 mod costs;
 mod damage;
 mod engine;
 mod errors;
-mod failing;
 mod fleet;
-mod flips;
 mod gate;
 mod handles;
 mod histories;
@@ -20,9 +19,10 @@ mod incremental;
 mod isolation;
 mod leases;
 mod logs;
+mod mortal_store;
+mod popular;
+mod popular_gc;
 mod progress;
 mod roles;
 mod serving;
-mod together;
-mod unneeded;
 mod world;

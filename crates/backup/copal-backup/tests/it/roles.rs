@@ -1,6 +1,6 @@
 //! Role keys: the rights of each role, and the change of a repository that had none before.
 
-use crate::failing::MortalStore;
+use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
 use copal_volume::{MemoryStore, PutOptions, VolumeStore};

@@ -1,6 +1,6 @@
 //! Exported disks of snapshots: random reads return the bytes of a restore, through a bounded cache.
 
-use crate::failing::MortalStore;
+use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::serve::{self, AlwaysOpen, Lender, ServeCache, ServedDisk, Shown};
 use copal_backup::*;

@@ -17,66 +17,66 @@
 //! A pack that cannot be read, or has a lost live frame, is never rewritten. It is unlinked only if no frame
 //! of it is live.
 
-pub(crate) mod announced;
-mod of_vm;
-mod others;
+pub(crate) mod removal_lists;
 mod sweep;
+mod vm_prune;
+mod walked_vms;
 
-use crate::catalog::log::{Append, LogName};
+use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
-use crate::catalog::vm::Published;
-use crate::delete::mark::{Marks, Slice};
+use crate::catalog::vm::PublishedSnapshot;
+use crate::delete::mark::{FrameMarks, PackSlice};
 use crate::index::dead_frames::DeadFrames;
-use crate::index::reindex::{Whose, for_each_pack};
+use crate::index::reindex::{PackScope, for_each_pack};
 use crate::packs::pack::PackNumber;
 use crate::packs::pack_store::PackStore;
 use crate::packs::volumes::for_each_file;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{Layout, PruneOptions, PruneSummary, Vm};
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::{self, Manifest};
 use crate::steps::session::ending;
-use announced::Announced;
 use copal_volume::{ReadOptions, VolumeError};
-use sweep::{Live, Sweep};
+use removal_lists::RemovalLists;
+use sweep::{LiveFrames, PackSweep};
 use uuid::Uuid;
 
 /// Runs a prune. The caller holds the packs lock exclusively.
 pub(crate) fn run(
-    parts: &Parts,
+    parts: &RepositoryParts,
     options: &PruneOptions,
     progress: &dyn Progress,
     cancel: &CancelFlag,
 ) -> Result<PruneSummary> {
     let mut summary = PruneSummary::default();
     let vms = parts.directory().all()?;
-    let mut prune = Prune { parts, options, progress, cancel, summary: &mut summary };
+    let mut prune = PruneRun { parts, options, progress, cancel, summary: &mut summary };
     match parts.pack_store().layout {
         Layout::Solo => prune.all(&vms)?,
         Layout::Fleet { .. } => {
             let wanted = |vm: &&Vm| options.vm.is_none_or(|only| only == vm.uuid);
-            let walked = others::walked(parts, options.method, &vms)?;
+            let walked = walked_vms::walked(parts, options.method, &vms)?;
             vms.iter().filter(wanted).try_for_each(|vm| prune.vm(vm, &walked))?;
         }
     }
     parts.pack_store().forget_cached();
     if !options.dry_run && parts.pack_store().keys.roles().are_split {
-        parts.catalog().keep_all_short(&vms);
+        parts.catalog().write_due_checkpoints(&vms);
     }
     Ok(summary)
 }
 
 /// A running prune.
-struct Prune<'a> {
-    parts: &'a Parts,
+struct PruneRun<'a> {
+    parts: &'a RepositoryParts,
     options: &'a PruneOptions,
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
     summary: &'a mut PruneSummary,
 }
 
-impl<'a> Prune<'a> {
+impl<'a> PruneRun<'a> {
     /// Prunes a repository in which every snapshot may refer to every chunk.
     fn all(&mut self, vms: &[Vm]) -> Result<()> {
         let parts = self.parts;
@@ -95,13 +95,13 @@ impl<'a> Prune<'a> {
                 change => Some(change?),
             },
         };
-        let mut announced = Announced::in_epoch(parts);
-        self.sweep(Whose::All, vms, &[], &mut announced, None)?;
+        let mut announced = RemovalLists::in_epoch(parts);
+        self.sweep(PackScope::All, vms, &[], &mut announced, None)?;
         if !self.options.dry_run {
             for vm in vms {
                 drop_manifests(parts, vm.uuid)?;
             }
-            remove_empty_volumes(parts, Whose::All)?;
+            remove_empty_volumes(parts, PackScope::All)?;
             announced.end()?;
         }
         if let Some(change) = change {
@@ -114,26 +114,26 @@ impl<'a> Prune<'a> {
     /// them; `others` are walked in addition.
     fn sweep(
         &mut self,
-        whose: Whose,
+        whose: PackScope,
         vms: &[Vm],
         others: &[Vm],
-        announced: &mut Announced<'a>,
+        announced: &mut RemovalLists<'a>,
         mut left: Option<&mut DeadFrames>,
     ) -> Result<()> {
         let parts = self.parts;
         let pack_store = parts.pack_store();
         let mut present = self.measure(whose)?;
-        let passes = Slice::count(present.len() as u64, self.options.memory_bytes);
+        let passes = PackSlice::count(present.len() as u64, self.options.memory_bytes);
         self.summary.mark_passes = self.summary.mark_passes.max(passes);
         for index in 0..passes {
-            let slice = Slice { index, of: passes };
+            let slice = PackSlice { index, of: passes };
             self.progress.stage(Stage::Walk, "", 0);
             if index > 0 {
                 // The previous slice has removed and written packs.
                 pack_store.forget_cached();
                 present = list_packs(pack_store, whose, None)?;
             }
-            let mut marks = Marks::new(pack_store, &present, slice, whose.vm())?;
+            let mut marks = FrameMarks::new(pack_store, &present, slice, whose.vm())?;
             for vm in vms {
                 let manifests = manifests(parts, vm.uuid, self.options)?;
                 marks.vm(&manifests, self.progress, self.cancel)?;
@@ -143,13 +143,13 @@ impl<'a> Prune<'a> {
                 let manifests = manifests(parts, vm.uuid, self.options)?;
                 marks.vm(&manifests, self.progress, self.cancel)?;
             }
-            self.slice(whose, &Live::Marked(&marks), slice, announced, left.as_deref_mut())?;
+            self.slice(whose, &LiveFrames::Marked(&marks), slice, announced, left.as_deref_mut())?;
         }
         Ok(())
     }
 
     /// Numbers of all packs, ascending; adds their bytes to the summary.
-    fn measure(&mut self, whose: Whose) -> Result<Vec<PackNumber>> {
+    fn measure(&mut self, whose: PackScope) -> Result<Vec<PackNumber>> {
         let mut bytes = 0;
         let present = list_packs(self.parts.pack_store(), whose, Some(&mut bytes))?;
         self.summary.before_bytes += bytes;
@@ -159,13 +159,13 @@ impl<'a> Prune<'a> {
 
     fn slice(
         &mut self,
-        whose: Whose,
-        live: &Live<'_, '_>,
-        slice: Slice,
-        announced: &mut Announced<'a>,
+        whose: PackScope,
+        live: &LiveFrames<'_, '_>,
+        slice: PackSlice,
+        announced: &mut RemovalLists<'a>,
         left: Option<&mut DeadFrames>,
     ) -> Result<()> {
-        let mut sweep = Sweep {
+        let mut sweep = PackSweep {
             parts: self.parts,
             whose,
             options: self.options,
@@ -180,7 +180,11 @@ impl<'a> Prune<'a> {
 }
 
 /// Numbers of all packs, ascending; adds up their bytes.
-fn list_packs(pack_store: &PackStore, whose: Whose, mut bytes: Option<&mut u64>) -> Result<Vec<PackNumber>> {
+fn list_packs(
+    pack_store: &PackStore,
+    whose: PackScope,
+    mut bytes: Option<&mut u64>,
+) -> Result<Vec<PackNumber>> {
     let mut present = Vec::new();
     for_each_pack(pack_store, whose, |pack| {
         present.push(pack.number);
@@ -194,24 +198,25 @@ fn list_packs(pack_store: &PackStore, whose: Whose, mut bytes: Option<&mut u64>)
 }
 
 /// Ends every open session of a VM; returns their number.
-pub(crate) fn fence_all(parts: &Parts, vm: Uuid) -> Result<u64> {
+pub(crate) fn fence_all(parts: &RepositoryParts, vm: Uuid) -> Result<u64> {
     let mut fenced = 0;
     loop {
         let state = parts.vm_state(vm)?;
         let Some(record) = state.open.first().and_then(|stale| ending(&state, stale)) else {
             return Ok(fenced);
         };
-        if let Append::Done = parts.catalog().append(LogName::Vm(vm), state.next_number, &record)? {
+        if let AppendOutcome::Done = parts.catalog().append(LogName::Vm(vm), state.next_number, &record)? {
             fenced += 1;
         }
     }
 }
 
 /// Manifests of all published snapshots of a VM, oldest first, except those that a dry run leaves out.
-fn manifests(parts: &Parts, vm: Uuid, options: &PruneOptions) -> Result<Vec<Manifest>> {
+fn manifests(parts: &RepositoryParts, vm: Uuid, options: &PruneOptions) -> Result<Vec<Manifest>> {
     let state = parts.vm_state(vm)?;
-    let stays = |published: &&Published| !options.dry_run || !options.without.contains(&published.snapshot);
-    let manifest = |published: &Published| {
+    let stays =
+        |published: &&PublishedSnapshot| !options.dry_run || !options.without.contains(&published.snapshot);
+    let manifest = |published: &PublishedSnapshot| {
         let read = parts.manifest(vm, published);
         read.map_err(|error| forget_first(error, published))
     };
@@ -219,7 +224,7 @@ fn manifests(parts: &Parts, vm: Uuid, options: &PruneOptions) -> Result<Vec<Mani
 }
 
 /// The references of a damaged snapshot are unknown, so nothing may be removed while it exists.
-fn forget_first(error: Error, published: &Published) -> Error {
+fn forget_first(error: Error, published: &PublishedSnapshot) -> Error {
     match error {
         Error::Damaged { what, detail } => Error::Damaged {
             what,
@@ -233,7 +238,7 @@ fn forget_first(error: Error, published: &Published) -> Error {
 }
 
 /// Deletes the unpublished manifests of a VM, then records that in its log.
-fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
+fn drop_manifests(parts: &RepositoryParts, vm: Uuid) -> Result<()> {
     let volumes = &parts.pack_store().volumes;
     let Some(vid) = volumes.meta(vm, false)? else {
         return Ok(());
@@ -263,7 +268,7 @@ fn drop_manifests(parts: &Parts, vm: Uuid) -> Result<()> {
     Ok(())
 }
 
-fn remove_empty_volumes(parts: &Parts, whose: Whose) -> Result<()> {
+fn remove_empty_volumes(parts: &RepositoryParts, whose: PackScope) -> Result<()> {
     let volumes = &parts.pack_store().volumes;
     for home in whose.homes(parts.pack_store())? {
         for (number, vid) in volumes.numbers(home)? {

@@ -2,24 +2,24 @@
 //!
 //! Not here: live frames (`mark`), removal lists (`removal_lists`).
 
-use super::announced::Announced;
+use super::removal_lists::RemovalLists;
 use crate::catalog::record::PackPlace;
-use crate::delete::mark::{Marks, Slice};
+use crate::delete::mark::{FrameMarks, PackSlice};
 use crate::index::dead_frames::DeadFrames;
-use crate::index::reindex::{StoredPack, Whose, for_each_pack};
+use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
 use crate::keys::random;
-use crate::packs::pack::reader::{self, Footer};
-use crate::packs::pack::writer::Frame;
-use crate::packs::pack::{PackNumber, Spot, format};
+use crate::packs::pack::reader::{self, PackFooter};
+use crate::packs::pack::writer::FrameInput;
+use crate::packs::pack::{FrameLocation, PackNumber, format};
 use crate::packs::pack_appender::PackAppender;
-use crate::packs::pack_store::{FrameReader, Located};
-use crate::packs::volumes::Home;
+use crate::packs::pack_store::{FrameReader, LocatedFrame};
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{PruneOptions, PruneSummary};
 use crate::rules::broken::{self, Flaw};
-use crate::sessions::parts::Parts;
-use crate::steps::frames::{Fate, fate, is_in_use};
+use crate::sessions::parts::RepositoryParts;
+use crate::steps::frames::{PackFate, fate, is_in_use};
 use copal_kv::Durability;
 use copal_volume::{VolumeError, VolumeId};
 use std::cmp::Ordering;
@@ -27,9 +27,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// Sweep of one slice of packs.
-pub(super) struct Sweep<'s, 'a> {
-    pub(super) parts: &'a Parts,
-    pub(super) whose: Whose,
+pub(super) struct PackSweep<'s, 'a> {
+    pub(super) parts: &'a RepositoryParts,
+    pub(super) whose: PackScope,
     pub(super) options: &'a PruneOptions,
     pub(super) progress: &'a dyn Progress,
     pub(super) cancel: &'a CancelFlag,
@@ -37,56 +37,57 @@ pub(super) struct Sweep<'s, 'a> {
     /// Filled with the dead frames of packs that stay as they are, in a fleet.
     pub(super) left: Option<&'s mut DeadFrames>,
     /// Packs are listed here before they are removed.
-    pub(super) announced: &'s mut Announced<'a>,
+    pub(super) announced: &'s mut RemovalLists<'a>,
 }
 
 /// Source of liveness of frames.
-pub(super) enum Live<'m, 'a> {
+pub(super) enum LiveFrames<'m, 'a> {
     /// The frames that a walk of all snapshots has marked.
-    Marked(&'m Marks<'a>),
+    Marked(&'m FrameMarks<'a>),
     /// All frames that are not in the list of dead ones.
     NotDead(&'m DeadFrames),
 }
 
-impl Live<'_, '_> {
+impl LiveFrames<'_, '_> {
     fn has(&self, pack: PackNumber, slot: u32) -> bool {
         match self {
-            Live::Marked(marks) => marks.is_live(pack, slot),
-            Live::NotDead(dead) => is_in_use(dead, pack, slot),
+            LiveFrames::Marked(marks) => marks.is_live(pack, slot),
+            LiveFrames::NotDead(dead) => is_in_use(dead, pack, slot),
         }
     }
 
     /// Live frames and all frames of a pack. Without a readable footer no frame counts as dead.
     fn count(&self, pack: PackNumber, frames: Option<u32>) -> (u32, u32) {
         match (self, frames) {
-            (Live::Marked(marks), frames) => {
+            (LiveFrames::Marked(marks), frames) => {
                 let live = marks.live_frames(pack);
                 (live, frames.unwrap_or(live))
             }
-            (Live::NotDead(dead), Some(frames)) => (frames.saturating_sub(dead.count(pack)), frames),
-            (Live::NotDead(_), None) => (1, 1),
+            (LiveFrames::NotDead(dead), Some(frames)) => (frames.saturating_sub(dead.count(pack)), frames),
+            (LiveFrames::NotDead(_), None) => (1, 1),
         }
     }
 }
 
 /// A pack with live and dead frames.
-struct Mixed {
+struct MixedPack {
     pack: StoredPack,
     dead_bytes: u64,
 }
 
-impl Mixed {
+impl MixedPack {
     /// Orders by dead share: the first frees most for each byte that is written again.
-    fn worst_first(a: &Mixed, b: &Mixed) -> Ordering {
-        let weighed =
-            |one: &Mixed, other: &Mixed| u128::from(one.dead_bytes) * u128::from(other.pack.info.size);
+    fn worst_first(a: &MixedPack, b: &MixedPack) -> Ordering {
+        let weighed = |one: &MixedPack, other: &MixedPack| {
+            u128::from(one.dead_bytes) * u128::from(other.pack.info.size)
+        };
         weighed(b, a).cmp(&weighed(a, b))
     }
 }
 
-impl Sweep<'_, '_> {
+impl PackSweep<'_, '_> {
     /// Removes the packs of a slice without a live frame, and rewrites those with the largest dead share.
-    pub(super) fn slice(&mut self, live: &Live<'_, '_>, slice: Slice) -> Result<()> {
+    pub(super) fn slice(&mut self, live: &LiveFrames<'_, '_>, slice: PackSlice) -> Result<()> {
         let pack_store = self.parts.pack_store();
         let mut dead = Vec::new();
         let mut mixed = Vec::new();
@@ -101,9 +102,9 @@ impl Sweep<'_, '_> {
             self.summary.live_frames += u64::from(live);
             self.summary.dead_frames += u64::from(frames.saturating_sub(live));
             match fate(live, frames) {
-                Fate::Unlink => dead.push(pack),
-                Fate::Mixed => mixed.push(pack),
-                Fate::Stays => {}
+                PackFate::Unlink => dead.push(pack),
+                PackFate::Mixed => mixed.push(pack),
+                PackFate::Stays => {}
             }
             Ok(())
         })?;
@@ -133,7 +134,12 @@ impl Sweep<'_, '_> {
 
     /// Chooses the packs to be rewritten, by dead share, until the rest may stay unused. `left_bytes`: the
     /// bytes of all packs with a live frame.
-    fn choose(&mut self, live: &Live<'_, '_>, packs: Vec<StoredPack>, left_bytes: u64) -> Result<Vec<Mixed>> {
+    fn choose(
+        &mut self,
+        live: &LiveFrames<'_, '_>,
+        packs: Vec<StoredPack>,
+        left_bytes: u64,
+    ) -> Result<Vec<MixedPack>> {
         let mut mixed = Vec::with_capacity(packs.len());
         for pack in packs {
             match self.footer(&pack) {
@@ -145,7 +151,7 @@ impl Sweep<'_, '_> {
                     let dead = footer.rows.iter().zip(0..).filter(|(_, slot)| !live.has(pack.number, *slot));
                     let dead_bytes =
                         dead.map(|(row, _)| u64::from(row.stored) + format::ROW_BYTES as u64).sum();
-                    mixed.push(Mixed { pack, dead_bytes });
+                    mixed.push(MixedPack { pack, dead_bytes });
                 }
                 Err(error) if error.is_corruption() => {
                     self.progress.notice(&format!("not rewritten: {error}"))
@@ -153,14 +159,14 @@ impl Sweep<'_, '_> {
                 Err(error) => return Err(error),
             }
         }
-        mixed.sort_by(Mixed::worst_first);
+        mixed.sort_by(MixedPack::worst_first);
         let percent = u64::from(self.options.max_unused_percent.min(100));
         let (mut unused, mut left) = (mixed.iter().map(|mixed| mixed.dead_bytes).sum::<u64>(), left_bytes);
         let mut chosen = 0;
         // In a fleet, dead frames count as free at once: a pack that is mostly dead is rewritten even if more
         // may stay unused.
-        let is_fleet = self.whose != Whose::All;
-        let is_mostly_dead = |mixed: &Mixed| is_fleet && mixed.dead_bytes > mixed.pack.info.size / 2;
+        let is_fleet = self.whose != PackScope::All;
+        let is_mostly_dead = |mixed: &MixedPack| is_fleet && mixed.dead_bytes > mixed.pack.info.size / 2;
         while chosen < mixed.len() && (unused > left / 100 * percent || is_mostly_dead(&mixed[chosen])) {
             unused -= mixed[chosen].dead_bytes;
             left -= mixed[chosen].dead_bytes.min(left);
@@ -176,19 +182,19 @@ impl Sweep<'_, '_> {
     }
 
     /// Notes the dead frames of a pack that stays as it is.
-    fn note_left(&mut self, live: &Live<'_, '_>, pack: &StoredPack) -> Result<()> {
+    fn note_left(&mut self, live: &LiveFrames<'_, '_>, pack: &StoredPack) -> Result<()> {
         let frames = self.footer(pack)?.rows.len() as u32;
         for slot in (0..frames).filter(|slot| !live.has(pack.number, *slot)) {
-            let spot = Spot { home: pack.home, volume: pack.volume, pack: pack.number, slot };
+            let location = FrameLocation { home: pack.home, volume: pack.volume, pack: pack.number, slot };
             if let Some(left) = &mut self.left {
-                left.add(spot, frames);
+                left.add(location, frames);
             }
         }
         Ok(())
     }
 
     /// Whether a live frame of the pack is noted as damaged.
-    fn has_lost(&self, live: &Live<'_, '_>, pack: PackNumber) -> Result<bool> {
+    fn has_lost(&self, live: &LiveFrames<'_, '_>, pack: PackNumber) -> Result<bool> {
         let lost = self.parts.pack_store().index.damaged_slots(pack)?;
         Ok(lost.into_iter().any(|slot| live.has(pack, slot)))
     }
@@ -196,15 +202,15 @@ impl Sweep<'_, '_> {
     /// Moves the live frames of packs of one home to new packs, then unlinks the old ones.
     fn rewrite<'m>(
         &mut self,
-        live: &Live<'_, '_>,
-        home: Home,
-        packs: impl Iterator<Item = &'m Mixed>,
+        live: &LiveFrames<'_, '_>,
+        home: PackHome,
+        packs: impl Iterator<Item = &'m MixedPack>,
     ) -> Result<()> {
         let pack_store = self.parts.pack_store();
         let mut appender = PackAppender::new(pack_store, home, random()?, Durability::Device);
         let mut moved: Vec<&StoredPack> = Vec::new();
         let mut had_turn = HashSet::new();
-        for Mixed { pack, dead_bytes } in packs {
+        for MixedPack { pack, dead_bytes } in packs {
             self.check_cancel()?;
             self.summary.rewritten_packs += 1;
             self.progress.advance(pack.info.size);
@@ -286,7 +292,7 @@ impl Sweep<'_, '_> {
         Ok(())
     }
 
-    fn footer(&self, pack: &StoredPack) -> Result<Arc<Footer>> {
+    fn footer(&self, pack: &StoredPack) -> Result<Arc<PackFooter>> {
         match self.parts.pack_store().footer(pack.home, pack.volume, pack.number)? {
             Some((footer, _)) => Ok(footer),
             None => {
@@ -300,8 +306,8 @@ impl Sweep<'_, '_> {
     }
 }
 
-fn homes_of(packs: &[Mixed]) -> Vec<Home> {
-    let mut homes: Vec<Home> = Vec::new();
+fn homes_of(packs: &[MixedPack]) -> Vec<PackHome> {
+    let mut homes: Vec<PackHome> = Vec::new();
     for mixed in packs {
         if !homes.contains(&mixed.pack.home) {
             homes.push(mixed.pack.home);
@@ -313,9 +319,9 @@ fn homes_of(packs: &[Mixed]) -> Vec<Home> {
 /// Copies the live frames of a pack, except those that also exist elsewhere. `had_turn`: this pack and those
 /// before it.
 fn copy_live(
-    parts: &Parts,
+    parts: &RepositoryParts,
     appender: &mut PackAppender<'_>,
-    live: &Live<'_, '_>,
+    live: &LiveFrames<'_, '_>,
     pack: &StoredPack,
     had_turn: &HashSet<PackNumber>,
 ) -> Result<()> {
@@ -325,14 +331,14 @@ fn copy_live(
     };
     let mut frames = FrameReader::new(pack_store)?;
     for slot in (0..footer.rows.len() as u32).filter(|&slot| live.has(pack.number, slot)) {
-        let spot = Spot { home: pack.home, volume: pack.volume, pack: pack.number, slot };
-        let located = Located { footer: Arc::clone(&footer), vid, spot };
+        let location = FrameLocation { home: pack.home, volume: pack.volume, pack: pack.number, slot };
+        let located = LocatedFrame { footer: Arc::clone(&footer), vid, location };
         let row = *located.row();
         if stands_elsewhere(parts, &mut frames, live, &located, had_turn)? {
             continue;
         }
         let payload = frames.payload(&located)?;
-        appender.append(&Frame { id: row.id, raw_bytes: row.raw, flags: row.flags, payload })?;
+        appender.append(&FrameInput { id: row.id, raw_bytes: row.raw, flags: row.flags, payload })?;
     }
     Ok(())
 }
@@ -340,20 +346,23 @@ fn copy_live(
 /// Whether another live frame of the id with the same content exists, in a pack that stays or comes later. A
 /// killed prune may have left one, and snapshots may refer to either; all of them find the remaining one.
 fn stands_elsewhere(
-    parts: &Parts,
+    parts: &RepositoryParts,
     frames: &mut FrameReader<'_>,
-    live: &Live<'_, '_>,
-    located: &Located,
+    live: &LiveFrames<'_, '_>,
+    located: &LocatedFrame,
     had_turn: &HashSet<PackNumber>,
 ) -> Result<bool> {
     let pack_store = parts.pack_store();
-    let (home, id) = (located.spot.home, located.row().id);
+    let (home, id) = (located.location.home, located.row().id);
     for (row, entry) in pack_store.index.places(home, &id)? {
-        let spot = entry.spot(row);
-        if spot.home != home || had_turn.contains(&spot.pack) || !live.has(spot.pack, spot.slot) {
+        let location = entry.location(row);
+        if location.home != home
+            || had_turn.contains(&location.pack)
+            || !live.has(location.pack, location.slot)
+        {
             continue;
         }
-        let is_equal = match pack_store.at(spot, &id) {
+        let is_equal = match pack_store.at(location, &id) {
             Ok(Some(other)) => frames.raw(&other).map(<[u8]>::to_vec).and_then(|other| {
                 let own = frames.raw(located)?;
                 Ok(own == other)

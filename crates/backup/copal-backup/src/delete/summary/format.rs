@@ -3,8 +3,8 @@
 //! Format: docs/formats/backup-summary.md v2
 
 use super::Geometry;
-use crate::keys::signing::SIGNATURE_BYTES;
-use crate::keys::{Keys, MAC_BYTES};
+use crate::keys::signature::SIGNATURE_BYTES;
+use crate::keys::{DomainKeys, MAC_BYTES};
 use crate::request::SnapshotId;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 use uuid::Uuid;
@@ -22,7 +22,7 @@ pub(crate) const BLOCK_MAC_BYTES: usize = 16;
 
 /// Header of a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct VectorHeader {
     pub(crate) vm: Uuid,
     pub(crate) snapshot: SnapshotId,
     pub(crate) geometry: Geometry,
@@ -32,7 +32,7 @@ pub(crate) struct Header {
     pub(crate) is_signed: bool,
 }
 
-impl Header {
+impl VectorHeader {
     /// Size of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.block_at(self.geometry.blocks) + if self.is_signed { SIGNATURE_BYTES as u64 } else { 0 }
@@ -49,7 +49,7 @@ impl Header {
     }
 
     /// Encodes the header of file `name`.
-    pub(crate) fn encode(&self, name: &str, keys: &Keys) -> Vec<u8> {
+    pub(crate) fn encode(&self, name: &str, keys: &DomainKeys) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_bytes(self.vm.as_bytes());
         bytes.put_bytes(&self.snapshot.0);
@@ -66,7 +66,7 @@ impl Header {
     }
 
     /// Decodes the header of file `name`.
-    pub(crate) fn decode(bytes: &[u8], name: &str, keys: &Keys) -> Result<Header, String> {
+    pub(crate) fn decode(bytes: &[u8], name: &str, keys: &DomainKeys) -> Result<VectorHeader, String> {
         let (envelope, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let at = body.len().checked_sub(MAC_BYTES).ok_or("it is too short for a vector")?;
         let (content, mac) = body.split_at(at);
@@ -74,12 +74,12 @@ impl Header {
             return Err("its MAC does not match: it was changed, or moved from another place".into());
         }
         let header = parse(content)?;
-        Ok(Header { is_signed: envelope.version >= FORMAT.version, ..header })
+        Ok(VectorHeader { is_signed: envelope.version >= FORMAT.version, ..header })
     }
 }
 
 /// Parses the content between the envelope and the MAC.
-pub(crate) fn parse(content: &[u8]) -> Result<Header, String> {
+pub(crate) fn parse(content: &[u8]) -> Result<VectorHeader, String> {
     let text = |error: DecodeError| error.to_string();
     let mut input = Reader::new(content);
     let vm = Uuid::from_bytes(input.array().map_err(text)?);
@@ -91,7 +91,7 @@ pub(crate) fn parse(content: &[u8]) -> Result<Header, String> {
     input.finish().map_err(text)?;
     let geometry =
         Geometry::checked(blocks, words, hashes).ok_or_else(|| "no vector has such a geometry".to_owned())?;
-    Ok(Header { vm, snapshot, geometry, references, is_signed: false })
+    Ok(VectorHeader { vm, snapshot, geometry, references, is_signed: false })
 }
 
 /// The MAC of a block.
@@ -109,7 +109,7 @@ pub(crate) fn digest(header: &[u8], macs: &[BlockMac]) -> [u8; 32] {
 }
 
 /// The MAC behind the bits of block `number` of file `name`.
-pub(crate) fn block_mac(name: &str, number: u32, bits: &[u8], keys: &Keys) -> BlockMac {
+pub(crate) fn block_mac(name: &str, number: u32, bits: &[u8], keys: &DomainKeys) -> BlockMac {
     let mut short = [0; BLOCK_MAC_BYTES];
     short.copy_from_slice(&keys.mac(&block_name(name, number), bits)[..BLOCK_MAC_BYTES]);
     short

@@ -1,15 +1,15 @@
 //! Summary vectors as files in the volume of a VM's manifests.
 
-use super::format::{BLOCK_MAC_BYTES, BlockMac, HEADER_BYTES, Header, block_mac, digest};
+use super::format::{BLOCK_MAC_BYTES, BlockMac, HEADER_BYTES, VectorHeader, block_mac, digest};
 use super::{Block, Geometry};
-use crate::catalog::vm::Published;
+use crate::catalog::vm::PublishedSnapshot;
 use crate::delete::references;
-use crate::keys::signing::SIGNATURE_BYTES;
+use crate::keys::signature::SIGNATURE_BYTES;
 use crate::packs::volumes::{for_each_file, settled};
 use crate::request::SnapshotId;
 use crate::request::error::{Error, Result};
 use crate::rules::broken::{self, Flaw};
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::Manifest;
 use bytes::Bytes;
 use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId};
@@ -30,8 +30,8 @@ pub(crate) fn prefix(snapshot: SnapshotId) -> String {
 
 /// A readable vector.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
-    pub(crate) header: Header,
+pub(crate) struct StoredVector {
+    pub(crate) header: VectorHeader,
     vid: VolumeId,
     name: String,
     /// Expected MACs of the blocks, if those in the file are not to be trusted.
@@ -39,8 +39,8 @@ pub(crate) struct Stored {
 }
 
 /// A vector that was written.
-pub(crate) struct Written {
-    pub(crate) header: Header,
+pub(crate) struct WrittenVector {
+    pub(crate) header: VectorHeader,
     /// Digest of the vector, for the manifest of its snapshot.
     pub(crate) digest: [u8; 32],
 }
@@ -48,7 +48,7 @@ pub(crate) struct Written {
 /// The newest vector of a snapshot; `None`: none is usable.
 /// # Errors
 /// Errors of the store that are not damage.
-pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Option<Stored>> {
+pub(crate) fn find(parts: &RepositoryParts, vm: Uuid, snapshot: SnapshotId) -> Result<Option<StoredVector>> {
     let Some(vid) = parts.pack_store().volumes.meta(vm, false)? else {
         return Ok(None);
     };
@@ -66,16 +66,16 @@ pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Opti
     };
     let range = 0..HEADER_BYTES as u64;
     let header = match store.get(vid, name.as_bytes(), range, &ReadOptions::default()) {
-        Ok(bytes) => Header::decode(&bytes, &name, &parts.pack_store().keys),
+        Ok(bytes) => VectorHeader::decode(&bytes, &name, &parts.pack_store().keys),
         Err(VolumeError::NotFound) => return Ok(None),
         Err(VolumeError::Corrupt { what }) => Err(what),
         Err(error) => return Err(error.into()),
     };
-    let fits = |header: &Header| {
+    let fits = |header: &VectorHeader| {
         (header.vm, header.snapshot) == (vm, snapshot) && name == file_name(snapshot, header.geometry)
     };
     match header {
-        Ok(header) if fits(&header) => Ok(Some(Stored { header, vid, name, macs: None })),
+        Ok(header) if fits(&header) => Ok(Some(StoredVector { header, vid, name, macs: None })),
         Ok(_) => Ok(None),
         Err(detail) => {
             tracing::warn!(%snapshot, detail, "unusable summary vector ignored");
@@ -89,7 +89,11 @@ pub(crate) fn find(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<Opti
 /// then forge only the vectors of its own snapshots (BAK-18).
 /// # Errors
 /// Errors of the store that are not damage.
-pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Result<Option<Stored>> {
+pub(crate) fn find_trusted(
+    parts: &RepositoryParts,
+    vm: Uuid,
+    published: &PublishedSnapshot,
+) -> Result<Option<StoredVector>> {
     let Some(mut vector) = find(parts, vm, published.snapshot)? else {
         return Ok(None);
     };
@@ -116,9 +120,9 @@ pub(crate) fn find_trusted(parts: &Parts, vm: Uuid, published: &Published) -> Re
     Ok(Some(vector))
 }
 
-impl Stored {
+impl StoredVector {
     /// The MACs of its blocks. `None`: they cannot be read.
-    fn read_macs(&self, parts: &Parts) -> Result<Option<Vec<BlockMac>>> {
+    fn read_macs(&self, parts: &RepositoryParts) -> Result<Option<Vec<BlockMac>>> {
         let mut macs = Vec::new();
         for number in 0..self.header.geometry.blocks() {
             let at = self.header.block_at(number) + self.header.bits_bytes();
@@ -131,7 +135,7 @@ impl Stored {
     }
 
     /// Whether the delete role has signed it.
-    fn is_signed(&self, parts: &Parts, digest: &[u8; 32]) -> Result<bool> {
+    fn is_signed(&self, parts: &RepositoryParts, digest: &[u8; 32]) -> Result<bool> {
         let at = self.header.block_at(self.header.geometry.blocks());
         let signature = self.read(parts, at..at + SIGNATURE_BYTES as u64)?;
         let keys = &parts.pack_store().keys;
@@ -139,7 +143,7 @@ impl Stored {
     }
 
     /// Bytes of the file, fewer at its end. `None`: they cannot be read.
-    fn read(&self, parts: &Parts, range: std::ops::Range<u64>) -> Result<Option<Bytes>> {
+    fn read(&self, parts: &RepositoryParts, range: std::ops::Range<u64>) -> Result<Option<Bytes>> {
         let pack_store = parts.pack_store();
         let store = &pack_store.volumes.store;
         match store.get(self.vid, self.name.as_bytes(), range, &ReadOptions::default()) {
@@ -155,7 +159,7 @@ impl Stored {
     /// Whether all its blocks are intact.
     /// # Errors
     /// Errors of the store that are not damage.
-    fn is_whole(&self, parts: &Parts) -> Result<bool> {
+    fn is_whole(&self, parts: &RepositoryParts) -> Result<bool> {
         let mut block = Block::new(self.header.geometry);
         for number in 0..self.header.geometry.blocks() {
             if !self.merge_into(&mut block, number, parts)? {
@@ -168,7 +172,7 @@ impl Stored {
     /// Merges block `number` into another one. `false`: it cannot be read, or its MAC does not match.
     /// # Errors
     /// Errors of the store that are not damage.
-    pub(crate) fn merge_into(&self, block: &mut Block, number: u32, parts: &Parts) -> Result<bool> {
+    pub(crate) fn merge_into(&self, block: &mut Block, number: u32, parts: &RepositoryParts) -> Result<bool> {
         let range = self.header.block_at(number)..self.header.block_at(number + 1);
         let wanted_bytes = range.end - range.start;
         let Some(bytes) = self.read(parts, range)?.filter(|bytes| bytes.len() as u64 == wanted_bytes) else {
@@ -189,7 +193,11 @@ impl Stored {
 /// is replaced by one that fits. Memory: one block. Returns header and digest.
 /// # Errors
 /// `Damaged`: a recipe cannot be read. Errors of the store.
-pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometry>) -> Result<Written> {
+pub(crate) fn write(
+    parts: &RepositoryParts,
+    manifest: &Manifest,
+    geometry: Option<Geometry>,
+) -> Result<WrittenVector> {
     let mut geometry = match geometry {
         Some(geometry) => geometry,
         None => Geometry::for_references(references::count(parts, manifest)?),
@@ -205,7 +213,7 @@ pub(crate) fn write(parts: &Parts, manifest: &Manifest, geometry: Option<Geometr
 /// Makes vectors that are missing, unusable, or of another geometry than that of the newest snapshot.
 /// # Errors
 /// `Damaged`: a manifest or recipe cannot be read. Errors of the store.
-pub(crate) fn mend(parts: &Parts, vm: Uuid, snapshots: &[Published]) -> Result<()> {
+pub(crate) fn mend(parts: &RepositoryParts, vm: Uuid, snapshots: &[PublishedSnapshot]) -> Result<()> {
     let mut geometry = None;
     for published in snapshots.iter().rev() {
         if let Some(vector) = find_trusted(parts, vm, published)? {
@@ -224,7 +232,7 @@ pub(crate) fn mend(parts: &Parts, vm: Uuid, snapshots: &[Published]) -> Result<(
 }
 
 /// Deletes all vectors of a snapshot.
-fn drop_all(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<()> {
+fn drop_all(parts: &RepositoryParts, vm: Uuid, snapshot: SnapshotId) -> Result<()> {
     let volumes = &parts.pack_store().volumes;
     let Some(vid) = volumes.meta(vm, false)? else {
         return Ok(());
@@ -242,10 +250,10 @@ fn drop_all(parts: &Parts, vm: Uuid, snapshot: SnapshotId) -> Result<()> {
 
 /// As [`write`]; the inner error is the number of references that exceeds the geometry's capacity.
 fn try_write(
-    parts: &Parts,
+    parts: &RepositoryParts,
     manifest: &Manifest,
     geometry: Geometry,
-) -> Result<std::result::Result<Written, u64>> {
+) -> Result<std::result::Result<WrittenVector, u64>> {
     let keys = &parts.pack_store().keys;
     let store = &*parts.pack_store().volumes.store;
     let vid = parts
@@ -256,7 +264,7 @@ fn try_write(
     let name = file_name(manifest.snapshot, geometry);
     let mut block = Block::new(geometry);
     let mut file = None;
-    let mut header = Header {
+    let mut header = VectorHeader {
         vm: manifest.vm,
         snapshot: manifest.snapshot,
         geometry,
@@ -308,11 +316,11 @@ fn try_write(
         Some(Err(VolumeError::Unknown { fid })) if settled(store, vid, fid)? => {}
         Some(Err(error)) => return Err(error.into()),
     }
-    Ok(Ok(Written { header, digest }))
+    Ok(Ok(WrittenVector { header, digest }))
 }
 
 /// The existing vector of the same snapshot.
-fn written_before(parts: &Parts, manifest: &Manifest) -> Result<Written> {
+fn written_before(parts: &RepositoryParts, manifest: &Manifest) -> Result<WrittenVector> {
     let unread = || Error::Damaged {
         what: format!("the summary vector of snapshot {}", manifest.snapshot),
         detail: "it exists and cannot be read; run the backup again".into(),
@@ -320,5 +328,8 @@ fn written_before(parts: &Parts, manifest: &Manifest) -> Result<Written> {
     let vector = find(parts, manifest.vm, manifest.snapshot)?.ok_or_else(unread)?;
     let macs = vector.read_macs(parts)?.ok_or_else(unread)?;
     let header = vector.header;
-    Ok(Written { header, digest: digest(&header.encode(&vector.name, &parts.pack_store().keys), &macs) })
+    Ok(WrittenVector {
+        header,
+        digest: digest(&header.encode(&vector.name, &parts.pack_store().keys), &macs),
+    })
 }

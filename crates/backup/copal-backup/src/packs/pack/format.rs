@@ -1,6 +1,7 @@
 //! Byte format of a pack: header, footer rows and trailer.
 //!
-//! Format: docs/formats/backup-pack.md v1 Not here: streaming (`writer`), fetching (`reader`).
+//! Format: docs/formats/backup-pack.md v1
+//! Not here: streaming (`writer`), fetching (`reader`).
 
 use super::PackKind;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
@@ -33,14 +34,14 @@ pub(crate) const FLAG_ZSTD: u8 = 1;
 
 /// Fields of the clear header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct PackHeader {
     pub(crate) domain: [u8; 16],
     pub(crate) pack_id: [u8; 16],
     pub(crate) session: [u8; 16],
     pub(crate) kind: PackKind,
 }
 
-impl Header {
+impl PackHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_bytes(&self.domain);
@@ -53,7 +54,7 @@ impl Header {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Header, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<PackHeader, String> {
         let (_, body) = Envelope::open(&FORMAT, bytes).map_err(|error| error.to_string())?;
         let mut input = Reader::new(body);
         let mut parse = || {
@@ -67,13 +68,13 @@ impl Header {
         if mode != 0 {
             return Err(format!("its key mode {mode} is not known to this program; use a newer one"));
         }
-        Ok(Header { domain, pack_id, session, kind })
+        Ok(PackHeader { domain, pack_id, session, kind })
     }
 }
 
 /// One frame, as the footer lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct FrameRow {
     pub(crate) id: [u8; 16],
     /// From the start of the pack: sum of the lengths of the header and all earlier frames.
     pub(crate) offset: u32,
@@ -84,14 +85,14 @@ pub(crate) struct Row {
     pub(crate) flags: u8,
 }
 
-impl Row {
+impl FrameRow {
     pub(crate) fn end(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.stored)
     }
 }
 
 /// Encodes the footer rows before encryption.
-pub(crate) fn encode_rows(rows: &[Row]) -> Vec<u8> {
+pub(crate) fn encode_rows(rows: &[FrameRow]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(rows.len() * ROW_BYTES + crate::packs::pack_cipher::TAG_BYTES);
     for row in rows {
         bytes.put_bytes(&row.id);
@@ -103,7 +104,7 @@ pub(crate) fn encode_rows(rows: &[Row]) -> Vec<u8> {
 }
 
 /// Decodes the rows of a decrypted footer. The frames must end at `frames_end`.
-pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<Row>, String> {
+pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<FrameRow>, String> {
     let (rows, rest) = bytes.as_chunks::<ROW_BYTES>();
     if !rest.is_empty() || rows.len() > MAX_FRAMES as usize {
         return Err(format!("its footer of {} bytes is no list of frames", bytes.len()));
@@ -114,7 +115,8 @@ pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<Row>, Str
         let mut id = [0; 16];
         id.copy_from_slice(&row[..16]);
         let number = |at: usize| u32::from_le_bytes([row[at], row[at + 1], row[at + 2], 0]);
-        let next = Row { id, offset: offset as u32, stored: number(16), raw: number(19), flags: row[22] };
+        let next =
+            FrameRow { id, offset: offset as u32, stored: number(16), raw: number(19), flags: row[22] };
         if next.flags & !FLAG_ZSTD != 0 {
             return Err(format!("a frame has unknown flags {:#x}", next.flags));
         }
@@ -132,7 +134,7 @@ pub(crate) fn decode_rows(bytes: &[u8], frames_end: u32) -> Result<Vec<Row>, Str
 
 /// The fixed end of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trailer {
+pub(crate) struct PackTrailer {
     pub(crate) pack_id: [u8; 16],
     pub(crate) kind: PackKind,
     /// End of the frames and start of the encrypted footer.
@@ -143,7 +145,7 @@ pub(crate) struct Trailer {
     pub(crate) table_bytes: u32,
 }
 
-impl Trailer {
+impl PackTrailer {
     /// The trailer of a pack whose table is `table`.
     pub(crate) fn encode(&self, table: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(TRAILER_BYTES);
@@ -160,7 +162,7 @@ impl Trailer {
 
     /// Decodes a trailer and checks its lengths against `size`, the size of the pack. `trailer_fits` checks
     /// the hash.
-    pub(crate) fn decode(bytes: &[u8; TRAILER_BYTES], size: u64) -> Result<Trailer, String> {
+    pub(crate) fn decode(bytes: &[u8; TRAILER_BYTES], size: u64) -> Result<PackTrailer, String> {
         let mut input = Reader::new(bytes);
         let mut parse = || {
             let parts = (input.array()?, input.u32()?, input.u32()?, input.u32()?, input.u8()?);
@@ -177,7 +179,7 @@ impl Trailer {
         if size > MAX_BYTES || sum != size || !shaped {
             return Err(format!("its {size} bytes do not fit its trailer; it may be cut off"));
         }
-        Ok(Trailer { pack_id, kind, footer_at, footer_bytes, table_bytes })
+        Ok(PackTrailer { pack_id, kind, footer_at, footer_bytes, table_bytes })
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) mod format;
 pub(crate) mod reader;
 pub(crate) mod writer;
 
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use std::fmt;
 
 /// The first 8 bytes of a pack id. They name the file, and stand in recipes and in the index.
@@ -50,8 +50,8 @@ impl fmt::Debug for PackNumber {
 
 /// Location of a frame. The volume number counts within the home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Spot {
-    pub(crate) home: Home,
+pub(crate) struct FrameLocation {
+    pub(crate) home: PackHome,
     pub(crate) volume: u32,
     pub(crate) pack: PackNumber,
     pub(crate) slot: u32,

@@ -3,10 +3,10 @@
 //! Not here: the search for the pack of a chunk, and the cache of footers (`pack_store`).
 
 use super::PackNumber;
-use super::format::{self, Header, Row, Trailer};
-use crate::keys::Keys;
+use super::format::{self, FrameRow, PackHeader, PackTrailer};
+use crate::keys::DomainKeys;
 use crate::packs::pack_cipher::PackCipher;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use copal_volume::{ReadOptions, VolumeId, VolumeStore};
 
@@ -14,10 +14,10 @@ use copal_volume::{ReadOptions, VolumeId, VolumeStore};
 const TAIL_BYTES: u64 = 64 << 10;
 
 /// The list of frames of one pack, and the cipher that decrypts them.
-pub(crate) struct Footer {
+pub(crate) struct PackFooter {
     pub(crate) number: PackNumber,
-    pub(crate) home: Home,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) home: PackHome,
+    pub(crate) rows: Vec<FrameRow>,
     pub(crate) cipher: PackCipher,
     /// Size of the file.
     pub(crate) file_bytes: u64,
@@ -26,10 +26,10 @@ pub(crate) struct Footer {
     pub(crate) table: Vec<u8>,
 }
 
-impl Footer {
+impl PackFooter {
     /// Its memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of::<Footer>() + self.rows.capacity() * size_of::<Row>() + self.table.capacity() + 1024
+        size_of::<PackFooter>() + self.rows.capacity() * size_of::<FrameRow>() + self.table.capacity() + 1024
     }
 
     /// End of the frames: the footer is read from here on.
@@ -52,11 +52,11 @@ pub(crate) fn damaged(pack: PackNumber, detail: impl Into<String>) -> Error {
 /// `Damaged` if the footer, the table or the trailer is damaged; errors of the store.
 pub(crate) fn footer(
     store: &dyn VolumeStore,
-    home: Home,
+    home: PackHome,
     vid: VolumeId,
     pack: PackNumber,
-    keys: &Keys,
-) -> Result<Footer> {
+    keys: &DomainKeys,
+) -> Result<PackFooter> {
     let name = pack.file_name();
     let options = ReadOptions::default();
     let size = store.stat(vid, name.as_bytes(), &options)?.size;
@@ -68,7 +68,7 @@ pub(crate) fn footer(
     let mut tail = store.get(vid, name.as_bytes(), tail_at..size, &options)?;
     let trailer_bytes: [u8; format::TRAILER_BYTES] =
         *tail.last_chunk().ok_or_else(|| damaged(pack, "its end cannot be read"))?;
-    let trailer = Trailer::decode(&trailer_bytes, size).map_err(|detail| damaged(pack, detail))?;
+    let trailer = PackTrailer::decode(&trailer_bytes, size).map_err(|detail| damaged(pack, detail))?;
     if PackNumber::of(&trailer.pack_id) != pack {
         return Err(damaged(pack, "its trailer belongs to another pack"));
     }
@@ -96,7 +96,7 @@ pub(crate) fn footer(
         .decrypt(format::FOOTER_SLOT, &[0; 16], &mut encrypted)
         .ok_or_else(|| damaged(pack, "its footer does not open"))?;
     let rows = format::decode_rows(rows, trailer.footer_at).map_err(|detail| damaged(pack, detail))?;
-    Ok(Footer {
+    Ok(PackFooter {
         number: pack,
         home,
         rows,
@@ -110,10 +110,10 @@ pub(crate) fn footer(
 /// Reads and checks the clear header of a pack.
 /// # Errors
 /// `Damaged`; errors of the store.
-pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -> Result<Header> {
+pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -> Result<PackHeader> {
     let name = pack.file_name();
     let head = store.get(vid, name.as_bytes(), 0..format::HEADER_BYTES as u64, &ReadOptions::default())?;
-    let header = Header::decode(&head).map_err(|detail| damaged(pack, detail))?;
+    let header = PackHeader::decode(&head).map_err(|detail| damaged(pack, detail))?;
     if PackNumber::of(&header.pack_id) != pack {
         return Err(damaged(pack, "its header belongs to another pack"));
     }
@@ -123,7 +123,11 @@ pub(crate) fn header(store: &dyn VolumeStore, vid: VolumeId, pack: PackNumber) -
 /// Decrypts one frame in place. Returns the payload, which may be compressed.
 /// # Errors
 /// `Damaged` if the authentication tag does not match.
-pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, encrypted: &'a mut [u8]) -> Result<&'a mut [u8]> {
+pub(crate) fn open_frame<'a>(
+    footer: &PackFooter,
+    slot: u32,
+    encrypted: &'a mut [u8],
+) -> Result<&'a mut [u8]> {
     let row =
         footer.rows.get(slot as usize).ok_or_else(|| footer.damaged(format!("it has no frame {slot}")))?;
     footer
@@ -133,15 +137,15 @@ pub(crate) fn open_frame<'a>(footer: &Footer, slot: u32, encrypted: &'a mut [u8]
 }
 
 /// Decompresses payloads. One per thread.
-pub(crate) struct Inflater {
+pub(crate) struct FrameInflater {
     zstd: zstd::bulk::Decompressor<'static>,
 }
 
-impl Inflater {
-    pub(crate) fn new() -> Result<Inflater> {
+impl FrameInflater {
+    pub(crate) fn new() -> Result<FrameInflater> {
         let zstd = zstd::bulk::Decompressor::new()
             .map_err(|error| Error::Invalid { reason: format!("zstd cannot start: {error}") })?;
-        Ok(Inflater { zstd })
+        Ok(FrameInflater { zstd })
     }
 
     /// Writes the raw bytes of a payload to `out`, which becomes `row.raw` long.
@@ -149,7 +153,7 @@ impl Inflater {
     /// The mismatch, as text.
     pub(crate) fn inflate(
         &mut self,
-        row: &Row,
+        row: &FrameRow,
         payload: &[u8],
         out: &mut Vec<u8>,
     ) -> std::result::Result<(), String> {

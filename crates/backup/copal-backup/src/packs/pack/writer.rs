@@ -5,10 +5,10 @@
 //! - Every frame is decrypted again before it is written, and compared with its input.
 //! - Nothing is visible before [`PackWriter::finish`] returns, and then all of it is durable.
 
-use super::format::{self, Header, Row, Trailer};
-use super::{PackNumber, Spot};
+use super::format::{self, FrameRow, PackHeader, PackTrailer};
+use super::{FrameLocation, PackNumber};
 use crate::packs::pack_cipher::{PackCipher, TAG_BYTES};
-use crate::packs::volumes::{Home, settled};
+use crate::packs::volumes::{PackHome, settled};
 use crate::request::error::{Error, Result};
 use crate::rules::broken::{self, Flaw};
 use bytes::{Bytes, BytesMut};
@@ -18,10 +18,10 @@ use copal_volume::{FileInfo, FileWriter, ReadOptions, VolumeError, VolumeId, Vol
 pub(crate) struct PackWriter {
     file: Box<dyn FileWriter>,
     cipher: PackCipher,
-    header: Header,
-    home: Home,
+    header: PackHeader,
+    home: PackHome,
     volume: u32,
-    rows: Vec<Row>,
+    rows: Vec<FrameRow>,
     offset: u64,
     block: BytesMut,
     hashes: Vec<u8>,
@@ -32,12 +32,12 @@ pub(crate) struct PackWriter {
 pub(crate) struct WrittenPack {
     pub(crate) number: PackNumber,
     pub(crate) volume: u32,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<FrameRow>,
     pub(crate) info: FileInfo,
 }
 
 /// One frame to append: short id, length before compression, flags and payload after compression.
-pub(crate) struct Frame<'a> {
+pub(crate) struct FrameInput<'a> {
     pub(crate) id: [u8; 16],
     pub(crate) raw_bytes: u32,
     pub(crate) flags: u8,
@@ -49,8 +49,8 @@ impl PackWriter {
     pub(crate) fn start(
         file: Box<dyn FileWriter>,
         key: &[u8; 32],
-        header: Header,
-        (home, volume): (Home, u32),
+        header: PackHeader,
+        (home, volume): (PackHome, u32),
     ) -> Result<PackWriter> {
         let mut writer = PackWriter {
             file,
@@ -86,14 +86,14 @@ impl PackWriter {
     }
 
     /// Encrypts a frame, appends it and returns its location.
-    pub(crate) fn append(&mut self, frame: &Frame<'_>) -> Result<Spot> {
+    pub(crate) fn append(&mut self, frame: &FrameInput<'_>) -> Result<FrameLocation> {
         let slot = self.rows.len() as u32;
         let mut encrypted = std::mem::take(&mut self.scratch);
         encrypted.clear();
         encrypted.extend_from_slice(frame.payload);
         let tag = self.cipher.encrypt(slot, &frame.id, &mut encrypted);
         encrypted.extend_from_slice(&tag);
-        let row = Row {
+        let row = FrameRow {
             id: frame.id,
             offset: self.offset as u32,
             stored: encrypted.len() as u32,
@@ -111,7 +111,7 @@ impl PackWriter {
         }
         self.scratch = encrypted;
         self.rows.push(row);
-        Ok(Spot { home: self.home, volume: self.volume, pack: self.number(), slot })
+        Ok(FrameLocation { home: self.home, volume: self.volume, pack: self.number(), slot })
     }
 
     /// Writes footer, table and trailer. The pack is visible and durable when this returns.
@@ -123,7 +123,7 @@ impl PackWriter {
         self.put(&footer)?;
         self.end_block()?;
         let table = std::mem::take(&mut self.hashes);
-        let trailer = Trailer {
+        let trailer = PackTrailer {
             pack_id: self.header.pack_id,
             kind: self.header.kind,
             footer_at,

@@ -3,7 +3,7 @@
 //! Entries are keyed by the id of their content, so snapshots, disks and exports share common data.
 //! Invariant: the cached content and its overhead never exceed the configured bytes.
 
-use crate::snapshot::recipe::{Page, SegmentRecipe};
+use crate::snapshot::recipe::{RecipePage, SegmentRecipe};
 use copal_chunk::ChunkId;
 use parking_lot::{Mutex, MutexGuard};
 use quick_cache::{Weighter, sync::Cache};
@@ -23,37 +23,37 @@ const TURNS: usize = 32;
 
 /// Cache of one repository's content; one per process, shared by all its exports.
 pub struct ServeCache {
-    kept: Cache<Key, Kept, Bytes>,
+    kept: Cache<CacheKey, CacheEntry, EntryWeight>,
     /// Locks by segment, so that nothing is fetched twice.
     turns: Vec<Mutex<()>>,
     /// Damaged ids that were reported.
-    told: Mutex<HashSet<ChunkId>>,
+    reported: Mutex<HashSet<ChunkId>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum CacheKey {
     Chunk([u8; 32]),
     Recipe([u8; 32]),
     Page([u8; 32]),
 }
 
 #[derive(Clone)]
-enum Kept {
+enum CacheEntry {
     Chunk(Arc<[u8]>),
     Recipe(Arc<SegmentRecipe>),
-    Page(Arc<Page>),
+    Page(Arc<RecipePage>),
 }
 
 #[derive(Clone)]
-struct Bytes;
+struct EntryWeight;
 
-impl Weighter<Key, Kept> for Bytes {
-    fn weight(&self, _key: &Key, kept: &Kept) -> u64 {
+impl Weighter<CacheKey, CacheEntry> for EntryWeight {
+    fn weight(&self, _key: &CacheKey, kept: &CacheEntry) -> u64 {
         ENTRY_BYTES
             + match kept {
-                Kept::Chunk(bytes) => bytes.len() as u64,
-                Kept::Recipe(recipe) => size_of_val(recipe.entries.as_slice()) as u64,
-                Kept::Page(page) => size_of_val(page.segments.as_slice()) as u64,
+                CacheEntry::Chunk(bytes) => bytes.len() as u64,
+                CacheEntry::Recipe(recipe) => size_of_val(recipe.entries.as_slice()) as u64,
+                CacheEntry::Page(page) => size_of_val(page.segments.as_slice()) as u64,
             }
     }
 }
@@ -63,9 +63,9 @@ impl ServeCache {
     pub fn new(bytes: u64) -> ServeCache {
         let usual = (bytes / USUAL_BYTES).max(1) as usize;
         ServeCache {
-            kept: Cache::with_weighter(usual, bytes, Bytes),
+            kept: Cache::with_weighter(usual, bytes, EntryWeight),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
-            told: Mutex::default(),
+            reported: Mutex::default(),
         }
     }
 
@@ -75,36 +75,36 @@ impl ServeCache {
     }
 
     pub(super) fn chunk(&self, id: &ChunkId) -> Option<Arc<[u8]>> {
-        match self.kept.get(&Key::Chunk(id.0))? {
-            Kept::Chunk(bytes) => Some(bytes),
+        match self.kept.get(&CacheKey::Chunk(id.0))? {
+            CacheEntry::Chunk(bytes) => Some(bytes),
             _ => None,
         }
     }
 
     pub(super) fn recipe(&self, id: &ChunkId) -> Option<Arc<SegmentRecipe>> {
-        match self.kept.get(&Key::Recipe(id.0))? {
-            Kept::Recipe(recipe) => Some(recipe),
+        match self.kept.get(&CacheKey::Recipe(id.0))? {
+            CacheEntry::Recipe(recipe) => Some(recipe),
             _ => None,
         }
     }
 
-    pub(super) fn page(&self, id: &ChunkId) -> Option<Arc<Page>> {
-        match self.kept.get(&Key::Page(id.0))? {
-            Kept::Page(page) => Some(page),
+    pub(super) fn page(&self, id: &ChunkId) -> Option<Arc<RecipePage>> {
+        match self.kept.get(&CacheKey::Page(id.0))? {
+            CacheEntry::Page(page) => Some(page),
             _ => None,
         }
     }
 
     pub(super) fn keep_chunk(&self, id: &ChunkId, bytes: &Arc<[u8]>) {
-        self.kept.insert(Key::Chunk(id.0), Kept::Chunk(Arc::clone(bytes)));
+        self.kept.insert(CacheKey::Chunk(id.0), CacheEntry::Chunk(Arc::clone(bytes)));
     }
 
     pub(super) fn keep_recipe(&self, id: &ChunkId, recipe: &Arc<SegmentRecipe>) {
-        self.kept.insert(Key::Recipe(id.0), Kept::Recipe(Arc::clone(recipe)));
+        self.kept.insert(CacheKey::Recipe(id.0), CacheEntry::Recipe(Arc::clone(recipe)));
     }
 
-    pub(super) fn keep_page(&self, id: &ChunkId, page: &Arc<Page>) {
-        self.kept.insert(Key::Page(id.0), Kept::Page(Arc::clone(page)));
+    pub(super) fn keep_page(&self, id: &ChunkId, page: &Arc<RecipePage>) {
+        self.kept.insert(CacheKey::Page(id.0), CacheEntry::Page(Arc::clone(page)));
     }
 
     /// Locks a segment. Blocks while another thread fetches its chunks.
@@ -113,12 +113,12 @@ impl ServeCache {
     }
 
     /// Whether this id was not reported before.
-    pub(super) fn is_news(&self, id: &ChunkId) -> bool {
-        let mut told = self.told.lock();
-        if told.len() >= TOLD {
-            told.clear();
+    pub(super) fn is_new_report(&self, id: &ChunkId) -> bool {
+        let mut reported = self.reported.lock();
+        if reported.len() >= TOLD {
+            reported.clear();
         }
-        told.insert(*id)
+        reported.insert(*id)
     }
 }
 
@@ -148,6 +148,6 @@ mod tests {
         assert!(most <= BYTES, "{most}");
         assert!(most > BYTES / 2, "{most}: little is cached");
         assert!(cache.chunk(&id(0)).is_some());
-        assert!(cache.is_news(&id(1)) && !cache.is_news(&id(1)));
+        assert!(cache.is_new_report(&id(1)) && !cache.is_new_report(&id(1)));
     }
 }

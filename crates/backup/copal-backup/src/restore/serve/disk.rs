@@ -2,18 +2,19 @@
 //!
 //! A read goes from page to recipe to chunks, each from the cache if it is there. In a sequential stream all
 //! chunks of a segment are fetched together, with the recipes of the next segments. Elsewhere only the
-//! requested data is fetched. Invariant: every byte comes from a chunk that was compared with its id
-//! (BAK-11), or from a hole.
+//! requested data is fetched.
+//! Invariant: every byte comes from a chunk that was compared with its id (BAK-11), or from a hole.
 
 use super::Lender;
 use super::cache::ServeCache;
-use super::streams::Streams;
+use super::streams::ReadStreams;
 use crate::api::repository::Repository;
 use crate::request::error::{Error, Result};
-use crate::snapshot::fetch::Fetcher;
+use crate::snapshot::fetch::SegmentFetcher;
 use crate::snapshot::manifest::ManifestDisk;
 use crate::snapshot::recipe::{
-    Entry, PAGE_BYTES, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe, segment_length, segments_of,
+    DiskRoot, FrameRef, PAGE_BYTES, PAGE_SEGMENTS, RecipeEntry, RecipePage, SegmentRecipe, segment_length,
+    segments_of,
 };
 use crate::snapshot::tree::TreeReader;
 use copal_chunk::SEGMENT_BYTES;
@@ -33,8 +34,8 @@ pub struct ServedDisk {
     what: String,
     name: String,
     size_bytes: u64,
-    root: Root,
-    streams: Streams,
+    root: DiskRoot,
+    streams: ReadStreams,
 }
 
 /// A run of bytes of a disk with one property.
@@ -47,7 +48,7 @@ pub struct ServedRun {
 }
 
 /// Position of an offset in a disk.
-struct Place {
+struct SegmentPlace {
     segment: u64,
     /// First byte of the segment.
     base: u64,
@@ -75,7 +76,7 @@ impl ServedDisk {
             name: disk.name.clone(),
             size_bytes: disk.size_bytes,
             root,
-            streams: Streams::default(),
+            streams: ReadStreams::default(),
         })
     }
 
@@ -158,7 +159,7 @@ impl ServedDisk {
             return Ok(until(self.size_bytes, true));
         }
         let page = offset / PAGE_BYTES;
-        let id = |reference: Option<&Ref>| reference.map(|reference| reference.id);
+        let id = |reference: Option<&FrameRef>| reference.map(|reference| reference.id);
         let page_end = ((page + 1) * PAGE_BYTES).min(other.size_bytes);
         if id(self.page_reference(page)) == id(other.page_reference(page)) {
             return Ok(until(page_end, false));
@@ -177,7 +178,7 @@ impl ServedDisk {
             (None, None) => Ok(until(end, false)),
             (Some((ours, _)), Some((theirs, _))) if ours.id == theirs.id => Ok(until(end, false)),
             (ours, others) => {
-                let hole = SegmentRecipe { entries: vec![Entry::new(SEGMENT_BYTES as u32, None)] };
+                let hole = SegmentRecipe { entries: vec![RecipeEntry::new(SEGMENT_BYTES as u32, None)] };
                 let ours = ours.as_ref().map_or(&hole, |(_, recipe)| recipe);
                 let others = others.as_ref().map_or(&hole, |(_, recipe)| recipe);
                 let (one, other) = (entry_at(ours, place.within), entry_at(others, theirs.within));
@@ -189,10 +190,10 @@ impl ServedDisk {
         }
     }
 
-    fn place(&self, offset: u64) -> Place {
+    fn place(&self, offset: u64) -> SegmentPlace {
         let segment = offset / SEGMENT_BYTES as u64;
         let base = segment * SEGMENT_BYTES as u64;
-        Place {
+        SegmentPlace {
             segment,
             base,
             within: (offset - base) as usize,
@@ -200,11 +201,11 @@ impl ServedDisk {
         }
     }
 
-    fn page_reference(&self, page: u64) -> Option<&Ref> {
+    fn page_reference(&self, page: u64) -> Option<&FrameRef> {
         self.root.pages.get(page as usize)?.as_ref()
     }
 
-    fn page(&self, repository: &Repository, number: u64) -> Result<Option<Arc<Page>>> {
+    fn page(&self, repository: &Repository, number: u64) -> Result<Option<Arc<RecipePage>>> {
         let Some(reference) = self.page_reference(number) else {
             return Ok(None);
         };
@@ -225,7 +226,7 @@ impl ServedDisk {
         repository: &Repository,
         segment: u64,
         follows: bool,
-    ) -> Result<Option<(Ref, Arc<SegmentRecipe>)>> {
+    ) -> Result<Option<(FrameRef, Arc<SegmentRecipe>)>> {
         let number = segment / PAGE_SEGMENTS as u64;
         let Some(page) = self.page(repository, number)? else {
             return Ok(None);
@@ -269,8 +270,8 @@ impl ServedDisk {
     fn read_segment(
         &self,
         repository: &Repository,
-        place: &Place,
-        (reference, recipe): (&Ref, &SegmentRecipe),
+        place: &SegmentPlace,
+        (reference, recipe): (&FrameRef, &SegmentRecipe),
         wanted: Range<usize>,
         part: &mut [u8],
         follows: bool,
@@ -289,7 +290,7 @@ impl ServedDisk {
             // Damage among them is reported below, if the caller needs the chunk.
             self.fetch_together(repository, recipe)?;
         }
-        let mut fetcher = Fetcher::new(repository.parts.pack_store())?;
+        let mut fetcher = SegmentFetcher::new(repository.parts.pack_store())?;
         for (entry, at) in missing {
             let Some(chunk) = &entry.chunk else { continue };
             let bytes = match self.cache.chunk(&chunk.id) {
@@ -308,7 +309,12 @@ impl ServedDisk {
     }
 
     /// Fills `part` from the cache; returns the missing entries with their places in the segment.
-    fn fill(&self, recipe: &SegmentRecipe, wanted: &Range<usize>, part: &mut [u8]) -> Vec<(Entry, usize)> {
+    fn fill(
+        &self,
+        recipe: &SegmentRecipe,
+        wanted: &Range<usize>,
+        part: &mut [u8],
+    ) -> Vec<(RecipeEntry, usize)> {
         let mut missing = Vec::new();
         let mut at = 0;
         for entry in &recipe.entries {
@@ -335,7 +341,7 @@ impl ServedDisk {
 
     /// Fetches all chunks of a segment that are not cached. If one of them is damaged, none is cached.
     fn fetch_together(&self, repository: &Repository, recipe: &SegmentRecipe) -> Result<()> {
-        let lacks = |entry: &&Entry| {
+        let lacks = |entry: &&RecipeEntry| {
             let chunk = entry.chunk.as_ref();
             chunk.is_some_and(|chunk| self.cache.chunk(&chunk.id).is_none())
         };
@@ -350,7 +356,7 @@ impl ServedDisk {
             }
             false => Err(error),
         };
-        Fetcher::new(repository.parts.pack_store())?.fetch(&wanted, &mut segment, &mut fault)?;
+        SegmentFetcher::new(repository.parts.pack_store())?.fetch(&wanted, &mut segment, &mut fault)?;
         if !is_whole {
             return Ok(());
         }
@@ -368,8 +374,8 @@ impl ServedDisk {
     fn fetch_alone(
         &self,
         repository: &Repository,
-        fetcher: &mut Fetcher<'_>,
-        entry: &Entry,
+        fetcher: &mut SegmentFetcher<'_>,
+        entry: &RecipeEntry,
     ) -> Result<Arc<[u8]>> {
         let alone = SegmentRecipe { entries: vec![*entry] };
         let mut bytes = vec![0; entry.length as usize];
@@ -414,8 +420,8 @@ impl ServedDisk {
         parts.index_for_reading(self.vm).is_ok()
     }
 
-    fn tell(&self, repository: &Repository, reference: &Ref, offset: u64, length: u64, error: &Error) {
-        if error.is_corruption() && self.cache.is_news(&reference.id) {
+    fn tell(&self, repository: &Repository, reference: &FrameRef, offset: u64, length: u64, error: &Error) {
+        if error.is_corruption() && self.cache.is_new_report(&reference.id) {
             repository.parts.sync_damage();
             tracing::error!(
                 disk = self.what,
@@ -435,7 +441,7 @@ fn copy(bytes: &[u8], at: usize, wanted: &Range<usize>, part: &mut [u8]) {
 }
 
 /// The entry that covers byte `within` of a segment, and its range.
-fn entry_at(recipe: &SegmentRecipe, within: usize) -> (Range<usize>, Entry) {
+fn entry_at(recipe: &SegmentRecipe, within: usize) -> (Range<usize>, RecipeEntry) {
     let mut at = 0;
     for entry in &recipe.entries {
         let place = at..at + entry.length as usize;
@@ -449,7 +455,7 @@ fn entry_at(recipe: &SegmentRecipe, within: usize) -> (Range<usize>, Entry) {
 }
 
 /// The property of byte `within` of a segment, and the end of the entries that share it.
-fn alike(recipe: &SegmentRecipe, within: usize, is: impl Fn(&Entry) -> bool) -> (bool, usize) {
+fn alike(recipe: &SegmentRecipe, within: usize, is: impl Fn(&RecipeEntry) -> bool) -> (bool, usize) {
     let (mut at, mut found) = (0, None);
     for entry in &recipe.entries {
         let end = at + entry.length as usize;

@@ -1,6 +1,7 @@
 //! Random access to disks of snapshots, for exports and mounts, through one cache.
 //!
-//! Design: docs/design/backup.md#exports-and-mounts Not here: protocols (`copal-export`).
+//! Design: docs/design/backup.md#exports-and-mounts
+//! Not here: protocols (`copal-export`).
 
 mod cache;
 mod disk;

@@ -9,11 +9,11 @@ const NEAR_BYTES: u64 = 4 << 20;
 
 /// The ends of the latest streams of one disk, the newest last.
 #[derive(Default)]
-pub(super) struct Streams {
+pub(super) struct ReadStreams {
     ends: Mutex<Vec<u64>>,
 }
 
-impl Streams {
+impl ReadStreams {
     /// Notes a read; returns whether it continues a stream.
     pub(super) fn note(&self, offset: u64, len: u64) -> bool {
         let mut ends = self.ends.lock();
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn concurrent_streams_are_distinguished_from_random_reads() {
-        let streams = Streams::default();
+        let streams = ReadStreams::default();
         const GIB: u64 = 1 << 30;
         for step in 0..100 {
             for stream in 0..4 {

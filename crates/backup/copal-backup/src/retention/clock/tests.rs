@@ -22,7 +22,7 @@ fn candidates(times: &[u64]) -> Vec<Candidate> {
 }
 
 fn kept(policy: &Policy, times: &[u64], now_ms: u64) -> Vec<usize> {
-    let clock = Believed::new(times.to_vec(), now_ms);
+    let clock = ClockRange::new(times.to_vec(), now_ms);
     let verdicts = judge_by_clock(policy, &candidates(times), &clock, &TimeZone::UTC);
     assert_eq!(verdicts.len(), times.len());
     (0..times.len()).filter(|at| verdicts[*at].is_keep()).collect()
@@ -74,10 +74,10 @@ fn a_clock_that_is_ahead_alone_removes_nothing() {
     let times = days(&[0, 1, 2, 3, 7000]);
     let now_ms = START + 7000 * DAY + 1;
     let policy = Policy { within: Some(SignedDuration::from_hours(24 * 30)), ..Policy::default() };
-    let clock = Believed::new(times.clone(), now_ms);
+    let clock = ClockRange::new(times.clone(), now_ms);
     assert_eq!(clock.until_ms, times[3]);
     let verdicts = judge_by_clock(&policy, &candidates(&times), &clock, &TimeZone::UTC);
-    assert_eq!(verdicts[..4], vec![Verdict::Doubt(Doubt::Within); 4]);
+    assert_eq!(verdicts[..4], vec![Verdict::Doubt(ClockDoubt::Within); 4]);
     assert!(verdicts[4].is_keep());
     let accepted = judge_by_clock(&policy, &candidates(&times), &clock.accepted(), &TimeZone::UTC);
     assert!(accepted[..4].iter().all(|verdict| matches!(verdict, Verdict::Remove(_))));
@@ -86,7 +86,7 @@ fn a_clock_that_is_ahead_alone_removes_nothing() {
     held[0].held_until_ms = START + 100 * DAY;
     let last = Policy { last: 1, ..Policy::default() };
     let verdicts = judge_by_clock(&last, &held, &clock, &TimeZone::UTC);
-    assert_eq!(verdicts[0], Verdict::Doubt(Doubt::Held));
+    assert_eq!(verdicts[0], Verdict::Doubt(ClockDoubt::Held));
     // A removal by count does not depend on the clock.
     assert!(matches!(verdicts[1], Verdict::Remove(_)));
     assert!(clock.doubt().contains("--accept-clock"));
@@ -95,7 +95,7 @@ fn a_clock_that_is_ahead_alone_removes_nothing() {
 #[test]
 fn a_clock_is_believed_if_snapshots_confirm_it() {
     let until = |times: &[u64], now: u64| {
-        let believed = Believed::new(days(times), START + now * DAY);
+        let believed = ClockRange::new(days(times), START + now * DAY);
         (believed.until_ms - START) / DAY
     };
     assert_eq!(until(&[], 5), 5);

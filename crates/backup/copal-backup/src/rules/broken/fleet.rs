@@ -1,12 +1,12 @@
 //! Tests of the rules of a fleet, each with its negative control.
 
 use super::{Flaw, with};
-use crate::catalog::log::{Append, LogName};
+use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::{PackPlace, Record};
-use crate::delete::prune::announced::Announced;
+use crate::delete::prune::removal_lists::RemovalLists;
 use crate::delete::summary::format::{BLOCK_MAC_BYTES, HEADER_BYTES};
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::*;
 use crate::world::*;
 use crate::{CancelFlag, Error, Silent};
@@ -45,11 +45,11 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
         let web = back_up(&repository, "web", &noise(1), false);
         let (parts, vm) = (&repository.parts, web.vm.uuid);
         let state = parts.vm_state(vm).unwrap();
-        let mut announced = Announced::in_log(parts, vm, state.next_number);
+        let mut announced = RemovalLists::in_log(parts, vm, state.next_number);
         let opened = Record::Open { session: [1; 16], base: Some(web.snapshot) };
         let appended = parts.catalog().append(LogName::Vm(vm), state.next_number, &opened);
-        assert!(matches!(appended, Ok(Append::Done)));
-        let pack = PackPlace { home: Home::Private(vm), volume: 0, pack: PackNumber(1) };
+        assert!(matches!(appended, Ok(AppendOutcome::Done)));
+        let pack = PackPlace { home: PackHome::Private(vm), volume: 0, pack: PackNumber(1) };
         let told = announced.add(&[pack]);
         matches!(told, Err(Error::Busy { .. })) && parts.vm_state(vm).unwrap().removing.is_empty()
     });
@@ -62,11 +62,11 @@ fn a_prune_whose_number_a_checkpoint_covers_removes_nothing() {
     let repository = init_as(&MemoryStore::new(), FLEET);
     let web = back_up(&repository, "web", &noise(1), false);
     let (parts, vm) = (&repository.parts, web.vm.uuid);
-    let mut announced = Announced::in_log(parts, vm, parts.vm_state(vm).unwrap().next_number);
+    let mut announced = RemovalLists::in_log(parts, vm, parts.vm_state(vm).unwrap().next_number);
     for _ in 0..80 {
         parts.append(vm, &Record::Deleted { snapshots: vec![] }).unwrap();
     }
-    let pack = PackPlace { home: Home::Private(vm), volume: 0, pack: PackNumber(1) };
+    let pack = PackPlace { home: PackHome::Private(vm), volume: 0, pack: PackNumber(1) };
     assert!(matches!(announced.add(&[pack]), Err(Error::Busy { .. })));
     assert!(parts.vm_state(vm).unwrap().removing.is_empty());
 }

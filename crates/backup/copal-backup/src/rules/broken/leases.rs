@@ -39,8 +39,8 @@ fn holds() -> bool {
     let session = SESSION;
     open_as(&first, vm, &Record::OpenHeld { session, base, holder });
     let newest = || {
-        let beats = second.parts.catalog().beats().unwrap();
-        beats.iter().map(|beat| beat.number).max().unwrap_or(0)
+        let heartbeats = second.parts.catalog().heartbeats().unwrap();
+        heartbeats.iter().map(|beat| beat.number).max().unwrap_or(0)
     };
     let mut watch = LeaseWatch::new();
     let mut is_open = |now| {

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub(super) struct LateStore {
     inner: MemoryStore,
-    late: Arc<Mutex<Late>>,
+    late: Arc<Mutex<PendingDeletes>>,
 }
 
 #[derive(Default)]
-struct Late {
+struct PendingDeletes {
     is_dying: bool,
     deletes: Vec<(VolumeId, Vec<u8>, FileId)>,
 }

@@ -5,16 +5,16 @@
 
 use super::{Flaw, with};
 use crate::catalog::checkpoint;
-use crate::catalog::fold::Fold;
+use crate::catalog::fold::LogState;
 use crate::catalog::log::LogName;
 use crate::catalog::record::{PackPlace, Record};
 use crate::catalog::vm::VmState;
-use crate::delete::summary::format::{Header, block_mac};
+use crate::delete::summary::format::{VectorHeader, block_mac};
 use crate::delete::summary::{Block, Geometry, store as summaries};
 use crate::keys::role::Role;
-use crate::keys::{BUNDLE_BYTES, Keys};
+use crate::keys::{BUNDLE_BYTES, DomainKeys};
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::*;
 use crate::world::*;
 use crate::{CancelFlag, Error, IndexHome, Repository, RoleKey, Silent};
@@ -32,9 +32,9 @@ fn open_with(store: &MemoryStore, unlock: &Unlock) -> Repository {
 }
 
 /// A repository with role keys and two snapshots of a VM, and the keys of an attacker.
-struct Scene {
+struct RolesScene {
     store: MemoryStore,
-    keys: Keys,
+    keys: DomainKeys,
     catalog: VolumeId,
     vm: Uuid,
     snapshots: Vec<SnapshotId>,
@@ -42,8 +42,8 @@ struct Scene {
     delete: RoleKey,
 }
 
-impl Scene {
-    fn new(layout: Layout) -> Scene {
+impl RolesScene {
+    fn new(layout: Layout) -> RolesScene {
         let store = MemoryStore::new();
         let options = InitOptions { layout, argon2_memory_kib: 64, ..InitOptions::new(password()) };
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
@@ -60,9 +60,9 @@ impl Scene {
         snapshots.push(summary.snapshot);
         let bundle = repository.parts.pack_store().keys.bundle(Role::Backup).unwrap();
         let bundle: [u8; BUNDLE_BYTES] = bundle[..].try_into().unwrap();
-        Scene {
+        RolesScene {
             catalog: repository.parts.catalog().vid,
-            keys: Keys::of_bundle(Role::Backup, &bundle),
+            keys: DomainKeys::of_bundle(Role::Backup, &bundle),
             vm: summary.vm.uuid,
             store,
             snapshots,
@@ -122,15 +122,15 @@ fn disk() -> Disk {
 }
 
 /// Asserts that the forgery changes nothing, and that it would if signatures were not verified.
-fn control(forge: impl Fn(&Scene), is_damage: bool) {
+fn control(forge: impl Fn(&RolesScene), is_damage: bool) {
     for layout in LAYOUTS {
-        let scene = Scene::new(layout);
+        let scene = RolesScene::new(layout);
         forge(&scene);
         assert!(scene.is_whole(), "{layout:?}");
         let damages = scene.damages();
         let is_told = damages.iter().any(|detail| detail.contains("signature"));
         assert_eq!(is_told, is_damage, "{layout:?}: {damages:?}");
-        let scene = Scene::new(layout);
+        let scene = RolesScene::new(layout);
         let is_whole = with(&[Flaw::NoSignature], || {
             forge(&scene);
             scene.is_whole()
@@ -157,7 +157,7 @@ fn a_checkpoint_without_some_snapshots_needs_a_signature() {
         |scene| {
             let log = LogName::Vm(scene.vm);
             let mut state = VmState::default();
-            state.go_on_at(scene.next(log));
+            state.set_next_number(scene.next(log));
             let place = log.checkpoint_place(state.next_number);
             scene.put(&place, checkpoint::encode(&state, &place, &scene.keys));
         },
@@ -167,9 +167,9 @@ fn a_checkpoint_without_some_snapshots_needs_a_signature() {
 
 #[test]
 fn a_removal_list_needs_a_signature() {
-    let scene = Scene::new(Layout::Solo);
+    let scene = RolesScene::new(Layout::Solo);
     let name = "r.0000000000000099.00000000";
-    let packs = vec![PackPlace { home: Home::Shared, volume: 0, pack: PackNumber(7) }];
+    let packs = vec![PackPlace { home: PackHome::Shared, volume: 0, pack: PackNumber(7) }];
     scene.put(name, Record::Removing { packs: packs.clone() }.encode(name, &scene.keys));
     let repository = open_with(&scene.store, &password());
     let catalog = repository.parts.catalog();
@@ -184,7 +184,7 @@ fn a_removal_list_needs_a_signature() {
 #[test]
 fn a_forged_vector_of_another_snapshot_frees_nothing() {
     let lie = |is_trusted: bool| {
-        let scene = Scene::new(FLEET);
+        let scene = RolesScene::new(FLEET);
         let repository = open_with(&scene.store, &Unlock::Key(scene.backup.clone()));
         let mut changed = disk();
         changed.write(0, &[7; 100_000]);
@@ -199,7 +199,8 @@ fn a_forged_vector_of_another_snapshot_frees_nothing() {
         })
         .unwrap();
         let name = summaries::file_name(third, geometry);
-        let header = Header { vm: scene.vm, snapshot: third, geometry, references: 1, is_signed: false };
+        let header =
+            VectorHeader { vm: scene.vm, snapshot: third, geometry, references: 1, is_signed: false };
         let mut file = header.encode(&name, &scene.keys);
         for number in 0..geometry.blocks() {
             let bits = Block::new(geometry).bytes();
@@ -229,7 +230,7 @@ fn a_forged_vector_of_another_snapshot_frees_nothing() {
 /// once and got signed vectors.
 #[test]
 fn published_or_signed_vectors_are_used() {
-    let scene = Scene::new(FLEET);
+    let scene = RolesScene::new(FLEET);
     let free = |snapshot: SnapshotId| {
         let deleter = open_with(&scene.store, &Unlock::Key(scene.delete.clone()));
         deleter.forget(&[snapshot]).unwrap();
@@ -262,15 +263,15 @@ fn published_or_signed_vectors_are_used() {
 #[test]
 fn a_signature_with_another_key_is_ignored() {
     for layout in LAYOUTS {
-        let scene = Scene::new(layout);
-        let foreign = Keys::derive(&[3; 32]);
+        let scene = RolesScene::new(layout);
+        let foreign = DomainKeys::derive(&[3; 32]);
         let log = LogName::Vm(scene.vm);
         let place = log.place(scene.next(log));
         let forget = Record::Forget { snapshots: scene.snapshots.clone() };
         // The record with a signature by another key and a valid MAC of this repository.
         let mut body = forget.encode(&place, &scene.keys)[copal_codec::ENVELOPE_LEN..].to_vec();
         body.truncate(body.len() - crate::keys::MAC_BYTES);
-        foreign.set_signatures(crate::keys::Signatures::Needed);
+        foreign.set_signatures(crate::keys::SignatureState::Needed);
         let signature = foreign.sign(&place, &body).unwrap();
         body.extend_from_slice(&signature);
         let mac = scene.keys.mac(&place, &body);
@@ -287,13 +288,13 @@ fn a_signature_with_another_key_is_ignored() {
 #[test]
 fn a_file_named_like_a_checkpoint_blocks_no_append() {
     for layout in LAYOUTS {
-        let scene = Scene::new(layout);
+        let scene = RolesScene::new(layout);
         for log in [LogName::Domain, LogName::Vm(scene.vm)] {
             let place = log.checkpoint_place(u64::MAX - 1);
             scene.put(&place, b"no checkpoint".to_vec());
             let place = log.checkpoint_place(u64::MAX);
             let mut state = VmState::default();
-            state.go_on_at(u64::MAX);
+            state.set_next_number(u64::MAX);
             scene.put(&place, checkpoint::encode(&state, &place, &scene.keys));
         }
         let backup = open_with(&scene.store, &Unlock::Key(scene.backup.clone()));
@@ -311,7 +312,7 @@ fn a_file_named_like_a_checkpoint_blocks_no_append() {
 #[test]
 fn a_backup_key_chooses_neither_the_time_nor_the_id_of_an_existing_snapshot() {
     for layout in LAYOUTS {
-        let scene = Scene::new(layout);
+        let scene = RolesScene::new(layout);
         let publish = |vm, snapshot, clock_ms| {
             let session = [7; 16];
             let log = LogName::Vm(vm);
@@ -360,14 +361,14 @@ fn a_backup_key_chooses_neither_the_time_nor_the_id_of_an_existing_snapshot() {
 /// A slot that anybody may have written does not permit removing the last one with the master key.
 #[test]
 fn a_forged_slot_is_reported_and_does_not_count() {
-    let scene = Scene::new(Layout::Solo);
-    let foreign = Keys::derive(&[3; 32]);
+    let scene = RolesScene::new(Layout::Solo);
+    let foreign = DomainKeys::derive(&[3; 32]);
     let key = RoleKey::of_secret(Role::Admin, [4; 32]);
     let repository = open_with(&scene.store, &password());
     let domain = *repository.info().domain.as_bytes();
     let slot = crate::keys::role_key::encode(&key, domain, [0; 16], &foreign).unwrap();
     scene.put(&key.id().file_name(), slot);
-    let cost = crate::keys::key_slot::Cost { memory_kib: 64, passes: 1, lanes: 1 };
+    let cost = crate::keys::key_slot::HashCost { memory_kib: 64, passes: 1, lanes: 1 };
     let other = Unlock::Password(Zeroizing::new("other".into()));
     let slot = crate::keys::key_slot::encode(&other, domain, [0; 16], cost, &[3; 32]).unwrap();
     scene.put("key.9", slot);

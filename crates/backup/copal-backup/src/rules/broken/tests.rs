@@ -5,21 +5,21 @@
 //! covered only the good cases. Fix: a test of each rule, with the rule broken beside it.
 
 use super::{Flaw, with};
-use crate::catalog::fold::{Entry, Fold};
+use crate::catalog::fold::{LogEntry, LogState};
 use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
-use crate::delete::mark::{Marks, Slice};
-use crate::index::reindex::{Whose, for_each_pack};
-use crate::keys::Keys;
-use crate::keys::key_slot::{self, Cost};
-use crate::packs::pack::format::Header;
-use crate::packs::pack::writer::{Frame, PackWriter};
+use crate::delete::mark::{FrameMarks, PackSlice};
+use crate::index::reindex::{PackScope, for_each_pack};
+use crate::keys::DomainKeys;
+use crate::keys::key_slot::{self, HashCost};
+use crate::packs::pack::format::PackHeader;
+use crate::packs::pack::writer::{FrameInput, PackWriter};
 use crate::packs::pack::{PackKind, PackNumber};
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::*;
-use crate::snapshot::fetch::Fetcher;
+use crate::snapshot::fetch::SegmentFetcher;
 use crate::snapshot::manifest::Manifest;
-use crate::snapshot::recipe::{Ref, SegmentRecipe};
+use crate::snapshot::recipe::{FrameRef, SegmentRecipe};
 use crate::snapshot::tree::TreeReader;
 use crate::world::*;
 use crate::{CancelFlag, Error, Repository, Silent};
@@ -51,7 +51,7 @@ fn full(repository: &Repository, disk: &Disk) -> BackupSummary {
 }
 
 /// The page and the first segment of a disk, and the segment's recipe.
-fn first_segment(repository: &Repository, manifest: &Manifest) -> (Ref, Ref, SegmentRecipe) {
+fn first_segment(repository: &Repository, manifest: &Manifest) -> (FrameRef, FrameRef, SegmentRecipe) {
     let mut tree = TreeReader::new(repository.parts.pack_store(), manifest.vm).unwrap();
     let disk = &manifest.disks[0];
     let root = tree.root(&disk.root, disk.size_bytes).unwrap();
@@ -71,27 +71,27 @@ fn the_mark_treats_recipes_of_one_name_at_two_locations_as_two() {
     let places: Vec<_> = manifests.iter().map(|manifest| first_segment(&repository, manifest)).collect();
     let ((page, segment, _), (page_again, segment_again, _)) = (&places[0], &places[1]);
     assert_eq!((page.id, segment.id), (page_again.id, segment_again.id));
-    assert!(page.spot != page_again.spot && segment.spot != segment_again.spot);
+    assert!(page.location != page_again.location && segment.location != segment_again.location);
     let pack_store = repository.parts.pack_store();
     let mut present = Vec::new();
-    for_each_pack(pack_store, Whose::All, |pack| {
+    for_each_pack(pack_store, PackScope::All, |pack| {
         present.push(pack.number);
         Ok(())
     })
     .unwrap();
     present.sort_unstable();
     control(&[Flaw::MarkByName], || {
-        let mut marks = Marks::new(pack_store, &present, Slice { index: 0, of: 1 }, None).unwrap();
+        let mut marks = FrameMarks::new(pack_store, &present, PackSlice { index: 0, of: 1 }, None).unwrap();
         marks.vm(&manifests, &Silent, &CancelFlag::new()).unwrap();
         [page, segment, page_again, segment_again]
             .iter()
-            .all(|named| marks.is_live(named.spot.pack, named.spot.slot))
+            .all(|named| marks.is_live(named.location.pack, named.location.slot))
     });
 }
 
 #[test]
 fn a_slot_whose_password_hash_is_too_expensive_is_refused_unopened() {
-    let cost = |memory_kib, passes, lanes| Cost { memory_kib, passes, lanes };
+    let cost = |memory_kib, passes, lanes| HashCost { memory_kib, passes, lanes };
     for expensive in [cost(u32::MAX, 1, 1), cost((1 << 20) + 1, 1, 1), cost(64, 65, 1), cost(64, 1, 17)] {
         let mut bytes = vec![0; ENVELOPE_LEN];
         bytes.put_u8(1);
@@ -119,10 +119,10 @@ fn a_publish_record_of_a_fenced_session_is_ignored() {
             clock_ms: None,
         },
     ];
-    let entries: Vec<Entry> = records
+    let entries: Vec<LogEntry> = records
         .into_iter()
         .zip(0..)
-        .map(|(record, number)| Entry { number, created_ms: number, record })
+        .map(|(record, number)| LogEntry { number, created_ms: number, record })
         .collect();
     control(&[Flaw::FencedPublishes], || {
         let mut state = VmState::default();
@@ -136,12 +136,13 @@ fn a_frame_changed_by_bad_memory_is_not_written() {
     let append = || {
         let store = MemoryStore::new();
         let vid = store.create_volume("", "v", &VolumeOptions::default()).unwrap();
-        let header = Header { domain: [1; 16], pack_id: [2; 16], session: [3; 16], kind: PackKind::Shared };
+        let header =
+            PackHeader { domain: [1; 16], pack_id: [2; 16], session: [3; 16], kind: PackKind::Shared };
         let name = PackNumber::of(&header.pack_id).file_name();
         let file = store.writer(vid, name.as_bytes(), &PutOptions::default()).unwrap();
-        let key = Keys::derive(&[4; 32]).pack_key(&header.pack_id);
-        let mut pack = PackWriter::start(file, &key, header, (Home::Shared, 0)).unwrap();
-        pack.append(&Frame { id: [5; 16], raw_bytes: 5, flags: 0, payload: b"chunk" })
+        let key = DomainKeys::derive(&[4; 32]).pack_key(&header.pack_id);
+        let mut pack = PackWriter::start(file, &key, header, (PackHome::Shared, 0)).unwrap();
+        pack.append(&FrameInput { id: [5; 16], raw_bytes: 5, flags: 0, payload: b"chunk" })
     };
     assert!(append().is_ok());
     assert!(matches!(with(&[Flaw::BadMemory], append), Err(Error::SelfCheck)));
@@ -194,12 +195,12 @@ fn a_location_resolves_only_to_a_frame_of_its_id() {
     let summary = back_up(&repository, "web", &text_disk(4, 3 << 20), false);
     let manifest = manifests(&repository, &summary).remove(0);
     let (_, _, recipe) = first_segment(&repository, &manifest);
-    let chunks: Vec<Ref> = recipe.entries.iter().filter_map(|entry| entry.chunk).collect();
+    let chunks: Vec<FrameRef> = recipe.entries.iter().filter_map(|entry| entry.chunk).collect();
     let (one, other) = (chunks[0], chunks[1]);
-    assert_ne!(one.spot, other.spot);
+    assert_ne!(one.location, other.location);
     let pack_store = repository.parts.pack_store();
-    assert!(pack_store.at(one.spot, &one.id.short()).unwrap().is_some());
-    control(&[Flaw::AnyRowFits], || pack_store.at(other.spot, &one.id.short()).unwrap().is_none());
+    assert!(pack_store.at(one.location, &one.id.short()).unwrap().is_some());
+    control(&[Flaw::AnyRowFits], || pack_store.at(other.location, &one.id.short()).unwrap().is_none());
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn a_chunk_that_does_not_match_its_id_is_damage() {
     let fetch = |recipe: &SegmentRecipe| {
         let mut segment = vec![0; 2 << 20];
         let fetched =
-            Fetcher::new(repository.parts.pack_store()).unwrap().fetch(recipe, &mut segment, &mut Err);
+            SegmentFetcher::new(repository.parts.pack_store()).unwrap().fetch(recipe, &mut segment, &mut Err);
         fetched.map(|()| segment)
     };
     assert!(fetch(&recipe).unwrap() == disk.bytes);

@@ -1,20 +1,20 @@
 //! Model of a backup of a VM by a host, from its session to its snapshot.
 
-use super::setup::{Setup, Weak};
-use super::state::{Append, Job, Log, State, host_key};
-use super::store::{Id, Manifest, Pack, Ref, uuid};
+use super::setup::{ModelSetup, WeakRule};
+use super::state::{FleetState, HostJob, ModelLog, PendingAppend, host_key};
+use super::store::{Id, ModelManifest, ModelPack, ModelRef, uuid};
 use crate::catalog::record::Record;
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::SnapshotId;
 use crate::request::peers::Writer;
 use crate::steps::frames::is_in_use;
-use crate::steps::popular::{Entering, counts, entering};
-use crate::steps::session::{Opening, Publishing, first_removed, opening, publishing};
+use crate::steps::popular::{EnterStep, counts, entering};
+use crate::steps::session::{OpenStep, PublishStep, first_removed, opening, publishing};
 
 /// Phase of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Phase {
+pub(super) enum BackupPhase {
     /// Its session is not open yet.
     Begun,
     /// It removes listed packs.
@@ -32,28 +32,36 @@ pub(super) enum Phase {
 
 /// A backup in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Backup {
+pub(super) struct BackupRun {
     pub(super) vm: usize,
     pub(super) session: [u8; 16],
     sequence: u64,
     disk: [Id; 2],
-    base: Vec<Ref>,
+    base: Vec<ModelRef>,
     refs: [Option<PackNumber>; 2],
-    pub(super) phase: Phase,
+    pub(super) phase: BackupPhase,
 }
 
 /// The answer of other hosts for chunks that the VM does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Answer {
+pub(super) enum PeerAnswer {
     New,
     /// A popular frame exists.
     Hit,
     StorePopular,
 }
 
-impl Backup {
-    pub(super) fn new(vm: usize, session: [u8; 16], disk: [Id; 2]) -> Backup {
-        Backup { vm, session, sequence: 0, disk, base: Vec::new(), refs: [None; 2], phase: Phase::Begun }
+impl BackupRun {
+    pub(super) fn new(vm: usize, session: [u8; 16], disk: [Id; 2]) -> BackupRun {
+        BackupRun {
+            vm,
+            session,
+            sequence: 0,
+            disk,
+            base: Vec::new(),
+            refs: [None; 2],
+            phase: BackupPhase::Begun,
+        }
     }
 
     fn snapshot(&self) -> SnapshotId {
@@ -66,17 +74,19 @@ impl Backup {
     }
 }
 
-impl State {
+impl FleetState {
     /// The record that a backup is about to append.
-    pub(super) fn append_of_backup(&self, host: usize, backup: &Backup) -> Option<Append> {
+    pub(super) fn append_of_backup(&self, host: usize, backup: &BackupRun) -> Option<PendingAppend> {
         let state = &self.vms[backup.vm];
         let session = backup.session;
         match backup.phase {
-            Phase::Begun if opening(state, &session, false) == Opening::Append => {
+            BackupPhase::Begun if opening(state, &session, false) == OpenStep::Append => {
                 let base = state.published.last().map(|one| one.snapshot);
-                Some(self.next(Log::Vm(backup.vm), Record::Open { session, base }))
+                Some(self.next(ModelLog::Vm(backup.vm), Record::Open { session, base }))
             }
-            Phase::Publishes if publishing(state, &session, backup.snapshot()) == Publishing::Append => {
+            BackupPhase::Publishes
+                if publishing(state, &session, backup.snapshot()) == PublishStep::Append =>
+            {
                 let record = Record::Publish {
                     session,
                     snapshot: backup.snapshot(),
@@ -84,18 +94,18 @@ impl State {
                     manifest: [0; 32],
                     clock_ms: None,
                 };
-                Some(self.next(Log::Vm(backup.vm), record))
+                Some(self.next(ModelLog::Vm(backup.vm), record))
             }
-            Phase::Enters(pack) => self.enter(host, pack),
+            BackupPhase::Enters(pack) => self.enter(host, pack),
             _ => None,
         }
     }
 
     /// The record that enters a popular pack.
-    pub(super) fn enter(&self, host: usize, pack: PackNumber) -> Option<Append> {
+    pub(super) fn enter(&self, host: usize, pack: PackNumber) -> Option<PendingAppend> {
         match entering(&self.popular, pack, 1) {
-            Entering::Append { first_ordinal } => Some(self.next(
-                Log::Popular,
+            EnterStep::Append { first_ordinal } => Some(self.next(
+                ModelLog::Popular,
                 Record::Popular {
                     volume: 0,
                     pack,
@@ -105,26 +115,26 @@ impl State {
                     host: Some(host_key(host)),
                 },
             )),
-            Entering::Entered | Entering::Going | Entering::NoRoom => None,
+            EnterStep::Entered | EnterStep::BeingRemoved | EnterStep::NoRoom => None,
         }
     }
 
     /// Makes manifest and vector durable, before the publication.
-    pub(super) fn put_manifest(&mut self, backup: &Backup) {
+    pub(super) fn put_manifest(&mut self, backup: &BackupRun) {
         let refs = backup.disk.iter().zip(backup.refs).map(|(id, pack)| (*id, pack.expect("all is stored")));
-        let manifest = Manifest { refs: refs.collect(), has_vector: true };
+        let manifest = ModelManifest { refs: refs.collect(), has_vector: true };
         self.store.manifests.insert(backup.snapshot(), manifest);
     }
 
     /// A step without an answer of others. `None`: the backup waits.
     pub(super) fn go_on_with_backup(
         &mut self,
-        setup: &Setup,
+        setup: &ModelSetup,
         host: usize,
-        mut backup: Backup,
-    ) -> Option<Job> {
+        mut backup: BackupRun,
+    ) -> Option<HostJob> {
         let vm = backup.vm;
-        if backup.phase == Phase::Publishes {
+        if backup.phase == BackupPhase::Publishes {
             self.put_manifest(&backup);
         }
         if let Some(append) = self.append_of_backup(host, &backup) {
@@ -132,8 +142,8 @@ impl State {
         }
         let state = &self.vms[vm];
         match backup.phase {
-            Phase::Begun => match opening(state, &backup.session, false) {
-                Opening::Opened => {
+            BackupPhase::Begun => match opening(state, &backup.session, false) {
+                OpenStep::Opened => {
                     let base = state
                         .published
                         .last()
@@ -141,32 +151,32 @@ impl State {
                         .and_then(|base| self.store.manifests.get(&base));
                     backup.base = base.map(|base| base.refs.clone()).unwrap_or_default();
                     backup.sequence = state.next_sequence;
-                    backup.phase = match setup.is_weak(Weak::LooksFirst) {
-                        true => Phase::Ready,
-                        false => Phase::Opened,
+                    backup.phase = match setup.is_weak(WeakRule::LooksFirst) {
+                        true => BackupPhase::Ready,
+                        false => BackupPhase::Opened,
                     };
                 }
-                Opening::Held => return None,
-                _ => return Some(Job::Idle),
+                OpenStep::Held => return None,
+                _ => return Some(HostJob::Idle),
             },
-            Phase::Opened => {
+            BackupPhase::Opened => {
                 let going = first_removed(state).to_vec();
                 going.iter().for_each(|place| self.store.remove(place.pack));
                 if !going.is_empty() {
-                    let removed = self.next(Log::Vm(vm), Record::Removed { packs: going });
+                    let removed = self.next(ModelLog::Vm(vm), Record::Removed { packs: going });
                     self.append(&removed);
                 }
-                backup.phase = Phase::Ready;
+                backup.phase = BackupPhase::Ready;
             }
-            Phase::Ready => return None,
-            Phase::StoresPopular => {
+            BackupPhase::Ready => return None,
+            BackupPhase::StoresPopular => {
                 let place = backup.first_missing().expect("it is asked about one");
                 let pack = self.put_popular(backup.session, backup.disk[place]);
-                backup.phase = Phase::Enters(pack);
+                backup.phase = BackupPhase::Enters(pack);
             }
-            Phase::Enters(pack) => {
-                let Entering::Entered = entering(&self.popular, pack, 1) else {
-                    return Some(Job::Idle);
+            BackupPhase::Enters(pack) => {
+                let EnterStep::Entered = entering(&self.popular, pack, 1) else {
+                    return Some(HostJob::Idle);
                 };
                 let place = backup.first_missing().expect("it has stored one");
                 let id = backup.disk[place];
@@ -177,23 +187,27 @@ impl State {
                 }
                 backup.phase = backup.behind_answers();
             }
-            Phase::Stores => {
+            BackupPhase::Stores => {
                 let missing = backup.disk.iter().zip(&backup.refs).filter(|(_, found)| found.is_none());
                 let mut ids: Vec<Id> = missing.map(|(id, _)| *id).collect();
                 ids.dedup();
-                let pack =
-                    Pack { home: Home::Private(uuid(vm)), ids, session: backup.session, spoilt_by: None };
+                let pack = ModelPack {
+                    home: PackHome::Private(uuid(vm)),
+                    ids,
+                    session: backup.session,
+                    spoilt_by: None,
+                };
                 let pack = self.store.put(pack);
                 backup.refs.iter_mut().for_each(|found| *found = found.or(Some(pack)));
-                backup.phase = Phase::Publishes;
+                backup.phase = BackupPhase::Publishes;
             }
-            Phase::Publishes => return Some(Job::Idle),
+            BackupPhase::Publishes => return Some(HostJob::Idle),
         }
-        Some(Job::Backup(backup))
+        Some(HostJob::Backup(backup))
     }
 
     /// Looks in its base, in its VM's packs, and asks others. `None`: nobody gives that answer.
-    pub(super) fn look(&self, mut backup: Backup, answer: Answer) -> Option<Backup> {
+    pub(super) fn look(&self, mut backup: BackupRun, answer: PeerAnswer) -> Option<BackupRun> {
         let state = &self.vms[backup.vm];
         let dead = self.store.dead_of(backup.vm, state.dead.as_ref());
         let mut is_hit = false;
@@ -212,15 +226,15 @@ impl State {
                 entered.find(|pack| counts(&self.popular, *pack) && row(pack))
             };
             backup.refs[place] = match (known, answer) {
-                (None, Answer::Hit) => popular().inspect(|_| is_hit = true),
+                (None, PeerAnswer::Hit) => popular().inspect(|_| is_hit = true),
                 (known, _) => known,
             };
         }
         let is_missing = backup.first_missing().is_some();
         backup.phase = match answer {
-            Answer::New => backup.behind_answers(),
-            Answer::Hit if is_hit => backup.behind_answers(),
-            Answer::StorePopular if is_missing && self.left.popular > 0 => Phase::StoresPopular,
+            PeerAnswer::New => backup.behind_answers(),
+            PeerAnswer::Hit if is_hit => backup.behind_answers(),
+            PeerAnswer::StorePopular if is_missing && self.left.popular > 0 => BackupPhase::StoresPopular,
             _ => return None,
         };
         Some(backup)
@@ -230,16 +244,16 @@ impl State {
     pub(super) fn put_popular(&mut self, session: [u8; 16], id: Id) -> PackNumber {
         // Two hosts may be told to store the last one.
         self.left.popular = self.left.popular.saturating_sub(1);
-        let pack = Pack { home: Home::Shared, ids: vec![id], session, spoilt_by: None };
+        let pack = ModelPack { home: PackHome::Shared, ids: vec![id], session, spoilt_by: None };
         self.store.put(pack)
     }
 }
 
-impl Backup {
-    fn behind_answers(&self) -> Phase {
+impl BackupRun {
+    fn behind_answers(&self) -> BackupPhase {
         match self.first_missing() {
-            Some(_) => Phase::Stores,
-            None => Phase::Publishes,
+            Some(_) => BackupPhase::Stores,
+            None => BackupPhase::Publishes,
         }
     }
 }

@@ -2,11 +2,11 @@
 //! defects of this program. With the rule left out the search must find the loss, and with the rule nothing,
 //! from the same beginning.
 
-use super::backup::Answer;
-use super::moves::Move::{self, BacksUp, Checks, Forgets, GoesOn, Looks};
-use super::prune::Method;
+use super::backup::PeerAnswer;
+use super::moves::ModelMove::{self, BacksUp, Checks, Forgets, GoesOn, Looks};
+use super::prune::PruneMethod;
 use super::search::search;
-use super::setup::{Left, Setup, Weak};
+use super::setup::{ModelSetup, StepsLeft, WeakRule};
 use crate::packs::pack::PackNumber;
 use crate::rules::broken::Flaw;
 
@@ -14,11 +14,11 @@ const LIMIT: usize = 2_000_000;
 /// Most searches with all rules have fewer states.
 const TWIN_LIMIT: usize = 20_000;
 
-fn must_fail(name: &str, setup: &Setup) {
+fn must_fail(name: &str, setup: &ModelSetup) {
     let found = search(name, setup, LIMIT);
     let trace = found.violation.expect("the search finds the violation");
     println!("{trace}\n");
-    let twin = Setup { weak: None, flaws: &[], ..setup.clone() };
+    let twin = ModelSetup { weak: None, flaws: &[], ..setup.clone() };
     let found = search(&format!("{name}, by all rules"), &twin, TWIN_LIMIT);
     if let Some(trace) = found.violation {
         panic!("{trace}");
@@ -26,8 +26,8 @@ fn must_fail(name: &str, setup: &Setup) {
 }
 
 /// The moves of an undisturbed backup: it removes, looks, and stores if necessary.
-pub(super) fn backup(disk: usize, stores: bool) -> Vec<Move> {
-    let mut moves = vec![BacksUp(0, 0, disk), GoesOn(0), GoesOn(0), Looks(0, Answer::New)];
+pub(super) fn backup(disk: usize, stores: bool) -> Vec<ModelMove> {
+    let mut moves = vec![BacksUp(0, 0, disk), GoesOn(0), GoesOn(0), Looks(0, PeerAnswer::New)];
     moves.extend(stores.then_some(GoesOn(0)));
     moves.push(GoesOn(0));
     moves
@@ -35,47 +35,47 @@ pub(super) fn backup(disk: usize, stores: bool) -> Vec<Move> {
 
 /// The moves of a backup that stores a popular chunk, its check by another host, and the forgetting of the
 /// snapshot.
-pub(super) fn popular_forgotten() -> Vec<Move> {
-    let mut moves = vec![BacksUp(0, 0, 0), GoesOn(0), GoesOn(0), Looks(0, Answer::StorePopular)];
+pub(super) fn popular_forgotten() -> Vec<ModelMove> {
+    let mut moves = vec![BacksUp(0, 0, 0), GoesOn(0), GoesOn(0), Looks(0, PeerAnswer::StorePopular)];
     // It stores and enters the popular chunk, stores the rest, and publishes.
     moves.extend(vec![GoesOn(0); 4]);
     moves.extend([Checks(1, PackNumber(1)), Forgets(0, 0)]);
     // The space is freed too: until then its references count.
-    moves.push(Move::Prunes(0, 0, Method::Walk));
+    moves.push(ModelMove::Prunes(0, 0, PruneMethod::Walk));
     moves.extend(vec![GoesOn(0); 7]);
     moves
 }
 
 /// Two snapshots that share a chunk; the first is forgotten.
-fn one_forgotten() -> Vec<Move> {
+fn one_forgotten() -> Vec<ModelMove> {
     let first = backup(0, true).into_iter().chain(backup(1, true));
     first.chain([Forgets(0, 0)]).collect()
 }
 
-fn weak(weak: Weak, left: Left) -> Setup {
-    Setup { weak: Some(weak), ..Setup::new(left) }
+fn weak(weak: WeakRule, left: StepsLeft) -> ModelSetup {
+    ModelSetup { weak: Some(weak), ..ModelSetup::new(left) }
 }
 
 /// A sweep that does not see the open session. The mark in the log would stop that session, so nothing would
 /// be lost. Without the mark only open sessions protect a pack that is not entered yet.
-fn sweep(weak: Weak) -> Setup {
-    let left = Left { backups: 1, popular: 1, sweeps: 1, ..Left::default() };
-    Setup { weak: Some(weak), ..flawed(&[Flaw::SweepsUnmarked], left) }
+fn sweep(weak: WeakRule) -> ModelSetup {
+    let left = StepsLeft { backups: 1, popular: 1, sweeps: 1, ..StepsLeft::default() };
+    ModelSetup { weak: Some(weak), ..flawed(&[Flaw::SweepsUnmarked], left) }
 }
 
-fn flawed(flaws: &'static [Flaw], left: Left) -> Setup {
-    Setup { flaws, ..Setup::new(left) }
+fn flawed(flaws: &'static [Flaw], left: StepsLeft) -> ModelSetup {
+    ModelSetup { flaws, ..ModelSetup::new(left) }
 }
 
 /// PBS cb9814e331: a snapshot is made on the one that the walk reaches next, and that one is forgotten
 /// before.
 #[test]
 fn a_neighbour_forgotten_during_a_walk_takes_chunks_of_the_next_snapshot() {
-    let left = Left { backups: 2, forgets: 1, walks: 1, ..Left::default() };
-    let setup = Setup {
+    let left = StepsLeft { backups: 2, forgets: 1, walks: 1, ..StepsLeft::default() };
+    let setup = ModelSetup {
         flaws: &[Flaw::RemovesBesideSessions],
         before: backup(0, true),
-        ..weak(Weak::NeighbourForgotten, left)
+        ..weak(WeakRule::NeighbourForgotten, left)
     };
     must_fail("neighbour forgotten", &setup);
 }
@@ -83,17 +83,17 @@ fn a_neighbour_forgotten_during_a_walk_takes_chunks_of_the_next_snapshot() {
 /// The paper compares with neighbours first; a chunk may come back later.
 #[test]
 fn a_chunk_that_no_neighbour_has_may_be_in_another_snapshot() {
-    let left = Left { backups: 3, forgets: 1, deletions: 1, ..Left::default() };
-    must_fail("neighbours only", &weak(Weak::NeighboursOnly, left));
+    let left = StepsLeft { backups: 3, forgets: 1, deletions: 1, ..StepsLeft::default() };
+    must_fail("neighbours only", &weak(WeakRule::NeighboursOnly, left));
 }
 
 #[test]
 fn a_snapshot_whose_vector_is_lost_still_refers_to_its_chunks() {
-    let left = Left { backups: 2, forgets: 1, deletions: 1, vectors: 1, ..Left::default() };
-    let setup = Setup {
+    let left = StepsLeft { backups: 2, forgets: 1, deletions: 1, vectors: 1, ..StepsLeft::default() };
+    let setup = ModelSetup {
         // The disk changes back and forth, so places differ.
         disks: &[[1, 2], [2, 1]],
-        ..weak(Weak::MissingVectorIsEmpty, left)
+        ..weak(WeakRule::MissingVectorIsEmpty, left)
     };
     must_fail("missing vector is empty", &setup);
 }
@@ -102,70 +102,70 @@ fn a_snapshot_whose_vector_is_lost_still_refers_to_its_chunks() {
 /// are listed.
 #[test]
 fn a_first_backup_that_no_log_names_yet_loses_a_popular_chunk() {
-    must_fail("first backup", &sweep(Weak::LogsBeforePacks));
+    must_fail("first backup", &sweep(WeakRule::LogsBeforePacks));
 }
 
 /// PBS S3 series 2025-10/11: a listing does not show a new file yet.
 #[test]
 fn a_put_that_is_listed_late_ends_a_live_session() {
-    must_fail("put seen late", &sweep(Weak::PlainLogs));
+    must_fail("put seen late", &sweep(WeakRule::PlainLogs));
 }
 
 /// kopia behind an eventually consistent store: by the store's stamps a pack is older than any open session.
 #[test]
 fn a_store_clock_that_is_behind_makes_packs_of_a_session_look_old() {
-    must_fail("time of the store", &sweep(Weak::TimeOfStore));
+    must_fail("time of the store", &sweep(WeakRule::TimeOfStore));
 }
 
 /// The same in the log: a store whose clock is behind stamps a snapshot with a time before that of its base.
 #[test]
 fn snapshots_are_ordered_by_the_log_and_not_by_the_stores_clock() {
-    let left = Left { backups: 2, ..Left::default() };
+    let left = StepsLeft { backups: 2, ..StepsLeft::default() };
     must_fail("order by stamps", &flawed(&[Flaw::TrustsStamps], left));
 }
 
 /// duplicacy#686: a deletion dies between chunks and snapshot.
 #[test]
 fn a_deletion_that_dies_between_chunks_and_snapshot_leaves_a_snapshot_without() {
-    let left = Left { backups: 1, walks: 1, crashes: 1, ..Left::default() };
-    must_fail("chunks before snapshot", &weak(Weak::ChunksBeforeSnapshot, left));
+    let left = StepsLeft { backups: 1, walks: 1, crashes: 1, ..StepsLeft::default() };
+    must_fail("chunks before snapshot", &weak(WeakRule::ChunksBeforeSnapshot, left));
 }
 
 /// The paper's slow writer: its lease has expired, a repair has removed its chunks, and it publishes.
 #[test]
 fn a_slow_writer_that_publishes_after_it_was_ended_has_no_chunks() {
-    let left = Left { backups: 1, repairs: 1, fences: 1, ..Left::default() };
+    let left = StepsLeft { backups: 1, repairs: 1, fences: 1, ..StepsLeft::default() };
     must_fail("slow writer", &flawed(&[Flaw::FencedPublishes], left));
 }
 
 #[test]
 fn an_unchecked_popular_chunk_spoils_another_vm() {
-    let left = Left { backups: 2, popular: 1, spoilt: 1, ..Left::default() };
-    let setup = Setup { vms: 2, ..flawed(&[Flaw::CountsUnchecked], left) };
+    let left = StepsLeft { backups: 2, popular: 1, spoilt: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { vms: 2, ..flawed(&[Flaw::CountsUnchecked], left) };
     must_fail("popular before checked", &setup);
 }
 
 /// A malicious host: it stores other bytes under the id of a popular chunk and records that they are right.
 #[test]
 fn a_host_that_checks_its_own_packs_spoils_another_vm() {
-    let left = Left { backups: 2, popular: 1, spoilt: 1, lies: 1, ..Left::default() };
-    let setup = Setup { vms: 2, ..flawed(&[Flaw::ChecksOwn], left) };
+    let left = StepsLeft { backups: 2, popular: 1, spoilt: 1, lies: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { vms: 2, ..flawed(&[Flaw::ChecksOwn], left) };
     must_fail("a host checks its own pack", &setup);
 }
 
 #[test]
 fn a_frame_that_is_given_up_before_its_list_is_durable_is_not_found() {
-    let left = Left { backups: 1, cleanups: 1, popular: 1, crashes: 1, ..Left::default() };
-    must_fail("list not durable", &weak(Weak::ListNotDurable, left));
+    let left = StepsLeft { backups: 1, cleanups: 1, popular: 1, crashes: 1, ..StepsLeft::default() };
+    must_fail("list not durable", &weak(WeakRule::ListNotDurable, left));
 }
 
 /// The paper: base chunks of a running backup are in no vector of an existing snapshot.
 #[test]
 fn a_dead_list_beside_a_session_takes_chunks_that_it_refers_to() {
-    let left = Left { backups: 1, deletions: 1, ..Left::default() };
-    let setup = Setup {
+    let left = StepsLeft { backups: 1, deletions: 1, ..StepsLeft::default() };
+    let setup = ModelSetup {
         before: one_forgotten(),
-        left: Left { backups: 3, forgets: 1, ..left },
+        left: StepsLeft { backups: 3, forgets: 1, ..left },
         ..flawed(&[Flaw::RemovesBesideSessions], left)
     };
     must_fail("dead list beside a session", &setup);
@@ -174,16 +174,16 @@ fn a_dead_list_beside_a_session_takes_chunks_that_it_refers_to() {
 /// BAK-23. Two walks know one frame of a chunk each: neither marks the frame that the other has just written.
 #[test]
 fn a_prune_beside_another_one_removes_its_rewritten_packs() {
-    let left = Left { backups: 2, forgets: 1, walks: 2, ..Left::default() };
-    let setup = Setup { before: one_forgotten(), ..flawed(&[Flaw::RemovesBesideRemovals], left) };
+    let left = StepsLeft { backups: 2, forgets: 1, walks: 2, ..StepsLeft::default() };
+    let setup = ModelSetup { before: one_forgotten(), ..flawed(&[Flaw::RemovesBesideRemovals], left) };
     must_fail("prune beside prune", &setup);
 }
 
 /// BAK-23. A prune relies on a pack that a dead prune had listed for removal.
 #[test]
 fn a_prune_after_a_dead_one_relies_on_a_listed_pack() {
-    let left = Left { backups: 2, forgets: 1, walks: 2, crashes: 1, ..Left::default() };
-    let setup = Setup { before: one_forgotten(), ..flawed(&[Flaw::CountsOnGoingPacks], left) };
+    let left = StepsLeft { backups: 2, forgets: 1, walks: 2, crashes: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { before: one_forgotten(), ..flawed(&[Flaw::CountsOnGoingPacks], left) };
     must_fail("prune behind a dead prune", &setup);
 }
 
@@ -191,50 +191,50 @@ fn a_prune_after_a_dead_one_relies_on_a_listed_pack() {
 /// to remove it.
 #[test]
 fn a_popular_pack_entered_late_is_referred_to_during_its_removal() {
-    let left = Left { backups: 2, popular: 1, sweeps: 1, cleanups: 1, ..Left::default() };
-    let setup = Setup { before: backup(0, true), ..flawed(&[Flaw::SweepsUnmarked], left) };
+    let left = StepsLeft { backups: 2, popular: 1, sweeps: 1, cleanups: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { before: backup(0, true), ..flawed(&[Flaw::SweepsUnmarked], left) };
     must_fail("popular pack entered late", &setup);
 }
 
 /// A delete reaches one server, which is down; the next backup finds the chunk on the others.
 #[test]
 fn a_pack_removed_without_a_list_is_lost_to_the_next_backup() {
-    let left = Left { backups: 2, forgets: 1, walks: 1, crashes: 1, ..Left::default() };
-    must_fail("removes unlisted", &weak(Weak::RemovesUnlisted, left));
+    let left = StepsLeft { backups: 2, forgets: 1, walks: 1, crashes: 1, ..StepsLeft::default() };
+    must_fail("removes unlisted", &weak(WeakRule::RemovesUnlisted, left));
 }
 
 #[test]
 fn a_session_that_looks_before_it_removes_listed_packs_refers_to_them() {
-    let left = Left { backups: 2, forgets: 1, walks: 1, crashes: 1, ..Left::default() };
-    must_fail("looks first", &weak(Weak::LooksFirst, left));
+    let left = StepsLeft { backups: 2, forgets: 1, walks: 1, crashes: 1, ..StepsLeft::default() };
+    must_fail("looks first", &weak(WeakRule::LooksFirst, left));
 }
 
 #[test]
 fn a_pack_removed_before_its_live_frames_are_copied_loses_them() {
-    let left = Left { backups: 2, forgets: 1, walks: 1, ..Left::default() };
-    must_fail("unlinks uncopied", &weak(Weak::UnlinksUncopied, left));
+    let left = StepsLeft { backups: 2, forgets: 1, walks: 1, ..StepsLeft::default() };
+    must_fail("unlinks uncopied", &weak(WeakRule::UnlinksUncopied, left));
 }
 
 #[test]
 fn a_repair_that_keeps_packs_of_a_dead_session_is_incomplete() {
-    let left = Left { backups: 1, repairs: 1, fences: 1, crashes: 1, ..Left::default() };
-    must_fail("orphans are kept", &weak(Weak::KeepsOrphans, left));
+    let left = StepsLeft { backups: 1, repairs: 1, fences: 1, crashes: 1, ..StepsLeft::default() };
+    must_fail("orphans are kept", &weak(WeakRule::KeepsOrphans, left));
 }
 
 #[test]
 fn popular_chunks_are_not_removed_with_the_vm_that_stored_them() {
-    let left = Left { backups: 2, popular: 1, retirements: 1, ..Left::default() };
-    let setup = Setup { vms: 2, ..weak(Weak::RemovesShared, left) };
+    let left = StepsLeft { backups: 2, popular: 1, retirements: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { vms: 2, ..weak(WeakRule::RemovesShared, left) };
     must_fail("shared packs go with a machine", &setup);
 }
 
 /// A popular chunk that one VM needed.
-fn unneeded(flaws: &'static [Flaw], left: Left) -> Setup {
-    Setup {
+fn unneeded(flaws: &'static [Flaw], left: StepsLeft) -> ModelSetup {
+    ModelSetup {
         vms: 2,
         disks: &[[1, 2]],
         before: popular_forgotten(),
-        left: Left {
+        left: StepsLeft {
             backups: left.backups + 1,
             forgets: left.forgets + 1,
             popular: 1,
@@ -249,36 +249,36 @@ fn unneeded(flaws: &'static [Flaw], left: Left) -> Setup {
 /// BAK-27. A session opened after the condemnation, and its owner does not know of that.
 #[test]
 fn a_session_that_refers_to_a_condemned_pack_loses_it() {
-    let left = Left { backups: 1, ..Left::default() };
+    let left = StepsLeft { backups: 1, ..StepsLeft::default() };
     must_fail("refers to condemned", &unneeded(&[Flaw::RefersToCondemned], left));
 }
 
 /// BAK-27. A session looked before the condemnation, and publishes after the count.
 #[test]
 fn a_count_misses_the_references_of_an_open_session() {
-    let left = Left { backups: 1, ..Left::default() };
+    let left = StepsLeft { backups: 1, ..StepsLeft::default() };
     must_fail("counts beside sessions", &unneeded(&[Flaw::CountsBesideSessions], left));
 }
 
 /// BAK-27. A VM has stored a chunk for itself, and gave it up for the popular one.
 #[test]
 fn the_pack_of_a_moved_chunk_is_needed() {
-    let left = Left { backups: 1, cleanups: 1, ..Left::default() };
+    let left = StepsLeft { backups: 1, cleanups: 1, ..StepsLeft::default() };
     must_fail("counts without moved", &unneeded(&[Flaw::CountsWithoutMoved], left));
 }
 
 /// BAK-27. A clean-up has read the pack before it was condemned, and writes its record after the count.
 #[test]
 fn a_chunk_that_moves_to_a_condemned_pack_is_lost() {
-    let left = Left { backups: 1, cleanups: 1, ..Left::default() };
+    let left = StepsLeft { backups: 1, cleanups: 1, ..StepsLeft::default() };
     must_fail("moves to condemned", &unneeded(&[Flaw::MovesToCondemned], left));
 }
 
 /// BAK-27. The same, if no record in the VM's log makes the clean-up look again.
 #[test]
 fn a_count_without_a_record_is_missed_by_a_clean_up() {
-    let left = Left { backups: 1, cleanups: 1, ..Left::default() };
-    let setup = Setup { weak: Some(Weak::CountsUnmarked), ..unneeded(&[], left) };
+    let left = StepsLeft { backups: 1, cleanups: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { weak: Some(WeakRule::CountsUnmarked), ..unneeded(&[], left) };
     must_fail("counts unmarked", &setup);
 }
 
@@ -288,11 +288,11 @@ fn a_count_without_a_record_is_missed_by_a_clean_up() {
 #[test]
 fn a_forgotten_base_is_needed_by_its_session() {
     let mut before = popular_forgotten();
-    before.extend([Move::RemovesUnneeded(0), GoesOn(0)]);
-    before.extend([BacksUp(1, 0, 0), GoesOn(1), GoesOn(1), Looks(1, Answer::Hit)]);
+    before.extend([ModelMove::RemovesUnneeded(0), GoesOn(0)]);
+    before.extend([BacksUp(1, 0, 0), GoesOn(1), GoesOn(1), Looks(1, PeerAnswer::Hit)]);
     // It publishes; then the Condemned record is in the log.
     before.extend([GoesOn(1), GoesOn(1), GoesOn(0)]);
-    let left = Left { backups: 2, forgets: 1, ..Left::default() };
-    let setup = Setup { before, ..unneeded(&[Flaw::CountsPublishedOnly], left) };
+    let left = StepsLeft { backups: 2, forgets: 1, ..StepsLeft::default() };
+    let setup = ModelSetup { before, ..unneeded(&[Flaw::CountsPublishedOnly], left) };
     must_fail("counts published only", &setup);
 }

@@ -1,4 +1,5 @@
-//! Invariants of every state.
+//! Invariants
+//! of every state.
 //!
 //! - Every chunk of a published snapshot is readable, unless bad memory of the host that backed up this VM
 //!   has spoiled it.
@@ -8,20 +9,20 @@
 //! - After a repair the stored frames are exactly those referred to.
 //! - Removing a VM touches no other VM: only its own snapshots may be missing.
 
-use super::state::State;
-use super::store::Ref;
-use crate::catalog::popular::Fate;
+use super::state::FleetState;
+use super::store::ModelRef;
+use crate::catalog::popular::PopularFate;
 use crate::catalog::vm::VmState;
 use crate::index::dead_frames::DeadFrames;
 
 /// Returns the violation, if there is one.
-pub(super) fn check(state: &State) -> Result<(), String> {
+pub(super) fn check(state: &FleetState) -> Result<(), String> {
     for (vm, log) in state.vms.iter().enumerate() {
         check_log(vm, log)?;
         if log.is_retired {
             continue;
         }
-        let view = View { state, vm, log, dead: state.store.dead_of(vm, log.dead.as_ref()) };
+        let view = VmView { state, vm, log, dead: state.store.dead_of(vm, log.dead.as_ref()) };
         for published in &log.published {
             let snapshot = published.snapshot;
             let Some(manifest) = state.store.manifests.get(&snapshot) else {
@@ -48,7 +49,7 @@ pub(super) fn check(state: &State) -> Result<(), String> {
 }
 
 fn check_log(vm: usize, log: &VmState) -> Result<(), String> {
-    let ascends = |key: fn(&crate::catalog::vm::Published) -> u64| {
+    let ascends = |key: fn(&crate::catalog::vm::PublishedSnapshot) -> u64| {
         log.published.iter().is_sorted_by(|one, next| key(one) < key(next))
     };
     if log.open.len() > 1 {
@@ -61,31 +62,31 @@ fn check_log(vm: usize, log: &VmState) -> Result<(), String> {
 }
 
 /// A VM as its readers see it.
-struct View<'a> {
-    state: &'a State,
+struct VmView<'a> {
+    state: &'a FleetState,
     vm: usize,
     log: &'a VmState,
     dead: DeadFrames,
 }
 
-impl View<'_> {
-    fn is_popular(&self, (id, pack): Ref) -> bool {
+impl VmView<'_> {
+    fn is_popular(&self, (id, pack): ModelRef) -> bool {
         let store = &self.state.store;
         let moved = store.moved_to(self.vm, self.log, id);
         let is_own_fault = store.shared(pack).is_some_and(|pack| pack.spoilt_by == Some(self.vm));
         is_own_fault || store.opens(pack, id) || moved.is_some_and(|popular| store.opens(popular, id))
     }
 
-    fn is_readable(&self, reference: Ref) -> bool {
+    fn is_readable(&self, reference: ModelRef) -> bool {
         let mut own = self.state.store.own(self.vm);
         self.is_popular(reference) || own.any(|(_, pack)| pack.slot(reference.0).is_some())
     }
 
     /// Whether the chunk stays readable after all pending removals.
-    fn is_firm(&self, reference: Ref) -> bool {
+    fn is_firm(&self, reference: ModelRef) -> bool {
         let stays = |pack| {
-            let is_going = self.log.removing.iter().any(|place| place.pack == pack);
-            !is_going && !self.state.store.doomed.contains(&pack)
+            let is_removed = self.log.removing.iter().any(|place| place.pack == pack);
+            !is_removed && !self.state.store.doomed.contains(&pack)
         };
         let mut own = self.state.store.own(self.vm).filter(|(number, _)| stays(*number));
         let is_live =
@@ -93,7 +94,7 @@ impl View<'_> {
         // A pack that is marked as removed in the log may vanish at any time.
         let is_gone = |pack| {
             let known = self.state.popular.pack(pack);
-            known.is_some_and(|known| known.fate == Fate::Gone)
+            known.is_some_and(|known| known.fate == PopularFate::Removed)
         };
         let moved = self.state.store.moved_to(self.vm, self.log, reference.0);
         is_live || (self.is_popular(reference) && !is_gone(reference.1) && !moved.is_some_and(is_gone))

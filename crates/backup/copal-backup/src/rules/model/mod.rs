@@ -9,14 +9,14 @@
 #![expect(clippy::print_stdout, reason = "a search prints its number of states")]
 
 mod backup;
-mod cleanup;
+mod consolidate;
 mod controls;
 mod invariants;
 mod moves;
+mod popular_gc;
 mod prune;
 mod rules;
 mod search;
 mod setup;
 mod state;
 mod store;
-mod unneeded;

@@ -1,18 +1,18 @@
 //! The possible next steps of a state.
 
-use super::backup::{self, Answer, Backup};
-use super::cleanup::{self, Sweep};
+use super::backup::{self, BackupRun, PeerAnswer};
+use super::consolidate::{self, SweepJob};
 use super::invariants::check;
-use super::prune::Method;
-use super::setup::{Setup, Weak};
-use super::state::{Append, HOSTS, Job, Log, State};
-use super::store::{Pack, uuid};
-use super::unneeded::Unneeded;
+use super::popular_gc::RemovalJob;
+use super::prune::PruneMethod;
+use super::setup::{ModelSetup, WeakRule};
+use super::state::{FleetState, HOSTS, HostJob, ModelLog, PendingAppend};
+use super::store::{ModelPack, uuid};
 use crate::catalog::record::Record;
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::rules::broken::with;
-use crate::steps::removal::{Use, in_use};
+use crate::steps::removal::{VmUse, in_use};
 use crate::steps::session::ending;
 use stateright::{Model, Property};
 
@@ -23,13 +23,13 @@ pub(super) const PUBLISHED: &str = "a second snapshot is published";
 
 /// One step. Hosts, VMs and disks are numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Move {
+pub(super) enum ModelMove {
     BacksUp(usize, usize, usize),
     /// A backup looks for its chunks and gets an answer.
-    Looks(usize, Answer),
+    Looks(usize, PeerAnswer),
     /// A backup stores a popular chunk that bad memory has spoiled.
     StoresSpoilt(usize),
-    Prunes(usize, usize, Method),
+    Prunes(usize, usize, PruneMethod),
     CleansUp(usize, usize),
     Sweeps(usize),
     /// A host begins to remove unneeded popular packs.
@@ -57,12 +57,12 @@ pub(super) enum Move {
     LosesVector(usize),
 }
 
-impl Model for Setup {
-    type State = State;
-    type Action = Move;
+impl Model for ModelSetup {
+    type State = FleetState;
+    type Action = ModelMove;
 
-    fn init_states(&self) -> Vec<State> {
-        let mut state = State::first(self);
+    fn init_states(&self) -> Vec<FleetState> {
+        let mut state = FleetState::first(self);
         for action in &self.before {
             let mut moves = Vec::new();
             self.actions(&state, &mut moves);
@@ -74,144 +74,148 @@ impl Model for Setup {
         vec![state]
     }
 
-    fn actions(&self, state: &State, moves: &mut Vec<Move>) {
+    fn actions(&self, state: &FleetState, moves: &mut Vec<ModelMove>) {
         for host in 0..HOSTS {
             match &state.hosts[host] {
                 // Idle hosts are interchangeable, except for the packs that they wrote.
-                Job::Idle if state.is_first_idle(host) => beginnings(self, state, host, moves),
-                Job::Idle => {}
+                HostJob::Idle if state.is_first_idle(host) => beginnings(self, state, host, moves),
+                HostJob::Idle => {}
                 job => steps(state, host, job, moves),
             }
             let popular = state.popular.packs.iter();
             let unchecked = popular
-                .filter(|pack| pack.checked_at.is_none() && pack.spoiled_at.is_none() && !pack.is_going());
+                .filter(|pack| pack.checked_at.is_none() && pack.spoiled_at.is_none() && !pack.is_removed());
             for pack in unchecked {
-                moves.push(Move::Checks(host, pack.pack));
+                moves.push(ModelMove::Checks(host, pack.pack));
                 if state.left.lies > 0 {
-                    moves.push(Move::Lies(host, pack.pack));
+                    moves.push(ModelMove::Lies(host, pack.pack));
                 }
             }
         }
-        moves.extend((0..state.in_doubt.len()).map(Move::ComesAbout));
-        moves.extend(state.store.doomed.iter().map(|pack| Move::IsUnlinked(*pack)));
+        moves.extend((0..state.in_doubt.len()).map(ModelMove::ComesAbout));
+        moves.extend(state.store.doomed.iter().map(|pack| ModelMove::IsUnlinked(*pack)));
         for vm in 0..self.vms {
             let published = state.vms[vm].published.len();
             if state.left.forgets > 0 {
-                moves.extend((0..published).map(|at| Move::Forgets(vm, at)));
+                moves.extend((0..published).map(|at| ModelMove::Forgets(vm, at)));
             }
             if state.left.fences > 0 && !state.vms[vm].open.is_empty() {
-                moves.push(Move::Fences(vm));
+                moves.push(ModelMove::Fences(vm));
             }
             if state.left.vectors > 0 && published > 0 {
-                moves.push(Move::LosesVector(vm));
+                moves.push(ModelMove::LosesVector(vm));
             }
         }
     }
 
-    fn next_state(&self, last: &State, action: Move) -> Option<State> {
+    fn next_state(&self, last: &FleetState, action: ModelMove) -> Option<FleetState> {
         let mut state = last.clone();
         with(self.flaws, || state.apply(self, action))?;
         state.tidy();
         (state != *last).then_some(state)
     }
 
-    fn properties(&self) -> Vec<Property<Setup>> {
+    fn properties(&self) -> Vec<Property<ModelSetup>> {
         vec![
             Property::always(SAFE, |_, state| check(state).is_ok()),
-            Property::sometimes(PUBLISHED, |_, state: &State| {
+            Property::sometimes(PUBLISHED, |_, state: &FleetState| {
                 state.vms.iter().map(|vm| vm.next_sequence).sum::<u64>() > 1
             }),
         ]
     }
 }
 
-fn beginnings(setup: &Setup, state: &State, host: usize, moves: &mut Vec<Move>) {
+fn beginnings(setup: &ModelSetup, state: &FleetState, host: usize, moves: &mut Vec<ModelMove>) {
     let left = &state.left;
     for vm in 0..setup.vms {
         if left.backups > 0 && state.vms[vm].open.is_empty() {
-            moves.extend((0..setup.disks.len()).map(|disk| Move::BacksUp(host, vm, disk)));
+            moves.extend((0..setup.disks.len()).map(|disk| ModelMove::BacksUp(host, vm, disk)));
         }
-        for (method, left) in
-            [(Method::Vectors, left.deletions), (Method::Walk, left.walks), (Method::Repair, left.repairs)]
-        {
+        for (method, left) in [
+            (PruneMethod::Vectors, left.deletions),
+            (PruneMethod::Walk, left.walks),
+            (PruneMethod::Repair, left.repairs),
+        ] {
             if left > 0 {
-                moves.push(Move::Prunes(host, vm, method));
+                moves.push(ModelMove::Prunes(host, vm, method));
             }
         }
         if left.cleanups > 0 {
-            moves.push(Move::CleansUp(host, vm));
+            moves.push(ModelMove::CleansUp(host, vm));
         }
         if left.retirements > 0 {
-            moves.push(Move::Retires(host, vm));
+            moves.push(ModelMove::Retires(host, vm));
         }
     }
     if left.sweeps > 0 {
-        moves.push(Move::Sweeps(host));
+        moves.push(ModelMove::Sweeps(host));
     }
     if left.unneeded > 0 {
-        moves.push(Move::RemovesUnneeded(host));
+        moves.push(ModelMove::RemovesUnneeded(host));
     }
 }
 
-fn steps(state: &State, host: usize, job: &Job, moves: &mut Vec<Move>) {
+fn steps(state: &FleetState, host: usize, job: &HostJob, moves: &mut Vec<ModelMove>) {
     match job {
-        Job::Backup(backup) if backup.phase == backup::Phase::Ready => {
-            let answers = [Answer::New, Answer::Hit, Answer::StorePopular];
-            moves.extend(answers.map(|answer| Move::Looks(host, answer)));
+        HostJob::Backup(backup) if backup.phase == backup::BackupPhase::Ready => {
+            let answers = [PeerAnswer::New, PeerAnswer::Hit, PeerAnswer::StorePopular];
+            moves.extend(answers.map(|answer| ModelMove::Looks(host, answer)));
         }
-        Job::Backup(backup) if backup.phase == backup::Phase::StoresPopular && state.left.spoilt > 0 => {
-            moves.extend([Move::GoesOn(host), Move::StoresSpoilt(host)]);
+        HostJob::Backup(backup)
+            if backup.phase == backup::BackupPhase::StoresPopular && state.left.spoilt > 0 =>
+        {
+            moves.extend([ModelMove::GoesOn(host), ModelMove::StoresSpoilt(host)]);
         }
-        _ => moves.push(Move::GoesOn(host)),
+        _ => moves.push(ModelMove::GoesOn(host)),
     }
     if state.left.lost > 0 {
-        moves.extend([Move::IsToldLost(host), Move::DiesAppending(host)]);
+        moves.extend([ModelMove::IsToldLost(host), ModelMove::DiesAppending(host)]);
     }
     if state.left.crashes > 0 {
-        moves.extend([Move::Dies(host), Move::DiesUnlinking(host)]);
+        moves.extend([ModelMove::Dies(host), ModelMove::DiesUnlinking(host)]);
     }
 }
 
-impl State {
+impl FleetState {
     fn is_first_idle(&self, host: usize) -> bool {
-        !self.hosts[..host].contains(&Job::Idle)
+        !self.hosts[..host].contains(&HostJob::Idle)
     }
 
     /// The record that a host is about to append.
-    fn append_of(&mut self, setup: &Setup, host: usize) -> Option<Append> {
+    fn append_of(&mut self, setup: &ModelSetup, host: usize) -> Option<PendingAppend> {
         match self.hosts[host].clone() {
-            Job::Backup(backup) => {
-                if backup.phase == backup::Phase::Publishes {
+            HostJob::Backup(backup) => {
+                if backup.phase == backup::BackupPhase::Publishes {
                     self.put_manifest(&backup);
                 }
                 self.append_of_backup(host, &backup)
             }
-            Job::Prune(prune) => self.append_of_prune(&prune),
-            Job::CleanUp(cleanup) if cleanup.phase != cleanup::Phase::Begun => {
+            HostJob::Prune(prune) => self.append_of_prune(&prune),
+            HostJob::CleanUp(cleanup) if cleanup.phase != consolidate::CleanUpPhase::Begun => {
                 self.append_of_cleanup(setup, host, &cleanup)
             }
-            Job::Unneeded(unneeded) => self.append_of_unneeded(setup, &unneeded),
-            Job::CleanUp(_) | Job::Idle | Job::Sweep(_) | Job::Removal(_) => None,
+            HostJob::Unneeded(unneeded) => self.append_of_unneeded(setup, &unneeded),
+            HostJob::CleanUp(_) | HostJob::Idle | HostJob::Sweep(_) | HostJob::Removal(_) => None,
         }
     }
 
     /// Applies a step; `None`: the step is impossible.
-    fn apply(&mut self, setup: &Setup, action: Move) -> Option<()> {
+    fn apply(&mut self, setup: &ModelSetup, action: ModelMove) -> Option<()> {
         match action {
-            Move::BacksUp(host, vm, disk) => {
+            ModelMove::BacksUp(host, vm, disk) => {
                 self.left.backups -= 1;
                 let session = self.draw_session();
-                self.hosts[host] = Job::Backup(Backup::new(vm, session, setup.disks[disk]));
+                self.hosts[host] = HostJob::Backup(BackupRun::new(vm, session, setup.disks[disk]));
             }
-            Move::Looks(host, answer) => {
-                let Job::Backup(backup) = &self.hosts[host] else {
+            ModelMove::Looks(host, answer) => {
+                let HostJob::Backup(backup) = &self.hosts[host] else {
                     return None;
                 };
-                self.hosts[host] = Job::Backup(self.look(backup.clone(), answer)?);
+                self.hosts[host] = HostJob::Backup(self.look(backup.clone(), answer)?);
             }
-            Move::StoresSpoilt(host) => {
+            ModelMove::StoresSpoilt(host) => {
                 self.left.spoilt -= 1;
-                let Job::Backup(backup) = &self.hosts[host] else {
+                let HostJob::Backup(backup) = &self.hosts[host] else {
                     return None;
                 };
                 let vm = backup.vm;
@@ -219,80 +223,80 @@ impl State {
                 let newest = PackNumber(self.store.names);
                 self.store.packs.get_mut(&newest)?.spoilt_by = Some(vm);
             }
-            Move::Prunes(host, vm, method) => {
+            ModelMove::Prunes(host, vm, method) => {
                 match method {
-                    Method::Vectors => self.left.deletions -= 1,
-                    Method::Walk => self.left.walks -= 1,
-                    Method::Repair => self.left.repairs -= 1,
+                    PruneMethod::Vectors => self.left.deletions -= 1,
+                    PruneMethod::Walk => self.left.walks -= 1,
+                    PruneMethod::Repair => self.left.repairs -= 1,
                 }
                 self.hosts[host] = self.begin_prune(setup, vm, method)?;
             }
-            Move::CleansUp(host, vm) => {
+            ModelMove::CleansUp(host, vm) => {
                 self.left.cleanups -= 1;
                 self.hosts[host] = self.begin_cleanup(vm)?;
             }
-            Move::Sweeps(host) => {
+            ModelMove::Sweeps(host) => {
                 self.left.sweeps -= 1;
-                self.hosts[host] = Job::Sweep(Sweep::new());
+                self.hosts[host] = HostJob::Sweep(SweepJob::new());
             }
-            Move::RemovesUnneeded(host) => {
+            ModelMove::RemovesUnneeded(host) => {
                 self.left.unneeded -= 1;
-                self.hosts[host] = Job::Unneeded(Unneeded::new());
+                self.hosts[host] = HostJob::Unneeded(RemovalJob::new());
             }
-            Move::Checks(host, pack) => self.check(host, pack)?,
-            Move::Lies(host, pack) => self.lie(host, pack)?,
-            Move::GoesOn(host) => self.go_on(setup, host)?,
-            Move::IsToldLost(host) => {
+            ModelMove::Checks(host, pack) => self.check(host, pack)?,
+            ModelMove::Lies(host, pack) => self.lie(host, pack)?,
+            ModelMove::GoesOn(host) => self.go_on(setup, host)?,
+            ModelMove::IsToldLost(host) => {
                 self.left.lost -= 1;
                 let append = self.append_of(setup, host)?;
                 self.append(&append).then_some(())?;
             }
-            Move::Dies(host) => {
+            ModelMove::Dies(host) => {
                 self.left.crashes -= 1;
-                self.hosts[host] = Job::Idle;
+                self.hosts[host] = HostJob::Idle;
             }
-            Move::DiesAppending(host) => {
+            ModelMove::DiesAppending(host) => {
                 self.left.lost -= 1;
                 let append = self.append_of(setup, host)?;
                 self.in_doubt.push(append);
-                self.hosts[host] = Job::Idle;
+                self.hosts[host] = HostJob::Idle;
             }
-            Move::DiesUnlinking(host) => {
+            ModelMove::DiesUnlinking(host) => {
                 self.left.crashes -= 1;
-                let Job::Prune(prune) = &self.hosts[host] else {
+                let HostJob::Prune(prune) = &self.hosts[host] else {
                     return None;
                 };
                 let packs = prune.unlinks()?.to_vec();
                 self.store.doomed.extend(packs);
-                self.hosts[host] = Job::Idle;
+                self.hosts[host] = HostJob::Idle;
             }
-            Move::ComesAbout(at) => {
+            ModelMove::ComesAbout(at) => {
                 let append = self.in_doubt.remove(at);
                 self.append(&append);
             }
-            Move::IsUnlinked(pack) => self.store.remove(pack),
-            Move::Forgets(vm, at) => {
+            ModelMove::IsUnlinked(pack) => self.store.remove(pack),
+            ModelMove::Forgets(vm, at) => {
                 self.left.forgets -= 1;
                 let snapshots = vec![self.vms[vm].published[at].snapshot];
-                let forget = self.next(Log::Vm(vm), Record::Forget { snapshots });
+                let forget = self.next(ModelLog::Vm(vm), Record::Forget { snapshots });
                 self.append(&forget);
             }
-            Move::Fences(vm) => {
+            ModelMove::Fences(vm) => {
                 self.left.fences -= 1;
                 let fence = ending(&self.vms[vm], self.vms[vm].open.first()?)?;
-                let fence = self.next(Log::Vm(vm), fence);
+                let fence = self.next(ModelLog::Vm(vm), fence);
                 self.append(&fence);
             }
-            Move::Retires(host, vm) => {
+            ModelMove::Retires(host, vm) => {
                 self.left.retirements -= 1;
-                if in_use(&self.vms[vm]) != Use::Idle {
+                if in_use(&self.vms[vm]) != VmUse::Idle {
                     return None;
                 }
-                let retired = self.next(Log::Vm(vm), Record::Retired);
+                let retired = self.next(ModelLog::Vm(vm), Record::Retired);
                 self.append(&retired);
-                self.hosts[host] = Job::Removal(vm);
+                self.hosts[host] = HostJob::Removal(vm);
             }
-            Move::LosesVector(vm) => {
+            ModelMove::LosesVector(vm) => {
                 self.left.vectors -= 1;
                 let newest = self.vms[vm].published.last()?.snapshot;
                 self.store.manifests.get_mut(&newest)?.has_vector = false;
@@ -302,24 +306,25 @@ impl State {
     }
 
     /// Continues an operation; `None`: it waits.
-    fn go_on(&mut self, setup: &Setup, host: usize) -> Option<()> {
+    fn go_on(&mut self, setup: &ModelSetup, host: usize) -> Option<()> {
         self.hosts[host] = match self.hosts[host].clone() {
-            Job::Idle => return None,
-            Job::Backup(backup) => self.go_on_with_backup(setup, host, backup)?,
+            HostJob::Idle => return None,
+            HostJob::Backup(backup) => self.go_on_with_backup(setup, host, backup)?,
             // The prune gives way.
-            Job::Prune(prune) => {
+            HostJob::Prune(prune) => {
                 let job = self.go_on_with_prune(setup, prune);
-                job.unwrap_or(Job::Idle)
+                job.unwrap_or(HostJob::Idle)
             }
-            Job::CleanUp(cleanup) => self.go_on_with_cleanup(setup, host, cleanup)?,
-            Job::Sweep(sweep) => self.go_on_with_sweep(setup, sweep),
-            Job::Unneeded(unneeded) => self.go_on_with_unneeded(setup, unneeded),
-            Job::Removal(vm) => {
-                let home = Home::Private(uuid(vm));
-                let keeps_shared = !setup.is_weak(Weak::RemovesShared);
-                let stays = |pack: &Pack| pack.home != home && (pack.home != Home::Shared || keeps_shared);
+            HostJob::CleanUp(cleanup) => self.go_on_with_cleanup(setup, host, cleanup)?,
+            HostJob::Sweep(sweep) => self.go_on_with_sweep(setup, sweep),
+            HostJob::Unneeded(unneeded) => self.go_on_with_unneeded(setup, unneeded),
+            HostJob::Removal(vm) => {
+                let home = PackHome::Private(uuid(vm));
+                let keeps_shared = !setup.is_weak(WeakRule::RemovesShared);
+                let stays =
+                    |pack: &ModelPack| pack.home != home && (pack.home != PackHome::Shared || keeps_shared);
                 self.store.packs.retain(|_, pack| stays(pack));
-                Job::Idle
+                HostJob::Idle
             }
         };
         Some(())
@@ -333,8 +338,8 @@ impl State {
         let packs = &self.store.packs;
         self.store.doomed.retain(|pack| packs.contains_key(pack));
         if let [first, second] = &mut self.hosts[..]
-            && *first == Job::Idle
-            && *second != Job::Idle
+            && *first == HostJob::Idle
+            && *second != HostJob::Idle
             && self.popular.packs.is_empty()
         {
             std::mem::swap(first, second);

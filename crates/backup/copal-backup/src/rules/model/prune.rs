@@ -1,23 +1,23 @@
 //! Model of a prune of a VM: by vectors (a deletion), or by a walk of all snapshots, which rewrites or
 //! repairs.
 
-use super::setup::{Setup, Weak};
-use super::state::{Append, Job, Log, State};
-use super::store::{Id, Pack, Ref, add_dead, uuid};
-use crate::catalog::fold::Entry;
+use super::setup::{ModelSetup, WeakRule};
+use super::state::{FleetState, HostJob, ModelLog, PendingAppend};
+use super::store::{Id, ModelPack, ModelRef, add_dead, uuid};
+use crate::catalog::fold::LogEntry;
 use crate::catalog::record::{PackPlace, Record};
-use crate::catalog::vm::{Published, VmState};
+use crate::catalog::vm::{PublishedSnapshot, VmState};
 use crate::index::dead_frames::DeadFrames;
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::Home;
+use crate::packs::volumes::PackHome;
 use crate::request::SnapshotId;
-use crate::steps::frames::{Fate, fate, is_in_use};
-use crate::steps::removal::{Beginning, Lost, beginning, lost, neighbours};
+use crate::steps::frames::{PackFate, fate, is_in_use};
+use crate::steps::removal::{LostAppend, PruneStart, beginning, lost, neighbours};
 use crate::steps::session::first_removed;
 use std::collections::{BTreeSet, HashSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Method {
+pub(super) enum PruneMethod {
     Vectors,
     Walk,
     /// A walk that rewrites nothing.
@@ -26,7 +26,7 @@ pub(super) enum Method {
 
 /// Phase of a prune.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Phase {
+pub(super) enum PrunePhase {
     /// It has read the log.
     Begun,
     /// It knows the live frames. After a walk it lists packs without a live frame next; by vectors it records
@@ -46,20 +46,20 @@ pub(super) enum Phase {
 
 /// Source of liveness of frames.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Live {
+enum ModelLive {
     Marked(BTreeSet<(PackNumber, u32)>),
     NotDead(DeadFrames),
 }
 
-impl Live {
+impl ModelLive {
     fn has(&self, pack: PackNumber, slot: u32) -> bool {
         match self {
-            Live::Marked(marked) => marked.contains(&(pack, slot)),
-            Live::NotDead(dead) => is_in_use(dead, pack, slot),
+            ModelLive::Marked(marked) => marked.contains(&(pack, slot)),
+            ModelLive::NotDead(dead) => is_in_use(dead, pack, slot),
         }
     }
 
-    fn fate(&self, number: PackNumber, pack: &Pack) -> Fate {
+    fn fate(&self, number: PackNumber, pack: &ModelPack) -> PackFate {
         let slots = 0..pack.ids.len() as u32;
         let live = slots.filter(|slot| self.has(number, *slot)).count();
         fate(live as u32, pack.ids.len() as u32)
@@ -68,17 +68,17 @@ impl Live {
 
 /// A prune in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Prune {
+pub(super) struct PruneJob {
     pub(super) vm: usize,
-    method: Method,
+    method: PruneMethod,
     /// The number behind the records that it has read and appended.
     next_number: u64,
     /// Records from that number on.
     since: Vec<Record>,
     /// The snapshots by which it decides.
-    gone: Vec<Published>,
-    stay: Vec<Published>,
-    live: Live,
+    gone: Vec<PublishedSnapshot>,
+    stay: Vec<PublishedSnapshot>,
+    live: ModelLive,
     has_rewritten: bool,
     /// Number of pack names at its beginning: a fenced process that does not know it may write packs
     /// meanwhile.
@@ -86,20 +86,20 @@ pub(super) struct Prune {
     listed: Vec<PackPlace>,
     /// The snapshot whose chunks are removed before it is forgotten.
     undermined: Option<SnapshotId>,
-    phase: Phase,
+    phase: PrunePhase,
 }
 
-impl Prune {
+impl PruneJob {
     /// Packs that it is unlinking.
     pub(super) fn unlinks(&self) -> Option<&[PackNumber]> {
         match &self.phase {
-            Phase::Unlinks(packs) => Some(packs),
+            PrunePhase::Unlinks(packs) => Some(packs),
             _ => None,
         }
     }
 
     /// Notices a new record of the log.
-    pub(super) fn notice(&mut self, entry: &Entry) {
+    pub(super) fn notice(&mut self, entry: &LogEntry) {
         // It knows its own records.
         if entry.number >= self.next_number {
             self.since.push(entry.record.clone());
@@ -108,63 +108,68 @@ impl Prune {
 }
 
 fn place(vm: usize, pack: PackNumber) -> PackPlace {
-    PackPlace { home: Home::Private(uuid(vm)), volume: 0, pack }
+    PackPlace { home: PackHome::Private(uuid(vm)), volume: 0, pack }
 }
 
-impl State {
+impl FleetState {
     /// Begins a prune; `None`: it gives way.
-    pub(super) fn begin_prune(&mut self, setup: &Setup, vm: usize, method: Method) -> Option<Job> {
+    pub(super) fn begin_prune(
+        &mut self,
+        setup: &ModelSetup,
+        vm: usize,
+        method: PruneMethod,
+    ) -> Option<HostJob> {
         match beginning(&self.vms[vm], false) {
-            Beginning::GiveWay | Beginning::FenceFirst => return None,
-            Beginning::FinishFirst => {
+            PruneStart::GiveWay | PruneStart::FenceFirst => return None,
+            PruneStart::FinishFirst => {
                 let packs = first_removed(&self.vms[vm]).to_vec();
                 packs.iter().for_each(|place| self.store.remove(place.pack));
-                let removed = self.next(Log::Vm(vm), Record::Removed { packs });
+                let removed = self.next(ModelLog::Vm(vm), Record::Removed { packs });
                 self.append(&removed);
             }
-            Beginning::Go => {}
+            PruneStart::Go => {}
         }
         let state = &self.vms[vm];
         let (mut gone, mut stay) = (state.forgotten.clone(), state.published.clone());
         let mut undermined = None;
-        if setup.is_weak(Weak::ChunksBeforeSnapshot) && !stay.is_empty() {
+        if setup.is_weak(WeakRule::ChunksBeforeSnapshot) && !stay.is_empty() {
             let first = stay.remove(0);
             undermined = Some(first.snapshot);
             gone.push(first);
         }
-        if method == Method::Vectors && gone.is_empty() && state.dead.is_none() {
+        if method == PruneMethod::Vectors && gone.is_empty() && state.dead.is_none() {
             return None;
         }
-        Some(Job::Prune(Prune {
+        Some(HostJob::Prune(PruneJob {
             vm,
             method,
             next_number: state.next_number,
             since: Vec::new(),
             gone,
             stay,
-            live: Live::Marked(BTreeSet::new()),
+            live: ModelLive::Marked(BTreeSet::new()),
             has_rewritten: false,
             names: self.store.names,
             listed: Vec::new(),
             undermined,
-            phase: Phase::Begun,
+            phase: PrunePhase::Begun,
         }))
     }
 
     /// Frames that only the forgotten snapshots refer to, and those known before; `None`: a walk is
     /// necessary.
-    fn find_dead(&self, setup: &Setup, prune: &Prune) -> Option<DeadFrames> {
+    fn find_dead(&self, setup: &ModelSetup, prune: &PruneJob) -> Option<DeadFrames> {
         let mut dead = self.store.dead_of(prune.vm, self.vms[prune.vm].dead.as_ref());
         for one in &prune.gone {
-            let beside: Vec<&Published> = neighbours(one, &prune.stay).collect();
-            let ids = match setup.is_weak(Weak::NeighboursOnly) {
+            let beside: Vec<&PublishedSnapshot> = neighbours(one, &prune.stay).collect();
+            let ids = match setup.is_weak(WeakRule::NeighboursOnly) {
                 true => self.merged(setup, &beside)?,
                 false => self.merged(setup, &prune.stay.iter().collect::<Vec<_>>())?,
             };
             // Another prune may have deleted it.
             let gone = self.store.manifests.get(&one.snapshot)?;
             for (at, reference) in gone.refs.iter().enumerate() {
-                let is_equal = |other: &&Published| {
+                let is_equal = |other: &&PublishedSnapshot| {
                     let other = self.store.manifests.get(&other.snapshot);
                     other.is_some_and(|other| other.refs[at] == *reference)
                 };
@@ -176,19 +181,19 @@ impl State {
                 }
             }
         }
-        let home = Home::Private(uuid(prune.vm));
+        let home = PackHome::Private(uuid(prune.vm));
         dead.retain(|pack| self.store.packs.get(&pack).is_some_and(|pack| pack.home == home));
         Some(dead)
     }
 
     /// The references of these snapshots; `None`: a vector is missing.
-    fn merged(&self, setup: &Setup, snapshots: &[&Published]) -> Option<HashSet<Id>> {
+    fn merged(&self, setup: &ModelSetup, snapshots: &[&PublishedSnapshot]) -> Option<HashSet<Id>> {
         let mut ids = HashSet::new();
         for one in snapshots {
             let manifest = self.store.manifests.get(&one.snapshot)?;
             match manifest.has_vector {
                 true => ids.extend(manifest.refs.iter().map(|(id, _)| id)),
-                false if setup.is_weak(Weak::MissingVectorIsEmpty) => {}
+                false if setup.is_weak(WeakRule::MissingVectorIsEmpty) => {}
                 false => return None,
             }
         }
@@ -196,17 +201,17 @@ impl State {
     }
 
     /// The VM's own frame of a reference: at its original location, or the newest.
-    fn located(&self, vm: usize, (id, pack): Ref) -> Option<(PackNumber, u32)> {
+    fn located(&self, vm: usize, (id, pack): ModelRef) -> Option<(PackNumber, u32)> {
         let own: Vec<(PackNumber, u32)> =
             self.store.own(vm).filter_map(|(number, pack)| Some((number, pack.slot(id)?))).collect();
         own.iter().find(|(number, _)| *number == pack).or(own.last()).copied()
     }
 
     /// Frames that the published snapshots refer to.
-    fn walk(&self, setup: &Setup, prune: &Prune) -> BTreeSet<(PackNumber, u32)> {
+    fn walk(&self, setup: &ModelSetup, prune: &PruneJob) -> BTreeSet<(PackNumber, u32)> {
         let state = &self.vms[prune.vm];
         let mut walked: Vec<SnapshotId> = state.published.iter().map(|one| one.snapshot).collect();
-        if setup.is_weak(Weak::NeighbourForgotten) {
+        if setup.is_weak(WeakRule::NeighbourForgotten) {
             walked.retain(|now| prune.stay.iter().any(|one| one.snapshot == *now));
         }
         walked.retain(|now| Some(*now) != prune.undermined);
@@ -226,29 +231,29 @@ impl State {
         }
     }
 
-    fn find_live(&self, setup: &Setup, prune: &mut Prune) {
+    fn find_live(&self, setup: &ModelSetup, prune: &mut PruneJob) {
         let dead = match prune.method {
-            Method::Vectors => self.find_dead(setup, prune),
-            Method::Walk | Method::Repair => None,
+            PruneMethod::Vectors => self.find_dead(setup, prune),
+            PruneMethod::Walk | PruneMethod::Repair => None,
         };
         match dead {
-            Some(dead) => prune.live = Live::NotDead(dead),
+            Some(dead) => prune.live = ModelLive::NotDead(dead),
             None => {
-                if prune.method == Method::Vectors {
-                    prune.method = Method::Walk;
+                if prune.method == PruneMethod::Vectors {
+                    prune.method = PruneMethod::Walk;
                 }
                 let mut marked = self.walk(setup, prune);
-                if setup.is_weak(Weak::KeepsOrphans) {
+                if setup.is_weak(WeakRule::KeepsOrphans) {
                     self.mark_orphans(prune.vm, &mut marked);
                 }
-                prune.live = Live::Marked(marked);
+                prune.live = ModelLive::Marked(marked);
             }
         }
-        prune.phase = Phase::Looked;
+        prune.phase = PrunePhase::Looked;
     }
 
     /// Existing packs with this treatment.
-    fn packs_of(&self, prune: &Prune, wanted: Fate) -> Vec<PackNumber> {
+    fn packs_of(&self, prune: &PruneJob, wanted: PackFate) -> Vec<PackNumber> {
         let own = self.store.own(prune.vm);
         own.filter(|(number, pack)| prune.live.fate(*number, pack) == wanted)
             .map(|(number, _)| number)
@@ -256,7 +261,7 @@ impl State {
     }
 
     /// Dead frames of the existing packs.
-    fn left_dead(&self, prune: &Prune) -> DeadFrames {
+    fn left_dead(&self, prune: &PruneJob) -> DeadFrames {
         let mut dead = DeadFrames::default();
         for (number, pack) in self.store.own(prune.vm) {
             for slot in (0..pack.ids.len() as u32).filter(|slot| !prune.live.has(number, *slot)) {
@@ -267,19 +272,19 @@ impl State {
     }
 
     /// The record that a prune is about to append.
-    pub(super) fn append_of_prune(&mut self, prune: &Prune) -> Option<Append> {
+    pub(super) fn append_of_prune(&mut self, prune: &PruneJob) -> Option<PendingAppend> {
         let vm = prune.vm;
         let record = match &prune.phase {
-            Phase::Announces(packs) => {
+            PrunePhase::Announces(packs) => {
                 Record::Removing { packs: packs.iter().map(|pack| place(vm, *pack)).collect() }
             }
-            Phase::Looked | Phase::Records => {
-                if matches!((&prune.phase, &prune.live), (Phase::Looked, Live::Marked(_))) {
+            PrunePhase::Looked | PrunePhase::Records => {
+                if matches!((&prune.phase, &prune.live), (PrunePhase::Looked, ModelLive::Marked(_))) {
                     return None;
                 }
                 let dead = match &prune.live {
-                    Live::NotDead(dead) => dead.clone(),
-                    Live::Marked(_) => self.left_dead(prune),
+                    ModelLive::NotDead(dead) => dead.clone(),
+                    ModelLive::Marked(_) => self.left_dead(prune),
                 };
                 Record::Freed {
                     snapshots: prune.gone.iter().map(|one| one.snapshot).collect(),
@@ -288,11 +293,11 @@ impl State {
             }
             _ => return None,
         };
-        Some(Append { log: Log::Vm(vm), number: prune.next_number, record })
+        Some(PendingAppend { log: ModelLog::Vm(vm), number: prune.next_number, record })
     }
 
     /// The next step; `None`: the prune gives way.
-    pub(super) fn go_on_with_prune(&mut self, setup: &Setup, mut prune: Prune) -> Option<Job> {
+    pub(super) fn go_on_with_prune(&mut self, setup: &ModelSetup, mut prune: PruneJob) -> Option<HostJob> {
         let vm = prune.vm;
         if let Some(append) = self.append_of_prune(&prune)
             && !is_unlisted(setup, &append.record)
@@ -300,63 +305,63 @@ impl State {
             match self.append(&append) {
                 true => prune.next_number += 1,
                 false => {
-                    let since: Vec<Entry> =
+                    let since: Vec<LogEntry> =
                         prune.since.drain(..).zip(prune.next_number..).map(entry).collect();
                     prune.next_number += since.len() as u64;
                     match lost(&append.record, &since) {
-                        Lost::Stands => {}
-                        Lost::Again => return Some(Job::Prune(prune)),
-                        Lost::GiveWay => return None,
+                        LostAppend::Stands => {}
+                        LostAppend::Again => return Some(HostJob::Prune(prune)),
+                        LostAppend::GiveWay => return None,
                     }
                 }
             }
         }
         match prune.phase.clone() {
-            Phase::Begun => self.find_live(setup, &mut prune),
-            Phase::Looked => prune.phase = self.after(&prune, Fate::Unlink, Phase::Rewrites),
-            Phase::Announces(packs) => {
+            PrunePhase::Begun => self.find_live(setup, &mut prune),
+            PrunePhase::Looked => prune.phase = self.after(&prune, PackFate::Unlink, PrunePhase::Rewrites),
+            PrunePhase::Announces(packs) => {
                 prune.listed.extend(packs.iter().map(|pack| place(vm, *pack)));
-                prune.phase = Phase::Unlinks(packs);
+                prune.phase = PrunePhase::Unlinks(packs);
             }
-            Phase::Unlinks(packs) => {
+            PrunePhase::Unlinks(packs) => {
                 packs.iter().for_each(|pack| self.store.remove(*pack));
                 prune.phase = match prune.has_rewritten {
                     true => prune.behind_packs(),
-                    false => Phase::Rewrites,
+                    false => PrunePhase::Rewrites,
                 };
             }
-            Phase::Rewrites => {
+            PrunePhase::Rewrites => {
                 prune.has_rewritten = true;
-                let mixed = self.packs_of(&prune, Fate::Mixed);
-                prune.phase = match prune.method == Method::Repair || mixed.is_empty() {
+                let mixed = self.packs_of(&prune, PackFate::Mixed);
+                prune.phase = match prune.method == PruneMethod::Repair || mixed.is_empty() {
                     true => prune.behind_packs(),
                     false => {
-                        if !setup.is_weak(Weak::UnlinksUncopied) {
+                        if !setup.is_weak(WeakRule::UnlinksUncopied) {
                             self.copy_live(&mut prune, &mixed);
                         }
-                        Phase::Announces(mixed)
+                        PrunePhase::Announces(mixed)
                     }
                 };
             }
-            Phase::Records => prune.phase = Phase::Ends,
-            Phase::Ends => {
+            PrunePhase::Records => prune.phase = PrunePhase::Ends,
+            PrunePhase::Ends => {
                 self.end(&prune);
-                return Some(Job::Idle);
+                return Some(HostJob::Idle);
             }
         }
-        Some(Job::Prune(prune))
+        Some(HostJob::Prune(prune))
     }
 
-    fn after(&self, prune: &Prune, fate: Fate, or: Phase) -> Phase {
+    fn after(&self, prune: &PruneJob, fate: PackFate, or: PrunePhase) -> PrunePhase {
         let packs = self.packs_of(prune, fate);
         match packs.is_empty() {
             true => or,
-            false => Phase::Announces(packs),
+            false => PrunePhase::Announces(packs),
         }
     }
 
     /// Writes the live frames of packs anew, except those that also exist elsewhere.
-    fn copy_live(&mut self, prune: &mut Prune, packs: &[PackNumber]) {
+    fn copy_live(&mut self, prune: &mut PruneJob, packs: &[PackNumber]) {
         let mut ids: Vec<Id> = Vec::new();
         for number in packs {
             let pack = &self.store.packs[number];
@@ -373,19 +378,20 @@ impl State {
             return;
         }
         let slots = ids.len() as u32;
-        let pack = Pack { home: Home::Private(uuid(prune.vm)), ids, session: [0; 16], spoilt_by: None };
+        let pack =
+            ModelPack { home: PackHome::Private(uuid(prune.vm)), ids, session: [0; 16], spoilt_by: None };
         let number = self.store.put(pack);
-        if let Live::Marked(marked) = &mut prune.live {
+        if let ModelLive::Marked(marked) = &mut prune.live {
             marked.extend((0..slots).map(|slot| (number, slot)));
         }
     }
 
     /// Records freed snapshots as deleted, and listed packs as removed. A repair leaves only needed frames.
-    fn end(&mut self, prune: &Prune) {
+    fn end(&mut self, prune: &PruneJob) {
         let vm = prune.vm;
         if let Some(snapshot) = prune.undermined {
             let snapshots = vec![snapshot];
-            let forget = self.next(Log::Vm(vm), Record::Forget { snapshots });
+            let forget = self.next(ModelLog::Vm(vm), Record::Forget { snapshots });
             self.append(&forget);
         }
         let is_undisturbed = prune.since.is_empty();
@@ -402,12 +408,12 @@ impl State {
             said.push(Record::Removed { packs });
         }
         for record in said {
-            let append = self.next(Log::Vm(vm), record);
+            let append = self.next(ModelLog::Vm(vm), record);
             self.append(&append);
         }
         let state = self.vms[vm].clone();
         self.store.drop_lists(vm, &state);
-        if prune.method == Method::Repair && is_undisturbed && prune.names == self.store.names {
+        if prune.method == PruneMethod::Repair && is_undisturbed && prune.names == self.store.names {
             self.unrepaired = self.compare_stored(vm, &state);
         }
     }
@@ -421,7 +427,7 @@ impl State {
             .own(vm)
             .flat_map(|(number, pack)| (0..pack.ids.len() as u32).map(move |slot| (number, slot)));
         let stored: BTreeSet<_> = own.filter(|(pack, slot)| is_in_use(&dead, *pack, *slot)).collect();
-        let referred = |snapshots: &[Published]| -> BTreeSet<(PackNumber, u32)> {
+        let referred = |snapshots: &[PublishedSnapshot]| -> BTreeSet<(PackNumber, u32)> {
             let refs = snapshots
                 .iter()
                 .filter_map(|one| self.store.manifests.get(&one.snapshot))
@@ -436,20 +442,20 @@ impl State {
     }
 }
 
-impl Prune {
+impl PruneJob {
     /// After a walk the prune records dead frames at its end.
-    fn behind_packs(&self) -> Phase {
+    fn behind_packs(&self) -> PrunePhase {
         match self.live {
-            Live::Marked(_) => Phase::Records,
-            Live::NotDead(_) => Phase::Ends,
+            ModelLive::Marked(_) => PrunePhase::Records,
+            ModelLive::NotDead(_) => PrunePhase::Ends,
         }
     }
 }
 
-fn is_unlisted(setup: &Setup, record: &Record) -> bool {
-    setup.is_weak(Weak::RemovesUnlisted) && matches!(record, Record::Removing { .. })
+fn is_unlisted(setup: &ModelSetup, record: &Record) -> bool {
+    setup.is_weak(WeakRule::RemovesUnlisted) && matches!(record, Record::Removing { .. })
 }
 
-fn entry((record, number): (Record, u64)) -> Entry {
-    Entry { number, created_ms: 0, record }
+fn entry((record, number): (Record, u64)) -> LogEntry {
+    LogEntry { number, created_ms: 0, record }
 }

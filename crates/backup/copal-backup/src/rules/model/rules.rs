@@ -2,9 +2,9 @@
 
 use super::controls::{backup, popular_forgotten};
 use super::search::{limit, search};
-use super::setup::{Left, Setup};
+use super::setup::{ModelSetup, StepsLeft};
 
-fn holds(name: &str, setup: &Setup) {
+fn holds(name: &str, setup: &ModelSetup) {
     let found = search(name, setup, limit());
     if let Some(trace) = found.violation {
         panic!("{name}:\n{trace}");
@@ -14,7 +14,7 @@ fn holds(name: &str, setup: &Setup) {
 
 #[test]
 fn backups_beside_deletions_and_walks() {
-    let left = Left {
+    let left = StepsLeft {
         backups: 3,
         forgets: 2,
         deletions: 1,
@@ -23,27 +23,42 @@ fn backups_beside_deletions_and_walks() {
         crashes: 1,
         lost: 1,
         vectors: 1,
-        ..Left::default()
+        ..StepsLeft::default()
     };
-    holds("backups beside deletions and walks", &Setup::new(left));
+    holds("backups beside deletions and walks", &ModelSetup::new(left));
 }
 
 #[test]
 fn prunes_beside_prunes() {
-    let left =
-        Left { backups: 3, forgets: 1, deletions: 1, walks: 2, repairs: 1, crashes: 2, ..Left::default() };
-    holds("prunes beside prunes", &Setup::new(left));
+    let left = StepsLeft {
+        backups: 3,
+        forgets: 1,
+        deletions: 1,
+        walks: 2,
+        repairs: 1,
+        crashes: 2,
+        ..StepsLeft::default()
+    };
+    holds("prunes beside prunes", &ModelSetup::new(left));
 }
 
 #[test]
 fn repairs_after_dead_writers() {
-    let left = Left { backups: 3, forgets: 1, repairs: 2, fences: 2, crashes: 1, lost: 1, ..Left::default() };
-    holds("repairs after dead writers", &Setup::new(left));
+    let left = StepsLeft {
+        backups: 3,
+        forgets: 1,
+        repairs: 2,
+        fences: 2,
+        crashes: 1,
+        lost: 1,
+        ..StepsLeft::default()
+    };
+    holds("repairs after dead writers", &ModelSetup::new(left));
 }
 
 #[test]
 fn popular_chunks_of_two_vms() {
-    let left = Left {
+    let left = StepsLeft {
         backups: 3,
         popular: 2,
         spoilt: 1,
@@ -52,15 +67,15 @@ fn popular_chunks_of_two_vms() {
         fences: 1,
         crashes: 1,
         lost: 1,
-        ..Left::default()
+        ..StepsLeft::default()
     };
-    let setup = Setup { vms: 2, before: backup(0, true), ..Setup::new(left) };
+    let setup = ModelSetup { vms: 2, before: backup(0, true), ..ModelSetup::new(left) };
     holds("popular chunks of two VMs", &setup);
 }
 
 #[test]
 fn cleanups_beside_all_other_operations() {
-    let left = Left {
+    let left = StepsLeft {
         backups: 3,
         forgets: 1,
         deletions: 1,
@@ -70,14 +85,14 @@ fn cleanups_beside_all_other_operations() {
         popular: 1,
         crashes: 1,
         lost: 1,
-        ..Left::default()
+        ..StepsLeft::default()
     };
-    holds("clean-ups beside all other operations", &Setup::new(left));
+    holds("clean-ups beside all other operations", &ModelSetup::new(left));
 }
 
 #[test]
 fn removal_of_a_vm() {
-    let left = Left {
+    let left = StepsLeft {
         backups: 3,
         forgets: 1,
         deletions: 1,
@@ -86,15 +101,15 @@ fn removal_of_a_vm() {
         popular: 1,
         fences: 1,
         crashes: 1,
-        ..Left::default()
+        ..StepsLeft::default()
     };
-    let setup = Setup { vms: 2, before: backup(0, true), ..Setup::new(left) };
+    let setup = ModelSetup { vms: 2, before: backup(0, true), ..ModelSetup::new(left) };
     holds("removal of a VM", &setup);
 }
 
 #[test]
 fn unneeded_popular_packs() {
-    let left = Left {
+    let left = StepsLeft {
         backups: 3,
         forgets: 2,
         deletions: 1,
@@ -105,8 +120,8 @@ fn unneeded_popular_packs() {
         fences: 1,
         crashes: 1,
         lost: 1,
-        ..Left::default()
+        ..StepsLeft::default()
     };
-    let setup = Setup { vms: 2, disks: &[[1, 2]], before: popular_forgotten(), ..Setup::new(left) };
+    let setup = ModelSetup { vms: 2, disks: &[[1, 2]], before: popular_forgotten(), ..ModelSetup::new(left) };
     holds("unneeded popular packs", &setup);
 }

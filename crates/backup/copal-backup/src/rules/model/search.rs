@@ -2,12 +2,12 @@
 
 use super::invariants::check;
 use super::moves::{PUBLISHED, SAFE};
-use super::setup::Setup;
+use super::setup::ModelSetup;
 use stateright::{Checker, HasDiscoveries, Model};
 use std::time::Instant;
 
 /// Result of a search.
-pub(super) struct Found {
+pub(super) struct SearchResult {
     /// The shortest path to a violation, and its description.
     pub(super) violation: Option<String>,
     /// Whether a state with two snapshots was reached.
@@ -21,7 +21,7 @@ pub(super) fn limit() -> usize {
 }
 
 /// Visits up to about `limit` states, breadth first, and prints their number.
-pub(super) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
+pub(super) fn search(name: &str, setup: &ModelSetup, limit: usize) -> SearchResult {
     let started = Instant::now();
     let checker = setup
         .clone()
@@ -44,7 +44,7 @@ pub(super) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
         checker.max_depth(),
         started.elapsed().as_secs_f64(),
     );
-    Found {
+    SearchResult {
         violation: path.map(|path| {
             let told = check(path.last_state()).expect_err("it ends where it is wrong");
             let moves = path.into_actions();

@@ -1,12 +1,12 @@
 //! Scope of a search: the operations, their numbers, and the rule that is left out.
 
-use super::moves::Move;
+use super::moves::ModelMove;
 use crate::rules::broken::Flaw;
 
 /// A rule that the model's own part of the steps leaves out. Those of the program's steps are
 /// `broken::Flaw`s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Weak {
+pub(super) enum WeakRule {
     /// A walk uses the snapshots from its beginning, except those forgotten since.
     NeighbourForgotten,
     /// Only the vectors of the neighbours are merged.
@@ -39,20 +39,20 @@ pub(super) enum Weak {
 
 /// Scope of a search.
 #[derive(Clone)]
-pub(super) struct Setup {
+pub(super) struct ModelSetup {
     pub(super) vms: usize,
     /// The possible contents of a disk: one chunk per place.
     pub(super) disks: &'static [[u8; 2]],
-    pub(super) left: Left,
-    pub(super) weak: Option<Weak>,
+    pub(super) left: StepsLeft,
+    pub(super) weak: Option<WeakRule>,
     pub(super) flaws: &'static [Flaw],
     /// Steps before the search begins.
-    pub(super) before: Vec<Move>,
+    pub(super) before: Vec<ModelMove>,
 }
 
 /// Remaining number of each step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Left {
+pub(super) struct StepsLeft {
     pub(super) backups: u8,
     pub(super) forgets: u8,
     /// Deletions by vectors.
@@ -79,13 +79,13 @@ pub(super) struct Left {
     pub(super) vectors: u8,
 }
 
-impl Setup {
+impl ModelSetup {
     /// One VM, whose disk changes by one chunk each time.
-    pub(super) fn new(left: Left) -> Setup {
-        Setup { vms: 1, disks: &[[1, 2], [1, 3]], left, weak: None, flaws: &[], before: Vec::new() }
+    pub(super) fn new(left: StepsLeft) -> ModelSetup {
+        ModelSetup { vms: 1, disks: &[[1, 2], [1, 3]], left, weak: None, flaws: &[], before: Vec::new() }
     }
 
-    pub(super) fn is_weak(&self, weak: Weak) -> bool {
+    pub(super) fn is_weak(&self, weak: WeakRule) -> bool {
         self.weak == Some(weak)
     }
 }

@@ -1,12 +1,12 @@
 //! State of the model: logs, store, and the operation of each host.
 
-use super::backup::Backup;
-use super::cleanup::{CleanUp, Sweep};
-use super::prune::Prune;
-use super::setup::{Left, Setup};
-use super::store::Store;
-use super::unneeded::Unneeded;
-use crate::catalog::fold::{Entry, Fold};
+use super::backup::BackupRun;
+use super::consolidate::{CleanUp, SweepJob};
+use super::popular_gc::RemovalJob;
+use super::prune::PruneJob;
+use super::setup::{ModelSetup, StepsLeft};
+use super::store::ModelStore;
+use crate::catalog::fold::{LogEntry, LogState};
 use crate::catalog::popular::{EnteredHost, PopularState};
 use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
@@ -33,54 +33,54 @@ fn popular() -> PopularState {
 
 /// Name of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Log {
+pub(super) enum ModelLog {
     Vm(usize),
     Popular,
 }
 
 /// A record on its way to be number `number`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Append {
-    pub(super) log: Log,
+pub(super) struct PendingAppend {
+    pub(super) log: ModelLog,
     pub(super) number: u64,
     pub(super) record: Record,
 }
 
 /// The operation of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Job {
+pub(super) enum HostJob {
     Idle,
-    Backup(Backup),
-    Prune(Prune),
+    Backup(BackupRun),
+    Prune(PruneJob),
     CleanUp(CleanUp),
-    Sweep(Sweep),
-    Unneeded(Unneeded),
+    Sweep(SweepJob),
+    Unneeded(RemovalJob),
     /// Removal of a retired VM's data.
     Removal(usize),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct State {
+pub(super) struct FleetState {
     pub(super) vms: Vec<VmState>,
     pub(super) popular: PopularState,
-    pub(super) store: Store,
-    pub(super) hosts: Vec<Job>,
+    pub(super) store: ModelStore,
+    pub(super) hosts: Vec<HostJob>,
     /// Appends of dead hosts. They take effect if no other record gets their number.
-    pub(super) in_doubt: Vec<Append>,
-    pub(super) left: Left,
+    pub(super) in_doubt: Vec<PendingAppend>,
+    pub(super) left: StepsLeft,
     /// Number of sessions, and thus of snapshots.
     pub(super) sessions: u8,
     /// Violation that a repair left.
     pub(super) unrepaired: Option<&'static str>,
 }
 
-impl State {
-    pub(super) fn first(setup: &Setup) -> State {
-        State {
+impl FleetState {
+    pub(super) fn first(setup: &ModelSetup) -> FleetState {
+        FleetState {
             vms: vec![VmState::default(); setup.vms],
             popular: popular(),
-            store: Store::default(),
-            hosts: vec![Job::Idle; HOSTS],
+            store: ModelStore::default(),
+            hosts: vec![HostJob::Idle; HOSTS],
             in_doubt: Vec::new(),
             left: setup.left,
             sessions: 0,
@@ -94,44 +94,44 @@ impl State {
         [self.sessions; 16]
     }
 
-    pub(super) fn next_number(&self, log: Log) -> u64 {
+    pub(super) fn next_number(&self, log: ModelLog) -> u64 {
         match log {
-            Log::Vm(vm) => self.vms[vm].next_number,
-            Log::Popular => self.popular.next_number,
+            ModelLog::Vm(vm) => self.vms[vm].next_number,
+            ModelLog::Popular => self.popular.next_number,
         }
     }
 
     /// The append of a record behind everything that was read.
-    pub(super) fn next(&self, log: Log, record: Record) -> Append {
+    pub(super) fn next(&self, log: ModelLog, record: Record) -> PendingAppend {
         let number = self.next_number(log);
-        Append { log, number, record }
+        PendingAppend { log, number, record }
     }
 
     /// Creates a record, exclusively; returns whether it exists now.
-    pub(super) fn append(&mut self, append: &Append) -> bool {
+    pub(super) fn append(&mut self, append: &PendingAppend) -> bool {
         if self.next_number(append.log) != append.number {
             return false;
         }
-        let entry = Entry {
+        let entry = LogEntry {
             number: append.number,
             // The store's clock is behind all other clocks.
             created_ms: 0,
             record: append.record.clone(),
         };
         match append.log {
-            Log::Vm(vm) => {
+            ModelLog::Vm(vm) => {
                 self.vms[vm].apply(&entry);
                 // A fenced session changes nothing any more, so it is dropped.
                 self.vms[vm].fenced.clear();
                 for job in &mut self.hosts {
-                    if let Job::Prune(prune) = job
+                    if let HostJob::Prune(prune) = job
                         && prune.vm == vm
                     {
                         prune.notice(&entry);
                     }
                 }
             }
-            Log::Popular => self.popular.apply(&entry),
+            ModelLog::Popular => self.popular.apply(&entry),
         }
         true
     }

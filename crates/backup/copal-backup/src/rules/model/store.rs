@@ -3,8 +3,8 @@
 use crate::catalog::fields::{DeadList, MovedList};
 use crate::catalog::vm::VmState;
 use crate::index::dead_frames::DeadFrames;
-use crate::packs::pack::{PackNumber, Spot};
-use crate::packs::volumes::Home;
+use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::volumes::PackHome;
 use crate::request::SnapshotId;
 use crate::steps::frames::is_in_use;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use uuid::Uuid;
 pub(super) type Id = u8;
 
 /// A chunk and the pack that it was put into.
-pub(super) type Ref = (Id, PackNumber);
+pub(super) type ModelRef = (Id, PackNumber);
 
 pub(super) fn uuid(vm: usize) -> Uuid {
     Uuid::from_u128(vm as u128 + 1)
@@ -22,8 +22,8 @@ pub(super) fn uuid(vm: usize) -> Uuid {
 
 /// A durable pack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Pack {
-    pub(super) home: Home,
+pub(super) struct ModelPack {
+    pub(super) home: PackHome,
     pub(super) ids: Vec<Id>,
     /// The session of its writer.
     pub(super) session: [u8; 16],
@@ -31,7 +31,7 @@ pub(super) struct Pack {
     pub(super) spoilt_by: Option<usize>,
 }
 
-impl Pack {
+impl ModelPack {
     pub(super) fn slot(&self, id: Id) -> Option<u32> {
         let slot = self.ids.iter().position(|&own| own == id);
         slot.map(|slot| slot as u32)
@@ -40,28 +40,28 @@ impl Pack {
 
 /// References of a snapshot, place by place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Manifest {
-    pub(super) refs: Vec<Ref>,
+pub(super) struct ModelManifest {
+    pub(super) refs: Vec<ModelRef>,
     pub(super) has_vector: bool,
 }
 
 /// The store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Store {
-    pub(super) packs: BTreeMap<PackNumber, Pack>,
+pub(super) struct ModelStore {
+    pub(super) packs: BTreeMap<PackNumber, ModelPack>,
     /// By VM and number.
     pub(super) dead: BTreeMap<(usize, u64), DeadFrames>,
     pub(super) moved: BTreeMap<(usize, u64), BTreeMap<Id, PackNumber>>,
-    pub(super) manifests: BTreeMap<SnapshotId, Manifest>,
+    pub(super) manifests: BTreeMap<SnapshotId, ModelManifest>,
     /// Packs of which a delete has reached one server.
     pub(super) doomed: BTreeSet<PackNumber>,
     /// Number of pack names given so far.
     pub(super) names: u64,
 }
 
-impl Store {
+impl ModelStore {
     /// Stores a pack under a new name. Names are never reused.
-    pub(super) fn put(&mut self, pack: Pack) -> PackNumber {
+    pub(super) fn put(&mut self, pack: ModelPack) -> PackNumber {
         self.names += 1;
         let number = PackNumber(self.names);
         self.packs.insert(number, pack);
@@ -74,8 +74,8 @@ impl Store {
     }
 
     /// A VM's own packs.
-    pub(super) fn own(&self, vm: usize) -> impl Iterator<Item = (PackNumber, &Pack)> {
-        let home = Home::Private(uuid(vm));
+    pub(super) fn own(&self, vm: usize) -> impl Iterator<Item = (PackNumber, &ModelPack)> {
+        let home = PackHome::Private(uuid(vm));
         let own = self.packs.iter().filter(move |(_, pack)| pack.home == home);
         own.map(|(number, pack)| (*number, pack))
     }
@@ -88,8 +88,8 @@ impl Store {
         frames.find(|(number, slot, _)| is_in_use(dead, *number, *slot))
     }
 
-    pub(super) fn shared(&self, number: PackNumber) -> Option<&Pack> {
-        self.packs.get(&number).filter(|pack| pack.home == Home::Shared)
+    pub(super) fn shared(&self, number: PackNumber) -> Option<&ModelPack> {
+        self.packs.get(&number).filter(|pack| pack.home == PackHome::Shared)
     }
 
     /// Whether a popular frame decrypts to a chunk.
@@ -135,7 +135,7 @@ impl Store {
 }
 
 /// Adds a frame of a VM's pack to a list of dead frames.
-pub(super) fn add_dead(dead: &mut DeadFrames, number: PackNumber, pack: &Pack, slot: u32) {
-    let spot = Spot { home: pack.home, volume: 0, pack: number, slot };
-    dead.add(spot, pack.ids.len() as u32);
+pub(super) fn add_dead(dead: &mut DeadFrames, number: PackNumber, pack: &ModelPack, slot: u32) {
+    let location = FrameLocation { home: pack.home, volume: 0, pack: number, slot };
+    dead.add(location, pack.ids.len() as u32);
 }

@@ -1,10 +1,10 @@
 //! Operations on the agents of a fleet: listing, retiring, and ending the sessions of earlier runs.
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet Not here: files of the list (`catalog::agents`), jobs
-//! (`copal-agent`).
+//! Design: docs/design/backup.md#sessions-of-a-fleet
+//! Not here: files of the list (`catalog::agents`), jobs (`copal-agent`).
 
 use super::fence;
-use super::sessions::{info, newest_beats};
+use super::sessions::{info, newest_heartbeats};
 use crate::api::repository::Repository;
 use crate::catalog::agents::ListedAgent;
 use crate::keys::role::Role;
@@ -47,18 +47,18 @@ impl Repository {
         if !self.parts.is_written_by_several() {
             return Ok(ended);
         }
-        let mut beats = None;
+        let mut heartbeats = None;
         for vm in self.parts.directory().all()? {
             let state = self.parts.vm_state(vm.uuid)?;
             for session in &state.open {
                 let Some(holder) = state.holder_of(session).filter(|holder| *holder != own) else {
                     continue;
                 };
-                let beats = match &mut beats {
-                    Some(beats) => beats,
-                    None => beats.insert(newest_beats(&self.parts)?),
+                let heartbeats = match &mut heartbeats {
+                    Some(heartbeats) => heartbeats,
+                    None => heartbeats.insert(newest_heartbeats(&self.parts)?),
                 };
-                let Some(beat) = beats.get(&holder) else {
+                let Some(beat) = heartbeats.get(&holder) else {
                     continue;
                 };
                 let info = info(&self.parts, beat)?;

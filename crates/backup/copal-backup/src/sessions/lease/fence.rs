@@ -1,21 +1,21 @@
 //! Fences sessions whose holder is known to be dead.
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21 Not here: the time after which a silent holder
-//! counts as dead (`watch`).
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
+//! Not here: the time after which a silent holder counts as dead (`watch`).
 
 use super::process;
 use crate::catalog::fields::SessionId;
-use crate::catalog::log::{Append, LogName};
+use crate::catalog::log::{AppendOutcome, LogName};
 use crate::request::Vm;
 use crate::request::error::Result;
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use crate::steps::session::ending;
 use uuid::Uuid;
 
 /// Ends the sessions of a VM whose holders were processes of this host and have died. Returns their number.
 /// # Errors
 /// `Damaged`; errors of the store.
-pub(crate) fn fence_dead_here(parts: &Parts, vm: &Vm) -> Result<usize> {
+pub(crate) fn fence_dead_here(parts: &RepositoryParts, vm: &Vm) -> Result<usize> {
     let state = parts.vm_state(vm.uuid)?;
     let mut ended = 0;
     for session in &state.open {
@@ -29,14 +29,14 @@ pub(crate) fn fence_dead_here(parts: &Parts, vm: &Vm) -> Result<usize> {
 }
 
 /// Ends a session; returns false if it had ended already.
-pub(super) fn fence(parts: &Parts, vm: Uuid, session: &SessionId) -> Result<bool> {
+pub(super) fn fence(parts: &RepositoryParts, vm: Uuid, session: &SessionId) -> Result<bool> {
     loop {
         let state = parts.vm_state(vm)?;
         let Some(record) = ending(&state, session) else {
             return Ok(false);
         };
         let log = LogName::Vm(vm);
-        if let Append::Done = parts.catalog().append(log, state.next_number, &record)? {
+        if let AppendOutcome::Done = parts.catalog().append(log, state.next_number, &record)? {
             return Ok(true);
         }
     }

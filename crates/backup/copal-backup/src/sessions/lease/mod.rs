@@ -6,13 +6,14 @@
 //! by the observer's own clock. The clock decides only when a session is ended. Safety does not depend on it:
 //! an ended session cannot publish, even if its holder is alive (BAK-5).
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21 Not here: records of sessions
-//! (`backup::session`). On one machine, or in the layout solo, there are no heartbeats: the lock of the
-//! store, or the right to write, proves that the process of an open session is dead.
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
+//! Not here: records of sessions (`backup::session`). On one machine, or in the layout solo, there are no
+//! heartbeats: the lock of the store, or the right to write, proves that the process of an open session is
+//! dead.
 
 mod agents;
-pub(crate) mod beating;
 pub(crate) mod fence;
+pub(crate) mod heartbeat;
 pub(crate) mod process;
 pub(crate) mod sessions;
 pub(crate) mod watch;
@@ -23,10 +24,10 @@ use crate::request::error::{Error, Result};
 use crate::request::open_session::{Holder, HolderInfo, OpenSession, Session};
 use crate::request::words::is_plain;
 use crate::request::{FencedSession, Vm};
-use crate::sessions::parts::Parts;
-use beating::{Beating, Heart};
+use crate::sessions::parts::RepositoryParts;
 use fence::fence;
-use sessions::{info, newest_beats, open_sessions, with_holders};
+use heartbeat::{HeartbeatGuard, HeartbeatThread};
+use sessions::{info, newest_heartbeats, open_sessions, with_holders};
 use std::sync::Arc;
 use std::time::Duration;
 use watch::LeaseWatch;
@@ -37,7 +38,7 @@ impl Repository {
     /// writes them already.
     /// # Errors
     /// `Invalid`: name or address is longer than 255 bytes, or has control characters. Errors of the store.
-    pub fn beat(&self, holder: &Holder) -> Result<Beating> {
+    pub fn beat(&self, holder: &Holder) -> Result<HeartbeatGuard> {
         for (what, text) in [("name", &holder.name), ("address", &holder.address)] {
             if text.len() > MAX_NAME_BYTES || !is_plain(text) {
                 return Err(Error::Invalid {
@@ -51,16 +52,16 @@ impl Repository {
         // Several agents in one process appear as several holders.
         let beating = match shared.begin_as(self.parts.catalog(), holder)? {
             Some(beating) => beating,
-            None => Arc::<Heart>::default().begin(self.parts.catalog(), holder)?,
+            None => Arc::<HeartbeatThread>::default().begin(self.parts.catalog(), holder)?,
         };
-        if let Err(error) = self.parts.catalog().clear_beats() {
+        if let Err(error) = self.parts.catalog().clear_heartbeats() {
             tracing::debug!(%error, "heartbeats of dead holders could not be removed");
         }
         Ok(beating)
     }
 
     /// Heartbeats for a session, shared with any holder of this process.
-    pub(crate) fn beat_for_session(&self, holder: &Holder) -> Result<Beating> {
+    pub(crate) fn start_session_heartbeats(&self, holder: &Holder) -> Result<HeartbeatGuard> {
         self.parts.locks().heart().begin(self.parts.catalog(), holder)
     }
 
@@ -70,7 +71,7 @@ impl Repository {
     /// Errors of the store.
     pub fn holders(&self) -> Result<Vec<HolderInfo>> {
         let mut infos = Vec::new();
-        for beat in newest_beats(&self.parts)?.values() {
+        for beat in newest_heartbeats(&self.parts)?.values() {
             infos.push(info(&self.parts, beat)?);
         }
         infos.sort_by_key(|info| info.holder.0);
@@ -81,16 +82,16 @@ impl Repository {
     /// # Errors
     /// `Damaged`; errors of the store.
     pub fn sessions(&self) -> Result<Vec<(Vm, Vec<OpenSession>)>> {
-        let mut beats = None;
+        let mut heartbeats = None;
         let mut found = Vec::new();
         for vm in self.parts.directory().all()? {
             let state = self.parts.vm_state(vm.uuid)?;
             if !state.open.is_empty() {
-                let beats = match &mut beats {
-                    Some(beats) => beats,
-                    None => beats.insert(newest_beats(&self.parts)?),
+                let heartbeats = match &mut heartbeats {
+                    Some(heartbeats) => heartbeats,
+                    None => heartbeats.insert(newest_heartbeats(&self.parts)?),
                 };
-                found.push((vm, with_holders(&self.parts, &state, beats)?));
+                found.push((vm, with_holders(&self.parts, &state, heartbeats)?));
             }
         }
         Ok(found)
@@ -132,19 +133,24 @@ impl Repository {
 }
 
 /// Ends the sessions of a VM whose holders are silent. A session without a holder is left to an operator.
-fn fence_silent(parts: &Parts, vm: &Vm, watch: &mut LeaseWatch, now: Duration) -> Result<Vec<FencedSession>> {
+fn fence_silent(
+    parts: &RepositoryParts,
+    vm: &Vm,
+    watch: &mut LeaseWatch,
+    now: Duration,
+) -> Result<Vec<FencedSession>> {
     let state = parts.vm_state(vm.uuid)?;
     if state.open.is_empty() {
         return Ok(Vec::new());
     }
     // Read after the sessions: a holder writes a heartbeat before it opens one.
-    let beats = newest_beats(parts)?;
+    let heartbeats = newest_heartbeats(parts)?;
     let mut fenced = Vec::new();
     for session in &state.open {
         let Some(holder) = state.holder_of(session) else {
             continue;
         };
-        let newest = beats.get(&holder).map_or(0, |beat| beat.number);
+        let newest = heartbeats.get(&holder).map_or(0, |beat| beat.number);
         let silence = watch.look(now, holder, newest);
         let is_dead = LeaseWatch::is_silent(silence) || process::has_died(holder);
         if is_dead && fence(parts, vm.uuid, session)? {

@@ -1,32 +1,32 @@
 //! Open sessions with the heartbeats of their holders.
 
-use crate::catalog::beats::StoredBeat;
+use crate::catalog::heartbeats::StoredHeartbeat;
 use crate::catalog::vm::VmState;
 use crate::request::error::Result;
 use crate::request::open_session::{HolderId, HolderInfo, OpenSession, Session};
-use crate::sessions::parts::Parts;
+use crate::sessions::parts::RepositoryParts;
 use std::collections::HashMap;
 use uuid::Uuid;
 
 /// Open sessions of a VM, with the newest heartbeat of each holder.
 /// # Errors
 /// `Damaged`; errors of the store.
-pub(crate) fn open_sessions(parts: &Parts, vm: Uuid) -> Result<Vec<OpenSession>> {
+pub(crate) fn open_sessions(parts: &RepositoryParts, vm: Uuid) -> Result<Vec<OpenSession>> {
     let state = parts.vm_state(vm)?;
     match state.open.is_empty() {
         true => Ok(Vec::new()),
-        false => with_holders(parts, &state, &newest_beats(parts)?),
+        false => with_holders(parts, &state, &newest_heartbeats(parts)?),
     }
 }
 
 pub(super) fn with_holders(
-    parts: &Parts,
+    parts: &RepositoryParts,
     state: &VmState,
-    beats: &HashMap<HolderId, StoredBeat>,
+    heartbeats: &HashMap<HolderId, StoredHeartbeat>,
 ) -> Result<Vec<OpenSession>> {
     let open = state.open.iter().map(|session| {
         let holder = state.holder_of(session);
-        let beat = holder.and_then(|holder| beats.get(&holder));
+        let beat = holder.and_then(|holder| heartbeats.get(&holder));
         Ok(OpenSession {
             session: Session(*session),
             holder,
@@ -36,14 +36,14 @@ pub(super) fn with_holders(
     open.collect()
 }
 
-pub(super) fn newest_beats(parts: &Parts) -> Result<HashMap<HolderId, StoredBeat>> {
-    let beats = parts.catalog().beats()?.into_iter();
+pub(super) fn newest_heartbeats(parts: &RepositoryParts) -> Result<HashMap<HolderId, StoredHeartbeat>> {
+    let heartbeats = parts.catalog().heartbeats()?.into_iter();
     // A later entry has a higher number and replaces the earlier one.
-    Ok(beats.map(|beat| (beat.holder, beat)).collect())
+    Ok(heartbeats.map(|beat| (beat.holder, beat)).collect())
 }
 
-pub(super) fn info(parts: &Parts, beat: &StoredBeat) -> Result<HolderInfo> {
-    let words = parts.catalog().beat_words(beat)?.unwrap_or_default();
+pub(super) fn info(parts: &RepositoryParts, beat: &StoredHeartbeat) -> Result<HolderInfo> {
+    let words = parts.catalog().heartbeat_content(beat)?.unwrap_or_default();
     let now_ms = parts.pack_store().volumes.store.now_ms();
     Ok(HolderInfo {
         name: words.name,

@@ -1,11 +1,12 @@
 //! Lease clock of one observer: how long each holder has shown no new heartbeat, by the observer's monotonic
 //! clock.
 //!
-//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21 Invariant: a holder whose heartbeats reach the
-//! store less than [`LeaseWatch::LEASE`] apart is never silent to an observer that lists strictly. A look
-//! shows the newest acknowledged heartbeat. Silence is counted from the first look that showed it, which is
-//! after its write by the same clock. Stamps of the store and the frequency of looks do not matter. Not here:
-//! reading heartbeats and ending sessions (`lease`).
+//! Design: docs/design/backup.md#sessions-of-a-fleet BAK-21
+//! Invariant: a holder whose heartbeats reach the store less than [`LeaseWatch::LEASE`] apart is never silent
+//! to an observer that lists strictly. A look shows the newest acknowledged heartbeat. Silence is counted
+//! from the first look that showed it, which is after its write by the same clock. Stamps of the store and
+//! the frequency of looks do not matter.
+//! Not here: reading heartbeats and ending sessions (`lease`).
 
 use crate::request::open_session::HolderId;
 use crate::rules::broken::{self, Flaw};
@@ -15,11 +16,11 @@ use std::time::Duration;
 /// For each holder, the newest heartbeat seen and since when. Every observer has its own.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseWatch {
-    seen: HashMap<HolderId, Seen>,
+    seen: HashMap<HolderId, ObservedHolder>,
 }
 
 #[derive(Clone, Debug)]
-struct Seen {
+struct ObservedHolder {
     /// Number of the newest heartbeat; 0: none was ever seen.
     newest: u64,
     /// When it was seen first.
@@ -42,9 +43,9 @@ impl LeaseWatch {
     /// Looks at one holder. `now` is the time since a moment that the observer chose; `newest` is the number
     /// of its newest heartbeat (0: there is none). Returns the time without a newer one.
     pub fn look(&mut self, now: Duration, holder: HolderId, newest: u64) -> Duration {
-        let remembered = |seen: &mut Seen| now.saturating_sub(seen.looked) < LeaseWatch::REMEMBERED;
+        let remembered = |seen: &mut ObservedHolder| now.saturating_sub(seen.looked) < LeaseWatch::REMEMBERED;
         self.seen.retain(|_, seen| remembered(seen));
-        let seen = self.seen.entry(holder).or_insert(Seen { newest, since: now, looked: now });
+        let seen = self.seen.entry(holder).or_insert(ObservedHolder { newest, since: now, looked: now });
         // A smaller number means that heartbeats were deleted.
         if newest > seen.newest {
             (seen.newest, seen.since) = (newest, now);

@@ -6,9 +6,9 @@
 //! logical part (lengths and ids) is followed by a table of packs and runs of locations. Only the logical
 //! part is hashed for the name.
 
-use super::{Entry, PAGE_SEGMENTS, Page, Ref, Root, SegmentRecipe};
-use crate::packs::pack::{PackNumber, Spot};
-use crate::packs::volumes::Home;
+use super::{DiskRoot, FrameRef, PAGE_SEGMENTS, RecipeEntry, RecipePage, SegmentRecipe};
+use crate::packs::pack::{FrameLocation, PackNumber};
+use crate::packs::volumes::PackHome;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use copal_codec::{DecodeError, Put, Reader};
 use uuid::Uuid;
@@ -41,15 +41,17 @@ impl SegmentRecipe {
 
     /// Encodes the frame: level, logical part, locations.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let spots = || {
+        let locations = || {
             let entries = self.entries.iter();
-            entries.filter_map(|entry| Some((entry.chunk?.spot, entry.is_unresolved)))
+            entries.filter_map(|entry| Some((entry.chunk?.location, entry.is_unresolved)))
         };
-        let needs_2 = |(spot, is_unresolved): (Spot, bool)| spot.home != Home::Shared || is_unresolved;
-        let version = if spots().any(needs_2) { VERSION_2 } else { 0 };
+        let needs_2 = |(location, is_unresolved): (FrameLocation, bool)| {
+            location.home != PackHome::Shared || is_unresolved
+        };
+        let version = if locations().any(needs_2) { VERSION_2 } else { 0 };
         let mut bytes = vec![SEGMENT_LEVEL | version];
         bytes.extend_from_slice(&self.logical());
-        put_spots(&mut bytes, spots(), version != 0);
+        put_locations(&mut bytes, locations(), version != 0);
         bytes
     }
 
@@ -74,12 +76,12 @@ impl SegmentRecipe {
         if sum != length as u64 {
             return Err(format!("its entries cover {sum} of {length} bytes"));
         }
-        let homes = if is_2 { Homes::OfEach(vm) } else { Homes::All(Home::Shared) };
+        let homes = if is_2 { HomeTable::OfEach(vm) } else { HomeTable::All(PackHome::Shared) };
         let mut refs = refs(&mut input, chunks, homes)?.into_iter();
         input.finish().map_err(text)?;
         let entries = entries.into_iter().map(|(hole, length)| {
             let chunk = if hole { None } else { refs.next() };
-            Entry {
+            RecipeEntry {
                 length,
                 chunk: chunk.map(|(reference, _)| reference),
                 is_unresolved: chunk.is_some_and(|(_, is_unresolved)| is_unresolved),
@@ -89,7 +91,7 @@ impl SegmentRecipe {
     }
 }
 
-impl Page {
+impl RecipePage {
     /// The bytes that determine the name.
     pub(crate) fn logical(&self) -> Vec<u8> {
         logical_of_options(&self.segments)
@@ -99,19 +101,19 @@ impl Page {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![PAGE_LEVEL];
         bytes.extend_from_slice(&self.logical());
-        put_spots(&mut bytes, spots_of(&self.segments), false);
+        put_locations(&mut bytes, locations_of(&self.segments), false);
         bytes
     }
 
     /// Decodes a frame of a VM; the page must have exactly `count` segments.
-    pub(crate) fn decode(bytes: &[u8], count: usize, vm: Uuid) -> Result<Page, String> {
+    pub(crate) fn decode(bytes: &[u8], count: usize, vm: Uuid) -> Result<RecipePage, String> {
         let mut input = level(bytes, PAGE_LEVEL)?;
         let segments = options(&mut input, PAGE_SEGMENTS, vm)?;
         input.finish().map_err(text)?;
         if segments.len() != count {
             return Err(format!("it has {} segments instead of {count}", segments.len()));
         }
-        Ok(Page { segments })
+        Ok(RecipePage { segments })
     }
 
     /// Whether the page consists of holes only.
@@ -120,7 +122,7 @@ impl Page {
     }
 }
 
-impl Root {
+impl DiskRoot {
     /// The bytes that determine the name.
     pub(crate) fn logical(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -133,12 +135,12 @@ impl Root {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![ROOT_LEVEL];
         bytes.extend_from_slice(&self.logical());
-        put_spots(&mut bytes, spots_of(&self.pages), false);
+        put_locations(&mut bytes, locations_of(&self.pages), false);
         bytes
     }
 
     /// Decodes a frame of a VM.
-    pub(crate) fn decode(bytes: &[u8], vm: Uuid) -> Result<Root, String> {
+    pub(crate) fn decode(bytes: &[u8], vm: Uuid) -> Result<DiskRoot, String> {
         let mut input = level(bytes, ROOT_LEVEL)?;
         let size_bytes = input.u64().map_err(text)?;
         if size_bytes > MAX_DISK_BYTES {
@@ -150,7 +152,7 @@ impl Root {
         if pages.len() != pages_wanted {
             return Err(format!("it has {} pages instead of {pages_wanted}", pages.len()));
         }
-        Ok(Root { size_bytes, pages })
+        Ok(DiskRoot { size_bytes, pages })
     }
 }
 
@@ -168,7 +170,7 @@ fn level(bytes: &[u8], wanted: u8) -> Result<Reader<'_>, String> {
 }
 
 /// Encodes the count, a bitmap of the present references, and their ids.
-fn logical_of_options(options: &[Option<Ref>]) -> Vec<u8> {
+fn logical_of_options(options: &[Option<FrameRef>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + options.len() * 33);
     bytes.put_varint(options.len() as u64);
     for eight in options.chunks(8) {
@@ -179,7 +181,7 @@ fn logical_of_options(options: &[Option<Ref>]) -> Vec<u8> {
     bytes
 }
 
-fn options(input: &mut Reader<'_>, max: usize, vm: Uuid) -> Result<Vec<Option<Ref>>, String> {
+fn options(input: &mut Reader<'_>, max: usize, vm: Uuid) -> Result<Vec<Option<FrameRef>>, String> {
     let count = input.bounded(max).map_err(text)?;
     let bitmap = input.bytes(count.div_ceil(8)).map_err(text)?;
     let there = |index: usize| bitmap[index / 8] >> (index % 8) & 1 == 1;
@@ -187,48 +189,49 @@ fn options(input: &mut Reader<'_>, max: usize, vm: Uuid) -> Result<Vec<Option<Re
         return Err("its bitmap has bits beyond its end".into());
     }
     let wanted = (0..count).filter(|&index| there(index)).count();
-    let mut refs = refs(input, wanted, Homes::All(Home::Recipes(vm)))?.into_iter();
+    let mut refs = refs(input, wanted, HomeTable::All(PackHome::Recipes(vm)))?.into_iter();
     let mut option = |index| if there(index) { refs.next() } else { None };
     Ok((0..count).map(|index| option(index).map(|(reference, _)| reference)).collect())
 }
 
-fn put_ids(bytes: &mut Vec<u8>, refs: impl Iterator<Item = Ref>) {
+fn put_ids(bytes: &mut Vec<u8>, refs: impl Iterator<Item = FrameRef>) {
     refs.for_each(|reference| bytes.put_bytes(&reference.id.0));
 }
 
-fn spots_of(options: &[Option<Ref>]) -> impl Iterator<Item = (Spot, bool)> {
-    options.iter().flatten().map(|reference| (reference.spot, false))
+fn locations_of(options: &[Option<FrameRef>]) -> impl Iterator<Item = (FrameLocation, bool)> {
+    options.iter().flatten().map(|reference| (reference.location, false))
 }
 
 /// Encodes a table of packs in order of first use, then runs of consecutive slots. Version 2 adds a flag to
 /// each volume (the pack is the VM's own) and to each run (its chunks lack an answer).
-fn put_spots(bytes: &mut Vec<u8>, spots: impl Iterator<Item = (Spot, bool)>, is_2: bool) {
-    let mut packs: Vec<Spot> = Vec::new();
+fn put_locations(bytes: &mut Vec<u8>, locations: impl Iterator<Item = (FrameLocation, bool)>, is_2: bool) {
+    let mut packs: Vec<FrameLocation> = Vec::new();
     let mut runs: Vec<(usize, u32, u64, bool)> = Vec::new();
-    for (spot, is_unresolved) in spots {
-        let same =
-            |known: &Spot| (known.home, known.volume, known.pack) == (spot.home, spot.volume, spot.pack);
+    for (location, is_unresolved) in locations {
+        let same = |known: &FrameLocation| {
+            (known.home, known.volume, known.pack) == (location.home, location.volume, location.pack)
+        };
         let index = packs.iter().rposition(same).unwrap_or_else(|| {
-            packs.push(spot);
+            packs.push(location);
             packs.len() - 1
         });
         match runs.last_mut() {
             Some((last, first, count, unresolved))
                 if (*last, *unresolved) == (index, is_unresolved)
-                    && u64::from(*first) + *count == u64::from(spot.slot) =>
+                    && u64::from(*first) + *count == u64::from(location.slot) =>
             {
                 *count += 1;
             }
-            _ => runs.push((index, spot.slot, 1, is_unresolved)),
+            _ => runs.push((index, location.slot, 1, is_unresolved)),
         }
     }
     let flagged = |number: u64, flag: bool| {
         if is_2 { number << 1 | u64::from(flag) } else { number }
     };
     bytes.put_varint(packs.len() as u64);
-    for spot in packs {
-        bytes.put_varint(flagged(u64::from(spot.volume), spot.home != Home::Shared));
-        bytes.put_u64(spot.pack.0);
+    for location in packs {
+        bytes.put_varint(flagged(u64::from(location.volume), location.home != PackHome::Shared));
+        bytes.put_u64(location.pack.0);
     }
     bytes.put_varint(runs.len() as u64);
     for (index, first, count, is_unresolved) in runs {
@@ -240,33 +243,33 @@ fn put_spots(bytes: &mut Vec<u8>, spots: impl Iterator<Item = (Spot, bool)>, is_
 
 /// Owners of the packs in a table.
 #[derive(Clone, Copy)]
-enum Homes {
+enum HomeTable {
     /// All packs belong to one home, and carry no flag.
-    All(Home),
+    All(PackHome),
     /// Each pack belongs to the domain or to this VM, by its flag (version 2).
     OfEach(Uuid),
 }
 
-impl Homes {
+impl HomeTable {
     /// A number, and the flag that version 2 keeps in its lowest bit.
     fn split(self, number: u64) -> (u64, bool) {
         match self {
-            Homes::All(_) => (number, false),
-            Homes::OfEach(_) => (number >> 1, number & 1 == 1),
+            HomeTable::All(_) => (number, false),
+            HomeTable::OfEach(_) => (number >> 1, number & 1 == 1),
         }
     }
 
-    fn of(self, is_private: bool) -> Home {
+    fn of(self, is_private: bool) -> PackHome {
         match self {
-            Homes::All(home) => home,
-            Homes::OfEach(vm) if is_private => Home::Private(vm),
-            Homes::OfEach(_) => Home::Shared,
+            HomeTable::All(home) => home,
+            HomeTable::OfEach(vm) if is_private => PackHome::Private(vm),
+            HomeTable::OfEach(_) => PackHome::Shared,
         }
     }
 }
 
 /// Decodes `count` ids, then their locations.
-fn refs(input: &mut Reader<'_>, count: usize, homes: Homes) -> Result<Vec<(Ref, bool)>, String> {
+fn refs(input: &mut Reader<'_>, count: usize, homes: HomeTable) -> Result<Vec<(FrameRef, bool)>, String> {
     let ids = input.bytes(count * 32).map_err(text)?.as_chunks::<32>().0;
     let pack_count = input.bounded(count).map_err(text)?;
     let mut packs = Vec::with_capacity(pack_count);
@@ -288,9 +291,9 @@ fn refs(input: &mut Reader<'_>, count: usize, homes: Homes) -> Result<Vec<(Ref, 
             return Err("its runs of locations do not fit".into());
         };
         for slot in first as u32..last as u32 {
-            let spot = Spot { home, volume, pack, slot };
+            let location = FrameLocation { home, volume, pack, slot };
             let id = ChunkId(ids[refs.len()]);
-            refs.push((Ref { id, spot }, is_unresolved));
+            refs.push((FrameRef { id, location }, is_unresolved));
         }
     }
     if refs.len() != count {

@@ -1,0 +1,96 @@
+//! Counts references to popular packs.
+
+use crate::catalog::popular::{PopularFate, PopularPack, PopularState};
+use crate::catalog::vm::{PublishedSnapshot, VmState};
+use crate::delete::mark::FrameMarks;
+use crate::index::moved_frames;
+use crate::packs::pack::PackNumber;
+use crate::packs::volumes::PackHome;
+use crate::request::Vm;
+use crate::request::error::{Error, Result};
+use crate::request::peers::ShortId;
+use crate::request::progress::{CancelFlag, Progress, Stage};
+use crate::rules::broken::{self, Flaw};
+use crate::sessions::parts::RepositoryParts;
+use crate::snapshot::manifest::Manifest;
+use std::collections::{BTreeSet, HashMap};
+
+/// Packs with a frame that a snapshot refers to, or to which a chunk has moved. A condemned pack also counts
+/// if that chunk has another frame.
+/// # Errors
+/// `Cancelled`; `Damaged`: the references cannot be read; errors of the store.
+pub(super) fn needed(
+    parts: &RepositoryParts,
+    popular: &PopularState,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<BTreeSet<PackNumber>> {
+    let pack_store = parts.pack_store();
+    let mut present: Vec<PackNumber> = popular.packs.iter().map(|pack| pack.pack).collect();
+    present.sort_unstable();
+    let mut needed = BTreeSet::new();
+    let condemned = ids_of(parts, popular)?;
+    let mut marks = FrameMarks::of_others(pack_store, &present, condemned.clone())?;
+    progress.stage(Stage::Walk, "", 0);
+    for vm in parts.directory().all()? {
+        let state = parts.vm_state(vm.uuid)?;
+        // The VM is being removed with all its data.
+        if state.is_retired {
+            continue;
+        }
+        marks.vm(&manifests(parts, &vm, &state)?, progress, cancel)?;
+        for list in &state.moved {
+            if broken::by(Flaw::CountsWithoutMoved) {
+                break;
+            }
+            let moved = moved_frames::read(pack_store, vm.uuid, list)?;
+            needed.extend(moved.packs().iter().map(|(pack, _)| *pack));
+            needed.extend(moved.frames().iter().filter_map(|frame| condemned.get(&frame.id)));
+        }
+    }
+    needed.extend(present.iter().filter(|pack| marks.live_frames(**pack) > 0));
+    Ok(needed)
+}
+
+/// Ids in condemned packs: of two popular frames of a chunk one may be damaged, and then the other one is
+/// needed.
+fn ids_of(parts: &RepositoryParts, popular: &PopularState) -> Result<HashMap<ShortId, PackNumber>> {
+    let mut ids = HashMap::new();
+    let condemned = |pack: &&PopularPack| matches!(pack.fate, PopularFate::Condemned(_));
+    for pack in popular.packs.iter().filter(condemned) {
+        match parts.pack_store().footer(PackHome::Shared, pack.volume, pack.pack) {
+            Ok(Some((footer, _))) => ids.extend(footer.rows.iter().map(|row| (row.id, pack.pack))),
+            Ok(None) => {}
+            // A pack that cannot be read serves no reference.
+            Err(error) if error.is_corruption() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(ids)
+}
+
+/// Manifests of all snapshots, oldest first, including forgotten ones. A session that opened behind the
+/// record in its VM's log has the references of its base, which may be forgotten by now.
+fn manifests(parts: &RepositoryParts, vm: &Vm, state: &VmState) -> Result<Vec<Manifest>> {
+    let manifest = |published: &PublishedSnapshot| {
+        parts.manifest(vm.uuid, published).map_err(|error| told(error, published))
+    };
+    let forgotten = state.forgotten.iter().filter(|_| !broken::by(Flaw::CountsPublishedOnly));
+    let mut all: Vec<&PublishedSnapshot> = state.published.iter().chain(forgotten).collect();
+    all.sort_unstable_by_key(|one| one.sequence);
+    all.into_iter().map(manifest).collect()
+}
+
+fn told(error: Error, published: &PublishedSnapshot) -> Error {
+    match error {
+        Error::Damaged { what, detail } => Error::Damaged {
+            what,
+            detail: format!(
+                "{detail}; its references are unknown, so no popular chunk was removed: run `copal forget {}` and `copal delete`, \
+                 then repeat this command",
+                published.snapshot.short()
+            ),
+        },
+        error => error,
+    }
+}
