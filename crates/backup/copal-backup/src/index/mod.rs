@@ -172,9 +172,9 @@ impl ChunkIndex {
     }
 
     /// The rows of many ids, in their order, each newest first. The engine reads their blocks side by side.
-    pub(crate) fn rows_of(&self, home: Home, ids: &[[u8; 16]]) -> Result<Vec<Vec<IndexRow>>> {
+    pub(crate) fn rows_of(&self, home: PackHome, ids: &[[u8; 16]]) -> Result<Vec<Vec<IndexRow>>> {
         let keys = ids.iter().map(|id| self.key(home, id));
-        let Backend::Kv { chunks, .. } = &self.backend else {
+        let IndexBackend::Kv { chunks, .. } = &self.backend else {
             return keys.map(|key| self.rows(&key)).collect();
         };
         let keys: Vec<Vec<u8>> = keys.map(|key| key.bytes().to_vec()).collect();

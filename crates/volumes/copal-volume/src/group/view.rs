@@ -98,7 +98,13 @@ impl View {
         up.map(|&(disk, _)| disk)
     }
 
-  /// The role of a member; `None`: the disk is not a member.
+    /// Members in sync: they have every acknowledged operation.
+    pub fn in_sync(&self) -> impl Iterator<Item = DiskId> + '_ {
+        let in_sync = self.members.iter().filter(|(_, role)| role.is_in_sync());
+        in_sync.map(|&(disk, _)| disk)
+    }
+
+    /// The role of a member; `None`: the disk is not a member.
     pub fn role(&self, disk: DiskId) -> Option<Role> {
         let at = self.members.binary_search_by_key(&disk, |&(disk, _)| disk).ok()?;
         Some(self.members[at].1)
