@@ -120,7 +120,7 @@ impl SessionDirectory {
 
     /// Creates a file with this content that QEMU may write.
     /// # Errors
-    /// `FleeceOptions`.
+    /// `Fleece`.
     pub(crate) fn add_scratch(&self, name: &str, content: &[u8]) -> Result<PathBuf, LiveError> {
         let path = self.path.join(name);
         let make = || {
@@ -137,7 +137,7 @@ impl SessionDirectory {
     /// last one removed. Another backup finds the directory by it, and checks the lock there to see if the
     /// session is alive.
     /// # Errors
-    /// `FleeceOptions`; those of QEMU.
+    /// `Fleece`; those of QEMU.
     pub(crate) fn add_anchor(
         &self,
         client: &mut QmpClient,
@@ -157,7 +157,7 @@ impl SessionDirectory {
 
     /// Creates the fleecing image of a disk in QEMU and returns its node name. Blocks for some milliseconds.
     /// # Errors
-    /// `FleeceOptions`; those of QEMU.
+    /// `Fleece`; those of QEMU.
     pub(crate) fn add_image(
         &self,
         client: &mut QmpClient,
@@ -191,7 +191,7 @@ impl SessionDirectory {
 impl SessionDirectory {
     /// Allocates all space of an image now, so that it cannot run out later.
     /// # Errors
-    /// `FleeceOptions`: the file system has too little space.
+    /// `Fleece`: the file system has too little space.
     pub(crate) fn reserve(&self, disk: usize, bound_bytes: u64) -> Result<(), LiveError> {
         let path = self.image(disk);
         let reserve = || {

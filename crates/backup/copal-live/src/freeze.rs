@@ -27,7 +27,7 @@ pub(crate) struct FrozenGuest {
 impl FrozenGuest {
     /// Freezes the guest.
     /// # Errors
-    /// `FreezeMethod`: the guest is not frozen; it was thawed if the agent answered.
+    /// `Freeze`: the guest is not frozen; it was thawed if the agent answered.
     pub(crate) fn begin(socket: &Path) -> Result<FrozenGuest, LiveError> {
         let failed = |error: QmpError| LiveError::Freeze {
             reason: format!(
@@ -70,7 +70,7 @@ impl FrozenGuest {
 
     /// Thaws the guest; returns false if it was thawed before, at the time limit.
     /// # Errors
-    /// `FreezeMethod`: the guest may still be frozen.
+    /// `Freeze`: the guest may still be frozen.
     pub(crate) fn end(mut self) -> Result<bool, LiveError> {
         let (is_late, thawed) = self.join().unwrap_or((true, Ok(0)));
         thawed.map_err(|error| LiveError::Freeze {
@@ -124,7 +124,7 @@ fn thaw(agent: &mut GuestAgent) -> Result<u64, QmpError> {
 
 /// The socket of the guest agent: the named one, or a character device of QEMU with a matching name.
 /// # Errors
-/// `FreezeMethod`: there is none.
+/// `Freeze`: there is none.
 pub(crate) fn agent_socket(client: &mut QmpClient, named: Option<&PathBuf>) -> Result<PathBuf, LiveError> {
     if let Some(path) = named {
         return Ok(path.clone());

@@ -140,7 +140,7 @@ mod tests {
         atomic::{AtomicBool, Ordering},
     };
 
-    /// ServerFault of a server after a cluster was zeroed.
+    /// Fault of a server after a cluster was zeroed.
     #[derive(Clone, Copy, PartialEq)]
     enum ServerFault {
         Nothing,

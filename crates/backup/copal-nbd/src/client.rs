@@ -80,7 +80,7 @@ impl PendingRead {
     /// Waits for the bytes.
     ///
     /// # Errors
-    /// `ClientRequest`: the server could not read; the connection stays usable. `TimedOut` and all others: the
+    /// `Request`: the server could not read; the connection stays usable. `TimedOut` and all others: the
     /// connection is unusable.
     pub fn wait(self) -> Result<ReadReply, NbdError> {
         self.waiter.wait(&self.answer)
@@ -98,7 +98,7 @@ impl PendingChange {
     /// Waits until the request has completed.
     ///
     /// # Errors
-    /// `ClientRequest`: the server refused or failed; the connection stays usable. `TimedOut` and all others: the
+    /// `Request`: the server refused or failed; the connection stays usable. `TimedOut` and all others: the
     /// connection is unusable.
     pub fn wait(self) -> Result<(), NbdError> {
         self.waiter.wait(&self.answer)

@@ -1,4 +1,4 @@
-//! ImageChain of a qcow2 image: its files, its external data files and its backing files, watched while they are
+//! Chain of a qcow2 image: its files, its external data files and its backing files, watched while they are
 //! read.
 //!
 //! QEMU reads zeros where a backing file ends, and goes on reading a file that was renamed or removed. So

@@ -1,4 +1,4 @@
-//! DirtyRuns of dirty bytes, in bounded memory.
+//! Runs of dirty bytes, in bounded memory.
 //!
 //! A bitmap of a large disk can have more runs than fit into memory. Then adjacent runs are merged across the
 //! gap between them. Reading unchanged bytes is never wrong, leaving out changed bytes would be.

@@ -1,4 +1,4 @@
-//! FileIdentity check: detects that a file or device was replaced, resized or written while it was read.
+//! Identity check: detects that a file or device was replaced, resized or written while it was read.
 //!
 //! Holes are not read, so a truncated file looks like a file that ends in a hole. The size tells them apart.
 //! It is checked when a hole reaches the end of the file, and again after the last read.
@@ -20,7 +20,7 @@ pub(super) struct FileIdentity {
     times: Option<[i64; 4]>,
 }
 
-/// FileIdentity of a file or device that survives a restart of the host; empty if there is none.
+/// Identity of a file or device that survives a restart of the host; empty if there is none.
 ///
 /// - File: inode number and creation time, so that a reused inode number is detected. On a file system
 ///   without creation times, inode number and file system id.
@@ -55,7 +55,7 @@ pub fn disk_identity(path: &Path) -> String {
     }
 }
 
-/// FileIdentity that does not depend on names.
+/// Identity that does not depend on names.
 #[derive(Debug, PartialEq, Eq)]
 enum FileKey {
     /// Device number; the device node may be created anew.

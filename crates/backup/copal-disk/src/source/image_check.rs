@@ -55,7 +55,7 @@ pub(super) fn check_chain(image: &Path) -> Result<ChainReport, SourceError> {
         let file = OpenFile::open(&path)?;
         let identity = file.identity()?;
         if seen.contains(&identity) {
-            return Err(file.broken("lies backing itself"));
+            return Err(file.broken("lies behind itself"));
         }
         seen.push(identity);
         let Some(header) = check_image(&path, &mut report)? else {
@@ -113,7 +113,7 @@ fn check_backing(
         report.doubts.push((
             DoubtKind::Chain,
             format!(
-                "{}, which lies backing {}, has a disk of {length} bytes where the image has one of {}: unless the image \
+                "{}, which lies behind {}, has a disk of {length} bytes where the image has one of {}: unless the image \
                  was enlarged, its end is missing, and reads as zeros",
                 backing.display(),
                 path.display(),
@@ -130,7 +130,7 @@ fn check_backing(
         report.doubts.push((
             DoubtKind::Chain,
             format!(
-                "{}, which lies backing {}, looks like {}, and the image reads it as a raw disk",
+                "{}, which lies behind {}, looks like {}, and the image reads it as a raw disk",
                 backing.display(),
                 path.display(),
                 known.name
@@ -247,7 +247,7 @@ impl OpenFile {
     /// Backing file of `of` in a format that is not checked here; QEMU reads zeros where it is truncated.
     fn unknown_format(&self, of: &Path, what: &str) -> BackingFile {
         BackingFile::Foreign(format!(
-            "{}, which lies backing {}, is {what}, and copal cannot check whether it is complete; convert it with `qemu-img convert -O qcow2` \
+            "{}, which lies behind {}, is {what}, and copal cannot check whether it is complete; convert it with `qemu-img convert -O qcow2` \
              and give the image the copy with `qemu-img rebase`",
             self.path.display(),
             of.display()

@@ -43,7 +43,7 @@ pub struct Qcow2Source {
     chain: ImageChain,
 }
 
-/// BitmapNames that cannot be used, and why.
+/// Bitmaps that cannot be used, and why.
 pub(super) type UnusableBitmaps<'a> = Vec<(&'a str, String)>;
 
 impl Qcow2Source {
@@ -54,7 +54,7 @@ impl Qcow2Source {
     /// `qemu-nbd` is not installed, or refuses the image or the bitmap. The message contains its error
     /// output.
     pub(super) fn open(path: &Path, bitmap: Option<&str>) -> Result<Qcow2Source, SourceError> {
-        // OpenedSource first, so that an unreadable file is reported by Copal and not by a helper.
+        // Opened first, so that an unreadable file is reported by Copal and not by a helper.
         let chain = ImageChain::open(path)?;
         let program = programs::find("qemu-nbd").ok_or_else(|| SourceError::Unusable {
             reason: format!(

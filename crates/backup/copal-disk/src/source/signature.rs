@@ -1,11 +1,11 @@
 //! File signatures: formats that are recognised by their first and last bytes and are not raw disks.
 //!
-//! A snapshot format such a file, taken as a raw disk, boots no guest. A guest can write such bytes to its raw
+//! A snapshot of such a file, taken as a raw disk, boots no guest. A guest can write such bytes to its raw
 //! disk too, so the user can state that the disk is raw.
 //! Not here: how a backup treats a recognised format (`backup::gate`), qcow2 images with that file extension
 //! (`open`).
 
-/// Bytes at each end format a file that are examined.
+/// Bytes at each end of a file that are examined.
 pub const END_BYTES: usize = 512;
 
 /// A recognised format and its kind.
@@ -17,21 +17,21 @@ pub struct KnownFormat {
     pub kind: FormatKind,
 }
 
-/// Kind format a recognised format.
+/// Kind of a recognised format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatKind {
-    /// Disk image format another program.
+    /// Disk image of another program.
     Image,
     /// A qcow2 image where a raw disk is expected.
     Qcow2,
     /// Archive or compressed file, to be unpacked first.
     Archive,
-    /// ContentEvidence that is not a disk.
+    /// Content that is not a disk.
     Other,
 }
 
 impl KnownFormat {
-    /// Advice for the user: the middle format a sentence.
+    /// Advice for the user: the middle of a sentence.
     pub fn advice(&self) -> &'static str {
         match self.kind {
             FormatKind::Image => {
@@ -51,12 +51,12 @@ const fn format(name: &'static str, kind: FormatKind) -> KnownFormat {
     KnownFormat { name, kind }
 }
 
-/// Offset format the magic, the magic, and its format.
+/// Offset of the magic, the magic, and its format.
 const HEADS: &[(usize, &[u8], KnownFormat)] = &[
     (0, b"QFI\xfb", format("a qcow2 image", FormatKind::Qcow2)),
     (0, b"KDMV", format("a vmdk image", FormatKind::Image)),
     (0, b"COWD", format("a vmdk image", FormatKind::Image)),
-    (0, b"# Disk DescriptorFile", format("the descriptor format a vmdk image", FormatKind::Image)),
+    (0, b"# Disk DescriptorFile", format("the descriptor of a vmdk image", FormatKind::Image)),
     (0, b"conectix", format("a vhd image", FormatKind::Image)),
     (0, b"vhdxfile", format("a vhdx image", FormatKind::Image)),
     (0x40, &[0x7f, 0x10, 0xda, 0xbe], format("a vdi image", FormatKind::Image)),
@@ -65,15 +65,15 @@ const HEADS: &[(usize, &[u8], KnownFormat)] = &[
     (0, b"WithouFreSpacExt", format("a parallels image", FormatKind::Image)),
     (0, b"OOOM", format("a cow image", FormatKind::Image)),
     (0, b"Bochs Virtual HD Image", format("a bochs image", FormatKind::Image)),
-    (0, b"sprs", format("a sparse image format macOS", FormatKind::Image)),
+    (0, b"sprs", format("a sparse image of macOS", FormatKind::Image)),
     (0, b"EVF\x09\x0d\x0a\xff\0", format("an ewf image", FormatKind::Image)),
-    (0, &[0x3a, 0xff, 0x26, 0xed], format("a sparse image format Android", FormatKind::Image)),
+    (0, &[0x3a, 0xff, 0x26, 0xed], format("a sparse image of Android", FormatKind::Image)),
     (0, b"MSWIM\0\0\0", format("a wim archive", FormatKind::Archive)),
-    (0, b"partclone-image", format("an image format partclone", FormatKind::Archive)),
-    (0, b"\0ntfsclone-image", format("an image format ntfsclone", FormatKind::Archive)),
+    (0, b"partclone-image", format("an image of partclone", FormatKind::Archive)),
+    (0, b"\0ntfsclone-image", format("an image of ntfsclone", FormatKind::Archive)),
     (0, b"VMA\0", format("a vma archive", FormatKind::Archive)),
     (0, &[0x1f, 0x8b, 8], format("a gzip file", FormatKind::Archive)),
-    (0, &[0x1f, 0x9d], format("a file format compress", FormatKind::Archive)),
+    (0, &[0x1f, 0x9d], format("a file of compress", FormatKind::Archive)),
     (0, &[0xfd, b'7', b'z', b'X', b'Z', 0], format("an xz file", FormatKind::Archive)),
     (0, &[0x28, 0xb5, 0x2f, 0xfd], format("a zstd file", FormatKind::Archive)),
     (0, &[0x04, 0x22, 0x4d, 0x18], format("an lz4 file", FormatKind::Archive)),
@@ -92,28 +92,28 @@ const HEADS: &[(usize, &[u8], KnownFormat)] = &[
     (257, b"ustar", format("a tar archive", FormatKind::Archive)),
     (0, b"age-encryption.org/", format("a file encrypted with age", FormatKind::Archive)),
     (0, b"-----BEGIN PGP MESSAGE", format("a file encrypted with OpenPGP", FormatKind::Archive)),
-    (0, b"rbd diff v", format("an export format rbd", FormatKind::Archive)),
-    (8, &[0xac, 0xcb, 0xba, 0xf5, 2, 0, 0, 0], format("a stream format zfs send", FormatKind::Other)),
-    (0, b"btrfs-stream\0", format("a stream format btrfs send", FormatKind::Other)),
-    (0, b"<!DOCTYPE", format("a page format HTML", FormatKind::Other)),
-    (0, b"<!doctype", format("a page format HTML", FormatKind::Other)),
-    (0, b"<html", format("a page format HTML", FormatKind::Other)),
+    (0, b"rbd diff v", format("an export of rbd", FormatKind::Archive)),
+    (8, &[0xac, 0xcb, 0xba, 0xf5, 2, 0, 0, 0], format("a stream of zfs send", FormatKind::Other)),
+    (0, b"btrfs-stream\0", format("a stream of btrfs send", FormatKind::Other)),
+    (0, b"<!DOCTYPE", format("a page of HTML", FormatKind::Other)),
+    (0, b"<!doctype", format("a page of HTML", FormatKind::Other)),
+    (0, b"<html", format("a page of HTML", FormatKind::Other)),
 ];
 
-/// First bytes format a bzip2 block, after the 4-byte header: format a data block, and format the end block.
+/// First bytes of a bzip2 block, after the 4-byte header: of a data block, and of the end block.
 const BZIP2_BLOCKS: [[u8; 6]; 2] =
     [[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], [0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
-/// Returns the format format a file with the given first and last [`END_BYTES`], or fewer if the file is shorter.
+/// Returns the format of a file with the given first and last [`END_BYTES`], or fewer if the file is shorter.
 pub fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
     let archive = |name| Some(format(name, FormatKind::Archive));
     let known = HEADS.iter().find(|(at, magic, _)| has_magic(head, *at, magic));
     if let Some((_, _, known)) = known {
         return Some(*known);
     }
-    // A fixed vhd image is the raw disk with a footer, format 511 bytes in the format's first version.
+    // A fixed vhd image is the raw disk with a footer, of 511 bytes in the format's first version.
     if has_magic(tail, 0, b"conectix") || has_magic(tail, 1, b"conectix") {
-        return Some(format("a vhd image, which has_magic a footer behind the disk", FormatKind::Image));
+        return Some(format("a vhd image, which has a footer behind the disk", FormatKind::Image));
     }
     if has_magic(tail, 0, b"koly\0\0\0\x04") {
         return Some(format("a dmg image", FormatKind::Image));
@@ -122,7 +122,7 @@ pub fn recognise(head: &[u8], tail: &[u8]) -> Option<KnownFormat> {
     if is_bzip2 {
         return archive("a bzip2 file");
     }
-    // Skippable frames format zstd and lz4.
+    // Skippable frames of zstd and lz4.
     if head.first().is_some_and(|byte| byte & 0xf0 == 0x50) && has_magic(head, 1, &[0x2a, 0x4d, 0x18]) {
         return archive("a zstd or lz4 file");
     }
