@@ -253,8 +253,10 @@ fn tree(
             Some(&"{") => {
                 at += 1;
                 while words.get(at).is_some_and(|word| *word != "}") {
+                    let begin = at;
                     at = tree(words, at, prefix, found);
-                    at += usize::from(words.get(at) == Some(&","));
+                    // A word that begins no name, such as `$` in a macro, is passed over.
+                    at += usize::from(at == begin || words.get(at) == Some(&","));
                 }
                 at += 1;
                 break;
@@ -373,6 +375,17 @@ mod tests {
         let needs = modules.needs();
         let pairs = needs.iter().enumerate().flat_map(|(from, all)| all.iter().map(move |to| (from, *to)));
         pairs.map(|(from, to)| format!("{} {}", modules.name(from), modules.name(to))).collect()
+    }
+
+    /// Symptom: `layers --modules` did not end on an import inside a macro. Cause: a list of imports went on
+    /// at a word that begins no name without passing over it. Fix: such a word is passed over.
+    #[test]
+    fn an_import_inside_a_macro_ends() {
+        let files = [
+            ("", "macro_rules! m { ($($r:ident,)*) => { pub use crate::a::{$($r,)* Thing}; } }"),
+            ("a", "pub struct Thing;"),
+        ];
+        assert_eq!(needs(&files), Vec::<String>::new());
     }
 
     #[test]
