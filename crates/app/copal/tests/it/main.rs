@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
+mod administration;
 mod changes;
 mod changing;
 mod chaos;
