@@ -6,7 +6,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 
-fn own_form(size: u64, base: Option<&str>, changes: &[Change]) -> Value {
+pub(crate) fn own_form(size: u64, base: Option<&str>, changes: &[Change]) -> Value {
     let extents: Vec<Value> = changes
         .iter()
         .map(|change| json!({ "offset": change.offset, "length": change.length, "type": "dirty" }))

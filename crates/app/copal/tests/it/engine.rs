@@ -21,7 +21,7 @@ fn key(i: u64) -> String {
 }
 
 /// Text that stands in the file once per copy of the entry.
-fn value(i: u64) -> String {
+pub(crate) fn value(i: u64) -> String {
     format!("value of {i:06}, long enough to be found: {}", "x".repeat(60))
 }
 
@@ -49,7 +49,7 @@ fn bare_store(path: &Path) {
 }
 
 /// Changes every copy of `needle` in a file.
-fn damage(path: &Path, needle: &str) {
+pub(crate) fn damage(path: &Path, needle: &str) {
     let mut bytes = std::fs::read(path).unwrap();
     let needle = needle.as_bytes();
     let at: Vec<usize> = (0..bytes.len() - needle.len())
@@ -60,15 +60,15 @@ fn damage(path: &Path, needle: &str) {
     std::fs::write(path, bytes).unwrap();
 }
 
-struct Scene {
-    house: House,
-    store: PathBuf,
-    copy: PathBuf,
+pub(crate) struct Scene {
+    pub(crate) house: House,
+    pub(crate) store: PathBuf,
+    pub(crate) copy: PathBuf,
 }
 
 impl Scene {
     /// A store and a whole copy of it.
-    fn new() -> Scene {
+    pub(crate) fn new() -> Scene {
         let house = House::empty();
         let (store, copy) = (house.path("index.kv"), house.path("copy.kv"));
         bare_store(&store);

@@ -27,7 +27,7 @@ use std::{
 use writers::{GuestDisk, Writers};
 
 /// `copal backup` of both disks of a daemon.
-fn words(daemon: &Daemon) -> Vec<String> {
+pub(crate) fn words(daemon: &Daemon) -> Vec<String> {
     let word = |word: &str| word.to_owned();
     let mut words = vec![word("backup"), word("--vm"), word("db1"), word("--qmp"), daemon.path("qmp.sock")];
     words.extend(["--node", "sda=vm0", "--node", "sdb=vm1", "--nbd-socket"].map(word));

@@ -28,6 +28,7 @@ mod golden;
 mod harness;
 mod init;
 mod interrupt;
+mod json_lines;
 mod keys;
 mod kill;
 mod language;

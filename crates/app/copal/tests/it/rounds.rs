@@ -57,7 +57,7 @@ fn write_plan(directory: &Path, host: &str, vms: &[Value]) {
 }
 
 /// A daemon that has said that it is ready.
-struct Agent {
+pub(crate) struct Agent {
     child: Child,
     /// What it printed: one line for each agent.
     ready: Vec<String>,
@@ -80,7 +80,7 @@ impl Agent {
     }
 
     /// Told to end, it does, and that is no failure.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         let status = self.child.wait().unwrap();
@@ -99,16 +99,16 @@ impl Drop for Agent {
 }
 
 /// A cluster with a fleet's repository, and what its hosts have.
-struct Fleet {
+pub(crate) struct Fleet {
     cluster: Served,
 }
 
 impl Fleet {
-    fn new() -> Fleet {
+    pub(crate) fn new() -> Fleet {
         Fleet::with_fraction("60%")
     }
 
-    fn with_fraction(fraction: &str) -> Fleet {
+    pub(crate) fn with_fraction(fraction: &str) -> Fleet {
         let fleet = Fleet { cluster: Served::start(&[]) };
         fleet.cluster.file("pw", b"correct horse\n");
         fleet.good(&["init", "--layout", "fleet", "--pds-fraction", fraction]);
@@ -120,12 +120,12 @@ impl Fleet {
         fleet
     }
 
-    fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         self.cluster.scratch.path()
     }
 
     /// A command with the address that `copal serve --dev` printed, and nothing else that says where.
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.cluster.command(words);
         command
             .env_remove("COPAL_CLUSTER")
@@ -159,7 +159,7 @@ impl Fleet {
         vec!["agent", "--name", host, "--key", key, "--state", state, "--plan", plan, "--memory", "96M"]
     }
 
-    fn agent(&self, host: &str) -> Agent {
+    pub(crate) fn agent(&self, host: &str) -> Agent {
         let (key, state, plan) = (format!("{host}.key"), format!("s/{host}"), format!("{host}.json"));
         let words = self.agent_words(host, &key, &state, &plan);
         Agent::start(self.command(&words), 1)
@@ -310,7 +310,7 @@ fn three_hosts_back_up_their_vms_together_and_what_the_fleet_does_not_need_goes(
 
 /// Images of which VMs 1 and 2, 3 and 4, 5 and 6 share a MiB that nobody else has: with two rounds, one of
 /// each pair asks in each.
-fn write_pairs(directory: &Path, day: u64) {
+pub(crate) fn write_pairs(directory: &Path, day: u64) {
     for vm in 1..=6 {
         let mut bytes = image(vm, 0);
         Random::new(500 * (day + 1) + (vm - 1) / 2).fill(&mut bytes[4 << 20..5 << 20]);

@@ -164,3 +164,109 @@ fn done(summary: &BackupSummary) -> Value {
         "doubts": summary.doubts.iter().map(|doubt| doubt.kind.word()).collect::<Vec<_>>(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copal_backup::{BackupCounts, DiskMode, DiskSummary, Doubt, DoubtKind, Vm};
+
+    fn waiting() -> VmReport {
+        VmReport {
+            vm: "web".to_owned(),
+            planned_bytes: 7,
+            began: None,
+            took: Duration::ZERO,
+            outcome: None,
+            refused: 0,
+            settled: None,
+        }
+    }
+
+    fn summary() -> BackupSummary {
+        let counts = BackupCounts {
+            logical_bytes: 1,
+            dirty_bytes: 2,
+            read_bytes: 3,
+            inner_dup_bytes: 4,
+            cross_dup_bytes: 5,
+            new_bytes: 6,
+            stored_bytes: 7,
+            chunks: 8,
+            new_chunks: 9,
+            read_again_bytes: 10,
+            asked_chunks: 11,
+            popular_dup_bytes: 12,
+            popular_bytes: 13,
+            unresolved_chunks: 14,
+            ..BackupCounts::default()
+        };
+        BackupSummary {
+            snapshot: SnapshotId([0xab; 16]),
+            vm: Vm { uuid: uuid::Uuid::from_bytes([1; 16]), name: "web".to_owned() },
+            base: None,
+            created_ms: 0,
+            misdated: 0,
+            disks: vec![DiskSummary {
+                name: "sda".to_owned(),
+                size_bytes: 4096,
+                mode: DiskMode::Rescan,
+                reason: "no list".to_owned(),
+                bitmap: Some("day-1".to_owned()),
+            }],
+            counts,
+            warnings: vec!["it shrank".to_owned()],
+            doubts: vec![Doubt { disk: "sda".to_owned(), kind: DoubtKind::Smaller, text: String::new() }],
+            duration: Duration::ZERO,
+        }
+    }
+
+    fn settled() -> CleanUpSummary {
+        CleanUpSummary {
+            asked: 1,
+            moved: 2,
+            stored_popular: 3,
+            moved_bytes: 4,
+            freed_bytes: 5,
+            unanswered: 6,
+            refused: 7,
+            refused_bytes: 8,
+            ..CleanUpSummary::default()
+        }
+    }
+
+    fn told(report: &VmReport) -> String {
+        report.to_json().to_string()
+    }
+
+    /// The command line prints these fields, and agents of one release exchange them.
+    #[test]
+    fn a_vm_is_told_with_the_fields_of_before() {
+        let (mut waiting, mut done) = (waiting(), waiting());
+        assert_eq!(
+            told(&waiting),
+            r#"{"planned_bytes":7,"refused":0,"seconds":0.0,"state":"waiting","vm":"web"}"#
+        );
+        waiting.began = Some(Instant::now());
+        assert_eq!(
+            told(&waiting),
+            r#"{"planned_bytes":7,"refused":0,"seconds":0.0,"state":"running","vm":"web"}"#
+        );
+        waiting.outcome = Some(VmOutcome::failed("source", "it is gone"));
+        waiting.settle(Settled::Failed("interrupted".to_owned()));
+        let failed = r#"{"code":"source","error":"it is gone","planned_bytes":7,"refused":0,"seconds":0.0,"settle_error":"interrupted","state":"failed","vm":"web"}"#;
+        assert_eq!(told(&waiting), failed);
+        done.outcome = Some(VmOutcome::Done(Box::new(summary())));
+        done.settle(Settled::Done(settled()));
+        done.refuse(3);
+        let fields = [
+            r#"{"asked":11,"base":null,"bytes":{"dirty":2,"inner_dup":9,"logical":1,"new":6,"pds_dup":12,"pds_new":13,"#,
+            r#""read1":3,"read2":10,"stored":7},"chunks":8,"disks":[{"mode":"rescan","name":"sda","reason":"no list","#,
+            r#""size_bytes":4096}],"doubts":["smaller"],"new_chunks":9,"planned_bytes":7,"refused":3,"seconds":0.0,"#,
+            r#""settled":{"asked":1,"dry_run":false,"freed_bytes":5,"moved":2,"moved_bytes":4,"refused":7,"#,
+            r#""refused_bytes":8,"stored_popular":3,"unanswered":6},"short_id":"abababab","#,
+            r#""snapshot":"abababababababababababababababab","state":"done","unresolved":14,"#,
+            r#""uuid":"01010101-0101-0101-0101-010101010101","vm":"web","warnings":["it shrank"]}"#,
+        ];
+        assert_eq!(told(&done), fields.concat());
+    }
+}

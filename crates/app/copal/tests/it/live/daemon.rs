@@ -76,7 +76,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// One that serves both disks to guests.
-    pub(super) fn start(house: &House) -> Daemon {
+    pub(crate) fn start(house: &House) -> Daemon {
         Daemon::with(house, Serves::Both)
     }
 
