@@ -9,8 +9,8 @@ use super::{
     operations,
     running::{Running, Setup},
 };
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
+use copal_client::administration::{TaskStatus, requests};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -66,13 +66,12 @@ struct Task {
 }
 
 impl Task {
-    fn of(task: &Value) -> Task {
-        let word = |name: &str| task[name].as_str().unwrap_or_default().to_owned();
+    fn of(task: TaskStatus) -> Task {
         Task {
-            group: task["gid"].as_u64().unwrap_or_default(),
-            source: word("src"),
-            target: word("dst"),
-            whole_copies: task["priority"]["whole_copies"].as_u64().unwrap_or_default(),
+            group: task.gid.into(),
+            source: task.src.unwrap_or_default(),
+            target: task.dst.unwrap_or_default(),
+            whole_copies: task.priority.whole_copies.unwrap_or_default().into(),
         }
     }
 }
@@ -121,12 +120,11 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
         running.kill(at)?;
     }
     running.wait_until(Duration::from_secs(60), |status| {
-        let servers = status["servers"].as_array().into_iter().flatten();
-        servers.filter(|server| server["state"] == "down").count() == plan.lost
+        status.servers.iter().filter(|server| server.state == "down").count() == plan.lost
     })?;
     // Copies for the first server begin before the second is declared lost, as in a sequence of losses.
     for name in &names {
-        running.ask("lost", name)?;
+        running.administer(&requests::LoseServer { name: name.clone() })?;
     }
     watch(&running, &mut outcome)?;
     Ok(outcome)
@@ -134,16 +132,11 @@ pub(super) fn lose(binary: &Path, directory: &Path, plan: &Plan) -> Result<Outco
 
 /// Number of replicas that each group has lost with these servers.
 fn lost_copies(running: &Running, lost: &BTreeSet<String>) -> Result<BTreeMap<u64, u64>> {
-    let told = running.ask("groups", "")?;
-    let groups = told["groups"].as_array().context("groups")?;
     let mut lacking = BTreeMap::new();
-    for group in groups {
-        let members = group["members"].as_array().into_iter().flatten();
-        let away = members
-            .filter(|member| member["name"].as_str().is_some_and(|name| lost.contains(name)))
-            .count() as u64;
+    for group in running.administer(&requests::ListGroups {})?.groups {
+        let away = group.members.iter().filter(|member| lost.contains(&member.name)).count() as u64;
         if away > 0 {
-            lacking.insert(group["group"].as_u64().context("a number")?, away);
+            lacking.insert(group.group.into(), away);
         }
     }
     Ok(lacking)
@@ -156,24 +149,24 @@ fn watch(running: &Running, outcome: &mut Outcome) -> Result<()> {
         let status = running.status()?;
         let elapsed = begun.elapsed();
         let (mut runs, mut waits) = (Vec::new(), Vec::new());
-        for task in status["tasks"].as_array().into_iter().flatten() {
-            match task["state"].as_str() {
-                Some("running") => runs.push(Task::of(task)),
-                Some("waiting") => waits.push(Task::of(task)),
+        for task in status.tasks {
+            match task.state.as_str() {
+                "running" => runs.push(Task::of(task)),
+                "waiting" => waits.push(Task::of(task)),
                 _ => {}
             }
         }
         outcome.most_running = outcome.most_running.max(runs.len() as u64);
         outcome.out_of_order += out_of_order(&before, &runs, &waits);
         before = runs.iter().map(|task| (task.group, task.target.clone())).collect();
-        if status["groups"]["one_copy"].as_u64() > Some(0) {
+        if status.groups.one_copy > 0 {
             outcome.single_seconds = elapsed.as_secs_f64();
         }
-        if status["health"] == "healthy" {
+        if status.health == "healthy" {
             outcome.seconds = elapsed.as_secs_f64();
             return Ok(());
         }
-        ensure!(elapsed < LIMIT, "not in sync after {} s: {}", LIMIT.as_secs(), status["sentence"]);
+        ensure!(elapsed < LIMIT, "not in sync after {} s: {}", LIMIT.as_secs(), status.sentence);
         thread::sleep(LOOK);
     }
 }

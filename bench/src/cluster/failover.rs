@@ -9,10 +9,12 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use clap::Args;
 use copal_bench_harness::report::{Report, median};
-use copal_client::{ClusterStore, Profile};
+use copal_client::{
+    ClusterStore, Profile,
+    administration::{AdminRequest, ClusterStatus, requests},
+};
 use copal_testkit::MariaDb;
 use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore};
-use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -76,7 +78,7 @@ impl House {
             house.start_server(at)?;
         }
         let began = Instant::now();
-        while house.status()?["health"] != "healthy" {
+        while house.status()?.health != "healthy" {
             ensure!(began.elapsed() < PATIENCE, "the groups of the cluster do not become in sync");
             thread::sleep(Duration::from_millis(100));
         }
@@ -99,7 +101,7 @@ impl House {
                 words.extend(["--new", "--groups", "16"].map(str::to_owned));
             } else {
                 words.extend(["--join", "-"].map(str::to_owned));
-                token = Some(self.token("master")?);
+                token = Some(self.token(true)?);
             }
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -114,7 +116,7 @@ impl House {
     fn start_server(&mut self, at: usize) -> Result<()> {
         let own = self.directory.join(format!("data{at}")).display().to_string();
         let log = self.directory.join(format!("data{at}.log"));
-        let (name, listen, token) = (format!("data{at}"), free_address()?, self.token("")?);
+        let (name, listen, token) = (format!("data{at}"), free_address()?, self.token(false)?);
         let mut words = vec!["data", "--dir", &own, "--name", &name, "--listen", &listen];
         words.extend(["--join", "-", "--http", "127.0.0.1:0"]);
         self.servers.push(begin(&self.binary, &log, &words, Some(&token))?);
@@ -126,26 +128,23 @@ impl House {
         Ok(ClusterStore::connect(&profile, PATIENCE)?)
     }
 
-    fn ask(&self, what: &str, argument: &str) -> Result<Value> {
+    fn administer<R: AdminRequest>(&self, request: &R) -> Result<R::Reply> {
         let store = self.store.as_ref().context("a client")?;
-        let told = store.wait(store.cluster().ask(what, argument, PATIENCE))?;
-        Ok(serde_json::from_str(&told)?)
+        Ok(store.wait(store.cluster().administer(request, PATIENCE))?)
     }
 
-    fn token(&self, joiner: &str) -> Result<String> {
-        let told = self.ask("token", joiner)?;
-        Ok(told["token"].as_str().context("a token")?.to_owned())
+    fn token(&self, master: bool) -> Result<String> {
+        Ok(self.administer(&requests::DrawToken { master })?.token)
     }
 
-    fn status(&self) -> Result<Value> {
-        self.ask("status", "")
+    fn status(&self) -> Result<ClusterStatus> {
+        self.administer(&requests::ShowStatus {})
     }
 
     /// Number of the leader.
     fn leader(&self) -> Result<usize> {
-        let status = self.status()?;
-        let address = status["master"]["address"].as_str().context("an address")?;
-        let at = self.masters.iter().position(|(own, _)| own == address);
+        let address = self.status()?.master.address;
+        let at = self.masters.iter().position(|(own, _)| *own == address);
         at.with_context(|| format!("no process listens at {address}"))
     }
 }

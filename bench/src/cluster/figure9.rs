@@ -98,7 +98,7 @@ fn operate(running: &Running, volumes: &Arc<Vec<VolumeId>>, operations: u64, byt
 fn take_away(running: &mut Running) -> Result<()> {
     running.kill(AWAY)?;
     let limit = Duration::from_secs(60);
-    running.wait_until(limit, |status| status["health"] == "degraded")?;
+    running.wait_until(limit, |status| status.health == "degraded")?;
     Ok(())
 }
 

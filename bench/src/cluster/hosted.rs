@@ -7,8 +7,11 @@ use super::{
     running::free_address,
     throttled::{Speed, ThrottledDevice},
 };
-use anyhow::{Context, Result, anyhow};
-use copal_client::{ClusterStore, Profile};
+use anyhow::{Result, anyhow};
+use copal_client::{
+    ClusterStore, Profile,
+    administration::{AdminRequest, ClusterStatus, requests},
+};
 use copal_data::{MemberIdentity, MemberStore};
 use copal_device::Device;
 use copal_master::{Master, MasterOptions, Pool, SqliteStore};
@@ -18,7 +21,6 @@ use copal_volume::{
     group::{Incarnation, Term},
     random_incarnation,
 };
-use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -137,19 +139,16 @@ impl Hosted {
             hosted.add(directory, at, speed)?;
         }
         hosted.wait_healthy()?;
-        let status = hosted.ask("status")?;
-        let mut told = status["servers"].as_array().into_iter().flatten();
         anyhow::ensure!(
-            told.all(|server| server["groups"].as_u64() > Some(0)),
+            hosted.status()?.servers.iter().all(|server| server.groups > 0),
             "nothing to measure: some servers hold no group, since a new cluster places its groups on the servers that join first"
         );
         Ok(hosted)
     }
 
     fn add(&mut self, directory: &Path, at: usize, speed: Speed) -> Result<()> {
-        let told = self.ask("token")?;
-        let token = told["token"].as_str().context("a token")?;
-        let token: JoinToken = token.parse().map_err(|error| anyhow!("{error}"))?;
+        let drawn = self.administer(&requests::DrawToken { master: false })?;
+        let token: JoinToken = drawn.token.parse().map_err(|error| anyhow!("{error}"))?;
         let listen = free_address()?;
         let home = ServerHome::draw(&format!("data{at}"), &listen, None);
         let mut home = home.map_err(|error| anyhow!(error))?;
@@ -193,19 +192,22 @@ impl Hosted {
         self.hosts[at].start()
     }
 
-    fn ask(&self, what: &str) -> Result<Value> {
-        let told = self.store.cluster().ask(what, "", PATIENCE);
-        Ok(serde_json::from_str(&self.store.wait(told)?)?)
+    fn administer<R: AdminRequest>(&self, request: &R) -> Result<R::Reply> {
+        Ok(self.store.wait(self.store.cluster().administer(request, PATIENCE))?)
+    }
+
+    fn status(&self) -> Result<ClusterStatus> {
+        self.administer(&requests::ShowStatus {})
     }
 
     pub(super) fn wait_healthy(&self) -> Result<()> {
         let begun = Instant::now();
         loop {
-            let status = self.ask("status")?;
-            if status["health"] == "healthy" {
+            let status = self.status()?;
+            if status.health == "healthy" {
                 return Ok(());
             }
-            anyhow::ensure!(begun.elapsed() < PATIENCE, "not whole: {}", status["sentence"]);
+            anyhow::ensure!(begun.elapsed() < PATIENCE, "not whole: {}", status.sentence);
             thread::sleep(Duration::from_millis(100));
         }
     }

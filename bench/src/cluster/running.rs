@@ -3,7 +3,10 @@
 //! Not here: clusters with throttled disks, which run inside the suite (`hosted`).
 
 use anyhow::{Context, Result, bail};
-use copal_client::{ClusterStore, Profile};
+use copal_client::{
+    ClusterStore, Profile,
+    administration::{AdminRequest, ClusterStatus, requests},
+};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -147,13 +150,12 @@ impl Running {
     /// Adds another server; returns its number.
     pub(crate) fn add_server(&mut self) -> Result<usize> {
         let at = self.servers.len();
-        let token = self.ask("token", "")?;
-        let token = token["token"].as_str().context("a token")?;
+        let token = self.administer(&requests::DrawToken { master: false })?.token;
         let (own, name, listen) = (self.directory_of(at), format!("data{at}"), free_address()?);
         let mut words = vec!["data", "--dir", text(&own)?, "--name", &name, "--listen", &listen];
         words.extend(["--join", "-", "--http", "127.0.0.1:0"]);
         words.extend(self.setup.data.iter().map(String::as_str));
-        let server = begin(&self.binary, &self.log_of(at), &words, Some(token))?;
+        let server = begin(&self.binary, &self.log_of(at), &words, Some(&token))?;
         self.servers.push(Some(server));
         Ok(at)
     }
@@ -203,25 +205,24 @@ impl Running {
     }
 
     /// Sends an operator's request to the master.
-    pub(crate) fn ask(&self, what: &str, argument: &str) -> Result<Value> {
-        let told = self.store.cluster().ask(what, argument, TO_ANSWER);
-        Ok(serde_json::from_str(&self.store.wait(told)?)?)
+    pub(crate) fn administer<R: AdminRequest>(&self, request: &R) -> Result<R::Reply> {
+        Ok(self.store.wait(self.store.cluster().administer(request, TO_ANSWER))?)
     }
 
-    pub(crate) fn status(&self) -> Result<Value> {
-        self.ask("status", "")
+    pub(crate) fn status(&self) -> Result<ClusterStatus> {
+        self.administer(&requests::ShowStatus {})
     }
 
     /// Waits until every group has all its replicas; returns the time.
     pub(crate) fn wait_healthy(&self, limit: Duration) -> Result<Duration> {
-        self.wait_until(limit, |status| status["health"] == "healthy")
+        self.wait_until(limit, |status| status.health == "healthy")
     }
 
     /// Waits until the status fulfils a condition; returns the time.
     pub(crate) fn wait_until(
         &self,
         limit: Duration,
-        mut is_so: impl FnMut(&Value) -> bool,
+        mut is_so: impl FnMut(&ClusterStatus) -> bool,
     ) -> Result<Duration> {
         let begun = Instant::now();
         loop {
@@ -230,7 +231,7 @@ impl Running {
                 return Ok(begun.elapsed());
             }
             if begun.elapsed() > limit {
-                bail!("after {} s: {}", limit.as_secs(), status["sentence"]);
+                bail!("after {} s: {}", limit.as_secs(), status.sentence);
             }
             thread::sleep(LOOK);
         }

@@ -2,7 +2,8 @@
 
 use std::{error::Error, fs, path::Path};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
+    "copal/administration.proto",
     "copal/agent.proto",
     "copal/common.proto",
     "copal/file.proto",

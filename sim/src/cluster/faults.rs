@@ -9,8 +9,8 @@ use super::{
     run::{Faults, Simulation},
 };
 use anyhow::Result;
+use copal_client::administration::{AdminRequest, requests};
 use copal_device::fault::{Fault, WriteFault};
-use serde_json::Value;
 use std::{sync::atomic::Ordering, time::Duration};
 
 /// Repair of a fault, and its time.
@@ -211,8 +211,8 @@ impl Simulation {
                 self.give_up(at).await?;
             }
             39 if self.drained.is_none() => {
-                let order = format!("{{\"name\":\"{name}\",\"undo\":false,\"dry_run\":false}}");
-                if self.ask("drain", &order).await.is_some() {
+                let drain = requests::DrainServer { name: name.clone(), undo: false, dry_run: false };
+                if self.administer(drain).await.is_some() {
                     self.met(17, &name);
                     self.drained = Some(at);
                 }
@@ -258,8 +258,8 @@ impl Simulation {
         let Some(lost) = self.lost.filter(|_| self.spares > 0) else {
             return Ok(());
         };
-        let order = self.data[lost].name.clone();
-        if self.ask("lost", &order).await.is_none() {
+        let name = self.data[lost].name.clone();
+        if self.administer(requests::LoseServer { name }).await.is_none() {
             return Ok(());
         }
         self.add_server().await?;
@@ -352,17 +352,16 @@ impl Simulation {
     }
 
     async fn token(&mut self) -> Option<copal_server::JoinToken> {
-        let told: Value = serde_json::from_str(&self.ask("token", "").await?).ok()?;
-        told["token"].as_str()?.parse().ok()
+        self.administer(requests::DrawToken { master: false }).await?.token.parse().ok()
     }
 
-    /// The master's answer, if it comes within two seconds.
-    pub(super) async fn ask(&self, what: &str, argument: &str) -> Option<String> {
-        let (cluster, what, argument) = (self.operator.1.clone(), what.to_owned(), argument.to_owned());
+    /// What the master answers, if it does within two seconds.
+    pub(super) async fn administer<R: AdminRequest>(&self, request: R) -> Option<R::Reply> {
+        let cluster = self.operator.1.clone();
         let asked =
-            self.operator.0.run(async move { cluster.ask(&what, &argument, Duration::from_secs(2)).await });
+            self.operator.0.run(async move { cluster.administer(&request, Duration::from_secs(2)).await });
         match asked.await? {
-            Ok(told) => Some(told),
+            Ok(reply) => Some(reply),
             Err(error) => {
                 self.world.log(|| format!("the operator is told: {error}"));
                 None

@@ -26,7 +26,6 @@ use copal_volume::{
     group::{DiskId, Role, invariants::Known},
 };
 use prost::Message;
-use serde_json::{Value, json};
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -100,16 +99,18 @@ impl Intruder {
         operator: &(Arc<Process>, Cluster),
     ) -> Result<Intruder> {
         let drawn = SigningRequest::draw()?;
-        let order = json!({
-            "verb": "add", "name": NAME, "path": OWN_PATH, "rights": "read,create", "signing_request": drawn.request,
-        });
-        let (cluster, order) = (operator.1.clone(), order.to_string());
+        let request = messages::AddClient {
+            name: NAME.to_owned(),
+            path: OWN_PATH.to_owned(),
+            rights: "read,create".to_owned(),
+            signing_request: drawn.request,
+        };
+        let cluster = operator.1.clone();
         let added =
-            operator.0.run(async move { cluster.ask("client", &order, Duration::from_secs(60)).await });
-        let added: Value = serde_json::from_str(&added.await.context("the operator lives")??)?;
+            operator.0.run(async move { cluster.administer(&request, Duration::from_secs(60)).await });
         let named = Identity {
             authority: names.client.authority.clone(),
-            certificate: added["certificate"].as_str().context("a certificate")?.to_owned(),
+            certificate: added.await.context("the operator lives")??.certificate,
             key: drawn.key,
         };
         let of_server = name_of_server(&[9; 16]);
@@ -215,8 +216,8 @@ impl Intruder {
         Some(match (caller, world.below(4)) {
             (Caller::Late, _) => call(Method::PutPiece, self.message(Method::PutPiece, victim, victim.vid)?),
             (Caller::Named, 0) => {
-                let order = messages::Ask { what: "lost".to_owned(), argument: "data0".to_owned() };
-                to_master(Method::Ask, order.encode_to_vec())
+                let order = messages::LoseServer { name: "data0".to_owned() };
+                to_master(Method::LoseServer, order.encode_to_vec())
             }
             // Names its own volume, with the id of a file in another volume of the group.
             (Caller::Named, 1) => {

@@ -13,14 +13,13 @@ use super::{
     world::World,
 };
 use anyhow::{Context, Result, ensure};
-use copal_client::{Cluster, machine};
+use copal_client::{Cluster, administration::requests, machine};
 use copal_master::{MasterOptions, Pool};
 use copal_volume::{
     VolumeId, VolumeOptions,
     group::{GroupId, View, invariants::Known},
 };
 use parking_lot::Mutex;
-use serde_json::Value;
 use std::{
     collections::BTreeMap,
     sync::{
@@ -206,10 +205,8 @@ impl Simulation {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        anyhow::bail!(
-            "the replicas of a cluster without faults never became in sync: {:?}",
-            simulation.ask("status", "").await
-        )
+        let status = simulation.administer(requests::ShowStatus {}).await;
+        anyhow::bail!("the replicas of a cluster without faults never became in sync: {status:?}")
     }
 
     /// Ends all data servers. A store that is only dropped would leave its operations in the queue of its
@@ -236,8 +233,7 @@ impl Simulation {
 
     /// The master's report on the cluster's health.
     async fn health(&self) -> Option<String> {
-        let told: Value = serde_json::from_str(&self.ask("status", "").await?).ok()?;
-        Some(told["health"].as_str()?.to_owned())
+        Some(self.administer(requests::ShowStatus {}).await?.health)
     }
 
     async fn use_and_hurt(&mut self, trial: &Trial) -> Result<Vec<String>> {

@@ -5,9 +5,12 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
 };
-use copal_client::{CallError, ClusterStore, ConnectError, Profile, ProfileError};
+use copal_client::{
+    CallError, ClusterStore, ConnectError, Profile, ProfileError, administration::AdminRequest,
+};
 use copal_server::{SigningRequest, Validity};
 use copal_volume::{FileInfo, VolumeError};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
 
@@ -138,8 +141,16 @@ fn is_of_certificate(error: &CallError) -> bool {
     text.contains("certificate") || text.contains("authority") || text.contains("UnknownIssuer")
 }
 
+/// A reply of the master as `--json` prints it.
+pub(crate) fn as_json(reply: &impl Serialize) -> Outcome<Value> {
+    serde_json::to_value(reply).map_err(|error| Failure::plain("malformed", error.to_string()))
+}
+
 /// What a call to the master means.
 pub(crate) fn of_call(error: CallError) -> Failure {
+    if let CallError::OtherRelease(sentence) = error {
+        return Failure::plain("malformed", sentence);
+    }
     if let Some(sentence) = copal_client::ended_certificate(&error) {
         return Failure::new(exit::PASSWORD, "certificate_ended", sentence);
     }
@@ -217,16 +228,18 @@ pub(crate) fn file_as_json(info: &FileInfo) -> Value {
     })
 }
 
-/// Asks the master for what operators ask.
-pub(crate) fn ask(store: &ClusterStore, what: &str, argument: &str) -> Outcome<Value> {
-    let told = store.wait(store.cluster().ask(what, argument, TO_CONNECT)).map_err(of_call)?;
-    serde_json::from_str(&told)
-        .map_err(|error| Failure::plain("malformed", format!("the master's answer cannot be read: {error}")))
+/// Asks the master, or orders something of it.
+pub(crate) fn administer<R: AdminRequest>(store: &ClusterStore, request: &R) -> Outcome<R::Reply> {
+    store.wait(store.cluster().administer(request, TO_CONNECT)).map_err(of_call)
 }
 
-/// An order about a group, or a question.
-pub(crate) fn ask_of_group(store: &ClusterStore, group: u32, verb: &str, argument: &Value) -> Outcome<Value> {
-    ask(store, verb, &argument.to_string()).map_err(|failure| match failure.exit_code {
+/// The same about a group that may not be there.
+pub(crate) fn administer_group<R: AdminRequest>(
+    store: &ClusterStore,
+    group: u32,
+    request: &R,
+) -> Outcome<R::Reply> {
+    administer(store, request).map_err(|failure| match failure.exit_code {
         exit::NOT_FOUND => Failure::new(
             exit::NOT_FOUND,
             "not_found",
@@ -234,4 +247,19 @@ pub(crate) fn ask_of_group(store: &ClusterStore, group: u32, verb: &str, argumen
         ),
         _ => failure,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_master_of_another_release_is_named_as_the_cause() {
+        let sentence = "the master is of an older release";
+        let failure = of_call(CallError::OtherRelease(sentence.to_owned()));
+        assert_eq!(
+            (failure.exit_code, failure.code, &*failure.sentence),
+            (exit::FAILURE, "malformed", sentence)
+        );
+    }
 }

@@ -16,7 +16,11 @@ use crate::{
     transfer::Choice,
 };
 use bytes::Bytes;
-use copal_proto::{Cost, Method, messages};
+use copal_proto::{
+    Cost, Method,
+    administration::{AdminRequest, reply_of},
+    messages,
+};
 use copal_volume::{
     FileId, FileIds, OpId, VolumeError, VolumeId,
     group::{DiskId, GroupId, MAX_OP_AHEAD_MS, View},
@@ -167,13 +171,17 @@ impl Cluster {
         })
     }
 
-    /// Asks the master for what operators ask; the answer is JSON.
+    /// Sends an operator's request to the master.
     /// # Errors
-    /// As the master says.
-    pub async fn ask(&self, what: &str, argument: &str, deadline: Duration) -> Result<String, CallError> {
-        let request = messages::Ask { what: what.to_owned(), argument: argument.to_owned() };
-        let told: messages::Told = self.inner.masters.call(Method::Ask, &request, deadline).await?;
-        Ok(told.json)
+    /// As the master says; `OtherRelease`: it does not know the request, or its reply lacks a field.
+    pub async fn administer<R: AdminRequest>(
+        &self,
+        request: &R,
+        deadline: Duration,
+    ) -> Result<R::Reply, CallError> {
+        let reply: messages::AdministrationReply =
+            self.inner.masters.call(R::METHOD, request, deadline).await?;
+        reply_of::<R>(&reply).map_err(|error| CallError::OtherRelease(error.to_string()))
     }
 
     /// Calls the server of a disk; again, after a while, when it has no room.

@@ -71,6 +71,9 @@ pub enum CallError {
     /// The answer is not what was asked for.
     #[error("an answer cannot be read: {0}")]
     Malformed(String),
+    /// The master is of another release: it does not know the call, or answers it in another form.
+    #[error("{0}")]
+    OtherRelease(String),
 }
 
 type Answer = Result<Bytes, CallError>;

@@ -14,6 +14,7 @@ pub fn volume_error(error: CallError) -> VolumeError {
         CallError::Deadline => {
             VolumeError::Deadline { reason: "the server took the call and did not answer it".to_owned() }
         }
+        CallError::OtherRelease(reason) => VolumeError::Denied { reason },
         error @ (CallError::Unreachable { .. } | CallError::Broken { .. } | CallError::Malformed(_)) => {
             VolumeError::Unavailable { reason: error.to_string() }
         }

@@ -13,12 +13,11 @@ use crate::{
 use bytes::Bytes;
 use copal_proto::{
     Method,
-    messages::{self, failure::Code},
+    messages::{self, WriterLeaseReply, failure::Code, writer_lease::Action},
 };
 use copal_volume::group::DiskId;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
@@ -67,15 +66,14 @@ impl Cluster {
     /// All of them.
     pub async fn take_lease(&self, path: &str, holder: &str) -> Result<WriterLease, LeaseError> {
         let asked = machine::now();
-        let told = ask(self, "take", path, holder, 0).await?;
-        if let Some(holder) = told["held_by"].as_str() {
-            return Err(LeaseError::Held {
-                holder: holder.to_owned(),
-                seconds: told["seconds"].as_u64().unwrap_or(0),
-            });
+        let WriterLeaseReply { number, held_by, seconds, .. } =
+            change_lease(self, Action::Take, path, holder, 0).await?;
+        if !held_by.is_empty() {
+            return Err(LeaseError::Held { holder: held_by, seconds });
         }
-        let malformed = || CallError::Malformed("a lease without a number".to_owned());
-        let number = told["number"].as_u64().ok_or_else(malformed)?;
+        if number == 0 {
+            return Err(CallError::Malformed("a lease without a number".to_owned()).into());
+        }
         let permit = self.show_lease(number, path).await?;
         self.tell_lease(permit).await;
         self.inner.is_unsettled.store(false, Ordering::Relaxed);
@@ -147,7 +145,7 @@ impl WriterLease {
             return;
         }
         // One that is not heard of ends by itself.
-        let _ = ask(&self.cluster, "release", &self.path, &self.holder, self.number).await;
+        let _ = change_lease(&self.cluster, Action::Release, &self.path, &self.holder, self.number).await;
     }
 }
 
@@ -158,29 +156,31 @@ impl Drop for WriterLease {
     }
 }
 
-async fn ask(
+async fn change_lease(
     cluster: &Cluster,
-    verb: &str,
+    action: Action,
     path: &str,
     holder: &str,
     number: u64,
-) -> Result<Value, CallError> {
-    let wanted = json!({ "verb": verb, "path": path, "holder": holder, "number": number });
-    let told = cluster.ask("lease", &wanted.to_string(), ANSWER).await?;
-    serde_json::from_str(&told).map_err(|error| CallError::Malformed(error.to_string()))
+) -> Result<WriterLeaseReply, CallError> {
+    let request = messages::WriterLease {
+        action: action.into(),
+        path: path.to_owned(),
+        holder: holder.to_owned(),
+        number,
+    };
+    cluster.inner.masters.call(Method::WriterLease, &request, ANSWER).await
 }
 
 async fn renew(cluster: Cluster, path: String, holder: String, number: u64, renewed: Arc<Mutex<Instant>>) {
     loop {
         tokio::time::sleep(RENEW).await;
         let asked = machine::now();
-        match ask(&cluster, "renew", &path, &holder, number).await {
-            Ok(told) if told["number"].as_u64() == Some(number) => {
-                match cluster.show_lease(number, &path).await {
-                    Ok(_) => *renewed.lock() = asked,
-                    Err(error) => tracing::warn!(%error, "the right to write was not signed yet"),
-                }
-            }
+        match change_lease(&cluster, Action::Renew, &path, &holder, number).await {
+            Ok(reply) if reply.number == number => match cluster.show_lease(number, &path).await {
+                Ok(_) => *renewed.lock() = asked,
+                Err(error) => tracing::warn!(%error, "the right to write was not signed yet"),
+            },
             Ok(_) => {
                 tracing::error!(path, "the right to write has ended: somebody else may write there");
                 return;

@@ -68,3 +68,5 @@ pub use tls_time::CertificateClock;
 pub use trace::{current_trace, last_trace, trace_text, with_trace};
 pub use transfer::Transfer;
 pub use verifying::{Difference, GroupReport};
+
+pub use copal_proto::administration;

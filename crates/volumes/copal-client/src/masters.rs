@@ -7,7 +7,7 @@
 
 use crate::{connection::CallError, connections::Connections, machine, tls::name_of_master};
 use copal_proto::{
-    Class, Method,
+    Class, Method, UNKNOWN_CALL,
     messages::{self, failure::Code},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -173,7 +173,25 @@ impl Masters {
     ) -> Result<T, CallError> {
         let connect = self.connections.to(address, name_of_master(), Class::Control);
         let connection = tokio::time::timeout(deadline, connect).await.map_err(|_| CallError::Deadline)??;
-        connection.call(method, request, deadline).await
+        let answer = connection.call(method, request, deadline).await;
+        answer.map_err(|error| of_older_master(method, error))
+    }
+}
+
+/// Says which release is too old where a master does not know a call.
+fn of_older_master(method: Method, error: CallError) -> CallError {
+    match error {
+        CallError::Failed(failure)
+            if failure.code == i32::from(Code::Invalid) && failure.text == UNKNOWN_CALL =>
+        {
+            CallError::OtherRelease(format!(
+                "the master is of an older release than this program, and does not know the call {}: bring all masters to \
+                 release {} first",
+                method.name(),
+                env!("CARGO_PKG_VERSION")
+            ))
+        }
+        error => error,
     }
 }
 
@@ -193,6 +211,6 @@ fn may_go_on(method: Method, error: &CallError) -> bool {
             !matches!(method, Method::Mkdir | Method::Rename | Method::Join | Method::JoinMaster)
         }
         CallError::Failed(failure) => failure.code == i32::from(Code::NotLeader),
-        CallError::Deadline | CallError::Malformed(_) => false,
+        CallError::Deadline | CallError::Malformed(_) | CallError::OtherRelease(_) => false,
     }
 }

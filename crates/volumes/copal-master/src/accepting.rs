@@ -13,11 +13,11 @@ use crate::{
     master::{Master, MasterError, Mastered, Reign},
     meta::{Missed, ServerRow},
 };
+use copal_proto::administration::AwayMember;
 use copal_volume::{
     VolumeError,
     group::{DiskId, Epoch, GroupId, View},
 };
-use serde_json::{Value, json};
 
 /// A member that a group may go on from.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Remaining {
     /// The present view.
     pub epoch: Epoch,
     /// Members that are away: names, and since when.
-    pub away: Vec<Value>,
+    pub away: Vec<AwayMember>,
 }
 
 impl Master {
@@ -93,8 +93,9 @@ impl Reign {
             .iter()
             .filter(|(_, role)| !role.is_up())
             .filter_map(|(disk, _)| self.map.servers.get(&disk.0));
-        let told = |server: &ServerRow| json!({ "name": server.name, "since_ms": server.failed_since_ms });
-        Ok(Remaining { epoch: view.epoch, away: away.map(told).collect(), server })
+        let member =
+            |server: &ServerRow| AwayMember { name: server.name.clone(), since_ms: server.failed_since_ms };
+        Ok(Remaining { epoch: view.epoch, away: away.map(member).collect(), server })
     }
 
     /// Nobody is to be asked for what another has.

@@ -5,25 +5,24 @@
 
 use crate::{
     master::{Master, Reign},
-    medium::Medium,
     meta::ServerRow,
 };
+use copal_proto::administration::{DiskList, DiskUsage};
 use copal_volume::group::placement::{DiskFacts, HARD_STOP_PERCENT, LOW_WATERMARK_PERCENT};
-use serde_json::{Value, json};
 
 impl Master {
-    /// All disks, as JSON: where they stand, how full they are, what they still take.
-    pub fn disks(&self) -> Value {
+    /// All disks: where they stand, how full they are, what they still take.
+    pub fn disks(&self) -> DiskList {
         let reign = self.reign.lock();
         let facts = reign.disk_facts();
-        let told =
+        let disks =
             facts.iter().filter_map(|facts| Some(reign.disk(reign.map.servers.get(&facts.disk.0)?, facts)));
-        json!({ "disks": told.collect::<Vec<_>>() })
+        DiskList { disks: disks.collect() }
     }
 }
 
 impl Reign {
-    fn disk(&self, server: &ServerRow, facts: &DiskFacts) -> Value {
+    fn disk(&self, server: &ServerRow, facts: &DiskFacts) -> DiskUsage {
         let watch = self.watches.get(&server.disk);
         let used_bytes = watch.map_or(0, |watch| watch.used_bytes);
         let told = watch.and_then(|watch| watch.room_bytes);
@@ -32,26 +31,27 @@ impl Reign {
             let mark = u128::from(capacity_bytes) * u128::from(percent) / 100;
             (mark as u64).saturating_sub(taken)
         };
-        json!({
-            "name": server.name,
-            "disk": server.disk,
-            "zone": server.zone,
-            "rack": server.rack,
-            "state": server.state.word(),
-            "draining": server.is_draining,
-            "full": self.is_full(server),
-            "medium": watch.and_then(|watch| watch.medium).map(Medium::word),
-            "used_bytes": used_bytes,
-            "arriving_bytes": facts.used_bytes.saturating_sub(used_bytes),
-            "capacity_bytes": capacity_bytes,
-            "used_percent": (used_bytes as f64 * 1000.0 / capacity_bytes.max(1) as f64).round() / 10.0,
-            "groups": self.map.groups_of(server.disk).count(),
-            "copies_take_bytes": below(LOW_WATERMARK_PERCENT, facts.used_bytes),
-            "files_take_bytes": match self.is_full(server) {
+        let is_full = self.is_full(server);
+        DiskUsage {
+            name: server.name.clone(),
+            disk: server.disk,
+            zone: server.zone.clone(),
+            rack: server.rack.clone(),
+            state: server.state.word().to_owned(),
+            draining: server.is_draining,
+            full: is_full,
+            medium: watch.and_then(|watch| watch.medium).map(|medium| medium.word().to_owned()),
+            used_bytes,
+            arriving_bytes: facts.used_bytes.saturating_sub(used_bytes),
+            capacity_bytes,
+            used_percent: (used_bytes as f64 * 1000.0 / capacity_bytes.max(1) as f64).round() / 10.0,
+            groups: self.map.groups_of(server.disk).count(),
+            copies_take_bytes: below(LOW_WATERMARK_PERCENT, facts.used_bytes),
+            files_take_bytes: match is_full {
                 true => 0,
                 false => below(HARD_STOP_PERCENT, used_bytes).min(told.unwrap_or(u64::MAX)),
             },
-        })
+        }
     }
 }
 
@@ -59,7 +59,7 @@ impl Reign {
 mod tests {
     use super::*;
     use crate::{
-        Beat, Joiner, MasterOptions, Pool, SqliteStore,
+        Beat, Joiner, MasterOptions, Medium, Pool, SqliteStore,
         tests::{beat, joiner},
     };
 
@@ -72,8 +72,7 @@ mod tests {
         let (zone, rack) = ("north".to_owned(), "r7".to_owned());
         let joins = Joiner { zone: zone.clone(), rack: rack.clone(), capacity_bytes: 1000, ..joiner(1) };
         master.join(&joins, 1000).unwrap();
-        let told = master.disks();
-        assert_eq!(told["disks"][0]["medium"], Value::Null, "nothing was heard of it yet");
+        assert_eq!(master.disks().disks[0].medium, None, "nothing was heard of it yet");
         let beats = Beat {
             zone,
             rack,
@@ -83,12 +82,24 @@ mod tests {
             ..beat(1, 1)
         };
         master.beat(beats, 2000).unwrap();
-        let expected = json!({
-            "name": "data1", "disk": 1, "zone": "north", "rack": "r7", "state": "up", "draining": false, "full": false, "medium": "hdd",
-            "used_bytes": 853, "arriving_bytes": 0, "capacity_bytes": 1000, "used_percent": 85.3, "groups": 4,
-            "copies_take_bytes": 0, "files_take_bytes": 97,
-        });
-        assert_eq!(master.disks()["disks"][0], expected);
+        let expected = DiskUsage {
+            name: "data1".to_owned(),
+            disk: 1,
+            zone: "north".to_owned(),
+            rack: "r7".to_owned(),
+            state: "up".to_owned(),
+            draining: false,
+            full: false,
+            medium: Some("hdd".to_owned()),
+            used_bytes: 853,
+            arriving_bytes: 0,
+            capacity_bytes: 1000,
+            used_percent: 85.3,
+            groups: 4,
+            copies_take_bytes: 0,
+            files_take_bytes: 97,
+        };
+        assert_eq!(master.disks().disks, [expected]);
     }
 
     /// Symptom: a server whose engine had no room refused every file, and nothing said so: its disk was 88 %
@@ -120,21 +131,20 @@ mod tests {
             full.map(|event| event.text.clone()).collect::<Vec<_>>()
         };
         tell(false, 2000);
-        assert_eq!(master.disks()["disks"][0]["files_take_bytes"], 700);
+        assert_eq!(master.disks().disks[0].files_take_bytes, 700);
         assert_eq!(events(), [""; 0]);
         tell(true, 3000);
         tell(true, 4000);
-        let disk = &master.disks()["disks"][0];
-        assert_eq!((&disk["full"], &disk["files_take_bytes"]), (&json!(true), &json!(0)));
+        let disk = &master.disks().disks[0];
+        assert!(disk.full && disk.files_take_bytes == 0, "{disk:?}");
         let sentence = "data1 is full (87 %) and takes no new files; delete some, add a server, or give its store more \
                         space";
         assert_eq!(events(), [sentence]);
         let status = master.status(5000);
-        let told = status["sentence"].as_str().unwrap_or_default();
-        assert!(told.contains(sentence), "{told}");
-        assert_eq!(status["servers"][0]["full"], true);
+        assert!(status.sentence.contains(sentence), "{}", status.sentence);
+        assert!(status.servers[0].full);
         tell(false, 6000);
         assert_eq!(events(), [sentence, "data1 takes new files again"]);
-        assert_eq!(master.disks()["disks"][0]["full"], false);
+        assert!(!master.disks().disks[0].full);
     }
 }

@@ -18,6 +18,9 @@ use crate::{
     meta::{MemberKind, ServerRow},
     recovery::{Move, Need},
 };
+use copal_proto::administration::{
+    CancelReport, DiskForecast, MoveReport, PauseReport, PlannedMove, RebalancePlan,
+};
 use copal_volume::{
     VolumeError,
     group::{
@@ -26,7 +29,6 @@ use copal_volume::{
         rebalance::{self, Fill, Goal, GroupFacts, Plan},
     },
 };
-use serde_json::{Value, json};
 
 /// Between two looks at which disks are too full; what has left one is not given back at once.
 const LOOK_MS: u64 = 60_000;
@@ -54,7 +56,7 @@ impl Master {
     /// Moves a copy of a group. The one that leaves stays whole until the other is.
     /// # Errors
     /// `NotFound`: there is no such group. `Denied`: what is wrong with the move. `Meta`.
-    pub fn move_group(&self, wanted: &WantedMove, dry_run: bool, now_ms: u64) -> Mastered<Value> {
+    pub fn move_group(&self, wanted: &WantedMove, dry_run: bool, now_ms: u64) -> Mastered<MoveReport> {
         if !self.reign.lock().map.groups.contains_key(&wanted.group) {
             return Err(VolumeError::NotFound.into());
         }
@@ -65,14 +67,14 @@ impl Master {
     /// leave stays, and what was half copied goes.
     /// # Errors
     /// `NotFound`: there is no such group. `Denied`: its server is being emptied. `Meta`.
-    pub fn cancel_move(&self, group: GroupId, dry_run: bool, now_ms: u64) -> Mastered<Value> {
+    pub fn cancel_move(&self, group: GroupId, dry_run: bool, now_ms: u64) -> Mastered<CancelReport> {
         let mut reign = self.reign.lock();
         let row = reign.map.groups.get(&group).ok_or(VolumeError::NotFound)?;
         let leaving =
             row.members.iter().find(|(_, kind)| *kind == MemberKind::Leaving).map(|(disk, _)| *disk);
         let is_wanted = reign.recovery.moves.contains_key(&group);
         if leaving.is_none() && !is_wanted {
-            return Ok(json!({ "group": group.0, "moves": false, "dry_run": dry_run }));
+            return Ok(CancelReport { group: group.0, moves: false, has_begun: None, dry_run });
         }
         let drains =
             leaving.and_then(|disk| reign.map.servers.get(&disk)).filter(|server| server.is_draining);
@@ -92,25 +94,25 @@ impl Master {
             reign.replace(self.options.permanent_after_ms, now_ms)?;
             self.changed.notify_all();
         }
-        Ok(json!({ "group": group.0, "moves": true, "has_begun": leaving.is_some(), "dry_run": dry_run }))
+        Ok(CancelReport { group: group.0, moves: true, has_begun: Some(leaving.is_some()), dry_run })
     }
 
     /// What would bring full disks down and make all about equally full. Moves nothing.
-    pub fn rebalance_plan(&self) -> Value {
+    pub fn rebalance_plan(&self) -> RebalancePlan {
         let reign = self.reign.lock();
         let (facts, groups) = (reign.disk_facts(), reign.group_facts());
         let rate = reign.slowest_rate();
         drop(reign);
         // Without the lock: in a large cluster it takes its time.
         let plan = rebalance::plan(&facts, &groups, Goal::Even);
-        self.reign.lock().plan_told(&plan, rate)
+        self.reign.lock().named_plan(&plan, rate)
     }
 
     /// Carries a plan out, and nothing else; what of it is done already is skipped.
     /// # Errors
     /// `Denied`: a move of it cannot be, or would fill a disk or bring members into one rack: nothing was
     /// begun. `Meta`.
-    pub fn rebalance_apply(&self, wanted: &[WantedMove], dry_run: bool, now_ms: u64) -> Mastered<Value> {
+    pub fn rebalance_apply(&self, wanted: &[WantedMove], dry_run: bool, now_ms: u64) -> Mastered<MoveReport> {
         let mut reign = self.reign.lock();
         let Checked { moves, done, bytes } = reign.checked(wanted).map_err(MasterError::Denied)?;
         let groups = moves.len();
@@ -128,16 +130,14 @@ impl Master {
             reign.replace(self.options.permanent_after_ms, now_ms)?;
             self.changed.notify_all();
         }
-        Ok(json!({
-            "groups": groups, "done": done, "bytes": bytes, "dry_run": dry_run, "ends_in_s": reign.seconds_for(bytes, groups),
-        }))
+        Ok(MoveReport { groups, done, bytes, dry_run, ends_in_s: reign.seconds_for(bytes, groups) })
     }
 
     /// Begins no more moves, of plans or by itself, until a plan is carried out again. Those that have begun
     /// go on.
     /// # Errors
     /// `Meta`.
-    pub fn rebalance_pause(&self, dry_run: bool, now_ms: u64) -> Mastered<Value> {
+    pub fn rebalance_pause(&self, dry_run: bool, now_ms: u64) -> Mastered<PauseReport> {
         let mut reign = self.reign.lock();
         let has_begun = |group: &GroupId| {
             let row = reign.map.groups.get(group);
@@ -156,7 +156,7 @@ impl Master {
             reign.replace(self.options.permanent_after_ms, now_ms)?;
             self.changed.notify_all();
         }
-        Ok(json!({ "left_out": waiting.len(), "running": running.len(), "dry_run": dry_run }))
+        Ok(PauseReport { left_out: waiting.len(), running: running.len(), dry_run })
     }
 }
 
@@ -189,28 +189,32 @@ impl Reign {
         server.map_or_else(|| format!("disk {disk}"), |server| server.name.clone())
     }
 
-    fn plan_told(&self, plan: &Plan, rate: Option<u64>) -> Value {
-        let moves = plan.moves.iter().map(|next| {
-            json!({
-                "group": next.group.0, "from": self.name_of(next.source), "to": self.name_of(next.target), "bytes": next.bytes,
-            })
+    /// A plan with the names of servers.
+    fn named_plan(&self, plan: &Plan, rate: Option<u64>) -> RebalancePlan {
+        let moves = plan.moves.iter().map(|next| PlannedMove {
+            group: next.group.0,
+            from: self.name_of(next.source),
+            to: self.name_of(next.target),
+            bytes: next.bytes,
         });
-        let disk = |fill: &Fill| {
-            json!({
-                "name": self.name_of(fill.disk), "capacity_bytes": fill.capacity_bytes, "before_bytes": fill.before_bytes,
-                "after_bytes": fill.after_bytes, "before_groups": fill.before_groups, "after_groups": fill.after_groups,
-            })
+        let disk = |fill: &Fill| DiskForecast {
+            name: self.name_of(fill.disk),
+            capacity_bytes: fill.capacity_bytes,
+            before_bytes: fill.before_bytes,
+            after_bytes: fill.after_bytes,
+            before_groups: fill.before_groups,
+            after_groups: fill.after_groups,
         };
         // One copy in and one out per disk: the busiest disk is done last.
         let hours = rate.map(|rate| plan.busiest_bytes() as f64 / rate as f64 / 3600.0);
-        json!({
-            "v": 1,
-            "moves": moves.collect::<Vec<_>>(),
-            "disks": plan.disks.iter().map(disk).collect::<Vec<_>>(),
-            "bytes": plan.moved_bytes(),
-            "hours": hours,
-            "refused": self.refusals(plan),
-        })
+        RebalancePlan {
+            v: RebalancePlan::VERSION,
+            moves: moves.collect(),
+            disks: plan.disks.iter().map(disk).collect(),
+            bytes: plan.moved_bytes(),
+            hours,
+            refused: self.refusals(plan),
+        }
     }
 
     /// Why disks stay too full, a sentence each.

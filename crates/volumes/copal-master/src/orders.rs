@@ -8,6 +8,7 @@ use crate::{
     master::{Master, MasterError, Mastered, Reign},
     meta::{MemberKind, ServerRow},
 };
+use copal_proto::administration::{AbsenceReport, BoostReport, DrainReport, RemovalReport};
 use copal_volume::{
     VolumeError,
     group::{
@@ -15,7 +16,6 @@ use copal_volume::{
         placement::{self, NoPlace},
     },
 };
-use serde_json::{Value, json};
 
 /// The longest time for which a server's absence is announced.
 const LONGEST_ABSENCE_MS: u64 = 24 * 3_600_000;
@@ -25,13 +25,13 @@ impl Master {
     /// time by one more.
     /// # Errors
     /// `NotFound`: there is no such group. `Meta`.
-    pub fn boost(&self, group: GroupId, now_ms: u64) -> Mastered<Value> {
+    pub fn boost(&self, group: GroupId, now_ms: u64) -> Mastered<BoostReport> {
         let mut reign = self.reign.lock();
         if !reign.map.groups.contains_key(&group) {
             return Err(VolumeError::NotFound.into());
         }
         if !reign.recovery.needs.contains_key(&group) {
-            return Ok(json!({ "group": group.0, "lacks": false }));
+            return Ok(BoostReport { group: group.0, lacks: false, boost: None, ahead: None });
         }
         let boost = {
             let boost = reign.recovery.boosts.entry(group).or_default();
@@ -43,7 +43,8 @@ impl Master {
         self.changed.notify_all();
         let ahead = reign.recovery.queue.waiting().take_while(|job| job.group != group).count();
         let is_waiting = reign.recovery.queue.waiting().any(|job| job.group == group);
-        Ok(json!({ "group": group.0, "lacks": true, "boost": boost, "ahead": is_waiting.then_some(ahead) }))
+        let ahead = is_waiting.then_some(ahead);
+        Ok(BoostReport { group: group.0, lacks: true, boost: Some(boost), ahead: Some(ahead) })
     }
 
     /// Empties a server: each of its groups gets another member, and leaves it when that one is whole. It
@@ -51,7 +52,7 @@ impl Master {
     /// blocks it is told, and is no error.
     /// # Errors
     /// `NotFound`; `Denied`: it is given up. `Meta`.
-    pub fn drain(&self, name: &str, undo: bool, dry_run: bool, now_ms: u64) -> Mastered<Value> {
+    pub fn drain(&self, name: &str, undo: bool, dry_run: bool, now_ms: u64) -> Mastered<DrainReport> {
         let mut reign = self.reign.lock();
         let server = reign.named(name)?;
         if server.state.is_lost() {
@@ -77,16 +78,21 @@ impl Master {
             reign.replace(self.options.permanent_after_ms, now_ms)?;
             self.changed.notify_all();
         }
-        Ok(json!({
-            "name": name, "draining": !undo, "dry_run": dry_run, "groups": groups, "bytes": bytes, "blocked": blocked,
-            "ends_in_s": reign.seconds_for(bytes, groups),
-        }))
+        Ok(DrainReport {
+            name: name.to_owned(),
+            draining: !undo,
+            dry_run,
+            groups,
+            bytes,
+            blocked,
+            ends_in_s: reign.seconds_for(bytes, groups),
+        })
     }
 
     /// Forgets a server that holds no group.
     /// # Errors
     /// `NotFound`; `Denied`: it holds some. `Meta`.
-    pub fn remove(&self, name: &str, dry_run: bool, now_ms: u64) -> Mastered<Value> {
+    pub fn remove(&self, name: &str, dry_run: bool, now_ms: u64) -> Mastered<RemovalReport> {
         let mut reign = self.reign.lock();
         let server = reign.named(name)?;
         let groups = reign.map.groups_of(server.disk).count();
@@ -104,14 +110,14 @@ impl Master {
             reign.watches.remove(&server.disk);
             reign.note(now_ms, "removed", &format!("{name} is removed: it held no group"))?;
         }
-        Ok(json!({ "name": name, "dry_run": dry_run }))
+        Ok(RemovalReport { name: name.to_owned(), dry_run })
     }
 
     /// A server will be away for at most `for_ms`: until then it is not given up, and counts to no mass
     /// failure. Zero takes that back.
     /// # Errors
     /// `NotFound`; `Denied`: it is given up, or that is longer than a day. `Meta`.
-    pub fn announce(&self, name: &str, for_ms: u64, dry_run: bool, now_ms: u64) -> Mastered<Value> {
+    pub fn announce(&self, name: &str, for_ms: u64, dry_run: bool, now_ms: u64) -> Mastered<AbsenceReport> {
         let mut reign = self.reign.lock();
         let mut server = reign.named(name)?;
         if server.state.is_lost() {
@@ -148,7 +154,7 @@ impl Master {
             reign.note(now_ms, "maintenance", &text)?;
             self.changed.notify_all();
         }
-        Ok(json!({ "name": name, "until_ms": until_ms, "dry_run": dry_run, "groups_too_few": short }))
+        Ok(AbsenceReport { name: name.to_owned(), until_ms, dry_run, groups_too_few: short })
     }
 }
 

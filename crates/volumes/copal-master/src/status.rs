@@ -4,22 +4,14 @@ use crate::{
     master::{Master, Mastered, Reign},
     meta::{EventRow, ServerRow, ServerState},
 };
-use copal_volume::group::{Role, View};
-use serde_json::{Value, json};
-
-/// Groups by how many whole copies they have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Copies {
-    total: u64,
-    whole: u64,
-    two: u64,
-    one: u64,
-    incomplete: u64,
-}
+use copal_proto::administration::{
+    ClusterStatus, EventRecord, GroupCounts, GroupList, GroupMembers, MasterStatus, MemberRole, ServerStatus,
+};
+use copal_volume::group::{DiskId, GroupId, Role, View};
 
 impl Master {
-    /// Health, servers, groups and tasks, as JSON.
-    pub fn status(&self, now_ms: u64) -> Value {
+    /// Health, servers, groups and tasks.
+    pub fn status(&self, now_ms: u64) -> ClusterStatus {
         let reign = self.reign.lock();
         let copies = reign.copies();
         let (health, mut sentence) = reign.health(copies, self.options.permanent_after_ms, now_ms);
@@ -30,49 +22,50 @@ impl Master {
             sentence.push_str(&format!("; {clock}"));
         }
         sentence.push_str(&reign.outlook());
-        let servers: Vec<Value> =
-            reign.map.servers.values().map(|server| reign.server(server, now_ms)).collect();
-        json!({
-            "health": health,
-            "sentence": sentence,
-            "servers": servers,
-            "groups": {
-                "total": copies.total, "whole": copies.whole, "two_copies": copies.two, "one_copy": copies.one,
-                "incomplete": copies.incomplete,
+        let (clock_off_ms, clock_wrong) = reign.leader_clock();
+        ClusterStatus {
+            health: health.to_owned(),
+            sentence,
+            servers: reign.map.servers.values().map(|server| reign.server(server, now_ms)).collect(),
+            groups: copies,
+            tasks: reign.tasks(),
+            recovery: reign.recovery_status(),
+            map_version: reign.map.version,
+            gone_volumes: reign.gone.len(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            master: MasterStatus {
+                leader: true,
+                address: self.address(),
+                term: self.term,
+                masters: reign.masters.clone(),
+                clock_off_ms,
+                clock_wrong,
             },
-            "tasks": reign.tasks(),
-            "recovery": reign.recovery_told(),
-            "map_version": reign.map.version,
-            "gone_volumes": reign.gone.len(),
-            "version": env!("CARGO_PKG_VERSION"),
-            "master": { "leader": true, "address": self.address(), "term": self.term, "masters": reign.masters,
-                "clock_off_ms": reign.leader_clock().0, "clock_wrong": reign.leader_clock().1 },
-        })
+        }
     }
 
     /// The members of a group: name, address and state, as the master and they themselves know it.
-    pub fn group(&self, group: copal_volume::group::GroupId) -> Option<Value> {
+    pub fn group(&self, group: GroupId) -> Option<GroupMembers> {
         let reign = self.reign.lock();
         let row = reign.map.groups.get(&group)?;
         let view = reign.map.view(row);
-        let members: Vec<Value> = view
-            .members
-            .iter()
-            .filter_map(|&(disk, role)| {
-                let server = reign.map.servers.get(&disk.0)?;
-                let role = reign.role(&view, disk.0, role).letter().to_string();
-                Some(json!({ "name": server.name, "address": server.address, "disk": disk.0, "role": role }))
+        let member = |&(disk, role): &(DiskId, Role)| {
+            let server = reign.map.servers.get(&disk.0)?;
+            Some(MemberRole {
+                name: server.name.clone(),
+                address: server.address.clone(),
+                disk: disk.0,
+                role: reign.role(&view, disk.0, role).letter().to_string(),
             })
-            .collect();
-        Some(json!({ "group": group.0, "epoch": view.epoch.0, "members": members }))
+        };
+        let members = view.members.iter().filter_map(member).collect();
+        Some(GroupMembers { group: group.0, epoch: view.epoch.0, members })
     }
 
     /// All groups with their members.
-    pub fn groups(&self) -> Value {
-        let groups: Vec<copal_volume::group::GroupId> =
-            self.reign.lock().map.groups.keys().copied().collect();
-        let told: Vec<Value> = groups.into_iter().filter_map(|group| self.group(group)).collect();
-        json!({ "groups": told })
+    pub fn groups(&self) -> GroupList {
+        let groups: Vec<GroupId> = self.reign.lock().map.groups.keys().copied().collect();
+        GroupList { groups: groups.into_iter().filter_map(|group| self.group(group)).collect() }
     }
 
     /// What happened, the oldest first.
@@ -99,8 +92,8 @@ impl Reign {
         (epoch == view.epoch).then_some(own)
     }
 
-    fn copies(&self) -> Copies {
-        let mut copies = Copies::default();
+    fn copies(&self) -> GroupCounts {
+        let mut copies = GroupCounts::default();
         for row in self.map.groups.values() {
             let view = self.map.view(row);
             let members = view.members.iter();
@@ -109,14 +102,14 @@ impl Reign {
             match whole {
                 0 => copies.incomplete += 1,
                 whole if whole >= usize::from(view.replicas) => copies.whole += 1,
-                1 => copies.one += 1,
-                _ => copies.two += 1,
+                1 => copies.one_copy += 1,
+                _ => copies.two_copies += 1,
             }
         }
         copies
     }
 
-    fn health(&self, copies: Copies, permanent_after_ms: u64, now_ms: u64) -> (&'static str, String) {
+    fn health(&self, copies: GroupCounts, permanent_after_ms: u64, now_ms: u64) -> (&'static str, String) {
         let pool = self.map.pool;
         if copies.total == 0 {
             let joined = self.map.servers.len();
@@ -135,7 +128,7 @@ impl Reign {
             let down_ms = now_ms.saturating_sub(server.failed_since_ms);
             let announced_ms = server.failed_since_ms.saturating_sub(now_ms);
             let left_min = (announced_ms + permanent_after_ms.saturating_sub(down_ms)).div_ceil(60_000);
-            let short = match (copies.one, copies.two) {
+            let short = match (copies.one_copy, copies.two_copies) {
                 (0, _) => format!("{lacking} groups have 2 of {} copies", pool.replicas),
                 (one, _) => {
                     format!("{lacking} groups have fewer than {} copies, {one} of them 1", pool.replicas)
@@ -197,31 +190,37 @@ impl Reign {
         self.map.servers.values().filter(move |server| server.state == state)
     }
 
-    fn server(&self, server: &ServerRow, now_ms: u64) -> Value {
+    fn server(&self, server: &ServerRow, now_ms: u64) -> ServerStatus {
         let watch = self.watches.get(&server.disk).cloned().unwrap_or_default();
-        let groups = self.map.groups_of(server.disk).count();
-        json!({
-            "name": server.name,
-            "uuid": hex(&server.server_uuid),
-            "disk": server.disk,
-            "state": server.state.word(),
-            "zone": server.zone,
-            "rack": server.rack,
-            "pid": watch.pid,
-            "address": server.address,
-            "incarnation": server.incarnation.count(),
-            "used_bytes": watch.used_bytes,
-            "capacity_bytes": server.capacity_bytes,
-            "groups": groups,
-            "draining": server.is_draining,
-            "full": self.is_full(server),
-            "host_full": watch.is_host_full,
-            "announced_until_ms": (server.failed_since_ms > now_ms).then_some(server.failed_since_ms),
-            "clock_off_ms": self.server_clock(server.disk),
-            "clock_wrong": watch.clock_wrong_since_ms.is_some(),
-            "shut_out": watch.is_shut_out,
-            "silent_ms": now_ms.saturating_sub(watch.heard_ms),
-        })
+        ServerStatus {
+            name: server.name.clone(),
+            uuid: hex(&server.server_uuid),
+            disk: server.disk,
+            state: server.state.word().to_owned(),
+            zone: server.zone.clone(),
+            rack: server.rack.clone(),
+            pid: watch.pid,
+            address: server.address.clone(),
+            incarnation: server.incarnation.count(),
+            used_bytes: watch.used_bytes,
+            capacity_bytes: server.capacity_bytes,
+            groups: self.map.groups_of(server.disk).count(),
+            draining: server.is_draining,
+            full: self.is_full(server),
+            host_full: watch.is_host_full,
+            announced_until_ms: (server.failed_since_ms > now_ms).then_some(server.failed_since_ms),
+            clock_off_ms: self.server_clock(server.disk),
+            clock_wrong: watch.clock_wrong_since_ms.is_some(),
+            shut_out: watch.is_shut_out,
+            silent_ms: now_ms.saturating_sub(watch.heard_ms),
+        }
+    }
+}
+
+impl From<EventRow> for EventRecord {
+    fn from(event: EventRow) -> EventRecord {
+        let EventRow { number, at_ms, kind, text } = event;
+        EventRecord { number, at_ms, kind, text }
     }
 }
 

@@ -2,8 +2,8 @@
 //! from that.
 
 use crate::{master::Reign, recovery::Need};
+use copal_proto::administration::{RecoveryStatus, TaskPriority, TaskStatus};
 use copal_volume::group::GroupId;
-use serde_json::{Value, json};
 
 /// Tasks that are told; the others are only counted.
 const MOST_TOLD: usize = 200;
@@ -33,28 +33,28 @@ impl Reign {
     }
 
     /// Copies and moves: those that run, and the next of those that wait.
-    pub(crate) fn tasks(&self) -> Vec<Value> {
+    pub(crate) fn tasks(&self) -> Vec<TaskStatus> {
         let recovery = &self.recovery;
         let name = |disk: u32| self.map.servers.get(&disk).map(|server| server.name.clone());
         let is_held = recovery.queue.hold().is_some();
         let task = |group: GroupId, src: Option<u32>, dst: Option<u32>, state: &str, done: f64| {
             let need = recovery.needs.get(&group).copied().unwrap_or(Need::Replace);
             let job = recovery.queue.job(group);
-            json!({
-                "kind": need.word(),
-                "gid": group.0,
-                "src": src.and_then(name),
-                "dst": dst.and_then(name),
-                "leaves": need.leaves().and_then(name),
-                "priority": {
-                    "whole_copies": job.map(|job| job.whole_copies),
-                    "since_ms": job.map(|job| job.since_ms),
-                    "boost": job.map(|job| job.boost),
+            TaskStatus {
+                kind: need.word().to_owned(),
+                gid: group.0,
+                src: src.and_then(name),
+                dst: dst.and_then(name),
+                leaves: need.leaves().and_then(name),
+                priority: TaskPriority {
+                    whole_copies: job.map(|job| job.whole_copies),
+                    since_ms: job.map(|job| job.since_ms),
+                    boost: job.map(|job| job.boost),
                 },
-                "state": state,
-                "done": done,
-                "bytes": self.group_bytes(group),
-            })
+                state: state.to_owned(),
+                done,
+                bytes: self.group_bytes(group),
+            }
         };
         let running = recovery.queue.running().map(|start| {
             let all = self.group_bytes(start.group).max(1);
@@ -76,20 +76,20 @@ impl Reign {
     }
 
     /// The queue in numbers, why nothing of it runs, and when it ends.
-    pub(crate) fn recovery_told(&self) -> Value {
+    pub(crate) fn recovery_status(&self) -> RecoveryStatus {
         let (waiting, running) = self.recovery.queue.len();
         let (bytes, seconds) = self.left();
-        json!({
-            "running": running,
-            "waiting": waiting,
-            "bytes_left": bytes,
-            "bytes_per_s": self.recovery.progress.bytes_per_s(),
-            "ends_in_s": seconds,
-            "hold": self.recovery.queue.hold().map(|hold| hold.to_string()),
-            "blocked": self.blocked(),
-            "drains": self.drains(),
-            "paused": self.recovery.is_paused,
-        })
+        RecoveryStatus {
+            running,
+            waiting,
+            bytes_left: bytes,
+            bytes_per_s: self.recovery.progress.bytes_per_s(),
+            ends_in_s: seconds,
+            hold: self.recovery.queue.hold().map(|hold| hold.to_string()),
+            blocked: self.blocked(),
+            drains: self.drains(),
+            paused: self.recovery.is_paused,
+        }
     }
 
     /// What keeps groups from getting their copies, a sentence each, with what to do about it.

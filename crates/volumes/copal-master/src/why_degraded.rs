@@ -13,8 +13,8 @@ use crate::{
     meta::{EventRow, GroupRow, MemberKind, ServerRow, ServerState},
     recovery::Need,
 };
-use copal_volume::group::{GroupId, Role, View, recovery::Start};
-use serde_json::{Value, json};
+use copal_proto::administration::{EventRecord, GroupStory, MemberStory};
+use copal_volume::group::{DiskId, GroupId, Role, View, recovery::Start};
 
 /// Events that are looked through.
 const LOOKED_THROUGH: usize = 1000;
@@ -28,10 +28,10 @@ struct Next {
 }
 
 impl Master {
-    /// Why a group lacks a copy, as JSON; of one that is whole, that it is. `None`: there is no such group.
+    /// Why a group lacks a copy; of one that is whole, that it is. `None`: there is no such group.
     /// # Errors
     /// `Meta`.
-    pub fn why_degraded(&self, group: GroupId, now_ms: u64) -> Mastered<Option<Value>> {
+    pub fn why_degraded(&self, group: GroupId, now_ms: u64) -> Mastered<Option<GroupStory>> {
         let mut reign = self.reign.lock();
         let events = reign.meta.events(0, LOOKED_THROUGH)?;
         let Some(row) = reign.map.groups.get(&group) else {
@@ -60,16 +60,25 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    fn told(&self) -> Value {
+    fn told(&self) -> GroupStory {
         let group = self.row.group;
         let replicas = usize::from(self.view.replicas);
         let whole = self.reign.whole_members(self.view).len();
-        let members: Vec<Value> = self.row.members.iter().filter_map(|member| self.member(*member)).collect();
+        let members: Vec<MemberStory> =
+            self.row.members.iter().filter_map(|member| self.member(*member)).collect();
         if whole >= replicas {
-            return json!({
-                "group": group.0, "whole": true, "sentence": format!("group {group} is whole"), "replicas": replicas,
-                "whole_copies": whole, "members": members, "next": null, "blocked": [], "ends_in_s": null, "events": [],
-            });
+            return GroupStory {
+                group: group.0,
+                whole: true,
+                sentence: format!("group {group} is whole"),
+                replicas,
+                whole_copies: whole,
+                members,
+                next: None,
+                blocked: Vec::new(),
+                ends_in_s: None,
+                events: Vec::new(),
+            };
         }
         let blocked = self.blocked();
         let next = match blocked.first() {
@@ -81,12 +90,18 @@ impl Story<'_> {
             Some(seconds) => format!("; whole in about {} s", seconds.max(1)),
             None => String::new(),
         };
-        let sentence = format!("group {group} has {whole} of {replicas} whole copies{end}");
-        json!({
-            "group": group.0, "whole": false, "sentence": sentence, "replicas": replicas, "whole_copies": whole,
-            "members": members, "next": next.text, "blocked": blocked, "ends_in_s": next.ends_in_s,
-            "events": self.story(),
-        })
+        GroupStory {
+            group: group.0,
+            whole: false,
+            sentence: format!("group {group} has {whole} of {replicas} whole copies{end}"),
+            replicas,
+            whole_copies: whole,
+            members,
+            next: Some(next.text),
+            blocked,
+            ends_in_s: next.ends_in_s,
+            events: self.story(),
+        }
     }
 
     fn server(&self, disk: u32) -> Option<&ServerRow> {
@@ -98,12 +113,12 @@ impl Story<'_> {
     }
 
     fn role(&self, disk: u32) -> Option<Role> {
-        let role = self.view.role(copal_volume::group::DiskId(disk))?;
+        let role = self.view.role(DiskId(disk))?;
         Some(self.reign.role(self.view, disk, role))
     }
 
     /// A member, and where it is not whole why.
-    fn member(&self, (disk, kind): (u32, MemberKind)) -> Option<Value> {
+    fn member(&self, (disk, kind): (u32, MemberKind)) -> Option<MemberStory> {
         let (server, role) = (self.server(disk)?, self.role(disk)?);
         let (since_ms, why) = match role.is_in_sync() {
             true => (None, None),
@@ -112,10 +127,16 @@ impl Story<'_> {
                 (since_ms, Some(why))
             }
         };
-        Some(json!({
-            "name": server.name, "disk": disk, "role": role.letter().to_string(), "kind": kind.word(), "zone": server.zone,
-            "rack": server.rack, "since_ms": since_ms, "why": why,
-        }))
+        Some(MemberStory {
+            name: server.name.clone(),
+            disk,
+            role: role.letter().to_string(),
+            kind: kind.word().to_owned(),
+            zone: server.zone.clone(),
+            rack: server.rack.clone(),
+            since_ms,
+            why,
+        })
     }
 
     /// Since when a member is not whole, and what happened to it.
@@ -261,7 +282,7 @@ impl Story<'_> {
 
     /// Events of its members that are not whole, of the group itself, and of the whole cluster's copies, the
     /// oldest first.
-    fn story(&self) -> Vec<Value> {
+    fn story(&self) -> Vec<EventRecord> {
         let is_short = |disk: &u32| !self.role(*disk).is_some_and(Role::is_in_sync);
         let names: Vec<String> = self
             .row
@@ -279,10 +300,8 @@ impl Story<'_> {
             _ => names.iter().any(|name| mentions(&event.text, &[name])),
         };
         let told: Vec<&EventRow> = self.events.iter().filter(concerns).collect();
-        let newest = told.iter().skip(told.len().saturating_sub(TOLD));
-        newest
-            .map(|event| json!({ "number": event.number, "at_ms": event.at_ms, "kind": event.kind, "text": event.text }))
-            .collect()
+        let newest = told.into_iter().rev().take(TOLD).rev();
+        newest.cloned().map(EventRecord::from).collect()
     }
 }
 

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(of(Method::SyncFetch, b"").class, Class::Recovery);
         assert_eq!(of(Method::WatchMap, b"").class, Class::Control);
         assert_eq!(Cost::of_length(Some(Method::Put), 1 << 20).class, Class::Bulk);
-        assert_eq!(Cost::of_length(Some(Method::Ask), 1 << 20).class, Class::Control);
+        assert_eq!(Cost::of_length(Some(Method::ShowStatus), 1 << 20).class, Class::Control);
         assert_eq!(Cost::of_length(None, 70_000).class, Class::Bulk);
     }
 }

@@ -3,7 +3,7 @@
 //! A checksum guards a frame; the messages behind it are listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
 
-use crate::{Frame, Method, answer_of, messages, view_of};
+use crate::{Frame, Method, administration::READERS, answer_of, messages, view_of};
 use bytes::Bytes;
 use copal_volume::group::DiskId;
 use prost::Message;
@@ -68,6 +68,17 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("entries", |bytes| drop(messages::SyncEntries::decode(bytes))),
     ("heartbeat", |bytes| drop(messages::Heartbeat::decode(bytes))),
     ("join", |bytes| drop(messages::Join::decode(bytes))),
+    ("lease", |bytes| drop(messages::WriterLease::decode(bytes))),
+    ("order", |bytes| {
+        drop(messages::ApplyRebalance::decode(bytes));
+        drop(messages::ForceAccept::decode(bytes));
+    }),
+    ("administration", |bytes| {
+        let json = String::from_utf8_lossy(bytes);
+        for (_, reads) in READERS {
+            let _ = reads(&json);
+        }
+    }),
 ];
 
 #[cfg(test)]

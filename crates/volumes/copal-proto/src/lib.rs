@@ -2,7 +2,8 @@
 //!
 //! Messages are specified in `proto/copal/*.proto` and generated into [`messages`]; a [`Frame`] carries one
 //! of them with the number of its request, its [`Method`] and a checksum. Ids, views and refusals of the
-//! rules become messages and come back in `convert`.
+//! rules become messages and come back in `convert`. Replies to operators are JSON of the structs of
+//! [`administration`].
 //!
 //! Format: docs/formats/wire-frame.md
 //! Invariants
@@ -11,6 +12,7 @@
 //!
 //! Not here: sockets, TLS, deadlines (`copal-server`, `copal-client`).
 
+pub mod administration;
 mod chain;
 mod class;
 mod convert;
@@ -28,5 +30,5 @@ pub use chain::{CHAIN_BYTES, CHAIN_PART_BYTES, ChainBody, ChainError, checked_ho
 pub use class::{Class, Cost, SMALL_BYTES};
 pub use convert::{answer_of, failure_of, id, is_in_sync, of_id, of_view, role, role_of, view_of};
 pub use frame::{FRAME_HEADER_LEN, Frame, FrameError, MAX_FRAME_BYTES, MAX_PERMIT_BYTES};
-pub use method::Method;
+pub use method::{Method, UNKNOWN_CALL};
 pub use permit::{Rights, incarnation_prefix, signed_part, volume_of};

@@ -1,5 +1,9 @@
 //! The calls of the cluster, each with its number.
 
+/// The refusal of a call whose number the server's release does not know. Earlier releases send the same:
+/// callers tell an older release by it.
+pub const UNKNOWN_CALL: &str = "this release knows no such call";
+
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
         /// A call. Numbers are never used twice.
@@ -104,6 +108,8 @@ methods! {
     Known = 56,
     /// Client to master: what it may do, signed.
     Permit = 57,
+    /// Client to master: the right to write below a path, taken, renewed or given back.
+    WriterLease = 58,
     /// A new data server to master, with a token.
     Join = 64,
     /// Data server to master, every second.
@@ -116,7 +122,7 @@ methods! {
     JoinMaster = 68,
     /// Data server or client to master: another certificate before its own ends.
     Renew = 69,
-    /// Operator to master: a question, or an order.
+    /// Of earlier releases: a question or an order of an operator, in words. Refused.
     Ask = 80,
     /// Agent to agent: name and release, the first call on a connection.
     AgentHello = 96,
@@ -128,6 +134,50 @@ methods! {
     AgentTake = 99,
     /// Operator or agent to agent: a command.
     AgentCommand = 100,
+    /// Operator to master: health, servers, groups and tasks.
+    ShowStatus = 112,
+    /// Operator to master: all groups and their members.
+    ListGroups = 113,
+    /// Operator to master: a group and its members.
+    ShowGroup = 114,
+    /// Operator to master: why a group lacks a copy.
+    ExplainGroup = 115,
+    /// Operator to master: disks, how full they are and what they take.
+    ListDisks = 116,
+    /// Operator to master: events.
+    ListEvents = 117,
+    /// Operator to master: named clients and their rights.
+    ListClients = 118,
+    /// Operator to master: moves that would make disks equally full.
+    PlanRebalance = 119,
+    /// Operator to master: a token with which a server or a master joins.
+    DrawToken = 120,
+    /// Operator to master: empty a server, or stop that.
+    DrainServer = 121,
+    /// Operator to master: remove a server that holds no group.
+    RemoveServer = 122,
+    /// Operator to master: a server will be away for a while.
+    AnnounceAbsence = 123,
+    /// Operator to master: give a server up that is away.
+    LoseServer = 124,
+    /// Operator to master: put the copy of a group first.
+    BoostGroup = 125,
+    /// Operator to master: move a copy of a group.
+    MoveGroup = 126,
+    /// Operator to master: end the move of a group.
+    CancelMove = 127,
+    /// Operator to master: carry out a plan of moves.
+    ApplyRebalance = 128,
+    /// Operator to master: begin no more moves.
+    PauseRebalance = 129,
+    /// Operator to master: a group goes on from one replica.
+    ForceAccept = 130,
+    /// Operator to master: add a named client.
+    AddClient = 131,
+    /// Operator to master: a new certificate of a named client.
+    RenewClient = 132,
+    /// Operator to master: take a named client away.
+    RemoveClient = 133,
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 
 mod accepting;
 mod access;
+mod administration;
 mod admission;
 mod answers;
 mod authority;
@@ -24,7 +25,6 @@ mod data_calls;
 mod data_server;
 mod fetching;
 mod following;
-mod force_accept;
 mod gossip;
 mod heard;
 mod homes;
@@ -35,7 +35,6 @@ mod master_server;
 #[cfg(test)]
 mod member_scene;
 mod monitoring;
-mod orders;
 mod own_clock;
 mod permitting;
 mod processes;

@@ -13,7 +13,8 @@ use copal_client::{CallError, Connections, is_over, machine, name_of_server, wit
 use copal_master::{Beat, Joiner, Lease, Master, MasterError, Medium, NoLease, SeenBy, WRITER_LEASE_MS};
 use copal_proto::{
     Class, Method,
-    messages::{self, failure::Code},
+    administration::ClusterStatus,
+    messages::{self, WriterLeaseReply, failure::Code, writer_lease::Action},
     role,
 };
 use copal_volume::{
@@ -21,8 +22,6 @@ use copal_volume::{
     group::{Epoch, GroupId, Incarnation},
 };
 use parking_lot::Mutex;
-use serde::Deserialize;
-use serde_json::{Value, json};
 use std::{
     collections::HashSet,
     sync::Arc,
@@ -38,8 +37,6 @@ const PROBE: Duration = Duration::from_millis(250);
 const TO_TELL: Duration = Duration::from_secs(5);
 /// A removal that is not decided so soon is undone.
 const TO_DECIDE: Duration = Duration::from_secs(30);
-/// Events that are told at a time.
-const EVENTS: usize = 1000;
 /// Bytes of the name of a rack or a zone at most.
 pub const SITE_NAME_BYTES: usize = 100;
 /// Groups of which a member says in one call that it is whole.
@@ -113,7 +110,7 @@ impl MasterServer {
     }
 
     /// How the cluster is.
-    pub(crate) fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> ClusterStatus {
         self.master.status(self.now_ms())
     }
 
@@ -345,15 +342,12 @@ impl MasterServer {
     }
 
     /// Gives a server up. Whether it is away is looked at now, not when its silence is long enough.
-    async fn lose(self: Arc<Self>, name: String) -> Result<Bytes, Status> {
+    pub(crate) async fn lose(self: Arc<Self>, name: String) -> Result<(), Status> {
         let found = self.master.map().server_named(&name).cloned();
         if let Some(server) = found.filter(|server| !server.is_away()) {
             Arc::clone(&self).suspect(server.disk).await;
         }
-        let told = json!({ "lost": name }).to_string();
-        let this = Arc::clone(&self);
-        blocking(move || Ok(this.master.lose(&name, this.now_ms())?)).await?;
-        Ok(encoded(&messages::Told { json: told }))
+        blocking(move || Ok(self.master.lose(&name, self.now_ms())?)).await
     }
 
     /// What data servers have heard of, as far as they answer in time; of all that were not given up, or of
@@ -508,79 +502,33 @@ impl MasterServer {
         Ok(has_files)
     }
 
-    fn ask(&self, request: &messages::Ask) -> Result<Value, Status> {
-        let now_ms = self.now_ms();
-        let argument = request.argument.as_str();
-        let number = || {
-            let number = argument.parse::<u64>();
-            number.map_err(|_| Status::new(Code::Invalid, format!("{argument} is no number")))
-        };
-        match request.what.as_str() {
-            "status" => Ok(self.master.status(now_ms)),
-            "group" => {
-                let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
-                let told = self.master.group(group);
-                told.ok_or_else(|| Status::new(Code::NotFound, format!("there is no group {group}")))
-            }
-            "groups" => Ok(self.master.groups()),
-            "disks" => Ok(self.master.disks()),
-            "why_degraded" => {
-                let group = u32::try_from(number()?).map_or(GroupId(0), GroupId);
-                let told = self.master.why_degraded(group, now_ms)?;
-                told.ok_or_else(|| Status::new(Code::NotFound, format!("there is no group {group}")))
-            }
-            "events" => {
-                let after = if argument.is_empty() { 0 } else { number()? };
-                let events = self.master.events(after, EVENTS)?;
-                let event = |event: &copal_master::EventRow| {
-                    json!({
-                        "number": event.number, "at_ms": event.at_ms, "kind": event.kind, "text": event.text,
-                    })
-                };
-                Ok(json!({ "events": events.iter().map(event).collect::<Vec<_>>() }))
-            }
-            "token" => {
-                let joiner = match argument {
-                    "master" => Joins::Master,
-                    _ => Joins::DataServer,
-                };
-                let token = self.draw_token(joiner).map_err(|error| Status::new(Code::Internal, error))?;
-                Ok(json!({ "token": token.to_string(), "minutes": 10 }))
-            }
-            "lease" => self.lease(argument, now_ms),
-            "client" => self.clients(argument, now_ms),
-            other => self.order(other, argument)?.ok_or_else(|| {
-                Status::new(Code::Invalid, format!("this release of the master does not know \"{other}\""))
-            }),
-        }
-    }
-
     /// The right to write below a path: taken, renewed, given back.
-    fn lease(&self, argument: &str, now_ms: u64) -> Result<Value, Status> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Wanted {
-            verb: String,
-            path: String,
-            holder: String,
-            number: u64,
-        }
-        let wanted: Wanted = serde_json::from_str(argument)
-            .map_err(|error| Status::new(Code::Invalid, format!("a lease that cannot be read: {error}")))?;
-        let lease = Lease { number: wanted.number, holder: wanted.holder.clone(), ends_ms: 0 };
-        let given = match wanted.verb.as_str() {
-            "take" => self.master.take_lease(&wanted.path, &wanted.holder, now_ms),
-            "renew" => self.master.renew_lease(&wanted.path, &lease, now_ms),
-            _ => {
-                self.master.release_lease(&wanted.path, wanted.number);
-                return Ok(json!({}));
+    fn writer_lease(&self, request: messages::WriterLease) -> Result<Bytes, Status> {
+        let now_ms = self.now_ms();
+        let action = Action::try_from(request.action).unwrap_or_default();
+        let messages::WriterLease { path, holder, number, .. } = request;
+        let given = match action {
+            Action::Take => self.master.take_lease(&path, &holder, now_ms),
+            Action::Renew => self.master.renew_lease(&path, &Lease { number, holder, ends_ms: 0 }, now_ms),
+            Action::Release => {
+                self.master.release_lease(&path, number);
+                return Ok(encoded(&WriterLeaseReply::default()));
+            }
+            Action::Unspecified => {
+                return Err(Status::new(Code::Invalid, "a lease is taken, renewed or released"));
             }
         };
-        match given {
-            Ok(lease) => Ok(json!({ "number": lease.number, "milliseconds": WRITER_LEASE_MS })),
-            Err(NoLease::Held { holder, seconds }) => Ok(json!({ "held_by": holder, "seconds": seconds })),
-            Err(NoLease::Ended) => Ok(json!({ "ended": true })),
-        }
+        Ok(encoded(&match given {
+            Ok(lease) => WriterLeaseReply {
+                number: lease.number,
+                milliseconds: WRITER_LEASE_MS,
+                ..WriterLeaseReply::default()
+            },
+            Err(NoLease::Held { holder, seconds }) => {
+                WriterLeaseReply { held_by: holder, seconds, ..WriterLeaseReply::default() }
+            }
+            Err(NoLease::Ended) => WriterLeaseReply::default(),
+        }))
     }
 
     fn names(&self, method: Method, message: Bytes) -> Result<Bytes, Status> {
@@ -666,17 +614,15 @@ impl Handler for MasterServer {
                 require_any_client(&peer)?;
                 self.rmdir(read(message)?).await
             }
-            Method::Ask => {
+            Method::Ask => Err(older_release()),
+            Method::WriterLease => {
                 require_any_client(&peer)?;
-                let request: messages::Ask = read(message)?;
-                if request.what == "lost" {
-                    return self.lose(request.argument).await;
-                }
-                if request.what == "force_accept" {
-                    return self.force_accept(&request.argument).await;
-                }
-                let told = blocking(move || self.ask(&request)).await?;
-                Ok(encoded(&messages::Told { json: told.to_string() }))
+                let request = read(message)?;
+                blocking(move || self.writer_lease(request)).await
+            }
+            method if Method::ADMINISTRATION.contains(&method) => {
+                require_any_client(&peer)?;
+                self.administer(method, message).await
             }
             Method::Mkdir => {
                 require_any_client(&peer)?;
@@ -689,6 +635,13 @@ impl Handler for MasterServer {
             other => blocking(move || self.names(other, message)).await,
         }
     }
+}
+
+/// A client sent a request as releases before this one did: in words.
+fn older_release() -> Status {
+    let own = env!("CARGO_PKG_VERSION");
+    let text = format!("this command line is of an older release than the master: use that of release {own}");
+    Status::new(Code::Denied, text)
 }
 
 /// Named clients were looked at before: they do this where they may.

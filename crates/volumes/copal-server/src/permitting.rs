@@ -4,7 +4,7 @@
 
 use crate::{
     answers::{encoded, read},
-    listener::{CLIENT_NAME, Peer},
+    listener::Peer,
     master_server::MasterServer,
     status::Status,
 };
@@ -14,14 +14,10 @@ use copal_proto::{
     Method, Rights, incarnation_prefix,
     messages::{self, failure::Code},
 };
-use copal_volume::{VolumeId, split_path};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use copal_volume::VolumeId;
 
 /// How long a permit is good for, ms, unless the right to write that it stands on ends before.
-const PERMIT_MS: u64 = 600_000;
-/// Longest name of a client.
-const MOST_NAME: usize = 40;
+pub(crate) const PERMIT_MS: u64 = 600_000;
 
 fn denied(text: impl Into<String>) -> Status {
     Status::new(Code::Denied, text)
@@ -142,83 +138,16 @@ impl MasterServer {
                     false => Err(Status::new(Code::VolumeGone, "another volume is at that path")),
                 }
             }
-            Method::Ask => {
-                #[derive(Deserialize)]
-                struct Lease {
-                    path: String,
-                }
-                let request: messages::Ask = read(message)?;
-                match (request.what.as_str(), serde_json::from_str::<Lease>(&request.argument)) {
-                    ("lease", Ok(lease)) => may(Rights::CREATE, &[&lease.path]),
-                    _ => {
-                        Err(denied(format!("{client} may not ask that: it takes the profile of the cluster")))
-                    }
-                }
+            Method::WriterLease => {
+                let request: messages::WriterLease = read(message)?;
+                may(Rights::CREATE, &[&request.path])
+            }
+            // Refused for its release.
+            Method::Ask => Ok(()),
+            method if Method::ADMINISTRATION.contains(&method) => {
+                Err(denied(format!("{client} may not ask that: it takes the profile of the cluster")))
             }
             _ => Err(denied(format!("{client} may not do that"))),
-        }
-    }
-
-    /// Clients and what they were granted: `add`, `ls`, `rm`. Blocks.
-    pub(crate) fn clients(&self, argument: &str, now_ms: u64) -> Result<Value, Status> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields, tag = "verb", rename_all = "lowercase")]
-        enum Wanted {
-            Ls,
-            Rm { name: String },
-            Renew { name: String, signing_request: String },
-            Add { name: String, path: String, rights: String, signing_request: String },
-        }
-        let invalid = |text: String| Status::new(Code::Invalid, text);
-        let wanted = serde_json::from_str(argument);
-        match wanted.map_err(|error| invalid(format!("an order that cannot be read: {error}")))? {
-            Wanted::Ls => {
-                let clients = self.master.clients()?;
-                let shown = |row: &ClientRow| {
-                    json!({
-                        "name": row.name, "path": row.path, "rights": Rights(row.rights).to_string(),
-                        "made_ms": row.made_ms,
-                    })
-                };
-                Ok(json!({ "clients": clients.iter().map(shown).collect::<Vec<_>>() }))
-            }
-            Wanted::Rm { name } => match self.master.remove_client(&name, now_ms)? {
-                true => Ok(json!({ "removed": name, "minutes": PERMIT_MS / 60_000 })),
-                false => Err(Status::new(Code::NotFound, format!("there is no client {name}"))),
-            },
-            Wanted::Renew { name, signing_request } => {
-                self.grant(&name)
-                    .map_err(|_| Status::new(Code::NotFound, format!("there is no client {name}")))?;
-                let name_in_it = format!("{name}.{CLIENT_NAME}");
-                let certificate = self
-                    .authority
-                    .sign(&signing_request, &name_in_it, now_ms)
-                    .map_err(|error| invalid(error.to_string()))?;
-                Ok(json!({ "name": name, "certificate": certificate }))
-            }
-            Wanted::Add { name, path, rights, signing_request } => {
-                let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-                if name.is_empty()
-                    || name.len() > MOST_NAME
-                    || !name.chars().all(is_name)
-                    || name.starts_with('-')
-                {
-                    return Err(invalid(format!(
-                        "a client is called by up to {MOST_NAME} small letters, digits and dashes"
-                    )));
-                }
-                split_path(&path).map_err(|error| invalid(error.to_string()))?;
-                let rights = Rights::parse(&rights)
-                    .ok_or_else(|| invalid("rights are read, create and delete, with commas".to_owned()))?;
-                let certificate =
-                    self.authority.sign(&signing_request, &format!("{name}.{CLIENT_NAME}"), now_ms);
-                let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
-                let row = ClientRow { name: name.clone(), path, rights: rights.0, made_ms: now_ms };
-                match self.master.add_client(&row)? {
-                    true => Ok(json!({ "name": name, "certificate": certificate })),
-                    false => Err(Status::new(Code::Exists, format!("there is a client {name} already"))),
-                }
-            }
         }
     }
 }

@@ -5,6 +5,7 @@ mod why_degraded;
 
 use super::*;
 use crate::meta::MemberKind;
+use copal_proto::administration::{RebalancePlan, TaskStatus};
 use copal_volume::group::DiskId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -181,20 +182,20 @@ impl Cluster {
     /// Until nothing is to do; how long it took.
     fn settle(&mut self) -> u64 {
         let begun_ms = self.now_ms;
-        while self.master.status(self.now_ms)["health"] != "healthy" || !self.tasks().is_empty() {
+        while self.master.status(self.now_ms).health != "healthy" || !self.tasks().is_empty() {
             self.step();
             let status = self.master.status(self.now_ms);
-            assert!(self.now_ms - begun_ms < 600_000, "{status:#}");
+            assert!(self.now_ms - begun_ms < 600_000, "{status:#?}");
         }
         self.now_ms - begun_ms
     }
 
-    fn tasks(&self) -> Vec<serde_json::Value> {
-        self.master.status(self.now_ms)["tasks"].as_array().unwrap().clone()
+    fn tasks(&self) -> Vec<TaskStatus> {
+        self.master.status(self.now_ms).tasks
     }
 
     fn sentence(&self) -> String {
-        self.master.status(self.now_ms)["sentence"].as_str().unwrap().to_owned()
+        self.master.status(self.now_ms).sentence
     }
 
     fn events(&self, kind: &str) -> usize {
@@ -244,15 +245,11 @@ fn a_server_that_is_given_up_is_replaced_by_as_many_copies_at_a_time_as_disks_al
     cluster.master.lose("data3", cluster.now_ms).unwrap();
     cluster.step();
     let status = cluster.master.status(cluster.now_ms);
-    let task = &status["tasks"][0];
-    assert_eq!((&task["kind"], &task["state"]), (&"copy".into(), &"running".into()), "{task}");
-    assert_eq!(task["priority"]["whole_copies"], 2);
-    assert_eq!(
-        status["recovery"]["running"].as_u64().unwrap() + status["recovery"]["waiting"].as_u64().unwrap(),
-        held as u64
-    );
+    let task = &status.tasks[0];
+    assert_eq!((&*task.kind, &*task.state, task.priority.whole_copies), ("copy", "running", Some(2)));
+    assert_eq!(status.recovery.running + status.recovery.waiting, held);
     cluster.pass(5000);
-    assert!(cluster.master.status(cluster.now_ms)["recovery"]["ends_in_s"].as_u64().is_some());
+    assert!(cluster.master.status(cluster.now_ms).recovery.ends_in_s.is_some());
     assert!(cluster.sentence().contains("done in"), "{}", cluster.sentence());
     cluster.settle();
     assert_eq!(cluster.most_running, 4, "half the servers");
@@ -344,7 +341,7 @@ fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
     }
     // Beyond the time after which one that failed alone is given up.
     cluster.pass(31 * 60_000);
-    assert_eq!(cluster.tasks(), [] as [serde_json::Value; 0]);
+    assert_eq!(cluster.tasks(), []);
     assert_eq!(cluster.events("hold"), 1);
     assert!(
         cluster.sentence().contains("blocked: 2 of 6 servers failed within a minute"),
@@ -364,7 +361,7 @@ fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
     cluster.master.lose("data1", cluster.now_ms).unwrap();
     cluster.pass(1000);
     assert!(cluster.sentence().contains("2 of 6 servers failed"), "{}", cluster.sentence());
-    assert!(cluster.tasks().iter().any(|task| task["state"] == "running"));
+    assert!(cluster.tasks().iter().any(|task| task.state == "running"));
     for number in [2, 3] {
         cluster.start(number);
     }
@@ -378,9 +375,9 @@ fn an_administrator_puts_a_group_before_others_of_its_age() {
     assert!(matches!(cluster.master.boost(GroupId(65), 0), Err(MasterError::Volume(VolumeError::NotFound))));
     cluster.kill(2);
     cluster.master.lose("data2", cluster.now_ms).unwrap();
-    let last = cluster.tasks().last().unwrap()["gid"].as_u64().unwrap() as u32;
+    let last = cluster.tasks().last().unwrap().gid;
     let boosted = cluster.master.boost(GroupId(last), cluster.now_ms).unwrap();
-    assert_eq!((&boosted["boost"], &boosted["ahead"]), (&1.into(), &0.into()));
+    assert_eq!((boosted.boost, boosted.ahead), (Some(1), Some(Some(0))));
     cluster.settle();
 }
 
@@ -473,12 +470,12 @@ fn a_server_is_emptied_and_takes_part_until_the_last_of_its_groups_has_left() {
     let mut cluster = Cluster::new(5, 32);
     let held = cluster.groups_of(2);
     let dry = cluster.master.drain("data2", false, true, cluster.now_ms).unwrap();
-    assert_eq!((&dry["groups"], &dry["blocked"]), (&held.into(), &serde_json::json!([])), "{dry}");
+    assert!(dry.groups == held && dry.blocked.is_empty(), "{dry:?}");
     cluster.pass(1000);
     assert_eq!((cluster.groups_of(2), cluster.tasks().len()), (held, 0), "nothing was done");
     cluster.master.drain("data2", false, false, cluster.now_ms).unwrap();
     cluster.step();
-    assert_eq!(cluster.tasks()[0]["kind"], "drain");
+    assert_eq!(cluster.tasks()[0].kind, "drain");
     assert!(cluster.sentence().contains("data2 is being emptied"), "{}", cluster.sentence());
     let refused = cluster.master.remove("data2", false, cluster.now_ms).unwrap_err();
     assert!(refused.to_string().contains("holds") && refused.to_string().contains("groups"), "{refused}");
@@ -521,7 +518,7 @@ fn what_blocks_emptying_is_named_and_ends_with_a_new_server() {
     let mut cluster = Cluster::new(3, 8);
     let told = cluster.master.drain("data3", false, false, cluster.now_ms).unwrap();
     let blocked = "8 groups wait for a server: each needs 3 servers, 2 are there that stay";
-    assert!(told["blocked"][0].as_str().unwrap().starts_with(blocked), "{told}");
+    assert!(told.blocked[0].starts_with(blocked), "{told:?}");
     cluster.pass(1000);
     assert!(cluster.sentence().contains(blocked), "{}", cluster.sentence());
     assert_eq!(cluster.groups_of(3), 8);
@@ -561,6 +558,11 @@ pub(super) fn wanted(group: u32, from: &str, to: &str) -> WantedMove {
     WantedMove { group: GroupId(group), from: from.to_owned(), to: to.to_owned() }
 }
 
+/// The moves of a plan, as they are ordered.
+fn moves_of(plan: &RebalancePlan) -> Vec<WantedMove> {
+    plan.moves.iter().map(|next| wanted(next.group, &next.from, &next.to)).collect()
+}
+
 impl Cluster {
     fn members(&self, group: u32) -> Vec<u32> {
         let map = self.master.map();
@@ -590,7 +592,7 @@ fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
     assert_eq!(cluster.members(7), before);
     cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
     cluster.pass(1000);
-    assert_eq!((cluster.members(7).len(), &cluster.tasks()[0]["kind"]), (4, &"move".into()));
+    assert_eq!((cluster.members(7).len(), &*cluster.tasks()[0].kind), (4, "move"));
     cluster.master.cancel_move(GroupId(7), false, cluster.now_ms).unwrap();
     cluster.settle();
     assert_eq!(cluster.members(7), before);
@@ -599,8 +601,8 @@ fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
     assert!(cluster.members(7) != before && cluster.members(7).len() == 3);
     // Once more: it is done.
     let again = cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
-    assert_eq!((&again["groups"], &again["done"]), (&0.into(), &1.into()));
-    assert_eq!(cluster.master.cancel_move(GroupId(7), false, 0).unwrap()["moves"], false);
+    assert_eq!((again.groups, again.done), (0, 1));
+    assert!(!cluster.master.cancel_move(GroupId(7), false, 0).unwrap().moves);
     assert!(cluster.master.move_group(&wanted(17, "data1", "data2"), false, 0).is_err());
 }
 
@@ -629,34 +631,22 @@ fn a_plan_spreads_groups_over_new_servers_and_may_be_paused() {
     cluster.join(5);
     cluster.pass(500);
     let plan = cluster.master.rebalance_plan();
-    let moves: Vec<WantedMove> = plan["moves"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|next| {
-            wanted(
-                next["group"].as_u64().unwrap() as u32,
-                next["from"].as_str().unwrap(),
-                next["to"].as_str().unwrap(),
-            )
-        })
-        .collect();
-    assert!((20..=40).contains(&moves.len()), "{plan:#}");
+    let moves = moves_of(&plan);
+    assert!((20..=40).contains(&moves.len()), "{plan:#?}");
     cluster.master.rebalance_apply(&moves, false, cluster.now_ms).unwrap();
     cluster.pass(3000);
     let paused = cluster.master.rebalance_pause(false, cluster.now_ms).unwrap();
-    assert!(paused["left_out"].as_u64() > Some(0), "{paused}");
+    assert!(paused.left_out > 0, "{paused:?}");
     cluster.settle();
     let held = cluster.groups_of(5);
     assert!(held > 0 && held < moves.len());
     let again = cluster.master.rebalance_apply(&moves, false, cluster.now_ms).unwrap();
-    assert_eq!(again["done"].as_u64(), Some(held as u64));
+    assert_eq!(again.done, held);
     cluster.settle();
-    let told: Vec<u64> =
-        plan["disks"].as_array().unwrap().iter().map(|disk| disk["after_groups"].as_u64().unwrap()).collect();
+    let told: Vec<u64> = plan.disks.iter().map(|disk| disk.after_groups).collect();
     let found: Vec<u64> = (1..=5).map(|number| cluster.groups_of(number) as u64).collect();
     assert_eq!(found, told, "what was planned, and nothing else");
-    assert_eq!(cluster.master.rebalance_plan()["moves"], serde_json::json!([]));
+    assert_eq!(cluster.master.rebalance_plan().moves, []);
 }
 
 #[test]
@@ -765,7 +755,7 @@ fn what_was_ordered_is_wanted_by_the_next_master_too() {
 
     cluster.master.rebalance_pause(false, cluster.now_ms).unwrap();
     cluster.change_master();
-    assert_eq!(cluster.master.status(0)["recovery"]["paused"], true);
+    assert!(cluster.master.status(0).recovery.paused);
 
     cluster.kill(1);
     cluster.master.lose("data1", cluster.now_ms).unwrap();

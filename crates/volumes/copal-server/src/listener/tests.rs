@@ -6,7 +6,7 @@ use copal_client::{
 };
 use copal_proto::{
     Class,
-    messages::{self, Failure, Ping, Told},
+    messages::{self, AdministrationReply, Failure, Ping},
 };
 use copal_volume::ReferenceClock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ struct Echo {
 
 fn told(text: impl ToString) -> Bytes {
     let json = text.to_string();
-    Told { json }.encode_to_vec().into()
+    AdministrationReply { json }.encode_to_vec().into()
 }
 
 impl Handler for Echo {
@@ -61,7 +61,7 @@ impl Handler for Echo {
                 self.go_on.notified().await;
                 Ok(Bytes::new())
             }
-            Method::Ask => Ok(message),
+            Method::ShowStatus => Ok(message),
             _ => Err(Status::new(Code::Denied, "not here")),
         }
     }
@@ -99,15 +99,15 @@ async fn many_calls_share_a_connection_and_refusals_come_as_such() {
     let calls = (0..500).map(|number| {
         let connection = connection.clone();
         tokio::spawn(async move {
-            let asked = Told { json: "x".repeat(number * 10) };
-            let told: Told = connection.call(Method::Ask, &asked, SOON).await.unwrap();
+            let asked = AdministrationReply { json: "x".repeat(number * 10) };
+            let told: AdministrationReply = connection.call(Method::ShowStatus, &asked, SOON).await.unwrap();
             assert_eq!(told, asked);
         })
     });
     for call in calls.collect::<Vec<_>>() {
         call.await.unwrap();
     }
-    let refused: Result<Told, _> = connection.call(Method::Put, &Ping {}, SOON).await;
+    let refused: Result<AdministrationReply, _> = connection.call(Method::Put, &Ping {}, SOON).await;
     assert!(matches!(refused, Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Denied)));
 }
 
@@ -121,7 +121,8 @@ async fn nobody_of_another_authority_gets_in_and_nobody_talks_to_one() {
     identity.authority = authority.certificate().to_owned();
     let opened = Connection::open(&address, name_of_master(), client_tls(&identity).unwrap()).await;
     if let Ok(connection) = opened {
-        let answer: Result<Told, _> = connection.call(Method::Ask, &Ping {}, SOON).await;
+        let answer: Result<AdministrationReply, _> =
+            connection.call(Method::ShowStatus, &Ping {}, SOON).await;
         assert!(matches!(answer, Err(CallError::Broken { .. })), "{answer:?}");
     }
 }
@@ -351,7 +352,7 @@ async fn the_time_that_is_left_goes_with_each_call_and_nobody_asks_for_hours() {
     let (address, _) = start(&authority).await;
     let connection = connect(&address, &authority).await.unwrap();
     let left = async |wait| {
-        let told: Told = connection.call(Method::Leading, &Ping {}, wait).await.unwrap();
+        let told: AdministrationReply = connection.call(Method::Leading, &Ping {}, wait).await.unwrap();
         Duration::from_millis(told.json.parse().unwrap())
     };
     let all = left(SOON).await;
@@ -362,11 +363,13 @@ async fn the_time_that_is_left_goes_with_each_call_and_nobody_asks_for_hours() {
     assert!(part <= SOON / 2 && !part.is_zero(), "{part:?}");
     for asked in [Some(u32::MAX), None] {
         let answer = send_raw(&address, &authority, request(Method::Leading, asked)).await;
-        let given = Told::decode(answer.message).unwrap().json.parse().unwrap();
+        let given = AdministrationReply::decode(answer.message).unwrap().json.parse().unwrap();
         assert!(Duration::from_millis(given) <= LONGEST, "{given} ms");
     }
     // Nothing left: nothing is sent.
-    let late = with_end(Instant::now(), connection.call::<Told>(Method::Leading, &Ping {}, SOON)).await;
+    let late =
+        with_end(Instant::now(), connection.call::<AdministrationReply>(Method::Leading, &Ping {}, SOON))
+            .await;
     assert!(matches!(late, Err(CallError::Deadline)), "{late:?}");
 }
 
@@ -384,7 +387,7 @@ async fn who_waits_is_told_in_time_and_what_was_begun_is_brought_to_its_end() {
     }
     assert_eq!(echo.begun.load(Ordering::SeqCst), 1);
     let connection = connect(&address, &authority).await.unwrap();
-    let denied = connection.call::<Told>(Method::Put, &Ping {}, SOON).await;
+    let denied = connection.call::<AdministrationReply>(Method::Put, &Ping {}, SOON).await;
     assert_eq!(code_of(denied), Code::Denied);
 }
 

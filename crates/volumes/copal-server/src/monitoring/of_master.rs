@@ -6,7 +6,8 @@ use super::{
     of_traffic,
 };
 use crate::{leading::Candidate, traffic::Traffic};
-use serde_json::{Value, json};
+use copal_proto::administration::{ClusterStatus, ServerStatus};
+use serde_json::json;
 use std::{fmt, sync::Arc, time::Duration};
 
 /// A master that wrote nothing to its database for so long does not rule.
@@ -45,7 +46,7 @@ impl Pages for OfMaster {
         let told = |is_good: bool, sentence: &str| Said {
             is_good,
             json: json!({ "health": if is_good { "healthy" } else { "failed" }, "sentence": sentence,
-                "cluster": status["sentence"], "leader": status["master"]["leader"] }),
+                "cluster": status.sentence, "leader": status.master.leader }),
         };
         match server.database_age() {
             Some(age) if age <= SILENCE => told(true, "the database answers"),
@@ -70,31 +71,35 @@ fn write(families: &mut FamilyEncoder<'_>, candidate: &Candidate) -> fmt::Result
         return families.gauge("copal_master_leads", "1: this master rules.", 0u32);
     };
     let status = server.status();
-    let number = |value: &Value| value.as_u64().unwrap_or_default();
-    let groups = ["total", "whole", "two_copies", "one_copy", "incomplete"];
+    let groups = &status.groups;
+    let groups = [
+        ("total", groups.total),
+        ("whole", groups.whole),
+        ("two_copies", groups.two_copies),
+        ("one_copy", groups.one_copy),
+        ("incomplete", groups.incomplete),
+    ];
     families.gauges(
         "copal_cluster_groups",
         "Groups of the cluster, by how many whole copies there are.",
-        groups.map(|copies| ([("copies", copies)], number(&status["groups"][copies]))),
+        groups.map(|(copies, count)| ([("copies", copies)], count)),
     )?;
     let healths = ["healthy", "recovering", "degraded", "incomplete"];
     families.gauges(
         "copal_cluster_health",
         "1 for what the cluster is.",
-        healths.map(|health| ([("health", health)], u32::from(status["health"] == health))),
+        healths.map(|health| ([("health", health)], u32::from(status.health == health))),
     )?;
     servers(families, &status)?;
-    let tasks = status["tasks"].as_array().map_or(0, Vec::len);
-    families.gauge("copal_tasks", "Copies under way, or waiting for their turn.", tasks)?;
-    families.gauge("copal_map_version", "Version of the map.", number(&status["map_version"]))?;
-    families.gauge("copal_master_term", "Number of the reign.", number(&status["master"]["term"]))?;
-    let off_ms = status["master"]["clock_off_ms"].as_i64().unwrap_or_default();
+    families.gauge("copal_tasks", "Copies under way, or waiting for their turn.", status.tasks.len())?;
+    families.gauge("copal_map_version", "Version of the map.", status.map_version)?;
+    families.gauge("copal_master_term", "Number of the reign.", status.master.term)?;
     families.gauge(
         "copal_master_clock_off_seconds",
         "How far the clock of this machine is ahead of the cluster's.",
-        signed_seconds(off_ms),
+        signed_seconds(status.master.clock_off_ms),
     )?;
-    let leads = u32::from(status["master"]["leader"] == true);
+    let leads = u32::from(status.master.leader);
     families.gauge("copal_master_leads", "1: this master rules.", leads)?;
     if let Some((age, left)) = candidate.lease() {
         let micros = |time: Duration| seconds(time.as_micros() as u64);
@@ -120,36 +125,37 @@ fn write(families: &mut FamilyEncoder<'_>, candidate: &Candidate) -> fmt::Result
     Ok(())
 }
 
-fn servers(families: &mut FamilyEncoder<'_>, status: &Value) -> fmt::Result {
-    let servers = status["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let labels = |server: &Value| [("server", server["name"].as_str().unwrap_or_default().to_owned())];
+fn servers(families: &mut FamilyEncoder<'_>, status: &ClusterStatus) -> fmt::Result {
+    let servers = &status.servers;
+    let labels = |server: &ServerStatus| [("server", server.name.clone())];
     families.gauges(
         "copal_server_up",
         "1: the data server is up and has all it should have.",
-        servers.iter().map(|server| (labels(server), u32::from(server["state"] == "up"))),
+        servers.iter().map(|server| (labels(server), u32::from(server.state == "up"))),
     )?;
-    for (metric, field, help) in [
-        ("copal_server_used_bytes", "used_bytes", "Bytes that are used."),
-        ("copal_server_capacity_bytes", "capacity_bytes", "Bytes that there are."),
-        ("copal_server_groups", "groups", "Groups that it is a member of."),
-    ] {
-        let value = |server: &Value| server[field].as_u64().unwrap_or_default();
+    type Field = fn(&ServerStatus) -> u64;
+    let fields: [(&str, Field, &str); 3] = [
+        ("copal_server_used_bytes", |server| server.used_bytes, "Bytes that are used."),
+        ("copal_server_capacity_bytes", |server| server.capacity_bytes, "Bytes that there are."),
+        ("copal_server_groups", |server| server.groups as u64, "Groups that it is a member of."),
+    ];
+    for (metric, value, help) in fields {
         families.gauges(metric, help, servers.iter().map(|server| (labels(server), value(server))))?;
     }
     families.gauges(
         "copal_server_clock_off_seconds",
         "How far its clock is ahead of the cluster's.",
         servers.iter().filter_map(|server| {
-            let off_ms = server["clock_off_ms"].as_i64()?;
+            let off_ms = server.clock_off_ms?;
             Some((labels(server), signed_seconds(off_ms)))
         }),
     )?;
     families.gauges(
         "copal_server_shut_out",
         "1: it takes no part in writes until its clock is right.",
-        servers.iter().map(|server| (labels(server), u32::from(server["shut_out"] == true))),
+        servers.iter().map(|server| (labels(server), u32::from(server.shut_out))),
     )?;
-    let silence = |server: &Value| seconds(server["silent_ms"].as_u64().unwrap_or_default() * 1000);
+    let silence = |server: &ServerStatus| seconds(server.silent_ms * 1000);
     families.gauges(
         "copal_server_heartbeat_age_seconds",
         "Since the master heard of it.",

@@ -2,21 +2,23 @@
 
 use crate::harness::{Cluster, PATIENCE, eventually};
 use bytes::Bytes;
+use copal_proto::{administration::AcceptReport, messages};
 use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeOptions, VolumeStore};
-use serde_json::{Value, json};
 use std::time::Duration;
 
 /// So far do clocks have to go for everything to be closed.
 const LONG: Duration = Duration::from_secs(100);
 
-fn order(cluster: &Cluster, group: u32, lose_since_ms: Option<u64>, dry_run: bool) -> Result<Value, String> {
+fn order(
+    cluster: &Cluster,
+    group: u32,
+    lose_since_ms: Option<u64>,
+    dry_run: bool,
+) -> Result<AcceptReport, String> {
     let client = cluster.client();
-    let argument =
-        json!({ "group": group, "from": "data3", "lose_since_ms": lose_since_ms, "dry_run": dry_run });
-    let argument = argument.to_string();
-    let asked = client.cluster().ask("force_accept", &argument, PATIENCE);
-    let told = client.wait(asked).map_err(|error| error.to_string())?;
-    Ok(serde_json::from_str(&told).unwrap())
+    let order = messages::ForceAccept { group, from: "data3".to_owned(), lose_since_ms, dry_run };
+    let report = client.wait(client.cluster().administer(&order, PATIENCE));
+    report.map_err(|error| error.to_string())
 }
 
 #[test]
@@ -41,25 +43,26 @@ fn a_group_goes_on_from_what_is_left_and_who_comes_back_brings_the_rest() {
     cluster.run(2);
     cluster.wait_for("incomplete");
     // It says of itself what it has, a moment after it is up.
-    let mut found = Value::Null;
+    let mut found = None;
     eventually("it is known what is left", || match order(&cluster, group.0, None, true) {
         Ok(told) => {
-            found = told;
+            found = Some(told);
             true
         }
         Err(_) => false,
     });
-    assert_eq!(found["away"].as_array().unwrap().len(), 2, "{found}");
-    let since_ms = found["may_lack_since_ms"].as_u64().unwrap();
+    let found = found.unwrap();
+    assert_eq!(found.away.len(), 2, "{found:?}");
+    let since_ms = found.may_lack_since_ms;
     let refused = order(&cluster, group.0, None, false).unwrap_err();
     assert!(refused.contains("may be lost"), "{refused}");
     let refused = order(&cluster, group.0, Some(since_ms + 1), false).unwrap_err();
     assert!(refused.contains("may be lost"), "{refused}");
-    let events = cluster.ask("events", "").to_string();
+    let events = cluster.events();
     assert!(!events.contains("force_accept"), "nothing was ordered yet: {events}");
     let told = order(&cluster, group.0, Some(since_ms), false).unwrap();
-    assert_eq!(told["whole"], true, "{told}");
-    let events = cluster.ask("events", "").to_string();
+    assert_eq!(told.whole, Some(true), "{told:?}");
+    let events = cluster.events();
     assert!(events.contains("goes on from what data3 has, by order"), "{events}");
     cluster.wait_for("degraded");
     let read = |name: &[u8]| client.get(vid, name, 0..u64::MAX, &ReadOptions::default());

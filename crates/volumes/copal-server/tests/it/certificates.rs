@@ -2,6 +2,7 @@
 //! told so reads why.
 
 use crate::harness::{Cluster, eventually};
+use copal_proto::messages;
 use copal_volume::{PutOptions, VolumeError, VolumeOptions, VolumeStore};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ fn a_client_that_is_taken_away_is_refused_by_data_servers_though_its_permit_is_g
         named.put(vid, name.as_bytes(), bytes::Bytes::from_static(b"body"), &PutOptions::default())
     };
     put("before").unwrap();
-    cluster.ask("client", r#"{"verb":"rm","name":"nightly"}"#);
+    cluster.administer(&messages::RemoveClient { name: "nightly".to_owned() });
     eventually("it is refused", || matches!(put("after"), Err(VolumeError::Denied { .. })));
 }
 
@@ -39,7 +40,8 @@ fn a_certificate_ends_by_the_clusters_clock_and_the_client_is_told_what_to_do() 
     // overruled.
     cluster.clock.move_on(DAY * 400);
     eventually("its certificate has ended", || {
-        let called = named.wait(named.cluster().ask("lease", "{}", Duration::from_secs(5)));
+        let request = messages::ShowStatus {};
+        let called = named.wait(named.cluster().administer(&request, Duration::from_secs(5)));
         called.is_err_and(|error| {
             let told = copal_client::ended_certificate(&error).map(str::to_owned);
             told.is_some_and(|told| told.contains("`copal client renew nightly`"))

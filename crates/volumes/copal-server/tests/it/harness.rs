@@ -10,6 +10,10 @@ use copal_device::{
     fault::{Fault, FaultDevice, FaultOptions, WriteFault},
 };
 use copal_master::{Master, MasterOptions, Pool, SqliteStore};
+use copal_proto::{
+    administration::{AdminRequest, ClusterStatus},
+    messages,
+};
 use copal_server::{
     Authority, CLIENT_NAME, DataOptions, DataServer, JoinToken, Joining, Joins, Listener, MasterServer, Room,
     SigningRequest, join,
@@ -18,7 +22,6 @@ use copal_volume::{
     Clock, SystemClock,
     group::{Incarnation, Term},
 };
-use serde_json::{Value, json};
 use std::{
     sync::{
         Arc,
@@ -173,8 +176,7 @@ impl Cluster {
 
     /// A token, from the master as an operator gets one.
     pub(crate) fn token(&self) -> JoinToken {
-        let told = self.ask("token", "");
-        told["token"].as_str().unwrap().parse().unwrap()
+        self.administer(&messages::DrawToken { master: false }).token.parse().unwrap()
     }
 
     pub(crate) fn join(&mut self, name: &str, token: &JoinToken) {
@@ -319,11 +321,13 @@ impl Cluster {
     /// The profile of such a client.
     pub(crate) fn named_profile(&self, name: &str, path: &str, rights: &str) -> Profile {
         let drawn = SigningRequest::draw().unwrap();
-        let order = json!({
-            "verb": "add", "name": name, "path": path, "rights": rights, "signing_request": drawn.request,
+        let certificate = self.administer(&messages::AddClient {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            rights: rights.to_owned(),
+            signing_request: drawn.request,
         });
-        let told = self.ask("client", &order.to_string());
-        let certificate = told["certificate"].as_str().unwrap().to_owned();
+        let certificate = certificate.certificate;
         let masters = vec![self.master_address.clone()];
         let authority = self.profile.authority.clone();
         let mut profile = Profile::new([7; 16], masters, authority, certificate, drawn.key);
@@ -331,28 +335,39 @@ impl Cluster {
         profile
     }
 
-    pub(crate) fn ask(&self, what: &str, argument: &str) -> Value {
+    /// What the master answers an operator.
+    pub(crate) fn administer<R: AdminRequest>(&self, request: &R) -> R::Reply {
         let client = self.client();
-        let told = client.wait(client.cluster().ask(what, argument, PATIENCE)).unwrap();
-        serde_json::from_str(&told).unwrap()
+        client.wait(client.cluster().administer(request, PATIENCE)).unwrap()
+    }
+
+    /// Gives a server up.
+    pub(crate) fn lose(&self, name: &str) {
+        self.administer(&messages::LoseServer { name: name.to_owned() });
+    }
+
+    /// Kinds and sentences of all events.
+    pub(crate) fn events(&self) -> String {
+        let events = self.administer(&messages::ListEvents { after: 0 }).events;
+        events.iter().map(|event| format!("{}: {}\n", event.kind, event.text)).collect()
     }
 
     /// Waits until the cluster says that it is in this health.
-    pub(crate) fn wait_for(&self, health: &str) -> Value {
-        self.wait_until(health, |told| told["health"] == health)
+    pub(crate) fn wait_for(&self, health: &str) -> ClusterStatus {
+        self.wait_until(health, |status| status.health == health)
     }
 
     /// Waits until something holds of what the cluster says of itself.
-    pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
         let client = self.client();
         let end = Instant::now() + PATIENCE;
         loop {
-            let told = client.wait(client.cluster().ask("status", "", PATIENCE)).unwrap();
-            let told: Value = serde_json::from_str(&told).unwrap();
-            if holds(&told) {
-                return told;
+            let asked = client.cluster().administer(&messages::ShowStatus {}, PATIENCE);
+            let status = client.wait(asked).unwrap();
+            if holds(&status) {
+                return status;
             }
-            assert!(Instant::now() < end, "never {what}: {told}");
+            assert!(Instant::now() < end, "never {what}: {status:#?}");
             client.wait(async { tokio::time::sleep(Duration::from_millis(50)).await });
         }
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
 mod accepting;
+mod administration;
 mod certificates;
 mod chains;
 mod clocks;

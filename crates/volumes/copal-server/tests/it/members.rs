@@ -26,7 +26,7 @@ fn a_member_that_was_away_has_everything_when_it_is_whole_again() {
     client.delete(vid, b"first", first.fid).unwrap();
     put(&client, vid, "first", 20);
     let told = cluster.wait_for("degraded");
-    assert_eq!(told["groups"]["two_copies"], 4, "{told}");
+    assert_eq!(told.groups.two_copies, 4, "{told:?}");
     cluster.run(1);
     cluster.wait_for("healthy");
     let store = cluster.store_of(1);
@@ -134,10 +134,9 @@ fn what_is_lost_is_copied_to_a_new_server() {
     cluster.wait_for("degraded");
     let token = cluster.token();
     cluster.join("data4", &token);
-    cluster.ask("lost", "data3");
+    cluster.lose("data3");
     let told = cluster.wait_for("healthy");
-    let names: Vec<&str> =
-        told["servers"].as_array().unwrap().iter().map(|server| server["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = told.servers.iter().map(|server| server.name.as_str()).collect();
     assert_eq!(names, ["data1", "data2", "data4"]);
     let store = cluster.store_of(3);
     assert_eq!(store.get(vid, b"large", 0..u64::MAX, None).unwrap().0.len(), 5 << 20);
@@ -153,15 +152,13 @@ fn a_new_server_knows_of_volumes_that_went_long_before_it_came() {
     put(&client, vid, "small", 10);
     client.remove_volume(vid, Remove::WithFiles).unwrap();
     // The master has told all that are there, and forgets it.
-    cluster.wait_until("forgotten", |told| told["gone_volumes"] == 0);
+    cluster.wait_until("forgotten", |status| status.gone_volumes == 0);
     cluster.stop(2);
     cluster.wait_for("degraded");
     let token = cluster.token();
     cluster.join("data4", &token);
-    cluster.ask("lost", "data3");
-    cluster.wait_until("replaced", |told| {
-        told["health"] == "healthy" && told["servers"].as_array().unwrap().len() == 3
-    });
+    cluster.lose("data3");
+    cluster.wait_until("replaced", |status| status.health == "healthy" && status.servers.len() == 3);
     // By the member that it copied from.
     let known = cluster.store_of(3).gone_volumes(vid.birth_group());
     assert_eq!(known.unwrap(), [vid]);
@@ -183,26 +180,22 @@ fn groups_go_on_without_a_server_whose_host_is_full() {
     // It meets the full host itself, or is refused since the server's own writes have met it.
     let meets = client.put(vid, b"meets", Bytes::from_static(b"it"), &PutOptions::default());
     assert!(matches!(meets, Ok(_) | Err(VolumeError::NoSpace)), "{meets:?}");
-    let is_left_out = |told: &serde_json::Value| told["servers"][1]["state"] == "down";
-    let told = cluster.wait_until("left out", is_left_out);
-    assert_eq!(told["servers"][1]["host_full"], true, "{told}");
-    let sentence = told["sentence"].as_str().unwrap();
-    assert!(
-        sentence.contains("data2 takes no operations, since its host has no space left; free some there"),
-        "{sentence}"
-    );
+    let told = cluster.wait_until("left out", |status| status.servers[1].state == "down");
+    assert!(told.servers[1].host_full, "{told:?}");
+    let sentence = "data2 takes no operations, since its host has no space left; free some there";
+    assert!(told.sentence.contains(sentence), "{told:?}");
     put(&client, vid, "third", 9 << 20);
     client.delete(vid, b"first", first.fid).unwrap();
     cluster.free_host(1);
     cluster.run(1);
     let told = cluster.wait_for("healthy");
-    assert_eq!(told["servers"][1]["host_full"], false, "{told}");
+    assert!(!told.servers[1].host_full, "{told:?}");
     let store = cluster.store_of(1);
     assert!(store.get(vid, b"first", 0..1, None).is_err());
     for (name, len) in [("second", 100_000), ("third", 9 << 20)] {
         let (bytes, _) = store.get(vid, name.as_bytes(), 0..u64::MAX, None).unwrap();
         assert_eq!(bytes.len(), len, "{name}");
     }
-    let events = cluster.ask("events", "0").to_string();
+    let events = cluster.events();
     assert!(!events.contains("failed"), "{events}");
 }

@@ -9,7 +9,7 @@ use copal_client::{
 use copal_codec::crc32c;
 use copal_proto::{
     ChainBody, Method, incarnation_prefix,
-    messages::{self, ChainAck, ChainCommit, Done, PutChain, failure::Code},
+    messages::{self, ChainAck, ChainCommit, Done, PutChain, failure::Code, writer_lease::Action},
     of_id,
 };
 use copal_server::Authority;
@@ -62,6 +62,15 @@ impl Raw<'_> {
             Err(CallError::Failed(failure)) => Err(failure.code().as_str_name().to_owned()),
             Err(other) => Err(other.to_string()),
         }
+    }
+
+    /// Changes the right to write below `mail`; its number.
+    fn lease(&self, action: Action, number: u64) -> u64 {
+        let (path, holder) = ("mail".to_owned(), "a".to_owned());
+        let request = messages::WriterLease { action: action.into(), path, holder, number };
+        let master = self.master().unwrap();
+        let reply = master.call::<messages::WriterLeaseReply>(Method::WriterLease, &request, PATIENCE);
+        self.wait.wait(reply).unwrap().number
     }
 
     /// The permit of a named client for a volume.
@@ -203,7 +212,13 @@ fn master_lets(kind: Kind, method: Method) -> bool {
         Method::Permit => matches!(kind, Kind::Client),
         // Below the path that it was granted.
         Method::Mkdir if kind == Kind::Agent => true,
-        Method::Mkdir | Method::Rename | Method::Rmdir | Method::Ask => is_client && !is_named,
+        Method::Mkdir | Method::Rename | Method::Rmdir => is_client && !is_named,
+        // Below the path that it was granted.
+        Method::WriterLease if kind == Kind::Agent => true,
+        Method::WriterLease => kind == Kind::Client,
+        method if Method::ADMINISTRATION.contains(&method) => kind == Kind::Client,
+        // Of earlier releases.
+        Method::Ask => false,
         Method::Heartbeat | Method::BecomeWhole => kind == Kind::Itself,
         // Each gets a certificate of its own name; masters have the authority.
         Method::Renew => kind != Kind::Master,
@@ -226,6 +241,12 @@ fn of_master_call(method: Method, cluster: &Cluster) -> Vec<u8> {
         }
         Method::Mkdir => messages::Mkdir { parent: name, ..messages::Mkdir::default() }.encode_to_vec(),
         Method::Rename => messages::Rename { from: name.clone(), to: name }.encode_to_vec(),
+        Method::WriterLease => messages::WriterLease {
+            action: Action::Release.into(),
+            path: name,
+            ..messages::WriterLease::default()
+        }
+        .encode_to_vec(),
         _ => Vec::new(),
     }
 }
@@ -571,9 +592,8 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
     let mut first = client.rooted("mail").unwrap();
     first.make_root().unwrap();
     let vid = first.create_volume("", "of-a", &VolumeOptions::default()).unwrap();
-    let wanted = serde_json::json!({ "verb": "take", "path": "mail", "holder": "a", "number": 0 });
-    let number = cluster.ask("lease", &wanted.to_string())["number"].as_u64().unwrap();
     let mut raw = Raw { cluster: &cluster, wait: &client, tls: cluster.client_tls(), permit: Bytes::new() };
+    let number = raw.lease(Action::Take, 0);
     let request = messages::PermitRequest {
         path: "mail".to_owned(),
         lease: number,
@@ -616,8 +636,7 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
         client.wait(chain.send(Method::ChainData, part, PATIENCE)).unwrap();
     }
     // The right is given back, and another client has it and has told all servers so.
-    let wanted = serde_json::json!({ "verb": "release", "path": "mail", "holder": "a", "number": number });
-    cluster.ask("lease", &wanted.to_string());
+    raw.lease(Action::Release, number);
     first.take_lease("b").unwrap();
     let part = last.encode_to_vec().into();
     client.wait(chain.send(Method::ChainData, part, PATIENCE)).unwrap();

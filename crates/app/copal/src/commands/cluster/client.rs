@@ -1,14 +1,18 @@
 //! `copal client`.
 
-use super::Context;
+use super::{Context, answer};
 use crate::{
     arguments::Client,
-    cluster,
+    cluster::{self, administer},
     failure::{Failure, Outcome, exit},
     human,
 };
+use copal_client::{
+    ClusterStore, Profile,
+    administration::{AdminRequest, ClientList, ClientRights, requests},
+};
 use copal_server::SigningRequest;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
@@ -16,40 +20,33 @@ pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
         Client::Add { name, path, rights, out } => add(context, name, path, rights, out),
         Client::Ls => {
             let store = cluster::connect(&context.arguments.common)?;
-            let told = cluster::ask(&store, "client", r#"{"verb":"ls"}"#)?;
-            let rows = rows(&told);
-            context.output.answer(told, || human::table(&["Name", "Path", "Rights", "Since"], &rows));
-            Ok(())
+            let list = administer(&store, &requests::ListClients {})?;
+            answer(context, &list, || as_table(&list))
         }
         Client::Renew { name, out } => renew(context, name, out.as_deref()),
-        Client::Rm { name, dry_run } => {
-            let store = cluster::connect(&context.arguments.common)?;
-            if *dry_run {
-                let told = cluster::ask(&store, "client", r#"{"verb":"ls"}"#)?;
-                if !rows(&told).iter().any(|row| row[0] == *name) {
-                    return Err(no_client(name));
-                }
-                let told = json!({ "removed": name, "dry_run": true });
-                context.output.answer(told, || format!("client {name} would be taken away\n"));
-                return Ok(());
-            }
-            let order = json!({ "verb": "rm", "name": name });
-            let told = cluster::ask(&store, "client", &order.to_string()).map_err(|failure| match failure
-                .exit_code
-            {
-                exit::NOT_FOUND => no_client(name),
-                _ => failure,
-            })?;
-            let minutes = told["minutes"].as_u64().unwrap_or_default();
-            context.output.answer(told, || {
-                format!(
-                    "client {name} is taken away; data servers hear of it within seconds, and what it was permitted ends within \
-                     {minutes} minutes in any case\n"
-                )
-            });
-            Ok(())
-        }
+        Client::Rm { name, dry_run } => remove(context, name, *dry_run),
     }
+}
+
+fn remove(context: &Context<'_>, name: &str, dry_run: bool) -> Outcome<()> {
+    let store = cluster::connect(&context.arguments.common)?;
+    if dry_run {
+        let list = administer(&store, &requests::ListClients {})?;
+        if !list.clients.iter().any(|client| client.name == name) {
+            return Err(no_client(name));
+        }
+        let told = json!({ "removed": name, "dry_run": true });
+        context.output.answer(told, || format!("client {name} would be taken away\n"));
+        return Ok(());
+    }
+    let report = order(&store, name, &requests::RemoveClient { name: name.to_owned() })?;
+    answer(context, &report, || {
+        format!(
+            "client {name} is taken away; data servers hear of it within seconds, and what it was permitted ends within \
+             {} minutes in any case\n",
+            report.minutes
+        )
+    })
 }
 
 /// As [`add`], for a client that is there.
@@ -57,10 +54,9 @@ fn renew(context: &Context<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
     let mut profile = cluster::profile(&context.arguments.common)?;
     let default = PathBuf::from(format!("{name}.json"));
     let out = out.unwrap_or(&default);
-    let is_own = |present: &copal_client::Profile| {
-        present.client.as_deref() == Some(name) && present.cluster == profile.cluster
-    };
-    if out.exists() && !copal_client::Profile::read(out).is_ok_and(|present| is_own(&present)) {
+    let is_own =
+        |present: &Profile| present.client.as_deref() == Some(name) && present.cluster == profile.cluster;
+    if out.exists() && !Profile::read(out).is_ok_and(|present| is_own(&present)) {
         return Err(Failure::new(
             exit::DENIED,
             "denied",
@@ -72,14 +68,10 @@ fn renew(context: &Context<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
     }
     let store = cluster::connect(&context.arguments.common)?;
     let drawn = SigningRequest::draw().map_err(|error| Failure::plain("key", error.to_string()))?;
-    let order = json!({ "verb": "renew", "name": name, "signing_request": drawn.request });
-    let told =
-        cluster::ask(&store, "client", &order.to_string()).map_err(|failure| match failure.exit_code {
-            exit::NOT_FOUND => no_client(name),
-            _ => failure,
-        })?;
+    let request = requests::RenewClient { name: name.to_owned(), signing_request: drawn.request };
+    let signed = order(&store, name, &request)?;
     profile.masters = store.cluster().masters();
-    profile.certificate = told["certificate"].as_str().unwrap_or_default().to_owned();
+    profile.certificate = signed.certificate;
     profile.key = drawn.key;
     profile.client = Some(name.to_owned());
     profile
@@ -92,23 +84,30 @@ fn renew(context: &Context<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
     Ok(())
 }
 
+/// An order about a client that is there.
+fn order<R: AdminRequest>(store: &ClusterStore, name: &str, request: &R) -> Outcome<R::Reply> {
+    administer(store, request).map_err(|failure| match failure.exit_code {
+        exit::NOT_FOUND => no_client(name),
+        _ => failure,
+    })
+}
+
 fn no_client(name: &str) -> Failure {
     let sentence = format!("there is no client {name}; `copal client ls` lists them");
     Failure::new(exit::NOT_FOUND, "not_found", sentence)
 }
 
-fn rows(told: &Value) -> Vec<Vec<String>> {
-    let clients = told["clients"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let row = |client: &Value| {
+fn as_table(list: &ClientList) -> String {
+    let row = |client: &ClientRights| {
         vec![
-            text(&client["name"]),
-            format!("/{}", text(&client["path"])),
-            text(&client["rights"]),
-            human::local_time(client["made_ms"].as_u64().unwrap_or_default()),
+            client.name.clone(),
+            format!("/{}", client.path),
+            client.rights.clone(),
+            human::local_time(client.made_ms),
         ]
     };
-    clients.iter().map(row).collect()
+    let rows: Vec<Vec<String>> = list.clients.iter().map(row).collect();
+    human::table(&["Name", "Path", "Rights", "Since"], &rows)
 }
 
 /// The key is drawn here and goes nowhere else; the master signs who the client is.
@@ -122,15 +121,16 @@ fn add(context: &Context<'_>, name: &str, path: &str, rights: &str, out: &Path) 
         ));
     }
     let store = cluster::connect(&context.arguments.common)?;
-    let failed = |error: &dyn std::fmt::Display| Failure::plain("key", error.to_string());
-    let drawn = SigningRequest::draw().map_err(|error| failed(&error))?;
-    let order = json!({
-        "verb": "add", "name": name, "path": path, "rights": rights, "signing_request": drawn.request,
-    });
-    let told = cluster::ask(&store, "client", &order.to_string())?;
-    let certificate = told["certificate"].as_str().unwrap_or_default();
+    let drawn = SigningRequest::draw().map_err(|error| Failure::plain("key", error.to_string()))?;
+    let request = requests::AddClient {
+        name: name.to_owned(),
+        path: path.to_owned(),
+        rights: rights.to_owned(),
+        signing_request: drawn.request,
+    };
+    let signed = administer(&store, &request)?;
     profile.masters = store.cluster().masters();
-    profile.certificate = certificate.to_owned();
+    profile.certificate = signed.certificate;
     profile.key = drawn.key;
     profile.client = Some(name.to_owned());
     profile.write(out).map_err(|error| {

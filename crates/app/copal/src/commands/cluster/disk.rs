@@ -1,42 +1,43 @@
 //! `copal disk`.
 
-use super::Context;
-use crate::{arguments::Disk, cluster, failure::Outcome, human};
-use serde_json::Value;
+use super::{Context, answer};
+use crate::{
+    arguments::Disk,
+    cluster::{self, administer},
+    failure::Outcome,
+    human,
+};
+use copal_client::administration::{DiskList, DiskUsage, requests};
 
 pub(crate) fn run(context: &Context<'_>, verb: &Disk) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
     match verb {
         Disk::Ls => {
-            let told = cluster::ask(&store, "disks", "")?;
-            let text = as_table(&told);
-            context.output.answer(told, || text);
+            let list = administer(&store, &requests::ListDisks {})?;
+            answer(context, &list, || as_table(&list))
         }
     }
-    Ok(())
 }
 
 /// Disks in a line each.
-fn as_table(told: &Value) -> String {
-    let disks = told["disks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    let bytes = |value: &Value| human::bytes(value.as_u64().unwrap_or_default());
-    let row = |disk: &Value| {
-        let when = |flag: &str, said: &'static str| if disk[flag] == true { said } else { "" };
+fn as_table(list: &DiskList) -> String {
+    let row = |disk: &DiskUsage| {
+        let draining = if disk.draining { ", draining" } else { "" };
+        let full = if disk.full { ", full" } else { "" };
         vec![
-            text(&disk["name"]),
-            super::site_as_text(disk),
-            text(&disk["state"]) + when("draining", ", draining") + when("full", ", full"),
-            text(&disk["medium"]),
-            bytes(&disk["used_bytes"]),
-            bytes(&disk["capacity_bytes"]),
-            format!("{:.1} %", disk["used_percent"].as_f64().unwrap_or_default()),
-            disk["groups"].to_string(),
-            bytes(&disk["copies_take_bytes"]),
-            bytes(&disk["files_take_bytes"]),
+            disk.name.clone(),
+            super::site_as_text(&disk.zone, &disk.rack),
+            format!("{}{draining}{full}", disk.state),
+            disk.medium.clone().unwrap_or_else(|| "-".to_owned()),
+            human::bytes(disk.used_bytes),
+            human::bytes(disk.capacity_bytes),
+            format!("{:.1} %", disk.used_percent),
+            disk.groups.to_string(),
+            human::bytes(disk.copies_take_bytes),
+            human::bytes(disk.files_take_bytes),
         ]
     };
-    let rows: Vec<Vec<String>> = disks.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = list.disks.iter().map(row).collect();
     let titles = [
         "Server",
         "Rack",
@@ -49,8 +50,8 @@ fn as_table(told: &Value) -> String {
         "For copies",
         "For files",
     ];
-    let full = disks.iter().filter(|disk| disk["full"] == true);
-    let names: Vec<String> = full.map(|disk| text(&disk["name"])).collect();
+    let full = list.disks.iter().filter(|disk| disk.full);
+    let names: Vec<&str> = full.map(|disk| disk.name.as_str()).collect();
     let what_to_do = match &names[..] {
         [] => String::new(),
         names => format!(

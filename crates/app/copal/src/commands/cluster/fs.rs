@@ -1,15 +1,15 @@
 //! `copal fs`: volumes and files of a cluster.
 
-use super::{Context, fs_run, group::as_table};
+use super::{Context, answer, fs_run, group::as_table};
 use crate::{
     arguments::{FileWords, Fs, FsVerb, TransferWord},
-    cluster::{self, file_as_json as as_json, of_volume},
+    cluster::{self, administer, file_as_json as as_json, of_volume},
     failure::{Failure, Outcome, exit},
     human,
     stdin::Stdin,
 };
 use bytes::Bytes;
-use copal_client::{ClusterStore, Transfer};
+use copal_client::{ClusterStore, Transfer, administration::requests};
 use copal_volume::{
     Consistency, FileId, FileInfo, Outcome as Settled, PutOptions, ReadOptions, Remove, Settle, VolumeError,
     VolumeId, VolumeOptions, VolumeStore,
@@ -303,10 +303,8 @@ impl Files<'_> {
 
     fn show_where(&self, path: &str) -> Outcome<()> {
         let vid = self.volume(path)?;
-        let told = cluster::ask(self.store, "group", &vid.birth_group().0.to_string())?;
-        let rows = [told.clone()];
-        self.context.output.answer(told, || as_table(&rows));
-        Ok(())
+        let group = administer(self.store, &requests::ShowGroup { group: vid.birth_group().0 })?;
+        answer(self.context, &group, || as_table(std::slice::from_ref(&group)))
     }
 
     fn settle(&self, path: &str, fid: FileId, abort: bool) -> Outcome<()> {

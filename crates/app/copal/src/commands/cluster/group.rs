@@ -1,16 +1,16 @@
 //! `copal group`.
 
-use super::{
-    Context,
-    force_accept::{self, Wanted},
-};
+use super::{Context, answer, force_accept};
 use crate::{
     arguments::Group,
-    cluster,
+    cluster::{self, administer, administer_group},
     failure::{Failure, Outcome, exit},
     human,
 };
-use copal_client::{ClusterStore, Difference, GroupReport};
+use copal_client::{
+    ClusterStore, Difference, GroupReport,
+    administration::{BoostReport, GroupMembers, GroupStory, MemberRole, requests},
+};
 use copal_volume::group::GroupId;
 use serde_json::{Value, json};
 
@@ -18,116 +18,105 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
     match verb {
         Group::Ls { degraded } => {
-            let told = cluster::ask(&store, "groups", "")?;
-            let groups = told["groups"].as_array().cloned().unwrap_or_default();
-            let lacks = |group: &&Value| {
-                let members = group["members"].as_array().map(Vec::as_slice).unwrap_or_default();
-                members.iter().any(|member| member["role"] != "N")
-            };
-            let shown: Vec<Value> =
-                groups.iter().filter(|group| !degraded || lacks(group)).cloned().collect();
-            context.output.answer(json!({ "groups": shown }), || as_table(&shown));
+            let mut groups = administer(&store, &requests::ListGroups {})?.groups;
+            groups.retain(|group| !degraded || group.members.iter().any(|member| member.role != "N"));
+            context.output.answer(json!({ "groups": groups }), || as_table(&groups));
+            Ok(())
         }
         Group::Show { group } => {
-            let told = cluster::ask(&store, "group", &group.to_string())?;
-            let rows = [told.clone()];
-            context.output.answer(told, || as_table(&rows));
+            let found = administer(&store, &requests::ShowGroup { group: *group })?;
+            answer(context, &found, || as_table(std::slice::from_ref(&found)))
         }
         Group::WhyDegraded { group } => {
-            let told = cluster::ask_of_group(&store, *group, "why_degraded", &json!(group))?;
-            let text = story_as_text(&told);
-            context.output.answer(told, || text);
+            let story = administer_group(&store, *group, &requests::ExplainGroup { group: *group })?;
+            answer(context, &story, || story_as_text(&story))
         }
         Group::Boost { group } => {
-            let told = cluster::ask_of_group(&store, *group, "boost", &json!({ "group": group }))?;
-            let (lacks, ahead) = (told["lacks"] == true, told["ahead"].as_u64());
-            context.output.answer(told, || match ahead {
-                _ if !lacks => format!("group {group} has all its copies\n"),
-                Some(0) => format!("the copy of group {group} is the next\n"),
-                Some(ahead) => format!("the copy of group {group} waits, {ahead} go before it\n"),
-                None => format!("group {group} is being copied\n"),
-            });
+            let report = administer_group(&store, *group, &requests::BoostGroup { group: *group })?;
+            answer(context, &report, || boost_as_text(&report))
         }
-        Group::Move { group, from, to, cancel, dry_run } => {
-            let text = if *cancel {
-                let argument = json!({ "group": group, "dry_run": dry_run });
-                let told = cluster::ask_of_group(&store, *group, "cancel_move", &argument)?;
-                let text = match dry_run {
-                    _ if told["moves"] != true => format!("group {group} does not move\n"),
-                    true => format!("group {group} would stay where it is\n"),
-                    false => format!("group {group} stays where it is\n"),
-                };
-                (told, text)
-            } else {
-                let argument = json!({ "group": group, "from": from, "to": to, "dry_run": dry_run });
-                let told = cluster::ask_of_group(&store, *group, "move", &argument)?;
-                let text = super::rebalance::applied_as_text(&told);
-                (told, text)
+        Group::Move { group, cancel: true, dry_run, .. } => {
+            let cancel = requests::CancelMove { group: *group, dry_run: *dry_run };
+            let report = administer_group(&store, *group, &cancel)?;
+            answer(context, &report, || match (report.moves, dry_run) {
+                (false, _) => format!("group {group} does not move\n"),
+                (true, true) => format!("group {group} would stay where it is\n"),
+                (true, false) => format!("group {group} stays where it is\n"),
+            })
+        }
+        Group::Move { group, from, to, dry_run, .. } => {
+            let (Some(from), Some(to)) = (from.clone(), to.clone()) else {
+                return Err(Failure::usage("move it where? give --from NAME and --to NAME, or --cancel"));
             };
-            let (told, text) = text;
-            context.output.answer(told, || text);
+            let wanted = requests::WantedMove { group: *group, from, to };
+            let order = requests::MoveGroup { r#move: Some(wanted), dry_run: *dry_run };
+            let report = administer_group(&store, *group, &order)?;
+            answer(context, &report, || super::rebalance::moved_as_text(&report))
         }
-        Group::ForceAccept { group, from, lose_since, dry_run } => force_accept::run(
-            context,
-            &store,
-            &Wanted { group: *group, from, lose_since: *lose_since, dry_run: *dry_run },
-        )?,
+        Group::ForceAccept { group, from, lose_since, dry_run } => {
+            let order = requests::ForceAccept {
+                group: *group,
+                from: from.clone(),
+                lose_since_ms: *lose_since,
+                dry_run: *dry_run,
+            };
+            force_accept::run(context, &store, &order)
+        }
         Group::Verify { group, deep, .. } => {
             let groups = match group {
                 Some(group) => vec![GroupId(*group)],
                 None => store.cluster().map().groups(),
             };
-            verify(context, &store, &groups, *deep)?;
+            verify(context, &store, &groups, *deep)
         }
     }
-    Ok(())
+}
+
+fn boost_as_text(report: &BoostReport) -> String {
+    let group = report.group;
+    match report.ahead.flatten() {
+        _ if !report.lacks => format!("group {group} has all its copies\n"),
+        Some(0) => format!("the copy of group {group} is the next\n"),
+        Some(ahead) => format!("the copy of group {group} waits, {ahead} go before it\n"),
+        None => format!("group {group} is being copied\n"),
+    }
 }
 
 /// Why a group lacks a copy: a sentence, its members that are not whole, what is done, what blocks it, what
 /// happened.
-fn story_as_text(told: &Value) -> String {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut said = format!("{}\n", text(&told["sentence"]));
-    for member in list(&told["members"]) {
-        let Some(why) = member["why"].as_str() else {
+fn story_as_text(story: &GroupStory) -> String {
+    let mut said = format!("{}\n", story.sentence);
+    for member in &story.members {
+        let Some(why) = &member.why else {
             continue;
         };
-        let since = match member["since_ms"].as_u64() {
+        let since = match member.since_ms {
             Some(at_ms) => format!(", since {}", human::local_time(at_ms)),
             None => String::new(),
         };
         said.push_str(&format!("  {why}{since}\n"));
     }
-    if let Some(next) = told["next"].as_str() {
+    if let Some(next) = &story.next {
         said.push_str(&format!("next: {next}\n"));
     }
-    for blocked in list(&told["blocked"]) {
-        said.push_str(&format!("blocked: {}\n", text(&blocked)));
+    for blocked in &story.blocked {
+        said.push_str(&format!("blocked: {blocked}\n"));
     }
-    let events = list(&told["events"]);
-    if !events.is_empty() {
+    if !story.events.is_empty() {
         said.push_str("what happened:\n");
     }
-    for event in events {
-        let at = human::local_time(event["at_ms"].as_u64().unwrap_or_default());
-        said.push_str(&format!("  {at}  {}\n", text(&event["text"])));
+    for event in &story.events {
+        said.push_str(&format!("  {}  {}\n", human::local_time(event.at_ms), event.text));
     }
     said
 }
 
 /// Groups with their members in a line each.
-pub(super) fn as_table(groups: &[Value]) -> String {
-    let row = |group: &Value| {
-        let members = group["members"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let members: Vec<String> = members
-            .iter()
-            .map(|member| {
-                format!("{} {} {}", text(&member["name"]), text(&member["address"]), text(&member["role"]))
-            })
-            .collect();
-        vec![group["group"].to_string(), group["epoch"].to_string(), members.join(", ")]
+pub(super) fn as_table(groups: &[GroupMembers]) -> String {
+    let member = |member: &MemberRole| format!("{} {} {}", member.name, member.address, member.role);
+    let row = |group: &GroupMembers| {
+        let members: Vec<String> = group.members.iter().map(member).collect();
+        vec![group.group.to_string(), group.epoch.to_string(), members.join(", ")]
     };
     let rows: Vec<Vec<String>> = groups.iter().map(row).collect();
     human::table(&["Group", "Epoch", "Members"], &rows)

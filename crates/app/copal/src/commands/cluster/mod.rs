@@ -50,11 +50,19 @@ fn monitored(http: Option<&str>) -> String {
     http.map_or_else(String::new, |http| format!(", for monitors at http://{http}/metrics"))
 }
 
-/// Zone and rack of a server in one word; nothing where neither was told.
-fn site_as_text(server: &serde_json::Value) -> String {
-    let word = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
-    let words = [word("zone"), word("rack")];
-    let told: Vec<&str> = words.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();
+/// Prints a reply of the master: its JSON, or its text.
+fn answer(
+    context: &Context<'_>,
+    reply: &impl serde::Serialize,
+    text: impl FnOnce() -> String,
+) -> crate::failure::Outcome<()> {
+    context.output.answer(crate::cluster::as_json(reply)?, text);
+    Ok(())
+}
+
+/// Zone and rack of a server in one word; a dash where neither is known.
+fn site_as_text(zone: &str, rack: &str) -> String {
+    let told: Vec<&str> = [zone, rack].into_iter().filter(|word| !word.is_empty()).collect();
     match told.is_empty() {
         true => "-".to_owned(),
         false => told.join("/"),

@@ -6,7 +6,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     place::PROFILE,
 };
-use copal_client::Profile;
+use copal_client::{Profile, administration::requests};
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
@@ -118,7 +118,7 @@ impl Serving<'_> {
             } else {
                 // Through a pipe: words of a process can be read by anybody.
                 typed.extend(["--join".into(), "-".into()]);
-                token = Some(token_of(&dir.join("client.json"), "master")?);
+                token = Some(token_of(&dir.join("client.json"), true)?);
             }
         }
         let process = self.start(&name, directory.clone(), typed, &again, token)?;
@@ -140,7 +140,7 @@ impl Serving<'_> {
         if has_joined {
             return self.start(&name, directory, typed, &again, None);
         }
-        let token = token_of(profile, "")?;
+        let token = token_of(profile, false)?;
         let listen = format!("127.0.0.1:{}", self.words.port + number);
         // Through a pipe: words of a process can be read by anybody.
         for word in ["--name", &name, "--listen", &listen, "--join", "-"] {
@@ -269,11 +269,10 @@ impl Serving<'_> {
 }
 
 /// Draws a token for one that is to join.
-fn token_of(profile: &Path, joiner: &str) -> Outcome<String> {
+fn token_of(profile: &Path, master: bool) -> Outcome<String> {
     let profile = Profile::read(profile).map_err(super::start_failure)?;
     let store = crate::cluster::connect_with(&profile)?;
-    let told = crate::cluster::ask(&store, "token", joiner)?;
-    Ok(told["token"].as_str().unwrap_or_default().to_owned())
+    Ok(crate::cluster::administer(&store, &requests::DrawToken { master })?.token)
 }
 
 fn as_json(process: &Process) -> Value {

@@ -1,13 +1,13 @@
 //! `copal status` and `copal events`.
 
-use super::Context;
+use super::{Context, answer};
 use crate::{
     arguments::{Events, Status, Wait},
-    cluster,
+    cluster::{self, administer, as_json},
     failure::{Failure, Outcome, exit},
     human,
 };
-use serde_json::Value;
+use copal_client::administration::{ClusterStatus, ServerStatus, TaskStatus, requests};
 use std::time::{Duration, Instant};
 
 /// Between two questions.
@@ -42,21 +42,17 @@ pub(crate) fn status(context: &Context<'_>, words: &Status) -> Outcome<()> {
         }
     };
     loop {
-        let told = cluster::ask(&store, "status", "");
-        let sentence = match &told {
-            Ok(told) => told["sentence"].as_str().unwrap_or_default().to_owned(),
-            Err(failure) => failure.sentence.clone(),
-        };
-        let is_wanted = match (wanted, &told) {
+        let status = administer(&store, &requests::ShowStatus {});
+        let is_wanted = match (wanted, &status) {
             (None, _) => true,
-            (Some(wanted), Ok(told)) => told["health"] == wanted,
+            (Some(wanted), Ok(status)) => status.health == wanted,
             (Some(_), Err(_)) => false,
         };
         if is_wanted {
-            let told = told?;
-            context.output.answer(told.clone(), || as_text(&told));
-            return Ok(());
+            let status = status?;
+            return answer(context, &status, || as_text(&status));
         }
+        let sentence = status.map_or_else(|failure| failure.sentence, |status| status.sentence);
         if context.is_ended() {
             return Err(Failure::new(exit::INTERRUPTED, "cancelled", "interrupted"));
         }
@@ -70,71 +66,62 @@ pub(crate) fn status(context: &Context<'_>, words: &Status) -> Outcome<()> {
     }
 }
 
-fn as_text(told: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let number = |value: &Value| value.as_u64().unwrap_or_default();
-    let servers = told["servers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let rows: Vec<Vec<String>> = servers
-        .iter()
-        .map(|server| {
-            vec![
-                text(&server["name"]),
-                text(&server["state"]) + if server["full"] == true { ", full" } else { "" },
-                text(&server["address"]),
-                number(&server["pid"]).to_string(),
-                human::bytes(number(&server["used_bytes"])),
-                human::bytes(number(&server["capacity_bytes"])),
-                number(&server["groups"]).to_string(),
-            ]
-        })
-        .collect();
+fn as_text(status: &ClusterStatus) -> String {
+    let row = |server: &ServerStatus| {
+        vec![
+            server.name.clone(),
+            format!("{}{}", server.state, if server.full { ", full" } else { "" }),
+            server.address.clone(),
+            server.pid.to_string(),
+            human::bytes(server.used_bytes),
+            human::bytes(server.capacity_bytes),
+            server.groups.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = status.servers.iter().map(row).collect();
     let titles = ["Server", "State", "Address", "Process", "Used", "Capacity", "Groups"];
-    format!("{}\n{}{}", text(&told["sentence"]), human::table(&titles, &rows), recovery_as_text(told))
+    format!("{}\n{}{}", status.sentence, human::table(&titles, &rows), recovery_as_text(status))
 }
 
 /// Copies that run, how many wait, and what blocks them; nothing while there are none.
-fn recovery_as_text(told: &Value) -> String {
+fn recovery_as_text(status: &ClusterStatus) -> String {
     const MOST: usize = 20;
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-    let tasks = told["tasks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let recovery = &told["recovery"];
+    let (tasks, recovery) = (&status.tasks, &status.recovery);
+    let name = |server: &Option<String>| server.clone().unwrap_or_else(|| "-".to_owned());
     let mut said = String::new();
     if !tasks.is_empty() {
-        let row = |task: &Value| {
+        let row = |task: &TaskStatus| {
             vec![
-                text(&task["kind"]),
-                task["gid"].to_string(),
-                text(&task["src"]),
-                text(&task["dst"]),
-                task["priority"]["whole_copies"].to_string(),
-                text(&task["state"]).replace('_', " "),
-                format!("{:.0} %", task["done"].as_f64().unwrap_or_default() * 100.0),
+                task.kind.clone(),
+                task.gid.to_string(),
+                name(&task.src),
+                name(&task.dst),
+                task.priority.whole_copies.map_or_else(|| "-".to_owned(), |copies| copies.to_string()),
+                task.state.replace('_', " "),
+                format!("{:.0} %", task.done * 100.0),
             ]
         };
         let rows: Vec<Vec<String>> = tasks.iter().take(MOST).map(row).collect();
         let titles = ["Task", "Group", "From", "To", "Copies", "State", "Done"];
-        let counts = format!("{} copies run, {} wait", recovery["running"], recovery["waiting"]);
-        let end = match recovery["ends_in_s"].as_u64() {
+        let counts = format!("{} copies run, {} wait", recovery.running, recovery.waiting);
+        let end = match recovery.ends_in_s {
             Some(seconds) => format!("done in {}", human::age(seconds)),
             None => "the end is not known yet".to_owned(),
         };
         said = format!("\n{counts}; {end}\n{}", human::table(&titles, &rows));
     }
-    for blocked in recovery["blocked"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        said.push_str(&format!("\nblocked: {}\n", text(blocked)));
+    for blocked in &recovery.blocked {
+        said.push_str(&format!("\nblocked: {blocked}\n"));
     }
     said
 }
 
 pub(crate) fn events(context: &Context<'_>, words: &Events) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
-    let told = cluster::ask(&store, "events", &words.after.to_string())?;
-    let events = told["events"].as_array().cloned().unwrap_or_default();
-    for event in events {
-        context.output.message("event", event.clone());
-        let at = human::local_time(event["at_ms"].as_u64().unwrap_or_default());
-        let text = event["text"].as_str().unwrap_or_default();
-        context.output.line(&format!("{}  {at}  {text}", event["number"]));
+    for event in administer(&store, &requests::ListEvents { after: words.after })?.events {
+        context.output.message("event", as_json(&event)?);
+        let at = human::local_time(event.at_ms);
+        context.output.line(&format!("{}  {at}  {}", event.number, event.text));
     }
     Ok(())
 }

@@ -43,14 +43,7 @@ fn no_group_has_two_members_in_one_rack_and_who_replaces_a_lost_one_is_in_its_ra
     }
     cluster.pass(1000);
     let plan = cluster.master.rebalance_plan();
-    let name = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-    let moves: Vec<WantedMove> = plan["moves"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|next| wanted(next["group"].as_u64().unwrap() as u32, &name(&next["from"]), &name(&next["to"])))
-        .collect();
-    cluster.master.rebalance_apply(&moves, false, cluster.now_ms).unwrap();
+    cluster.master.rebalance_apply(&moves_of(&plan), false, cluster.now_ms).unwrap();
     cluster.settle();
     assert_eq!(cluster.most_in_a_rack(0), 1);
 }
@@ -82,7 +75,7 @@ fn a_rack_that_is_told_later_counts_from_then_on() {
     assert_eq!(cluster.master.map().servers[&4].rack, "r2");
     assert!(cluster.most_in_a_rack(0) > 1, "nothing moves by itself");
     let plan = cluster.master.rebalance_plan();
-    assert!(!plan["moves"].as_array().unwrap().is_empty(), "{plan}");
+    assert!(!plan.moves.is_empty(), "{plan:?}");
 }
 
 /// Four of 24 servers are no fifth: they start copies, unless they are two whole racks.

@@ -1,20 +1,18 @@
 //! The story of a group that lacks a copy, as an operator reads it.
 
 use super::*;
-use serde_json::Value;
+use copal_proto::administration::GroupStory;
 
 impl Cluster {
-    fn why(&self, group: u32) -> Value {
+    fn why(&self, group: u32) -> GroupStory {
         let told = self.master.why_degraded(GroupId(group), self.now_ms).unwrap();
         told.unwrap()
     }
 
     /// What is told of a member that is not whole.
     fn why_of(&self, group: u32, name: &str) -> Option<String> {
-        let told = self.why(group);
-        let members = told["members"].as_array().unwrap().clone();
-        let member = members.into_iter().find(|member| member["name"] == name)?;
-        member["why"].as_str().map(str::to_owned)
+        let mut members = self.why(group).members.into_iter();
+        members.find(|member| member.name == name)?.why
     }
 
     /// A group that a server holds.
@@ -28,8 +26,8 @@ impl Cluster {
 fn a_group_that_is_whole_has_no_story() {
     let cluster = Cluster::new(4, 16);
     let told = cluster.why(7);
-    assert_eq!((&told["whole"], &told["sentence"]), (&true.into(), &"group 7 is whole".into()));
-    assert_eq!(told["events"], serde_json::json!([]));
+    assert_eq!((told.whole, &*told.sentence), (true, "group 7 is whole"));
+    assert_eq!(told.events, []);
     assert_eq!(cluster.why_of(7, "data1"), None);
     assert!(cluster.master.why_degraded(GroupId(99), cluster.now_ms).unwrap().is_none());
 }
@@ -42,30 +40,28 @@ fn a_server_that_is_away_is_waited_for_then_given_up_then_copied_from_others() {
     cluster.kill(2);
     cluster.pass(60_000);
     let told = cluster.why(group);
-    assert_eq!((&told["whole"], &told["whole_copies"]), (&false.into(), &2.into()));
+    assert_eq!((told.whole, told.whole_copies), (false, 2));
     assert_eq!(cluster.why_of(group, "data2").unwrap(), "data2 refuses connections: it is taken for failed");
-    let members = told["members"].as_array().unwrap();
-    let away = members.iter().find(|member| member["name"] == "data2").unwrap();
-    assert_eq!(away["since_ms"], killed_ms);
-    let next = told["next"].as_str().unwrap();
+    let away = told.members.iter().find(|member| member.name == "data2").unwrap();
+    assert_eq!(away.since_ms, Some(killed_ms));
+    let next = told.next.as_deref().unwrap();
     assert!(next.starts_with("data2 is waited for, 29 min more"), "{next}");
-    let events = told["events"].as_array().unwrap();
-    assert!(events.iter().any(|event| event["kind"] == "state"), "{told}");
+    assert!(told.events.iter().any(|event| event.kind == "state"), "{told:?}");
     assert!(
-        events.iter().all(|event| !event["text"].as_str().unwrap().contains("data3")),
-        "of others nothing is told: {told}"
+        told.events.iter().all(|event| !event.text.contains("data3")),
+        "of others nothing is told: {told:?}"
     );
     cluster.master.lose("data2", cluster.now_ms).unwrap();
     assert_eq!(cluster.why_of(group, "data2").unwrap(), "data2 was given up: it is not let back in");
     cluster.step();
     let mut said = BTreeSet::new();
-    while cluster.why(group)["whole"] == false {
-        said.insert(cluster.why(group)["next"].as_str().unwrap().to_owned());
+    while !cluster.why(group).whole {
+        said.extend(cluster.why(group).next);
         cluster.step();
     }
     assert!(said.iter().any(|next| next.contains(" copies it from ")), "{said:?}");
     cluster.settle();
-    assert_eq!(cluster.why(group)["sentence"], format!("group {group} is whole"));
+    assert_eq!(cluster.why(group).sentence, format!("group {group} is whole"));
 }
 
 #[test]
@@ -75,14 +71,13 @@ fn what_blocks_a_group_is_said_in_its_story() {
     cluster.master.lose("data3", cluster.now_ms).unwrap();
     cluster.pass(1000);
     let told = cluster.why(1);
-    let blocked = told["blocked"][0].as_str().unwrap();
+    let blocked = &told.blocked[0];
     assert!(blocked.starts_with("group 1 has no disk to go to: 3 hold it already"), "{blocked}");
     // The last ones that have everything go as well.
     cluster.kill(2);
     cluster.kill(1);
     cluster.pass(1000);
-    let told = cluster.why(1);
-    let blocked: Vec<&str> = told["blocked"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let blocked = cluster.why(1).blocked;
     assert!(
         blocked[0].contains("no whole copy is there; data1 or data2 has everything that was acknowledged"),
         "{blocked:?}"
@@ -102,9 +97,9 @@ fn a_mass_failure_is_named_as_what_holds_the_copies() {
     }
     cluster.pass(1000);
     let told = cluster.why(group);
-    let blocked = told["blocked"][0].as_str().unwrap();
+    let blocked = &told.blocked[0];
     assert!(blocked.starts_with("2 of 6 servers failed within a minute"), "{blocked}");
-    assert_eq!(told["next"], "nothing, before what blocks it is gone");
+    assert_eq!(told.next.as_deref(), Some("nothing, before what blocks it is gone"));
 }
 
 #[test]

@@ -10,7 +10,11 @@ use crate::{
     failure::{Failure, Outcome, exit},
     human,
 };
-use copal_client::{Identity, Profile, client_tls};
+use copal_client::{
+    Identity, Profile,
+    administration::{ClusterStatus, requests},
+    client_tls,
+};
 use copal_server::Validity;
 use serde_json::json;
 use std::{
@@ -166,6 +170,6 @@ fn certificates(identity: &Identity, ahead_ms: i64, findings: &mut Findings) {
 }
 
 /// Asks a cluster, as any command does.
-fn status(profile: &Profile) -> Outcome<serde_json::Value> {
-    cluster::ask(&cluster::connect_with(profile)?, "status", "")
+fn status(profile: &Profile) -> Outcome<ClusterStatus> {
+    cluster::administer(&cluster::connect_with(profile)?, &requests::ShowStatus {})
 }

@@ -2,8 +2,11 @@
 
 use super::{Findings, status};
 use crate::{failure::exit, human};
-use copal_client::{Identity, Profile, name_of_master, name_of_server, probe};
-use serde_json::Value;
+use copal_client::{
+    Identity, Profile,
+    administration::{ClusterStatus, ServerStatus},
+    name_of_master, name_of_server, probe,
+};
 
 /// Milliseconds that clocks may differ without anybody noticing, and that operations bear.
 const SKEW_MS: u64 = 2_000;
@@ -33,7 +36,7 @@ pub(super) fn look(profile: &Profile, identity: &Identity, findings: &mut Findin
         return 0;
     }
     match status(profile) {
-        Ok(told) => cluster(identity, &told, findings),
+        Ok(status) => cluster(identity, &status, findings),
         Err(failure) if failure.exit_code == exit::DENIED => findings.good(
             "cluster",
             format!(
@@ -59,25 +62,23 @@ fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
     }
 }
 
-fn cluster(identity: &Identity, told: &Value, findings: &mut Findings) {
-    let sentence = told["sentence"].as_str().unwrap_or_default();
-    match told["health"].as_str() {
-        Some("healthy") => findings.good("cluster", sentence),
-        Some("incomplete") => findings.bad("cluster", format!("{sentence}; start the servers that are away")),
+fn cluster(identity: &Identity, status: &ClusterStatus, findings: &mut Findings) {
+    let sentence = status.sentence.as_str();
+    match status.health.as_str() {
+        "healthy" => findings.good("cluster", sentence),
+        "incomplete" => findings.bad("cluster", format!("{sentence}; start the servers that are away")),
         _ => findings.doubtful("cluster", sentence),
     }
-    if let Some(version) = told["version"].as_str() {
-        let own = env!("CARGO_PKG_VERSION");
-        match version == own {
-            true => findings.good("version", format!("the master and this program have version {own}")),
-            false => findings.doubtful(
-                "version",
-                format!("the master has version {version}, this program {own}; bring all to one version"),
-            ),
-        }
+    let (version, own) = (&status.version, env!("CARGO_PKG_VERSION"));
+    match version == own {
+        true => findings.good("version", format!("the master and this program have version {own}")),
+        false => findings.doubtful(
+            "version",
+            format!("the master has version {version}, this program {own}; bring all to one version"),
+        ),
     }
-    if told["master"]["clock_wrong"] == true {
-        let seconds = told["master"]["clock_off_ms"].as_i64().unwrap_or_default() as f64 / 1000.0;
+    if status.master.clock_wrong {
+        let seconds = status.master.clock_off_ms as f64 / 1000.0;
         findings.bad(
             "server clock",
             format!(
@@ -86,17 +87,15 @@ fn cluster(identity: &Identity, told: &Value, findings: &mut Findings) {
             ),
         );
     }
-    for server in told["servers"].as_array().map(Vec::as_slice).unwrap_or_default() {
+    for server in &status.servers {
         data_server(identity, server, findings);
     }
 }
 
-fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
-    let text = |field: &str| server[field].as_str().unwrap_or_default().to_owned();
-    let (name, state, address) = (text("name"), text("state"), text("address"));
-    let off_s = server["clock_off_ms"].as_i64().unwrap_or_default() as f64 / 1000.0;
-    let is_shut_out = server["shut_out"] == true;
-    match (server["clock_wrong"] == true, is_shut_out) {
+fn data_server(identity: &Identity, server: &ServerStatus, findings: &mut Findings) {
+    let ServerStatus { name, state, address, .. } = server;
+    let off_s = server.clock_off_ms.unwrap_or_default() as f64 / 1000.0;
+    match (server.clock_wrong, server.shut_out) {
         (true, true) => findings.bad(
             "server clock",
             format!(
@@ -109,12 +108,12 @@ fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
                 "the clock of {name} is {off_s:+.1} s from the cluster's, and it goes by the cluster's; let it follow a time server"
             ),
         ),
-        _ if server["clock_off_ms"].is_i64() => {
+        _ if server.clock_off_ms.is_some() => {
             findings.good("server clock", format!("the clock of {name} is {off_s:+.1} s from the cluster's"));
         }
         _ => {}
     }
-    if server["host_full"] == true {
+    if server.host_full {
         findings.bad(
             "server",
             format!(
@@ -123,14 +122,14 @@ fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
         );
         return;
     }
-    match (state.as_str(), uuid(server)) {
+    match (state.as_str(), copal_server::unhex::<16>(&server.uuid)) {
         ("lost", _) => {}
-        ("down", _) if is_shut_out => {}
+        ("down", _) if server.shut_out => {}
         ("down", _) => findings.bad(
             "server",
             format!("{name} ({address}) is down; start it there with `copal data --dir DIR`, or `copal node lost {name}`"),
         ),
-        (_, Some(uuid)) => match probe(identity, &address, name_of_server(&uuid), false) {
+        (_, Some(uuid)) => match probe(identity, address, name_of_server(&uuid), false) {
             Ok(probed) => {
                 let took = probed.took.as_millis();
                 findings.good("server", format!("{name} ({address}) is {state} and answers within {took} ms"));
@@ -142,8 +141,7 @@ fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
         },
         _ => findings.good("server", format!("{name} ({address}) is {state}")),
     }
-    let number = |field: &str| server[field].as_u64().unwrap_or_default();
-    let (used, capacity) = (number("used_bytes"), number("capacity_bytes"));
+    let (used, capacity) = (server.used_bytes, server.capacity_bytes);
     let percent = used.saturating_mul(100).checked_div(capacity).unwrap_or(0);
     let sentence = format!("{name} has {} of {} used", human::bytes(used), human::bytes(capacity));
     match percent {
@@ -151,9 +149,4 @@ fn data_server(identity: &Identity, server: &Value, findings: &mut Findings) {
         85..=94 => findings.doubtful("room", format!("{sentence}; add a server, or delete")),
         _ => findings.bad("room", format!("{sentence}: it takes deletes only; add a server, or delete")),
     }
-}
-
-/// The name in its certificate, where the master tells it.
-fn uuid(server: &Value) -> Option<[u8; 16]> {
-    copal_server::unhex::<16>(server["uuid"].as_str()?)
 }

@@ -4,74 +4,68 @@
 //! Design: docs/design/cluster.md#rules VOL-35
 //! Invariant: what may be lost is named by whoever orders it, as far back as the member itself says.
 
-use crate::{
-    answers::{blocking, encoded},
-    master_server::MasterServer,
-    orders::wanted,
-    status::Status,
-};
-use bytes::Bytes;
+use crate::{answers::blocking, master_server::MasterServer, status::Status};
 use copal_client::name_of_server;
 use copal_master::Remaining;
 use copal_proto::{
-    Class, Method, is_in_sync,
+    Class, Method,
+    administration::AcceptReport,
+    is_in_sync,
     messages::{self, failure::Code},
 };
 use copal_volume::group::{Epoch, GroupId};
-use serde::Deserialize;
-use serde_json::json;
 use std::{sync::Arc, time::Duration};
 
 /// How long the member may take: it enters the view, and buries second files.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ForceAccept {
-    group: u32,
-    from: String,
-    /// Whoever orders it knows that operations may be lost that were acknowledged since then; 0: any.
-    lose_since_ms: Option<u64>,
-    dry_run: bool,
-}
-
 impl MasterServer {
     /// Carries out `group force-accept`.
-    pub(crate) async fn force_accept(self: Arc<Self>, argument: &str) -> Result<Bytes, Status> {
-        let order: ForceAccept = wanted(argument)?;
+    pub(super) async fn force_accept(
+        self: Arc<Self>,
+        order: messages::ForceAccept,
+    ) -> Result<AcceptReport, Status> {
         let group = GroupId(order.group);
         let remaining = self.look(group, &order.from).await?;
         let found = self.tell(group, &remaining, remaining.epoch, true).await?;
         // Before the horizon every member has every operation; a member that is not covered may lack any.
         let since_ms = if found.covered { found.horizon_ms } else { 0 };
-        let mut told = json!({
-            "group": order.group, "from": order.from, "may_lack_since_ms": since_ms, "covered": found.covered,
-            "second_files": found.second_files, "away": remaining.away, "dry_run": order.dry_run,
-        });
-        if !order.dry_run {
-            if order.lose_since_ms.is_none_or(|since| since > since_ms) {
-                let reason = format!(
-                    "what was acknowledged since {since_ms} ms may be lost: say so with lose_since_ms, that or less"
-                );
-                return Err(Status::new(Code::Invalid, reason));
-            }
-            let lost = match since_ms {
-                0 => "since the group began".to_owned(),
-                since => format!("in the {} s before", self.now_ms().saturating_sub(since) / 1000),
-            };
-            let text = format!(
-                "group {group} goes on from what {} has, by order: what was acknowledged {lost} may be lost, and {} second files \
-                 of names go",
-                order.from, found.second_files
-            );
-            let (this, from) = (Arc::clone(&self), order.from.clone());
-            let accepted = blocking(move || Ok(this.master.accept(group, &from, &text, this.now_ms())?));
-            let epoch = accepted.await?;
-            let became = self.tell(group, &remaining, epoch, false).await?;
-            told["whole"] = is_in_sync(became.role).into();
-            told["epoch"] = became.epoch.into();
+        let mut report = AcceptReport {
+            group: order.group,
+            from: order.from.clone(),
+            may_lack_since_ms: since_ms,
+            covered: found.covered,
+            second_files: found.second_files,
+            away: remaining.away.clone(),
+            dry_run: order.dry_run,
+            whole: None,
+            epoch: None,
+        };
+        if order.dry_run {
+            return Ok(report);
         }
-        Ok(encoded(&messages::Told { json: told.to_string() }))
+        if order.lose_since_ms.is_none_or(|since| since > since_ms) {
+            let reason = format!(
+                "what was acknowledged since {since_ms} ms may be lost: say so with lose_since_ms, that or less"
+            );
+            return Err(Status::new(Code::Invalid, reason));
+        }
+        let lost = match since_ms {
+            0 => "since the group began".to_owned(),
+            since => format!("in the {} s before", self.now_ms().saturating_sub(since) / 1000),
+        };
+        let text = format!(
+            "group {group} goes on from what {} has, by order: what was acknowledged {lost} may be lost, and {} second files \
+             of names go",
+            order.from, found.second_files
+        );
+        let (this, from) = (Arc::clone(&self), order.from);
+        let accepted = blocking(move || Ok(this.master.accept(group, &from, &text, this.now_ms())?));
+        let epoch = accepted.await?;
+        let became = self.tell(group, &remaining, epoch, false).await?;
+        report.whole = Some(is_in_sync(became.role));
+        report.epoch = Some(became.epoch);
+        Ok(report)
     }
 
     async fn look(self: &Arc<Self>, group: GroupId, from: &str) -> Result<Remaining, Status> {

@@ -1,0 +1,141 @@
+//! Requests of operators, each answered with the struct of its reply.
+//!
+//! Not here: which client may send them (`permitting`), what the master does (`copal_master`).
+
+mod clients;
+mod force_accept;
+
+use crate::{
+    answers::{blocking, encoded, read},
+    master_server::MasterServer,
+    status::Status,
+    token::Joins,
+};
+use bytes::Bytes;
+use copal_master::WantedMove;
+use copal_proto::{
+    Method,
+    administration::{AdminRequest, EventList, JoinSecret, LossReport, reply_message},
+    messages::{self, failure::Code},
+};
+use copal_volume::group::GroupId;
+use std::sync::Arc;
+
+/// Events in one reply.
+const EVENTS: usize = 1000;
+/// Minutes for which a token is good.
+const TOKEN_MINUTES: u32 = 10;
+
+/// The reply to a request that was carried out.
+fn replied<R: AdminRequest>(reply: &R::Reply) -> Result<Bytes, Status> {
+    let message = reply_message::<R>(reply);
+    let message = message.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    Ok(encoded(&message))
+}
+
+/// Reads a request, carries it out and encodes its reply.
+fn answer<R: AdminRequest>(
+    message: Bytes,
+    carry_out: impl FnOnce(R) -> Result<R::Reply, Status>,
+) -> Result<Bytes, Status> {
+    replied::<R>(&carry_out(read(message)?)?)
+}
+
+/// A move as an operator orders it.
+fn wanted(order: messages::WantedMove) -> WantedMove {
+    WantedMove { group: GroupId(order.group), from: order.from, to: order.to }
+}
+
+fn no_group(group: u32) -> Status {
+    Status::new(Code::NotFound, format!("there is no group {group}"))
+}
+
+impl MasterServer {
+    /// Answers a call of [`Method::ADMINISTRATION`].
+    pub(crate) async fn administer(self: Arc<Self>, method: Method, message: Bytes) -> Result<Bytes, Status> {
+        match method {
+            Method::LoseServer => {
+                let messages::LoseServer { name } = read(message)?;
+                self.lose(name.clone()).await?;
+                replied::<messages::LoseServer>(&LossReport { lost: name })
+            }
+            Method::ForceAccept => {
+                let report = self.force_accept(read(message)?).await?;
+                replied::<messages::ForceAccept>(&report)
+            }
+            Method::ListClients | Method::AddClient | Method::RenewClient | Method::RemoveClient => {
+                blocking(move || self.change_clients(method, message)).await
+            }
+            Method::ShowStatus
+            | Method::ListGroups
+            | Method::ShowGroup
+            | Method::ExplainGroup
+            | Method::ListDisks
+            | Method::ListEvents
+            | Method::PlanRebalance => blocking(move || self.question(method, message)).await,
+            _ => blocking(move || self.order(method, message)).await,
+        }
+    }
+
+    /// Changes nothing.
+    fn question(&self, method: Method, message: Bytes) -> Result<Bytes, Status> {
+        let master = &self.master;
+        match method {
+            Method::ListGroups => answer(message, |_: messages::ListGroups| Ok(master.groups())),
+            Method::ShowGroup => answer(message, |messages::ShowGroup { group }| {
+                master.group(GroupId(group)).ok_or_else(|| no_group(group))
+            }),
+            Method::ExplainGroup => answer(message, |messages::ExplainGroup { group }| {
+                master.why_degraded(GroupId(group), self.now_ms())?.ok_or_else(|| no_group(group))
+            }),
+            Method::ListDisks => answer(message, |_: messages::ListDisks| Ok(master.disks())),
+            Method::ListEvents => answer(message, |messages::ListEvents { after }| {
+                let events = master.events(after, EVENTS)?;
+                Ok(EventList { events: events.into_iter().map(Into::into).collect() })
+            }),
+            Method::PlanRebalance => {
+                answer(message, |_: messages::PlanRebalance| Ok(master.rebalance_plan()))
+            }
+            _ => answer(message, |_: messages::ShowStatus| Ok(self.status())),
+        }
+    }
+
+    /// Changes servers, copies or moves.
+    fn order(&self, method: Method, message: Bytes) -> Result<Bytes, Status> {
+        let (master, now_ms) = (&self.master, self.now_ms());
+        match method {
+            Method::DrawToken => answer(message, |order: messages::DrawToken| {
+                let joins = if order.master { Joins::Master } else { Joins::DataServer };
+                let token = self.draw_token(joins).map_err(|error| Status::new(Code::Internal, error))?;
+                Ok(JoinSecret { token: token.to_string(), minutes: TOKEN_MINUTES })
+            }),
+            Method::DrainServer => answer(message, |order: messages::DrainServer| {
+                Ok(master.drain(&order.name, order.undo, order.dry_run, now_ms)?)
+            }),
+            Method::RemoveServer => answer(message, |order: messages::RemoveServer| {
+                Ok(master.remove(&order.name, order.dry_run, now_ms)?)
+            }),
+            Method::AnnounceAbsence => answer(message, |order: messages::AnnounceAbsence| {
+                Ok(master.announce(&order.name, order.for_ms, order.dry_run, now_ms)?)
+            }),
+            Method::BoostGroup => {
+                answer(message, |order: messages::BoostGroup| Ok(master.boost(GroupId(order.group), now_ms)?))
+            }
+            Method::MoveGroup => answer(message, |messages::MoveGroup { r#move, dry_run }| {
+                let order = r#move.ok_or_else(|| Status::new(Code::Invalid, "an order without a move"))?;
+                Ok(master.move_group(&wanted(order), dry_run, now_ms)?)
+            }),
+            Method::CancelMove => answer(message, |order: messages::CancelMove| {
+                Ok(master.cancel_move(GroupId(order.group), order.dry_run, now_ms)?)
+            }),
+            Method::ApplyRebalance => answer(message, |order: messages::ApplyRebalance| {
+                let moves: Vec<WantedMove> = order.moves.into_iter().map(wanted).collect();
+                Ok(master.rebalance_apply(&moves, order.dry_run, now_ms)?)
+            }),
+            Method::PauseRebalance => answer(message, |order: messages::PauseRebalance| {
+                Ok(master.rebalance_pause(order.dry_run, now_ms)?)
+            }),
+            _ => Err(Status::new(Code::Invalid, "a master does not answer that")),
+        }
+    }
+}
