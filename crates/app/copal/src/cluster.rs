@@ -203,20 +203,14 @@ pub(crate) fn of_volume(error: VolumeError) -> Failure {
         error => error.to_string(),
     };
     let mut failure = Failure::new(exit_code, code, sentence);
-    let mut more = serde_json::Map::new();
-    if let Some(fid) = fid_of(&error) {
-        more.insert("fid".to_owned(), fid.into());
-    }
+    failure.more.fid = fid_of(&error);
     if let Some(trace) = copal_client::last_trace().map(copal_client::trace_text) {
         // Where the servers have something to say about it.
         if matches!(exit_code, exit::FAILURE | exit::DAMAGED | exit::TOO_FEW | exit::UNKNOWN) {
             let sentence = &mut failure.sentence;
             sentence.push_str(&format!("; the servers' logs call this operation {trace}"));
         }
-        more.insert("trace".to_owned(), trace.into());
-    }
-    if !more.is_empty() {
-        failure.more = more.into();
+        failure.more.trace = Some(trace);
     }
     failure
 }

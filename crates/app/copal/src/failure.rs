@@ -1,24 +1,45 @@
 //! How a command fails: a sentence, a word for machines, an exit code.
 
-use crate::{holder_text, human};
+use crate::{
+    holder_text::{self, HolderFields},
+    human,
+};
 use copal_backup::Error;
 use copal_disk::{source::SourceError, target::TargetError};
 use copal_node::holders;
 use copal_volume::VolumeError;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::path::Path;
 
-/// The end of a command that did not do what it was asked to.
-#[derive(Debug)]
+/// The end of a command that did not do what it was asked to; serialized as its JSON line.
+#[derive(Debug, Serialize)]
 pub(crate) struct Failure {
     /// As documented in `--help`.
     pub(crate) exit_code: u8,
     /// Short and stable: `wrong_password`.
     pub(crate) code: &'static str,
     /// What happened and what to do.
+    #[serde(rename = "message")]
     pub(crate) sentence: String,
-    /// More fields of the JSON line; an object, or null for none.
-    pub(crate) more: Value,
+    #[serde(flatten)]
+    pub(crate) more: Box<FailureFields>,
+}
+
+/// Further fields of the JSON line of a failure.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct FailureFields {
+    /// Processes that use the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) holders: Option<Vec<HolderFields>>,
+    /// What a device holds that would be overwritten.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) found: Option<String>,
+    /// The file of a cluster that the failure is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fid: Option<String>,
+    /// By which the logs of a cluster's servers call the operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) trace: Option<String>,
 }
 
 /// Result of everything in this program.
@@ -45,7 +66,7 @@ pub(crate) mod exit {
 
 impl Failure {
     pub(crate) fn new(exit_code: u8, code: &'static str, sentence: impl Into<String>) -> Failure {
-        Failure { exit_code, code, sentence: sentence.into(), more: Value::Null }
+        Failure { exit_code, code, sentence: sentence.into(), more: Box::default() }
     }
 
     /// Somebody else is using the store at `path`.
@@ -64,7 +85,7 @@ impl Failure {
                 path.display()
             ),
         );
-        failure.more = json!({ "holders": holders.iter().map(holder_text::as_json).collect::<Vec<_>>() });
+        failure.more.holders = Some(holders.iter().map(HolderFields::from).collect());
         failure
     }
 

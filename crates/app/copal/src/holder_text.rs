@@ -2,7 +2,7 @@
 
 use crate::human;
 use copal_node::Holder;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// All of them in words; empty when none is known.
 pub(crate) fn as_text(holders: &[Holder]) -> String {
@@ -11,9 +11,18 @@ pub(crate) fn as_text(holders: &[Holder]) -> String {
 }
 
 /// One of them for machines.
-pub(crate) fn as_json(holder: &Holder) -> Value {
-    let command = human::visible(&holder.command);
-    json!({ "pid": holder.pid, "command": command, "age_seconds": holder.age_seconds })
+#[derive(Debug, Serialize)]
+pub(crate) struct HolderFields {
+    pid: u32,
+    command: String,
+    age_seconds: Option<u64>,
+}
+
+impl From<&Holder> for HolderFields {
+    fn from(holder: &Holder) -> HolderFields {
+        let command = human::visible(&holder.command).into_owned();
+        HolderFields { pid: holder.pid, command, age_seconds: holder.age_seconds }
+    }
 }
 
 /// `"copal prune" (process 4711, started 3m07s ago)`.
@@ -35,6 +44,6 @@ mod tests {
     fn a_command_that_anybody_may_have_chosen_is_shown_escaped() {
         let holder = Holder { pid: 7, command: "a\nb\u{1b}[2J".to_owned(), age_seconds: None };
         assert_eq!(as_text(std::slice::from_ref(&holder)), "\"a\\nb\\u{1b}[2J\" (process 7)");
-        assert_eq!(as_json(&holder)["command"], "a\\nb\\u{1b}[2J");
+        assert_eq!(HolderFields::from(&holder).command, "a\\nb\\u{1b}[2J");
     }
 }

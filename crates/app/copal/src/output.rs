@@ -9,7 +9,8 @@ use crate::{
     stdout,
 };
 use copal_backup::is_deceptive;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 
 /// Version of the JSON lines.
@@ -53,27 +54,30 @@ impl Output {
         }
     }
 
-    /// One JSON line; `fields` is an object.
-    pub(crate) fn message(self, message_type: &str, fields: Value) {
+    /// One JSON line; `fields` is an object, whose fields are printed in the order of the alphabet.
+    pub(crate) fn message(self, message_type: &str, fields: impl Serialize) {
         if !self.json {
             return;
         }
+        let fields = match serde_json::to_value(fields) {
+            Ok(fields) => escape_json(&fields.to_string()),
+            Err(error) => return stdout::note(&error.into()),
+        };
         // Version and type first, so that a line can be told by its beginning.
-        let fields = escape_json(&fields.to_string());
         let fields = fields.trim_start_matches('{');
         let comma = if fields == "}" { "" } else { "," };
         write_out(&format!("{{\"v\":{JSON_VERSION},\"message_type\":\"{message_type}\"{comma}{fields}\n"));
     }
 
     /// What became of the work: its JSON line, or its text, which is not wanted by who wants quiet.
-    pub(crate) fn summary(self, fields: Value, text: impl FnOnce() -> String) {
+    pub(crate) fn summary(self, fields: impl Serialize, text: impl FnOnce() -> String) {
         if self.json || !self.quiet {
             self.answer(fields, text);
         }
     }
 
     /// What was asked for: its JSON line, or its text.
-    pub(crate) fn answer(self, fields: Value, text: impl FnOnce() -> String) {
+    pub(crate) fn answer(self, fields: impl Serialize, text: impl FnOnce() -> String) {
         if self.json {
             self.message("summary", fields);
         } else {
@@ -97,7 +101,7 @@ impl Output {
     }
 
     /// Something wrong that does not end the command.
-    pub(crate) fn error(self, fields: Value, sentence: &str) {
+    pub(crate) fn error(self, fields: impl Serialize, sentence: &str) {
         self.message("error", fields);
         if !self.json {
             write_err(&format!("copal: {}\n", visible(sentence)));
@@ -112,15 +116,13 @@ impl Output {
 
     /// The JSON line of a failure.
     pub(crate) fn exit_error(self, failure: &Failure) {
-        let mut fields = json!({
-            "exit_code": failure.exit_code,
-            "code": failure.code,
-            "message": failure.sentence,
-        });
-        if let (Value::Object(fields), Value::Object(more)) = (&mut fields, &failure.more) {
-            fields.extend(more.clone());
-        }
-        self.message("exit_error", fields);
+        self.message("exit_error", failure);
+    }
+
+    /// A warning about something that does not end the command.
+    pub(crate) fn warning(self, warning: &str) {
+        let fields = json!({ "code": "warning", "message": warning });
+        self.error(fields, &format!("warning: {warning}"));
     }
 }
 

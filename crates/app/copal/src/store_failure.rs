@@ -38,7 +38,7 @@ impl From<NodeError> for Failure {
                         path.display()
                     ),
                 );
-                failure.more = serde_json::json!({ "found": found });
+                failure.more.found = Some(found);
                 failure
             }
             NodeError::BlockDevice { path } => Failure::usage(format!(

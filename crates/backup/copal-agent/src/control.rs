@@ -1,4 +1,6 @@
 //! Commands to an agent: JSON there, JSON back.
+//!
+//! Not here: which commands there are (`agent::requests`).
 
 use crate::{
     messages::JSON_BYTES,
@@ -6,14 +8,35 @@ use crate::{
 };
 use copal_client::CallError;
 use copal_proto::{Method, messages};
-use serde_json::Value;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Carries out commands.
 pub trait Control: Send + Sync {
-    /// Carries out `request` and returns its outcome, errors included. Called on a thread that may block,
-    /// several at once; one that takes long ends soon after the server's stop flag is set.
-    fn handle(&self, request: Value) -> Value;
+    /// Carries out `request`, which is JSON, and returns its [`Outcome`] as JSON. Called on a thread that may
+    /// block, several at once; one that takes long ends soon after the server's stop flag is set.
+    fn handle(&self, request: &[u8]) -> String;
+}
+
+/// The outcome of a command.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome<T> {
+    /// Its reply.
+    Ok(T),
+    /// Why it was not carried out.
+    Error(String),
+}
+
+/// An outcome without a reply, as JSON.
+pub(crate) fn refusal(reason: &str) -> String {
+    json!({ "error": reason }).to_string()
+}
+
+/// A command, or its outcome, as JSON; fields in the order of the alphabet.
+pub(crate) fn to_json(message: &impl Serialize) -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_value(message)?.to_string())
 }
 
 /// Why a command has no reply.
@@ -29,25 +52,30 @@ pub enum CommandError {
         /// Bytes it has.
         len: usize,
     },
+    /// The command has no form as JSON.
+    #[error("the command cannot be written as JSON: {0}")]
+    Json(serde_json::Error),
     /// The agent's reply is none.
-    #[error("{address} sent no valid reply")]
+    #[error("{address} sent no valid reply: {source}; run the same copal on all hosts")]
     Reply {
         /// The agent.
         address: String,
+        /// What its reply lacks.
+        source: serde_json::Error,
     },
 }
 
 /// Sends a command to the agent at `address` and waits up to `timeout` for its reply.
 /// # Errors
 /// `Peer` names the address that cannot be reached or refuses; a command may have been carried out when its
-/// reply did not come.
-pub fn call(
+/// reply did not come. `Reply`: it lacks a field, or is not JSON.
+pub fn call<R: DeserializeOwned>(
     address: &str,
     network: &Network,
-    request: &Value,
+    request: &impl Serialize,
     timeout: Duration,
-) -> Result<Value, CommandError> {
-    let json = request.to_string();
+) -> Result<R, CommandError> {
+    let json = to_json(request).map_err(CommandError::Json)?;
     if json.len() > JSON_BYTES {
         return Err(CommandError::TooLong { len: json.len() });
     }
@@ -63,5 +91,6 @@ pub fn call(
     };
     let reply = network.wait(async { tokio::time::timeout(timeout, called).await });
     let reply = reply.map_err(|_| failed(CallError::Deadline))??;
-    serde_json::from_slice(&reply.json).map_err(|_| CommandError::Reply { address: address.to_owned() })
+    let invalid = |source| CommandError::Reply { address: address.to_owned(), source };
+    serde_json::from_slice(&reply.json).map_err(invalid)
 }

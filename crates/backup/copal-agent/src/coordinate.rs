@@ -2,10 +2,13 @@
 //! adds it up.
 //!
 //! Whoever coordinates does no work of the job: if it dies, the agents go on to the end.
+//!
+//! Not here: what is reported of a job (`job_report`).
 
 use crate::{
-    agent::{self, PlanInfo},
+    agent::{self, AgentStatus, PlanInfo},
     asker::Member,
+    job_report::{AgentReport, JobReport, spoiling_hosts},
     members::partition_bits,
     missing_agent::MissingAgent,
     network::Network,
@@ -13,16 +16,12 @@ use crate::{
     rounds::RoundCount,
     scheme::{Scheme, stages},
 };
-use agent::{
-    commands::{Command, Run, call, hex, info},
-    job_agents::JobAgents,
+use agent::requests::{
+    AgentsRequest, CancelRequest, NewestRequest, PlanRequest, RunRequest, StatusRequest, call, hex, info,
 };
-use copal_backup::{CancelFlag, Repository, peers::Writer, popular::SpoiledPack};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use copal_backup::{CancelFlag, Repository};
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
     time::{Duration, Instant},
 };
 
@@ -44,42 +43,6 @@ pub struct JobOptions {
     pub timeout: Duration,
     /// The product's way, or one that it stands beside.
     pub scheme: Scheme,
-}
-
-/// A host whose popular packs were found not to hold what they should.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpoilingHost {
-    /// The agent that it calls itself; `None`: no agent of the job has that name.
-    pub agent: Option<String>,
-    /// The id of its role key, as `copal key ls` shows it; `None`: hosts do not sign in this repository.
-    pub key: Option<String>,
-    /// How many of its packs.
-    pub packs: u64,
-}
-
-impl fmt::Display for SpoilingHost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.key, &self.agent) {
-            (Some(key), Some(agent)) => write!(f, "the host with the key {key} (agent {agent})"),
-            (Some(key), None) => write!(f, "the host with the key {key}, which is no agent of this job"),
-            (None, Some(agent)) => write!(f, "the host of agent {agent}"),
-            (None, None) => f.write_str("a host that is no agent of this job"),
-        }
-    }
-}
-
-/// The hosts of spoiled packs, each once.
-fn spoiling_hosts(spoiled: &[SpoiledPack], names: &[&str]) -> Vec<SpoilingHost> {
-    let mut hosts: Vec<SpoilingHost> = Vec::new();
-    for pack in spoiled {
-        let named = names.iter().find(|name| Writer::of(name) == pack.writer);
-        let (agent, key) = (named.map(|name| (*name).to_owned()), pack.key.map(|key| key.to_string()));
-        match hosts.iter_mut().find(|host| (&host.agent, &host.key) == (&agent, &key)) {
-            Some(host) => host.packs += 1,
-            None => hosts.push(SpoilingHost { agent, key, packs: 1 }),
-        }
-    }
-    hosts
 }
 
 /// Why a job does not begin.
@@ -142,136 +105,6 @@ pub enum JobError {
     Random(std::io::Error),
 }
 
-/// What a job did.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct JobReport {
-    /// Its id, as 32 hex digits.
-    pub job: String,
-    /// Rounds it had.
-    pub rounds: u32,
-    /// What each agent said at last; of one that was lost, what it had said before.
-    pub agents: Vec<AgentReport>,
-    /// Agents that should have taken part and did not.
-    pub missing: Vec<MissingAgent>,
-    /// Hosts whose popular packs were found not to hold what they should.
-    pub spoilers: Vec<SpoilingHost>,
-    /// From beginning to end.
-    pub took: Duration,
-}
-
-/// What an agent did in a job.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct AgentReport {
-    /// Its name.
-    pub name: String,
-    /// Its last status.
-    pub status: Value,
-    /// Why nothing more is known.
-    pub lost: Option<String>,
-}
-
-impl AgentReport {
-    fn is_over(&self) -> bool {
-        self.lost.is_some() || self.status["done"] == true
-    }
-
-    /// Adds what it did in the next stage.
-    fn add(&mut self, next: AgentReport) {
-        let (now, then) = (&mut self.status, next.status);
-        if let (Some(vms), Some(more)) = (now["vms"].as_array_mut(), then["vms"].as_array()) {
-            vms.extend(more.iter().cloned());
-        }
-        for name in ["message_bytes", "dropped_answers"] {
-            let of = |status: &Value| status[name].as_u64().unwrap_or(0);
-            now[name] = (of(now) + of(&then)).into();
-        }
-        let seconds = |status: &Value| status["seconds"].as_f64().unwrap_or(0.0);
-        now["seconds"] = (seconds(now) + seconds(&then)).into();
-        now["peak_memory_bytes"] = then["peak_memory_bytes"].clone();
-        self.lost = next.lost;
-    }
-
-    /// Of an agent that has said nothing yet. Its VMs are named from the beginning: one that is killed may
-    /// never say anything.
-    fn waiting(name: &str, vms: &[String]) -> AgentReport {
-        let waiting = |vm: &String| json!({ "vm": vm, "state": "waiting" });
-        AgentReport {
-            name: name.to_owned(),
-            status: json!({ "vms": vms.iter().map(waiting).collect::<Vec<_>>() }),
-            lost: None,
-        }
-    }
-
-    pub(crate) fn vms_mut(&mut self) -> &mut [Value] {
-        self.status["vms"].as_array_mut().map_or(&mut [], Vec::as_mut_slice)
-    }
-
-    /// Its VMs.
-    pub fn vms(&self) -> &[Value] {
-        self.status["vms"].as_array().map_or(&[], Vec::as_slice)
-    }
-}
-
-impl JobReport {
-    /// Nothing is known yet.
-    fn of(begun: &Begun) -> JobReport {
-        let plans = begun.plans.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
-        let agents =
-            begun.members.iter().zip(plans).map(|(member, vms)| AgentReport::waiting(&member.name, vms));
-        JobReport {
-            job: begun.job.clone(),
-            rounds: begun.rounds,
-            agents: agents.collect(),
-            missing: begun.missing.clone(),
-            spoilers: Vec::new(),
-            took: Duration::ZERO,
-        }
-    }
-
-    /// Adds what the same agents did in the next stage.
-    fn add_stage(&mut self, stage: JobReport) {
-        self.rounds += stage.rounds;
-        self.took += stage.took;
-        self.spoilers = stage.spoilers;
-        for next in stage.agents {
-            match self.agents.iter_mut().find(|agent| agent.name == next.name) {
-                Some(agent) => agent.add(next),
-                None => self.agents.push(next),
-            }
-        }
-    }
-
-    /// An agent is lost between stages; its VMs of later ones wait for ever.
-    fn lose(&mut self, name: &str, vms: &[String], reason: &str) {
-        let at = self.agents.iter().position(|agent| agent.name == name).unwrap_or_else(|| {
-            self.agents.push(AgentReport::waiting(name, &[]));
-            self.agents.len() - 1
-        });
-        let agent = &mut self.agents[at];
-        agent.lost = Some(reason.to_owned());
-        let known: Vec<Value> = agent.vms().iter().map(|vm| vm["vm"].clone()).collect();
-        let rest = vms.iter().filter(|vm| !known.contains(&json!(vm))).cloned();
-        let rest = AgentReport::waiting(name, &rest.collect::<Vec<_>>());
-        if let Some(vms) = agent.status["vms"].as_array_mut() {
-            vms.extend(rest.vms().iter().cloned());
-        }
-    }
-
-    /// Whether nothing more is to be heard of it.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.agents.iter().all(AgentReport::is_over)
-    }
-
-    /// Whether every VM of every agent has a new snapshot.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        let is_done = |vm: &Value| vm["state"] == "done";
-        let whole = |agent: &AgentReport| agent.lost.is_none() && agent.vms().iter().all(is_done);
-        self.missing.is_empty() && self.agents.iter().all(whole)
-    }
-}
-
 /// A job that all its agents have begun.
 pub struct Begun {
     members: Vec<Member>,
@@ -316,21 +149,37 @@ impl Begun {
     /// How far it is now.
     #[must_use]
     pub fn look(&self) -> JobReport {
-        let mut report = JobReport::of(self);
+        let mut report = self.report();
         let is_gone = |member: &Member| self.gone.iter().any(|(name, _)| *name == member.name);
         for (member, agent) in self.members.iter().zip(&mut report.agents) {
             if is_gone(member) {
                 continue;
             }
-            match call(member, &self.network, &Command::Status { job: self.job.clone() }) {
-                Ok(status) => agent.status = status,
+            match call(member, &self.network, StatusRequest { job: self.job.clone() }) {
+                Ok(status) => agent.hear(status),
                 Err(reason) => agent.lost = Some(reason),
             }
         }
         self.note_gone(&mut report);
-        let seconds = report.agents.iter().filter_map(|agent| agent.status["seconds"].as_f64());
-        report.took = Duration::from_secs_f64(seconds.fold(0.0, f64::max));
+        let seconds =
+            report.agents.iter().filter_map(|agent| agent.status.as_ref()).map(|status| status.seconds);
+        report.took = Duration::try_from_secs_f64(seconds.fold(0.0, f64::max)).unwrap_or_default();
         report
+    }
+
+    /// Of a job of which nothing is known yet.
+    fn report(&self) -> JobReport {
+        let plans = self.plans.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
+        let agents =
+            self.members.iter().zip(plans).map(|(member, vms)| AgentReport::waiting(&member.name, vms));
+        JobReport {
+            job: self.job.clone(),
+            rounds: self.rounds,
+            agents: agents.collect(),
+            missing: self.missing.clone(),
+            spoilers: Vec::new(),
+            took: Duration::ZERO,
+        }
     }
 
     fn note_gone(&self, report: &mut JobReport) {
@@ -405,7 +254,7 @@ pub fn run_in_stages(
     for only in stages(&vms) {
         // Whoever has no VM in the stage, or a smaller one, ends all of its rounds, too: others wait for
         // that.
-        let plan = plan_command(options, &only);
+        let plan = plan_request(options, &only);
         let mut stage = Roster { members: Vec::new(), missing: roster.missing.clone(), plans: Vec::new() };
         for member in &roster.members {
             if lost.contains_key(&member.name) {
@@ -471,7 +320,7 @@ pub(crate) fn begin_on(
     getrandom::fill(&mut id).map_err(|error| JobError::Random(std::io::Error::other(error)))?;
     let job = hex(&id);
     let plans: Vec<Vec<String>> = plans.iter().map(|plan| plan.vms.clone()).collect();
-    let run = Command::Run(Run {
+    let run = RunRequest {
         job: job.clone(),
         members: members.iter().map(|member| (member.name.clone(), member.address.clone())).collect(),
         participants: members.len() as u32,
@@ -488,10 +337,10 @@ pub(crate) fn begin_on(
         },
         missing: missing.clone(),
         popular_from,
-    });
+    };
     let mut gone: Vec<(String, String)> = Vec::new();
     for (at, member) in members.iter().enumerate() {
-        let Err(reason) = call(member, network, &run) else {
+        let Err(reason) = call(member, network, run.clone()) else {
             continue;
         };
         // One that has died since it told its plan is like one that dies in the job: the others go on.
@@ -501,7 +350,7 @@ pub(crate) fn begin_on(
             continue;
         }
         for begun in &members[..at] {
-            let _ = call(begun, network, &Command::Cancel { job: job.clone() });
+            let _ = call(begun, network, CancelRequest { job: job.clone() });
         }
         return Err(JobError::Refused(reason));
     }
@@ -528,38 +377,34 @@ pub(crate) fn begin_on(
 /// Nobody knows it.
 pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobError> {
     let network = Network::of(repository)?;
-    let mut newest: Option<(&Member, Value, u64)> = None;
+    let mut newest: Option<(&Member, AgentStatus)> = None;
     let mut reasons = BTreeMap::new();
     let alive = agent::alive(repository)?;
     for member in &alive {
         let answer = match job {
-            Some(job) => call(member, &network, &Command::Status { job: job.to_owned() }),
-            None => call(member, &network, &Command::Newest),
+            Some(job) => call(member, &network, StatusRequest { job: job.to_owned() }),
+            None => call(member, &network, NewestRequest {}),
         };
         match answer {
-            Ok(answer) => {
-                let age_ms = answer["age_ms"].as_u64().unwrap_or(u64::MAX);
-                if newest.as_ref().is_none_or(|(.., newest)| age_ms < *newest) {
-                    newest = Some((member, answer, age_ms));
+            Ok(status) => {
+                if newest.as_ref().is_none_or(|(_, newest)| status.age_ms < newest.age_ms) {
+                    newest = Some((member, status));
                 }
             }
             Err(reason) => drop(reasons.insert(member.name.clone(), reason)),
         }
     }
-    let Some((member, answer, _)) = newest else {
+    let Some((member, status)) = newest else {
         let reasons = reasons.values().map(|reason| format!(" ({reason})")).collect();
         return Err(JobError::Unknown { reasons });
     };
-    let job = answer["job"].as_str().unwrap_or_default().to_owned();
-    let known = call(member, &network, &Command::Agents { job: job.clone() }).map_err(JobError::Refused)?;
-    let known: JobAgents = serde_json::from_value(known).map_err(|error| {
-        JobError::Refused(format!("what an agent says of its job is not understood: {error}"))
-    })?;
+    let request = AgentsRequest { job: status.job.clone() };
+    let known = call(member, &network, request).map_err(JobError::Refused)?;
     let mut begun = Begun {
         members: Vec::new(),
         network,
-        job,
-        rounds: answer["all_rounds"].as_u64().unwrap_or(1) as u32,
+        job: status.job,
+        rounds: status.all_rounds,
         plans: known.plans,
         missing: known.missing,
         popular_from: known.popular_from,
@@ -580,7 +425,7 @@ pub fn find(repository: &Repository, job: Option<&str>) -> Result<Begun, JobErro
 
 /// Asks all agents what they would back up.
 fn roster(repository: &Repository, network: &Network, options: &JobOptions) -> Result<Roster, JobError> {
-    let roster = Roster::call(repository, network, &plan_command(options, &[]))?;
+    let roster = Roster::call(repository, network, &plan_request(options, &[]))?;
     if roster.members.is_empty() {
         let reasons = roster.missing.iter().map(|missing| format!(" ({missing})")).collect();
         return Err(JobError::Nobody { reasons });
@@ -590,8 +435,8 @@ fn roster(repository: &Repository, network: &Network, options: &JobOptions) -> R
 }
 
 /// Asks what an agent would back up; of that `only` these VMs, if there are any.
-fn plan_command(options: &JobOptions, only: &[String]) -> Command {
-    Command::Plan { rounds: options.rounds.clone(), only: only.to_vec() }
+fn plan_request(options: &JobOptions, only: &[String]) -> PlanRequest {
+    PlanRequest { rounds: options.rounds.clone(), only: only.to_vec() }
 }
 
 /// Bytes that names take in a command.
@@ -646,14 +491,14 @@ fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) ->
     let began = Instant::now();
     let mut heard: Vec<Instant> = vec![began; members.len()];
     let mut is_cancelled = false;
-    let mut report = JobReport::of(begun);
+    let mut report = begun.report();
     begun.note_gone(&mut report);
     let mut pause = FIRST_LOOK;
     while !report.agents.iter().all(AgentReport::is_over) {
         if cancel.is_cancelled() && !is_cancelled {
             is_cancelled = true;
             for member in members {
-                let _ = call(member, network, &Command::Cancel { job: job.clone() });
+                let _ = call(member, network, CancelRequest { job: job.clone() });
             }
         }
         std::thread::park_timeout(pause);
@@ -662,10 +507,10 @@ fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) ->
             if agent.is_over() {
                 continue;
             }
-            match call(member, network, &Command::Status { job: job.clone() }) {
+            match call(member, network, StatusRequest { job: job.clone() }) {
                 Ok(status) => {
                     *heard = Instant::now();
-                    agent.status = status;
+                    agent.hear(status);
                 }
                 Err(reason) if heard.elapsed() >= LOST_AFTER => agent.lost = Some(reason),
                 Err(reason) => tracing::debug!(reason, "asked again"),
@@ -675,28 +520,4 @@ fn wait(begun: &Begun, cancel: &CancelFlag, tell: &mut dyn FnMut(&JobReport)) ->
         tell(&report);
     }
     report
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Packs are counted by the host that wrote them, which is named as it calls itself.
-    #[test]
-    fn hosts_that_stored_what_they_should_not_are_named_with_their_packs() {
-        let spoiled = |pack: u64, writer: &str| SpoiledPack {
-            pack,
-            writer: Writer::of(writer),
-            key: None,
-            position: pack,
-        };
-        let packs = [spoiled(1, "h2"), spoiled(2, "gone"), spoiled(3, "h2")];
-        let hosts = spoiling_hosts(&packs, &["h1", "h2"]);
-        let told: Vec<(String, u64)> = hosts.iter().map(|host| (host.to_string(), host.packs)).collect();
-        assert_eq!(
-            told,
-            [("the host of agent h2".to_owned(), 2), ("a host that is no agent of this job".to_owned(), 1)]
-        );
-        assert!(spoiling_hosts(&[], &["h1"]).is_empty());
-    }
 }

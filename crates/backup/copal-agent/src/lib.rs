@@ -13,9 +13,9 @@
 //! - [`network`]: connections between members of a domain; [`messages`]: what is said over them.
 //! - [`asker`]: asks the owners of ids, and gathers what they answer.
 //! - [`server`]: receives questions, has them compared, answers; [`control`]: commands to it.
-//! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts. [`roster`]: which of them take
-//!   part, and which are missing. [`settling`]: what agents left stored twice, since their keys may not give
-//!   it up.
+//! - [`agent`]: all of it on one host. [`coordinate`]: a job on all hosts, [`job_report`]: what it did.
+//!   [`roster`]: which agents take part, and which are missing. [`settling`]: what agents left stored twice,
+//!   since their keys may not give it up.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
@@ -29,6 +29,7 @@ pub mod detect;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+pub mod job_report;
 pub mod markers;
 pub mod members;
 pub mod messages;

@@ -10,7 +10,7 @@ use crate::{
     agent::{
         PlanInfo,
         alive::found,
-        commands::{Command, call, info},
+        requests::{PlanRequest, call, info},
     },
     asker::Member,
     missing_agent::MissingAgent,
@@ -36,7 +36,7 @@ impl Roster {
     pub(crate) fn call(
         repository: &Repository,
         network: &Network,
-        plan: &Command,
+        plan: &PlanRequest,
     ) -> copal_backup::Result<Roster> {
         let (alive, listed) = found(repository)?;
         let mut roster = Roster { members: Vec::new(), plans: Vec::new(), missing: Vec::new() };
@@ -51,7 +51,7 @@ impl Roster {
                 }
                 continue;
             }
-            match ask_plan(&member, network, plan) {
+            match call(&member, network, plan.clone()) {
                 Ok(plan) => {
                     roster.members.push(member);
                     roster.plans.push(plan);
@@ -105,14 +105,9 @@ impl Roster {
 /// What an agent would back up.
 /// # Errors
 /// A sentence: it cannot be reached, or why its plan cannot be read.
-pub(crate) fn plan_of(member: &Member, network: &Network, plan: &Command) -> Result<PlanInfo, String> {
+pub(crate) fn plan_of(member: &Member, network: &Network, plan: &PlanRequest) -> Result<PlanInfo, String> {
     info(member, network)?;
-    ask_plan(member, network, plan)
-}
-
-fn ask_plan(member: &Member, network: &Network, plan: &Command) -> Result<PlanInfo, String> {
-    let plan = call(member, network, plan)?;
-    serde_json::from_value(plan).map_err(|error| format!("agent {}: {error}", member.name))
+    call(member, network, plan.clone())
 }
 
 #[cfg(test)]

@@ -8,13 +8,10 @@
 //! failure of the job: its snapshot stands.
 
 use crate::{
-    agent::{Client, commands::id_of, report::settled_json},
-    coordinate::{AgentReport, JobReport},
+    agent::{Client, SettledVm, VmStatus},
+    job_report::{AgentReport, JobReport},
 };
-use copal_backup::{
-    CancelFlag, CleanUpOptions, Collaboration, Repository, Role, Silent, SnapshotId, peers::Writer,
-};
-use serde_json::Value;
+use copal_backup::{CancelFlag, CleanUpOptions, Collaboration, Repository, Role, Silent, peers::Writer};
 use std::{path::Path, time::Duration};
 
 /// The host that asks, and its bounds.
@@ -65,27 +62,24 @@ impl Settlement {
         settlement
     }
 
-    fn add(&mut self, vm: &Value, has_gain: bool) {
-        let settled = &vm["settled"];
-        let count = |name: &str| settled[name].as_u64().unwrap_or(0);
-        if settled.is_null() {
-            self.refused += vm["refused"].as_u64().unwrap_or(0);
-            if has_gain && snapshot_to_settle(vm).is_some() {
-                self.unsettled.push(vm["vm"].as_str().unwrap_or_default().to_owned());
-                let reason = vm["settle_error"].as_str().map(str::to_owned);
-                self.reason = self.reason.take().or(reason);
+    fn add(&mut self, vm: &VmStatus, has_gain: bool) {
+        let Some(settled) = &vm.settled else {
+            self.refused += vm.progress.refused;
+            if has_gain && vm.snapshot_to_settle().is_some() {
+                self.unsettled.push(vm.vm.clone());
+                self.reason = self.reason.take().or_else(|| vm.settle_error.clone());
             }
             return;
-        }
-        self.refused += count("refused");
-        if settled["dry_run"] == true {
-            self.twice += count("moved");
-            self.twice_bytes += count("moved_bytes");
+        };
+        self.refused += settled.refused;
+        if settled.dry_run {
+            self.twice += settled.moved;
+            self.twice_bytes += settled.moved_bytes;
         } else {
-            self.moved += count("moved");
-            self.moved_bytes += count("moved_bytes");
-            self.stored_popular += count("stored_popular");
-            self.freed_bytes += count("freed_bytes");
+            self.moved += settled.moved;
+            self.moved_bytes += settled.moved_bytes;
+            self.stored_popular += settled.stored_popular;
+            self.freed_bytes += settled.freed_bytes;
         }
     }
 }
@@ -93,18 +87,11 @@ impl Settlement {
 /// Whether chunks may be popular by now that VMs of the job stored for themselves: an agent says so, or can
 /// no longer say.
 fn has_gain(report: &JobReport) -> bool {
-    let may = |agent: &AgentReport| match agent.status["gain"].as_bool() {
+    let may = |agent: &AgentReport| match agent.status.as_ref().and_then(|status| status.gain) {
         Some(has_gain) => has_gain || agent.lost.is_some(),
         None => false,
     };
     report.agents.iter().any(may)
-}
-
-/// The snapshot of a VM whose backup stored chunks for it alone.
-fn snapshot_to_settle(vm: &Value) -> Option<SnapshotId> {
-    let has_own = vm["new_chunks"].as_u64().is_some_and(|chunks| chunks > 0);
-    let snapshot = vm["snapshot"].as_str().filter(|_| has_own && vm["state"] == "done");
-    snapshot.and_then(id_of).map(SnapshotId)
 }
 
 /// Settles the VMs of a job that no agent has settled, or counts what they store twice, and enters it in the
@@ -120,9 +107,9 @@ pub fn settle(
     if !has_gain(report) {
         return;
     }
-    let is_left = |vm: &&mut Value| vm["settled"].is_null() && snapshot_to_settle(vm).is_some();
+    let is_left = |vm: &&mut VmStatus| vm.settled.is_none() && vm.snapshot_to_settle().is_some();
     let vms = report.agents.iter_mut().flat_map(AgentReport::vms_mut);
-    let mut left: Vec<&mut Value> = vms.filter(is_left).collect();
+    let mut left: Vec<&mut VmStatus> = vms.filter(is_left).collect();
     if left.is_empty() {
         return;
     }
@@ -131,10 +118,10 @@ pub fn settle(
             let all = left.len();
             for (at, vm) in left.into_iter().enumerate() {
                 if cancel.is_cancelled() {
-                    vm["settle_error"] = "interrupted".into();
+                    vm.settle_error = Some("interrupted".to_owned());
                     continue;
                 }
-                tell(vm["vm"].as_str().unwrap_or_default(), at + 1, all);
+                tell(&vm.vm, at + 1, all);
                 settle_vm(repository, &client, vm, options, cancel);
             }
             return;
@@ -142,13 +129,13 @@ pub fn settle(
         Ok(None) => "no agent can be reached".to_owned(),
         Err(error) => error.to_string(),
     };
-    left.iter_mut().for_each(|vm| vm["settle_error"] = failed.clone().into());
+    left.iter_mut().for_each(|vm| vm.settle_error = Some(failed.clone()));
 }
 
 fn settle_vm(
     repository: &Repository,
     client: &Client,
-    vm: &mut Value,
+    vm: &mut VmStatus,
     options: &SettleOptions<'_>,
     cancel: &CancelFlag,
 ) {
@@ -160,28 +147,29 @@ fn settle_vm(
     };
     let clean_up = CleanUpOptions {
         memory_bytes: options.memory_bytes,
-        snapshot: snapshot_to_settle(vm),
+        snapshot: vm.snapshot_to_settle(),
         dry_run: !repository.roles().has(Role::Delete),
     };
-    let name = vm["vm"].as_str().unwrap_or_default();
-    match repository.clean_up_vm(name, &others, clean_up, &Silent, cancel) {
-        Ok(summary) => vm["settled"] = settled_json(&summary, clean_up.dry_run),
-        Err(error) => vm["settle_error"] = error.to_string().into(),
+    match repository.clean_up_vm(&vm.vm, &others, clean_up, &Silent, cancel) {
+        Ok(summary) => vm.settled = Some(SettledVm::of(&summary, clean_up.dry_run)),
+        Err(error) => vm.settle_error = Some(error.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::agent::{AgentStatus, VmFailure, VmState, status::sample};
 
-    fn report(gain: Option<bool>, lost: bool, vms: Value) -> JobReport {
+    fn report(gain: Option<bool>, lost: bool, vms: Vec<VmStatus>) -> JobReport {
+        let status = AgentStatus { gain, vms, ..AgentStatus::default() };
         JobReport {
             job: String::new(),
             rounds: 1,
             agents: vec![AgentReport {
                 name: "h1".to_owned(),
-                status: json!({ "gain": gain, "vms": vms }),
+                status: Some(status),
+                waiting: Vec::new(),
                 lost: lost.then(|| "gone".to_owned()),
             }],
             missing: Vec::new(),
@@ -190,17 +178,30 @@ mod tests {
         }
     }
 
+    fn settled(vm: VmStatus, settled: SettledVm) -> VmStatus {
+        VmStatus { settled: Some(settled), ..vm }
+    }
+
     #[test]
     fn vms_count_as_unsettled_where_there_may_be_something_to_give_up() {
-        let vms = json!([
-            { "vm": "web", "state": "done", "new_chunks": 3, "snapshot": "00112233445566778899aabbccddeeff", "refused": 2 },
-            { "vm": "idle", "state": "done", "new_chunks": 0, "snapshot": "00112233445566778899aabbccddeeff" },
-            { "vm": "bad", "state": "failed" },
-            { "vm": "db", "state": "done", "new_chunks": 3, "snapshot": "00112233445566778899aabbccddeeff", "refused": 9,
-              "settled": { "dry_run": false, "moved": 5, "moved_bytes": 50, "freed_bytes": 40, "refused": 1 } },
-            { "vm": "mail", "state": "done", "new_chunks": 3, "snapshot": "00112233445566778899aabbccddeeff",
-              "settled": { "dry_run": true, "moved": 7, "moved_bytes": 70, "freed_bytes": 60 } },
-        ]);
+        let counted = |dry_run, moved, moved_bytes, freed_bytes, refused| SettledVm {
+            dry_run,
+            moved,
+            moved_bytes,
+            freed_bytes,
+            refused,
+            ..SettledVm::default()
+        };
+        let failure = VmFailure { code: "source".to_owned(), error: "gone".to_owned() };
+        let (mut web, mut db) = (sample::done("web", 3), sample::done("db", 3));
+        (web.progress.refused, db.progress.refused) = (2, 9);
+        let vms = vec![
+            web,
+            sample::done("idle", 0),
+            sample::vm("bad", VmState::Failed(failure)),
+            settled(db, counted(false, 5, 50, 40, 1)),
+            settled(sample::done("mail", 3), counted(true, 7, 70, 60, 0)),
+        ];
         let settled = Settlement::of(&report(Some(true), false, vms.clone()));
         let wanted = Settlement {
             moved: 5,

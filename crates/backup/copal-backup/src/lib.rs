@@ -7,14 +7,18 @@
 //! Paper: low-profile-dedup.
 //! Formats: docs/formats/backup-*.md.
 //! Inside, bottom to top:
-//! - `request`: plain values of the interface. `keys`: keys, roles, signatures.
-//! - `packs`: packs and their volumes. `catalog`: logs of VMs and snapshots.
-//! - `index`: locations of chunks, and the lists of dead and moved frames.
-//! - `snapshot`: recipes, manifests, and reading them. `retention`: the policy that keeps snapshots.
-//! - `steps`: the safety decisions of a fleet, as pure functions; `rules` holds their model.
-//! - `sessions`: leases, locks, and the context that all operations share.
-//! - `backup`, `restore`, `check`, `delete`, `popular`: the operations.
-//! - `api`: the repository as callers see it.
+//! - `keys`, `key_slot`, `role`, `role_key`, `roles`, `signing`, `unlock`, `pack_cipher`: keys, who has
+//!   which, and encryption. `volumes`: what the volumes are called.
+//! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
+//! - `json`: summaries as JSON. `doubt`: what a backup went on in spite of. `pack_store`, `tree`, `fetch`,
+//!   `pack_appender`: reading frames, trees, segments; writing packs.
+//! - `lease`: who holds sessions, and whether it is alive.
+//! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is
+//!   instead. `vm_index`: a VM's index by them.
+//! - `steps`: the decisions that keep a fleet safe, pure; what follows asks there. `model` tries all orders
+//!   of them.
+//! - `lookup`, `backup`, `restore`, `serve`, `check`, `affected`, `mark`, `prune`, `cleanup`, `unneeded`,
+//!   `reindex`: what a user asks for.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`); rounds,
 //! detectors and agents on several hosts (`copal-agent`).

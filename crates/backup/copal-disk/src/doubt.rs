@@ -4,10 +4,12 @@
 //! good snapshot in its favour. The next backup compares its disks with the newest good snapshot.
 //! Not here: detecting doubts (`source` and `copal-backup`), their effect on retention (`copal-backup`).
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Kind of a doubt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Kind of a doubt; a stable word in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DoubtKind {
     /// The disk is smaller than it was.
     Smaller,
@@ -27,27 +29,17 @@ impl DoubtKind {
     pub fn is_lasting(self) -> bool {
         matches!(self, DoubtKind::Format | DoubtKind::Chain)
     }
-
-    /// Stable name for JSON.
-    pub fn word(self) -> &'static str {
-        match self {
-            DoubtKind::Smaller => "smaller",
-            DoubtKind::Format => "format",
-            DoubtKind::Chain => "chain",
-            DoubtKind::Changed => "changed",
-            DoubtKind::Blank => "blank",
-        }
-    }
 }
 
 /// A warning about one disk of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DiskDoubt {
     /// Name of the disk.
     pub disk: String,
     /// Kind of the doubt.
     pub kind: DoubtKind,
     /// Description as a sentence.
+    #[serde(rename = "message")]
     pub text: String,
 }
 

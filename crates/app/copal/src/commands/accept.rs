@@ -21,12 +21,7 @@ pub(super) fn run(context: &Context<'_>, accept: &Accept) -> Outcome<()> {
         Ok(doubtful)
     });
     let accepted = close(opened, accepted)?;
-    let told = accepted.iter().map(|snapshot| {
-        json!({
-            "id": snapshot.id.to_string(),
-            "doubts": snapshot.doubts.iter().map(super::as_json::doubt).collect::<Vec<_>>(),
-        })
-    });
+    let told = accepted.iter().map(|snapshot| json!({ "id": snapshot.id, "doubts": snapshot.doubts }));
     let fields = json!({ "command": "accept", "accepted": told.collect::<Vec<_>>() });
     context.output.summary(fields, || {
         let mut text = format!("{} accepted\n", human::count(accepted.len() as u64, "snapshot"));

@@ -12,7 +12,7 @@ use crate::{
     place::Place,
     repository,
 };
-use copal_agent::agent::{self, Agent, AgentError, AgentOptions};
+use copal_agent::agent::{self, Agent, AgentError, AgentOptions, RepairOutcome};
 use copal_backup::{Repository, VmStats};
 use copal_node::Access;
 use serde_json::json;
@@ -115,9 +115,13 @@ fn repair_leaks(context: &Context<'_>, words: &Words, repository: &Repository) -
     let limits = (VmStats::LEAK_SHARE_PERCENT, context.memory()?.work);
     let names = vms.iter().map(String::as_str);
     for repair in agent::repair_leaks(repository, names, limits, &context.cancel) {
-        let said = match &repair.freed_bytes {
-            Ok(bytes) => format!("the leak of {} was repaired: {} freed", repair.vm, human::bytes(*bytes)),
-            Err(reason) => format!("the leak of {} is repaired behind the next job: {reason}", repair.vm),
+        let said = match &repair.outcome {
+            RepairOutcome::Freed(bytes) => {
+                format!("the leak of {} was repaired: {} freed", repair.vm, human::bytes(*bytes))
+            }
+            RepairOutcome::Postponed(reason) => {
+                format!("the leak of {} is repaired behind the next job: {reason}", repair.vm)
+            }
         };
         context.output.notice(&said);
     }

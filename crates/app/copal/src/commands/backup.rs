@@ -5,7 +5,7 @@ mod producer;
 mod source;
 mod together;
 
-use super::{Context, as_json, close};
+use super::{Context, close, fields::MeasuredFields};
 use crate::{
     arguments::{Backup, Format},
     failure::{Failure, Outcome, exit},
@@ -24,7 +24,7 @@ use copal_disk::source::{
 use copal_live::PointInTime;
 use copal_node::Access;
 use jiff::SignedDuration;
-use serde_json::json;
+use serde::Serialize;
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
@@ -269,30 +269,29 @@ fn of_a_disk<'a>(disks: &[Typed], typed: &'a OsStr) -> Option<(usize, &'a OsStr)
     named.or_else(|| (disks.len() == 1).then_some((0, typed)))
 }
 
+/// Fields of the summary.
+#[derive(Serialize)]
+struct BackupFields<'a> {
+    #[serde(flatten)]
+    summary: &'a BackupSummary,
+    short_id: String,
+    time: String,
+    /// Of a VM that runs: what its disks are like.
+    consistency: Option<&'static str>,
+}
+
 fn report(context: &Context<'_>, summary: &BackupSummary, is_frozen: Option<bool>) {
     let counts = &summary.counts;
     for warning in &summary.warnings {
-        let fields = json!({ "code": "warning", "message": warning });
-        context.output.error(fields, &format!("warning: {warning}"));
+        context.output.warning(warning);
     }
-    let fields = json!({
-        "command": "backup",
-        "snapshot": summary.snapshot.to_string(),
-        "short_id": summary.snapshot.short(),
-        "vm": as_json::vm(&summary.vm),
-        "base": summary.base.map(|id| id.to_string()),
-        "time": human::utc_time(summary.created_ms),
-        "created_ms": summary.created_ms,
-        "misdated_snapshots": summary.misdated,
-        "disks": summary.disks.iter().map(as_json::disk_summary).collect::<Vec<_>>(),
-        "consistency": is_frozen.map(|is_frozen| if is_frozen { "file system" } else { "crash" }),
-        "counts": as_json::counts(counts),
-        "warnings": summary.warnings,
-        "doubts": summary.doubts.iter().map(as_json::doubt).collect::<Vec<_>>(),
-        "seconds": as_json::seconds(summary.duration),
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
-    });
-    context.output.summary(fields, || {
+    let fields = BackupFields {
+        summary,
+        short_id: summary.snapshot.short(),
+        time: human::utc_time(summary.created_ms),
+        consistency: is_frozen.map(|is_frozen| if is_frozen { "file system" } else { "crash" }),
+    };
+    context.output.summary(MeasuredFields::new("backup", fields), || {
         let mut text =
             format!("snapshot {} of {}\n", summary.snapshot.short(), human::visible(&summary.vm.name));
         for disk in &summary.disks {

@@ -21,8 +21,7 @@ pub(super) fn run(context: &Context<'_>, word: &BitmapWord) -> Outcome<()> {
 fn list(context: &Context<'_>, words: &BitmapLs) -> Outcome<()> {
     let listing = list_bitmaps(&words.qmp)?;
     for warning in &listing.warnings {
-        let fields = json!({ "code": "warning", "message": warning });
-        context.output.error(fields, &format!("warning: {warning}"));
+        context.output.warning(warning);
     }
     let found = listing.bitmaps;
     // Nobody is asked for a password who only wants to see what QEMU has.

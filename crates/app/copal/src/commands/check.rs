@@ -3,7 +3,7 @@
 mod conclude;
 mod walk;
 
-use super::{Context, as_json, close};
+use super::{Context, close, fields::SnapshotFields};
 use crate::{
     arguments::{Check, Verify},
     coverage::{Coverage, range_as_json},
@@ -185,7 +185,7 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
         note_verified(context, &snapshot);
     }
     let subject = format!("snapshot {} of {}", snapshot.id.short(), human::visible(&snapshot.vm.name));
-    let more = json!({ "snapshot": as_json::snapshot(&snapshot) });
+    let more = json!({ "snapshot": SnapshotFields::from(&snapshot) });
     conclude(context, "verify", &subject, &report, more)
 }
 

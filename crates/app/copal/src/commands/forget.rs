@@ -1,6 +1,6 @@
 //! `copal forget`: which snapshots go, one reason each, behind the guards.
 
-use super::{Context, as_json, close, resolve_all};
+use super::{Context, close, fields::MeasuredFields, resolve_all};
 use crate::{
     arguments::{Forget, Keep},
     failure::{Failure, Outcome, exit},
@@ -15,7 +15,8 @@ use copal_backup::{
     retention::{self, Candidate, Policy},
 };
 use copal_node::Access;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 /// One snapshot and what is to become of it.
 pub(super) struct Judged {
@@ -78,7 +79,7 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
         Ok(judgement)
     });
     let judgement = close(opened, outcome)?;
-    report(*context.output, "forget", forget.dry_run, &judgement);
+    report(*context.output, forget.dry_run, &judgement);
     Ok(())
 }
 
@@ -294,20 +295,41 @@ pub(super) fn policy(keep: &Keep) -> Policy {
     }
 }
 
-/// The judged snapshots as JSON, for the summary of this command and of `prune`.
-pub(super) fn judged_json(judged: &[Judged]) -> serde_json::Value {
-    judged
-        .iter()
-        .map(|one| {
+/// Fields of a judgement, which `prune` and `delete` print too.
+#[derive(Serialize)]
+pub(super) struct JudgementFields<'a> {
+    dry_run: bool,
+    forgotten: usize,
+    snapshots: Vec<Value>,
+    refused: &'a [String],
+}
+
+impl JudgementFields<'_> {
+    pub(super) fn new(judgement: &Judgement, dry_run: bool) -> JudgementFields<'_> {
+        let snapshots = judgement.judged.iter().map(|one| {
             json!({
-                "id": one.snapshot.id.to_string(),
-                "vm": as_json::vm(&one.snapshot.vm),
+                "id": one.snapshot.id,
+                "vm": one.snapshot.vm,
                 "time": human::utc_time(one.snapshot.created_ms),
                 "action": if one.keep { "keep" } else { "forget" },
                 "reason": one.reason,
             })
-        })
-        .collect()
+        });
+        JudgementFields {
+            dry_run,
+            forgotten: judgement.judged.iter().filter(|one| !one.keep).count(),
+            snapshots: snapshots.collect(),
+            refused: &judgement.refusals,
+        }
+    }
+}
+
+/// Fields of the summary.
+#[derive(Serialize)]
+struct ForgetFields<'a> {
+    #[serde(flatten)]
+    judgement: JudgementFields<'a>,
+    kept: usize,
 }
 
 /// What stands in the way, a line each, below a dry run.
@@ -336,18 +358,12 @@ pub(super) fn judged_text(judged: &[Judged], dry_run: bool) -> String {
     human::table(&["", "ID", "Time", "VM", "Reason"], &rows)
 }
 
-fn report(output: Output, command: &str, dry_run: bool, judgement: &Judgement) {
+fn report(output: Output, dry_run: bool, judgement: &Judgement) {
     let judged = &judgement.judged;
-    let forgotten = judged.iter().filter(|one| !one.keep).count();
-    let fields = json!({
-        "command": command,
-        "dry_run": dry_run,
-        "forgotten": forgotten,
-        "kept": judged.len() - forgotten,
-        "snapshots": judged_json(judged),
-        "refused": judgement.refusals,
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
-    });
+    let fields = JudgementFields::new(judgement, dry_run);
+    let forgotten = fields.forgotten;
+    let fields = ForgetFields { judgement: fields, kept: judged.len() - forgotten };
+    let fields = MeasuredFields::new("forget", fields);
     let text = || {
         if judged.is_empty() {
             return "no snapshots\n".to_owned();

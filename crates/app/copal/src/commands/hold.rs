@@ -33,7 +33,7 @@ pub(super) fn run(context: &Context<'_>, hold: &Hold) -> Outcome<()> {
     };
     let fields = json!({
         "command": "hold",
-        "snapshots": held.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "snapshots": held,
         "until": (until_ms > 0 && until_ms < u64::MAX).then(|| human::utc_time(until_ms)),
         "released": hold.release,
     });

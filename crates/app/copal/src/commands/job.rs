@@ -1,5 +1,7 @@
 //! `copal job`: all VMs of all hosts, backed up together.
 
+mod vms;
+
 use super::{
     Context,
     agent::local::{self, Answer, Question},
@@ -13,7 +15,9 @@ use crate::{
     place::Place,
 };
 use copal_agent::{
-    coordinate::{self, AgentReport, Begun, JobError, JobReport},
+    agent::{VmBytes, VmStatus},
+    coordinate::{self, Begun, JobError},
+    job_report::{AgentReport, JobReport},
     missing_agent::MissingAgent,
     scheme::Scheme,
     settling::{self, SettleOptions, Settlement},
@@ -22,6 +26,7 @@ use copal_backup::Repository;
 use copal_node::Access;
 use serde_json::{Value, json};
 use std::time::Duration;
+use vms::VmFields;
 
 /// How often the agents of a directory are asked how far a job is.
 const LOOK: Duration = Duration::from_millis(200);
@@ -64,7 +69,7 @@ fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -
         "k": begun.rounds(),
         "rounds": begun.rounds(),
         "agents": agents,
-        "missing_agents": of_missing_agents(begun.missing()),
+        "missing_agents": begun.missing(),
         "complete": false,
     });
     context.output.summary(fields, || {
@@ -233,69 +238,31 @@ fn settlement_text(settlement: &Settlement) -> String {
 
 /// Says what a job did. One that goes on is no failure.
 fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()> {
-    let mut vms: Vec<Value> = report.agents.iter().flat_map(of_agent).collect();
-    vms.extend(report.missing.iter().flat_map(of_missing));
-    let done = vms.iter().filter(|vm| vm["state"] == "done").count();
-    let sum = |name: &str| vms.iter().filter_map(|vm| vm["bytes"][name].as_u64()).sum::<u64>();
-    let is_doubtful = |vm: &&Value| vm["doubts"].as_array().is_some_and(|doubts| !doubts.is_empty());
-    let doubtful = vms.iter().filter(is_doubtful).count();
-    let unresolved: u64 = vms.iter().filter_map(|vm| vm["unresolved"].as_u64()).sum();
-    let agents = report.agents.iter().map(|agent| {
-        json!({
-            "name": agent.name,
-            "lost": agent.lost,
-            "message_bytes": agent.status["message_bytes"],
-            "dropped_answers": agent.status["dropped_answers"],
-            "peak_memory_bytes": agent.status["peak_memory_bytes"],
-            "seconds": agent.status["seconds"],
-            "repairs": agent.status["repairs"],
-        })
-    });
+    let vms = VmFields::of_job(report);
+    let backups = || vms.iter().filter_map(|vm| vm.backup);
     let settlement = Settlement::of(report);
-    let fields = json!({
-        "command": command,
-        "job": report.job,
-        "k": report.rounds,
-        "rounds": report.rounds,
-        "seconds": report.took.as_secs_f64(),
-        "complete": report.is_complete(),
-        "unresolved": unresolved,
-        "settled": {
-            "chunks": settlement.moved,
-            "bytes": settlement.moved_bytes,
-            "stored_popular": settlement.stored_popular,
-            "freed_bytes": settlement.freed_bytes,
-        },
-        "stored_twice": { "chunks": settlement.twice, "bytes": settlement.twice_bytes },
-        "unsettled_vms": settlement.unsettled,
-        "refused_by_fraction": settlement.refused,
-        "agents": agents.collect::<Vec<_>>(),
-        "missing_agents": of_missing_agents(&report.missing),
-        "spoilers": report.spoilers.iter().map(|host| json!({
-            "agent": host.agent,
-            "key": host.key,
-            "packs": host.packs,
-        })).collect::<Vec<_>>(),
-        "vms": vms,
-    });
-    context.output.summary(fields, || {
+    context.output.summary(fields(command, report, &vms, &settlement), || {
+        let sum = |bytes: fn(&VmBytes) -> u64| backups().map(|backup| bytes(&backup.bytes)).sum::<u64>();
         let mut text = format!(
-            "{done} of {} VMs in {} rounds, {}\n  read {} and again {}, popular {}, new {}, stored {}\n",
+            "{} of {} VMs in {} rounds, {}\n  read {} and again {}, popular {}, new {}, stored {}\n",
+            backups().count(),
             vms.len(),
             report.rounds,
             human::seconds(report.took.as_secs_f64()),
-            human::bytes(sum("read1")),
-            human::bytes(sum("read2")),
-            human::bytes(sum("pds_dup")),
-            human::bytes(sum("new")),
-            human::bytes(sum("stored")),
+            human::bytes(sum(|bytes| bytes.read1)),
+            human::bytes(sum(|bytes| bytes.read2)),
+            human::bytes(sum(|bytes| bytes.pds_dup)),
+            human::bytes(sum(|bytes| bytes.new)),
+            human::bytes(sum(|bytes| bytes.stored)),
         );
+        let doubtful = backups().filter(|backup| !backup.doubts.is_empty()).count();
         if doubtful > 0 {
             text.push_str(&format!(
                 "  {} made in spite of a warning: `copal snapshots` marks it as doubtful\n",
                 human::count(doubtful as u64, "snapshot")
             ));
         }
+        let unresolved = unresolved(&vms);
         if unresolved > 0 {
             text.push_str(&format!(
                 "  {unresolved} chunks nobody answered for in time: `copal pds cleanup` asks again\n"
@@ -307,26 +274,60 @@ fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()>
     verdict(report, &vms)
 }
 
-/// A VM of a job that goes on.
-fn goes_on(vm: &Value) -> bool {
-    vm["state"] == "waiting" || vm["state"] == "running"
+/// Fields of the summary.
+fn fields(command: &str, report: &JobReport, vms: &[VmFields<'_>], settlement: &Settlement) -> Value {
+    let agents = report.agents.iter().map(|agent| {
+        let status = agent.status.as_ref();
+        json!({
+            "name": agent.name,
+            "lost": agent.lost,
+            "message_bytes": status.map(|status| status.message_bytes),
+            "dropped_answers": status.map(|status| status.dropped_answers),
+            "peak_memory_bytes": status.map(|status| status.peak_memory_bytes),
+            "seconds": status.map(|status| status.seconds),
+            "repairs": status.map(|status| &status.repairs),
+        })
+    });
+    json!({
+        "command": command,
+        "job": report.job,
+        "k": report.rounds,
+        "rounds": report.rounds,
+        "seconds": report.took.as_secs_f64(),
+        "complete": report.is_complete(),
+        "unresolved": unresolved(vms),
+        "settled": {
+            "chunks": settlement.moved,
+            "bytes": settlement.moved_bytes,
+            "stored_popular": settlement.stored_popular,
+            "freed_bytes": settlement.freed_bytes,
+        },
+        "stored_twice": { "chunks": settlement.twice, "bytes": settlement.twice_bytes },
+        "unsettled_vms": settlement.unsettled,
+        "refused_by_fraction": settlement.refused,
+        "agents": agents.collect::<Vec<_>>(),
+        "missing_agents": report.missing,
+        "spoilers": report.spoilers,
+        "vms": vms,
+    })
 }
 
-fn has_failed(vm: &&Value) -> bool {
-    vm["state"] != "done" && !goes_on(vm)
+/// Chunks stored for one VM because nobody answered in time.
+fn unresolved(vms: &[VmFields<'_>]) -> u64 {
+    vms.iter().filter_map(|vm| vm.backup).map(|backup| backup.unresolved).sum()
 }
 
 /// Exit code and sentence of a job: 20 where a host has stored wrong chunks for all, 1 where a VM has no
 /// snapshot.
-fn verdict(report: &JobReport, vms: &[Value]) -> Outcome<()> {
-    let failed = vms.iter().filter(has_failed).count();
+fn verdict(report: &JobReport, vms: &[VmFields<'_>]) -> Outcome<()> {
+    let failed: Vec<&VmFields<'_>> = vms.iter().filter(|vm| vm.has_failed()).collect();
     let lost = report.agents.iter().filter(|agent| agent.lost.is_some());
     let lost: Vec<&str> = lost.map(|agent| agent.name.as_str()).collect();
-    if failed == 0 && lost.is_empty() && report.missing.is_empty() {
+    if failed.is_empty() && lost.is_empty() && report.missing.is_empty() {
         return spoiled(report, None);
     }
-    let mut sentence = format!("{failed} VMs have no new snapshot");
-    let named: Vec<String> = vms.iter().filter(has_failed).map(failed_vm).collect();
+    let mut sentence = format!("{} VMs have no new snapshot", failed.len());
+    let named: Vec<String> = failed.iter().map(|vm| failed_vm(vm)).collect();
     if !named.is_empty() {
         sentence.push_str(&format!(": {}", in_short(&named, "; ")));
     }
@@ -359,11 +360,12 @@ fn spoiled(report: &JobReport, also: Option<&str>) -> Outcome<()> {
 }
 
 /// A VM without a new snapshot, its agent, and why.
-fn failed_vm(vm: &Value) -> String {
-    let text = |name: &str| vm[name].as_str().unwrap_or_default();
-    match text("error") {
-        "" => format!("{} of agent {}", text("vm"), text("agent")),
-        reason => format!("{} of agent {}, {reason}", text("vm"), text("agent")),
+fn failed_vm(vm: &VmFields<'_>) -> String {
+    match vm.failure {
+        Some(failure) if !failure.error.is_empty() => {
+            format!("{} of agent {}, {}", vm.vm, vm.agent, failure.error)
+        }
+        _ => format!("{} of agent {}", vm.vm, vm.agent),
     }
 }
 
@@ -382,47 +384,16 @@ fn missing_in_short(missing: &[MissingAgent]) -> String {
     in_short(&missing, "; ")
 }
 
-/// Agents that took no part.
-fn of_missing_agents(missing: &[MissingAgent]) -> Vec<Value> {
-    let as_json = |missing: &MissingAgent| {
-        json!({
-            "name": missing.name,
-            "vms": missing.vms,
-            "more_vms": missing.more_vms,
-            "reason": missing.reason,
-        })
-    };
-    missing.iter().map(as_json).collect()
-}
-
-/// The VMs of an agent that took no part.
-fn of_missing(missing: &MissingAgent) -> Vec<Value> {
-    let vms = missing.vms.iter();
-    vms.map(|vm| json!({ "vm": vm, "agent": missing.name, "state": "missing" })).collect()
-}
-
-/// Its VMs, each with its agent.
-fn of_agent(agent: &AgentReport) -> Vec<Value> {
-    let named = |vm: &Value| {
-        let mut vm = vm.clone();
-        vm["agent"] = agent.name.clone().into();
-        if agent.lost.is_some() && vm["state"] != "done" {
-            vm["state"] = "unknown".into();
-        }
-        vm
-    };
-    agent.vms().iter().map(named).collect()
-}
-
 fn progress(report: &JobReport) -> String {
     let vms = || report.agents.iter().flat_map(AgentReport::vms);
-    let ended = vms().filter(|vm| vm["state"] == "done" || vm["state"] == "failed").count();
-    let round = report.agents.iter().filter_map(|agent| agent.status["round"].as_u64()).min();
+    let ended = vms().filter(|vm: &&VmStatus| vm.state.is_over()).count();
+    let waiting: usize = report.agents.iter().map(|agent| agent.waiting.len()).sum();
+    let round = report.agents.iter().filter_map(|agent| Some(agent.status.as_ref()?.round)).min();
     format!(
         "round {} of {}: {ended} of {} VMs have ended",
         (round.unwrap_or(0) + 1).min(u64::from(report.rounds)),
         report.rounds,
-        vms().count()
+        vms().count() + waiting
     )
 }
 
@@ -440,20 +411,52 @@ fn of_job(error: JobError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use copal_agent::coordinate::SpoilingHost;
+    use copal_agent::{
+        agent::{AgentStatus, VmBackup, VmProgress, VmState},
+        job_report::SpoilingHost,
+    };
+    use copal_backup::SnapshotId;
     use std::time::Duration;
 
+    fn vm(name: &str, state: VmState) -> VmStatus {
+        VmStatus {
+            vm: format!("vm of {name}"),
+            progress: VmProgress { planned_bytes: 0, seconds: 0.0, refused: 0 },
+            state,
+            settled: None,
+            settle_error: None,
+        }
+    }
+
+    fn done() -> VmState {
+        VmState::Done(Box::new(VmBackup {
+            snapshot: SnapshotId([7; 16]),
+            short_id: String::new(),
+            uuid: String::new(),
+            base: None,
+            disks: Vec::new(),
+            bytes: VmBytes::default(),
+            chunks: 0,
+            asked: 0,
+            new_chunks: 0,
+            unresolved: 0,
+            warnings: Vec::new(),
+            doubts: Vec::new(),
+        }))
+    }
+
     fn report(lost: Option<&str>, spoilers: Vec<SpoilingHost>) -> JobReport {
-        let agent = |name: &str, state: &str, lost: Option<&str>| AgentReport {
+        let agent = |name: &str, state: VmState, lost: Option<&str>| AgentReport {
             name: name.into(),
-            status: json!({ "vms": [{ "vm": format!("vm of {name}"), "state": state }] }),
+            status: Some(AgentStatus { vms: vec![vm(name, state)], ..AgentStatus::default() }),
+            waiting: Vec::new(),
             lost: lost.map(str::to_owned),
         };
-        let second = if lost.is_some() { "waiting" } else { "done" };
+        let second = if lost.is_some() { VmState::Waiting } else { done() };
         JobReport {
             job: "1".into(),
             rounds: 1,
-            agents: vec![agent("h1", "done", None), agent("h2", second, lost)],
+            agents: vec![agent("h1", done(), None), agent("h2", second, lost)],
             missing: Vec::new(),
             spoilers,
             took: Duration::ZERO,
@@ -461,8 +464,7 @@ mod tests {
     }
 
     fn verdict_of(report: &JobReport) -> Result<(), (u8, String)> {
-        let vms: Vec<Value> = report.agents.iter().flat_map(of_agent).collect();
-        verdict(report, &vms).map_err(|failure| (failure.exit_code, failure.sentence))
+        verdict(report, &VmFields::of_job(report)).map_err(|failure| (failure.exit_code, failure.sentence))
     }
 
     #[test]

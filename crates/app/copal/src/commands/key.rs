@@ -11,7 +11,7 @@ use crate::{
 };
 use copal_backup::{ListedKey, Role, RoleKey};
 use copal_node::Access;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
     fs::File,
     io::{self, ErrorKind, Write},
@@ -36,7 +36,7 @@ fn add(context: &Context<'_>, words: &KeyAdd) -> Outcome<()> {
     let added = draw(&opened, role, &words.out);
     let key = close(opened, added)?;
     let (id, file) = (key.id().to_string(), words.out.display().to_string());
-    let fields = json!({ "command": "key add", "id": id, "role": role.name(), "file": file });
+    let fields = json!({ "command": "key add", "id": id, "role": role, "file": file });
     context.output.summary(fields, || {
         format!("key {id} for {role} is in {file}, for its owner alone; use it with --key\n")
     });
@@ -82,35 +82,11 @@ fn list(context: &Context<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let listed = opened.repository().list_keys().map_err(Failure::from);
     let keys = close(opened, listed)?;
-    let told: Vec<Value> = keys.iter().map(as_json).collect();
-    let fields = json!({ "command": "key ls", "keys": told });
-    context.output.answer(fields, || {
+    context.output.answer(json!({ "command": "key ls", "keys": keys }), || {
         let rows: Vec<Vec<String>> = keys.iter().map(row).collect();
         human::table(&["Key", "Role", "Opened by", "Since", "Notes"], &rows)
     });
     Ok(())
-}
-
-fn role(key: &ListedKey) -> Option<&'static str> {
-    key.role.map(Role::name)
-}
-
-fn opened_by(key: &ListedKey) -> &'static str {
-    match key.is_password {
-        true => "password",
-        false => "file",
-    }
-}
-
-fn as_json(key: &ListedKey) -> Value {
-    json!({
-        "id": key.id,
-        "role": role(key),
-        "opened_by": opened_by(key),
-        "is_own": key.is_own,
-        "is_genuine": key.is_genuine,
-        "created_ms": key.created_ms,
-    })
 }
 
 fn row(key: &ListedKey) -> Vec<String> {
@@ -122,8 +98,8 @@ fn row(key: &ListedKey) -> Vec<String> {
     };
     vec![
         key.id.clone(),
-        role(key).unwrap_or("-").to_owned(),
-        opened_by(key).to_owned(),
+        key.role.map_or("-", Role::name).to_owned(),
+        key.opened_by().to_owned(),
         human::local_time(key.created_ms),
         notes.to_owned(),
     ]
@@ -133,7 +109,7 @@ fn remove(context: &Context<'_>, words: &KeyRm) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
     let removed = opened.repository().remove_key(&words.id).map_err(Failure::from);
     let key = close(opened, removed)?;
-    let fields = json!({ "command": "key rm", "id": key.id, "role": role(&key) });
+    let fields = json!({ "command": "key rm", "id": key.id, "role": key.role });
     context.output.summary(fields, || format!("key {} opens the repository no more\n", key.id));
     Ok(())
 }

@@ -1,6 +1,9 @@
 //! `copal snapshots` and `copal ls`.
 
-use super::{Context, as_json, close};
+use super::{
+    Context, close,
+    fields::{self, SnapshotFields},
+};
 use crate::{
     arguments::{Ls, Snapshots},
     failure::{Failure, Outcome, exit},
@@ -22,7 +25,7 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
     }
     let fields = json!({
         "command": "snapshots",
-        "snapshots": found.iter().map(as_json::snapshot).collect::<Vec<_>>(),
+        "snapshots": fields::snapshots(&found),
         "damaged_vms": damaged.iter().map(|(vm, _)| &vm.name).collect::<Vec<_>>(),
     });
     context.output.answer(fields, || as_table(&found));
@@ -112,25 +115,20 @@ pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {
         .and_then(|snapshot| Ok((repository.ls(snapshot.id)?, snapshot)))
         .map_err(Failure::from);
     let (disks, snapshot) = close(opened, found)?;
-    let fields = json!({
-        "command": "ls",
-        "snapshot": as_json::snapshot(&snapshot),
-        "disks": disks
-            .iter()
-            .map(|listing| {
-                json!({
-                    "name": listing.disk.name,
-                    "size_bytes": listing.disk.size_bytes,
-                    "mode": listing.disk.mode.to_string(),
-                    "reason": listing.disk.reason,
-                    "data_bytes": listing.data_bytes,
-                    "hole_bytes": listing.hole_bytes,
-                    "chunks": listing.chunks,
-                    "segments": listing.segments,
-                })
-            })
-            .collect::<Vec<_>>(),
+    let told = disks.iter().map(|listing| {
+        json!({
+            "name": listing.disk.name,
+            "size_bytes": listing.disk.size_bytes,
+            "mode": listing.disk.mode,
+            "reason": listing.disk.reason,
+            "data_bytes": listing.data_bytes,
+            "hole_bytes": listing.hole_bytes,
+            "chunks": listing.chunks,
+            "segments": listing.segments,
+        })
     });
+    let told: Vec<_> = told.collect();
+    let fields = json!({ "command": "ls", "snapshot": SnapshotFields::from(&snapshot), "disks": told });
     context.output.answer(fields, || {
         let rows: Vec<Vec<String>> = disks
             .iter()

@@ -2,12 +2,13 @@
 
 mod accept;
 mod agent;
-mod as_json;
+
 mod backup;
 mod bitmap;
 mod check;
 mod cluster;
 mod export;
+mod fields;
 mod forget;
 mod hold;
 mod init;

@@ -7,6 +7,7 @@ use super::{
     Context,
     agent::local::{self, Answer, Question},
     close,
+    fields::CommandFields,
 };
 use crate::{
     failure::{Failure, Outcome},
@@ -14,7 +15,6 @@ use crate::{
 };
 use copal_backup::popular::PopularStatus;
 use copal_node::Access;
-use serde_json::json;
 
 pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
     let status = match local::ask(context, &Question::Popular)? {
@@ -36,17 +36,7 @@ pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
         }
     };
     let fraction = f64::from(status.fraction_millionths) / 1e6;
-    let fields = json!({
-        "command": "pds status",
-        "pds_fraction": fraction,
-        "chunks": status.frames,
-        "packs": status.packs,
-        "unchecked_packs": status.unchecked_packs,
-        "condemned_packs": status.condemned_packs,
-        "spoiled_packs": status.spoiled_packs,
-        "bytes": status.bytes,
-    });
-    context.output.answer(fields, || {
+    context.output.answer(CommandFields::new("pds status", status), || {
         let rows = [
             ("Popular chunks", status.frames.to_string()),
             ("Packs", status.packs.to_string()),

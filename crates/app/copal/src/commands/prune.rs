@@ -1,8 +1,9 @@
 //! `copal prune` and `copal delete`: space returns.
 
 use super::{
-    Context, as_json,
-    forget::{self, Judged, Judgement},
+    Context,
+    fields::{self, MeasuredFields},
+    forget::{self, Judged, Judgement, JudgementFields},
 };
 use crate::{
     arguments::{Delete, MethodWord, Prune},
@@ -15,7 +16,7 @@ use crate::{
 use copal_backup::{FreeMethod, Layout, PruneOptions, PruneSummary};
 use copal_node::Access;
 use copal_object::Shrunk;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::time::Instant;
 
 pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
@@ -126,7 +127,7 @@ fn sweep(
         ..options.clone()
     };
     // What a password took to be checked is not the method's.
-    let peak_before = as_json::begin_peak();
+    let peak_before = fields::begin_peak();
     let begun = Instant::now();
     let summary = match opened.repository().prune(&options, &meter, &context.cancel) {
         // What stands in the way of the real one is what a dry run is asked for.
@@ -142,7 +143,7 @@ fn sweep(
         summary,
         seconds: begun.elapsed().as_secs_f64(),
         peak_before,
-        peak_bytes: as_json::peak_memory_bytes(),
+        peak_bytes: fields::peak_memory_bytes(),
         method: match options.method {
             FreeMethod::MarkSweep => "mark-sweep",
             FreeMethod::Grouped => "grouped",
@@ -207,10 +208,9 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
     Ok(())
 }
 
-fn report(context: &Context<'_>, command: &str, dry_run: bool, freed: &Freed) {
+fn report(context: &Context<'_>, command: &'static str, dry_run: bool, freed: &Freed) {
     let Judgement { judged, refusals } = &freed.judgement;
-    let forgotten = judged.iter().filter(|one| !one.is_kept()).count() as u64;
-    let fields = fields(command, dry_run, forgotten, freed);
+    let fields = MeasuredFields::new(command, FreedFields::new(freed, dry_run)).with_peak(freed.peak_before);
     let text = || {
         let mut words = String::new();
         if !judged.is_empty() {
@@ -228,44 +228,43 @@ fn report(context: &Context<'_>, command: &str, dry_run: bool, freed: &Freed) {
     }
 }
 
-fn fields(command: &str, dry_run: bool, forgotten: u64, freed: &Freed) -> Value {
-    let summary = freed.summary.unwrap_or_default();
-    json!({
-        "command": command,
-        "dry_run": dry_run,
-        "forgotten": forgotten,
-        "snapshots": forget::judged_json(&freed.judgement.judged),
-        "refused": freed.judgement.refusals,
-        "swept_sessions": summary.swept_sessions,
-        "busy_vms": summary.busy_vms,
-        "live_frames": summary.live_frames,
-        "dead_frames": summary.dead_frames,
-        "removed_packs": summary.removed_packs,
-        "rewritten_packs": summary.rewritten_packs,
-        "before_bytes": summary.before_bytes,
-        "after_bytes": summary.after_bytes,
-        "written_bytes": summary.written_bytes,
-        "unused_bytes": summary.unused_bytes,
-        "freed_bytes": freed_bytes(&summary),
-        "mode": mode(&summary),
-        "method": freed.method,
-        "candidates": summary.candidates,
-        "dead": summary.candidates_dead,
-        "kept": summary.candidates_kept,
-        "read_bytes": summary.read_bytes,
-        "leak_estimate_bytes": summary.leak_estimate_bytes,
-        "seconds": freed.seconds,
-        "peak_bytes": freed.peak_bytes,
-        "mark_passes": summary.mark_passes,
-        "store_live_bytes": freed.store_bytes,
-        "store_allocated_bytes": freed.allocated_bytes,
-        "given_back_bytes": freed.shrunk.cut_bytes + freed.shrunk.hollow_bytes,
-        "peak_memory_bytes": as_json::peak_memory_bytes().max(freed.peak_before),
-    })
+/// Fields of the summary.
+#[derive(Serialize)]
+struct FreedFields<'a> {
+    #[serde(flatten)]
+    judgement: JudgementFields<'a>,
+    #[serde(flatten)]
+    summary: PruneSummary,
+    freed_bytes: u64,
+    mode: &'static str,
+    method: &'static str,
+    seconds: f64,
+    peak_bytes: u64,
+    store_live_bytes: Option<u64>,
+    store_allocated_bytes: Option<u64>,
+    given_back_bytes: u64,
+}
+
+impl FreedFields<'_> {
+    fn new(freed: &Freed, dry_run: bool) -> FreedFields<'_> {
+        let summary = freed.summary.unwrap_or_default();
+        FreedFields {
+            judgement: JudgementFields::new(&freed.judgement, dry_run),
+            summary,
+            freed_bytes: freed_bytes(&summary),
+            mode: mode(&summary),
+            method: freed.method,
+            seconds: freed.seconds,
+            peak_bytes: freed.peak_bytes,
+            store_live_bytes: freed.store_bytes,
+            store_allocated_bytes: freed.allocated_bytes,
+            given_back_bytes: freed.shrunk.cut_bytes + freed.shrunk.hollow_bytes,
+        }
+    }
 }
 
 /// How dead frames were found.
-pub(super) fn mode(summary: &PruneSummary) -> &'static str {
+fn mode(summary: &PruneSummary) -> &'static str {
     match (summary.by_summary, summary.by_walk) {
         (0, _) => "exact",
         (_, 0) => "summary",

@@ -6,7 +6,10 @@
 //!
 //! Not here: the copying (`copal_data::rescue`), opening a damaged store (`copal_node`).
 
-use super::{Context, as_json};
+use super::{
+    Context,
+    fields::{self, peak_memory_bytes},
+};
 use crate::{
     arguments::RepairStore,
     failure::{Failure, Outcome, exit},
@@ -23,7 +26,7 @@ use copal_node::{
 };
 use copal_object::RecoveryReport;
 use copal_volume::VolumeStore;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 /// What became of the snapshots there were.
@@ -194,12 +197,11 @@ fn conclude(
             "missing_commits": older.missing_commits,
         })
     });
-    let listed = |snapshots: &[Snapshot]| -> Vec<Value> { snapshots.iter().map(as_json::snapshot).collect() };
     let fields = json!({
         "command": "repair store",
         "repository": to.display().to_string(),
-        "saved": listed(&judged.saved),
-        "lost": listed(&judged.lost),
+        "saved": fields::snapshots(&judged.saved),
+        "lost": fields::snapshots(&judged.lost),
         "unknown": judged.unknown,
         "rows": rescued.rows,
         "bytes": rescued.bytes,
@@ -208,7 +210,7 @@ fn conclude(
         "older_state": older,
         "tail_lost": recovery.tail_lost,
         "lost_of_logs": lost_of_logs,
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
+        "peak_memory_bytes": peak_memory_bytes(),
     });
     let is_whole = judged.lost.is_empty() && judged.unknown.is_empty() && missing.is_empty();
     context.output.summary(fields, || as_text(to, judged, &missing));

@@ -2,7 +2,7 @@
 
 mod target;
 
-use super::{Context, as_json, close};
+use super::{Context, close, fields::MeasuredFields};
 use crate::{
     arguments::Restore,
     failure::{Failure, Outcome, exit},
@@ -11,10 +11,19 @@ use crate::{
     repository::Opened,
     stdout,
 };
-use copal_backup::{RestoreRequest, RestoreSummary, Snapshot};
+use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, Vm};
 use copal_node::Access;
-use serde_json::json;
-use std::{ffi::OsStr, io::IsTerminal, path::Path};
+use serde::Serialize;
+use std::{borrow::Cow, ffi::OsStr, io::IsTerminal, path::Path};
+
+/// Fields of the summary.
+#[derive(Serialize)]
+struct RestoreFields<'a> {
+    #[serde(flatten)]
+    summary: &'a RestoreSummary,
+    vm: &'a Vm,
+    target: Cow<'a, str>,
+}
 
 pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     let memory = context.memory()?;
@@ -39,20 +48,8 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     let outcome = close(opened, outcome);
     context.note_lost(&lost);
     let (snapshot, summary) = outcome?;
-    let fields = json!({
-        "command": "restore",
-        "snapshot": summary.snapshot.to_string(),
-        "vm": as_json::vm(&snapshot.vm),
-        "disk": summary.disk,
-        "target": restore.target.to_string_lossy(),
-        "size_bytes": summary.size_bytes,
-        "written_bytes": summary.written_bytes,
-        "hole_bytes": summary.hole_bytes,
-        "fetched_bytes": summary.fetched_bytes,
-        "chunks": summary.chunks,
-        "seconds": as_json::seconds(summary.duration),
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
-    });
+    let fields =
+        RestoreFields { summary: &summary, vm: &snapshot.vm, target: restore.target.to_string_lossy() };
     let text = || {
         format!(
             "restored {} of snapshot {} ({}) to {}: {}, {} of them holes, {}\n",
@@ -68,7 +65,7 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
     if to_stdout {
         context.output.notice(text().trim_end());
     } else {
-        context.output.summary(fields, text);
+        context.output.summary(MeasuredFields::new("restore", fields), text);
     }
     Ok(())
 }

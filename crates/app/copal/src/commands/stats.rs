@@ -1,6 +1,6 @@
 //! `copal stats` and `copal repair index`.
 
-use super::{Context, as_json, close};
+use super::{Context, close, fields::MeasuredFields};
 use crate::{
     failure::{Failure, Outcome},
     human,
@@ -9,6 +9,7 @@ use crate::{
 use copal_backup::{RepositoryInfo, RepositoryStats};
 use copal_node::{Access, StoreLocation};
 use copal_object::Space;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
@@ -24,8 +25,19 @@ pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
         is_bounded: matches!(&place, Place::Store(location) if !matches!(location, StoreLocation::Files(_))),
         allocated_bytes: place.allocated_bytes(),
     };
-    context.output.answer(found.as_json(), || found.as_text());
+    context.output.answer(MeasuredFields::new("stats", found.fields()), || found.as_text());
     Ok(())
+}
+
+/// Fields of the summary.
+#[derive(Serialize)]
+struct StatsFields<'a> {
+    #[serde(flatten)]
+    info: &'a RepositoryInfo,
+    #[serde(flatten)]
+    stats: &'a RepositoryStats,
+    /// Bytes of the store.
+    store: Option<Value>,
 }
 
 /// A repository in figures.
@@ -44,25 +56,9 @@ impl Found {
         self.is_bounded.then_some(bytes)
     }
 
-    fn as_json(&self) -> Value {
-        let Found { info, stats, space, .. } = self;
-        json!({
-            "command": "stats",
-            "domain": info.domain.to_string(),
-            "encrypted": info.encrypted,
-            "created_ms": info.created_ms,
-            "vms": stats.vms,
-            "snapshots": stats.snapshots,
-            "damaged_snapshots": stats.damaged_snapshots,
-            "logical_bytes": stats.logical_bytes,
-            "hole_bytes": stats.hole_bytes,
-            "chunk_pack_bytes": stats.chunk_pack_bytes,
-            "recipe_pack_bytes": stats.recipe_pack_bytes,
-            "metadata_bytes": stats.metadata_bytes,
-            "packs": stats.packs,
-            "chunks": stats.chunks,
-            "unfinished_sessions": stats.unfinished_sessions,
-            "store": space.map(|space| json!({
+    fn fields(&self) -> StatsFields<'_> {
+        let store = self.space.map(|space| {
+            json!({
                 "size_bytes": self.bounded(space.size_bytes),
                 "allocated_bytes": self.allocated_bytes,
                 "live_bytes": space.live_bytes,
@@ -71,9 +67,9 @@ impl Found {
                 "reserved_bytes": self.bounded(space.reserved_bytes),
                 "free_bytes": self.bounded(space.free_bytes),
                 "given_back_bytes": self.bounded(space.hollow_bytes),
-            })),
-            "peak_memory_bytes": as_json::peak_memory_bytes(),
-        })
+            })
+        });
+        StatsFields { info: &self.info, stats: &self.stats, store }
     }
 
     fn as_text(&self) -> String {
@@ -139,14 +135,7 @@ pub(super) fn repair_index(context: &Context<'_>) -> Outcome<()> {
     let summary = opened.repository().repair_index(&meter, &context.cancel).map_err(Failure::from);
     drop(meter);
     let summary = close(opened, summary)?;
-    let fields = json!({
-        "command": "repair index",
-        "packs": summary.packs,
-        "rows": summary.rows,
-        "damaged_packs": summary.damaged_packs,
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
-    });
-    context.output.summary(fields, || {
+    context.output.summary(MeasuredFields::new("repair index", summary), || {
         format!(
             "index rebuilt: {} rows from {} packs, {} packs unreadable\n",
             summary.rows, summary.packs, summary.damaged_packs

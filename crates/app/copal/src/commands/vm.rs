@@ -1,15 +1,47 @@
 //! `copal vm`, `copal sessions`, `copal stats --vm`, `copal repair leak`: single VMs of a repository.
 
-use super::{Context, as_json, close, forget, prune};
+use super::{
+    Context, close,
+    fields::{MeasuredFields, peak_memory_bytes},
+    forget, prune,
+};
 use crate::{
     arguments::{RepairLeak, SessionsFence, VmRm},
     failure::{Failure, Outcome, exit},
     human,
     repository::Opened,
 };
-use copal_backup::{OpenSession, Vm, VmStats};
+use copal_backup::{HolderInfo, Vm, VmStats};
 use copal_node::Access;
+use serde::Serialize;
 use serde_json::json;
+
+/// A VM and its snapshots.
+#[derive(Serialize)]
+struct ListedVm<'a> {
+    #[serde(flatten)]
+    vm: &'a Vm,
+    snapshots: usize,
+    newest_ms: Option<u64>,
+}
+
+/// A backup under way.
+#[derive(Serialize)]
+struct SessionFields<'a> {
+    vm: &'a str,
+    session: String,
+    holder: Option<&'a HolderInfo>,
+}
+
+/// Fields of a VM in figures.
+#[derive(Serialize)]
+struct VmStatsFields<'a> {
+    vm: Option<&'a str>,
+    uuid: Option<String>,
+    #[serde(flatten)]
+    stats: &'a VmStats,
+    repair_due: bool,
+}
 
 pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
@@ -24,19 +56,15 @@ pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
         let mut snapshots = listing.snapshots.iter();
         snapshots.rfind(|snapshot| snapshot.vm.name == name).map(|snapshot| snapshot.created_ms)
     };
-    let rows: Vec<_> = vms.iter().map(|vm| (vm, count(&vm.name), newest(&vm.name))).collect();
-    let told = rows.iter().map(|(vm, snapshots, newest_ms)| {
-        json!({ "name": vm.name, "uuid": vm.uuid.to_string(), "snapshots": snapshots, "newest_ms": newest_ms })
-    });
-    let fields = json!({ "command": "vm ls", "vms": told.collect::<Vec<_>>() });
-    context.output.answer(fields, || {
-        let rows: Vec<Vec<String>> = rows
-            .iter()
-            .map(|(vm, snapshots, newest_ms)| {
-                let newest = newest_ms.map_or_else(|| "-".to_owned(), human::local_time);
-                vec![vm.name.clone(), snapshots.to_string(), newest, vm.uuid.to_string()]
-            })
-            .collect();
+    let listed =
+        vms.iter().map(|vm| ListedVm { vm, snapshots: count(&vm.name), newest_ms: newest(&vm.name) });
+    let listed: Vec<_> = listed.collect();
+    context.output.answer(json!({ "command": "vm ls", "vms": listed }), || {
+        let row = |listed: &ListedVm<'_>| {
+            let newest = listed.newest_ms.map_or_else(|| "-".to_owned(), human::local_time);
+            vec![listed.vm.name.clone(), listed.snapshots.to_string(), newest, listed.vm.uuid.to_string()]
+        };
+        let rows: Vec<Vec<String>> = listed.iter().map(row).collect();
         human::table(&["VM", "Snapshots", "Newest", "UUID"], &rows)
     });
     Ok(())
@@ -46,31 +74,24 @@ pub(super) fn sessions(context: &Context<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let sessions = opened.repository().sessions().map_err(Failure::from);
     let sessions = close(opened, sessions)?;
-    let open: Vec<_> =
-        sessions.iter().flat_map(|(vm, open)| open.iter().map(move |open| (vm, open))).collect();
-    let told = open.iter().map(|(vm, open)| {
-        let holder = open.info.as_ref().map(|info| {
-            json!({
-                "name": info.name,
-                "address": info.address,
-                "beat_age_seconds": info.beat_age_ms as f64 / 1e3,
-                "read_bytes": info.progress,
-            })
-        });
-        json!({ "vm": vm.name, "session": open.session.to_string(), "holder": holder })
+    let open = sessions.iter().flat_map(|(vm, open)| open.iter().map(move |open| (vm, open)));
+    let open = open.map(|(vm, open)| SessionFields {
+        vm: &vm.name,
+        session: open.session.to_string(),
+        holder: open.info.as_ref(),
     });
-    let fields = json!({ "command": "sessions ls", "sessions": told.collect::<Vec<_>>() });
-    context.output.answer(fields, || match open.is_empty() {
+    let open: Vec<_> = open.collect();
+    context.output.answer(json!({ "command": "sessions ls", "sessions": open }), || match open.is_empty() {
         true => "no backup is under way\n".to_owned(),
         false => {
-            let row = |(vm, open): &(&Vm, &OpenSession)| {
-                let (holder, heard) = match &open.info {
+            let row = |open: &SessionFields<'_>| {
+                let (holder, heard) = match open.holder {
                     Some(info) => {
                         (human::visible(&info.name).into_owned(), human::age(info.beat_age_ms / 1000))
                     }
                     None => ("-".to_owned(), "-".to_owned()),
                 };
-                vec![vm.name.clone(), open.session.to_string(), holder, heard]
+                vec![open.vm.to_owned(), open.session.clone(), holder, heard]
             };
             let rows: Vec<Vec<String>> = open.iter().map(row).collect();
             human::table(&["VM", "Session", "Held by", "Heard of"], &rows)
@@ -95,27 +116,13 @@ pub(super) fn stats(context: &Context<'_>, name: &str) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let stats = opened.repository().vm_stats(name).map_err(Failure::from);
     let stats = close(opened, stats)?;
-    let vm = stats.vm.clone();
-    let fields = json!({
-        "command": "stats",
-        "vm": vm.as_ref().map(|vm| vm.name.clone()),
-        "uuid": vm.as_ref().map(|vm| vm.uuid.to_string()),
-        "snapshots": stats.snapshots,
-        "damaged_snapshots": stats.damaged_snapshots,
-        "forgotten": stats.forgotten,
-        "logical_bytes": stats.logical_bytes,
-        "chunk_pack_bytes": stats.chunk_pack_bytes,
-        "recipe_pack_bytes": stats.recipe_pack_bytes,
-        "metadata_bytes": stats.metadata_bytes,
-        "packs": stats.packs,
-        "dead_frames": stats.dead_frames,
-        "dead_bytes": stats.dead_bytes,
-        "leak_estimate_bytes": stats.leak_estimate_bytes,
-        "repair_due": stats.leaks_more_than(VmStats::LEAK_SHARE_PERCENT),
-        "unfinished_sessions": stats.unfinished_sessions,
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
-    });
-    context.output.answer(fields, || text(&stats));
+    let fields = VmStatsFields {
+        vm: stats.vm.as_ref().map(|vm| vm.name.as_str()),
+        uuid: stats.vm.as_ref().map(|vm| vm.uuid.to_string()),
+        stats: &stats,
+        repair_due: stats.leaks_more_than(VmStats::LEAK_SHARE_PERCENT),
+    };
+    context.output.answer(MeasuredFields::new("stats", fields), || text(&stats));
     Ok(())
 }
 
@@ -170,7 +177,7 @@ pub(super) fn repair_leak(context: &Context<'_>, words: &RepairLeak) -> Outcome<
         "unused_bytes": summary.unused_bytes,
         "read_bytes": summary.read_bytes,
         "mark_passes": summary.mark_passes,
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
+        "peak_memory_bytes": peak_memory_bytes(),
     });
     context.output.summary(fields, || {
         format!(

@@ -1,6 +1,6 @@
 //! A backup that is no agent's: it asks the agents that it can reach, and nobody waits for it.
 
-use super::{alive::alive, commands, patience::HostPatience, peers::tag_of};
+use super::{alive::alive, patience::HostPatience, peers::tag_of, requests};
 use crate::{
     asker::{Asker, AskerOptions, Member},
     members::{Responsible, partition_bits},
@@ -42,7 +42,7 @@ impl Client {
     ) -> copal_backup::Result<Option<Client>> {
         let network = Network::of(repository)?;
         let mut members = alive(repository)?;
-        members.retain(|member| match commands::info(member, &network) {
+        members.retain(|member| match requests::info(member, &network) {
             Ok(_) => true,
             Err(reason) => {
                 tracing::warn!(reason, "not asked");

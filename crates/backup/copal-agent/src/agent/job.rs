@@ -13,6 +13,8 @@ use super::{
     peers::{Again, VmPeers},
     planned::{Planned, PlannedBackup},
     report::{Settled, VmOutcome, VmReport},
+    requests::hex,
+    status::AgentStatus,
     turns::{After, Turns},
 };
 use crate::{
@@ -170,28 +172,6 @@ struct State {
     took: Duration,
 }
 
-/// What is known of a job while it runs.
-#[derive(Clone, Debug)]
-pub(crate) struct JobStatus {
-    pub(crate) is_done: bool,
-    pub(crate) is_stored: bool,
-    pub(crate) is_settled: bool,
-    /// Whether chunks may be popular by now that VMs of this host, or of others, stored for themselves.
-    pub(crate) has_gain: bool,
-    /// Since it began.
-    pub(crate) age: Duration,
-    pub(crate) all_rounds: u32,
-    pub(crate) round: usize,
-    pub(crate) took: Duration,
-    pub(crate) vms: Vec<VmReport>,
-    /// VMs that were repaired after the job.
-    pub(crate) repairs: Vec<LeakRepair>,
-    /// Answers that were not believed.
-    pub(crate) dropped: u64,
-    /// Sent and received for questions and answers.
-    pub(crate) message_bytes: u64,
-}
-
 impl Job {
     /// # Errors
     /// When the system gives no thread, or there is nobody to ask.
@@ -271,25 +251,26 @@ impl Job {
         self.asker.end_round();
     }
 
-    pub(crate) fn status(&self) -> JobStatus {
-        let has_gain = self.has_gain();
+    /// How far it is.
+    pub(crate) fn status(&self) -> AgentStatus {
+        let gain = self.settles().then(|| self.has_gain());
         let state = self.state.lock();
         let dropped = self.asker.dropped();
-        JobStatus {
-            is_done: state.is_done,
-            is_stored: state.is_stored,
-            is_settled: state.is_settled,
-            has_gain,
-            age: self.started.elapsed(),
+        let took = match state.is_done {
+            true => state.took,
+            false => self.started.elapsed(),
+        };
+        AgentStatus {
+            job: hex(&self.agreed.id),
+            age_ms: self.started.elapsed().as_millis() as u64,
             all_rounds: self.agreed.rounds,
-            round: state.round,
-            took: match state.is_done {
-                true => state.took,
-                false => self.started.elapsed(),
-            },
-            vms: state.vms.clone(),
-            repairs: state.repairs.clone(),
-            dropped: [
+            done: state.is_done,
+            stored: state.is_stored,
+            gain,
+            settled: state.is_settled,
+            round: state.round as u64,
+            seconds: took.as_secs_f64(),
+            dropped_answers: [
                 dropped.late,
                 dropped.repeated,
                 dropped.foreign,
@@ -301,7 +282,19 @@ impl Job {
             .iter()
             .sum(),
             message_bytes: bytes_of(self.asker.traffic()) + bytes_of(self.again.traffic()),
+            peak_memory_bytes: peak_memory_bytes(),
+            repairs: state.repairs.clone(),
+            vms: state.vms.iter().map(VmReport::status).collect(),
         }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.lock().is_done
+    }
+
+    /// Whether all its VMs have ended.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.state.lock().is_stored
     }
 
     /// Backs up all VMs; blocks.
@@ -474,4 +467,12 @@ impl Progress for Upload<'_> {
     fn notice(&self, message: &str) {
         tracing::info!(message);
     }
+}
+
+/// The most memory this process has had, as the kernel counts it; 0 where it does not say.
+fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
 }

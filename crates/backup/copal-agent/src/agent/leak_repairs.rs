@@ -7,14 +7,27 @@
 //! it first.
 
 use copal_backup::{CancelFlag, Error, Repository, Role, Silent};
+use serde::{Deserialize, Serialize};
 
 /// What became of a VM whose repair was due.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeakRepair {
     /// Its name.
     pub vm: String,
-    /// Bytes that are free now; else why it was not repaired: the next job tries again.
-    pub freed_bytes: Result<u64, String>,
+    /// How its repair ended.
+    #[serde(flatten)]
+    pub outcome: RepairOutcome,
+}
+
+/// How the repair of a leak ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RepairOutcome {
+    /// So many bytes are free now.
+    #[serde(rename = "freed_bytes")]
+    Freed(u64),
+    /// Why the VM was not repaired: the next job tries again.
+    #[serde(rename = "error")]
+    Postponed(String),
 }
 
 /// Repairs those of the VMs that leak more than a share of their bytes, until it is cancelled.
@@ -32,18 +45,18 @@ pub fn repair_leaks<'a>(
         if cancel.is_cancelled() {
             break;
         }
-        let freed_bytes = match repair(repository, vm, (share_percent, memory_bytes), cancel) {
+        let outcome = match repair(repository, vm, (share_percent, memory_bytes), cancel) {
             Ok(None) => continue,
             Ok(Some(freed_bytes)) => {
                 tracing::info!(vm, freed_bytes, "the leak of this VM was repaired");
-                Ok(freed_bytes)
+                RepairOutcome::Freed(freed_bytes)
             }
             Err(error) => {
                 tracing::warn!(vm, %error, "the leak of this VM is repaired behind the next job");
-                Err(error.to_string())
+                RepairOutcome::Postponed(error.to_string())
             }
         };
-        repairs.push(LeakRepair { vm: vm.to_owned(), freed_bytes });
+        repairs.push(LeakRepair { vm: vm.to_owned(), outcome });
     }
     repairs
 }

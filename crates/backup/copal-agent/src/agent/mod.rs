@@ -16,13 +16,18 @@ mod patience;
 mod peers;
 mod planned;
 pub(crate) mod report;
+pub(crate) mod requests;
 mod settling;
+pub(crate) mod status;
 mod turns;
 
 pub use alive::alive;
 pub use client::Client;
-pub use commands::{AgentInfo, PlanInfo};
-pub use leak_repairs::{LeakRepair, repair_leaks};
+pub use leak_repairs::{LeakRepair, RepairOutcome, repair_leaks};
+pub use requests::{AgentInfo, PlanInfo};
+pub use status::{
+    AgentStatus, SettledVm, VmBackup, VmBytes, VmDisk, VmFailure, VmProgress, VmState, VmStatus,
+};
 
 mod client;
 

@@ -1,8 +1,10 @@
 //! What became of each VM of a job.
 
-use super::planned::PlannedBackup;
+use super::{
+    planned::PlannedBackup,
+    status::{SettledVm, VmBackup, VmFailure, VmProgress, VmState, VmStatus},
+};
 use copal_backup::{BackupSummary, CleanUpSummary, SnapshotId};
-use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// How a VM's backup ended.
@@ -91,84 +93,38 @@ impl VmReport {
     }
 
     /// As it is told.
-    pub(crate) fn to_json(&self) -> Value {
-        let mut told = json!({
-            "vm": self.vm,
-            "planned_bytes": self.planned_bytes,
-            "seconds": self.took.as_secs_f64(),
-        });
-        let (state, more) = match &self.outcome {
-            None if self.began.is_none() => ("waiting", json!({})),
-            None => ("running", json!({})),
-            Some(VmOutcome::Failed { code, reason }) => ("failed", json!({ "code": code, "error": reason })),
-            Some(VmOutcome::Done(summary)) => ("done", done(summary)),
+    pub(crate) fn status(&self) -> VmStatus {
+        let (settled, settle_error) = match &self.settled {
+            Some(Settled::Done(summary)) => (Some(SettledVm::of(summary, false)), None),
+            Some(Settled::Failed(reason)) => (None, Some(reason.clone())),
+            None => (None, None),
         };
-        told["state"] = state.into();
-        told["refused"] = self.refused.into();
-        match &self.settled {
-            Some(Settled::Done(summary)) => told["settled"] = settled_json(summary, false),
-            Some(Settled::Failed(reason)) => told["settle_error"] = reason.clone().into(),
-            None => {}
+        VmStatus {
+            vm: self.vm.clone(),
+            progress: VmProgress {
+                planned_bytes: self.planned_bytes,
+                seconds: self.took.as_secs_f64(),
+                refused: self.refused,
+            },
+            state: match &self.outcome {
+                None if self.began.is_none() => VmState::Waiting,
+                None => VmState::Running,
+                Some(VmOutcome::Failed { code, reason }) => {
+                    VmState::Failed(VmFailure { code: code.clone(), error: reason.clone() })
+                }
+                Some(VmOutcome::Done(summary)) => VmState::Done(Box::new(VmBackup::from(&**summary))),
+            },
+            settled,
+            settle_error,
         }
-        if let (Some(told), Value::Object(more)) = (told.as_object_mut(), more) {
-            told.extend(more);
-        }
-        told
     }
-}
-
-/// What settling a VM did, or would do.
-pub(crate) fn settled_json(summary: &CleanUpSummary, is_dry_run: bool) -> Value {
-    json!({
-        "dry_run": is_dry_run,
-        "asked": summary.asked,
-        "moved": summary.moved,
-        "moved_bytes": summary.moved_bytes,
-        "stored_popular": summary.stored_popular,
-        "freed_bytes": summary.freed_bytes,
-        "unanswered": summary.unanswered,
-        "refused": summary.refused,
-        "refused_bytes": summary.refused_bytes,
-    })
-}
-
-fn done(summary: &BackupSummary) -> Value {
-    let counts = &summary.counts;
-    json!({
-        "snapshot": summary.snapshot.to_string(),
-        "short_id": summary.snapshot.short(),
-        "uuid": summary.vm.uuid.to_string(),
-        "base": summary.base.map(|base| base.to_string()),
-        "disks": summary.disks.iter().map(|disk| json!({
-            "name": disk.name,
-            "size_bytes": disk.size_bytes,
-            "mode": disk.mode.to_string(),
-            "reason": disk.reason,
-        })).collect::<Vec<_>>(),
-        "bytes": {
-            "logical": counts.logical_bytes,
-            "dirty": counts.dirty_bytes,
-            "read1": counts.read_bytes,
-            "read2": counts.read_again_bytes,
-            "inner_dup": counts.inner_dup_bytes + counts.cross_dup_bytes,
-            "pds_dup": counts.popular_dup_bytes,
-            "pds_new": counts.popular_bytes,
-            "new": counts.new_bytes,
-            "stored": counts.stored_bytes,
-        },
-        "chunks": counts.chunks,
-        "asked": counts.asked_chunks,
-        "new_chunks": counts.new_chunks,
-        "unresolved": counts.unresolved_chunks,
-        "warnings": summary.warnings,
-        "doubts": summary.doubts.iter().map(|doubt| doubt.kind.word()).collect::<Vec<_>>(),
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use copal_backup::{BackupCounts, DiskMode, DiskSummary, Doubt, DoubtKind, Vm};
+    use copal_backup::{BackupCounts, DiskMode, DiskSummary, Vm};
+    use copal_disk::doubt::{DiskDoubt, DoubtKind};
 
     fn waiting() -> VmReport {
         VmReport {
@@ -215,7 +171,7 @@ mod tests {
             }],
             counts,
             warnings: vec!["it shrank".to_owned()],
-            doubts: vec![Doubt { disk: "sda".to_owned(), kind: DoubtKind::Smaller, text: String::new() }],
+            doubts: vec![DiskDoubt { disk: "sda".to_owned(), kind: DoubtKind::Smaller, text: String::new() }],
             duration: Duration::ZERO,
         }
     }
@@ -235,7 +191,10 @@ mod tests {
     }
 
     fn told(report: &VmReport) -> String {
-        report.to_json().to_string()
+        let told = crate::control::to_json(&report.status()).unwrap();
+        let read: VmStatus = serde_json::from_str(&told).unwrap();
+        assert_eq!(read, report.status());
+        told
     }
 
     /// The command line prints these fields, and agents of one release exchange them.

@@ -2,7 +2,8 @@
 
 use super::{twin::Twin, *};
 use crate::{
-    control::{self, CommandError},
+    agent::requests::{Accepted, AgentInfo, InfoRequest, PlanRequest, call},
+    control::CommandError,
     messages::JSON_BYTES,
 };
 use std::sync::{
@@ -16,7 +17,7 @@ fn a_command_is_carried_out_and_replied_to() {
     let address = server.address().to_string();
     let long = "x".repeat(300_000);
     for request in [json!({"status": {}}), json!(null), json!({ "long": long })] {
-        let reply = control::call(&address, &network(), &request, HANG).unwrap();
+        let reply: Value = control::call(&address, &network(), &request, HANG).unwrap();
         assert!(reply == json!({ "echo": request }));
     }
 }
@@ -25,20 +26,20 @@ fn a_command_is_carried_out_and_replied_to() {
 fn a_command_with_another_secret_or_to_nobody_fails_with_the_address() {
     let server = serve("h1", Arc::new(Twin::default()));
     let address = server.address().to_string();
-    let error = control::call(&address, &Network::new(&[1; 32]).unwrap(), &json!(1), HANG).unwrap_err();
+    let error = control::call::<Value>(&address, &Network::new(&[1; 32]).unwrap(), &1, HANG).unwrap_err();
     assert!(error.to_string().contains(&address), "{error}");
     let nobody = dead("h2").address;
-    let error = control::call(&nobody, &network(), &json!(1), HANG).unwrap_err();
+    let error = control::call::<Value>(&nobody, &network(), &1, HANG).unwrap_err();
     assert!(error.to_string().contains(&nobody), "{error}");
-    let error = control::call(&address, &network(), &json!("x".repeat(JSON_BYTES)), HANG).unwrap_err();
+    let error = control::call::<Value>(&address, &network(), &"x".repeat(JSON_BYTES), HANG).unwrap_err();
     assert!(matches!(error, CommandError::TooLong { .. }));
 }
 
 #[test]
 fn a_reply_that_is_too_long_says_so() {
     let server = serve("h1", Arc::new(Twin::default()));
-    let request = json!("x".repeat(JSON_BYTES - 2));
-    let reply = control::call(&server.address().to_string(), &network(), &request, HANG).unwrap();
+    let request = "x".repeat(JSON_BYTES - 2);
+    let reply: Value = control::call(&server.address().to_string(), &network(), &request, HANG).unwrap();
     assert!(reply["error"].as_str().unwrap().contains("at most"), "{reply}");
 }
 
@@ -50,15 +51,15 @@ struct Slow {
 }
 
 impl Control for Slow {
-    fn handle(&self, request: Value) -> Value {
-        if request == json!("wait") {
+    fn handle(&self, request: &[u8]) -> String {
+        if request == b"\"wait\"" {
             self.began.send(()).unwrap();
             let go_on = self.go_on.lock();
             while !self.stop.load(Ordering::Acquire) && go_on.recv_timeout(Duration::from_millis(20)).is_err()
             {
             }
         }
-        json!("done")
+        "\"done\"".to_owned()
     }
 }
 
@@ -71,7 +72,7 @@ fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
     let options = ServerOptions { commands: 2, ..ServerOptions::new("127.0.0.1:0", "h1", network()) };
     let server = Server::start(options, Arc::new(Twin::default()), Arc::new(slow), stop).unwrap();
     let address = server.address().to_string();
-    let call = |what: &str| control::call(&address, &network(), &json!(what), HANG);
+    let call = |what: &str| control::call::<Value>(&address, &network(), &what, HANG);
     std::thread::scope(|scope| {
         let long = scope.spawn(|| call("wait"));
         has_begun.recv_timeout(HANG).unwrap();
@@ -99,4 +100,32 @@ fn a_long_command_holds_up_neither_asking_nor_other_commands_nor_the_end() {
 
 fn options_of(server: &Server) -> AskerOptions {
     options(&[member("h1", server)], 1)
+}
+
+/// An agent of another version, whose replies lack fields.
+struct Lacking;
+
+impl Control for Lacking {
+    fn handle(&self, _request: &[u8]) -> String {
+        r#"{"ok":{"name":"h1","vms":["web"]}}"#.to_owned()
+    }
+}
+
+/// Symptom: a reply without its fields was a plan of no rounds, or a job without an id, and the job went on.
+/// Cause: fields were looked up by name, and one that is missing was empty. Fix: a reply is read as its type.
+#[test]
+fn a_reply_that_lacks_a_field_is_an_error_that_names_it() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = server_options("h1");
+    let server = Server::start(options, Arc::new(Twin::default()), Arc::new(Lacking), stop).unwrap();
+    let member = member("h1", &server);
+    let plan = PlanRequest { rounds: "auto".to_owned(), only: Vec::new() };
+    let reason = call(&member, &network(), plan).unwrap_err();
+    for part in ["agent h1", &member.address, "missing field `bytes`", "same copal"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    let info: Result<AgentInfo, String> = call(&member, &network(), InfoRequest {});
+    assert!(info.unwrap_err().contains("missing field `version`"));
+    // One without fields has none to lack, and what is there beside is passed over.
+    let Accepted {} = control::call(&member.address, &network(), &7, HANG).unwrap();
 }

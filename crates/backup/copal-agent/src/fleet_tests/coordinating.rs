@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{
-    agent::{PlanInfo, commands::Command},
+    agent::{
+        AgentInfo, AgentStatus, PlanInfo,
+        requests::{Accepted, Command},
+    },
     coordinate::{JobError, JobOptions, begin_on},
     roster::Roster,
     scheme::Scheme,
@@ -16,15 +19,16 @@ struct Obeys {
 }
 
 impl Control for Obeys {
-    fn handle(&self, request: Value) -> Value {
-        match serde_json::from_value(request).unwrap() {
-            Command::Info => json!({ "ok": { "name": "h", "version": "1", "job": null } }),
-            Command::Run(_) if !self.is_willing => json!({ "error": "it works on another job" }),
-            Command::Cancel { .. } => {
+    fn handle(&self, request: &[u8]) -> String {
+        match serde_json::from_slice(request).unwrap() {
+            Command::Info(_) => ok(AgentInfo { name: "h".to_owned(), version: "1".to_owned(), job: None }),
+            Command::Run(_) if !self.is_willing => control::refusal("it works on another job"),
+            Command::Cancel(_) => {
                 self.cancelled.store(true, Ordering::Release);
-                json!({ "ok": {} })
+                ok(Accepted {})
             }
-            _ => json!({ "ok": {} }),
+            Command::Status(_) => ok(AgentStatus::default()),
+            _ => ok(Accepted {}),
         }
     }
 }
@@ -55,7 +59,10 @@ fn a_host_that_dies_between_plan_and_run_is_lost_and_the_others_go_on() {
     let report = begun.look();
     let lost: Vec<bool> = report.agents.iter().map(|agent| agent.lost.is_some()).collect();
     assert_eq!(lost, [false, true, false], "{report:?}");
-    assert_eq!(report.agents[1].vms(), [json!({ "vm": "vm of h2", "state": "waiting" })]);
+    assert_eq!(
+        (report.agents[1].vms(), &report.agents[1].waiting[..]),
+        (&[][..], &["vm of h2".to_owned()][..])
+    );
     assert!(!report.is_complete());
     assert!(!obeys.cancelled.load(Ordering::Acquire));
 }

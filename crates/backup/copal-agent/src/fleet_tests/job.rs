@@ -3,7 +3,11 @@
 
 use super::{twin::Twin, *};
 use crate::{
-    agent::PlanInfo,
+    agent::{
+        AgentInfo, AgentStatus, PlanInfo,
+        requests::{Accepted, Command},
+        status::sample,
+    },
     coordinate::{Begun, JobError, JobOptions, begin_on},
     roster::Roster,
     scheme::Scheme,
@@ -19,15 +23,18 @@ struct Willing {
 }
 
 impl Control for Willing {
-    fn handle(&self, request: Value) -> Value {
-        let command = request["command"].as_str().unwrap().to_owned();
-        let refuses = self.refuses == Some(command.as_str());
-        self.heard.lock().push(command);
-        match refuses {
-            true => json!({ "error": "not now" }),
-            false => json!({ "ok": {
-                "name": "h1", "version": "1", "job": null, "vms": [{ "vm": "web", "state": "done" }], "done": true, "seconds": 0.0,
-            }}),
+    fn handle(&self, request: &[u8]) -> String {
+        let word = serde_json::from_slice::<Value>(request).unwrap()["command"].as_str().unwrap().to_owned();
+        let refuses = self.refuses == Some(word.as_str());
+        self.heard.lock().push(word);
+        match serde_json::from_slice(request).unwrap() {
+            _ if refuses => control::refusal("not now"),
+            Command::Info(_) => ok(AgentInfo { name: "h1".to_owned(), version: "1".to_owned(), job: None }),
+            Command::Status(_) => {
+                let vms = vec![sample::done("web", 1)];
+                ok(AgentStatus { done: true, vms, ..AgentStatus::default() })
+            }
+            _ => ok(Accepted {}),
         }
     }
 }
@@ -63,10 +70,10 @@ fn a_host_that_died_since_it_told_its_plan_is_lost_and_the_others_go_on() {
         let report = begun.wait(&CancelFlag::new(), &mut |_| {});
         assert!(report.is_over() && !report.is_complete());
         let of = |name: &str| report.agents.iter().find(|agent| agent.name == name).unwrap();
-        assert!(of("h1").lost.is_none() && of("h1").vms()[0]["state"] == "done");
+        assert!(of("h1").lost.is_none() && of("h1").vms()[0].backup().is_some());
         let lost = of("h2");
         assert!(lost.lost.as_ref().unwrap().contains("agent h2"), "{report:?}");
-        assert_eq!(lost.vms()[0]["vm"], "vm of h2");
+        assert_eq!(lost.waiting, ["vm of h2"]);
     }
     assert!(!agent.heard.lock().iter().any(|command| command == "cancel"));
     let Err(error) = begin(vec![dead("h2")]) else { panic!("nobody began it") };

@@ -11,11 +11,12 @@ mod twin;
 
 use crate::{
     asker::{Asker, AskerOptions, FixedPatience, Member, Owners},
-    control::Control,
+    control::{self, Control, Outcome},
     network::Network,
     server::{Detect, Server, ServerOptions},
 };
 use copal_backup::peers::{Answer, ShortId};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::{
     io,
@@ -65,9 +66,14 @@ impl Owners for ByTurns {
 struct Echo;
 
 impl Control for Echo {
-    fn handle(&self, request: Value) -> Value {
-        json!({ "echo": request })
+    fn handle(&self, request: &[u8]) -> String {
+        format!(r#"{{"echo":{}}}"#, std::str::from_utf8(request).unwrap())
     }
+}
+
+/// The outcome of a command that was carried out, as it is sent.
+fn ok(reply: impl Serialize) -> String {
+    control::to_json(&Outcome::Ok(reply)).unwrap()
 }
 
 fn serve(name: &str, detect: Arc<dyn Detect>) -> Server {

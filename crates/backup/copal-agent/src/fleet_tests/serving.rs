@@ -159,7 +159,7 @@ fn silent_connections_shut_no_member_out() {
         connect(&server, instance);
     }
     until("some that are turned away", || server.traffic().turned_away() > 0);
-    let reply = control::call(&address.to_string(), &network(), &json!(7), HANG).unwrap();
+    let reply: Value = control::call(&address.to_string(), &network(), &7, HANG).unwrap();
     assert_eq!(reply, json!({ "echo": 7 }));
 }
 

@@ -2,6 +2,7 @@
 
 use super::Shared;
 use crate::{
+    control::refusal,
     messages::{Ask, JSON_BYTES, Marker, MessageError, VERSION, instance},
     network::check_hello,
 };
@@ -11,7 +12,6 @@ use copal_proto::{
     messages::{self, failure::Code},
 };
 use copal_server::{Handler, Peer, Status, blocking, encoded, read};
-use serde_json::{Value, json};
 use std::{
     sync::{
         Arc,
@@ -85,20 +85,15 @@ impl Shared {
     fn carry_out(&self, json: &[u8]) -> Bytes {
         let slot = CommandSlot::take(&self.commands);
         let under_way = slot.before;
-        let reply = match serde_json::from_slice::<Value>(json) {
-            _ if json.len() > JSON_BYTES => {
-                refusal(format!("the command has {} bytes, at most {JSON_BYTES} are taken", json.len()))
-            }
-            _ if under_way >= self.options.commands => {
-                refusal(format!("{under_way} commands are under way: try again later"))
-            }
-            Ok(request) => self.control.handle(request).to_string(),
-            Err(error) => refusal(format!("the command is not valid JSON: {error}")),
+        let reply = match json.len() {
+            0..=JSON_BYTES if under_way < self.options.commands => self.control.handle(json),
+            0..=JSON_BYTES => refusal(&format!("{under_way} commands are under way: try again later")),
+            bytes => refusal(&format!("the command has {bytes} bytes, at most {JSON_BYTES} are taken")),
         };
         drop(slot);
         match reply.len() {
             0..=JSON_BYTES => reply.into(),
-            bytes => refusal(format!("the reply has {bytes} bytes, at most {JSON_BYTES} are sent")).into(),
+            bytes => refusal(&format!("the reply has {bytes} bytes, at most {JSON_BYTES} are sent")).into(),
         }
     }
 }
@@ -120,8 +115,4 @@ impl Drop for CommandSlot<'_> {
     fn drop(&mut self) {
         self.commands.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-fn refusal(reason: String) -> String {
-    json!({ "error": reason }).to_string()
 }

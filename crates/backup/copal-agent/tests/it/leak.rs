@@ -1,7 +1,7 @@
 //! Repairs of leaks behind jobs.
 
 use crate::world::{Fleet, Running};
-use copal_agent::coordinate::{self, JobReport};
+use copal_agent::{agent::RepairOutcome, coordinate, job_report::JobReport};
 use copal_backup::{CancelFlag, Silent};
 use copal_testkit::Random;
 use std::{
@@ -28,7 +28,7 @@ fn job(fleet: &Fleet, repairs: usize) -> JobReport {
     let end = Instant::now() + HANG;
     loop {
         let report = begun.look();
-        if report.agents[0].status["repairs"].as_array().map(Vec::len) == Some(repairs) {
+        if report.agents[0].status.as_ref().map(|status| status.repairs.len()) == Some(repairs) {
             return report;
         }
         assert!(Instant::now() < end, "no repair: {report:?}");
@@ -66,8 +66,8 @@ fn an_agent_repairs_the_leak_of_its_vm_behind_a_job_when_it_is_large_enough() {
     }
     let _agent = start(&fleet, 0);
     let report = job(&fleet, 1);
-    let repair = &report.agents[0].status["repairs"][0];
-    assert!(repair["vm"] == "web" && repair["freed_bytes"].is_u64(), "{repair}");
+    let repair = &report.agents[0].status.as_ref().unwrap().repairs[0];
+    assert!(repair.vm == "web" && matches!(repair.outcome, RepairOutcome::Freed(_)), "{repair:?}");
     assert_eq!(leaked(), 0);
     // Nothing is left to be repaired, and the next jobs are as before.
     job(&fleet, 0);

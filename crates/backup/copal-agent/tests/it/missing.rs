@@ -2,7 +2,8 @@
 
 use crate::world::{Fleet, Running};
 use copal_agent::{
-    coordinate::{self, JobError, JobOptions, JobReport},
+    coordinate::{self, JobError, JobOptions},
+    job_report::JobReport,
     scheme::Scheme,
 };
 use copal_backup::{BackupRequest, CancelFlag, DiskSource, Holder, ListedAgent, Progress, Stage, Unlock};
@@ -28,7 +29,7 @@ fn an_agent_that_is_not_there_is_missing_until_it_is_back_or_retired() {
     };
     assert_eq!((&*missing.name, &missing.vms[..]), ("h2", &["db".to_owned(), "mail".to_owned()][..]));
     assert!(missing.reason.contains("copal agent rm h2"), "{missing}");
-    assert_eq!(report.agents[0].vms()[0]["state"], "done", "the others go on");
+    assert!(report.agents[0].vms()[0].backup().is_some(), "the others go on");
     // Whoever asks later learns the same.
     let found = coordinate::find(&fleet.repository, None).unwrap().look();
     assert_eq!((found.job, &found.missing), (report.job, &report.missing));
@@ -129,12 +130,16 @@ fn a_host_that_dies_between_two_stages_is_lost_and_the_others_go_on() {
     };
     let options = JobOptions { scheme: Scheme::Synchronous, ..fleet.options("auto") };
     let report = coordinate::run_in_stages(&fleet.repository, &options, &CancelFlag::new(), tell).unwrap();
-    let states = |agent: usize| -> Vec<(&str, &str)> {
+    let states = |agent: usize| -> Vec<(&str, bool)> {
         let vms = report.agents[agent].vms().iter();
-        vms.map(|vm| (vm["vm"].as_str().unwrap(), vm["state"].as_str().unwrap())).collect()
+        vms.map(|vm| (&vm.vm[..], vm.backup().is_some())).collect()
     };
-    assert_eq!(states(0), [("web", "done"), ("mail", "done")], "{report:?}");
-    assert_eq!(states(1), [("db", "done"), ("www", "waiting")], "{report:?}");
+    assert_eq!(states(0), [("web", true), ("mail", true)], "{report:?}");
+    assert_eq!(
+        (states(1), &report.agents[1].waiting[..]),
+        (vec![("db", true)], &["www".to_owned()][..]),
+        "{report:?}"
+    );
     assert!(report.agents[0].lost.is_none() && report.agents[1].lost.is_some() && !report.is_complete());
 }
 

@@ -3,7 +3,7 @@
 use crate::world::{Fleet, Running};
 use copal_agent::{
     agent::AgentOptions,
-    coordinate::JobReport,
+    job_report::JobReport,
     settling::{self, SettleOptions, Settlement},
 };
 use copal_backup::{

@@ -1,9 +1,12 @@
 //! An agent that owns partitions and is gone in the middle of a job.
 
 use crate::world::Fleet;
-use copal_agent::coordinate::{self, AgentReport, JobReport};
+use copal_agent::{
+    agent::{VmBytes, VmState, VmStatus},
+    coordinate,
+    job_report::{AgentReport, JobReport},
+};
 use copal_testkit::Random;
-use serde_json::Value;
 use std::{
     fs,
     sync::Arc,
@@ -45,20 +48,23 @@ fn the_stand_in_answers_for_an_owner_that_goes_in_the_middle_of_a_job() {
     });
     let gone = fleet.start_with("h3", fleet.plan_of_disks("h3", &[]), open());
     let begun = coordinate::begin(&fleet.repository, &fleet.options("auto")).unwrap();
-    let has_asked = |agent: &AgentReport| agent.status["message_bytes"].as_u64().unwrap_or(0) > 2000;
+    let has_asked =
+        |agent: &AgentReport| agent.status.as_ref().is_some_and(|status| status.message_bytes > 2000);
     let asked = look_until(&begun, "questions", |agents| agents[..2].iter().all(has_asked));
-    let is_waiting = |vm: &Value| vm["state"] == "running";
+    let is_waiting = |vm: &VmStatus| matches!(vm.state, VmState::Running);
     assert!(asked.agents[..2].iter().all(|agent| agent.vms().iter().all(is_waiting)), "{asked:?}");
     drop(gone);
 
-    let is_done = |agent: &AgentReport| agent.status["done"] == true;
+    let is_done = |agent: &AgentReport| agent.status.as_ref().is_some_and(|status| status.done);
     let report = look_until(&begun, "the end", |agents| agents[..2].iter().all(is_done));
-    let vms: Vec<&Value> = report.agents[..2].iter().flat_map(AgentReport::vms).collect();
+    let vms: Vec<&VmStatus> = report.agents[..2].iter().flat_map(AgentReport::vms).collect();
     assert_eq!(vms.len(), 4, "{report:?}");
-    let sum = |name: &str| vms.iter().filter_map(|vm| vm["bytes"][name].as_u64()).sum::<u64>();
+    let sum = |bytes: fn(&VmBytes) -> u64| {
+        vms.iter().filter_map(|vm| vm.backup()).map(|backup| bytes(&backup.bytes)).sum::<u64>()
+    };
     for vm in &vms {
-        assert_eq!((&vm["state"], &vm["unresolved"]), (&"done".into(), &0.into()), "{vm}");
+        assert_eq!(vm.backup().map(|backup| backup.unresolved), Some(0), "{vm:?}");
     }
     // Each of the four refers to the half that all have; it is stored once.
-    assert!(sum("pds_dup") > 7 << 20 && sum("pds_new") < 3 << 20, "{report:?}");
+    assert!(sum(|bytes| bytes.pds_dup) > 7 << 20 && sum(|bytes| bytes.pds_new) < 3 << 20, "{report:?}");
 }

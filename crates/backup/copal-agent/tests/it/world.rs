@@ -2,7 +2,8 @@
 
 use copal_agent::{
     agent::{Agent, AgentOptions},
-    coordinate::{self, JobOptions, JobReport},
+    coordinate::{self, JobOptions},
+    job_report::JobReport,
     scheme::Scheme,
 };
 use copal_backup::{CancelFlag, IndexHome, InitOptions, Layout, Repository, Role, Unlock};

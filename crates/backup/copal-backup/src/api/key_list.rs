@@ -23,16 +23,18 @@ use crate::popular;
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
+use serde::{Serialize, Serializer};
 use zeroize::Zeroizing;
 
 /// A key slot of a repository.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ListedKey {
     /// Identifier of the key, or number of a password's slot.
     pub id: String,
     /// Its role; `None`: the slot cannot be read.
     pub role: Option<Role>,
     /// Whether a password opens it.
+    #[serde(rename = "opened_by", serialize_with = "opener")]
     pub is_password: bool,
     /// Whether it opened this handle.
     pub is_own: bool,
@@ -41,11 +43,25 @@ pub struct ListedKey {
     pub is_genuine: Option<bool>,
     /// Creation time.
     pub created_ms: u64,
+    #[serde(skip)]
     pub(crate) fid: FileId,
 }
 
+fn opener<S: Serializer>(is_password: &bool, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(opener_word(*is_password))
+}
+
+fn opener_word(is_password: bool) -> &'static str {
+    if is_password { "password" } else { "file" }
+}
+
 impl ListedKey {
-    /// Whether the slot certainly holds the master key.
+    /// What opens it, as a word: a password, or a file.
+    pub fn opened_by(&self) -> &'static str {
+        opener_word(self.is_password)
+    }
+
+    /// Whether it surely gives the master key.
     fn opens_master(&self) -> bool {
         self.role == Some(Role::Admin) && self.is_genuine == Some(true)
     }

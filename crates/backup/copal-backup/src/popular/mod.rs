@@ -19,10 +19,12 @@ use crate::packs::pack_store::{FrameReader, LocatedFrame};
 use crate::packs::volumes::PackHome;
 use crate::request::Layout;
 use crate::request::error::{Error, Result};
+use crate::request::json;
 use crate::request::peers::{HostKey, ShortId, Writer};
 use crate::request::progress::CancelFlag;
 use crate::sessions::parts::RepositoryParts;
 use crate::steps::popular::{EnterStep, counts, entering, needs_check, needs_verdict};
+use serde::Serialize;
 
 /// A popular pack that no host has checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +63,11 @@ pub struct PopularFrames {
     pub is_checked: bool,
 }
 
-/// Numbers of popular chunks and packs of a fleet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the popular chunks of a fleet amount to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PopularStatus {
-    /// Share of all unique chunks that may be popular, in millionths.
+    /// How much of all unique chunks may be popular, in millionths.
+    #[serde(rename = "pds_fraction", serialize_with = "json::share")]
     pub fraction_millionths: u32,
     /// Number of packs.
     pub packs: u64,
@@ -74,7 +77,8 @@ pub struct PopularStatus {
     pub condemned_packs: u64,
     /// Packs with wrong content: they take no new references.
     pub spoiled_packs: u64,
-    /// Number of frames.
+    /// Frames.
+    #[serde(rename = "chunks")]
     pub frames: u64,
     /// Bytes of the packs' files.
     pub bytes: u64,

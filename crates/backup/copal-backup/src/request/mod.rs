@@ -1,8 +1,10 @@
 //! Requests and results of a repository: plain values without behaviour.
 //!
-//! Sizes are bytes, times are milliseconds since 1970 as stamped by the store.
+//! Sizes are bytes, times are milliseconds since 1970 as stamped by the store. Summaries are `Serialize` as
+//! `copal --json` prints them: a command adds its name, and what it measures itself.
 
 pub mod error;
+pub(crate) mod json;
 pub(crate) mod open_session;
 pub mod peers;
 pub mod progress;
@@ -16,6 +18,7 @@ use crate::retention::Misdated;
 use copal_chunk::ChunkProfile;
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use copal_disk::source::{BitmapState, ChangedExtents, ContentEvidence, Source};
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
@@ -80,20 +83,24 @@ impl InitOptions {
     }
 }
 
-/// Description of a repository.
-#[derive(Clone, Debug)]
+/// What a repository says about itself.
+#[derive(Clone, Debug, Serialize)]
 pub struct RepositoryInfo {
     /// Its identity.
+    #[serde(serialize_with = "json::text")]
     pub domain: uuid::Uuid,
-    /// The chunks that a snapshot may refer to.
+    /// Who may refer to a chunk.
+    #[serde(skip)]
     pub layout: Layout,
-    /// Chunking profile of its disks.
+    /// How disks are cut into chunks.
+    #[serde(skip)]
     pub profile: ChunkProfile,
     /// Whether a password protects it.
     pub encrypted: bool,
     /// Creation time.
     pub created_ms: u64,
     /// Format version.
+    #[serde(skip)]
     pub version: u16,
 }
 
@@ -121,10 +128,11 @@ impl SnapshotId {
     }
 }
 
-/// A VM in the catalog.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A VM the catalog knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vm {
-    /// Its permanent identity.
+    /// Its identity for ever.
+    #[serde(serialize_with = "json::text")]
     pub uuid: uuid::Uuid,
     /// Its name; unique in the repository.
     pub name: String,
@@ -238,7 +246,8 @@ impl BackupRequest {
 }
 
 /// How a disk was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DiskMode {
     /// Only the changed extents.
     Incremental,
@@ -258,8 +267,8 @@ impl fmt::Display for DiskMode {
     }
 }
 
-/// Result for one disk.
-#[derive(Clone, Debug)]
+/// What became of one disk.
+#[derive(Clone, Debug, Serialize)]
 pub struct DiskSummary {
     /// Its name.
     pub name: String,
@@ -274,7 +283,7 @@ pub struct DiskSummary {
 }
 
 /// Counters of a backup.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BackupCounts {
     /// Sum of the disks' sizes.
     pub logical_bytes: u64,
@@ -358,8 +367,8 @@ impl BackupCounts {
     }
 }
 
-/// Result of a backup.
-#[derive(Clone, Debug)]
+/// What a backup did.
+#[derive(Clone, Debug, Serialize)]
 pub struct BackupSummary {
     /// The new snapshot.
     pub snapshot: SnapshotId,
@@ -369,7 +378,8 @@ pub struct BackupSummary {
     pub base: Option<SnapshotId>,
     /// Time of the store's clock when it became visible.
     pub created_ms: u64,
-    /// Snapshots of the VM with an impossible time, by the same clock.
+    /// Snapshots of the VM whose times cannot be, by the same clock.
+    #[serde(rename = "misdated_snapshots")]
     pub misdated: u64,
     /// One per disk.
     pub disks: Vec<DiskSummary>,
@@ -380,11 +390,12 @@ pub struct BackupSummary {
     /// Why the snapshot is doubtful until an operator accepts it; `warnings` repeats them.
     pub doubts: Vec<DiskDoubt>,
     /// Wall time of the whole.
+    #[serde(rename = "seconds", serialize_with = "json::seconds")]
     pub duration: Duration,
 }
 
 /// One disk of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SnapshotDisk {
     /// Its name.
     pub name: String,
@@ -398,10 +409,11 @@ pub struct SnapshotDisk {
     pub reason: String,
     /// The dirty bitmap that had recorded all later writes at the time of the backup.
     pub bitmap: Option<String>,
-    /// The sentinel: the bitmap beside it that records nothing. It shows whether the dirty bitmap was
-    /// cleared.
+    /// The bitmap beside it that records nothing, by which one that was cleared is known.
+    #[serde(skip)]
     pub sentinel: Option<BitmapState>,
-    /// Location that distinguishes the disk from another; empty if there is none.
+    /// What tells the disk from another one; empty when nothing does.
+    #[serde(skip)]
     pub identity: String,
 }
 
@@ -415,7 +427,7 @@ pub struct Listing {
 }
 
 /// A published snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Snapshot {
     /// Its identity.
     pub id: SnapshotId,
@@ -437,13 +449,16 @@ pub struct Snapshot {
     pub disks: Vec<SnapshotDisk>,
     /// Counters of the backup that made it.
     pub counts: BackupCounts,
-    /// A verify decoded every chunk of it and found no damage.
+    /// A verify decoded every chunk of it and found nothing wrong.
+    #[serde(rename = "verified")]
     pub is_verified: bool,
     /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
+    #[serde(skip)]
     pub held_until_ms: u64,
-    /// Reasons to doubt that it holds the complete disks.
+    /// Why it may not be what its disks should be.
     pub doubts: Vec<DiskDoubt>,
-    /// An operator has accepted the snapshot despite the doubts.
+    /// A person has seen the doubts and takes the snapshot as it is.
+    #[serde(skip)]
     pub is_accepted: bool,
     /// Why its manifest cannot be read; then base, tags, description, disks and counts are empty.
     pub damage: Option<String>,
@@ -491,8 +506,8 @@ impl RestoreRequest {
     }
 }
 
-/// Result of a restore.
-#[derive(Clone, Debug)]
+/// What a restore did.
+#[derive(Clone, Debug, Serialize)]
 pub struct RestoreSummary {
     /// The snapshot.
     pub snapshot: SnapshotId,
@@ -509,6 +524,7 @@ pub struct RestoreSummary {
     /// Chunks written.
     pub chunks: u64,
     /// Wall time of the whole.
+    #[serde(rename = "seconds", serialize_with = "json::seconds")]
     pub duration: Duration,
 }
 
@@ -523,14 +539,17 @@ pub struct Damage {
     pub snapshots: Vec<SnapshotId>,
 }
 
-/// Result of a check or a verification.
-#[derive(Clone, Debug, Default)]
+/// What a check or a verification found.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct CheckReport {
-    /// All damages; empty if there are none.
+    /// Everything that is wrong; empty when all is well.
+    #[serde(skip)]
     pub damages: Vec<Damage>,
-    /// Number of damages beyond the first thousand.
+    /// Damages beyond the first thousand are only counted.
+    #[serde(skip)]
     pub more_damages: u64,
-    /// Snapshots affected by those, or by another damage in the same packs.
+    /// Snapshots that those hurt, or that lead to a pack where some of them are.
+    #[serde(skip)]
     pub more_snapshots: Vec<SnapshotId>,
     /// Snapshots walked.
     pub snapshots: u64,
@@ -544,7 +563,8 @@ pub struct CheckReport {
     pub decoded_frames: u64,
     /// Stored bytes decoded.
     pub decoded_bytes: u64,
-    /// Snapshots with an impossible time. That is no damage: their data is intact.
+    /// Snapshots whose times cannot be. No damage: nothing of them is lost.
+    #[serde(skip)]
     pub misdated: Vec<(SnapshotId, Misdated)>,
     /// Packs of backups that never finished; the next backup uses them or `prune` frees them.
     pub unfinished_packs: u64,
@@ -647,25 +667,30 @@ impl Default for PruneOptions {
     }
 }
 
-/// Result of `prune` or `delete`; of a dry run, the expected result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What `prune` or `delete` did, or would do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PruneSummary {
     /// Unfinished backups ended and swept.
     pub swept_sessions: u64,
     /// VMs of a fleet that were skipped because they are being backed up.
     pub busy_vms: u64,
-    /// VMs of a fleet whose space was freed by summary vectors.
+    /// VMs of a fleet that something was freed of by summary vectors, and by a walk.
+    #[serde(skip)]
     pub by_summary: u64,
-    /// VMs of a fleet whose space was freed by a walk.
+    /// See `by_summary`.
+    #[serde(skip)]
     pub by_walk: u64,
     /// By summary vectors: examined references of forgotten snapshots. By a walk: frames. Each is dead or
     /// kept.
     pub candidates: u64,
-    /// Candidates that no other snapshot has.
+    /// Those of them that no other snapshot has.
+    #[serde(rename = "dead")]
     pub candidates_dead: u64,
-    /// Candidates that another snapshot has, or seems to have.
+    /// Those that another one has, or seems to have.
+    #[serde(rename = "kept")]
     pub candidates_kept: u64,
     /// Stored bytes of frames that became dead; they count as free from then on.
+    #[serde(skip)]
     pub freed_bytes: u64,
     /// Bytes read from the store, in a fleet.
     pub read_bytes: u64,
@@ -691,8 +716,8 @@ pub struct PruneSummary {
     pub mark_passes: u64,
 }
 
-/// Sizes and counts of a repository.
-#[derive(Clone, Debug, Default)]
+/// Size and shape of a repository.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct RepositoryStats {
     /// VMs with at least one snapshot.
     pub vms: u64,
@@ -729,10 +754,11 @@ pub struct FencedSession {
     pub holder: HolderId,
 }
 
-/// Sizes and counts of one VM of a fleet.
-#[derive(Clone, Debug, Default)]
+/// Size and shape of one VM of a fleet.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct VmStats {
     /// The VM.
+    #[serde(skip)]
     pub vm: Option<Vm>,
     /// Published snapshots.
     pub snapshots: u64,
@@ -758,9 +784,11 @@ pub struct VmStats {
     pub leak_estimate_bytes: u64,
     /// Backups that have not ended.
     pub unfinished_sessions: u64,
-    /// Chunks without an answer when they were stored, about which no clean-up has asked since.
+    /// Chunks about which nobody answered when they were stored, and about which no clean-up has asked since.
+    #[serde(skip)]
     pub unresolved_chunks: u64,
     /// Chunks whose own frames the VM gave up for popular ones.
+    #[serde(skip)]
     pub moved_chunks: u64,
 }
 
@@ -795,10 +823,11 @@ impl CleanUpOptions {
     }
 }
 
-/// Result of a clean-up of one VM of a fleet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What a clean-up of one VM of a fleet did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CleanUpSummary {
     /// The VM.
+    #[serde(skip)]
     pub vm: Option<Vm>,
     /// Own frames of the VM about which other hosts were asked.
     pub asked: u64,
@@ -812,19 +841,38 @@ pub struct CleanUpSummary {
     pub freed_bytes: u64,
     /// Frames without a usable answer in time: the next clean-up asks again.
     pub unanswered: u64,
-    /// Frames of chunks that several VMs have and that may not become popular, because the fraction is used
-    /// up.
+    /// Frames of chunks that several VMs have, and that may not become popular: as many chunks are as the
+    /// fraction allows.
+    #[serde(rename = "refused_by_fraction")]
     pub refused: u64,
     /// Bytes of the chunks of `refused`.
+    #[serde(skip)]
     pub refused_bytes: u64,
     /// Bytes read from the store.
+    #[serde(skip)]
     pub read_bytes: u64,
 }
 
-/// Result of the removal of unneeded popular packs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+impl CleanUpSummary {
+    /// Adds the counts of another clean-up.
+    pub fn add(&mut self, other: &CleanUpSummary) {
+        self.asked += other.asked;
+        self.moved += other.moved;
+        self.stored_popular += other.stored_popular;
+        self.moved_bytes += other.moved_bytes;
+        self.freed_bytes += other.freed_bytes;
+        self.unanswered += other.unanswered;
+        self.refused += other.refused;
+        self.refused_bytes += other.refused_bytes;
+        self.read_bytes += other.read_bytes;
+    }
+}
+
+/// What became of popular packs that nobody needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UnneededPacks {
-    /// VMs that are being backed up: until they end, nothing is decided.
+    /// VMs that are being backed up: as long as they are, nothing is decided.
+    #[serde(serialize_with = "json::names")]
     pub waiting_for: Vec<Vm>,
     /// Packs of which no snapshot needed a chunk at first.
     pub unneeded_packs: u64,
@@ -849,8 +897,8 @@ pub struct SweptPacks {
     pub bytes: u64,
 }
 
-/// Result of a rebuild of the index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a rebuild of the index did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IndexSummary {
     /// Packs whose footers were read.
     pub packs: u64,

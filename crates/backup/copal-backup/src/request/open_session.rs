@@ -1,5 +1,7 @@
 //! Open sessions and their holders.
 
+use crate::request::json;
+use serde::Serialize;
 use std::fmt;
 
 /// Identity of one attempt to back up one VM.
@@ -31,20 +33,24 @@ pub struct Holder {
     pub address: String,
 }
 
-/// State of a holder, from its newest heartbeat.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is known of whoever holds sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HolderInfo {
     /// Its name; empty if the newest heartbeat cannot be read.
     pub name: String,
     /// Address of its agent; may be empty.
     pub address: String,
-    /// The run of the program.
+    /// Which run of which program it is.
+    #[serde(skip)]
     pub holder: HolderId,
-    /// Number of its newest heartbeat; numbers ascend.
+    /// Number of its newest sign of life; they ascend.
+    #[serde(skip)]
     pub newest_beat_number: u64,
-    /// Age of that heartbeat by the store's clock, which may be wrong: for display only.
+    /// How old that is by the store's clock, which may be wrong: for people, and for nothing else.
+    #[serde(rename = "beat_age_seconds", serialize_with = "json::seconds_of_ms")]
     pub beat_age_ms: u64,
     /// Bytes that it had read for backups by then.
+    #[serde(rename = "read_bytes")]
     pub progress: u64,
 }
 

@@ -11,7 +11,10 @@ use crate::{
     pins,
     place::Place,
 };
-use copal_agent::coordinate::{self, JobError, JobReport};
+use copal_agent::{
+    coordinate::{self, JobError},
+    job_report::JobReport,
+};
 use copal_backup::{HolderInfo, Repository, popular::PopularStatus};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};

@@ -1,32 +1,48 @@
 //! How a look at a repository ends: what is wrong, line by line, and the exit code of damage.
 
 use crate::{
-    commands::{Context, as_json},
+    commands::{Context, fields::MeasuredFields},
     failure::{Failure, Outcome, exit},
     human,
 };
 use copal_backup::{CheckReport, SnapshotId};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
+
+/// Fields of the summary, with those of the command.
+#[derive(Serialize)]
+struct CheckFields<'a, M> {
+    clean: bool,
+    damages: u64,
+    misdated_snapshots: usize,
+    #[serde(flatten)]
+    report: &'a CheckReport,
+    #[serde(flatten)]
+    more: M,
+}
 
 /// Lists what is wrong; damage is exit code 20. `more`: fields for the summary.
 pub(super) fn conclude(
     context: &Context<'_>,
-    command: &str,
+    command: &'static str,
     subject: &str,
     report: &CheckReport,
-    more: Value,
+    more: impl Serialize,
 ) -> Outcome<()> {
     list_damages(context, report);
     for (snapshot, misdated) in &report.misdated {
         let short = snapshot.short();
         context.output.notice(&format!("snapshot {short} is {misdated}: a clock was wrong, nothing is lost"));
     }
-    let mut fields = fields(command, report);
-    if let (Value::Object(fields), Value::Object(more)) = (&mut fields, more) {
-        fields.extend(more);
-    }
-    context.output.summary(fields, || text(subject, report));
     let damages = count(report);
+    let fields = CheckFields {
+        clean: report.is_clean(),
+        damages,
+        misdated_snapshots: report.misdated.len(),
+        report,
+        more,
+    };
+    context.output.summary(MeasuredFields::new(command, fields), || text(subject, report));
     if damages == 0 {
         return Ok(());
     }
@@ -45,9 +61,8 @@ fn count(report: &CheckReport) -> u64 {
 
 fn list_damages(context: &Context<'_>, report: &CheckReport) {
     for damage in &report.damages {
-        let hurt: Vec<String> = damage.snapshots.iter().map(ToString::to_string).collect();
         let mut sentence = format!("{}: {}", damage.what, damage.detail);
-        if !hurt.is_empty() {
+        if !damage.snapshots.is_empty() {
             sentence.push_str(&format!("; hurts {}", shorts(&damage.snapshots)));
         }
         let fields = json!({
@@ -55,7 +70,7 @@ fn list_damages(context: &Context<'_>, report: &CheckReport) {
             "message": sentence,
             "what": damage.what,
             "detail": damage.detail,
-            "snapshots": hurt,
+            "snapshots": damage.snapshots,
         });
         context.output.error(fields, &sentence);
     }
@@ -65,26 +80,9 @@ fn list_damages(context: &Context<'_>, report: &CheckReport) {
         if !hurt.is_empty() {
             sentence.push_str(&format!("; hurts {}", shorts(hurt)));
         }
-        let hurt: Vec<String> = hurt.iter().map(ToString::to_string).collect();
-        context.output.error(json!({ "code": "damaged", "message": sentence, "snapshots": hurt }), &sentence);
+        let fields = json!({ "code": "damaged", "message": sentence, "snapshots": hurt });
+        context.output.error(fields, &sentence);
     }
-}
-
-fn fields(command: &str, report: &CheckReport) -> Value {
-    json!({
-        "command": command,
-        "clean": report.is_clean(),
-        "damages": count(report),
-        "snapshots": report.snapshots,
-        "packs": report.packs,
-        "recipes": report.recipes,
-        "references": report.references,
-        "decoded_frames": report.decoded_frames,
-        "decoded_bytes": report.decoded_bytes,
-        "unfinished_packs": report.unfinished_packs,
-        "misdated_snapshots": report.misdated.len(),
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
-    })
 }
 
 fn text(subject: &str, report: &CheckReport) -> String {

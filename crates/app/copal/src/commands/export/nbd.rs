@@ -15,6 +15,7 @@ use copal_backup::{
 use copal_export::{NbdError, OtherSnapshots, Overlay, OverlayError, Server, ServerAddress, SnapshotExports};
 use copal_node::Access;
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
 
@@ -120,23 +121,27 @@ fn serve_until_ended(
     }
 }
 
-/// Prints one line with an address for each disk.
+/// A disk that is served.
+#[derive(Serialize)]
+struct ExportFields<'a> {
+    name: &'a str,
+    uri: String,
+    size_bytes: u64,
+}
+
+/// One line, with an address for each disk.
 fn print_ready(context: &Context<'_>, server: &Server, disks: &[(String, u64)]) -> Outcome<()> {
     let mut exports = Vec::new();
     for (name, size_bytes) in disks {
         let uri = server.uri(name).map_err(of_nbd)?.to_string();
-        exports.push((name, uri, size_bytes));
+        exports.push(ExportFields { name, uri, size_bytes: *size_bytes });
     }
     if context.output.is_json() {
-        let exports: Vec<_> = exports
-            .iter()
-            .map(|(name, uri, size_bytes)| json!({ "name": name, "uri": uri, "size_bytes": size_bytes }))
-            .collect();
-        let uri = exports.first().map(|export| export["uri"].clone());
+        let uri = exports.first().map(|export| export.uri.as_str());
         let fields = json!({ "command": "nbd", "uri": uri, "exports": exports });
         context.output.message("ready", fields);
     } else {
-        let uris: Vec<&str> = exports.iter().map(|(_, uri, _)| uri.as_str()).collect();
+        let uris: Vec<&str> = exports.iter().map(|export| export.uri.as_str()).collect();
         write_out(&format!("ready {}\n", uris.join(" ")));
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! `copal pds cleanup`: what several VMs store each for itself is stored once.
 
-use super::super::{Context, as_json, close, forget, prune};
+use super::super::{Context, close, fields::MeasuredFields, forget, prune};
 use crate::{
     arguments::PdsCleanup,
     asking::{self, PART_BYTES},
@@ -13,7 +13,7 @@ use copal_backup::{
     CleanUpOptions, CleanUpSummary, Collaboration, Error, PruneOptions, Repository, Vm, peers::Writer,
 };
 use copal_node::Access;
-use serde_json::json;
+use serde::Serialize;
 use std::{
     path::Path,
     sync::{
@@ -161,59 +161,57 @@ fn one(
     }
     let of_vm = |one: &&mut CleanUpSummary| one.vm == summary.vm;
     match done.vms.iter_mut().find(of_vm) {
+        // Of what had no answer, or no room, the last pass has the final say.
         Some(first) => {
-            first.asked += summary.asked;
-            first.moved += moved;
-            first.stored_popular += summary.stored_popular;
-            first.moved_bytes += summary.moved_bytes;
-            first.freed_bytes += summary.freed_bytes;
-            first.read_bytes += summary.read_bytes;
-            first.unanswered = summary.unanswered;
-            first.refused = summary.refused;
-            first.refused_bytes = summary.refused_bytes;
+            (first.unanswered, first.refused, first.refused_bytes) = (0, 0, 0);
+            first.add(&summary);
         }
         None => done.vms.push(summary),
     }
     Ok(moved)
 }
 
+/// Fields of the summary.
+#[derive(Serialize)]
+struct CleanupFields<'a> {
+    vms: Vec<VmFields<'a>>,
+    busy: &'a [String],
+    #[serde(flatten)]
+    all: &'a CleanUpSummary,
+    read_bytes: u64,
+    returned_bytes: u64,
+    swept_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct VmFields<'a> {
+    vm: Option<&'a str>,
+    #[serde(flatten)]
+    summary: &'a CleanUpSummary,
+}
+
 fn tell(context: &Context<'_>, done: &Done) {
-    let sum = |count: fn(&CleanUpSummary) -> u64| done.vms.iter().map(count).sum::<u64>();
-    let vms = done.vms.iter().map(|one| {
-        json!({
-            "vm": one.vm.as_ref().map(|vm| vm.name.clone()),
-            "asked": one.asked,
-            "moved": one.moved,
-            "moved_bytes": one.moved_bytes,
-            "stored_popular": one.stored_popular,
-            "freed_bytes": one.freed_bytes,
-            "unanswered": one.unanswered,
-            "refused_by_fraction": one.refused,
-        })
+    let mut all = CleanUpSummary::default();
+    done.vms.iter().for_each(|one| all.add(one));
+    let vms = done.vms.iter().map(|summary| {
+        let vm = summary.vm.as_ref().map(|vm| vm.name.as_str());
+        VmFields { vm, summary }
     });
-    let fields = json!({
-        "command": "pds cleanup",
-        "vms": vms.collect::<Vec<_>>(),
-        "busy": done.busy,
-        "asked": sum(|one| one.asked),
-        "moved": sum(|one| one.moved),
-        "moved_bytes": sum(|one| one.moved_bytes),
-        "stored_popular": sum(|one| one.stored_popular),
-        "freed_bytes": sum(|one| one.freed_bytes),
-        "unanswered": sum(|one| one.unanswered),
-        "refused_by_fraction": sum(|one| one.refused),
-        "read_bytes": sum(|one| one.read_bytes),
-        "returned_bytes": done.returned_bytes,
-        "swept_bytes": done.swept_bytes,
-        "peak_memory_bytes": as_json::peak_memory_bytes(),
-    });
-    context.output.summary(fields, || {
+    let fields = CleanupFields {
+        vms: vms.collect(),
+        busy: &done.busy,
+        all: &all,
+        read_bytes: all.read_bytes,
+        returned_bytes: done.returned_bytes,
+        swept_bytes: done.swept_bytes,
+    };
+    context.output.summary(MeasuredFields::new("pds cleanup", fields), || {
         let mut text = format!(
             "asked about {} chunks: {} moved to popular ones, {} of them newly so; {} freed\n",
-            sum(|one| one.asked),
-            sum(|one| one.moved),
-            sum(|one| one.stored_popular),
-            human::bytes(sum(|one| one.freed_bytes)),
+            all.asked,
+            all.moved,
+            all.stored_popular,
+            human::bytes(all.freed_bytes),
         );
         if !done.busy.is_empty() {
             text.push_str(&format!(
@@ -221,15 +219,15 @@ fn tell(context: &Context<'_>, done: &Done) {
                 done.busy.join(", ")
             ));
         }
-        match sum(|one| one.refused) {
+        match all.refused {
             0 => {}
             refused => text.push_str(&format!(
                 "{} ({}) that several VMs have stayed with each of them: as many chunks are popular as --pds-fraction allows\n",
                 human::count(refused, "chunk"),
-                human::bytes(sum(|one| one.refused_bytes)),
+                human::bytes(all.refused_bytes),
             )),
         }
-        match sum(|one| one.unanswered) {
+        match all.unanswered {
             0 => {}
             unanswered => text.push_str(&format!(
                 "{unanswered} chunks nobody answered for; run it again\n"

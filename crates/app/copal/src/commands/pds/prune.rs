@@ -1,6 +1,6 @@
 //! `copal pds prune`: popular chunks that no snapshot needs go.
 
-use super::super::{Context, close, forget};
+use super::super::{Context, close, fields::CommandFields, forget};
 use crate::{
     arguments::PdsPrune,
     failure::{Failure, Outcome},
@@ -8,7 +8,15 @@ use crate::{
 };
 use copal_backup::UnneededPacks;
 use copal_node::Access;
-use serde_json::json;
+use serde::Serialize;
+
+/// Fields of the summary.
+#[derive(Serialize)]
+struct UnneededFields<'a> {
+    dry_run: bool,
+    #[serde(flatten)]
+    found: &'a UnneededPacks,
+}
 
 pub(crate) fn run(context: &Context<'_>, words: &PdsPrune) -> Outcome<()> {
     let access = match words.dry_run {
@@ -28,19 +36,8 @@ pub(crate) fn run(context: &Context<'_>, words: &PdsPrune) -> Outcome<()> {
     });
     drop(meter);
     let found = close(opened, found)?;
-    let waiting_for: Vec<&str> = found.waiting_for.iter().map(|vm| vm.name.as_str()).collect();
-    let fields = json!({
-        "command": "pds prune",
-        "dry_run": words.dry_run,
-        "waiting_for": waiting_for,
-        "unneeded_packs": found.unneeded_packs,
-        "condemned_packs": found.condemned_packs,
-        "spared_packs": found.spared_packs,
-        "gone_packs": found.gone_packs,
-        "removed_packs": found.removed_packs,
-        "removed_bytes": found.removed_bytes,
-    });
-    let text = || text(words.dry_run, &found, &waiting_for);
+    let fields = CommandFields::new("pds prune", UnneededFields { dry_run: words.dry_run, found: &found });
+    let text = || text(words.dry_run, &found);
     match words.dry_run {
         true => context.output.answer(fields, text),
         false => context.output.summary(fields, text),
@@ -48,16 +45,17 @@ pub(crate) fn run(context: &Context<'_>, words: &PdsPrune) -> Outcome<()> {
     Ok(())
 }
 
-fn text(dry_run: bool, found: &UnneededPacks, waiting_for: &[&str]) -> String {
+fn text(dry_run: bool, found: &UnneededPacks) -> String {
     if dry_run {
         return format!("no snapshot needs a chunk of {} popular packs\n", found.unneeded_packs);
     }
     let mut text =
         format!("{} popular packs removed, {}\n", found.removed_packs, human::bytes(found.removed_bytes));
-    if let Some(first) = waiting_for.first() {
+    if let Some(first) = found.waiting_for.first() {
         text += &format!(
-            "{} VMs are being backed up, such as {first}: run it again when they are not\n",
-            waiting_for.len()
+            "{} VMs are being backed up, such as {}: run it again when they are not\n",
+            found.waiting_for.len(),
+            first.name
         );
     }
     text

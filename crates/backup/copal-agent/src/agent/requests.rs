@@ -1,0 +1,228 @@
+//! Requests to an agent, each with the type of its reply: JSON over the encrypted connection.
+//!
+//! Not here: how an agent carries them out (`commands`).
+
+use super::{job_agents::JobAgents, status::AgentStatus};
+use crate::{
+    asker::Member,
+    control::{self, Outcome},
+    missing_agent::MissingAgent,
+    network::Network,
+    scheme::Scheme,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::time::Duration;
+
+/// How long a command that carries out nothing takes at most.
+const CALL: Duration = Duration::from_secs(10);
+
+/// A request, and the type of its reply.
+pub(crate) trait Request: Into<Command> {
+    type Reply: Serialize + DeserializeOwned;
+}
+
+macro_rules! requests {
+    ($(
+        $(#[$about:meta])*
+        $kind:ident: $request:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* } -> $reply:ty;
+    )*) => {
+        /// Any of the requests.
+        #[derive(Clone, Debug, Serialize, Deserialize)]
+        #[serde(tag = "command", rename_all = "kebab-case")]
+        pub(crate) enum Command {
+            $($kind($request)),*
+        }
+
+        $(
+            $(#[$about])*
+            #[derive(Clone, Debug, Serialize, Deserialize)]
+            #[serde(deny_unknown_fields)]
+            pub(crate) struct $request {
+                $($(#[$of_field])* pub(crate) $field: $type,)*
+            }
+
+            impl From<$request> for Command {
+                fn from(request: $request) -> Command {
+                    Command::$kind(request)
+                }
+            }
+
+            impl Request for $request {
+                type Reply = $reply;
+            }
+        )*
+    };
+}
+
+requests! {
+    /// Asks an agent for its name, version and job.
+    Info: InfoRequest {} -> AgentInfo;
+
+    /// Asks which VMs the agent would back up, in how many rounds.
+    Plan: PlanRequest {
+        /// `auto`, or a number.
+        rounds: String,
+        /// Names of the VMs that are meant, of those in its plan; all, if there are none.
+        only: Vec<String>,
+    } -> PlanInfo;
+
+    /// Begins a job: the same for all its hosts.
+    Run: RunRequest {
+        job: String,
+        /// Name and address of each agent.
+        members: Vec<(String, String)>,
+        participants: u32,
+        partition_bits: u8,
+        /// As in [`PlanRequest`].
+        rounds: String,
+        /// As many as the host with most has.
+        all_rounds: u32,
+        timeout_ms: u64,
+        scheme: Scheme,
+        /// Names of the VMs that are backed up, of those in the plans; all, if there are none.
+        only: Vec<String>,
+        /// Names of the VMs of each member.
+        plans: Vec<Vec<String>>,
+        /// Agents that should take part and do not.
+        missing: Vec<MissingAgent>,
+        /// Position in the log of popular packs where the job began.
+        popular_from: u64,
+    } -> Accepted;
+
+    /// Asks how far a job is.
+    Status: StatusRequest { job: String, } -> AgentStatus;
+
+    /// Asks whether the job has stored all VMs of this agent.
+    Stored: StoredRequest { job: String, } -> StoredInfo;
+
+    /// As [`StatusRequest`], of the newest job.
+    Newest: NewestRequest {} -> AgentStatus;
+
+    /// Asks for the agents of a job.
+    Agents: AgentsRequest { job: String, } -> JobAgents;
+
+    /// Ends a job.
+    Cancel: CancelRequest { job: String, } -> Accepted;
+}
+
+/// The name, version and job of an agent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AgentInfo {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The job that it works on, as hex digits.
+    pub job: Option<String>,
+}
+
+/// The VMs that an agent would back up.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlanInfo {
+    /// Names of its VMs.
+    pub vms: Vec<String>,
+    /// Bytes that would be read.
+    pub bytes: u64,
+    /// In so many rounds.
+    pub rounds: u32,
+}
+
+/// Whether an agent has stored its VMs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StoredInfo {
+    /// All of them.
+    pub(crate) stored: bool,
+    /// Whether chunks may be popular by now that VMs stored for themselves.
+    pub(crate) gain: bool,
+}
+
+/// The reply to a request that is carried out later, or has no result.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Accepted {}
+
+/// Sends a request to an agent, and waits for the reply.
+/// # Errors
+/// A sentence: the agent cannot be reached, its reply lacks a field, or why it refuses.
+pub(crate) fn call<R: Request>(member: &Member, network: &Network, request: R) -> Result<R::Reply, String> {
+    let command: Command = request.into();
+    let called = control::call(&member.address, network, &command, CALL);
+    match called.map_err(|error| format!("agent {}: {error}", member.name))? {
+        Outcome::Ok(reply) => Ok(reply),
+        Outcome::Error(reason) => Err(format!("agent {}: {reason}", member.name)),
+    }
+}
+
+/// Asks an agent for its name, version and job.
+/// # Errors
+/// As [`call`].
+pub(crate) fn info(member: &Member, network: &Network) -> Result<AgentInfo, String> {
+    call(member, network, InfoRequest {})
+}
+
+/// As 32 hex digits.
+pub(crate) fn hex(id: &[u8; 16]) -> String {
+    uuid::Uuid::from_bytes(*id).simple().to_string()
+}
+
+/// An id from 32 hex digits.
+pub(crate) fn id_of(hex: &str) -> Option<[u8; 16]> {
+    let id = uuid::Uuid::try_parse(hex).ok()?;
+    (hex.len() == 32).then(|| id.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(request: impl Request) -> String {
+        control::to_json(&request.into()).unwrap()
+    }
+
+    fn read(json: &str) -> Result<Command, String> {
+        serde_json::from_str(json).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn requests_are_sent_as_before_and_read_with_all_their_fields_or_not_at_all() {
+        assert_eq!(sent(InfoRequest {}), r#"{"command":"info"}"#);
+        assert_eq!(sent(NewestRequest {}), r#"{"command":"newest"}"#);
+        let plan = r#"{"command":"plan","only":["web"],"rounds":"auto"}"#;
+        assert_eq!(sent(PlanRequest { rounds: "auto".to_owned(), only: vec!["web".to_owned()] }), plan);
+        let job = || "7".repeat(32);
+        for (sent, word) in [
+            (sent(StatusRequest { job: job() }), "status"),
+            (sent(StoredRequest { job: job() }), "stored"),
+            (sent(AgentsRequest { job: job() }), "agents"),
+            (sent(CancelRequest { job: job() }), "cancel"),
+        ] {
+            assert_eq!(sent, format!(r#"{{"command":"{word}","job":"{}"}}"#, job()));
+            assert!(read(&sent).is_ok(), "{sent}");
+        }
+        let run = RunRequest {
+            job: job(),
+            members: vec![("h1".to_owned(), "10.0.0.1:7500".to_owned())],
+            participants: 1,
+            partition_bits: 2,
+            rounds: "3".to_owned(),
+            all_rounds: 4,
+            timeout_ms: 5,
+            scheme: Scheme::DirtyBit,
+            only: Vec::new(),
+            plans: vec![vec!["web".to_owned()]],
+            missing: Vec::new(),
+            popular_from: 6,
+        };
+        let told = [
+            r#"{"all_rounds":4,"command":"run","job":"77777777777777777777777777777777","#,
+            r#""members":[["h1","10.0.0.1:7500"]],"missing":[],"only":[],"participants":1,"partition_bits":2,"#,
+            r#""plans":[["web"]],"popular_from":6,"rounds":"3","scheme":"dirty-bit","timeout_ms":5}"#,
+        ];
+        assert_eq!(sent(run), told.concat());
+        assert!(matches!(read(&told.concat()), Ok(Command::Run(_))));
+        assert!(
+            read(&told.concat().replace(r#","popular_from":6"#, "")).unwrap_err().contains("popular_from")
+        );
+        assert!(read(r#"{"command":"info","more":1}"#).unwrap_err().contains("more"));
+        assert!(read(r#"{"command":"reboot"}"#).unwrap_err().contains("reboot"));
+    }
+}
