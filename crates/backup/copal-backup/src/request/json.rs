@@ -4,9 +4,8 @@
 //! Not here: disk formats, which serde never touches; which fields a command prints beside (`copal`).
 
 use crate::keys::role::Role;
-use crate::request::{SnapshotId, Vm};
 use crate::retention::Misdated;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use serde::{Serialize, Serializer};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -28,26 +27,6 @@ pub(crate) fn seconds_of_ms<S: Serializer>(ms: &u64, serializer: S) -> Result<S:
 /// Millionths as a share of one.
 pub(crate) fn share<S: Serializer>(millionths: &u32, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(f64::from(*millionths) / 1e6)
-}
-
-/// The names of VMs.
-pub(crate) fn names<S: Serializer>(vms: &[Vm], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(vms.iter().map(|vm| &vm.name))
-}
-
-impl Serialize for SnapshotId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        text(self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for SnapshotId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SnapshotId, D::Error> {
-        let digits = String::deserialize(deserializer)?;
-        let id = uuid::Uuid::try_parse(&digits).ok().filter(|_| digits.len() == 32);
-        let id = id.ok_or_else(|| D::Error::custom("the id of a snapshot is not 32 hex digits"))?;
-        Ok(SnapshotId(id.into_bytes()))
-    }
 }
 
 impl Serialize for Misdated {

@@ -18,7 +18,7 @@ use crate::retention::Misdated;
 use copal_chunk::ChunkProfile;
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use copal_disk::source::{BitmapState, ChangedExtents, ContentEvidence, Source};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
@@ -110,6 +110,21 @@ pub(crate) const MIN_DIGITS: usize = 4;
 /// Identity of a snapshot: 16 random bytes, written as 32 hex digits; people use the first 8.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub [u8; 16]);
+
+impl Serialize for SnapshotId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        json::text(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SnapshotId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SnapshotId, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        let id = uuid::Uuid::try_parse(&digits).ok().filter(|_| digits.len() == 32);
+        let id = id.ok_or_else(|| D::Error::custom("the id of a snapshot is not 32 hex digits"))?;
+        Ok(SnapshotId(id.into_bytes()))
+    }
+}
 
 impl fmt::Display for SnapshotId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -868,11 +883,16 @@ impl CleanUpSummary {
     }
 }
 
+/// Writes VMs as a list of their names.
+fn names_of_vms<S: Serializer>(vms: &[Vm], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(vms.iter().map(|vm| &vm.name))
+}
+
 /// What became of popular packs that nobody needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UnneededPacks {
     /// VMs that are being backed up: as long as they are, nothing is decided.
-    #[serde(serialize_with = "json::names")]
+    #[serde(serialize_with = "names_of_vms")]
     pub waiting_for: Vec<Vm>,
     /// Packs of which no snapshot needed a chunk at first.
     pub unneeded_packs: u64,
