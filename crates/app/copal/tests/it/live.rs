@@ -283,7 +283,7 @@ fn a_fleecing_image_that_hangs_ends_the_backup_and_no_write_of_the_guest() {
     daemon.write(0, MIB, MIB);
     let refused = house.run(&there);
     assert_eq!(refused.code, Some(3), "{refused:?}");
-    assert!(refused.sentence().contains("let that storage answer"), "{refused:?}");
+    assert!(refused.sentence().contains("make that storage answer"), "{refused:?}");
     daemon.write(0, 2 * MIB, MIB);
     storage.thaw();
     daemon.limit_reads(0);
