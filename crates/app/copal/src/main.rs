@@ -94,7 +94,7 @@ fn complaint(text: &str) -> String {
 }
 
 /// A store that cannot grow ends the command with a sentence of its own.
-const DEFAULT_LOG: &str = "warn,copal_object::grow=error";
+const DEFAULT_LOG: &str = "warn,copal_object::resize::grow=error";
 
 /// Warnings and errors of the libraries on standard error; `COPAL_LOG` shows more.
 fn start_logging() {
