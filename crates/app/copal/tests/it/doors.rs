@@ -225,7 +225,7 @@ fn a_damaged_chunk_is_an_error_of_its_range_and_told_once() {
         assert!((1..=34).contains(&failed) && good + failed == 128, "{good} good, {failed} failed");
     }
     let run = end(served);
-    let told = run.stderr.matches("cannot be read").count();
+    let told = run.stderr.matches("unreadable range of an exported disk").count();
     assert!((1..=33).contains(&told), "{run:?}");
 }
 
