@@ -6,7 +6,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use copal_bench_harness::report::{Report, median};
-use copal_filter::{FilterPage, Fit, KeyHash, Kind, PartitionFilterBuilder, Units};
+use copal_filter::{FilterFit, FilterPage, KeyHash, Kind, PartitionFilterBuilder, Units};
 use std::{hint::black_box, path::Path, time::Instant};
 
 #[derive(Args)]
@@ -120,7 +120,7 @@ fn build(kind: Kind, members: u64, mut each: impl FnMut(Partition, f64) -> Resul
     let (mut from, mut key) = (0, 0);
     let mut started = Instant::now();
     while from < members {
-        if builder.add(hash(key)) == Fit::Full {
+        if builder.add(hash(key)) == FilterFit::Full {
             let page = builder.finish(from).context("ordinary keys fill a partition")?;
             let nanos = started.elapsed().as_nanos() as f64;
             each(Partition { keys: from..key, page }, nanos)?;
