@@ -19,7 +19,7 @@ const BOUNDS: [(&str, &[usize]); 21] = [
     ("copal-testkit", &[]),
     ("copal-codec", &[]),
     ("copal-device", &[5]),
-    ("copal-object", &[2, 2, 2]),
+    ("copal-object", &[2]),
     ("copal-filter", &[]),
     ("copal-kv", &[2]),
     ("copal-volume", &[]),

@@ -1,0 +1,100 @@
+//! Listed snapshots and their disks.
+
+use crate::request::backup::{BackupCounts, DiskMode};
+use crate::request::identity::{SnapshotId, Vm};
+use crate::retention::Misdated;
+use copal_disk::doubt::DiskDoubt;
+use copal_disk::source::BitmapState;
+use serde::Serialize;
+
+/// One disk of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SnapshotDisk {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Serial that distinguishes it from another disk of its name; empty if unknown.
+    pub serial: String,
+    /// How it was read.
+    pub mode: DiskMode,
+    /// Why it was not read incrementally; empty if it was.
+    pub reason: String,
+    /// The dirty bitmap that had recorded all later writes at the time of the backup.
+    pub bitmap: Option<String>,
+    /// The bitmap beside it that records nothing, by which one that was cleared is known.
+    #[serde(skip)]
+    pub sentinel: Option<BitmapState>,
+    /// What tells the disk from another one; empty when nothing does.
+    #[serde(skip)]
+    pub identity: String,
+}
+
+/// The readable snapshots, and the VMs whose log is damaged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Oldest first.
+    pub snapshots: Vec<Snapshot>,
+    /// VMs with a damaged log, each with the damage as a sentence.
+    pub damaged: Vec<(Vm, String)>,
+}
+
+/// A published snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// Its identity.
+    pub id: SnapshotId,
+    /// Its VM.
+    pub vm: Vm,
+    /// Position in the VM's history, ascending.
+    pub sequence: u64,
+    /// Time of the store's clock when it became visible. May go back if a clock was wrong.
+    pub created_ms: u64,
+    /// Why that time is impossible, compared with the present clock and with other snapshots.
+    pub misdated: Option<Misdated>,
+    /// Its base snapshot.
+    pub base: Option<SnapshotId>,
+    /// Tags given at backup.
+    pub tags: Vec<String>,
+    /// Text given at backup.
+    pub description: String,
+    /// Its disks.
+    pub disks: Vec<SnapshotDisk>,
+    /// Counters of the backup that made it.
+    pub counts: BackupCounts,
+    /// A verify decoded every chunk of it and found nothing wrong.
+    #[serde(rename = "verified")]
+    pub is_verified: bool,
+    /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
+    #[serde(skip)]
+    pub held_until_ms: u64,
+    /// Why it may not be what its disks should be.
+    pub doubts: Vec<DiskDoubt>,
+    /// A person has seen the doubts and takes the snapshot as it is.
+    #[serde(skip)]
+    pub is_accepted: bool,
+    /// Why its manifest cannot be read; then base, tags, description, disks and counts are empty.
+    pub damage: Option<String>,
+}
+
+impl Snapshot {
+    /// Whether it has a doubt that no operator has accepted.
+    pub fn is_doubtful(&self) -> bool {
+        !self.doubts.is_empty() && !self.is_accepted
+    }
+}
+
+/// Content of one disk of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskListing {
+    /// The disk.
+    pub disk: SnapshotDisk,
+    /// Bytes that are not holes.
+    pub data_bytes: u64,
+    /// Bytes of holes.
+    pub hole_bytes: u64,
+    /// Chunk references.
+    pub chunks: u64,
+    /// Segments with data.
+    pub segments: u64,
+}
