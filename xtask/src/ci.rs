@@ -18,10 +18,16 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     timed("layers", || crate::layers::run(root))?;
     timed("layers --modules", || crate::modules::run(root, false))?;
     step(root, "cargo clippy --workspace --all-targets --locked --quiet -- -D warnings")?;
+    // Workspaces of their own. One target directory: they share the checked dependencies.
+    step(
+        root,
+        "cargo check --manifest-path bench/Cargo.toml --workspace --locked --quiet --target-dir target",
+    )?;
+    step(root, "cargo check --manifest-path fuzz/Cargo.toml --locked --quiet --target-dir target")?;
     timed("cargo test", || crate::slowest::run(root))?;
     step(root, "cargo test --workspace --locked --doc --no-fail-fast")?;
-    // A workspace of its own; the default features leave out the compared engines.
-    step(root, "cargo test --manifest-path bench/kv/Cargo.toml --locked --no-fail-fast")
+    // The default features leave out the compared engines.
+    step(root, "cargo test --manifest-path bench/kv/Cargo.toml --locked --no-fail-fast --target-dir target")
 }
 
 fn step(root: &Path, command: &str) -> Result<()> {

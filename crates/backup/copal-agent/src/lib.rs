@@ -26,7 +26,7 @@ pub mod control;
 pub mod coordinate;
 pub mod deadline;
 pub mod detect;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod job_report;

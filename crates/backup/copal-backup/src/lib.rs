@@ -30,7 +30,7 @@ mod backup;
 mod catalog;
 mod check;
 mod delete;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod index;

@@ -12,7 +12,7 @@
 
 mod close_flag;
 mod exports;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod mount;
 mod overlay;

@@ -35,7 +35,7 @@ mod answers;
 mod error;
 mod fleece;
 mod freeze;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod images;

@@ -18,7 +18,7 @@ mod assembly;
 mod client;
 mod connections;
 mod error;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod handshake;

@@ -247,7 +247,7 @@ fn checksum(head: &[u8], body: &[u8]) -> u32 {
 }
 
 /// An envelope with right magic, body length and checksum; its other fields and its body are any bytes.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(format: &Format, bytes: &[u8]) -> Vec<u8> {
     let mut out = bytes.to_vec();
     out.resize(out.len().max(ENVELOPE_LEN), 0);

@@ -11,7 +11,7 @@
 //! serde.
 
 mod envelope;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod reader;

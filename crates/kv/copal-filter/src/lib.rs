@@ -17,7 +17,7 @@
 mod bloom;
 mod builder;
 mod error;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod hash;

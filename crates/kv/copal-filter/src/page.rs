@@ -213,7 +213,7 @@ impl PageHeader {
 
 /// Makes every identity and checksum of some bytes right, so that what lies behind them is reached: a program
 /// that crafts pages would. The kind, the counts and the sizes stay as they are.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(bytes: &[u8], uid: u64, store_seed: u64) -> Vec<u8> {
     let mut page = bytes.to_vec();
     if page.len() < HEADER_BYTES {

@@ -37,7 +37,7 @@ mod compact;
 mod crashes;
 mod engine;
 mod format;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod memory;

@@ -29,7 +29,7 @@ mod crashes;
 mod engine;
 mod flaw;
 mod format;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod interface;

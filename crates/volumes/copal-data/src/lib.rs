@@ -24,7 +24,7 @@
 mod check;
 mod error;
 mod format;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod keys;

@@ -17,7 +17,7 @@ mod chain;
 mod class;
 mod convert;
 mod frame;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod method;

@@ -9,7 +9,7 @@
 //! Not here: finding dead frames (`dead_search`, `consolidate`).
 
 use crate::catalog::fields::DeadList;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 use crate::index::list_file;
 use crate::index::list_file::ListKind;
 use crate::keys::DomainKeys;
@@ -117,7 +117,7 @@ impl DeadFrames {
 }
 
 /// Parses the content between the envelope and the MAC.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, DeadFrames), String> {
     list_file::parse(content, fields)
 }

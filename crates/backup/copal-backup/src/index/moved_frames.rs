@@ -8,7 +8,7 @@
 //! Not here: the choice of chunks to move (`consolidate`).
 
 use crate::catalog::fields::MovedList;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 use crate::index::list_file;
 use crate::index::list_file::ListKind;
 use crate::keys::DomainKeys;
@@ -107,7 +107,7 @@ pub(crate) fn decode(
 }
 
 /// Parses the content between the envelope and the MAC.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn parse(content: &[u8]) -> std::result::Result<(Uuid, MovedFrames), String> {
     list_file::parse(content, fields)
 }

@@ -28,11 +28,11 @@ use crate::{
     wire::limits,
 };
 use admission::AdmissionControl;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 use admission::PeerActivity;
 use budget::ByteBudget;
 use listener::{AcceptResult, ServerListener};
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 use std::io::Write;
 use std::{io::BufReader, time::Duration};
 
@@ -153,7 +153,7 @@ impl ReceiveHalf for BufReader<SocketStream> {
 }
 
 /// Serves one client over two halves of a connection, for tests and the fuzzer.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn serve_halves<S: ReceiveHalf + Write, W: Write + Send>(
     mut stream: S,
     writer: W,

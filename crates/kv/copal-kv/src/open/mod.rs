@@ -64,7 +64,7 @@ use crate::{
 use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
 use current::{Current, go_on};
 use parking_lot::{Mutex, RwLock};
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) use replay::apply_groups;
 pub(crate) use replay::insert;
 use replay::{NamedValue, OversizePolicy, ReplayedLogs};

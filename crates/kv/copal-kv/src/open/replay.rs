@@ -316,7 +316,7 @@ pub(crate) fn keep_logs(engine: &Engine, found: &FoundObjects, error: Error) -> 
 }
 
 /// Applies groups as an opening does whose tables end at sequence 3.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn apply_groups(groups: impl Iterator<Item = LogGroup>) -> Result<u64, Error> {
     let state = ManifestState { last_seq: 3, ..ManifestState::default() };
     let memtable = Memtable::new(1, ObjectId(1));

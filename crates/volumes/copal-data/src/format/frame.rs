@@ -106,7 +106,7 @@ fn checksum(key: &[u8], row: &[u8]) -> u32 {
 }
 
 /// A row of any kind, flags and fields under `key`, with the right sum.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(kind: u8, flags: u16, key: &[u8], fields: &[u8]) -> Vec<u8> {
     let mut row = start(Kind::Number, flags, fields.len());
     row[1] = kind;

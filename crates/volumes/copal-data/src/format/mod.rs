@@ -25,7 +25,7 @@ pub(crate) use node::{
 pub(crate) use sums::{block_sum, parse_sums, sums_row};
 pub(crate) use upload::{StagedPieceRow, UploadRow};
 pub(crate) use volume::{VolumeRow, VolumeState, name_row, parse_name_row};
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) use {frame::crafted, node::crafted_identity};
 
 /// Bodies up to here lie in the row of their head.

@@ -182,7 +182,7 @@ pub(crate) fn parse_group_row(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
 }
 
 /// Any bytes as the body of an identity, with the right sum.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted_identity(body: &[u8]) -> Vec<u8> {
     let mut row = vec![0; ENVELOPE_LEN];
     row.put_bytes(body);

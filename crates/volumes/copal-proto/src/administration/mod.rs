@@ -85,7 +85,7 @@ macro_rules! requests {
         })*
 
         /// Whether JSON is the reply to a request, by its method. What is read can be written and read again.
-        #[cfg(any(test, fuzzing))]
+        #[cfg(any(test, feature = "fuzz"))]
         pub(crate) const READERS: &[(Method, fn(&str) -> bool)] = &[
             $((Method::$request, |json| {
                 let reply = serde_json::from_str::<$reply>(json);

@@ -125,7 +125,7 @@ fn edit_sum(offset: u64, len: u32, body: &[u8]) -> u32 {
 /// Reads all edits behind the header.
 /// # Errors
 /// `Corrupt` names the offset of the first edit that does not verify.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<ManifestRecord>, Error> {
     let mut records = Vec::new();
     let mut at = HEADER_LEN.min(manifest.len());
@@ -462,7 +462,7 @@ fn list<T>(
 }
 
 /// A manifest with one edit around any bytes, the length and the sums right.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(records: &[u8]) -> Bytes {
     let mut edit = vec![0; EDIT_HEADER];
     edit.put_bytes(records);

@@ -226,7 +226,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> RecordReader<R> {
 
 /// A page-cache log with right sums around any bytes: half, first sequence, count and length, then the
 /// operations, again and again.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
     let header = CacheLogHeader::new(session, FRONT_BYTES + 2 * 4096);
     let mut copy = vec![0; (FRONT_BYTES + 2 * 4096) as usize];
@@ -250,7 +250,7 @@ pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Every record of the bytes of a page-cache log that goes on behind `last_seq`.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn read_all(copy: &[u8], mut last_seq: u64) -> Vec<FoundRecord> {
     let Ok(Some(header)) = CacheLogHeader::decode(copy, copy.len() as u64) else {
         return Vec::new();
