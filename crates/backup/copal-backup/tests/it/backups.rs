@@ -3,7 +3,6 @@
 use crate::world::*;
 use copal_backup::*;
 use copal_disk::source::{ChangeKind, ChangedExtent, ChangedExtents};
-use copal_volume::MemoryStore;
 
 fn random_disk(seed: u64, size: usize) -> Disk {
     let mut dice = Random::new(seed);
@@ -48,7 +47,7 @@ fn mutate(disk: &mut Disk, dice: &mut Random) {
 
 #[test]
 fn a_restored_disk_equals_the_source_byte_for_byte_with_its_holes() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let disk = random_disk(1, 9_000_001);
     let summary = back_up(&repository, "web", &disk, false);
@@ -71,7 +70,7 @@ fn a_restored_disk_equals_the_source_byte_for_byte_with_its_holes() {
 
 #[test]
 fn changed_extents_rescan_and_full_make_the_same_snapshot() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let mut dice = Random::new(7);
     let mut disk = random_disk(2, 11_000_000);
@@ -98,7 +97,7 @@ fn changed_extents_rescan_and_full_make_the_same_snapshot() {
 
 #[test]
 fn only_changed_blocks_are_read() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut dice = Random::new(3);
     let mut disk = Disk::new(32 << 20);
     dice.fill(&mut disk.bytes);
@@ -137,7 +136,7 @@ fn only_changed_blocks_are_read() {
 fn a_segment_that_mostly_changed_is_not_read_whole() {
     const RUN: usize = 64 << 10;
     for changed in [17, 20, 24, 28] {
-        let repository = init(&MemoryStore::new());
+        let repository = init(&embedded_store());
         let mut disk = Disk::new(8 << 20);
         let mut dice = Random::new(14);
         dice.fill(&mut disk.bytes);
@@ -157,7 +156,7 @@ fn a_segment_that_mostly_changed_is_not_read_whole() {
 
 #[test]
 fn equal_data_is_stored_once_within_a_vm_and_across_vms() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let disk = random_disk(4, 8 << 20);
     let first = back_up(&repository, "a", &disk, false);
     let second = back_up(&repository, "b", &disk, false);
@@ -183,7 +182,7 @@ fn equal_data_is_stored_once_within_a_vm_and_across_vms() {
 #[test]
 fn a_chunk_that_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
     const PACK: usize = 16 << 20;
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut disk = Disk::new(PACK * 3);
     let mut data = vec![0; 2 << 20];
     let mut dice = Random::new(21);
@@ -204,7 +203,7 @@ fn a_chunk_that_a_backup_stored_itself_is_no_duplicate_of_another_vm() {
 #[test]
 fn every_profile_works() {
     for profile in ChunkProfile::ALL {
-        let store = std::sync::Arc::new(MemoryStore::new());
+        let store = std::sync::Arc::new(embedded_store());
         let options = InitOptions { profile, ..insecure() };
         let repository = Repository::init(store, IndexHome::Memory, &options).unwrap();
         let mut disk = random_disk(5, 5 << 20);
@@ -218,7 +217,7 @@ fn every_profile_works() {
 
 #[test]
 fn a_stream_of_unknown_length_is_backed_up_to_its_end() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     for size in [1, 4096, 2 << 20, (2 << 20) + 1, 5_000_000] {
         let disk = random_disk(8, size);
         let mut bytes = disk.bytes.clone();
@@ -237,7 +236,7 @@ fn a_stream_of_unknown_length_is_backed_up_to_its_end() {
 
 #[test]
 fn disks_may_grow_shrink_and_be_added() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut disk = random_disk(9, 6 << 20);
     back_up(&repository, "web", &disk, true);
     for size in [7_000_123, 3_000_001, 1, 4 << 20] {
@@ -272,7 +271,7 @@ fn disks_may_grow_shrink_and_be_added() {
 
 #[test]
 fn a_list_that_does_not_fit_is_not_used_and_the_reason_is_reported() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let disk = random_disk(11, 4 << 20);
     let first = back_up(&repository, "web", &disk, false);
     let with = |changed: ChangedExtents, strict: bool| {
@@ -298,7 +297,7 @@ fn a_list_that_does_not_fit_is_not_used_and_the_reason_is_reported() {
 /// names the snapshot that it is relative to.
 #[test]
 fn changed_extents_are_not_used_across_a_forgotten_snapshot() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut disk = random_disk(13, 4 << 20);
     back_up(&repository, "web", &disk, false);
     disk.write(0, &[1; 5000]);
@@ -317,7 +316,7 @@ fn changed_extents_are_not_used_across_a_forgotten_snapshot() {
 
 #[test]
 fn a_reopened_repository_has_all_its_snapshots() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let disk = random_disk(12, 6 << 20);
     let (first, second) = {
         let repository = init(&store);
@@ -340,7 +339,7 @@ fn a_reopened_repository_has_all_its_snapshots() {
 /// prunes, and the later one the removal of the earlier.
 #[test]
 fn a_full_backup_of_an_unchanged_disk_survives_prunes() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let disk = random_disk(14, 6 << 20);
     let first = back_up(&repository, "web", &disk, false);

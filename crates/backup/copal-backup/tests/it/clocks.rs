@@ -3,7 +3,7 @@
 use crate::world::*;
 use copal_backup::retention::Misdated;
 use copal_backup::*;
-use copal_volume::{ManualClock, MemoryStore};
+use copal_volume::ManualClock;
 use std::sync::Arc;
 
 const DAY: u64 = 86_400_000;
@@ -15,7 +15,7 @@ const START: u64 = 1_790_000_000_000;
 #[test]
 fn a_clock_that_was_ahead_once_dates_no_later_snapshot() {
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with_clock(clock.clone(), 1);
+    let store = embedded_store_at(clock.clone());
     let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &insecure()).unwrap();
     let mut disk = Disk::new(1 << 20);
     let mut made = Vec::new();
@@ -54,7 +54,7 @@ fn a_clock_that_was_ahead_once_dates_no_later_snapshot() {
 #[test]
 fn a_clock_that_jumped_ends_no_hold() {
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with_clock(clock.clone(), 1);
+    let store = embedded_store_at(clock.clone());
     let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &insecure()).unwrap();
     let disk = Disk::new(1 << 20);
     let held = back_up(&repository, "web", &disk, false).snapshot;

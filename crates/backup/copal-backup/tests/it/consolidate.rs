@@ -7,8 +7,8 @@ use crate::popular::{Detector, back_up_with, clone_of_template, noise};
 use crate::world::*;
 use copal_backup::peers::{Answer, Ids, Peers, Turn};
 use copal_backup::*;
+use copal_data::LocalStore;
 use copal_disk::target::{Target, TargetError};
-use copal_volume::MemoryStore;
 use std::io;
 use std::sync::{Arc, Mutex};
 use uuid::Uuid;
@@ -87,7 +87,7 @@ fn assert_restores(repository: &Repository, snapshots: &[(SnapshotId, Disk)], wh
 /// copy.
 #[test]
 fn every_vm_gives_up_its_own_frames_of_popular_chunks() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let mut all = alone(&repository, &["web", "db"], clone_of_template);
     let detector = Detector::new(&repository, 0);
@@ -96,7 +96,7 @@ fn every_vm_gives_up_its_own_frames_of_popular_chunks() {
         let made = back_up_with(&repository, &detector, name, &disk, false).unwrap();
         all.push((made.snapshot, disk));
     }
-    let exact = init_as(&MemoryStore::new(), Layout::Solo);
+    let exact = init_as(&embedded_store(), Layout::Solo);
     alone(&exact, &["web", "db", "mail", "news"], clone_of_template);
     let before = chunk_bytes(&repository);
 
@@ -169,7 +169,7 @@ fn every_vm_gives_up_its_own_frames_of_popular_chunks() {
 /// The chunks are not popular yet: the clean-up makes them popular, and the second VM that asks stores them.
 #[test]
 fn a_clean_up_makes_shared_chunks_popular() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let all = alone(&repository, &["web", "db", "mail"], small_clone);
     let detector = Detector::new(&repository, 0);
@@ -192,7 +192,7 @@ fn a_clean_up_makes_shared_chunks_popular() {
 /// of the frames that its own backup stored, and of no others.
 #[test]
 fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let mut disk = small_clone(0);
     let first = back_up(&repository, "web", &disk, false).snapshot;
@@ -241,7 +241,7 @@ fn a_clean_up_of_a_snapshot_asks_only_about_the_frames_that_its_backup_stored() 
 /// same, in one list.
 #[test]
 fn small_rounds_move_the_same_chunks_as_a_large_one() {
-    let made = MemoryStore::new();
+    let made = embedded_store();
     let options = InitOptions { layout: FLEET, profile: ChunkProfile::Fixed4K, ..insecure() };
     let repository = Repository::init(Arc::new(made.clone()), IndexHome::Memory, &options).unwrap();
     let mut all = Vec::new();
@@ -282,7 +282,7 @@ fn small_rounds_move_the_same_chunks_as_a_large_one() {
 /// A clean-up removes frames, so it needs the delete role, and its record is signed; readers need neither.
 #[test]
 fn a_clean_up_needs_the_delete_role() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let options = InitOptions {
         layout: FLEET,
         argon2_memory_kib: 64,
@@ -316,7 +316,7 @@ fn a_clean_up_needs_the_delete_role() {
 #[test]
 fn moved_chunks_are_deleted_and_kept_like_others() {
     for method in [FreeMethod::Summary, FreeMethod::Exact] {
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let repository = init_as(&store, FLEET);
         let first = alone(&repository, &["web", "db"], small_clone);
         let mut disk = small_clone(0);
@@ -352,7 +352,7 @@ fn moved_chunks_are_deleted_and_kept_like_others() {
 /// A host dies at each step of a clean-up and of the prune after it.
 #[test]
 fn a_clean_up_killed_at_each_of_its_steps_loses_nothing_and_is_finished_by_the_next() {
-    let made = MemoryStore::new();
+    let made = embedded_store();
     let all = alone(&init_as(&made, FLEET), &["web", "db"], small_clone);
     let mut most = 0;
     for steps in 0.. {
@@ -437,7 +437,7 @@ impl Progress for Dying {
     }
 }
 
-fn host(store: &MemoryStore) -> (Repository, MortalStore) {
+fn host(store: &LocalStore) -> (Repository, MortalStore) {
     let mortal = MortalStore::replicated(store.clone());
     let opened = Repository::open(Arc::new(mortal.clone()), IndexHome::Memory, &Unlock::Insecure);
     (opened.unwrap().behave_as_another_process(), mortal)
@@ -447,7 +447,7 @@ fn host(store: &MemoryStore) -> (Repository, MortalStore) {
 /// A session that has published by then counts like any other snapshot.
 #[test]
 fn a_clean_up_gives_way_to_a_backup_of_its_vm() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let mut all = alone(&init_as(&store, FLEET), &["web", "db"], small_clone);
     let (first, _) = host(&store);
     let detector = Detector::new(&first, 0);
@@ -525,7 +525,7 @@ fn restore_beside(repository: &Repository, snapshot: SnapshotId, act: impl FnOnc
 /// looked up once more, after reading the log.
 #[test]
 fn a_restore_finds_frames_that_another_host_rewrote_or_moved_meanwhile() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     init_as(&store, FLEET);
     let mut disk = Disk::new(24 << 20);
     disk.write(0, &noise(7, 20 << 20));
@@ -571,7 +571,7 @@ fn no_chunk_moves_by_a_wrong_answer() {
         |_| Answer::hit(4_000_000).unwrap(),
         |_| Answer::UNANSWERED,
     ];
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let all = alone(&repository, &["web", "db"], small_clone);
     let mut detector = Detector::new(&repository, 0);
@@ -596,7 +596,7 @@ fn no_chunk_moves_by_a_wrong_answer() {
 /// Chunks without an answer are counted until an answer comes.
 #[test]
 fn a_clean_up_clears_the_count_of_unresolved_chunks() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let mut detector = Detector::new(&repository, 0);
     detector.lie = |_| Answer::UNANSWERED;
@@ -618,7 +618,7 @@ fn a_clean_up_clears_the_count_of_unresolved_chunks() {
 /// A damaged list of moved chunks is reported; nobody goes on as if there were none.
 #[test]
 fn a_damaged_list_of_moved_frames_is_reported() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let all = alone(&repository, &["web", "db"], small_clone);
     let detector = Detector::new(&repository, 0);
@@ -626,7 +626,7 @@ fn a_damaged_list_of_moved_frames_is_reported() {
         clean_up(&repository, &detector, vm);
     }
     free(&repository);
-    let bad = MemoryStore::new();
+    let bad = embedded_store();
     let mut lists = 0;
     copy_into(&store, &bad, |_, name, body| {
         let is_list = name.starts_with(b"moved.");
@@ -653,7 +653,7 @@ fn a_damaged_list_of_moved_frames_is_reported() {
 /// is still open.
 #[test]
 fn popular_packs_that_nobody_entered_are_removed_once_their_session_has_ended() {
-    let made = MemoryStore::new();
+    let made = embedded_store();
     let all = alone(&init_as(&made, FLEET), &["web"], small_clone);
     let mut swept_packs = 0;
     for steps in 0.. {
@@ -691,7 +691,7 @@ fn popular_packs_that_nobody_entered_are_removed_once_their_session_has_ended() 
 
 #[test]
 fn in_the_layout_solo_there_is_nothing_to_clean_up() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     back_up(&repository, "web", &small_clone(0), false);
     let detector = Detector::new(&repository, 0);
     let refused = try_clean_up(&repository, &detector, "web").unwrap_err();

@@ -2,12 +2,12 @@
 
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::MemoryStore;
+use copal_data::LocalStore;
 use std::collections::BTreeSet;
 
 /// A disk of noise, and the store with one backup of it.
-fn one_disk(seed: u64) -> (MemoryStore, Disk, SnapshotId) {
-    let store = MemoryStore::new();
+fn one_disk(seed: u64) -> (LocalStore, Disk, SnapshotId) {
+    let store = embedded_store();
     let mut disk = Disk::new(6 << 20);
     Random::new(seed).text(&mut disk.bytes);
     let first = back_up(&init(&store), "web", &disk, false).snapshot;
@@ -15,8 +15,8 @@ fn one_disk(seed: u64) -> (MemoryStore, Disk, SnapshotId) {
 }
 
 /// A copy of a store in which `hurt` has changed the packs of chunks.
-fn with_hurt_chunks(store: &MemoryStore, mut hurt: impl FnMut(&mut [u8])) -> MemoryStore {
-    let bad = MemoryStore::new();
+fn with_hurt_chunks(store: &LocalStore, mut hurt: impl FnMut(&mut [u8])) -> LocalStore {
+    let bad = embedded_store();
     copy_into(store, &bad, |volume, _, body| {
         if volume.starts_with("pds-") {
             hurt(body);
@@ -124,7 +124,7 @@ fn a_prune_removes_no_frame_that_a_reader_could_read() {
     let (mut hurt_before, mut healed) = (0, 0);
     for seed in 0..24 {
         let mut dice = Random::new(1000 + seed);
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let repository = init(&store);
         let mut disk = Disk::new(5 << 19);
         dice.fill(&mut disk.bytes[..1 << 20]);
@@ -134,8 +134,8 @@ fn a_prune_removes_no_frame_that_a_reader_could_read() {
         disk.write(300_000, &data);
         snapshots.push(back_up(&repository, "web", &disk, true).snapshot);
         drop(repository);
-        let mut spoil = |store: &MemoryStore, chance: u64| {
-            let bad = MemoryStore::new();
+        let mut spoil = |store: &LocalStore, chance: u64| {
+            let bad = embedded_store();
             copy_into(store, &bad, |volume, _, body| {
                 let is_pack =
                     volume.starts_with("pds-") || (volume.starts_with("vm-") && !volume.ends_with(".meta"));

@@ -3,7 +3,6 @@
 use crate::mortal_store::{Did, MortalStore};
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::MemoryStore;
 use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
@@ -30,7 +29,7 @@ fn default_prune(repository: &Repository) -> PruneSummary {
 /// rewritten. Fix: none is rewritten while at most 5 % of the whole is unused.
 #[test]
 fn a_prune_rewrites_nothing_while_little_is_unused() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let (disk, made) = written(&repository, &[(3 * MIB, MIB / 2), (20 * MIB, MIB / 2), (40 * MIB, MIB / 2)]);
     repository.forget(&made[..3]).unwrap();
     let pruned = default_prune(&repository);
@@ -48,7 +47,7 @@ fn a_prune_rewrites_nothing_while_little_is_unused() {
 /// freed bytes.
 #[test]
 fn a_prune_writes_at_most_twice_the_bytes_that_it_frees() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     // Most of one pack, and a little of the others.
     let (disk, made) = written(&repository, &[(MIB, 11 * MIB), (18 * MIB, MIB / 2), (38 * MIB, MIB / 2)]);
     repository.forget(&made[..3]).unwrap();
@@ -66,7 +65,7 @@ fn a_prune_writes_at_most_twice_the_bytes_that_it_frees() {
 /// freed at the end. Fix: it is freed before the next packs are written.
 #[test]
 fn a_prune_frees_the_space_of_a_pack_before_it_writes_the_next() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let (disk, made) = written(&init(&store), &[(MIB, 5 * MIB), (18 * MIB, 5 * MIB), (34 * MIB, 5 * MIB)]);
     let watched = MortalStore::new(store.clone(), i64::MAX);
     let repository =

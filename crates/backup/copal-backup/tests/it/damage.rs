@@ -3,12 +3,13 @@
 use crate::world::*;
 use bytes::Bytes;
 use copal_backup::*;
-use copal_volume::{MemoryStore, PutOptions, VolumeStore};
+use copal_data::LocalStore;
+use copal_volume::{PutOptions, VolumeStore};
 use std::sync::Arc;
 
 /// A small repository of two snapshots, and their bytes.
-fn small() -> (MemoryStore, Vec<(SnapshotId, Vec<u8>)>) {
-    let store = MemoryStore::new();
+fn small() -> (LocalStore, Vec<(SnapshotId, Vec<u8>)>) {
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = Disk::new(6 * BLOCK);
     Random::new(1).text(&mut disk.bytes[..BLOCK + 100]);
@@ -22,7 +23,7 @@ fn small() -> (MemoryStore, Vec<(SnapshotId, Vec<u8>)>) {
     (store, snapshots)
 }
 
-fn replace(store: &MemoryStore, volume: &str, name: &[u8], body: Option<Vec<u8>>) {
+fn replace(store: &LocalStore, volume: &str, name: &[u8], body: Option<Vec<u8>>) {
     let vid = store.open_volume(volume).unwrap();
     let info = store.stat(vid, name, &Default::default());
     if let Ok(info) = info {
@@ -34,7 +35,7 @@ fn replace(store: &MemoryStore, volume: &str, name: &[u8], body: Option<Vec<u8>>
 }
 
 /// Whether the damage was reported. Panics on a wrong restore.
-fn is_noticed(store: &MemoryStore, snapshots: &[(SnapshotId, Vec<u8>)]) -> bool {
+fn is_noticed(store: &LocalStore, snapshots: &[(SnapshotId, Vec<u8>)]) -> bool {
     let opened = Repository::open(Arc::new(store.clone()), IndexHome::Memory, &Unlock::Insecure);
     let Ok(repository) = opened else { return true };
     for (id, bytes) in snapshots {
@@ -108,7 +109,7 @@ fn a_missing_pack_or_manifest_is_noticed_and_prune_then_removes_nothing() {
 
 #[test]
 fn all_damages_are_reported_at_once_and_intact_snapshots_can_be_restored() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = Disk::new(6 << 20);
     Random::new(4).fill(&mut disk.bytes);

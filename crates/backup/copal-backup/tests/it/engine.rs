@@ -6,7 +6,7 @@ use copal_backup::*;
 use copal_data::LocalStore;
 use copal_device::crash::{self, Limits};
 use copal_device::fault::{FaultDevice, FaultOptions, Order};
-use copal_device::{Device, Image};
+use copal_device::{Device, Image, MemoryDevice};
 use copal_object::{MkfsOptions, OpenOptions};
 use copal_volume::{ReadOptions, VolumeStore};
 use std::sync::Arc;
@@ -48,10 +48,13 @@ impl Stack {
     }
 }
 
-/// An engine in memory, for an index.
+/// An engine on a device in memory, which grows as it must.
 pub(crate) fn engine_in_memory() -> copal_kv::Store {
-    let device: Arc<dyn Device> = formatted(160 * MIB, false);
-    Stack::open(&device).kv
+    let device = MemoryDevice::new(96 * MIB);
+    copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+    let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
+    let options = copal_kv::Options { memory_bytes: 8 * MIB, ..copal_kv::Options::default() };
+    copal_kv::Store::open(objects, options).unwrap()
 }
 
 fn formatted(size: u64, record: bool) -> Arc<FaultDevice> {

@@ -13,7 +13,7 @@ fn password(text: &str) -> Unlock {
 
 #[test]
 fn a_wrong_password_and_a_missing_repository_have_different_errors() {
-    let store = Arc::new(MemoryStore::new());
+    let store = Arc::new(embedded_store());
     let open = |unlock: Unlock| Repository::open(store.clone(), IndexHome::Memory, &unlock).map(|_| ());
     assert_eq!(open(Unlock::Insecure).unwrap_err().exit_code(), 10);
     assert_eq!(Repository::probe(&*store).unwrap(), None);
@@ -79,7 +79,7 @@ impl Source for Tripwire {
 
 #[test]
 fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = Disk::new(30 << 20);
     Random::new(2).fill(&mut disk.bytes);
@@ -110,7 +110,7 @@ fn an_interrupted_backup_publishes_nothing_and_keeps_its_packs() {
 /// number, and their sentence does not mention one.
 #[test]
 fn an_interrupted_restore_does_not_mention_the_next_backup() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut disk = Disk::new(3 << 20);
     Random::new(10).fill(&mut disk.bytes);
     let gone = back_up(&repository, "web", &disk, false).snapshot;
@@ -136,7 +136,7 @@ fn an_interrupted_restore_does_not_mention_the_next_backup() {
 
 #[test]
 fn invalid_requests_are_refused_before_anything_is_stored() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let before = files(&store).len();
     let disk = Disk::new(1 << 20);
@@ -184,7 +184,7 @@ impl Source for PausedSource {
 
 #[test]
 fn one_vm_has_one_writer_and_a_prune_does_not_wait() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut disk = Disk::new(5 << 20);
     Random::new(8).fill(&mut disk.bytes);
     let earlier = back_up(&repository, "web", &disk, false);
@@ -220,7 +220,7 @@ fn one_vm_has_one_writer_and_a_prune_does_not_wait() {
 /// The store below refuses to be opened by two processes. If that ever fails, the fence still holds.
 #[test]
 fn a_fenced_backup_cannot_publish() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = Disk::new(3 << 20);
     Random::new(9).fill(&mut disk.bytes);

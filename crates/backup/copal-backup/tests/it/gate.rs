@@ -7,7 +7,7 @@ use copal_backup::*;
 use copal_disk::doubt::{DiskDoubt, DoubtKind};
 use copal_disk::source::ContentEvidence;
 use copal_disk::source::{BitmapState, ChangedExtents, Source, stream::StreamSource};
-use copal_volume::{Clock, ManualClock, MemoryStore};
+use copal_volume::{Clock, ManualClock};
 use std::{io::Cursor, sync::Arc, time::Duration};
 
 fn text_disk(seed: u64, size: usize) -> Disk {
@@ -64,7 +64,7 @@ fn empty(is_stream: bool) -> &'static str {
 #[test]
 fn a_disk_that_is_empty_or_smaller_is_refused_or_doubtful() {
     for layout in LAYOUTS {
-        let repository = init_as(&MemoryStore::new(), layout);
+        let repository = init_as(&embedded_store(), layout);
         let disk = text_disk(1, 3 << 20);
         let short = text_disk(1, 1 << 20);
         for is_stream in [false, true] {
@@ -106,7 +106,7 @@ fn a_disk_that_is_empty_or_smaller_is_refused_or_doubtful() {
 /// has the disk.
 #[test]
 fn a_disk_that_was_left_out_once_is_compared_with_the_last_snapshot_that_has_it() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let (disk, short) = (text_disk(1, 3 << 20), text_disk(1, 1 << 20));
     let also = |disk: &Disk| {
         let source = DiskSource::new("sdb", disk.source());
@@ -133,7 +133,7 @@ fn a_disk_that_was_left_out_once_is_compared_with_the_last_snapshot_that_has_it(
 /// an operator says that the file is raw, the snapshot is doubtful once.
 #[test]
 fn another_format_is_refused_by_name_unless_it_is_declared_raw() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut vmdk = text_disk(2, 1 << 20);
     vmdk.write(0, b"KDMV");
     let mut vhd = text_disk(3, (1 << 20) + 512);
@@ -160,7 +160,7 @@ fn another_format_is_refused_by_name_unless_it_is_declared_raw() {
 /// As the first test: the last good snapshot is gone, and nobody has accepted the later ones.
 #[test]
 fn a_warning_stays_when_the_good_snapshots_are_gone() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let good = run(&repository, &text_disk(1, 3 << 20), |_| ());
     let short = text_disk(1, 1 << 20);
     run(&repository, &short, |request| request.allow_smaller = true);
@@ -172,7 +172,7 @@ fn a_warning_stays_when_the_good_snapshots_are_gone() {
 /// As the first test: a disk of the right size that is suddenly all zeros.
 #[test]
 fn a_disk_that_is_suddenly_blank_is_doubtful() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     run(&repository, &text_disk(4, 1 << 20), |_| ());
     let blank = run(&repository, &Disk::new(1 << 20), |_| ());
     assert_eq!(kinds(&blank.doubts), [DoubtKind::Blank]);
@@ -213,7 +213,7 @@ fn doubtful_snapshots_replace_no_good_one() {
 /// manifests record the location of the bitmap's disk, and when it was last read whole.
 #[test]
 fn a_bitmap_on_another_disk_or_an_old_full_read_causes_a_full_read() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let disk = text_disk(5, 1 << 20);
     let bitmap = Some(BitmapState { name: "b".into(), dirty_bytes: 0 });
     let by = |identity: &str, full_every: Option<Duration>| {
@@ -244,7 +244,7 @@ fn a_bitmap_on_another_disk_or_an_old_full_read_causes_a_full_read() {
 #[test]
 fn incremental_backups_do_not_postpone_a_full_read() {
     let clock = Arc::new(ManualClock::new(1_800_000_000_000));
-    let store = MemoryStore::with_clock(clock.clone(), 1);
+    let store = embedded_store_at(clock.clone());
     let repository = init(&store);
     let disk = text_disk(6, 1 << 20);
     let mode = || {

@@ -2,7 +2,6 @@
 
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::MemoryStore;
 use std::sync::Mutex;
 
 /// Runs something through another handle when an operation reaches a stage.
@@ -38,7 +37,7 @@ fn noise(seed: u64, size: usize) -> Disk {
 /// to the repository, and all handles of the process share it.
 #[test]
 fn a_prune_by_another_handle_removes_no_pack_of_a_backup() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let disk = noise(7, 6 << 20);
     let repository = init(&store);
     let first = back_up(&repository, "web", &disk, false).snapshot;
@@ -66,7 +65,7 @@ fn a_prune_by_another_handle_removes_no_pack_of_a_backup() {
 /// removed packs.
 #[test]
 fn a_handle_notices_changes_by_another_one() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let disk = noise(9, 3 << 20);
     let one = init(&store);
     let other = open(&store);
@@ -85,7 +84,7 @@ fn a_handle_notices_changes_by_another_one() {
 /// A VM has one writer across all handles: a second one would end the session of the first.
 #[test]
 fn one_vm_has_one_writer_through_all_handles() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let disk = noise(10, 1 << 20);
     let one = init(&store);
     let other = open(&store);

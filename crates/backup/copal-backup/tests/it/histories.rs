@@ -7,7 +7,7 @@ use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
 use copal_chunk::{Chunker, SEGMENT_BYTES, chunks_of, split};
-use copal_volume::MemoryStore;
+use copal_data::LocalStore;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const DISK_BYTES: usize = 5 * SEGMENT_BYTES / 2;
 
 struct Model {
     layout: Layout,
-    store: MemoryStore,
+    store: LocalStore,
     repository: Repository,
     disks: Vec<Disk>,
     /// The VM of each published snapshot, and its bytes.
@@ -25,7 +25,7 @@ struct Model {
 
 impl Model {
     fn new(seed: u64, layout: Layout) -> Model {
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let options = InitOptions { layout, profile: ChunkProfile::Fixed16K, ..insecure() };
         let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
         let disks = vec![Disk::new(DISK_BYTES); 3];
@@ -192,7 +192,7 @@ fn a_backup_killed_at_each_of_its_steps_leaves_the_base_and_no_leak() {
 }
 
 fn kill_a_backup_at_each_step(layout: Layout) {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, layout);
     let mut disk = Disk::new(3 << 20);
     Random::new(5).text(&mut disk.bytes);
@@ -235,7 +235,7 @@ fn a_prune_killed_at_each_of_its_steps_removes_no_needed_chunk() {
 }
 
 fn kill_a_prune_at_each_step(layout: Layout) {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, layout);
     let mut disk = Disk::new(3 << 20);
     Random::new(5).text(&mut disk.bytes);
@@ -278,7 +278,7 @@ fn copies_left_by_a_killed_prune_are_merged_by_the_next() {
 }
 
 fn prune_behind_a_killed_one(layout: Layout) {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, layout);
     let mut disk = Disk::new(3 << 20);
     Random::new(5).text(&mut disk.bytes);
@@ -323,7 +323,7 @@ fn prune_behind_a_killed_one(layout: Layout) {
 
 #[test]
 fn the_mark_is_the_same_in_many_passes() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let mut dice = Random::new(77);
     let mut disk = Disk::new(6 << 20);
@@ -356,7 +356,7 @@ fn the_mark_is_the_same_in_many_passes() {
 
 #[test]
 fn half_empty_packs_are_kept_within_the_allowed_unused_share() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut disk = Disk::new(2 << 20);
     Random::new(1).fill(&mut disk.bytes);
     let first = back_up(&repository, "web", &disk, false);
@@ -389,7 +389,7 @@ fn half_empty_packs_are_kept_within_the_allowed_unused_share() {
 /// and the store was closed before that ended. Fix: the space is freed first, and waited for.
 #[test]
 fn a_prune_frees_the_space_of_a_volume_before_it_removes_it() {
-    let store = MemoryStore::default();
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = Disk::new(4 << 20);
     let mut data = vec![0; 2 << 20];

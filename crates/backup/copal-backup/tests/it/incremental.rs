@@ -3,7 +3,6 @@
 use crate::world::*;
 use copal_backup::*;
 use copal_disk::source::{BitmapState, ChangedExtents, Extent, Source, SourceError};
-use copal_volume::MemoryStore;
 use std::sync::{Arc, Mutex};
 
 fn text_disk(seed: u64, size: usize) -> Disk {
@@ -27,7 +26,7 @@ fn run(repository: &Repository, request: BackupRequest) -> Result<BackupSummary>
 /// and the size of the disk; with any other bitmap the whole disk is read.
 #[test]
 fn a_bitmap_is_used_only_if_the_newest_snapshot_names_it() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut disk = text_disk(1, 3 << 20);
     let backup = |disk: &Disk, with: &dyn Fn(&mut DiskSource), strict: bool| {
         let mut request = request("web", disk, false);
@@ -98,7 +97,7 @@ fn a_bitmap_is_used_only_if_the_newest_snapshot_names_it() {
 /// As above: only the disk without its bitmap is read whole.
 #[test]
 fn a_missing_bitmap_causes_a_full_read_of_its_disk_only() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let disks = [text_disk(2, 2 << 20), text_disk(3, 2 << 20)];
     let request = |changed: bool| {
         let source = |at: usize, name: &str| DiskSource {
@@ -122,7 +121,7 @@ fn a_missing_bitmap_causes_a_full_read_of_its_disk_only() {
 /// Fix: it must name its base.
 #[test]
 fn a_list_that_names_no_base_is_not_used() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let disk = text_disk(4, 2 << 20);
     let first = run(&repository, request("web", &disk, false)).unwrap();
     let silent = run(&repository, request("web", &disk, true)).unwrap();
@@ -207,7 +206,7 @@ fn a_change_that_a_list_leaves_out_is_found_by_a_spot_check() {
         // The last byte.
         changed((24 << 20) - 1, b'#', 1),
     ] {
-        let repository = init(&MemoryStore::new());
+        let repository = init(&embedded_store());
         back_up(&repository, "web", &old, false);
         let (refused, _) = unchanged(&repository, &disk, ALL, true);
         assert_eq!(refused.unwrap_err().exit_code(), 22);
@@ -223,7 +222,7 @@ fn a_change_that_a_list_leaves_out_is_found_by_a_spot_check() {
 /// As above, the cost: at least 16 MiB, counted, at other places each time; none if it is disabled.
 #[test]
 fn a_spot_check_reads_its_share_elsewhere_each_time() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let disk = text_disk(6, 80 << 20);
     back_up(&repository, "web", &disk, false);
     let mut seen = Vec::new();

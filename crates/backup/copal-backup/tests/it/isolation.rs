@@ -2,12 +2,12 @@
 
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::MemoryStore;
+use copal_data::LocalStore;
 use std::collections::BTreeSet;
 
 /// A copy of a store with one bit of a file flipped.
-fn flipped(store: &MemoryStore, volume: &str, name: &[u8], at: usize) -> MemoryStore {
-    let copied = MemoryStore::new();
+fn flipped(store: &LocalStore, volume: &str, name: &[u8], at: usize) -> LocalStore {
+    let copied = embedded_store();
     copy_into(store, &copied, |one, file, body| {
         if one == volume && file == name {
             body[at] ^= 0x40;
@@ -27,7 +27,7 @@ fn manifest_of(snapshot: SnapshotId) -> Vec<u8> {
 /// records; only the manifest of the requested snapshot is decoded.
 #[test]
 fn a_damaged_manifest_affects_only_its_own_snapshot() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = Disk::new(1 << 20);
     Random::new(30).fill(&mut disk.bytes);
@@ -76,7 +76,7 @@ fn a_damaged_manifest_affects_only_its_own_snapshot() {
 /// damage if nothing is found or if the damaged log may hide a better match.
 #[test]
 fn a_damaged_log_of_one_vm_affects_no_other_vm() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = Disk::new(1 << 20);
     Random::new(33).fill(&mut disk.bytes);
@@ -129,8 +129,8 @@ fn a_damaged_log_of_one_vm_affects_no_other_vm() {
 }
 
 /// Three snapshots of `web` and one of `db` with the same first half, and one of `mail` that shares nothing.
-fn shared_half() -> (MemoryStore, Vec<SnapshotId>, SnapshotId) {
-    let store = MemoryStore::new();
+fn shared_half() -> (LocalStore, Vec<SnapshotId>, SnapshotId) {
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = Disk::new(6 << 20);
     Random::new(31).fill(&mut disk.bytes[..3 << 20]);
@@ -192,7 +192,7 @@ fn a_check_names_every_snapshot_affected_by_damage() {
             several += usize::from(lost.len() > 1);
         }
         // A missing pack affects every snapshot that refers to it.
-        let gone = MemoryStore::new();
+        let gone = embedded_store();
         copy_into(&store, &gone, |one, file, _| (one, file) != (&volume, &name[..]));
         let repository = open(&gone);
         let lost = lost(&repository, &all);

@@ -3,7 +3,8 @@
 use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::{ManualClock, MemoryStore, Remove, VolumeStore};
+use copal_data::LocalStore;
+use copal_volume::{ManualClock, Remove, VolumeStore};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,14 +25,14 @@ impl<F: FnOnce() + Send> Progress for At<F> {
 
 /// A fleet whose store has a settable clock.
 struct Servers {
-    store: MemoryStore,
+    store: LocalStore,
     clock: Arc<ManualClock>,
 }
 
 impl Servers {
     fn new() -> Servers {
         let clock = Arc::new(ManualClock::new(1_800_000_000_000));
-        let store = MemoryStore::with_clock(clock.clone(), 1);
+        let store = embedded_store_at(clock.clone());
         init_as(&store, FLEET);
         Servers { store, clock }
     }
@@ -249,7 +250,7 @@ fn a_backup_uses_the_running_heartbeats_of_its_process() {
 /// On one machine the lock of the store proves that the process of an open session is dead.
 #[test]
 fn on_one_machine_there_are_no_heartbeats_and_no_waits() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let at_read = At(
         Stage::Read,

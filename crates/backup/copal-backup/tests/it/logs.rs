@@ -4,7 +4,7 @@
 use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::MemoryStore;
+use copal_data::LocalStore;
 use std::sync::Arc;
 
 /// Enough records for three checkpoints of a VM's log, so that records and a checkpoint were removed.
@@ -22,8 +22,8 @@ fn block(seed: u64) -> Disk {
 }
 
 /// A repository with one snapshot.
-fn single() -> (MemoryStore, SnapshotId) {
-    let store = MemoryStore::new();
+fn single() -> (LocalStore, SnapshotId) {
+    let store = embedded_store();
     let only = back_up(&init(&store), "web", &block(1), false).snapshot;
     (store, only)
 }
@@ -47,7 +47,7 @@ fn held_until(repository: &Repository) -> u64 {
 }
 
 /// Names of the files of the catalog with this prefix.
-fn names(store: &MemoryStore, prefix: &str) -> Vec<String> {
+fn names(store: &LocalStore, prefix: &str) -> Vec<String> {
     let files = files(store).into_iter();
     let catalog = files.filter(|(volume, ..)| volume.starts_with("cat-"));
     let names = catalog.map(|(_, name, _)| String::from_utf8(name).unwrap());
@@ -55,8 +55,8 @@ fn names(store: &MemoryStore, prefix: &str) -> Vec<String> {
 }
 
 /// A copy of the store with a bit flipped in these files of the catalog.
-fn damaged(store: &MemoryStore, hurt: &[&str]) -> MemoryStore {
-    let copy = MemoryStore::new();
+fn damaged(store: &LocalStore, hurt: &[&str]) -> LocalStore {
+    let copy = embedded_store();
     copy_into(store, &copy, |volume, name, body| {
         if volume.starts_with("cat-") && hurt.iter().any(|hurt| hurt.as_bytes() == name) {
             body[30] ^= 4;
@@ -72,7 +72,7 @@ fn damaged(store: &MemoryStore, hurt: &[&str]) -> MemoryStore {
 #[test]
 fn a_backup_reads_a_bounded_part_of_the_log() {
     let (store, only) = single();
-    let reads = |store: &MemoryStore| {
+    let reads = |store: &LocalStore| {
         let watched = MortalStore::new(store.clone(), i64::MAX);
         let repository = open_on(&watched).unwrap();
         let opened = watched.reads();
@@ -97,7 +97,7 @@ fn a_backup_reads_a_bounded_part_of_the_log() {
 #[test]
 fn a_backup_reads_the_same_amount_with_any_number_of_vms() {
     let reads = |vms: u64| {
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let index = IndexHome::Kv(crate::engine::engine_in_memory());
         let repository = Repository::init(Arc::new(store.clone()), index.clone(), &insecure()).unwrap();
         for vm in 0..vms {
@@ -124,7 +124,7 @@ fn a_backup_reads_the_same_amount_with_any_number_of_vms() {
 #[test]
 fn operations_on_a_named_snapshot_read_only_its_own_log() {
     let questions = |vms: u64| {
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let repository = init(&store);
         for vm in 0..vms {
             back_up(&repository, &format!("vm{vm}"), &block(vm), false);
@@ -153,13 +153,13 @@ fn operations_on_a_named_snapshot_read_only_its_own_log() {
 /// A handle that did not see the end of an epoch lists all packs, and so does an index of another time.
 #[test]
 fn packs_of_a_dead_backup_and_missing_packs_are_noticed() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let index = IndexHome::Kv(crate::engine::engine_in_memory());
     let repository = Repository::init(Arc::new(store.clone()), index.clone(), &insecure()).unwrap();
     back_up(&repository, "web", &block(1), false);
     drop(repository);
     let before = copy(&store);
-    let open_with = |store: &MemoryStore| {
+    let open_with = |store: &LocalStore| {
         Repository::open(Arc::new(store.clone()), index.clone(), &Unlock::Insecure).unwrap()
     };
     // Written with another index: this one does not know the packs.
@@ -172,7 +172,7 @@ fn packs_of_a_dead_backup_and_missing_packs_are_noticed() {
     let old = back_up(&open_with(&before), "db", &block(2), false);
     assert_eq!(restore(&open_with(&before), old.snapshot), block(2).bytes);
     back_up(&open_with(&store), "db", &block(4), false);
-    let lost = MemoryStore::new();
+    let lost = embedded_store();
     copy_into(&store, &lost, |volume, _, _| !volume.starts_with("pds-"));
     let anew = back_up(&open_with(&lost), "new", &block(4), false);
     assert_eq!(restore(&open_with(&lost), anew.snapshot), block(4).bytes);
@@ -206,7 +206,7 @@ fn a_log_is_complete_wherever_its_writer_dies() {
 
 #[test]
 fn the_list_of_vms_is_complete_wherever_its_writer_dies() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     // One more VM leads to the second checkpoint, behind which records are removed.
     for vm in 0..62 {

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Clone)]
 pub(crate) struct MortalStore {
-    inner: MemoryStore,
+    inner: Arc<dyn VolumeStore>,
+    is_replicated: bool,
     steps: Arc<AtomicI64>,
     reclaimed: Arc<Mutex<Vec<VolumeId>>>,
     removed: Arc<Mutex<Vec<VolumeId>>>,
@@ -34,9 +35,11 @@ type Interruption = Box<dyn FnOnce() + Send>;
 
 impl MortalStore {
     /// A store that lives for `steps` changes.
-    pub(crate) fn new(inner: MemoryStore, steps: i64) -> MortalStore {
+    pub(crate) fn new(inner: impl VolumeStore + 'static, steps: i64) -> MortalStore {
+        let is_replicated = inner.is_replicated();
         MortalStore {
-            inner,
+            inner: Arc::new(inner),
+            is_replicated,
             steps: Arc::new(AtomicI64::new(steps)),
             reclaimed: Arc::default(),
             removed: Arc::default(),
@@ -48,12 +51,12 @@ impl MortalStore {
         }
     }
     /// The same store, for a client whose clock is ahead.
-    pub(crate) fn ahead(inner: MemoryStore, ahead_ms: u64) -> MortalStore {
+    pub(crate) fn ahead(inner: impl VolumeStore + 'static, ahead_ms: u64) -> MortalStore {
         MortalStore { ahead_ms, ..MortalStore::new(inner, i64::MAX) }
     }
     /// A store that lives until it is killed, and reports that it is on several servers.
-    pub(crate) fn replicated(inner: MemoryStore) -> MortalStore {
-        MortalStore::new(inner.into_replicated(), i64::MAX)
+    pub(crate) fn replicated(inner: impl VolumeStore + 'static) -> MortalStore {
+        MortalStore { is_replicated: true, ..MortalStore::new(inner, i64::MAX) }
     }
     /// Kills the store.
     pub(crate) fn kill(&self) {
@@ -119,7 +122,7 @@ impl VolumeStore for MortalStore {
         self.inner.now_ms() + self.ahead_ms
     }
     fn is_replicated(&self) -> bool {
-        self.inner.is_replicated()
+        self.is_replicated
     }
     fn create_volume(
         &self,

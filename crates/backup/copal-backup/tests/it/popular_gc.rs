@@ -4,7 +4,6 @@ use crate::mortal_store::MortalStore;
 use crate::popular::{Detector, back_up_with, noise};
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::MemoryStore;
 use std::sync::Arc;
 
 /// The disk of a VM of a kind: half of it is the same on all VMs of that kind.
@@ -52,7 +51,7 @@ fn assert_restores(repository: &Repository, backups: &Backups, when: &str) {
 
 #[test]
 fn unneeded_packs_are_removed_and_needed_ones_stay() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let (one, two) = (three(&repository, 1), three(&repository, 2));
     let all = repository.popular_status().unwrap();
@@ -91,7 +90,7 @@ fn unneeded_packs_are_removed_and_needed_ones_stay() {
 /// Chunks in recipes of a VM resolve to popular frames by lists, for as long as the VM exists.
 #[test]
 fn the_packs_of_moved_chunks_stay() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let alone = of_kind(1, 1);
     let first = back_up(&repository, "alone", &alone, false).snapshot;
@@ -120,7 +119,7 @@ fn the_packs_of_moved_chunks_stay() {
 /// After a crash at any step everything is readable, and the next run continues.
 #[test]
 fn a_crash_at_any_step_loses_nothing_and_leaves_nothing() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     three(&repository, 1);
     let two = three(&repository, 2);
@@ -158,7 +157,7 @@ fn a_crash_at_any_step_loses_nothing_and_leaves_nothing() {
 /// While a backup runs on another host nothing is decided.
 #[test]
 fn a_running_backup_is_waited_for() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     three(&repository, 1);
     remove_kind(&repository, 1);
@@ -251,7 +250,7 @@ impl peers::Peers for Gate<'_> {
 /// forgotten before the count.
 #[test]
 fn a_base_that_is_forgotten_between_record_and_count_is_counted() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init_as(&store, FLEET);
     let made = three(&repository, 1);
     let disk = made[2].1.clone();

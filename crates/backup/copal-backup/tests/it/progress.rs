@@ -3,7 +3,6 @@
 use crate::world::*;
 use copal_backup::*;
 use copal_disk::source::{Extent, Source, SourceError};
-use copal_volume::MemoryStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -36,7 +35,7 @@ impl Progress for Work {
 /// else those that the source's map calls data.
 #[test]
 fn holes_do_not_count_as_work() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let work = |disk: &Disk, changed: bool| {
         let work = Work::default();
         let summary = repository
@@ -101,7 +100,7 @@ impl Source for Trouble {
 /// total is announced.
 #[test]
 fn a_failed_estimate_fails_no_backup() {
-    let repository = init(&MemoryStore::new());
+    let repository = init(&embedded_store());
     let mut disk = Disk::new(9 << 20);
     for at in [0, 3 << 20, 6 << 20] {
         disk.write(at, &[7; 300_000]);

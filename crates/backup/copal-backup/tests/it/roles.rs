@@ -3,7 +3,8 @@
 use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
-use copal_volume::{MemoryStore, PutOptions, VolumeStore};
+use copal_data::LocalStore;
+use copal_volume::{PutOptions, VolumeStore};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -11,16 +12,16 @@ fn password() -> Unlock {
     Unlock::Password(Zeroizing::new("correct horse".into()))
 }
 
-fn new(store: &MemoryStore, layout: Layout) -> Repository {
+fn new(store: &LocalStore, layout: Layout) -> Repository {
     let options = InitOptions { layout, argon2_memory_kib: 64, ..InitOptions::new(password()) };
     Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap()
 }
 
-fn try_open(store: &MemoryStore, unlock: &Unlock) -> Result<Repository> {
+fn try_open(store: &LocalStore, unlock: &Unlock) -> Result<Repository> {
     Repository::open(Arc::new(store.clone()), IndexHome::Memory, unlock)
 }
 
-fn open_with(store: &MemoryStore, unlock: &Unlock) -> Repository {
+fn open_with(store: &LocalStore, unlock: &Unlock) -> Repository {
     try_open(store, unlock).unwrap()
 }
 
@@ -37,7 +38,7 @@ fn text(seed: u64) -> Disk {
 }
 
 /// Names of the files of the catalog.
-fn names(store: &MemoryStore) -> Vec<String> {
+fn names(store: &LocalStore) -> Vec<String> {
     let files = files(store).into_iter();
     let catalog = files.filter(|(volume, ..)| volume.starts_with("cat-"));
     catalog.map(|(_, name, _)| String::from_utf8(name).unwrap()).collect()
@@ -46,7 +47,7 @@ fn names(store: &MemoryStore) -> Vec<String> {
 #[test]
 fn each_role_has_its_rights_and_no_others() {
     for layout in LAYOUTS {
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let repository = new(&store, layout);
         assert_eq!(repository.roles(), Roles { highest: Role::Admin, are_split: false });
         let (first, second) = (text(1), text(2));
@@ -123,7 +124,7 @@ fn each_role_has_its_rights_and_no_others() {
 
 #[test]
 fn a_removed_key_opens_nothing_and_the_last_admin_key_stays() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = new(&store, Layout::Solo);
     let (backup, admin) = (add(&repository, Role::Backup), add(&repository, Role::Admin));
     let listed = repository.list_keys().unwrap();
@@ -156,20 +157,20 @@ fn a_removed_key_opens_nothing_and_the_last_admin_key_stays() {
     assert_eq!(error.exit_code(), 21, "{error}");
     back_up(&open_with(&store, &Unlock::Key(admin)), "web", &text(1), false);
     // A key of another repository opens nothing here.
-    let other = add(&new(&MemoryStore::new(), Layout::Solo), Role::Admin);
+    let other = add(&new(&embedded_store(), Layout::Solo), Role::Admin);
     assert!(matches!(try_open(&store, &Unlock::Key(other)), Err(Error::WrongKey { .. })));
 }
 
 #[test]
 fn an_unencrypted_repository_has_no_keys() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     assert_eq!(repository.draw_key(Role::Backup).unwrap_err().exit_code(), 21);
-    let key = add(&new(&MemoryStore::new(), Layout::Solo), Role::Backup);
+    let key = add(&new(&embedded_store(), Layout::Solo), Role::Backup);
     assert!(matches!(try_open(&store, &Unlock::Key(key.clone())), Err(Error::PasswordNotUsed)));
     // A repository cannot be created with a key file.
     let options = InitOptions::new(Unlock::Key(key));
-    let made = Repository::init(Arc::new(MemoryStore::new()), IndexHome::Memory, &options);
+    let made = Repository::init(Arc::new(embedded_store()), IndexHome::Memory, &options);
     assert!(matches!(made, Err(Error::Invalid { .. })));
 }
 
@@ -177,7 +178,7 @@ fn an_unencrypted_repository_has_no_keys() {
 #[test]
 fn a_repository_without_role_keys_has_the_older_format() {
     for layout in LAYOUTS {
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let repository = new(&store, layout);
         let first = back_up(&repository, "web", &text(1), false).snapshot;
         for until_ms in 0..80 {
@@ -204,7 +205,7 @@ fn a_repository_without_role_keys_has_the_older_format() {
 #[test]
 fn adding_the_first_key_may_die_at_any_step_and_be_repeated() {
     for layout in LAYOUTS {
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let repository = new(&store, layout);
         let disk = text(1);
         let first = back_up(&repository, "web", &disk, false).snapshot;
@@ -249,7 +250,7 @@ fn adding_the_first_key_may_die_at_any_step_and_be_repeated() {
 #[test]
 fn a_handle_from_before_the_first_key_signs_from_then_on() {
     for layout in LAYOUTS {
-        let store = MemoryStore::new();
+        let store = embedded_store();
         let before = new(&store, layout).behave_as_another_process();
         let disk = text(1);
         let first = back_up(&before, "web", &disk, false).snapshot;
@@ -268,7 +269,7 @@ fn a_handle_from_before_the_first_key_signs_from_then_on() {
 /// Backups write no checkpoints; the delete role does, and nothing is lost in between.
 #[test]
 fn the_delete_role_shortens_logs_that_backups_wrote() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = new(&store, Layout::Solo);
     let (backup, delete) = (add(&repository, Role::Backup), add(&repository, Role::Delete));
     let backup = open_with(&store, &Unlock::Key(backup));
@@ -277,7 +278,7 @@ fn the_delete_role_shortens_logs_that_backups_wrote() {
         Random::new(day).fill(&mut disk.bytes);
         back_up(&backup, "web", &disk, false);
     }
-    let records = |store: &MemoryStore| names(store).iter().filter(|name| name.starts_with("v.")).count();
+    let records = |store: &LocalStore| names(store).iter().filter(|name| name.starts_with("v.")).count();
     assert_eq!(records(&store), 80);
     let delete = open_with(&store, &Unlock::Key(delete));
     prune(&delete);
@@ -292,7 +293,7 @@ fn the_delete_role_shortens_logs_that_backups_wrote() {
 /// The file that marks the use of role keys counts only with its signature.
 #[test]
 fn a_forged_file_of_roles_is_damage_and_disables_nothing() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     drop(new(&store, Layout::Solo));
     let catalog = store.list_volumes("", None, 10).unwrap();
     let (_, vid) = catalog.iter().find(|(name, _)| name.starts_with("cat-")).unwrap();

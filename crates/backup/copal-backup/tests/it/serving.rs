@@ -4,7 +4,7 @@ use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::serve::{self, AlwaysOpen, Lender, ServeCache, ServedDisk, Shown};
 use copal_backup::*;
-use copal_volume::{ManualClock, MemoryStore};
+use copal_volume::ManualClock;
 use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
@@ -33,7 +33,7 @@ fn mixed(size: usize, seed: u64) -> Disk {
 
 #[test]
 fn concurrent_random_reads_return_the_bytes_of_the_disk() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let disk = mixed(11 * MIB + 12_345, 1);
     let snapshot = back_up(&init(&store), "web", &disk, false).snapshot;
     let repository = Arc::new(open(&store));
@@ -71,7 +71,7 @@ fn concurrent_random_reads_return_the_bytes_of_the_disk() {
 
 #[test]
 fn extents_report_holes_and_cover_the_disk() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let disk = mixed(9 * MIB + 4096, 2);
     let snapshot = back_up(&init(&store), "web", &disk, false).snapshot;
     let repository = Arc::new(open(&store));
@@ -93,7 +93,7 @@ fn extents_report_holes_and_cover_the_disk() {
 
 #[test]
 fn differences_cover_the_changed_bytes_and_little_else() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let repository = init(&store);
     let mut disk = mixed(12 * MIB, 3);
     let first = back_up(&repository, "web", &disk, false).snapshot;
@@ -125,12 +125,12 @@ fn differences_cover_the_changed_bytes_and_little_else() {
 
 #[test]
 fn a_damaged_chunk_affects_only_its_range_and_is_reported_once() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let mut disk = Disk::new(4 * MIB);
     Random::new(5).fill(&mut disk.bytes);
     let snapshot = back_up(&init(&store), "web", &disk, false).snapshot;
     // One byte in the middle of a pack of chunks.
-    let damaged = MemoryStore::new();
+    let damaged = embedded_store();
     let mut hurt = false;
     copy_into(&store, &damaged, |volume, _, body| {
         if !hurt && volume.starts_with("pds-") {
@@ -164,7 +164,7 @@ fn a_damaged_chunk_affects_only_its_range_and_is_reported_once() {
 
 #[test]
 fn a_pin_is_seen_by_every_handle_until_it_ends() {
-    let store = MemoryStore::new();
+    let store = embedded_store();
     let disk = mixed(2 * MIB, 6);
     let door = init(&store);
     let first = back_up(&door, "web", &disk, false).snapshot;
@@ -202,7 +202,7 @@ fn a_pin_is_seen_by_every_handle_until_it_ends() {
 fn a_clock_that_is_ahead_ends_no_pin() {
     const HOUR_MS: u64 = 3_600_000;
     let clock = Arc::new(ManualClock::new(HOUR_MS));
-    let store = MemoryStore::with_clock(clock.clone(), 1);
+    let store = embedded_store_at(clock.clone());
     let door = init(&store);
     let snapshot = back_up(&door, "web", &mixed(MIB, 7), false).snapshot;
     let shown = Shown::Snapshot(snapshot);

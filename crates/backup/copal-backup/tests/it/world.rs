@@ -1,12 +1,14 @@
 //! Disks, targets and repositories for tests: seeded, small, without files.
 
+use crate::engine::engine_in_memory;
 use copal_backup::*;
+use copal_data::{LocalOptions, LocalStore};
 use copal_disk::source::{
     ChangeKind, ChangedExtent, ChangedExtents, Extent, ExtentKind, Source, SourceError,
 };
 use copal_disk::target::{Target, TargetError};
 pub(crate) use copal_testkit::Random;
-use copal_volume::{MemoryStore, ReadOptions, VolumeStore};
+use copal_volume::{Clock, ReadOptions, VolumeStore};
 use std::sync::{Arc, Mutex};
 
 pub(crate) const BLOCK: usize = 4096;
@@ -158,6 +160,17 @@ impl Target for MemoryTarget {
     }
 }
 
+/// A store of volumes as a program has it: in the engine, the engine on objects, objects on a device in memory.
+pub(crate) fn embedded_store() -> LocalStore {
+    LocalStore::open(engine_in_memory()).unwrap()
+}
+
+/// The same, with the clock of the test.
+pub(crate) fn embedded_store_at(clock: Arc<dyn Clock>) -> LocalStore {
+    let options = LocalOptions { clock: Some(clock), incarnation: Some(1) };
+    LocalStore::open_with(engine_in_memory(), options).unwrap()
+}
+
 /// Options without a password, since the password hash is slow on purpose.
 pub(crate) fn insecure() -> InitOptions {
     InitOptions::new(Unlock::Insecure)
@@ -168,16 +181,16 @@ pub(crate) const LAYOUTS: [Layout; 2] = [Layout::Solo, FLEET];
 
 pub(crate) const FLEET: Layout = Layout::Fleet { popular_millionths: Layout::DEFAULT_POPULAR_MILLIONTHS };
 
-pub(crate) fn init(store: &MemoryStore) -> Repository {
+pub(crate) fn init<S: VolumeStore + Clone + 'static>(store: &S) -> Repository {
     init_as(store, Layout::Solo)
 }
 
-pub(crate) fn init_as(store: &MemoryStore, layout: Layout) -> Repository {
+pub(crate) fn init_as<S: VolumeStore + Clone + 'static>(store: &S, layout: Layout) -> Repository {
     let options = InitOptions { layout, ..insecure() };
     Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap()
 }
 
-pub(crate) fn open(store: &MemoryStore) -> Repository {
+pub(crate) fn open<S: VolumeStore + Clone + 'static>(store: &S) -> Repository {
     Repository::open(Arc::new(store.clone()), IndexHome::Memory, &Unlock::Insecure).unwrap()
 }
 
@@ -245,7 +258,7 @@ pub(crate) fn prune(repository: &Repository) -> PruneSummary {
 }
 
 /// Every file of the store: volume, name, bytes.
-pub(crate) fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+pub(crate) fn files(store: &LocalStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let mut files = Vec::new();
     for (volume, vid) in store.list_volumes("", None, 1000).unwrap() {
         for (name, info) in store.list(vid, b"", None, 100_000, &ReadOptions::default()).unwrap() {
@@ -257,16 +270,16 @@ pub(crate) fn files(store: &MemoryStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
 }
 
 /// Another store with the same volumes and files.
-pub(crate) fn copy(store: &MemoryStore) -> MemoryStore {
-    let copy = MemoryStore::new();
+pub(crate) fn copy(store: &LocalStore) -> LocalStore {
+    let copy = embedded_store();
     copy_into(store, &copy, |_, _, _| true);
     copy
 }
 
 /// Copies volumes and files; `change` may alter a body (of a volume, of this name) or leave it out.
 pub(crate) fn copy_into(
-    from: &MemoryStore,
-    to: &MemoryStore,
+    from: &LocalStore,
+    to: &LocalStore,
     mut change: impl FnMut(&str, &[u8], &mut Vec<u8>) -> bool,
 ) {
     for (volume, _) in from.list_volumes("", None, 1000).unwrap() {
