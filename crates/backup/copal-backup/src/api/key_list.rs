@@ -105,14 +105,14 @@ impl Repository {
         let catalog = self.parts.catalog();
         let store = &*self.parts.pack_store().volumes.store;
         let keys = &self.parts.pack_store().keys;
-        if !split::has_roles(store, catalog.vid, keys)? {
+        if !split::has_roles(store, catalog.files().vid(), keys)? {
             self.split_roles()?;
         }
         let slot = role_key::encode(key, *self.info().domain.as_bytes(), random()?, keys)?;
         let name = key.id().file_name();
-        match store.put(catalog.vid, name.as_bytes(), Bytes::from(slot), &PutOptions::default()) {
+        match store.put(catalog.files().vid(), name.as_bytes(), Bytes::from(slot), &PutOptions::default()) {
             Ok(_) => {}
-            Err(VolumeError::Unknown { fid }) if settled(store, catalog.vid, fid)? => {}
+            Err(VolumeError::Unknown { fid }) if settled(store, catalog.files().vid(), fid)? => {}
             Err(error) => return Err(error.into()),
         }
         if self.parts.pack_store().layout.is_fleet() {
@@ -130,7 +130,7 @@ impl Repository {
         let parts = &self.parts;
         let _alone = parts.locks().alone()?;
         parts.catch_up();
-        parts.catalog().begin_signing(|| self.prepare_split())
+        split::begin_signing(parts.catalog(), || self.prepare_split())
     }
 
     fn prepare_split(&self) -> Result<()> {
@@ -159,18 +159,22 @@ impl Repository {
         let store = &*self.parts.pack_store().volumes.store;
         let mut listed = Vec::new();
         let mut files = Vec::new();
-        for_each_file(store, catalog.vid, b"key.", |name, info| {
+        for_each_file(store, catalog.files().vid(), b"key.", |name, info| {
             files.push((Bytes::copy_from_slice(name), info.clone()));
             Ok(())
         })?;
         for (name, info) in files {
-            let bytes =
-                match store.get(catalog.vid, &name, 0..key_slot::MAX_FILE_BYTES, &ReadOptions::default()) {
-                    Ok(bytes) => bytes,
-                    Err(VolumeError::NotFound) => continue,
-                    Err(error) if error.is_corruption() => Bytes::new(),
-                    Err(error) => return Err(error.into()),
-                };
+            let bytes = match store.get(
+                catalog.files().vid(),
+                &name,
+                0..key_slot::MAX_FILE_BYTES,
+                &ReadOptions::default(),
+            ) {
+                Ok(bytes) => bytes,
+                Err(VolumeError::NotFound) => continue,
+                Err(error) if error.is_corruption() => Bytes::new(),
+                Err(error) => return Err(error.into()),
+            };
             let is_own = self.opened_by() == &name[..];
             let mut key = ListedKey {
                 id: String::from_utf8_lossy(&name[b"key.".len()..]).into_owned(),
@@ -238,7 +242,7 @@ impl Repository {
         popular::remove_hosts(&self.parts, &kept.collect::<Vec<_>>())?;
         let catalog = self.parts.catalog();
         let store = &self.parts.pack_store().volumes.store;
-        store.delete(catalog.vid, key.file_name().as_bytes(), key.fid)?;
+        store.delete(catalog.files().vid(), key.file_name().as_bytes(), key.fid)?;
         Ok(key)
     }
 }

@@ -12,8 +12,11 @@
 use crate::api::snapshot_names::SnapshotNames;
 use crate::api::unlock::{catalogs, find_catalog, for_each_slot, has_init, open_role_slot, unlock_master};
 use crate::backup::{self, Collaboration};
-use crate::catalog::log::{Catalog, LogName};
+use crate::catalog::Catalog;
+use crate::catalog::heartbeats::clear_heartbeats;
+use crate::catalog::log::LogName;
 use crate::catalog::record::{MAX_LISTED, Record};
+use crate::catalog::salvage::salvage_logs;
 use crate::catalog::split::has_roles;
 use crate::catalog::vm::PublishedSnapshot;
 use crate::check;
@@ -531,7 +534,7 @@ impl Repository {
         let outcome = prune::run(&self.parts, options, progress, cancel);
         if self.parts.is_written_by_several()
             && !options.dry_run
-            && let Err(error) = self.parts.catalog().clear_heartbeats()
+            && let Err(error) = clear_heartbeats(self.parts.catalog().files())
         {
             tracing::debug!(%error, "old heartbeats could not be removed");
         }
@@ -568,7 +571,7 @@ impl Repository {
                 stats.metadata_bytes += bytes_of(vid)?;
             }
         }
-        stats.metadata_bytes += bytes_of(self.parts.catalog().vid)?;
+        stats.metadata_bytes += bytes_of(self.parts.catalog().files().vid())?;
         readable(self.parts.index_new_packs())?;
         reindex::for_each_pack(self.parts.pack_store(), PackScope::All, |pack| {
             stats.packs += 1;
@@ -608,7 +611,7 @@ impl Repository {
     pub fn salvage_catalog(&self) -> Result<Vec<String>> {
         self.roles().require(Role::Delete)?;
         let _alone = self.parts.locks().alone()?;
-        let lost = self.parts.catalog().salvage()?;
+        let lost = salvage_logs(self.parts.catalog())?;
         self.parts.note_change();
         Ok(lost.iter().map(Error::to_string).collect())
     }

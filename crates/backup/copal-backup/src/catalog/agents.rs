@@ -10,13 +10,12 @@
 //! up.
 //! Not here: which agents can be reached (`copal-agent`).
 
-use super::log::Catalog;
+use super::files::CatalogFiles;
 use super::record::{MAX_LISTED, MAX_NAME_BYTES, Record};
-use crate::packs::volumes::{for_each_file, settled};
 use crate::request::error::{Error, Result};
 use crate::request::open_session::HolderId;
 use bytes::Bytes;
-use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
+use copal_volume::{FileId, VolumeError};
 use std::collections::BTreeMap;
 
 const PREFIX: &str = "agent.";
@@ -45,116 +44,109 @@ struct AgentFiles {
     files: Vec<(Bytes, FileId)>,
 }
 
-impl Catalog {
-    /// All agents that are listed and not retired, by name.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn agents(&self) -> Result<Vec<ListedAgent>> {
-        let mut found = Vec::new();
-        for (name, stored) in self.stored_agents()? {
-            found.extend(self.listed_agent(&name, stored.newest)?);
-        }
-        Ok(found)
+/// All agents that are listed and not retired, by name.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn listed_agents(files: &CatalogFiles) -> Result<Vec<ListedAgent>> {
+    let mut found = Vec::new();
+    for (name, stored) in stored_agents(files)? {
+        found.extend(listed_agent(files, &name, stored.newest)?);
     }
+    Ok(found)
+}
 
-    /// Lists an agent, unless the newest record of its name is equal.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn list_agent(&self, agent: &ListedAgent) -> Result<()> {
-        let record = Record::AgentListed {
-            name: agent.name.clone(),
-            holder: agent.holder,
-            vms: agent.vms.iter().take(MAX_LISTED).cloned().collect(),
-            more_vms: agent.more_vms + agent.vms.len().saturating_sub(MAX_LISTED) as u32,
+/// Lists an agent, unless the newest record of its name is equal.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn list_agent(files: &CatalogFiles, agent: &ListedAgent) -> Result<()> {
+    let record = Record::AgentListed {
+        name: agent.name.clone(),
+        holder: agent.holder,
+        vms: agent.vms.iter().take(MAX_LISTED).cloned().collect(),
+        more_vms: agent.more_vms + agent.vms.len().saturating_sub(MAX_LISTED) as u32,
+    };
+    append_agent(files, &agent.name, &record).map(drop)
+}
+
+/// Retires an agent; `false`: it is not listed.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn retire_agent(files: &CatalogFiles, name: &str) -> Result<bool> {
+    append_agent(files, name, &Record::AgentRetired { name: name.to_owned() })
+}
+
+/// Appends to the records of a name, unless that would change nothing. Returns whether it did.
+fn append_agent(files: &CatalogFiles, name: &str, record: &Record) -> Result<bool> {
+    for _ in 0..MOST_TRIES {
+        let stored = stored_agents(files)?.remove(name).unwrap_or_default();
+        let newest = match stored.newest {
+            0 => None,
+            number => agent_record(files, name, number)?,
         };
-        self.append_agent(&agent.name, &record).map(drop)
-    }
-
-    /// Retires an agent; `false`: it is not listed.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn retire_agent(&self, name: &str) -> Result<bool> {
-        self.append_agent(name, &Record::AgentRetired { name: name.to_owned() })
-    }
-
-    /// Appends to the records of a name, unless that would change nothing. Returns whether it did.
-    fn append_agent(&self, name: &str, record: &Record) -> Result<bool> {
-        for _ in 0..MOST_TRIES {
-            let stored = self.stored_agents()?.remove(name).unwrap_or_default();
-            let newest = match stored.newest {
-                0 => None,
-                number => self.agent_record(name, number)?,
-            };
-            let is_listed = matches!(newest, Some(Record::AgentListed { .. }));
-            if newest.as_ref() == Some(record)
-                || (!is_listed && matches!(record, Record::AgentRetired { .. }))
-            {
-                return Ok(false);
-            }
-            let place = place(name, stored.newest + 1);
-            let bytes = record.encode(&place, &self.keys);
-            match self.store.put(self.vid, place.as_bytes(), bytes.into(), &PutOptions::default()) {
-                Ok(_) => {}
-                Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => {}
-                // Another process created the record first.
-                Err(VolumeError::Exists { .. } | VolumeError::Unknown { .. }) => continue,
-                Err(error) => return Err(error.into()),
-            }
-            self.delete_unneeded(&stored.files)?;
-            return Ok(true);
+        let is_listed = matches!(newest, Some(Record::AgentListed { .. }));
+        if newest.as_ref() == Some(record) || (!is_listed && matches!(record, Record::AgentRetired { .. })) {
+            return Ok(false);
         }
-        Err(Error::Invalid {
-            reason: format!(
-                "other processes keep listing an agent named {name}; give each agent its own name"
-            ),
-        })
+        let place = place(name, stored.newest + 1);
+        let bytes = record.encode(&place, files.keys());
+        match files.put(place.as_bytes(), bytes.into()) {
+            Ok(_) => {}
+            Err(VolumeError::Unknown { fid }) if files.settled(fid)? => {}
+            // Another process created the record first.
+            Err(VolumeError::Exists { .. } | VolumeError::Unknown { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        files.delete_unneeded(&stored.files)?;
+        return Ok(true);
     }
+    Err(Error::Invalid {
+        reason: format!("other processes keep listing an agent named {name}; give each agent its own name"),
+    })
+}
 
-    /// Files of the list, by name of the agent.
-    fn stored_agents(&self) -> Result<BTreeMap<String, AgentFiles>> {
-        let mut found: BTreeMap<String, AgentFiles> = BTreeMap::new();
-        for_each_file(&*self.store, self.vid, PREFIX.as_bytes(), |file, info| {
-            // A file with another kind of name is ignored.
-            let parsed = std::str::from_utf8(file).ok().and_then(parse);
-            if let Some((name, number)) = parsed {
-                let stored = found.entry(name.to_owned()).or_default();
-                stored.newest = stored.newest.max(number);
-                stored.files.push((Bytes::copy_from_slice(file), info.fid));
-            }
-            Ok(())
-        })?;
-        Ok(found)
-    }
+/// Files of the list, by name of the agent.
+fn stored_agents(files: &CatalogFiles) -> Result<BTreeMap<String, AgentFiles>> {
+    let mut found: BTreeMap<String, AgentFiles> = BTreeMap::new();
+    files.for_each(PREFIX, |file, info| {
+        // A file with another kind of name is ignored.
+        let parsed = std::str::from_utf8(file).ok().and_then(parse);
+        if let Some((name, number)) = parsed {
+            let stored = found.entry(name.to_owned()).or_default();
+            stored.newest = stored.newest.max(number);
+            stored.files.push((Bytes::copy_from_slice(file), info.fid));
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
 
-    fn listed_agent(&self, name: &str, number: u64) -> Result<Option<ListedAgent>> {
-        Ok(match self.agent_record(name, number)? {
-            Some(Record::AgentListed { name: listed, holder, vms, more_vms }) if listed == name => {
-                Some(ListedAgent { name: listed, holder, vms, more_vms })
-            }
-            Some(Record::AgentRetired { .. }) => None,
-            // A damaged or unsigned record does not remove an agent from the list.
-            _ => Some(ListedAgent {
-                name: name.to_owned(),
-                holder: HolderId([0; 16]),
-                vms: Vec::new(),
-                more_vms: 0,
-            }),
-        })
-    }
+fn listed_agent(files: &CatalogFiles, name: &str, number: u64) -> Result<Option<ListedAgent>> {
+    Ok(match agent_record(files, name, number)? {
+        Some(Record::AgentListed { name: listed, holder, vms, more_vms }) if listed == name => {
+            Some(ListedAgent { name: listed, holder, vms, more_vms })
+        }
+        Some(Record::AgentRetired { .. }) => None,
+        // A damaged or unsigned record does not remove an agent from the list.
+        _ => Some(ListedAgent {
+            name: name.to_owned(),
+            holder: HolderId([0; 16]),
+            vms: Vec::new(),
+            more_vms: 0,
+        }),
+    })
+}
 
-    /// One record of the list; `None`: it was removed meanwhile, or cannot be read.
-    fn agent_record(&self, name: &str, number: u64) -> Result<Option<Record>> {
-        let place = place(name, number);
-        let read = ReadOptions::default();
-        let bytes = match self.store.get(self.vid, place.as_bytes(), 0..MAX_LISTED_BYTES, &read) {
-            Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => return Ok(None),
-            read => read?,
-        };
-        let decoded = Record::decode(&bytes, &place, &self.keys);
-        Ok(decoded
-            .inspect_err(|detail| tracing::warn!(place, detail, "malformed record of an agent ignored"))
-            .ok())
-    }
+/// One record of the list; `None`: it was removed meanwhile, or cannot be read.
+fn agent_record(files: &CatalogFiles, name: &str, number: u64) -> Result<Option<Record>> {
+    let place = place(name, number);
+    let bytes = match files.get(place.as_bytes(), MAX_LISTED_BYTES) {
+        Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => return Ok(None),
+        read => read?,
+    };
+    let decoded = Record::decode(&bytes, &place, files.keys());
+    Ok(decoded
+        .inspect_err(|detail| tracing::warn!(place, detail, "malformed record of an agent ignored"))
+        .ok())
 }
 
 fn place(name: &str, number: u64) -> String {
@@ -186,31 +178,31 @@ mod tests {
     #[test]
     fn the_newest_record_of_an_agent_counts_until_it_is_retired() {
         let repository = init_as(&MemoryStore::new(), FLEET);
-        let catalog = repository.parts.catalog();
-        assert!(catalog.agents().unwrap().is_empty());
+        let files = repository.parts.catalog().files();
+        assert!(listed_agents(files).unwrap().is_empty());
         for listed in [agent("h.1", 1, &["web"]), agent("h2", 2, &[]), agent("h.1", 3, &["web", "db"])] {
-            catalog.list_agent(&listed).unwrap();
-            catalog.list_agent(&listed).unwrap();
+            list_agent(files, &listed).unwrap();
+            list_agent(files, &listed).unwrap();
         }
         let now = [agent("h.1", 3, &["web", "db"]), agent("h2", 2, &[])];
-        assert_eq!(catalog.agents().unwrap(), now);
-        assert!(catalog.retire_agent("h.1").unwrap());
-        assert!(!catalog.retire_agent("h.1").unwrap(), "it is off the list");
-        assert!(!catalog.retire_agent("h3").unwrap(), "it never was on it");
-        assert_eq!(catalog.agents().unwrap(), now[1..]);
-        catalog.list_agent(&agent("h.1", 4, &["web"])).unwrap();
-        assert_eq!(catalog.agents().unwrap()[0].holder, HolderId([4; 16]));
-        assert_eq!(catalog.stored_agents().unwrap()["h.1"].files.len(), 1, "older records are removed");
+        assert_eq!(listed_agents(files).unwrap(), now);
+        assert!(retire_agent(files, "h.1").unwrap());
+        assert!(!retire_agent(files, "h.1").unwrap(), "it is off the list");
+        assert!(!retire_agent(files, "h3").unwrap(), "it never was on it");
+        assert_eq!(listed_agents(files).unwrap(), now[1..]);
+        list_agent(files, &agent("h.1", 4, &["web"])).unwrap();
+        assert_eq!(listed_agents(files).unwrap()[0].holder, HolderId([4; 16]));
+        assert_eq!(stored_agents(files).unwrap()["h.1"].files.len(), 1, "older records are removed");
     }
 
     #[test]
     fn vms_beyond_the_limit_of_a_record_are_only_counted() {
         let repository = init_as(&MemoryStore::new(), FLEET);
-        let catalog = repository.parts.catalog();
+        let files = repository.parts.catalog().files();
         let names: Vec<String> = (0..MAX_LISTED + 7).map(|vm| format!("{vm:0>250}")).collect();
         let listed = ListedAgent { vms: names.clone(), ..agent("h1", 1, &[]) };
-        catalog.list_agent(&listed).unwrap();
-        let found = catalog.agents().unwrap().remove(0);
+        list_agent(files, &listed).unwrap();
+        let found = listed_agents(files).unwrap().remove(0);
         assert_eq!((&found.vms[..], found.more_vms), (&names[..MAX_LISTED], 7));
     }
 }

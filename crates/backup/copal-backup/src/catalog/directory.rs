@@ -1,6 +1,7 @@
 //! The VMs of a repository: names and UUIDs, recorded in the domain's log.
 
-use crate::catalog::log::{AppendOutcome, Catalog, LogName};
+use crate::catalog::Catalog;
+use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::{MAX_NAME_BYTES, Record};
 use crate::request::Vm;
 use crate::request::error::{Error, Result};

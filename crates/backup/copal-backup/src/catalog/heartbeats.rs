@@ -8,15 +8,12 @@
 //! Format: docs/formats/backup-catalog.md v4
 //! Not here: writing at intervals (`lease::heartbeat`), conclusions from missing heartbeats (`lease::watch`).
 
-use super::log::Catalog;
+use super::files::CatalogFiles;
 use super::record::Record;
-use crate::keys::DomainKeys;
-use crate::packs::volumes::{for_each_file, settled};
-use crate::request::error::{Error, Result};
+use crate::request::error::Result;
 use crate::request::open_session::HolderId;
 use bytes::Bytes;
-use copal_volume::{FileId, FileInfo, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
-use std::sync::Arc;
+use copal_volume::{FileId, FileInfo, VolumeError};
 
 const PREFIX: &str = "a.";
 /// Age after which the files of a silent holder are deleted. This decides nothing: a holder that is alive
@@ -43,85 +40,72 @@ pub(crate) struct HeartbeatContent {
     pub(crate) progress: u64,
 }
 
-impl Catalog {
-    /// All heartbeat files, by holder, oldest first.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn heartbeats(&self) -> Result<Vec<StoredHeartbeat>> {
-        let mut found = Vec::new();
-        // A holder without a newer file is taken for dead, so the listing is strict.
-        for_each_file(&*self.store, self.vid, PREFIX.as_bytes(), |name, info| {
-            found.extend(stored(Bytes::copy_from_slice(name), info));
-            Ok(())
-        })?;
-        Ok(found)
-    }
+/// All heartbeat files, by holder, oldest first.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn list_heartbeats(files: &CatalogFiles) -> Result<Vec<StoredHeartbeat>> {
+    let mut found = Vec::new();
+    // A holder without a newer file is taken for dead, so the listing is strict.
+    files.for_each(PREFIX, |name, info| {
+        found.extend(stored(Bytes::copy_from_slice(name), info));
+        Ok(())
+    })?;
+    Ok(found)
+}
 
-    /// The content of a heartbeat, for display; `None`: the file was removed meanwhile, or cannot be read.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn heartbeat_content(&self, beat: &StoredHeartbeat) -> Result<Option<HeartbeatContent>> {
-        let (name, _) = &beat.file;
-        let read = ReadOptions::default();
-        let bytes = match self.store.get(self.vid, name, 0..MAX_BEAT_BYTES, &read) {
-            Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => return Ok(None),
-            read => read?,
-        };
-        match Record::decode(&bytes, &String::from_utf8_lossy(name), &self.keys) {
-            Ok(Record::Beat { name, address, progress }) => {
-                Ok(Some(HeartbeatContent { name, address, progress }))
-            }
-            Ok(_) => Ok(None),
-            Err(detail) => {
-                tracing::warn!(file = %String::from_utf8_lossy(&beat.file.0), detail, "malformed heartbeat record ignored");
-                Ok(None)
-            }
+/// The content of a heartbeat, for display; `None`: the file was removed meanwhile, or cannot be read.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn heartbeat_content(
+    files: &CatalogFiles,
+    beat: &StoredHeartbeat,
+) -> Result<Option<HeartbeatContent>> {
+    let (name, _) = &beat.file;
+    let bytes = match files.get(name, MAX_BEAT_BYTES) {
+        Err(VolumeError::NotFound | VolumeError::Corrupt { .. }) => return Ok(None),
+        read => read?,
+    };
+    match Record::decode(&bytes, &String::from_utf8_lossy(name), files.keys()) {
+        Ok(Record::Beat { name, address, progress }) => {
+            Ok(Some(HeartbeatContent { name, address, progress }))
         }
-    }
-
-    /// Deletes all heartbeat files except the newest of each holder, and old ones of silent holders. A
-    /// process without the right to delete leaves them to another, such as a prune.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn clear_heartbeats(&self) -> Result<()> {
-        let heartbeats = self.heartbeats()?;
-        let now_ms = self.store.now_ms();
-        let is_old = |beat: &StoredHeartbeat| now_ms.saturating_sub(beat.created_ms) > CLEARED_AFTER_MS;
-        // The files of a holder are sorted by number.
-        let has_newer =
-            |at: usize| heartbeats.get(at + 1).is_some_and(|next| next.holder == heartbeats[at].holder);
-        let of_no_use = heartbeats.iter().enumerate().filter(|(at, beat)| has_newer(*at) || is_old(beat));
-        self.drop_heartbeats(of_no_use.map(|(_, beat)| beat))
-    }
-
-    /// Deletes heartbeat files. A process without the right to delete leaves them to another.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn drop_heartbeats<'a>(
-        &self,
-        heartbeats: impl Iterator<Item = &'a StoredHeartbeat>,
-    ) -> Result<()> {
-        let files: Vec<(Bytes, FileId)> = heartbeats.map(|beat| beat.file.clone()).collect();
-        self.delete_unneeded(&files)
-    }
-
-    /// A writer of heartbeats, independent of the life of this handle.
-    pub(crate) fn heartbeat_writer(&self, holder: HolderId) -> HeartbeatWriter {
-        HeartbeatWriter {
-            store: Arc::clone(&self.store),
-            vid: self.vid,
-            keys: Arc::clone(&self.keys),
-            holder,
-            kept: Vec::new(),
+        Ok(_) => Ok(None),
+        Err(detail) => {
+            tracing::warn!(file = %String::from_utf8_lossy(&beat.file.0), detail, "malformed heartbeat record ignored");
+            Ok(None)
         }
     }
 }
 
+/// Deletes all heartbeat files except the newest of each holder, and old ones of silent holders. A
+/// process without the right to delete leaves them to another, such as a prune.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn clear_heartbeats(files: &CatalogFiles) -> Result<()> {
+    let heartbeats = list_heartbeats(files)?;
+    let now_ms = files.store().now_ms();
+    let is_old = |beat: &StoredHeartbeat| now_ms.saturating_sub(beat.created_ms) > CLEARED_AFTER_MS;
+    // The files of a holder are sorted by number.
+    let has_newer =
+        |at: usize| heartbeats.get(at + 1).is_some_and(|next| next.holder == heartbeats[at].holder);
+    let of_no_use = heartbeats.iter().enumerate().filter(|(at, beat)| has_newer(*at) || is_old(beat));
+    drop_heartbeats(files, of_no_use.map(|(_, beat)| beat))
+}
+
+/// Deletes heartbeat files. A process without the right to delete leaves them to another.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn drop_heartbeats<'a>(
+    files: &CatalogFiles,
+    heartbeats: impl Iterator<Item = &'a StoredHeartbeat>,
+) -> Result<()> {
+    let deleted: Vec<(Bytes, FileId)> = heartbeats.map(|beat| beat.file.clone()).collect();
+    files.delete_unneeded(&deleted)
+}
+
 /// Writes the heartbeats of one holder.
 pub(crate) struct HeartbeatWriter {
-    store: Arc<dyn VolumeStore>,
-    vid: VolumeId,
-    keys: Arc<DomainKeys>,
+    files: CatalogFiles,
     holder: HolderId,
     /// Its files that still exist, oldest first.
     kept: Vec<(Bytes, FileId)>,
@@ -130,6 +114,11 @@ pub(crate) struct HeartbeatWriter {
 impl HeartbeatWriter {
     /// Most files of a holder.
     pub(crate) const KEPT: usize = 8;
+
+    /// A writer that is independent of the life of the handle.
+    pub(crate) fn new(files: &CatalogFiles, holder: HolderId) -> HeartbeatWriter {
+        HeartbeatWriter { files: files.clone(), holder, kept: Vec::new() }
+    }
 
     /// Writes one heartbeat; durable on return.
     /// # Errors
@@ -141,11 +130,11 @@ impl HeartbeatWriter {
             address: words.address.clone(),
             progress: words.progress,
         };
-        let bytes = record.encode(&place, &self.keys);
-        let put = self.store.put(self.vid, place.as_bytes(), bytes.into(), &PutOptions::default());
+        let bytes = record.encode(&place, self.files.keys());
+        let put = self.files.put(place.as_bytes(), bytes.into());
         let fid = match put {
             Ok(info) => info.fid,
-            Err(VolumeError::Unknown { fid }) if settled(&*self.store, self.vid, fid)? => fid,
+            Err(VolumeError::Unknown { fid }) if self.files.settled(fid)? => fid,
             Err(error) => return Err(error.into()),
         };
         self.kept.push((Bytes::from(place), fid));
@@ -162,18 +151,11 @@ impl HeartbeatWriter {
         self.drop_kept();
     }
 
-    /// Deletes its files. Files that it cannot delete are left to `Catalog::clear_heartbeats`.
+    /// Deletes its files. Files that it cannot delete are left to `clear_heartbeats`.
     fn drop_kept(&mut self) {
-        let files = std::mem::take(&mut self.kept);
-        if files.is_empty() {
-            return;
-        }
-        let deleted = self
-            .store
-            .delete_batch(self.vid, &files)
-            .and_then(|each| each.into_iter().collect::<std::result::Result<(), _>>());
-        if let Err(error) = deleted {
-            tracing::debug!(error = %Error::from(error), "old heartbeats could not be removed");
+        let kept = std::mem::take(&mut self.kept);
+        if let Err(error) = self.files.delete(&kept) {
+            tracing::debug!(%error, "old heartbeats could not be removed");
         }
     }
 }

@@ -1,24 +1,16 @@
-//! Appends to and reads the logs of the catalog volume.
+//! Names, reads and creates the records of the logs.
 //!
 //! Not here: checkpoints, and the cache of replayed logs (`replay`).
 
-use super::domain::DomainState;
+use super::files::CatalogFiles;
 use super::fold::LogEntry;
-use super::popular::PopularState;
 use super::record::Record;
-use super::replay::{ReplayCache, ReplayedLog, missing};
-use super::vm::VmState;
-use crate::keys::role::Role;
-use crate::keys::{DomainKeys, SignatureState};
-use crate::packs::volumes::settled;
+use crate::keys::SignatureState;
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
-use copal_volume::{PutOptions, ReadOptions, VolumeError, VolumeId, VolumeStore};
-use std::sync::Arc;
+use copal_volume::{ReadOptions, VolumeError};
 use uuid::Uuid;
 
-/// Records in one page of a listing.
-pub(super) const PAGE: usize = 1000;
 /// Longest record. A longer file is read one byte beyond this, so that its envelope refuses it.
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 
@@ -69,222 +61,121 @@ pub(crate) enum AppendOutcome {
     Lost,
 }
 
-/// The logs of one repository.
-pub(crate) struct Catalog {
-    pub(super) store: Arc<dyn VolumeStore>,
-    pub(crate) vid: VolumeId,
-    pub(super) keys: Arc<DomainKeys>,
-    domains: ReplayCache<DomainState>,
-    vms: ReplayCache<VmState>,
-    popular: ReplayCache<PopularState>,
+/// One record.
+/// # Errors
+/// `Damaged`; errors of the store.
+pub(super) fn record(files: &CatalogFiles, log: LogName, number: u64) -> Result<LogEntry> {
+    let place = log.place(number);
+    let info = files.store().stat(files.vid(), place.as_bytes(), &ReadOptions::default())?;
+    let body = files.get(place.as_bytes(), MAX_RECORD_BYTES + 1);
+    decode(files, &place, number, info.created_ms, body)
 }
 
-impl Catalog {
-    pub(crate) fn new(store: Arc<dyn VolumeStore>, vid: VolumeId, keys: Arc<DomainKeys>) -> Catalog {
-        Catalog {
-            store,
-            vid,
-            keys,
-            domains: ReplayCache::default(),
-            vms: ReplayCache::default(),
-            popular: ReplayCache::default(),
-        }
-    }
+/// The records from `first` on.
+/// # Errors
+/// `Damaged` if a record is damaged or missing.
+pub(super) fn tail(files: &CatalogFiles, log: LogName, first: u64) -> Result<Vec<LogEntry>> {
+    let mut entries = Vec::new();
+    read_from(files, log, first, first, |_, outcome| {
+        entries.push(outcome?);
+        Ok(())
+    })?;
+    Ok(entries)
+}
 
-    /// State of the domain's log, read to its end.
-    /// # Errors
-    /// `Damaged`; errors of the store.
-    pub(crate) fn domain(&self) -> Result<Arc<ReplayedLog<DomainState>>> {
-        self.replay(&self.domains, LogName::Domain)
-    }
+/// Calls `visit` for each record of a log, with the record or its damage. Records below `needed` may be
+/// missing.
+pub(super) fn read_each(
+    files: &CatalogFiles,
+    log: LogName,
+    needed: u64,
+    visit: impl FnMut(u64, Result<LogEntry>) -> Result<()>,
+) -> Result<()> {
+    read_from(files, log, 0, needed, visit)
+}
 
-    /// State of a VM's log, read to its end.
-    /// # Errors
-    /// `Damaged`; errors of the store.
-    pub(crate) fn vm(&self, vm: Uuid) -> Result<Arc<ReplayedLog<VmState>>> {
-        self.replay(&self.vms, LogName::Vm(vm))
-    }
-
-    /// State of the log of popular packs, read to its end.
-    /// # Errors
-    /// `Damaged`; errors of the store.
-    pub(crate) fn popular(&self) -> Result<Arc<ReplayedLog<PopularState>>> {
-        self.replay(&self.popular, LogName::Popular)
-    }
-
-    pub(super) fn domains(&self) -> &ReplayCache<DomainState> {
-        &self.domains
-    }
-
-    pub(super) fn vms(&self) -> &ReplayCache<VmState> {
-        &self.vms
-    }
-
-    /// Drops all cached replays.
-    pub(super) fn forget_replays(&self) {
-        self.domains.forget_all();
-        self.vms.forget_all();
-        self.popular.forget_all();
-    }
-
-    /// Reads the whole domain's log, and calls `note` for each damage.
-    /// # Errors
-    /// Errors of the store that are not damage, and errors of `note`.
-    pub(crate) fn examine_domain(&self, note: impl FnMut(Error) -> Result<()>) -> Result<DomainState> {
-        self.examine(LogName::Domain, note)
-    }
-
-    /// Reads the whole log of a VM, and calls `note` for each damage. The state is that of the readable
-    /// records.
-    /// # Errors
-    /// As [`Catalog::examine_domain`].
-    pub(crate) fn examine_vm(&self, vm: Uuid, note: impl FnMut(Error) -> Result<()>) -> Result<VmState> {
-        self.examine(LogName::Vm(vm), note)
-    }
-
-    /// One record.
-    /// # Errors
-    /// `Damaged`; errors of the store.
-    pub(crate) fn record(&self, log: LogName, number: u64) -> Result<LogEntry> {
-        let place = log.place(number);
-        let read = ReadOptions::default();
-        let info = self.store.stat(self.vid, place.as_bytes(), &read)?;
-        let body = self.store.get(self.vid, place.as_bytes(), 0..MAX_RECORD_BYTES + 1, &read);
-        self.decode(&place, number, info.created_ms, body)
-    }
-
-    /// The records from `first` on.
-    /// # Errors
-    /// `Damaged` if a record is damaged or missing.
-    pub(crate) fn tail(&self, log: LogName, first: u64) -> Result<Vec<LogEntry>> {
-        let mut entries = Vec::new();
-        self.read_from(log, first, first, |_, outcome| {
-            entries.push(outcome?);
-            Ok(())
-        })?;
-        Ok(entries)
-    }
-
-    /// Calls `visit` for each record of a log, with the record or its damage. Records below `needed` may be
-    /// missing.
-    pub(super) fn read_each(
-        &self,
-        log: LogName,
-        needed: u64,
-        visit: impl FnMut(u64, Result<LogEntry>) -> Result<()>,
-    ) -> Result<()> {
-        self.read_from(log, 0, needed, visit)
-    }
-
-    fn read_from(
-        &self,
-        log: LogName,
-        first: u64,
-        needed: u64,
-        mut visit: impl FnMut(u64, Result<LogEntry>) -> Result<()>,
-    ) -> Result<()> {
-        let prefix = log.prefix();
-        let mut expected = needed;
-        let mut after = first.checked_sub(1).map(|before| Bytes::from(log.place(before)));
-        loop {
-            // The end of the list is taken for the end of the log, and the next record relies on all earlier
-            // ones. An acknowledged Fence or Retired must be listed, so the listing is strict.
-            let page =
-                self.store.list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
-            let Some((last, _)) = page.last() else {
-                return Ok(());
-            };
-            after = Some(last.clone());
-            let names: Vec<Bytes> = page.iter().map(|(name, _)| name.clone()).collect();
-            let bodies = self.store.get_batch(self.vid, &names, &ReadOptions::default())?;
-            for ((name, info), body) in page.iter().zip(bodies) {
-                let place = String::from_utf8_lossy(name).into_owned();
-                let number = number_of(&prefix, name)?;
-                while expected < number {
-                    visit(expected, Err(missing(log, expected)))?;
-                    expected += 1;
-                }
-                expected = expected.max(number.saturating_add(1));
-                visit(number, self.decode(&place, number, info.created_ms, body))?;
-            }
-        }
-    }
-
-    fn decode(
-        &self,
-        place: &str,
-        number: u64,
-        created_ms: u64,
-        body: std::result::Result<Bytes, VolumeError>,
-    ) -> Result<LogEntry> {
-        let body = match body {
-            // The batch reached its size limit, or the file is too long for a record: read it alone.
-            Err(VolumeError::TooLarge { .. }) => {
-                let range = 0..MAX_RECORD_BYTES + 1;
-                self.store.get(self.vid, place.as_bytes(), range, &ReadOptions::default())
-            }
-            body => body,
+fn read_from(
+    files: &CatalogFiles,
+    log: LogName,
+    first: u64,
+    needed: u64,
+    mut visit: impl FnMut(u64, Result<LogEntry>) -> Result<()>,
+) -> Result<()> {
+    let prefix = log.prefix();
+    let mut expected = needed;
+    let mut after = first.checked_sub(1).map(|before| Bytes::from(log.place(before)));
+    loop {
+        // The end of the list is taken for the end of the log, and the next record relies on all earlier
+        // ones. An acknowledged Fence or Retired must be listed, so the listing is strict.
+        let page = files.strict_page(&prefix, after.as_deref())?;
+        let Some((last, _)) = page.last() else {
+            return Ok(());
         };
-        let body = match body {
-            Err(VolumeError::Corrupt { what }) => return Err(damaged_record(place, what)),
-            body => body?,
-        };
-        let mut record =
-            Record::decode(&body, place, &self.keys).map_err(|detail| damaged_record(place, detail))?;
-        if let Record::Void { code } = record {
-            tracing::warn!(place, kind = code, "record without the signature of the delete role ignored");
-        }
-        if let Record::Publish { clock_ms, .. } = &mut record
-            && self.keys.signatures() == SignatureState::Needed
-        {
-            // Where role keys exist, the file's time counts: a backup key must not choose the time of a
-            // snapshot.
-            *clock_ms = Some(created_ms);
-        }
-        Ok(LogEntry { number, created_ms, record })
-    }
-
-    /// Refuses to write a record that would be ignored.
-    /// # Errors
-    /// `Denied`.
-    pub(super) fn may_write(&self, role: Role) -> Result<()> {
-        match role {
-            Role::Delete if !self.keys.can_sign() => self.keys.roles().require(role),
-            _ => Ok(()),
-        }
-    }
-
-    /// Creates record `number` of a log unless that number is taken. `Lost` may also be returned for a record
-    /// that counts, if others wrote a checkpoint behind it at once; reading on tells.
-    pub(crate) fn append(&self, log: LogName, number: u64, record: &Record) -> Result<AppendOutcome> {
-        let outcome = self.create(log, number, record)?;
-        if let AppendOutcome::Done = outcome {
-            // The number may have been free only because a checkpoint covers it and its record was removed.
-            if self.has_checkpoint_behind(log, number)? {
-                return Ok(AppendOutcome::Lost);
+        after = Some(last.clone());
+        let names: Vec<Bytes> = page.iter().map(|(name, _)| name.clone()).collect();
+        let bodies = files.store().get_batch(files.vid(), &names, &ReadOptions::default())?;
+        for ((name, info), body) in page.iter().zip(bodies) {
+            let place = String::from_utf8_lossy(name).into_owned();
+            let number = number_of(&prefix, name)?;
+            while expected < number {
+                visit(expected, Err(missing(log, expected)))?;
+                expected += 1;
             }
-            match log {
-                LogName::Domain => self.write_due_checkpoint(&self.domains, log),
-                LogName::Vm(_) => self.write_due_checkpoint(&self.vms, log),
-                LogName::Popular => self.write_due_checkpoint(&self.popular, log),
-            }
+            expected = expected.max(number.saturating_add(1));
+            visit(number, decode(files, &place, number, info.created_ms, body))?;
         }
-        Ok(outcome)
     }
+}
 
-    fn create(&self, log: LogName, number: u64, record: &Record) -> Result<AppendOutcome> {
-        self.may_write(record.role())?;
-        let place = log.place(number);
-        let body = Bytes::from(record.encode(&place, &self.keys));
-        match self.store.put(self.vid, place.as_bytes(), body, &PutOptions::default()) {
-            Ok(_) => Ok(AppendOutcome::Done),
-            Err(VolumeError::Exists { .. }) => Ok(AppendOutcome::Lost),
-            Err(VolumeError::Unknown { fid }) => match settled(&*self.store, self.vid, fid)? {
-                true => Ok(AppendOutcome::Done),
-                false => Ok(AppendOutcome::Lost),
-            },
-            Err(error) => Err(error.into()),
-        }
+fn decode(
+    files: &CatalogFiles,
+    place: &str,
+    number: u64,
+    created_ms: u64,
+    body: std::result::Result<Bytes, VolumeError>,
+) -> Result<LogEntry> {
+    let body = match body {
+        // The batch reached its size limit, or the file is too long for a record: read it alone.
+        Err(VolumeError::TooLarge { .. }) => files.get(place.as_bytes(), MAX_RECORD_BYTES + 1),
+        body => body,
+    };
+    let body = match body {
+        Err(VolumeError::Corrupt { what }) => return Err(damaged_record(place, what)),
+        body => body?,
+    };
+    let mut record =
+        Record::decode(&body, place, files.keys()).map_err(|detail| damaged_record(place, detail))?;
+    if let Record::Void { code } = record {
+        tracing::warn!(place, kind = code, "record without the signature of the delete role ignored");
+    }
+    if let Record::Publish { clock_ms, .. } = &mut record
+        && files.keys().signatures() == SignatureState::Needed
+    {
+        // Where role keys exist, the file's time counts: a backup key must not choose the time of a
+        // snapshot.
+        *clock_ms = Some(created_ms);
+    }
+    Ok(LogEntry { number, created_ms, record })
+}
+
+/// Creates record `number` of a log unless that number is taken.
+pub(super) fn create(
+    files: &CatalogFiles,
+    log: LogName,
+    number: u64,
+    record: &Record,
+) -> Result<AppendOutcome> {
+    files.may_write(record.role())?;
+    let place = log.place(number);
+    let body = Bytes::from(record.encode(&place, files.keys()));
+    match files.put(place.as_bytes(), body) {
+        Ok(_) => Ok(AppendOutcome::Done),
+        Err(VolumeError::Exists { .. }) => Ok(AppendOutcome::Lost),
+        Err(VolumeError::Unknown { fid }) => match files.settled(fid)? {
+            true => Ok(AppendOutcome::Done),
+            false => Ok(AppendOutcome::Lost),
+        },
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -299,4 +190,9 @@ pub(super) fn number_of(prefix: &str, name: &[u8]) -> Result<u64> {
 
 pub(super) fn damaged_record(place: &str, detail: impl Into<String>) -> Error {
     Error::Damaged { what: format!("catalog record {place}"), detail: detail.into() }
+}
+
+/// Error of a record that is missing before the end of the log.
+pub(super) fn missing(log: LogName, number: u64) -> Error {
+    damaged_record(&log.place(number), "it is missing")
 }

@@ -6,13 +6,13 @@
 //! Format: docs/formats/backup-catalog.md v4
 //! Not here: setting and obeying pins (`serve::pins`).
 
-use super::log::{Catalog, PAGE};
+use super::files::CatalogFiles;
 use crate::keys::random;
 use crate::request::SnapshotId;
 use crate::request::error::Result;
 use crate::request::open_session::HolderId;
 use bytes::Bytes;
-use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
+use copal_volume::{FileId, VolumeError};
 use uuid::Uuid;
 
 const PREFIX: &str = "p.";
@@ -59,59 +59,61 @@ pub(crate) struct StoredPin {
     pub(crate) file: (Bytes, FileId),
 }
 
-impl Catalog {
-    /// All pins.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn pins(&self) -> Result<Vec<StoredPin>> {
-        let mut found = Vec::new();
-        let mut after: Option<Bytes> = None;
-        loop {
-            let prefix = PREFIX.as_bytes();
-            let page = self.store.list(self.vid, prefix, after.as_deref(), PAGE, &ReadOptions::STRICT)?;
-            let Some((last, _)) = page.last() else {
-                return Ok(found);
-            };
-            after = Some(last.clone());
-            // A file with another kind of name is ignored.
-            found.extend(page.into_iter().filter_map(|(name, info)| {
-                let text = std::str::from_utf8(&name).ok()?;
-                let shown = Shown::parse(text.strip_prefix(PREFIX)?.split('.').next()?)?;
-                Some(StoredPin { shown, created_ms: info.created_ms, file: (name, info.fid) })
-            }));
+/// All pins.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn list_pins(files: &CatalogFiles) -> Result<Vec<StoredPin>> {
+    let mut found = Vec::new();
+    let mut after: Option<Bytes> = None;
+    loop {
+        let page = files.strict_page(PREFIX, after.as_deref())?;
+        let Some((last, _)) = page.last() else {
+            return Ok(found);
+        };
+        after = Some(last.clone());
+        // A file with another kind of name is ignored.
+        found.extend(page.into_iter().filter_map(|(name, info)| {
+            let text = std::str::from_utf8(&name).ok()?;
+            let shown = Shown::parse(text.strip_prefix(PREFIX)?.split('.').next()?)?;
+            Some(StoredPin { shown, created_ms: info.created_ms, file: (name, info.fid) })
+        }));
+    }
+}
+
+/// Sets a pin; durable on return.
+/// # Errors
+/// `Denied`: this client may not create files. Errors of the store.
+pub(crate) fn set_pin(
+    files: &CatalogFiles,
+    shown: Shown,
+    holder: HolderId,
+    number: u64,
+) -> Result<(Bytes, FileId)> {
+    let place = Bytes::from(format!("{PREFIX}{}.{holder}.{number:016x}", shown.name()));
+    let put = files.put(&place, Bytes::from_static(BODY));
+    Ok((place, put?.fid))
+}
+
+/// The store's present stamp in ms, comparable with those of pins. `None`: this client may not create
+/// files.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn draw_stamp(files: &CatalogFiles) -> Result<Option<u64>> {
+    let place = Bytes::from(format!("{STAMP_PREFIX}{}", HolderId(random()?)));
+    let body = Bytes::from_static(BODY);
+    match files.put(&place, body) {
+        Ok(info) => {
+            drop_pins(files, &[(place, info.fid)])?;
+            Ok(Some(info.created_ms))
         }
+        Err(VolumeError::Denied { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
+}
 
-    /// Sets a pin; durable on return.
-    /// # Errors
-    /// `Denied`: this client may not create files. Errors of the store.
-    pub(crate) fn set_pin(&self, shown: Shown, holder: HolderId, number: u64) -> Result<(Bytes, FileId)> {
-        let place = Bytes::from(format!("{PREFIX}{}.{holder}.{number:016x}", shown.name()));
-        let put = self.store.put(self.vid, &place, Bytes::from_static(BODY), &PutOptions::default());
-        Ok((place, put?.fid))
-    }
-
-    /// The store's present stamp in ms, comparable with those of pins. `None`: this client may not create
-    /// files.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn draw_stamp(&self) -> Result<Option<u64>> {
-        let place = Bytes::from(format!("{STAMP_PREFIX}{}", HolderId(random()?)));
-        let body = Bytes::from_static(BODY);
-        match self.store.put(self.vid, &place, body, &PutOptions::default()) {
-            Ok(info) => {
-                self.drop_pins(&[(place, info.fid)])?;
-                Ok(Some(info.created_ms))
-            }
-            Err(VolumeError::Denied { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Deletes pins. A process without the right to delete leaves them to another.
-    /// # Errors
-    /// Errors of the store.
-    pub(crate) fn drop_pins(&self, pins: &[(Bytes, FileId)]) -> Result<()> {
-        self.delete_unneeded(pins)
-    }
+/// Deletes pins. A process without the right to delete leaves them to another.
+/// # Errors
+/// Errors of the store.
+pub(crate) fn drop_pins(files: &CatalogFiles, pins: &[(Bytes, FileId)]) -> Result<()> {
+    files.delete_unneeded(pins)
 }

@@ -15,15 +15,14 @@
 //! Not here: encoding of checkpoints (`checkpoint`), records and their files (`log`).
 
 use super::checkpoint::{self, MAX_CHECKPOINT_BYTES};
+use super::files::{CatalogFiles, PAGE};
 use super::fold::LogState;
-use super::log::{Catalog, LogName, PAGE, damaged_record, number_of};
+use super::log::{LogName, damaged_record, number_of, read_each, tail};
 use super::record::Record;
 use crate::keys::SignatureState;
-use crate::packs::volumes::settled;
-use crate::request::Vm;
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
-use copal_volume::{FileInfo, PutOptions, ReadOptions, VolumeError};
+use copal_volume::{FileInfo, ReadOptions, VolumeError};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -96,344 +95,321 @@ impl<S: LogState> ReplayCache<S> {
     }
 }
 
-impl Catalog {
-    /// Replays a log to its end, beginning with the cached state.
-    /// # Errors
-    /// `Damaged` if a record is damaged or missing, and no checkpoint covers it.
-    pub(super) fn replay<S: LogState>(
-        &self,
-        replays: &ReplayCache<S>,
-        log: LogName,
-    ) -> Result<Arc<ReplayedLog<S>>> {
-        let mut known = replays.of(log);
-        loop {
-            let (start, damage) = match known.take() {
-                Some(known) => (known, None),
-                None => self.newest_checkpoint(log)?,
-            };
-            let tail = self.tail(log, start.next_number());
-            if self.has_checkpoint_behind(log, start.newest)? {
-                continue;
+/// Replays a log to its end, beginning with the cached state.
+/// # Errors
+/// `Damaged` if a record is damaged or missing, and no checkpoint covers it.
+pub(super) fn replay<S: LogState>(
+    files: &CatalogFiles,
+    replays: &ReplayCache<S>,
+    log: LogName,
+) -> Result<Arc<ReplayedLog<S>>> {
+    let mut known = replays.of(log);
+    loop {
+        let (start, damage) = match known.take() {
+            Some(known) => (known, None),
+            None => newest_checkpoint(files, log)?,
+        };
+        let tail = tail(files, log, start.next_number());
+        if has_checkpoint_behind(files, log, start.newest)? {
+            continue;
+        }
+        // If records are missing behind an older checkpoint, the cause is the newer one that cannot be
+        // read.
+        let tail = tail.map_err(|error| match damage {
+            Some(damage) if error.is_corruption() => damage,
+            _ => error,
+        })?;
+        let mut replayed = start;
+        if !tail.is_empty() {
+            let state = &mut Arc::make_mut(&mut replayed).state;
+            tail.iter().for_each(|entry| state.apply(entry));
+        }
+        replays.keep(log, &replayed);
+        return Ok(replayed);
+    }
+}
+
+/// The newest readable checkpoint, and the damage of a newer one.
+fn newest_checkpoint<S: LogState>(
+    files: &CatalogFiles,
+    log: LogName,
+) -> Result<(Arc<ReplayedLog<S>>, Option<Error>)> {
+    let mut damage = None;
+    let mut replayed = ReplayedLog::<S>::default();
+    for (number, info) in checkpoints(files, log)?.into_iter().rev() {
+        replayed.newest = replayed.newest.max(number);
+        match checkpoint(files, log, number, &info) {
+            Ok(Some(state)) => {
+                replayed.state = state;
+                replayed.base = number;
+                break;
             }
-            // If records are missing behind an older checkpoint, the cause is the newer one that cannot be
-            // read.
-            let tail = tail.map_err(|error| match damage {
-                Some(damage) if error.is_corruption() => damage,
-                _ => error,
-            })?;
-            let mut replayed = start;
-            if !tail.is_empty() {
-                let state = &mut Arc::make_mut(&mut replayed).state;
-                tail.iter().for_each(|entry| state.apply(entry));
+            Ok(None) => {}
+            Err(error) if error.is_corruption() => {
+                tracing::warn!(%error, "damaged checkpoint; replaying from an older one");
+                damage = damage.or(Some(error));
             }
-            replays.keep(log, &replayed);
-            return Ok(replayed);
+            Err(error) => return Err(error),
         }
     }
+    Ok((Arc::new(replayed), damage))
+}
 
-    /// The newest readable checkpoint, and the damage of a newer one.
-    fn newest_checkpoint<S: LogState>(&self, log: LogName) -> Result<(Arc<ReplayedLog<S>>, Option<Error>)> {
-        let mut damage = None;
-        let mut replayed = ReplayedLog::<S>::default();
-        for (number, info) in self.checkpoints(log)?.into_iter().rev() {
-            replayed.newest = replayed.newest.max(number);
-            match self.checkpoint(log, number, &info) {
-                Ok(Some(state)) => {
-                    replayed.state = state;
-                    replayed.base = number;
-                    break;
-                }
-                Ok(None) => {}
-                Err(error) if error.is_corruption() => {
-                    tracing::warn!(%error, "damaged checkpoint; replaying from an older one");
-                    damage = damage.or(Some(error));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok((Arc::new(replayed), damage))
-    }
-
-    /// Numbers of the checkpoints of a log, ascending.
-    fn checkpoints(&self, log: LogName) -> Result<Vec<(u64, FileInfo)>> {
-        let prefix = log.checkpoint_prefix();
-        let mut found = Vec::new();
-        let mut after: Option<Bytes> = None;
-        loop {
-            // A replay from an older checkpoint could miss removed records, so the listing is strict.
-            let page =
-                self.store.list(self.vid, prefix.as_bytes(), after.as_deref(), PAGE, &ReadOptions::STRICT)?;
-            let Some((last, _)) = page.last() else {
-                return Ok(found);
-            };
-            after = Some(last.clone());
-            for (name, info) in page {
-                found.push((number_of(&prefix, &name)?, info));
-            }
+/// Numbers of the checkpoints of a log, ascending.
+fn checkpoints(files: &CatalogFiles, log: LogName) -> Result<Vec<(u64, FileInfo)>> {
+    let prefix = log.checkpoint_prefix();
+    let mut found = Vec::new();
+    let mut after: Option<Bytes> = None;
+    loop {
+        // A replay from an older checkpoint could miss removed records, so the listing is strict.
+        let page = files.strict_page(&prefix, after.as_deref())?;
+        let Some((last, _)) = page.last() else {
+            return Ok(found);
+        };
+        after = Some(last.clone());
+        for (name, info) in page {
+            found.push((number_of(&prefix, &name)?, info));
         }
     }
+}
 
-    /// The checkpoint of that number, unless it was removed.
-    fn checkpoint<S: LogState>(&self, log: LogName, number: u64, info: &FileInfo) -> Result<Option<S>> {
-        let place = log.checkpoint_place(number);
-        let damaged = |detail: String| damaged_checkpoint(&place, detail);
-        if info.size > MAX_CHECKPOINT_BYTES {
-            return Err(damaged(format!("it has {} bytes", info.size)));
-        }
-        let read = ReadOptions::default();
-        match self.store.get(self.vid, place.as_bytes(), 0..info.size, &read) {
-            Ok(bytes) => checkpoint::decode(&bytes, &place, number, &self.keys).map(Some).map_err(damaged),
-            Err(VolumeError::NotFound) => Ok(None),
-            Err(VolumeError::Corrupt { what }) => Err(damaged(what)),
-            Err(error) => Err(error.into()),
-        }
+/// The checkpoint of that number, unless it was removed.
+fn checkpoint<S: LogState>(
+    files: &CatalogFiles,
+    log: LogName,
+    number: u64,
+    info: &FileInfo,
+) -> Result<Option<S>> {
+    let place = log.checkpoint_place(number);
+    let damaged = |detail: String| damaged_checkpoint(&place, detail);
+    if info.size > MAX_CHECKPOINT_BYTES {
+        return Err(damaged(format!("it has {} bytes", info.size)));
     }
+    match files.get(place.as_bytes(), info.size) {
+        Ok(bytes) => checkpoint::decode(&bytes, &place, number, files.keys()).map(Some).map_err(damaged),
+        Err(VolumeError::NotFound) => Ok(None),
+        Err(VolumeError::Corrupt { what }) => Err(damaged(what)),
+        Err(error) => Err(error.into()),
+    }
+}
 
-    /// Whether a log has a checkpoint of a higher number. Where checkpoints are signed, an unsigned one is
-    /// ignored: otherwise anyone able to write a file could make all records count as covered.
-    pub(crate) fn has_checkpoint_behind(&self, log: LogName, number: u64) -> Result<bool> {
-        let prefix = log.checkpoint_prefix();
-        let mut after = Bytes::from(log.checkpoint_place(number));
-        loop {
-            // An absent checkpoint means that no record behind the read ones was removed, so the listing is
-            // strict.
-            let found =
-                self.store.list(self.vid, prefix.as_bytes(), Some(&after), PAGE, &ReadOptions::STRICT)?;
-            let Some((last, _)) = found.last() else {
-                return Ok(false);
-            };
-            if self.keys.signatures() != SignatureState::Needed {
+/// Whether a log has a checkpoint of a higher number. Where checkpoints are signed, an unsigned one is
+/// ignored: otherwise anyone able to write a file could make all records count as covered.
+pub(crate) fn has_checkpoint_behind(files: &CatalogFiles, log: LogName, number: u64) -> Result<bool> {
+    let prefix = log.checkpoint_prefix();
+    let mut after = Bytes::from(log.checkpoint_place(number));
+    loop {
+        // An absent checkpoint means that no record behind the read ones was removed, so the listing is
+        // strict.
+        let found = files.strict_page(&prefix, Some(&after))?;
+        let Some((last, _)) = found.last() else {
+            return Ok(false);
+        };
+        if files.keys().signatures() != SignatureState::Needed {
+            return Ok(true);
+        }
+        after = last.clone();
+        for (name, info) in &found {
+            if is_checkpoint(files, name, info.size)? {
                 return Ok(true);
             }
-            after = last.clone();
-            for (name, info) in &found {
-                if self.is_checkpoint(name, info.size)? {
-                    return Ok(true);
-                }
-            }
         }
     }
+}
 
-    /// Whether the file of that name is a valid checkpoint. A missing file was removed in favour of a newer
-    /// checkpoint.
-    pub(super) fn is_checkpoint(&self, name: &Bytes, size: u64) -> Result<bool> {
-        if size > MAX_CHECKPOINT_BYTES {
-            return Ok(false);
-        }
-        let place = String::from_utf8_lossy(name);
-        match self.store.get(self.vid, name, 0..size, &ReadOptions::default()) {
-            Ok(bytes) => Ok(checkpoint::counts(&bytes, &place, &self.keys)),
-            Err(VolumeError::NotFound) => Ok(true),
-            Err(VolumeError::Corrupt { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+/// Whether the file of that name is a valid checkpoint. A missing file was removed in favour of a newer
+/// checkpoint.
+pub(super) fn is_checkpoint(files: &CatalogFiles, name: &Bytes, size: u64) -> Result<bool> {
+    if size > MAX_CHECKPOINT_BYTES {
+        return Ok(false);
     }
+    let place = String::from_utf8_lossy(name);
+    match files.get(name, size) {
+        Ok(bytes) => Ok(checkpoint::counts(&bytes, &place, files.keys())),
+        Err(VolumeError::NotFound) => Ok(true),
+        Err(VolumeError::Corrupt { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
 
-    /// Writes a checkpoint if one is due. A failure changes nothing for the caller: the next reader reads
-    /// more, and the next append tries again.
-    pub(super) fn write_due_checkpoint<S: LogState>(&self, replays: &ReplayCache<S>, log: LogName) {
-        if !self.keys.can_sign() {
-            return;
-        }
-        let outcome = self.replay(replays, log).and_then(|replayed| {
-            if replayed.is_due() {
-                self.write_checkpoint(replays, log, &replayed)?;
-            }
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            replays.forget(log);
-            tracing::warn!(%error, "no checkpoint of a log could be written");
-        }
+/// Writes a checkpoint if one is due. A failure changes nothing for the caller: the next reader reads
+/// more, and the next append tries again.
+pub(super) fn write_due_checkpoint<S: LogState>(
+    files: &CatalogFiles,
+    replays: &ReplayCache<S>,
+    log: LogName,
+) {
+    if !files.keys().can_sign() {
+        return;
     }
+    let outcome = replay(files, replays, log).and_then(|replayed| {
+        if replayed.is_due() {
+            write_checkpoint(files, replays, log, &replayed)?;
+        }
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        replays.forget(log);
+        tracing::warn!(%error, "no checkpoint of a log could be written");
+    }
+}
 
-    /// Writes the checkpoints that are due. Where checkpoints are signed a backup cannot write them, so
-    /// commands of the delete role do.
-    pub(crate) fn write_due_checkpoints(&self, vms: &[Vm]) {
-        self.write_due_checkpoint(self.domains(), LogName::Domain);
-        for vm in vms {
-            self.write_due_checkpoint(self.vms(), LogName::Vm(vm.uuid));
-        }
+/// Writes a checkpoint; `false`: none was written, or a file of that name exists.
+pub(super) fn write_checkpoint<S: LogState>(
+    files: &CatalogFiles,
+    replays: &ReplayCache<S>,
+    log: LogName,
+    replayed: &ReplayedLog<S>,
+) -> Result<bool> {
+    let number = replayed.next_number();
+    let place = log.checkpoint_place(number);
+    let body = checkpoint::encode(&replayed.state, &place, files.keys());
+    if body.len() as u64 > MAX_CHECKPOINT_BYTES {
+        return Ok(false);
     }
+    match files.put(place.as_bytes(), Bytes::from(body)) {
+        Ok(_) => {}
+        // Another process wrote it, or it exists and cannot be read: the next record leads to another
+        // one.
+        Err(VolumeError::Exists { .. }) => return Ok(false),
+        Err(VolumeError::Unknown { fid }) => {
+            if !files.settled(fid)? {
+                return Ok(false);
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let written =
+        ReplayedLog { state: replayed.state.clone(), base: number, newest: number.max(replayed.newest) };
+    replays.keep(log, &Arc::new(written));
+    drop_covered::<S>(files, log, number)?;
+    Ok(true)
+}
 
-    /// Writes a checkpoint; `false`: none was written, or a file of that name exists.
-    pub(super) fn write_checkpoint<S: LogState>(
-        &self,
-        replays: &ReplayCache<S>,
-        log: LogName,
-        replayed: &ReplayedLog<S>,
-    ) -> Result<bool> {
-        let number = replayed.next_number();
-        let place = log.checkpoint_place(number);
-        let body = checkpoint::encode(&replayed.state, &place, &self.keys);
-        if body.len() as u64 > MAX_CHECKPOINT_BYTES {
-            return Ok(false);
-        }
-        let options = PutOptions::default();
-        match self.store.put(self.vid, place.as_bytes(), Bytes::from(body), &options) {
-            Ok(_) => {}
-            // Another process wrote it, or it exists and cannot be read: the next record leads to another
-            // one.
-            Err(VolumeError::Exists { .. }) => return Ok(false),
-            Err(VolumeError::Unknown { fid }) => {
-                if !settled(&*self.store, self.vid, fid)? {
-                    return Ok(false);
-                }
+/// Deletes all files behind the newest readable checkpoint below `number`.
+fn drop_covered<S: LogState>(files: &CatalogFiles, log: LogName, number: u64) -> Result<()> {
+    let mut checkpoints = checkpoints(files, log)?;
+    checkpoints.retain(|(older, _)| *older < number);
+    let mut kept = None;
+    for (older, info) in checkpoints.iter().rev() {
+        match checkpoint::<S>(files, log, *older, info) {
+            Ok(Some(_)) => {
+                kept = Some(*older);
+                break;
             }
-            Err(error) => return Err(error.into()),
+            Ok(None) => {}
+            Err(error) if error.is_corruption() => {}
+            Err(error) => return Err(error),
         }
-        let written =
-            ReplayedLog { state: replayed.state.clone(), base: number, newest: number.max(replayed.newest) };
-        replays.keep(log, &Arc::new(written));
-        self.drop_covered::<S>(log, number)?;
-        Ok(true)
     }
+    let Some(kept) = kept else {
+        return Ok(());
+    };
+    checkpoints.retain(|(older, _)| *older < kept);
+    // Checkpoints first: one whose records are missing would be useless.
+    let named = |(older, info): (u64, FileInfo)| (Bytes::from(log.checkpoint_place(older)), info.fid);
+    files.delete_unneeded(&checkpoints.into_iter().map(named).collect::<Vec<_>>())?;
+    let prefix = log.prefix();
+    let mut after = log.first_removable().map(Bytes::from);
+    loop {
+        // Files that are not listed stay until the next checkpoint.
+        let page = files.store().list(
+            files.vid(),
+            prefix.as_bytes(),
+            after.as_deref(),
+            PAGE,
+            &ReadOptions::default(),
+        )?;
+        let listed = page.len();
+        let mut covered = Vec::new();
+        for (name, info) in page {
+            if number_of(&prefix, &name)? < kept {
+                covered.push((name, info.fid));
+            }
+        }
+        files.delete_unneeded(&covered)?;
+        match covered.pop() {
+            Some((last, _)) if covered.len() + 1 == listed => after = Some(last),
+            _ => return Ok(()),
+        }
+    }
+}
 
-    /// Deletes all files behind the newest readable checkpoint below `number`.
-    fn drop_covered<S: LogState>(&self, log: LogName, number: u64) -> Result<()> {
-        let mut checkpoints = self.checkpoints(log)?;
-        checkpoints.retain(|(older, _)| *older < number);
-        let mut kept = None;
-        for (older, info) in checkpoints.iter().rev() {
-            match self.checkpoint::<S>(log, *older, info) {
-                Ok(Some(_)) => {
-                    kept = Some(*older);
-                    break;
-                }
-                Ok(None) => {}
-                Err(error) if error.is_corruption() => {}
-                Err(error) => return Err(error),
-            }
+/// Reads the whole log, calls `note` for each damage, and returns the state of the readable records.
+/// # Errors
+/// Errors of the store that are not damage, and errors of `note`.
+pub(super) fn examine<S: LogState>(
+    files: &CatalogFiles,
+    log: LogName,
+    mut note: impl FnMut(Error) -> Result<()>,
+) -> Result<S> {
+    loop {
+        let listed = checkpoints(files, log)?;
+        let newest = listed.last().map_or(0, |(number, _)| *number);
+        let (state, damages) = examine_from(files, log, &listed)?;
+        // Records were removed while the log was read.
+        if has_checkpoint_behind(files, log, newest)? {
+            continue;
         }
-        let Some(kept) = kept else {
-            return Ok(());
-        };
-        checkpoints.retain(|(older, _)| *older < kept);
-        // Checkpoints first: one whose records are missing would be useless.
-        let named = |(older, info): (u64, FileInfo)| (Bytes::from(log.checkpoint_place(older)), info.fid);
-        self.delete_unneeded(&checkpoints.into_iter().map(named).collect::<Vec<_>>())?;
-        let prefix = log.prefix();
-        let mut after = log.first_removable().map(Bytes::from);
-        loop {
-            // Files that are not listed stay until the next checkpoint.
-            let page = self.store.list(
-                self.vid,
-                prefix.as_bytes(),
-                after.as_deref(),
-                PAGE,
-                &ReadOptions::default(),
-            )?;
-            let listed = page.len();
-            let mut covered = Vec::new();
-            for (name, info) in page {
-                if number_of(&prefix, &name)? < kept {
-                    covered.push((name, info.fid));
-                }
-            }
-            self.delete_unneeded(&covered)?;
-            match covered.pop() {
-                Some((last, _)) if covered.len() + 1 == listed => after = Some(last),
-                _ => return Ok(()),
-            }
-        }
+        damages.into_iter().try_for_each(&mut note)?;
+        return Ok(state);
     }
+}
 
-    pub(super) fn delete(&self, files: &[(Bytes, copal_volume::FileId)]) -> Result<()> {
-        if files.is_empty() {
-            return Ok(());
-        }
-        let outcomes = self.store.delete_batch(self.vid, files)?;
-        Ok(outcomes.into_iter().collect::<std::result::Result<(), _>>()?)
-    }
-
-    /// Deletes files that are no longer needed. A process without the right to delete leaves them to another.
-    pub(super) fn delete_unneeded(&self, files: &[(Bytes, copal_volume::FileId)]) -> Result<()> {
-        match self.delete(files) {
-            Err(Error::Volume(VolumeError::Denied { reason })) => {
-                tracing::debug!(reason, "old files of the catalog stay");
-                Ok(())
-            }
-            tidied => tidied,
+fn examine_from<S: LogState>(
+    files: &CatalogFiles,
+    log: LogName,
+    listed: &[(u64, FileInfo)],
+) -> Result<(S, Vec<Error>)> {
+    let mut damages = Vec::new();
+    let mut checkpoints: Vec<(u64, S)> = Vec::new();
+    for (number, info) in listed {
+        match checkpoint(files, log, *number, info) {
+            Ok(state) => checkpoints.extend(state.map(|state| (*number, state))),
+            Err(error) if error.is_corruption() => damages.push(error),
+            Err(error) => return Err(error),
         }
     }
-
-    /// Reads the whole log, calls `note` for each damage, and returns the state of the readable records.
-    /// # Errors
-    /// Errors of the store that are not damage, and errors of `note`.
-    pub(super) fn examine<S: LogState>(
-        &self,
-        log: LogName,
-        mut note: impl FnMut(Error) -> Result<()>,
-    ) -> Result<S> {
-        loop {
-            let listed = self.checkpoints(log)?;
-            let newest = listed.last().map_or(0, |(number, _)| *number);
-            let (state, damages) = self.examine_from(log, &listed)?;
-            // Records were removed while the log was read.
-            if self.has_checkpoint_behind(log, newest)? {
-                continue;
+    let mut checkpoints = checkpoints.into_iter().peekable();
+    let mut state = checkpoints.next().map_or_else(S::default, |(_, state)| state);
+    // Whether all records since the oldest checkpoint could be read.
+    let mut is_whole = true;
+    let mut meet = |state: &mut S, is_whole: &mut bool, next: u64, damages: &mut Vec<Error>| {
+        while let Some((number, said)) = checkpoints.next_if(|(number, _)| *number <= next) {
+            if *is_whole && *state != said {
+                let place = log.checkpoint_place(number);
+                damages.push(damaged_checkpoint(&place, "it differs from the state of its records"));
             }
-            damages.into_iter().try_for_each(&mut note)?;
-            return Ok(state);
+            (*state, *is_whole) = (said, true);
         }
-    }
-
-    fn examine_from<S: LogState>(&self, log: LogName, listed: &[(u64, FileInfo)]) -> Result<(S, Vec<Error>)> {
-        let mut damages = Vec::new();
-        let mut checkpoints: Vec<(u64, S)> = Vec::new();
-        for (number, info) in listed {
-            match self.checkpoint(log, *number, info) {
-                Ok(state) => checkpoints.extend(state.map(|state| (*number, state))),
-                Err(error) if error.is_corruption() => damages.push(error),
-                Err(error) => return Err(error),
+    };
+    // Records below the oldest checkpoint may be missing, and are not needed.
+    let needed = listed.first().map_or(0, |(number, _)| *number);
+    read_each(files, log, needed, |number, outcome| {
+        meet(&mut state, &mut is_whole, number, &mut damages);
+        match outcome {
+            Ok(entry) if entry.number < state.next_number() => {}
+            Ok(entry) if matches!(entry.record, Record::Void { .. }) => {
+                let place = log.place(number);
+                damages.push(damaged_record(
+                    &place,
+                    "it lacks the signature of the delete role, so it is ignored",
+                ));
+                state.apply(&entry);
+            }
+            Ok(entry) if is_whole => state.apply(&entry),
+            Ok(entry) => state.apply_behind_loss(&entry),
+            Err(error) => {
+                is_whole = false;
+                damages.push(error);
             }
         }
-        let mut checkpoints = checkpoints.into_iter().peekable();
-        let mut state = checkpoints.next().map_or_else(S::default, |(_, state)| state);
-        // Whether all records since the oldest checkpoint could be read.
-        let mut is_whole = true;
-        let mut meet = |state: &mut S, is_whole: &mut bool, next: u64, damages: &mut Vec<Error>| {
-            while let Some((number, said)) = checkpoints.next_if(|(number, _)| *number <= next) {
-                if *is_whole && *state != said {
-                    let place = log.checkpoint_place(number);
-                    damages.push(damaged_checkpoint(&place, "it differs from the state of its records"));
-                }
-                (*state, *is_whole) = (said, true);
-            }
-        };
-        // Records below the oldest checkpoint may be missing, and are not needed.
-        let needed = listed.first().map_or(0, |(number, _)| *number);
-        self.read_each(log, needed, |number, outcome| {
-            meet(&mut state, &mut is_whole, number, &mut damages);
-            match outcome {
-                Ok(entry) if entry.number < state.next_number() => {}
-                Ok(entry) if matches!(entry.record, Record::Void { .. }) => {
-                    let place = log.place(number);
-                    damages.push(damaged_record(
-                        &place,
-                        "it lacks the signature of the delete role, so it is ignored",
-                    ));
-                    state.apply(&entry);
-                }
-                Ok(entry) if is_whole => state.apply(&entry),
-                Ok(entry) => state.apply_behind_loss(&entry),
-                Err(error) => {
-                    is_whole = false;
-                    damages.push(error);
-                }
-            }
-            Ok(())
-        })?;
-        meet(&mut state, &mut is_whole, u64::MAX, &mut damages);
-        Ok((state, damages))
-    }
+        Ok(())
+    })?;
+    meet(&mut state, &mut is_whole, u64::MAX, &mut damages);
+    Ok((state, damages))
 }
 
 fn damaged_checkpoint(place: &str, detail: impl Into<String>) -> Error {
     Error::Damaged { what: format!("catalog checkpoint {place}"), detail: detail.into() }
-}
-
-/// Error of a record that is missing before the end of the log.
-pub(super) fn missing(log: LogName, number: u64) -> Error {
-    damaged_record(&log.place(number), "it is missing")
 }

@@ -7,8 +7,8 @@
 //! packs or move chunks while this one reads. So a reader that finds nothing looks once more if the log has
 //! grown.
 
+use crate::catalog::Catalog;
 use crate::catalog::fields::DeadList;
-use crate::catalog::log::Catalog;
 use crate::catalog::vm::VmState;
 use crate::index::IndexRow;
 use crate::index::dead_frames::{self, DeadFrames};

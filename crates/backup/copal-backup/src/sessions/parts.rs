@@ -3,9 +3,12 @@
 //!
 //! Operations take this and not the façade, which calls them.
 
+use crate::catalog::Catalog;
 use crate::catalog::directory::VmDirectory;
-use crate::catalog::log::{AppendOutcome, Catalog, LogName};
+use crate::catalog::epoch::{newest_epoch, raise_epoch};
+use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
+use crate::catalog::removals::{end_removals, list_removals, packs_of};
 use crate::catalog::replay::ReplayedLog;
 use crate::catalog::vm::{PublishedSnapshot, VmState};
 use crate::index::dead_frames::DeadFrames;
@@ -249,7 +252,7 @@ impl RepositoryParts {
         }
         let mut indexed = self.indexed.lock();
         if all || !indexed.is_current {
-            let epoch = self.catalog.epoch()?;
+            let epoch = newest_epoch(self.catalog.files())?;
             if all || self.pack_store.index.epoch()? != Some(epoch) {
                 self.reindex(PackScope::All)?;
             }
@@ -266,7 +269,7 @@ impl RepositoryParts {
             self.index_new_packs()?;
             let from = self.indexed.lock().epoch;
             self.finish_removals(from)?;
-            if let Some(epoch) = self.catalog.raise_epoch(from)? {
+            if let Some(epoch) = raise_epoch(self.catalog.files(), from)? {
                 *changing = ChangeState { active: 0, epoch, has_failed: false };
                 break;
             }
@@ -279,16 +282,16 @@ impl RepositoryParts {
     /// Removes the packs that an interrupted prune has listed, if `newest` is the newest epoch (BAK-15).
     fn finish_removals(&self, newest: u64) -> Result<()> {
         let store = &self.pack_store.volumes.store;
-        if !store.is_replicated() || self.catalog.epoch()? != newest {
+        if !store.is_replicated() || newest_epoch(self.catalog.files())? != newest {
             return Ok(());
         }
-        let removals = self.catalog.removals()?;
+        let removals = list_removals(self.catalog.files())?;
         for removal in removals.iter().filter(|removal| removal.epoch == newest) {
-            for place in self.catalog.packs_of(removal)? {
+            for place in packs_of(self.catalog.files(), removal)? {
                 self.remove_pack(&place)?;
             }
         }
-        self.catalog.end_removals(&removals)
+        end_removals(self.catalog.files(), &removals)
     }
 
     /// Removes the packs that a prune has listed in the log of a VM of a fleet and may not have removed

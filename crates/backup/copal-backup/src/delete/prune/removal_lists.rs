@@ -11,7 +11,7 @@
 use crate::catalog::fields::DeadList;
 use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::{MAX_LISTED, PackPlace, Record};
-use crate::catalog::removals::RemovalList;
+use crate::catalog::removals::{RemovalList, begin_removal, end_removals};
 use crate::request::SnapshotId;
 use crate::request::error::{Error, Result};
 use crate::rules::broken::{self, Flaw};
@@ -63,7 +63,7 @@ impl<'a> RemovalLists<'a> {
                 if parts.pack_store().volumes.store.is_replicated() {
                     for listed in packs.chunks(MAX_LISTED) {
                         let (epoch, number) = (parts.changing_epoch(), removals.len() as u32);
-                        removals.push(parts.catalog().begin_removal(epoch, number, listed)?);
+                        removals.push(begin_removal(parts.catalog().files(), epoch, number, listed)?);
                     }
                 }
                 Ok(())
@@ -103,7 +103,7 @@ impl<'a> RemovalLists<'a> {
     /// Errors of the store.
     pub(super) fn end(self) -> Result<()> {
         match self.place {
-            ListLocation::Epoch(removals) => self.parts.catalog().end_removals(&removals),
+            ListLocation::Epoch(removals) => end_removals(self.parts.catalog().files(), &removals),
             ListLocation::Log { vm, listed, .. } => listed.chunks(MAX_LISTED).try_for_each(|packs| {
                 let packs = packs.to_vec();
                 self.parts.append(vm, &Record::Removed { packs })

@@ -5,7 +5,7 @@
 //! alone ends no pin.
 
 use crate::api::repository::Repository;
-use crate::catalog::pins::{Shown, StoredPin};
+use crate::catalog::pins::{Shown, StoredPin, draw_stamp, drop_pins, list_pins, set_pin};
 use crate::keys::random;
 use crate::request::Snapshot;
 use crate::request::error::Result;
@@ -39,7 +39,7 @@ impl Repository {
             shown,
             holder,
             number: 0,
-            file: self.parts.catalog().set_pin(shown, holder, 0)?,
+            file: set_pin(self.parts.catalog().files(), shown, holder, 0)?,
             set: Instant::now(),
         })
     }
@@ -50,17 +50,17 @@ impl Repository {
     pub fn pinned(&self) -> Result<Vec<Shown>> {
         let catalog = self.parts.catalog();
         let now_ms = self.parts.pack_store().volumes.store.now_ms();
-        let pins = catalog.pins()?;
+        let pins = list_pins(catalog.files())?;
         let is_old = |now_ms: u64, pin: &StoredPin| now_ms.saturating_sub(pin.created_ms) > HOLDS_MS;
         let stamp_ms = match pins.iter().any(|pin| is_old(now_ms, pin)) {
-            true => catalog.draw_stamp()?.unwrap_or(now_ms),
+            true => draw_stamp(catalog.files())?.unwrap_or(now_ms),
             false => now_ms,
         };
         let (old, live): (Vec<_>, Vec<_>) =
             pins.into_iter().partition(|pin| is_old(now_ms, pin) && is_old(stamp_ms, pin));
         let old: Vec<_> = old.into_iter().map(|pin| pin.file).collect();
         if !old.is_empty()
-            && let Err(error) = catalog.drop_pins(&old)
+            && let Err(error) = drop_pins(catalog.files(), &old)
         {
             tracing::debug!(%error, "old pins could not be removed");
         }
@@ -104,16 +104,16 @@ impl CatalogPin {
         }
         self.number += 1;
         let catalog = repository.parts.catalog();
-        let file = catalog.set_pin(self.shown, self.holder, self.number)?;
+        let file = set_pin(catalog.files(), self.shown, self.holder, self.number)?;
         let older = std::mem::replace(&mut self.file, file);
         self.set = Instant::now();
-        catalog.drop_pins(&[older])
+        drop_pins(catalog.files(), &[older])
     }
 
     /// Deletes the pin.
     /// # Errors
     /// Errors of the store: the pin has effect for ten more minutes.
     pub fn end(self, repository: &Repository) -> Result<()> {
-        repository.parts.catalog().drop_pins(&[self.file])
+        drop_pins(repository.parts.catalog().files(), &[self.file])
     }
 }

@@ -2,6 +2,7 @@
 
 use super::removals::LateStore;
 use super::{Flaw, with};
+use crate::catalog::heartbeats::list_heartbeats;
 use crate::catalog::log::LogName;
 use crate::catalog::record::Record;
 use crate::request::Layout;
@@ -39,7 +40,7 @@ fn holds() -> bool {
     let session = SESSION;
     open_as(&first, vm, &Record::OpenHeld { session, base, holder });
     let newest = || {
-        let heartbeats = second.parts.catalog().heartbeats().unwrap();
+        let heartbeats = list_heartbeats(second.parts.catalog().files()).unwrap();
         heartbeats.iter().map(|beat| beat.number).max().unwrap_or(0)
     };
     let mut watch = LeaseWatch::new();

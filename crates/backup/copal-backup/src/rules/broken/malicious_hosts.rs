@@ -247,7 +247,7 @@ fn a_host_without_a_slot_is_ended_by_the_next_removal() {
     let store = &parts.pack_store().volumes.store;
     let listed = hosts.admin.list_keys().unwrap();
     let lost = listed.iter().find(|key| key.file_name() == slot).unwrap();
-    store.delete(parts.catalog().vid, slot.as_bytes(), lost.fid).unwrap();
+    store.delete(parts.catalog().files().vid(), slot.as_bytes(), lost.fid).unwrap();
     hosts.remove_key(2);
     let pack = hosts.store(1, "h2", b"a chunk", b"a chunk");
     for gone in [0, 2] {

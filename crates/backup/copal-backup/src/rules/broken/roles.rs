@@ -8,6 +8,7 @@ use crate::catalog::checkpoint;
 use crate::catalog::fold::LogState;
 use crate::catalog::log::LogName;
 use crate::catalog::record::{PackPlace, Record};
+use crate::catalog::removals::{list_removals, packs_of};
 use crate::catalog::vm::VmState;
 use crate::delete::summary::format::{VectorHeader, block_mac};
 use crate::delete::summary::{Block, Geometry, store as summaries};
@@ -61,7 +62,7 @@ impl RolesScene {
         let bundle = repository.parts.pack_store().keys.bundle(Role::Backup).unwrap();
         let bundle: [u8; BUNDLE_BYTES] = bundle[..].try_into().unwrap();
         RolesScene {
-            catalog: repository.parts.catalog().vid,
+            catalog: repository.parts.catalog().files().vid(),
             keys: DomainKeys::of_bundle(Role::Backup, &bundle),
             vm: summary.vm.uuid,
             store,
@@ -173,10 +174,10 @@ fn a_removal_list_needs_a_signature() {
     scene.put(name, Record::Removing { packs: packs.clone() }.encode(name, &scene.keys));
     let repository = open_with(&scene.store, &password());
     let catalog = repository.parts.catalog();
-    let listed = catalog.removals().unwrap();
+    let listed = list_removals(catalog.files()).unwrap();
     assert_eq!(listed.len(), 1);
-    assert_eq!(catalog.packs_of(&listed[0]).unwrap(), []);
-    let forged = with(&[Flaw::NoSignature], || catalog.packs_of(&listed[0]).unwrap());
+    assert_eq!(packs_of(catalog.files(), &listed[0]).unwrap(), []);
+    let forged = with(&[Flaw::NoSignature], || packs_of(catalog.files(), &listed[0]).unwrap());
     assert_eq!(forged, packs, "the flaw is not noticed");
 }
 

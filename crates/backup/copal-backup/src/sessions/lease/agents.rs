@@ -6,7 +6,7 @@
 use super::fence;
 use super::sessions::{info, newest_heartbeats};
 use crate::api::repository::Repository;
-use crate::catalog::agents::ListedAgent;
+use crate::catalog::agents::{ListedAgent, list_agent, listed_agents, retire_agent};
 use crate::keys::role::Role;
 use crate::request::FencedSession;
 use crate::request::error::Result;
@@ -17,14 +17,14 @@ impl Repository {
     /// # Errors
     /// Errors of the store.
     pub fn listed_agents(&self) -> Result<Vec<ListedAgent>> {
-        self.parts.catalog().agents()
+        listed_agents(self.parts.catalog().files())
     }
 
     /// Lists an agent and the VMs of its plan, in place of the earlier entry of its name; durable on return.
     /// # Errors
     /// Errors of the store.
     pub fn list_agent(&self, agent: &ListedAgent) -> Result<()> {
-        self.parts.catalog().list_agent(agent)
+        list_agent(self.parts.catalog().files(), agent)
     }
 
     /// Retires an agent, so that no job waits for it; `false`: it is not listed.
@@ -34,7 +34,7 @@ impl Repository {
         if self.roles().are_split {
             self.roles().require(Role::Delete)?;
         }
-        self.parts.catalog().retire_agent(name)
+        retire_agent(self.parts.catalog().files(), name)
     }
 
     /// Ends the sessions that earlier runs of the agent `name` left open; `own` is its present run. The

@@ -6,8 +6,8 @@
 //! that opens after it names a holder that others can see.
 //! Not here: files and encoding (`catalog::heartbeats`).
 
+use crate::catalog::Catalog;
 use crate::catalog::heartbeats::{HeartbeatContent, HeartbeatWriter};
-use crate::catalog::log::Catalog;
 use crate::keys::random;
 use crate::request::error::Result;
 use crate::request::open_session::{Holder, HolderId};
@@ -110,7 +110,7 @@ impl HeartbeatThread {
             state.life_sign = process::show(id);
         }
         if state.thread.is_none() {
-            let mut writer = catalog.heartbeat_writer(id);
+            let mut writer = HeartbeatWriter::new(catalog.files(), id);
             let words =
                 HeartbeatContent { name: holder.name.clone(), address: holder.address.clone(), progress: 0 };
             self.beat(&mut writer, &words)?;
@@ -221,6 +221,7 @@ impl Progress for CountedProgress<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::heartbeats::{clear_heartbeats, heartbeat_content, list_heartbeats};
     use crate::world::*;
     use copal_volume::MemoryStore;
 
@@ -232,7 +233,7 @@ mod tests {
         let holder = |name: &str| Holder { name: name.into(), address: "10.0.0.1:7".into() };
         let every = Duration::from_micros(200);
         let first = heart.begin_every(every, catalog, &holder("first")).unwrap();
-        let heartbeats = catalog.heartbeats().unwrap();
+        let heartbeats = list_heartbeats(catalog.files()).unwrap();
         assert!(!heartbeats.is_empty(), "there is a beat before anything else happens");
         let second = heart.begin_every(every, catalog, &holder("second")).unwrap();
         assert_eq!(first.holder(), second.holder());
@@ -241,11 +242,11 @@ mod tests {
         // Old ones are deleted, and the newest stays.
         let mut newest = 0;
         while newest < 3 * HeartbeatWriter::KEPT as u64 {
-            let heartbeats = catalog.heartbeats().unwrap();
+            let heartbeats = list_heartbeats(catalog.files()).unwrap();
             assert!(heartbeats.len() <= HeartbeatWriter::KEPT + 1, "{} heartbeats", heartbeats.len());
             newest = heartbeats.iter().map(|beat| beat.number).max().unwrap();
             assert!(heartbeats.iter().all(|beat| beat.holder == second.holder()));
-            if let Some(words) = catalog.heartbeat_content(heartbeats.last().unwrap()).unwrap()
+            if let Some(words) = heartbeat_content(catalog.files(), heartbeats.last().unwrap()).unwrap()
                 && newest > 10
             {
                 assert_eq!((&*words.name, words.progress), ("first", 5));
@@ -253,10 +254,10 @@ mod tests {
             std::thread::yield_now();
         }
         drop(second);
-        assert!(catalog.heartbeats().unwrap().is_empty());
+        assert!(list_heartbeats(catalog.files()).unwrap().is_empty());
         // Numbers continue: a new heartbeat cannot be taken for an old one.
         let third = heart.begin_every(every, catalog, &holder("third")).unwrap();
-        assert!(catalog.heartbeats().unwrap()[0].number > newest);
+        assert!(list_heartbeats(catalog.files()).unwrap()[0].number > newest);
         drop(third);
     }
 
@@ -268,14 +269,17 @@ mod tests {
         for (holder, heartbeats) in [(1, 3), (2, 5)] {
             for number in 1..=heartbeats {
                 // Like a process that ended before it deleted any.
-                let mut writer = catalog.heartbeat_writer(HolderId([holder; 16]));
+                let mut writer = HeartbeatWriter::new(catalog.files(), HolderId([holder; 16]));
                 writer.write(number, &HeartbeatContent::default()).unwrap();
             }
         }
-        assert_eq!(catalog.heartbeats().unwrap().len(), 8);
-        catalog.clear_heartbeats().unwrap();
-        let left: Vec<_> =
-            catalog.heartbeats().unwrap().iter().map(|beat| (beat.holder.0[0], beat.number)).collect();
+        assert_eq!(list_heartbeats(catalog.files()).unwrap().len(), 8);
+        clear_heartbeats(catalog.files()).unwrap();
+        let left: Vec<_> = list_heartbeats(catalog.files())
+            .unwrap()
+            .iter()
+            .map(|beat| (beat.holder.0[0], beat.number))
+            .collect();
         assert_eq!(left, [(1, 3), (2, 5)]);
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod sessions;
 pub(crate) mod watch;
 
 use crate::api::repository::Repository;
+use crate::catalog::heartbeats::clear_heartbeats;
 use crate::catalog::record::MAX_NAME_BYTES;
 use crate::request::error::{Error, Result};
 use crate::request::open_session::{Holder, HolderInfo, OpenSession, Session};
@@ -54,7 +55,7 @@ impl Repository {
             Some(beating) => beating,
             None => Arc::<HeartbeatThread>::default().begin(self.parts.catalog(), holder)?,
         };
-        if let Err(error) = self.parts.catalog().clear_heartbeats() {
+        if let Err(error) = clear_heartbeats(self.parts.catalog().files()) {
             tracing::debug!(%error, "heartbeats of dead holders could not be removed");
         }
         Ok(beating)

@@ -1,6 +1,7 @@
 //! Open sessions with the heartbeats of their holders.
 
 use crate::catalog::heartbeats::StoredHeartbeat;
+use crate::catalog::heartbeats::{heartbeat_content, list_heartbeats};
 use crate::catalog::vm::VmState;
 use crate::request::error::Result;
 use crate::request::open_session::{HolderId, HolderInfo, OpenSession, Session};
@@ -37,13 +38,13 @@ pub(super) fn with_holders(
 }
 
 pub(super) fn newest_heartbeats(parts: &RepositoryParts) -> Result<HashMap<HolderId, StoredHeartbeat>> {
-    let heartbeats = parts.catalog().heartbeats()?.into_iter();
+    let heartbeats = list_heartbeats(parts.catalog().files())?.into_iter();
     // A later entry has a higher number and replaces the earlier one.
     Ok(heartbeats.map(|beat| (beat.holder, beat)).collect())
 }
 
 pub(super) fn info(parts: &RepositoryParts, beat: &StoredHeartbeat) -> Result<HolderInfo> {
-    let words = parts.catalog().heartbeat_content(beat)?.unwrap_or_default();
+    let words = heartbeat_content(parts.catalog().files(), beat)?.unwrap_or_default();
     let now_ms = parts.pack_store().volumes.store.now_ms();
     Ok(HolderInfo {
         name: words.name,
