@@ -9,7 +9,6 @@
 //! Not here: encoding of slots and key files (`key_slot`, `role_key`), the effects of the first role key
 //! (`catalog::split`).
 
-use crate::api::repository::Repository;
 use crate::catalog::split;
 use crate::delete::prune::fence_all;
 use crate::keys::key_slot;
@@ -17,14 +16,14 @@ use crate::keys::random;
 use crate::keys::role::Role;
 use crate::keys::role::{KeyId, RoleKey};
 use crate::keys::role_key;
-use crate::keys::roles::Roles;
 use crate::packs::volumes::{for_each_file, settled};
 use crate::popular;
+use crate::request::RepositoryInfo;
 use crate::request::error::{Error, Result};
+use crate::sessions::parts::RepositoryParts;
 use bytes::Bytes;
 use copal_volume::{FileId, PutOptions, ReadOptions, VolumeError};
 use serde::{Serialize, Serializer};
-use zeroize::Zeroizing;
 
 /// A key slot of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -71,44 +70,35 @@ impl ListedKey {
     }
 }
 
-impl Repository {
-    /// The rights of this handle.
-    pub fn roles(&self) -> Roles {
-        self.parts.pack_store().keys.roles()
-    }
+/// The keys of a repository, as the holder of one of them sees them.
+pub(crate) struct KeyList<'a> {
+    pub(crate) parts: &'a RepositoryParts,
+    pub(crate) info: &'a RepositoryInfo,
+    /// File name of the slot that opened the handle.
+    pub(crate) opened_by: &'a str,
+}
 
-    /// The secret by which agents of the domain authenticate each other. Every role has it.
-    pub fn agents_secret(&self) -> Zeroizing<[u8; 32]> {
-        self.parts.pack_store().keys.agents()
-    }
-
-    /// Draws a fresh key for this role. It opens nothing until [`Repository::add_key`] has added it.
-    /// # Errors
-    /// `Denied`: this handle has no admin role, or the repository is not encrypted, so that everybody has all
-    /// roles.
-    pub fn draw_key(&self, role: Role) -> Result<RoleKey> {
-        self.roles().require(Role::Admin)?;
-        if !self.info().encrypted {
+impl KeyList<'_> {
+    /// Carries out `Repository::draw_key`.
+    pub(crate) fn draw_key(&self, role: Role) -> Result<RoleKey> {
+        self.parts.roles().require(Role::Admin)?;
+        if !self.info.encrypted {
             let reason = "this repository is not encrypted: anyone who can read it has all rights, with any key or none";
             return Err(Error::Denied { reason: reason.into() });
         }
         RoleKey::draw(role)
     }
 
-    /// Adds a key. The first role key of a repository makes signatures mandatory for each record that removes
-    /// something; programs that do not know roles can then no longer open the repository. May be repeated.
-    /// # Errors
-    /// As [`Repository::draw_key`]. `Busy`: another operation runs, or a backup of a fleet is in progress.
-    /// `Damaged`; errors of the store.
-    pub fn add_key(&self, key: &RoleKey) -> Result<()> {
-        self.roles().require(Role::Admin)?;
+    /// Carries out `Repository::add_key`.
+    pub(crate) fn add_key(&self, key: &RoleKey) -> Result<()> {
+        self.parts.roles().require(Role::Admin)?;
         let catalog = self.parts.catalog();
         let store = &*self.parts.pack_store().volumes.store;
         let keys = &self.parts.pack_store().keys;
         if !split::has_roles(store, catalog.files().vid(), keys)? {
             self.split_roles()?;
         }
-        let slot = role_key::encode(key, *self.info().domain.as_bytes(), random()?, keys)?;
+        let slot = role_key::encode(key, *self.info.domain.as_bytes(), random()?, keys)?;
         let name = key.id().file_name();
         match store.put(catalog.files().vid(), name.as_bytes(), Bytes::from(slot), &PutOptions::default()) {
             Ok(_) => {}
@@ -119,22 +109,22 @@ impl Repository {
             // The holder of the password signs as a host too: once one host is entered, only entered hosts
             // count.
             if let Some(host) = keys.host_key() {
-                popular::enter_host(&self.parts, host, KeyId([0; 8]))?;
+                popular::enter_host(self.parts, host, KeyId([0; 8]))?;
             }
-            popular::enter_host(&self.parts, key.host_key(), key.id())?;
+            popular::enter_host(self.parts, key.host_key(), key.id())?;
         }
         Ok(())
     }
 
     fn split_roles(&self) -> Result<()> {
-        let parts = &self.parts;
+        let parts = self.parts;
         let _alone = parts.locks().alone()?;
         parts.catch_up();
         split::begin_signing(parts.catalog(), || self.prepare_split())
     }
 
     fn prepare_split(&self) -> Result<()> {
-        let parts = &self.parts;
+        let parts = self.parts;
         let is_solo = !parts.pack_store().layout.is_fleet();
         if is_solo || !parts.pack_store().volumes.store.is_replicated() {
             // This process is the only one in the store, so the processes that opened these sessions are
@@ -151,10 +141,8 @@ impl Repository {
         Ok(())
     }
 
-    /// All key slots, those of passwords first.
-    /// # Errors
-    /// Errors of the store.
-    pub fn list_keys(&self) -> Result<Vec<ListedKey>> {
+    /// Carries out `Repository::list_keys`.
+    pub(crate) fn list_keys(&self) -> Result<Vec<ListedKey>> {
         let catalog = self.parts.catalog();
         let store = &*self.parts.pack_store().volumes.store;
         let mut listed = Vec::new();
@@ -175,7 +163,7 @@ impl Repository {
                 Err(error) if error.is_corruption() => Bytes::new(),
                 Err(error) => return Err(error.into()),
             };
-            let is_own = self.opened_by() == &name[..];
+            let is_own = self.opened_by.as_bytes() == &name[..];
             let mut key = ListedKey {
                 id: String::from_utf8_lossy(&name[b"key.".len()..]).into_owned(),
                 role: None,
@@ -188,9 +176,9 @@ impl Repository {
             let keys = &self.parts.pack_store().keys;
             if let Ok(slot) = role_key::decode(&bytes) {
                 let stands = KeyId::of_file_name(&name) == Some(slot.id)
-                    && slot.domain == *self.info().domain.as_bytes();
+                    && slot.domain == *self.info.domain.as_bytes();
                 key.role = Some(slot.role);
-                if self.roles().has(Role::Admin) {
+                if self.parts.roles().has(Role::Admin) {
                     key.is_genuine = Some(stands && slot.is_of(keys));
                 }
             } else if key_slot::decode(&bytes).is_ok() {
@@ -203,14 +191,9 @@ impl Repository {
         Ok(listed)
     }
 
-    /// Removes the key with that id, or with the only id of that prefix. It opens the repository no more, and
-    /// later records of its host about popular packs are ignored. Also ends the hosts of keys that were
-    /// removed before without ending their host.
-    /// # Errors
-    /// `NotFound`, `Ambiguous`. `Denied`: this handle has no admin role, or no other slot certainly holds the
-    /// master key. Errors of the store.
-    pub fn remove_key(&self, id: &str) -> Result<ListedKey> {
-        self.roles().require(Role::Admin)?;
+    /// Carries out `Repository::remove_key`.
+    pub(crate) fn remove_key(&self, id: &str) -> Result<ListedKey> {
+        self.parts.roles().require(Role::Admin)?;
         let mut listed = self.list_keys()?;
         let exact = listed.iter().position(|key| key.id == id);
         let begin: Vec<usize> = (0..listed.len()).filter(|at| listed[*at].id.starts_with(id)).collect();
@@ -239,7 +222,7 @@ impl Repository {
         }
         // Hosts end first: once the slot is deleted, the removal cannot be repeated.
         let kept = listed.iter().filter_map(|key| KeyId::of_file_name(key.file_name().as_bytes()));
-        popular::remove_hosts(&self.parts, &kept.collect::<Vec<_>>())?;
+        popular::remove_hosts(self.parts, &kept.collect::<Vec<_>>())?;
         let catalog = self.parts.catalog();
         let store = &self.parts.pack_store().volumes.store;
         store.delete(catalog.files().vid(), key.file_name().as_bytes(), key.fid)?;

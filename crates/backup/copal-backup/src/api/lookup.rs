@@ -9,11 +9,13 @@
 //! `latest` is the snapshot of the VM that was made last, even if its time is not the latest: a wrong clock makes no
 //! backup older or newer. Only retention goes by time (`retention`).
 
-use crate::api::repository::{Repository, snapshot_disk};
+use crate::api::listing::snapshot_disk;
+use crate::api::snapshot_names::SnapshotNames;
 use crate::catalog::vm::PublishedSnapshot;
 use crate::request::error::{Error, Result};
 use crate::request::{BackupCounts, Listing, MIN_DIGITS, Snapshot, SnapshotId, Vm};
 use crate::retention::{ClockRange, Misdated, misdated};
+use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::Manifest;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use uuid::Uuid;
@@ -48,26 +50,24 @@ impl VisibleSnapshots {
     }
 }
 
-impl Repository {
-    /// All VMs of the catalog, by name.
-    /// # Errors
-    /// `Damaged`; those of the store.
-    pub fn vms(&self) -> Result<Vec<Vm>> {
-        self.parts.directory().all()
+/// Looks up the snapshots of a repository.
+pub(crate) struct SnapshotLookup<'a> {
+    parts: &'a RepositoryParts,
+    names: &'a SnapshotNames,
+}
+
+impl<'a> SnapshotLookup<'a> {
+    pub(crate) fn new(parts: &'a RepositoryParts, names: &'a SnapshotNames) -> SnapshotLookup<'a> {
+        SnapshotLookup { parts, names }
     }
 
-    /// Published snapshots of one VM (name or UUID) or of all, oldest first. A snapshot whose manifest is
-    /// damaged carries the damage.
-    /// # Errors
-    /// `NotFound`; `Damaged`: the catalog is damaged. Errors of the store.
-    pub fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
+    /// Carries out `Repository::snapshots`.
+    pub(crate) fn snapshots(&self, vm: Option<&str>) -> Result<Vec<Snapshot>> {
         self.described(&self.visible(vm)?.into_result()?)
     }
 
-    /// As [`Repository::snapshots`], but lists VMs with a damaged log instead of failing.
-    /// # Errors
-    /// `NotFound`; `Damaged`: the list of VMs is damaged. Errors of the store.
-    pub fn list(&self, vm: Option<&str>) -> Result<Listing> {
+    /// Carries out `Repository::list`.
+    pub(crate) fn list(&self, vm: Option<&str>) -> Result<Listing> {
         let VisibleSnapshots { published, damaged } = self.visible(vm)?;
         let damaged = damaged.into_iter().map(|(vm, error)| (vm, error.to_string()));
         Ok(Listing { snapshots: self.described(&published)?, damaged: damaged.collect() })
@@ -77,21 +77,16 @@ impl Repository {
         published.iter().map(|found| self.describe(found)).collect()
     }
 
-    /// The store's clock, compared with the times of all snapshots.
-    /// # Errors
-    /// `Damaged`: the list of VMs is damaged. Errors of the store.
-    pub fn clock(&self) -> Result<ClockRange> {
+    /// Carries out `Repository::clock`.
+    pub(crate) fn clock(&self) -> Result<ClockRange> {
         let VisibleSnapshots { published, .. } = self.visible(None)?;
         let dated = published.iter().filter(|found| found.misdated.is_none());
         let times = dated.map(|found| found.published.created_ms).collect();
         Ok(ClockRange::new(times, self.parts.pack_store().volumes.store.now_ms()))
     }
 
-    /// As [`Repository::clock`], for a check of holds; `None` if no snapshot is held: then the clock does not
-    /// matter, and no logs are read.
-    /// # Errors
-    /// As [`Repository::clock`].
-    pub fn clock_for_holds(
+    /// Carries out `Repository::clock_for_holds`.
+    pub(crate) fn clock_for_holds(
         &self,
         mut held_until_ms: impl Iterator<Item = u64>,
         accept_clock: bool,
@@ -103,30 +98,21 @@ impl Repository {
         Ok(Some(if accept_clock { clock.accepted() } else { clock }))
     }
 
-    /// Resolves `spec`: an id, a unique prefix of at least 4 digits, or `latest`. `latest` is refused if
-    /// several VMs have snapshots and none is named.
-    /// # Errors
-    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`; `Damaged`: the manifest or the catalog is damaged.
-    /// Errors of the store.
-    pub fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
+    /// Carries out `Repository::resolve`.
+    pub(crate) fn resolve(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let found = self.resolve_spec(spec, vm)?;
         let manifest = self.parts.manifest(found.vm.uuid, &found.published)?;
         Ok(snapshot_of(&found, Ok(manifest)))
     }
 
-    /// As [`Repository::resolve`], for callers that need no manifest: a damaged one is reported in the
-    /// result.
-    /// # Errors
-    /// `NotFound`, `Ambiguous`, `WhichVm`, `Invalid`; `Damaged`: the catalog is damaged. Errors of the store.
-    pub fn resolve_damaged(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
+    /// Carries out `Repository::resolve_damaged`.
+    pub(crate) fn resolve_damaged(&self, spec: &str, vm: Option<&str>) -> Result<Snapshot> {
         let found = self.resolve_spec(spec, vm)?;
         self.describe(&found)
     }
 
-    /// Whether `spec` names no visible snapshot, but a forgotten one that is not freed yet.
-    /// # Errors
-    /// `Damaged`: the catalog is damaged. Errors of the store.
-    pub fn is_forgotten(&self, spec: &str) -> Result<bool> {
+    /// Carries out `Repository::is_forgotten`.
+    pub(crate) fn is_forgotten(&self, spec: &str) -> Result<bool> {
         match self.resolve_damaged(spec, None) {
             Err(Error::NotFound { .. }) if spec.len() >= MIN_DIGITS => {}
             // A visible snapshot, or an invalid name: the caller's own look-up reports that.
@@ -148,13 +134,13 @@ impl Repository {
     fn resolve_spec(&self, spec: &str, vm: Option<&str>) -> Result<FoundSnapshot> {
         let found = self.find_match(spec, vm)?;
         let snapshot = found.published.snapshot;
-        self.snapshot_names.lock().remember(snapshot, found.vm.uuid);
+        self.names.remember(snapshot, found.vm.uuid);
         Ok(found)
     }
 
     /// A snapshot that was named before, if it is still there.
     fn cached_snapshot(&self, snapshot: SnapshotId) -> Result<Option<(Uuid, PublishedSnapshot)>> {
-        let Some(vm) = self.snapshot_names.lock().vm_of(snapshot) else {
+        let Some(vm) = self.names.vm_of(snapshot) else {
             return Ok(None);
         };
         let state = self.parts.vm_state(vm)?;

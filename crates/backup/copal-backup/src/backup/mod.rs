@@ -46,6 +46,7 @@ use crate::request::words::clip;
 use crate::request::{
     BackupCounts, BackupRequest, BackupSummary, DiskSource, DiskSummary, Layout, SnapshotId,
 };
+use crate::sessions::lease::start_session_heartbeats;
 use crate::sessions::parts::RepositoryParts;
 use crate::snapshot::manifest::{MAX_WORD_BYTES, Manifest, ManifestDisk};
 use base::BaseSnapshot;
@@ -68,9 +69,36 @@ use uuid::Uuid;
 /// Fixed memory of a backup: pack blocks, footers, compression, pages of the base.
 const FIXED_MEMORY_BYTES: u64 = 14 << 20;
 
+/// Carries out `Repository::backup_with`.
+pub(crate) fn back_up(
+    parts: &RepositoryParts,
+    request: &BackupRequest,
+    others: Option<&Collaboration<'_>>,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<BackupSummary> {
+    let _shared = parts.enter()?;
+    if others.is_some() && !parts.pack_store().layout.is_fleet() {
+        return Err(Error::Denied {
+            reason: "a repository of the layout solo has no other hosts to ask: all VMs share all chunks"
+                .into(),
+        });
+    }
+    // Heartbeats continue until the session has ended.
+    let beating = match parts.is_written_by_several() {
+        true => Some(start_session_heartbeats(parts, &request.holder)?),
+        false => None,
+    };
+    let holder = beating.as_ref().map(|beating| beating.holder());
+    let counting = parts.locks().heart().counting(progress);
+    let outcome = run(parts, request, others, holder, &counting, cancel);
+    parts.note_change();
+    outcome
+}
+
 /// Runs one backup. The caller holds the packs lock and the claim of the VM. With `holder`, it also writes
 /// heartbeats.
-pub(crate) fn run(
+fn run(
     parts: &RepositoryParts,
     request: &BackupRequest,
     others: Option<&Collaboration<'_>>,

@@ -14,6 +14,7 @@ use crate::catalog::vm::{PublishedSnapshot, VmState};
 use crate::index::dead_frames::DeadFrames;
 use crate::index::reindex::{self, PackScope};
 use crate::index::vm_index::{self, VmIndex};
+use crate::keys::roles::Roles;
 use crate::packs::pack_store::PackStore;
 use crate::request::Layout;
 use crate::request::error::{Error, Result};
@@ -111,6 +112,23 @@ impl RepositoryParts {
     /// alive.
     pub(crate) fn is_written_by_several(&self) -> bool {
         self.pack_store.layout.is_fleet() && self.pack_store.volumes.store.is_replicated()
+    }
+
+    /// The rights of this handle.
+    pub(crate) fn roles(&self) -> Roles {
+        self.pack_store.keys.roles()
+    }
+
+    /// Refuses the operation in the layout solo.
+    /// # Errors
+    /// `Denied`: the layout is solo.
+    pub(crate) fn must_be_fleet(&self) -> Result<()> {
+        match self.pack_store.layout.is_fleet() {
+            true => Ok(()),
+            false => Err(Error::Denied {
+                reason: "in the layout solo VMs share their chunks: forget snapshots and run `copal prune` instead".into(),
+            }),
+        }
     }
 
     /// State of a VM's log, read to its end.

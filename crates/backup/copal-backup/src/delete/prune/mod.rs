@@ -22,12 +22,14 @@ mod sweep;
 mod vm_prune;
 mod walked_vms;
 
+use crate::catalog::heartbeats::clear_heartbeats;
 use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::record::{MAX_LISTED, Record};
 use crate::catalog::vm::PublishedSnapshot;
 use crate::delete::mark::{FrameMarks, PackSlice};
 use crate::index::dead_frames::DeadFrames;
 use crate::index::reindex::{PackScope, for_each_pack};
+use crate::keys::role::Role;
 use crate::packs::pack::PackNumber;
 use crate::packs::pack_store::PackStore;
 use crate::packs::volumes::for_each_file;
@@ -42,8 +44,32 @@ use removal_lists::RemovalLists;
 use sweep::{LiveFrames, PackSweep};
 use uuid::Uuid;
 
+/// Carries out `Repository::prune`.
+pub(crate) fn prune(
+    parts: &RepositoryParts,
+    options: &PruneOptions,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<PruneSummary> {
+    if !options.dry_run {
+        parts.roles().require(Role::Delete)?;
+    }
+    let _alone = parts.locks().alone()?;
+    parts.catch_up();
+    let outcome = run(parts, options, progress, cancel);
+    if parts.is_written_by_several()
+        && !options.dry_run
+        && let Err(error) = clear_heartbeats(parts.catalog().files())
+    {
+        tracing::debug!(%error, "old heartbeats could not be removed");
+    }
+    parts.pack_store().forget_cached();
+    parts.note_change();
+    outcome
+}
+
 /// Runs a prune. The caller holds the packs lock exclusively.
-pub(crate) fn run(
+fn run(
     parts: &RepositoryParts,
     options: &PruneOptions,
     progress: &dyn Progress,

@@ -11,7 +11,6 @@
 //! it. Without a mark the pack would count between the look at the log and the removal. Names are random and
 //! never reused, so a removal that takes effect late does no harm.
 
-use crate::api::repository::Repository;
 use crate::catalog::fields::SessionId;
 use crate::catalog::log::LogName;
 use crate::catalog::record::Record;
@@ -23,95 +22,90 @@ use crate::request::SweptPacks;
 use crate::request::error::{Error, Result};
 use crate::request::peers::Writer;
 use crate::request::progress::CancelFlag;
+use crate::sessions::parts::RepositoryParts;
 use crate::steps::popular::{SweepStep, leftover};
 use copal_volume::VolumeError;
 use std::collections::{BTreeSet, HashSet};
 
-impl Repository {
-    /// Removes popular packs that were left by dead backups and clean-ups, in a fleet.
-    /// # Errors
-    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: another operation runs in
-    /// this process. `Cancelled`; `Damaged`: a log is damaged. Errors of the store.
-    pub fn sweep_popular(&self, cancel: &CancelFlag) -> Result<SweptPacks> {
-        self.roles().require(Role::Delete)?;
-        self.must_be_fleet()?;
-        let _alone = self.parts.locks().alone()?;
-        self.parts.catch_up();
-        let parts = &self.parts;
-        let pack_store = parts.pack_store();
-        let mut packs = Vec::new();
-        for_each_pack_of(pack_store, PackHome::Shared, |pack| {
-            packs.push(pack);
-            Ok(())
-        })?;
-        let mut open = HashSet::new();
-        for vm in parts.directory().all()? {
-            open.extend(parts.vm_state(vm.uuid)?.open.iter().copied());
-        }
-        let entered = parts.catalog().popular()?;
-        let stays = |pack: &&StoredPack| entered.pack(pack.number).is_some_and(|known| !known.is_removed());
-        let mut swept = SweptPacks::default();
-        let mut emptied = BTreeSet::new();
-        for pack in packs.iter().filter(|pack| !stays(pack)) {
-            if cancel.is_cancelled() {
-                return Err(Error::Cancelled { kept_bytes: None });
-            }
-            let store = &pack_store.volumes.store;
-            let session = match reader::header(&**store, pack.vid, pack.number) {
-                // The writer is unknown, so the pack is left to an operator.
-                Err(error) if error.is_corruption() => continue,
-                Err(Error::Volume(VolumeError::NotFound)) => continue,
-                header => header?.session,
-            };
-            if !self.mark_leftover(pack, &open, &session)? {
-                continue;
-            }
-            self.remove_leftover(pack)?;
-            swept.packs += 1;
-            swept.bytes += pack.info.size;
-            emptied.insert(pack.vid);
-        }
-        for vid in emptied {
-            pack_store.volumes.store.reclaim(vid)?;
-        }
-        parts.note_change();
-        Ok(swept)
-    }
-
-    /// Marks a pack so that nobody enters it any more; `false`: it stays.
-    fn mark_leftover(
-        &self,
-        pack: &StoredPack,
-        open: &HashSet<SessionId>,
-        session: &SessionId,
-    ) -> Result<bool> {
-        let catalog = self.parts.catalog();
-        loop {
-            let state = catalog.popular()?;
-            let first_ordinal = match leftover(&state, open, pack.number, session) {
-                SweepStep::Stays => return Ok(false),
-                SweepStep::Remove => return Ok(true),
-                SweepStep::Mark { first_ordinal } => first_ordinal,
-            };
-            let mark = Record::Popular {
-                volume: pack.volume,
-                pack: pack.number,
-                first_ordinal,
-                frames: 0,
-                writer: Writer::default(),
-                host: None,
-            };
-            // The next look tells whether the record counts.
-            catalog.append(LogName::Popular, state.next_number, &mark)?;
-        }
-    }
-
-    fn remove_leftover(&self, pack: &StoredPack) -> Result<()> {
-        let pack_store = self.parts.pack_store();
-        let index = &pack_store.index;
-        index.remove_pack(pack.home, pack.number, std::iter::empty())?;
-        let name = pack.number.file_name();
-        pack_store.volumes.store.delete(pack.vid, name.as_bytes(), pack.info.fid)?;
+/// Carries out `Repository::sweep_popular`.
+pub(crate) fn sweep_popular(parts: &RepositoryParts, cancel: &CancelFlag) -> Result<SweptPacks> {
+    parts.roles().require(Role::Delete)?;
+    parts.must_be_fleet()?;
+    let _alone = parts.locks().alone()?;
+    parts.catch_up();
+    let pack_store = parts.pack_store();
+    let mut packs = Vec::new();
+    for_each_pack_of(pack_store, PackHome::Shared, |pack| {
+        packs.push(pack);
         Ok(())
+    })?;
+    let mut open = HashSet::new();
+    for vm in parts.directory().all()? {
+        open.extend(parts.vm_state(vm.uuid)?.open.iter().copied());
     }
+    let entered = parts.catalog().popular()?;
+    let stays = |pack: &&StoredPack| entered.pack(pack.number).is_some_and(|known| !known.is_removed());
+    let mut swept = SweptPacks::default();
+    let mut emptied = BTreeSet::new();
+    for pack in packs.iter().filter(|pack| !stays(pack)) {
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled { kept_bytes: None });
+        }
+        let store = &pack_store.volumes.store;
+        let session = match reader::header(&**store, pack.vid, pack.number) {
+            // The writer is unknown, so the pack is left to an operator.
+            Err(error) if error.is_corruption() => continue,
+            Err(Error::Volume(VolumeError::NotFound)) => continue,
+            header => header?.session,
+        };
+        if !mark_leftover(parts, pack, &open, &session)? {
+            continue;
+        }
+        remove_leftover(parts, pack)?;
+        swept.packs += 1;
+        swept.bytes += pack.info.size;
+        emptied.insert(pack.vid);
+    }
+    for vid in emptied {
+        pack_store.volumes.store.reclaim(vid)?;
+    }
+    parts.note_change();
+    Ok(swept)
+}
+
+/// Marks a pack so that nobody enters it any more; `false`: it stays.
+fn mark_leftover(
+    parts: &RepositoryParts,
+    pack: &StoredPack,
+    open: &HashSet<SessionId>,
+    session: &SessionId,
+) -> Result<bool> {
+    let catalog = parts.catalog();
+    loop {
+        let state = catalog.popular()?;
+        let first_ordinal = match leftover(&state, open, pack.number, session) {
+            SweepStep::Stays => return Ok(false),
+            SweepStep::Remove => return Ok(true),
+            SweepStep::Mark { first_ordinal } => first_ordinal,
+        };
+        let mark = Record::Popular {
+            volume: pack.volume,
+            pack: pack.number,
+            first_ordinal,
+            frames: 0,
+            writer: Writer::default(),
+            host: None,
+        };
+        // The next look tells whether the record counts.
+        catalog.append(LogName::Popular, state.next_number, &mark)?;
+    }
+}
+
+fn remove_leftover(parts: &RepositoryParts, pack: &StoredPack) -> Result<()> {
+    let pack_store = parts.pack_store();
+    let index = &pack_store.index;
+    index.remove_pack(pack.home, pack.number, std::iter::empty())?;
+    let name = pack.number.file_name();
+    pack_store.volumes.store.delete(pack.vid, name.as_bytes(), pack.info.fid)?;
+    Ok(())
 }

@@ -15,13 +15,12 @@
 //! Memory: one round, whose size the caller bounds.
 //! Not here: the answers of other hosts (`copal-agent`), removal of the dead frames (`prune`).
 
-mod abandoned_packs;
+pub(crate) mod abandoned_packs;
 mod clean_up;
 mod moves;
 mod own_packs;
 mod round;
 
-use crate::api::repository::Repository;
 use crate::backup::{Collaboration, PopularPacker};
 use crate::catalog::record::Record;
 use crate::catalog::vm::VmState;
@@ -32,6 +31,7 @@ use crate::keys::role::Role;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{CleanUpOptions, CleanUpSummary, Vm};
+use crate::sessions::parts::RepositoryParts;
 use clean_up::CleanUp;
 use moves::{append_unless_changed, must_be_idle};
 use own_packs::{own_packs, session_of};
@@ -42,42 +42,27 @@ const FRAME_MEMORY_BYTES: u64 = 160;
 /// Least and most frames of a round; the most fit into one list of moved frames.
 const ROUND_FRAMES: std::ops::RangeInclusive<u64> = 1024..=200_000;
 
-impl Repository {
-    /// Asks other hosts about the VM's own chunks: all of them, or those that one backup stored. A chunk that
-    /// several VMs have is stored as a popular one, unless it exists already. The VM's own frames of it are
-    /// dead from then on; `delete` and `prune` remove them. Other VMs and snapshots are not changed. May be
-    /// repeated after a failure, and continues where it stopped.
-    /// # Errors
-    /// `NotFound`; `Denied`: the layout is solo, or this handle has no delete role, which a dry run does not
-    /// need. `Busy`: the VM is being backed up. `Cancelled`, `Ended` by the others, `Damaged`; errors of the
-    /// store.
-    pub fn clean_up_vm(
-        &self,
-        vm: &str,
-        others: &Collaboration<'_>,
-        options: CleanUpOptions,
-        progress: &dyn Progress,
-        cancel: &CancelFlag,
-    ) -> Result<CleanUpSummary> {
-        if !options.dry_run {
-            self.roles().require(Role::Delete)?;
-        }
-        self.must_be_fleet()?;
-        let _shared = self.parts.enter()?;
-        let vm = self.parts.directory().find(vm)?;
-        let _writer = self.parts.locks().claim(&vm)?;
-        let mut cleanup = CleanUp {
-            parts: &self.parts,
-            others,
-            options,
-            progress,
-            cancel,
-            summary: CleanUpSummary::default(),
-        };
-        let outcome = cleanup.run(&vm);
-        self.parts.note_change();
-        outcome.map(|()| CleanUpSummary { vm: Some(vm), ..cleanup.summary })
+/// Carries out `Repository::clean_up_vm`.
+pub(crate) fn clean_up_vm(
+    parts: &RepositoryParts,
+    vm: &str,
+    others: &Collaboration<'_>,
+    options: CleanUpOptions,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<CleanUpSummary> {
+    if !options.dry_run {
+        parts.roles().require(Role::Delete)?;
     }
+    parts.must_be_fleet()?;
+    let _shared = parts.enter()?;
+    let vm = parts.directory().find(vm)?;
+    let _writer = parts.locks().claim(&vm)?;
+    let mut cleanup =
+        CleanUp { parts, others, options, progress, cancel, summary: CleanUpSummary::default() };
+    let outcome = cleanup.run(&vm);
+    parts.note_change();
+    outcome.map(|()| CleanUpSummary { vm: Some(vm), ..cleanup.summary })
 }
 
 impl CleanUp<'_> {

@@ -21,7 +21,6 @@
 
 mod references;
 
-use crate::api::repository::Repository;
 use crate::catalog::fields::SessionId;
 use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::popular::{PopularFate, PopularState};
@@ -29,6 +28,7 @@ use crate::catalog::record::Record;
 use crate::delete::prune::fence_all;
 use crate::keys::role::Role;
 use crate::packs::pack::PackNumber;
+use crate::popular::consolidate::abandoned_packs::sweep_popular;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress};
 use crate::request::{UnneededPacks, Vm};
@@ -37,43 +37,29 @@ use crate::steps::popular_removal::{CountStep, MOST_CONDEMNED, condemnable, coun
 use references::needed;
 use std::collections::{BTreeMap, BTreeSet};
 
-impl Repository {
-    /// Removes popular packs of a fleet of which no snapshot needs a chunk. Packs condemned in this run are
-    /// removed only once the running backups have ended; a later run does that. Reads the recipes of all
-    /// snapshots, twice if something is to be removed.
-    /// # Errors
-    /// `Denied`: the layout is solo, or this handle has no delete role. `Busy`: another operation runs in
-    /// this process. `Cancelled`; `Damaged`: the references of a snapshot cannot be read, and nothing was
-    /// removed. Errors of the store.
-    pub fn remove_unneeded(
-        &self,
-        dry_run: bool,
-        progress: &dyn Progress,
-        cancel: &CancelFlag,
-    ) -> Result<UnneededPacks> {
-        self.roles().require(Role::Delete)?;
-        self.must_be_fleet()?;
-        let mut found = UnneededPacks::default();
-        {
-            let _alone = self.parts.locks().alone()?;
-            self.parts.catch_up();
-            let mut run = RemovalRun {
-                parts: &self.parts,
-                progress,
-                cancel,
-                found: &mut found,
-                spared: BTreeSet::new(),
-            };
-            // Each pass handles as many packs as can be condemned at once.
-            while run.decide(dry_run)? > 0 {}
-            self.parts.note_change();
-        }
-        if !dry_run {
-            let swept = self.sweep_popular(cancel)?;
-            (found.removed_packs, found.removed_bytes) = (swept.packs, swept.bytes);
-        }
-        Ok(found)
+/// Carries out `Repository::remove_unneeded`.
+pub(crate) fn remove_unneeded(
+    parts: &RepositoryParts,
+    dry_run: bool,
+    progress: &dyn Progress,
+    cancel: &CancelFlag,
+) -> Result<UnneededPacks> {
+    parts.roles().require(Role::Delete)?;
+    parts.must_be_fleet()?;
+    let mut found = UnneededPacks::default();
+    {
+        let _alone = parts.locks().alone()?;
+        parts.catch_up();
+        let mut run = RemovalRun { parts, progress, cancel, found: &mut found, spared: BTreeSet::new() };
+        // Each pass handles as many packs as can be condemned at once.
+        while run.decide(dry_run)? > 0 {}
+        parts.note_change();
     }
+    if !dry_run {
+        let swept = sweep_popular(parts, cancel)?;
+        (found.removed_packs, found.removed_bytes) = (swept.packs, swept.bytes);
+    }
+    Ok(found)
 }
 
 struct RemovalRun<'a> {

@@ -5,7 +5,7 @@
 
 mod cache;
 mod disk;
-mod pins;
+pub(crate) mod pins;
 mod streams;
 
 pub use crate::catalog::pins::Shown;
@@ -15,7 +15,7 @@ pub use pins::CatalogPin;
 
 use crate::api::repository::Repository;
 use crate::request::SnapshotId;
-use crate::request::error::{Error, Result};
+use crate::request::error::Result;
 use crate::snapshot::manifest::ManifestDisk;
 use std::sync::Arc;
 
@@ -50,26 +50,11 @@ pub fn serve(
     let repository = &*lender.lend()?;
     let parts = &repository.parts;
     let _shared = parts.enter()?;
-    let manifest = repository.find(snapshot)?;
+    let manifest = repository.lookup().find(snapshot)?;
     parts.index_for_reading(manifest.vm)?;
     let open = |disk: &ManifestDisk| {
         let what = format!("disk {} of snapshot {}", disk.name, snapshot.short());
         ServedDisk::open((lender, repository), cache, manifest.vm, what, disk).map(Arc::new)
     };
     manifest.disks.iter().map(open).collect()
-}
-
-impl Repository {
-    /// Whether a snapshot is still published, by the present logs.
-    /// # Errors
-    /// `Damaged`: the catalog is damaged. Errors of the store.
-    pub fn is_published(&self, snapshot: SnapshotId) -> Result<bool> {
-        match self.find(snapshot) {
-            Ok(_) => Ok(true),
-            Err(Error::NotFound { .. }) => Ok(false),
-            // The snapshot is published, although its manifest is damaged.
-            Err(error) if error.is_corruption() => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
 }

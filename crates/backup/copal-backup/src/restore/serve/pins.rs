@@ -10,6 +10,7 @@ use crate::keys::random;
 use crate::request::Snapshot;
 use crate::request::error::Result;
 use crate::request::open_session::HolderId;
+use crate::sessions::parts::RepositoryParts;
 use bytes::Bytes;
 use copal_volume::FileId;
 use std::time::{Duration, Instant};
@@ -29,49 +30,43 @@ pub struct CatalogPin {
     set: Instant,
 }
 
-impl Repository {
-    /// Pins the scope of an export, until [`CatalogPin::end`].
-    /// # Errors
-    /// `Denied`: this client may only read. Errors of the store.
-    pub fn pin(&self, shown: Shown) -> Result<CatalogPin> {
-        let holder = HolderId(random()?);
-        Ok(CatalogPin {
-            shown,
-            holder,
-            number: 0,
-            file: set_pin(self.parts.catalog().files(), shown, holder, 0)?,
-            set: Instant::now(),
-        })
-    }
+/// Carries out `Repository::pin`.
+pub(crate) fn pin(parts: &RepositoryParts, shown: Shown) -> Result<CatalogPin> {
+    let holder = HolderId(random()?);
+    Ok(CatalogPin {
+        shown,
+        holder,
+        number: 0,
+        file: set_pin(parts.catalog().files(), shown, holder, 0)?,
+        set: Instant::now(),
+    })
+}
 
-    /// Scopes of all pins, each once; expired pins are deleted.
-    /// # Errors
-    /// Errors of the store.
-    pub fn pinned(&self) -> Result<Vec<Shown>> {
-        let catalog = self.parts.catalog();
-        let now_ms = self.parts.pack_store().volumes.store.now_ms();
-        let pins = list_pins(catalog.files())?;
-        let is_old = |now_ms: u64, pin: &StoredPin| now_ms.saturating_sub(pin.created_ms) > HOLDS_MS;
-        let stamp_ms = match pins.iter().any(|pin| is_old(now_ms, pin)) {
-            true => draw_stamp(catalog.files())?.unwrap_or(now_ms),
-            false => now_ms,
-        };
-        let (old, live): (Vec<_>, Vec<_>) =
-            pins.into_iter().partition(|pin| is_old(now_ms, pin) && is_old(stamp_ms, pin));
-        let old: Vec<_> = old.into_iter().map(|pin| pin.file).collect();
-        if !old.is_empty()
-            && let Err(error) = drop_pins(catalog.files(), &old)
-        {
-            tracing::debug!(%error, "old pins could not be removed");
-        }
-        let mut shown: Vec<Shown> = Vec::new();
-        for pin in live {
-            if !shown.contains(&pin.shown) {
-                shown.push(pin.shown);
-            }
-        }
-        Ok(shown)
+/// Carries out `Repository::pinned`.
+pub(crate) fn pinned(parts: &RepositoryParts) -> Result<Vec<Shown>> {
+    let catalog = parts.catalog();
+    let now_ms = parts.pack_store().volumes.store.now_ms();
+    let pins = list_pins(catalog.files())?;
+    let is_old = |now_ms: u64, pin: &StoredPin| now_ms.saturating_sub(pin.created_ms) > HOLDS_MS;
+    let stamp_ms = match pins.iter().any(|pin| is_old(now_ms, pin)) {
+        true => draw_stamp(catalog.files())?.unwrap_or(now_ms),
+        false => now_ms,
+    };
+    let (old, live): (Vec<_>, Vec<_>) =
+        pins.into_iter().partition(|pin| is_old(now_ms, pin) && is_old(stamp_ms, pin));
+    let old: Vec<_> = old.into_iter().map(|pin| pin.file).collect();
+    if !old.is_empty()
+        && let Err(error) = drop_pins(catalog.files(), &old)
+    {
+        tracing::debug!(%error, "old pins could not be removed");
     }
+    let mut shown: Vec<Shown> = Vec::new();
+    for pin in live {
+        if !shown.contains(&pin.shown) {
+            shown.push(pin.shown);
+        }
+    }
+    Ok(shown)
 }
 
 impl Shown {

@@ -11,14 +11,13 @@
 //! heartbeats: the lock of the store, or the right to write, proves that the process of an open session is
 //! dead.
 
-mod agents;
+pub(crate) mod agents;
 pub(crate) mod fence;
 pub(crate) mod heartbeat;
 pub(crate) mod process;
 pub(crate) mod sessions;
 pub(crate) mod watch;
 
-use crate::api::repository::Repository;
 use crate::catalog::heartbeats::clear_heartbeats;
 use crate::catalog::record::MAX_NAME_BYTES;
 use crate::request::error::{Error, Result};
@@ -33,104 +32,94 @@ use std::sync::Arc;
 use std::time::Duration;
 use watch::LeaseWatch;
 
-impl Repository {
-    /// Writes heartbeats until the guard is dropped: the first at once, then one a minute. Guards of one
-    /// process with the same holder share them. A backup starts heartbeats by itself, unless its process
-    /// writes them already.
-    /// # Errors
-    /// `Invalid`: name or address is longer than 255 bytes, or has control characters. Errors of the store.
-    pub fn beat(&self, holder: &Holder) -> Result<HeartbeatGuard> {
-        for (what, text) in [("name", &holder.name), ("address", &holder.address)] {
-            if text.len() > MAX_NAME_BYTES || !is_plain(text) {
-                return Err(Error::Invalid {
-                    reason: format!(
-                        "{text:?} cannot be the {what} of a holder: at most {MAX_NAME_BYTES} bytes without control characters"
-                    ),
-                });
-            }
+/// Carries out `Repository::beat`.
+pub(crate) fn beat(parts: &RepositoryParts, holder: &Holder) -> Result<HeartbeatGuard> {
+    for (what, text) in [("name", &holder.name), ("address", &holder.address)] {
+        if text.len() > MAX_NAME_BYTES || !is_plain(text) {
+            return Err(Error::Invalid {
+                reason: format!(
+                    "{text:?} cannot be the {what} of a holder: at most {MAX_NAME_BYTES} bytes without control characters"
+                ),
+            });
         }
-        let shared = self.parts.locks().heart();
-        // Several agents in one process appear as several holders.
-        let beating = match shared.begin_as(self.parts.catalog(), holder)? {
-            Some(beating) => beating,
-            None => Arc::<HeartbeatThread>::default().begin(self.parts.catalog(), holder)?,
-        };
-        if let Err(error) = clear_heartbeats(self.parts.catalog().files()) {
-            tracing::debug!(%error, "heartbeats of dead holders could not be removed");
-        }
-        Ok(beating)
     }
+    let shared = parts.locks().heart();
+    // Several agents in one process appear as several holders.
+    let beating = match shared.begin_as(parts.catalog(), holder)? {
+        Some(beating) => beating,
+        None => Arc::<HeartbeatThread>::default().begin(parts.catalog(), holder)?,
+    };
+    if let Err(error) = clear_heartbeats(parts.catalog().files()) {
+        tracing::debug!(%error, "heartbeats of dead holders could not be removed");
+    }
+    Ok(beating)
+}
 
-    /// Heartbeats for a session, shared with any holder of this process.
-    pub(crate) fn start_session_heartbeats(&self, holder: &Holder) -> Result<HeartbeatGuard> {
-        self.parts.locks().heart().begin(self.parts.catalog(), holder)
-    }
+/// Heartbeats for a session, shared with any holder of this process.
+pub(crate) fn start_session_heartbeats(parts: &RepositoryParts, holder: &Holder) -> Result<HeartbeatGuard> {
+    parts.locks().heart().begin(parts.catalog(), holder)
+}
 
-    /// The newest heartbeat of each holder that has not ended, by holder. Holders whose process died stay
-    /// listed for a week.
-    /// # Errors
-    /// Errors of the store.
-    pub fn holders(&self) -> Result<Vec<HolderInfo>> {
-        let mut infos = Vec::new();
-        for beat in newest_heartbeats(&self.parts)?.values() {
-            infos.push(info(&self.parts, beat)?);
-        }
-        infos.sort_by_key(|info| info.holder.0);
-        Ok(infos)
+/// Carries out `Repository::holders`.
+pub(crate) fn list_holders(parts: &RepositoryParts) -> Result<Vec<HolderInfo>> {
+    let mut infos = Vec::new();
+    for beat in newest_heartbeats(parts)?.values() {
+        infos.push(info(parts, beat)?);
     }
+    infos.sort_by_key(|info| info.holder.0);
+    Ok(infos)
+}
 
-    /// Open sessions by VM: of running backups, and of dead processes.
-    /// # Errors
-    /// `Damaged`; errors of the store.
-    pub fn sessions(&self) -> Result<Vec<(Vm, Vec<OpenSession>)>> {
-        let mut heartbeats = None;
-        let mut found = Vec::new();
-        for vm in self.parts.directory().all()? {
-            let state = self.parts.vm_state(vm.uuid)?;
-            if !state.open.is_empty() {
-                let heartbeats = match &mut heartbeats {
-                    Some(heartbeats) => heartbeats,
-                    None => heartbeats.insert(newest_heartbeats(&self.parts)?),
-                };
-                found.push((vm, with_holders(&self.parts, &state, heartbeats)?));
-            }
+/// Carries out `Repository::sessions`.
+pub(crate) fn list_sessions(parts: &RepositoryParts) -> Result<Vec<(Vm, Vec<OpenSession>)>> {
+    let mut heartbeats = None;
+    let mut found = Vec::new();
+    for vm in parts.directory().all()? {
+        let state = parts.vm_state(vm.uuid)?;
+        if !state.open.is_empty() {
+            let heartbeats = match &mut heartbeats {
+                Some(heartbeats) => heartbeats,
+                None => heartbeats.insert(newest_heartbeats(parts)?),
+            };
+            found.push((vm, with_holders(parts, &state, heartbeats)?));
         }
-        Ok(found)
     }
+    Ok(found)
+}
 
-    /// Observes all sessions at `now`, a monotonic time of the observer that owns `watch`. Ends and returns
-    /// those whose holder has written no new heartbeat for ten minutes. Call it about once a minute; longer
-    /// intervals only end sessions later. Without heartbeats (in the layout solo, and on one machine) it does
-    /// nothing.
-    /// # Errors
-    /// `Damaged`; errors of the store.
-    pub fn watch_leases(&self, watch: &mut LeaseWatch, now: Duration) -> Result<Vec<FencedSession>> {
-        let mut fenced = Vec::new();
-        if !self.parts.is_written_by_several() {
-            return Ok(fenced);
-        }
-        for vm in self.parts.directory().all()? {
-            fenced.extend(fence_silent(&self.parts, &vm, watch, now)?);
-        }
-        Ok(fenced)
+/// Carries out `Repository::watch_leases`.
+pub(crate) fn watch_leases(
+    parts: &RepositoryParts,
+    watch: &mut LeaseWatch,
+    now: Duration,
+) -> Result<Vec<FencedSession>> {
+    let mut fenced = Vec::new();
+    if !parts.is_written_by_several() {
+        return Ok(fenced);
     }
+    for vm in parts.directory().all()? {
+        fenced.extend(fence_silent(parts, &vm, watch, now)?);
+    }
+    Ok(fenced)
+}
 
-    /// As [`Repository::watch_leases`], for one VM. Returns the sessions that are still open; if there are
-    /// none, the VM can be backed up.
-    /// # Errors
-    /// As [`Repository::watch_leases`].
-    pub fn watch_vm(&self, vm: &str, watch: &mut LeaseWatch, now: Duration) -> Result<Vec<OpenSession>> {
-        if !self.parts.is_written_by_several() {
-            return Ok(Vec::new());
-        }
-        let vm = match self.parts.directory().find(vm) {
-            // Its first backup adds it.
-            Err(Error::NotFound { .. }) => return Ok(Vec::new()),
-            found => found?,
-        };
-        fence_silent(&self.parts, &vm, watch, now)?;
-        open_sessions(&self.parts, vm.uuid)
+/// Carries out `Repository::watch_vm`.
+pub(crate) fn watch_vm(
+    parts: &RepositoryParts,
+    vm: &str,
+    watch: &mut LeaseWatch,
+    now: Duration,
+) -> Result<Vec<OpenSession>> {
+    if !parts.is_written_by_several() {
+        return Ok(Vec::new());
     }
+    let vm = match parts.directory().find(vm) {
+        // Its first backup adds it.
+        Err(Error::NotFound { .. }) => return Ok(Vec::new()),
+        found => found?,
+    };
+    fence_silent(parts, &vm, watch, now)?;
+    open_sessions(parts, vm.uuid)
 }
 
 /// Ends the sessions of a VM whose holders are silent. A session without a holder is left to an operator.
