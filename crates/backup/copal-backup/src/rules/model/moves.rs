@@ -1,9 +1,12 @@
 //! The possible next steps of a state.
 
-use super::backup::{self, BackupRun, PeerAnswer};
-use super::consolidate::{self, SweepJob};
+use super::backup::{self, BackupRun, PeerAnswer, append_of_backup, go_on_with_backup, look, put_manifest};
+use super::consolidate::{
+    self, SweepJob, append_of_cleanup, begin_cleanup, check_pack, claim_check, go_on_with_cleanup,
+    go_on_with_sweep,
+};
 use super::invariants::check;
-use super::popular_gc::RemovalJob;
+use super::popular_gc::{RemovalJob, append_of_unneeded, go_on_with_unneeded};
 use super::prune::PruneMethod;
 use super::setup::{ModelSetup, WeakRule};
 use super::state::{FleetState, HOSTS, HostJob, ModelLog, PendingAppend};
@@ -186,15 +189,15 @@ impl FleetState {
         match self.hosts[host].clone() {
             HostJob::Backup(backup) => {
                 if backup.phase == backup::BackupPhase::Publishes {
-                    self.put_manifest(&backup);
+                    put_manifest(self, &backup);
                 }
-                self.append_of_backup(host, &backup)
+                append_of_backup(self, host, &backup)
             }
             HostJob::Prune(prune) => self.append_of_prune(&prune),
             HostJob::CleanUp(cleanup) if cleanup.phase != consolidate::CleanUpPhase::Begun => {
-                self.append_of_cleanup(setup, host, &cleanup)
+                append_of_cleanup(self, setup, host, &cleanup)
             }
-            HostJob::Unneeded(unneeded) => self.append_of_unneeded(setup, &unneeded),
+            HostJob::Unneeded(unneeded) => append_of_unneeded(self, setup, &unneeded),
             HostJob::CleanUp(_) | HostJob::Idle | HostJob::Sweep(_) | HostJob::Removal(_) => None,
         }
     }
@@ -211,7 +214,7 @@ impl FleetState {
                 let HostJob::Backup(backup) = &self.hosts[host] else {
                     return None;
                 };
-                self.hosts[host] = HostJob::Backup(self.look(backup.clone(), answer)?);
+                self.hosts[host] = HostJob::Backup(look(self, backup.clone(), answer)?);
             }
             ModelMove::StoresSpoilt(host) => {
                 self.left.spoilt -= 1;
@@ -233,7 +236,7 @@ impl FleetState {
             }
             ModelMove::CleansUp(host, vm) => {
                 self.left.cleanups -= 1;
-                self.hosts[host] = self.begin_cleanup(vm)?;
+                self.hosts[host] = begin_cleanup(self, vm)?;
             }
             ModelMove::Sweeps(host) => {
                 self.left.sweeps -= 1;
@@ -243,8 +246,8 @@ impl FleetState {
                 self.left.unneeded -= 1;
                 self.hosts[host] = HostJob::Unneeded(RemovalJob::new());
             }
-            ModelMove::Checks(host, pack) => self.check(host, pack)?,
-            ModelMove::Lies(host, pack) => self.lie(host, pack)?,
+            ModelMove::Checks(host, pack) => check_pack(self, host, pack)?,
+            ModelMove::Lies(host, pack) => claim_check(self, host, pack)?,
             ModelMove::GoesOn(host) => self.go_on(setup, host)?,
             ModelMove::IsToldLost(host) => {
                 self.left.lost -= 1;
@@ -309,15 +312,15 @@ impl FleetState {
     fn go_on(&mut self, setup: &ModelSetup, host: usize) -> Option<()> {
         self.hosts[host] = match self.hosts[host].clone() {
             HostJob::Idle => return None,
-            HostJob::Backup(backup) => self.go_on_with_backup(setup, host, backup)?,
+            HostJob::Backup(backup) => go_on_with_backup(self, setup, host, backup)?,
             // The prune gives way.
             HostJob::Prune(prune) => {
                 let job = self.go_on_with_prune(setup, prune);
                 job.unwrap_or(HostJob::Idle)
             }
-            HostJob::CleanUp(cleanup) => self.go_on_with_cleanup(setup, host, cleanup)?,
-            HostJob::Sweep(sweep) => self.go_on_with_sweep(setup, sweep),
-            HostJob::Unneeded(unneeded) => self.go_on_with_unneeded(setup, unneeded),
+            HostJob::CleanUp(cleanup) => go_on_with_cleanup(self, setup, host, cleanup)?,
+            HostJob::Sweep(sweep) => go_on_with_sweep(self, setup, sweep),
+            HostJob::Unneeded(unneeded) => go_on_with_unneeded(self, setup, unneeded),
             HostJob::Removal(vm) => {
                 let home = PackHome::Private(uuid(vm));
                 let keeps_shared = !setup.is_weak(WeakRule::RemovesShared);

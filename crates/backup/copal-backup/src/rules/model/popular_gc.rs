@@ -36,96 +36,102 @@ impl RemovalJob {
     }
 }
 
-impl FleetState {
-    /// The record that the removal is about to append.
-    pub(super) fn append_of_unneeded(&self, setup: &ModelSetup, job: &RemovalJob) -> Option<PendingAppend> {
-        match &job.at {
-            RemovalPhase::Begun | RemovalPhase::Counts(..) => None,
-            RemovalPhase::Condemns(packs) => {
-                let packs = packs.clone();
-                Some(self.next(ModelLog::Popular, Record::Condemned { packs }))
-            }
-            RemovalPhase::Marks(_) if setup.is_weak(WeakRule::CountsUnmarked) => None,
-            RemovalPhase::Marks(vm) => match counting(&self.vms[*vm]) {
-                CountStep::Retired => None,
-                CountStep::Append { .. } => Some(self.next(ModelLog::Vm(*vm), Record::Counted)),
-            },
-            RemovalPhase::Decides(needed) => {
-                let record = verdict(&self.popular, &job.condemned, needed)?;
-                Some(self.next(ModelLog::Popular, record))
-            }
+/// The record that the removal is about to append.
+pub(super) fn append_of_unneeded(
+    fleet: &FleetState,
+    setup: &ModelSetup,
+    job: &RemovalJob,
+) -> Option<PendingAppend> {
+    match &job.at {
+        RemovalPhase::Begun | RemovalPhase::Counts(..) => None,
+        RemovalPhase::Condemns(packs) => {
+            let packs = packs.clone();
+            Some(fleet.next(ModelLog::Popular, Record::Condemned { packs }))
+        }
+        RemovalPhase::Marks(_) if setup.is_weak(WeakRule::CountsUnmarked) => None,
+        RemovalPhase::Marks(vm) => match counting(&fleet.vms[*vm]) {
+            CountStep::Retired => None,
+            CountStep::Append { .. } => Some(fleet.next(ModelLog::Vm(*vm), Record::Counted)),
+        },
+        RemovalPhase::Decides(needed) => {
+            let record = verdict(&fleet.popular, &job.condemned, needed)?;
+            Some(fleet.next(ModelLog::Popular, record))
         }
     }
+}
 
-    fn needed_by(&self, vm: usize) -> BTreeSet<PackNumber> {
-        let state = &self.vms[vm];
-        if state.is_retired {
-            return BTreeSet::new();
-        }
-        let manifests = state
-            .published
-            .iter()
-            .chain(state.forgotten.iter().filter(|_| !broken::by(Flaw::CountsPublishedOnly)))
-            .filter_map(|one| self.store.manifests.get(&one.snapshot));
-        let mut needed: BTreeSet<PackNumber> =
-            manifests.flat_map(|manifest| manifest.refs.iter().map(|(_, pack)| *pack)).collect();
-        if !broken::by(Flaw::CountsWithoutMoved) {
-            let lists = state.moved.iter().filter_map(|list| self.store.moved.get(&(vm, list.number)));
-            needed.extend(lists.flat_map(|list| list.values().copied()));
-        }
-        needed
+fn needed_by(fleet: &FleetState, vm: usize) -> BTreeSet<PackNumber> {
+    let state = &fleet.vms[vm];
+    if state.is_retired {
+        return BTreeSet::new();
     }
+    let manifests = state
+        .published
+        .iter()
+        .chain(state.forgotten.iter().filter(|_| !broken::by(Flaw::CountsPublishedOnly)))
+        .filter_map(|one| fleet.store.manifests.get(&one.snapshot));
+    let mut needed: BTreeSet<PackNumber> =
+        manifests.flat_map(|manifest| manifest.refs.iter().map(|(_, pack)| *pack)).collect();
+    if !broken::by(Flaw::CountsWithoutMoved) {
+        let lists = state.moved.iter().filter_map(|list| fleet.store.moved.get(&(vm, list.number)));
+        needed.extend(lists.flat_map(|list| list.values().copied()));
+    }
+    needed
+}
 
-    /// The next step.
-    pub(super) fn go_on_with_unneeded(&mut self, setup: &ModelSetup, mut job: RemovalJob) -> HostJob {
-        let open = match &job.at {
-            RemovalPhase::Marks(vm) => match counting(&self.vms[*vm]) {
-                CountStep::Retired => false,
-                CountStep::Append { open } => !open.is_empty(),
-            },
-            _ => false,
-        };
-        let append = self.append_of_unneeded(setup, &job);
-        let has_more = append.is_some();
-        if let Some(append) = append {
-            self.append(&append);
-        }
-        job.at = match job.at {
-            RemovalPhase::Begun => {
-                let all = (0..self.vms.len()).map(|vm| self.needed_by(vm));
-                let needed = all.fold(BTreeSet::new(), |sum, one| sum.union(&one).copied().collect());
-                match condemnable(&self.popular, &needed) {
-                    packs if packs.is_empty() => self.behind_condemned(&mut job),
-                    packs => RemovalPhase::Condemns(packs),
-                }
-            }
-            RemovalPhase::Condemns(_) => self.behind_condemned(&mut job),
-            RemovalPhase::Marks(vm) => {
-                job.waits |= open;
-                match vm + 1 < self.vms.len() {
-                    true => RemovalPhase::Marks(vm + 1),
-                    false if job.waits => return HostJob::Idle,
-                    false => RemovalPhase::Counts(0, BTreeSet::new()),
-                }
-            }
-            RemovalPhase::Counts(vm, mut needed) => {
-                needed.extend(self.needed_by(vm));
-                match vm + 1 < self.vms.len() {
-                    true => RemovalPhase::Counts(vm + 1, needed),
-                    false => RemovalPhase::Decides(needed),
-                }
-            }
-            RemovalPhase::Decides(needed) if has_more => RemovalPhase::Decides(needed),
-            RemovalPhase::Decides(_) => return HostJob::Sweep(SweepJob::new()),
-        };
-        if job.at == RemovalPhase::Marks(0) && job.condemned.is_empty() {
-            return HostJob::Idle;
-        }
-        HostJob::Unneeded(job)
+/// The next step.
+pub(super) fn go_on_with_unneeded(
+    fleet: &mut FleetState,
+    setup: &ModelSetup,
+    mut job: RemovalJob,
+) -> HostJob {
+    let open = match &job.at {
+        RemovalPhase::Marks(vm) => match counting(&fleet.vms[*vm]) {
+            CountStep::Retired => false,
+            CountStep::Append { open } => !open.is_empty(),
+        },
+        _ => false,
+    };
+    let append = append_of_unneeded(fleet, setup, &job);
+    let has_more = append.is_some();
+    if let Some(append) = append {
+        fleet.append(&append);
     }
+    job.at = match job.at {
+        RemovalPhase::Begun => {
+            let all = (0..fleet.vms.len()).map(|vm| needed_by(fleet, vm));
+            let needed = all.fold(BTreeSet::new(), |sum, one| sum.union(&one).copied().collect());
+            match condemnable(&fleet.popular, &needed) {
+                packs if packs.is_empty() => behind_condemned(fleet, &mut job),
+                packs => RemovalPhase::Condemns(packs),
+            }
+        }
+        RemovalPhase::Condemns(_) => behind_condemned(fleet, &mut job),
+        RemovalPhase::Marks(vm) => {
+            job.waits |= open;
+            match vm + 1 < fleet.vms.len() {
+                true => RemovalPhase::Marks(vm + 1),
+                false if job.waits => return HostJob::Idle,
+                false => RemovalPhase::Counts(0, BTreeSet::new()),
+            }
+        }
+        RemovalPhase::Counts(vm, mut needed) => {
+            needed.extend(needed_by(fleet, vm));
+            match vm + 1 < fleet.vms.len() {
+                true => RemovalPhase::Counts(vm + 1, needed),
+                false => RemovalPhase::Decides(needed),
+            }
+        }
+        RemovalPhase::Decides(needed) if has_more => RemovalPhase::Decides(needed),
+        RemovalPhase::Decides(_) => return HostJob::Sweep(SweepJob::new()),
+    };
+    if job.at == RemovalPhase::Marks(0) && job.condemned.is_empty() {
+        return HostJob::Idle;
+    }
+    HostJob::Unneeded(job)
+}
 
-    fn behind_condemned(&self, job: &mut RemovalJob) -> RemovalPhase {
-        job.condemned = self.popular.condemned().collect();
-        RemovalPhase::Marks(0)
-    }
+fn behind_condemned(fleet: &FleetState, job: &mut RemovalJob) -> RemovalPhase {
+    job.condemned = fleet.popular.condemned().collect();
+    RemovalPhase::Marks(0)
 }
