@@ -13,6 +13,7 @@ use super::chunk_sink::ChunkSink;
 use super::in_flight_chunks::InFlightChunks;
 use super::job::{SegmentJob, TreeStep};
 use super::pipeline_end::{PipelineEnd, PipelineResult};
+use super::read_estimate::bytes_ahead;
 use super::read_helpers::{data_of, pieces_of, read_exactly, read_fully};
 use crate::catalog::popular::PopularState;
 use crate::catalog::replay::ReplayedLog;
@@ -141,7 +142,11 @@ impl<'a> DiskReader<'a> {
     pub(super) fn begin_disk(&mut self, disk: &DiskSource, plan: &DiskPlan) -> PipelineResult<()> {
         self.extent = None;
         self.progress.stage(Stage::Plan, &disk.name, 0);
-        let ahead = self.bytes_ahead(disk, plan)?;
+        let changes = plan.changes.as_ref().filter(|_| plan.base.is_some());
+        let ahead = bytes_ahead(disk, changes, |at| {
+            self.check_cancel()?;
+            self.extent_at(disk, at)
+        })?;
         // The map is walked again from its beginning.
         self.extent = None;
         self.progress.stage(Stage::Read, &disk.name, ahead);
