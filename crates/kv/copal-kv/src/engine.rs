@@ -1,13 +1,16 @@
-//! The engine: what commits, readers and the worker share, and the four who own the rest.
+//! Shared state of an open store: the parts that commits, readers and the background threads share.
 //!
-//! [`WritePath`] has what only writes touch, [`StoredState`] the tree and what waits to be freed, [`CompactorState`]
-//! what flushes and merges go by, [`StoreCaches`] what is kept in memory of tables.
+//! Four fields own the rest:
+//! - [`WritePath`]: state that only writes touch;
+//! - [`StoredState`]: the tree, and objects that wait to be freed;
+//! - [`CompactorState`]: state of flushes and merges;
+//! - [`StoreCaches`]: parts of tables that are kept in memory.
 //!
 //! Invariants
-//! - Lock order: writer, step, worker's values, direct values, tree, view. Who has the writer may be waiting
-//!   for a flush: so neither the flusher, which has the worker's values then, nor the worker, which has the
-//!   step, waits for the writer.
-//! - A reader takes its sequence under the view's lock, so its memtables hold everything up to it.
+//! - Lock order: writer, step, worker's values, direct values, tree, view.
+//! - The holder of the writer lock may wait for a flush. So the flusher (while it holds the worker's values)
+//!   and the worker (while it holds the step) never wait for the writer lock.
+//! - A reader takes its sequence under the view's lock, so its memtables hold everything up to that sequence.
 
 use crate::{
     Error, KeyspaceOptions, Options,
@@ -40,12 +43,12 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-/// See the module.
+/// State of one open store; see the module.
 pub(crate) struct Engine {
     pub(crate) objects: Objects,
     pub(crate) options: Options,
     pub(crate) seed: u64,
-    /// What a salvaging opening could not read of the logs, in words.
+    /// Log ranges that an opening with [`Options::salvage`] could not read, one sentence each.
     pub(crate) lost_of_logs: Vec<String>,
     pub(crate) budget: MemoryAccounts,
     pub(crate) caches: StoreCaches,
@@ -54,7 +57,7 @@ pub(crate) struct Engine {
     pub(crate) compactor: CompactorState,
     pub(crate) attendant: InlineWorker,
     pub(crate) _store_count: StoreCount,
-    /// Of the objects, until the end of the session.
+    /// Ownership of the objects; `None` after the end of the session.
     pub(crate) ownership: Mutex<Option<Ownership>>,
     pub(crate) view: RwLock<Arc<SuperVersion>>,
     pub(crate) snapshots: Arc<SnapshotList>,
@@ -71,23 +74,23 @@ impl Engine {
         self.view.read().clone()
     }
 
-    /// A view and the newest sequence it may be read at.
+    /// The current view, and the newest sequence at which it may be read.
     pub(crate) fn super_version_now(&self) -> (Arc<SuperVersion>, u64) {
         let view = self.view.read();
         (view.clone(), self.snapshots.visible())
     }
 
-    /// Replaces the view by one made from it.
+    /// Replaces the view by one derived from it.
     pub(crate) fn change_super_version(&self, change: impl FnOnce(&SuperVersion) -> SuperVersion) {
         let mut view = self.view.write();
         let new = Arc::new(change(&view));
         let old = std::mem::replace(&mut *view, new);
         drop(view);
-        // Dropped without the lock: the last holder of a version frees tables.
+        // Dropped after the lock is released: dropping the last reference to a version frees tables.
         drop(old);
     }
 
-    /// Whether a test broke this ordering.
+    /// Whether a test disabled this ordering.
     #[cfg(test)]
     pub(crate) fn broken(&self, flaw: Flaw) -> bool {
         self.options.broken == Some(flaw)
@@ -99,14 +102,14 @@ impl Engine {
         false
     }
 
-    /// What a broken ordering does too early.
+    /// Commits `ops` at once, for a test that disabled the ordering.
     pub(crate) fn too_early(&self, ops: Vec<Op>) -> Result<(), Error> {
         let txn = Txn::new().ops(ops);
         let done = self.objects.commit(txn, Ack::Durable).wait();
         done.map(drop).map_err(|error| self.poison.failed_write(error))
     }
 
-    /// The number of a new run: greater than that of any before.
+    /// Allocates a run number, greater than all earlier ones.
     pub(crate) fn new_run(&self) -> u64 {
         let mut tree = self.stored.tree.lock();
         let run = tree.next_run.max(tree.manifest.state.next_run);
@@ -118,8 +121,8 @@ impl Engine {
         ObjectId(self.next_object.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Size at which a table ends: what was asked for, but little enough for two to fit into what a small
-    /// store keeps back.
+    /// Size at which a table ends, bytes: the option, limited so that two tables fit into the reserve of a
+    /// small store.
     pub(crate) fn table_bytes(&self) -> u64 {
         const SHARE: u64 = 64;
         self.options.table_bytes.min((self.objects.space().size_bytes / SHARE).max(1 << 20))
@@ -137,14 +140,15 @@ impl Engine {
         self.poison.check()
     }
 
-    /// As [`Engine::run_inline`], where somebody asked for it.
+    /// Like [`Engine::run_inline`], but only if a wake-up is pending.
     pub(crate) fn run_inline_if_asked(&self) {
         if !self.options.threads && self.signal.take_wakes() {
             self.run_inline();
         }
     }
 
-    /// Does what flusher and worker would, in a store without threads; nothing in one that has them.
+    /// In a store without threads, runs pending flushes and merges on the calling thread; otherwise does
+    /// nothing.
     pub(crate) fn run_inline(&self) {
         if !self.options.threads {
             self.attendant.run();
@@ -160,16 +164,16 @@ impl Engine {
         ReadOptions { store_seed: self.seed }
     }
 
-    /// Options of a keyspace; the defaults for one that was dropped.
+    /// Options of a keyspace; the defaults for a dropped one.
     pub(crate) fn keyspace_options(&self, id: KeyspaceId) -> KeyspaceOptions {
         let tree = self.stored.tree.lock();
         tree.manifest.state.keyspaces.get(&id).map(|space| space.options.clone()).unwrap_or_default()
     }
 
-    /// Commits an edit of the manifest that changes no table.
+    /// Commits a manifest edit that changes no table.
     pub(crate) fn edit(&self, ops: Vec<Op>, records: &[ManifestRecord], ack: Ack) -> Result<(), Error> {
         let mut tree = self.stored.tree.lock();
-        // Asked with the lock held, which the end of a session takes last.
+        // Checked under the lock, since the end of a session takes this lock last.
         self.check_writable()?;
         tree.manifest.commit(&self.objects, &self.poison, ops, records, ack)?;
         tree.count_state();
@@ -177,7 +181,8 @@ impl Engine {
     }
 }
 
-/// Opens a table and cuts its range tombstones into fragments. Its filters have no part in the adjusting yet.
+/// Opens a table and cuts its range tombstones into fragments. Does not yet register its filters for
+/// adjustment.
 pub(crate) fn open_table(
     objects: &Objects,
     cache: &Arc<TableCache>,
@@ -188,8 +193,8 @@ pub(crate) fn open_table(
     Ok(handle(table, meta, cache))
 }
 
-/// As [`open_table`]; a table that cannot be read is set apart: its range answers `Corrupt`, the rest reads
-/// on.
+/// Like [`open_table`], but quarantines an unreadable table: its range answers `Corrupt`, and the rest of the
+/// store stays readable.
 pub(crate) fn open_or_set_apart(
     objects: &Objects,
     cache: &Arc<TableCache>,
@@ -221,7 +226,7 @@ fn handle(table: Arc<Table>, meta: &TableMeta, cache: &TableCache) -> Arc<TableH
     Arc::new(TableHandle { _charge: charge, meta: meta.clone(), table, tombstones })
 }
 
-/// The first view of an opened store.
+/// The first view of a newly opened store.
 pub(crate) fn first_super_version(
     active: Arc<Memtable>,
     frozen: Vec<Arc<Memtable>>,

@@ -1,8 +1,8 @@
-//! What decodes tables, log, manifest and values, by name: for the fuzz targets, and a short run of each
-//! here.
+//! Decoders of tables, log, manifest and values, by name: the fuzz targets use them, and a short run of each
+//! is a test here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
-//! Built for tests and fuzzing only.
+//! A structure behind a checksum is listed separately without it, since random input does not get past a
+//! checksum. Built for tests and fuzzing only.
 
 use crate::{
     format::{
@@ -29,7 +29,7 @@ use bytes::Bytes;
 use copal_codec::Reader;
 use copal_object::ObjectId;
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Decodes any bytes, discards the result and must not panic.
 pub type Decoder = fn(&[u8]);
 
 const UID: u64 = 7;
@@ -88,7 +88,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
     ("manifest edit behind its sum", |bytes| {
         if let Ok(records) = manifest::parse_edits(&manifest::crafted(bytes)) {
-            // What decodes is applied, and written again by the next rewrite.
+            // Decoded records are applied, and the next rewrite writes them again.
             let mut state = ManifestState::default();
             records.iter().for_each(|record| state.apply(record));
             let _ = state.overlapping_table();
@@ -132,7 +132,8 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
 ];
 
-/// Reads every entry of a block both ways, then looks for keys from before the first to behind the last.
+/// Reads every entry of a block in both directions, then searches for keys from before the first to after the
+/// last.
 fn walk(block: DataBlock) {
     let mut cursor = BlockCursor::new(block);
     let mut moved = cursor.first();
@@ -161,7 +162,7 @@ mod tests {
         copal_testkit::decoders_survive(super::DECODERS, 4000);
     }
 
-    /// What the entries "behind their sums" hand over reaches the decoder: whole structures come out.
+    /// The entries named "behind their sums" reach the decoder: complete structures come out.
     #[test]
     fn crafted_sums_open_the_way_behind_them() {
         let record = ManifestRecord::Settled { below: 9 };
@@ -171,14 +172,14 @@ mod tests {
 
         let (first, last) = (1, 2);
         let mut assembler = GroupAssembler::new(super::GENERATION);
-        // A delete of a key of 5 bytes, in two frames.
+        // A delete of a key of 5 bytes, split into two frames.
         let bytes = [&[first, 4, 1, 3][..], &[2, 5, 0], &[last, 4, 1, 4], &[0, 0, 1, 7]].concat();
         let frames = log::crafted(super::GENERATION, &bytes);
         assert!(assembler.push(0, &frames[0]).unwrap().is_none());
         let group = assembler.push(1, &frames[1]).unwrap().unwrap();
         assert_eq!((group.first_seq, group.ops.len()), (4, 1));
 
-        // Groups of no operation, behind the tables' end, and at the end of all sequences.
+        // Groups without operations, with a sequence beyond the tables' last, and at the maximum sequence.
         let groups = |bytes: &[u8]| {
             let frames = log::crafted(super::GENERATION, bytes);
             let mut assembler = GroupAssembler::new(super::GENERATION);

@@ -6,26 +6,29 @@
 //! ```
 //!
 //! Formats: docs/formats/kv-log.md, kv-page-cache-log.md, kv-manifest.md, kv-values.md, kv-table.md,
-//! kv-filter-page.md Invariants
-//! - Acknowledged with [`Durability::Device`] means it survives power loss; after any crash the store is a
-//!   prefix of commit order, batches whole.
-//! - A full store refuses puts, never deletes, and is not harmed by being full (KV-10).
-//! - After a failed write the store is read-only until it is opened again.
+//! kv-filter-page.md
 //!
-//! What it is not: no network, no async runtime, no custom key order, one process at a time.
+//! Invariants
+//! - A write acknowledged with [`Durability::Device`] survives power loss.
+//! - After any crash the store holds a prefix of the commit order, with every batch complete or absent.
+//! - A full store refuses puts but never deletes, and being full does not damage it (KV-10).
+//! - After a failed write the store is read-only until it is reopened.
 //!
-//! Begin with [`Store::open`], [`Store::keyspace`], [`Keyspace::get`] and [`Keyspace::put`]; the README of
-//! the crate has a whole program and what happens when a disk is full, slow or wrong. Every call blocks, on
-//! the device or on other writers, unless its documentation says otherwise; every handle may be shared
-//! between threads.
+//! Not here: network, async runtime, custom key order, access by several processes.
 //!
-//! Promised to libraries, though nothing above this crate calls it: snapshots ([`Store::snapshot`]), look-ups
-//! of many keys ([`Keyspace::multi_get`]), walks over heads of values ([`Iter::heads`]),
-//! [`Keyspace::approximate_bytes`], and [`Durability::Process`], which is what LevelDB and RocksDB do by
-//! default.
+//! Begin with [`Store::open`], [`Store::keyspace`], [`Keyspace::get`] and [`Keyspace::put`]. The crate's
+//! README has a complete program and describes full, slow and damaged disks. Every call blocks on the device
+//! or on other writers unless its documentation says otherwise. Every handle may be shared between threads.
 //!
-//! Modules that are open ([`table`], [`cache`], [`cursor`], [`merge`], [`entry`]) are the parts of the engine
-//! for those who measure them or build another; [`dump`] shows what the objects of a store hold.
+//! Nothing above this crate calls these functions, but they are promised to users of the library:
+//! - snapshots ([`Store::snapshot`]);
+//! - look-ups of many keys ([`Keyspace::multi_get`]);
+//! - scans of value heads ([`Iter::heads`]);
+//! - [`Keyspace::approximate_bytes`];
+//! - [`Durability::Process`], the default durability of LevelDB and RocksDB.
+//!
+//! The public modules [`table`], [`cache`], [`cursor`], [`merge`] and [`entry`] are parts of the engine for
+//! measurements and for other engines. [`dump`] shows the contents of a store's objects.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
@@ -48,7 +51,7 @@ pub mod table;
 mod tree;
 mod write;
 
-/// The programs of the README run as tests.
+/// Runs the programs of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,12 +1,14 @@
-//! How much a key range takes, told without reading it.
+//! Estimates the bytes of a key range without reading it.
 
 use crate::{Keyspace, format::entry::KeyRange, tree::version::TableSlice};
 use std::ops::Bound;
 
 impl Keyspace {
-    /// Bytes that tables and the values they point to take for a range, to a partition of each table (about
-    /// 2,000 keys). Values are taken to be spread evenly over each table. What only memtables hold does not
-    /// count; what was deleted and not merged away yet does. Reads nothing.
+    /// Estimated bytes of a range in tables, separated values included. Reads nothing.
+    ///
+    /// The estimate is exact to a partition of each table (about 2,000 keys) and assumes that values are
+    /// spread evenly over a table. It leaves out entries that only memtables hold. It includes deleted
+    /// entries until a merge drops them.
     #[must_use]
     pub fn approximate_bytes(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> u64 {
         let range = self.key_range(range);

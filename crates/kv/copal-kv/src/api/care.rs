@@ -1,4 +1,4 @@
-//! Care of a store, as its users call it: verification, damaged ranges, scrubbing.
+//! Public calls for verification, damaged ranges and scrubbing.
 
 use crate::{
     DamagedRange, Error, Scrub, Store, VerifyReport,
@@ -6,17 +6,18 @@ use crate::{
 };
 
 impl Store {
-    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks;
-    /// others read and write meanwhile, and the store is judged as it was at the beginning. What is to be
-    /// read is not freed before the end.
+    /// Checks names and accounts; with `deep` also reads every table and every separated value. Blocks.
+    ///
+    /// Checks the state at the beginning of the call; concurrent reads and writes go on. Objects that it will
+    /// read are not freed before it returns.
     /// # Errors
-    /// What the object layer answers. Damage is told in the report, not as an error.
+    /// Errors of the object layer. Damage is in the report, not an error.
     pub fn verify(&self, deep: bool) -> Result<VerifyReport, Error> {
         self.verify_telling(deep, &mut |_| ())
     }
 
-    /// As [`Store::verify`]; `told` is shown what was found so far, after every table and, in between, every
-    /// few values.
+    /// Like [`Store::verify`], and calls `told` with the findings so far after every table and, within one,
+    /// every few values.
     /// # Errors
     /// As [`Store::verify`].
     pub fn verify_telling(
@@ -27,18 +28,20 @@ impl Store {
         verify::verify(self.engine(), deep, told)
     }
 
-    /// Key ranges found damaged since the store was opened and not repaired, deleted or purged yet, newest
-    /// data first: what another replica should send. [`Store::verify`] with `deep` and [`Store::scrub`] find
-    /// the rest.
+    /// Damaged key ranges found since the store was opened, newest data first, without those already
+    /// repaired, deleted or purged.
+    ///
+    /// These are the ranges to request from another replica. [`Store::verify`] with `deep` and
+    /// [`Store::scrub`] find damage that no read has met yet.
     #[must_use]
     pub fn damaged_ranges(&self) -> Vec<DamagedRange> {
         quarantine::damaged_ranges(self.engine())
     }
 
-    /// Starts to read every table and separated value on a thread of its own, at most `bytes_per_second`
-    /// (`u64::MAX`: as fast as it goes). Returns at once; in a store without threads, at the end.
+    /// Starts a thread that reads every table and separated value, at most `bytes_per_second` (`u64::MAX`: no
+    /// limit). Returns at once; a store without threads scrubs before it returns.
     /// # Errors
-    /// `Closed`; `Poisoned` when no thread could be started (the store itself is not harmed).
+    /// `Closed`; `Poisoned` when no thread could be started (the store itself is not poisoned).
     pub fn scrub(&self, bytes_per_second: u64) -> Result<Scrub, Error> {
         scrub::start(self.engine().clone(), bytes_per_second)
     }

@@ -1,4 +1,4 @@
-//! Named ordered maps, batches over them, snapshots of them.
+//! Named ordered maps, batches over them, and snapshots of them.
 
 use crate::{
     CacheMode, Durability, Error, Iter, KeyspaceOptions, Store,
@@ -26,7 +26,7 @@ use std::{
     },
 };
 
-/// What all handles of one keyspace share.
+/// State that all handles of one keyspace share.
 pub(crate) struct KeyspaceHandle {
     pub(crate) id: KeyspaceId,
     name: String,
@@ -58,7 +58,7 @@ impl KeyspaceHandle {
         Ok(())
     }
 
-    /// What look-ups leave in the cache.
+    /// The cache policy of look-ups.
     fn kept(&self) -> CachePolicy<'_> {
         match self.options.cache {
             CacheMode::Rows => CachePolicy::Row(&self.row_epoch),
@@ -80,7 +80,7 @@ impl KeyspaceHandle {
         multi_get::multi_get(engine, view, seq, self.id, keys, self.kept())
     }
 
-    /// The operation that stores `value`: inline, or straight into a value object.
+    /// The operation that stores `value`: inline, or directly in a value object.
     pub(crate) fn put(&self, key: &[u8], value: impl Into<ValueBytes>) -> Result<WriteOp, Error> {
         self.check()?;
         let key = self.id.checked_key(key)?;
@@ -96,7 +96,7 @@ impl KeyspaceHandle {
             let head = value.slice(..self.options.head_of(&value).len());
             return Ok(WriteOp::Direct { key, value, sums, head, group: GroupKey { keyspace, prefix } });
         }
-        // A copy of its own: a slice would pin the buffer it was cut from for the memtable's life.
+        // Copied: a slice would keep its whole source buffer in memory as long as the memtable.
         Ok(WriteOp::Put { key, value: Bytes::copy_from_slice(&value) })
     }
 
@@ -105,7 +105,7 @@ impl KeyspaceHandle {
         Ok(WriteOp::Delete { key: self.id.checked_key(key)? })
     }
 
-    /// `None`: the range is empty, there is nothing to do.
+    /// `None`: the range is empty.
     pub(crate) fn delete_range(&self, range: KeyRange) -> Result<Option<WriteOp>, Error> {
         self.check()?;
         let KeyRange { start, end } = range;
@@ -141,13 +141,13 @@ impl Keyspace {
         self.store.engine()
     }
 
-    /// Its name.
+    /// Name of the keyspace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.handle.name
     }
 
-    /// The options it was created with.
+    /// Options from the creation of the keyspace.
     #[must_use]
     pub fn options(&self) -> &KeyspaceOptions {
         &self.handle.options
@@ -167,35 +167,38 @@ impl Keyspace {
         self.look_up(key, &WantedPart::all())
     }
 
-    /// The values of many keys, in their order, all as they are at one moment. What several look-ups would
-    /// read one behind the other is read at once. Blocks on reads.
+    /// The values of many keys, in the order of `keys`, all at one moment. Reads that several look-ups would
+    /// issue one after another are issued together. Blocks on reads.
     /// # Errors
-    /// Of each key as [`Keyspace::get`]: damage of one does not hide the others.
+    /// Per key, as [`Keyspace::get`]: damage of one key does not affect the others.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
         let engine = self.store.engine();
         let (view, seq) = engine.super_version_now();
         self.handle.multi_get(engine, &view, seq, keys)
     }
 
-    /// `range` of the value; short at its end. Reads only the 64 KiB pieces that hold it.
+    /// Bytes `range` of the value; shorter where the value ends first. Reads only the 64 KiB pieces that
+    /// overlap the range.
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn get_range(&self, key: &[u8], range: Range<u64>) -> Result<Option<Bytes>, Error> {
         self.look_up(key, &WantedPart::Part(range))
     }
 
-    /// Whether `key` is there; reads no separated value.
+    /// Whether `key` exists; reads no separated value.
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
         Ok(self.look_up(key, &WantedPart::Presence)?.is_some())
     }
 
-    /// Stores `value` under `key`. Blocks until it is as safe as `durability` says.
+    /// Stores `value` under `key`. Blocks until `durability` is reached.
     /// # Errors
-    /// `NoSpace`: nothing was written. `Poisoned`: an earlier write failed. `KeyTooLong`, `ValueTooLong`.
-    /// `BatchTooLarge`: the memory budget has no room for so long a value beside the key; nothing was
-    /// written. `OverBudget`: other things leave no room for it now; nothing was written.
+    /// - `NoSpace`: nothing was written.
+    /// - `Poisoned`: an earlier write failed.
+    /// - `KeyTooLong`, `ValueTooLong`.
+    /// - `BatchTooLarge`: key and value exceed the memory that a batch may take; nothing was written.
+    /// - `OverBudget`: other users of the memory budget leave too little at the moment; nothing was written.
     pub fn put(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<(), Error> {
         let op = self.handle.put(key, value)?;
         let engine = self.store.engine();
@@ -204,7 +207,7 @@ impl Keyspace {
         leader::commit_with_room(engine, write)
     }
 
-    /// Deletes `key`, there or not. Works in a full store.
+    /// Deletes `key`, whether or not it exists. Works in a full store.
     /// # Errors
     /// As [`Keyspace::put`].
     pub fn delete(&self, key: &[u8], durability: Durability) -> Result<(), Error> {
@@ -212,13 +215,13 @@ impl Keyspace {
         leader::commit_with_room(self.store.engine(), WriteRequest::new(vec![op], durability))
     }
 
-    /// Walks the keys of a range as they are now.
+    /// Iterates over the keys of a range as of now.
     #[must_use]
     pub fn iter(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Iter {
         self.walk(self.handle.id.between(range))
     }
 
-    /// Walks the keys that start with `prefix` as they are now.
+    /// Iterates over the keys that start with `prefix` as of now.
     #[must_use]
     pub fn prefix(&self, prefix: &[u8]) -> Iter {
         self.walk(self.handle.id.prefix(prefix))
@@ -234,7 +237,8 @@ impl Keyspace {
         Iter::new(engine, view, None, seq, range, WantedPart::Head(self.handle.options.head_bytes()))
     }
 
-    /// Deletes all keys with the prefix at once; value objects wholly inside go unread, in the background.
+    /// Deletes all keys with the prefix at once. Value objects that hold no other keys are deleted in the
+    /// background without being read.
     /// # Errors
     /// As [`Keyspace::put`].
     pub fn purge_prefix(&self, prefix: &[u8], durability: Durability) -> Result<(), Error> {
@@ -252,10 +256,10 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Merges everything in the range to the bottom and frees what is stale. Blocks.
+    /// Merges everything in the range to the bottom and frees stale data. Blocks.
     ///
-    /// The space of what was deleted before is free when this returns, unless a snapshot or an iterator still
-    /// reads it.
+    /// On return the space of keys deleted before the call is free, unless a snapshot or an iterator still
+    /// reads them.
     /// # Errors
     /// `NoSpace`: not even one table fits. Damaged parts of the range stay as they are, and are no error.
     pub fn compact_range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<(), Error> {
@@ -269,7 +273,7 @@ impl Keyspace {
     }
 }
 
-/// Writes that happen together or not at all, over any keyspaces.
+/// Atomic writes to any keyspaces.
 pub struct Batch {
     store: Store,
     ops: Result<Vec<WriteOp>, Error>,
@@ -282,9 +286,8 @@ impl Batch {
         Batch { store: store.clone(), ops: Ok(Vec::new()), memory_bytes: 0, is_essential: false }
     }
 
-    /// Lets the batch use what a full store keeps back, as deletes do: for small rows without which the store
-    /// could not be opened, closed or emptied by its user. Changes nothing above 1 MiB of log, or with a
-    /// value for a value object.
+    /// Lets the batch use the reserve of a full store, as deletes do. It is for small rows that are needed to
+    /// open, close or empty the store. Has no effect above 1 MiB of log, or with a value for a value object.
     pub fn essential(&mut self) -> &mut Batch {
         self.is_essential = true;
         self
@@ -304,7 +307,7 @@ impl Batch {
         self
     }
 
-    /// Stores `value` under `key`. What is wrong with them is told by `commit`.
+    /// Stores `value` under `key`. `commit` reports an invalid key or value.
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: Bytes) -> &mut Batch {
         self.add(|| keyspace.handle.put(key, value).map(Some))
     }
@@ -327,29 +330,29 @@ impl Batch {
         })
     }
 
-    /// Operations so far.
+    /// Number of operations so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ops.as_ref().map_or(0, Vec::len)
     }
 
-    /// Whether there is nothing to commit.
+    /// Whether the batch has no operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory that the operations so far take in log and memtable: keys, small values and what is
-    /// kept beside each.
+    /// Bytes of memory that the operations so far take in log and memtable: keys, small values and their
+    /// overhead.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }
 
-    /// Commits all operations, in their order. Blocks until they are as safe as `durability` says.
+    /// Commits all operations in their order. Blocks until `durability` is reached.
     /// # Errors
-    /// As [`Keyspace::put`]; `BatchTooLarge` when [`Batch::memory_bytes`] exceeds [`Store::batch_bytes`].
-    /// Nothing of the batch happened then.
+    /// As [`Keyspace::put`]; `BatchTooLarge` when [`Batch::memory_bytes`] exceeds [`Store::batch_bytes`]. On
+    /// an error none of the operations took effect.
     pub fn commit(self, durability: Durability) -> Result<(), Error> {
         let store = self.store.clone();
         match self.into_write(durability)? {
@@ -358,7 +361,7 @@ impl Batch {
         }
     }
 
-    /// `None`: there is nothing to commit.
+    /// `None`: the batch is empty.
     fn into_write(self, durability: Durability) -> Result<Option<WriteRequest>, Error> {
         let ops = self.ops?;
         if ops.is_empty() {
@@ -373,7 +376,7 @@ impl Batch {
     }
 }
 
-/// Repeatable view of all keyspaces. What it sees is kept until its last clone is dropped.
+/// Repeatable view of all keyspaces. Its versions are kept until its last clone is dropped.
 #[derive(Clone)]
 pub struct Snapshot {
     store: Store,
@@ -396,9 +399,9 @@ impl Snapshot {
         get::get(engine, &view, self.held.seq, &key, &WantedPart::all(), kept)
     }
 
-    /// The values of many keys at the snapshot, in their order; see [`Keyspace::multi_get`].
+    /// The values of many keys at the snapshot, in the order of `keys`; see [`Keyspace::multi_get`].
     /// # Errors
-    /// Of each key as [`Keyspace::get`].
+    /// Per key, as [`Keyspace::get`].
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
@@ -408,7 +411,7 @@ impl Snapshot {
         keyspace.handle.multi_get(engine, &engine.super_version(), self.held.seq, keys)
     }
 
-    /// Walks a range at the snapshot.
+    /// Iterates over a range at the snapshot.
     #[must_use]
     pub fn iter(&self, keyspace: &Keyspace, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Iter {
         let engine = self.store.engine();

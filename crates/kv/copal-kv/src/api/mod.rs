@@ -1,4 +1,4 @@
-//! What a program calls: stores, keyspaces, batches, options, counters.
+//! Public interface: stores, keyspaces, batches, options, counters.
 
 pub(crate) mod approximate;
 mod care;

@@ -1,11 +1,11 @@
-//! Replacing the content of a key range in one stroke per batch: how a damaged range is refilled.
+//! Replaces the contents of a key range in atomic batches, to refill a damaged range.
 //!
 //! Invariants
-//! - Each batch deletes a stretch of the range and puts that stretch's entries, atomically: a reader finds a
-//!   key damaged or as it was given, never absent because the repair was half done.
-//! - A repair that fails leaves the stretches it committed repaired and the others as they were.
+//! - Each batch atomically deletes a stretch of the range and puts the stretch's entries. A reader finds a
+//!   key damaged or with its given value, never absent because a repair was half done.
+//! - A failed repair leaves the committed stretches repaired and the others unchanged.
 //!
-//! Not here: giving free what was set apart, which a purge does as well (`quarantine`).
+//! Not here: dropping the quarantined parts, which a purge does as well (`quarantine`).
 
 use crate::{
     Durability, Error, Keyspace,
@@ -24,29 +24,30 @@ use crate::{
 use bytes::Bytes;
 use std::{ops::Bound, sync::Arc};
 
-/// Bytes of an entry in a batch that is being gathered, beside its key and value: the list may be half empty.
+/// Bytes of an entry in an unfinished batch, besides its key and value: half of the list's capacity may be
+/// unused.
 const ENTRY_BYTES: usize = 2 * size_of::<WriteOp>();
 
-/// What a repair wrote.
+/// Result of a repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RepairReport {
-    /// Entries stored.
+    /// Number of entries stored.
     pub entries: u64,
-    /// Their keys and values, bytes.
+    /// Bytes of their keys and values.
     pub bytes: u64,
 }
 
 impl Keyspace {
-    /// Replaces everything in the range by `entries`, durably: refills what [`crate::Store::damaged_ranges`]
-    /// names from another replica. Blocks until the damaged parts are dropped, unless a snapshot or an
-    /// iterator still holds them.
+    /// Durably replaces everything in the range by `entries`, usually from another replica, to refill a range
+    /// of [`crate::Store::damaged_ranges`]. Blocks until the damaged parts are dropped, unless a snapshot or
+    /// an iterator still holds them.
     ///
-    /// `entries` ascend strictly and lie in the range; what the range holds and they do not is gone, also
-    /// what was written since the damage. They may be an [`Iter`](crate::Iter) of another store. Memory: a
-    /// quarter of what the budget keeps for the log, so at most 1 MiB of them, and one entry.
+    /// `entries` must ascend strictly and lie in the range. A key of the range that is not among them is
+    /// deleted, even if it was written after the damage. They may come from an [`Iter`](crate::Iter) of
+    /// another store. Memory: one entry, and a quarter of the budget's log share, at most 1 MiB.
     /// # Errors
-    /// `NotInRange`: an entry does not ascend or lies outside. An error among the entries ends the repair
-    /// with it. In both cases, and with `NoSpace`, what was replaced so far stays replaced.
+    /// `NotInRange`: an entry does not ascend or lies outside. An error of the iterator ends the repair and
+    /// is returned. After these and after `NoSpace` the stretches replaced so far stay replaced.
     pub fn repair<I>(&self, range: (Bound<&[u8]>, Bound<&[u8]>), entries: I) -> Result<RepairReport, Error>
     where
         I: IntoIterator<Item = Result<(Bytes, Bytes), Error>>,
@@ -81,7 +82,7 @@ impl Keyspace {
             report.entries += 1;
             let bytes = user_key.len() + value.len();
             report.bytes += bytes as u64;
-            // Before it is kept: a small value is copied.
+            // Charged before it is kept, since a small value is copied.
             stretch.charge.set(stretch.charge.bytes() + (bytes + ENTRY_BYTES) as u64);
             stretch.puts.push(self.handle.put(&user_key, value)?);
         }
@@ -92,14 +93,16 @@ impl Keyspace {
 }
 
 impl Keyspace {
-    /// Gives up what is damaged in the range and keeps every row that a look-up answers, wherever it stands:
-    /// damaged parts of tables are passed over, block by block. Blocks. Nobody else should write to the range
-    /// meanwhile. Memory as [`Keyspace::repair`], and that of a walk.
+    /// Drops the damaged parts of the range and keeps every row that a look-up can still read. Skips damaged
+    /// parts of tables block by block. Blocks. The caller must prevent other writes to the range meanwhile.
+    /// Memory: as [`Keyspace::repair`], and that of an iterator.
     /// # Errors
-    /// As [`Keyspace::repair`]. What cannot be read for another reason than damage, so a device that errs,
-    /// ends it with that error before anything was changed: everything is read once before the first change.
-    /// Where a device errs for the first time at the second reading, what stands before that place is
-    /// salvaged already, and the rest is as it was: no row that answers is lost in either case.
+    /// As [`Keyspace::repair`].
+    ///
+    /// A read that fails for another reason than damage, such as a device error, ends the call with that
+    /// error. All data is read once before the first change, so such an error normally changes nothing. If a
+    /// device fails only at the second reading, the part before that place is salvaged and the rest is
+    /// unchanged. No readable row is lost in either case.
     pub fn salvage(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<RepairReport, Error> {
         self.handle.check()?;
         for entry in self.answering(range) {
@@ -114,14 +117,14 @@ impl Keyspace {
     }
 }
 
-/// Rows of a range that a look-up answers, ascending.
+/// Iterator over the rows of a range that a look-up can read, ascending.
 struct ReadableIter<'a> {
     keyspace: &'a Keyspace,
     view: Arc<SuperVersion>,
     seq: u64,
-    /// What was not passed yet.
+    /// The part of the range that lies ahead.
     range: KeyRange,
-    /// Over every key that can be read somewhere.
+    /// Over every key that is readable in some source.
     cursor: Option<MergingCursor<Box<dyn Cursor + Send>>>,
 }
 
@@ -149,7 +152,7 @@ impl ReadableIter<'_> {
             }
         };
         while let Some(entry) = cursor.entry().filter(|entry| *entry.key < self.range.end[..]) {
-            // Another version of a key that was asked for.
+            // An older version of a key that was already returned.
             if *entry.key < self.range.start[..] {
                 cursor.next()?;
                 continue;
@@ -190,12 +193,13 @@ struct RepairStretch<'a> {
     keyspace: &'a Keyspace,
     start: Bytes,
     puts: Vec<WriteOp>,
-    /// Memory of the puts.
+    /// Memory charged for the puts.
     charge: MemoryCharge,
 }
 
 impl RepairStretch<'_> {
-    /// Commits what there is as the content of everything before `end`; the next stretch begins there.
+    /// Commits the gathered entries as the contents of everything before `end`; the next stretch begins
+    /// there.
     fn commit(&mut self, end: Bytes) -> Result<(), Error> {
         let start = std::mem::replace(&mut self.start, end.clone());
         // The delete takes the first sequence of the batch, so it covers none of the puts.

@@ -1,4 +1,4 @@
-//! What the engine has counted and how its tree looks now.
+//! Fills the public counters from the engine's counters and the current tree.
 
 use crate::{
     api::stats::{LevelStats, Stats},
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Counters since the opening, and what stands in the tree now.
+/// Counters since the opening, and the current shape of the tree.
 pub(crate) fn stats(engine: &Engine) -> Stats {
     let mut stats = Stats::default();
     fill_counts(&engine.counters, &mut stats);
@@ -28,7 +28,7 @@ pub(crate) fn stats(engine: &Engine) -> Stats {
     stats
 }
 
-/// What stands in the tree and was done by the device.
+/// Fills the figures of the tree and of the device.
 fn fill_shape(engine: &Engine, stats: &mut Stats) {
     let device = engine.objects.counters();
     stats.device_reads = device.reads;
@@ -64,7 +64,7 @@ fn fill_shape(engine: &Engine, stats: &mut Stats) {
     }
 }
 
-/// Counts of the session.
+/// Fills the counters of the session.
 fn fill_counts(counters: &EngineCounters, stats: &mut Stats) {
     stats.gets = counters.reads.sum(ReadCount::Gets);
     stats.seeks = counters.reads.sum(ReadCount::Seeks);

@@ -1,104 +1,104 @@
-//! Counters of the engine, in units, never rates; the usual ratios are made of them here.
+//! Public counters of the engine, in units instead of rates, and the usual ratios of them.
 //!
 //! Not here: gathering them (`shape`).
 
 use crate::MemoryBytes;
 
-/// Counters in units, not rates, since the store was opened.
+/// Counters since the store was opened, in units instead of rates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Look-ups of one key.
+    /// Look-ups of single keys.
     pub gets: u64,
-    /// Walks begun, from either end: each reads a block of every run.
+    /// Iterators begun, from either end; each reads a block of every run.
     pub seeks: u64,
-    /// Deletions, and what they delete, that walks passed over.
+    /// Tombstones and deleted entries that iterators skipped.
     pub deleted_passed: u64,
-    /// ... that the row cache answered.
+    /// Gets that the row cache answered.
     pub row_hits: u64,
-    /// Tables asked for a key their fences admit.
+    /// Probes of tables whose fences admit the key.
     pub filter_probes: u64,
-    /// ... whose filter said no.
+    /// Probes that the filter answered with no.
     pub filter_negatives: u64,
-    /// ... whose filter said maybe although the key was not there.
+    /// Probes that the filter let pass although the key was absent.
     pub false_positives: u64,
     /// Data blocks read from objects.
     pub data_block_reads: u64,
-    /// Reads that `multi_get` had under way together with others, and batches of them.
+    /// Reads that `multi_get` issued together with others.
     pub batched_reads: u64,
-    /// Batches of reads.
+    /// Batches of such reads.
     pub read_batches: u64,
     /// Index pages read from objects.
     pub index_page_reads: u64,
-    /// Filter pages read from objects, by look-ups and by the adjusting of filters.
+    /// Filter pages read from objects, by look-ups and by filter adjustment.
     pub filter_page_reads: u64,
     /// Memtables written to tables.
     pub flushes: u64,
-    /// Steps of merges; each writes at most one table.
+    /// Merge steps; each writes at most one table.
     pub merges: u64,
-    /// Bytes written to tables and, by flush and collection, to value objects.
+    /// Bytes written to tables, and by flush and collection to value objects.
     pub write_bytes: u64,
-    /// Keys and values as the callers gave them.
+    /// Bytes of keys and values that callers gave.
     pub user_bytes: u64,
     /// Nanoseconds spent in flushes.
     pub flush_nanos: u64,
     /// Nanoseconds spent in merges.
     pub merge_nanos: u64,
-    /// Nanoseconds that writers were slowed by, so that merges keep up.
+    /// Nanoseconds that writers were delayed so that merges keep up.
     pub paced_nanos: u64,
-    /// Nanoseconds that writers waited for a flush, because both memtables were full.
+    /// Nanoseconds that writers waited for a flush because both memtables were full.
     pub stalled_nanos: u64,
-    /// Times that a write or a merge found no space, or [`crate::Store::make_room`] was called.
+    /// Number of writes and merges that found no space, and of calls of [`crate::Store::make_room`].
     pub space_shortages: u64,
-    /// Memory in use, all classes together; of all stores that share the budget.
+    /// Bytes of memory in use, in all classes, by all stores that share the budget.
     pub memory_bytes: u64,
-    /// The same by class.
+    /// The same, by class.
     pub memory: MemoryBytes,
-    /// Bytes that tiers and memtables hold beyond what they may: merges are behind by as much.
+    /// Bytes by which tiers and memtables exceed their limits: the backlog of merges.
     pub debt_bytes: u64,
     /// Log groups written; `writes / groups` is the gain of group commit.
     pub groups: u64,
-    /// ... of which so many promised to survive a kill and waited for no device.
+    /// Log groups acknowledged as kill-safe without waiting for a device.
     pub kill_safe_groups: u64,
     /// Batches committed.
     pub writes: u64,
-    /// Read commands of the device, flush, merge and verification included, since it was opened.
+    /// Read commands of the device since it was opened, including those of flush, merge and verification.
     pub device_reads: u64,
-    /// Bytes they read.
+    /// Bytes of these reads.
     pub device_read_bytes: u64,
     /// Write commands of the device.
     pub device_writes: u64,
-    /// Bytes they wrote: log, tables, values, and what the object layer writes for itself.
+    /// Bytes of these writes: log, tables, values and the object layer's own data.
     pub device_write_bytes: u64,
-    /// Flushes of the device, and writes that were durable on completion.
+    /// Flushes of the device, and FUA writes.
     pub device_flushes: u64,
-    /// Tables by level as they are now, from the top; the bottom is last.
+    /// Tables by level, from the top; the bottom is last.
     pub levels: Vec<LevelStats>,
-    /// Value objects there are now.
+    /// Number of value objects.
     pub value_objects: u64,
-    /// Their bytes.
+    /// Bytes of value objects.
     pub value_bytes: u64,
-    /// ... of which no entry points to these any more.
+    /// Bytes of value objects that no entry points to any more.
     pub dead_value_bytes: u64,
-    /// Memtables that wait for their flush.
+    /// Frozen memtables that wait for their flush.
     pub frozen_memtables: u64,
-    /// Key ranges found damaged and not repaired yet; [`crate::Store::damaged_ranges`] names them.
+    /// Damaged key ranges that are not repaired yet; [`crate::Store::damaged_ranges`] lists them.
     pub damaged_ranges: u64,
 }
 
 /// The runs of one level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelStats {
-    /// 0 is what flushes write; the bottom has [`LevelStats::BOTTOM`].
+    /// 0 is the level that flushes write; the bottom has [`LevelStats::BOTTOM`].
     pub level: u8,
-    /// Runs, each searched by a look-up that comes this far.
+    /// Runs; a look-up that reaches the level searches each of them.
     pub runs: u64,
     /// Tables in them.
     pub tables: u64,
     /// Bytes of the tables.
     pub bytes: u64,
-    /// Entries, all versions.
+    /// Entries of the tables, all versions.
     pub entries: u64,
-    /// ... that a merge could drop once no snapshot needs them.
+    /// Entries that a merge could drop once no snapshot needs them.
     pub droppable: u64,
 }
 
@@ -121,7 +121,7 @@ impl Stats {
         ratio(self.false_positives, self.gets)
     }
 
-    /// Bytes the device wrote per byte of keys and values given; 0 without writes.
+    /// Bytes that the device wrote per byte of keys and values given; 0 without writes.
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
         ratio(self.device_write_bytes, self.user_bytes)

@@ -1,4 +1,4 @@
-//! The open engine as its users hold it.
+//! Public handle of an open engine.
 
 use crate::{
     Batch, Durability, Error, Filters, Keyspace, KeyspaceOptions, LevelStats, MemoryBudget, Options,
@@ -32,8 +32,8 @@ use std::{
 
 /// Open engine; cheap to clone, safe to share between threads.
 ///
-/// The last handle (keyspaces, batches and snapshots included) that goes logs what was deferred and ends the
-/// threads of the engine; only [`Store::close`] tells whether that worked.
+/// Dropping the last handle (keyspaces, batches and snapshots included) logs deferred writes and ends the
+/// engine's threads. Only [`Store::close`] reports whether that worked.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<StoreInner>,
@@ -41,30 +41,33 @@ pub struct Store {
 
 pub(crate) struct StoreInner {
     pub(crate) engine: Arc<Engine>,
-    /// Flusher and worker.
+    /// Threads of flusher and worker.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Open keyspaces by name; also the lock under which they are made and dropped.
+    /// Open keyspaces by name; this lock also guards their creation and removal.
     pub(crate) keyspaces: Mutex<HashMap<String, Arc<KeyspaceHandle>>>,
 }
 
 impl Store {
-    /// Opens the engine in `objects`, making it when there is none: reads the manifest, replays the log.
-    /// Blocks. Logs for which the budget has no room, of a session that had more, become tables first.
+    /// Opens the engine in `objects`: reads the manifest and replays the log. Creates the engine when there
+    /// is none. Blocks. If a session with more memory left logs that exceed the budget, it flushes these to
+    /// tables first.
     ///
-    /// The engine keeps its root in object 1 and takes further ids upwards; others may use ids they choose
-    /// above.
+    /// The engine keeps its root in object 1 and allocates further ids upwards; other users of `objects` may
+    /// take ids well above.
     /// # Errors
-    /// `Corrupt`: manifest, log or a table's own description is damaged. `OverBudget`: manifest and tables
-    /// alone are more than the budget, or a read-only store's logs with them. `NoSpace`: logs have to become
-    /// tables, and there is neither space for these nor room in memory for the logs. `Object`: the object
-    /// layer failed. `AlreadyOpen`: another is open on these objects in this process. `Options`: one of the
-    /// choices cannot work.
+    /// - `Corrupt`: manifest, log or the description of a table is damaged.
+    /// - `OverBudget`: manifest and tables alone exceed the budget, or in a read-only store together with the
+    ///   logs.
+    /// - `NoSpace`: logs must become tables, and there is no space for the tables nor memory for the logs.
+    /// - `Object`: the object layer failed.
+    /// - `AlreadyOpen`: this process has another engine open on these objects.
+    /// - `Options`: an option has an impossible value.
     pub fn open(objects: copal_object::Store, options: Options) -> Result<Store, Error> {
         Store::run(recovery::open(objects, options, None)?)
     }
 
-    /// As [`Store::open`], within a memory that other stores may share: its total counts, not
-    /// [`Options::memory_bytes`], and of the options of filters only their kind. Blocks.
+    /// Like [`Store::open`], with a memory budget that other stores may share. The budget's total counts
+    /// instead of [`Options::memory_bytes`]; of the filter options only the kind counts. Blocks.
     /// # Errors
     /// As [`Store::open`].
     pub fn open_within(
@@ -102,14 +105,15 @@ impl Store {
         &self.inner.engine
     }
 
-    /// What an opening with [`Options::salvage`](crate::Options::salvage) could not read of the logs, a
-    /// sentence each: acknowledged writes that are gone, deletions among them.
+    /// Log ranges that an opening with [`Options::salvage`](crate::Options::salvage) could not read, one
+    /// sentence each. Acknowledged writes in them are lost, deletions included.
     #[must_use]
     pub fn lost_of_logs(&self) -> &[String] {
         &self.engine().lost_of_logs
     }
 
-    /// Opens the keyspace, creating it durably when new. Options are kept from creation. Blocks.
+    /// Opens the keyspace, and creates it durably when it does not exist. An existing keyspace keeps the
+    /// options of its creation. Blocks.
     /// # Errors
     /// `NoSpace`, `Poisoned`, `ReadOnly` when it has to be created.
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace, Error> {
@@ -132,7 +136,7 @@ impl Store {
         Ok(Keyspace::new(self, &handle))
     }
 
-    /// The keyspace of that name, if there is one.
+    /// The keyspace of that name, if it exists.
     /// # Errors
     /// None today.
     pub fn open_keyspace(&self, name: &str) -> Result<Option<Keyspace>, Error> {
@@ -140,7 +144,7 @@ impl Store {
         Ok(keyspaces.get(name).map(|handle| Keyspace::new(self, handle)))
     }
 
-    /// Drops a keyspace and everything in it, durably; its space returns in the background.
+    /// Durably drops a keyspace and its contents; the space is freed in the background.
     /// # Errors
     /// `NoKeyspace`, or a failed write.
     pub fn drop_keyspace(&self, name: &str) -> Result<(), Error> {
@@ -148,7 +152,7 @@ impl Store {
         let handle = keyspaces.get(name).ok_or_else(|| Error::NoKeyspace(name.to_owned()))?.clone();
         let KeyRange { start, end } = handle.id.range();
         let engine = self.engine();
-        // The keys first: a crash between leaves an empty keyspace, not keys of none.
+        // The keys first: a crash in between leaves an empty keyspace instead of keys without one.
         leader::commit(
             engine,
             WriteRequest::new(vec![WriteOp::DeleteRange { start, end }], Durability::Device),
@@ -163,8 +167,8 @@ impl Store {
         Ok(())
     }
 
-    /// Most bytes of memory ([`Batch::memory_bytes`]) that one batch may take: about a third of the memory
-    /// budget, divided by the stores that share it, and at most 64 MiB.
+    /// Limit of [`Batch::memory_bytes`] for one batch: about a third of the memory budget, divided by the
+    /// stores that share it, and at most 64 MiB.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
         self.engine().budget.batch_bytes()
@@ -176,15 +180,15 @@ impl Store {
         Batch::new(self)
     }
 
-    /// A repeatable view of all keyspaces as they are now.
+    /// A repeatable view of all keyspaces as of now.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(self)
     }
 
-    /// Writes the memtables to tables. Blocks.
+    /// Flushes the memtables to tables. Blocks.
     /// # Errors
-    /// `NoSpace`: what is logged stays logged, the tables are written when there is space.
+    /// `NoSpace`: logged writes stay logged, and the tables are written once there is space.
     pub fn flush(&self) -> Result<(), Error> {
         let engine = self.engine();
         if engine.options.read_only {
@@ -193,30 +197,31 @@ impl Store {
         flusher::flush_now(engine)
     }
 
-    /// Everything logged so far survives power loss when this returns. Blocks.
+    /// Makes everything logged so far survive power loss. Blocks.
     /// # Errors
     /// `Poisoned` after a failed write.
     pub fn sync(&self) -> Result<(), Error> {
         admission::sync(self.engine())
     }
 
-    /// Whether writes that only add are refused for lack of space, or were lately: deletes go on, and what
-    /// they free comes back by itself. It ends when there is clearly room again.
+    /// Whether puts are refused for lack of space, or were until recently. Deletes still work, and the space
+    /// that they free comes back without further calls. The state ends once there is clearly enough space
+    /// again.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.engine().writes.pressure.is_full()
     }
 
-    /// Bytes that writes may still take, about, including growth up to the limit of the object store. `None`:
-    /// there is no limit, so only the host bounds it.
+    /// Approximate bytes that writes may still take, including growth up to the limit of the object store.
+    /// `None`: the store has no limit of its own, so only the host's space limits it.
     #[must_use]
     pub fn room_bytes(&self) -> Option<u64> {
         let engine = self.engine();
         engine.writes.reserve.room_beside(&engine.objects)
     }
 
-    /// Its user takes no more: everything that can be freed is freed now, whatever that costs, as if a put
-    /// had found no room.
+    /// Frees everything that can be freed, at any cost, as if a put had found no space. For callers that stop
+    /// writing before the store is full.
     pub fn make_room(&self) {
         let engine = self.engine();
         engine.writes.pressure.begin();
@@ -236,14 +241,16 @@ impl Store {
         shape::stats(self.engine())
     }
 
-    /// Writes a line to `to` for every key that is looked up from now on, through any handle, until
-    /// [`Store::stop_recording_gets`]: a trace that `copal-sim rules --trace` plays. Keys stand in it as
-    /// tables have them, behind four bytes for their keyspace, and so do those that memtables and cached rows
-    /// answer. Says at the head how many entries the tables hold, so flush before. Look-ups wait for one
-    /// another while they are written down. A trace that is being recorded already ends here, and nobody is
-    /// told whether it is whole.
+    /// Starts to record: every later look-up through any handle writes a line to `to`, until
+    /// [`Store::stop_recording_gets`]. `copal-sim rules --trace` plays the trace.
+    ///
+    /// - A key is recorded as tables store it, behind the four bytes of its keyspace.
+    /// - Look-ups that memtables and cached rows answer are recorded too.
+    /// - The head states the number of entries in tables, so flush before the call.
+    /// - Look-ups wait for one another while they are written.
+    /// - A recording in progress ends without a report of whether it is complete.
     /// # Errors
-    /// What `to` answers to the first lines.
+    /// Errors of `to` at the first lines.
     pub fn record_gets(&self, to: Box<dyn io::Write + Send>) -> io::Result<()> {
         let levels = self.stats().levels;
         let live = |level: &LevelStats| level.entries.saturating_sub(level.droppable);
@@ -251,14 +258,14 @@ impl Store {
         self.engine().recorder.start(to, keys.max(1))
     }
 
-    /// Ends the recording; returns how many look-ups were written down, 0 when there was no recording.
+    /// Ends the recording; returns the number of recorded look-ups, 0 without a recording.
     /// # Errors
-    /// The first failure of a write: the trace lacks everything behind it.
+    /// The first failed write: the trace lacks everything after it.
     pub fn stop_recording_gets(&self) -> io::Result<u64> {
         self.engine().recorder.stop()
     }
 
-    /// Where the filter units are and how hot what they stand for is: by run, by class, over the key space.
+    /// Filter units in memory and the heat of their partitions: by run, by class, over the key space.
     #[must_use]
     pub fn filters(&self) -> Filters {
         let engine = self.engine();
@@ -266,14 +273,14 @@ impl Store {
         filter_report::report(engine.caches.cache.elastic(), &engine.super_version().version, page_reads)
     }
 
-    /// Moves filter units to where the Gets so far want them, on the calling thread; the background thread,
-    /// if there is one, does the same by itself. Blocks on reads.
+    /// Moves filter units, on the calling thread, to the partitions where the Gets so far need them. The
+    /// background thread, if any, does the same on its own. Blocks on reads.
     pub fn adjust_filters(&self) {
         self.engine().caches.cache.adjust_filters();
     }
 
     /// Makes everything durable and ends the threads; later calls answer `Closed`. The object store stays
-    /// open.
+    /// open. Blocks.
     /// # Errors
     /// `Poisoned` when the log could not be written.
     pub fn close(&self) -> Result<(), Error> {
@@ -304,7 +311,7 @@ impl StoreInner {
 impl Drop for StoreInner {
     fn drop(&mut self) {
         if self.engine.closed.load(Ordering::Acquire) {
-            // The objects may be another engine's by now.
+            // Another engine may own the objects by now.
             return;
         }
         if let Err(error) = admission::sync(&self.engine) {
@@ -318,7 +325,7 @@ impl Drop for StoreInner {
     }
 }
 
-/// Starts flusher and worker; none of them when that fails.
+/// Starts flusher and worker, or neither on failure.
 fn spawn_all(engine: &Arc<Engine>) -> Result<Vec<JoinHandle<()>>, Error> {
     let flusher = spawn(engine, "copal-kv-flusher", |engine| flusher::run(&engine))?;
     match spawn(engine, "copal-kv-worker", worker::run) {
@@ -346,7 +353,7 @@ fn spawn(
         .map_err(|error| Error::poisoned(format!("a thread of the engine could not be started: {error}")))
 }
 
-/// A thread that panics must not leave others waiting for it.
+/// Guard that keeps other threads from waiting for a thread that panicked.
 struct PanicGuard(Arc<Engine>);
 
 impl Drop for PanicGuard {

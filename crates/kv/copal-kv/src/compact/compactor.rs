@@ -1,13 +1,14 @@
-//! What the threads own that flush and merge, and those that look at the tree between two of their steps.
+//! State and locks of flusher and worker, and the lock that stops both between two steps.
 
 use super::{deletions::Deletions, picker::MergeQueue, value_separation::WorkerValues};
 use parking_lot::{Mutex, MutexGuard};
 
-/// See the module.
+/// State of flushes and merges; see the module.
 pub(crate) struct CompactorState {
-    /// Held by the worker for the length of a step, so that others can look at the tree between two steps.
+    /// Held by the worker for the length of a step, so that other threads can read the tree between two
+    /// steps.
     pub(crate) step: Mutex<()>,
-    /// Held for the length of a flush, and of a step that moves values.
+    /// Held for the length of a flush, and of a merge step that moves values.
     pub(crate) worker_values: Mutex<WorkerValues>,
     pub(crate) jobs: MergeQueue,
     pub(crate) deletions: Deletions,
@@ -23,7 +24,7 @@ impl CompactorState {
         }
     }
 
-    /// Neither flusher nor worker is in the middle of something while this is held.
+    /// Waits until neither flusher nor worker is inside a step, and keeps it so while the guards are held.
     pub(crate) fn stand_still(&self) -> (MutexGuard<'_, ()>, MutexGuard<'_, WorkerValues>) {
         let step = self.step.lock();
         (step, self.worker_values.lock())

@@ -1,11 +1,11 @@
-//! What deletions are known to have met: how many of them found something below, and what walks passed over
+//! Statistics of deletions: the share of tombstones that deleted something, and the bytes that scans skipped
 //! because of them.
 //!
 //! Invariants
-//! - Merges are chosen by these counts, nothing else depends on them: they begin anew when a store is opened.
-//! - At most [`MOST_PLACES`] places are remembered, by short keys, whatever walks do.
+//! - Only the choice of merges depends on these counts: they start anew when a store is opened.
+//! - At most [`MOST_PLACES`] places are kept, each by a short key, however many scans run.
 //!
-//! Not here: what follows from them (`merge_benefit`), who tells of a walk (`passed_deletions`).
+//! Not here: the use of the counts (`merge_benefit`), their collection by scans (`passed_deletions`).
 
 use crate::{
     format::entry::{KeyRange, KeyspaceId},
@@ -15,32 +15,32 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, btree_map::Entry};
 
-/// Places that are told apart; beyond that, what is passed counts for the place before, if there is one.
+/// Limit of separate places. Beyond it, skipped bytes count for the preceding place, if there is one.
 const MOST_PLACES: usize = 1024;
-/// Longest key that a place is remembered by: keys may be long, and these are in nobody's budget.
+/// Longest key that names a place: keys may be long, and no budget is charged for these.
 const LONGEST_PLACE: usize = 256;
-/// Deletions that are taken to have found something before any were seen to.
+/// Prior: this many deletions count as having deleted something before any was observed.
 const BELIEVED: u64 = 1024;
-/// Deletions after which what was seen before counts half.
+/// Number of observed deletions at which all earlier observations are halved.
 const MEMORY: u64 = 1 << 20;
-/// Deletions that came to the end of their way, and those of them that something older lay below.
+/// Tombstones that reached the bottom of the tree, and those of them with an older version below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WalkDeletions {
     pub(crate) deletions: u64,
     pub(crate) hits: u64,
 }
 
-/// See the module.
+/// Statistics of deletions of one store; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Deletions {
     found: Mutex<BTreeMap<KeyspaceId, WalkDeletions>>,
-    /// Bytes of deleted entries and their deletions that walks passed, by where the oldest run's table
-    /// begins, or the gap behind one.
+    /// Bytes of deleted entries and their tombstones that scans skipped. The key is the start of the oldest
+    /// run's table at that place, or of the gap behind a table.
     passed: Mutex<BTreeMap<Bytes, u64>>,
 }
 
 impl Deletions {
-    /// Adds what a merge saw of deletions that nothing is below any more.
+    /// Adds the observations of a merge about tombstones with nothing older below.
     pub(crate) fn add_found(&self, seen: &[(KeyspaceId, WalkDeletions)]) {
         if seen.is_empty() {
             return;
@@ -57,14 +57,14 @@ impl Deletions {
         }
     }
 
-    /// The part of a keyspace's deletions that is taken to find something, from 0 to 1.
+    /// Estimated share of a keyspace's deletions that delete something, from 0 to 1.
     pub(crate) fn hit_share(&self, keyspace: Option<KeyspaceId>) -> f64 {
         let found = self.found.lock();
         let found = keyspace.and_then(|id| found.get(&id)).copied().unwrap_or_default();
         (found.hits + BELIEVED) as f64 / (found.deletions + BELIEVED) as f64
     }
 
-    /// Adds bytes that a walk passed over before `key`; `oldest` is the last run of what it walked through.
+    /// Adds bytes that a scan skipped before `key`; `oldest` is the last of the runs it read.
     pub(crate) fn add_passed(&self, oldest: &SortedRun, key: &[u8], bytes: u64) {
         let place = place_of(oldest, key);
         let mut passed = self.passed.lock();
@@ -83,19 +83,19 @@ impl Deletions {
         }
     }
 
-    /// Bytes that walks passed in `range`.
+    /// Bytes that scans skipped in `range`.
     pub(crate) fn passed_in(&self, range: &KeyRange) -> u64 {
         let passed = self.passed.lock();
         passed.range(range.start.clone()..range.end.clone()).map(|(_, bytes)| bytes).sum()
     }
 
-    /// What was passed in `range` is gone.
+    /// Forgets the bytes skipped in `range`, after a merge dropped them.
     pub(crate) fn forget_passed(&self, range: &KeyRange) {
         self.passed.lock().retain(|place, _| !range.contains(place));
     }
 }
 
-/// Where the table of a run that holds `key` begins, or the gap that it falls into.
+/// Start of the run's table that holds `key`, or of the gap that contains it.
 fn place_of(run: &SortedRun, key: &[u8]) -> Bytes {
     let after = run.slices.partition_point(|slice| slice.range.start[..] <= *key);
     let Some(slice) = after.checked_sub(1).and_then(|at| run.slices.get(at)) else {
@@ -116,7 +116,7 @@ mod tests {
         deletions.add_found(&[seen(3 * BELIEVED, 0)]);
         assert_eq!(deletions.hit_share(Some(space)), 0.25);
         assert_eq!(deletions.hit_share(Some(KeyspaceId(2))), 1.0, "another keyspace");
-        // What was long ago counts less and less.
+        // Old observations lose weight with each halving.
         for _ in 0..8 {
             deletions.add_found(&[seen(MEMORY, MEMORY)]);
         }
@@ -135,7 +135,7 @@ mod tests {
             let mut passed = deletions.passed.lock();
             let more = (1..MOST_PLACES as u32).map(|i| (Bytes::from(i.to_be_bytes().to_vec()), 1));
             passed.extend(more);
-            // As if it had not been known.
+            // As if its place had been unknown.
             passed.remove(&Bytes::new());
             passed.insert(Bytes::from_static(&[0]), 1);
         }

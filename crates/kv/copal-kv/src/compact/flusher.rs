@@ -1,11 +1,11 @@
-//! The flusher thread: brings deferred writes into the log in time, freezes the memtable when that was asked
-//! for, and makes tables of frozen memtables, beside whatever merge is under way.
+//! The flusher thread: logs deferred writes in time, freezes the memtable on request, and writes frozen
+//! memtables to tables while merges run.
 //!
 //! Invariants
 //! - It sleeps when there is nothing to do, and is woken by `WakeSignal::wake_workers`; it never spins.
-//! - A full store stops flushes, not the flusher: it frees what a purge left behind, and tries again when
-//!   more was freed.
-//! - It never waits for the writer lock: the writer may be waiting for it.
+//! - A full store stops flushes, but not the flusher: it frees the objects that a purge left, and retries
+//!   after more is freed.
+//! - It never waits for the writer lock: its holder may wait for the flusher.
 
 use super::pause::{LONGEST_PAUSE, LOOK_WHEN_FULL};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// Runs until the signal says stop.
+/// Runs until the signal stops it.
 pub(crate) fn run(engine: &Engine) {
     let signal = &engine.signal;
     let mut pause = TICK;
@@ -38,16 +38,16 @@ pub(crate) fn run(engine: &Engine) {
             }
         }
     }
-    // Waiters must not wait for a thread that is gone.
+    // Waiters must not wait for a thread that has ended.
     signal.progressed(None);
 }
 
-/// One step, in a store without threads; `false` when there was nothing to do, or it failed.
+/// Does one step in a store without threads; `false` when there was nothing to do or it failed.
 pub(super) fn run_inline(engine: &Engine) -> bool {
     let stepped = engine.poison.check().and_then(|()| flush_and_rotate(engine));
     stepped.unwrap_or_else(|error| {
         failed(&error);
-        // Nobody tries again while the caller waits, so it is told.
+        // No thread retries while the caller waits, so the caller gets the error.
         let is_full = error.is_no_space();
         if !is_full {
             engine.poison.set_by(&error);
@@ -57,7 +57,7 @@ pub(super) fn run_inline(engine: &Engine) -> bool {
     })
 }
 
-/// A full store is tried again after a pause, anything else has poisoned the store.
+/// Handles a failed step: a full store is retried after a pause; any other error has poisoned the store.
 fn failed(error: &Error) {
     if error.is_no_space() {
         tracing::debug!("the store is full: flushes wait until something is freed");
@@ -66,7 +66,7 @@ fn failed(error: &Error) {
     }
 }
 
-/// One piece of work; `false` when there is none.
+/// Does one step; `false` when there is nothing to do.
 fn flusher_step(engine: &Engine) -> Result<bool, Error> {
     engine.poison.check()?;
     admission::log_deferred(engine);
@@ -80,7 +80,8 @@ fn flush_and_rotate(engine: &Engine) -> Result<bool, Error> {
     }
 }
 
-/// What a purge left behind may be all the space there is, and a merge under way gives back what it took.
+/// Flushes; if the store is full, first frees what it can. Objects that a purge left may be all the space
+/// there is, and a running merge returns its space.
 fn flush_into_what_can_be_freed(engine: &Engine) -> Result<bool, Error> {
     let _step = engine.compactor.step.lock();
     let flushed =
@@ -96,13 +97,13 @@ fn free_what_can_be(engine: &Engine) -> Result<(), Error> {
     install::free_garbage(engine).map(drop)
 }
 
-/// Freezes the memtable when someone asked for it and nobody is writing.
+/// Freezes the memtable if that was requested and the writer lock is free.
 fn rotate_if_asked(engine: &Engine) -> Result<bool, Error> {
     if !engine.signal.take_rotation_request() && !holds_back_space(engine) {
         return Ok(false);
     }
     let Some(mut writer) = engine.writes.writer.try_lock() else {
-        // Whoever writes now makes progress; ask again after the next wake-up.
+        // The writer holds the lock and makes progress; retry after the next wake-up.
         engine.signal.request_rotation_quietly();
         return Ok(false);
     };
@@ -110,8 +111,7 @@ fn rotate_if_asked(engine: &Engine) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Whether a full store has deletions in memory, which free nothing before they are in tables, or a long
-/// log.
+/// Whether a full store has a long log, or deletions in memory, which free nothing until they are in tables.
 fn holds_back_space(engine: &Engine) -> bool {
     if !engine.writes.pressure.take_look() || engine.signal.flush_is_stuck() {
         return false;
@@ -121,7 +121,7 @@ fn holds_back_space(engine: &Engine) -> bool {
     view.frozen.is_empty() && !view.active.is_empty() && (view.active.has_deletes() || is_long())
 }
 
-/// How long the flusher sleeps when nobody wakes it; `None`: for ever.
+/// Longest sleep of the flusher without a wake-up; `None`: no limit.
 fn until_flusher_looks(engine: &Engine) -> Option<Duration> {
     if engine.poison.check().is_err() {
         return None;
@@ -137,19 +137,19 @@ fn until_flusher_looks(engine: &Engine) -> Option<Duration> {
     [deferred, rotation, full].into_iter().flatten().min()
 }
 
-/// Makes tables of all frozen memtables; `true` when there was one. A full store may use the reserve.
+/// Writes all frozen memtables to tables; `true` when there was one. May use the reserve of a full store.
 pub(crate) fn flush_all(engine: &Engine) -> Result<bool, Error> {
     let mut flushed = false;
     while !engine.super_version().frozen.is_empty() {
         flushed |= admission::in_reserve(engine, || merge::flush_oldest(engine))?;
         engine.signal.progressed(Some(false));
-        // There is a run more: merges may be due.
+        // One run more: merges may be due.
         engine.signal.wake_workers();
     }
     Ok(flushed)
 }
 
-/// Freezes what is in memory and waits until it is in tables.
+/// Freezes the active memtable and waits until its contents are in tables.
 pub(crate) fn flush_now(engine: &Engine) -> Result<(), Error> {
     let target = loop {
         engine.poison.check()?;
@@ -181,7 +181,7 @@ pub(crate) fn wait_flushed(engine: &Engine, done: impl Fn(&Engine) -> bool) -> R
         if engine.signal.flush_is_stuck() {
             return Err(Error::NoSpace);
         }
-        // It was stuck for a moment only.
+        // The flush lacked space only for a moment.
         if engine.signal.stopping() {
             return Err(Error::Closed);
         }

@@ -1,10 +1,9 @@
-//! Making a new version: one object transaction, then the view.
+//! Installs a new version of the tree: one object transaction, then the view.
 //!
 //! Invariants
-//! - Outputs are published, the manifest says so and a flushed log is deleted in one transaction (KV-5,
-//!   KV-6).
-//! - Inputs are freed later, when no version from before is pinned (`garbage`); a crash leaves them to the
-//!   sweep at the next opening.
+//! - One transaction publishes the outputs, appends the manifest edit and deletes a flushed log (KV-5, KV-6).
+//! - Inputs are freed later, when no earlier version is pinned (`garbage`). After a crash the sweep of the
+//!   next opening frees them.
 
 use super::output::WrittenTable;
 use crate::{
@@ -27,12 +26,12 @@ use crate::{
 use copal_object::{Ack, ObjectId, Op, Txn};
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-/// Operations in one transaction that frees garbage, at most.
+/// Most operations in one transaction that frees garbage.
 const FREED_AT_ONCE: usize = 256;
-/// What the object layer reads to free a part of an object: the unit of its checksums, twice.
+/// Bytes that the object layer reads to free part of an object: two of its checksum units.
 const FREED_BYTES: u64 = 128 << 10;
 
-/// What one step of flush or merge changes.
+/// Changes of one step of flush or merge.
 #[derive(Default)]
 pub(crate) struct TreeChange {
     pub(crate) ops: Vec<Op>,
@@ -40,12 +39,12 @@ pub(crate) struct TreeChange {
     pub(crate) dead: BTreeMap<ObjectId, Vec<Range<u64>>>,
     /// Generation of the memtable that this flush replaces.
     pub(crate) flushed: Option<u64>,
-    /// What the filters of new tables start with.
+    /// Initial filters of the new tables.
     pub(crate) predicted: BTreeMap<ObjectId, Vec<PredictedPartition>>,
 }
 
 impl TreeChange {
-    /// Publishes a table into a run.
+    /// Adds a table to a run.
     pub(crate) fn add_table(&mut self, written: WrittenTable, level: TreeLevel, run: u64) {
         let object = written.meta.object;
         let parts = vec![written.range.start..written.range.end];
@@ -56,7 +55,7 @@ impl TreeChange {
     }
 }
 
-/// Commits a change and shows it to readers.
+/// Commits a change and makes it visible to readers.
 pub(crate) fn install(engine: &Engine, mut change: TreeChange) -> Result<(), Error> {
     engine.poison.check()?;
     let mut tree = engine.stored.tree.lock();
@@ -115,7 +114,7 @@ pub(crate) fn install(engine: &Engine, mut change: TreeChange) -> Result<(), Err
     Ok(())
 }
 
-/// Frees what no pinned version can reach any more; `true` when there was something.
+/// Frees objects that no pinned version can reach any more; `true` when there were some.
 pub(crate) fn free_garbage(engine: &Engine) -> Result<bool, Error> {
     let items = engine.stored.garbage.take(&engine.stored.epochs);
     if items.is_empty() {
@@ -153,7 +152,7 @@ pub(crate) fn free_garbage(engine: &Engine) -> Result<bool, Error> {
         let mut items = items_of(&now);
         let freed = engine.objects.commit(Txn::new().ops(now), Ack::Ordered).wait();
         if let Err(error) = freed {
-            // A full store tries again.
+            // Kept, so that a full store retries.
             items.extend(items_of(&ops));
             engine.stored.garbage.add(0, items);
             return Err(engine.poison.failed_write(error));
@@ -166,7 +165,7 @@ pub(crate) fn free_garbage(engine: &Engine) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// What operations free.
+/// Garbage items that the operations free.
 fn items_of(ops: &[Op]) -> Vec<GarbageItem> {
     let item = |op: &Op| match op {
         Op::Delete { id } => Some(GarbageItem::Delete(*id)),
@@ -176,8 +175,8 @@ fn items_of(ops: &[Op]) -> Vec<GarbageItem> {
     ops.iter().filter_map(item).collect()
 }
 
-/// Before readers see the new version: filters of what it does not name any more give their memory to those
-/// of new tables, and the index pages of these take the place of those that were in the cache.
+/// Moves filter memory before readers see the new version. Filters of tables that the version no longer names
+/// give their memory to those of new tables, and the new index pages replace the old ones in the cache.
 fn hand_over_filters(tree: &OpenTree, change: &mut TreeChange) {
     let slices = |record: &ManifestRecord| {
         if let ManifestRecord::Slices { object, level, run, parts } = record {
@@ -207,7 +206,7 @@ fn names_value(records: &[ManifestRecord], object: ObjectId) -> bool {
     records.iter().any(|record| matches!(record, ManifestRecord::Value(meta) if meta.object == object))
 }
 
-/// What the change leaves behind: tables without slices, dead bytes, dropped value objects.
+/// Garbage that the change produces: tables without slices, dead bytes, dropped value objects.
 fn garbage_of(tree: &mut OpenTree, change: &TreeChange) -> Vec<GarbageItem> {
     let mut items = Vec::new();
     for record in &change.records {
@@ -221,7 +220,7 @@ fn garbage_of(tree: &mut OpenTree, change: &TreeChange) -> Vec<GarbageItem> {
                     continue;
                 };
                 for range in ranges {
-                    // The neighbours may be dead already: a page shared with them is free now.
+                    // The neighbours may be dead already, and then a page shared with them is free now.
                     let joined = value.dead.holding(range);
                     if let Some(pages) = page_aligned(&joined, VALUE_PAGE) {
                         let near = widen(range, VALUE_PAGE);
@@ -238,12 +237,12 @@ fn garbage_of(tree: &mut OpenTree, change: &TreeChange) -> Vec<GarbageItem> {
     items
 }
 
-/// The pages that `range` touches.
+/// The pages that `range` touches, as a byte range.
 fn widen(range: &Range<u64>, page: u64) -> Range<u64> {
     range.start / page * page..range.end.next_multiple_of(page)
 }
 
-/// Records that take `taken` out of slices of a run's tables, the rest staying where it is.
+/// Manifest records that remove `taken` from slices of a run's tables and keep the rest in place.
 pub(crate) fn take_out(
     slices: &[TableSlice],
     tree: &OpenTree,

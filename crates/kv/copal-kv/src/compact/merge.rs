@@ -1,8 +1,8 @@
 //! One flush, and one step of a merge.
 //!
 //! Invariants
-//! - All versions of a key go through one step: a step ends between user keys.
-//! - A step that fails leaves tree and value objects as they were.
+//! - All versions of a key are merged in one step: a step ends between two user keys.
+//! - A failed step leaves the tree and the value objects unchanged.
 
 use super::{
     install::{TreeChange, take_out},
@@ -43,20 +43,20 @@ use copal_device::Class;
 use copal_object::{ObjectId, Op};
 use std::{collections::HashSet, ops::Range, sync::Arc, time::Instant};
 
-/// Entries between two looks at whether a deferred write is due, or the session ends.
+/// Entries between two checks for due deferred writes and for the end of the session.
 const LOOK_EVERY: u64 = 1024;
-/// Value bytes that one step moves; then it ends, however small its table.
+/// Most value bytes that one step moves; the step then ends, however small its table is.
 const MOVED_BYTES: u64 = 32 << 20;
-/// The part of a store that they are at most: both places of what is moved are taken until the step is over.
+/// The same as a divisor of the store's size: moved values occupy both places until the step ends.
 const MOVED_SHARE: u64 = 128;
-/// A table below this part of the wanted size is merged with its neighbours rather than moved.
+/// A table smaller than the wanted size divided by this is merged with its neighbours instead of moved.
 const SMALL_TABLE: u64 = 8;
 
-/// How a step treats values.
+/// Treatment of values in one step.
 struct StepValues<'a> {
     engine: &'a Engine,
     separation: ValueSeparation<'a>,
-    /// Take values from the keyspace's threshold on out of the tables.
+    /// Separate values from the keyspace's threshold on.
     separate: bool,
     rewrite: &'a HashSet<ObjectId>,
     options: Option<(KeyspaceId, KeyspaceOptions)>,
@@ -73,12 +73,12 @@ impl StepValues<'_> {
         self.options.as_ref().map(|(_, options)| options)
     }
 
-    /// The first bytes of a value that stay beside its pointer.
+    /// The head of a value, which stays beside its pointer.
     fn head_of<'v>(&mut self, key: &[u8], value: &'v [u8]) -> &'v [u8] {
         self.options(key).map_or(&[], |options| options.head_of(value))
     }
 
-    /// The entry as it goes into the table: its kind and value; `None`: as it is.
+    /// New kind and value of the entry in the output table; `None`: unchanged.
     fn place(&mut self, entry: Entry<'_>) -> Result<Option<(EntryKind, Vec<u8>)>, Error> {
         let engine = self.engine;
         let failed = |error| engine.poison.failed_write(error);
@@ -110,7 +110,7 @@ impl StepValues<'_> {
                 let _value = engine.budget.charge(Memory::Merges, u64::from(pointer.len));
                 let all = 0..u64::from(pointer.len);
                 let value = match value::read(&engine.objects, entry.value, &all, Class::Background) {
-                    // It stays where it is, damaged for whoever asks, and keeps its object.
+                    // It stays in its object, which is kept; reads of it answer `Corrupt`.
                     Err(error) if error.is_corruption() => {
                         tracing::error!(%error, "a separated value is damaged and is not moved");
                         return Ok(None);
@@ -129,7 +129,7 @@ impl StepValues<'_> {
         }
     }
 
-    /// Notes that the value of a dropped entry is dead.
+    /// Records that the value of a dropped entry is dead.
     fn drop_value(&mut self, entry: Entry<'_>) -> Result<(), Error> {
         if entry.kind == EntryKind::Pointer {
             let pointer = ValuePointer::decode(entry.value)?;
@@ -139,7 +139,7 @@ impl StepValues<'_> {
     }
 }
 
-/// The group that the value of `key` belongs to.
+/// The value group of `key`.
 pub(crate) fn group_of(options: &KeyspaceOptions, key: &[u8]) -> Option<GroupKey> {
     let keyspace = keyspace_of(key)?;
     let user = &key[KEYSPACE_LEN..];
@@ -147,9 +147,9 @@ pub(crate) fn group_of(options: &KeyspaceOptions, key: &[u8]) -> Option<GroupKey
     Some(GroupKey { keyspace, prefix: Bytes::copy_from_slice(prefix) })
 }
 
-/// Makes tables of the oldest frozen memtable, if there is one; `true` when it did.
+/// Writes the oldest frozen memtable to tables; `true` when there was one.
 pub(crate) fn flush_oldest(engine: &Engine) -> Result<bool, Error> {
-    // Let go of last: who waits for it finds the memory of the memtable given back.
+    // Released last, so that a waiter finds the memtable's memory returned.
     let mut values = engine.compactor.worker_values.lock();
     let view = engine.super_version();
     let Some(memtable) = view.frozen.last().cloned() else {
@@ -160,7 +160,7 @@ pub(crate) fn flush_oldest(engine: &Engine) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Makes tables of a memtable that holds its log to the end, and deletes the log.
+/// Writes a memtable with the whole rest of its log to tables, and deletes the log.
 pub(crate) fn flush_log(
     engine: &Engine,
     values: &mut WorkerValues,
@@ -176,7 +176,7 @@ pub(crate) fn flush_log(
     flush(engine, values, memtable, memtable.generation, change)
 }
 
-/// Makes tables of a memtable that more of its log follows; everything in front of it is in tables.
+/// Writes a memtable whose log continues after it to tables; everything before it must be in tables already.
 pub(crate) fn flush_part(
     engine: &Engine,
     values: &mut WorkerValues,
@@ -185,7 +185,7 @@ pub(crate) fn flush_part(
     flush(engine, values, memtable, memtable.generation - 1, TreeChange::default())
 }
 
-/// Logs up to `generation` are in tables when this returns, with every sequence in `memtable`.
+/// On return the logs up to `generation` and all sequences of `memtable` are in tables.
 fn flush(
     engine: &Engine,
     values: &mut WorkerValues,
@@ -220,11 +220,11 @@ fn flush(
     Ok(())
 }
 
-/// Does the next step of `job`; `false` when nothing is left of it.
+/// Does the next step of `job`; `false` when the job is finished.
 ///
-/// A step that comes across damage leaves everything as it was, and the next one goes round it.
+/// A step that meets damage changes nothing, and the next step avoids the damaged range.
 pub(crate) fn merge_step(engine: &Engine, job: &mut MergeJob) -> Result<bool, Error> {
-    // Values that are moved and values of a flush would meet in the same objects: then the flush waits.
+    // A step that moves values may append to the same objects as a flush, so a flush has to wait.
     let mut shared = (!job.rewrite.is_empty()).then(|| engine.compactor.worker_values.lock());
     let mut none = WorkerValues::default();
     let values = shared.as_deref_mut().unwrap_or(&mut none);
@@ -242,7 +242,7 @@ fn try_merge_step(
     values: &mut WorkerValues,
     job: &mut MergeJob,
 ) -> Result<bool, Error> {
-    // Another job may have made the bottom that this one writes to.
+    // Another job may have created the bottom run that this one writes to.
     let named = |run: &SortedRun| {
         job.inputs.contains(&(run.level, run.id))
             || job.target.level == TreeLevel::BOTTOM && run.level == TreeLevel::BOTTOM
@@ -268,7 +268,8 @@ fn try_merge_step(
     let survivors = SurvivingVersions::new(&tombstones, engine.snapshots.stripes(), bottom);
     let bytes = |run: &Arc<SortedRun>| run.overlapping(&range).map(|slice| slice.table.meta.bytes).sum();
     let bytes: Vec<u64> = runs.iter().map(bytes).collect();
-    // Half of the memory for merges is for the output of this and of a flush; index pages take some.
+    // Half of the memory for merges is for the outputs of this step and of a flush; index pages take some of
+    // the rest.
     let scans = Scan::beside(&bytes, engine.budget.merge_bytes() / 8 * 3);
     let cursors = runs.iter().zip(scans).map(|(run, scan)| run.cursor(&range, scan));
     let mut cursor = MergingCursor::new(cursors.collect());
@@ -289,7 +290,8 @@ fn try_merge_step(
     Ok(true)
 }
 
-/// Writes what survives of `cursor` into tables of a run and installs them. Returns where the step ended.
+/// Writes the surviving entries of `cursor` to tables of a run and installs them. Returns the key at which
+/// the step ended.
 #[expect(clippy::too_many_arguments, reason = "one call site for flush, one for merge; all of them differ")]
 fn write_step(
     engine: &Engine,
@@ -358,7 +360,7 @@ fn write_step(
     }
 }
 
-/// Copies entries until the step's table is full or its range ends; returns where it stopped.
+/// Copies entries until the step's table is full or its range ends; returns the key at which it stopped.
 fn copy(
     engine: &Engine,
     values: &mut StepValues<'_>,
@@ -373,7 +375,7 @@ fn copy(
     while let Some(entry) = cursor.entry() {
         seen += 1;
         if seen.is_multiple_of(LOOK_EVERY) {
-            // The flusher may be at this, or wait for it.
+            // The flusher may be logging them too, or be waiting for the log.
             admission::log_deferred(engine);
             if step.whole {
                 // A flush is not interrupted.
@@ -404,7 +406,7 @@ fn copy(
     Ok(step.range.end.clone())
 }
 
-/// Cuts off what a failed step appended to value objects.
+/// Truncates the bytes that a failed step appended to value objects.
 fn abandon(
     engine: &Engine,
     separation: ValueSeparation<'_>,
@@ -419,7 +421,7 @@ fn abandon(
     error
 }
 
-/// Where one step reads and writes.
+/// Input and output of one step.
 struct MergeStep {
     level: TreeLevel,
     run: u64,
@@ -427,11 +429,11 @@ struct MergeStep {
     /// All tables in one transaction (a flush), instead of one table per step.
     whole: bool,
     separate: bool,
-    /// Whose heat the filters inherit.
+    /// Source of the filters' inherited heat.
     heat_of: Arc<HeatInheritance>,
 }
 
-/// As [`next_range`], going round what is set apart.
+/// Like [`next_range`], but without quarantined ranges.
 fn next_free_range(job: &mut MergeJob, runs: &[Arc<SortedRun>], apart: &[KeyRange]) -> Option<KeyRange> {
     let mut left = job.range.clone();
     while let Some(free) = damaged_parts::next_free(&mut left, apart) {
@@ -446,7 +448,7 @@ fn next_free_range(job: &mut MergeJob, runs: &[Arc<SortedRun>], apart: &[KeyRang
     None
 }
 
-/// The key range of the job's next step: from the next key that has work to the next key that has none.
+/// Key range of the job's next step: from the next key that needs work to the next key that does not.
 fn next_range(job: &MergeJob, runs: &[Arc<SortedRun>]) -> Option<KeyRange> {
     let (upper, bottom): (Vec<&Arc<SortedRun>>, Vec<&Arc<SortedRun>>) =
         runs.iter().partition(|run| run.level != job.target.level || job.target.level != TreeLevel::BOTTOM);
@@ -463,7 +465,8 @@ fn next_range(job: &MergeJob, runs: &[Arc<SortedRun>]) -> Option<KeyRange> {
     if let Some(slice) = holding {
         start = job.range.start.clone().max(slice.range.start.clone());
     }
-    // The first table of the bottom that nothing above overlaps ends the step: it stays as it is.
+    // The step ends at the first table of the bottom that no other input overlaps, since that table stays in
+    // place.
     let rest = KeyRange { start: start.clone(), end: job.range.end.clone() };
     let untouched = |slice: &&TableSlice| {
         slice.range.start > start
@@ -478,8 +481,7 @@ fn next_range(job: &MergeJob, runs: &[Arc<SortedRun>]) -> Option<KeyRange> {
     Some(KeyRange { start, end })
 }
 
-/// A table that no other input overlaps moves by a record of the manifest: the record, and where the table
-/// ends.
+/// The manifest record that moves a table which no other input overlaps, and the end of that table.
 fn movable(
     job: &MergeJob,
     runs: &[Arc<SortedRun>],
@@ -504,7 +506,7 @@ fn movable(
     Some((ManifestRecord::Slices { object: meta.object, level: target.level, run: target.run, parts }, end))
 }
 
-/// Whether a run behind the inputs holds keys of `range`.
+/// Whether a run older than the inputs holds keys of `range`.
 fn has_older(version: &TreeVersion, inputs: &[Arc<SortedRun>], range: &KeyRange) -> bool {
     let Some(last) = inputs.last() else { return true };
     let behind = version.runs.iter().skip_while(|run| !Arc::ptr_eq(run, last)).skip(1);

@@ -1,14 +1,16 @@
-//! Which data is deleted so far that merging it away is worth what that writes: for the space it frees, or
-//! for the walks that passed over it. Nothing is read for it: deletions are spread over what lies below by
-//! what tables say of their partitions.
+//! Decides whether merging deleted data pays for its writes: by the space it frees, or by the scans that
+//! skipped over it.
 //!
-//! - *Space*: a merge frees at least what it writes, and a fourth of what is held. So the merges of a store
-//!   that is deleted to the last key write no more than was there, and dead bytes do not outweigh living
-//!   ones. Separated values count as what is freed, and not as what is written: they stay where they are.
-//! - *Walks*: they have passed as many bytes in vain as the merge moves, so that it never costs more than
-//!   twice what they spent by then.
+//! It reads nothing: it spreads deletions over the data below, using the partition counts in table
+//! descriptors.
 //!
-//! Not here: full tiers, which take deletions along (`picker`); value objects that are partly dead (`sweep`).
+//! - *Space*: a merge must free at least as much as it writes, and at least a quarter of the held bytes. So
+//!   deleting a whole store writes no more than its former size, and dead bytes never exceed live ones.
+//!   Separated values count as freed but not as written, since a merge leaves them in place.
+//! - *Scans*: they must have skipped as many bytes as the merge moves. So reads and merge together cost at
+//!   most twice the bytes that scans had wasted by then.
+//!
+//! Not here: full tiers, whose merges drop deletions as well (`picker`); partly dead value objects (`sweep`).
 
 use super::deletions::Deletions;
 use crate::{
@@ -20,37 +22,38 @@ use crate::{
 };
 use bytes::Bytes;
 
-/// Deletions and old versions that are worth a merge, unless they free [`LEAST_BYTES`].
+/// Fewest deletions and old versions that are worth a merge, unless it frees [`LEAST_BYTES`].
 const LEAST_ENTRIES: f64 = 1024.0;
-/// Bytes that are worth a merge, however few entries hold them.
+/// Fewest bytes that are worth a merge, however few entries hold them.
 const LEAST_BYTES: f64 = (256 << 10) as f64;
-/// The part of what is held that a merge frees at least.
+/// Least share of the held bytes that a merge has to free.
 const LEAST_PART: f64 = 0.25;
-/// Bytes that a merge writes at most, in a full store, for each that it frees.
+/// Most bytes that a merge may write per freed byte, in a full store.
 const MOST_WRITTEN: f64 = 8.0;
 
-/// How much a merge has to free.
+/// Threshold for the space that a merge frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WantedSpace {
-    /// What makes it cheap.
+    /// Enough to make the merge cheap.
     CheapSpace,
-    /// Anything that is not out of all proportion: the store is full.
+    /// Any amount in proportion to the writes: the store is full.
     AnySpace,
 }
 
-/// One table of the oldest run, or a gap between two, with what lies above it. Numbers are estimates.
+/// One table of the oldest run, or a gap between two, with the data above it. Numbers are estimates.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MergeArea {
     pub(crate) range: KeyRange,
-    /// Entries that no merge drops by themselves, their bytes in tables and those of their separated values.
+    /// Entries that a merge keeps unless a deletion covers them; their bytes in tables; bytes of their
+    /// separated values.
     kept: f64,
     kept_bytes: f64,
     value_bytes: f64,
-    /// Entries that a merge drops whatever lies below, and their bytes: deletions, and old versions nobody
-    /// reads any more.
+    /// Entries that a merge drops regardless of the data below, and their bytes: deletions, and old versions
+    /// that no reader can see.
     dropped: f64,
     dropped_bytes: f64,
-    /// Kept entries that deletions among the dropped ones take along.
+    /// Kept entries that the dropped deletions cover.
     deleted: f64,
 }
 
@@ -67,7 +70,8 @@ impl MergeArea {
         }
     }
 
-    /// Adds that part of a table. What a snapshot older than its newest entry may still read is not dropped.
+    /// Adds `part` of a table. Entries that a snapshot older than the table's newest entry may read are not
+    /// counted as dropped.
     fn add(&mut self, slice: &TableSlice, part: f64, oldest_snapshot: u64, deletions: &Deletions) {
         let (meta, properties) = (&slice.table.meta, slice.table.table.meta());
         let entries = (meta.entries as f64).max(1.0);
@@ -89,7 +93,7 @@ impl MergeArea {
         self.value_bytes += part * meta.values.iter().map(|(_, bytes)| *bytes as f64).sum::<f64>();
     }
 
-    /// The part of what is kept that deletions take along.
+    /// Share of the kept entries that deletions cover.
     fn dead_part(&self) -> f64 {
         if self.kept > 0.0 { (self.deleted / self.kept).min(1.0) } else { 0.0 }
     }
@@ -98,7 +102,7 @@ impl MergeArea {
         self.dropped_bytes + self.dead_part() * (self.kept_bytes + self.value_bytes)
     }
 
-    /// Whether the merge frees enough of what is there.
+    /// Whether the merge frees enough of the held bytes.
     fn frees_enough(&self) -> bool {
         let freed = self.freed_bytes();
         let written = (1.0 - self.dead_part()) * self.kept_bytes;
@@ -106,20 +110,20 @@ impl MergeArea {
         freed >= written && freed >= LEAST_PART * held
     }
 
-    /// Whether the merge frees anything worth its writes in a store that is full.
+    /// Whether the merge is worth its writes in a full store.
     fn frees_anything(&self) -> bool {
         let written = (1.0 - self.dead_part()) * self.kept_bytes;
         self.freed_bytes() * MOST_WRITTEN >= written
     }
 
-    /// Whether walks that passed so many bytes in vain have paid for the merge.
+    /// Whether scans that skipped `passed` bytes have paid for the merge.
     fn is_paid_by(&self, passed: u64) -> bool {
         passed as f64 >= self.dropped_bytes + self.kept_bytes
     }
 }
 
-/// The first range of `areas` that is worth a merge: neighbours together. `passed` are the bytes that walks
-/// passed in an area and may pay with.
+/// The first range of adjacent `areas` that is worth a merge. `passed` returns the bytes that scans skipped
+/// in a range.
 pub(crate) fn wanted(
     areas: &[MergeArea],
     space: WantedSpace,
@@ -154,7 +158,7 @@ pub(crate) fn wanted(
     None
 }
 
-/// The areas in which a merge would drop something; none in what is set apart.
+/// The areas in which a merge would drop something, without quarantined ranges.
 pub(crate) fn areas(version: &TreeVersion, oldest_snapshot: u64, deletions: &Deletions) -> Vec<MergeArea> {
     let Some((oldest, newer)) = version.runs.split_last() else {
         return Vec::new();
@@ -179,7 +183,7 @@ pub(crate) fn areas(version: &TreeVersion, oldest_snapshot: u64, deletions: &Del
     let mut joined: Vec<MergeArea> = Vec::new();
     for area in areas {
         match joined.last_mut() {
-            // An empty gap belongs to the table before it.
+            // An empty gap is joined to the table before it.
             Some(before) if area.kept + area.dropped == 0.0 => before.range.end = area.range.end,
             _ => joined.push(area),
         }
@@ -214,7 +218,7 @@ fn area_at(areas: &[MergeArea], key: &[u8]) -> Option<usize> {
     areas.partition_point(|area| area.range.start[..] <= *key).checked_sub(1)
 }
 
-/// What a slice holds, piece by piece: key range and part of the table.
+/// Contents of a slice by piece: key range, and share of the table's keys.
 fn pieces(slice: &TableSlice) -> impl Iterator<Item = (KeyRange, f64)> {
     let table = &slice.table.table;
     let whole = (table.partitions() == 0).then(|| (slice.range.clone(), 1.0));
@@ -232,8 +236,8 @@ fn pieces(slice: &TableSlice) -> impl Iterator<Item = (KeyRange, f64)> {
     whole.into_iter().chain(within.map(piece))
 }
 
-/// The areas that share keys with a piece, and the share of each by what the oldest run holds there; what
-/// lies in no table of it is in gaps.
+/// The areas that overlap a piece, and the piece's share in each. Shares are proportional to the oldest run's
+/// entries there; if it has none, they are equal.
 fn spread(areas: &[MergeArea], oldest: &SortedRun, piece: &KeyRange) -> Vec<(usize, f64)> {
     let Some(first) = area_at(areas, &piece.start) else {
         return Vec::new();
@@ -258,7 +262,7 @@ fn spread(areas: &[MergeArea], oldest: &SortedRun, piece: &KeyRange) -> Vec<(usi
     weights.into_iter().map(|(at, weight)| (at, weight / sum)).collect()
 }
 
-/// The part of a table's keys that lies in `range`.
+/// Share of a table's keys in `range`.
 fn part_within(slice: &TableSlice, range: &KeyRange) -> f64 {
     let (table, meta) = (&slice.table.table, &slice.table.meta);
     if range.start <= meta.start && meta.end <= range.end {
@@ -272,8 +276,7 @@ fn part_within(slice: &TableSlice, range: &KeyRange) -> f64 {
     within.map(held).sum::<f64>() / keys
 }
 
-/// The part of the keys of a partition that lies in `range`, as if they were spread evenly over the numbers
-/// that keys are.
+/// Share of a partition's keys in `range`. Keys are taken as numbers and assumed to be evenly spread.
 fn part_between((start, end): (&[u8], &[u8]), range: &KeyRange) -> f64 {
     let prefix = start.iter().zip(end).take_while(|(a, b)| a == b).count();
     let number = |key: &[u8]| {

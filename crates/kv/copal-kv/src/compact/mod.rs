@@ -1,15 +1,19 @@
-//! Flush and compaction: what turns memtables into tables and keeps the tree in shape, on a thread each.
+//! Flush and compaction: turn memtables into tables and keep the tree in shape, on a thread each.
 //!
-//! Shape: lazy leveling. A flush makes a run at the top tier; four runs of a tier merge into one run of the
-//! next, or into the bottom once they hold a tenth of it. The bottom is one run. While nothing is written,
-//! runs above the bottom become one as soon as look-ups have paid for it. What is deleted is merged away
-//! where that frees what it writes, or where walks have paid for it.
+//! Shape: lazy leveling.
+//! - A flush makes a run at the top tier.
+//! - Four runs of a tier merge into one run of the next tier, or into the bottom once they hold a tenth of
+//!   its bytes. The bottom is one run.
+//! - While nothing is written, the runs above the bottom are merged into one as soon as look-ups have paid
+//!   for it.
+//! - Deleted data is merged away where that frees as much as it writes, or where scans have paid for it.
+//!
 //! Invariants
-//! - A merge goes through the keys one output table at a time; each step is one object transaction.
-//! - Only the worker changes what is in the tree, so a step never meets another's changes; a flush adds a run
-//!   at the top at any time.
+//! - A merge handles the keys one output table at a time; each step is one object transaction.
+//! - Only the worker changes existing runs, so a step never meets another's changes. A flush may add a run at
+//!   the top at any time.
 //!
-//! Not here: which entries survive (`version_gc`), where separated values go (`value_separation`).
+//! Not here: which entries survive (`version_gc`), placement of separated values (`value_separation`).
 
 pub(crate) mod compactor;
 pub(crate) mod deletions;

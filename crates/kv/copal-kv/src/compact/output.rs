@@ -1,4 +1,4 @@
-//! Tables that a flush or a merge writes, one behind the other.
+//! Sequence of tables that a flush or a merge writes.
 //!
 //! Invariants
 //! - A table ends between two user keys, at `table_bytes` or where the keyspace's compression changes.
@@ -30,18 +30,18 @@ pub(crate) struct WrittenTable {
     pub(crate) staged: Staged,
     pub(crate) meta: TableMeta,
     pub(crate) range: KeyRange,
-    /// Filter units and heat its partitions start with.
+    /// Initial filter units and heat of its partitions.
     pub(crate) predicted: Vec<PredictedPartition>,
 }
 
-/// Writes the tables of one step.
+/// Writer of the tables of one step.
 pub(crate) struct RunOutput<'a> {
     engine: &'a Engine,
     lifetime: Lifetime,
-    /// Whose heat the filters inherit, and what the tables of the target run have in common.
+    /// Source of the filters' inherited heat, and the level of the target run as the filter rules see it.
     heirs: (Arc<HeatInheritance>, u8),
     table_bytes: u64,
-    /// Where the current table begins.
+    /// Start of the current table's range.
     start: Bytes,
     current: Option<CurrentTable>,
     pub(crate) written: Vec<WrittenTable>,
@@ -59,8 +59,8 @@ struct CurrentTable {
 }
 
 impl<'a> RunOutput<'a> {
-    /// Tables from `start` on. `long`: they go to the bottom. `heirs`: whose heat their filters inherit, and
-    /// what the filters of their run have in common.
+    /// Tables from `start` on. `long`: they go to the bottom. `heirs`: source of the filters' inherited heat,
+    /// and the level of their run as the filter rules see it.
     pub(crate) fn new(
         engine: &'a Engine,
         start: Bytes,
@@ -89,7 +89,8 @@ impl<'a> RunOutput<'a> {
                 lifetime: self.lifetime,
                 expected_bytes: self.table_bytes,
             };
-            // A flush and a merge write at the same time, and half is for what merges read.
+            // A quarter, since a flush and a merge write at the same time, and half is for the reads of
+            // merges.
             let bytes = self.engine.budget.merge_bytes() / 4;
             let charge = self.engine.budget.charge(MemoryClass::Merges, bytes);
             let mut builder = TableBuilder::new(&self.engine.objects, object, options)?.with_buffers(bytes);
@@ -116,7 +117,7 @@ impl<'a> RunOutput<'a> {
         self.current.as_mut().ok_or(Error::Closed)
     }
 
-    /// The table ends before the next key.
+    /// Ends the table before the next key.
     pub(crate) fn end_soon(&mut self) {
         self.table_bytes = 0;
     }
@@ -154,7 +155,7 @@ impl<'a> RunOutput<'a> {
         Ok(())
     }
 
-    /// Ends the current table at `end`, giving it the range tombstones up to there.
+    /// Ends the current table at `end` and adds the range tombstones up to there.
     pub(crate) fn cut(&mut self, survivors: &SurvivingVersions, end: Bytes) -> Result<(), Error> {
         let range = KeyRange { start: std::mem::replace(&mut self.start, end.clone()), end };
         let tombstones = survivors.tombstones(&range);

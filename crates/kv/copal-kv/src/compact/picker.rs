@@ -1,4 +1,4 @@
-//! Which merge comes next. Pure, apart from the queue of requests.
+//! Chooses the next merge. Pure, apart from the queue of requests.
 
 use crate::{
     Error,
@@ -20,47 +20,47 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-/// Runs of a tier that one merge takes at most: each has a window of read-ahead, and the next merge is not
-/// far.
+/// Most runs of a tier that one merge takes. Each run needs a read-ahead window, and the next merge soon
+/// takes the rest.
 const MOST_RUNS: usize = 12;
-/// What a look-up reads at once, about.
+/// Approximate bytes of one read of a look-up.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Where a merge writes.
+/// Output run of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MergeTarget {
     pub(crate) level: TreeLevel,
     pub(crate) run: u64,
 }
 
-/// Which merge goes first: the least.
+/// Urgency of a merge; the least value goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MergeUrgency {
-    /// A tier is full; the upper ones first, since flushes end there.
+    /// A full tier; upper tiers first, since flushes add runs there.
     Tier(TreeLevel),
-    /// Something could be dropped or moved together.
+    /// Entries can be dropped or values moved together.
     Collection,
-    /// Readers alone gain by it.
+    /// Only readers benefit.
     ReadTriggered,
 }
 
-/// A merge under way.
+/// A merge in progress.
 #[derive(Debug)]
 pub(crate) struct MergeJob {
-    /// Runs it takes from: one contiguous stretch of the version, newest first.
+    /// Input runs: one contiguous stretch of the version, newest first.
     pub(crate) inputs: Vec<(TreeLevel, u64)>,
-    /// What is left of its key range.
+    /// The part of the key range that is not merged yet.
     pub(crate) range: KeyRange,
     pub(crate) target: MergeTarget,
-    /// Value objects whose values are moved elsewhere.
+    /// Value objects whose live values are moved to new objects.
     pub(crate) rewrite: HashSet<ObjectId>,
-    /// Merge tables that nothing overlaps, too, if something in them can be dropped.
+    /// Also merge a table that nothing overlaps, if something in it can be dropped.
     pub(crate) thorough: bool,
     pub(crate) urgency: MergeUrgency,
 }
 
-/// Bytes of each tier that a merge could move on, from the top down: writers owe nothing for what is set
-/// apart.
+/// Bytes of each tier that a merge could move on, from the top. Quarantined ranges do not count, so writers
+/// are not delayed for them.
 pub(crate) fn tier_bytes(version: &TreeVersion) -> [u64; TIERS as usize] {
     let apart = damaged_parts::ranges(version);
     std::array::from_fn(|level| {
@@ -71,13 +71,13 @@ pub(crate) fn tier_bytes(version: &TreeVersion) -> [u64; TIERS as usize] {
     })
 }
 
-/// Whether a run holds more than what is set apart: that stays where it is.
+/// Whether a run holds more than quarantined ranges, which stay in place.
 fn is_mergeable(run: &SortedRun, apart: &[KeyRange]) -> bool {
     let mut slices = run.slices.iter();
     slices.any(|slice| !damaged_parts::covers(apart, &slice.range))
 }
 
-/// The oldest runs of a level, [`MOST_RUNS`] to merge among them at most, newest first.
+/// The oldest runs of a level, newest first, at most [`MOST_RUNS`] of them mergeable.
 fn oldest<'a>(version: &'a TreeVersion, level: TreeLevel, apart: &[KeyRange]) -> &'a [Arc<SortedRun>] {
     let runs = &version.runs;
     let end = runs.partition_point(|run| run.level <= level);
@@ -90,12 +90,11 @@ fn oldest<'a>(version: &'a TreeVersion, level: TreeLevel, apart: &[KeyRange]) ->
     &runs[start..end]
 }
 
-/// The merge that the shape of the tree asks for.
+/// The merge that the shape of the tree requires.
 ///
-/// A tier goes down to the bottom once it holds one part in `bottom_share` of it. `new_run` gives the number
-/// of a run that there is not yet.
-/// `unfinished` is the run that a merge for readers is making: what it takes the place of is still counted,
-/// and it is not.
+/// A tier is merged into the bottom once its bytes times `bottom_share` reach the bottom's. `new_run`
+/// allocates a run number. `unfinished` is the unfinished output of a merge for readers: its inputs still
+/// count as runs, and the output does not.
 pub(crate) fn pick(
     version: &TreeVersion,
     new_run: impl FnOnce() -> u64,
@@ -124,7 +123,7 @@ pub(crate) fn pick(
     }
     let next = TreeLevel(level.0 + 1);
     let start = inputs.iter().filter_map(|run| run.slices.first()).map(|slice| &slice.range.start).min();
-    // A merge that a crash interrupted goes on into the run it had begun.
+    // A merge that a crash interrupted continues into the run that it had begun.
     let begun = version.level(next).next().filter(|run| {
         let end = run.slices.last().map(|slice| &slice.range.end);
         matches!((start, end), (Some(start), Some(end)) if end <= start)
@@ -135,16 +134,18 @@ pub(crate) fn pick(
     Some(MergeJob::new(inputs, KeyRange::all(), target, MergeUrgency::Tier(level)))
 }
 
-/// Runs above the bottom that go down with no merge among themselves before.
+/// Most runs above the bottom that go down without a merge among themselves first.
 const FEW_RUNS: usize = 2;
 
-/// The merge that readers alone want: the newest runs above the bottom become one, or, once they are few,
-/// join it where they would anyway; and the 4 KiB blocks that it moves. Ten runs are two soon after a tenth
-/// of the bottom was walked for, where all of it would have to be.
+/// A merge that only readers benefit from, and the number of 4 KiB blocks that it moves.
 ///
-/// From the newest on, a run takes part if it holds at most four times the bytes in front of it, as a full
-/// tier's next does: what a merge writes again is a fixed multiple of what came in. No flush is under way:
-/// its run would be older than that of `new_run`, and is newer.
+/// The newest runs above the bottom become one. Once they are few, they join the bottom if they would by
+/// their size. Merging in two stages is cheaper to pay for: ten runs become two after scans have read a tenth
+/// of the bottom, instead of all of it.
+///
+/// From the newest on, a run takes part if it holds at most four times the bytes of the runs before it, as
+/// the next tier's run does in a full tree. So write amplification is bounded. No flush may be in progress:
+/// its run would get an older number than `new_run` although its data is newer.
 pub(crate) fn read_triggered(
     version: &TreeVersion,
     new_run: impl FnOnce() -> u64,
@@ -159,7 +160,7 @@ pub(crate) fn read_triggered(
         bytes += run.bytes();
         joined.push(run);
     }
-    // What is set apart stays where it is, and a run with it would never be gone.
+    // Quarantined ranges stay in place, so a run that contains one would never be empty.
     if !damaged_parts::ranges(version).is_empty() {
         return None;
     }
@@ -183,7 +184,7 @@ pub(crate) fn read_triggered(
     Some((job, bytes.div_ceil(BLOCK_BYTES)))
 }
 
-/// The bottom is always the run of this name.
+/// The bottom run always has this number.
 pub(crate) fn bottom_target() -> MergeTarget {
     MergeTarget { level: TreeLevel::BOTTOM, run: 0 }
 }
@@ -191,7 +192,8 @@ pub(crate) fn bottom_target() -> MergeTarget {
 /// A merge of everything in `range` to the bottom.
 pub(crate) fn to_bottom(version: &TreeVersion, range: KeyRange, rewrite: HashSet<ObjectId>) -> MergeJob {
     let inputs = version.runs.iter().map(|run| (run.level, run.id)).collect();
-    // Whole tables of the bottom: parts of tables would hold their space until the rest is merged.
+    // Extended to whole tables of the bottom: a partly merged table would hold its space until the rest is
+    // merged.
     let mut whole = range.clone();
     for slice in version.bottom().iter().flat_map(|run| run.overlapping(&range)) {
         whole.start = whole.start.min(slice.range.start.clone());
@@ -215,7 +217,7 @@ impl MergeJob {
     }
 }
 
-/// A caller that waits for a range to be merged.
+/// A caller that waits for the merge of a range.
 #[derive(Debug)]
 pub(crate) struct MergeRequest {
     pub(crate) range: KeyRange,
@@ -250,7 +252,7 @@ impl MergeQueue {
     }
 }
 
-/// Notes what the tiers of a version hold.
+/// Records the bytes of each tier of a version.
 pub(crate) fn count_tiers(counters: &EngineCounters, version: &TreeVersion) {
     for (counter, bytes) in counters.tier_bytes.iter().zip(tier_bytes(version)) {
         counter.store(bytes, Relaxed);

@@ -1,6 +1,6 @@
-//! Damaged key ranges that a range tombstone covers: they go unread, and values are counted anew.
+//! Drops damaged key ranges that a range tombstone covers, unread, and counts live values anew.
 //!
-//! Not here: which ranges are damaged (`damaged_parts`), naming them to users (`quarantine`).
+//! Not here: which ranges are damaged (`damaged_parts`), listing them for users (`quarantine`).
 
 use crate::{
     Error,
@@ -23,7 +23,8 @@ use std::collections::{BTreeMap, HashSet};
 
 /// Drops the first damaged part that a tombstone covers, unread; `true` when there was one.
 ///
-/// Which separated values it pointed to is not known, so those of its table are counted anew.
+/// The separated values that it pointed to are unknown, so the live values of the table's value objects are
+/// counted anew.
 pub(crate) fn release(
     engine: &Engine,
     version: &TreeVersion,
@@ -47,15 +48,15 @@ pub(crate) fn release(
     Ok(true)
 }
 
-/// Finds out which bytes of value objects no entry points to any more, by reading every table that points
-/// to them. Objects that a damaged table may point to wait until that is gone.
+/// Finds the bytes of value objects that no entry points to any more, by reading every table that points to
+/// these objects. Skips objects that a remaining damaged table may point to.
 fn recount(engine: &Engine, objects: HashSet<ObjectId>) -> Result<(), Error> {
     let accounted = accounted(engine, &objects);
     let view = engine.super_version();
     recount_in(engine, &view, objects, &accounted)
 }
 
-/// Bytes that the manifest accounts for, by object.
+/// Accounted bytes by object, as in the manifest.
 pub(crate) fn accounted(engine: &Engine, objects: &HashSet<ObjectId>) -> BTreeMap<ObjectId, u64> {
     let tree = engine.stored.tree.lock();
     let values = &tree.manifest.state.values;
@@ -63,7 +64,7 @@ pub(crate) fn accounted(engine: &Engine, objects: &HashSet<ObjectId>) -> BTreeMa
     objects.iter().filter_map(accounted).collect()
 }
 
-/// `super_version` is not older than `accounted`: all that lives below these lengths is in it.
+/// `super_version` must not be older than `accounted`, so that it holds every pointer below these lengths.
 pub(crate) fn recount_in(
     engine: &Engine,
     view: &SuperVersion,
@@ -119,7 +120,7 @@ pub(crate) fn recount_in(
     {
         let tree = engine.stored.tree.lock();
         for (object, mut known) in live {
-            // What was accounted for since is not in the view.
+            // Bytes accounted for since then are not in the view.
             let value = tree.manifest.state.values.get(&object);
             let Some((value, accounted)) = value.zip(accounted.get(&object)) else {
                 continue;

@@ -1,9 +1,9 @@
-//! Freeing without reading: value objects that are dead, and what a range tombstone covers whole.
+//! Frees data without reading it: dead value objects, and tables that a range tombstone covers completely.
 //!
 //! Invariants
-//! - An object that commits or the worker may still append to, or that a memtable points into, stays.
-//! - A table is dropped unread only when the dropped entries take no live value object's accounting with
-//!   them.
+//! - An object that commits or the worker may still append to, or that a memtable points into, is kept.
+//! - A table is dropped unread only if all value objects that its entries point to are dropped as well, so
+//!   that no accounts of live values become wrong.
 
 use super::{
     install::{TreeChange, take_out},
@@ -31,15 +31,14 @@ use crate::{
 use copal_object::ObjectId;
 use std::collections::HashSet;
 
-/// A value object is rewritten when more than this part of what it occupies is dead.
+/// A value object is rewritten when more than this fraction (1/n) of its occupied bytes is dead.
 const STALE_FRACTION: u64 = 4;
-/// The same in a store that is full: what scattered deletions leave in pages that they share with living
-/// values.
+/// The same in a full store, for scattered dead values that share pages with live ones.
 const STALE_FRACTION_WHEN_FULL: u64 = 16;
 /// Dead bytes below which a rewrite is not worth its reads.
 const STALE_LEAST: u64 = 256 << 10;
 
-/// Value objects that something may still be appended to or that memtables point into.
+/// Value objects that may still be appended to, or that memtables point into.
 fn busy_values(engine: &Engine, values: &WorkerValues) -> HashSet<ObjectId> {
     let direct = engine.writes.direct_values.lock();
     let mut busy: HashSet<ObjectId> = direct.open_objects().into_iter().collect();
@@ -50,15 +49,14 @@ fn busy_values(engine: &Engine, values: &WorkerValues) -> HashSet<ObjectId> {
     busy
 }
 
-/// Drops what is wholly dead or wholly covered; `true` when something went.
-/// The caller has the step.
+/// Drops dead objects and covered tables; `true` when there were some. The caller holds the step lock.
 pub(crate) fn sweep(engine: &Engine) -> Result<bool, Error> {
     let version = engine.super_version().version.clone();
     let covered = all_tombstones(&version, &engine.snapshots.stripes());
     sweep_covered(engine, version, &covered)
 }
 
-/// What a purge must not do: count on tombstones that are not in tables yet.
+/// Forbidden behaviour for a test: drops values by tombstones that are not in tables yet.
 #[cfg(test)]
 pub(crate) fn sweep_too_early(engine: &Engine) -> Result<(), Error> {
     let _step = engine.compactor.step.lock();
@@ -96,9 +94,9 @@ fn sweep_covered(
         return Ok(false);
     }
     let mut values = engine.compactor.worker_values.lock();
-    // Asked again: the flush that this may have waited for may have appended to one of them.
+    // Evaluated again: this thread may have waited for a flush, which may have appended to one of them.
     let candidates = candidates();
-    // Open objects need not stay open for nothing.
+    // Close them: dead objects need no further appends.
     candidates.iter().for_each(|object| values.close(*object));
     let busy = busy_values(engine, &values);
     let dropped: HashSet<ObjectId> = candidates.into_iter().filter(|object| !busy.contains(object)).collect();
@@ -122,12 +120,12 @@ fn sweep_covered(
     Ok(true)
 }
 
-/// The key range of a group inside `range`, and its value objects whose dead bytes punching cannot free,
-/// if they are many.
+/// The key range of a group inside `range`, and its value objects with many dead bytes that hole punching
+/// cannot free.
 pub(crate) fn stale_group(engine: &Engine, range: &KeyRange) -> Option<(KeyRange, HashSet<ObjectId>)> {
     let fraction = stale_fraction(engine);
     let wasteful = |value: &&ValueState| is_wasteful(value, range, fraction);
-    // Before a flush is waited for.
+    // Checked before waiting for a flush.
     wasted_values(engine, range).first()?;
     let busy = busy_values(engine, &engine.compactor.worker_values.lock());
     let tree = engine.stored.tree.lock();
@@ -149,7 +147,7 @@ fn stale_fraction(engine: &Engine) -> u64 {
     }
 }
 
-/// Value objects inside `range` whose dead bytes punching cannot free, if they are many.
+/// Value objects inside `range` with many dead bytes that hole punching cannot free.
 pub(crate) fn wasted_values(engine: &Engine, range: &KeyRange) -> Vec<ObjectId> {
     let tree = engine.stored.tree.lock();
     let values = tree.manifest.state.values.values();
@@ -158,7 +156,7 @@ pub(crate) fn wasted_values(engine: &Engine, range: &KeyRange) -> Vec<ObjectId> 
     wasted.map(|value| value.meta.object).collect()
 }
 
-/// Flushes append to none of these any more. Waits for a flush.
+/// Closes the objects, so that flushes append to none of them any more. Waits for a running flush.
 pub(crate) fn close_values(engine: &Engine, objects: &[ObjectId]) {
     let mut values = engine.compactor.worker_values.lock();
     objects.iter().for_each(|object| values.close(*object));
@@ -183,7 +181,7 @@ fn all_tombstones(version: &TreeVersion, stripes: &SequenceStripes) -> RangeTomb
     RangeTombstones::in_stripes(&list, stripes)
 }
 
-/// Slices whose every entry an older-held-by-no-one tombstone covers.
+/// Slices that a tombstone covers completely, where no held snapshot reads below the tombstone.
 fn covered_slices<'a>(
     version: &'a TreeVersion,
     covered: &'a RangeTombstones,

@@ -1,11 +1,11 @@
-//! Values that a flush takes out of the tables, and values that collection moves: appended to the worker's
-//! own value objects, one open object per group.
+//! Appends values that a flush separates and values that collection moves to the worker's own value objects,
+//! one open object per group.
 //!
 //! Format: docs/formats/kv-values.md v2
 //! Invariants
-//! - Everything is appended, in order, before the transaction that installs the pointers; a crash between
-//!   leaves bytes behind the accounted length, which the next opening cuts off.
-//! - What an abandoned step appended is cut off before the next append.
+//! - Everything is appended, in order, before the transaction that installs the pointers. A crash in between
+//!   leaves bytes after the accounted length, which the next opening truncates.
+//! - Bytes that an abandoned step appended are truncated before the next append.
 
 use crate::{
     format::entry::KeyRange,
@@ -27,7 +27,7 @@ const COPIES: u64 = 3;
 /// Open groups kept between steps.
 const MAX_OPEN: usize = 1024;
 
-/// Open objects of the worker between its steps.
+/// Open value objects that the worker keeps between its steps.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerValues {
     open: BTreeMap<GroupKey, OpenObject>,
@@ -43,12 +43,12 @@ impl WorkerValues {
         self.open.retain(|_, open| open.object != object);
     }
 
-    /// Closes the objects of groups wholly inside `range`.
+    /// Closes the objects of groups that lie completely inside `range`.
     pub(crate) fn close_within(&mut self, range: &KeyRange) {
         self.open.retain(|group, _| !range.covers(&group.range()));
     }
 
-    /// Goes on appending to an object found at opening.
+    /// Continues to append to an object found at opening.
     pub(crate) fn resume(&mut self, group: GroupKey, open: OpenObject) {
         if self.open.len() < MAX_OPEN && open.len < OBJECT_BYTES / 2 {
             self.open.insert(group, open);
@@ -59,11 +59,11 @@ impl WorkerValues {
 /// The values of one step.
 pub(crate) struct ValueSeparation<'a> {
     objects: &'a Objects,
-    /// As they are with this step's appends.
+    /// Open objects, with the appends of this step.
     open: BTreeMap<GroupKey, OpenObject>,
-    /// All objects this step touched, for the manifest.
+    /// All objects that this step touched, for the manifest.
     touched: BTreeMap<ObjectId, ValueMeta>,
-    /// Lengths before the step; `None`: created by it.
+    /// Lengths before the step; `None`: the step created the object.
     before: BTreeMap<ObjectId, Option<u64>>,
     buffers: BTreeMap<ObjectId, Vec<u8>>,
     buffered: usize,
@@ -92,7 +92,7 @@ impl<'a> ValueSeparation<'a> {
         }
     }
 
-    /// Gives `value` a place and returns the pointer to it, with `head` beside it.
+    /// Assigns `value` a place and returns the pointer to it, with `head` beside it.
     pub(crate) fn place(
         &mut self,
         group: &GroupKey,
@@ -152,13 +152,13 @@ impl<'a> ValueSeparation<'a> {
         self.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait().map(drop)
     }
 
-    /// Appends what is buffered; returns the objects as the manifest is to know them.
+    /// Appends the buffered values; returns the touched objects for the manifest.
     pub(crate) fn finish(&mut self) -> Result<Vec<ValueMeta>, StoreError> {
         self.append_buffers()?;
         Ok(self.touched.values().cloned().collect())
     }
 
-    /// The step was installed: go on from here.
+    /// After the step was installed: keeps its open objects.
     pub(crate) fn keep(self, values: &mut WorkerValues) {
         if self.before.is_empty() {
             return;
@@ -172,8 +172,8 @@ impl<'a> ValueSeparation<'a> {
         }
     }
 
-    /// The step is abandoned: cuts off what it appended. Where there is no space for that, nothing is
-    /// appended behind it any more, and the next opening cuts it off.
+    /// Abandons the step: truncates what it appended. If there is no space for that, closes the object, and
+    /// the next opening truncates it.
     pub(crate) fn abandon(self, values: &mut WorkerValues) -> Result<(), StoreError> {
         let undo = |(id, before): (ObjectId, Option<u64>)| {
             let stat = self.objects.stat(id)?;

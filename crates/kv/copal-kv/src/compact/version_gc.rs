@@ -1,10 +1,10 @@
-//! Which entries survive a merge. Pure: cursor in, verdicts out.
+//! Version GC: decides which entries survive a merge. Pure: cursor in, verdicts out.
 //!
 //! Invariants
 //! - Of the versions that no reader can tell apart (one stripe between held sequences) the newest survives
 //!   (KV-18).
-//! - A version goes when a range tombstone of its own stripe covers it.
-//! - A tombstone goes when nothing older lies below and every held sequence sees it.
+//! - A version is dropped when a range tombstone of its own stripe covers it.
+//! - A tombstone is dropped when nothing older lies below and every held sequence sees it.
 
 use super::deletions::WalkDeletions;
 use crate::{
@@ -22,21 +22,21 @@ use bytes::Bytes;
 pub(crate) struct SurvivingVersions {
     tombstones: RangeTombstones,
     stripes: SequenceStripes,
-    /// Nothing older than the inputs lies below them.
+    /// No data older than the inputs lies below them.
     bottom: bool,
     key: Vec<u8>,
-    /// Stripe of the version before, of the same key.
+    /// Stripe of the previous version of the same key.
     stripe: Option<u64>,
-    /// Deletions that came to the end of their way, by keyspace, and whether the one of this key has met
-    /// nothing yet.
+    /// Tombstones that reached the bottom, by keyspace, and whether the tombstone of the current key has met
+    /// no older version yet.
     found: Vec<(KeyspaceId, WalkDeletions)>,
     is_unmet: bool,
 }
 
-/// What becomes of an entry.
+/// Verdict on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VersionVerdict {
-    /// It stays. `droppable`: only for a held sequence, or because it is a tombstone.
+    /// The entry is kept. `droppable`: only for a held sequence, or because it is a tombstone.
     Keep {
         droppable: bool,
     },
@@ -60,13 +60,13 @@ impl SurvivingVersions {
         }
     }
 
-    /// Where what was judged may end and `key` begin: `key` itself, or, where that is long, as little of it
-    /// as tells it from the key judged last.
+    /// A border between the last judged key and `key`: `key` itself, or for a long key the shortest prefix
+    /// that differs from the last one.
     pub(crate) fn border_before(&self, key: &[u8]) -> Bytes {
         border_between(&self.key, key)
     }
 
-    /// What deletions that went, since nothing is below them, took along.
+    /// Per keyspace, the dropped tombstones with nothing below, and how many of them deleted something.
     pub(crate) fn found(&self) -> &[(KeyspaceId, WalkDeletions)] {
         &self.found
     }
@@ -79,7 +79,7 @@ impl SurvivingVersions {
         self.found.last_mut().map(|(_, found)| found)
     }
 
-    /// The verdict on the entry the cursor stands on.
+    /// Judges the entry at the cursor.
     pub(crate) fn judge(&mut self, cursor: &impl Cursor) -> Result<VersionVerdict, Error> {
         let Some(entry) = cursor.entry() else {
             return Ok(VersionVerdict::Drop);
@@ -147,7 +147,7 @@ mod tests {
         (*kind == EntryKind::Put && cover < *seq).then_some(*seq)
     }
 
-    /// Every held sequence and the newest reader see the same before and after, whatever the history.
+    /// Every held sequence and the newest reader see the same before and after, for any history.
     #[test]
     fn no_reader_can_tell_that_a_merge_happened() {
         let mut random = copal_testkit::Random::new(7);

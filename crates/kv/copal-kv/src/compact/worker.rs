@@ -1,13 +1,13 @@
-//! The worker thread: what was asked for, then the tiers from the top down, then collection of what is
-//! deleted and of values, then what readers alone gain by.
+//! The worker thread. In this order it serves requests, merges full tiers from the top, collects deleted data
+//! and dead values, and runs merges that only readers benefit from.
 //!
 //! Invariants
 //! - It sleeps when there is nothing to do, and is woken by `WakeSignal::wake_workers`; it never spins.
-//! - A full store stops merges, not the worker: it tries again when something was freed.
-//! - Between two steps it looks again: a tier that filled up meanwhile goes before a deeper merge, which goes
-//!   on behind it. Flushes come in at any time (`flusher`).
-//! - It never waits for the writer lock: the writer may be waiting for a flush, and a flush in a full store
-//!   for it.
+//! - A full store stops merges, but not the worker: it retries after something is freed.
+//! - It checks again between two steps: a tier that filled up meanwhile is merged before a deeper merge
+//!   continues. Flushes run at any time (`flusher`).
+//! - It never waits for the writer lock: its holder may wait for a flush, and a flush in a full store may
+//!   wait for the worker.
 
 use super::{
     flusher,
@@ -38,14 +38,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two looks at whether readers have paid for a merge.
+/// Between two checks whether readers have paid for a merge.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Walks beside writes pay for a merge once they searched this many times the blocks that it moves: the next
-/// flush is not far, and begins anew.
+/// Scans between writes pay for a merge once they searched this many times the blocks that it moves. The
+/// factor covers that the next flush is near and adds a run again.
 const WALKS_PER_BLOCK: u64 = 4;
 
-/// Since when the tree is as it is, in walks, and nothing was written besides, in searches.
+/// Counters at the time since which the tree is unchanged (`epoch`, `walked`) and nothing was written
+/// (`writes`, `searches`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct IdleSince {
     epoch: u64,
@@ -54,35 +55,35 @@ struct IdleSince {
     walked: u64,
 }
 
-/// Where something is deleted, as of one version and of the oldest snapshot.
+/// Areas with deleted data, as of one version and one oldest snapshot.
 #[derive(Debug, Default)]
 struct DeletedAreas {
     of: Option<(u64, u64)>,
     areas: Vec<MergeArea>,
 }
 
-/// What the worker remembers between its steps.
+/// State of the worker between its steps.
 struct MergeWorker {
     engine: Arc<Engine>,
-    /// Merges under way, the one in front last. One in front came up meanwhile and is more urgent.
+    /// Merges in progress; the last one is the most urgent and runs first.
     jobs: Vec<MergeJob>,
     request: Option<(Arc<MergeRequest>, MergeJob)>,
-    /// Value objects that were rewritten once; not tried again before the next opening.
+    /// Value objects that were rewritten once; not retried before the next opening.
     rewritten: HashSet<ObjectId>,
     /// The version that was swept last.
     swept: Option<u64>,
     deleted: DeletedAreas,
     idle_since: IdleSince,
-    /// Readers would gain by a merge, and have not paid for it yet.
+    /// Readers would benefit from a merge, but have not paid for it yet.
     may_be_read_triggered: bool,
-    /// Much is dead of value objects, some of which may still be appended to.
+    /// Some value objects have many dead bytes; some of these may still be appended to.
     may_rewrite: bool,
-    /// After a failure: the pause before merges are tried again, and when that is.
+    /// After a failure: the pause before merges are retried, and the time of the retry.
     pause: Duration,
     merges_from: Option<Instant>,
 }
 
-/// Runs until the signal says stop.
+/// Runs until the signal stops it.
 pub(crate) fn run(engine: Arc<Engine>) {
     let mut worker = MergeWorker::new(engine);
     let signal: Arc<WakeSignal> = worker.engine.signal.clone();
@@ -107,7 +108,7 @@ pub(crate) fn attending(engine: &Arc<Engine>) -> Box<dyn InlineWork> {
 impl InlineWork for MergeWorker {
     fn step(&mut self) -> bool {
         let flushed = flusher::run_inline(&self.engine);
-        // Nobody waits for a pause to end.
+        // No thread would wait for a pause to end.
         self.merges_from = None;
         let merged = MergeWorker::step(self).unwrap_or_else(|error| {
             self.failed(&error);
@@ -118,7 +119,7 @@ impl InlineWork for MergeWorker {
 
     fn end(&mut self) {
         self.finish_requests(&Error::Closed);
-        // Waiters must not wait for a thread that is gone.
+        // Waiters must not wait for a thread that has ended.
         self.engine.signal.progressed(None);
     }
 }
@@ -140,7 +141,7 @@ impl MergeWorker {
         }
     }
 
-    /// One piece of work; `false` when there is none.
+    /// Does one step; `false` when there is nothing to do.
     fn step(&mut self) -> Result<bool, Error> {
         let engine = self.engine.clone();
         let _step = engine.compactor.step.lock();
@@ -203,7 +204,7 @@ impl MergeWorker {
         Ok(true)
     }
 
-    /// The merge that rewrites a stale group inside `range`, if there is one that was not tried yet.
+    /// The merge that rewrites a stale group inside `range`, if one was not tried yet.
     fn rewrite_job(&mut self, range: &KeyRange) -> Option<MergeJob> {
         self.engine.compactor.worker_values.lock().close_within(range);
         let (group, mut objects) = sweep::stale_group(&self.engine, range)?;
@@ -218,7 +219,7 @@ impl MergeWorker {
             None => self.next_job().or_else(|| self.tidying_job()),
             Some(job) => self.more_urgent(job),
         };
-        // A merge in front of it takes from the same runs: what is left of it is planned again.
+        // The more urgent merge takes from the same runs, so the rest of this one is planned again.
         if next.is_some() {
             self.jobs.retain(|job| job.urgency != MergeUrgency::ReadTriggered);
         }
@@ -233,7 +234,7 @@ impl MergeWorker {
         more.map(|_| true)
     }
 
-    /// The merge of a tier that is full and above all that the merge under way takes from.
+    /// The merge of a full tier that lies above all inputs of the current merge.
     fn more_urgent(&self, than: &MergeJob) -> Option<MergeJob> {
         let version = self.engine.super_version().version.clone();
         let unfinished = (than.urgency == MergeUrgency::ReadTriggered).then_some(than.target.run);
@@ -252,13 +253,13 @@ impl MergeWorker {
         drop(version);
         self.close_wasted();
         let (range, mut objects) = sweep::stale_group(&self.engine, &KeyRange::all())?;
-        // Asked again: a flush that this waited for may point to them.
+        // Evaluated again: a flush that this waited for may point to them.
         let version = self.engine.super_version().version.clone();
         objects.retain(|object| self.rewritten.insert(*object));
         (!objects.is_empty()).then(|| to_bottom(&version, range, objects))
     }
 
-    /// A range in which so much is deleted that merging it away is worth it, or that walks have paid for it.
+    /// A range that is worth a merge by the data deleted in it, or that scans have paid for.
     fn deleted_range(&mut self, version: &TreeVersion) -> Option<KeyRange> {
         let engine = &self.engine;
         let oldest_snapshot = engine.snapshots.stripes().oldest();
@@ -275,8 +276,8 @@ impl MergeWorker {
         })
     }
 
-    /// A value object of which much is dead takes no more values, and can be rewritten, once nothing is
-    /// written any more: while writes go on it fills up, and more of it dies before it is moved.
+    /// Closes a value object with many dead bytes, so that it can be rewritten. Does so only once writes have
+    /// stopped: while they continue, the object fills up and more of it dies before it is moved.
     fn close_wasted(&mut self) {
         let wasted = sweep::wasted_values(&self.engine, &KeyRange::all());
         let writes = self.engine.counters.writes.load(Ordering::Relaxed);
@@ -287,12 +288,14 @@ impl MergeWorker {
         self.may_rewrite = !is_idle && !wasted.is_empty();
     }
 
-    /// The merge that readers alone gain by, once there were as many searches as it moves blocks and no write
-    /// in between: it never costs more than twice what they spent by then. Where writes come in between
-    /// look-ups gain little, for filters spare them most runs; walks read a block of each and pay alone.
+    /// A merge that only readers benefit from, once the tree got as many searches as the merge moves blocks,
+    /// without a write in between. So reads and merge together cost at most twice what the searches had cost.
+    ///
+    /// With writes in between, look-ups gain little, since filters answer for most runs. Scans read a block
+    /// of each run and pay alone.
     fn tidying_job(&mut self) -> Option<MergeJob> {
         let engine = &self.engine;
-        // While a flush is under way there are writes.
+        // A running flush means that there were writes.
         let _no_flush = engine.compactor.worker_values.try_lock()?;
         let version = engine.super_version().version.clone();
         let found = read_triggered(&version, || engine.new_run(), engine.options.bottom_share);
@@ -320,7 +323,7 @@ impl MergeWorker {
         true
     }
 
-    /// How long to sleep when nobody wakes it; `None`: for ever.
+    /// Longest sleep without a wake-up; `None`: no limit.
     fn timeout(&self) -> Option<Duration> {
         let engine = &self.engine;
         if engine.poison.check().is_err() {
@@ -333,8 +336,8 @@ impl MergeWorker {
         [merges, read_triggered, full].into_iter().flatten().min()
     }
 
-    /// A failed step: a full store and damage are tried again after a pause, anything else has poisoned the
-    /// store.
+    /// Handles a failed step: a full store and damage are retried after a pause; any other error has poisoned
+    /// the store.
     fn failed(&mut self, error: &Error) {
         self.jobs.clear();
         self.merges_from = Some(Instant::now() + self.pause);
@@ -342,7 +345,7 @@ impl MergeWorker {
         if error.is_no_space() {
             self.pause = self.pause.min(LOOK_WHEN_FULL);
             self.engine.writes.pressure.begin();
-            // It gave back what it had taken.
+            // The failed step returned the space that it had taken.
             self.engine.signal.wake_worker(BackgroundThread::Flusher);
             tracing::debug!("the store is full: merges wait until something is freed");
         } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
@@ -362,7 +365,7 @@ impl MergeWorker {
     }
 }
 
-/// Flushes, merges `range` to the bottom, frees what that leaves behind.
+/// Flushes, merges `range` to the bottom, and frees the garbage of both.
 pub(crate) fn compact_now(engine: &Engine, range: KeyRange) -> Result<(), Error> {
     flusher::flush_now(engine)?;
     let request = engine.compactor.jobs.request(range);
@@ -370,7 +373,7 @@ pub(crate) fn compact_now(engine: &Engine, range: KeyRange) -> Result<(), Error>
     engine.run_inline();
     engine.signal.wait_for(|| request.result().is_some());
     request.result().unwrap_or(Err(Error::Closed))?;
-    // Freed space is used again only behind a durable commit.
+    // Freed space is reused only after a durable commit.
     let durable = engine.objects.commit(Txn::new(), Ack::Durable).wait();
     durable.map(drop).map_err(|error| engine.poison.failed_write(error))
 }

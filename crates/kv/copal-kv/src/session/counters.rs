@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-/// The engine's own counters; those of tables are counted where tables are read.
+/// Counters of the engine; table reads have their own counters.
 #[derive(Debug, Default)]
 pub(crate) struct EngineCounters {
     pub(crate) reads: ReadCounters,
@@ -24,13 +24,13 @@ pub(crate) struct EngineCounters {
     pub(crate) groups: AtomicU64,
     pub(crate) kill_safe_groups: AtomicU64,
     pub(crate) writes: AtomicU64,
-    /// Bytes of each tier, from the top down.
+    /// Bytes of each tier, from the top.
     pub(crate) tier_bytes: [AtomicU64; TIERS as usize],
-    /// Time spent in merges and in flushes, and what flushes took out of memory, for pacing.
+    /// For pacing: time spent in merges and in flushes, and bytes of memtables that flushes wrote.
     pub(crate) flush_nanos: AtomicU64,
     pub(crate) flushed_bytes: AtomicU64,
     pub(crate) merge_nanos: AtomicU64,
-    /// Time writers were slowed by, and waited for a flush.
+    /// Time that writers were delayed, and time that they waited for a flush.
     pub(crate) paced_nanos: AtomicU64,
     pub(crate) stalled_nanos: AtomicU64,
 }
@@ -42,18 +42,18 @@ impl EngineCounters {
         self.user_bytes.fetch_add(user_bytes, Relaxed);
     }
 
-    /// A group was acknowledged with its copy in the page-cache log, or was not.
+    /// Counts a kill-safe group; `entered`: its copy is in the page-cache log.
     pub(crate) fn count_kill_safe(&self, entered: bool) {
         self.kill_safe_groups.fetch_add(entered.into(), Relaxed);
     }
 
-    /// Runs searched since the store was opened, had there always been `runs` of them above the bottom: a
-    /// look-up counts once, as filters spare it most of them, a walk for each.
+    /// Searches of runs since the store was opened, had it always had `runs` runs above the bottom. A look-up
+    /// counts once, since filters answer for most runs; an iterator counts once per run.
     pub(crate) fn searches(&self, runs: u64) -> u64 {
         self.reads.sum(ReadCount::Gets) + self.walked(runs)
     }
 
-    /// Those of them that were walks.
+    /// The part of [`EngineCounters::searches`] that iterators made.
     pub(crate) fn walked(&self, runs: u64) -> u64 {
         runs * self.reads.sum(ReadCount::Seeks)
     }

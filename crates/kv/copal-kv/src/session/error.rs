@@ -1,9 +1,9 @@
-//! What can go wrong in the engine, as one family: every call may meet the device below it.
+//! Errors of the engine. They are one type, since every call may meet an error of the device.
 
 use super::limits::MAX_GROUP_BYTES;
 use copal_object::StoreError;
 
-/// Why a call of this crate failed.
+/// Reason why a call of this crate failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,24 +13,24 @@ pub enum Error {
     /// Bytes on disk are not what was written. Other ranges stay readable.
     #[error("damaged: {what}")]
     Corrupt {
-        /// Which structure, where, and how it was noticed.
+        /// Damaged structure, its place, and the failed check.
         what: String,
     },
     /// Nothing was written; deletes still work.
     #[error("the store is full")]
     NoSpace,
-    /// An earlier write failed. Reads go on; writes fail until the store is opened again.
+    /// An earlier write failed. Reads still work; writes fail until the store is reopened.
     #[error("the store is read-only until reopened: {reason}")]
     Poisoned {
         /// The first failure.
         reason: String,
-        /// The host ran full inside a write: free space there, then open the store again. No disk failed.
+        /// The host ran out of space inside a write: free space there, then reopen the store. No disk failed.
         host_full: bool,
     },
     /// A write to a store opened with `read_only`.
     #[error("the store is open read-only")]
     ReadOnly,
-    /// The keyspace was dropped, or never existed.
+    /// The keyspace was dropped or never existed.
     #[error("keyspace {0} does not exist")]
     NoKeyspace(String),
     /// Keys are at most 65535 bytes long.
@@ -39,53 +39,53 @@ pub enum Error {
     /// Values are at most 1 GiB long.
     #[error("value of {0} bytes is longer than 1 GiB")]
     ValueTooLong(usize),
-    /// One batch, a single put too, may take at most this much memory; values written directly do not count.
+    /// Limit of memory for one batch or single put; directly written values do not count.
     #[error("a batch of {bytes} bytes is longer than {limit}: split it{}", or_more_memory(*limit, *total_bytes))]
     BatchTooLarge {
         /// Bytes that the batch would take in the memtable.
         bytes: u64,
         /// The limit.
         limit: u64,
-        /// The memory budget that has no more for one batch.
+        /// Total of the memory budget.
         total_bytes: u64,
     },
-    /// What cannot give way (memtables that iterators pin, descriptors of tables) leaves no room in the
-    /// memory budget.
+    /// Memory that cannot be reclaimed (memtables that iterators pin, table descriptors) leaves too little of
+    /// the memory budget.
     #[error(
         "{needed} bytes of memory are needed, {total_bytes} is the budget: drop old iterators, or open with more"
     )]
     OverBudget {
         /// Bytes that would have been in use.
         needed: u64,
-        /// The budget.
+        /// Total of the memory budget.
         total_bytes: u64,
     },
-    /// What a range is to be repaired with ascends strictly and lies in the range; this key does not.
+    /// The entries of a repair must ascend strictly and lie in the range; this key does not.
     #[error("key {key} is out of order or outside the range that is repaired")]
     NotInRange {
         /// The key, escaped.
         key: String,
     },
-    /// There is no such object, or it belongs to no key-value store.
+    /// The object does not exist, or does not belong to a key-value store.
     #[error("object {object} does not exist or is not of a key-value store; an outline lists those that are")]
     NoObject {
-        /// Its id.
+        /// Id of the object.
         object: u64,
     },
-    /// Nothing was written, and nothing can be any more: operations are numbered, and the numbers end.
+    /// Nothing was written, and no further write is possible: the sequence numbers are used up.
     #[error("the store has no number left for another operation; copy its content into a new one")]
     NumbersUsedUp,
-    /// A choice that no store can be opened with.
+    /// An option has an impossible value.
     #[error("the option {name} cannot be {value}: {why}")]
     Options {
-        /// Which one.
+        /// Name of the option.
         name: &'static str,
-        /// As it was given.
+        /// The given value.
         value: u64,
-        /// What it has to be.
+        /// Permitted values, and the reason.
         why: &'static str,
     },
-    /// A key-value store is open on the same objects, in this process.
+    /// This process already has a key-value store open on these objects.
     #[error("the store is open already in this process; use that handle, or close it first")]
     AlreadyOpen,
     /// The store was closed by [`crate::Store::close`].
@@ -94,14 +94,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// The bytes that were asked for are damaged; the same bytes elsewhere may help.
+    /// Whether the requested bytes are damaged; a copy elsewhere may be intact.
     #[must_use]
     pub fn is_corruption(&self) -> bool {
         matches!(self, Error::Corrupt { .. } | Error::Object(StoreError::Corrupt { .. }))
     }
 
-    /// The host ran full inside a write, and the store takes no more of them until it is opened again. Of an
-    /// operation that answers this it is unknown whether it took effect.
+    /// Whether the host ran out of space inside a write. The store then refuses writes until it is reopened,
+    /// and the failed operation may or may not have taken effect.
     #[must_use]
     pub fn is_host_full(&self) -> bool {
         match self {
@@ -111,18 +111,18 @@ impl Error {
         }
     }
 
-    /// The store is full; deleting frees space.
+    /// Whether the store is full; deleting frees space.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Error::NoSpace | Error::Object(StoreError::NoSpace { .. }))
     }
 
-    /// A failure of the engine's own that ends all writing.
+    /// An internal failure that ends all writing.
     pub(crate) fn poisoned(reason: impl Into<String>) -> Error {
         Error::Poisoned { reason: reason.into(), host_full: false }
     }
 
-    /// Damage found in `what`, noticed by `why`.
+    /// Damage in `what`, detected by the check `why`.
     pub(crate) fn corrupt(what: impl std::fmt::Display, why: impl std::fmt::Display) -> Error {
         Error::Corrupt { what: format!("{what}: {why}") }
     }
@@ -137,7 +137,7 @@ impl From<StoreError> for Error {
     }
 }
 
-/// What one may do about a batch beyond `limit`, where memory is what limits it.
+/// Advice for a batch beyond `limit` where the memory budget sets the limit.
 fn or_more_memory(limit: u64, total_bytes: u64) -> String {
     if limit < MAX_GROUP_BYTES as u64 {
         format!(", or open the store with more memory than {total_bytes} bytes")
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use copal_device::DeviceError;
 
-    /// An opening answers with the error of the object layer itself.
+    /// An opening returns the error of the object layer itself.
     #[test]
     fn a_full_host_is_told_from_a_full_store_and_from_a_failed_disk() {
         let of_device = |error| Error::Object(StoreError::Device(error));

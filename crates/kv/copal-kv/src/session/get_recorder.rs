@@ -1,12 +1,12 @@
-//! A trace of the Gets that a store answers, for the simulator of filter units and rules.
+//! Recorder of a store's Gets: a trace for the simulator of filter units and rules.
 //!
 //! Format: sim/src/rules/trace.rs, `copal gets 1`
 //! Invariants
-//! - While nothing is recorded a Get pays for one relaxed load.
-//! - A trace that could not be written is never taken for a whole one: the first failure is kept and told at
-//!   the end.
+//! - Without a recording a Get pays one relaxed load.
+//! - An incomplete trace is never taken for a complete one: the first write error is kept and returned at the
+//!   end.
 //!
-//! Not here: playing it (`copal-sim rules --trace`).
+//! Not here: playing a trace (`copal-sim rules --trace`).
 
 use parking_lot::Mutex;
 use std::{
@@ -14,7 +14,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// What one store records.
+/// Recording of one store.
 #[derive(Default)]
 pub(crate) struct GetRecorder {
     on: AtomicBool,
@@ -32,7 +32,7 @@ impl GetRecorder {
         self.on.load(Relaxed)
     }
 
-    /// Writes down that the internal `key` was asked for.
+    /// Records a look-up of the internal `key`.
     pub(crate) fn note(&self, key: &[u8], found: bool) {
         if self.is_on() {
             self.write(key, found);

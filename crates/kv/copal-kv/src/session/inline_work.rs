@@ -1,34 +1,36 @@
-//! What flusher and worker do, done inside the calls of a store that has no threads: after a commit, and
-//! wherever a caller would wait for one of them. Merges that failed are tried again with the next call, and
-//! deferred writes go with the next write, since nothing here looks at a clock.
+//! Flushes and merges inside the calls of a store without threads: after each commit, and wherever a caller
+//! would otherwise wait for a background thread.
 //!
-//! Invariant: the same calls on the same device do the same in the same order.
+//! A failed merge is retried by the next call. Deferred writes are logged with the next write, since no code
+//! here reads a clock.
 //!
-//! Not here: the work itself (`flusher`, `worker`), who calls (`engine`).
+//! Invariant: the same calls on the same device do the same work in the same order.
+//!
+//! Not here: the work itself (`flusher`, `worker`), its callers (`engine`).
 
 use parking_lot::Mutex;
 
-/// Flusher and worker as what a call does.
+/// Flusher and worker as steps of a call.
 pub(crate) trait InlineWork: Send {
-    /// One piece of work; `false` when there was nothing to do, or it failed.
+    /// Does one step; `false` when there was nothing to do or the step failed.
     fn step(&mut self) -> bool;
-    /// There are no more steps; whoever asked for a merge is told.
+    /// No further step will run; callers that wait for a merge are notified.
     fn end(&mut self);
 }
 
-/// See the module; empty in a store with threads, and once the store has ended.
+/// Inline worker of a store; empty in a store with threads, and after the store was closed.
 #[derive(Default)]
 pub(crate) struct InlineWorker {
     work: Mutex<Option<Box<dyn InlineWork>>>,
 }
 
 impl InlineWorker {
-    /// From now on the calls do the work.
+    /// Starts to run `work` inside calls.
     pub(crate) fn begin(&self, work: Box<dyn InlineWork>) {
         *self.work.lock() = Some(work);
     }
 
-    /// No call does any more.
+    /// Stops running work inside calls.
     pub(crate) fn end(&self) {
         let work = self.work.lock().take();
         if let Some(mut work) = work {
@@ -36,7 +38,7 @@ impl InlineWorker {
         }
     }
 
-    /// Does what there is to do; nothing within itself.
+    /// Runs all pending steps; a recursive call does nothing.
     pub(crate) fn run(&self) {
         if let Some(mut work) = self.work.try_lock()
             && let Some(work) = work.as_mut()

@@ -1,14 +1,14 @@
-//! Sizes and times that several parts of the engine must agree on.
+//! Sizes and times on which several parts of the engine must agree.
 
 use std::time::Duration;
 
-/// Most operation bytes in one batch.
+/// Most bytes of operations in one batch.
 pub(crate) const MAX_GROUP_BYTES: usize = 64 << 20;
-/// Runs of a tier that make it merge.
+/// Number of runs at which a tier is merged.
 pub(crate) const TIER_RUNS: usize = 4;
 /// Tiers above the bottom.
 pub(crate) const TIERS: u8 = 3;
 /// Longest head of a separated value.
 pub(crate) const MAX_HEAD: usize = 4096;
-/// Longest time a `Deferred` write stays unlogged, and the first pause after a failure.
+/// Longest time for which a `Deferred` write stays unlogged, and the first pause after a failure.
 pub(crate) const TICK: Duration = Duration::from_millis(100);

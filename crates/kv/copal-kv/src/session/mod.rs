@@ -1,4 +1,4 @@
-//! Parts that all rooms of an open store share: options, limits, counters, errors, wake-ups.
+//! Shared parts of an open store: options, limits, counters, errors, wake-ups.
 
 pub(crate) mod counters;
 pub(crate) mod error;

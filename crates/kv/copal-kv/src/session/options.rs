@@ -1,18 +1,19 @@
-//! What a caller chooses: of a store at each opening, of a keyspace once, at its creation.
+//! Options: of a store, chosen at each opening; of a keyspace, fixed at its creation.
 
 use super::{error::Error, limits::MAX_HEAD};
 #[cfg(test)]
 use crate::broken::Flaw;
 use copal_filter::{Kind, rules::RuleKind};
 
-/// How safe a write is when its call returns. After a crash the store is always a prefix of commit order.
+/// Durability of a write when its call returns. After a crash the store always holds a prefix of the commit
+/// order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Durability {
     /// Survives power loss.
     #[default]
     Device,
-    /// Survives a kill of the process, not power loss. Waits for no device where it can be copied to the
-    /// store's waiting room in the page cache: a batch of up to 1 MiB without separated values.
+    /// Survives a kill of the process, but not power loss. Waits for no device if the batch fits the store's
+    /// page-cache log: up to 1 MiB without separated values.
     Process,
     /// Logged within 100 ms or 1 MiB; a kill may lose it.
     Deferred,
@@ -21,58 +22,63 @@ pub enum Durability {
 /// Options of one opening of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// All memory that grows with the data: memtables, filters, indexes, caches, buffers. At least 4 MiB is
-    /// used. Not looked at by [`Store::open_within`](crate::Store::open_within).
+    /// Limit of all memory that grows with the data: memtables, filters, indexes, caches, buffers. At least 4
+    /// MiB. Ignored by [`Store::open_within`](crate::Store::open_within).
     pub memory_bytes: u64,
-    /// Replays the log into memory and writes nothing.
+    /// Replays the log into memory, and writes nothing.
     pub read_only: bool,
-    /// With `read_only`, to save what can be saved: log frames that cannot be read are passed over, and
-    /// listed by [`Store::lost_of_logs`](crate::Store::lost_of_logs). Writes behind them are there, so what
-    /// such a store says was true at no time.
+    /// With `read_only`, skips log frames that cannot be read, to rescue the rest;
+    /// [`Store::lost_of_logs`](crate::Store::lost_of_logs) lists them. Writes after a skipped frame are
+    /// applied, so the store shows a state that never existed.
     pub salvage: bool,
-    /// Size at which a table ends; not 0.
+    /// Size at which a table ends, bytes; not 0.
     pub table_bytes: u64,
-    /// A tier merges into the bottom once it holds one part in this many of the bottom's bytes. Less means
-    /// more runs to search and less to write; 0: only the last of the three tiers does.
+    /// A tier is merged into the bottom once its size reaches the bottom's size divided by this number. A
+    /// smaller number means more runs to search and less to write. 0: only the last of the three tiers is
+    /// merged into the bottom.
     pub bottom_share: u32,
-    /// Merge runs above the bottom also where no tier is full, once nothing is written and as many look-ups
-    /// as the merge moves blocks had to search them, a walk counting once for each run: fewer runs to search,
-    /// a few more bytes written.
+    /// Also merge runs above the bottom when no tier is full, for fewer runs to search at the cost of a few
+    /// more written bytes. Such a merge begins once writes have stopped and as many look-ups searched these
+    /// runs as the merge moves blocks. An iterator counts once per run.
     pub merge_for_reads: bool,
-    /// Flusher, worker, scrubs and the adjuster of filters run on threads of their own. Otherwise what they do
-    /// is done inside the calls, so that one thread and one seed are one run on a device without threads:
-    /// filters are moved by [`Store::adjust_filters`](crate::Store::adjust_filters) alone, and deferred writes
-    /// go with the next write. Of a shared budget ([`Store::open_within`](crate::Store::open_within)) the
-    /// adjuster is the budget's own. For simulators.
+    /// Run flusher, worker, scrubs and filter adjustment on threads of their own.
+    ///
+    /// Without threads, for simulators, the work is done inside the calls. On a device without threads, one
+    /// calling thread and one seed then give one reproducible run:
+    /// - only [`Store::adjust_filters`](crate::Store::adjust_filters) moves filters;
+    /// - deferred writes are logged with the next write;
+    /// - for a shared budget ([`Store::open_within`](crate::Store::open_within)) this option does not decide
+    ///   the thread that adjusts filters: it belongs to the budget.
     pub threads: bool,
-    /// Filters: what kind, how much of the memory, how it is divided. Of a shared budget only the kind
-    /// counts, the rest is the budget's own.
+    /// Filters: kind, memory, and the rule that divides it. With a shared budget only the kind counts; the
+    /// budget has the rest.
     pub filters: FilterOptions,
-    /// An ordering the crash tests break.
+    /// An ordering that a crash test disables.
     #[cfg(test)]
     pub(crate) broken: Option<Flaw>,
 }
 
-/// How much memory filter units may take, within what the store's memory leaves them.
+/// Memory for filter units, within the store's memory budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FilterMemory {
-    /// This many bits for each key in tables, in each partition rounded up to whole words.
+    /// Bits for each key in tables, rounded up to whole words in each partition.
     BitsPerKey(f64),
-    /// This many bytes.
+    /// Number of bytes.
     Bytes(u64),
 }
 
-/// Filters of one opening. The kind is stored with each table: a store may hold tables of several.
+/// Filter options of one opening. Each table stores its filter kind, so one store may hold tables of several
+/// kinds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FilterOptions {
-    /// Kind of the filters that flush and merge write.
+    /// Kind of filters that flush and merge write.
     pub kind: Kind,
-    /// Which partitions' units are in memory.
+    /// Rule that decides which units are in memory.
     pub rule: RuleKind,
-    /// How much memory they take.
+    /// Memory for the units.
     pub memory: FilterMemory,
-    /// Move units in the background while Gets go on; otherwise only [`crate::Store::adjust_filters`] does,
-    /// and the same Gets give the same counts.
+    /// Move units in the background while Gets run. Otherwise only [`crate::Store::adjust_filters`] moves
+    /// them, and the same Gets give the same counts.
     pub background: bool,
 }
 
@@ -88,8 +94,8 @@ impl Default for FilterOptions {
 }
 
 impl FilterOptions {
-    /// Filters as in the paper: Bloom units of 4 bits per key, its Multi-Queue rule, each unit loaded by a
-    /// read of its own, at `bits_per_key` of memory. Its tables were of 2 MB, and nothing else was cached.
+    /// The paper's filters: Bloom units of 4 bits per key, the Multi-Queue rule, one read per loaded unit,
+    /// `bits_per_key` of memory. The paper used tables of 2 MB and cached nothing else.
     #[must_use]
     pub fn paper(bits_per_key: f64) -> FilterOptions {
         FilterOptions {
@@ -119,9 +125,9 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Looks at every choice that could not work, in one place.
+    /// Checks all options.
     /// # Errors
-    /// `Options` names it.
+    /// `Options` names the one that is impossible.
     pub(crate) fn check(&self) -> Result<(), Error> {
         const MOST_BYTES: u64 = 1 << 50;
         for (name, value, why) in [
@@ -143,44 +149,44 @@ impl Options {
     }
 }
 
-/// What a look-up leaves in the cache for the next one. Iterators leave the block they begin in.
+/// What a look-up leaves in the cache. Iterators cache the block in which they begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum CacheMode {
-    /// The row it found: for keys that are hot one by one.
+    /// The row: for single hot keys.
     #[default]
     Rows,
-    /// The block it read: for keys that are hot with their neighbours.
+    /// The block: for hot keys with hot neighbours.
     Blocks,
-    /// Nothing: for what is read once.
+    /// Nothing: for data that is read once.
     Nothing,
 }
 
-/// Options of a keyspace, kept from its creation.
+/// Options of a keyspace, fixed at its creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceOptions {
-    /// Keys sharing this many first bytes share value objects and no one else's; 0 = one group.
+    /// Only keys that share this many first bytes share value objects; 0: all keys of the keyspace do.
     pub group_prefix_len: u8,
-    /// Values from this size leave the tables at flush.
+    /// Flush separates values of at least this size from the tables.
     pub separate_from_bytes: u32,
-    /// Values from this size go straight to a value object, written once, never through the log: twice as
-    /// fast from some MiB on, no faster below 256 KiB.
+    /// Values of at least this size are written once, directly to a value object, and never to the log. That
+    /// is twice as fast from some MiB on, and no faster below 256 KiB.
     pub direct_from_bytes: u32,
-    /// Keep data blocks as they are, or lz4.
+    /// Compress data blocks with lz4.
     pub compress: bool,
-    /// First bytes of a separated value that stay in the table beside its pointer, so that a walk over heads
-    /// ([`Iter::heads`](crate::Iter::heads)) touches no value object. At most 4096 count; 0: none.
+    /// First bytes of a separated value that stay in the table beside its pointer, so that a scan of heads
+    /// ([`Iter::heads`](crate::Iter::heads)) reads no value object. At most 4096 count; 0: none.
     pub value_head_bytes: u16,
     /// What look-ups leave in the cache.
     pub cache: CacheMode,
 }
 
 impl KeyspaceOptions {
-    /// How many first bytes of a value a look at heads alone gets, separated or not.
+    /// Length of the head that a scan of heads returns, for separated and inline values.
     pub(crate) fn head_bytes(&self) -> usize {
         usize::from(self.value_head_bytes).min(MAX_HEAD)
     }
 
-    /// The first bytes of a separated value that stay beside its pointer.
+    /// The head of a separated value, which stays beside its pointer.
     pub(crate) fn head_of<'a>(&self, value: &'a [u8]) -> &'a [u8] {
         &value[..self.head_bytes().min(value.len())]
     }

@@ -1,15 +1,16 @@
-//! The flag that ends all writing after a failed write, until the store is opened again.
+//! Poison flag: ends all writing after a failed write, until the store is reopened.
 //!
 //! Invariants
-//! - `NoSpace` never sets it: a full store is refused before anything is written. A host that runs full
-//!   inside a write does, and is told as that (`Error::is_host_full`): no disk failed.
-//! - Once set it stays; the first reason is the one that is told.
+//! - `NoSpace` never sets it: a full store refuses a write before anything is written.
+//! - A host that runs out of space inside a write does set it. The error says so (`Error::is_host_full`): no
+//!   disk failed.
+//! - The flag is never cleared, and the first reason is the one that is reported.
 
 use crate::Error;
 use copal_object::StoreError;
 use std::sync::OnceLock;
 
-/// See the module.
+/// The flag of one store; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct PoisonFlag {
     reason: OnceLock<PoisonReason>,
@@ -31,12 +32,12 @@ impl PoisonFlag {
         }
     }
 
-    /// For a failure of the engine's own.
+    /// Sets the flag for an internal failure.
     pub(crate) fn set(&self, reason: &str) {
         self.set_for(reason.to_owned(), false);
     }
 
-    /// For an error that a call was answered with.
+    /// Sets the flag for an error that a call returned.
     pub(crate) fn set_by(&self, error: &Error) {
         match error {
             Error::Poisoned { reason, host_full } => self.set_for(reason.clone(), *host_full),
@@ -53,7 +54,7 @@ impl PoisonFlag {
         }
     }
 
-    /// Turns a failed write into this crate's error, setting the flag unless the store was only full.
+    /// Converts a failed write to this crate's error, and sets the flag unless the store was only full.
     pub(crate) fn failed_write(&self, error: StoreError) -> Error {
         match error {
             StoreError::NoSpace { .. } => Error::NoSpace,

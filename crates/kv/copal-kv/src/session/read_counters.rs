@@ -1,6 +1,7 @@
 //! Counters of reads, in units.
 //!
-//! Invariant: threads count in stripes of their own cache lines, so that counting costs a look-up nothing.
+//! Invariant: each thread counts in a stripe with its own cache line, so counting adds no contention to a
+//! look-up.
 
 use std::{
     cell::Cell,
@@ -10,7 +11,7 @@ use std::{
 const STRIPES: usize = 8;
 const KINDS: usize = 12;
 
-/// What is counted.
+/// Kinds of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadCount {
     FilterProbes,
@@ -30,21 +31,22 @@ pub(crate) enum ReadCount {
 /// Sums since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
-    /// A table was asked for a key its fences admit.
+    /// Probes of tables whose fences admit the key.
     pub filter_probes: u64,
-    /// ... and its filter said no.
+    /// Probes that the filter answered with no.
     pub filter_negatives: u64,
-    /// ... and its filter said maybe, or was not loaded, but the key was not in the partition.
+    /// Probes that the filter let pass, or for which it was not loaded, although the partition lacked the
+    /// key.
     pub false_positives: u64,
-    /// Data blocks read one by one, by look-ups and at the start of scans; read-ahead does not count here.
+    /// Data blocks read singly, by look-ups and at the start of scans; read-ahead is not counted.
     pub data_block_reads: u64,
-    /// Index pages read. A read that brings the filter page too counts in both.
+    /// Index pages read. A read of both index and filter page counts in both counters.
     pub index_page_reads: u64,
     /// Filter pages read.
     pub filter_page_reads: u64,
-    /// Filter pages found damaged; their partitions go without.
+    /// Damaged filter pages; their partitions work without a filter.
     pub damaged_filters: u64,
-    /// Index pages found damaged and rebuilt from the data blocks.
+    /// Damaged index pages that were rebuilt from the data blocks.
     pub rebuilt_indexes: u64,
 }
 
@@ -84,7 +86,7 @@ impl ReadCounters {
     }
 }
 
-/// The calling thread's stripe, given out in turn.
+/// The calling thread's stripe; stripes are assigned in turn.
 fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });

@@ -1,4 +1,4 @@
-//! How writers, readers, flusher and worker wake each other. Nobody spins.
+//! Wake-ups between writers, readers, flusher and worker. No thread spins.
 //!
 //! Invariants
 //! - `wake_workers` may be called under any lock: the lock here is a leaf.
@@ -6,7 +6,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Who sleeps while there is nothing to do.
+/// A thread that sleeps while it has nothing to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BackgroundThread {
     Flusher,
@@ -15,21 +15,21 @@ pub(crate) enum BackgroundThread {
 
 #[derive(Debug, Default)]
 struct SignalState {
-    /// There may be something to do, for either of the sleepers.
+    /// Per thread: it may have work.
     woken: [bool; 2],
     stop: bool,
     /// The last flush found no space.
     flush_stuck: bool,
-    /// Freeze the memtable soon, full or not.
+    /// Freeze the memtable soon, even if it is not full.
     rotate: bool,
-    /// Counts what flusher and worker finished; waiters look at the world again when it moves.
+    /// Count of finished steps of flusher and worker; waiters check their condition again when it changes.
     progress: u64,
-    /// Threads asleep until it moves.
+    /// Threads that sleep until `progress` changes.
     #[cfg(test)]
     asleep: usize,
 }
 
-/// See the module.
+/// Wake-ups of one store; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct WakeSignal {
     inner: Mutex<SignalState>,
@@ -50,18 +50,19 @@ impl WakeSignal {
         }
     }
 
-    /// Wakes one of them.
+    /// Wakes one of the background threads.
     pub(crate) fn wake_worker(&self, who: BackgroundThread) {
         self.inner.lock().woken[who as usize] = true;
         self.sleepers[who as usize].notify_one();
     }
 
-    /// Whether either was woken since the last time; for who does their work.
+    /// Clears the wake-ups and returns whether there were any; for callers that do the background work
+    /// themselves.
     pub(crate) fn take_wakes(&self) -> bool {
         std::mem::take(&mut self.inner.lock().woken).contains(&true)
     }
 
-    /// Tells flusher and worker to end after their current step.
+    /// Makes flusher and worker end after their current step.
     pub(crate) fn stop(&self) {
         self.inner.lock().stop = true;
         self.notify_sleepers();
@@ -85,7 +86,7 @@ impl WakeSignal {
         inner.woken[who] = false;
     }
 
-    /// Flusher or worker finished something: waiters look again.
+    /// Flusher or worker finished a step: waiters check their condition again.
     pub(crate) fn progressed(&self, flush_stuck: Option<bool>) {
         let mut inner = self.inner.lock();
         inner.progress += 1;
@@ -100,18 +101,18 @@ impl WakeSignal {
         self.inner.lock().flush_stuck
     }
 
-    /// Asks for the memtable to be frozen when that is possible without waiting.
+    /// Requests that the memtable be frozen as soon as that needs no waiting.
     pub(crate) fn request_rotation(&self) {
         self.inner.lock().rotate = true;
         self.wake_worker(BackgroundThread::Flusher);
     }
 
-    /// As [`WakeSignal::request_rotation`], looked at with the next wake-up.
+    /// Like [`WakeSignal::request_rotation`], but wakes no thread; the next wake-up handles it.
     pub(crate) fn request_rotation_quietly(&self) {
         self.inner.lock().rotate = true;
     }
 
-    /// A rotation was asked for and not done yet.
+    /// Whether a requested rotation is still pending.
     pub(crate) fn rotation_wanted(&self) -> bool {
         self.inner.lock().rotate
     }
@@ -120,7 +121,7 @@ impl WakeSignal {
         std::mem::take(&mut self.inner.lock().rotate)
     }
 
-    /// Waits until `done`, a stuck flush, or the end of the session.
+    /// Waits until `done`, a flush without space, or the end of the session.
     pub(crate) fn wait_for_flush(&self, done: impl Fn() -> bool) {
         self.wait_until(|inner| inner.flush_stuck || done());
     }
@@ -133,7 +134,8 @@ impl WakeSignal {
     fn wait_until(&self, done: impl Fn(&SignalState) -> bool) {
         loop {
             let before = self.inner.lock().progress;
-            // `done` may take other locks, so it is asked without this one; `progress` tells what was missed.
+            // `done` may take other locks, so it runs without this one; a change of `progress` reveals a
+            // missed wake-up.
             let snapshot = {
                 let inner = self.inner.lock();
                 SignalState { flush_stuck: inner.flush_stuck, stop: inner.stop, ..SignalState::default() }
@@ -156,13 +158,13 @@ impl WakeSignal {
         }
     }
 
-    /// Whether somebody sleeps until something was finished.
+    /// Whether a thread waits for a step to finish.
     #[cfg(test)]
     pub(crate) fn someone_waits(&self) -> bool {
         self.inner.lock().asleep > 0
     }
 
-    /// Keeps a writer for `delay`; for less once what it waits for is `settled`.
+    /// Delays a writer for `delay`, or less if `settled` becomes true.
     pub(crate) fn delay_writer(&self, delay: Duration, settled: impl Fn() -> bool) {
         let deadline = Instant::now() + delay;
         loop {
@@ -173,7 +175,7 @@ impl WakeSignal {
                 }
                 inner.progress
             };
-            // Asked without the lock, which is a leaf; `progress` tells what was missed.
+            // Called without this lock, which is a leaf; a change of `progress` reveals a missed wake-up.
             if settled() {
                 return;
             }

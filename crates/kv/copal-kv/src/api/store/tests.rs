@@ -1,4 +1,4 @@
-//! The end of a session, step by step.
+//! Locks at the end of a session, step by step.
 
 use super::*;
 use crate::open::close;
@@ -8,9 +8,9 @@ use std::sync::Barrier;
 
 const SIZE: u64 = 64 << 20;
 
-/// Symptom: `close` and a thread that holds the writer wait for each other for ever. Cause: `close` locked the
-/// worker's step and then the writer; the other thread, as a put into a full store does, the writer and then
-/// the step. Fix: the writer comes first, everywhere.
+/// Symptom: `close` and a thread that holds the writer lock waited for each other forever. Cause: `close`
+/// locked the worker's step and then the writer; the other thread, as a put into a full store does, the
+/// writer and then the step. Fix: the writer comes first everywhere.
 #[test]
 fn settling_locks_the_writer_before_the_step_as_a_put_into_a_full_store_does() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use copal_device::{Device, Image, MemoryDevice};
 use copal_object::{MkfsOptions, OpenOptions};
 
-/// A worker whose caller does its steps.
+/// A worker whose steps the test runs.
 pub(super) fn worker() -> MergeWorker {
     // Tiers fill up before anything goes to the bottom.
     worker_with_share(0)
@@ -38,7 +38,7 @@ impl MergeWorker {
         KeyspaceId(1).key(&copal_testkit::scattered(i).to_be_bytes())
     }
 
-    /// One memtable, frozen and flushed.
+    /// Fills one memtable, freezes and flushes it.
     fn flushed_memtable(&mut self, round: u64) {
         for i in 0..500 {
             let value = Bytes::from(vec![round as u8; 700]);
@@ -92,11 +92,11 @@ impl MergeWorker {
     }
 }
 
-/// Two runs at the top above a bottom, no tier full: look-ups pay for one run instead of two, and no sooner
-/// than they are as many as the blocks it moves; a write begins the count anew.
+/// Two runs at the top above a bottom, no tier full: look-ups pay for one run instead of two once they are as
+/// many as the blocks that the merge moves, not earlier. A write restarts the count.
 #[test]
 fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
-    // Nothing but full tiers goes down.
+    // Only full tiers go down.
     let mut worker = worker_with_share(0);
     for round in 1..=6 {
         worker.flushed_memtable(round);
@@ -123,7 +123,7 @@ fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
     worker.check(6);
 }
 
-/// A walk reads a block of every run: it pays for each of them.
+/// A scan reads a block of every run, so it pays for each of them.
 #[test]
 fn walks_pay_for_a_merge_by_the_runs_they_search() {
     let mut worker = worker_with_share(0);
@@ -145,10 +145,10 @@ fn walks_pay_for_a_merge_by_the_runs_they_search() {
     assert_eq!(worker.runs(0), 1);
 }
 
-/// Symptom: where inserts trickled in between scans (YCSB E), ten runs stayed ten runs and every scan read a
-/// block of each.
-/// Cause: any write began the count of searches anew, so that look-ups beside writes, which filters spare
-/// most runs, do not pay for merges. Fix: walks are counted on, until the tree changes; look-ups are not.
+/// Symptom: with inserts that trickled in between scans (YCSB E), ten runs stayed ten runs and every scan
+/// read a block of each.
+/// Cause: any write restarted the count of searches, so that look-ups beside writes, which filters spare most
+/// runs, do not pay for merges. Fix: scans are counted until the tree changes; look-ups are not.
 #[test]
 fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
     let mut worker = worker_with_share(0);
@@ -184,8 +184,8 @@ fn walks_pay_for_a_merge_between_writes_and_look_ups_do_not() {
     worker.check(6);
 }
 
-/// A tier fills up while a merge for readers is under way: it goes first, what was left of the other is
-/// planned anew, and nothing is lost or mixed up.
+/// A tier fills up during a merge for readers. The tier goes first, the rest of the other merge is planned
+/// anew, and nothing is lost or mixed up.
 #[test]
 fn a_full_tier_ends_a_merge_for_readers() {
     let mut worker = worker_with_share(0);
@@ -216,8 +216,8 @@ fn a_full_tier_ends_a_merge_for_readers() {
     worker.check(round);
 }
 
-/// Runs that together are a tenth of the bottom go into it, and a run far larger than what is in front of it
-/// is left alone.
+/// Runs that together are a tenth of the bottom go into it, and a run far larger than the runs before it is
+/// left alone.
 #[test]
 fn merges_for_readers_move_no_large_run_for_a_small_one() {
     let mut worker = worker_with_share(10);
@@ -237,11 +237,11 @@ fn merges_for_readers_move_no_large_run_for_a_small_one() {
     assert!(read_triggered(&version, || 0, 10).is_none(), "nothing is left to do");
 }
 
-/// Symptom: ten runs above a bottom that they are a tenth of stayed until walks had paid for moving the
-/// bottom as well.
-/// Cause: whatever would go down anyway went down at once; and where a tier had three runs, the one that a
-/// merge for readers was making was its fourth, so that the tier was merged in its place. Fix: many runs
-/// become one first, and that one goes down; what is being made does not fill a tier.
+/// Symptom: ten runs above a bottom ten times their size stayed until scans had paid for moving the bottom as
+/// well.
+/// Cause: runs that would go down anyway went down at once. And if a tier had three runs, the output of a
+/// merge for readers became its fourth, so the tier was merged instead. Fix: many runs become one first, and
+/// that run goes down; an unfinished output does not fill a tier.
 #[test]
 fn many_runs_become_one_before_the_bottom_is_moved() {
     let mut worker = worker_with_share(10);
@@ -256,7 +256,7 @@ fn many_runs_become_one_before_the_bottom_is_moved() {
     let above: u64 = version.level(TreeLevel(0)).map(|run| run.bytes()).sum();
     assert_eq!(blocks, above.div_ceil(4096));
     drop(version);
-    // The first look at a tree begins its count.
+    // The first check of a tree begins its count.
     worker.job_steps();
     worker.look_up(blocks);
     worker.job_steps();
@@ -267,9 +267,9 @@ fn many_runs_become_one_before_the_bottom_is_moved() {
     worker.check(7);
 }
 
-/// Symptom: three runs of a store that came to rest became one above the bottom, which stayed there with its
-/// tombstones and old versions. Cause: many runs become one before the bottom is moved, also where there is
-/// none. Fix: without one they make it.
+/// Symptom: three runs of an idle store became one above the bottom, which stayed there with its tombstones
+/// and old versions. Cause: many runs become one before the bottom is moved, even where there is no bottom.
+/// Fix: without a bottom the runs become the bottom.
 #[test]
 fn runs_above_no_bottom_become_it_for_readers() {
     let mut worker = worker_with_share(10);
@@ -283,8 +283,8 @@ fn runs_above_no_bottom_become_it_for_readers() {
     worker.check(3);
 }
 
-/// A deep merge is under way, four flushes come: the first tier is merged before the deep merge goes on, and
-/// both come to their ends.
+/// Four flushes come during a deep merge: the first tier is merged before the deep merge continues, and both
+/// finish.
 #[test]
 fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
     let mut worker = worker();
@@ -317,8 +317,8 @@ fn a_first_tier_that_fills_up_goes_before_a_deeper_merge() {
     worker.check(round);
 }
 
-/// Symptom: a deferred write stayed out of the log for as long as a flush took. Cause: merges look every now
-/// and then whether deferred writes are due, flushes did not. Fix: both look.
+/// Symptom: a deferred write stayed out of the log for as long as a flush took. Cause: merges check now and
+/// then whether deferred writes are due, flushes did not. Fix: both check.
 #[test]
 fn a_flush_logs_deferred_writes_that_are_due() {
     let engine = worker().engine;
@@ -335,10 +335,10 @@ fn a_flush_logs_deferred_writes_that_are_due() {
     assert_eq!(engine.writes.writer.lock().deferred_since(), None, "still not in the log");
 }
 
-/// Symptom: two tables of one run overlapped after a merge for readers, and look-ups found what either held.
-/// Cause: the number of a new run was read from the manifest, which knows a run once it has a table, so a
-/// flush that came in before the merge had its first table took the same number, and two tables of one run
-/// overlapped. Fix: a number is given out once.
+/// Symptom: two tables of one run overlapped after a merge for readers, and look-ups found the entries of
+/// only one of them. Cause: the number of a new run was read from the manifest, which knows a run once it has
+/// a table. So a flush that came before the merge had its first table took the same number. Fix: each number
+/// is allocated once.
 #[test]
 fn a_flush_during_a_merge_for_readers_has_a_run_of_its_own() {
     let mut worker = worker_with_share(0);
@@ -355,7 +355,7 @@ fn a_flush_during_a_merge_for_readers_has_a_run_of_its_own() {
     worker.check(7);
 }
 
-/// Merges that fell far behind take the oldest runs first, as many as they have read-ahead for.
+/// A merge with a large backlog takes the oldest runs first, as many as have a read-ahead window.
 #[test]
 fn a_merge_takes_twelve_runs_of_a_tier_at_most() {
     let mut worker = worker_with_share(0);
@@ -375,7 +375,7 @@ fn a_merge_takes_twelve_runs_of_a_tier_at_most() {
     worker.check(19);
 }
 
-/// Symptom of a merge that waits for flushes, or the other way round: this test never ends.
+/// If a merge waits for flushes, or a flush for merges, this test hangs.
 #[test]
 fn a_flush_and_a_merge_go_on_beside_each_other() {
     let mut worker = worker_with_share(0);
@@ -396,9 +396,9 @@ fn a_flush_and_a_merge_go_on_beside_each_other() {
     worker.check(9);
 }
 
-/// Symptom: a value that was just flushed was freed. Cause: after a damaged range went, the bytes of value
-/// objects that no entry points to were found by reading the tables of one moment and the accounts of a later
-/// one, and a flush had come in between. Fix: the accounts are taken first.
+/// Symptom: a value that was just flushed was freed. Cause: after a damaged range was dropped, the bytes of
+/// value objects that no entry points to were found from the tables of one moment and the accounts of a later
+/// one, with a flush in between. Fix: the accounts are taken first.
 #[test]
 fn a_flush_during_a_count_of_dead_values_loses_none() {
     let worker = worker();

@@ -1,5 +1,4 @@
-//! What the worker does by itself where no tier is full: data of which much is deleted, value objects that
-//! are partly dead.
+//! Merges that the worker starts without a full tier: for deleted data, and for partly dead value objects.
 
 use super::{
     tests::{worker, worker_with_share},
@@ -51,7 +50,7 @@ impl MergeWorker {
         self.engine.counters.write_bytes.load(Ordering::Relaxed)
     }
 
-    /// Walks over all keys, which are as many, from either end.
+    /// Scans all keys, checks their number, from either end.
     fn walk_all(&self, backward: bool, keys: u64) {
         let (view, seq) = self.engine.super_version_now();
         let range = KeyspaceId(1).range();
@@ -64,7 +63,7 @@ impl MergeWorker {
         assert_eq!(found, keys);
     }
 
-    /// A tree whose bottom holds this many keys of 700 bytes each and nothing stands above.
+    /// A tree with this many keys of 700 bytes each in its bottom and nothing above.
     fn load(keys: u64) -> MergeWorker {
         let mut worker = worker_with_share(10);
         for from in (0..keys).step_by(500) {
@@ -81,7 +80,7 @@ impl MergeWorker {
 }
 
 const VALUE_BYTES: usize = 700;
-/// Of [`MergeWorker::key`].
+/// Key length of [`MergeWorker::key`].
 const KEY_BYTES: u64 = 12;
 
 fn put(i: u64, len: usize) -> WriteOp {
@@ -97,7 +96,7 @@ fn delete(i: u64) -> WriteOp {
 fn a_table_of_deletions_is_merged_away_without_a_full_tier() {
     let mut worker = worker();
     worker.flush_all_of(0..3000, |i| put(i, 100));
-    // Too few to be worth it.
+    // Too few to be worth a merge.
     worker.flush_all_of(0..1000, delete);
     assert_eq!((worker.job_steps(), worker.entries()), (0, 4000));
     worker.flush_all_of(1000..2100, delete);
@@ -110,8 +109,8 @@ fn a_table_of_deletions_is_merged_away_without_a_full_tier() {
 }
 
 /// Symptom: 32 bytes were written for each byte of a random deletion, where RocksDB writes 9. Cause: a table
-/// with more than half deletions went down at once, and one that a flush makes of random deletions lies above
-/// the whole bottom. Fix: deletions wait above it until a merge frees as much as it writes.
+/// with more than half deletions went down at once, and a flush of random deletions makes one that overlaps
+/// the whole bottom. Fix: deletions wait above the bottom until a merge frees as much as it writes.
 #[test]
 fn deletions_rewrite_no_bottom_that_is_mostly_alive() {
     let mut worker = MergeWorker::load(12_000);
@@ -127,9 +126,9 @@ fn deletions_rewrite_no_bottom_that_is_mostly_alive() {
     }
 }
 
-/// Symptom and cause as above: deleting everything wrote the store anew with each flush. Fix: merges free as
-/// much as they write, so that all of them together write no more than there was, and dead bytes never
-/// outweigh living ones.
+/// Symptom and cause as above: deleting everything rewrote the store with each flush. Fix: merges free as
+/// much as they write, so all of them together write no more than the former size, and dead bytes never
+/// exceed live ones.
 #[test]
 fn space_of_deleted_keys_comes_back_for_no_more_than_there_was() {
     const KEYS: u64 = 12_000;
@@ -140,7 +139,7 @@ fn space_of_deleted_keys_comes_back_for_no_more_than_there_was() {
         worker.job_steps();
         let live = all * (KEYS - from - 1200) / KEYS;
         let held = worker.table_bytes();
-        // A table of the bottom more, and what is too little to be worth it.
+        // One table of the bottom more, and the amount that is too small to be worth a merge.
         assert!(held <= 2 * live + (2 << 20), "{held} bytes are held, {live} of them alive");
     }
     let written = worker.written() - before;
@@ -149,8 +148,8 @@ fn space_of_deleted_keys_comes_back_for_no_more_than_there_was() {
     assert!((0..KEYS).all(|i| worker.get(i).is_none()));
 }
 
-/// Deletions of keys side by side kill all of what lies below: only the tables they lie above are written,
-/// however many there are.
+/// Deletions of adjacent keys kill everything below them: only the tables that they overlap are written,
+/// however many deletions there are.
 #[test]
 fn deletions_side_by_side_rewrite_the_tables_below_them_alone() {
     const KEYS: u64 = 12_000;
@@ -161,14 +160,14 @@ fn deletions_side_by_side_rewrite_the_tables_below_them_alone() {
     worker.flush_all_of(numbers.drain(4000..7000), delete);
     assert!(worker.job_steps() > 0);
     let (written, held) = (worker.written() - before, worker.table_bytes());
-    // Of the tables at both ends less may be dead than is worth it.
+    // The tables at both ends may have too few dead entries to be worth a merge.
     let freed = 3000 * VALUE_BYTES as u64 / 2;
     assert!(held <= all - freed, "{held} bytes are held of {all}");
     assert!(written <= 3 << 20, "{written} bytes");
 }
 
-/// A deletion is taken to find something until deletions were seen to find nothing: the bottom is rewritten
-/// once for deletions of what was never there, and after that for ever more of them.
+/// A deletion counts as effective until deletions were seen to delete nothing. So deletions of absent keys
+/// cause a rewrite of the bottom once, and after that ever more of them are needed.
 #[test]
 fn deletions_of_absent_keys_do_not_rewrite_the_bottom_again_and_again() {
     const KEYS: u64 = 6000;
@@ -184,9 +183,9 @@ fn deletions_of_absent_keys_do_not_rewrite_the_bottom_again_and_again() {
     assert_eq!(worker.get(0), Some(0));
 }
 
-/// Walks pass over deletions and what they delete, until they have passed as many bytes as the merge moves
-/// that takes them away: not sooner, and not much later however many walks follow. Without `merge_for_reads`
-/// they go on passing.
+/// Scans skip deletions and deleted entries until they have skipped as many bytes as the merge that removes
+/// them moves: not earlier, and not much later however many scans follow. Without `merge_for_reads` they keep
+/// skipping.
 #[test]
 fn walks_pay_for_merging_away_what_they_pass_over() {
     const KEYS: u64 = 9000;
@@ -209,7 +208,7 @@ fn walks_pay_for_merging_away_what_they_pass_over() {
     assert!(passed <= 5 * 2 * DELETED, "{passed} entries were passed");
 }
 
-/// A snapshot keeps what was deleted after it: no merge could drop it, and none tries to.
+/// A snapshot keeps data that was deleted after it: no merge could drop it, and none tries to.
 #[test]
 fn deletions_a_snapshot_does_not_see_start_no_merge() {
     const KEYS: u64 = 3000;
@@ -225,9 +224,8 @@ fn deletions_a_snapshot_does_not_see_start_no_merge() {
     assert_eq!((worker.entries(), worker.all_runs()), (0, 0));
 }
 
-/// Symptom: in a full store the space of what was deleted did not come back, however long one waited.
-/// Cause: a merge had to free as much as it writes, and a fourth of what is held. Fix: under pressure an
-/// eighth of what it writes is enough.
+/// Symptom: in a full store the space of deleted data never came back. Cause: a merge had to free as much as
+/// it writes, and a quarter of the held bytes. Fix: in a full store an eighth of the written bytes is enough.
 #[test]
 fn a_store_under_pressure_merges_for_less_than_what_is_cheap() {
     const KEYS: u64 = 6000;
@@ -238,13 +236,13 @@ fn a_store_under_pressure_merges_for_less_than_what_is_cheap() {
     assert!(worker.job_steps() > 0);
     assert_eq!(worker.entries(), KEYS - KEYS / 8);
     assert_eq!(worker.job_steps(), 0, "nothing is left");
-    // One of a thousand is out of all proportion also then.
+    // One of a thousand is out of proportion even then.
     worker.flush_all_of((0..KEYS).filter(|i| i % 1000 == 1), delete);
     assert_eq!(worker.job_steps(), 0);
 }
 
-/// Separated values are not written by the merge that finds them dead, and count as what it frees: a third of
-/// them is worth the pointers to all.
+/// The merge that finds separated values dead does not write them, but counts them as freed: a third of them
+/// is worth writing the pointers to all.
 #[test]
 fn deletions_of_separated_values_go_down_for_the_space_of_the_values() {
     const LEN: usize = 4200;
@@ -263,12 +261,10 @@ fn deletions_of_separated_values_go_down_for_the_space_of_the_values() {
     assert!(dead >= 700 * LEN as u64, "{dead} bytes of 800 values were found dead");
 }
 
-/// Symptom: a store in which nothing was written any more kept the space of values that were deleted, up to
-/// an object of them, until somebody asked for a merge. Cause: deletions that lie scattered leave pages which
-/// dead values share with living ones, so the object has to be rewritten, and one that flushes still appended
-/// to was not.
-/// Fix: such an object takes no more values once so much of it is dead and nothing was written between two
-/// looks.
+/// Symptom: an idle store kept the space of deleted values, up to a whole object of them, until a caller
+/// requested a merge. Cause: scattered deletions leave pages that dead values share with live ones, so the
+/// object has to be rewritten, and an object that flushes still appended to was not.
+/// Fix: such an object is closed once so much of it is dead and nothing was written between two checks.
 /// Design: docs/design/kv.md#separated-values
 #[test]
 fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
@@ -282,7 +278,7 @@ fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     let all = live(&worker);
     worker.flush_all_of((0..2400).filter(|i| i % 2 == 1), delete);
     assert!(worker.rewritten.is_empty());
-    // The deletions meet what they delete, and the values are found dead. Something was just written: more
+    // The deletions meet the deleted entries, and the values are found dead. A write just happened, so more
     // may die.
     worker.job_steps();
     assert!(worker.rewritten.is_empty() && worker.may_rewrite);
@@ -299,8 +295,8 @@ fn a_value_object_that_is_mostly_dead_is_rewritten_without_being_asked() {
     }
 }
 
-/// Symptom: no test would have noticed a full store that keeps value objects of which an eighth is dead, as
-/// one with room does.
+/// Symptom: no test would have noticed a full store that keeps value objects of which an eighth is dead, as a
+/// store with free space does.
 #[test]
 fn a_store_under_pressure_rewrites_value_objects_of_which_less_is_dead() {
     const LEN: usize = 4200;
@@ -342,8 +338,8 @@ fn a_merge_that_finds_no_space_has_everything_freed_that_can_be() {
     assert!(worker.timeout().is_some_and(|pause| pause <= LOOK_WHEN_FULL));
 }
 
-/// Symptom: no test would have noticed objects that a full store did not free, and forgot until it was opened
-/// again.
+/// Symptom: no test would have noticed objects that a full store failed to free and forgot until it was
+/// reopened.
 #[test]
 fn what_could_not_be_freed_is_kept() {
     const COUNT: usize = 600;
