@@ -1,11 +1,11 @@
-//! Memory of the read path as one store sees it: pages and filters of the budget, and its own read counters.
+//! Memory of one store's read path: its tables' pages and filters within the budget, and its read counters.
 //!
 //! Invariants
-//! - A filter is charged before it is allocated; a refused charge means "go without".
-//! - Pages are keyed by a number given out per open table, never by object: several stores may share a
-//!   budget, and an object number used again cannot reach old pages.
+//! - A filter is charged before it is allocated; after a refused charge the partition works without it.
+//! - Pages are keyed by a number allocated per open table, never by object. So several stores may share a
+//!   budget, and a reused object number never reaches old pages.
 //!
-//! Not here: which partition deserves its units (rules), how the budget is divided and kept (`budget`).
+//! Not here: which partition gets which units (rules), how the budget is divided and enforced (`budget`).
 
 pub(crate) use crate::memory::contents::{CachedPage as Page, PageKey};
 use crate::{
@@ -28,7 +28,7 @@ pub struct TableCache {
     counters: ReadCounters,
 }
 
-/// Bytes in use, by class; of all stores that share the budget.
+/// Bytes in use by class, of all stores that share the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheBytes {
     /// Index pages and data blocks.
@@ -46,21 +46,21 @@ impl CacheBytes {
     }
 }
 
-/// What an open table is charged for.
+/// Charges of one open table.
 pub(crate) struct TableCharge {
     _resident: MemoryCharge,
     _tombstones: MemoryCharge,
 }
 
 impl TableCache {
-    /// A cache of `page_bytes` for index pages and blocks, and at most `filter_bytes` for filter units, moved
-    /// between partitions as `filters` says.
+    /// A cache of `page_bytes` for index pages and blocks, and at most `filter_bytes` for filter units, which
+    /// the rule of `filters` moves between partitions.
     pub fn new(page_bytes: u64, filter_bytes: u64, filters: FilterOptions) -> Arc<TableCache> {
         let plan = BudgetPlan::of_tables(page_bytes, filter_bytes);
         TableCache::of(&MemoryBudget::with_plan(plan, filters))
     }
 
-    /// The part of a budget that one store's tables use.
+    /// The tables of one store, within a shared budget.
     pub(crate) fn of(memory: &MemoryBudget) -> Arc<TableCache> {
         Arc::new(TableCache { memory: memory.clone(), counters: ReadCounters::default() })
     }
@@ -80,7 +80,7 @@ impl TableCache {
         }
     }
 
-    /// The memory of which this is a part.
+    /// The budget that this cache belongs to.
     pub(crate) fn memory(&self) -> &MemoryBudget {
         &self.memory
     }
@@ -93,12 +93,12 @@ impl TableCache {
         self.counters.add(what);
     }
 
-    /// A number no other open table has.
+    /// A number that no other open table has.
     pub(crate) fn new_table(&self) -> u64 {
         self.memory.new_number()
     }
 
-    /// Charges what an open table keeps.
+    /// Charges the resident memory of an open table.
     pub(crate) fn charge_table(&self, resident_bytes: u64, tombstone_bytes: u64) -> TableCharge {
         TableCharge {
             _resident: self.budget().charge(MemoryClass::Tables, resident_bytes),
@@ -111,8 +111,8 @@ impl TableCache {
         self.memory.elastic()
     }
 
-    /// Drains what the calling thread and full rings have sampled and moves filter units, as the background
-    /// thread does by itself. Blocks on reads.
+    /// Drains the samples of the calling thread and of full rings, and moves filter units, as the background
+    /// thread does on its own. Blocks on reads.
     pub fn adjust_filters(&self) {
         self.elastic().adjust_now();
     }
@@ -142,7 +142,7 @@ pub(crate) struct FilterCharge {
 }
 
 impl FilterCharge {
-    /// Charges `bytes` more, before they are allocated; `false`: there is no room and nothing was charged.
+    /// Charges `bytes` more, before they are allocated; `false`: they do not fit and nothing was charged.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         match self.budget.try_charge(MemoryClass::Filters, bytes) {
             Some(more) => {
@@ -153,7 +153,7 @@ impl FilterCharge {
         }
     }
 
-    /// Gives back `bytes` that are free now.
+    /// Returns `bytes` that were freed.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let charged = self.charge.bytes();
         assert!(bytes <= charged, "{bytes} of {charged} charged bytes given back");

@@ -1,9 +1,9 @@
-//! What a store keeps in memory of its tables, beside others that share the memory.
+//! Caches of one store within its memory budget, which other stores may share.
 
 use super::{cache::TableCache, rows::RowCache};
 use std::sync::Arc;
 
-/// See the module.
+/// Caches of one store; see the module.
 pub(crate) struct StoreCaches {
     pub(crate) cache: Arc<TableCache>,
     pub(crate) rows: RowCache,

@@ -1,13 +1,13 @@
-//! What the cache holds: index pages, data blocks and rows, one S3-FIFO over all of them.
+//! The page and row cache: index pages, data blocks and rows in one S3-FIFO.
 //!
 //! Design: docs/design/kv.md#memory
 //! Invariants
-//! - What it holds never weighs more than its capacity, keys and slots included; there is no room before it
-//!   is made.
-//! - Slots that were taken for many small things stay when few large ones follow: those beyond what the
-//!   things now held were weighed with are told, to be charged.
+//! - The contents, keys and slots included, never weigh more than the capacity: others are evicted before an
+//!   insertion.
+//! - Slots allocated for many small items remain after a few large items replace these. The bytes of slots
+//!   beyond the present items are reported, so that they are charged.
 //!
-//! Not here: whether a row may be kept or is still true (`rows`).
+//! Not here: whether a row may be cached or is still valid (`rows`).
 
 use crate::format::{block::DataBlock, index::IndexPage};
 use bytes::Bytes;
@@ -21,17 +21,17 @@ use std::{
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A slot, its links and its place in the hash table, as vectors that double allocate them.
+/// Bytes of a slot, its links and its place in the hash table; doubled, since vectors grow by doubling.
 const SLOT_BYTES: u64 = 2 * (size_of::<(CacheKey, CachedPage)>() as u64 + 24) + 16;
-/// What counting references adds to bytes that are shared.
+/// Bytes that the reference count adds to shared bytes.
 const SHARED_BYTES: u64 = 32;
-/// A shard must hold many pages, or large blocks never fit.
+/// Least bytes of a shard: it must hold many pages, or large blocks never fit.
 const SHARD_BYTES: u64 = 1 << 20;
 const MAX_SHARDS: u64 = 16;
-/// Insertions between two looks at the empty slots.
+/// Insertions between two measurements of the empty slots.
 const MEASURE_EVERY: u64 = 1024;
 
-/// Which page of which open table.
+/// One page of one open table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageKey {
     pub(crate) table: u64,
@@ -41,7 +41,7 @@ pub(crate) struct PageKey {
 }
 
 impl PageKey {
-    /// Stands for the index page.
+    /// Block number of the index page.
     pub(crate) const INDEX: u32 = u32::MAX;
 }
 
@@ -52,14 +52,14 @@ pub(crate) struct RowName<'a> {
     pub(crate) key: &'a [u8],
 }
 
-/// Name of something cached.
+/// Key of a cached item.
 #[derive(Clone, Debug)]
 pub(crate) enum CacheKey {
     Page(PageKey),
     Row { store: u64, key: Bytes },
 }
 
-/// A name by reference, so that a look-up allocates nothing.
+/// A key by reference, so that a look-up allocates nothing.
 pub(crate) trait CacheName: Hash + Equivalent<CacheKey> {}
 impl CacheName for PageKey {}
 impl CacheName for RowName<'_> {}
@@ -121,7 +121,7 @@ pub(crate) struct CachedRow {
     pub(crate) read_at: u64,
 }
 
-/// What is cached.
+/// A cached item.
 #[derive(Clone)]
 pub(crate) enum CachedPage {
     Index(Arc<IndexPage>),
@@ -145,7 +145,7 @@ impl Weighter<CacheKey, CachedPage> for PageWeight {
     }
 }
 
-/// Bytes by kind of content.
+/// Bytes by kind of item.
 #[derive(Clone, Default)]
 struct ClassSums(Arc<[AtomicU64; 3]>);
 
@@ -173,7 +173,7 @@ impl Lifecycle<CacheKey, CachedPage> for ClassSums {
 
 type Cache = quick_cache::sync::Cache<CacheKey, CachedPage, PageWeight, DefaultHashBuilder, ClassSums>;
 
-/// See the module.
+/// The page and row cache; see the module.
 pub(crate) struct CacheContents {
     cache: Cache,
     sums: ClassSums,
@@ -205,9 +205,9 @@ impl CacheContents {
         self.cache.contains_key(key)
     }
 
-    /// Returns, now and then, the bytes of slots that hold nothing.
+    /// Inserts an item. Every [`MEASURE_EVERY`] insertions, returns the bytes of empty slots.
     pub(crate) fn insert(&self, key: CacheKey, value: CachedPage) -> Option<u64> {
-        // Counted before: what is refused comes back as evicted.
+        // Counted before, since a refused item is reported as evicted.
         let weight = PageWeight.weight(&key, &value);
         self.sums.of(&value).fetch_add(weight, Relaxed);
         self.cache.insert(key, value);
@@ -231,7 +231,7 @@ impl CacheContents {
         self.cache.set_capacity(capacity / shards * shards);
     }
 
-    /// Index pages, blocks, rows.
+    /// Bytes of index pages, blocks, rows.
     pub(crate) fn bytes(&self) -> (u64, u64, u64) {
         let sum = |at: usize| self.sums.0[at].load(Relaxed);
         (sum(0), sum(1), sum(2))

@@ -1,4 +1,4 @@
-//! Who may take how much memory: accounts, caches, and filter units that come and go with the heat.
+//! Memory budget: accounts, caches, and filter units that move with the heat.
 
 pub(crate) mod budget;
 pub mod cache;

@@ -1,16 +1,18 @@
-//! Row cache: the newest version of a key, kept whole, so that a hot key costs neither filter nor read.
+//! Row cache: the newest version of a key with its value, so that a hot key costs neither filter probe nor
+//! read.
 //!
 //! Design: docs/design/kv.md#look-ups KV-15
 //! Invariants
-//! - A write removes its row, and its sequence is noted in the row's shard, before the sequence becomes
-//!   visible. A reader inserts what it found at sequence S only while its shard has noted no write behind S.
-//!   So whoever sees a write never sees a row from before it.
-//! - What deletes a range (tombstone, purge) notes its sequence in the keyspace, before it becomes visible:
-//!   rows read before that are not there any more.
-//! - A row answers a reader at S if its version is not newer than S: a snapshot never sees newer rows.
-//! - Absence is never cached; filters do that. Neither are pointers: the value they point at may move.
+//! - Before a write's sequence becomes visible, the write removes its row and records the sequence in the
+//!   row's shard. A reader inserts a row found at sequence S only if its shard has recorded no write after S.
+//!   So a reader that sees a write never sees an older row.
+//! - Before a range deletion (tombstone, purge) becomes visible, it records its sequence in the keyspace;
+//!   rows read before that sequence are invalid.
+//! - A row answers a reader at S only if its version is not newer than S: a snapshot never sees newer rows.
+//! - Absence is never cached, since filters serve that. Value pointers are never cached, since a value may
+//!   move.
 //!
-//! Not here: what rows weigh and which give way (`contents`).
+//! Not here: weights of rows and eviction (`contents`).
 
 use crate::{
     format::entry::{KeyspaceId, keyspace_of},
@@ -30,20 +32,20 @@ use std::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Longest value kept as a row.
+/// Longest value cached as a row.
 pub(crate) const MAX_ROW_BYTES: usize = 16 << 10;
 const SHARDS: usize = 256;
 
-/// What writes of one shard left.
+/// Record of the writes of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct RowShard {
-    /// Newest write of a key of this shard.
+    /// Sequence of the newest write of a key in this shard.
     last_write: u64,
-    /// A row was inserted once; before that there is nothing to remove.
+    /// A row was inserted at least once; before that no write has to remove one.
     used: bool,
 }
 
-/// A lock around one shard; the model checker brings its own.
+/// Lock of one shard; the model checker substitutes its own.
 pub(crate) trait RowGuard: Default {
     fn with<R>(&self, run: impl FnOnce(&mut RowShard) -> R) -> R;
 }
@@ -54,7 +56,7 @@ impl RowGuard for Mutex<RowShard> {
     }
 }
 
-/// Where rows lie.
+/// Storage of rows.
 pub(crate) trait RowShelf {
     fn get(&self, key: &[u8]) -> Option<CachedRow>;
     fn put(&self, key: &[u8], value: &[u8], seq: u64, read_at: u64);
@@ -77,7 +79,7 @@ impl RowShelf for BudgetShelf {
     }
 
     fn put(&self, key: &[u8], value: &[u8], seq: u64, read_at: u64) {
-        // One allocation of its own: a slice would keep the block that the value came from.
+        // Copied into one allocation: a slice would keep the block that the value came from.
         let mut both = Vec::with_capacity(key.len() + value.len());
         both.extend_from_slice(key);
         both.extend_from_slice(value);
@@ -93,16 +95,16 @@ impl RowShelf for BudgetShelf {
     }
 }
 
-/// The newest range operation of one keyspace, shared with its handles.
+/// Sequence of the newest range operation of one keyspace, shared with its handles.
 #[derive(Debug, Default)]
 pub(crate) struct RowEpoch(AtomicU64);
 
-/// See the module.
+/// Row cache of one store; see the module.
 pub(crate) struct RowCache<S = BudgetShelf, G = Mutex<RowShard>> {
     shelf: S,
     shards: Box<[G]>,
     spaces: RwLock<BTreeMap<KeyspaceId, Arc<RowEpoch>>>,
-    /// Some row was inserted since the opening: until then nothing has to be hashed or removed.
+    /// A row was inserted since the opening; until then writes neither hash keys nor remove rows.
     used: AtomicBool,
 }
 
@@ -122,7 +124,7 @@ impl<S: RowShelf, G: RowGuard> RowCache<S, G> {
         }
     }
 
-    /// The stamp of a keyspace, for those who read in it.
+    /// The row epoch of a keyspace, for its readers.
     pub(crate) fn space(&self, id: KeyspaceId) -> Arc<RowEpoch> {
         self.spaces.write().entry(id).or_default().clone()
     }
@@ -131,7 +133,7 @@ impl<S: RowShelf, G: RowGuard> RowCache<S, G> {
         &self.shards[xxh3_64(key) as usize % SHARDS]
     }
 
-    /// A version of `key` with sequence `seq` is on its way; before it becomes visible.
+    /// Must be called before the version `seq` of `key` becomes visible.
     pub(crate) fn wrote(&self, key: &[u8], seq: u64) {
         self.shard(key).with(|shard| {
             shard.last_write = shard.last_write.max(seq);
@@ -141,8 +143,7 @@ impl<S: RowShelf, G: RowGuard> RowCache<S, G> {
         });
     }
 
-    /// As [`RowCache::wrote`] for all keys of `[start, end)`: deleted, purged, or brought by tables made
-    /// elsewhere.
+    /// Like [`RowCache::wrote`] for all keys of `[start, end)`: a deletion or a purge of them.
     pub(crate) fn wrote_range(&self, start: &[u8], end: &[u8], seq: u64) {
         let last = KeyspaceId(u32::MAX);
         let (from, to) = (keyspace_of(start), keyspace_of(end).unwrap_or(last));
@@ -154,7 +155,7 @@ impl<S: RowShelf, G: RowGuard> RowCache<S, G> {
         }
     }
 
-    /// The value of `key` for a reader at `seq`, if it is known without looking.
+    /// The cached value of `key` for a reader at `seq`.
     pub(crate) fn get(&self, space: &RowEpoch, key: &[u8], seq: u64) -> Option<Bytes> {
         if !self.used.load(SeqCst) {
             return None;
@@ -163,8 +164,8 @@ impl<S: RowShelf, G: RowGuard> RowCache<S, G> {
         (row.seq <= seq && row.read_at >= space.0.load(SeqCst)).then_some(row.value)
     }
 
-    /// Keeps the version `seq` of `key`, the newest that a reader at `read_at` found, unless something was
-    /// written since.
+    /// Caches the version `seq` of `key`, the newest that a reader at `read_at` found, unless a write came
+    /// since.
     pub(crate) fn insert(&self, space: &RowEpoch, key: &[u8], value: &[u8], seq: u64, read_at: u64) {
         if value.len() > MAX_ROW_BYTES || read_at < space.0.load(SeqCst) {
             return;

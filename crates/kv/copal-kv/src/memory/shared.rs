@@ -1,13 +1,13 @@
-//! Memory of one store, or of several that share it: a budget, and what lives in the room that its charges
-//! leave.
+//! Memory budget of one or several stores, with the caches and filters that use the memory left by other
+//! charges.
 //!
 //! Design: docs/design/kv.md#memory KV-11
 //! Invariants
-//! - Pages and rows have given way when a charge returns; filters are told to, and go when the adjuster runs
-//!   next.
+//! - When a charge returns, pages and rows have been evicted as needed. Filters only get a lower limit, and
+//!   are released at the next adjustment.
 //! - The thread that adjusts filters ends with the last store, table or charge.
 //!
-//! Not here: who has taken how much (`budget`), pages and rows (`contents`), filters (`elastic`).
+//! Not here: accounts (`budget`), pages and rows (`contents`), filters (`elastic`).
 
 use crate::{
     memory::{
@@ -26,13 +26,13 @@ use std::sync::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryBytes {
-    /// Memtables, those that iterators still pin too.
+    /// Memtables, including those that only iterators still pin.
     pub memtables: u64,
     /// Groups on their way into the log.
     pub log: u64,
     /// Read-ahead and output of flush and merge.
     pub merges: u64,
-    /// Reads under way.
+    /// Reads in progress.
     pub reads: u64,
     /// Blocks and read-ahead of open iterators.
     pub scans: u64,
@@ -44,15 +44,15 @@ pub struct MemoryBytes {
     pub blocks: u64,
     /// Rows.
     pub rows: u64,
-    /// Slots of the cache that hold nothing.
+    /// Empty slots of the cache.
     pub slots: u64,
     /// Descriptors and fences of open tables.
     pub tables: u64,
     /// Range tombstones of open tables.
     pub range_tombstones: u64,
-    /// What the manifest says: tables, value objects and their dead ranges.
+    /// State of the manifest: tables, value objects and their dead ranges.
     pub manifest: u64,
-    /// Lists of runs, of the versions that iterators still pin too.
+    /// Lists of runs, including those of versions that only iterators still pin.
     pub versions: u64,
 }
 
@@ -66,7 +66,7 @@ impl MemoryBytes {
     }
 }
 
-/// Memory of one store, or of several that share it; cheap to clone.
+/// Memory budget of one store, or of several that share it; cheap to clone.
 ///
 /// ```
 /// use copal_kv::{Error, MemoryBudget, Options, Store};
@@ -85,12 +85,12 @@ pub struct MemoryBudget {
     held: Arc<HeldMemory>,
 }
 
-/// What gives way to charges.
+/// Memory that shrinks when other classes are charged.
 struct HeldMemory {
     contents: CacheContents,
     /// Filters of all tables.
     elastic: Arc<ElasticFilters>,
-    /// Numbers given out to tables and stores.
+    /// Next number for a table or store.
     next_number: AtomicU64,
 }
 
@@ -115,14 +115,14 @@ impl Drop for HeldMemory {
 }
 
 impl MemoryBudget {
-    /// A budget of `total_bytes`; at least 4 MiB are used.
+    /// A budget of `total_bytes`, at least 4 MiB.
     #[must_use]
     pub fn new(total_bytes: u64) -> MemoryBudget {
         MemoryBudget::with_filters(total_bytes, FilterOptions::default())
     }
 
-    /// As [`MemoryBudget::new`], with filters moved between the partitions of all its stores as `filters`
-    /// says. The kind of new filters is each store's own choice.
+    /// Like [`MemoryBudget::new`], with the memory and rule of `filters` for the partitions of all stores.
+    /// Each store chooses the kind of its new filters itself.
     #[must_use]
     pub fn with_filters(total_bytes: u64, filters: FilterOptions) -> MemoryBudget {
         MemoryBudget::with_plan(BudgetPlan::of(total_bytes), filters)
@@ -138,13 +138,13 @@ impl MemoryBudget {
         MemoryBudget { accounts: MemoryAccounts::new(plan, held.clone()), held }
     }
 
-    /// The number that is kept.
+    /// The enforced limit.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.accounts.total_bytes()
     }
 
-    /// Bytes in use now, by class: of all stores that share the budget.
+    /// Bytes in use by class, of all stores that share the budget.
     #[must_use]
     pub fn bytes(&self) -> MemoryBytes {
         self.accounts.count_memtables();
@@ -168,7 +168,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Who has taken how much, and what is charged.
+    /// The accounts: usage by class, and charges.
     pub(crate) fn accounts(&self) -> &MemoryAccounts {
         &self.accounts
     }
@@ -177,17 +177,17 @@ impl MemoryBudget {
         &self.held.elastic
     }
 
-    /// The index page, block or row of that name.
+    /// The cached index page, block or row with that key.
     pub(crate) fn cached(&self, key: &impl CacheName) -> Option<CachedPage> {
         self.held.contents.get(key)
     }
 
-    /// Whether something of that name is there, without a sign of interest in it.
+    /// Whether an item with that key is cached; does not count as an access.
     pub(crate) fn is_cached(&self, key: &impl CacheName) -> bool {
         self.held.contents.holds(key)
     }
 
-    /// Keeps an index page, block or row for as long as it is worth more than others.
+    /// Caches an index page, block or row until other items displace it.
     pub(crate) fn keep(&self, key: CacheKey, value: CachedPage) {
         if let Some(empty_slots) = self.held.contents.insert(key, value) {
             self.accounts.set_empty_slots(empty_slots);
@@ -198,7 +198,7 @@ impl MemoryBudget {
         self.held.contents.remove(key);
     }
 
-    /// A number nobody else has.
+    /// A number that no other table or store of this budget has.
     pub(crate) fn new_number(&self) -> u64 {
         self.held.next_number.fetch_add(1, SeqCst)
     }

@@ -50,7 +50,7 @@ impl MergeWorker {
         self.engine.counters.write_bytes.load(Ordering::Relaxed)
     }
 
-    /// Scans all keys, checks their number, from either end.
+    /// Scans all keys from one end, and checks that there are `keys`.
     fn walk_all(&self, backward: bool, keys: u64) {
         let (view, seq) = self.engine.super_version_now();
         let range = KeyspaceId(1).range();

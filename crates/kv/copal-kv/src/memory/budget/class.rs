@@ -1,17 +1,18 @@
-//! What memory is used for.
+//! Classes of memory.
 
-/// What bytes are charged for.
+/// Purpose that bytes are charged for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryClass {
-    /// Memtables, those that old readers pin too.
+    /// Memtables, including those that only old readers pin.
     Memtables,
     /// Groups on their way into the log.
     Log,
     /// Read-ahead and output of flush and merge.
     Merges,
-    /// Writes that the object store took and the device has not: kept free, not counted one by one.
+    /// Writes that the object store accepted and the device has not completed: reserved, not counted one by
+    /// one.
     Writes,
-    /// Reads under way.
+    /// Reads in progress.
     Reads,
     /// Blocks and read-ahead of open iterators.
     Scans,
@@ -21,11 +22,11 @@ pub(crate) enum MemoryClass {
     Tables,
     /// Range tombstones of open tables.
     RangeTombstones,
-    /// The state of the manifest, dead ranges of value objects with it.
+    /// State of the manifest, including dead ranges of value objects.
     Manifest,
-    /// Lists of runs, of the versions that old readers pin too.
+    /// Lists of runs, including those of versions that only old readers pin.
     Versions,
-    /// Slots of the cache that hold nothing.
+    /// Empty slots of the cache.
     Slots,
 }
 

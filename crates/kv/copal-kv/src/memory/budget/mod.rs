@@ -1,18 +1,19 @@
-//! The accounts of a memory budget: one number for all memory that grows with the data, and who has taken how
-//! much of it.
+//! Accounts of a memory budget: one limit for all memory that grows with the data, and its use by class.
 //!
 //! Design: docs/design/kv.md#memory KV-11
 //! Invariants
-//! - What is charged never exceeds the total: pages and rows give way before a charge returns, and what
-//!   cannot give way is refused ([`crate::Error::OverBudget`]) before it is allocated.
-//! - A fixed part counts in full from the beginning, used or not; beyond it a class counts what it uses.
-//! - Bytes are charged before they are allocated and given back after they are freed.
+//! - Charges never exceed the total. Pages and rows are evicted before a charge returns; memory that cannot
+//!   be evicted is refused ([`crate::Error::OverBudget`]) before it is allocated.
+//! - A reserve counts in full from the beginning, used or not; beyond it a class counts its use.
+//! - Bytes are charged before they are allocated and returned after they are freed.
 //!
-//! Outside the budget: what belongs to the caller (the value handed to a put, the values a get returned), one
-//! value or batch longer than a fixed part while it is moved (caches give way for it, as far as they can),
-//! the object store below, threads and handles. What a batch leaves in the memtable has room before it is
-//! moved.
-//! Not here: what gives way (`memory`), how the total is divided (`plan`).
+//! Outside the budget:
+//! - memory of the caller: the value given to a put, the values returned by a get;
+//! - one value or batch longer than a reserve while it is moved. Caches are evicted for it as far as
+//!   possible, and the memtable has room for its remainder before it is moved;
+//! - the object store below, threads and handles.
+//!
+//! Not here: eviction (`memory`), division of the total (`plan`).
 
 mod class;
 mod plan;
@@ -27,19 +28,19 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-/// What takes whatever room charges leave: pages and rows, and filters.
+/// Memory that uses the room left by charges: pages and rows, and filters.
 pub(crate) trait GivesWay: Send + Sync {
-    /// Pages and rows take at most `bytes` when this returns.
+    /// Sets the limit of pages and rows. Evicts down to `bytes` before it returns.
     fn set_cache_capacity(&self, bytes: u64);
 
-    /// Most bytes that filters were told to take.
+    /// Limit of filters, as last set.
     fn filter_limit(&self) -> u64;
 
-    /// Filters may take `bytes` from now on; what is beyond them goes when the adjuster runs next.
+    /// Sets the limit of filters; the next adjustment releases the units beyond it.
     fn set_filter_limit(&self, bytes: u64);
 }
 
-/// See the module; cheap to clone.
+/// Accounts of one budget; see the module. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct MemoryAccounts {
     shared: Arc<AccountBook>,
@@ -48,23 +49,23 @@ pub(crate) struct MemoryAccounts {
 struct AccountBook {
     plan: BudgetPlan,
     used: [AtomicU64; MemoryClass::ALL.len()],
-    /// Sum over the classes of what they use, or of their reserve where that is more.
+    /// Sum over the classes of the larger of use and reserve.
     charged: AtomicU64,
-    /// The most that was charged at a time.
+    /// Highest value of `charged`.
     #[cfg(test)]
     peak: AtomicU64,
-    /// What pages and rows may take now.
+    /// Current limit of pages and rows.
     capacity: AtomicU64,
     resize: Mutex<()>,
     gives_way: Arc<dyn GivesWay>,
-    /// Bytes of each memtable, there until they are freed.
+    /// Bytes of each memtable, kept until the memtable is freed.
     memtables: Mutex<Vec<Weak<AtomicU64>>>,
     stores: AtomicU64,
     _kept: Option<KeptLimit>,
 }
 
 impl MemoryAccounts {
-    /// Accounts in which nothing is used. `gives_way` has what the reserves of `plan` leave.
+    /// Accounts with nothing in use. `gives_way` gets the memory that the reserves of `plan` leave.
     pub(crate) fn new(plan: BudgetPlan, gives_way: Arc<dyn GivesWay>) -> MemoryAccounts {
         let charged = plan.reserved();
         MemoryAccounts {
@@ -84,31 +85,31 @@ impl MemoryAccounts {
         }
     }
 
-    /// The number that is kept.
+    /// The enforced limit.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.shared.plan.total
     }
 
-    /// Bytes that a class uses now, memtables as they were counted last.
+    /// Bytes that a class uses now; memtables as of the last count.
     pub(crate) fn used(&self, class: MemoryClass) -> u64 {
         self.shared.used[class as usize].load(SeqCst)
     }
 
-    /// The most that was charged at a time since this was asked last, reserves in full.
+    /// Highest sum of charges, reserves in full, since the last call.
     #[cfg(test)]
     pub(crate) fn take_peak(&self) -> u64 {
         let now = self.shared.charged.load(SeqCst);
         self.shared.peak.swap(now, SeqCst)
     }
 
-    /// Everything charged, reserves in full.
+    /// Sum of all charges, reserves in full.
     #[cfg(test)]
     pub(crate) fn charged(&self) -> u64 {
         self.shared.charged.load(SeqCst)
     }
 
     #[cfg(test)]
-    /// Everything charged, reserves in full, and what pages and rows may take.
+    /// Sum of all charges, reserves in full, and the limit of pages and rows.
     pub(crate) fn committed(&self) -> u64 {
         self.shared.charged.load(SeqCst) + self.shared.capacity.load(SeqCst)
     }
@@ -118,18 +119,18 @@ impl MemoryAccounts {
         self.shared.plan.merges / self.stores()
     }
 
-    /// Bytes that the object store below one store may have on their way to the device.
+    /// Bytes of writes that the object store below one store may have in flight to the device.
     pub(crate) fn write_bytes(&self) -> u64 {
         self.shared.plan.writes / self.stores()
     }
 
-    /// Bytes that one store may take on their way into the log.
+    /// Bytes of groups of one store on their way into the log.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.shared.plan.log / self.stores()
     }
 
-    /// Bytes that one store may gather for its log: writes whose turn has not come. A group takes several
-    /// times its bytes on its way, and the next one gathers meanwhile.
+    /// Bytes that one store may queue for its log. It is a quarter, since a group takes several times its
+    /// bytes while it is logged, and the next one gathers meanwhile.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.log_bytes() / 4
     }
@@ -144,19 +145,20 @@ impl MemoryAccounts {
         self.shared.stores.load(SeqCst).max(1)
     }
 
-    /// Counts a store in until the guard is dropped.
+    /// Counts a store as a user of the budget until the guard is dropped.
     pub(crate) fn enter_store(&self) -> StoreCount {
         self.shared.stores.fetch_add(1, SeqCst);
         StoreCount(self.clone())
     }
 
-    /// Charges what must be there. Pages and rows have given way when this returns.
+    /// Charges memory that is required. Pages and rows have been evicted as needed when this returns; the sum
+    /// may exceed the total, so the caller checks.
     pub(crate) fn charge(&self, class: MemoryClass, bytes: u64) -> MemoryCharge {
         self.shared.add(class, bytes);
         MemoryCharge { budget: self.clone(), class, bytes }
     }
 
-    /// Whether everything that cannot give way has room.
+    /// Checks that the charges do not exceed the total.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -167,8 +169,8 @@ impl MemoryAccounts {
         Ok(())
     }
 
-    /// Whether what is there now has room, beside nothing that is only kept for later or moved through the
-    /// log: what an opening asks, for all that writers may leave behind is less than that.
+    /// Checks that present use fits the total, without reserves, evictable memory and groups on their way
+    /// into the log. An opening checks this: everything that writers may leave behind is less than that.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_used(&self) -> Result<(), Error> {
@@ -183,15 +185,15 @@ impl MemoryAccounts {
         Ok(())
     }
 
-    /// What a class may be charged with now: what is left of its reserve, and of the budget.
+    /// Bytes that a class may still charge: the rest of its reserve, and of the total.
     pub(crate) fn room_for(&self, class: MemoryClass) -> u64 {
         let reserved = self.shared.plan.reserve(class).saturating_sub(self.used(class));
         let charged = self.shared.charged.load(SeqCst);
         reserved + self.total_bytes().saturating_sub(charged)
     }
 
-    /// Whether open iterators keep to their part, or the budget has room for what they take beyond it. A
-    /// sixteenth of it stays free, for they read other blocks later.
+    /// Checks that open iterators stay within their share, or that the total has room for the excess. A
+    /// sixteenth of the total must stay free, since iterators read other blocks later.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_scans(&self) -> Result<(), Error> {
@@ -207,7 +209,7 @@ impl MemoryAccounts {
         Ok(())
     }
 
-    /// Charges something one can do without: filters and read-ahead of scans, up to their part.
+    /// Charges optional memory, up to the limit of its class: filters and read-ahead of scans.
     pub(crate) fn try_charge(&self, class: MemoryClass, bytes: u64) -> Option<MemoryCharge> {
         let limit = match class {
             MemoryClass::Filters => self.filter_limit(),
@@ -218,8 +220,8 @@ impl MemoryAccounts {
         fits.then_some(charge)
     }
 
-    /// Makes something of `bytes` that one can do without, charged before it is made; `None`: the budget is
-    /// full, or it could not be made.
+    /// Charges `bytes`, then makes an optional value of that size. `None`: the budget is full, or `make`
+    /// failed.
     pub(crate) fn hold<T>(
         &self,
         class: MemoryClass,
@@ -231,23 +233,23 @@ impl MemoryAccounts {
         Some(ChargedValue { value: make()?, _charge: charge })
     }
 
-    /// Most bytes of filters beside everything else that is charged now.
+    /// Limit of filters beside all other present charges.
     pub(crate) fn filter_limit(&self) -> u64 {
         self.shared.filter_limit()
     }
 
-    /// Notes what slots of the cache that hold nothing take.
+    /// Records the bytes of empty cache slots.
     pub(crate) fn set_empty_slots(&self, bytes: u64) {
         self.shared.set(MemoryClass::Slots, bytes);
     }
 
-    /// Counts `bytes` of a memtable for as long as anybody holds the number.
+    /// Counts `bytes` of a memtable as long as the number has a holder.
     pub(crate) fn watch_bytes(&self, bytes: &Arc<AtomicU64>) {
         self.shared.memtables.lock().push(Arc::downgrade(bytes));
         self.count_memtables();
     }
 
-    /// Looks at how much the memtables hold now.
+    /// Counts the bytes of the memtables now.
     pub(crate) fn count_memtables(&self) -> u64 {
         let mut memtables = self.shared.memtables.lock();
         memtables.retain(|memtable| memtable.strong_count() > 0);
@@ -257,22 +259,22 @@ impl MemoryAccounts {
         bytes
     }
 
-    /// Whether one more memtable has room beside everything that cannot give way: those that old readers pin,
-    /// and what every table costs for as long as it is open.
+    /// Checks that one more memtable fits beside all memory that cannot be evicted: memtables that old
+    /// readers pin, and the resident memory of open tables.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_for_memtable(&self) -> Result<(), Error> {
         self.room_beside(0, self.memtable_bytes())
     }
 
-    /// Whether memtables have room for `bytes` more, as [`MemoryAccounts::room_for_memtable`].
+    /// Like [`MemoryAccounts::room_for_memtable`], for `bytes` more in memtables.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_for_writes(&self, bytes: u64) -> Result<(), Error> {
         self.room_beside(0, bytes)
     }
 
-    /// What is missing where [`MemoryAccounts::room_for_writes`] finds no room.
+    /// Bytes missing for [`MemoryAccounts::room_for_writes`]; 0 when they fit.
     pub(crate) fn missing_for_writes(&self, bytes: u64) -> u64 {
         match self.room_for_writes(bytes) {
             Err(Error::OverBudget { needed, total_bytes }) => needed - total_bytes,
@@ -280,21 +282,23 @@ impl MemoryAccounts {
         }
     }
 
-    /// Most bytes that one batch may leave in a memtable: a store has room for them that keeps little else in
-    /// memory, and so has its next opening.
+    /// Limit of the bytes that one batch may leave in a memtable. A store that keeps little else in memory
+    /// has room for them, and so has its next opening.
     pub(crate) fn batch_bytes(&self) -> u64 {
         (self.shared.plan.batch() / self.stores()).min(MAX_GROUP_BYTES as u64)
     }
 
-    /// As [`MemoryAccounts::room_for_memtable`], whatever tables and manifest take beyond half of what the fixed
-    /// parts leave: for what makes them take less, which only readers of old memtables stop.
+    /// Like [`MemoryAccounts::room_for_memtable`], but ignores the memory of tables and manifest beyond half
+    /// of the unreserved bytes. It is for work that reduces that memory, so that only readers of old
+    /// memtables stop such work.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn room_beside_readers(&self) -> Result<(), Error> {
         self.room_beside(self.overlooked(), self.memtable_bytes())
     }
 
-    /// As [`MemoryAccounts::check`], overlooking what [`MemoryAccounts::room_beside_readers`] does.
+    /// Like [`MemoryAccounts::check`], without the bytes that [`MemoryAccounts::room_beside_readers`]
+    /// ignores.
     /// # Errors
     /// `OverBudget`.
     pub(crate) fn check_beside_tables(&self) -> Result<(), Error> {
@@ -305,7 +309,7 @@ impl MemoryAccounts {
         Ok(())
     }
 
-    /// What tables and manifest take beyond half of what the fixed parts leave.
+    /// Bytes of tables and manifest beyond half of the unreserved bytes.
     fn overlooked(&self) -> u64 {
         const STAY: [MemoryClass; 4] =
             [MemoryClass::Tables, MemoryClass::RangeTombstones, MemoryClass::Manifest, MemoryClass::Versions];
@@ -315,7 +319,7 @@ impl MemoryAccounts {
         stays.saturating_sub((self.total_bytes() - fixed) / 2)
     }
 
-    /// What is charged, but for what only moves through the log.
+    /// Sum of charges without groups on their way into the log.
     fn lasting(&self) -> u64 {
         let moved = self.used(MemoryClass::Log);
         let counted = moved.saturating_sub(self.shared.plan.reserve(MemoryClass::Log));
@@ -358,7 +362,7 @@ impl AccountBook {
         self.moved(class, old, bytes);
     }
 
-    /// The counted bytes of a class follow its use; pages and rows follow the sum.
+    /// Updates the sum of charges after a class changed its use, then the limits of pages, rows and filters.
     fn moved(&self, class: MemoryClass, old: u64, new: u64) {
         let reserve = self.plan.reserve(class);
         let (old, new) = (old.max(reserve), new.max(reserve));
@@ -380,10 +384,10 @@ impl AccountBook {
         self.plan.filter_limit(others)
     }
 
-    /// Brings the limit of filters and the capacity of pages and rows to what is left: the capacity down at
-    /// once, up when a few grains are free.
+    /// Adjusts the limits of filters, and of pages and rows, to the memory left: the latter down at once, up
+    /// only once a few grains are free.
     fn fit(&self) {
-        // Whoever charges meanwhile is seen by the next round, or looks again himself.
+        // A concurrent charge is seen by the next iteration, or adjusts the limit itself.
         while self.gives_way.filter_limit() != self.filter_limit() {
             self.gives_way.set_filter_limit(self.filter_limit());
         }
@@ -396,7 +400,7 @@ impl AccountBook {
             return;
         }
         let _resize = self.resize.lock();
-        // Whoever charges meanwhile either sees the new capacity or is seen by the next round.
+        // A concurrent charge sees the new capacity, or the next iteration sees the charge.
         while off() {
             let room = self.plan.cache_capacity(self.charged.load(SeqCst));
             if room < self.capacity.load(SeqCst) {
@@ -410,7 +414,7 @@ impl AccountBook {
     }
 }
 
-/// Charged bytes, given back on drop.
+/// Charged bytes, returned on drop.
 #[derive(Debug)]
 #[must_use = "the bytes are given back when this is dropped"]
 pub(crate) struct MemoryCharge {
@@ -420,7 +424,7 @@ pub(crate) struct MemoryCharge {
 }
 
 impl MemoryCharge {
-    /// Charges more or gives some back, so that `bytes` are charged.
+    /// Changes the charge to `bytes`.
     pub(crate) fn set(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.budget.shared.add(self.class, bytes - self.bytes);
@@ -430,7 +434,7 @@ impl MemoryCharge {
         self.bytes = bytes;
     }
 
-    /// Takes over what another has charged to the same class.
+    /// Merges another charge of the same class into this one.
     pub(crate) fn join(&mut self, mut other: MemoryCharge) {
         debug_assert_eq!(self.class, other.class);
         self.bytes += std::mem::take(&mut other.bytes);
@@ -447,14 +451,14 @@ impl Drop for MemoryCharge {
     }
 }
 
-/// A value and what was charged for it, given back after it is freed.
+/// A value and its charge, which is returned after the value is freed.
 pub(crate) struct ChargedValue<T> {
     value: T,
     _charge: MemoryCharge,
 }
 
 impl<T> ChargedValue<T> {
-    /// Hands the value over; its charge is given back when that is done.
+    /// Passes the value to `to`; returns its charge afterwards.
     pub(crate) fn hand_over(self, to: impl FnOnce(T)) {
         let ChargedValue { value, _charge } = self;
         to(value);
@@ -469,7 +473,7 @@ impl<T> std::ops::Deref for ChargedValue<T> {
     }
 }
 
-/// One store that shares the budget.
+/// Registration of one store that shares the budget.
 pub(crate) struct StoreCount(MemoryAccounts);
 
 impl Drop for StoreCount {

@@ -1,42 +1,42 @@
-//! How a total is divided: the fixed parts, and what of the rest one use may take. Pure.
+//! Division of a memory budget: reserves, and limits of single uses within the rest. Pure.
 //!
 //! | part | bytes of a total T |
 //! |---|---|
 //! | memtables | 2 x min(16 MiB, T/8) |
 //! | log buffers | min(4 MiB, T/16) |
-//! | merges: read-ahead, output, values under way | min(8 MiB, T/8) |
-//! | writes that the object store took and the device has not | min(16 MiB, T/16) |
-//! | reads under way | min(2 MiB, T/32) |
+//! | merges: read-ahead, output, values in flight | min(8 MiB, T/8) |
+//! | writes that the object store accepted and the device has not completed | min(16 MiB, T/16) |
+//! | reads in progress | min(2 MiB, T/32) |
 //! | the rest: filters (a quarter at most), index pages, rows, blocks, scans (an eighth at most), tables | |
 
 use super::class::MemoryClass;
 
-/// Least total; less is taken for this much.
+/// Least total; a smaller one is raised to this.
 pub(crate) const LEAST_TOTAL: u64 = 4 << 20;
 const MEMTABLE: u64 = 16 << 20;
 const LOG: u64 = 4 << 20;
 const MERGES: u64 = 8 << 20;
 const WRITES: u64 = 16 << 20;
 const READS: u64 = 2 << 20;
-/// Part of the elastic bytes that filters may take.
+/// Share of the unreserved bytes that filters may take, as a divisor.
 const FILTER_SHARE: u64 = 4;
-/// Part of the total that the read-ahead of scans may take.
+/// Share of the total that the read-ahead of scans may take, as a divisor.
 const SCAN_SHARE: u64 = 8;
 
 /// The division of one total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BudgetPlan {
     pub(crate) total: u64,
-    /// Bytes at which a memtable is full, if there is one store. Two exist at a time.
+    /// Bytes at which a memtable is full, for a single store. Two exist at a time.
     pub(crate) memtable: u64,
     pub(crate) log: u64,
     pub(crate) merges: u64,
     pub(crate) writes: u64,
     pub(crate) reads: u64,
     pub(crate) scans: u64,
-    /// Most bytes of filters, where they do not follow the total.
+    /// Limit of filters, if it does not follow from the total.
     filters: Option<u64>,
-    /// Most bytes of pages and rows, where they do not follow the total.
+    /// Limit of pages and rows, if it does not follow from the total.
     pub(crate) cache: Option<u64>,
 }
 
@@ -56,8 +56,7 @@ impl BudgetPlan {
         }
     }
 
-    /// Fixed limits for pages and filters, and as much of everything else as is asked for: tables without a
-    /// store.
+    /// Fixed limits for pages and filters, without a limit for everything else: for tables without a store.
     pub(crate) fn of_tables(cache: u64, filters: u64) -> BudgetPlan {
         BudgetPlan {
             total: u64::MAX / 2,
@@ -72,18 +71,18 @@ impl BudgetPlan {
         }
     }
 
-    /// Most bytes that one batch may leave in memory: those of two memtables, and a quarter of what is not
-    /// fixed.
+    /// Limit of the bytes that one batch may leave in memory: two memtables and a quarter of the unreserved
+    /// bytes.
     pub(crate) fn batch(&self) -> u64 {
         2 * self.memtable + (self.total - self.reserved()) / 4
     }
 
-    /// Bytes of all reserves.
+    /// Sum of all reserves.
     pub(crate) fn reserved(&self) -> u64 {
         MemoryClass::ALL.iter().map(|class| self.reserve(*class)).sum()
     }
 
-    /// Bytes kept for a class whether it uses them or not.
+    /// Bytes reserved for a class, used or not.
     pub(crate) fn reserve(&self, class: MemoryClass) -> u64 {
         match class {
             MemoryClass::Memtables => 2 * self.memtable,
@@ -95,13 +94,13 @@ impl BudgetPlan {
         }
     }
 
-    /// Most bytes of large buffers that the process keeps for the next ones: those of merges and writes,
-    /// which their reserves hold while nobody uses them. `None`: as many as it likes.
+    /// Limit of large buffers that the process keeps for reuse: the reserves of merges and writes, which are
+    /// charged while unused. `None`: no limit.
     pub(crate) fn kept(&self) -> Option<u64> {
         (self.merges > 0).then_some(self.merges + self.writes)
     }
 
-    /// Most bytes of read-ahead, which one can do without.
+    /// Limit of read-ahead, which is optional.
     pub(crate) fn limit(&self, class: MemoryClass) -> u64 {
         match class {
             MemoryClass::Scans => self.scans,
@@ -110,19 +109,19 @@ impl BudgetPlan {
         }
     }
 
-    /// Most bytes of filters when everything but filters, pages and rows takes `others`.
+    /// Limit of filters when everything except filters, pages and rows takes `others`.
     pub(crate) fn filter_limit(&self, others: u64) -> u64 {
         self.filters.unwrap_or(self.total.saturating_sub(others) / FILTER_SHARE)
     }
 
-    /// What pages and rows may take beside `charged` bytes of everything else: in whole grains, so that they
-    /// do not follow each small change.
+    /// Limit of pages and rows beside `charged` bytes of everything else: in whole grains, so that small
+    /// changes of the charges do not move it.
     pub(crate) fn cache_capacity(&self, charged: u64) -> u64 {
         let room = self.total.saturating_sub(charged) / self.grain() * self.grain();
         self.cache.unwrap_or(room)
     }
 
-    /// Step in which pages and rows grow and shrink.
+    /// Step by which pages and rows grow and shrink.
     pub(crate) fn grain(&self) -> u64 {
         (self.total / 128).max(1)
     }

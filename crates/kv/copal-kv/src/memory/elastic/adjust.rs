@@ -1,10 +1,10 @@
-//! The adjuster: drains what was sampled, asks the rule, moves units.
+//! The adjuster: drains the samples, runs the rule, moves units.
 //!
 //! Invariants
-//! - One adjusting at a time; it holds the state only between reads, never during one.
-//! - Whoever reads units for a partition has charged them and marked it `moving`; nobody else touches it
-//!   then, but it may go.
-//! - The state's lock is a leaf: under it, nothing is read, and no table is dropped.
+//! - One adjustment runs at a time; it holds the state's lock only between reads, never during one.
+//! - A thread that reads units for a partition has charged them and marked the partition `moving`. No other
+//!   thread changes the partition's units meanwhile, but the partition may be retired.
+//! - The state's lock is a leaf: under it no read is issued and no table is dropped.
 
 use super::{
     filtered::{FilteredTable, LoadFailure},
@@ -32,29 +32,29 @@ use std::{
     },
 };
 
-/// Units to read: charged, and the partition marked as moving.
+/// Units to read; they are charged, and the partition is marked as moving.
 struct UnitLoad {
     table: Arc<dyn FilteredTable>,
     number: PartitionNumber,
     index: u32,
-    /// Units there are, and units wanted.
+    /// Present number of units, and wanted number.
     have: u8,
     want: u8,
 }
 
-/// Filters of all stores that share a memory: see [`crate::memory::elastic`].
+/// Filters of all stores that share a budget; see [`crate::memory::elastic`].
 pub(crate) struct ElasticFilters {
     pub(super) options: FilterOptions,
     pub(super) sampler: ProbeSampler,
     pub(super) state: Mutex<ElasticState>,
     pub(super) moves: UnitMoves,
     pub(super) wake: AdjusterWake,
-    /// Gets of all stores; striped, as threads count at once.
+    /// Gets of all stores; striped, since threads count concurrently.
     gets: ReadCounters,
     turn: Mutex<()>,
-    /// Most bytes of units that the memory has room for.
+    /// Limit of unit bytes.
     limit_bytes: AtomicU64,
-    /// Bytes that no partition was granted, as far as known: asked before the lock is taken.
+    /// Bytes not granted to any partition, approximate: read before the lock is taken.
     room_bytes: AtomicU64,
 }
 
@@ -73,26 +73,26 @@ impl ElasticFilters {
         })
     }
 
-    /// Bytes that one partition costs, its units apart.
+    /// Bytes that one partition costs without its units.
     pub(crate) const PART_BYTES: u64 = ElasticState::PART_BYTES;
 
-    /// Gets so far.
+    /// Number of Gets so far.
     pub(super) fn now(&self) -> u64 {
         self.gets.sum(ReadCount::Gets)
     }
 
-    /// A Get begins.
+    /// Counts a Get.
     pub(crate) fn count_get(&self) {
         self.gets.add(ReadCount::Gets);
     }
 
-    /// What all units together may take.
+    /// Limit of all units together, bytes.
     pub(super) fn budget(&self, state: &ElasticState) -> u64 {
         self.budget_of(state.keys, state.partitions())
     }
 
     fn budget_of(&self, keys: u64, partitions: u64) -> u64 {
-        /// Units are whole words.
+        /// Units are rounded up to whole words.
         const ROUNDING_BYTES: u64 = 8;
         self.limit_bytes().min(match self.options.memory {
             FilterMemory::BitsPerKey(bits) if bits > 0.0 => {
@@ -111,17 +111,17 @@ impl ElasticFilters {
         self.room_bytes.store(self.room(state), Ordering::Relaxed);
     }
 
-    /// Most bytes of units that the memory has room for.
+    /// Limit of unit bytes.
     pub(crate) fn limit_bytes(&self) -> u64 {
         self.limit_bytes.load(Ordering::SeqCst)
     }
 
-    /// The memory has more room now, or less: what is beyond it goes when the rule is asked next.
+    /// Sets the limit of unit bytes; units beyond it are released when the rule runs next.
     pub(crate) fn set_limit(&self, bytes: u64) {
         self.limit_bytes.store(bytes, Ordering::SeqCst);
     }
 
-    /// Notes what a probe came to. Never blocks.
+    /// Samples the outcome of a probe. Never blocks.
     pub(crate) fn note(&self, partition: Option<PartitionNumber>, outcome: Outcome) {
         if let Some(partition) = partition
             && self.sampler.note(partition, outcome, || self.now())
@@ -131,8 +131,8 @@ impl ElasticFilters {
         }
     }
 
-    /// Takes in the partitions of a table that was opened, with the units that were taken from memory when it
-    /// was written, as far as there is room for them. [`ElasticFilters::settle`] should follow.
+    /// Registers the partitions of an opened table, with the units that were taken from memory when it was
+    /// written, as far as they fit. The caller should call [`ElasticFilters::settle`] afterwards.
     pub(crate) fn adopt(
         self: &Arc<Self>,
         table: &Arc<dyn FilteredTable>,
@@ -153,7 +153,7 @@ impl ElasticFilters {
             let own = predicted.next_if(|predicted| predicted.index == index);
             let (heat, wanted, own) =
                 own.map_or((Heat::default(), 0, None), |own| (own.heat, own.wanted, own.units));
-            // The keys of the table count from now on, so that a new store has room at all.
+            // The table's keys count at once, so that a new store has a budget at all.
             let budget = self.budget_of(state.keys + u64::from(shape.keys), state.partitions() + 1);
             let room = budget.saturating_sub(state.charged);
             let most = (room / u64::from(shape.unit_bytes)).min(u64::from(wanted)) as u8;
@@ -188,8 +188,8 @@ impl ElasticFilters {
         self.note_room(&state);
     }
 
-    /// Forgets partitions of a table that no new reader asks any more, and frees their units.
-    /// [`ElasticFilters::settle`] should follow.
+    /// Removes partitions that no new reader will probe, and frees their units. The caller should call
+    /// [`ElasticFilters::settle`] afterwards.
     pub(crate) fn retire(&self, table: &dyn FilteredTable, partitions: Range<u32>) {
         let mut state = self.state.lock();
         for index in partitions {
@@ -205,10 +205,10 @@ impl ElasticFilters {
         self.note_room(&state);
     }
 
-    /// Tells the rule what it may spend now and carries out at once what needs no read: releases, and loads
-    /// of units that are at hand. Other loads wait for the adjuster.
+    /// Runs the rule with the present budget, and carries out at once the changes that need no read:
+    /// releases, and loads of units at hand. Other loads wait for the adjuster.
     pub(crate) fn adjust_to_budget(&self, at_hand: &AtHand) {
-        // Dropped without the lock: they may be the last of their tables.
+        // Dropped after the lock is released: each may be the last reference to its table.
         let mut tables = Vec::new();
         {
             let state = &mut *self.state.lock();
@@ -245,8 +245,8 @@ impl ElasticFilters {
         state.ask(budget, now);
     }
 
-    /// The table belongs to another run now. What the rule wanted for it is void: [`ElasticFilters::settle`] should
-    /// follow.
+    /// Moves a table to another run. Pending changes for it become void. The caller should call
+    /// [`ElasticFilters::settle`] afterwards.
     pub(crate) fn relevel(&self, table: &dyn FilteredTable, level: u8) {
         let now = self.now();
         let mut state = self.state.lock();
@@ -262,19 +262,20 @@ impl ElasticFilters {
                 continue;
             };
             part.shape.level = level;
-            // The number that was freed last is given out first: whoever moves its units finds it again.
+            // The number that was freed last is allocated first, so a thread that moves the units still finds
+            // the partition.
             slot.set_number(state.insert(part, heat, now));
         }
     }
 
-    /// Lets the background look at what changed without waiting for Gets.
+    /// Wakes the background thread for a change, without waiting for Gets.
     fn stir(&self) {
         if self.options.background {
             self.wake.wake();
         }
     }
 
-    /// How hot partition `index` of `table` is.
+    /// Heat of partition `index` of `table`.
     pub(crate) fn heat(&self, table: &dyn FilteredTable, index: u32) -> Heat {
         let now = self.now();
         let Some(number) = table.slot(index).number() else {
@@ -287,14 +288,14 @@ impl ElasticFilters {
         }
     }
 
-    /// Units a partition of this shape and heat would get.
+    /// Number of units that a partition of this shape and heat would get.
     pub(crate) fn predict(&self, shape: Shape, heat: Heat) -> u8 {
         let now = self.now();
         self.state.lock().rule.predict(shape, heat, now).min(shape.units)
     }
 
-    /// A probe met a partition without units: how many it may load now, charged. [`ElasticFilters::loaded`] must
-    /// follow.
+    /// Charges the units that a probe may load for a partition without units, and returns their number. The
+    /// caller must call [`ElasticFilters::loaded`] afterwards.
     pub(crate) fn reserve(
         &self,
         table: &dyn FilteredTable,
@@ -326,7 +327,7 @@ impl ElasticFilters {
         Some(units)
     }
 
-    /// What came of reading units up to the `units` charged; `had` were there before.
+    /// Installs the result of a read of all charged units; `had` of them were loaded before.
     pub(crate) fn loaded(
         &self,
         table: &dyn FilteredTable,
@@ -337,7 +338,7 @@ impl ElasticFilters {
         cold: bool,
     ) {
         let state = &mut *self.state.lock();
-        // It may be gone: then everything was given back when it went.
+        // If the partition was retired meanwhile, its charge was returned then.
         let Some(part) = state.same(number, table, index) else {
             return;
         };
@@ -361,7 +362,7 @@ impl ElasticFilters {
         self.note_room(state);
     }
 
-    /// A page that cannot be used will not be tried again: the partition keeps what it has.
+    /// The page is unusable and will not be read again: the partition keeps its present units.
     fn give_up(
         &self,
         state: &mut ElasticState,
@@ -395,7 +396,7 @@ impl ElasticFilters {
         }
     }
 
-    /// Drains the sample, asks the rule and moves units: releases, then loads. Blocks on reads.
+    /// Drains the samples, runs the rule and moves units: releases, then loads. Blocks on reads.
     pub(crate) fn adjust(&self) {
         let _turn = self.turn.lock();
         {
@@ -409,30 +410,30 @@ impl ElasticFilters {
         self.note_room(&self.state.lock());
     }
 
-    /// Waits for the reads that the adjusting under way does: it lets go of the tables then, and of their
-    /// objects.
+    /// Waits for the running adjustment, including its reads. Afterwards it holds no tables or objects.
     pub(crate) fn wait_for_the_adjuster(&self) {
         drop(self.turn.lock());
     }
 
-    /// Moves the units that the rule wants moved.
+    /// Carries out the pending changes.
     pub(super) fn carry_out(&self) {
         while let Some(load) = self.next_load() {
             self.read(&load);
         }
     }
 
-    /// Also drains the calling thread's ring.
+    /// Like [`ElasticFilters::adjust`], and also drains the calling thread's ring.
     pub(crate) fn adjust_now(&self) {
         self.sampler.hand_over_mine(self.now());
         self.adjust();
     }
 
-    /// Carries out changes up to one that takes a read; one by one, as the rule may change its mind between
-    /// two of them.
+    /// Carries out changes up to the next one that needs a read, and returns that one. Takes them one by one,
+    /// since the rule may run again in between.
     fn next_load(&self) -> Option<UnitLoad> {
         loop {
-            // The table is dropped without the lock: it may be the last of it, which gives its units back.
+            // The table is dropped after the lock is released: this may be its last reference, and its drop
+            // returns units.
             let (table, begun) = {
                 let state = &mut *self.state.lock();
                 let wanted = state.next_wanted()?;
@@ -452,7 +453,7 @@ impl ElasticFilters {
 
     fn read(&self, load: &UnitLoad) {
         let UnitLoad { ref table, number, index, have, want } = *load;
-        // As in the paper, each Bloom unit is read by itself; columns come with one read.
+        // As in the paper, each Bloom unit takes its own read; columns take one read together.
         let stepwise = self.options.rule == RuleKind::Paper;
         let first = if stepwise { have + 1 } else { want };
         let mut read = Err(LoadFailure::Read);
@@ -465,8 +466,8 @@ impl ElasticFilters {
         self.loaded(&**table, number, index, have, read, false);
     }
 
-    /// Carries out a release at once; charges what a load will bring and says what to read: units there are,
-    /// units wanted.
+    /// Carries out a release at once. For a load, charges the units and returns the present and the wanted
+    /// number.
     fn begin(
         &self,
         state: &mut ElasticState,

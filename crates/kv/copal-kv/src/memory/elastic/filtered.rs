@@ -1,7 +1,6 @@
-//! A table as the adjusting of filters sees it: partitions, each with a slot for units, and an account of
-//! their bytes.
+//! A table from the adjuster's view: partitions, each with a slot for units, and an account of their bytes.
 //!
-//! Not here: tables themselves (`table`), which know the adjuster; the adjuster knows this.
+//! Not here: tables themselves (`table`), which know the adjuster; the adjuster knows only this trait.
 
 use super::slot::UnitSlot;
 use copal_filter::{Units, rules::Shape};
@@ -9,39 +8,38 @@ use copal_filter::{Units, rules::Shape};
 /// Units of one partition.
 pub(crate) type FilterSlot = UnitSlot<Units>;
 
-/// Why units could not be loaded.
+/// Reason why units could not be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LoadFailure {
-    /// The page is damaged, or not what the table says.
+    /// The page is damaged, or does not match the table.
     Damaged,
-    /// It could not be read.
+    /// The read failed.
     Read,
 }
 
 /// An open table whose partitions have filters.
 pub(crate) trait FilteredTable: Send + Sync {
-    /// Its name in the memory; no other open table has it, ever.
+    /// Number of the table; no other table of the same memory ever has it.
     fn number(&self) -> u64;
 
-    /// Partitions it has.
+    /// Number of its partitions.
     fn partitions(&self) -> u32;
 
-    /// What the adjusting has to know of a partition; `None`: the partition has no filter. `level`: what the
-    /// tables of one run have in common.
+    /// Filter shape of a partition; `None`: it has no filter. `level`: the level of the table's run.
     fn filter_shape(&self, partition: u32, level: u8) -> Option<Shape>;
 
-    /// Where the loaded units of a partition are.
+    /// Slot of a partition's loaded units.
     fn slot(&self, partition: u32) -> &FilterSlot;
 
-    /// Charges units that will be loaded; `false`: there is no room.
+    /// Charges units before they are loaded; `false`: they do not fit.
     fn charge_units(&self, bytes: u64) -> bool;
 
-    /// Gives back what units took that are free now.
+    /// Returns the charge of freed units.
     fn return_units(&self, bytes: u64);
 
-    /// Reads the first `units` units of a partition in the background. Blocks.
+    /// Reads the first `units` units of a partition, as a background read. Blocks.
     fn read_units(&self, partition: u32, units: u8) -> Result<Units, LoadFailure>;
 
-    /// A page that was read cannot be used.
+    /// Counts an unusable filter page.
     fn count_damaged_filter(&self);
 }

@@ -1,25 +1,25 @@
-//! What the adjuster knows, for who reports it.
+//! State of the adjuster for reports.
 
 use super::{adjust::ElasticFilters, filtered::FilteredTable, state::SeenProbes};
 use copal_filter::rules::{PartitionId, RuleKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One partition, as it is now.
+/// Present state of one partition.
 #[derive(Default)]
 pub(crate) struct PartitionLook {
-    /// Units it has.
+    /// Number of loaded units.
     pub(crate) units: u8,
     pub(crate) unit_bytes: u32,
     pub(crate) heat: f64,
     pub(crate) seen: SeenProbes,
 }
 
-/// Units of all stores that share the memory, and what was moved since it was made.
+/// Units of all stores that share the memory, and the moves since it was made.
 pub(crate) struct UnitTotals {
     pub(crate) rule: RuleKind,
-    /// What all units may take.
+    /// Limit of all units, bytes.
     pub(crate) budget_bytes: u64,
-    /// What they take.
+    /// Charged units, bytes.
     pub(crate) loaded_bytes: u64,
     pub(crate) gets: u64,
     pub(crate) loads: u64,
@@ -56,7 +56,7 @@ impl ElasticFilters {
         }
     }
 
-    /// Partition `index` of `table`; `None`: it has no part in the adjusting. Takes the adjuster's lock.
+    /// State of partition `index` of `table`; `None`: it is not registered. Takes the adjuster's lock.
     pub(crate) fn look(&self, table: &dyn FilteredTable, index: u32) -> Option<PartitionLook> {
         let number = table.slot(index).number()?;
         let now = self.now();

@@ -1,5 +1,4 @@
-//! Elastic filters: units of filters that are loaded and dropped while the store is open, under a fixed
-//! memory.
+//! Elastic filters: filter units are loaded and dropped while the store is open, within a memory limit.
 //!
 //! Paper: elasticbf §3.1-3.3; the rules themselves are pure and live in `copal_filter::rules`.
 //!
@@ -9,17 +8,16 @@
 //! ```
 //!
 //! Invariants
-//! - A Get takes no lock and touches no shared counter to probe loaded units or to be sampled. Only a probe
-//!   of a partition without units may take the adjuster's lock, when it is about to read from the device
-//!   anyway.
-//! - Units are charged before they are read and given back after they are freed; what is charged equals what
-//!   the rule has granted whenever nobody moves units. The budget is never exceeded.
-//! - Merges read no filter pages: units of their outputs are taken from memory as the pages are written.
+//! - To probe loaded units and to be sampled, a Get takes no lock and touches no shared counter. Only a probe
+//!   of a partition without units may take the adjuster's lock, just before it would read from the device.
+//! - Units are charged before they are read and returned after they are freed. While no thread moves units,
+//!   the charges equal the grants of the rule. The budget is never exceeded.
+//! - Merges read no filter pages: the units of their outputs are taken from memory as the pages are written.
 //! - Time is the number of Gets.
 //!
-//! The adjuster belongs to the memory, not to a store: partitions of all stores that share it compete.
-//! Not here: which partition deserves what (`copal_filter::rules`), reading pages (`table::filter`), what new
-//! partitions inherit (`inheritance`), reports by run (`filter_report`).
+//! The adjuster belongs to the memory budget, not to a store: partitions of all stores that share it compete.
+//! Not here: which partition gets which units (`copal_filter::rules`), reading pages (`table::filter`),
+//! inheritance of heat (`inheritance`), reports by run (`filter_report`).
 
 mod adjust;
 mod filtered;

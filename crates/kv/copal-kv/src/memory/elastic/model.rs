@@ -1,10 +1,11 @@
-//! The unit swap under a scheduler that tries many orders of the threads.
+//! Model check of the unit swap, under a scheduler that tries many thread orders.
 //!
-//! The slot is the engine's own source, compiled once more over locks the scheduler knows in place of
-//! `arc_swap`; what it keeps of it is what the slot relies on: a reader takes a reference to what is in the
-//! cell at one moment, a swap gives back what was there. Checked is what [`super::adjust`] relies on: what a
-//! swap took out is free when it returns, so bytes that were given back can be charged by others without more
-//! units in memory than the limit.
+//! The slot is the engine's own source, compiled a second time with the scheduler's locks in place of
+//! `arc_swap`. This replacement keeps the two properties that the slot relies on: a reader takes a reference
+//! to the cell's contents at one moment, and a swap returns the previous contents.
+//!
+//! The check covers the assumption of [`super::adjust`]: units that a swap took out are freed when it
+//! returns. So other threads can charge the returned bytes without more units in memory than the limit.
 
 /// [`super::sync`] over the scheduler's locks.
 mod sync {
@@ -25,7 +26,7 @@ mod sync {
     impl<T> Cell<T> {
         pub(crate) fn with<R>(&self, look: impl FnOnce(Option<&T>) -> R) -> R {
             let taken = self.0.read().unwrap().clone();
-            // Between the load and the use of it, anything may happen.
+            // Other threads may run between the load and the use of the reference.
             yield_now();
             look(taken.as_deref())
         }
@@ -65,7 +66,7 @@ use shuttle::{
 };
 use slot::{PartitionNumber, UnitSlot};
 
-/// Units that all partitions together may have in memory.
+/// Limit of units of all partitions together.
 const LIMIT: usize = 3;
 
 /// Some units of a partition; counts itself as long as it is in memory.
@@ -93,15 +94,15 @@ impl Drop for Units {
 struct World {
     slots: [UnitSlot<Units>; 2],
     memory: Arc<AtomicUsize>,
-    /// By partition; `None`: it is gone.
+    /// By partition; `None`: retired.
     state: Mutex<[Option<Part>; 2]>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Part {
-    /// Units charged.
+    /// Number of charged units.
     units: usize,
-    /// Someone reads them: nobody else touches the partition, but it may go.
+    /// A thread is reading units: no other thread changes them, but the partition may be retired.
     moving: bool,
 }
 
@@ -122,7 +123,7 @@ impl World {
         Arc::new(world)
     }
 
-    /// As the adjuster: what it releases first pays for what it loads then.
+    /// Like the adjuster: releases first, to pay for later loads.
     fn release(&self, partition: usize) {
         let mut state = self.state.lock().unwrap();
         if let Some(part) = &mut state[partition]
@@ -133,7 +134,7 @@ impl World {
         }
     }
 
-    /// As the adjuster or a probe that found nothing: charge, read without the lock, put in.
+    /// Like the adjuster, or a probe that found no units: charges, reads without the lock, installs.
     fn load(&self, partition: usize, count: usize) {
         {
             let mut state = self.state.lock().unwrap();
@@ -154,7 +155,7 @@ impl World {
         }
     }
 
-    /// As a merge that has replaced the partition.
+    /// Like a merge that replaced the partition.
     fn retire(&self, partition: usize) {
         let mut state = self.state.lock().unwrap();
         self.slots[partition].set_number(None);
@@ -162,7 +163,7 @@ impl World {
         state[partition] = None;
     }
 
-    /// As a Get.
+    /// Like a Get.
     fn probe(&self, partition: usize) {
         let seen = self.slots[partition].ask(|units| (units.partition, units.count));
         assert!(seen.is_none_or(|(of, count)| of == partition && count > 0));

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was moved since the memory was made.
+/// Numbers of moves since the memory was made.
 #[derive(Default)]
 pub(crate) struct UnitMoves {
     pub(super) loads: AtomicU64,

@@ -1,26 +1,25 @@
-//! What new partitions start with, and units that need no read.
+//! Initial units of new partitions, and units that can be loaded without a read.
 
 use super::filtered::FilteredTable;
 use crate::{format::index::IndexPage, memory::budget::ChargedValue};
 use copal_filter::{Units, rules::Heat};
 use std::collections::HashMap;
 
-/// What a new partition starts with.
+/// Initial state of a new partition.
 pub(crate) struct PredictedPartition {
-    /// Which of its table's.
+    /// Index of the partition in its table.
     pub(crate) index: u32,
     pub(crate) heat: Heat,
-    /// Units it should have, at the price that memory had when it was written.
+    /// Wanted number of units, at the price of memory when the partition was written.
     pub(crate) wanted: u8,
-    /// Some more than that: what is merged leaves memory to its heirs.
+    /// Some more units than wanted, since merged inputs will leave memory to their heirs.
     pub(crate) units: Option<ChargedValue<Units>>,
-    /// Index page for the cache.
+    /// Index page, to be cached.
     pub(crate) page: Option<ChargedValue<IndexPage>>,
 }
 
-/// Units of partitions that were just written, more than they start with: should the rule want more of them
-/// at once, nothing has to be read. By number of the table and index: a partition's own number may be
-/// another's by then.
+/// More units of just written partitions than they start with: if the rule soon wants more of them, no read
+/// is needed. Keyed by table number and index, since a partition number may be reused by then.
 #[derive(Default)]
 pub(crate) struct AtHand(HashMap<(u64, u32), ChargedValue<Units>>);
 

@@ -1,5 +1,4 @@
-//! Tables that come, go and change runs while the adjuster reads units: the adjuster itself, not a model of
-//! it.
+//! Race test of the real adjuster: tables open, close and change runs while it reads units.
 
 use super::tests::{KEYS, Random, assert_exact, assert_kept, assert_loaded, get, key, open, table_bytes};
 use crate::{
@@ -16,7 +15,7 @@ const STEPS: u64 = 150;
 /// About two columns for each partition of the tables that are open at a time.
 const LIMIT: u64 = 4 * 3 * 512;
 
-/// What merges do to tables, at random; the tables it is left with.
+/// Does random merges; returns the remaining tables.
 fn merge(cache: &Arc<TableCache>, stored: &[Bytes], seed: u64) -> Vec<(u64, Arc<Table>)> {
     let mut random = Random::new(seed);
     let mut tables: Vec<(u64, Arc<Table>)> = Vec::new();
@@ -29,7 +28,7 @@ fn merge(cache: &Arc<TableCache>, stored: &[Bytes], seed: u64) -> Vec<(u64, Arc<
             }
             (1, Some(_)) => drop(tables.swap_remove(at)),
             (2, Some((number, table))) => {
-                // To another run, and not all of it: nobody settles before the next table comes.
+                // Moves part of it to another run; nothing settles before the next table opens.
                 let from = key(*number, random.below(KEYS));
                 let rest = Bytes::copy_from_slice(&from)..Bytes::from_static(&[0xff]);
                 table.keep_filters(random.below(3) as u8, &[rest]);

@@ -1,10 +1,11 @@
 //! Sampling of probes: each thread fills a ring of its own and hands it over when it is full.
 //!
 //! Invariants
-//! - A probe costs its thread a write into memory nobody else touches; one in 64 sends the full ring on.
-//! - A ring that finds no room is dropped, never waited for. What is lost is counted.
+//! - A probe costs its thread one write to thread-local memory; one probe in 64 hands the full ring over.
+//! - If the queue of full rings has no room, a ring is dropped instead of waiting. Dropped probes are
+//!   counted.
 //!
-//! Not here: what the probes are used for (`adjust`).
+//! Not here: the use of the probes (`adjust`).
 
 use super::slot::PartitionNumber;
 use copal_filter::rules::{Outcome, PartitionId, Probe};
@@ -19,21 +20,21 @@ use std::{
 
 /// Probes in a ring.
 pub(crate) const RING: usize = 64;
-/// Full rings that wait to be drained: 64 KiB.
+/// Most full rings in the queue: 64 KiB.
 const WAITING: usize = 256;
-/// Full rings at which it is worth waking someone.
+/// Full rings at which it pays to wake the adjuster.
 const WORTH_WAKING: usize = 16;
 
 /// Probes of one thread, oldest first: number of the partition and outcome, packed.
 struct SampleRing {
     probes: [u32; RING],
     len: usize,
-    /// Gets of all stores when it was handed over.
+    /// Gets of all stores when the ring was handed over.
     at: u64,
 }
 
 const OUTCOME_BITS: u32 = 2;
-/// Partition numbers are below this.
+/// Limit of partition numbers (exclusive).
 pub(crate) const MOST_PARTITIONS: u32 = 1 << (32 - OUTCOME_BITS);
 
 fn pack(partition: PartitionNumber, outcome: Outcome) -> u32 {
@@ -57,14 +58,14 @@ fn unpack(packed: u32) -> Probe {
 /// Probes of one ring.
 pub(crate) struct ProbeSample {
     pub(crate) probes: Vec<Probe>,
-    /// Gets of all stores when the last of them was noted. A rule that lets partitions expire needs it: many
-    /// rings may wait to be drained, and their times are not the drain's.
+    /// Gets of all stores when the last of them was sampled. A rule that lets partitions expire needs it:
+    /// many rings may queue, so the time of the drain is too late.
     pub(crate) at: u64,
 }
 
-/// Where the threads' rings of one filter memory come together.
+/// Collects the threads' rings for one filter memory.
 pub(crate) struct ProbeSampler {
-    /// Tells the samplers of a process apart; never used again.
+    /// Distinguishes the samplers of a process; never reused.
     id: u64,
     full: Sender<Box<SampleRing>>,
     drain: Receiver<Box<SampleRing>>,
@@ -75,7 +76,7 @@ pub(crate) struct ProbeSampler {
 struct Mine {
     sampler: u64,
     full: Sender<Box<SampleRing>>,
-    /// Dead: the sampler is gone.
+    /// Without references once the sampler was dropped.
     dropped: Weak<AtomicU64>,
     ring: Box<SampleRing>,
 }
@@ -93,7 +94,7 @@ impl ProbeSampler {
         ProbeSampler { id: NEXT.fetch_add(1, Ordering::Relaxed), full, drain, dropped: Arc::default() }
     }
 
-    /// Notes a probe; `true`: it is time to drain. `now` is asked when that fills the ring. Never blocks.
+    /// Samples a probe; `true`: a drain is due. Calls `now` only when the ring is full. Never blocks.
     pub(crate) fn note(
         &self,
         partition: PartitionNumber,
@@ -112,7 +113,7 @@ impl ProbeSampler {
         })
     }
 
-    /// A ring for the calling thread; those of samplers that are gone make room.
+    /// Adds a ring for the calling thread; removes rings of dropped samplers.
     fn join(&self, rings: &mut Vec<Mine>) -> usize {
         rings.retain(|mine| mine.dropped.strong_count() > 0);
         rings.push(Mine {
@@ -133,7 +134,7 @@ impl ProbeSampler {
         });
     }
 
-    /// The rings handed over so far, in the order in which they were.
+    /// The rings handed over so far, oldest first.
     pub(crate) fn drain(&self) -> Vec<ProbeSample> {
         let rings = self.drain.try_iter().take(WAITING);
         rings
@@ -144,7 +145,7 @@ impl ProbeSampler {
             .collect()
     }
 
-    /// Probes lost because nobody drained in time.
+    /// Number of dropped probes.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -189,7 +190,7 @@ mod tests {
         });
         let rings = sampler.drain();
         for ring in &rings {
-            // Each ring tells the time at which it was full, or handed over.
+            // Each ring carries the time at which it was full, or handed over.
             let last = ring.probes.last().unwrap().partition.0 % 10_000;
             let at = if last == 999 { 1000 } else { last };
             assert_eq!(ring.at, u64::from(at));
@@ -219,7 +220,7 @@ mod tests {
         let kept: Vec<Probe> = sampler.drain().into_iter().flat_map(|ring| ring.probes).collect();
         assert_eq!(kept.len(), WAITING * RING);
         assert_eq!(kept[kept.len() - 1].partition.0, (WAITING * RING - 1) as u32);
-        // There is room again.
+        // The queue has room again.
         sampler.note(PartitionNumber(7), Outcome::Hit, || 0);
         sampler.hand_over_mine(0);
         assert_eq!(sampler.drain()[0].probes.len(), 1);

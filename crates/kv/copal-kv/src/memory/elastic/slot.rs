@@ -1,12 +1,12 @@
-//! The loaded units of one partition, swapped as a whole while others probe them.
+//! Slot of one partition's loaded units: they are replaced as a whole while other threads probe them.
 //!
 //! Invariants
-//! - A probe sees the units from before a swap or those from after it, never a mixture, and takes no lock.
-//! - [`UnitSlot::swap`] returns only when the last probe of the old units has ended: their memory is free
-//!   then, and what was charged for it may be given to others. A probe lasts nanoseconds and does no I/O.
+//! - A probe takes no lock and sees the units from before a swap or from after it, never a mixture.
+//! - [`UnitSlot::swap`] returns only after the last probe of the old units. Their memory is free then, so
+//!   their charge may be reused. A probe lasts nanoseconds and does no I/O.
 //!
-//! The pointer is an `arc_swap`: no unsafe code here, and unlike with epochs memory is free at a known
-//! moment, which an account in bytes needs. The model checker runs this file on locks of its own (`model`).
+//! The pointer is an `arc_swap`, so there is no unsafe code here. Unlike epochs, it frees memory at a known
+//! moment, which accounts in bytes need. The model checker runs this file with its own locks (`model`).
 
 use super::sync::{Arc, Cell, Number, yield_now};
 
@@ -16,7 +16,7 @@ pub(crate) struct PartitionNumber(pub(crate) u32);
 
 const NONE: u32 = u32::MAX;
 
-/// Units of one partition, if there are any.
+/// Units of one partition, if any are loaded.
 pub(crate) struct UnitSlot<U> {
     number: Number,
     units: Cell<U>,
@@ -29,7 +29,7 @@ impl<U> Default for UnitSlot<U> {
 }
 
 impl<U> UnitSlot<U> {
-    /// Asks the units; `None`: there are none.
+    /// Calls `ask` with the units; `None`: none are loaded.
     pub(crate) fn ask<T>(&self, ask: impl FnOnce(&U) -> T) -> Option<T> {
         self.units.with(|units| units.map(ask))
     }
@@ -43,7 +43,7 @@ impl<U> UnitSlot<U> {
         }
     }
 
-    /// The number it is known by; `None`: it has no part in the adjusting.
+    /// The partition's number; `None`: it is not registered.
     pub(crate) fn number(&self) -> Option<PartitionNumber> {
         let number = self.number.get();
         (number != NONE).then_some(PartitionNumber(number))

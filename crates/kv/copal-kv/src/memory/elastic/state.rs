@@ -1,10 +1,10 @@
-//! The partitions that share a filter memory, and the rule that divides it between them.
+//! State of the adjuster: the partitions that share a filter memory, and the rule that divides it.
 //!
 //! Invariants
-//! - While nobody moves units, the bytes charged are exactly those the rule has granted.
-//! - A change that waits is for the partition it was asked for and follows from what the rule knows of it
-//!   now: it is void once the partition is gone, even if another has its number, and once the rule was told
-//!   what it has.
+//! - While no thread moves units, the charged bytes equal the grants of the rule.
+//! - A pending change applies to one partition and one state of the rule's knowledge of it. It is void once
+//!   the partition is removed, even if its number is reused, and once the rule was told a new number of
+//!   units.
 
 use super::{filtered::FilteredTable, sample::MOST_PARTITIONS, slot::PartitionNumber};
 use copal_filter::rules::{Change, Heat, Outcome, PartitionId, Probe, Rule, Shape};
@@ -33,55 +33,55 @@ impl SeenProbes {
     }
 }
 
-/// A partition as the adjusting sees it.
+/// One partition.
 pub(super) struct PartState {
-    /// Its address is the table's name here: no other table has it for as long as this is kept.
+    /// Identifies the table by its address, which no other table gets while this reference exists.
     pub(super) table: Weak<dyn FilteredTable>,
-    /// Which of the table's.
+    /// Index of the partition in its table.
     pub(super) index: u32,
     pub(super) shape: Shape,
-    /// Units charged: loaded, or on their way while `moving`.
+    /// Number of charged units: loaded, or being loaded while `moving`.
     pub(super) units: u8,
-    /// Someone reads units for it.
+    /// A thread is reading its units.
     pub(super) moving: bool,
     pub(super) seen: SeenProbes,
-    /// When the rule was last told what it has: changes asked for before are void.
+    /// Stamp of the last report of its units to the rule: changes requested before are void.
     pub(super) told: u64,
 }
 
 impl PartState {
-    /// Bytes charged for it.
+    /// Bytes charged for the partition.
     fn bytes(&self) -> u64 {
         u64::from(self.units) * u64::from(self.shape.unit_bytes)
     }
 }
 
-/// A change that the rule asked for and nobody has carried out yet.
+/// A pending change that the rule requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedUnits {
     pub(super) number: PartitionNumber,
     pub(super) units: u8,
-    /// [`PartState::told`] when it was asked for.
+    /// [`PartState::told`] at the request.
     told: u64,
 }
 
-/// See the module.
+/// State of the adjuster; see the module.
 pub(super) struct ElasticState {
     pub(super) rule: Box<dyn Rule>,
     parts: Vec<Option<PartState>>,
     free: Vec<PartitionNumber>,
-    /// Keys of all partitions.
+    /// Number of keys of all partitions.
     pub(super) keys: u64,
-    /// Bytes of all units charged.
+    /// Charged bytes of all units.
     pub(super) charged: u64,
     pending: VecDeque<WantedUnits>,
-    /// Times the rule was told what a partition has.
+    /// Number of reports of units to the rule.
     told: u64,
 }
 
 impl ElasticState {
-    /// Bytes that one partition costs here and in the table, its units apart, more or less: entry, slot, head
-    /// of the units, and what a rule keeps.
+    /// Approximate bytes that one partition costs here and in the table, without its units: entry, slot,
+    /// header of the units, and state of a rule.
     pub(super) const PART_BYTES: u64 = (size_of::<Option<PartState>>() + 64 + 64) as u64;
 
     pub(super) fn new(rule: Box<dyn Rule>) -> ElasticState {
@@ -96,12 +96,12 @@ impl ElasticState {
         }
     }
 
-    /// Partitions there are.
+    /// Number of partitions.
     pub(super) fn partitions(&self) -> u64 {
         (self.parts.len() - self.free.len()) as u64
     }
 
-    /// Takes a partition in; the rule knows it from now on. `None`: there are too many.
+    /// Registers a partition with the rule. `None`: there are too many.
     pub(super) fn insert(&mut self, mut part: PartState, heat: Heat, now: u64) -> Option<PartitionNumber> {
         let number = match self.free.pop() {
             Some(number) => number,
@@ -120,7 +120,7 @@ impl ElasticState {
         Some(number)
     }
 
-    /// Forgets a partition; its number is given out again.
+    /// Removes a partition; its number may be reused.
     pub(super) fn remove(&mut self, number: PartitionNumber) -> Option<PartState> {
         let part = self.parts.get_mut(number.0 as usize)?.take()?;
         self.rule.remove(PartitionId(number.0));
@@ -143,7 +143,7 @@ impl ElasticState {
         self.parts.get(number.0 as usize)?.as_ref()
     }
 
-    /// The partition, if it still is the one that `table` has at `index`.
+    /// The partition, if `number` still names `index` of `table`.
     pub(super) fn same(
         &mut self,
         number: PartitionNumber,
@@ -153,7 +153,7 @@ impl ElasticState {
         self.part(number).filter(|part| part.index == index && ptr::addr_eq(part.table.as_ptr(), table))
     }
 
-    /// Passes sampled probes on.
+    /// Passes sampled probes to the rule.
     pub(super) fn observe(&mut self, probes: &[Probe], now: u64) {
         for probe in probes {
             if let Some(part) = self.part(PartitionNumber(probe.partition.0)) {
@@ -163,7 +163,7 @@ impl ElasticState {
         self.rule.observe(probes, now);
     }
 
-    /// Tells the rule what a partition has now.
+    /// Reports the present units of a partition to the rule.
     pub(super) fn correct(&mut self, number: PartitionNumber, units: u8) {
         self.rule.correct(PartitionId(number.0), units);
         let told = self.next_told();
@@ -172,7 +172,7 @@ impl ElasticState {
         }
     }
 
-    /// Asks the rule; what waits then is what it wants now.
+    /// Runs the rule; its changes replace all pending ones.
     pub(super) fn ask(&mut self, budget_bytes: u64, now: u64) {
         for Change { partition, units } in self.rule.step(budget_bytes, now) {
             let number = PartitionNumber(partition.0);
@@ -183,7 +183,8 @@ impl ElasticState {
         self.put_in_order();
     }
 
-    /// Leaves of what waits the last change of each partition, releases before what they pay for.
+    /// Keeps only the last pending change of each partition, and puts releases before the loads that they pay
+    /// for.
     fn put_in_order(&mut self) {
         let mut seen = HashSet::new();
         let mut wanted: Vec<WantedUnits> = self.pending.drain(..).rev().collect();
@@ -196,12 +197,12 @@ impl ElasticState {
         self.pending.extend(loads);
     }
 
-    /// The partition of a change, unless it is void.
+    /// The partition of a change, unless the change is void.
     pub(super) fn wants(&self, wanted: &WantedUnits) -> Option<&PartState> {
         self.get(wanted.number).filter(|part| part.told == wanted.told)
     }
 
-    /// The next change that is not void.
+    /// Takes the next change that is not void.
     pub(super) fn next_wanted(&mut self) -> Option<WantedUnits> {
         loop {
             let wanted = self.pending.pop_front()?;
@@ -211,17 +212,17 @@ impl ElasticState {
         }
     }
 
-    /// All changes that wait.
+    /// Takes all pending changes.
     pub(super) fn take_wanted(&mut self) -> VecDeque<WantedUnits> {
         std::mem::take(&mut self.pending)
     }
 
-    /// Lets a change wait behind all others.
+    /// Puts a change at the end of the queue.
     pub(super) fn put_off(&mut self, wanted: WantedUnits) {
         self.pending.push_back(wanted);
     }
 
-    /// Notes what is charged for a partition now.
+    /// Sets the charged units of a partition.
     pub(super) fn set_units(&mut self, number: PartitionNumber, units: u8, moving: bool) {
         let Some(part) = self.parts.get_mut(number.0 as usize).and_then(Option::as_mut) else {
             return;

@@ -1,4 +1,4 @@
-//! What [`super::slot`] is made of; the model checker has another of these.
+//! Primitives of [`super::slot`]; the model checker substitutes its own.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) use std::{sync::Arc, thread::yield_now};
@@ -17,7 +17,8 @@ impl<T> Cell<T> {
         look(self.0.load().as_deref())
     }
 
-    /// Puts `new` in and gives what was there; once this returns, readers of the old count in its references.
+    /// Stores `new` and returns the previous contents. Once this returns, readers of the previous contents
+    /// hold counted references.
     pub(crate) fn swap(&self, new: Option<Arc<T>>) -> Option<Arc<T>> {
         self.0.swap(new)
     }

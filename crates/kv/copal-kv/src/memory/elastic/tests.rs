@@ -1,4 +1,4 @@
-//! The account is kept and units go where the rule wants them, under any rule, kind and order of events.
+//! Tests of elastic filters: accounts hold and units follow the rule, for any rule, kind and order of events.
 
 use super::{FilteredTable, PredictedPartition};
 use crate::{
@@ -24,7 +24,7 @@ use std::sync::{
 
 const SEED: u64 = 5;
 const ID: ObjectId = ObjectId(3);
-/// Two partitions and a short one.
+/// Keys of two partitions and a short one.
 pub(super) const KEYS: u64 = 5000;
 
 pub(super) fn key(table: u64, i: u64) -> [u8; 12] {
@@ -63,7 +63,7 @@ pub(super) fn open(bytes: &Bytes, cache: &Arc<TableCache>) -> Arc<Table> {
     Table::open_bytes(bytes.clone(), ID, cache.clone(), options).unwrap()
 }
 
-/// Asks for number `i`, there if even.
+/// Looks up number `i`, which exists if even.
 pub(super) fn get(table: &Table, number: u64, i: u64) {
     let key = key(number, i % (2 * KEYS));
     let found = table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).unwrap();
@@ -71,21 +71,21 @@ pub(super) fn get(table: &Table, number: u64, i: u64) {
     table.elastic().count_get();
 }
 
-/// Bytes charged never exceed the limit.
+/// Charged bytes never exceed the limit. Returns the charged bytes.
 pub(super) fn assert_kept(cache: &Arc<TableCache>, limit: u64) -> u64 {
     let state = cache.elastic().state.lock();
     assert!(state.charged <= limit, "{} of {limit} bytes", state.charged);
     state.charged
 }
 
-/// Nobody moves units: three accounts agree.
+/// While no thread moves units, three accounts agree.
 pub(super) fn assert_exact(cache: &Arc<TableCache>, limit: u64) {
     let charged = assert_kept(cache, limit);
     assert_eq!(charged, cache.bytes().filters);
     assert_eq!(charged, cache.elastic().state.lock().rule.granted_bytes());
 }
 
-/// What is in memory is what was charged.
+/// The units in memory are those charged.
 pub(super) fn assert_loaded(cache: &Arc<TableCache>, tables: &[(u64, Arc<Table>)]) {
     let loaded = |table: &Table| -> u64 {
         let of = |index| table.slot(index).ask(|units| units.heap_bytes() as u64);
@@ -122,7 +122,7 @@ fn what_is_charged_is_what_the_rule_granted_whatever_happens() {
                     tables.swap_remove(at);
                 }
                 2 if !tables.is_empty() => {
-                    // A merge has gone past the first half.
+                    // A merge has passed the first half.
                     let (number, table) = &tables[random.below(tables.len() as u64) as usize];
                     let from = Bytes::copy_from_slice(&key(*number, KEYS));
                     let rest = from..Bytes::copy_from_slice(&key(*number, 2 * KEYS));
@@ -176,7 +176,7 @@ fn threads_that_read_while_units_move_keep_the_limit_and_get_right_answers() {
                 })
                 .collect();
             let (stop, cache) = (&stop, &cache);
-            // Tables come and go meanwhile.
+            // Tables open and close meanwhile.
             let churn = scope.spawn(move || {
                 let bytes = table_bytes(Kind::Bloom, 9);
                 while !stop.load(Ordering::Relaxed) {
@@ -196,13 +196,13 @@ fn threads_that_read_while_units_move_keep_the_limit_and_get_right_answers() {
         let numbered: Vec<_> = (0u64..).zip(tables).collect();
         assert_loaded(&cache, &numbered);
         drop(numbered);
-        // The background may hold the last handle of a table for as long as its turn takes.
+        // The background thread may hold the last reference to a table until its turn ends.
         cache.adjust_filters();
         assert_exact(&cache, 0);
     }
 }
 
-/// Wants nothing, and keeps the times of the probes it is shown.
+/// A rule that wants nothing and records the times of the probes.
 struct Times(Arc<Mutex<Vec<(usize, u64)>>>);
 
 impl Rule for Times {
@@ -226,9 +226,9 @@ impl Rule for Times {
     }
 }
 
-/// Symptom: under the paper's rule no partition expired for as long as probes gathered, a thousand of them,
-/// which may be longer than its lifeTime; who had been asked first stood beside who had been asked last.
-/// Cause: all probes were shown to the rule with the time at which they were drained.
+/// Symptom: under the paper's rule no partition expired while up to a thousand probes gathered, which may be
+/// longer than its lifeTime; a partition probed first had the same time as one probed last. Cause: all probes
+/// were given to the rule with the time at which they were drained.
 /// Fix: each ring carries the time at which it was full.
 #[test]
 fn the_rule_learns_when_probes_were_not_when_they_were_drained() {
@@ -237,7 +237,7 @@ fn the_rule_learns_when_probes_were_not_when_they_were_drained() {
     let times = Arc::new(Mutex::new(Vec::new()));
     cache.elastic().state.lock().rule = Box::new(Times(times.clone()));
     let table = open(&table_bytes(Kind::Ribbon, 0), &cache);
-    // One probe each, of which the sixty-fourth is before the Get is counted.
+    // One probe each; the sixty-fourth is sampled before its Get is counted.
     for i in 0..1000 {
         get(&table, 0, i);
     }
@@ -247,8 +247,8 @@ fn the_rule_learns_when_probes_were_not_when_they_were_drained() {
     assert_eq!(*times.lock(), expected);
 }
 
-/// Two tables whose units fill the memory, both asked for keys that are not there; the first has gets enough
-/// to want all of it.
+/// Two tables whose units fill the memory, both probed for absent keys; the first has enough Gets to want all
+/// of it.
 fn two_hot_tables() -> (Arc<TableCache>, [Arc<Table>; 2]) {
     let filters = FilterOptions {
         memory: FilterMemory::Bytes(u64::MAX),
@@ -273,13 +273,13 @@ const HOT_LIMIT: u64 = 2 * 3 * 2 * 256;
 #[test]
 fn a_change_never_reaches_the_next_partition_with_the_same_number() {
     // Symptom: after a merge that ran while units were moved, cold outputs held units that the rule had not
-    // granted, hot ones lost theirs, and the bytes charged exceeded the bits per key.
-    // Cause: a waiting change named its partition by a number, which is given out again as soon as the
-    // partition goes.
-    // Fix: a change is void once its partition is gone.
+    // granted, hot ones lost theirs, and the charged bytes exceeded the bits per key.
+    // Cause: a pending change named its partition by a number, which is reused as soon as the partition is
+    // removed.
+    // Fix: a change is void once its partition is removed.
     let (cache, [a, b]) = two_hot_tables();
     drop(b);
-    // Loads for `a` wait now; nobody settles between its going and the coming of the next.
+    // Loads for `a` are pending now; nothing settles between the end of `a` and the start of `c`.
     a.keep_filters(0, &[]);
     let c = open(&table_bytes(Kind::Ribbon, 2), &cache);
     cache.adjust_filters();
@@ -290,14 +290,14 @@ fn a_change_never_reaches_the_next_partition_with_the_same_number() {
 #[test]
 fn a_table_that_moves_to_another_run_while_units_wait_keeps_the_account() {
     // Symptom: as above, for a table that a merge moved by a record of the manifest.
-    // Cause: the rule learned of it as of a new partition, with the units it had, and the change that waited
-    // was carried out all the same.
-    // Fix: the change is void; whoever moves the table asks the rule again.
+    // Cause: the rule got it as a new partition with its present units, and the pending change was carried
+    // out nevertheless.
+    // Fix: the change is void; the thread that moves the table runs the rule again.
     let (cache, [a, b]) = two_hot_tables();
     drop(b);
     let whole = Bytes::new()..Bytes::from_static(&[0xff]);
     a.keep_filters(3, &[whole]);
-    // As an adjuster that has asked the rule before.
+    // As an adjuster that had run the rule before.
     cache.elastic().carry_out();
     assert_exact(&cache, HOT_LIMIT);
     let before = cache.bytes().filters;
@@ -308,10 +308,10 @@ fn a_table_that_moves_to_another_run_while_units_wait_keeps_the_account() {
 
 #[test]
 fn a_change_asked_for_before_a_get_loaded_units_itself_is_void() {
-    // Symptom: more units charged than the rule knew of.
-    // Cause: a Get that found no units loaded as many as had room and told the rule so, and the change that
-    // the rule had asked for before was carried out all the same.
-    // Fix: telling the rule what a partition has makes what it asked for void.
+    // Symptom: more units were charged than the rule knew of.
+    // Cause: a Get that found no units loaded as many as fitted and reported them to the rule, and the change
+    // that the rule had requested before was carried out nevertheless.
+    // Fix: a report of a partition's units makes its pending change void.
     let (cache, [a, b]) = two_hot_tables();
     let elastic = cache.elastic();
     let numbers: Vec<_> = (0..a.partitions()).map(|index| a.slot(index).number().unwrap()).collect();
@@ -336,10 +336,10 @@ fn a_change_asked_for_before_a_get_loaded_units_itself_is_void() {
 
 #[test]
 fn units_give_way_when_others_take_of_the_same_budget() {
-    // Symptom: units filled a quarter of what had been free once, while tables, iterators and memtables that
-    // readers pinned had long taken it.
-    // Cause: what units may take was looked at only when a table came or went, or a unit was moved.
-    // Fix: it follows every charge, so the rule is asked with what is true.
+    // Symptom: units filled a quarter of the memory that had once been free, while tables, iterators and
+    // memtables that readers pinned had long taken it.
+    // Cause: the limit of units was evaluated only when a table came or went, or a unit was moved.
+    // Fix: the limit follows every charge, so the rule runs with the present one.
     let filters = FilterOptions {
         rule: RuleKind::Fixed { units: u8::MAX },
         memory: FilterMemory::Bytes(u64::MAX),
@@ -366,10 +366,10 @@ fn units_give_way_when_others_take_of_the_same_budget() {
 
 #[test]
 fn units_of_a_table_being_written_are_charged_or_not_there() {
-    // Symptom: a flush or merge of many short entries held units of all partitions it had written beside the
+    // Symptom: a flush or merge of many short entries held units of all partitions it had written outside the
     // budget.
     // Cause: units kept for new partitions were charged when they were loaded, not when they were made.
-    // Fix: charged to the merge from the moment they are made; where the budget is full, none are made.
+    // Fix: they are charged to the merge when they are made; if the budget is full, none are made.
     let write = |budget: &MemoryBudget| {
         let predicted = Arc::new(Mutex::new(Vec::new()));
         let mut builder = TableBuilder::with_sink(Vec::new(), ID, table_options(Kind::Ribbon));
@@ -400,7 +400,7 @@ fn units_of_a_table_being_written_are_charged_or_not_there() {
     assert_eq!(held(&write(&budget)), 0);
 }
 
-/// Six units everywhere while there is room; the fifth unit of each page is damaged.
+/// Six units everywhere while they fit; the fifth unit of each page is damaged.
 fn with_a_damaged_unit(limit: u64) -> (Arc<TableCache>, Arc<Table>) {
     let filters = FilterOptions {
         rule: RuleKind::Fixed { units: 6 },
@@ -440,7 +440,7 @@ fn a_partition_with_a_damaged_page_goes_without_and_is_not_tried_again() {
 fn a_partition_that_cannot_grow_keeps_the_units_it_has() {
     let room_for_three = 2 * 3 * 3 * 256;
     let (cache, table) = with_a_damaged_unit(room_for_three);
-    // Another table takes half of the room, then goes.
+    // Another table takes half of the memory, then is dropped.
     let other = open(&table_bytes(Kind::Ribbon, 2), &cache);
     cache.adjust_filters();
     let units = |index| table.slot(index).ask(|units| units.count()).unwrap_or(0);
@@ -471,7 +471,8 @@ fn memory_that_goes_takes_its_thread_along() {
         let elastic = Arc::downgrade(cache.elastic());
         drop(cache);
         drop(table);
-        // Joined by the last that dropped it, or ending by itself because it was that last one.
+        // The thread is joined by the thread that drops the last reference, or ends by itself if it drops the
+        // last one.
         while elastic.strong_count() > 0 {
             std::thread::yield_now();
         }

@@ -1,14 +1,14 @@
-//! The background thread that adjusts while Gets go on.
+//! The background thread that adjusts filters while Gets run.
 //!
 //! Invariants
-//! - It sleeps until enough was sampled or a table came or went; it never polls.
+//! - It sleeps until enough probes were sampled or a table came or went; it never polls.
 //! - It ends, and is joined, with the memory it serves.
 
 use super::adjust::ElasticFilters;
 use std::sync::Arc;
 
 impl ElasticFilters {
-    /// Starts the thread, once, if there is to be one.
+    /// Starts the thread once, if the options ask for one.
     pub(super) fn start(self: &Arc<Self>) {
         if !self.options.background {
             return;
@@ -29,11 +29,10 @@ impl ElasticFilters {
         }
     }
 
-    /// Ends the thread. Waits for the read it is doing.
+    /// Ends the thread. Waits for its current read.
     pub(crate) fn stop(&self) {
         let thread = self.wake.stop();
-        // The thread itself may drop the last table, and the memory with it: then it is on its way out
-        // already.
+        // The thread itself may drop the last table, and with it the memory: then it is already about to end.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id())
             && thread.join().is_err()
         {

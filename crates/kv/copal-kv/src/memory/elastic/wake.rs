@@ -1,4 +1,4 @@
-//! What wakes and ends the thread that adjusts.
+//! Wake-up and end of the thread that adjusts filters.
 
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -13,12 +13,12 @@ pub(super) struct AdjusterWake {
     stop: AtomicBool,
     lock: Mutex<()>,
     condition: Condvar,
-    /// The thread, once it was started.
+    /// The thread, once started.
     pub(super) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl AdjusterWake {
-    /// There is something to do. Takes a lock only when nobody has said so since the last time.
+    /// Wakes the thread. Takes a lock only if no wake-up is pending.
     pub(super) fn wake(&self) {
         if !self.due.swap(true, Ordering::AcqRel) {
             let _guard = self.lock.lock();
@@ -30,7 +30,7 @@ impl AdjusterWake {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Waits for something to do; `false`: to stop.
+    /// Waits for a wake-up; `false`: the thread should end.
     pub(super) fn wait(&self) -> bool {
         let mut guard = self.lock.lock();
         while !self.stopping() && !self.due.load(Ordering::Acquire) {
@@ -39,7 +39,7 @@ impl AdjusterWake {
         self.due.store(false, Ordering::Release);
         !self.stopping()
     }
-    /// Tells the thread to end and hands it over to be joined.
+    /// Makes the thread end, and returns its handle to be joined.
     pub(super) fn stop(&self) -> Option<JoinHandle<()>> {
         self.stop.store(true, Ordering::Release);
         {

@@ -1,4 +1,4 @@
-//! Readers and writers of rows: against a model, and in every order a scheduler can find.
+//! Tests of the row cache: against a model, and in every order that a scheduler finds.
 
 use super::*;
 use crate::MemoryBudget;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 const SPACE: KeyspaceId = KeyspaceId(1);
 
-/// What a store does around the row cache: versions in order, visible one after the other.
+/// Model of a store around the row cache: versions become visible one after another.
 #[derive(Default)]
 struct Versions {
     by_key: BTreeMap<Vec<u8>, Vec<(u64, Option<u64>)>>,
@@ -17,7 +17,7 @@ impl Versions {
         self.by_key.entry(key.to_vec()).or_default().push((seq, value));
     }
 
-    /// The newest version a reader at `seq` sees: its sequence and value.
+    /// The newest version that a reader at `seq` sees: its sequence and value.
     fn at(&self, key: &[u8], seq: u64) -> Option<(u64, Option<u64>)> {
         let versions = self.by_key.get(key)?;
         versions.iter().rev().find(|(at, _)| *at <= seq).copied()
@@ -53,7 +53,7 @@ fn a_reader_at_any_sequence_is_answered_like_a_map() {
                 }
             }
             _ => {
-                // A look-up at the newest sequence, or at the one of an old snapshot.
+                // A look-up at the newest sequence, or at that of an old snapshot.
                 let seq = visible - below(4).min(visible);
                 let truth = versions.at(&key, seq);
                 if let Some(row) = rows.get(&space, &key, seq) {
@@ -82,7 +82,7 @@ fn a_row_neither_keeps_the_block_it_came_from_nor_is_large() {
     assert!(rows.get(&space, &large, 1).is_none());
 }
 
-/// The same code under a scheduler that tries orders: rows and shards behind its locks.
+/// The same code under a scheduler that tries thread orders: rows and shards use its locks.
 mod orders {
     use super::*;
     use shuttle::{
@@ -115,7 +115,7 @@ mod orders {
 
     type Checked = RowCache<Map, Lock<RowShard>>;
 
-    /// Newest versions and what is visible of them, as commits publish them.
+    /// Newest versions and the visible sequence, as commits publish them.
     struct World {
         rows: Checked,
         space: Arc<RowEpoch>,
@@ -132,7 +132,7 @@ mod orders {
             Arc::new(World { rows, space, versions: Lock::new(versions), visible: AtomicU64::new(1) })
         }
 
-        /// A write, or a delete of the range, in the order the commit does it.
+        /// A write, or a range deletion, in the order of a commit.
         fn write(&self, seq: u64, value: Option<u64>) {
             let key = SPACE.key(b"k");
             match value {
@@ -176,7 +176,7 @@ mod orders {
             };
             writer.join().unwrap();
             readers.into_iter().for_each(|reader| reader.join().unwrap());
-            // Once more, alone: whatever was inserted last is the truth.
+            // Once more without other threads: the last inserted row must be correct.
             world.read(0);
             world.read(0);
         };

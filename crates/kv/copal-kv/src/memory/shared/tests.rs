@@ -1,4 +1,4 @@
-//! The sum is kept: under random charges, by several threads, and whatever the cache held before.
+//! The limit holds: under random charges by several threads, and for any previous contents of the cache.
 
 use super::*;
 use crate::{
@@ -113,7 +113,7 @@ fn slots_left_by_many_small_rows_are_charged_when_large_pages_follow() {
     let small = budget.bytes();
     assert!(small.rows > 6 << 20, "{small:?}");
     for number in 0..2000 {
-        // Asked for again at once: otherwise the rows that were there first stay.
+        // Read again at once: otherwise the rows that were cached first stay.
         budget.keep(CacheKey::Page(page(1, number)), block(16 << 10));
         budget.cached(&page(1, number));
     }
@@ -134,10 +134,10 @@ fn stores_that_share_a_budget_share_its_memtables() {
     drop(second);
 }
 
-/// Symptom: a look-up of 5,000 keys at once took more memory than the budget had, and nobody was told.
-/// Cause: the pages of 128 keys were charged together whether there was room for them or not, and the keys of
-/// the caller, copied, not at all.
-/// Fix: keys are looked up some at a time, and fewer of their pages together where there is less room.
+/// Symptom: a look-up of 5,000 keys at once took more memory than the budget had, without an error. Cause:
+/// the pages of 128 keys were charged together even if they did not fit, and the copied keys of the caller
+/// were not charged at all.
+/// Fix: keys are looked up in portions, with fewer pages at once where there is less room.
 #[test]
 fn a_look_up_of_many_keys_keeps_to_the_budget() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
