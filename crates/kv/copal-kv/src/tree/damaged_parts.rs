@@ -1,20 +1,20 @@
-//! Parts of a version that cannot be read, and how merges go round them.
+//! Unreadable parts of a version, and the ranges that merges leave out because of them.
 //!
-//! Not here: how they are told and given free (`quarantine`).
+//! Not here: listing them for users and dropping them (`quarantine`, `release`).
 
 use crate::{
     format::entry::KeyRange,
     tree::version::{TableSlice, TreeVersion},
 };
 
-/// A part of a slice that cannot be read.
+/// An unreadable part of a slice.
 pub(crate) struct DamagedPart<'a> {
     pub(crate) slice: &'a TableSlice,
     pub(crate) range: KeyRange,
     pub(crate) what: String,
 }
 
-/// Everything of a version that was found damaged so far, in the order of its runs.
+/// All parts of a version that were found damaged so far, in the order of its runs.
 pub(crate) fn parts(version: &TreeVersion) -> Vec<DamagedPart<'_>> {
     let mut parts = Vec::new();
     for slice in version.runs.iter().flat_map(|run| &run.slices) {
@@ -31,7 +31,7 @@ pub(crate) fn parts(version: &TreeVersion) -> Vec<DamagedPart<'_>> {
     parts
 }
 
-/// The ranges that no merge may touch: ascending, disjoint.
+/// Key ranges that no merge may touch: ascending, disjoint.
 pub(crate) fn ranges(version: &TreeVersion) -> Vec<KeyRange> {
     let mut all: Vec<KeyRange> = parts(version).into_iter().map(|part| part.range).collect();
     all.sort_by(|a, b| a.start.cmp(&b.start));
@@ -45,7 +45,7 @@ pub(crate) fn ranges(version: &TreeVersion) -> Vec<KeyRange> {
     joined
 }
 
-/// The next stretch of `range` outside `apart`, as far as the next damaged key; `range` begins there then.
+/// Splits off the next stretch of `range` that lies outside `apart`; `range` then begins after it.
 pub(crate) fn next_free(range: &mut KeyRange, apart: &[KeyRange]) -> Option<KeyRange> {
     if let Some(inside) = apart.iter().find(|apart| apart.contains(&range.start)) {
         range.start = inside.end.clone();
@@ -58,7 +58,7 @@ pub(crate) fn next_free(range: &mut KeyRange, apart: &[KeyRange]) -> Option<KeyR
     (!free.is_empty()).then_some(free)
 }
 
-/// Whether every key of `range` is set apart.
+/// Whether `apart` covers all of `range`.
 pub(crate) fn covers(apart: &[KeyRange], range: &KeyRange) -> bool {
     apart.iter().any(|apart| apart.covers(range))
 }

@@ -1,4 +1,4 @@
-//! Where the units are: by run, by class, and over the key space.
+//! Report of filter units: by run, by class, and over the key space.
 //!
 //! Not here: drawing (`copal kv filters`).
 
@@ -18,42 +18,42 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Most cells of a heat map.
 const CELLS: usize = 64;
 
-/// State of the filters of one store, and of the memory it may share with others.
+/// State of the filters of one store, and of the memory that it may share with others.
 ///
-/// Probes are those that were sampled; a ring that nobody drained in time is missing from all of them alike.
+/// Only sampled probes count; a dropped ring is missing from all probe counts.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Filters {
-    /// The adjusting rule.
+    /// The rule that adjusts the units.
     pub rule: RuleKind,
-    /// What all units of the memory may take, bytes.
+    /// Limit of all units of the memory, bytes.
     pub budget_bytes: u64,
-    /// What they take, those of other stores included.
+    /// Loaded units, bytes, including those of other stores.
     pub loaded_bytes: u64,
     /// Gets so far, of all stores that share the memory.
     pub gets: u64,
-    /// Units read from pages: when a partition was promoted, or when a probe found none.
+    /// Units read from pages: by promotions, and by probes that found none.
     pub loads: u64,
     /// Probes that found no units and loaded some.
     pub cold_starts: u64,
-    /// Units that flush and merge took from memory as they wrote them.
+    /// Units that flush and merge took from memory as they wrote the pages.
     pub predicted: u64,
     /// Units dropped to make room for others.
     pub drops: u64,
-    /// Units that went with their partitions when those were merged or dropped.
+    /// Units that were freed with their partitions, when these were merged or dropped.
     pub retired: u64,
     /// Promotions that did not fit the memory.
     pub refused: u64,
-    /// Partitions whose page could not be read; they keep what they have.
+    /// Partitions whose page could not be read; they keep their present units.
     pub failed: u64,
     /// Reads of filter pages by this store.
     pub page_reads: u64,
     /// Sampled probes lost because they were not drained in time.
     pub dropped_probes: u64,
-    /// First internal key (keyspace id, big-endian, then the user's key) of every cell of the heat maps but
-    /// the first; cells hold about as many keys of the largest run.
+    /// First internal key (keyspace id, big-endian, then the user's key) of every cell of the heat maps
+    /// except the first. Cells hold about equally many keys of the largest run.
     pub cell_starts: Vec<Bytes>,
-    /// Newest first.
+    /// Runs, newest first.
     pub runs: Vec<RunFilters>,
 }
 
@@ -61,61 +61,62 @@ pub struct Filters {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RunFilters {
-    /// Tier, 0 for what comes from flushes.
+    /// Tier; flushes write to tier 0.
     pub level: u8,
     /// Whether it is the last run; its `level` is 255 then.
     pub bottom: bool,
-    /// Its number among the runs of its level.
+    /// Number of the run within its level.
     pub run: u64,
-    /// Tables it has parts of.
+    /// Tables that the run contains completely or partly.
     pub tables: u64,
-    /// Partitions that lie in it, wholly or partly.
+    /// Partitions that the run contains completely or partly.
     pub partitions: u64,
-    /// Keys in them.
+    /// Keys in these partitions.
     pub keys: u64,
-    /// Partitions that hold `i` units, for each `i` from 0 to 15.
+    /// Number of partitions that hold `i` units, for each `i` from 0 to 15.
     pub units: [u64; 16],
     /// Bytes of loaded units.
     pub bytes: u64,
     /// Probes.
     pub probes: u64,
-    /// ... that the units answered with no.
+    /// Probes that the units answered with no.
     pub negatives: u64,
-    /// ... that cost a read for nothing.
+    /// Probes that caused a useless read.
     pub false_positives: u64,
-    /// ... that found the key.
+    /// Probes that found the key.
     pub hits: u64,
-    /// By class, lowest first.
+    /// Classes, lowest first.
     pub classes: Vec<FilterClass>,
     /// One for each cell of the key space: `Filters::cell_starts.len() + 1`.
     pub cells: Vec<HeatCell>,
 }
 
-/// Partitions of one class: the logarithm of what one unit more would save, per byte.
+/// Partitions of one class: the logarithm of the savings per byte of one more unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilterClass {
-    /// floor(log2(heat / unit bytes)) - units; `i32::MIN`: no heat at all.
+    /// floor(log2(heat / unit bytes)) - units; `i32::MIN`: no heat.
     pub class: i32,
-    /// Partitions in it.
+    /// Number of partitions.
     pub partitions: u64,
-    /// Units they hold.
+    /// Number of their units.
     pub units: u64,
 }
 
-/// Part of a run that lies in one cell of the key space. Partitions over several cells count in parts.
+/// Part of a run within one cell of the key space. A partition that overlaps several cells counts in each by
+/// its share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeatCell {
     /// Keys.
     pub keys: f64,
-    /// Heat, in the rule's own measure: probes that found nothing, lately.
+    /// Heat as the rule measures it: recent negative probes.
     pub heat: f64,
     /// Bytes of loaded units.
     pub bytes: f64,
-    /// Sampled probes that cost a read for nothing.
+    /// Sampled probes that caused a useless read.
     pub false_positives: f64,
 }
 
-/// Looks at the filters of the tables of `version`. Takes the adjuster's lock once for each table.
+/// Reports the filters of the tables of `version`. Takes the adjuster's lock once for each table.
 pub(crate) fn report(elastic: &ElasticFilters, version: &TreeVersion, page_reads: u64) -> Filters {
     let cell_starts = cell_starts(&version.runs);
     let run = |run: &Arc<SortedRun>| run_filters(elastic, run, &cell_starts);
@@ -140,7 +141,7 @@ pub(crate) fn report(elastic: &ElasticFilters, version: &TreeVersion, page_reads
     }
 }
 
-/// Keys that cut the largest run into cells of about as many partitions each.
+/// Keys that divide the largest run into cells of about equally many partitions.
 fn cell_starts(runs: &[Arc<SortedRun>]) -> Vec<Bytes> {
     let keys = |run: &&Arc<SortedRun>| -> u64 {
         let tables = run.slices.iter().map(|slice| slice.table.table.meta().keys);
@@ -157,7 +158,7 @@ fn cell_starts(runs: &[Arc<SortedRun>]) -> Vec<Bytes> {
     (1..cells).map(|cell| starts[cell * starts.len() / cells].clone()).collect()
 }
 
-/// The partitions of a run, each once for each slice it has part in.
+/// The partitions of a run, each once for each slice that overlaps it.
 fn partitions(run: &SortedRun) -> impl Iterator<Item = (&Arc<Table>, u32)> {
     run.slices.iter().flat_map(|slice| {
         let table = &slice.table.table;

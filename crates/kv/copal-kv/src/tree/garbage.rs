@@ -1,9 +1,10 @@
-//! Objects and bytes that no new reader wants but an old one may still read.
+//! Garbage list: objects and bytes that no new reader needs but an old one may still read.
 //!
 //! Invariants
-//! - Something becomes garbage when a version is installed that does not name it. It is freed when no version
+//! - An item becomes garbage when a version is installed that does not name it. It is freed when no version
 //!   from before that moment is pinned any more.
-//! - Freeing is lost by a crash, never done too early: what no manifest names is swept at the next opening.
+//! - A crash may lose a pending free, but nothing is freed too early: the next opening sweeps objects that no
+//!   manifest names.
 
 use crate::session::signal::WakeSignal;
 use copal_object::ObjectId;
@@ -14,14 +15,14 @@ use std::{
     sync::Arc,
 };
 
-/// One thing to free.
+/// One item to free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GarbageItem {
     Delete(ObjectId),
     Punch(ObjectId, Range<u64>),
 }
 
-/// Versions that are alive, by number.
+/// Numbers of the versions in use.
 #[derive(Debug, Default)]
 pub(crate) struct VersionEpochs {
     alive: Mutex<BTreeSet<u64>>,
@@ -29,7 +30,7 @@ pub(crate) struct VersionEpochs {
 }
 
 impl VersionEpochs {
-    /// `signal` wakes the workers when a version goes: garbage may be free now.
+    /// `signal` wakes the workers when a version is dropped, since garbage may be free then.
     pub(crate) fn new(signal: Arc<WakeSignal>) -> VersionEpochs {
         VersionEpochs { alive: Mutex::default(), signal }
     }
@@ -48,26 +49,26 @@ impl VersionEpochs {
     }
 }
 
-/// What waits for old versions to go.
+/// Garbage that waits for old versions to be dropped.
 #[derive(Debug, Default)]
 pub(crate) struct GarbageList {
     waiting: Mutex<VecDeque<(u64, Vec<GarbageItem>)>>,
 }
 
 impl GarbageList {
-    /// `items` may still be read through versions up to `epoch`.
+    /// Adds `items`, which readers of versions up to `epoch` may still read.
     pub(crate) fn add(&self, epoch: u64, items: Vec<GarbageItem>) {
         if !items.is_empty() {
             self.waiting.lock().push_back((epoch, items));
         }
     }
 
-    /// Everything that waits.
+    /// All pending items.
     pub(crate) fn items(&self) -> Vec<GarbageItem> {
         self.waiting.lock().iter().flat_map(|(_, items)| items.iter().cloned()).collect()
     }
 
-    /// Takes out what no living version can reach.
+    /// Takes the items that no version in use can reach.
     pub(crate) fn take(&self, epochs: &VersionEpochs) -> Vec<GarbageItem> {
         let mut waiting = self.waiting.lock();
         let oldest = epochs.oldest();

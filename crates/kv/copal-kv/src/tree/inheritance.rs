@@ -1,16 +1,16 @@
-//! Heat of partitions that flush and merge write, and the units and index pages they start with.
+//! Inheritance of heat: for partitions that flush and merge write, their heat, initial units and index pages.
 //!
 //! Invariants
-//! - A merged partition inherits from the oldest input that has keys in its range: a Get that found nothing
-//!   there found nothing in any of them, so the rate of negative probes survives the merge. A flushed one
-//!   inherits from the newest run below it.
-//! - Inherited heat is spread by the part of each partition's range that is covered, measured on the first
-//!   eight bytes that differ: exact for hashed keys, an assumption for others.
+//! - A merged partition inherits from the oldest input with keys in its range. A Get that found nothing there
+//!   found nothing in any input, so the rate of negative probes survives the merge.
+//! - A flushed partition inherits from the newest run below it.
+//! - Inherited heat is divided by the covered share of each partition's range, measured on the first eight
+//!   differing bytes. That is exact for hashed keys and an assumption for others.
 //! - Units are taken from the page as it is written: compaction reads no filter pages.
-//! - An index page is kept if most of what the partition inherits from had its own in the cache: a merge of
-//!   what nobody reads fills no cache.
-//! - Until units are loaded and index pages cached, they are charged to the merge; where the budget is full,
-//!   there are none.
+//! - An index page is kept if most of the inherited partitions had theirs in the cache, so a merge of unread
+//!   data does not fill the cache.
+//! - Until units are loaded and index pages cached, they are charged to the merge; if the budget is full,
+//!   none are kept.
 
 use crate::{
     format::{entry::KeyRange, index::IndexPage},
@@ -29,18 +29,18 @@ use copal_filter::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Units kept at hand beyond those that are wanted.
+/// Units kept at hand beyond the wanted ones.
 const SPARE_UNITS: u8 = 4;
 
-/// Whom to inherit from: the first of these that has keys in the range.
+/// Runs to inherit from: the first that has keys in the range counts.
 #[derive(Clone, Default)]
 pub(crate) struct HeatInheritance(pub(crate) Vec<Arc<SortedRun>>);
 
-/// What a partition inherits.
+/// Inheritance of one partition.
 #[derive(Default)]
 struct InheritedHeat {
     heat: f64,
-    /// Partitions it comes from, in parts, and those of them whose index page is in the cache.
+    /// Sum of the inherited shares of partitions, and of those whose index page is in the cache.
     partitions: f64,
     indexed: f64,
 }
@@ -57,14 +57,14 @@ impl InheritedHeat {
         }
     }
 
-    /// Whether the index page is worth keeping.
+    /// Whether the index page is worth caching.
     fn is_indexed(&self) -> bool {
         self.indexed > self.partitions / 2.0
     }
 }
 
 impl HeatInheritance {
-    /// What the keys from `first` to `last` inherit.
+    /// Inheritance of the keys from `first` to `last`.
     fn of(&self, elastic: &ElasticFilters, first: &[u8], last: &[u8]) -> InheritedHeat {
         let range =
             KeyRange { start: Bytes::copy_from_slice(first), end: crate::format::entry::successor(last) };
@@ -83,8 +83,8 @@ impl HeatInheritance {
     }
 }
 
-/// The part of [start, end] that lies in [first, last], from 0 to 1, on the first eight bytes in which they
-/// differ.
+/// Share of [start, end] that lies in [first, last], from 0 to 1, measured on the first eight bytes in which
+/// `start` and `end` differ.
 fn covered(start: &[u8], end: &[u8], first: &[u8], last: &[u8]) -> f64 {
     let common = start.iter().zip(end).take_while(|(a, b)| a == b).count();
     let prefix = &start[..common];
@@ -109,13 +109,13 @@ fn head(bytes: &[u8]) -> f64 {
     u64::from_be_bytes(first) as f64
 }
 
-/// Watches a table being written and keeps the units its partitions will start with.
+/// Observer of a table that is being written: keeps the initial units of its partitions.
 pub(crate) struct UnitPredictor {
     pub(crate) budget: MemoryAccounts,
     pub(crate) elastic: Arc<ElasticFilters>,
     pub(crate) from: Arc<HeatInheritance>,
     pub(crate) level: u8,
-    /// In order of the partitions; the writer of the table takes them when it is finished.
+    /// In partition order; the writer of the table takes them at the end.
     pub(crate) predicted: Arc<Mutex<Vec<PredictedPartition>>>,
 }
 
@@ -159,9 +159,9 @@ mod tests {
         close(covered(b"key 00", b"key \xff\xff", b"a", b"z"), 1.0);
         close(covered(b"key 00", b"key 99", b"z", b"zz"), 0.0);
         close(covered(b"key 00", b"key 99", b"a", b"b"), 0.0);
-        // One key, and keys that agree in everything that is looked at.
+        // One key, and keys that agree in all measured bytes.
         close(covered(b"k", b"k", b"k", b"k"), 1.0);
-        // Parts of a range add up to it.
+        // Shares of disjoint parts add up to the whole.
         let parts = [(0, 30), (30, 31), (31, 200)];
         let sum: f64 = parts.iter().map(|&(a, b)| covered(&[10], &[90], &[a], &[b])).sum();
         close(sum, 1.0);

@@ -1,8 +1,8 @@
-//! Memtable: the newest writes of all keyspaces, sorted, in memory, until a flush makes tables of them.
+//! Memtable: the newest writes of all keyspaces, sorted, in memory, until a flush writes them to tables.
 //!
 //! A locked `BTreeMap`; one writer at a time (the commit leader), any number of readers.
 //! Invariants
-//! - What was inserted is never changed: a reader holding the table sees every entry it saw before.
+//! - An inserted entry is never changed: a reader of the table keeps seeing every entry it saw before.
 //! - `charged_bytes` counts keys, values and the map's own overhead; it decides when the table is full.
 //!
 //! Not here: durability (`log`), visibility (readers pass a sequence), rotation (`commit`).
@@ -30,19 +30,19 @@ use std::{
     },
 };
 
-/// Bytes of map and headers that an entry costs beside its key and value.
+/// Bytes of map and headers per entry, besides its key and value.
 const ENTRY_OVERHEAD: u64 = 112;
-/// Entries a cursor takes out under one lock.
+/// Entries that a cursor copies under one lock.
 const BATCH: usize = 64;
 
-/// Place of a version: key ascending, newest first.
+/// Order of versions: key ascending, then newest first.
 #[derive(Clone, Debug)]
 struct VersionKey {
     key: Bytes,
     seq: u64,
 }
 
-/// A place by reference, so that a search allocates nothing.
+/// A version key by reference, so that a search allocates nothing.
 trait AsVersionKey {
     fn place(&self) -> (&[u8], u64);
 }
@@ -94,7 +94,7 @@ impl Ord for VersionKey {
     }
 }
 
-/// What a version says; the value is empty for a delete, an encoded pointer for a separated value.
+/// Contents of a version; the value is empty for a delete, an encoded pointer for a separated value.
 #[derive(Clone, Debug)]
 pub(crate) struct EntryVersion {
     pub(crate) kind: EntryKind,
@@ -103,7 +103,7 @@ pub(crate) struct EntryVersion {
 
 type Entries = BTreeMap<VersionKey, EntryVersion>;
 
-/// See the module.
+/// One memtable; see the module.
 pub(crate) struct Memtable {
     /// Generation of the log that holds the same writes.
     pub(crate) generation: u64,
@@ -112,24 +112,24 @@ pub(crate) struct Memtable {
     entries: RwLock<Entries>,
     deletes: RwLock<RangeDeletes>,
     last_seq: AtomicU64,
-    /// Whether anything in it is a deletion.
+    /// Whether it holds a deletion.
     has_deletes: AtomicBool,
-    /// Value objects written to by commits of this generation, as they stood after the last of them.
+    /// Value objects that commits of this generation wrote to, as of the last such commit.
     values: Mutex<BTreeMap<ObjectId, ValueMeta>>,
-    /// Shared with the memory budget. Fields are dropped in their order: this one when all the others are
-    /// freed.
+    /// Shared with the memory budget. Must stay the last field: fields drop in order, and this one ends the
+    /// charge after the others are freed.
     charged: Arc<AtomicU64>,
 }
 
-/// Bytes that a range delete costs beside its keys: its place in the list, and the two ranges more that it
-/// may cut another one into.
+/// Bytes that a range delete costs besides its keys: its place in the list, and the two extra ranges into
+/// which it may cut another one.
 const RANGE_DELETE_OVERHEAD: u64 = 400;
 
 #[derive(Default)]
 struct RangeDeletes {
-    /// All of them, as they came.
+    /// All range deletes, in order of insertion.
     list: Vec<RangeTombstone>,
-    /// By start: ranges that do not overlap, with the end of each and the newest delete over it.
+    /// By start: disjoint ranges, each with its end and the newest delete that covers it.
     newest: BTreeMap<Bytes, (Bytes, u64)>,
 }
 
@@ -148,8 +148,8 @@ impl RangeDeletes {
             .range::<Bytes, _>(inside)
             .map(|(start, (end, seq))| (start.clone(), (end.clone(), *seq)))
             .collect();
-        // Deletes come one behind the other, but for those of neighbouring groups: a newer one may be there
-        // already.
+        // Deletes arrive in sequence order, except those of neighbouring commit groups, so a newer one may be
+        // present.
         let mut at = start;
         for (older, (until, there)) in over {
             if there > seq {
@@ -168,7 +168,7 @@ impl RangeDeletes {
         }
     }
 
-    /// Makes two of a range that `border` lies inside of.
+    /// Splits the range that contains `border`, if there is one.
     fn cut(&mut self, border: &Bytes) {
         let below = (Bound::Unbounded, Bound::Excluded(border));
         let Some((_, (end, seq))) = self.newest.range_mut::<Bytes, _>(below).next_back() else {
@@ -190,7 +190,7 @@ impl RangeDeletes {
             }
             _ => return 0,
         }
-        // A reader from before the newest: what was there then is looked for among all.
+        // The reader is older than the newest delete: search all of them for those that it sees.
         let seen = |tombstone: &&RangeTombstone| {
             tombstone.seq <= snapshot && tombstone.start[..] <= *key && *key < tombstone.end[..]
         };
@@ -200,7 +200,7 @@ impl RangeDeletes {
 }
 
 impl MemoryAccounts {
-    /// Counts a memtable for as long as anybody holds it, and until all of it is freed.
+    /// Counts a memtable until its last reference is dropped and all of it is freed.
     pub(crate) fn watch(&self, memtable: &Memtable) {
         self.watch_bytes(&memtable.charged);
     }
@@ -242,7 +242,7 @@ impl Memtable {
         self.last_seq.fetch_max(seq, Relaxed);
     }
 
-    /// Notes how far a value object is filled by commits of this generation.
+    /// Records the length to which commits of this generation filled a value object.
     pub(crate) fn note_value(&self, meta: ValueMeta) {
         self.values.lock().insert(meta.object, meta);
     }
@@ -251,7 +251,7 @@ impl Memtable {
         self.values.lock().values().cloned().collect()
     }
 
-    /// Memory the table is charged for.
+    /// Bytes charged for the table.
     pub(crate) fn charged_bytes(&self) -> u64 {
         self.charged.load(Relaxed)
     }
@@ -274,27 +274,27 @@ impl Memtable {
         (place.key[..] == *key).then(|| (place.seq, version.clone()))
     }
 
-    /// All range deletes so far, in no order.
+    /// All range deletes so far, in no particular order.
     pub(crate) fn range_deletes(&self) -> Vec<RangeTombstone> {
         self.deletes.read().list.clone()
     }
 
-    /// Whether there is a delete, of a key or of a range.
+    /// Whether it holds a delete of a key or of a range.
     pub(crate) fn has_deletes(&self) -> bool {
         self.has_deletes.load(Relaxed)
     }
 
-    /// Whether there is a range delete.
+    /// Whether it holds a range delete.
     pub(crate) fn has_range_deletes(&self) -> bool {
         !self.deletes.read().list.is_empty()
     }
 
-    /// The newest range delete over `key` that a reader at `snapshot` sees; 0 when there is none.
+    /// Sequence of the newest range delete over `key` that a reader at `snapshot` sees; 0 when there is none.
     pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
         self.deletes.read().cover(key, snapshot)
     }
 
-    /// Walks the table as it is at each step; entries inserted meanwhile may appear.
+    /// Iterates over the table as of each step; entries inserted meanwhile may appear.
     pub(crate) fn cursor(self: &Arc<Memtable>) -> MemtableCursor {
         MemtableCursor { table: self.clone(), batch: Vec::new(), at: 0, ascending: true }
     }
@@ -303,7 +303,7 @@ impl Memtable {
 /// Cursor that copies (by reference count) a batch of entries under each lock.
 pub(crate) struct MemtableCursor {
     table: Arc<Memtable>,
-    /// In walking order: ascending or descending places.
+    /// Versions in the order of the iteration, ascending or descending.
     batch: Vec<(VersionKey, EntryVersion)>,
     at: usize,
     ascending: bool,
@@ -413,10 +413,11 @@ mod tests {
         assert_eq!(table.last_seq(), 300);
     }
 
-    /// Symptom: some thousand range deletes that overlap took gigabytes of memory when they were flushed, and
-    /// each look-up behind a range delete sorted all that there were.
-    /// Cause: each part of the key space listed every delete over it, and the list was made anew after each.
-    /// Fix: each part names the newest; who reads from before it looks through the deletes one by one.
+    /// Symptom: some thousand overlapping range deletes took gigabytes of memory when they were flushed, and
+    /// each look-up after a range delete sorted all of them.
+    /// Cause: each part of the key space listed every delete over it, and the list was rebuilt after each
+    /// delete.
+    /// Fix: each part names the newest; an older reader searches the deletes one by one.
     #[test]
     fn range_deletes_cover_what_a_list_of_them_does() {
         let mut random = copal_testkit::Random::new(5);

@@ -1,4 +1,4 @@
-//! What is stored: the manifest, versions of the tree, snapshots, separated values, what can be freed.
+//! Stored state: manifest, versions of the tree, snapshots, separated values, garbage.
 
 pub(crate) mod damaged_parts;
 pub(crate) mod filter_report;

@@ -1,4 +1,4 @@
-//! Sequences that readers hold: a merge keeps, for each of them, the version it sees.
+//! Sequences that readers hold: a merge keeps the version that each of them sees.
 
 use crate::format::stripes::SequenceStripes;
 use parking_lot::Mutex;
@@ -10,19 +10,19 @@ use std::{
     },
 };
 
-/// The newest sequence readers may see, and the older ones still held.
+/// The newest sequence that readers may see, and the older ones still held.
 ///
-/// Invariant: what is given out is at least what is visible; between the two are commits on their way.
+/// Invariant: `given` is at least `visible`; the sequences in between belong to commits in progress.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotList {
     visible: AtomicU64,
-    /// Last sequence that belongs to a commit. Changed under the writer lock only.
+    /// Last sequence allocated to a commit. Changed under the writer lock only.
     given: AtomicU64,
     held: Mutex<BTreeMap<u64, usize>>,
 }
 
 impl SnapshotList {
-    /// Newest sequence whose promise of durability was kept.
+    /// Newest sequence whose promised durability was reached.
     pub(crate) fn visible(&self) -> u64 {
         self.visible.load(Ordering::Acquire)
     }
@@ -34,18 +34,18 @@ impl SnapshotList {
         self.given.fetch_max(seq, Ordering::AcqRel);
     }
 
-    /// Last sequence that a commit took, visible or not yet.
+    /// Last sequence allocated to a commit, visible or not yet.
     pub(crate) fn allocated_seq(&self) -> u64 {
         self.given.load(Ordering::Acquire)
     }
 
-    /// A commit on its way takes the sequences up to `seq`.
+    /// Allocates the sequences up to `seq` to a commit.
     pub(crate) fn allocate_up_to(&self, seq: u64) {
         let before = self.given.swap(seq, Ordering::AcqRel);
         assert!(before <= seq, "sequences up to {before} were given out again as up to {seq}");
     }
 
-    /// Holds what is visible now.
+    /// Holds the newest visible sequence.
     pub(crate) fn hold(self: &Arc<SnapshotList>) -> HeldSnapshot {
         let mut held = self.held.lock();
         let seq = self.visible();
@@ -53,9 +53,9 @@ impl SnapshotList {
         HeldSnapshot { snapshots: self.clone(), seq }
     }
 
-    /// The sequences that a merge has to keep versions for, ascending.
+    /// The held sequences, ascending, for which a merge must keep versions.
     ///
-    /// A snapshot taken later holds a sequence at least as new as every entry in a table, so it sees the
+    /// A snapshot taken later holds a sequence at least as new as every entry in a table. So it sees the
     /// newest version, which every merge keeps.
     pub(crate) fn stripes(&self) -> SequenceStripes {
         SequenceStripes::new(self.held.lock().keys().copied().collect())

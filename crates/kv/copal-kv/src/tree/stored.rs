@@ -1,4 +1,4 @@
-//! What is stored, as the engine holds it: the manifest with its open tables, and what waits to be freed.
+//! Stored state of the engine: the manifest with its open tables, and garbage.
 
 use super::{
     garbage::{GarbageList, VersionEpochs},
@@ -10,27 +10,27 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// See the module.
+/// Stored state of one engine; see the module.
 pub(crate) struct StoredState {
     pub(crate) tree: Mutex<OpenTree>,
     pub(crate) epochs: Arc<VersionEpochs>,
     pub(crate) garbage: GarbageList,
-    /// Separated values found damaged, by key: the pointer, and what was found.
+    /// Damaged separated values by key: the pointer, and a sentence about the damage.
     pub(crate) damaged_values: Mutex<BTreeMap<Bytes, (Bytes, String)>>,
 }
 
-/// The manifest and the tables it names, open.
+/// The manifest and its tables, open.
 pub(crate) struct OpenTree {
     pub(crate) manifest: Manifest,
     pub(crate) handles: Handles,
     pub(crate) next_epoch: u64,
-    /// Runs below have a number already, be they in the manifest or not yet.
+    /// Run numbers below this are allocated, in the manifest or not yet.
     pub(crate) next_run: u64,
     pub(crate) state_charge: MemoryCharge,
 }
 
 impl OpenTree {
-    /// The charge follows what the manifest's state reuse.
+    /// Adjusts the charge to the memory of the manifest's state.
     pub(crate) fn count_state(&mut self) {
         self.state_charge.set(self.manifest.state.heap_bytes());
     }

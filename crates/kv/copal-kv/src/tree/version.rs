@@ -2,9 +2,10 @@
 //! ascending.
 //!
 //! Invariants
-//! - For one key, a run holds newer entries than every run behind it (KV-13).
-//! - A slice limits a table to a key range: what a merge has moved on is outside all slices of its inputs.
-//! - A version is alive as long as someone holds it; garbage waits for it (`garbage`).
+//! - For one key, a run holds newer entries than every run after it (KV-13).
+//! - A slice limits a table to a key range: data that a merge has moved lies outside all slices of its
+//!   inputs.
+//! - A version exists as long as it has a reference; garbage waits for its end (`garbage`).
 
 use crate::{
     Error,
@@ -28,7 +29,7 @@ use bytes::Bytes;
 use copal_object::ObjectId;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
-/// An open table and what the manifest knows of it.
+/// An open table and its metadata from the manifest.
 pub(crate) struct TableHandle {
     pub(crate) meta: TableMeta,
     pub(crate) table: Arc<Table>,
@@ -36,7 +37,7 @@ pub(crate) struct TableHandle {
     pub(crate) _charge: MemoryCharge,
 }
 
-/// The part of a table that counts.
+/// The part of a table that belongs to a run.
 #[derive(Clone)]
 pub(crate) struct TableSlice {
     pub(crate) table: Arc<TableHandle>,
@@ -44,18 +45,18 @@ pub(crate) struct TableSlice {
 }
 
 impl TableSlice {
-    /// Estimated bytes: the whole table's, as slices are few and short-lived.
+    /// Estimated bytes: those of the whole table, as partial slices are few and short-lived.
     pub(crate) fn bytes(&self) -> u64 {
         self.table.meta.bytes
     }
 
-    /// Whether nothing of the table is cut off.
+    /// Whether the slice covers the whole table.
     pub(crate) fn is_whole(&self) -> bool {
         self.range.start <= self.table.meta.start && self.table.meta.end <= self.range.end
     }
 }
 
-/// Slices searched as one.
+/// Slices that are searched as one.
 #[derive(Clone)]
 pub(crate) struct SortedRun {
     pub(crate) level: TreeLevel,
@@ -71,7 +72,7 @@ impl SortedRun {
         (*key < slice.range.end[..]).then_some(slice)
     }
 
-    /// The slices that share keys with `range`.
+    /// The slices that overlap `range`.
     pub(crate) fn overlapping<'a>(&'a self, range: &'a KeyRange) -> impl Iterator<Item = &'a TableSlice> {
         let from = self.slices.partition_point(|slice| slice.range.end <= range.start);
         self.slices[from..].iter().take_while(|slice| slice.range.start < range.end)
@@ -81,7 +82,7 @@ impl SortedRun {
         self.slices.iter().map(TableSlice::bytes).sum()
     }
 
-    /// The newest range tombstone over `key` at or below `snapshot`; 0 for none.
+    /// Sequence of the newest range tombstone over `key` at or below `snapshot`; 0 for none.
     pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
         self.find(key).map_or(0, |slice| slice.table.tombstones.cover(key, snapshot))
     }
@@ -90,7 +91,7 @@ impl SortedRun {
         self.slices.iter().any(|slice| !slice.table.tombstones.is_empty())
     }
 
-    /// Walks the run's entries inside `range`.
+    /// Cursor over the run's entries inside `range`.
     pub(crate) fn cursor(&self, range: &KeyRange, scan: Scan) -> RunCursor {
         let parts = self
             .overlapping(range)
@@ -100,7 +101,7 @@ impl SortedRun {
     }
 }
 
-/// See the module.
+/// One version of the tree; see the module.
 pub(crate) struct TreeVersion {
     pub(crate) epoch: u64,
     /// Newest first; the bottom run, if there is one, is last.
@@ -109,7 +110,7 @@ pub(crate) struct TreeVersion {
     _charge: MemoryCharge,
 }
 
-/// What the filters of the tables of one run have in common: a number of the run, the bottom's the highest.
+/// Level of a run's tables for the filter rules: derived from the run's number; the bottom has the highest.
 pub(crate) fn filter_level(level: TreeLevel, run: u64) -> u8 {
     if level == TreeLevel::BOTTOM { u8::MAX } else { (run % u64::from(u8::MAX)) as u8 }
 }
@@ -167,12 +168,12 @@ impl Drop for TreeVersion {
     }
 }
 
-/// Walks the slices of a run one after the other; at most one table cursor is open.
+/// Cursor over the slices of a run, one after another; at most one table cursor is open.
 pub(crate) struct RunCursor {
     parts: Vec<(Arc<TableHandle>, KeyRange)>,
     at: usize,
     cursor: Option<TableCursor>,
-    /// The cursor stands on an entry of its part, if it stands on one.
+    /// Whether the table cursor is at an entry, and that entry lies in its part.
     inside: bool,
     scan: Scan,
 }
@@ -189,14 +190,14 @@ impl RunCursor {
         Ok(true)
     }
 
-    /// Looks once per move whether the entry belongs to the part: `entry` is asked several times.
+    /// Updates `inside`; called once per move, since callers ask for the entry several times.
     fn look(&mut self) -> bool {
         let entry = self.cursor.as_ref().and_then(Cursor::entry);
         self.inside = entry.is_some_and(|entry| self.parts[self.at].1.contains(entry.key));
         self.inside
     }
 
-    /// From the end of a part on to the first entry of a later one.
+    /// From the end of a part, moves to the first entry of a later one.
     fn skip_forward(&mut self) -> Result<(), Error> {
         while self.cursor.is_some() && !self.look() {
             if !self.open(Some(self.at + 1))? {
@@ -293,7 +294,7 @@ impl Cursor for RunCursor {
     }
 }
 
-/// Everything that is searched, newest first.
+/// Memtables and tree version that one reader searches, newest first.
 pub(crate) struct SuperVersion {
     /// The memtable that commits insert into.
     pub(crate) active: Arc<Memtable>,

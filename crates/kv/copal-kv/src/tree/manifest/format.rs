@@ -1,12 +1,12 @@
-//! Bytes of the manifest: an envelope, then version edits, each with a length and a sum.
+//! Bytes of the manifest: an envelope, then version edits, each with a length and a checksum.
 //!
 //! Format: docs/formats/kv-manifest.md v2
 //! Invariants
-//! - An edit is appended in the object transaction that makes it true, so it is whole or absent.
-//! - Its sum is seeded with its offset: an edit that moved does not verify.
-//! - Edits only add to or overwrite state by id, so a snapshot of the state is an edit like any other.
+//! - An edit is appended in the object transaction that makes it true, so it is complete or absent.
+//! - Its checksum is seeded with its offset, so an edit at another place does not verify.
+//! - Edits only add state or overwrite it by id, so a snapshot of the state is an edit like any other.
 //!
-//! Not here: the state the edits build (`state`), appending and rewriting (`manifest`).
+//! Not here: the state that edits build (`state`), appending and rewriting (`manifest`).
 
 use crate::{
     Error,
@@ -28,13 +28,14 @@ const EDIT_HEADER: usize = 8;
 /// Longest name of a keyspace, bytes.
 pub(crate) const MAX_NAME: usize = 255;
 const MAX_ITEMS: usize = 1 << 24;
-/// Above every id, run, generation and sequence that is ever given: whoever reads one may count on from it.
+/// Limit of all ids, runs, generations and sequences that are allocated, so that a reader may increment any
+/// of them.
 const MAX_NUMBER: u64 = u64::MAX >> 1;
 
-/// Longer than any object is: sums of such numbers do not overflow.
+/// More than the length of any object, so sums of such numbers do not overflow.
 const MAX_BYTES: u64 = 1 << 48;
 
-/// Place of the cache mode in the byte that begins with `compress`.
+/// Position of the cache mode in the byte that begins with `compress`.
 const CACHE_SHIFT: u32 = 1;
 
 const KEYSPACE: u8 = 1;
@@ -47,8 +48,7 @@ const DEAD: u8 = 7;
 const FLUSHED: u8 = 8;
 const COUNTERS: u8 = 9;
 const SETTLED: u8 = 10;
-/// No release writes it any more, but for a rewrite of a manifest that has it; stores of before 2026-12 may
-/// hold it.
+/// Written only by a rewrite of a manifest that already has it; stores from before 2026-12 may hold it.
 const INGESTED: u8 = 11;
 const KEYSPACE_WITH_HEAD: u8 = 12;
 
@@ -60,7 +60,7 @@ pub(crate) fn header(seed: u64) -> Vec<u8> {
     out
 }
 
-/// Reads the header; returns the version it was written in and the store's seed.
+/// Decodes the header; returns its format version and the store's seed.
 /// # Errors
 /// `Corrupt` when it is damaged or of another version.
 pub(crate) fn parse_header(bytes: &[u8]) -> Result<(u16, u64), Error> {
@@ -72,7 +72,7 @@ pub(crate) fn parse_header(bytes: &[u8]) -> Result<(u16, u64), Error> {
     Ok((envelope.version, seed))
 }
 
-/// The bytes of one edit that will stand at `offset`.
+/// Encodes one edit for `offset`.
 pub(crate) fn encode_edit(offset: u64, records: &[ManifestRecord]) -> Vec<u8> {
     let mut out = vec![0; EDIT_HEADER];
     for record in records {
@@ -82,14 +82,14 @@ pub(crate) fn encode_edit(offset: u64, records: &[ManifestRecord]) -> Vec<u8> {
     out
 }
 
-/// An edit that is put together record by record.
+/// Writer of an edit, record by record.
 #[derive(Default)]
 pub(crate) struct EditWriter {
     bytes: Vec<u8>,
 }
 
 impl EditWriter {
-    /// Bytes it takes so far.
+    /// Bytes written so far.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -101,7 +101,7 @@ impl EditWriter {
         record.encode(&mut self.bytes);
     }
 
-    /// Its bytes, as they will stand at `offset`; none without records.
+    /// The bytes of the edit for `offset`; none without records.
     pub(crate) fn end(mut self, offset: u64) -> Vec<u8> {
         if !self.bytes.is_empty() {
             append_checksum(offset, &mut self.bytes);
@@ -110,7 +110,7 @@ impl EditWriter {
     }
 }
 
-/// Writes length and sum in front of the records of an edit.
+/// Writes length and checksum before the records of an edit.
 fn append_checksum(offset: u64, edit: &mut [u8]) {
     let (header, records) = edit.split_at_mut(EDIT_HEADER);
     let len = records.len() as u32;
@@ -122,7 +122,7 @@ fn edit_sum(offset: u64, len: u32, body: &[u8]) -> u32 {
     crc32c(crc32c(crc32c(0, &offset.to_le_bytes()), &len.to_le_bytes()), body)
 }
 
-/// Reads all edits behind the header.
+/// Decodes all edits after the header.
 /// # Errors
 /// `Corrupt` names the offset of the first edit that does not verify.
 #[cfg(any(test, feature = "fuzz"))]
@@ -137,7 +137,7 @@ pub(crate) fn parse_edits(manifest: &Bytes) -> Result<Vec<ManifestRecord>, Error
     Ok(records)
 }
 
-/// An edit whose sum is right and whose records are all well formed.
+/// An edit whose checksum is right and whose records are all well formed.
 pub(crate) struct ManifestEdit {
     pub(crate) offset: u64,
     body: Bytes,
@@ -146,13 +146,13 @@ pub(crate) struct ManifestEdit {
 impl ManifestEdit {
     pub(crate) const HEADER_LEN: usize = EDIT_HEADER;
 
-    /// Bytes of the edit that begins with `header`, as it says itself.
+    /// Length of the edit that begins with `header`, not yet verified.
     pub(crate) fn claimed_len(header: &[u8]) -> u64 {
         let len = Reader::new(header).u32().unwrap_or(0);
         ManifestEdit::HEADER_LEN as u64 + u64::from(len)
     }
 
-    /// The edit that stands at `offset` of a manifest and begins `bytes`.
+    /// Verifies the edit at `offset` of a manifest, which begins `bytes`.
     /// # Errors
     /// `Corrupt` names the offset.
     pub(crate) fn open(offset: u64, bytes: &Bytes) -> Result<ManifestEdit, Error> {
@@ -170,7 +170,7 @@ impl ManifestEdit {
             let why = format!("its checksum is {stored:08x}, its bytes give {computed:08x}");
             return Err(Error::corrupt(place(offset), why));
         }
-        // Looked through before the first is handed out: an edit counts whole or not at all.
+        // All records are checked before the first is returned: an edit is valid completely or not at all.
         let mut input = Reader::new(&body);
         while !input.is_empty() {
             ManifestRecord::decode(&mut input).map_err(corrupt)?;
@@ -178,19 +178,19 @@ impl ManifestEdit {
         Ok(ManifestEdit { offset, body })
     }
 
-    /// Bytes it takes, its header with them.
+    /// Bytes of the edit, including its header.
     pub(crate) fn len(&self) -> u64 {
         (EDIT_HEADER + self.body.len()) as u64
     }
 
-    /// Its records, each made when it is asked for.
+    /// Its records, decoded one at a time.
     pub(crate) fn records(&self) -> impl Iterator<Item = ManifestRecord> {
         let mut input = Reader::new(&self.body);
         std::iter::from_fn(move || ManifestRecord::decode(&mut input).ok())
     }
 }
 
-/// Whether a reader takes each of `records`: one that it refuses must never be written.
+/// Whether a reader accepts each of `records`: a record that it would refuse must never be written.
 pub(crate) fn are_readable(records: &[ManifestRecord]) -> bool {
     let mut encoded = Vec::new();
     records.iter().all(|record| {
@@ -423,7 +423,7 @@ fn sequence(input: &mut Reader<'_>) -> Result<u64, DecodeError> {
     at_most(LAST_SEQ, input, Reader::varint)
 }
 
-/// A place in an object, a length, or how many entries it holds.
+/// An offset in an object, a length, or a number of entries.
 fn bytes(input: &mut Reader<'_>) -> Result<u64, DecodeError> {
     at_most(MAX_BYTES, input, Reader::varint)
 }
@@ -442,12 +442,12 @@ fn at_most<'a>(
 }
 
 fn key(input: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
-    // A copy: a slice would keep the whole manifest in memory for as long as one of its keys is known.
+    // Copied: a slice would keep the whole manifest in memory as long as one of its keys is in use.
     Ok(Bytes::copy_from_slice(input.prefixed(MAX_KEY)?))
 }
 
-/// A counted list. Grows as items are found, so a false count allocates next to nothing; a short list takes
-/// no more than it needs, as most of a table's parts and value objects are.
+/// A counted list. Grows as items are found, so a false count allocates almost nothing. A short list
+/// allocates no more than it needs; most parts and value objects of tables are such lists.
 fn list<T>(
     input: &mut Reader<'_>,
     mut item: impl FnMut(&mut Reader<'_>) -> Result<T, DecodeError>,
@@ -461,8 +461,8 @@ fn list<T>(
     Ok(items)
 }
 
-/// A manifest with one edit around any bytes, the length and the sums right.
-#[cfg(any(test, feature = "fuzz"))]
+/// A manifest with one edit around any bytes, with valid length and checksums.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(records: &[u8]) -> Bytes {
     let mut edit = vec![0; EDIT_HEADER];
     edit.put_bytes(records);

@@ -1,11 +1,11 @@
-//! The manifest: the object that says which tables and value objects make up the store.
+//! The manifest: the object that lists the tables and value objects of the store.
 //!
-//! Object 1 of the object store, and the same bytes in object 0 while there is room. Above 4 MiB it is
-//! rewritten: piece by piece beside what stands, whose place it takes in one transaction.
+//! It is object 1 of the object store, with a copy in object 0 while there is space. Above 4 MiB it is
+//! rewritten: piece by piece into other objects, which replace it in one transaction.
 //! Invariants
-//! - A rewrite waits for nothing but space: its memory does not grow with the state, so the manifest's length
-//!   is bounded.
-//! - ManifestState in memory changes only after the transaction that carries its edit was accepted (KV-17).
+//! - A rewrite needs only space: its memory does not grow with the state, so the manifest's length is
+//!   bounded.
+//! - The in-memory [`ManifestState`] changes only after the transaction with its edit was accepted (KV-17).
 
 mod copy;
 pub(crate) mod format;
@@ -26,41 +26,42 @@ use format::{ManifestRecord, encode_edit, header};
 use read::EditReader;
 use state::ManifestState;
 
-/// Where the manifest lives.
+/// Object of the manifest.
 pub(crate) const MANIFEST: ObjectId = ObjectId(1);
 const REWRITE_ABOVE: u64 = 4 << 20;
-/// Less is not worth a rewrite before its time.
+/// Least bytes that an early rewrite must save.
 const GAINED_AT_LEAST: u64 = 1 << 20;
-/// Most bytes of state that a byte of an edit makes, about: tables with short keys.
+/// Approximate limit of state bytes per byte of an edit, for tables with short keys.
 const STATE_PER_BYTE: u64 = 8;
-/// A piece that lies in several places of the device is put together from copies.
+/// Copies of a piece while it is read: a piece that lies in several places of the device is assembled from
+/// copies.
 const COPIES: u64 = 2;
 
-/// The second copy, as this session knows it.
+/// State of the second copy in this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ManifestCopy {
-    /// It stands, and changes with the manifest.
+    /// It exists, and changes with the manifest.
     Yes,
-    /// It does not stand, and this session has not looked for room yet.
+    /// It does not exist, and this session has not looked for space yet.
     NotYet,
-    /// It does not stand: there was no room.
+    /// It does not exist, for lack of space.
     NoRoom,
 }
 
-/// The manifest as it stands on disk and the state it describes.
+/// The manifest on disk and the state that it describes.
 pub(crate) struct Manifest {
     pub(crate) state: ManifestState,
-    /// Seed of the filters' hash, chosen when the store was made.
+    /// Seed of the filters' hash, chosen at the creation of the store.
     pub(crate) seed: u64,
     len: u64,
-    /// Length from which the next edit becomes a rewrite: never less than twice what a rewrite left. 0: the
-    /// next one does, or there is none.
+    /// Length beyond which the next edit becomes a rewrite: at least twice the length after the last rewrite.
+    /// 0: the next edit must be a rewrite, or fails.
     rewrite_above: u64,
-    /// Length from which it is tried again where there was no room.
+    /// Length from which a rewrite is retried after one that lacked space.
     retry_from: u64,
-    /// What is known of the second copy.
+    /// State of the second copy.
     copy: ManifestCopy,
-    /// Pays for the bytes of a rewrite.
+    /// Charged for the bytes of a rewrite.
     budget: MemoryAccounts,
 }
 
@@ -68,7 +69,7 @@ impl Manifest {
     /// Reads the manifest, and charges its state to `budget`. `None`: the object store holds no key-value
     /// store yet. Blocks.
     /// # Errors
-    /// `Corrupt`; `OverBudget`: the state has no room; or what the object layer answers.
+    /// `Corrupt`; `OverBudget`: the state does not fit; or an error of the object layer.
     pub(crate) fn open(
         objects: &Store,
         budget: &MemoryAccounts,
@@ -77,7 +78,7 @@ impl Manifest {
             return Ok(None);
         }
         let once = || Manifest::read(objects, MANIFEST, budget);
-        // A device that errs once is not damaged.
+        // A device that fails once is not damaged.
         let may_pass =
             |error: &Error| error.is_corruption() || matches!(error, Error::Object(StoreError::Device(_)));
         let read = once().or_else(|error| if may_pass(&error) { once() } else { Err(error) });
@@ -92,10 +93,9 @@ impl Manifest {
         read.map(Some)
     }
 
-    /// What the copy says, where the manifest itself cannot be read for `error`: the next edit writes both
-    /// anew.
+    /// Reads the copy after `error` of the manifest itself; the next edit rewrites both.
     /// # Errors
-    /// `error`, unless the copy is whole.
+    /// `error`, unless the copy is complete.
     fn read_copy(
         objects: &Store,
         budget: &MemoryAccounts,
@@ -125,13 +125,13 @@ impl Manifest {
         let mut state = ManifestState::default();
         let mut charge = budget.charge(Memory::Manifest, 0);
         let mut room = |state: &ManifestState, piece: u64| {
-            // Refused is what no session could hold: a state that has no room, or an edit longer than all
-            // there is.
+            // Refuse only what no session could hold: a state that does not fit, or an edit longer than the
+            // total.
             let held = state.heap_bytes();
             charge.set(held.max(piece));
             budget.check_used()?;
-            // For the copies, and the state that grows while it is read from them, caches give way. It is
-            // counted when all is known.
+            // Caches are evicted for the copies of the piece and for the growing state. The state is counted
+            // when all of it is known.
             charge.set(held + (COPIES + STATE_PER_BYTE) * piece);
             Ok(())
         };
@@ -153,7 +153,7 @@ impl Manifest {
             seed,
             len,
             copy,
-            // An older version's header does not promise what new edits may say: the next edit rewrites it.
+            // The header of an older version does not allow all new edits, so the next edit is a rewrite.
             rewrite_above: if version < format::FORMAT.version { 0 } else { REWRITE_ABOVE },
             retry_from: 0,
             budget: budget.clone(),
@@ -161,9 +161,9 @@ impl Manifest {
         Ok((manifest, charge))
     }
 
-    /// Makes the manifest of a new store, durably.
+    /// Creates the manifest of a new store, durably.
     /// # Errors
-    /// What the object layer answers.
+    /// Errors of the object layer.
     pub(crate) fn create(objects: &Store, seed: u64, budget: &MemoryAccounts) -> Result<Manifest, Error> {
         let bytes = Bytes::from(header(seed));
         let len = bytes.len() as u64;
@@ -187,7 +187,7 @@ impl Manifest {
         })
     }
 
-    /// Whether the next commit is to write the whole state anew. Blocks while the store grows for a copy.
+    /// Whether the next commit should rewrite the whole state. Blocks while the store grows for a copy.
     fn rewrite_is_due(&mut self, objects: &Store) -> bool {
         let long = self.len >= self.retry_from && (self.len > self.rewrite_above || self.is_crowded(objects));
         let lacks_copy = match self.copy {
@@ -201,7 +201,7 @@ impl Manifest {
         long || lacks_copy
     }
 
-    /// Whether there is enough to gain, and soon no room for what gains it: later, a full store could not
+    /// Whether a rewrite saves enough and there will soon be no space for one: later, a full store could not
     /// rewrite.
     fn is_crowded(&self, objects: &Store) -> bool {
         let state = self.state.encoded_bytes();
@@ -209,10 +209,12 @@ impl Manifest {
         gained > GAINED_AT_LEAST.max(state / 4) && objects.space().free_bytes < 3 * state
     }
 
-    /// Writes the whole state anew, beside what stands; the length it has there, and whether there is a copy
-    /// of it. `None`: there is no room, and what stands grows by another quarter first.
+    /// Writes the whole state to new objects; returns its length there, and whether a copy was written as
+    /// well. `None`: there is no space, so the rewrite is retried after the manifest has grown by another
+    /// quarter.
     /// # Errors
-    /// `NoSpace`: what stands must not stay, and there is no room for anything else. Anything else poisons.
+    /// `NoSpace`: there is no space, and the present manifest may not be extended. Any other error poisons
+    /// the store.
     fn write_beside(
         &mut self,
         objects: &Store,
@@ -234,8 +236,8 @@ impl Manifest {
         }
     }
 
-    /// Steps that let what was written beside take the manifest's place and append `records`, and the length
-    /// they leave.
+    /// Operations that replace the manifest by the new objects and append `records`, and the resulting
+    /// length.
     fn replace(
         &self,
         objects: &Store,
@@ -250,7 +252,8 @@ impl Manifest {
         (ops, len)
     }
 
-    /// Steps that append `records`, and the length they leave; with a copy that stands and has its room.
+    /// Operations that append `records`, and the resulting length. With `copied` they extend the copy as
+    /// well; otherwise they delete an existing one.
     fn extend(&self, objects: &Store, records: &[ManifestRecord], copied: bool) -> (Vec<Op>, u64) {
         let edit = Bytes::from(encode_edit(self.len, records));
         let len = self.len + edit.len() as u64;
@@ -261,9 +264,9 @@ impl Manifest {
         (ops, len)
     }
 
-    /// Commits `ops` together with an edit of `records`; then, and only then, the state follows.
+    /// Commits `ops` together with an edit of `records`, and changes the state only if that succeeded.
     /// # Errors
-    /// `NoSpace`, `TooLarge`: nothing happened. `NumbersUsedUp` and anything else poisons.
+    /// `NoSpace`, `TooLarge`: nothing happened. `NumbersUsedUp` and any other error poison the store.
     pub(crate) fn commit(
         &mut self,
         objects: &Store,
@@ -273,7 +276,7 @@ impl Manifest {
         ack: Ack,
     ) -> Result<(), Error> {
         if !format::are_readable(records) {
-            // An id, a run or a generation behind the last there is: what is logged stays, nothing else is
+            // An id, a run or a generation exceeds the largest number: logged data stays, nothing further is
             // written.
             poison.set(&Error::NumbersUsedUp.to_string());
             return Err(Error::NumbersUsedUp);
@@ -298,7 +301,7 @@ impl Manifest {
             // Refused before anything was written.
             rewrite::discard(objects).map_err(|error| poison.failed_write(error))?;
             if beside.is_some() {
-                // Whoever tries again appends: that takes less room.
+                // The next attempt appends, which takes less space.
                 self.retry_from = self.len + self.len / 4;
             }
             return Err(match error {
@@ -320,7 +323,7 @@ impl Manifest {
     }
 }
 
-/// What an object is for; stands in its label, so that an opening can tell.
+/// Role of an object; part of its label, so that an opening can identify the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ObjectRole {
     Manifest,
@@ -343,7 +346,7 @@ impl std::fmt::Display for ObjectRole {
 }
 
 impl ObjectRole {
-    /// In one word.
+    /// The role as one word.
     pub(crate) fn word(self) -> &'static str {
         match self {
             ObjectRole::Manifest => "manifest",
@@ -375,7 +378,7 @@ pub(crate) fn label(role: ObjectRole, generation: u64) -> [u8; 16] {
     label
 }
 
-/// Reads a label; `None`: the object belongs to someone else.
+/// Decodes a label; `None`: the object does not belong to the engine.
 pub(crate) fn parse_label(label: &[u8; 16]) -> Option<(ObjectRole, u64)> {
     let (name, generation) = label.split_at(8);
     let (role, _) = ObjectRole::ALL.into_iter().find(|(_, known)| known[..] == *name)?;

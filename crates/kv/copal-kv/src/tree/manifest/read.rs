@@ -1,11 +1,10 @@
-//! Reading a manifest from its beginning, an edit at a time.
+//! Reader of a manifest, from its beginning, an edit at a time.
 //!
 //! Invariants
-//! - In memory is one piece of the object, or one edit where that is longer, and no record but the one looked
-//!   at.
-//! - What is about to be read is told before it is allocated.
+//! - Memory holds one piece of the object, or one edit where that is longer, and only the current record.
+//! - The bytes of the next read are announced before they are allocated.
 //!
-//! Not here: the bytes of an edit (`format`), what the edits come to (`state`).
+//! Not here: the bytes of an edit (`format`), the state that edits build (`state`).
 
 use super::format::{HEADER_LEN, ManifestEdit, parse_header};
 use crate::Error;
@@ -13,9 +12,9 @@ use bytes::Bytes;
 use copal_device::Class;
 use copal_object::{ObjectId, Store};
 
-/// Bytes read at once, unless a part of the whole is more.
+/// Bytes of one read, unless the object's share is more.
 const PIECE_BYTES: u64 = 64 << 10;
-/// Reads of a long manifest that has only short edits.
+/// Most reads of a long manifest that has only short edits.
 const PIECES: u64 = 64;
 /// The edits of one manifest, in order.
 pub(crate) struct EditReader<'a> {
@@ -25,7 +24,7 @@ pub(crate) struct EditReader<'a> {
     /// Version of the header, and the store's seed.
     pub(crate) header: (u16, u64),
     pub(crate) len: u64,
-    /// Where the next edit stands.
+    /// Offset of the next edit.
     at: u64,
     piece: Bytes,
     piece_at: u64,
@@ -34,7 +33,7 @@ pub(crate) struct EditReader<'a> {
 impl<'a> EditReader<'a> {
     /// Reads the header of object `id`. Blocks.
     /// # Errors
-    /// `NoObject`; `Corrupt`: the header is damaged or of another version; or what the object layer answers.
+    /// `NoObject`; `Corrupt`: the header is damaged or of another version; or an error of the object layer.
     pub(crate) fn open(objects: &'a Store, id: ObjectId, class: Class) -> Result<EditReader<'a>, Error> {
         let len = objects.stat(id).ok_or(Error::NoObject { object: id.0 })?.len;
         let head = objects.read(id, 0..(HEADER_LEN as u64).min(len), class).wait()?;
@@ -50,8 +49,8 @@ impl<'a> EditReader<'a> {
         })
     }
 
-    /// The next edit; `None` behind the last. Blocks. `room` is told how many bytes are read at once, before
-    /// they are, and may refuse.
+    /// The next edit; `None` after the last. Blocks. `room` is called with the bytes of each read before it
+    /// is issued, and may refuse.
     /// # Errors
     /// `Corrupt` names the offset of an edit that does not verify.
     pub(crate) fn next(
@@ -67,7 +66,7 @@ impl<'a> EditReader<'a> {
         Ok(Some(edit))
     }
 
-    /// The next `len` bytes, or what is left.
+    /// The next `len` bytes, or the remaining ones.
     fn take(&mut self, len: u64, room: &mut dyn FnMut(u64) -> Result<(), Error>) -> Result<Bytes, Error> {
         let end = self.at.saturating_add(len).min(self.len);
         if end > self.piece_at + self.piece.len() as u64 {

@@ -1,13 +1,13 @@
-//! What an edit of the manifest can say, and what it says about tables and value objects.
+//! Records of manifest edits, with the metadata of tables and value objects.
 //!
-//! Not here: their bytes (`format`), what they do to the tree (`state`).
+//! Not here: their bytes (`format`), their effect on the tree (`state`).
 
 use crate::{format::entry::KeyspaceId, session::options::KeyspaceOptions};
 use bytes::Bytes;
 use copal_object::ObjectId;
 use std::ops::Range;
 
-/// What is known of a table without reading it.
+/// Metadata of a table, known without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableMeta {
     pub(crate) object: ObjectId,
@@ -19,13 +19,13 @@ pub(crate) struct TableMeta {
     /// First key, and the exclusive end of the keys (range tombstones included).
     pub(crate) start: Bytes,
     pub(crate) end: Bytes,
-    /// Bytes of values in each value object its entries point into.
+    /// Bytes of values in each value object that its entries point into.
     pub(crate) values: Vec<(ObjectId, u64)>,
-    /// The sequence of all its entries, if it was ingested: those that stand in it are 0.
+    /// The sequence of all entries of an ingested table, whose stored sequences are 0.
     pub(crate) ingested_at: Option<u64>,
 }
 
-/// Where a run stands in the tree; `BOTTOM` is the last.
+/// Level of a run in the tree; `BOTTOM` is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TreeLevel(pub(crate) u8);
 
@@ -34,14 +34,14 @@ impl TreeLevel {
     pub(crate) const BOTTOM: TreeLevel = TreeLevel(u8::MAX);
 }
 
-/// What is known of a value object without reading it.
+/// Metadata of a value object, known without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueMeta {
     pub(crate) object: ObjectId,
     pub(crate) keyspace: KeyspaceId,
     /// The group's prefix of the user key.
     pub(crate) group: Bytes,
-    /// Bytes below this were logged or installed; beyond it only what the log names is live.
+    /// Bytes below this were logged or installed; beyond it only values that the log names are live.
     pub(crate) accounted: u64,
     /// Newest sequence of a value in it.
     pub(crate) max_seq: u64,
@@ -49,7 +49,7 @@ pub(crate) struct ValueMeta {
     pub(crate) by_worker: bool,
 }
 
-/// One statement of an edit.
+/// One record of an edit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ManifestRecord {
     Keyspace {
@@ -61,7 +61,7 @@ pub(crate) enum ManifestRecord {
         id: KeyspaceId,
     },
     Table(TableMeta),
-    /// The parts of a table that count, and the run they stand in; none: the table is gone.
+    /// The parts of a table that count, and their run; none: the table is dropped.
     Slices {
         object: ObjectId,
         level: TreeLevel,
@@ -72,7 +72,7 @@ pub(crate) enum ManifestRecord {
     DropValue {
         object: ObjectId,
     },
-    /// No reader wants these bytes of a value object any more.
+    /// Dead bytes of a value object: no reader needs them any more.
     Dead {
         object: ObjectId,
         ranges: Vec<Range<u64>>,
@@ -88,13 +88,13 @@ pub(crate) enum ManifestRecord {
         next_run: u64,
         next_keyspace: u32,
     },
-    /// When this was written, no object of the engine with an id below it was without a name, but for those
-    /// that an edit dropped.
+    /// At the time of writing, every object of the engine with a smaller id had a name or had been dropped by
+    /// an edit.
     Settled {
         below: u64,
     },
-    /// Every entry of a table has this sequence; stands behind the table's own record. No release writes it
-    /// any more; stores of before 2026-12 may hold it.
+    /// Sets the sequence of all entries of a table; follows the table's own record. No release writes it any
+    /// more; stores from before 2026-12 may hold it.
     Ingested {
         object: ObjectId,
         seq: u64,

@@ -1,12 +1,12 @@
-//! Writing a manifest anew: the state edit by edit into objects of its own, which then take the manifest's
-//! place.
+//! Rewrite of a manifest: the state is written edit by edit into new objects, which then replace the
+//! manifest.
 //!
 //! Invariants
-//! - In memory is one edit of about [`EDIT_BYTES`], or one record where that is longer.
-//! - Until the transaction that lets them take the place, what is written here says nothing: a crash leaves
-//!   objects that the next writable opening deletes.
+//! - Memory holds one edit of about [`EDIT_BYTES`], or one record where that is longer.
+//! - Until the transaction that replaces the manifest, the new objects have no meaning: after a crash the
+//!   next writable opening deletes them.
 //!
-//! Not here: when a manifest is written anew, and what becomes of it (`super`).
+//! Not here: when a manifest is rewritten, and how the result is used (`super`).
 
 use super::{
     COPIES, MANIFEST,
@@ -17,16 +17,16 @@ use crate::memory::budget::{MemoryAccounts, MemoryClass as Memory};
 use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Op, Store, StoreError, Txn};
 
-/// Where the manifest and its copy are written anew: the last ids there are, which no counter reaches.
+/// Objects of the rewritten manifest and its copy: the last possible ids, which no counter reaches.
 pub(crate) const BESIDE: [ObjectId; 2] = [ObjectId(u64::MAX - 2), ObjectId(u64::MAX - 1)];
-/// What they take the place of.
+/// Objects that they replace.
 const PLACES: [ObjectId; 2] = [MANIFEST, COPY];
 /// Length at which an edit ends.
 const EDIT_BYTES: usize = 64 << 10;
 
-/// Writes `records` anew, twice where `copied`; the length, and `copied`. Blocks.
+/// Writes `records` to new objects, twice with `copied`; returns the length, and `copied`. Blocks.
 /// # Errors
-/// `NoSpace`: nothing is left of it. What else the object layer answers.
+/// `NoSpace`: the new objects are deleted again. Other errors of the object layer.
 pub(super) fn write(
     objects: &Store,
     budget: &MemoryAccounts,
@@ -72,14 +72,14 @@ fn write_edits(
     if last.is_empty() { Ok(at) } else { append(last) }
 }
 
-/// As soon as it is written, its bytes are not in memory any more.
+/// Returns once the bytes are written, so that they are no longer in memory.
 fn commit(objects: &Store, ops: Vec<Op>) -> Result<(), StoreError> {
     let after = Vec::new();
     objects.commit(Txn::new().ops(ops).after_all(after), Ack::Written).wait().map(drop)
 }
 
-/// Steps that let what [`write`] wrote take the place of the manifest, and of its copy: there is none but
-/// where `copied`.
+/// Operations that replace the manifest by the output of [`write`], and its copy as well with `copied`;
+/// without, there is no copy afterwards.
 pub(super) fn take_place(objects: &Store, copied: bool) -> Vec<Op> {
     let mut ops = vec![Op::Delete { id: MANIFEST }];
     if objects.stat(COPY).is_some() {
@@ -91,9 +91,9 @@ pub(super) fn take_place(objects: &Store, copied: bool) -> Vec<Op> {
     ops
 }
 
-/// Deletes what was written and took no place.
+/// Deletes the output of a rewrite that did not replace the manifest.
 /// # Errors
-/// What the object layer answers.
+/// Errors of the object layer.
 pub(crate) fn discard(objects: &Store) -> Result<(), StoreError> {
     let left = BESIDE.into_iter().filter(|id| objects.stat(*id).is_some());
     let ops: Vec<Op> = left.map(|id| Op::Delete { id }).collect();

@@ -1,8 +1,8 @@
-//! What the manifest says: keyspaces, tables and their slices, value objects and their dead bytes.
+//! State of the manifest: keyspaces, tables and their slices, value objects and their dead bytes.
 //!
 //! Invariants
 //! - Applying the records of [`ManifestState::records`] to an empty state gives an equal state.
-//! - A record about something unknown (a value object dropped meanwhile) changes nothing.
+//! - A record about an unknown item (a value object dropped meanwhile) changes nothing.
 
 use super::format::{ManifestRecord, TableMeta, TreeLevel, ValueMeta};
 use crate::{
@@ -15,7 +15,7 @@ use std::{
     ops::Range,
 };
 
-/// Bytes of a shared key beside its own.
+/// Bytes of a shared key's overhead.
 const KEY_BYTES: usize = 48;
 
 /// A table and the parts of it that count.
@@ -28,7 +28,7 @@ pub(crate) struct TableState {
 }
 
 impl TableState {
-    /// A whole table's part has the bounds of the table: in memory they stand once.
+    /// Lets the part of a whole table share the table's bounds, so that they exist once in memory.
     fn share_bounds(&mut self) {
         if let Some(first) = self.parts.first_mut().filter(|first| first.start == self.meta.start) {
             first.start = self.meta.start.clone();
@@ -39,21 +39,21 @@ impl TableState {
     }
 }
 
-/// A value object and the bytes of it that are dead.
+/// A value object and its dead bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueState {
     pub(crate) meta: ValueMeta,
     pub(crate) dead: IntervalSet,
 }
 
-/// A keyspace as it was created.
+/// A keyspace with the options of its creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyspaceState {
     pub(crate) name: String,
     pub(crate) options: KeyspaceOptions,
 }
 
-/// See the module.
+/// State of the manifest; see the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ManifestState {
     pub(crate) keyspaces: BTreeMap<KeyspaceId, KeyspaceState>,
@@ -64,14 +64,14 @@ pub(crate) struct ManifestState {
     pub(crate) next_object: u64,
     pub(crate) next_run: u64,
     pub(crate) next_keyspace: u32,
-    /// Tables and value objects that an edit dropped and that may still be there, waiting for old readers.
+    /// Dropped tables and value objects that may still exist, for old readers.
     pub(crate) dropped: BTreeSet<ObjectId>,
     /// See [`ManifestRecord::Settled`].
     pub(crate) settled_below: u64,
 }
 
 impl ManifestState {
-    /// Bytes of memory behind the state, more or less: keys, lists and nodes of maps that are half full.
+    /// Approximate bytes of heap memory: keys, lists, and map nodes that are half full.
     pub(crate) fn heap_bytes(&self) -> u64 {
         let table = |table: &TableState| {
             let bounds = |range: &Range<Bytes>| range.start.len() + range.end.len();
@@ -127,7 +127,7 @@ impl ManifestState {
                 self.values
                     .entry(meta.object)
                     .and_modify(|value| {
-                        // Generations may be installed after a later opening accounted for more.
+                        // A generation may be installed after a later opening accounted for more.
                         let (accounted, max_seq) = (value.meta.accounted, value.meta.max_seq);
                         value.meta = meta.clone();
                         value.meta.accounted = accounted.max(meta.accounted);
@@ -157,7 +157,7 @@ impl ManifestState {
             }
             ManifestRecord::Settled { below } => {
                 self.settled_below = self.settled_below.max(*below);
-                // Ids are not used twice, or a young leftover would look like an old leak.
+                // Ids must not be reused, or a young leftover would look like an old leak.
                 self.next_object = self.next_object.max(*below);
             }
             ManifestRecord::Ingested { object, seq } => {
@@ -168,8 +168,8 @@ impl ManifestState {
         }
     }
 
-    /// A table whose part of a run overlaps another part of the run, or ends before it begins. A version
-    /// cannot be made of such a run: only a damaged or a foreign manifest holds one.
+    /// A table with a part that overlaps another part of its run, or ends before it begins. No version can be
+    /// made of such a run: only a damaged or foreign manifest has one.
     pub(crate) fn overlapping_table(&self) -> Option<ObjectId> {
         struct Part<'a> {
             of: (TreeLevel, u64),
@@ -188,7 +188,7 @@ impl ManifestState {
         reversed.or_else(overlapping).map(|part| part.table)
     }
 
-    /// Records that build this state from nothing, each made when it is asked for.
+    /// Records that build this state from an empty one, made one at a time.
     pub(crate) fn records(&self) -> impl Iterator<Item = ManifestRecord> {
         let keyspaces = self.keyspaces.iter().map(|(id, keyspace)| ManifestRecord::Keyspace {
             id: *id,
@@ -216,7 +216,7 @@ impl ManifestState {
             std::iter::once_with(|| ManifestRecord::Value(value.meta.clone()))
                 .chain(std::iter::once_with(dead).flatten())
         });
-        // Either record drops an object of any kind; these are few, and one of the two is smaller.
+        // Either record drops an object of any kind; there are few, and this one is smaller.
         let dropped = self.dropped.iter().map(|object| ManifestRecord::DropValue { object: *object });
         let (generation, last_seq) = (self.flushed_generation, self.last_seq);
         let numbers = [
@@ -232,7 +232,7 @@ impl ManifestState {
         named.chain(dropped).chain(numbers)
     }
 
-    /// Bytes that [`ManifestState::records`] take in an edit, at most.
+    /// Upper bound of the bytes that [`ManifestState::records`] take in edits.
     pub(crate) fn encoded_bytes(&self) -> u64 {
         const NUMBERS: usize = 96;
         const RANGE: usize = 20;

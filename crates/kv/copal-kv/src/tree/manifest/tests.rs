@@ -29,7 +29,7 @@ fn the_first_edit_of_an_older_manifest_rewrites_it() {
     };
     let poison = PoisonFlag::default();
     new.commit(&objects, &poison, Vec::new(), &[keyspace(1)], Ack::Durable).unwrap();
-    // The same bytes under a header of version 1, which is what that version wrote.
+    // The same bytes with a header of version 1, as that version wrote them.
     let len = objects.stat(MANIFEST).unwrap().len;
     let bytes = objects.read(MANIFEST, 0..len, Class::Foreground).wait().unwrap();
     let mut old = vec![0; ENVELOPE_LEN];
@@ -51,9 +51,9 @@ fn the_first_edit_of_an_older_manifest_rewrites_it() {
     }
 }
 
-/// Symptom: opening a store panicked where its manifest held two tables of one run with keys in common.
-/// Cause: the ranges of a manifest were first compared where a version asserts that they are disjoint.
-/// Fix: such a manifest is corrupt, as any other that says what no engine writes.
+/// Symptom: opening a store panicked if its manifest held two tables of one run with keys in common. Cause:
+/// the ranges of a manifest were first compared where a version asserts that they are disjoint. Fix: such a
+/// manifest is corrupt, like any other contents that no engine writes.
 #[test]
 fn overlapping_tables_of_a_run_are_corrupt() {
     let key = |text: &[u8]| KeyspaceId(1).key(text);
@@ -102,7 +102,7 @@ fn keyspace(id: u32) -> ManifestRecord {
     }
 }
 
-/// Where the first page of the manifest and of its copy lie.
+/// Offsets of the first page of the manifest and of its copy.
 fn pages(objects: &Store) -> [Option<u64>; 2] {
     let mut pages = [None; 2];
     let all = copal_object::CheckOptions { data: true, repair: false };
@@ -117,9 +117,9 @@ fn pages(objects: &Store) -> [Option<u64>; 2] {
     pages
 }
 
-/// Symptom: one flipped bit in the manifest, and nothing in the store could be read.
-/// Cause: it stood in one place.
-/// Fix: it stands in two, and an opening takes the one that is whole; the next edit writes both.
+/// Symptom: one flipped bit in the manifest made the whole store unreadable.
+/// Cause: there was one copy of it.
+/// Fix: there are two, and an opening takes the intact one; the next edit writes both.
 #[test]
 fn a_damaged_manifest_is_read_from_its_copy_and_written_anew() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -141,8 +141,8 @@ fn a_damaged_manifest_is_read_from_its_copy_and_written_anew() {
     }
 }
 
-/// Symptom: none yet; a copy that a full store cannot drop would take the space that deletes need, and one
-/// that is dropped for ever is none.
+/// Symptom: none yet. A copy that a full store cannot drop would take the space that deletes need, and a copy
+/// that is never made again protects nothing.
 #[test]
 fn a_full_store_goes_on_without_the_copy_until_there_is_room() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -173,10 +173,10 @@ fn a_full_store_goes_on_without_the_copy_until_there_is_room() {
     }
 }
 
-/// Symptom: a store did not open within the budget of the session before it, once an edit of its manifest was
+/// Symptom: a store did not open within the budget of the previous session once an edit of its manifest was
 /// about a megabyte long.
-/// Cause: what an edit takes on its way counted as what cannot give way, twice.
-/// Fix: a piece is refused when it is longer than what there is room for; its copies make caches give way.
+/// Cause: the temporary memory of an edit was counted twice as memory that cannot be evicted.
+/// Fix: a piece is refused only if it is longer than the available memory; caches are evicted for its copies.
 #[test]
 fn an_edit_that_a_session_had_room_for_is_read_again() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -232,7 +232,7 @@ fn long_manifest(objects: &Store, budget: &MemoryAccounts, poison: &PoisonFlag) 
     manifest
 }
 
-/// Symptom: none yet; what is written piece by piece could be found in the middle.
+/// Symptom: none yet. A rewrite that is written piece by piece could be found half done.
 #[test]
 fn a_crash_inside_a_rewrite_leaves_the_old_manifest_or_the_new_one() {
     let device = FaultDevice::with_options(
@@ -281,7 +281,7 @@ fn a_rewrite_takes_no_more_memory_than_a_piece() {
     let budget = accounts();
     let mut manifest = long_manifest(&objects, &budget, &poison);
     let long = manifest.len;
-    // Not one byte is free for what cannot give way.
+    // No byte is free for memory that cannot be evicted.
     let _all = budget.charge(Memory::Manifest, 5 << 20);
     assert!(budget.check().is_err());
     budget.take_peak();
@@ -293,7 +293,7 @@ fn a_rewrite_takes_no_more_memory_than_a_piece() {
     assert!(more > 0 && more < long / 2, "{more} bytes for {long}");
 }
 
-/// Symptom: none yet; a store too full for a rewrite would refuse every change, or try it at each.
+/// Symptom: none yet. A store too full for a rewrite would refuse every change, or try the rewrite at each.
 #[test]
 fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -322,10 +322,11 @@ fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
     assert!(manifest.rewrite_above > 1, "it was written anew");
 }
 
-/// Symptom: a store that was killed while its manifest was written anew did not open: an object "does not
-/// exist" (found by a store of volumes at the edge of its space). Cause: what the kill left was deleted in
-/// the transaction of the first edit, which was a rewrite itself, and took what it had just written along.
-/// Fix: leftovers of a rewrite go before any edit.
+/// Symptom: a store that was killed during a rewrite of its manifest did not open: an object "does not exist"
+/// (found by a store of volumes at the edge of its space). Cause: the leftovers of the kill were deleted in
+/// the transaction of the first edit. That edit was a rewrite itself, so its new objects were deleted as
+/// well.
+/// Fix: leftovers of a rewrite are deleted before any edit.
 #[test]
 fn what_a_rewrite_left_goes_before_the_next_one_begins() {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -333,7 +334,7 @@ fn what_a_rewrite_left_goes_before_the_next_one_begins() {
     let (objects, _) = Store::open(device, &OpenOptions::default()).unwrap();
     let (budget, poison) = (accounts(), PoisonFlag::default());
     let mut manifest = long_manifest(&objects, &budget, &poison);
-    // Without a copy the first edit writes everything anew.
+    // Without a copy the first edit rewrites everything.
     let mut ops = vec![Op::Delete { id: copy::COPY }];
     ops.extend(rewrite::BESIDE.map(|id| copy::create_as(id, MANIFEST)));
     let txn = Txn::new().ops(ops);

@@ -31,7 +31,7 @@ impl IntervalSet {
         start..end
     }
 
-    /// The joined range that holds `range`; `range` itself when it is not in the set.
+    /// The joined range that contains `range`; `range` itself when it is not in the set.
     pub(crate) fn holding(&self, range: &Range<u64>) -> Range<u64> {
         match self.ranges.range(..=range.start).next_back() {
             Some((&start, &end)) if end >= range.end => start..end,
@@ -44,7 +44,7 @@ impl IntervalSet {
         self.total
     }
 
-    /// Bytes of memory behind the set: nodes of a map that are half full.
+    /// Bytes of heap memory: map nodes that are half full.
     pub(crate) fn heap_bytes(&self) -> usize {
         2 * self.ranges.len() * size_of::<(u64, u64)>()
     }
@@ -58,7 +58,7 @@ impl IntervalSet {
         self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
-    /// What of `0..len` is in no range.
+    /// The parts of `0..len` that no range covers.
     pub(crate) fn gaps(&self, len: u64) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
         let mut at = 0;
@@ -77,7 +77,7 @@ impl IntervalSet {
         gaps
     }
 
-    /// Bytes of `self` in whole pages of `page` bytes: what punching can give back.
+    /// Bytes of `self` in whole pages of `page` bytes: the part that hole punching can free.
     pub(crate) fn whole_pages(&self, page: u64) -> u64 {
         self.iter().filter_map(|range| page_aligned(&range, page)).map(|r| r.end - r.start).sum()
     }

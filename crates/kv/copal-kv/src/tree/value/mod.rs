@@ -1,7 +1,8 @@
-//! Separated values: where they lie, how they are read.
+//! Separated values: placement and reads.
 //!
 //! Format: docs/formats/kv-values.md v2
-//! Not here: writing them (`commit::values` for direct ones, `compact::separate` for those of a flush).
+//! Not here: writing them (`commit::values` for direct ones, `compact::value_separation` for those of a
+//! flush).
 
 pub(crate) mod interval;
 pub(crate) mod pointer;
@@ -13,12 +14,12 @@ use copal_object::{ObjectId, Store as Objects, StoreError};
 pub(crate) use pointer::ValuePointer;
 use std::ops::Range;
 
-/// A read of a part of a separated value: whole 64 KiB pieces, which are verified.
+/// A read of part of a separated value: whole 64 KiB pieces, which are verified.
 pub(crate) struct PlannedRead {
     pointer: ValuePointer,
-    /// The wanted bytes of the value, not beyond its end.
+    /// The wanted bytes of the value, clamped to its end.
     part: Range<u64>,
-    /// The pieces that hold them.
+    /// The pieces that overlap them.
     cover: Range<u64>,
 }
 
@@ -33,7 +34,7 @@ impl PlannedRead {
         Ok(PlannedRead { pointer, part, cover })
     }
 
-    /// What has to be read.
+    /// Object and bytes to read.
     pub(crate) fn range(&self) -> (ObjectId, Range<u64>) {
         let start = self.pointer.offset;
         (self.pointer.object, start + self.cover.start..start + self.cover.end)
@@ -48,12 +49,12 @@ impl PlannedRead {
         format!("value in object {} at byte {}", object.0, range.start)
     }
 
-    /// The wanted part out of what was read.
+    /// Verifies the bytes that were read, and returns the wanted part.
     /// # Errors
     /// `Corrupt` when the bytes are not those that were written.
     pub(crate) fn take(&self, read: Result<Bytes, StoreError>) -> Result<Bytes, Error> {
         let bytes = match read {
-            // Whoever reads holds a version in which the object is: it was lost, not deleted.
+            // A reader holds a version that contains the object, so the object was lost, not deleted.
             Err(StoreError::NotFound(_)) => {
                 return Err(Error::corrupt(self.place(), "the object is missing"));
             }
@@ -68,7 +69,7 @@ impl PlannedRead {
     }
 }
 
-/// Reads `part` of the value behind an encoded pointer; short at the value's end. Blocks.
+/// Reads `part` of the value of an encoded pointer; shorter where the value ends first. Blocks.
 ///
 /// Reads and verifies whole 64 KiB pieces, in one read. A piece that does not verify is read once more.
 /// # Errors

@@ -1,25 +1,25 @@
-//! Pointer to a separated value, as it stands in log, memtable and table.
+//! Pointer to a separated value, as stored in log, memtable and table.
 //!
 //! Format: docs/formats/kv-values.md v2
 //! Invariants
-//! - The sums are held by the pointer, not beside the value: a misdirected or lost write of the value is
-//!   seen.
-//! - One CRC32C per 64 KiB piece, so a part of a value is verified by reading the pieces that hold it.
-//! - The head, if there is one, repeats the first bytes of the value; whoever holds the pointer verified it.
+//! - The checksums are part of the pointer, not stored beside the value, so a misdirected or lost write of
+//!   the value is detected.
+//! - One CRC32C per 64 KiB piece, so part of a value is verified by reading the pieces that overlap it.
+//! - The head, if any, repeats the first bytes of the value; it was verified together with the pointer.
 
 use crate::{Error, session::limits::MAX_HEAD};
 use copal_codec::{DecodeError, Put, Reader, crc32c};
 use copal_object::ObjectId;
 use std::ops::Range;
 
-/// Bytes under one sum.
+/// Bytes per checksum.
 pub(crate) const PIECE: u64 = 64 << 10;
 /// Longest value.
 pub(crate) const MAX_VALUE: usize = 1 << 30;
 /// Alignment of directly written values inside their object, so that a dead one leaves whole pages.
 pub(crate) const VALUE_PAGE: u64 = 4096;
 
-/// Where a value lies and what its bytes sum to.
+/// Place and checksums of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValuePointer {
     pub(crate) object: ObjectId,
@@ -31,7 +31,7 @@ pub(crate) struct ValuePointer {
     pub(crate) head: Vec<u8>,
 }
 
-/// The sums of `value`, one per piece. At least one, so an empty value has one too.
+/// Checksums of `value`, one per piece. At least one, so an empty value has one too.
 pub(crate) fn piece_sums(value: &[u8]) -> Vec<u32> {
     if value.is_empty() {
         return vec![0];
@@ -44,7 +44,7 @@ fn pieces(len: u64) -> usize {
 }
 
 impl ValuePointer {
-    /// Bytes the pointer takes for a value of `len` bytes of which `head` stay beside it.
+    /// Encoded length of a pointer for a value of `len` bytes with a head of `head` bytes.
     pub(crate) fn encoded_len(len: usize, head: usize) -> usize {
         let head = if head == 0 { 0 } else { 2 + head };
         20 + 4 * pieces(len as u64) + head
@@ -88,7 +88,7 @@ impl ValuePointer {
         let object = ObjectId(input.u64()?);
         let offset = input.u64()?;
         let len = input.u32()?;
-        // What is there bounds the allocation, not what is claimed.
+        // Allocation is bounded by the input, not by the claimed length.
         let count = pieces(u64::from(len));
         let mut sums = Vec::with_capacity(count.min(input.remaining() / 4));
         for _ in 0..count {
@@ -108,7 +108,7 @@ impl ValuePointer {
         self.offset..self.offset + u64::from(self.len)
     }
 
-    /// The piece-aligned bytes of the value that hold `part`, clamped to the value.
+    /// The piece-aligned bytes of the value that overlap `part`, clamped to the value.
     pub(crate) fn cover(&self, part: &Range<u64>) -> Range<u64> {
         let len = u64::from(self.len);
         let start = part.start.min(len) / PIECE * PIECE;

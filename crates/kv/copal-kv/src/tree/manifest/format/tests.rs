@@ -53,8 +53,8 @@ fn every_record() -> Vec<ManifestRecord> {
     ]
 }
 
-/// Keys were slices of the manifest as it was read: one table that was still known kept all of it in memory,
-/// uncounted, for as long as the store was open. They are copies now.
+/// Keys were slices of the buffer of the manifest: one table in use kept the whole buffer in memory,
+/// uncounted, as long as the store was open. They are copies now.
 #[test]
 fn what_is_read_keeps_nothing_of_the_manifest_in_memory() {
     let bytes = manifest(&[every_record()]);
@@ -139,7 +139,7 @@ fn an_edit_that_moved_does_not_verify() {
     assert!(parse_edits(&Bytes::from(out)).unwrap_err().is_corruption());
 }
 
-/// Version 1 knew neither ingests nor value heads; everything it could say is read as it was meant.
+/// Version 1 had neither ingests nor value heads; all its contents keep their meaning.
 #[test]
 fn a_manifest_of_version_1_is_read_and_says_so() {
     let mut old = vec![0; ENVELOPE_LEN];
@@ -161,10 +161,9 @@ fn a_manifest_of_version_1_is_read_and_says_so() {
     assert_eq!(parse_edits(&Bytes::from(old)).unwrap(), vec![record]);
 }
 
-/// Symptom: a manifest with an edit that verifies but names the last of all ids, runs or sequences panicked
-/// at opening, in builds that check arithmetic. Cause: such numbers are counted on from ("one above the
-/// highest").
-/// Fix: numbers that no store ever gives are refused where they are read.
+/// Symptom: a manifest with an edit that verifies but names the largest id, run or sequence panicked at
+/// opening, in builds that check arithmetic. Cause: such numbers are incremented ("one above the highest").
+/// Fix: numbers that no store ever allocates are refused by the decoder.
 #[test]
 fn a_number_that_has_none_above_it_is_refused() {
     let (highest, table) = (ObjectId(u64::MAX), |object| TableMeta {
