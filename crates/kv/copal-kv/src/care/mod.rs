@@ -1,4 +1,4 @@
-//! Looking after stored data: verifying, scrubbing, setting damage apart, repairing, showing.
+//! Care of stored data: verification, scrubbing, quarantine of damage, dumps.
 
 pub mod dump;
 pub(crate) mod quarantine;

@@ -1,18 +1,17 @@
-//! Key ranges that cannot be read: who they are, how they are given free.
+//! Quarantine: lists key ranges that cannot be read.
 //!
-//! A block that differs at its second reading sets the range of its partition apart; a table whose own
-//! description is damaged, or that is missing, sets apart all of its range. Keys there answer `Corrupt`
-//! unless something newer is known of them; intact blocks of a damaged partition still answer.
+//! A block that differs at its second reading quarantines the range of its partition. A table that is
+//! missing, or whose own description is damaged, quarantines its whole range. Look-ups there answer `Corrupt`
+//! unless they find something newer; intact blocks of a damaged partition still answer.
 //! Invariants
-//! - Never absent instead of corrupt: a damaged part stays in its run, and no merge takes a key of its range
+//! - Never absent instead of corrupt: a damaged part stays in its run, and no merge moves a key of its range
 //!   past it, from above or below (KV-12).
-//! - A range is free again when a range tombstone newer than the table covers it and no snapshot looks behind
-//!   that: after a purge, or a repair, which is a purge with its entries in one batch.
-//! - Nothing is recorded: what is damaged is found again when it is read, at the latest by a merge or a
-//!   scrub.
+//! - A range leaves the quarantine when a range tombstone newer than the table covers it and no snapshot
+//!   reads below that. A purge writes such a tombstone, and so does a repair, in one batch with its entries.
+//! - Nothing is recorded: damage is found again when it is read, at the latest by a merge or a scrub.
 //!
-//! Not here: how merges go round them (`damaged_parts`), finding damage (`table::damage`, `verify`, `scrub`),
-//! refilling (`repair`), giving them free (`release`).
+//! Not here: how merges leave ranges out (`damaged_parts`), finding damage (`table::damage`, `verify`,
+//! `scrub`), refilling (`repair`), dropping damaged parts (`release`).
 
 use crate::{
     engine::Engine,
@@ -28,13 +27,13 @@ use bytes::Bytes;
 pub struct DamagedRange {
     /// The keyspace's name.
     pub keyspace: String,
-    /// The first key.
+    /// The first of these keys.
     pub start: Bytes,
-    /// The first key behind them; `None`: to the end of the keyspace.
+    /// Exclusive end of these keys; `None`: to the end of the keyspace.
     pub end: Option<Bytes>,
-    /// Object of the table, or of the separated value, that is damaged there.
+    /// Object of the damaged table or separated value.
     pub object: u64,
-    /// What was found, as a sentence.
+    /// The damage, as a sentence.
     pub what: String,
 }
 
@@ -64,7 +63,7 @@ pub(crate) fn damaged_ranges(engine: &Engine) -> Vec<DamagedRange> {
     found
 }
 
-/// Separated values found damaged that are still what their key has; forgets the others.
+/// Damaged separated values that are still current; removes the others from the list.
 fn damaged_values(engine: &Engine) -> Vec<DamagedRange> {
     let (view, seq) = engine.super_version_now();
     let mut found = Vec::new();

@@ -1,11 +1,11 @@
-//! Reading everything in the background at a given pace, so that damage is found while a good copy still
+//! Scrub: reads everything in the background at a given pace, so that damage is found while a good copy still
 //! exists.
 //!
 //! Invariants
-//! - One partition at a time is held; tables that merges replace meanwhile are read no further, and what
-//!   replaced them after the scrub began is young and left to the next one.
+//! - One partition at a time is held. Tables that merges replace meanwhile are read no further, and their
+//!   replacements are left to the next scrub, since they are young.
 //! - Flush, merges and readers never wait for a scrub; its reads are of the background class.
-//! - It writes nothing. What it finds is set apart (`quarantine`) and told.
+//! - It writes nothing. It quarantines damage (`quarantine`) and reports it.
 //!
 //! Not here: names and accounts ([`Store::verify`](crate::Store::verify)).
 
@@ -31,12 +31,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How far a scrub is.
+/// Progress of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubProgress {
     /// Bytes of tables and separated values to read, as estimated at the beginning.
     pub total_bytes: u64,
-    /// Bytes read, or no longer there to be read.
+    /// Bytes read, or deleted before they were read.
     pub done_bytes: u64,
     /// Partitions of tables read.
     pub partitions: u64,
@@ -48,11 +48,11 @@ pub struct ScrubProgress {
     pub finished: bool,
 }
 
-/// A scrub under way; ends when it is done, cancelled or dropped, or the store is closed.
+/// A running scrub; ends when it is done, cancelled or dropped, or the store is closed.
 pub struct Scrub {
     shared: Arc<ScrubState>,
     thread: Option<JoinHandle<Result<(), Error>>>,
-    /// What became of it, where there was no thread.
+    /// Result of a scrub without a thread.
     ended: Option<Result<(), Error>>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn start(engine: Arc<Engine>, bytes_per_second: u64) -> Result<Scrub,
         return Err(Error::Closed);
     }
     let shared = Arc::new(ScrubState::default());
-    // Without a thread the caller reads, and waits for nothing else.
+    // Without a thread the caller reads, so nothing else waits.
     let pace = if engine.options.threads { bytes_per_second } else { u64::MAX };
     let worker =
         ScrubWorker { engine, shared: shared.clone(), pace: ScrubPace::new(pace), began: Instant::now() };
@@ -85,25 +85,25 @@ pub(crate) fn start(engine: Arc<Engine>, bytes_per_second: u64) -> Result<Scrub,
 }
 
 impl Scrub {
-    /// What was read and found so far.
+    /// Bytes read and damage found so far.
     #[must_use]
     pub fn progress(&self) -> ScrubProgress {
         self.shared.progress.lock().clone()
     }
 
-    /// Whether it has ended, for whatever reason.
+    /// Whether the scrub has ended, for any reason.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it after the part it is reading; does not wait.
+    /// Ends the scrub after its current part; does not wait.
     pub fn cancel(&self) {
         *self.shared.cancelled.lock() = true;
         self.shared.wake.notify_all();
     }
 
-    /// Waits for the end. Damage is told in the progress, not as an error.
+    /// Waits for the end. Damage is in the progress, not an error.
     /// # Errors
     /// The device failed.
     pub fn wait(mut self) -> Result<ScrubProgress, Error> {
@@ -129,7 +129,7 @@ impl Drop for Scrub {
     }
 }
 
-/// When the next bytes are due. Pure.
+/// Schedule of the reads. Pure.
 #[derive(Clone, Copy, Debug)]
 struct ScrubPace {
     bytes_per_second: u64,
@@ -141,7 +141,7 @@ impl ScrubPace {
         ScrubPace { bytes_per_second: bytes_per_second.max(1), bytes: 0 }
     }
 
-    /// `bytes` were read; how long after the beginning the next read is due.
+    /// Counts `bytes` as read; returns the time of the next read, from the beginning.
     fn read(&mut self, bytes: u64) -> Duration {
         self.bytes = self.bytes.saturating_add(bytes);
         let nanos = u128::from(self.bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
@@ -158,7 +158,7 @@ struct ScrubWorker {
 
 impl ScrubWorker {
     fn run(mut self) -> Result<(), Error> {
-        // Only the names: a version held for so long would keep dead tables from being freed.
+        // Only the names: a version held for so long would keep dropped tables from being freed.
         let tables: BTreeMap<ObjectId, u64> = {
             let view = self.engine.super_version();
             let slices = view.version.runs.iter().flat_map(|run| &run.slices);
@@ -182,7 +182,7 @@ impl ScrubWorker {
         Ok(())
     }
 
-    /// Reads one table, if it still counts; `false` when it is time to stop.
+    /// Reads one table if a run still contains it; `false`: the scrub should stop.
     fn table(&mut self, object: ObjectId) -> Result<bool, Error> {
         let mut partition = 0;
         loop {
@@ -202,8 +202,7 @@ impl ScrubWorker {
         }
     }
 
-    /// Reads one partition and the values it points to; how many bytes that were, and whether there is
-    /// another.
+    /// Reads one partition and the values it points to; returns the bytes read, and whether another follows.
     fn partition(
         &self,
         view: &SuperVersion,
@@ -241,7 +240,7 @@ impl ScrubWorker {
         Ok((bytes, found.more))
     }
 
-    /// Waits until the next read is due; `false` when it is time to stop.
+    /// Waits until the next read is due; `false`: the scrub should stop.
     fn pause(&mut self, bytes: u64) -> bool {
         let due = self.began.checked_add(self.pace.read(bytes));
         let mut cancelled = self.shared.cancelled.lock();
@@ -249,7 +248,7 @@ impl ScrubWorker {
             if *cancelled || self.engine.signal.stopping() {
                 return false;
             }
-            // Looked at now and then, as the store's end wakes nobody here.
+            // In short steps, as the end of the store does not wake this thread.
             let tick = Instant::now() + Duration::from_millis(50);
             match due {
                 Some(due) if due <= Instant::now() => return true,

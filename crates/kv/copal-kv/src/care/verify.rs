@@ -1,14 +1,14 @@
-//! Checking an open store against itself: names, accounts, and, if asked, every byte.
+//! Consistency check of an open store: names, accounts, and on request every byte.
 //!
 //! Invariants checked
 //! - Every object with one of this engine's labels is named by the manifest, is the manifest, or is a log of
-//!   a memtable; nothing named is missing. Leftovers that a kill explains are counted, not blamed
+//!   a memtable; no named object is missing. Leftovers that a kill explains are counted, but are no problem
 //!   (`leftovers`).
 //! - In each value object, the values that entries point to and the dead ranges do not overlap, and together
-//!   they are everything that was accounted for.
+//!   they cover all accounted bytes.
 //!
-//! Names and accounts are those of one moment, taken under the locks; the entries of that moment are then
-//! read from a view, which keeps tables and values from being freed, and nobody waits.
+//! Names and accounts are taken at one moment, under the locks. The entries of that moment are then read from
+//! a view, which keeps tables and values from being freed, so nothing waits.
 //!
 //! Not here: the object layer's own checks, repair.
 
@@ -43,33 +43,33 @@ use std::{
     sync::Arc,
 };
 
-/// Values between two looks at what was found so far.
+/// Values between two reports of progress.
 const TELL_AFTER_VALUES: u64 = 64;
 
-/// What [`Store::verify`] found.
+/// Result of [`Store::verify`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Tables looked at.
+    /// Tables checked.
     pub tables: u64,
-    /// Entries seen in tables and memtables, all versions.
+    /// Entries in tables and memtables, all versions.
     pub entries: u64,
     /// Separated values that entries point to.
     pub values: u64,
     /// Their bytes.
     pub value_bytes: u64,
-    /// Bytes of the tables that were read, where all are.
+    /// Bytes of the tables that were read, if all are.
     pub table_bytes: u64,
-    /// Objects that a kill left behind: dropped, or made for something that did not happen. No damage; the
-    /// next opening that may write frees them. Only a store that is open read-only has any.
+    /// Objects that a kill left: dropped ones, or outputs of an unfinished step. They are no damage; the next
+    /// opening that may write frees them. Only a store that is open read-only has any.
     pub leftovers: u64,
-    /// Bytes they occupy, with those at the ends of value objects that no log names.
+    /// Their bytes, and the bytes at the ends of value objects that no log names.
     pub leftover_bytes: u64,
-    /// One sentence per problem; empty means sound.
+    /// One sentence per problem; empty: the store is sound.
     pub problems: Vec<String>,
 }
 
 impl VerifyReport {
-    /// Nothing is wrong.
+    /// Whether there are no problems.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
@@ -80,10 +80,10 @@ impl VerifyReport {
     }
 }
 
-/// The store at one moment.
+/// State of the store at one moment.
 struct StoreMoment {
     view: Arc<SuperVersion>,
-    /// Last sequence that a commit took; memtables go on filling.
+    /// Last sequence allocated to a commit; memtables keep filling.
     newest: u64,
     /// Accounts of the value objects.
     values: BTreeMap<ObjectId, ValueState>,
@@ -92,10 +92,10 @@ struct StoreMoment {
 
 type Pointers = BTreeMap<ObjectId, Vec<Range<u64>>>;
 
-/// A verify under way.
+/// A running verification.
 struct StoreVerification<'a> {
     deep: bool,
-    /// Where the values lie that entries point to.
+    /// Places of the values that entries point to.
     pointers: Pointers,
     report: VerifyReport,
     told: &'a mut dyn FnMut(&VerifyReport),
@@ -139,7 +139,7 @@ fn run(engine: &Engine, mut to: StoreVerification<'_>) -> Result<VerifyReport, E
     for (object, value) in &values {
         let live = pointers.remove(object).unwrap_or_default();
         if unsure.contains(object) {
-            // What a damaged range points to is not known, so it cannot be told from what is lost.
+            // Pointers of a damaged range are unknown, so live bytes cannot be told from lost ones.
             continue;
         }
         verify_accounts(*object, value, live, &mut report);
@@ -147,14 +147,14 @@ fn run(engine: &Engine, mut to: StoreVerification<'_>) -> Result<VerifyReport, E
     Ok(report)
 }
 
-/// Checks the names, and takes hold of what else belongs to this moment.
+/// Checks the names, and collects the rest of the state at this moment.
 fn verify_names_now(engine: &Engine, report: &mut VerifyReport) -> StoreMoment {
-    // Between two steps of the worker, two flushes and two groups of commits: what they make has a name
-    // by then. The flusher begins a log now and then, which has a name when the writer is free again.
+    // Between two steps of the worker, two flushes and two commit groups, so that all their outputs have
+    // names. The flusher sometimes begins a log, which has a name when the writer lock is free again.
     let _writer = engine.writes.writer.lock();
     let _still = engine.compactor.stand_still();
     let _values = engine.writes.direct_values.lock();
-    // A commit that failed on its way poisons the store; what it left behind is no one's.
+    // A commit that failed midway poisons the store; its remains have no owner.
     let _ = engine.writes.queue.drain();
     let tree = engine.stored.tree.lock();
     let view = engine.super_version();
@@ -168,7 +168,7 @@ fn verify_names_now(engine: &Engine, report: &mut VerifyReport) -> StoreMoment {
     }
 }
 
-/// Counts the entries of a slice round its damaged parts; `false`: there are such parts.
+/// Counts the entries of a slice outside its damaged parts; `false`: it has such parts.
 fn walk_slice(
     engine: &Engine,
     view: &SuperVersion,
@@ -192,7 +192,7 @@ fn walk_slice(
             to.report.problem(error.to_string());
         }
         whole = false;
-        // Entries before the damage were counted; go on behind it.
+        // Entries before the damage were counted; continue after it.
         let lost = slice.table.table.lost_keys();
         let behind = lost.into_iter().find(|lost| lost.end.as_ref().is_none_or(|end| *end > rest.start));
         let Some(end) = behind.and_then(|lost| lost.end).filter(|end| *end < rest.end) else {
@@ -202,7 +202,7 @@ fn walk_slice(
     }
 }
 
-/// Every object of ours has a name, every name an object.
+/// Checks that every object of the engine has a name, and every name an object.
 fn verify_names(engine: &Engine, tree: &OpenTree, view: &SuperVersion, report: &mut VerifyReport) {
     let state = &tree.manifest.state;
     let found = FoundObjects::list(&engine.objects);
@@ -240,7 +240,7 @@ fn verify_names(engine: &Engine, tree: &OpenTree, view: &SuperVersion, report: &
     }
 }
 
-/// Counts the entries of a cursor up to `newest` and notes where their values lie; a deep verify reads
+/// Counts the entries of a cursor up to `newest` and records the places of their values; a deep verify reads
 /// the values.
 fn collect(
     engine: &Engine,
@@ -286,7 +286,7 @@ fn collect(
     Ok(())
 }
 
-/// Whether the damage is in a part of its table that counts.
+/// Whether the damage lies in the part of the table that the slice covers.
 pub(crate) fn concerns(slice: &TableSlice, damaged: &DamagedKeys) -> bool {
     damaged.lost.as_ref().is_none_or(|(start, end)| {
         let lost =
@@ -308,7 +308,7 @@ pub(crate) fn is_purged(view: &SuperVersion, key: &[u8], seq: u64) -> bool {
     in_memtables || view.version.runs.iter().any(|run| run.cover(key, MAX_SEQ) > seq)
 }
 
-/// Live values and dead ranges of an object do not overlap and leave no byte unaccounted for.
+/// Checks that live values and dead ranges of an object do not overlap and cover all accounted bytes.
 fn verify_accounts(object: ObjectId, value: &ValueState, live: Vec<Range<u64>>, report: &mut VerifyReport) {
     let mut all = IntervalSet::default();
     let mut sum = 0;
@@ -331,8 +331,8 @@ fn verify_accounts(object: ObjectId, value: &ValueState, live: Vec<Range<u64>>, 
     }
 }
 
-/// Reads the separated value of an entry; the sentence that says what is wrong with it, noted for
-/// `damaged_ranges`. Values under a tombstone may be gone: those are fine.
+/// Reads the separated value of an entry. Returns a sentence about its damage, and records that for
+/// `damaged_ranges`. A value under a tombstone may be deleted, which is no problem.
 pub(crate) fn check_value(
     engine: &Engine,
     view: &SuperVersion,
@@ -349,7 +349,7 @@ pub(crate) fn check_value(
     let read = value::read(&engine.objects, pointer, &all, Class::Background);
     match read {
         Ok(_) => Ok(None),
-        // Freed between the look and the read.
+        // Freed between the check and the read.
         Err(_) if gone() => Ok(None),
         Err(error) if error.is_corruption() => {
             let what = error.to_string();

@@ -60,8 +60,8 @@ impl SurvivingVersions {
         }
     }
 
-    /// A border between the last judged key and `key`: `key` itself, or for a long key the shortest prefix
-    /// that differs from the last one.
+    /// A border between the last judged key and `key`: `key` itself, or for a long key a prefix that differs
+    /// from the last one.
     pub(crate) fn border_before(&self, key: &[u8]) -> Bytes {
         border_between(&self.key, key)
     }

@@ -2,28 +2,28 @@
 //!
 //! Format: docs/formats/kv-table.md v1, "Data block"
 //! Invariants
-//! - The checksum is seeded with (partition uid, block number): a block read from the wrong place is damaged,
-//!   and a partition copied byte for byte stays valid.
-//! - Restarts are checked once at decoding; entries are checked when walked, so nothing here can panic on
-//!   crafted bytes.
+//! - The checksum is seeded with (partition uid, block number). So a block read from the wrong place is
+//!   damaged, and a partition copied byte for byte stays valid.
+//! - Restarts are checked once at decoding. Entries are checked when they are read, so crafted bytes cannot
+//!   cause a panic here.
 
 use super::error::Damage;
 use crate::format::entry::{Entry, EntryKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, pack_tag, unpack_tag};
 use bytes::Bytes;
 use copal_codec::{Put, Reader, crc32c};
 
-/// Bytes at which a block is closed.
+/// Bytes at which a block ends.
 pub(crate) const TARGET_BYTES: usize = 4096;
-/// A block may grow this far beyond its target for one more entry.
+/// Bytes by which a block may exceed its target for one more entry.
 const SLACK_BYTES: usize = 512;
 /// Entries between two full keys.
 const RESTART_INTERVAL: u32 = 16;
 /// Codec u8, stored length u32, raw length u32, checksum u32.
 pub(crate) const TRAILER_BYTES: usize = 13;
-/// Blocks above this many bytes are kept as they are: what a compressed one claims is allocated before it is
-/// known to be true.
+/// Blocks above this many bytes are not compressed, since the claimed length of a compressed block is
+/// allocated before it is verified.
 const MAX_PACKED_BYTES: usize = 4 << 20;
-/// lz4 cannot do better than this.
+/// Highest possible compression ratio of lz4.
 const MAX_LZ4_RATIO: usize = 255;
 
 const CODEC_NONE: u8 = 0;
@@ -37,7 +37,7 @@ pub(crate) fn seed(uid: u64, number: u32) -> u32 {
     crc32c(0, &bytes)
 }
 
-/// Collects the entries of one block.
+/// Builder of one block.
 #[derive(Default)]
 pub(crate) struct BlockBuilder {
     raw: Vec<u8>,
@@ -62,7 +62,7 @@ impl BlockBuilder {
         self.bytes() >= TARGET_BYTES || self.bytes() >= TARGET_BYTES / 4 && grown > TARGET_BYTES + SLACK_BYTES
     }
 
-    /// Appends an entry, which the caller keeps in order.
+    /// Appends an entry; the caller ensures the order.
     pub(crate) fn add(&mut self, entry: &Entry<'_>) {
         let mut shared = 0;
         if self.restarts.is_empty() || self.since_restart == RESTART_INTERVAL {
@@ -82,7 +82,8 @@ impl BlockBuilder {
         self.last_key.extend_from_slice(&entry.key[shared..]);
     }
 
-    /// Appends the finished block to `out` and starts an empty one. Compressed only if that saves an eighth.
+    /// Appends the finished block to `out` and starts an empty one. Compresses it only if that saves an
+    /// eighth.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>, compress: bool, uid: u64, number: u32) {
         for &restart in &self.restarts {
             self.raw.put_u32(restart);
@@ -117,8 +118,8 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Bytes of the block that ends at the end of `bytes`, trailer included; `None` if no block can end there.
-/// Lets a partition be walked backwards when its index page is lost.
+/// Length of the block at the end of `bytes`, trailer included; `None` if no block can end there. Serves to
+/// read a partition backwards when its index page is lost.
 pub(crate) fn len_of_last(bytes: &[u8]) -> Option<usize> {
     let trailer = bytes.last_chunk::<TRAILER_BYTES>()?;
     let stored = u32::from_le_bytes([trailer[1], trailer[2], trailer[3], trailer[4]]) as usize;
@@ -136,7 +137,7 @@ pub(crate) struct DataBlock {
 }
 
 impl DataBlock {
-    /// Checks and decompresses a stored block, trailer included. Owns exactly the bytes it needs.
+    /// Checks and decompresses a stored block, trailer included. The result owns exactly the bytes it needs.
     pub(crate) fn decode(stored: &[u8], uid: u64, number: u32) -> Result<DataBlock, Damage> {
         let (payload, codec, raw_len) = open(stored, uid, number)?;
         let raw = match codec {
@@ -146,8 +147,8 @@ impl DataBlock {
         DataBlock::parse(raw)
     }
 
-    /// As [`DataBlock::decode`], but shares the stored bytes where the block is not compressed: for scans, whose
-    /// blocks do not stay.
+    /// Like [`DataBlock::decode`], but shares the stored bytes of an uncompressed block: for scans, which do
+    /// not keep their blocks.
     pub(crate) fn decode_shared(stored: &Bytes, uid: u64, number: u32) -> Result<DataBlock, Damage> {
         let (payload, codec, raw_len) = open(stored, uid, number)?;
         let raw = match codec {
@@ -179,7 +180,7 @@ impl DataBlock {
         Ok(DataBlock { raw, entries_end, restarts })
     }
 
-    /// Bytes of memory behind this block.
+    /// Bytes of heap memory of this block.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.raw.len()
     }
@@ -191,7 +192,7 @@ impl DataBlock {
         u32::from_le_bytes([self.raw[at], self.raw[at + 1], self.raw[at + 2], self.raw[at + 3]]) as usize
     }
 
-    /// Takes the entry at `at` apart.
+    /// Decodes the header of the entry at `at`.
     pub(crate) fn parts_at(&self, at: usize) -> Result<EntryParts, Damage> {
         let mut from = Reader::new(&self.raw[at..self.entries_end]);
         let (shared, unshared, value_len) = match self.raw[at..self.entries_end] {
@@ -242,7 +243,7 @@ fn unpack(payload: &[u8], raw_len: usize) -> Result<Bytes, Damage> {
     }
 }
 
-/// One entry taken apart; offsets into the block.
+/// Parts of one entry, as offsets into the block.
 pub(crate) struct EntryParts {
     pub(crate) shared: usize,
     pub(crate) rest: usize,
@@ -252,8 +253,8 @@ pub(crate) struct EntryParts {
     pub(crate) kind: EntryKind,
 }
 
-/// Any bytes as the payload of a stored block with the right trailer.
-#[cfg(any(test, feature = "fuzz"))]
+/// Any bytes as the payload of a stored block with a valid trailer.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(payload: &[u8], codec: u8, raw_len: u32, uid: u64, number: u32) -> Vec<u8> {
     let mut block = payload.to_vec();
     block.put_u8(codec);
@@ -269,9 +270,9 @@ mod tests {
     use super::*;
     use crate::format::entry::MAX_SEQ;
 
-    /// Symptom: a block of 4 MiB made the reader allocate 1 GiB, as its trailer said. Cause: the longest
-    /// value there may be was the limit of what a compressed block claims. Fix: blocks beyond 4 MiB are not
-    /// compressed, and a compressed one that claims more is damage before anything is allocated for it.
+    /// Symptom: a block of 4 MiB made the reader allocate 1 GiB, as its trailer claimed. Cause: the only
+    /// limit of the claimed length was the longest possible value. Fix: blocks beyond 4 MiB are not
+    /// compressed, and a compressed block that claims more is damaged before anything is allocated for it.
     #[test]
     fn a_compressed_block_that_claims_more_than_any_has_is_damage() {
         let raw = vec![0; MAX_PACKED_BYTES + 1];
@@ -279,7 +280,7 @@ mod tests {
         let stored = crafted(&packed, CODEC_LZ4, raw.len() as u32, 7, 1);
         let refused = DataBlock::decode(&stored, 7, 1);
         assert!(matches!(refused, Err(Damage::Field("raw length"))), "{refused:?}");
-        // Neither is one written.
+        // The writer does not produce such a block either.
         for len in [MAX_PACKED_BYTES / 2, MAX_PACKED_BYTES] {
             let mut builder = BlockBuilder::default();
             builder.add(&Entry { key: b"key", seq: MAX_SEQ - 1, kind: EntryKind::Put, value: &vec![7; len] });

@@ -1,16 +1,16 @@
-//! Walks the entries of one data block both ways.
+//! Cursor over the entries of one data block, in both directions.
 //!
 //! Format: docs/formats/kv-table.md v1, "Data block"
 //! Invariants
 //! - Entries are checked as they are read, so crafted bytes give an error, never a panic.
-//! - Going back means going forward from the restart before: at most 16 entries.
+//! - Moving back means moving forward from the restart before: at most 16 entries.
 
 use super::{block::DataBlock, error::Damage};
 use crate::format::entry::{Entry, EntryKind, MAX_KEY_BYTES, compare};
 use bytes::Bytes;
 use std::cmp::Ordering;
 
-/// Walks one block both ways.
+/// Cursor over one block.
 pub(crate) struct BlockCursor {
     block: DataBlock,
     key: Vec<u8>,
@@ -45,7 +45,7 @@ impl BlockCursor {
         self.here.is_some()
     }
 
-    /// The current value, sharing the block.
+    /// The current value, sharing the block's memory.
     pub(crate) fn value(&self) -> Bytes {
         self.here.map_or_else(Bytes::new, |here| self.block.raw.slice(here.value..here.end))
     }
@@ -80,7 +80,7 @@ impl BlockCursor {
         self.run_until(here)
     }
 
-    /// First entry at or after `(key, seq)`.
+    /// Moves to the first entry at or after `(key, seq)`.
     pub(crate) fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Damage> {
         self.restart_before(key, seq)?;
         while let Some(entry) = self.entry() {
@@ -92,7 +92,7 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// Last entry at or before `(key, seq)`.
+    /// Moves to the last entry at or before `(key, seq)`.
     pub(crate) fn seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), Damage> {
         self.seek(key, seq)?;
         match self.entry() {
@@ -102,7 +102,7 @@ impl BlockCursor {
         }
     }
 
-    /// Goes to the last restart whose entry lies before `(key, seq)`, or to the first.
+    /// Moves to the last restart whose entry is before `(key, seq)`, or to the first restart.
     fn restart_before(&mut self, key: &[u8], seq: u64) -> Result<(), Damage> {
         let restart = self.partition_restarts(|block, i| {
             let parts = block.parts_at(block.restart(i))?;
@@ -137,7 +137,7 @@ impl BlockCursor {
         self.read(self.block.restart(i))
     }
 
-    /// Goes on until the entry that ends at `end`.
+    /// Moves forward to the entry that ends at `end`.
     fn run_until(&mut self, end: usize) -> Result<(), Damage> {
         while let Some(here) = self.here {
             if here.end == end {
@@ -151,7 +151,7 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// Takes the entry at `at`, whose shared bytes stand in `self.key`.
+    /// Reads the entry at `at`, whose shared prefix is in `self.key`.
     fn read(&mut self, at: usize) -> Result<(), Damage> {
         let parts = match self.block.parts_at(at) {
             Ok(parts) => parts,

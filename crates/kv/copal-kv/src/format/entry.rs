@@ -1,14 +1,14 @@
-//! Internal entries: what memtables, tables and merges pass to each other.
+//! Internal entries of memtables, tables and merges, and internal keys.
 //!
 //! Invariants
 //! - Order is user key ascending, then sequence descending: the newest version of a key comes first.
 //! - A sequence has 56 bits; together with the kind it makes the 64-bit tag stored in tables.
 //!
-//! Not here: range tombstones' effect on reads.
+//! Not here: effect of range tombstones on reads.
 //!
-//! An internal key is the keyspace's id (4 bytes, big-endian), then the user's key, ordered bytewise: all
-//! keyspaces share one key order, one log and one tree, and a keyspace is a range of it. Each range inside the
-//! engine is `[start, end)` with an end: keyspace ids stay below `u32::MAX`.
+//! An internal key is the keyspace's id (4 bytes, big-endian), then the user's key, ordered bytewise. So all
+//! keyspaces share one key order, one log and one tree, and a keyspace is a range of it. Each range inside
+//! the engine is `[start, end)` with an end: keyspace ids stay below `u32::MAX`.
 
 use crate::Error;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use std::{cmp::Ordering, ops::Bound};
 
 /// Largest sequence; reading at it sees everything.
 pub const MAX_SEQ: u64 = (1 << 56) - 1;
-/// The last sequence that is given to an operation: nothing on disk names a later one.
+/// The last sequence that is allocated to an operation: no later one is stored.
 pub(crate) const LAST_SEQ: u64 = MAX_SEQ - 1;
 /// Longest key of an entry: a user key of 65535 bytes behind a keyspace id of 4, and one byte more for its
 /// successor.
@@ -26,20 +26,20 @@ pub const MAX_KEY_BYTES: usize = 65_540;
 /// Longest value.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// What a version of a key says.
+/// Kind of a version of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// The key is gone from here on.
+    /// The key is deleted from here on.
     Delete = 0,
-    /// The value stands in the entry.
+    /// The value is in the entry.
     Put = 1,
-    /// The value stands in a value object; the entry holds a pointer.
+    /// The value is in a value object; the entry holds a pointer.
     Pointer = 2,
 }
 
 impl EntryKind {
-    /// The kind stored as `byte`.
+    /// The kind with the stored number `byte`.
     pub fn from_byte(byte: u8) -> Option<EntryKind> {
         match byte {
             0 => Some(EntryKind::Delete),
@@ -57,20 +57,20 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// Commit number, 56 bits.
     pub seq: u64,
-    /// What the version says.
+    /// Kind of the version.
     pub kind: EntryKind,
     /// Value, encoded pointer, or empty for a delete.
     pub value: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// Place of the entry in the internal order.
+    /// Position of the entry in the internal order.
     pub fn position(&self) -> (&[u8], u64) {
         (self.key, self.seq)
     }
 }
 
-/// Compares two places in the internal order: key ascending, then sequence descending.
+/// Compares two positions in the internal order: key ascending, then sequence descending.
 pub fn compare(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
     a.0.cmp(b.0).then(b.1.cmp(&a.1))
 }
@@ -80,7 +80,7 @@ pub(crate) fn pack_tag(seq: u64, kind: EntryKind) -> u64 {
     seq << 8 | kind as u64
 }
 
-/// Takes a stored tag apart; `None` for a kind no writer produces.
+/// Sequence and kind of a stored tag; `None` for a kind that no writer produces.
 pub(crate) fn unpack_tag(tag: u64) -> Option<(u64, EntryKind)> {
     Some((tag >> 8, EntryKind::from_byte(tag as u8)?))
 }
@@ -96,8 +96,8 @@ pub struct RangeTombstone {
     pub seq: u64,
 }
 
-/// What every encoded pointer to a separated value begins with: value object u64, offset u64, length u32.
-/// Tables count the values they point at by these; the rest of a pointer is the engine's.
+/// Beginning of every encoded pointer to a separated value: value object u64, offset u64, length u32. Tables
+/// count the values they point at by these fields; the engine uses the rest of a pointer.
 pub(crate) fn pointer_head(value: &[u8]) -> Option<(ObjectId, u32)> {
     let mut from = Reader::new(value);
     let object = ObjectId(from.u64().ok()?);
@@ -105,7 +105,7 @@ pub(crate) fn pointer_head(value: &[u8]) -> Option<(ObjectId, u32)> {
     Some((object, from.u32().ok()?))
 }
 
-/// Bytes of the keyspace id in front of a user key.
+/// Bytes of the keyspace id in an internal key.
 pub(crate) const KEYSPACE_LEN: usize = 4;
 /// Longest user key.
 pub(crate) const MAX_USER_KEY: usize = 65535;
@@ -125,7 +125,7 @@ impl KeyspaceId {
         Bytes::from(out)
     }
 
-    /// As [`KeyspaceId::key`], refusing keys that are too long.
+    /// Like [`KeyspaceId::key`], but refuses keys that are too long.
     pub(crate) fn checked_key(self, key: &[u8]) -> Result<Bytes, Error> {
         if key.len() > MAX_USER_KEY {
             return Err(Error::KeyTooLong(key.len()));
@@ -138,7 +138,7 @@ impl KeyspaceId {
         KeyRange { start: self.key(b""), end: KeyspaceId(self.0 + 1).key(b"") }
     }
 
-    /// The part of this keyspace between two user bounds.
+    /// The part of this keyspace between two bounds of user keys.
     pub(crate) fn between(self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> KeyRange {
         let all = self.range();
         let start = match range.0 {
@@ -162,7 +162,7 @@ impl KeyspaceId {
     }
 }
 
-/// The keyspace an internal key belongs to; `None` when it is too short to be one.
+/// The keyspace of an internal key; `None` when the key is too short.
 pub(crate) fn keyspace_of(key: &[u8]) -> Option<KeyspaceId> {
     let id: [u8; KEYSPACE_LEN] = key.get(..KEYSPACE_LEN)?.try_into().ok()?;
     Some(KeyspaceId(u32::from_be_bytes(id)))
@@ -181,8 +181,8 @@ pub(crate) fn successor(key: &[u8]) -> Bytes {
     Bytes::from(out)
 }
 
-/// The smallest key above all keys that start with `prefix`; empty where that is all 0xff, as no internal key
-/// is.
+/// The smallest key above all keys that start with `prefix`; empty if `prefix` is all 0xff, which no internal
+/// key is.
 fn prefix_end(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
     while let Some(last) = end.last_mut() {
@@ -195,11 +195,11 @@ fn prefix_end(prefix: &[u8]) -> Bytes {
     Bytes::from(end)
 }
 
-/// Bounds of tables are at most this long wherever a cut key bounds as well: they are in memory as long as
-/// the table is.
+/// Limit of the length of table bounds where a shortened key works as well: bounds are in memory while the
+/// table is open.
 pub(crate) const SHORT_BOUND: usize = 256;
 
-/// The beginning of `key`, which is not above it: the whole of a short one.
+/// A prefix of `key` of at most [`SHORT_BOUND`] bytes, so not above it.
 pub(crate) fn short_below(key: &Bytes) -> Bytes {
     if key.len() <= SHORT_BOUND {
         return key.clone();
@@ -207,8 +207,8 @@ pub(crate) fn short_below(key: &Bytes) -> Bytes {
     Bytes::copy_from_slice(&key[..SHORT_BOUND])
 }
 
-/// A key above `last` and not above `next`, which stands behind `last`: `next` itself, or, where that is
-/// long, as little of it as tells it from `last`.
+/// A key above `last` and not above `next`, which must be above `last`: `next` itself, or for a long one a
+/// prefix of it that differs from `last`.
 pub(crate) fn border_between(last: &[u8], next: &[u8]) -> Bytes {
     if next.len() <= SHORT_BOUND || *last >= *next {
         return Bytes::copy_from_slice(next);
@@ -217,8 +217,8 @@ pub(crate) fn border_between(last: &[u8], next: &[u8]) -> Bytes {
     Bytes::copy_from_slice(&next[..(shared + 1).max(SHORT_BOUND)])
 }
 
-/// A short key above `key` and all keys that begin as it does; `None`: `key` is short itself, or nothing is
-/// above.
+/// A short key above `key` and above all keys with the same beginning; `None`: `key` is short itself, or
+/// nothing is above.
 pub(crate) fn short_above(key: &[u8]) -> Option<Bytes> {
     let beginning = key.get(..SHORT_BOUND).filter(|_| key.len() > SHORT_BOUND)?;
     Some(prefix_end(beginning)).filter(|end| !end.is_empty())
@@ -254,7 +254,7 @@ impl KeyRange {
         self.start < other.end && other.start < self.end
     }
 
-    /// A range that holds what this one does, between keys that are short where the outer range lets them be.
+    /// A range that contains this one, with short bounds where the outer range permits.
     pub(crate) fn shortened_within(&self, outer: &KeyRange) -> KeyRange {
         let end = short_above(&self.end).filter(|end| *end <= outer.end);
         let too_long = self.end.len() > SHORT_BOUND;
@@ -264,7 +264,7 @@ impl KeyRange {
         }
     }
 
-    /// The keys in both.
+    /// The keys in both ranges.
     pub(crate) fn intersect(&self, other: &KeyRange) -> KeyRange {
         KeyRange {
             start: self.start.clone().max(other.start.clone()),

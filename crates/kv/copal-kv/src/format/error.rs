@@ -1,4 +1,4 @@
-//! What can be wrong with a table, and where.
+//! Errors of tables: kind and place of the damage.
 
 use copal_codec::{DecodeError, EnvelopeError};
 use copal_filter::PageError;
@@ -17,13 +17,12 @@ pub enum TableError {
     Corrupt {
         /// The table.
         object: ObjectId,
-        /// Where in it.
+        /// Part of the table.
         place: DamageAt,
-        /// What differs.
+        /// Kind of the damage.
         damage: Damage,
     },
-    /// Entries that should make a table do not ascend: what they were read from is damaged in a way that no
-    /// checksum shows.
+    /// The entries of a new table do not ascend: their source is damaged in a way that no checksum reveals.
     #[error("entries for table {} do not ascend: a table they come from is damaged", object.0)]
     OutOfOrder {
         /// The table that was being written.
@@ -34,13 +33,13 @@ pub enum TableError {
     Unsupported {
         /// The table.
         object: ObjectId,
-        /// Why it is refused.
+        /// Reason for the refusal.
         source: EnvelopeError,
     },
 }
 
 impl TableError {
-    /// Whether bytes on the device are wrong, as opposed to unreadable just now.
+    /// Whether bytes on the device are wrong, as opposed to temporarily unreadable.
     pub fn is_corruption(&self) -> bool {
         matches!(
             self,
@@ -66,7 +65,7 @@ impl From<TableError> for crate::Error {
 pub enum DamageAt {
     /// Both footers.
     Footer,
-    /// A section behind the partitions.
+    /// A section after the partitions.
     Section(&'static str),
     /// A data block.
     Block {
@@ -99,7 +98,7 @@ impl fmt::Display for DamageAt {
     }
 }
 
-/// What is wrong with some bytes.
+/// Kind of damage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
@@ -111,7 +110,7 @@ pub enum Damage {
         /// Checksum of the bytes.
         computed: u32,
     },
-    /// A field holds what no writer produces.
+    /// A field has a value that no writer produces.
     #[error("its {0} is impossible")]
     Field(&'static str),
     /// A field could not be decoded.
@@ -126,7 +125,7 @@ pub enum Damage {
     /// Compressed bytes do not decompress.
     #[error("it does not decompress")]
     Codec,
-    /// The object is not there.
+    /// The object is missing.
     #[error("it is missing")]
     Missing,
     /// Entries are out of order or outside their partition.
@@ -135,7 +134,7 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// The error naming where this damage was found.
+    /// The table error for this damage at `place`.
     pub(crate) fn at(self, object: ObjectId, place: DamageAt) -> TableError {
         TableError::Corrupt { object, place, damage: self }
     }

@@ -1,10 +1,11 @@
-//! Fences: which partition of a table holds a key, and where each partition lies. Resident.
+//! Fences: for a key, the partition of a table that would hold it; and the places of all partitions.
+//! Resident.
 //!
 //! Format: docs/formats/kv-table.md v1, "Fences"
 //! Invariants
 //! - Fence i is greater than every key of partition i-1 and not greater than any of partition i; fence 0 is
 //!   empty. All versions of a key are in one partition.
-//! - Partitions lie back to back from byte 0, each aligned to 4096 bytes.
+//! - Partitions follow each other without gaps from byte 0, each aligned to 4096 bytes.
 
 use super::{
     block::{TRAILER_BYTES, common_prefix},
@@ -17,13 +18,13 @@ use std::ops::Range;
 /// Alignment of partitions and filter pages; a constant of the format.
 pub(crate) const ALIGN: u64 = 4096;
 
-/// Where the parts of one partition lie, from the start of the object.
+/// Places of the parts of one partition, from the start of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartitionPlace {
     pub(crate) offset: u64,
     pub(crate) data_len: u64,
     pub(crate) index_len: u32,
-    /// 0: unfiltered.
+    /// 0: no filter.
     pub(crate) filter_len: u32,
     pub(crate) uid: u64,
     pub(crate) keys: u32,
@@ -35,7 +36,7 @@ impl PartitionPlace {
         self.offset..self.offset + self.data_len
     }
 
-    /// The index page ends where the aligned filter page begins, so one read brings both.
+    /// The index page ends where the aligned filter page begins, so one read gets both.
     pub(crate) fn index(&self) -> Range<u64> {
         let end = self.filter().start;
         end - u64::from(self.index_len)..end
@@ -52,15 +53,15 @@ impl PartitionPlace {
 pub(crate) struct PartitionFences {
     keys: Vec<u8>,
     ends: Vec<u32>,
-    /// The eight bytes behind the common prefix of all fences but the first, big-endian: most searches
-    /// end here.
+    /// The eight bytes after the common prefix of all fences except the first, big-endian: most searches need
+    /// no more.
     heads: Vec<u64>,
     common: usize,
     partitions: Vec<PartitionPlace>,
 }
 
 impl PartitionFences {
-    /// Appends a partition, which must lie behind those there; `fence` must be greater than the last.
+    /// Appends a partition, which must follow the others; `fence` must be greater than the last.
     pub(crate) fn push(&mut self, fence: &[u8], partition: PartitionPlace) {
         self.keys.extend_from_slice(fence);
         self.ends.push(self.keys.len() as u32);
@@ -90,7 +91,7 @@ impl PartitionFences {
         &self.keys[start..self.ends[i] as usize]
     }
 
-    /// The partition in which `key` stands if it is in the table; `None` for a table without partitions.
+    /// The partition that would hold `key`; `None` for a table without partitions.
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
         let n = self.partitions.len();
         if n <= 1 {
@@ -100,7 +101,7 @@ impl PartitionFences {
         let Some(rest) = key.strip_prefix(common) else {
             return Some(if key < common { 0 } else { n - 1 });
         };
-        // Equal heads leave a range to be searched by whole keys; it is almost always empty.
+        // Equal heads leave a range to search by whole keys; it is almost always empty.
         let wanted = head(rest);
         let low = 1 + self.heads[1..].partition_point(|&h| h < wanted);
         let equal = self.heads[low..].partition_point(|&h| h == wanted);
@@ -121,7 +122,7 @@ impl PartitionFences {
         self.partitions.last().map_or(0, |last| last.filter().end)
     }
 
-    /// Bytes of memory behind this value.
+    /// Bytes of heap memory of this value.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.keys.capacity()
             + self.ends.capacity() * 4
@@ -169,7 +170,7 @@ impl PartitionFences {
             if !ascends || fences.keys.len() + key.len() > u32::MAX as usize {
                 return Err(Damage::Order);
             }
-            // Bounds first, so that the sums below cannot overflow.
+            // Bounded first, so that the sums below cannot overflow.
             if data_len < TRAILER_BYTES as u64 || data_len > end || partition.filter().end > end {
                 return Err(Damage::Field("partition length"));
             }

@@ -1,4 +1,4 @@
-//! Footer: where the sections behind the partitions lie. Two equal copies end the table.
+//! Footer: places of the sections after the partitions. Two equal copies end the table.
 //!
 //! Format: docs/formats/kv-table.md v1, "Footer"
 
@@ -7,12 +7,12 @@ use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader, cr
 use copal_object::ObjectId;
 use std::ops::Range;
 
-/// Bytes of one copy: one sector, so that a torn write hurts at most one.
+/// Bytes of one copy: one sector, so that a torn write damages at most one.
 pub(crate) const FOOTER_BYTES: usize = 512;
 
 const FORMAT: Format = Format { magic: *b"COPALTBL", name: "table", oldest: 1, version: 1, known_flags: 0 };
 
-/// One section: where, and its checksum.
+/// Place and checksum of one section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FooterSection {
     pub(crate) offset: u64,
@@ -41,7 +41,7 @@ impl FooterSection {
 /// Contents of both footers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableFooter {
-    /// The object the table was written as.
+    /// The object as which the table was written.
     pub(crate) object: ObjectId,
     /// End of the last partition; the tombstones begin here.
     pub(crate) partitions_end: u64,
@@ -72,7 +72,7 @@ impl TableFooter {
         let [tombstones, fences, properties] =
             [section(&mut from)?, section(&mut from)?, section(&mut from)?];
         from.zeros(from.remaining())?;
-        // Bounds first, so that the sums below cannot overflow.
+        // Bounded first, so that the sums below cannot overflow.
         if partitions_end > object_len {
             return Err(Damage::Field("section"));
         }
@@ -89,7 +89,7 @@ impl TableFooter {
         Ok(TableFooter { object, partitions_end, tombstones, fences, properties })
     }
 
-    /// Decodes the footer from the last [`FOOTER_BYTES`] x 2 of an object, whichever copy is intact.
+    /// Decodes the footer from the last [`FOOTER_BYTES`] x 2 of an object, from the copy that is intact.
     pub(crate) fn from_tail(
         tail: &[u8],
         object: ObjectId,
@@ -119,8 +119,8 @@ fn section(from: &mut Reader<'_>) -> Result<FooterSection, Damage> {
     Ok(FooterSection { offset: from.u64()?, len: from.u64()?, crc: from.u32()? })
 }
 
-/// Two footers with right sums around any bytes.
-#[cfg(any(test, feature = "fuzz"))]
+/// Two footers with valid checksums around any bytes.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(body: &[u8]) -> Vec<u8> {
     let mut copy = [0; FOOTER_BYTES];
     let len = body.len().min(FOOTER_BYTES - ENVELOPE_LEN);
@@ -133,9 +133,9 @@ pub(crate) fn crafted(body: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Symptom: a footer with a right sum and an end of the partitions near 2^64 panicked in builds that
-    /// check arithmetic. Cause: the sections behind it were added up before that end was held against the
-    /// object's length.
+    /// Symptom: a footer with a valid checksum and an end of the partitions near 2^64 panicked in builds that
+    /// check arithmetic. Cause: the lengths of the sections after it were added before that end was compared
+    /// with the object's length.
     /// Fix: it is bounded first.
     #[test]
     fn an_end_of_the_partitions_beyond_the_object_is_damage() {

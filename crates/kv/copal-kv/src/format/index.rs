@@ -1,11 +1,11 @@
-//! Index page: which block of a partition holds a key. About 5 bytes per block.
+//! Index page: for a key, the block of a partition that would hold it. About 5 bytes per block.
 //!
 //! Format: docs/formats/kv-table.md v1, "Index page"
 //! Invariants
-//! - Separator i is greater than every key of block i-1 and not greater than any of block i; where one key's
+//! - Separator i is greater than every key of block i-1 and not greater than any of block i. Where one key's
 //!   versions continue into block i, the separator is that key with the first sequence of block i.
-//! - Separators all begin with the partition's common prefix, stored once.
-//! - A page is walked once when it is loaded; block sizes add up to the partition's data length.
+//! - All separators begin with the partition's common prefix, stored once.
+//! - A page is checked completely once, when it is loaded; block sizes add up to the partition's data length.
 
 use super::{
     block::{TARGET_BYTES, TRAILER_BYTES, common_prefix, seed},
@@ -24,7 +24,7 @@ const TRAILER: usize = 12;
 /// Block number that seeds the checksum of the index page.
 const SEED_NUMBER: u32 = u32::MAX;
 
-/// Where one block of a partition lies.
+/// Place of one block in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockAt {
     /// Number of the block in its partition.
@@ -41,7 +41,7 @@ impl BlockAt {
     }
 }
 
-/// Collects the separators and sizes of one partition's blocks.
+/// Builder of an index page: separators and sizes of one partition's blocks.
 #[derive(Default)]
 pub(crate) struct IndexBuilder {
     blocks: Vec<BuiltEntry>,
@@ -51,7 +51,7 @@ pub(crate) struct IndexBuilder {
 struct BuiltEntry {
     len: u64,
     separator_end: usize,
-    /// First sequence of the block when it continues a key.
+    /// First sequence of the block if it continues a key.
     continues: Option<u64>,
 }
 
@@ -60,13 +60,13 @@ impl IndexBuilder {
         self.blocks.len() as u32
     }
 
-    /// Rough bytes of the page so far.
+    /// Approximate bytes of the page so far.
     pub(crate) fn bytes(&self) -> usize {
         self.separators.len() + 4 * self.blocks.len() + TRAILER
     }
 
-    /// Adds a block. `last_before` is the last key of the block before it in the partition, `first` its own
-    /// first key and sequence.
+    /// Adds a block. `last_before` is the last key of the preceding block in the partition; `first` is the
+    /// block's own first key and sequence.
     pub(crate) fn add(&mut self, last_before: Option<&[u8]>, first: (&[u8], u64), len: u64) {
         let mut continues = None;
         match last_before {
@@ -144,7 +144,7 @@ struct KeySeparator<'a> {
 }
 
 impl IndexPage {
-    /// Checks a stored page of a partition of `data_len` bytes and walks it once.
+    /// Decodes and checks a stored page of a partition of `data_len` bytes.
     pub(crate) fn decode(stored: &[u8], uid: u64, data_len: u64) -> Result<IndexPage, Damage> {
         let (checked, sum) = stored.split_last_chunk::<4>().ok_or(Damage::Field("length"))?;
         let (sum, computed) = (u32::from_le_bytes(*sum), crc32c(seed(uid, SEED_NUMBER), checked));
@@ -172,7 +172,7 @@ impl IndexPage {
         Ok(page)
     }
 
-    /// Walks all entries: sizes add up, separators ascend, restarts point where they should.
+    /// Checks all entries: sizes add up, separators ascend, restarts point to their entries.
     fn check(&self) -> Result<(), Damage> {
         let mut walk = IndexWalk::from_restart(self, 0)?;
         let mut before: Option<(&[u8], u64)> = None;
@@ -204,18 +204,18 @@ impl IndexPage {
         self.blocks
     }
 
-    /// Bytes of memory behind this page.
+    /// Bytes of heap memory of this page.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The block in which `(key, seq)` stands if it is in the partition.
+    /// The block that holds `(key, seq)`, if the partition does.
     pub(crate) fn find(&self, key: &[u8], seq: u64) -> Result<BlockAt, Damage> {
         let prefix = &self.bytes[self.prefix_at..self.prefix_end];
         let Some(suffix) = key.strip_prefix(prefix) else {
             return self.block(if key < prefix { 0 } else { self.blocks - 1 });
         };
-        // `!=` Greater: the separator is at or before the wanted place.
+        // `!=` Greater: the separator is at or before the wanted position.
         let (mut low, mut high) = (1, self.blocks.div_ceil(RESTART_INTERVAL));
         while low < high {
             let middle = low + (high - low) / 2;
@@ -240,7 +240,7 @@ impl IndexPage {
         Ok(found)
     }
 
-    /// Block `number`, which the caller keeps below [`IndexPage::blocks`].
+    /// Block `number`; the caller ensures that it is below [`IndexPage::blocks`].
     pub(crate) fn block(&self, number: u32) -> Result<BlockAt, Damage> {
         if number >= self.blocks {
             return Err(Damage::Field("block number"));
@@ -266,7 +266,7 @@ impl KeySeparator<'_> {
     }
 }
 
-/// Reads entries one after the other.
+/// Reads entries one after another.
 struct IndexWalk<'a> {
     from: Reader<'a>,
     next_offset: u64,
@@ -281,7 +281,7 @@ impl<'a> IndexWalk<'a> {
         Ok(IndexWalk { from, next_offset: offset, len_before: TARGET_BYTES as u64 })
     }
 
-    /// Reads entry `number`, at which the walk stands.
+    /// Reads entry `number`, which must be the next one.
     fn step(&mut self, number: u32) -> Result<(BlockAt, KeySeparator<'a>), Damage> {
         if number.is_multiple_of(RESTART_INTERVAL) {
             self.len_before = TARGET_BYTES as u64;
@@ -303,8 +303,8 @@ impl<'a> IndexWalk<'a> {
     }
 }
 
-/// Any bytes as a page with the right sum.
-#[cfg(any(test, feature = "fuzz"))]
+/// Any bytes as a page with a valid checksum.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(bytes: &[u8], uid: u64) -> Vec<u8> {
     let mut page = bytes.to_vec();
     page.put_u32(crc32c(seed(uid, SEED_NUMBER), bytes));

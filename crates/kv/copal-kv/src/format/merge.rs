@@ -1,9 +1,9 @@
-//! Merges sorted cursors into one, both ways.
+//! Merges sorted cursors into one, in both directions.
 //!
 //! Invariants
-//! - Children stand in order of age, newest first. Entries equal in (key, sequence) come in that order, so
-//!   the merged order is total and both directions give the same sequence.
-//! - Going forward every child stands at or behind the current entry, going backward at or before it.
+//! - Children are ordered by age, newest first. Entries equal in (key, sequence) come in that order, so the
+//!   merged order is total and both directions give the same sequence.
+//! - Forward, every child is at or after the current entry; backward, at or before it.
 //!
 //! Not here: dropping older versions, range tombstones (compaction, iterators).
 
@@ -20,7 +20,7 @@ use std::cmp::Ordering;
 /// Cursor over the union of its children.
 pub struct MergingCursor<C> {
     children: Vec<C>,
-    /// Valid children as a binary heap: the next one in the direction of travel on top.
+    /// Valid children as a binary heap, with the next one in the direction of travel on top.
     heap: Vec<usize>,
     direction: WalkDirection,
 }
@@ -38,7 +38,7 @@ impl<C: Cursor> MergingCursor<C> {
         MergingCursor { children, heap, direction: WalkDirection::Forward }
     }
 
-    /// Number of the child the cursor stands on, in the order given to [`MergingCursor::new`].
+    /// Number of the child with the current entry, in the order given to [`MergingCursor::new`].
     pub fn child(&self) -> Option<usize> {
         self.heap.first().copied()
     }
@@ -66,7 +66,7 @@ impl<C: Cursor> MergingCursor<C> {
         }
     }
 
-    /// Moves the child on top by `step` and puts it where it belongs now.
+    /// Moves the top child by `step` and restores the heap.
     fn advance(&mut self, step: impl FnOnce(&mut C) -> Result<(), Error>) -> Result<(), Error> {
         let Some(&top) = self.heap.first() else {
             return Ok(());
@@ -110,7 +110,7 @@ impl<C: Cursor> MergingCursor<C> {
         }
     }
 
-    /// Turns around on the current entry: every other child goes to its side of it.
+    /// Changes direction at the current entry: moves every other child to the right side of it.
     fn turn(&mut self, direction: WalkDirection) -> Result<(), Error> {
         let Some(&top) = self.heap.first() else {
             return Ok(());
@@ -135,8 +135,8 @@ impl<C: Cursor> MergingCursor<C> {
     }
 }
 
-/// Puts a child strictly beyond `(key, seq)` in `direction`, where an equal entry counts as before it if the
-/// child is `newer` than the one that stands on it, and as behind it if not.
+/// Moves a child strictly beyond `(key, seq)` in `direction`. An equal entry counts as before it if the child
+/// is `newer` than the child with the current entry, and as after it if not.
 fn beside<C: Cursor>(
     child: &mut C,
     direction: WalkDirection,

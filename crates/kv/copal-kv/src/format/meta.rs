@@ -1,4 +1,4 @@
-//! What a table says about itself: properties section, and what a manifest needs to know.
+//! Metadata of a table: its properties section, and the part that a manifest needs.
 //!
 //! Format: docs/formats/kv-table.md v1, "Properties"
 
@@ -9,28 +9,28 @@ use copal_codec::{Put, Reader};
 use copal_filter::Kind;
 use copal_object::ObjectId;
 
-/// Summary of one table.
+/// Metadata of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableMeta {
-    /// The object.
+    /// Object of the table.
     pub object: ObjectId,
     /// Bytes of the object.
     pub bytes: u64,
-    /// Smallest key of an entry or start of a range tombstone; of an open table, where that is long, its
+    /// Smallest key of an entry or start of a range tombstone. If it is long, an open table keeps only its
     /// beginning.
     pub smallest: Bytes,
-    /// Largest key of an entry or end of a range tombstone; of an open table, where that is long, a short key
+    /// Largest key of an entry or end of a range tombstone. If it is long, an open table keeps a short key
     /// above it.
     pub largest: Bytes,
-    /// `largest` is the end of a range tombstone and no longer inside the table's range.
+    /// `largest` is the end of a range tombstone, and so outside the table's range.
     pub largest_is_exclusive: bool,
-    /// Entries, all versions and kinds.
+    /// Number of entries, all versions and kinds.
     pub entries: u64,
-    /// Different user keys.
+    /// Number of different user keys.
     pub keys: u64,
-    /// Entries that delete their key.
+    /// Number of entries that delete their key.
     pub deletes: u64,
-    /// Range tombstones.
+    /// Number of range tombstones.
     pub range_tombstones: u64,
     /// Smallest sequence of entries and range tombstones.
     pub min_seq: u64,
@@ -38,9 +38,9 @@ pub struct TableMeta {
     pub max_seq: u64,
     /// Bytes of all keys.
     pub key_bytes: u64,
-    /// Bytes of all values that stand in the table.
+    /// Bytes of all values in the table itself.
     pub value_bytes: u64,
-    /// Partitions.
+    /// Number of partitions.
     pub partitions: u32,
     /// Kind of its filter units.
     pub filter: Kind,
@@ -67,7 +67,7 @@ impl TableMeta {
         key >= self.smallest && (key < self.largest || !self.largest_is_exclusive && key == self.largest)
     }
 
-    /// Cuts a long smallest and largest key to bounds: they are in memory for as long as the table is open.
+    /// Shortens long bounds, which are in memory while the table is open.
     pub(crate) fn cut_bounds(&mut self) {
         self.smallest = short_below(&self.smallest);
         if let Some(above) = short_above(&self.largest) {
@@ -75,12 +75,12 @@ impl TableMeta {
         }
     }
 
-    /// Bytes of memory behind this value.
+    /// Bytes of heap memory of this value.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.smallest.len() + self.largest.len() + self.value_objects.capacity() * size_of::<ValueUse>()
     }
 
-    /// Appends the summary, as it stands in the properties section; also for manifests.
+    /// Appends the encoded metadata; used for the properties section and for manifests.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.object.0);
         out.put_varint(self.bytes);
@@ -110,10 +110,10 @@ impl TableMeta {
         }
     }
 
-    /// Reads what [`TableMeta::encode`] wrote and leaves `from` behind it.
+    /// Decodes the output of [`TableMeta::encode`] and advances `from` to its end.
     ///
     /// # Errors
-    /// The bytes are not a summary.
+    /// The bytes are no metadata.
     pub fn decode(from: &mut Reader<'_>) -> Result<TableMeta, Damage> {
         let mut meta = TableMeta {
             object: ObjectId(from.u64()?),

@@ -1,4 +1,4 @@
-//! Parts of a sorted table as bytes: entries, blocks, index pages, fences, footer. Pure; no device, no cache.
+//! Byte formats of a sorted table: entries, blocks, index pages, fences, footer. Pure; no device, no cache.
 
 pub(crate) mod block;
 pub(crate) mod block_cursor;

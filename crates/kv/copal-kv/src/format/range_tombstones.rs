@@ -11,7 +11,7 @@ use crate::format::{
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Keys `[start, end)` deleted at each of `seqs`.
+/// Keys `[start, end)`, deleted at each of `seqs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TombstoneFragment {
     pub(crate) start: Bytes,
@@ -32,8 +32,8 @@ impl RangeTombstones {
         RangeTombstones::cut(tombstones, |active| active.keys().rev().copied().collect())
     }
 
-    /// As [`RangeTombstones::new`], of each stripe the newest only: no reader and no merge can tell it from
-    /// all of them, and there are few, however many overlap.
+    /// Like [`RangeTombstones::new`], but keeps only the newest tombstone of each stripe. No reader and no
+    /// merge can tell the difference, and there are few, however many overlap.
     pub(crate) fn in_stripes(tombstones: &[RangeTombstone], stripes: &SequenceStripes) -> RangeTombstones {
         RangeTombstones::cut(tombstones, |active| {
             let mut newest = Vec::new();
@@ -46,7 +46,7 @@ impl RangeTombstones {
         })
     }
 
-    /// Fragments with the sequences that `kept` takes of those over each, newest first.
+    /// Fragments; `kept` selects the sequences of each from those that cover it, newest first.
     fn cut(tombstones: &[RangeTombstone], kept: impl Fn(&BTreeMap<u64, u32>) -> Vec<u64>) -> RangeTombstones {
         // At each border: +1 and -1 per sequence; between two borders the active set is constant.
         let mut borders: BTreeMap<Bytes, Vec<(u64, bool)>> = BTreeMap::new();
@@ -78,7 +78,7 @@ impl RangeTombstones {
         RangeTombstones { fragments }
     }
 
-    /// Bytes of memory behind this value; the keys are shared with the list it was made from.
+    /// Bytes of heap memory of this value; the keys are shared with the list it was made from.
     pub(crate) fn heap_bytes(&self) -> usize {
         let sequences: usize = self.fragments.iter().map(|fragment| fragment.seqs.capacity()).sum();
         self.fragments.capacity() * size_of::<TombstoneFragment>() + sequences * size_of::<u64>()
@@ -94,7 +94,7 @@ impl RangeTombstones {
         (*key < fragment.end[..]).then_some(fragment)
     }
 
-    /// The newest tombstone over `key` that a reader at `snapshot` sees; 0 when there is none.
+    /// Sequence of the newest tombstone over `key` that a reader at `snapshot` sees; 0 when there is none.
     pub(crate) fn cover(&self, key: &[u8], snapshot: u64) -> u64 {
         let Some(fragment) = self.fragment_of(key) else {
             return 0;
@@ -103,7 +103,8 @@ impl RangeTombstones {
         fragment.seqs.get(seen).copied().unwrap_or(0)
     }
 
-    /// The oldest tombstone over `key` that is newer than `seq`: the first to delete that version.
+    /// Sequence of the oldest tombstone over `key` that is newer than `seq`: the first to delete that
+    /// version.
     pub(crate) fn first_after(&self, key: &[u8], seq: u64) -> Option<u64> {
         let fragment = self.fragment_of(key)?;
         let newer = fragment.seqs.partition_point(|other| *other > seq);

@@ -2,15 +2,15 @@
 
 use super::entry::MAX_SEQ;
 
-/// Held sequences cut the versions of a key into stripes; no reader can tell versions of one stripe apart
-/// except the newest.
+/// Held sequences divide the versions of a key into stripes; readers see at most the newest version of a
+/// stripe.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SequenceStripes {
     held: Vec<u64>,
 }
 
 impl SequenceStripes {
-    /// `held` ascends.
+    /// `held` must ascend.
     pub(crate) fn new(held: Vec<u64>) -> SequenceStripes {
         SequenceStripes { held }
     }

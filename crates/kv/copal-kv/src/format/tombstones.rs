@@ -1,7 +1,7 @@
 //! Section of range tombstones.
 //!
 //! Format: docs/formats/kv-table.md v1, "Range tombstones"
-//! Invariant: none is empty; they stand by start, newest first.
+//! Invariant: none is empty; they are ordered by start, newest first.
 //! Not here: searching them.
 
 use super::error::Damage;
@@ -9,13 +9,13 @@ use crate::format::entry::{MAX_KEY_BYTES, MAX_SEQ, RangeTombstone};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 
-/// Puts tombstones into the order of the section, each once.
+/// Sorts tombstones into the order of the section, and removes duplicates.
 pub(crate) fn arrange(tombstones: &mut Vec<RangeTombstone>) {
     tombstones.sort_by(|a, b| (&a.start, b.seq, &a.end).cmp(&(&b.start, a.seq, &b.end)));
     tombstones.dedup();
 }
 
-/// Appends arranged tombstones.
+/// Appends sorted tombstones.
 pub(crate) fn encode(tombstones: &[RangeTombstone], out: &mut Vec<u8>) {
     out.put_varint(tombstones.len() as u64);
     for tombstone in tombstones {
@@ -25,7 +25,7 @@ pub(crate) fn encode(tombstones: &[RangeTombstone], out: &mut Vec<u8>) {
     }
 }
 
-/// Reads the section.
+/// Decodes the section.
 pub(crate) fn decode(section: &[u8]) -> Result<Vec<RangeTombstone>, Damage> {
     let mut from = Reader::new(section);
     // Each takes at least three bytes.
@@ -44,7 +44,7 @@ pub(crate) fn decode(section: &[u8]) -> Result<Vec<RangeTombstone>, Damage> {
     Ok(tombstones)
 }
 
-/// Bytes of memory behind a list of tombstones whose keys are shared with fragments: `bytes` counts the
+/// Bytes of heap memory of a list of tombstones whose keys are shared with fragments: `bytes` counts the
 /// references to a key in an allocation of its own.
 pub(crate) fn heap_bytes(tombstones: &[RangeTombstone]) -> usize {
     const SHARED_BYTES: usize = 3 * size_of::<usize>();

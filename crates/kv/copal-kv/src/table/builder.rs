@@ -1,9 +1,9 @@
-//! Writes a table: entries in, bytes out, memory bounded by one partition's separators and hashes.
+//! Writer of a table: entries in, bytes out, memory bounded by one partition's separators and hashes.
 //!
 //! Format: docs/formats/kv-table.md v1
 //! Invariants
-//! - Entries ascend strictly by (key, newest first). They may come from other tables, so one out of order is
-//!   an error and no panic.
+//! - Entries ascend strictly by (key, newest first). They may come from other tables, so an entry out of
+//!   order is an error, not a panic.
 //! - A partition ends before a new user key, never between two versions of one.
 
 use super::io::Sink;
@@ -24,30 +24,30 @@ use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, ObjectW
 use std::{cmp::Ordering, collections::BTreeMap};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A partition ends at this many bytes of data blocks.
+/// Bytes of data blocks at which a partition ends.
 pub(crate) const PARTITION_BYTES: u64 = 8 << 20;
-/// Bytes collected before they go to the device.
+/// Bytes collected before they are written to the device.
 const FLUSH_BYTES: usize = 64 << 10;
 
-/// The builder's own buffers: data not handed on yet, the filter of one partition, its index.
+/// Bytes of the builder's own buffers: unwritten data, the filter of one partition, its index.
 const OWN_BYTES: u64 = 192 << 10;
 
-/// How a table is written.
+/// Options of a new table.
 #[derive(Clone, Debug)]
 pub struct TableOptions {
     /// Compress data blocks with lz4 where that saves an eighth.
     pub compress: bool,
     /// Kind of filter units.
     pub filter: Kind,
-    /// Seed of the store's key hash; the same at writing and reading.
+    /// Seed of the store's key hash; must be the same for writing and reading.
     pub store_seed: u64,
-    /// How long the table is expected to live.
+    /// Expected lifetime of the table.
     pub lifetime: Lifetime,
-    /// Bytes the table will have, more or less.
+    /// Expected bytes of the table, approximate.
     pub expected_bytes: u64,
 }
 
-/// A partition that has just been written.
+/// A just written partition.
 pub(crate) struct NewPartition<'a> {
     pub(crate) index: u32,
     pub(crate) first: &'a [u8],
@@ -55,20 +55,20 @@ pub(crate) struct NewPartition<'a> {
     pub(crate) keys: u32,
     pub(crate) kind: Kind,
     pub(crate) page: &'a FilterPage,
-    /// As it is stored, for `data_len` bytes of data.
+    /// Stored index page, for `data_len` bytes of data.
     pub(crate) index_page: &'a [u8],
     pub(crate) data_len: u64,
     pub(crate) uid: u64,
     pub(crate) store_seed: u64,
 }
 
-/// Looks at each partition of a table that is being written.
+/// Observer of the partitions of a table that is being written.
 pub(crate) trait PartitionObserver: Send {
-    /// A partition is complete.
+    /// Called when a partition is complete.
     fn partition(&self, partition: &NewPartition<'_>);
 }
 
-/// Builds one table into a sink.
+/// Builder of one table, into a sink.
 pub struct TableBuilder<S = ObjectWriter> {
     sink: S,
     options: TableOptions,
@@ -80,7 +80,7 @@ pub struct TableBuilder<S = ObjectWriter> {
 
     block: BlockBuilder,
     block_first: (Vec<u8>, u64),
-    /// Last key of the block before the current one, in the same partition.
+    /// Last key of the preceding block in the same partition.
     block_before: Option<Vec<u8>>,
     index: IndexBuilder,
     filter: PartitionFilterBuilder,
@@ -94,7 +94,7 @@ pub struct TableBuilder<S = ObjectWriter> {
     meta: TableMeta,
 }
 
-/// The partition being written.
+/// The partition that is being written.
 #[derive(Default)]
 struct OpenPartition {
     offset: u64,
@@ -115,21 +115,21 @@ impl TableBuilder<ObjectWriter> {
             kind: ObjectKind::Sealed,
             lifetime: options.lifetime,
             expected_bytes: options.expected_bytes,
-            // Every part carries its own checksum, so the object layer need not read whole pages.
+            // Every part has its own checksum, so the object layer need not read whole pages to verify them.
             check: Check::Caller,
             label: *b"kv table\0\0\0\0\0\0\0\0",
         };
         Ok(TableBuilder::with_sink(objects.writer(id, create)?, id, options))
     }
 
-    /// Bounds what the builder keeps of the table in memory, whatever the table's size.
+    /// Limits the memory of the builder's buffers, independent of the table's size.
     #[must_use]
     pub fn with_buffers(mut self, bytes: u64) -> TableBuilder {
         self.sink = self.sink.with_buffers(bytes.saturating_sub(OWN_BYTES));
         self
     }
 
-    /// Writes what is left; the data is on the device but has no name until it is published.
+    /// Writes the remaining data. It is on the device then, but has no name until it is published. Blocks.
     ///
     /// # Errors
     /// The device failed or is full.
@@ -143,7 +143,7 @@ impl TableBuilder<ObjectWriter> {
 }
 
 impl<S: Sink> TableBuilder<S> {
-    /// Starts a table in any sink; `id` is the object it will be.
+    /// Starts a table in any sink; `id` is its future object.
     pub fn with_sink(sink: S, id: ObjectId, options: TableOptions) -> TableBuilder<S> {
         let filter = PartitionFilterBuilder::new(options.filter, options.store_seed);
         TableBuilder {
@@ -167,10 +167,10 @@ impl<S: Sink> TableBuilder<S> {
         }
     }
 
-    /// Appends an entry; it must stand behind the last one in the internal order.
+    /// Appends an entry, which must follow the previous one in the internal order.
     ///
     /// # Errors
-    /// The device failed or is full, or entries do not ascend; the builder is of no more use.
+    /// The device failed or is full, or entries do not ascend; the builder is unusable afterwards.
     pub fn add(&mut self, entry: Entry<'_>) -> Result<(), TableError> {
         let order = self.last.as_ref().map(|(key, seq)| compare((key, *seq), entry.position()));
         if order.is_some_and(|order| order != Ordering::Less) {
@@ -197,19 +197,19 @@ impl<S: Sink> TableBuilder<S> {
         Ok(())
     }
 
-    /// Has each partition looked at when it is complete.
+    /// Sets the observer of complete partitions.
     pub(crate) fn observe(&mut self, observer: Box<dyn PartitionObserver>) {
         self.observer = Some(observer);
     }
 
-    /// Adds a range tombstone; any order, any time before the end. An empty range adds nothing.
+    /// Adds a range tombstone; in any order, at any time before the end. An empty range adds nothing.
     pub fn add_range_tombstone(&mut self, tombstone: RangeTombstone) {
         if tombstone.start < tombstone.end {
             self.tombstones.push(tombstone);
         }
     }
 
-    /// Bytes the table would have if it ended here, more or less.
+    /// Approximate bytes of the table if it ended here.
     pub fn estimated_bytes(&self) -> u64 {
         self.position() + (self.block.bytes() + self.index.bytes()) as u64 + ALIGN + 2 * FOOTER_BYTES as u64
     }
@@ -219,7 +219,7 @@ impl<S: Sink> TableBuilder<S> {
         self.last.is_none() && self.tombstones.is_empty()
     }
 
-    /// As [`TableBuilder::finish`], giving the sink back.
+    /// Like [`TableBuilder::finish`], but returns the sink.
     ///
     /// # Errors
     /// The device failed or is full.
@@ -261,7 +261,7 @@ impl<S: Sink> TableBuilder<S> {
         self.flushed + self.buffer.len() as u64
     }
 
-    /// Ends block or partition where the new key asks for it, and puts the key into the filter.
+    /// Ends the block or partition if the new key requires it, and adds the key to the filter.
     fn start_key(&mut self, entry: Entry<'_>) -> Result<(), TableError> {
         let hash = KeyHash::new(entry.key, self.options.store_seed);
         let large = self.partition.entries > 0
@@ -306,7 +306,7 @@ impl<S: Sink> TableBuilder<S> {
         self.block.finish(&mut self.buffer, self.options.compress, self.partition.uid, number);
         let len = (self.buffer.len() - before) as u64;
         self.index.add(self.block_before.as_deref(), (&self.block_first.0, self.block_first.1), len);
-        // The last key added is the last of this block.
+        // The last added key is the last of this block.
         let (last, _) = self.last.as_ref().expect("a block that ends has entries");
         let before = self.block_before.get_or_insert_default();
         before.clear();

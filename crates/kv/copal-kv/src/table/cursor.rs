@@ -1,9 +1,9 @@
-//! Walks the entries of one table both ways.
+//! Cursor over the entries of one table, in both directions.
 //!
 //! Invariants
-//! - One block is held at a time, and at most two windows of blocks read ahead.
+//! - It holds one block at a time, and at most two windows of blocks read ahead.
 //! - After an error the cursor is not valid.
-//! - Entries of an ingested table show the sequence of the ingest, not the one that stands in them.
+//! - Entries of an ingested table have the sequence of the ingest, not their stored one.
 
 use super::{
     readahead::{ReadAhead, ReadWay},
@@ -35,7 +35,7 @@ pub struct TableCursor {
     block_number: u32,
     block: Option<BlockCursor>,
     ahead: ReadAhead,
-    /// Block and index page, which the cache may have let go.
+    /// Block and index page, which the cache may have evicted.
     held: MemoryCharge,
 }
 
@@ -46,7 +46,7 @@ impl Drop for TableCursor {
 }
 
 impl TableCursor {
-    /// Over all entries of `table`; not valid until it is moved.
+    /// Cursor over all entries of `table`; not valid until it is moved.
     pub fn new(table: &Arc<Table>, scan: Scan) -> TableCursor {
         TableCursor {
             table: table.clone(),
@@ -103,8 +103,7 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Goes to block `number` of `partition`: to its first entry on the way forward, to its last one
-    /// backward.
+    /// Moves to block `number` of `partition`: forward to its first entry, backward to its last.
     fn enter_block(&mut self, partition: u32, number: u32, way: ReadWay) -> Result<(), TableError> {
         let index = self.enter(partition)?;
         let at = index.block(number).map_err(|damage| self.damaged(damage, DamageAt::Index(partition)))?;
@@ -120,12 +119,12 @@ impl TableCursor {
         moved.map_err(|damage| self.damaged(damage, place))
     }
 
-    /// Whether the walk goes on behind what this error tells of.
+    /// Whether the cursor skips the damage of this error.
     fn passes(&self, error: &TableError) -> bool {
         self.scan.past_damage && error.is_corruption()
     }
 
-    /// Goes to the first entry from block `number` of `partition` on.
+    /// Moves to the first entry from block `number` of `partition` on.
     fn forward_from(&mut self, mut partition: u32, mut number: u32) -> Result<(), TableError> {
         while partition < self.partitions() {
             match self.enter(partition).map(|index| index.blocks()) {
@@ -148,13 +147,13 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Goes to the first entry behind the current block.
+    /// Moves to the first entry after the current block.
     fn next_block(&mut self) -> Result<(), TableError> {
         self.forward_from(self.partition, self.block_number + 1)
     }
 
-    /// Goes to the first entry whose key is not below `key`, past what is damaged: from the beginning of its
-    /// partition on.
+    /// Moves to the first entry whose key is not below `key`, skipping damage: reads from the beginning of
+    /// the key's partition.
     fn seek_past_damage(&mut self, key: &[u8]) -> Result<(), TableError> {
         self.block = None;
         let found = self.table.fences.find(key);
@@ -169,7 +168,7 @@ impl TableCursor {
         Ok(())
     }
 
-    /// Goes to the last entry before the current block.
+    /// Moves to the last entry before the current block.
     fn prev_block(&mut self) -> Result<(), TableError> {
         if self.block_number > 0 {
             self.enter_block(self.partition, self.block_number - 1, ReadWay::Backward)
@@ -182,7 +181,7 @@ impl TableCursor {
         }
     }
 
-    /// Goes to the block that would hold `(key, seq)`; false when the table has no entries.
+    /// Moves to the block that would hold `(key, seq)`; false when the table has no entries.
     fn seek_block(&mut self, key: &[u8], seq: u64, way: ReadWay) -> Result<bool, TableError> {
         self.block = None;
         self.table.whole()?;
@@ -211,7 +210,7 @@ impl TableCursor {
         }
     }
 
-    /// Whatever the step was, an error leaves the cursor not valid.
+    /// Makes the cursor invalid after any error.
     fn note_end(&mut self, moved: Result<(), TableError>) -> Result<(), Error> {
         moved.map_err(|error| {
             self.block = None;
@@ -233,7 +232,7 @@ impl TableCursor {
     fn try_seek_for_prev(&mut self, key: &[u8], seq: u64) -> Result<(), TableError> {
         match self.table.ingested_at.get().copied() {
             None => self.try_seek_for_prev_stored(key, seq),
-            // An ingested table holds one version of a key: the wanted place is before or behind it.
+            // An ingested table holds one version of a key: the wanted position is before or after it.
             Some(at) if seq <= at => self.try_seek_for_prev_stored(key, 0),
             Some(_) => self.try_seek_for_prev_stored(key, MAX_SEQ),
         }

@@ -1,11 +1,11 @@
-//! What of an open table was found damaged: parts of it, or all of it.
+//! Damage of an open table: parts of it, or the whole table.
 //!
 //! Invariants
-//! - Only what differed at a second reading counts, and it counts as long as the table is open.
-//! - A table whose own description is damaged answers every look-up and every step of a cursor with an error:
-//!   what it held may be newer than what lies below it.
+//! - Only bytes that differed at a second reading count, and they count as long as the table is open.
+//! - A table whose own description is damaged returns an error for every look-up and every step of a cursor:
+//!   its entries may be newer than those below it.
 //!
-//! Not here: which key ranges of the tree that makes unreadable (`quarantine`).
+//! Not here: key ranges of the tree that are unreadable for it (`quarantine`).
 
 use crate::format::{error::TableError, fences::PartitionFences};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// See the module.
+/// Damage found in one table; see the module.
 #[derive(Default)]
 pub(super) struct DamageNotes {
     /// The table could not be opened.
@@ -28,16 +28,16 @@ pub(super) struct DamageNotes {
 /// Keys of a table that may be lost.
 #[derive(Clone, Debug)]
 pub(crate) struct LostKeys {
-    /// The first of them; empty: from the beginning of the table.
+    /// The first of these keys; empty: from the beginning of the table.
     pub(crate) start: Bytes,
-    /// The first key behind them; `None`: to the end of the table.
+    /// Exclusive end of these keys; `None`: to the end of the table.
     pub(crate) end: Option<Bytes>,
-    /// What was found.
+    /// The error that revealed the damage.
     pub(crate) error: TableError,
 }
 
 impl DamageNotes {
-    /// Those of a table that could not be opened.
+    /// Damage of a table that could not be opened.
     pub(super) fn of_whole(error: TableError) -> DamageNotes {
         DamageNotes { whole: Some(error), ..DamageNotes::default() }
     }
@@ -51,7 +51,7 @@ impl DamageNotes {
         }
     }
 
-    /// Notes that a partition is damaged, if that is what the error says, and returns the error.
+    /// Records that a partition is damaged, if the error says so, and returns the error.
     pub(super) fn blame(&self, table: ObjectId, partition: u32, error: TableError) -> TableError {
         if error.is_corruption() {
             let mut partitions = self.partitions.lock();
@@ -64,7 +64,7 @@ impl DamageNotes {
         error
     }
 
-    /// What was found damaged so far, ascending.
+    /// Lost keys found so far, ascending.
     pub(super) fn lost_keys(&self, fences: &PartitionFences) -> Vec<LostKeys> {
         if let Some(error) = &self.whole {
             return vec![LostKeys { start: Bytes::new(), end: None, error: error.clone() }];

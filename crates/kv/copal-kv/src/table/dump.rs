@@ -1,4 +1,4 @@
-//! The parts of a table for those who look at it.
+//! Parts of a table for dumps.
 
 use super::reader::Table;
 use crate::format::{
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use copal_device::Class;
 use copal_filter::{FilterPage, HEADER_BYTES, Kind};
 
-/// One partition as it is described and as its pages are.
+/// One partition: its description and its stored pages.
 pub(crate) struct PartitionView {
     pub(crate) fence: Bytes,
     pub(crate) offset: u64,
@@ -20,19 +20,19 @@ pub(crate) struct PartitionView {
     pub(crate) uid: u64,
     pub(crate) keys: u32,
     pub(crate) entries: u64,
-    /// Blocks that the index page as stored names.
+    /// Number of blocks in the stored index page.
     pub(crate) blocks: Result<u32, TableError>,
-    /// What the filter page holds; `None`: the partition is unfiltered.
+    /// Contents of the filter page; `None`: the partition has no filter.
     pub(crate) filter: Option<Result<FilterView, TableError>>,
 }
 
-/// A filter page whose checksums are right.
+/// A filter page with valid checksums.
 pub(crate) struct FilterView {
     pub(crate) kind: Kind,
     pub(crate) unit_bytes: u32,
 }
 
-/// The sections behind the partitions: names and places.
+/// The sections after the partitions: names and places.
 pub(crate) fn sections(table: &Table) -> [(&'static str, FooterSection); 3] {
     [
         ("range-tombstones", table.footer.tombstones),
@@ -41,7 +41,7 @@ pub(crate) fn sections(table: &Table) -> [(&'static str, FooterSection); 3] {
     ]
 }
 
-/// Reads index and filter page of a partition as they are stored, never rebuilt ones. Blocks.
+/// Reads index and filter page of a partition as stored, never rebuilt ones. Blocks.
 ///
 /// # Errors
 /// The device failed. Damage is in the fields.

@@ -1,11 +1,11 @@
-//! Filters of one table: probing the loaded units of a partition, and reading units from its page.
+//! Filters of one table: probes of a partition's loaded units, and reads of units from its page.
 //!
-//! Which units are loaded is decided elsewhere (`crate::memory::elastic`).
+//! Another module decides which units are loaded (`crate::memory::elastic`).
 //! Invariants
-//! - Without units a look-up goes without: that costs a read and never an answer.
-//! - A probe that finds no units while there is room reads the filter page in place of the data block; the
-//!   units stay.
-//! - Units are used only if they take the bytes that were charged for them.
+//! - Without units a look-up may cost an extra read, but its answer is the same.
+//! - A probe that finds no units, with memory available, reads the filter page in place of the data block;
+//!   the units stay loaded.
+//! - Units are used only if they take exactly the charged bytes.
 
 use super::reader::Table;
 use crate::format::{error::TableError, index::IndexPage};
@@ -19,17 +19,17 @@ use copal_filter::{
 };
 use std::{ops::Range, sync::Arc};
 
-/// What a filter says.
+/// Answer of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FilterAnswer {
     /// The key is not in the partition.
     No,
-    /// It may be.
+    /// The key may be in the partition.
     Maybe,
 }
 
 impl Table {
-    /// Asks the filter of a partition, loading units if there are none and room for some.
+    /// Probes the filter of a partition. Loads units if none are loaded and some fit.
     ///
     /// # Errors
     /// The device failed.
@@ -42,13 +42,13 @@ impl Table {
         Ok(if admits { FilterAnswer::Maybe } else { FilterAnswer::No })
     }
 
-    /// Notes what came of it.
+    /// Samples the outcome of a probe.
     pub(super) fn note_probe(&self, partition: u32, outcome: Outcome) {
         self.elastic().note(self.slot(partition).number(), outcome);
     }
 
-    /// Loads units for a partition that has none, if there is room, and the index page with them when it is
-    /// not cached: they lie side by side. Says what the units say.
+    /// Loads units for a partition without any, if they fit, and probes them. Reads the index page with them
+    /// if it is not cached, since the two are adjacent. Without units the answer is `true`.
     fn load_cold(&self, partition: u32, hash: &KeyHash) -> Result<bool, TableError> {
         let Some(number) = self.slot(partition).number() else {
             return Ok(true);
@@ -65,7 +65,7 @@ impl Table {
         let split = (filter_start - start) as usize;
         let bytes = read(Class::Foreground);
         if let (Ok(bytes), true) = (&bytes, with_index)
-            // A damaged index page is dealt with when it is asked for.
+            // A damaged index page is handled when it is needed.
             && let Ok(page) = IndexPage::decode(&bytes[..split.min(bytes.len())], at.uid, at.data_len)
         {
             self.cache.count(ReadCount::IndexPageReads);
@@ -101,7 +101,7 @@ impl Table {
         }
     }
 
-    /// Bytes of one unit of a partition; 0: it has no filter, or one that makes no sense.
+    /// Bytes of one unit of a partition; 0: it has no filter, or one of an impossible length.
     fn unit_bytes(&self, partition: u32) -> usize {
         let stored = self.partition(partition).filter_len as usize;
         let (units, body) = (usize::from(self.meta.filter.units()), stored.saturating_sub(HEADER_BYTES));
@@ -126,7 +126,7 @@ impl Table {
         self.partition(partition).keys
     }
 
-    /// First and last key that partition `partition` may hold.
+    /// First and last key that the partition may hold.
     pub(crate) fn partition_range(&self, partition: u32) -> (&[u8], &[u8]) {
         let at = partition as usize;
         let start = if at == 0 { &self.meta.smallest[..] } else { self.fences.fence(at) };
@@ -145,7 +145,7 @@ impl Table {
         }
     }
 
-    /// Drops the filters of partitions outside all of `parts`: no new reader asks them.
+    /// Drops the filters of partitions outside all of `parts`, which no new reader probes.
     pub(crate) fn keep_filters(&self, level: u8, parts: &[Range<Bytes>]) {
         self.elastic().relevel(self, level);
         let wanted = |index: &u32| {

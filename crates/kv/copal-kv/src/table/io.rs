@@ -1,4 +1,4 @@
-//! What a table is read from and written to: an object, or bytes in memory for tests and tools.
+//! Source and sink of a table's bytes: an object, or memory for tests and tools.
 
 use crate::format::error::TableError;
 use bytes::Bytes;
@@ -6,15 +6,15 @@ use copal_device::{Class, Completion};
 use copal_object::{ObjectId, ObjectWriter, Store, StoreError};
 use std::ops::Range;
 
-/// Bytes that can be read anywhere.
+/// Bytes with random access.
 pub(crate) trait ReadAt: Send + Sync {
-    /// The bytes of `range`; fewer only at the end.
+    /// The bytes of `range`; fewer only at the end. Blocks.
     fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError>;
-    /// As [`ReadAt::read_at`], for later.
+    /// Like [`ReadAt::read_at`], without waiting.
     fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
         Completion::ready(self.read_at(range, class))
     }
-    /// Bytes there are.
+    /// Number of bytes.
     fn len(&self) -> Result<u64, StoreError>;
 }
 
@@ -49,9 +49,9 @@ impl ReadAt for Bytes {
     }
 }
 
-/// Takes the bytes of a table in order.
+/// Sink of a table's bytes, in order.
 pub trait Sink {
-    /// Takes the next bytes.
+    /// Appends bytes.
     ///
     /// # Errors
     /// The device failed or is full.
@@ -71,7 +71,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Reads a second time what differed: a device that errs once is not damaged.
+/// Retries once if the bytes are damaged: a device that fails once is not damaged.
 pub(super) fn again_if_damaged<T>(once: impl Fn() -> Result<T, TableError>) -> Result<T, TableError> {
     once().or_else(|error| if error.is_corruption() { once() } else { Err(error) })
 }

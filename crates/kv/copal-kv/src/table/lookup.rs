@@ -1,14 +1,14 @@
 //! Look-ups of one key in a table, step by step, and the pages they read.
 //!
-//! A look-up of one key goes all the way at once ([`Table::get`]). Those of many keys go step by step, so that
-//! the pages of all of them are read together (`multi_get`).
+//! A look-up of one key runs all steps at once ([`Table::get`]). Look-ups of many keys run step by step, so
+//! that the pages of all of them are read together (`multi_get`).
 //!
 //! Invariants
-//! - A look-up reads the filter page of a partition only when no unit of it is loaded and there is room, the
-//!   index page when it is not cached, and one data block; two only where one key's versions span blocks.
-//! - A key that may stand in a damaged block is an error, never absent.
+//! - A look-up reads a partition's filter page only when no unit is loaded and some fit. It reads the index
+//!   page when it is not cached. It reads one data block, or two where one key's versions span blocks.
+//! - A key that may be in a damaged block is an error, never absent.
 //! - A part whose checksum differs is read once more before it counts as damaged.
-//! - A damaged index page is made anew from the blocks of its partition; a damaged block is an error.
+//! - A damaged index page is rebuilt from the blocks of its partition; a damaged block is an error.
 //!
 //! Not here: filters (`filter`).
 
@@ -37,23 +37,23 @@ use copal_filter::{KeyHash, rules::Outcome};
 use copal_object::StoreError;
 use std::{ops::Range, sync::Arc};
 
-/// A version found by a look-up.
+/// A version that a look-up found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableHit {
-    /// Its sequence.
+    /// Sequence of the version.
     pub seq: u64,
-    /// What it says.
+    /// Kind of the version.
     pub kind: EntryKind,
-    /// Its value, sharing the block it came from.
+    /// Value of the version, sharing the memory of its block.
     pub value: Bytes,
 }
 
-/// Which blocks a look-up leaves in the cache.
+/// Blocks that a look-up caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeepPolicy {
-    /// All it reads.
+    /// All blocks it reads.
     Blocks,
-    /// Those that hold the pointer it looked for: the value is kept elsewhere or not at all.
+    /// Blocks with a pointer that it searched for: the value itself is cached elsewhere or not at all.
     Pointers,
     /// None.
     Nothing,
@@ -69,14 +69,14 @@ impl KeepPolicy {
     }
 }
 
-/// A partition whose filter let a key pass, and the sequence to look for in it.
+/// A partition whose filter let a key pass, and the sequence to search for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookupPlace {
     pub(crate) partition: u32,
     pub(super) read_seq: u64,
 }
 
-/// A block and whether the cache has it.
+/// A block, and whether the cache has it.
 #[derive(Clone)]
 pub(crate) struct TakenBlock {
     at: BlockAt,
@@ -85,7 +85,7 @@ pub(crate) struct TakenBlock {
 }
 
 impl Table {
-    /// The version of `key` that was asked for. Blocks on reads.
+    /// Searches the partition for the wanted version of `key`. Blocks on reads.
     pub(super) fn find_at(
         &self,
         asked: &LookupPlace,
@@ -98,7 +98,7 @@ impl Table {
         self.search(asked, &index, taken, key, keep)
     }
 
-    /// The block in which the key stands if it is in the partition.
+    /// The block that holds the key, if the partition does.
     pub(crate) fn block_of(
         &self,
         index: &IndexPage,
@@ -109,7 +109,7 @@ impl Table {
         found.map_err(|damage| damage.at(self.id, DamageAt::Index(asked.partition)))
     }
 
-    /// The index page of a partition if it is in the cache.
+    /// The index page of a partition, if it is cached.
     pub(crate) fn cached_index(&self, partition: u32) -> Option<Arc<IndexPage>> {
         match self.cache.get(self.index_key(partition)) {
             Some(Page::Index(page)) => Some(page),
@@ -122,7 +122,7 @@ impl Table {
         self.partition(partition).index()
     }
 
-    /// The index page out of bytes somebody read; read again, or made anew, when they are damaged.
+    /// Decodes an index page that was read already; reads it again, or rebuilds it, if it is damaged.
     pub(crate) fn index_from(&self, partition: u32, stored: &[u8]) -> Result<Arc<IndexPage>, TableError> {
         let at = self.partition(partition);
         match IndexPage::decode(stored, at.uid, at.data_len) {
@@ -134,7 +134,7 @@ impl Table {
         }
     }
 
-    /// A block if it is in the cache.
+    /// A block, if it is cached.
     pub(crate) fn cached_block(&self, partition: u32, at: BlockAt) -> Option<TakenBlock> {
         match self.cache.get(self.block_key(partition, at.number)) {
             Some(Page::Block(block)) => Some(TakenBlock { at, block, cached: true }),
@@ -148,7 +148,7 @@ impl Table {
         start + at.offset..start + at.range().end
     }
 
-    /// A block out of bytes somebody read; read again when they are damaged.
+    /// Decodes a block that was read already; reads it again if it is damaged.
     pub(crate) fn block_from(
         &self,
         partition: u32,
@@ -172,7 +172,7 @@ impl Table {
         Ok(TakenBlock { at, block, cached: false })
     }
 
-    /// Looks for the key in the block in which it stands if it is there.
+    /// Searches for the key in the block that would hold it.
     pub(crate) fn search(
         &self,
         asked: &LookupPlace,
@@ -190,8 +190,8 @@ impl Table {
         let mut cursor = BlockCursor::new(taken.block.clone());
         cursor.seek(key, read_seq).map_err(damaged(taken.at.number))?;
         if !cursor.valid() && taken.at.number + 1 < index.blocks() {
-            // The block ends before (key, read_seq). Only if it ends with newer versions of this very key can
-            // the wanted one open the next block.
+            // The block ends before (key, read_seq). The wanted version can begin the next block only if this
+            // block ends with newer versions of the same key.
             cursor.last().map_err(damaged(taken.at.number))?;
             if cursor.entry().is_some_and(|entry| entry.key == key) {
                 let next = index
@@ -218,7 +218,8 @@ impl Table {
         Ok(found)
     }
 
-    /// A key whose newer versions alone are here was no false alarm of the filter.
+    /// Outcome of a probe that found no visible version. If only newer versions are there, that was no false
+    /// positive of the filter.
     fn outcome_of_absence(&self, cursor: &mut BlockCursor, key: &[u8], read_seq: u64) -> Outcome {
         let newer = read_seq < MAX_SEQ
             && cursor.seek(key, MAX_SEQ).is_ok()
@@ -235,12 +236,12 @@ impl Table {
     /// The newest version of `key` at or below `read_seq`. Range tombstones are not applied. Blocks on reads.
     ///
     /// # Errors
-    /// `Corrupt` names the partition and block that are damaged; other keys may still be read.
+    /// `Corrupt` names the damaged partition and block; other keys may still be readable.
     pub fn get(&self, key: &[u8], read_seq: u64, hash: &KeyHash) -> Result<Option<TableHit>, TableError> {
         self.get_keeping(key, read_seq, hash, KeepPolicy::Blocks)
     }
 
-    /// As [`Table::get`]; `keep` says which blocks stay in the cache.
+    /// Like [`Table::get`]; `keep` says which blocks to cache.
     pub(crate) fn get_keeping(
         &self,
         key: &[u8],
@@ -254,7 +255,7 @@ impl Table {
         }
     }
 
-    /// Where `key` has to be looked for; `None`: fences or filter say that it is not there.
+    /// The partition to search for `key`; `None`: fences or filter exclude the key.
     pub(crate) fn ask(
         &self,
         key: &[u8],
@@ -281,7 +282,7 @@ impl Table {
     /// The partition that would hold `key`; `None` outside the table's range.
     ///
     /// # Errors
-    /// The table is damaged as a whole: nothing is known of its range.
+    /// The whole table is damaged: its range is unknown.
     fn partition_of(&self, key: &[u8]) -> Result<Option<u32>, TableError> {
         self.whole()?;
         if !self.meta.covers(key) {
@@ -300,17 +301,17 @@ impl Table {
         Ok(self.source.read_at(range, class)?)
     }
 
-    /// As [`Table::read`], for later.
+    /// Like [`Table::read`], without waiting.
     pub(super) fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
         self.source.read_soon(range, class)
     }
 
-    /// Charges a read and what is decoded from it.
+    /// Charges the bytes of a read and of its decoded form.
     fn charge_read(&self, len: u64) -> MemoryCharge {
         self.cache.budget().charge(Memory::Reads, 2 * len)
     }
 
-    /// Index page of a partition, from the cache or the device; rebuilt when it is damaged.
+    /// Index page of a partition, from the cache or the device; rebuilt if it is damaged.
     pub(super) fn index(&self, partition: u32, class: Class) -> Result<Arc<IndexPage>, TableError> {
         if let Some(page) = self.cached_index(partition) {
             return Ok(page);
@@ -319,7 +320,7 @@ impl Table {
         Ok(self.keep_index(self.index_key(partition), page))
     }
 
-    /// As [`Table::index`], for who takes everything once: what was not in the cache does not go there.
+    /// Like [`Table::index`], for callers that read everything once: does not cache the page.
     pub(super) fn index_in_passing(
         &self,
         partition: u32,
@@ -348,7 +349,7 @@ impl Table {
         }
     }
 
-    /// Puts the index pages that were kept as the table was written into the cache.
+    /// Caches the index pages that were kept while the table was written.
     pub(crate) fn attach_index_pages(&self, predicted: &mut [PredictedPartition]) {
         for PredictedPartition { index, page, .. } in predicted {
             if let Some(page) = page.take() {
@@ -372,7 +373,7 @@ impl Table {
         page
     }
 
-    /// Makes the index page anew from the data blocks, found from the last to the first by their trailers.
+    /// Rebuilds the index page from the data blocks, found from the last to the first by their trailers.
     fn rebuild_index(&self, partition: u32, why: &TableError, class: Class) -> Result<IndexPage, TableError> {
         let at = self.partition(partition);
         tracing::warn!(table = self.id.0, partition, %why, "index page damaged, rebuilding it from the blocks");
@@ -426,7 +427,7 @@ impl Table {
         PageKey { table: self.number, partition, block }
     }
 
-    /// Reads and checks a block, twice if need be.
+    /// Reads and checks a block, at most twice.
     pub(super) fn read_block(
         &self,
         partition: u32,

@@ -1,4 +1,4 @@
-//! Sorted table: an immutable object of the entries of one keyspace.
+//! Sorted table: an immutable object of sorted entries.
 //!
 //! ```text
 //! [partition: data blocks | index page | filter page] ... [range tombstones] [fences] [properties] [footer x 2]
@@ -9,7 +9,7 @@
 //! Invariants
 //! - Entries ascend strictly by (user key, newest first); all versions of a key are in one partition.
 //! - No length read from disk is used before it is bounded by its enclosing part.
-//! - A damaged filter page means "no filter", a damaged index page is rebuilt from the blocks; a damaged
+//! - A damaged filter page means "no filter", and a damaged index page is rebuilt from the blocks. A damaged
 //!   block is an error that names it, never an absent key.
 //!
 //! Not here: choosing tables (versions, compaction), visibility of versions, value objects.

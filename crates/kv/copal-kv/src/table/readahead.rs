@@ -1,14 +1,15 @@
-//! Read-ahead of one cursor, both ways.
+//! Read-ahead of one cursor, in both directions.
 //!
 //! Invariants
-//! - One window of one partition is held at a time, at most what the scan allows or one block. A merge with
-//!   room for it has the next one on its way meanwhile.
-//! - The window is charged before it is read; where there is no room it is smaller, at last one block.
-//! - A scan begins with as much as scans of the table took on average, most often in one read. Windows behind
-//!   that grow while blocks are taken in order, across partitions too; any jump starts anew.
-//! - The block after a jump and the blocks of the first windows behind it go into the cache, for short scans
-//!   come again; those of long ones do not. They share the window's memory only in scans of whole tables:
-//!   elsewhere a caller may keep a value, and it must not keep 256 KiB.
+//! - One window of one partition is held at a time, at most the scan's window or one block. A merge also
+//!   reads the next window meanwhile, if it fits.
+//! - A window is charged before it is read; if it does not fit, it is made smaller, down to one block.
+//! - A scan begins with the average size of the table's earlier scans, usually in one read. Later windows
+//!   grow while blocks are taken in order, across partitions too; any jump starts again.
+//! - The block after a jump and the blocks of the next small windows are cached, since short scans tend to be
+//!   repeated. Blocks of long scans are not cached.
+//! - Blocks share the window's memory only in scans of whole tables. In other scans a caller may keep a
+//!   value, which must not keep 256 KiB.
 
 use super::{
     reader::Table,
@@ -21,10 +22,10 @@ use bytes::Bytes;
 use copal_device::Completion;
 use copal_object::StoreError;
 
-/// Read-ahead of a scan that goes on behind what was expected of it.
+/// Read-ahead of a scan that continues beyond its expected length.
 const FIRST_WINDOW_BYTES: u64 = 16 << 10;
 
-/// Where a cursor goes.
+/// Direction of a cursor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ReadWay {
     #[default]
@@ -32,17 +33,17 @@ pub(super) enum ReadWay {
     Backward,
 }
 
-/// Bytes of one partition read ahead, and the block taken last.
+/// Bytes of one partition that were read ahead, and the last block taken.
 #[derive(Default)]
 pub(super) struct ReadAhead {
     bytes: Bytes,
     partition: u32,
-    /// Place of the first byte in the partition.
+    /// Offset of the first byte in the partition.
     start: u64,
     size: u64,
-    /// Size of the last window behind what was expected; 0: there was none.
+    /// Size of the last window beyond the expected length; 0: none yet.
     grown: u64,
-    /// Bytes taken since the last jump or turn, and what was expected of this scan then.
+    /// Bytes taken since the last jump or turn, and the expected bytes of this scan.
     taken: u64,
     expected: u64,
     last: Option<(u32, BlockAt)>,
@@ -51,7 +52,7 @@ pub(super) struct ReadAhead {
     coming: Option<ComingWindow>,
 }
 
-/// The window behind the current one, on its way.
+/// The next window, which is being read.
 struct ComingWindow {
     start: u64,
     end: u64,
@@ -60,15 +61,15 @@ struct ComingWindow {
 }
 
 impl ComingWindow {
-    /// Waits for it. `None`: it could not be read.
+    /// Waits for the window. `None`: the read failed.
     fn arrive(&mut self) -> Option<(Bytes, Option<MemoryCharge>)> {
         let bytes = self.bytes.take()?.wait().ok()?;
         Some((bytes, self.charge.take()))
     }
 }
 
-/// The device fills the buffer until the read is done, wanted or not: till then it is charged, and whoever
-/// closes the store waits for it.
+/// Waits for the read, since the device fills the buffer until the read is done. Until then the buffer is
+/// charged, and closing the store waits for it.
 impl Drop for ComingWindow {
     fn drop(&mut self) {
         if let Some(bytes) = self.bytes.take()
@@ -79,8 +80,8 @@ impl Drop for ComingWindow {
     }
 }
 
-/// Where a window from `start` on ends, in the partition: at a page of the object, so that no page is read
-/// twice.
+/// End of a window from `start` on, as an offset in the partition: at a page of the object, so that no page
+/// is read twice.
 fn window_end(place: &PartitionPlace, start: u64, size: u64) -> u64 {
     let end = (place.offset + start + size) / PAGE_BYTES * PAGE_BYTES;
     let end = end.saturating_sub(place.offset);
@@ -88,8 +89,8 @@ fn window_end(place: &PartitionPlace, start: u64, size: u64) -> u64 {
 }
 
 impl ReadAhead {
-    /// Takes a block: from the cache, the window, or the device. The cursor came, or goes on from there, this
-    /// `way`.
+    /// Takes a block from the cache, the window, or the device. `way`: direction of the cursor, which came to
+    /// the block or continues from it.
     pub(super) fn take(
         &mut self,
         table: &Table,
@@ -114,7 +115,7 @@ impl ReadAhead {
         }
         if stored.is_none() {
             let expected = self.expected.saturating_sub(before);
-            // A little that is left of it is better read as the next window.
+            // A small rest of the expected bytes is better read as the next window.
             let least = if begins { at.len } else { FIRST_WINDOW_BYTES };
             self.size = if scan.whole {
                 scan.window
@@ -127,7 +128,7 @@ impl ReadAhead {
                 self.grown
             };
             match self.fill(table, scan, partition, at) {
-                // The block alone may be whole; if not, it is named.
+                // The block itself may be intact; if not, reading it alone names it.
                 Err(error) if error.is_corruption() => {}
                 filled => filled?,
             }
@@ -150,7 +151,7 @@ impl ReadAhead {
         table.read_block(partition, at, scan.class)
     }
 
-    /// The table learns what this scan took; the next one begins.
+    /// Records the length of this scan for the table, and begins the next scan.
     pub(super) fn end_scan(&mut self, table: &Table, scan: Scan) {
         if scan.whole {
             return;
@@ -161,22 +162,21 @@ impl ReadAhead {
         (self.taken, self.expected, self.grown) = (0, table.typical_scan.bytes(), 0);
     }
 
-    /// The block as it is stored, if the window has it.
+    /// The stored block, if the window contains it.
     fn cut(&self, partition: u32, at: BlockAt) -> Option<Bytes> {
         let from = at.offset.checked_sub(self.start)? as usize;
         let to = from.checked_add(at.len as usize)?;
         (self.partition == partition && to <= self.bytes.len()).then(|| self.bytes.slice(from..to))
     }
 
-    /// The block as it is stored, if the window that is on its way has its end; that one is the current one
-    /// then.
+    /// The stored block, if the coming window contains its end; that window then becomes the current one.
     fn turn(&mut self, table: &Table, scan: Scan, partition: u32, at: BlockAt) -> Option<Bytes> {
         let mut coming = self.coming.take()?;
         let reaches = self.partition == partition && at.offset >= self.start && at.range().end <= coming.end;
         if !reaches {
             return None;
         }
-        // What fails here is read again for itself, and named.
+        // A failed block is read again by itself, so that the error names it.
         let (bytes, charge) = coming.arrive()?;
         let begun = match coming.start.checked_sub(at.offset) {
             None | Some(0) => None,
@@ -192,7 +192,7 @@ impl ReadAhead {
         begun.or_else(|| self.cut(partition, at))
     }
 
-    /// Asks for what follows the window, where there is room for it.
+    /// Starts to read the next window, if it fits the memory.
     fn ask(&mut self, table: &Table, scan: Scan) {
         let place = table.partition(self.partition);
         let start = self.start + self.bytes.len() as u64;
@@ -209,7 +209,7 @@ impl ReadAhead {
         });
     }
 
-    /// Reads a window that begins with the block, or ends with it when going backward.
+    /// Reads a window that begins with the block, or backward ends with it.
     fn fill(&mut self, table: &Table, scan: Scan, partition: u32, at: BlockAt) -> Result<(), TableError> {
         let place = table.partition(partition);
         self.bytes = Bytes::new();
@@ -228,7 +228,7 @@ impl ReadAhead {
         Ok(())
     }
 
-    /// Charges as much of the wanted window as there is room for; at least one block.
+    /// Charges as much of the wanted window as fits; at least one block.
     fn pay(&mut self, table: &Table, scan: Scan, least: u64) -> u64 {
         let (budget, memory) = (table.cache.budget(), scan.memory());
         self.charge = None;
@@ -246,7 +246,7 @@ impl ReadAhead {
         size
     }
 
-    /// Whether the block is the next one to the one taken last.
+    /// Whether the block follows the last one taken.
     fn is_next(&self, table: &Table, partition: u32, at: BlockAt, way: ReadWay) -> bool {
         let Some(last) = self.last else { return false };
         let (before, after) = match way {

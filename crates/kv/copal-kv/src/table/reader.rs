@@ -1,9 +1,9 @@
-//! An open table: opening it, and everything it holds for as long as it is open.
+//! An open table: opening it, and its resident memory.
 //!
-//! Invariant: footer, range tombstones, fences and properties come with one read where they fit 64 KiB, and
-//! one more for each that does not.
+//! Invariant: footer, range tombstones, fences and properties take one read if they fit 64 KiB, and one more
+//! read for each that does not.
 //!
-//! Not here: look-ups and pages (`lookup`), walking (`cursor`), filters (`filter`).
+//! Not here: look-ups and pages (`lookup`), cursors (`cursor`), filters (`filter`).
 
 use super::io::again_if_damaged;
 use super::{
@@ -33,10 +33,10 @@ use copal_object::{ObjectId, Store};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
-/// How a table is read.
+/// Options for reading tables.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
-    /// Seed of the store's key hash; another than at writing makes every filter unusable.
+    /// Seed of the store's key hash; with a seed other than the writer's every filter is unusable.
     pub store_seed: u64,
 }
 
@@ -53,20 +53,19 @@ pub struct Table {
     pub(super) footer: TableFooter,
     pub(super) tombstones: Vec<RangeTombstone>,
     pub(super) damages: DamageNotes,
-    /// Its name in the cache.
+    /// Number of the table in the cache.
     pub(super) number: u64,
     pub(super) resident_bytes: u64,
     pub(super) _charge: TableCharge,
-    /// The sequence that all entries have, whatever stands in them: the table was ingested.
+    /// Sequence of all entries of an ingested table, instead of their stored ones.
     pub(super) ingested_at: OnceLock<u64>,
     pub(super) typical_scan: TypicalScan,
-    /// Loaded units of all partitions.
+    /// Charge of the loaded units of all partitions.
     pub(super) filter_charge: Mutex<FilterCharge>,
 }
 
 impl Table {
-    /// All entries have this sequence from now on, whatever stands in them: for a table that was ingested,
-    /// before anyone reads it.
+    /// Sets the sequence of all entries of an ingested table. Must be called before the first read.
     pub(crate) fn set_sequence(&self, seq: u64) {
         self.ingested_at.get_or_init(|| seq);
     }
@@ -76,43 +75,43 @@ impl Table {
         &self.tombstones
     }
 
-    /// Summary of the table.
+    /// Metadata of the table.
     pub fn meta(&self) -> &TableMeta {
         &self.meta
     }
 
-    /// The object it is stored in.
+    /// Object of the table.
     pub fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Bytes of memory it holds as long as it is open, filters and cached pages apart.
+    /// Bytes of memory that the table holds while it is open, without filters and cached pages.
     pub fn resident_bytes(&self) -> u64 {
         self.resident_bytes
     }
 
-    /// Its name in the cache; no other open table has it, ever.
+    /// Number of the table in the cache; no other open table ever has it.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Partitions it has.
+    /// Number of its partitions.
     pub(crate) fn partitions(&self) -> u32 {
         self.fences.len() as u32
     }
 
     /// # Errors
-    /// The table is damaged as a whole.
+    /// The whole table is damaged.
     pub(super) fn whole(&self) -> Result<(), TableError> {
         self.damages.whole()
     }
 
-    /// Notes that a partition is damaged, if that is what the error says, and returns the error.
+    /// Records that a partition is damaged, if the error says so, and returns the error.
     pub(super) fn blame(&self, partition: u32, error: TableError) -> TableError {
         self.damages.blame(self.id, partition, error)
     }
 
-    /// What was found damaged so far, ascending.
+    /// Lost keys found so far, ascending.
     pub(crate) fn lost_keys(&self) -> Vec<LostKeys> {
         self.damages.lost_keys(&self.fences)
     }
@@ -125,7 +124,7 @@ impl Drop for Table {
     }
 }
 
-/// Bytes read from the end of a table when it is opened; fences and properties are often among them.
+/// Bytes read from the end of a table at opening; often they include fences and properties.
 const TAIL_BYTES: u64 = 64 << 10;
 
 impl Table {
@@ -145,7 +144,7 @@ impl Table {
         Ok(table)
     }
 
-    /// As [`Table::open`], without a part in the adjusting of filters until [`Table::attach_filters`].
+    /// Like [`Table::open`], but its filters are not adjusted until [`Table::attach_filters`].
     pub(crate) fn open_object(
         objects: &Store,
         id: ObjectId,
@@ -156,8 +155,8 @@ impl Table {
         Table::open_source(source, id, cache, options)
     }
 
-    /// Lets the partitions compete for filter units from now on, beginning with those predicted. `level`:
-    /// what tables of the same run have in common.
+    /// Registers the partitions for filter units, beginning with the predicted ones. `level`: level of the
+    /// table's run for the filter rules.
     pub(crate) fn attach_filters(
         self: &Arc<Self>,
         level: u8,
@@ -168,7 +167,7 @@ impl Table {
         self.elastic().clone().adopt(&table, level, predicted, at_hand);
     }
 
-    /// Opens a table held in memory: tests and tools.
+    /// Opens a table in memory, for tests and tools.
     ///
     /// # Errors
     /// As [`Table::open`].
@@ -214,7 +213,7 @@ impl Table {
         Ok(Table::assemble(source, cache, options, meta, fences, footer, object_crc, tombstones, damages))
     }
 
-    /// A table of which nothing can be read, standing for `object` in the tree.
+    /// An unreadable table, in place of `object` in the tree.
     pub(crate) fn broken(
         objects: &Store,
         id: ObjectId,
@@ -300,7 +299,7 @@ impl Table {
     }
 }
 
-/// The last bytes of a table, read at once.
+/// The last bytes of a table, from one read.
 struct TableTail {
     bytes: Bytes,
     start: u64,
@@ -313,7 +312,7 @@ impl TableTail {
         Ok(TableTail { bytes: source.read_at(start..len, Class::Foreground)?, start, id })
     }
 
-    /// Decodes a section, out of the tail if it lies there, reading it once more if it is damaged.
+    /// Decodes a section, from the tail if that contains it. Reads it once more if it is damaged.
     fn section<T>(
         &self,
         source: &dyn ReadAt,
@@ -336,7 +335,7 @@ impl TableTail {
     }
 }
 
-/// Checksum of everything before the properties, and the summary.
+/// Checksum of everything before the properties, and the metadata.
 fn properties(section: &[u8]) -> Result<(u32, TableMeta), Damage> {
     let mut from = Reader::new(section);
     let crc = from.u32()?;

@@ -1,32 +1,31 @@
-//! How a table is walked, and how the inputs of a merge share their read-ahead.
+//! Options of a table scan, and division of read-ahead among the inputs of a merge.
 
 use crate::memory::budget::MemoryClass as Memory;
 use copal_device::Class;
 
-/// A window ends where one of these does: reads of objects are rounded to them, or to less.
+/// Windows end at multiples of this: reads of objects are rounded to it, or to less.
 pub(super) const PAGE_BYTES: u64 = 4096;
-/// Read-ahead of a long scan, where there is room for it.
+/// Read-ahead of a long scan, if it fits the memory.
 pub(super) const LAST_WINDOW_BYTES: u64 = 256 << 10;
-/// A second window that is smaller costs more by its read than it saves by coming early.
+/// Least size of a second window: a smaller one costs more by its read than it saves by coming early.
 const LEAST_AHEAD_BYTES: u64 = 64 << 10;
 
-/// A longer window is not fetched any faster.
+/// Largest useful window: a longer one is not read any faster.
 const MOST_AHEAD_BYTES: u64 = 1 << 20;
 
-/// How a table is walked.
+/// Options of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct Scan {
-    /// Importance of its reads.
+    /// I/O class of its reads.
     pub class: Class,
-    /// Start with the full read-ahead: merges and verification, which take everything.
+    /// Start with the full read-ahead, for merges and verification, which read everything.
     pub whole: bool,
     /// Bytes of the largest window of read-ahead.
     pub window: u64,
-    /// Have the next window read while this one is walked. All walks that share memory do, or none: one that
-    /// has two windows may leave another with single blocks.
+    /// Read the next window while this one is used. All scans that share memory must agree, since one with
+    /// two windows may leave only single blocks to another.
     pub ahead: bool,
-    /// Going forward, pass over what is damaged instead of answering so: what can still be read is looked
-    /// for.
+    /// Going forward, skip damaged blocks and partitions instead of returning an error.
     pub past_damage: bool,
 }
 
@@ -43,13 +42,14 @@ impl Default for Scan {
 }
 
 impl Scan {
-    /// One scan for each input of a merge, given the bytes of each: they share `room` bytes of read-ahead.
+    /// One scan for each input of a merge, given the bytes of each input. Together they use `room` bytes of
+    /// read-ahead.
     ///
-    /// The larger an input, the faster it is walked, and the longer its windows, so that the device has the
-    /// next one ready in time. Where two windows worth a read do not fit for all, each has one.
+    /// A larger input is consumed faster. So it gets longer windows, and the device has the next one ready in
+    /// time. If two useful windows do not fit for every input, each has one.
     pub(crate) fn beside(inputs: &[u64], room: u64) -> Vec<Scan> {
         let total = inputs.iter().sum::<u64>().max(1);
-        // Half of the room is for the windows that are walked, half for those on their way.
+        // Half of the room is for the current windows, half for the next ones.
         let for_all = LEAST_AHEAD_BYTES * inputs.len() as u64;
         let to_share = (room / 2).checked_sub(for_all);
         let window = |bytes: u64| match to_share {
@@ -69,7 +69,7 @@ impl Scan {
         inputs.iter().map(scan).collect()
     }
 
-    /// What its buffers are charged for.
+    /// Memory class of its buffers.
     pub(super) fn memory(self) -> Memory {
         match self.class {
             Class::Background => Memory::Merges,

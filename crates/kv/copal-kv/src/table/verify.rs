@@ -22,36 +22,36 @@ use std::{cmp::Ordering, fmt, ops::Range};
 /// Bytes checked per read.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// What a full check found.
+/// Result of a full check.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyReport {
-    /// Data blocks found intact.
+    /// Number of intact data blocks.
     pub blocks: u64,
-    /// Entries found intact.
+    /// Number of intact entries.
     pub entries: u64,
-    /// What is damaged, in the order of the object.
+    /// Damaged parts, in the order of the object.
     pub damaged: Vec<DamagedKeys>,
 }
 
-/// What a check of one partition found.
+/// Result of the check of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct PartitionReport {
-    /// Bytes that were read, about.
+    /// Approximate number of bytes read.
     pub(crate) bytes: u64,
-    /// 1, or 0 when there was no such partition.
+    /// 1, or 0 when the partition does not exist.
     pub(crate) partitions: u32,
     pub(crate) damaged: Vec<DamagedKeys>,
-    /// There is another one behind it.
+    /// Another partition follows.
     pub(crate) more: bool,
 }
 
 /// One damaged part.
 #[derive(Clone, Debug)]
 pub struct DamagedKeys {
-    /// Where and what.
+    /// Place and kind of the damage.
     pub error: TableError,
     /// Keys that may be lost: from the first of the partition up to the first of the next one (`None`: to the
-    /// end of the table). Absent for index and filter pages, which cost speed but no data.
+    /// end of the table). Absent for index and filter pages, whose damage costs speed but no data.
     pub lost: Option<(Bytes, Option<Bytes>)>,
 }
 
@@ -81,7 +81,7 @@ impl VerifyReport {
 
     fn found(&mut self, error: TableError, lost: Option<(Bytes, Option<Bytes>)>) -> Result<(), TableError> {
         match error {
-            // The device fails or the store is closed: nothing is known about the bytes.
+            // The device failed or the store was closed: nothing is known about the bytes.
             TableError::Object(ref object) if !matches!(object, StoreError::Corrupt { .. }) => Err(error),
             error => {
                 self.damaged.push(DamagedKeys { error, lost });
@@ -91,19 +91,19 @@ impl VerifyReport {
     }
 }
 
-/// Checks of one table, as it is stored.
+/// Checker of one stored table.
 pub struct TableVerifier<'t> {
     table: &'t Table,
 }
 
 impl<'t> TableVerifier<'t> {
-    /// Checks of `table`.
+    /// Checker of `table`.
     #[must_use]
     pub fn new(table: &'t Table) -> TableVerifier<'t> {
         TableVerifier { table }
     }
 
-    /// Reads everything and checks it. Damage is reported, not returned as an error. Blocks for long.
+    /// Reads and checks everything. Damage is reported, not returned as an error. Blocks, for long.
     ///
     /// # Errors
     /// The device failed.
@@ -129,8 +129,8 @@ impl<'t> TableVerifier<'t> {
         Ok(report)
     }
 
-    /// Reads one partition and checks it; with the last one also what stands behind the partitions. `visit`
-    /// sees the entries of intact blocks. Blocks.
+    /// Reads and checks one partition, and with the last one also the sections after the partitions. Calls
+    /// `visit` with the entries of intact blocks. Blocks.
     ///
     /// # Errors
     /// The device failed.
@@ -167,8 +167,8 @@ impl<'t> TableVerifier<'t> {
         Ok(found)
     }
 
-    /// Range tombstones and fences as stored: the table lives off its copies in memory, the next opening will
-    /// not.
+    /// Checks the stored range tombstones and fences. The open table uses its copies in memory, but the next
+    /// opening reads the stored ones.
     fn verify_sections(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
         for (name, section) in
             [("range tombstones", self.table.footer.tombstones), ("fences", self.table.footer.fences)]
@@ -184,7 +184,7 @@ impl<'t> TableVerifier<'t> {
         Ok(())
     }
 
-    /// Keys a partition may hold.
+    /// Range of keys that a partition may hold.
     fn keys_of(&self, partition: u32) -> (Bytes, Option<Bytes>) {
         let fence = |i: usize| Bytes::copy_from_slice(self.table.fences.fence(i));
         let i = partition as usize;
@@ -192,7 +192,7 @@ impl<'t> TableVerifier<'t> {
         (start, (i + 1 < self.table.fences.len()).then(|| fence(i + 1)))
     }
 
-    /// Index page and filter page as stored.
+    /// Checks the stored index page and filter page.
     fn verify_pages(
         &self,
         partition: u32,
@@ -267,7 +267,7 @@ impl<'t> TableVerifier<'t> {
         partition.offset + at.offset..partition.offset + end
     }
 
-    /// Walks one block; returns its entries.
+    /// Reads all entries of one block; returns their number.
     fn check_block(
         &self,
         partition: u32,
@@ -298,7 +298,8 @@ impl<'t> TableVerifier<'t> {
         Ok(entries)
     }
 
-    /// Counts, and the checksum over the object up to its properties, padding and sections included.
+    /// Checks the counts, and the checksum over the object up to its properties, padding and sections
+    /// included.
     fn verify_whole(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
         if report.entries != self.table.meta.entries {
             let error = Damage::Field("number of entries").at(self.table.id, DamageAt::Object);
@@ -318,7 +319,7 @@ impl<'t> TableVerifier<'t> {
         self.verify_tail(class, report)
     }
 
-    /// Properties, the zeros behind them, and both footers.
+    /// Checks the properties, the zeros after them, and both footers.
     fn verify_tail(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
         let properties = self.table.footer.properties;
         let tail = self.table.read(properties.offset..self.table.meta.bytes, class)?;

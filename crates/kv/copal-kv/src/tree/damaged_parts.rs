@@ -45,7 +45,7 @@ pub(crate) fn ranges(version: &TreeVersion) -> Vec<KeyRange> {
     joined
 }
 
-/// Splits off the next stretch of `range` that lies outside `apart`; `range` then begins after it.
+/// The first stretch of `range` outside `apart`; moves the start of `range` to it. `None`: there is none.
 pub(crate) fn next_free(range: &mut KeyRange, apart: &[KeyRange]) -> Option<KeyRange> {
     if let Some(inside) = apart.iter().find(|apart| apart.contains(&range.start)) {
         range.start = inside.end.clone();

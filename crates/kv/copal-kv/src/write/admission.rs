@@ -1,14 +1,14 @@
-//! Room for the next group: a memtable that is not full, and the log that goes with it.
+//! Admission of commit groups: makes room in the memtable, in memory and in space, and rotates the log.
 //!
 //! Invariants
-//! - A memtable is frozen when everything in it is visible: nothing is on its way into it.
-//! - A log ends when everything in it is durable.
-//! - What tables keep in memory stops writes that add to it, and not those that delete, nor flushes: these
-//!   make it less.
-//! - No memtable is too large to be frozen: room is asked for by what is written, and never by what makes
-//!   some.
-//! - What a large write takes is charged before it is there, and counted as the memtable's before that is
-//!   given back.
+//! - A memtable is frozen only when everything in it is visible: no group is still being inserted.
+//! - A log ends only when everything in it is durable.
+//! - If resident memory of tables leaves no room, only writes that add to it are refused. Deletes and flushes
+//!   still work, since they reduce it.
+//! - No memtable grows too large to be frozen: writes ask for room first, and only work that makes room does
+//!   not.
+//! - The memory of a large write is charged before it is allocated, and counted as the memtable's before that
+//!   charge is returned.
 
 use crate::{
     Error,
@@ -44,15 +44,16 @@ use std::{
     time::Instant,
 };
 
-/// What a memtable holds at least when a put that finds no space begins its flush.
+/// Least bytes of a memtable at which a put without space begins its flush.
 const FLUSHED_FOR_SPACE: u64 = 1 << 20;
 
-/// Whether there is room in memtable and budget for a group that takes `bytes` of them; waits for it.
-/// Freezes a full memtable in any case: the next one takes nothing before there is room for what goes
-/// into it, and only the flush of this one may make some.
+/// Waits until memtable and budget have room for a group of `bytes`.
+///
+/// Freezes a full memtable in any case. The next memtable takes nothing before it has room, and only the
+/// flush of the frozen one may make that room.
 /// # Errors
-/// `OverBudget`: there is none, and nothing the engine does would make some. `NoSpace`: the flush that
-/// would finds none.
+/// `OverBudget`: there is no room, and no work of the engine would make some. `NoSpace`: the flush that would
+/// make room finds no space.
 pub(crate) fn make_memory(
     engine: &Engine,
     writer: &mut LogWriter,
@@ -87,8 +88,7 @@ pub(crate) fn make_memory(
             {
                 continue;
             }
-            // Beside a small part of a memtable there is as much room as beside none: a flush would make
-            // no more.
+            // A memtable that is almost empty leaves as much room as an empty one: a flush would not help.
             if frees_space || charged <= limit / 8 {
                 return room_for_a_delete(engine, frees_space, room);
             }
@@ -102,35 +102,36 @@ pub(crate) fn make_memory(
     }
 }
 
-/// What frees space goes on where what tables keep in memory leaves no `room`: only readers of old
-/// memtables stop it.
+/// Admits a write that frees space even where resident memory of tables leaves no `room`: only memtables that
+/// old readers pin may stop it.
 fn room_for_a_delete(engine: &Engine, frees_space: bool, room: Result<(), Error>) -> Result<(), Error> {
     if !frees_space {
         return room;
     }
     if engine.budget.room_beside_readers().is_err() {
-        // A flush and a step of a merge give back what they took when they end.
+        // Waits, since a flush and a merge step return their memory when they end.
         drop(engine.compactor.stand_still());
     }
     engine.budget.room_beside_readers()
 }
 
-/// Waits until fewer than `frozen` memtables are, unless the next flush finds no space.
+/// Waits until fewer than `frozen` memtables are frozen, or the next flush finds no space.
 fn wait_for_a_flush(engine: &Engine, writer: &mut LogWriter, frozen: usize) {
-    // The flusher could not: it does not get the writer meanwhile.
+    // The flusher cannot log them while this thread holds the writer lock.
     log_deferred_now(engine, writer);
     engine.run_inline();
     let began = Instant::now();
-    // A flush that fails poisons the store: it will not come.
+    // A failed flush poisons the store, so no further one would come.
     engine
         .signal
         .wait_for_flush(|| engine.super_version().frozen.len() < frozen || engine.poison.check().is_err());
     EngineCounters::add_time(&engine.counters.stalled_nanos, began);
 }
 
-/// Whether a merge of everything is worth waiting for by someone for whom memtables have no room. Range
-/// deletes go with it; what else it frees is unknown, so once it did not help puts wait for it again when
-/// an eighth of the store is new, and what frees space goes on without room.
+/// Whether a write without memtable memory should wait for a merge of everything.
+///
+/// Such a merge drops range deletes; the other memory that it frees is unknown. If one did not help, puts
+/// wait for another only once an eighth of the store is new, and writes that free space proceed without room.
 fn merge_may_make_room(engine: &Engine, writer: &LogWriter, bytes: u64, frees_space: bool) -> bool {
     if stands_at_the_bottom(engine) {
         return false;
@@ -149,16 +150,17 @@ fn merge_may_make_room(engine: &Engine, writer: &LogWriter, bytes: u64, frees_sp
     !writer.merged_in_vain || 8 * bytes_of(true) >= bytes_of(false)
 }
 
-/// Waits, where memtables have no room for `bytes` more, for merges: what tables keep in memory is least
-/// once all of it is in the bottom. Whether there is room then.
+/// Waits for a merge of everything, after which tables take the least memory. Returns whether memtables then
+/// have room for `bytes` more.
 fn wait_for_memory(engine: &Engine, writer: &mut LogWriter, bytes: u64) -> bool {
-    // The flusher could not: it does not get the writer meanwhile.
+    // The flusher cannot log them while this thread holds the writer lock.
     log_deferred_now(engine, writer);
     let began = Instant::now();
     let merged = engine.compactor.jobs.request(KeyRange::all());
     engine.signal.wake_workers();
     engine.run_inline();
-    // A merge that fails for good poisons the store; one may take longer than a closing store has.
+    // A merge that cannot succeed poisons the store. A merge may also take longer than a closing store can
+    // wait.
     let ends = || engine.poison.check().is_err() || engine.closed.load(Ordering::Acquire);
     engine.signal.wait_for(|| merged.result().is_some() || ends());
     EngineCounters::add_time(&engine.counters.stalled_nanos, began);
@@ -167,7 +169,7 @@ fn wait_for_memory(engine: &Engine, writer: &mut LogWriter, bytes: u64) -> bool 
     helped
 }
 
-/// Whether a merge of everything would find nothing to bring together or to drop.
+/// Whether a merge of everything would have nothing to join or to drop.
 fn stands_at_the_bottom(engine: &Engine) -> bool {
     let oldest = engine.snapshots.stripes().oldest();
     let version = engine.super_version().version.clone();
@@ -179,7 +181,7 @@ fn stands_at_the_bottom(engine: &Engine) -> bool {
     }
 }
 
-/// Waits for the flush under way, which gives the space of its log back; whether there was one, and it
+/// Waits for the running flush, which frees the space of its log. Returns whether there was one and it
 /// succeeded.
 pub(crate) fn wait_for_space(engine: &Engine, writer: &mut LogWriter) -> bool {
     let frozen = engine.super_version().frozen.len();
@@ -190,8 +192,8 @@ pub(crate) fn wait_for_space(engine: &Engine, writer: &mut LogWriter) -> bool {
     engine.super_version().frozen.len() < frozen
 }
 
-/// What memtables hold stands in their logs as well: where that is much, a flush may be all that a put
-/// lacks.
+/// Begins a flush if memtables hold much: their contents take log space as well, so a flush may free the
+/// space that a put needs.
 pub(crate) fn begin_flush_for_space(engine: &Engine, writer: &mut LogWriter) {
     let view = engine.super_version();
     let is_much = view.active.charged_bytes() >= FLUSHED_FOR_SPACE || log_is_long_for_reserve(engine, writer);
@@ -204,20 +206,20 @@ pub(crate) fn begin_flush_for_space(engine: &Engine, writer: &mut LogWriter) {
     }
 }
 
-/// Whether the log holds so many pages that the reserve is soon used up by more of them.
+/// Whether the log has so many pages that more of them would soon use up the reserve.
 pub(crate) fn log_is_long_for_reserve(engine: &Engine, writer: &LogWriter) -> bool {
     const PAGE: u64 = 4096;
     let share = engine.writes.reserve.share_bytes(&engine.objects);
     writer.log.frames() * PAGE >= (share / 8).max(FLUSHED_FOR_SPACE / 4)
 }
 
-/// Whether there is room for a put once no step of a merge and no flush uses the reserve.
+/// Whether there is room for a put once no merge step and no flush uses the reserve. Waits for both.
 pub(crate) fn has_room_when_still(engine: &Engine, bytes: u64) -> bool {
     let _still = engine.compactor.stand_still();
     has_reserve_beside(engine, bytes)
 }
 
-/// Freezes the active memtable, if it holds anything, and opens a new log and memtable.
+/// Freezes the active memtable, if it is not empty, and opens a new log and memtable.
 pub(crate) fn rotate(engine: &Engine, writer: &mut LogWriter) -> Result<(), Error> {
     engine.writes.queue.drain()?;
     if engine.super_version().active.is_empty() {
@@ -248,7 +250,7 @@ pub(crate) fn rotate(engine: &Engine, writer: &mut LogWriter) -> Result<(), Erro
     Ok(())
 }
 
-/// Everything logged so far is durable.
+/// Makes everything logged so far durable.
 pub(crate) fn sync(engine: &Engine) -> Result<(), Error> {
     if engine.options.read_only {
         return Ok(());
@@ -259,7 +261,7 @@ pub(crate) fn sync(engine: &Engine) -> Result<(), Error> {
     sync_log(engine, &mut writer)
 }
 
-/// The last sync: whoever comes later is told that the store is closed.
+/// Syncs for the last time; later writes get `Closed`.
 pub(crate) fn end_writes(engine: &Engine) -> Result<(), Error> {
     let mut writer = engine.writes.writer.lock();
     writer.closed = true;
@@ -270,7 +272,7 @@ pub(crate) fn end_writes(engine: &Engine) -> Result<(), Error> {
     sync_log(engine, &mut writer)
 }
 
-/// What is on its way has arrived, what was deferred is logged, and all of it is durable.
+/// Waits for groups in flight, logs deferred writes, and makes all of it durable.
 pub(crate) fn sync_log(engine: &Engine, writer: &mut LogWriter) -> Result<(), Error> {
     engine.writes.queue.drain()?;
     in_whole_reserve(engine, || {
@@ -279,8 +281,8 @@ pub(crate) fn sync_log(engine: &Engine, writer: &mut LogWriter) -> Result<(), Er
     })
 }
 
-/// Makes `Deferred` writes durable, due or not: for who is to wait and keeps the writer from everyone
-/// else.
+/// Makes `Deferred` writes durable, due or not. For a thread that will wait while it holds the writer lock,
+/// which keeps the flusher from logging them.
 pub(crate) fn log_deferred_now(engine: &Engine, writer: &mut LogWriter) {
     if writer.deferred_since().is_none() {
         return;
@@ -288,12 +290,13 @@ pub(crate) fn log_deferred_now(engine: &Engine, writer: &mut LogWriter) {
     deferred::still_deferred(sync_log(engine, writer));
 }
 
-/// Does what frees space, or keeps a promise: in a full store it may use the reserve.
+/// Runs work that frees space or fulfils a promise; in a full store it may use the reserve of merges.
 pub(crate) fn in_reserve<T>(engine: &Engine, attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     in_part_of_reserve(engine, ReservePart::Merges, attempt)
 }
 
-/// The same for what is short, and what deletes and essential writes wait for.
+/// Like [`in_reserve`], with the whole reserve: for short work, and for work that deletes and essential
+/// writes wait for.
 pub(crate) fn in_whole_reserve<T>(
     engine: &Engine,
     attempt: impl FnMut() -> Result<T, Error>,
@@ -315,13 +318,12 @@ fn in_part_of_reserve<T>(
     }
 }
 
-/// Whether what is kept back is there, with room for the flush of all memtables and of `bytes` more in
-/// them.
+/// Whether the reserve is complete, with space for the flush of all memtables and of `bytes` more in them.
 pub(crate) fn has_reserve_beside(engine: &Engine, bytes: u64) -> bool {
     engine.writes.reserve.refill(&engine.objects, unflushed_bytes(engine) + bytes)
 }
 
-/// The same for a large write, which leaves some room to small ones.
+/// Like [`has_reserve_beside`] for a large write, which leaves some space to small ones.
 pub(crate) fn has_reserve_beside_large(engine: &Engine, bytes: u64) -> bool {
     let bytes = unflushed_bytes(engine) + bytes;
     engine.writes.reserve.refill_for_large(&engine.objects, bytes)
@@ -332,8 +334,7 @@ fn unflushed_bytes(engine: &Engine) -> u64 {
     view.memtables().map(|memtable| memtable.charged_bytes()).sum()
 }
 
-/// After flushes and merges: takes back what they had of the reserve, and looks whether the store is
-/// still full.
+/// After flushes and merges: refills the reserve, and checks whether the store is still full.
 pub(crate) fn look_for_room(engine: &Engine) {
     if engine.writes.pressure.is_on()
         && let Err(error) = engine.objects.grow_again()
@@ -342,7 +343,7 @@ pub(crate) fn look_for_room(engine: &Engine) {
     }
     if has_reserve_beside(engine, 0) {
         let room = engine.writes.reserve.room_beside(&engine.objects).unwrap_or(u64::MAX);
-        // Merges found nothing: what could be freed is in memory.
+        // Merges found nothing more to free; memtables may hold deletions.
         let may_free = engine.super_version().memtables().any(|memtable| memtable.has_deletes());
         engine.writes.pressure.look(room, engine.objects.room().of_bytes, may_free);
         if may_free && engine.writes.pressure.is_on() {
@@ -351,13 +352,14 @@ pub(crate) fn look_for_room(engine: &Engine) {
     }
 }
 
-/// Makes a group pay for the debt it adds to. The writer sleeps on a condition and is released early when
-/// the merges have caught up.
+/// Delays a group for the merge debt that it adds to. The writer sleeps on a condition and is released early
+/// when merges have caught up.
 pub(crate) fn pace(engine: &Engine, bytes: u64) {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let measured = MeasuredCosts {
         merge_nanos: load(&engine.counters.merge_nanos),
-        // Merges of what was there at opening must not look like the price of the first few bytes.
+        // The least value keeps merges of data from before the opening from being charged to the first few
+        // bytes.
         user_bytes: load(&engine.counters.user_bytes).max(4 * engine.budget.memtable_bytes()),
         flush_nanos: load(&engine.counters.flush_nanos),
         flushed_bytes: load(&engine.counters.flushed_bytes),
@@ -365,7 +367,7 @@ pub(crate) fn pace(engine: &Engine, bytes: u64) {
     let nanos = delay_nanos(bytes, debt(engine).share, measured);
     if let Some(delay) = engine.writes.throttle.add(nanos) {
         if !engine.options.threads {
-            // Nobody else would catch up meanwhile.
+            // No other thread would catch up meanwhile.
             return engine.run_inline();
         }
         let began = Instant::now();
@@ -374,7 +376,7 @@ pub(crate) fn pace(engine: &Engine, bytes: u64) {
     }
 }
 
-/// What merges are behind with, memtables included.
+/// Merge debt, memtables included.
 pub(crate) fn debt(engine: &Engine) -> MergeDebt {
     let tiers = engine.counters.tier_bytes.each_ref().map(|tier| tier.load(Ordering::Relaxed));
     let view = engine.super_version();
@@ -382,10 +384,10 @@ pub(crate) fn debt(engine: &Engine) -> MergeDebt {
     debt_of(&tiers, memtables, engine.budget.memtable_bytes(), TIER_RUNS as u64)
 }
 
-/// Makes `Deferred` writes durable when their time has come. Blocks for the device, while others write.
+/// Makes `Deferred` writes durable when they are due. Blocks for the device, while other threads can write.
 pub(crate) fn log_deferred(engine: &Engine) {
     let Some(mut writer) = engine.writes.writer.try_lock() else {
-        // Whoever writes now logs them with its own group, or is called on again soon.
+        // The present writer logs them with its own group, or this runs again soon.
         return;
     };
     let since = writer.deferred_since();

@@ -1,4 +1,4 @@
-//! The way of a write: commits in groups, the log, the memtable, and what slows writers down.
+//! Write path: group commit, the log, the memtable, and throttling of writers.
 
 pub(crate) mod admission;
 pub(crate) mod commit;

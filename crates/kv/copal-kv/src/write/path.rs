@@ -1,4 +1,4 @@
-//! What the way of a write owns: the queue, who has the turn, open value objects, the reserve, the throttle.
+//! State of the write path: the queue, the writer, open value objects, the reserve, the throttle.
 
 use super::{
     commit::{queue::CommitQueue, values::DirectValues, writer::LogWriter},
@@ -9,7 +9,7 @@ use crate::write::throttle::WriteThrottle;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// See the module.
+/// State that only writes touch; see the module.
 pub(crate) struct WritePath {
     pub(crate) queue: Arc<CommitQueue>,
     pub(crate) writer: Mutex<LogWriter>,

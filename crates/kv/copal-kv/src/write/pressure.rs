@@ -1,35 +1,35 @@
-//! Whether the store is full, or nearly, and what follows: flusher and worker free what they can at once,
-//! instead of when it is cheap.
+//! Space pressure: whether the store is full or nearly full, so that flusher and worker free everything they
+//! can at once, instead of when it is cheap.
 //!
-//! It is *full* from a put that finds no room until there is clearly room again, so that this does not come
-//! and go with the size of single puts. It is under *pressure* from then on, or from when little is left,
+//! The store is *full* from a put without space until there is clearly space again, so that the state does
+//! not depend on the size of single puts. It is under *pressure* from then on, or once little space is left,
 //! until nothing more can be freed.
 //!
-//! Not here: what is freed (`flusher`, `worker`, `merge_benefit`), what a full store still takes (`reserve`).
+//! Not here: freeing (`flusher`, `worker`, `merge_benefit`), writes that a full store accepts (`reserve`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// A store is full until this part of it is free, or [`ENOUGH_BYTES`].
+/// A store stays full until this share of it is free, or [`ENOUGH_BYTES`]. A divisor.
 const ENOUGH_SHARE: u64 = 16;
 /// Free bytes with which no store is full.
 const ENOUGH_BYTES: u64 = 1 << 30;
-/// A store with less than this part of it free, and less than [`LITTLE_BYTES`], is nearly full.
+/// A store is nearly full if less than this share of it is free, and less than [`LITTLE_BYTES`]. A divisor.
 const LITTLE_SHARE: u64 = 8;
 /// Free bytes with which no store is nearly full.
 const LITTLE_BYTES: u64 = 4 << 30;
 
-/// See the module.
+/// Space pressure of one store; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct SpacePressure {
     is_full: AtomicBool,
     is_on: AtomicBool,
-    /// Somebody is to look whether memtables hold back what would free space.
+    /// A check is due whether memtables hold deletions that would free space.
     wants_look: AtomicBool,
     shortages: AtomicU64,
 }
 
 impl SpacePressure {
-    /// A write that only adds found no room.
+    /// Records a put that found no space.
     pub(crate) fn begin(&self) {
         self.shortages.fetch_add(1, Relaxed);
         self.is_full.store(true, Relaxed);
@@ -37,32 +37,32 @@ impl SpacePressure {
         self.look_again();
     }
 
-    /// Times that it began since the store was opened.
+    /// Number of puts without space since the store was opened.
     pub(crate) fn shortages(&self) -> u64 {
         self.shortages.load(Relaxed)
     }
 
-    /// Whether writes that only add are refused, or were lately.
+    /// Whether puts are refused, or were until recently.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Relaxed)
     }
 
-    /// Whether everything that can be freed is to be freed now.
+    /// Whether everything that can be freed should be freed now.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 
-    /// Time has passed: there may be something new to free.
+    /// Makes a check due, since there may be something new to free.
     pub(crate) fn look_again(&self) {
         self.wants_look.store(true, Relaxed);
     }
 
-    /// Whether a look is due under pressure, which it is not any more behind this.
+    /// Whether a check is due under pressure; clears it.
     pub(crate) fn take_look(&self) -> bool {
         self.wants_look.swap(false, Relaxed) && self.is_on()
     }
 
-    /// So many bytes are free of a store of `size_bytes`, and nothing more can be freed unless `may_free`.
+    /// Updates the state: `free_bytes` of a store of `size_bytes` are free; `may_free`: more may become free.
     pub(crate) fn look(&self, free_bytes: u64, size_bytes: u64, may_free: bool) {
         if free_bytes >= (size_bytes / ENOUGH_SHARE).min(ENOUGH_BYTES) {
             self.is_full.store(false, Relaxed);

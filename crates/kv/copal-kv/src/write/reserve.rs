@@ -1,36 +1,38 @@
-//! Space kept back so that a full store can still delete, flush and merge.
+//! Space reserve: space kept free so that a full store can still delete, flush and merge.
 //!
-//! A share of the store, of which a fourth is for deletes and essential writes alone, and what the flush of
-//! all memtables will take: a write goes into the log now and into tables and value objects later, and the
-//! log goes only then. The object layer refuses everyone else's writes while the reservations stand. Deletes,
-//! flushes and merges let them go for the length of one operation; until they are whole again, writes that
-//! only add are refused here.
+//! The reserve has two parts:
+//! - a share of the store, a fourth of which is only for deletes and essential writes;
+//! - the space that the flush of all memtables will take. A write goes to the log first and to tables and
+//!   value objects later, and only then is the log freed.
+//!
+//! While these reservations exist, the object layer refuses all other writes. Deletes, flushes and merges
+//! release them for the length of one operation. Until the reserve is complete again, puts are refused here.
 //! Invariants
-//! - Nobody but their users gets at the bytes while the reserve is open.
-//! - The share follows the size of the store, so an opening asks for no more than the session before it kept.
+//! - While the reserve is open, only its users can take its bytes.
+//! - The share follows the size of the store, so an opening asks for no more than the previous session kept.
 
 use copal_object::{Reservation, Space, Store, SystemLoan};
 use parking_lot::Mutex;
 
-/// Steps in which the part for flushes grows: not each write asks the object layer.
+/// Step by which the part for flushes grows, so that few writes ask the object layer.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// See the module.
+/// Space reserve of one store; see the module.
 pub(crate) struct SpaceReserve {
     table_bytes: u64,
-    /// The share is divided by it: a store that gave space back to a full file system keeps less. 0: nothing
-    /// is kept.
+    /// Divisor of the share: a store that gave space back to a full file system keeps less. 0: nothing is
+    /// kept.
     divisor: u64,
     state: Mutex<ReserveState>,
 }
 
-/// What part of the reserve an operation may use.
+/// Part of the reserve that an operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReservePart {
-    /// That of flushes and merges: what they take they give back when they end.
+    /// The part of flushes and merges, which return their space when they end.
     Merges,
-    /// All of it, and what the object layer keeps for itself: for a delete, or a write that is essential, and
-    /// what these wait for. A store that was filled by who kept less has nothing else.
+    /// The whole reserve, and the space that the object layer keeps for itself. For deletes, essential
+    /// writes, and work that these wait for: a store filled under a smaller reserve has no other space.
     Everything,
 }
 
@@ -40,11 +42,11 @@ struct ReserveState {
     last: Option<Reservation>,
     share: Option<Reservation>,
     flushes: Option<Reservation>,
-    /// What large writes leave to small ones.
+    /// Space that large writes leave to small ones.
     for_small: Option<Reservation>,
-    /// Operations that use the space now.
+    /// Number of operations that use the reserve now.
     users: u32,
-    /// Nothing is kept any more.
+    /// The session has ended: nothing is kept any more.
     ended: bool,
 }
 
@@ -64,7 +66,7 @@ impl ReserveState {
     }
 }
 
-/// The reserve is open to its owner until this is dropped.
+/// Right to use the reserve, until this is dropped.
 pub(crate) struct OpenReserve<'a> {
     reserve: &'a SpaceReserve,
     objects: &'a Store,
@@ -72,10 +74,11 @@ pub(crate) struct OpenReserve<'a> {
 }
 
 impl SpaceReserve {
-    /// Keeps max(5 %, four tables) of `objects`, at most a sixteenth of it. A store that gave what was free
-    /// back to a file system that is full by now (some of it is still hollow) has a quarter of that: enough
-    /// to delete, one thing after another. Any other had all of it once, and has it again when what uses it
-    /// ends.
+    /// Keeps max(5 %, four tables) of `objects`, at most a sixteenth of it.
+    ///
+    /// A store that gave free space back to a file system that is now full has hollow space, and keeps a
+    /// quarter of that. It is enough to delete item by item. Any other store had the whole share once, and
+    /// has it again when its users end.
     pub(crate) fn new(objects: &Store, table_bytes: u64) -> SpaceReserve {
         let reserve = |divisor| SpaceReserve { table_bytes, divisor, state: Mutex::default() };
         let whole = reserve(1);
@@ -87,7 +90,7 @@ impl SpaceReserve {
         part
     }
 
-    /// No space is kept: for stores that are only read.
+    /// Keeps nothing: for stores that are only read.
     pub(crate) fn none() -> SpaceReserve {
         SpaceReserve { table_bytes: 0, divisor: 0, state: Mutex::default() }
     }
@@ -106,8 +109,8 @@ impl SpaceReserve {
         self.share_of(&objects.space())
     }
 
-    /// Bytes that writes may still take; the share of a store at its largest size is subtracted. `None`: the
-    /// store grows without a limit of its own, so only the host bounds it.
+    /// Bytes that writes may still take, without the share that the store will keep at its largest size.
+    /// `None`: the store may grow without a limit of its own, so only the host limits it.
     pub(crate) fn room_beside(&self, objects: &Store) -> Option<u64> {
         let room = objects.room();
         if room.is_open_ended {
@@ -118,7 +121,7 @@ impl SpaceReserve {
         Some(room.bytes.saturating_sub(grows_by))
     }
 
-    /// Lets the space go, so that the caller's next write may use it.
+    /// Releases the space for the caller's next write.
     pub(crate) fn open<'a>(&'a self, objects: &'a Store, part: ReservePart) -> OpenReserve<'a> {
         let mut state = self.state.lock();
         state.users += 1;
@@ -130,15 +133,15 @@ impl SpaceReserve {
         }
     }
 
-    /// Lets the space go for good: the engine is closed, and the objects are another's.
+    /// Releases the space for good: the engine is closed, and the objects may have another owner.
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
         state.let_go(ReservePart::Everything);
     }
 
-    /// As [`SpaceReserve::refill`], and keeps an eighth of the share more: for a large write. Whoever filled a
-    /// store with large ones still notes what became of them.
+    /// Like [`SpaceReserve::refill`], and keeps an eighth of the share more: for a large write. A store
+    /// filled by large writes can then still record their results in small ones.
     pub(crate) fn refill_for_large(&self, objects: &Store, flush_bytes: u64) -> bool {
         if !self.refill(objects, flush_bytes) {
             return false;
@@ -148,7 +151,7 @@ impl SpaceReserve {
         self.divisor == 0 || keep(objects, &mut state.for_small, bytes, 0)
     }
 
-    /// Takes the space again if nobody uses it, and `flush_bytes` for flushes; `true` when all of it is
+    /// Takes the space again if it has no user, and `flush_bytes` for flushes; `true` when all of it is
     /// there.
     pub(crate) fn refill(&self, objects: &Store, flush_bytes: u64) -> bool {
         if self.divisor == 0 {
@@ -168,13 +171,13 @@ impl SpaceReserve {
     }
 }
 
-/// Keeps `bytes`, or up to `slack` more, in `held`; whether it could.
+/// Keeps `bytes`, or up to `slack` more, in `held`; returns whether that succeeded.
 fn keep(objects: &Store, held: &mut Option<Reservation>, bytes: u64, slack: u64) -> bool {
     let has = held.as_ref().map_or(0, Reservation::bytes);
     if bytes <= has && has <= bytes + slack {
         return true;
     }
-    // What is kept stays kept where there is no more.
+    // If there is no more space, the present reservation stays.
     let more = bytes.saturating_sub(has);
     if more > 0 && objects.reserve(more).is_err() {
         return false;
@@ -201,8 +204,8 @@ mod tests {
 
     const SIZE: u64 = 64 << 20;
 
-    /// Symptom: no test would have noticed merges that take what is for deletes alone, deletes that may not
-    /// use what the object layer keeps for itself, or a reserve without room for flushes.
+    /// Symptom: no test would have noticed merges that take the part for deletes, deletes that may not use
+    /// the object layer's own space, or a reserve without space for flushes.
     #[test]
     fn merges_leave_a_fourth_to_deletes_and_these_may_use_all_there_is() {
         let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);

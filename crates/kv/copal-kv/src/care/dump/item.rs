@@ -1,4 +1,4 @@
-//! One line of a dump: a kind and named fields.
+//! Item of a dump: one line with a kind and named fields.
 
 use crate::format::entry::{KEYSPACE_LEN, keyspace_of};
 use bytes::Bytes;
@@ -10,11 +10,11 @@ use std::fmt::Write;
 pub enum Field {
     /// A count, an id, an offset or a length in bytes.
     Number(u64),
-    /// Words.
+    /// Text.
     Text(String),
-    /// Key with the four bytes of its keyspace's id in front.
+    /// Key, preceded by the four bytes of its keyspace's id.
     Key(Bytes),
-    /// Anything else as it is stored.
+    /// Other bytes, as stored.
     Bytes(Bytes),
 }
 
@@ -45,14 +45,14 @@ impl Field {
     }
 }
 
-/// One thing that was found: what it is, and its fields in order.
+/// One item of a dump: its kind, and its fields in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// How deep it lies inside what was shown before.
+    /// Nesting depth below earlier items.
     pub depth: u8,
-    /// What it is, in one word: `table`, `partition`, `entry`, `damage` ...
+    /// Kind, in one word: `table`, `partition`, `entry`, `damage` ...
     pub kind: &'static str,
-    /// Names and values.
+    /// Names and values of the fields.
     pub fields: Vec<(&'static str, Field)>,
 }
 

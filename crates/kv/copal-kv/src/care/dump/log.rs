@@ -1,4 +1,4 @@
-//! A log, group by group.
+//! Dump of a log, group by group.
 
 use super::{DumpOptions, Item, Sink, damage};
 use crate::{

@@ -1,4 +1,4 @@
-//! The manifest, edit by edit.
+//! Dump of the manifest, edit by edit.
 
 use super::{Item, Sink, damage};
 use crate::{
@@ -42,7 +42,7 @@ pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Resu
     }
 }
 
-/// Names a level as people do.
+/// Readable name of a level.
 pub(super) fn level(level: TreeLevel) -> String {
     if level == TreeLevel::BOTTOM { "bottom".to_owned() } else { level.0.to_string() }
 }

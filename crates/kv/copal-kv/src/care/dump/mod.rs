@@ -1,13 +1,17 @@
-//! What the objects of a store hold, in readable form: for people who look into a store that does not open,
-//! and for those who want to see what a format looks like.
+//! Dumps the contents of a store's objects in readable form, for a store that does not open, and for the
+//! study of a format.
 //!
-//! Works on the object store alone: nothing is opened, replayed or repaired, and damage is shown where it
-//! stands. Formats: docs/formats/kv-manifest.md, kv-log.md, kv-page-cache-log.md, kv-table.md,
-//! kv-filter-page.md, kv-values.md Invariants
+//! Works on the object store alone: nothing is opened, replayed or repaired, and damage is shown at its
+//! place.
+//!
+//! Formats: docs/formats/kv-manifest.md, kv-log.md, kv-page-cache-log.md, kv-table.md,
+//! kv-filter-page.md, kv-values.md
+//!
+//! Invariants
 //! - Reads only. Memory: the manifest, one partition of a table, one group of a log.
-//! - What cannot be read is an [`Item`] of kind `damage`, never an end without a word.
+//! - An unreadable part is an [`Item`] of kind `damage`, never a silent end.
 //!
-//! Not here: checking (`verify`), words for the command line.
+//! Not here: checking (`verify`), wording of the command line.
 
 mod item;
 mod log;
@@ -26,19 +30,19 @@ use crate::{
 use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};
 
-/// How much of an object to show.
+/// Options of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpOptions {
-    /// The entries of tables, the operations of logs, the values that point into a value object.
+    /// Show the entries of tables, the operations of logs, the values that point into a value object.
     pub entries: bool,
-    /// Only this partition of a table.
+    /// Show only this partition of a table.
     pub partition: Option<u32>,
 }
 
-/// Takes items as they are read; `false`: enough.
+/// Receives items as they are read; `false` ends the dump.
 pub type Sink<'a> = dyn FnMut(Item) -> bool + 'a;
 
-/// Shows what a store consists of: keyspaces, runs and their tables, value objects, logs, and what has no
+/// Shows the parts of a store: keyspaces, runs and their tables, value objects, logs, and objects without a
 /// name. Blocks.
 /// # Errors
 /// The device failed. Damage is shown.
@@ -46,10 +50,10 @@ pub fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Error> {
     outline::outline(objects, sink)
 }
 
-/// Shows one object of a store, according to what its label says it is. Blocks.
+/// Shows one object of a store, by the role in its label. Blocks.
 /// # Errors
-/// `NoObject`: there is none, or it is not of a key-value store. Otherwise the device failed. Damage is
-/// shown.
+/// `NoObject`: it does not exist, or does not belong to a key-value store. Otherwise the device failed.
+/// Damage is shown.
 pub fn object(
     objects: &Objects,
     object: u64,
@@ -78,7 +82,7 @@ pub fn object(
     Ok(())
 }
 
-/// The manifest's state as far as it can be read, and what stopped that.
+/// The manifest's state as far as it is readable, and the error that ended the reading.
 fn state(
     objects: &Objects,
 ) -> Result<(crate::tree::manifest::state::ManifestState, u64, Option<Error>), Error> {

@@ -1,4 +1,4 @@
-//! The whole store in a few lines per object.
+//! Outline of the whole store: a few lines per object.
 
 use super::{Item, Sink, damage, manifest::level, state};
 use crate::{

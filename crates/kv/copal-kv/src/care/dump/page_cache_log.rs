@@ -1,4 +1,4 @@
-//! The page-cache log: whose it is, and how much it takes. Which of its records count the logs decide.
+//! Dump of the page-cache log: its session and its size. The logs decide which of its records count.
 
 use super::{Item, Sink, damage};
 use crate::{Error, write::page_cache_log};

@@ -1,4 +1,4 @@
-//! A table: its summary, its partitions with index and filter pages, its entries.
+//! Dump of a table: its metadata, its partitions with index and filter pages, its entries.
 
 use super::{DumpOptions, Item, Sink, damage, log::pointed, state};
 use crate::{
@@ -14,10 +14,10 @@ use copal_device::Class;
 use copal_object::{ObjectId, Store as Objects};
 use std::sync::Arc;
 
-/// Memory that reading one table may take, fences and one partition's pages.
+/// Memory for reading one table: fences and one partition's pages.
 const MEMORY_BYTES: u64 = 32 << 20;
 
-/// Opens a table for looking at it.
+/// Opens a table for a dump.
 pub(super) fn open(objects: &Objects, id: ObjectId, store_seed: u64) -> Result<Arc<Table>, Error> {
     let cache = TableCache::of(&MemoryBudget::new(MEMORY_BYTES));
     let options = ReadOptions { store_seed };

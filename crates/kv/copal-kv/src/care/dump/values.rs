@@ -1,4 +1,4 @@
-//! A value object: which of its bytes are dead, and which entries point into the others.
+//! Dump of a value object: its dead bytes, and the entries that point into the others.
 
 use super::{DumpOptions, Item, Sink, damage, state, table::open};
 use crate::{
@@ -90,7 +90,7 @@ pub(super) fn dump(
     from_logs(objects, id, sink)
 }
 
-/// Values that a log names and no table does yet.
+/// Shows values that a log names and no table does yet.
 fn from_logs(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
     for stat in objects.list(ObjectId(0), usize::MAX) {
         let Some((ObjectRole::Log, generation)) = parse_label(&stat.label) else {
@@ -126,7 +126,7 @@ fn from_logs(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<boo
     Ok(true)
 }
 
-/// One value, if it lies in the object: where, and whether its bytes are those that were written.
+/// Shows one value, if it lies in the object: its place, and whether its checksums match.
 fn show(
     objects: &Objects,
     id: ObjectId,

@@ -1,4 +1,4 @@
-//! The merge of any children is the sorted list of all their entries, both ways.
+//! A merge of any children equals the sorted list of all their entries, in both directions.
 
 use super::MergingCursor;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 use copal_testkit::Random;
 use std::cmp::Ordering;
 
-/// Entries in memory. Fails every move once its fuse has burnt down.
+/// Entries in memory. Every move fails once the fuse has burnt down.
 struct List {
     entries: Vec<Row>,
     at: Option<usize>,
@@ -68,7 +68,7 @@ impl Cursor for List {
 /// Key, sequence, child.
 type Row = (Vec<u8>, u64, u8);
 
-/// Children and, sorted with the newer child first, everything they hold.
+/// Random children, and all their entries, sorted with the newer child first.
 fn children(random: &mut Random) -> (Vec<List>, Vec<Row>) {
     let mut all = Vec::new();
     let lists = (0..random.below(7) as u8)

@@ -1,4 +1,4 @@
-//! Tables that are cut, changed or crafted: errors that name the place, never a panic, never a wrong answer.
+//! Truncated, changed or crafted tables: errors name the place; never a panic or a wrong answer.
 
 use super::{
     super::{DamageAt, ReadOptions, Table, TableError, io::ReadAt},
@@ -114,7 +114,7 @@ fn another_objects_table_is_damage_and_a_newer_one_is_not() {
     assert!(matches!(error, TableError::Unsupported { .. }), "{error}");
 }
 
-/// Where the parts of each partition lie.
+/// Places of the parts of each partition.
 fn parts(table: &Table) -> Vec<(Range<u64>, Range<u64>, Range<u64>)> {
     (0..table.fences.len() as u32)
         .map(|i| {
@@ -192,7 +192,7 @@ fn a_block_in_another_blocks_place_is_damage() {
     assert!(DataBlock::decode(stored, uid + 1, 1).is_err());
 }
 
-/// Answers wrong bytes the first time a range is read, right ones afterwards.
+/// Returns wrong bytes the first time a range is read, right ones afterwards.
 struct Flaky {
     bytes: Bytes,
     seen: Mutex<std::collections::HashSet<u64>>,
@@ -217,7 +217,7 @@ impl ReadAt for Flaky {
 #[test]
 fn what_reads_right_the_second_time_is_not_damaged() {
     let (model, bytes) = several_partitions();
-    // Sums over the wire can be wrong once (a bad transfer); the tail is read right here, the rest is not.
+    // Checksums can be wrong once, after a bad transfer. The tail is read correctly here; the rest is not.
     let seen = Mutex::new(std::iter::once((bytes.len() as u64).saturating_sub(64 << 10)).collect());
     let source = Box::new(Flaky { bytes, seen });
     let cache = cache();
@@ -227,7 +227,7 @@ fn what_reads_right_the_second_time_is_not_damaged() {
     assert_eq!((cache.counts().damaged_filters, cache.counts().rebuilt_indexes), (0, 0));
 }
 
-/// Overwrites some bytes, then mends the four-byte checksum at the end with `sum`.
+/// Overwrites some bytes, then fixes the four-byte checksum at the end with `sum`.
 fn crafted(random: &mut Random, stored: &[u8], sum: impl Fn(&[u8]) -> u32) -> Vec<u8> {
     let mut changed = stored.to_vec();
     let body = changed.len() - 4;
@@ -275,7 +275,7 @@ fn crafted_blocks_and_index_pages_with_right_checksums_never_panic() {
     }
 }
 
-/// Every way of moving over a crafted block, up to its first error.
+/// Every kind of move over a crafted block, up to its first error.
 fn walk(block: DataBlock, key: &[u8]) {
     let mut cursor = BlockCursor::new(block);
     let mut steps = 0;

@@ -1,4 +1,4 @@
-//! The example of docs/formats/kv-table.md is what we write and read.
+//! The writer produces the example of docs/formats/kv-table.md, and the reader accepts it.
 
 use super::{
     super::{ReadOptions, Table, TableBuilder, TableOptions, ValueUse},

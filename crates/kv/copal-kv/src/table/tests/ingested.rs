@@ -1,4 +1,4 @@
-//! Entries of an ingested table have the sequence of the ingest, wherever a reader or a merge comes from.
+//! Entries of an ingested table have the sequence of the ingest for every reader and merge.
 
 use super::support::{ID, Model, SEED, build, cache, open, options};
 use crate::{
@@ -33,8 +33,8 @@ fn look_ups_and_seeks_go_by_the_sequence_of_the_ingest() {
         for seq in [0, AT - 1, AT, AT + 1, MAX_SEQ] {
             let found = table.get(&key(i), seq, &hash).unwrap();
             assert_eq!(found.map(|found| found.seq), (seq >= AT).then_some(AT), "key {i} at {seq}");
-            // Newest first: a place at or before the entry's own sequence comes before it, a later one
-            // behind.
+            // Newest first: a position at or before the entry's own sequence comes before the entry, a later
+            // one after it.
             cursor.seek(&key(i), seq).unwrap();
             let first = if seq >= AT { i } else { i + 1 };
             assert_eq!(position(&cursor), (first < 3000).then(|| key(first)), "seek {i} at {seq}");

@@ -28,7 +28,7 @@ fn assert_at(entry: Option<Entry<'_>>, row: Row<'_>, what: &str) {
     }
 }
 
-/// A key of the model, or one near it, or any.
+/// A key of the model, or one near it, or a random one.
 fn some_key(random: &mut Random, model: &Model) -> Vec<u8> {
     let keys: Vec<&Vec<u8>> = model.keys().map(|(key, _)| key).collect();
     let mut key = keys[random.below(keys.len() as u64) as usize].clone();

@@ -1,4 +1,4 @@
-//! What a table keeps in memory is small, charged, and bounded.
+//! The memory of a table is small, charged, and bounded.
 
 use super::{
     super::Scan,
@@ -33,7 +33,7 @@ fn a_table_of_twenty_megabytes_costs_little_memory() {
     let (keys, bytes) = large();
     let cache = cache_with(64 << 20, 1 << 20, 4);
     let table = open(bytes, &cache);
-    // Descriptors and fences: well below a bit per key beside the fixed part of the table.
+    // Descriptors and fences: well below a bit per key besides the fixed part of the table.
     assert_eq!(cache.bytes().resident, table.resident_bytes());
     assert!(table.resident_bytes() < 2048 + KEYS / 8, "{}", table.resident_bytes());
     // Index pages: about 10 bits per key at 1 KB values.
@@ -80,7 +80,7 @@ fn the_page_budget_holds_under_any_use() {
 #[test]
 fn without_room_for_filters_look_ups_go_without_and_stay_right() {
     let (keys, bytes) = large();
-    // Room for one column of three of ten partitions.
+    // Memory for one column of three of ten partitions.
     let cache = cache_with(64 << 20, 1000, 4);
     let table = open(bytes, &cache);
     for key in keys.iter().step_by(7) {
@@ -100,7 +100,7 @@ fn without_room_for_filters_look_ups_go_without_and_stay_right() {
 #[test]
 fn a_small_filter_budget_is_shared_by_all_partitions() {
     let (keys, bytes) = large();
-    // Room for two columns of ten partitions, not for three.
+    // Memory for two columns of ten partitions, not for three.
     let cache = cache_with(64 << 20, 5200, 6);
     let table = open(bytes, &cache);
     for key in &keys {
@@ -128,7 +128,7 @@ fn a_miss_reads_nothing_but_false_positives_and_a_hit_one_block() {
     let table = open_cold(bytes, &cache);
     let mut random = Random::new(23);
     for _ in 0..100 {
-        // Loads filters and index pages: side by side, one read each partition.
+        // Loads filters and index pages; they are adjacent, so one read for each partition.
         let key = random.bytes(16);
         table.get(&key, MAX_SEQ, &KeyHash::new(&key, SEED)).unwrap();
     }

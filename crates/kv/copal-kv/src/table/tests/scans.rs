@@ -1,4 +1,4 @@
-//! What scans read: few, growing, in both directions, and only short ones through the cache.
+//! Reads of scans: few, growing, in both directions, and only short scans use the cache.
 
 use super::{
     super::{ReadOptions, Scan, Table, io::ReadAt},
@@ -84,12 +84,12 @@ fn a_long_scan_reads_in_large_pieces_in_either_direction() {
         assert!(reads.iter().all(|(range, _)| range.end - range.start <= 256 << 10));
     }
     let kept = cache.bytes().pages - pages;
-    // A block and windows of 16, 32 and 64 KiB each way, with what a block takes beside its bytes.
+    // A block and windows of 16, 32 and 64 KiB in each direction, with the overhead of a block.
     let first_windows = (2 * (4 + 16 + 32 + 64)) << 10;
     assert!(kept < first_windows + first_windows / 8, "the first windows stay, nothing else: {kept}");
 }
 
-/// Scans of ten blocks, and then of one, in both directions: what they read at once follows.
+/// Scans of ten blocks, and then of one, in both directions: the size of their reads follows.
 #[test]
 fn a_scan_begins_with_what_scans_before_it_took() {
     for forward in [true, false] {
@@ -124,8 +124,8 @@ fn a_scan_begins_with_what_scans_before_it_took() {
     }
 }
 
-/// Symptom: of scans of 60 KB nothing was kept, however often one came again. Cause: they began with a window
-/// above what is worth keeping. Fix: what is expected of a scan ends there.
+/// Symptom: nothing of a 60 KB scan was cached, however often it was repeated. Cause: it began with a window
+/// above the cached size. Fix: the expected size is limited to the cached size.
 #[test]
 fn a_scan_of_sixty_kilobytes_that_comes_again_reads_little() {
     let cache = cache_with(8 << 20, 0, 6);
@@ -184,7 +184,7 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
 
 #[test]
 fn a_kept_value_keeps_its_block_at_most() {
-    // Symptom: a caller that kept one value of each thousand scanned held all that was read.
+    // Symptom: a caller that kept one value of each thousand scanned held all bytes that were read.
     // Cause: values shared the memory of the read-ahead window.
     // Fix: blocks of ordinary scans own their bytes.
     let cache = cache_with(0, 0, 6);
@@ -197,13 +197,13 @@ fn a_kept_value_keeps_its_block_at_most() {
         (0..100).try_for_each(|_| cursor.next()).unwrap();
     }
     assert_eq!(kept.len(), keys.len().div_ceil(100));
-    // No one else holds the memory behind a kept value: neither window nor source.
+    // Neither window nor source shares the memory of a kept value.
     assert!(kept.iter().all(Bytes::is_unique));
 }
 
 /// Symptom: a merge into a large run waited for most of the windows it read of it. Cause: all inputs had
-/// windows of one size, and merges of more than eight inputs only one each. Fix: they share the room by their
-/// bytes.
+/// windows of one size, and merges of more than eight inputs had only one each. Fix: inputs share the memory
+/// in proportion to their bytes.
 #[test]
 fn inputs_of_a_merge_share_the_room_for_their_windows() {
     const ROOM: u64 = 3 << 20;
@@ -222,7 +222,7 @@ fn inputs_of_a_merge_share_the_room_for_their_windows() {
     assert_eq!(windows(&[8 << 20; 24], ROOM), [64 << 10; 24]);
     assert_eq!(windows(&[0, 0], ROOM), [64 << 10; 2]);
     assert_eq!(windows(&[u64::MAX / 2, u64::MAX / 2], u64::MAX), [1 << 20; 2]);
-    // Too little for two: one, which is charged and may be smaller.
+    // Too little for two windows: one, which is charged and may be smaller.
     for (inputs, room) in [(25, ROOM), (2, 128 << 10)] {
         for scan in Scan::beside(&vec![1 << 20; inputs], room) {
             assert_eq!((scan.window, scan.ahead), (256 << 10, false));

@@ -1,4 +1,4 @@
-//! Shapes at the edges: one key, sizes at which partitions and blocks end, many versions, tombstones alone.
+//! Edge cases: one key, sizes at which partitions and blocks end, many versions, only tombstones.
 
 use super::{
     super::{Scan, Table, TableBuilder},
@@ -71,11 +71,11 @@ fn thousands_of_versions_of_one_key_stay_in_one_partition() {
         assert_eq!(get(&table, b"hot", seq), Some(((seq / 2 * 2).min(80_000), 300)), "at {seq}");
     }
     assert_eq!(get(&table, b"hot", 1), None);
-    // One read of a block, and its neighbour at most, however many versions there are.
+    // One read of a block, and at most its neighbour, however many versions there are.
     let before = table.cache.counts().data_block_reads;
     get(&table, b"hot", 55_555);
     assert!(table.cache.counts().data_block_reads - before <= 2);
-    // A reader before the first version is no false alarm of the filter.
+    // A reader before the first version is no false positive of the filter.
     assert_eq!(table.cache.counts().false_positives, 0);
     let mut cursor = TableCursor::new(&table, Scan::default());
     cursor.seek(b"hot", 777).unwrap();
@@ -86,7 +86,7 @@ fn thousands_of_versions_of_one_key_stay_in_one_partition() {
 
 #[test]
 fn keys_without_gaps_are_their_own_separators_and_fences() {
-    // Consecutive numbers differ in the last byte only, so nothing can be cut from separators and fences, and
+    // Consecutive numbers differ only in the last byte, so separators and fences cannot be shortened, and
     // look-ups meet them exactly.
     let mut model = Model::new();
     for i in 0..5000u32 {

@@ -15,7 +15,7 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 pub(super) const SEED: u64 = 42;
 pub(super) const ID: ObjectId = ObjectId(7);
 
-/// (key, newest first) -> what the version says: the internal order of a `BTreeMap`.
+/// (key, newest first) -> kind and value of the version: the internal order of a `BTreeMap`.
 pub(super) type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
 
 pub(super) fn options(compress: bool, filter: Kind) -> TableOptions {
@@ -31,14 +31,14 @@ pub(super) fn build(model: &Model, options: TableOptions) -> (Bytes, TableMeta) 
     (bytes.into(), meta)
 }
 
-/// The table, all units loaded that fit.
+/// The table, with all units loaded that fit.
 pub(super) fn open(bytes: Bytes, cache: &Arc<TableCache>) -> Arc<Table> {
     let table = open_cold(bytes, cache);
     cache.adjust_filters();
     table
 }
 
-/// The table, no unit loaded.
+/// The table, with no unit loaded.
 pub(super) fn open_cold(bytes: Bytes, cache: &Arc<TableCache>) -> Arc<Table> {
     Table::open_bytes(bytes, ID, cache.clone(), ReadOptions { store_seed: SEED }).unwrap()
 }
@@ -47,7 +47,7 @@ pub(super) fn cache() -> Arc<TableCache> {
     cache_with(4 << 20, 1 << 20, 6)
 }
 
-/// `units` units for each partition, as far as `filter_bytes` hold them.
+/// `units` units for each partition, as far as they fit `filter_bytes`.
 pub(super) fn cache_with(page_bytes: u64, filter_bytes: u64, units: u8) -> Arc<TableCache> {
     let filters = FilterOptions {
         rule: RuleKind::Fixed { units },

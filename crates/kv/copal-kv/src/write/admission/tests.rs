@@ -1,4 +1,4 @@
-//! Power loss around a change of the log, while the flush of the old one is still to come.
+//! Power loss around a change of the log, before the flush of the old one.
 
 use crate::{
     Durability, Error, Keyspace, KeyspaceOptions, Options, Store,
@@ -31,10 +31,10 @@ fn open(device: &Arc<dyn Device>) -> Result<Store, Error> {
     Store::open(objects, options)
 }
 
-/// Symptom: after power loss the store does not open: the new log begins behind sequences that nothing holds.
-/// Cause: frames that promise no more than to survive a kill are on the device in any subset, and nothing
-/// bound the new log's frames to the old log's. While a flush of the old log followed at once this did not
-/// show. Fix: the old log is durable before the new one takes its first frame.
+/// Symptom: after power loss the store did not open: the new log began after sequences that no log held.
+/// Cause: after power loss any subset of the kill-safe frames may be on the device, and nothing ordered the
+/// new log's frames after the old log's. This did not show as long as a flush of the old log followed at
+/// once. Fix: the old log is durable before the new one takes its first frame.
 #[test]
 fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
     let mut judged = 0;
@@ -54,7 +54,7 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
         let put = |i: u8| space.put(&[i], &[i; 100], Durability::Process).unwrap();
         {
             let engine = store.engine();
-            // The worker stands still: the old log is not flushed to a table meanwhile.
+            // The worker is stopped, so the old log is not flushed to a table meanwhile.
             let _still = engine.compactor.stand_still();
             (0..3).for_each(put);
             admission::rotate(engine, &mut engine.writes.writer.lock()).unwrap();
@@ -79,7 +79,7 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
     assert!(judged > 300, "only {judged} states were judged");
 }
 
-/// A writer that looked whether the store is closed just before it was: its turn comes after the last sync.
+/// A writer that checked for a closed store just before the close: its turn comes after the last sync.
 #[test]
 fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     let blank = device(Image::zeroed(SIZE), 1, false);
@@ -97,8 +97,8 @@ fn a_write_whose_turn_comes_after_the_last_sync_is_refused() {
     assert!(matches!(told, Err(Error::Closed)), "{told:?}");
 }
 
-/// Fills a memtable that is not frozen yet, while another one waits for its flush. Flusher and worker have to
-/// stand still.
+/// Fills a memtable that is not frozen yet, while another one waits for its flush. The caller must stop
+/// flusher and worker.
 fn fill_both(space: &Keyspace, durability: Durability) {
     let engine = space.engine();
     let mut i = 0u64;
@@ -113,10 +113,10 @@ fn fill_both(space: &Keyspace, durability: Durability) {
     }
 }
 
-/// Symptom: a flush fails, and the writers that waited for it wait for ever, and so does whoever closes the
-/// store.
-/// Cause: the worker wakes them after a failure, but they asked for the flush alone and slept again, with the
-/// writer locked. Fix: they look at the poison as well.
+/// Symptom: after a failed flush the writers that waited for it waited forever, and so did the thread that
+/// closed the store.
+/// Cause: the worker wakes them after a failure, but they checked only for the flush and slept again, holding
+/// the writer lock. Fix: they check the poison as well.
 #[test]
 fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
     let faulty = device(Image::zeroed(SIZE), 1, false);
@@ -139,10 +139,10 @@ fn a_writer_that_waits_for_a_flush_is_told_that_the_flush_failed() {
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
 }
 
-/// Symptom: deferred writes stayed out of the log for as long as the writer behind them waited for a flush.
-/// Cause: the worker logs them when they are due, but cannot while somebody has the writer, and whoever waits
-/// for a flush has it.
-/// Fix: who is about to wait logs them first.
+/// Symptom: deferred writes stayed out of the log as long as the next writer waited for a flush.
+/// Cause: the worker logs them when they are due, but not while a thread holds the writer lock, and a thread
+/// that waits for a flush holds it.
+/// Fix: a thread that is about to wait logs them first.
 #[test]
 fn deferred_writes_are_in_the_log_before_anyone_waits_for_a_flush() {
     let memory = device(Image::zeroed(SIZE), 1, false);

@@ -1,12 +1,12 @@
-//! Groups that are in the memtable and not in the log yet: they gather, and one frame takes them all.
+//! Deferred groups: they are in the memtable but not in the log yet; they gather until one group logs them
+//! together.
 //!
 //! Invariants
-//! - They go in front of whatever is logged next, in the order of their sequences.
-//! - Whoever brings them on their way because they are due waits for the device and keeps nobody from writing
-//!   meanwhile. Others wait only for a half of the page-cache log that comes round before its frame is
-//!   written.
-//! - A kill-safe write goes behind them into the page-cache log only when they stand there, too, or their
-//!   frame is written.
+//! - They are logged before any later group, in the order of their sequences.
+//! - A thread that logs them because they are due waits for the device without blocking writers. Other
+//!   threads wait only for half of the page-cache log, if they need it before its frame is written.
+//! - A kill-safe write enters the page-cache log only if the deferred groups before it are there as well, or
+//!   their frame is written.
 
 use super::writer::{DeferredWrites, LogWriter};
 use crate::{
@@ -23,29 +23,29 @@ use copal_device::{Completer, Completion};
 use copal_object::{Ack, FramePos, Lsn, ObjectId, ReservedFrame, StoreError};
 use std::time::Instant;
 
-/// Log bytes that deferred groups may keep waiting.
+/// Limit of the log bytes of deferred groups.
 const DEFERRED_BYTES: usize = 1 << 20;
 
-/// What the log learns of deferred groups that are on their way.
+/// Result of logging deferred groups.
 type Logged = Completion<Result<FramePos, StoreError>>;
 
 impl LogWriter {
-    /// Since when a deferred write waits for the log.
+    /// Time since which a deferred write waits for the log.
     pub(crate) fn deferred_since(&self) -> Option<Instant> {
         self.deferred.since
     }
 
-    /// Log bytes of writes that are deferred.
+    /// Log bytes of deferred writes.
     pub(crate) fn deferred_bytes(&self) -> usize {
         self.deferred.ops.len()
     }
 
-    /// Whether deferred writes point to values of their own objects.
+    /// Whether deferred writes point to values in value objects.
     pub(crate) fn deferred_names_values(&self) -> bool {
         self.deferred.after.is_some()
     }
 
-    /// The frame `at` of the log `stream` is durable, and with it those before it.
+    /// Records that frame `at` of the log `stream`, and all frames before it, are durable.
     fn is_durable(&mut self, stream: ObjectId, at: FramePos) {
         if !self.log.ends_with(stream, at) {
             return;
@@ -56,7 +56,7 @@ impl LogWriter {
         }
     }
 
-    /// Whether all of the buffer, `buffered` bytes, stands in the page-cache log, if there is one.
+    /// Whether the page-cache log, if there is one, holds all `buffered` bytes of the buffer.
     fn page_cache_log_covers(&self, buffered: usize) -> bool {
         match &self.page_cache_log {
             PageCacheLogState::Open(cache_log) => cache_log.covers(buffered),
@@ -75,7 +75,7 @@ pub(crate) fn deferred_bytes(engine: &Engine) -> usize {
     DEFERRED_BYTES.min(engine.budget.waiting_bytes() as usize)
 }
 
-/// Keeps a group of `count` operations for the log's next one; `log` holds what was deferred before, too.
+/// Adds a group of `count` operations to the deferred ones; `log` also holds the earlier ones.
 pub(super) fn defer(
     engine: &Engine,
     deferred: &mut DeferredWrites,
@@ -84,7 +84,7 @@ pub(super) fn defer(
     after: Option<Lsn>,
 ) {
     deferred.ops = log;
-    // And their frame, when they go.
+    // The length counts for their frame, when they are logged.
     let bytes = (deferred.ops.capacity() + deferred.ops.len()) as u64;
     match &mut deferred.charge {
         Some(charge) => charge.set(bytes),
@@ -98,7 +98,7 @@ pub(super) fn defer(
     }
 }
 
-/// Nothing is deferred any more; the next ones gather in the same memory, unless one large write made it.
+/// Clears the deferred groups. Keeps the buffer for later ones, unless one large write made it.
 pub(super) fn clear_deferred(engine: &Engine, deferred: &mut DeferredWrites, mut ops: Vec<u8>) {
     let charge = deferred.charge.take();
     *deferred = DeferredWrites::default();
@@ -111,10 +111,10 @@ pub(super) fn clear_deferred(engine: &Engine, deferred: &mut DeferredWrites, mut
     }
 }
 
-/// Brings the deferred groups, which all stand in the page-cache log, on their way into the log. `given`
-/// is the last sequence so far.
+/// Starts to log the deferred groups, which must all be in the page-cache log. `given` is the last allocated
+/// sequence.
 /// # Errors
-/// `NoSpace`: they go on waiting. `Poisoned`.
+/// `NoSpace`: they stay deferred. `Poisoned`.
 pub(crate) fn send_deferred(engine: &Engine, writer: &mut LogWriter, given: u64) -> Result<(), Error> {
     let frame = reserve_deferred(engine, writer, given, Ack::Written)?;
     let at = frame.at();
@@ -122,22 +122,22 @@ pub(crate) fn send_deferred(engine: &Engine, writer: &mut LogWriter, given: u64)
     Ok(())
 }
 
-/// Gives the deferred groups their place in the log. Nobody is kept from writing by the device, if the
-/// writer is let go before [`DeferredInFlight::wait`].
+/// Reserves the place of the deferred groups in the log. The device blocks no writer, if the caller releases
+/// the writer lock before [`DeferredInFlight::wait`].
 /// # Errors
-/// `NoSpace`: they go on waiting. `Poisoned`.
+/// `NoSpace`: they stay deferred. `Poisoned`.
 pub(crate) fn log_deferred_durably<'e>(
     engine: &'e Engine,
     writer: &mut LogWriter,
 ) -> Result<DeferredInFlight<'e>, Error> {
     let frame = reserve_deferred(engine, writer, engine.snapshots.allocated_seq(), Ack::Durable)?;
-    // The half of these groups waits for what is told when the frame is there.
+    // The half with these groups is reusable once the completion reports the frame as written.
     let (tell, told) = Completion::pair(None);
     deferred_placed(engine, writer, frame.at(), told);
     Ok(DeferredInFlight { engine, stream: writer.log.stream, frame, tell })
 }
 
-/// Reserves the last frame of the group of all that is deferred, and writes those before it.
+/// Writes the frames of all deferred groups except the last one, and reserves that.
 fn reserve_deferred(
     engine: &Engine,
     writer: &mut LogWriter,
@@ -150,20 +150,20 @@ fn reserve_deferred(
     reserved.map_err(|error| engine.poison.failed_write(error))
 }
 
-/// The last frame has its place. Whoever wants the log durable asks for more than this frame: no group of
-/// the queue answers for it, so its own promise does not count.
+/// Records the reserved place of the last frame. It counts as `Written`, since no group of the queue waits
+/// for this frame: a caller that needs a durable log has to sync.
 fn deferred_placed(engine: &Engine, writer: &mut LogWriter, at: FramePos, logged: Logged) {
     writer.log.placed(at, Ack::Written);
     let ops = std::mem::take(&mut writer.deferred.ops);
     writer.page_cache_logged(match writer.page_cache_log_covers(ops.len()) {
         true => ReuseAfter::Frame(logged),
-        // Until it is written, a record behind it would have a hole in front.
+        // Until the frame is written, a later record would follow a gap.
         false => ReuseAfter::NextAckedGroup,
     });
     clear_deferred(engine, &mut writer.deferred, ops);
 }
 
-/// The deferred groups on their way into the log.
+/// Deferred groups that are being logged.
 #[must_use = "they are durable when they were waited for"]
 pub(crate) struct DeferredInFlight<'e> {
     engine: &'e Engine,
@@ -181,7 +181,7 @@ impl DeferredInFlight<'_> {
         let durable = self.frame.write().wait();
         self.tell.complete(durable.clone());
         durable.map_err(|error| self.engine.poison.failed_write(error))?;
-        // Whoever has the writer now logs more, or syncs for himself.
+        // If another thread holds the writer lock, it logs more or syncs itself.
         if let Some(mut writer) = self.engine.writes.writer.try_lock() {
             writer.is_durable(self.stream, at);
         }
@@ -189,7 +189,7 @@ impl DeferredInFlight<'_> {
     }
 }
 
-/// Logs that deferred writes could not be logged now.
+/// Reports that deferred writes could not be logged now.
 pub(crate) fn still_deferred(logged: Result<(), Error>) {
     if let Err(error) = logged {
         tracing::warn!(%error, "deferred writes are still not in the log");

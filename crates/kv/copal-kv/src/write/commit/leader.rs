@@ -1,18 +1,19 @@
-//! What the leader of a group does in its turn: make room, encode, place, let go, insert.
+//! The leader of a commit group: makes room, encodes, reserves a place in the log, releases the lock,
+//! inserts.
 //!
-//! A group is [`GatheredGroup`] when its turn comes, [`EncodedGroup`] when its direct values have places,
-//! [`PlacedGroup`] when nothing can come before it any more, and [`InFlight`] while the device writes it.
-//! Whoever holds one of them holds what that step owns; the writer and the turn are let go between the last
-//! two.
+//! A group is a [`GatheredGroup`] when its turn comes, an [`EncodedGroup`] when its direct values have
+//! places, and a [`PlacedGroup`] when no other group can get a place before it. It is [`InFlight`] while the
+//! device writes it. Each of these types owns the state of its step. The leader releases the writer lock and
+//! the turn between the last two.
 //! Design: docs/design/kv.md#a-write KV-2
 //! Invariants
-//! - A group takes its sequences when its last frame has its number: sequences have no gaps. Only a device
-//!   that fails undoes that, and then nothing is written any more.
-//! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, in front of whatever is logged
-//!   next. A `Process` group is treated like one where the page-cache log takes a copy of it (`page_cache_log::fit`).
-//! - `NoSpace` leaves log, value objects and memtable as they were. A group refused for lack of space or
-//!   memory is tried again write by write, so that a delete is not refused because of its neighbour, and a
-//!   put is not refused while a flush under way gives back a log.
+//! - A group takes its sequences when its last frame has its number, so sequences have no gaps. Only a device
+//!   failure breaks this, and then nothing is written any more.
+//! - A `Deferred` group is inserted at once and logged within 100 ms or 1 MiB, before any later group. A
+//!   `Process` group is treated the same if the page-cache log takes a copy of it (`page_cache_log::fit`).
+//! - `NoSpace` leaves log, value objects and memtable unchanged. A group refused for lack of space or memory
+//!   is retried write by write. So a delete is not refused because of its neighbour, nor a put while a
+//!   running flush frees a log.
 
 use super::{
     WriteRequest,
@@ -42,14 +43,14 @@ use copal_object::{Ack, FramePos, Lsn, ObjectId, Op, ReservedFrame, StoreError, 
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// Writes that take as much are worth a look at the caches.
+/// Size of a write from which caches are evicted for it in advance.
 const LARGE_BYTES: u64 = 64 << 10;
 
-/// Writes that go into the log as one group, and what they ask for together.
+/// Writes that are logged as one group.
 struct GatheredGroup<'w> {
     writes: &'w mut [WriteRequest],
     durability: Durability,
-    /// Of log, at most.
+    /// Most log bytes.
     bytes: usize,
 }
 
@@ -68,22 +69,22 @@ impl GatheredGroup<'_> {
     }
 }
 
-/// Where a group goes first.
+/// First destination of a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GroupRoute {
-    /// To the page-cache log; to the log with a later group.
+    /// The page-cache log; later the log, with another group.
     PageCacheLog,
-    /// To the log with a later group.
+    /// Only the memtable; later the log, with another group.
     Later,
-    /// To the log, which acknowledges it so.
+    /// The log, acknowledged with this durability.
     Log(Ack),
 }
 
-/// A group as it goes into the log, its direct values with their places.
+/// A group encoded for the log, with places for its direct values.
 struct EncodedGroup<'e, 'w> {
     gathered: GatheredGroup<'w>,
     encoded: EncodedOps,
-    /// Log bytes in front that were deferred before.
+    /// Log bytes of earlier deferred groups at the beginning.
     deferred_bytes: usize,
     values: MutexGuard<'e, DirectValues>,
     placement: ValuePlacement,
@@ -99,27 +100,27 @@ impl EncodedGroup<'_, '_> {
     }
 }
 
-/// A group that has its sequences, and its place in the log or behind what is deferred.
+/// A group with its sequences, and its place in the log or after the deferred groups.
 struct PlacedGroup<'w> {
     gathered: GatheredGroup<'w>,
     encoded: EncodedOps,
     charge: MemoryCharge,
     memtable: Arc<Memtable>,
-    /// `None`: nothing of it is written now.
+    /// `None`: no frame is written now.
     frame: Option<ReservedFrame>,
     first_seq: u64,
     last_seq: u64,
     route: GroupRoute,
 }
 
-/// Brings `writes` into log and memtable as one group, where that is possible.
+/// Logs and inserts `writes` as one group, if possible.
 pub(crate) fn lead(engine: &Engine, mut turn: CommitTurn, mut writes: Vec<WriteRequest>) -> Option<InFlight> {
     admission::pace(engine, writes.iter().map(|write| write.user_bytes).sum());
     let mut writer = engine.writes.writer.lock();
     match place_group(engine, &mut writer, GatheredGroup::of(&mut writes)) {
         Ok(placed) => {
             let completing = turn.place(placed.last_seq);
-            // From here on the next group may be placed behind this one.
+            // From here on the next group may get its place.
             drop(writer);
             drop(turn);
             launch(engine, placed, completing)
@@ -136,7 +137,7 @@ pub(crate) fn lead(engine: &Engine, mut turn: CommitTurn, mut writes: Vec<WriteR
     }
 }
 
-/// Each write as its own group; one that frees space may use the reserve.
+/// Commits each write as its own group; one that frees space may use the reserve.
 fn lead_alone(
     engine: &Engine,
     mut writer: MutexGuard<'_, LogWriter>,
@@ -160,14 +161,15 @@ fn lead_alone(
                 let _opened = engine.writes.reserve.open(&engine.objects, ReservePart::Everything);
                 attempt(write, writer)
             };
-            // Each takes a page of log and more: what they take of the reserve comes back with the log.
+            // Each such write takes at least a page of log. Its space returns to the reserve when the log is
+            // freed.
             if admission::log_is_long_for_reserve(engine, &writer) {
                 admission::begin_flush_for_space(engine, &mut writer);
                 admission::wait_for_space(engine, &mut writer);
             }
             result = in_reserve(write, &mut writer);
             if is_full(&result) {
-                // A flush and a step of a merge give back what they took when they end.
+                // Waits, since a flush and a merge step return their space when they end.
                 drop(engine.compactor.stand_still());
                 result = in_reserve(write, &mut writer);
             }
@@ -175,7 +177,7 @@ fn lead_alone(
         }
         if !write.frees_space && is_full(&result) {
             admission::begin_flush_for_space(engine, &mut writer);
-            // It may be full for the moment only, while a flush is under way.
+            // The store may be full only until the running flush ends.
             while is_full(&result) && admission::wait_for_space(engine, &mut writer) {
                 result = attempt(write, &mut writer);
             }
@@ -193,7 +195,7 @@ fn lead_alone(
     turn.answer(results);
 }
 
-/// Makes room for a group and places it.
+/// Makes room for a group and reserves its place.
 /// # Errors
 /// `NoSpace`, `OverBudget`: nothing happened. `Poisoned`, `Closed`, `NumbersUsedUp`.
 fn place_group<'w>(
@@ -207,14 +209,14 @@ fn place_group<'w>(
     place(engine, writer, encoded)
 }
 
-/// Encodes a group behind what is deferred, and finds places for its direct values.
+/// Encodes a group after the deferred ones, and finds places for its direct values.
 fn encode_group<'e, 'w>(
     engine: &'e Engine,
     writer: &mut LogWriter,
     gathered: GatheredGroup<'w>,
 ) -> Result<EncodedGroup<'e, 'w>, Error> {
     engine.poison.check()?;
-    // While the reserve is open or spent, its space is not for writes that only add.
+    // While the reserve is open or incomplete, its space is not for puts.
     if !gathered.free_space() {
         let bytes = gathered.writes.iter().map(|write| write.room_bytes).sum();
         let has_reserve = match gathered.writes.iter().any(WriteRequest::is_large) {
@@ -255,7 +257,7 @@ fn route(
             GroupRoute::PageCacheLog
         }
         Durability::Process => GroupRoute::Log(Ack::Written),
-        // Nobody waits for the log of deferred writes: once there is enough of it, it is on its way.
+        // No writer waits for the log of deferred writes; enough of them are logged at once.
         Durability::Deferred
             if writer.deferred.ops.len() + group.bytes > deferred::deferred_bytes(engine) =>
         {
@@ -265,7 +267,7 @@ fn route(
     })
 }
 
-/// Gives a group its sequences and its place. The order of these steps is what the next leader relies on.
+/// Gives a group its sequences and its place. The next leader relies on the order of these steps.
 fn place<'w>(
     engine: &Engine,
     writer: &mut LogWriter,
@@ -297,7 +299,7 @@ fn place<'w>(
     })
 }
 
-/// Appends the values of a group, and reserves the last of its frames or defers it.
+/// Appends the values of a group, and defers the group or reserves its last frame.
 fn reserve_place(
     engine: &Engine,
     writer: &mut LogWriter,
@@ -324,9 +326,8 @@ fn reserve_place(
     Ok(Some(frame))
 }
 
-/// Writes a group and inserts it: its operations go into the memtable as they are, not as copies that
-/// would count references in allocations of their own. `None`: the group is as safe as it was promised to
-/// be already.
+/// Writes a group and inserts it. The operations move into the memtable; copies would each allocate a
+/// reference count. `None`: the promised durability is reached already.
 fn launch(engine: &Engine, group: PlacedGroup<'_>, completing: GroupCompletion) -> Option<InFlight> {
     let completion = group.frame.map(ReservedFrame::write);
     let writes = group.gathered.writes;
@@ -343,7 +344,7 @@ fn launch(engine: &Engine, group: PlacedGroup<'_>, completing: GroupCompletion) 
     }
 }
 
-/// Appends the values, ordered before the log frames; returns the commit the frames come after.
+/// Appends the values, ordered before the log frames; returns the commit that the frames must follow.
 fn append_values(engine: &Engine, placement: &mut ValuePlacement) -> Result<Option<Lsn>, StoreError> {
     let mut after = None;
     for ops in std::mem::take(&mut placement.txns) {
@@ -352,7 +353,7 @@ fn append_values(engine: &Engine, placement: &mut ValuePlacement) -> Result<Opti
     Ok(after.filter(|_| !engine.broken(Flaw::LogBeforeValues)))
 }
 
-/// Cuts off what a failed group appended; turns the failure into what the writer is told.
+/// Truncates the values that a failed group appended; returns the error for its writers.
 fn take_back(
     engine: &Engine,
     mut values: MutexGuard<'_, DirectValues>,
@@ -374,11 +375,11 @@ fn take_back(
         let cut: Vec<ObjectId> = cut.collect();
         let undone = engine.objects.commit(Txn::new().ops(ops), Ack::Ordered).wait();
         if let Err(StoreError::NoSpace { .. }) = undone {
-            // Nobody names the bytes, nothing is appended behind them, and the next opening cuts them
-            // off.
+            // No pointer names the bytes, and the closed object gets no further ones, so the next opening
+            // truncates it.
             cut.into_iter().for_each(|object| values.close(object));
         } else if let Err(second) = undone {
-            // The lengths are no longer known to be those of the open objects.
+            // The lengths of the open objects are uncertain now.
             engine.poison.set_by(&Error::Poisoned {
                 reason: format!("could not take back a value: {second}"),
                 host_full: second.is_host_full(),
@@ -388,7 +389,7 @@ fn take_back(
     error
 }
 
-/// Passes a batch through the log.
+/// Commits a batch. Blocks until its durability is reached.
 pub(crate) fn commit(engine: &Engine, write: WriteRequest) -> Result<(), Error> {
     engine.check_writable()?;
     let committed = engine.writes.queue.commit(write, |turn, writes| {
@@ -400,7 +401,7 @@ pub(crate) fn commit(engine: &Engine, write: WriteRequest) -> Result<(), Error> 
     committed
 }
 
-/// Whether a store that keeps little else in memory has room for a batch.
+/// Checks that a store that keeps little else in memory has room for the batch.
 /// # Errors
 /// `BatchTooLarge`.
 pub(crate) fn check_size(engine: &Engine, write: &WriteRequest) -> Result<(), Error> {
@@ -412,7 +413,7 @@ pub(crate) fn check_size(engine: &Engine, write: &WriteRequest) -> Result<(), Er
     Ok(())
 }
 
-/// Passes a batch through the log. Caches give way before a large one goes into log and memtable.
+/// Commits a batch, after evicting caches for a large one. Blocks until its durability is reached.
 pub(crate) fn commit_with_room(engine: &Engine, write: WriteRequest) -> Result<(), Error> {
     let bytes = write.room_bytes;
     if bytes < LARGE_BYTES {
@@ -424,13 +425,13 @@ pub(crate) fn commit_with_room(engine: &Engine, write: WriteRequest) -> Result<(
     committed
 }
 
-/// See the module.
+/// A group that the device is writing; see the module.
 #[must_use = "the group takes effect when it is waited for"]
 pub(crate) struct InFlight {
     completing: GroupCompletion,
     completion: Completion<Result<FramePos, StoreError>>,
-    /// Operations, frames, and their copy on the way to the device: until the answer, which for deferred
-    /// writes is there at once and leaves the copy to the object layer's own limit.
+    /// Memory of the operations, their frames and the copy for the device, until the completion. Deferred
+    /// writes complete at once, and leave the copy to the object layer's own limit.
     charge: MemoryCharge,
 }
 
@@ -443,7 +444,7 @@ impl InFlight {
         InFlight { completing, completion, charge }
     }
 
-    /// Waits until the group is as safe as it was promised to be, or has failed.
+    /// Waits until the group has reached its durability, or has failed.
     pub(crate) fn wait(self) {
         let result = self.completion.wait();
         drop(self.charge);

@@ -1,14 +1,14 @@
-//! Group commit: writers gather in groups, several groups are on their way at once, each wakes its writers
+//! Group commit: writers gather in groups, several groups are in flight at once, and each wakes its writers
 //! together.
 //!
-//! The first writer of a group leads it: in its turn it takes what has gathered (up to 1 MiB of log), brings
-//! it on its way into the log, passes the turn on, and inserts it into the memtable while the device writes.
+//! The first writer of a group leads it. In its turn it takes the gathered writes (up to 1 MiB of log),
+//! starts their log write, passes the turn on, and inserts them into the memtable while the device writes.
 //! Invariants
-//! - Sequences become visible in order, each after the durability it was promised (KV-2).
-//! - Exactly one thread has the turn; it alone appends to log and direct value objects.
+//! - Sequences become visible in order, each after its promised durability (KV-2).
+//! - Exactly one thread has the turn; only that thread appends to the log and to direct value objects.
 //!
-//! Not here: the turns (`queue`), what a leader writes (`leader`, `writer`), what the log takes later
-//! (`deferred`), making room for it (`admission`), where values go (`values`).
+//! Not here: the turns (`queue`), the leader's work (`leader`, `writer`), deferred groups (`deferred`),
+//! making room (`admission`), placement of values (`values`).
 
 pub(crate) mod deferred;
 pub(crate) mod leader;
@@ -20,14 +20,14 @@ use crate::{Durability, tree::value::ValuePointer, write::log::LogOp};
 use bytes::Bytes;
 use values::GroupKey;
 
-/// One operation of a batch, keys with their keyspace.
+/// One operation of a batch; keys include their keyspace.
 #[derive(Debug)]
 pub(crate) enum WriteOp {
     Put {
         key: Bytes,
         value: Bytes,
     },
-    /// A value for a value object; `sums` were computed by the writer's own thread.
+    /// A value for a value object; the writer's own thread computed `sums`.
     Direct {
         key: Bytes,
         value: Bytes,
@@ -46,7 +46,7 @@ pub(crate) enum WriteOp {
 }
 
 impl WriteOp {
-    /// Most bytes the operation takes in the log.
+    /// Upper bound of the operation's bytes in the log.
     fn log_bytes(&self) -> usize {
         match self {
             WriteOp::Put { key, value } => LogOp::encoded_bound(key.len(), value.len()),
@@ -58,7 +58,7 @@ impl WriteOp {
         }
     }
 
-    /// Bytes of memory that it takes in log and memtable.
+    /// Bytes of memory that the operation takes in log and memtable.
     pub(crate) fn room_bytes(&self) -> u64 {
         let entry = match self {
             WriteOp::DeleteRange { .. } => RANGE_DELETE_BYTES,
@@ -68,29 +68,29 @@ impl WriteOp {
     }
 }
 
-/// Bytes of an entry in the memtable, beside its key and value.
+/// Bytes of an entry in the memtable, besides its key and value.
 const ENTRY_BYTES: u64 = 128;
-/// Bytes of a range delete in the memtable, beside its keys.
+/// Bytes of a range delete in the memtable, besides its keys.
 const RANGE_DELETE_BYTES: u64 = 416;
 
-/// Log bytes that a write may put which deletes something, and use the reserve.
+/// Most log bytes of puts in a write that deletes something and may use the reserve.
 const LITTLE: usize = 64 << 10;
-/// Log bytes of any write that may use the reserve.
+/// Most log bytes of any write that may use the reserve.
 const SHORT: usize = 1 << 20;
 
-/// One batch on its way into the log.
+/// One batch to be logged.
 #[derive(Debug)]
 pub(crate) struct WriteRequest {
     pub(crate) ops: Vec<WriteOp>,
     pub(crate) durability: Durability,
-    /// Log bytes, at most.
+    /// Upper bound of the log bytes.
     pub(crate) log_bytes: usize,
-    /// Keys and values as the caller gave them.
+    /// Bytes of keys and values as the caller gave them.
     pub(crate) user_bytes: u64,
-    /// Bytes of memory that it takes in log and memtable.
+    /// Bytes of memory that the batch takes in log and memtable.
     pub(crate) room_bytes: u64,
-    /// May use the reserve of a full store: it is short, and deletes something while it adds little, or is
-    /// essential.
+    /// May use the reserve of a full store: it is short, and either essential or deletes something while it
+    /// adds little.
     pub(crate) frees_space: bool,
 }
 
@@ -123,7 +123,7 @@ impl WriteRequest {
         !self.has_direct() && self.log_bytes <= SHORT
     }
 
-    /// Whether it leaves some room in a store that is nearly full to writes that are not.
+    /// Whether it has to leave space for small writes in a store that is nearly full.
     pub(crate) fn is_large(&self) -> bool {
         self.has_direct() || self.log_bytes > LITTLE
     }
@@ -145,7 +145,7 @@ mod tests {
         assert!(WriteRequest::new(vec![delete(), put(100)], Durability::Device).frees_space);
         assert!(!WriteRequest::new(vec![put(1)], Durability::Device).frees_space);
         assert!(!WriteRequest::new(vec![delete(), put(1 << 20)], Durability::Device).frees_space);
-        // Short, but what it puts is more than a delete needs.
+        // Short, but its put is larger than a delete needs.
         assert!(!WriteRequest::new(vec![delete(), put(100_000)], Durability::Device).frees_space);
         assert!(WriteRequest::new(vec![delete(), put(60_000)], Durability::Device).frees_space);
         let essential = |len| WriteRequest::new(vec![put(len)], Durability::Device).essential();

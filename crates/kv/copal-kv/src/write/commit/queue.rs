@@ -1,17 +1,20 @@
-//! The commit queue: writers gather in groups, a group's first writer leads it, several groups are on their
-//! way.
+//! The commit queue: writers gather in groups, the first writer of a group leads it, and several groups are
+//! in flight.
 //!
-//! A group is open for more until its turn comes. Turns are taken one after the other; whoever has the turn
-//! brings its group on its way ([`CommitTurn::place`]) and passes the turn on, and the group lands
-//! ([`GroupCompletion::complete`]) when the log says so. At most `width` groups are between the two, and one more
-//! begins only once it is full or as many writes wait as are on their way: groups of half of the writers
-//! alternate, instead of many small ones that each cost the device a flush. Invariants
-//! - Groups are placed in the order their turns came, and take effect in that order: the visible sequence
-//!   moves past a group when it and every group before it have completed well.
-//! - Once a group has failed to land, none behind it takes effect (KV-2).
-//! - Every writer is told, also when the thread that leads it panics or the log is dropped.
+//! - A group accepts writes until its turn comes. Groups take turns one after another.
+//! - The leader places its group ([`CommitTurn::place`]) and passes the turn on. The group completes
+//!   ([`GroupCompletion::complete`]) when its log write is done.
+//! - At most `width` groups are between the two.
+//! - Another turn begins only if its group is full, or as many writes wait as are in flight. So groups with
+//!   half of the writers alternate, instead of many small groups that each cost a device flush.
 //!
-//! Not here: what a leader does (`leader`).
+//! Invariants
+//! - Groups are placed and take effect in the order of their turns: the visible sequence passes a group when
+//!   it and all groups before it have completed successfully.
+//! - Once a group has failed, none after it takes effect (KV-2).
+//! - Every writer gets a result, even if its leader's thread panics or the log is dropped.
+//!
+//! Not here: the leader's work (`leader`).
 
 use super::WriteRequest;
 use crate::{Error, session::poison::PoisonFlag, tree::snapshots::SnapshotList};
@@ -21,18 +24,18 @@ use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// A value behind a lock, and those who wait for it to change.
+/// A value behind a lock, with threads that wait for it to change.
 pub(crate) trait Monitor<T>: Send + Sync {
     fn new(value: T) -> Self;
-    /// Looks at the value, or changes it in a way that nobody waits for. Nothing inside blocks.
+    /// Reads the value, or changes it in a way that no thread waits for. `look` must not block.
     fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> R;
-    /// Changes the value; those who wait look again.
+    /// Changes the value and wakes the waiting threads.
     fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R;
-    /// Waits until `look` finds what it looks for; it is asked again after every [`Monitor::change`].
+    /// Waits until `look` returns a result; it runs again after every [`Monitor::change`].
     fn wait_for<R>(&self, look: impl FnMut(&mut T) -> Option<R>) -> R;
 }
 
-/// Which monitors: those of threads, or a test's.
+/// Kind of monitors: those of threads, or those of a test.
 pub(crate) trait MonitorKind: Send + Sync + 'static {
     type Of<T: Send>: Monitor<T>;
 }
@@ -59,7 +62,7 @@ struct WatchedValue<T> {
 }
 
 impl<T> ThreadMonitor<T> {
-    /// A panic of another holder left the value whole: nothing that is called under the lock is half done.
+    /// A poisoned lock is ignored: no step under the lock leaves the value half changed.
     fn lock(&self) -> MutexGuard<'_, WatchedValue<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,12 +101,12 @@ impl<T: Send> Monitor<T> for ThreadMonitor<T> {
     }
 }
 
-/// Log bytes after which a group takes no further writes.
+/// Log bytes at which a group takes no further writes.
 const GROUP_BYTES: usize = 1 << 20;
-/// Groups on their way at once. Measured: docs/decisions/2026-11-21-commits-side-by-side.md.
+/// Most groups in flight. Measured: docs/decisions/2026-11-21-commits-side-by-side.md.
 pub(crate) const WIDTH: usize = 4;
 
-/// Writers that share a group, and what became of them.
+/// Writers that share a group, and its outcome.
 pub(crate) struct CommitGroup<M: MonitorKind = ThreadMonitors> {
     turn: M::Of<bool>,
     outcome: M::Of<Option<GroupOutcome>>,
@@ -114,14 +117,14 @@ enum GroupOutcome {
     Each(Vec<Result<(), Error>>),
 }
 
-/// A write's place in its group.
+/// A write's position in its group.
 struct CommitTicket<M: MonitorKind = ThreadMonitors> {
     group: Arc<CommitGroup<M>>,
     index: usize,
 }
 
 impl<M: MonitorKind> CommitTicket<M> {
-    /// Waits until it is known what became of the write.
+    /// Waits for the outcome of the write.
     fn wait(&self) -> Result<(), Error> {
         self.group.outcome.wait_for(|outcome| self.own(outcome.as_ref()))
     }
@@ -129,7 +132,7 @@ impl<M: MonitorKind> CommitTicket<M> {
     fn own(&self, outcome: Option<&GroupOutcome>) -> Option<Result<(), Error>> {
         match outcome? {
             GroupOutcome::All(result) => Some(result.clone()),
-            // Each write of the group has an outcome, in the order in which they joined.
+            // Each write of the group has an outcome, in joining order.
             GroupOutcome::Each(results) => Some(results[self.index].clone()),
         }
     }
@@ -139,11 +142,12 @@ impl<M: MonitorKind> CommitTicket<M> {
 struct GatheringGroup<M: MonitorKind> {
     group: Arc<CommitGroup<M>>,
     writes: Vec<WriteRequest>,
-    /// Of log.
+    /// Log bytes.
     bytes: usize,
 }
 
-/// A group on its way; the one that nobody waits for belongs to a leader that writes one by one.
+/// A group in flight. Without `group` no writer waits for it: it belongs to a leader that commits write by
+/// write.
 struct GroupInFlight<M: MonitorKind> {
     number: u64,
     writes: usize,
@@ -154,18 +158,18 @@ struct GroupInFlight<M: MonitorKind> {
 
 struct CommitLine<M: MonitorKind> {
     waiting: VecDeque<GatheringGroup<M>>,
-    /// Someone has the turn.
+    /// A thread has the turn.
     turn_taken: bool,
     in_flight: VecDeque<GroupInFlight<M>>,
     placed: u64,
-    /// What the first group that did not land was told.
+    /// Error of the first group that failed.
     failed: Option<Error>,
-    /// Groups take effect as they land: the tests' negative control.
+    /// Groups take effect as they complete: the tests' negative control.
     #[cfg(test)]
     broken: bool,
 }
 
-/// See the module.
+/// The commit queue of one store; see the module.
 pub(crate) struct CommitQueue<M: MonitorKind = ThreadMonitors> {
     line: M::Of<CommitLine<M>>,
     width: usize,
@@ -173,11 +177,11 @@ pub(crate) struct CommitQueue<M: MonitorKind = ThreadMonitors> {
     poison: Arc<PoisonFlag>,
 }
 
-/// A group, and what its writers are told.
+/// A group, and the result for its writers.
 type Told<M> = (Arc<CommitGroup<M>>, Result<(), Error>);
 
 impl<M: MonitorKind> CommitQueue<M> {
-    /// At most `width` groups are on their way at once.
+    /// At most `width` groups are in flight at once.
     pub(crate) fn new(
         width: usize,
         snapshots: Arc<SnapshotList>,
@@ -195,8 +199,8 @@ impl<M: MonitorKind> CommitQueue<M> {
         Arc::new(CommitQueue { line: M::Of::new(line), width, snapshots, poison })
     }
 
-    /// Joins a group and waits for what becomes of it. When this write is the group's first, `lead` is called
-    /// in its turn, with the group's writes.
+    /// Joins a group and waits for the outcome. If this write is the group's first, calls `lead` in its turn,
+    /// with the group's writes.
     pub(crate) fn commit(
         self: &Arc<Self>,
         write: WriteRequest,
@@ -219,9 +223,9 @@ impl<M: MonitorKind> CommitQueue<M> {
         place.wait()
     }
 
-    /// Waits until nothing is on its way. Whoever can place a group has to be kept from it meanwhile.
+    /// Waits until no group is in flight. The caller must prevent new placements meanwhile.
     /// # Errors
-    /// What the group that failed was told.
+    /// The error of the group that failed.
     pub(crate) fn drain(&self) -> Result<(), Error> {
         self.line.wait_for(|line| {
             line.in_flight.is_empty().then(|| match &line.failed {
@@ -293,7 +297,7 @@ fn call<M: MonitorKind>(next: Option<Arc<CommitGroup<M>>>) {
 }
 
 impl<M: MonitorKind> CommitLine<M> {
-    /// A place in the group that still gathers, or in a new one.
+    /// Adds a write to the group that still gathers, or to a new one.
     fn join(&mut self, write: WriteRequest) -> CommitTicket<M> {
         let bytes = write.log_bytes;
         if let Some(last) = self.waiting.back_mut()
@@ -308,13 +312,13 @@ impl<M: MonitorKind> CommitLine<M> {
         CommitTicket { group, index: 0 }
     }
 
-    /// Gives the turn to the group in front, if it is free and one more on its way is worth it; returns that
-    /// group, whose first writer is to be woken once the line is not locked any more.
+    /// Gives the turn to the first waiting group, if the turn is free and another group in flight is
+    /// worthwhile. Returns that group; the caller wakes its first writer after releasing the lock.
     fn next_turn(&mut self, width: usize) -> Option<Arc<CommitGroup<M>>> {
         let waiting: usize = self.waiting.iter().map(|group| group.writes.len()).sum();
         let under_way: usize = self.in_flight.iter().map(|flight| flight.writes).sum();
         let front = self.waiting.front()?;
-        // It gathers little more.
+        // It would gather little more.
         let is_full = self.waiting.len() > 1 || front.bytes >= GROUP_BYTES / 2;
         if self.turn_taken || self.in_flight.len() >= width || (waiting < under_way && !is_full) {
             return None;
@@ -323,7 +327,7 @@ impl<M: MonitorKind> CommitLine<M> {
         Some(Arc::clone(&front.group))
     }
 
-    /// Lets the groups in front take effect that have completed; returns who is to be told.
+    /// Lets the completed groups at the front take effect; returns the results for their writers.
     fn take_effect(&mut self, snapshots: &SnapshotList) -> Vec<Told<M>> {
         let mut told = Vec::new();
         #[cfg(test)]
@@ -352,35 +356,34 @@ impl<M: MonitorKind> CommitGroup<M> {
     }
 }
 
-/// The right to bring a group on its way. Dropping it passes it on; a group that is neither on its way nor
-/// answered by then has failed, and the store is poisoned.
+/// The right to place a group. Dropping it passes the turn on. A group that is neither placed nor answered by
+/// then has failed, and the store is poisoned.
 pub(crate) struct CommitTurn<M: MonitorKind = ThreadMonitors> {
     queue: Arc<CommitQueue<M>>,
     group: Arc<CommitGroup<M>>,
     writes: usize,
-    /// On its way, or answered.
+    /// The group is in flight, or answered.
     placed: bool,
 }
 
 impl<M: MonitorKind> CommitTurn<M> {
-    /// The group is on its way and takes the sequences up to `last_seq`; the turn is passed on next.
+    /// Puts the group in flight with the sequences up to `last_seq`; the caller passes the turn on next.
     pub(crate) fn place(&mut self, last_seq: u64) -> GroupCompletion<M> {
         self.placed = true;
         self.queue.place(last_seq, self.writes, Some(Arc::clone(&self.group)))
     }
 
-    /// Part of the group is on its way; the turn is kept, and [`CommitTurn::answer`] tells what became of the
-    /// parts.
+    /// Puts part of the group in flight and keeps the turn; [`CommitTurn::answer`] gives the outcomes.
     pub(crate) fn place_part(&self, last_seq: u64) -> GroupCompletion<M> {
         self.queue.place(last_seq, 1, None)
     }
 
-    /// None of the group is on its way, and each writer is told why, or that its part has completed.
+    /// Ends the turn with nothing in flight: gives each writer its error, or the result of its part.
     pub(crate) fn answer(mut self, results: Vec<Result<(), Error>>) {
         self.end(GroupOutcome::Each(results));
     }
 
-    /// None of the group is on its way.
+    /// Ends the turn with an error for the whole group, of which nothing is in flight.
     pub(crate) fn refuse(mut self, error: Error) {
         self.end(GroupOutcome::All(Err(error)));
     }
@@ -394,7 +397,7 @@ impl<M: MonitorKind> CommitTurn<M> {
 impl<M: MonitorKind> Drop for CommitTurn<M> {
     fn drop(&mut self) {
         if !self.placed {
-            // Its values may have places of which nothing in the log tells.
+            // Values of the group may have places that the log does not record.
             let reason = "the thread that led the commit panicked".to_owned();
             self.queue.poison.set(&reason);
             self.end(GroupOutcome::All(Err(Error::poisoned(reason))));
@@ -403,7 +406,8 @@ impl<M: MonitorKind> Drop for CommitTurn<M> {
     }
 }
 
-/// The duty to tell how a group completed; dropped without a word, it has failed and the store is poisoned.
+/// The duty to report how a group completed. If it is dropped without a report, the group has failed and the
+/// store is poisoned.
 pub(crate) struct GroupCompletion<M: MonitorKind = ThreadMonitors> {
     queue: Arc<CommitQueue<M>>,
     number: u64,
@@ -411,7 +415,7 @@ pub(crate) struct GroupCompletion<M: MonitorKind = ThreadMonitors> {
 }
 
 impl<M: MonitorKind> GroupCompletion<M> {
-    /// The group is as safe as it was promised to be and in the memtable, or writing it has failed.
+    /// Reports a group that is in the memtable and has reached its durability, or whose log write failed.
     pub(crate) fn complete(mut self, result: Result<(), StoreError>) {
         self.completed = true;
         let result = result.map_err(|error| {

@@ -1,11 +1,11 @@
-//! Value objects that commits append to: one open object per group.
+//! Value objects of direct values: commits append to one open object per group.
 //!
 //! Format: docs/formats/kv-values.md v2
 //! Invariants
-//! - Only the commit leader appends, in log order, so at a rotation of the log every byte of an object
+//! - Only the commit leader appends, in log order. So at a rotation of the log every byte of an object
 //!   belongs to the old generation or an older one.
 //! - A direct value starts at a multiple of 4096 and is padded to one, so that a dead one leaves whole pages.
-//! - What a failed group appended is cut off again before anything else is appended.
+//! - Bytes that a failed group appended are truncated before anything else is appended.
 
 use crate::{
     format::entry::{KeyRange, KeyspaceId},
@@ -20,12 +20,12 @@ use std::{collections::BTreeMap, ops::Bound};
 
 /// Bytes at which a value object is closed.
 pub(crate) const OBJECT_BYTES: u64 = 64 << 20;
-/// Open groups; beyond it one is closed for each new one.
+/// Most open groups; beyond it one is closed for each new one.
 const MAX_OPEN: usize = 4096;
-/// Data in one object transaction.
+/// Most data in one object transaction.
 const TXN_BYTES: usize = 16 << 20;
 
-/// Which values share objects: those of one keyspace whose keys begin alike.
+/// A value group: values of one keyspace whose keys share a prefix, and so share objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GroupKey {
     pub(crate) keyspace: KeyspaceId,
@@ -34,13 +34,13 @@ pub(crate) struct GroupKey {
 }
 
 impl GroupKey {
-    /// All keys whose values may be in the group.
+    /// All keys whose values belong to the group.
     pub(crate) fn range(&self) -> KeyRange {
         self.keyspace.prefix(&self.prefix)
     }
 }
 
-/// An object that is still appended to.
+/// An object that still gets appends.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenObject {
     pub(crate) object: ObjectId,
@@ -61,7 +61,7 @@ impl OpenObject {
     }
 }
 
-/// Options every value object is created with.
+/// Options of every new value object.
 pub(crate) fn create_options(expected_bytes: u64) -> CreateOptions {
     CreateOptions {
         kind: ObjectKind::Plain,
@@ -78,15 +78,15 @@ pub(crate) struct DirectValues {
     open: BTreeMap<GroupKey, OpenObject>,
 }
 
-/// What one commit group adds to value objects: transactions to submit in order, and how to undo them.
+/// Appends of one commit group to value objects: transactions to submit in order, and the state to undo them.
 #[derive(Default)]
 pub(crate) struct ValuePlacement {
     /// Each at most 16 MiB of data.
     pub(crate) txns: Vec<Vec<Op>>,
     txn_bytes: usize,
-    /// Groups as they were before; `None`: the object is new.
+    /// Open objects of the groups before; `None`: the object is new.
     before: Vec<(GroupKey, Option<OpenObject>)>,
-    /// Objects appended to, as they are after the group, to be noted in the memtable.
+    /// Objects appended to, as of the end of the commit group, to be recorded in the memtable.
     pub(crate) touched: BTreeMap<ObjectId, ValueMeta>,
 }
 
@@ -104,7 +104,7 @@ impl ValuePlacement {
 }
 
 impl DirectValues {
-    /// Finds room for `value` in its group's object, from `new_object` if there is none or it is full.
+    /// Finds a place for `value` in its group's object, or in `new_object` if there is none or it is full.
     pub(crate) fn place(
         &mut self,
         placement: &mut ValuePlacement,
@@ -141,12 +141,12 @@ impl DirectValues {
         (object, offset)
     }
 
-    /// Closes some other group's object when too many are open.
+    /// Closes another group's object when too many are open.
     fn make_room(&mut self, group: &GroupKey) {
         if self.open.len() < MAX_OPEN {
             return;
         }
-        // The next one in order: any will do, and a run that is repeated closes the same one.
+        // The next one in order: any will do, and a repeated run closes the same one.
         let behind = (Bound::Excluded(group), Bound::Unbounded);
         let next = self.open.range(behind).next().or_else(|| self.open.iter().next());
         let victim = next.map(|(other, _)| other.clone()).filter(|other| other != group);
@@ -155,7 +155,7 @@ impl DirectValues {
         }
     }
 
-    /// Operations that take back what `placement` appended; the open objects are as before.
+    /// Restores the open objects; returns the operations that remove the appends of `placement`.
     pub(crate) fn undo(&mut self, placement: ValuePlacement) -> Vec<Op> {
         let mut lengths: BTreeMap<ObjectId, u64> = BTreeMap::new();
         for (group, before) in placement.before {
@@ -176,13 +176,12 @@ impl DirectValues {
         placement.touched.keys().map(undo).collect()
     }
 
-    /// Closes the objects of groups wholly inside `range`: later values of theirs go elsewhere.
+    /// Closes the objects of groups that lie completely inside `range`: later values go to other objects.
     pub(crate) fn close_within(&mut self, range: &KeyRange) {
         self.open.retain(|group, _| !range.covers(&group.range()));
     }
 
-    /// Goes on appending to an object found at opening.
-    /// Appends to an object no more.
+    /// Closes an object: nothing more is appended to it.
     pub(crate) fn close(&mut self, object: ObjectId) {
         self.open.retain(|_, open| open.object != object);
     }
@@ -193,13 +192,13 @@ impl DirectValues {
         }
     }
 
-    /// Objects still appended to.
+    /// Objects that still get appends.
     pub(crate) fn open_objects(&self) -> Vec<ObjectId> {
         self.open.values().map(|open| open.object).collect()
     }
 }
 
-/// `value` and its padding in parts of at most 16 MiB, each with its place.
+/// `value` and its padding in pieces of at most 16 MiB, each with its offset.
 fn pieces(value: &Bytes, padded: u64) -> Vec<(u64, Bytes)> {
     let mut parts = Vec::new();
     let mut at = 0;

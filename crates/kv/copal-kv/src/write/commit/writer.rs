@@ -1,9 +1,9 @@
-//! What only the thread that has the turn touches: the log, what is deferred, the page-cache log.
+//! State under the writer lock: the log, the deferred writes, the page-cache log.
 //!
-//! Invariant: encoding a group and entering it into the memtable walk its operations in the same order, one
+//! Invariant: encoding a group and inserting it into the memtable use the same order of operations, one
 //! sequence each.
 //!
-//! Not here: what is done with it in a turn (`leader`), when there is room for more (`admission`).
+//! Not here: the work of a turn (`leader`), admission (`admission`).
 
 use super::{
     WriteOp, WriteRequest,
@@ -28,23 +28,23 @@ use std::time::Instant;
 pub(super) struct DeferredWrites {
     pub(super) ops: Vec<u8>,
     pub(super) count: u32,
-    /// When the first of them was accepted.
+    /// Time at which the first of them was accepted.
     pub(super) since: Option<Instant>,
     /// The last commit of values that they point to.
     pub(super) after: Option<Lsn>,
     pub(super) charge: Option<MemoryCharge>,
 }
 
-/// What only the thread that has the turn touches.
+/// State that only the holder of the writer lock touches.
 pub(crate) struct LogWriter {
     pub(crate) log: WriteLog,
     pub(super) deferred: DeferredWrites,
     pub(crate) page_cache_log: PageCacheLogState,
-    /// The stream that an earlier session made for its page-cache log, and did not begin to use.
+    /// Stream for a page-cache log that an earlier session created but did not begin to use.
     pub(crate) page_cache_stream: Option<ObjectId>,
-    /// The budget had room for all that the memtable may hold.
+    /// The budget had room for everything that the memtable may hold.
     pub(in crate::write) has_room: bool,
-    /// The last merge of everything did not make that room.
+    /// The last merge of everything did not make enough room.
     pub(in crate::write) merged_in_vain: bool,
     /// The store is closed: nothing more is written.
     pub(in crate::write) closed: bool,
@@ -64,13 +64,13 @@ impl LogWriter {
     }
 
     /// # Errors
-    /// `Closed`: the objects belong to the next opening, and nothing is written to them any more.
+    /// `Closed`: the objects belong to the next opening, and nothing may be written to them.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.closed { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Copies a group, which takes sequences behind `given`, to the page-cache log, and with it what was
-    /// deferred before it and does not stand there yet.
+    /// Copies a group, which takes sequences after `given`, to the page-cache log, together with earlier
+    /// deferred groups that are not there yet.
     pub(super) fn copy_to_page_cache_log(
         &mut self,
         log: &[u8],
@@ -85,15 +85,15 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The page-cache log learns that the log took all that was deferred.
+    /// Tells the page-cache log that all deferred groups were logged.
     pub(super) fn page_cache_logged(&mut self, reuse: ReuseAfter) {
         if let PageCacheLogState::Open(cache_log) = &mut self.page_cache_log {
             cache_log.logged(reuse);
         }
     }
 
-    /// Reserves the last frame of a group of `count` operations, deferred writes included: `log` holds them
-    /// all. The frames before it are written. `given` is the last sequence so far.
+    /// Reserves the last frame of a group of `count` operations; `log` also holds the deferred writes before
+    /// it. Writes the frames before the last. `given` is the last allocated sequence.
     pub(super) fn reserve_group(
         &mut self,
         objects: &Objects,
@@ -112,10 +112,10 @@ impl LogWriter {
         self.log.reserve_group(objects, group, ack)
     }
 
-    /// Brings the deferred groups into the log, and makes everything in it durable. `given` is the last
-    /// sequence so far; nothing is on its way.
+    /// Logs the deferred groups and makes the whole log durable. `given` is the last allocated sequence; no
+    /// group may be in flight.
     /// # Errors
-    /// `NoSpace`: they go on waiting. Otherwise a failed write.
+    /// `NoSpace`: they stay deferred. Otherwise a failed write.
     pub(crate) fn sync(&mut self, objects: &Objects, given: u64) -> Result<(), StoreError> {
         let DeferredWrites { ops, count, after, .. } = &self.deferred;
         if *count > 0 || self.log.unsynced {
@@ -133,17 +133,17 @@ impl LogWriter {
 
 /// A group, encoded for the log.
 pub(super) struct EncodedOps {
-    /// The writes deferred before it, and then its own.
+    /// The earlier deferred writes, then the group's own.
     pub(super) log: Vec<u8>,
-    /// Its own.
+    /// Number of the group's own operations.
     pub(super) count: u32,
-    /// Of the direct values, in their order.
+    /// Pointers to the direct values, in their order.
     pointers: Vec<Bytes>,
 }
 
 impl EncodedOps {
-    /// Takes the writes deferred before, `len` bytes of log, back out: this group did not get its place. What
-    /// the group took goes back with its charge.
+    /// The first `len` bytes of log, the earlier deferred writes, for a group that got no place. The group's
+    /// charge covers the rest.
     pub(super) fn without_own(&mut self, len: usize) -> Vec<u8> {
         let mut log = std::mem::take(&mut self.log);
         log.truncate(len);
@@ -152,7 +152,7 @@ impl EncodedOps {
     }
 }
 
-/// Encodes `writes` behind what stands in `log`, finding places for their direct values.
+/// Encodes `writes` after the contents of `log`, and finds places for their direct values.
 pub(super) fn encode(
     mut log: Vec<u8>,
     values: &mut DirectValues,
@@ -189,7 +189,8 @@ pub(super) fn encode(
     encoded
 }
 
-/// Closes the value objects of groups that a range delete of `writes` covers: later values go elsewhere.
+/// Closes the value objects of groups that a range delete of `writes` covers: later values go to other
+/// objects.
 pub(super) fn close_covered(values: &mut DirectValues, writes: &[WriteRequest]) {
     for op in writes.iter().flat_map(|write| &write.ops) {
         if let WriteOp::DeleteRange { start, end } = op {
@@ -198,7 +199,7 @@ pub(super) fn close_covered(values: &mut DirectValues, writes: &[WriteRequest]) 
     }
 }
 
-/// Enters a group into the memtable; readers see it once its sequences are visible.
+/// Inserts a group into the memtable; readers see it once its sequences are visible.
 pub(super) fn insert(
     memtable: &Memtable,
     rows: &RowCache,
@@ -213,7 +214,7 @@ pub(super) fn insert(
             WriteOp::Put { key, value } => (key, EntryKind::Put, value),
             WriteOp::Delete { key } => (key, EntryKind::Delete, Bytes::new()),
             WriteOp::Direct { key, .. } => {
-                // An empty pointer in the memtable would be a value that nobody finds again.
+                // An empty pointer in the memtable would lose the value.
                 let pointer = pointers.next().expect("encoding made a pointer for each direct value");
                 (key, EntryKind::Pointer, pointer)
             }

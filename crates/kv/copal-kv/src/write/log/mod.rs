@@ -1,12 +1,12 @@
-//! The log: one stream per memtable generation, frames of operation groups in it.
+//! The log: one stream per memtable generation, with frames of operation groups.
 //!
 //! Format: docs/formats/kv-log.md v1
 //! Invariants
-//! - Before the first frame of a new log is acknowledged, every frame of the one before is durable: after a
-//!   crash the logs, one behind the other, hold a prefix of commit order (KV-3).
-//! - A frame's sum is seeded with the log's generation and the frame's position: a frame of another log,
-//!   or out of its place, does not verify.
-//! - A group counts only when its last frame is there. A `FIRST` frame drops an unfinished group before it.
+//! - Before the first frame of a new log is acknowledged, every frame of the previous log is durable. So
+//!   after a crash the logs together hold a prefix of the commit order (KV-3).
+//! - A frame's checksum is seeded with the log's generation and the frame's position, so a frame of another
+//!   log or at another position does not verify.
+//! - A group counts only if its last frame exists. A `FIRST` frame drops an unfinished group before it.
 //! - No length from disk is used before it is checked against the bytes that hold it.
 
 use crate::{
@@ -25,7 +25,7 @@ use copal_object::{
     StoreError, Txn,
 };
 
-/// Bytes in front of each frame's part of the group.
+/// Bytes before each frame's part of the group.
 pub(crate) const HEADER_LEN: usize = 40;
 const MAGIC: u32 = 0x474c_564b; // "KVLG"
 const VERSION: u8 = 1;
@@ -33,14 +33,15 @@ const FIRST: u8 = 1;
 const LAST: u8 = 2;
 /// Largest payload of one frame: a stream takes 1 MiB less its own header.
 const MAX_FRAME: usize = (1 << 20) - FRAME_SLACK;
-/// What a frame stays below a power of two, so that with the header of the stream it fills a run of pages.
+/// Bytes by which a frame stays below a power of two, so that with the header of the stream it fills a run of
+/// pages.
 const FRAME_SLACK: usize = 4096;
-/// Shortest payload that a frame of a longer group is cut down to.
+/// Shortest payload to which a frame of a longer group is cut.
 const LEAST_FRAME: usize = (16 << 10) - FRAME_SLACK;
-/// Most operation bytes that a leader logs in front of a batch, in the same group.
+/// Most bytes of deferred operations that a leader logs before a batch, in the same group.
 const MAX_BEFORE: usize = 4 << 20;
 
-/// One operation as it is logged; each takes one sequence number.
+/// One logged operation; each takes one sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LogOp<B = Bytes> {
     Put {
@@ -84,7 +85,7 @@ impl<B: AsRef<[u8]>> LogOp<B> {
 }
 
 impl LogOp {
-    /// Most bytes the operation takes.
+    /// Upper bound of the operation's encoded bytes.
     pub(crate) fn encoded_bound(key: usize, rest: usize) -> usize {
         1 + 10 + key + 10 + rest
     }
@@ -125,8 +126,8 @@ fn slice(group: &Bytes, input: &mut Reader<'_>, max: usize) -> Result<Bytes, Dec
     Ok(group.slice(end - field.len()..end))
 }
 
-/// Cuts an encoded group into frame payloads, one after the other: each as long as it may be, and shorter
-/// where the store has no run of pages for that.
+/// Splits an encoded group into frame payloads: each as long as possible, and shorter where the store has no
+/// run of pages for that.
 #[derive(Debug)]
 pub(crate) struct GroupFrames<'a> {
     generation: u64,
@@ -151,12 +152,12 @@ impl<'a> GroupFrames<'a> {
         (frame(place, flags, self.first_seq, self.count, part), is_last)
     }
 
-    /// The next payload has its frame.
+    /// Goes to the next payload, after this one got its frame.
     pub(crate) fn advance(&mut self) {
         (self.is_begun, self.rest) = (true, self.split().1);
     }
 
-    /// Makes the next payloads half as long; `false`: they are short already.
+    /// Halves the length of the next payloads; `false`: they are short already.
     pub(crate) fn shorten(&mut self) -> bool {
         let longest = HEADER_LEN + self.split().0.len();
         let shorter = (longest.next_power_of_two() / 2).saturating_sub(FRAME_SLACK);
@@ -172,7 +173,7 @@ impl<'a> GroupFrames<'a> {
     }
 }
 
-/// All frame payloads of a group. `position` is the frame number the first of them will have.
+/// All frame payloads of a group. `position` is the number of the first frame.
 #[cfg(test)]
 pub(crate) fn frames(generation: u64, position: u64, first_seq: u64, count: u32, ops: &[u8]) -> Vec<Bytes> {
     let mut cut = GroupFrames::new(generation, first_seq, count, ops);
@@ -187,7 +188,7 @@ pub(crate) fn frames(generation: u64, position: u64, first_seq: u64, count: u32,
     }
 }
 
-/// One frame with its sum, for the log's generation and its place in it.
+/// One frame with its checksum, for the log's generation and its position.
 fn frame((generation, position): (u64, u64), flags: u8, first_seq: u64, count: u32, part: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(HEADER_LEN + part.len());
     out.put_u32(MAGIC);
@@ -205,7 +206,7 @@ fn frame((generation, position): (u64, u64), flags: u8, first_seq: u64, count: u
     Bytes::from(out)
 }
 
-/// The sum of a frame: generation and position first, then the header up to the sum, then the part.
+/// The checksum of a frame: generation and position first, then the header up to the checksum, then the part.
 fn sum(generation: u64, position: u64, header: &[u8], part: &[u8]) -> u32 {
     let seed = crc32c(crc32c(0, &generation.to_le_bytes()), &position.to_le_bytes());
     crc32c(crc32c(seed, header), part)
@@ -219,7 +220,7 @@ pub(crate) struct LogGroup {
     pub(crate) ops: Vec<LogOp>,
 }
 
-/// Puts groups together again, frame by frame.
+/// Reassembles groups, frame by frame.
 #[derive(Debug)]
 pub(crate) struct GroupAssembler {
     generation: u64,
@@ -238,20 +239,20 @@ impl GroupAssembler {
         GroupAssembler { generation, open: None }
     }
 
-    /// Bytes of a group that is not complete yet.
+    /// Bytes of the unfinished group.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.body.len() as u64)
     }
 
-    /// Takes the frame at `position`; returns the group it completes.
+    /// Takes the frame at `position`; returns the group that it completes.
     /// # Errors
-    /// `Corrupt` when the frame is not what was written there.
+    /// `Corrupt` when the frame is not the one that was written there.
     pub(crate) fn push(&mut self, position: u64, frame: &Bytes) -> Result<Option<LogGroup>, Error> {
         let place = || format!("log {} frame {position}", self.generation);
         let head =
             FrameHead::parse(frame, self.generation, position).map_err(|why| Error::corrupt(place(), why))?;
         if head.first && head.last {
-            // Whole as it is: nothing has to be put together.
+            // A group in one frame needs no reassembly.
             self.open = None;
             let ops = decode_ops(frame.slice(HEADER_LEN..), head.count)
                 .map_err(|why| Error::corrupt(place(), why))?;
@@ -307,7 +308,7 @@ struct FrameHead {
     count: u32,
 }
 
-/// The fields as they stand, before anything is believed.
+/// The stored fields, not yet verified.
 struct FrameFields {
     magic: u32,
     version: u8,
@@ -346,7 +347,7 @@ impl FrameHead {
         if version != VERSION || flags & !(FIRST | LAST) != 0 {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
         }
-        // Whoever applies the group counts on from its first sequence.
+        // Replay increments the first sequence for each operation.
         if first_seq > MAX_SEQ - u64::from(count) {
             return Err(format!("its sequence {first_seq} is above any that is given"));
         }
@@ -354,9 +355,9 @@ impl FrameHead {
     }
 }
 
-/// Frames with right sums around any bytes: flags, first sequence, count and length of a part, then the part.
-/// A first sequence of 128 and more counts back from 2^64.
-#[cfg(any(test, feature = "fuzz"))]
+/// Frames with valid checksums around any bytes: flags, first sequence, count and length of a part, then the
+/// part. A first sequence of 128 and more counts back from 2^64.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(generation: u64, bytes: &[u8]) -> Vec<Bytes> {
     let mut input = Reader::new(bytes);
     let mut frames = Vec::new();
@@ -369,29 +370,29 @@ pub(crate) fn crafted(generation: u64, bytes: &[u8]) -> Vec<Bytes> {
     frames
 }
 
-/// A closing store leaves no log of more frames behind. Each takes a page or more, however little it holds: a
-/// few MiB that are read by every opening, against a table of what they amount to.
+/// A closing store leaves no log with more frames. Each frame takes at least a page, however little it holds.
+/// So every opening would read a few MiB of log instead of a small table.
 const LONG_FRAMES: u64 = 512;
 
-/// The log being written.
+/// The log that is being written.
 #[derive(Debug)]
 pub(crate) struct WriteLog {
     pub(crate) generation: u64,
     pub(crate) stream: ObjectId,
-    /// Number the next frame gets.
+    /// Number of the next frame.
     position: u64,
-    /// The last frame is not one that is acknowledged when it and all before it are durable.
+    /// The acknowledgement of the last frame does not imply that it and all frames before it are durable.
     pub(crate) unsynced: bool,
 }
 
-/// A group as it goes into the log.
+/// A group to be logged.
 #[derive(Clone, Copy)]
 pub(crate) struct LoggedGroup<'a> {
     pub(crate) first_seq: u64,
     pub(crate) count: u32,
-    /// Its operations, encoded.
+    /// Encoded operations of the group.
     pub(crate) ops: &'a [u8],
-    /// The commit it comes after.
+    /// The commit that the group must follow.
     pub(crate) after: Option<Lsn>,
 }
 
@@ -411,7 +412,7 @@ impl WriteLog {
         Ok(WriteLog { generation, stream, position: 0, unsynced: true })
     }
 
-    /// Goes on with a log found at opening, behind its last whole frame.
+    /// Continues a log found at opening, after its last complete frame.
     pub(crate) fn resume(generation: u64, stream: ObjectId, position: u64) -> WriteLog {
         WriteLog { generation, stream, position, unsynced: true }
     }
@@ -421,21 +422,23 @@ impl WriteLog {
         self.stream == stream && self.position == frame.0 + 1
     }
 
-    /// Frames so far; each takes a page or more.
+    /// Number of frames so far; each takes at least a page.
     pub(crate) fn frames(&self) -> u64 {
         self.position
     }
 
-    /// Whether it is worth a table that the next opening does not read it.
+    /// Whether it is worth writing a table so that the next opening need not read this log.
     pub(crate) fn is_long(&self) -> bool {
         self.position > LONG_FRAMES
     }
 
-    /// Appends all frames of a group but the last, and reserves that one: it is to be written next, and
-    /// [`WriteLog::placed`] to be told. A full store may have no long run of pages left, and space for the group
-    /// all the same: its frames become shorter. `after`: the group counts only if that commit survives.
+    /// Appends all frames of a group except the last, and reserves that one. The caller must then write it
+    /// and call [`WriteLog::placed`].
+    ///
+    /// In a full store without long runs of pages the frames become shorter, as long as there is space for
+    /// the group. `after`: the group counts only if that commit survives.
     /// # Errors
-    /// `NoSpace`: the group does not count, though some of its frames may be there. Otherwise a failed write.
+    /// `NoSpace`: the group does not count, although some of its frames may exist. Otherwise a failed write.
     pub(crate) fn reserve_group(
         &mut self,
         objects: &Store,
@@ -457,7 +460,7 @@ impl WriteLog {
         }
     }
 
-    /// A frame has its number, and will be acknowledged as `ack`.
+    /// Records that the frame has its number and will be acknowledged as `ack`.
     pub(crate) fn placed(&mut self, FramePos(position): FramePos, ack: Ack) {
         assert_eq!(position, self.position, "the stream is written by this log alone");
         self.position += 1;
@@ -478,15 +481,16 @@ impl WriteLog {
     }
 }
 
-/// Copies of a frame while it is read: as it lies on the device, its payload, and its part of a group that
-/// grows.
+/// Copies of a frame while it is read: the device buffer, its payload, and its part of a growing group.
 const COPIES: u64 = 4;
 
-/// Reads a log from its beginning; calls `apply` for each whole group. Returns the number of frames. Blocks.
-/// `held` is told what a frame and the group it belongs to take on their way. With `lost`, frames that cannot
-/// be read are told there and passed over, and so is what is left of their groups.
+/// Reads a log from its beginning; calls `apply` for each complete group. Returns the number of frames.
+/// Blocks.
+///
+/// `held` is called with the temporary memory of each frame and its group. With `lost`, unreadable frames and
+/// the rest of their groups are skipped and listed there.
 /// # Errors
-/// `Corrupt` in the middle of the log, unless there is `lost`; or what `apply` answers. A torn end is no
+/// `Corrupt` in the middle of the log, unless there is `lost`; or an error of `apply`. A torn end is no
 /// error.
 pub(crate) fn replay(
     objects: &Store,

@@ -5,12 +5,12 @@ use copal_object::{MkfsOptions, OpenOptions};
 use std::sync::Arc;
 
 const SIZE: u64 = 64 << 20;
-/// Of each object that fills the store: no free run is longer when every second one is gone.
+/// Bytes of each object that fills the store: after every second one is deleted, no free run is longer.
 const OBJECT_BYTES: usize = 64 << 10;
 /// Just below 1 MiB: one frame of the log.
 const GROUP_BYTES: usize = 1_000_000;
 
-/// A store without room of which every second object was deleted.
+/// A full store of which every second object was deleted.
 fn fragmented() -> Store {
     let device: Arc<dyn Device> = MemoryDevice::from_image(Image::zeroed(SIZE), SIZE);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
@@ -38,17 +38,17 @@ fn fragmented() -> Store {
     objects
 }
 
-/// Symptom: of values just below 1 MiB, of which half was deleted in a full store, only 83 to 88 % of the
+/// Symptom: of values just below 1 MiB, half of which were deleted in a full store, only 83 to 88 % of the
 /// first filling fitted again.
-/// Cause: such a value is one frame of the log, which wants one run of pages, and few of that length were
-/// left.
-/// Fix: the log cuts it into shorter frames.
+/// Cause: such a value is one frame of the log, which needs one run of pages, and few runs of that length
+/// were left.
+/// Fix: the log splits it into shorter frames.
 #[test]
 fn a_group_goes_into_the_log_where_no_long_run_of_pages_is_free() {
     let objects = fragmented();
     let stream = ObjectId(1);
     let mut log = WriteLog::create(&objects, 1, stream).unwrap();
-    // The long runs that there are go to another stream.
+    // Another stream takes the long runs that exist.
     let other = WriteLog::create(&objects, 2, ObjectId(2)).unwrap().stream;
     let long = || objects.append_frame(other, Bytes::from(vec![0; GROUP_BYTES]), None, Ack::Durable);
     let refused = (0..20).find_map(|_| long().wait().err());

@@ -1,11 +1,11 @@
-//! Kill-safe groups on their way through the page-cache log instead of the device.
+//! Routes kill-safe groups through the page-cache log instead of the device.
 //!
 //! Invariants
-//! - A group that does not go through the page-cache log goes into the log at once, with all that was
-//!   deferred before it, and is answered when that is written.
-//! - Nobody but kill-safe writers pays for the page-cache log: without them there is none.
+//! - A group that does not go through the page-cache log is logged at once, with all deferred groups before
+//!   it, and is acknowledged when that is written.
+//! - Only kill-safe writers pay for the page-cache log: without them none is made.
 //!
-//! Not here: what stands in the page-cache log (the module above), reading it back (`open`).
+//! Not here: contents of the page-cache log (the module above), replaying it (`open`).
 
 use super::PageCacheLogState;
 use crate::{
@@ -19,9 +19,9 @@ use crate::{
 };
 use copal_object::StoreError;
 
-/// Whether `writes`, `bytes` of log at most, may be answered as soon as they are copied to the page-cache
-/// log, which is made ready for them. A full buffer of deferred writes goes into the log first; nobody
-/// waits for it but whoever needs its half next.
+/// Whether `writes`, at most `bytes` of log, may be acknowledged once they are copied to the page-cache log,
+/// and makes it ready for them. Logs a full buffer of deferred writes first; only the next user of its half
+/// waits for that.
 /// # Errors
 /// `NoSpace`: nothing happened. `Poisoned`.
 pub(crate) fn fits_page_cache_log(
@@ -45,7 +45,7 @@ pub(crate) fn fits_page_cache_log(
         return Ok(false);
     }
     if buffered + bytes > deferred::deferred_bytes(engine) || !cache_log.fits(buffered, bytes) {
-        // What only the buffer holds would be nowhere until its frame is written.
+        // Writes that are only in the buffer would not survive a kill until their frame is written.
         if !cache_log.covers(buffered) {
             return Ok(false);
         }
@@ -65,10 +65,10 @@ pub(crate) fn fits_page_cache_log(
     Ok(is_free && cache_log.fits(buffered, bytes))
 }
 
-/// The first kill-safe write of a session makes the page-cache log. What a store has no space for it does
+/// Makes the page-cache log at the first kill-safe write of a session. A store without space for it works
 /// without.
 fn open_page_cache_log(engine: &Engine, writer: &mut LogWriter) -> Result<(), Error> {
-    // What is kept back for deletes is not for the page-cache log.
+    // The reserve for deletes is not for the page-cache log.
     if !matches!(writer.page_cache_log, PageCacheLogState::NotRequested)
         || !admission::has_reserve_beside(engine, 0)
     {

@@ -2,12 +2,12 @@
 //!
 //! Format: docs/formats/kv-page-cache-log.md v1
 //! Invariants
-//! - A record's sum is seeded with its place, and it names the session that wrote it: what another session or
-//!   another store left behind, or what lies elsewhere, does not count.
-//! - What does not verify is an end, never an error: a power loss may leave anything here.
+//! - A record's checksum is seeded with its place, and the record names the session that wrote it. So records
+//!   of another session or store, or at another place, do not count.
+//! - A record that does not verify is an end, never an error: a power loss may leave anything here.
 //! - No length is used before it is checked against the half.
 //!
-//! Not here: which records are written when (the module above), what becomes of them at an opening (`open`).
+//! Not here: when records are written (the module above), their replay at an opening (`open`).
 
 use crate::{
     Error,
@@ -17,10 +17,10 @@ use crate::{
 use bytes::Bytes;
 use copal_codec::{Put, Reader, crc32c};
 
-/// Bytes in front of the halves; the header is the first of them.
+/// Bytes before the halves; they begin with the header.
 pub(crate) const FRONT_BYTES: u64 = 4096;
 pub(crate) const HEADER_LEN: usize = 24;
-/// Bytes of a record in front of its operations.
+/// Bytes of a record before its operations.
 pub(crate) const RECORD_LEN: usize = 32;
 pub(crate) const HALVES: usize = 2;
 const MAGIC: u32 = 0x5257_564b; // "KVWR"
@@ -28,22 +28,22 @@ const RECORD_MAGIC: u32 = 0x4957_564b; // "KVWI"
 const VERSION: u8 = 1;
 const BAY_MAX: u32 = 1 << 20;
 
-/// Whose records count, and where the halves are.
+/// The session whose records count, and the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheLogHeader {
-    /// Random; another one for each opening that may write.
+    /// Random; different for each opening that may write.
     pub(crate) session: u64,
     pub(crate) half_bytes: u32,
 }
 
 impl CacheLogHeader {
-    /// Of a page-cache log that is `len` bytes long.
+    /// Header for a page-cache log of `len` bytes.
     pub(crate) fn new(session: u64, len: u64) -> CacheLogHeader {
         let half = len.saturating_sub(FRONT_BYTES) / HALVES as u64;
         CacheLogHeader { session, half_bytes: half.min(BAY_MAX.into()) as u32 & !4095 }
     }
 
-    /// Where a half begins.
+    /// Offset of a half.
     pub(crate) fn half(&self, index: usize) -> u64 {
         FRONT_BYTES + index as u64 * u64::from(self.half_bytes)
     }
@@ -60,9 +60,9 @@ impl CacheLogHeader {
         out
     }
 
-    /// The header of a page-cache log `len` bytes long; `None`: nobody has begun a session here.
+    /// Decodes the header of a page-cache log of `len` bytes; `None`: no session has begun here.
     /// # Errors
-    /// `Corrupt`: a later build wrote it; what it holds may count.
+    /// `Corrupt`: a later build wrote it; its records may count.
     pub(crate) fn decode(bytes: &[u8], len: u64) -> Result<Option<CacheLogHeader>, Error> {
         let mut input = Reader::new(bytes);
         let mut read = || {
@@ -87,7 +87,7 @@ impl CacheLogHeader {
     }
 }
 
-/// The fields of a record in front of its operations.
+/// The fields of a record before its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHead {
     pub(crate) first_seq: u64,
@@ -96,7 +96,7 @@ pub(crate) struct RecordHead {
     sum: u32,
 }
 
-/// What stands in front of `ops` at `offset` of the page-cache log.
+/// Encoded fields before `ops` at `offset` of the page-cache log.
 pub(crate) fn head(session: u64, offset: u64, first_seq: u64, count: u32, ops: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(RECORD_LEN);
     out.put_u32(RECORD_MAGIC);
@@ -114,7 +114,8 @@ fn sum(offset: u64, head: &[u8], ops: &[u8]) -> u32 {
 }
 
 impl RecordHead {
-    /// Reads one of `session` that fits into the `left` bytes from its beginning to the end of its half.
+    /// Decodes a record of `session` that fits into the `left` bytes from its beginning to the end of its
+    /// half.
     fn decode(bytes: &[u8; RECORD_LEN], session: u64, left: u64) -> Option<RecordHead> {
         let mut input = Reader::new(bytes);
         let (magic, count) = (input.u32().ok()?, input.u32().ok()?);
@@ -135,21 +136,21 @@ impl RecordHead {
     }
 }
 
-/// Operations that one record holds, verified.
+/// Verified operations of one record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FoundRecord {
     pub(crate) first_seq: u64,
-    /// As they stand in the page-cache log, to be logged.
+    /// The operations as stored, to be logged.
     pub(crate) encoded: Bytes,
     pub(crate) ops: Vec<LogOp>,
 }
 
 /// Reads the records of a page-cache log in the order of their sequences.
 pub(crate) struct RecordReader<R> {
-    /// Fills a buffer from an offset of the page-cache log on.
+    /// Reads into a buffer, from an offset of the page-cache log on.
     read: R,
     session: u64,
-    /// Where the next record of each half begins, and the end of the half.
+    /// Offset of the next record of each half, and the end of the half.
     halves: [(u64, u64); HALVES],
 }
 
@@ -159,8 +160,8 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> RecordReader<R> {
         RecordReader { read, session: header.session, halves: [half(0), half(1)] }
     }
 
-    /// The record that goes on behind `last_seq`; `None`: there is none. Those that end before are passed
-    /// over. `held` is told what it takes in memory before it does.
+    /// The record that continues after `last_seq`; `None`: there is none. Skips records that end earlier.
+    /// `held` is called with its memory before that is allocated.
     /// # Errors
     /// The device failed.
     pub(crate) fn next(
@@ -182,7 +183,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> RecordReader<R> {
         last_seq: u64,
         held: &mut dyn FnMut(u64),
     ) -> Result<Option<FoundRecord>, Error> {
-        // Beside the operations as they stand: their list, which is longest for the shortest of them.
+        // Besides the stored operations: their list, which is longest for the shortest operations.
         const COPIES: u64 = 4;
         loop {
             let (at, end) = self.halves[half];
@@ -215,7 +216,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> RecordReader<R> {
             let Ok(ops) = decode_ops(encoded.clone(), head.count) else {
                 return Ok(None);
             };
-            // Their values may be lost, so nobody writes them here.
+            // Their values may be lost, so no writer puts them here.
             if ops.iter().any(|op| matches!(op, LogOp::Pointer { .. })) {
                 return Ok(None);
             }
@@ -224,9 +225,9 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> RecordReader<R> {
     }
 }
 
-/// A page-cache log with right sums around any bytes: half, first sequence, count and length, then the
-/// operations, again and again.
-#[cfg(any(test, feature = "fuzz"))]
+/// A page-cache log with valid checksums around any bytes: half, first sequence, count and length, then the
+/// operations, repeatedly.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
     let header = CacheLogHeader::new(session, FRONT_BYTES + 2 * 4096);
     let mut copy = vec![0; (FRONT_BYTES + 2 * 4096) as usize];
@@ -249,8 +250,8 @@ pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
     copy
 }
 
-/// Every record of the bytes of a page-cache log that goes on behind `last_seq`.
-#[cfg(any(test, feature = "fuzz"))]
+/// Every record of a page-cache log's bytes that continues after `last_seq`.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn read_all(copy: &[u8], mut last_seq: u64) -> Vec<FoundRecord> {
     let Ok(Some(header)) = CacheLogHeader::decode(copy, copy.len() as u64) else {
         return Vec::new();

@@ -1,18 +1,18 @@
-//! The page-cache log: where kill-safe writes stand, in the kernel's page cache, until the log has them.
+//! The page-cache log: holds kill-safe writes in the kernel's page cache until they are logged.
 //!
-//! A kill-safe write is a deferred one that is copied here before it is acknowledged; the log takes it 100 ms
-//! or 1 MiB later, without anybody waiting. After a kill the opening finds the log up to some sequence and
-//! goes on with the records that stand here.
+//! A kill-safe write is a deferred one that is copied here before it is acknowledged. It is logged 100 ms or
+//! 1 MiB later, and no writer waits for that. After a kill the opening replays the log up to some sequence
+//! and continues with the records found here.
 //!
 //! Format: docs/formats/kv-page-cache-log.md v1
 //! Invariants
-//! - Two halves take turns: one gathers, while what stood in the other is on its way into the log. A half is
-//!   used again only when everything that stood in it has reached the device (KV-9).
-//! - A record is written only when everything in front of it survives a kill: it is in the log's finished
-//!   frames, in the cache_log, or belongs to a group that is answered first.
-//! - Values of their own objects have no place here: nothing points to what a kill may lose.
+//! - Two halves alternate: one gathers records while those of the other are logged. A half is reused only
+//!   when all its records have reached the device (KV-9).
+//! - A record is written only when everything before it survives a kill: it is in finished frames of the log,
+//!   in the page-cache log, or in a group that is acknowledged first.
+//! - Values in value objects are never recorded here, since no record may point to data that a kill may lose.
 //!
-//! Not here: who goes through the page-cache log (`fit`), reading it back (`open`).
+//! Not here: routing of groups (`fit`), replaying it (`open`).
 
 pub(crate) mod fit;
 pub(crate) mod format;
@@ -31,29 +31,30 @@ use format::{CacheLogHeader, FRONT_BYTES, HALVES, HEADER_LEN, RECORD_LEN};
 
 /// Most bytes of a page-cache log.
 const MOST_BYTES: u64 = 2 << 20;
-/// A page-cache log takes at most one byte in this many of the store.
+/// Limit of a page-cache log as a share of the store; a divisor.
 const SHARE: u64 = 64;
-/// Below this a store has none.
+/// Least bytes: a store with room for less has none.
 const LEAST_BYTES: u64 = 256 << 10;
-/// Records up to this are put together for one write.
+/// Records up to this size are assembled for one write.
 const JOINED_BYTES: usize = 16 << 10;
 
-/// What keeps a half from being used again.
+/// Condition for the reuse of a half.
 pub(crate) enum ReuseAfter {
-    /// Nothing.
+    /// None.
     Now,
-    /// Until the frame that took its records is written; every frame before it is then written, too.
+    /// The frame with its records is written; then every frame before it is written, too.
     Frame(Completion<Result<FramePos, StoreError>>),
-    /// Until the group with this last sequence has landed.
+    /// The group with this last sequence has taken effect.
     Group(u64),
-    /// Its records are in frames that nobody watches, up to the next group that is answered by the log.
+    /// The next group that the log acknowledges has taken effect: the half's records are in frames without a
+    /// waiter.
     NextAckedGroup,
 }
 
-/// Whether a session uses a page-cache log.
+/// State of the page-cache log in a session.
 #[derive(Default)]
 pub(crate) enum PageCacheLogState {
-    /// No kill-safe write has asked for it yet. The stream is there when an earlier session began one.
+    /// No kill-safe write has requested it yet. The stream exists if an earlier session made one.
     #[default]
     NotRequested,
     /// The store is too small or too full for one, or its device has no page cache.
@@ -61,26 +62,26 @@ pub(crate) enum PageCacheLogState {
     Open(Box<PageCacheLog>),
 }
 
-/// See the module.
+/// The page-cache log of one session; see the module.
 pub(crate) struct PageCacheLog {
     extent: RawExtent,
     header: CacheLogHeader,
-    /// The half that gathers, and the bytes of it in use.
+    /// The half that gathers, and its used bytes.
     current: usize,
     used: u64,
     reuse: [ReuseAfter; HALVES],
-    /// Log bytes and operations of the buffer of deferred writes that stand in the current half.
+    /// Log bytes and operations of the deferred buffer that are in the current half.
     pub(crate) copied: usize,
     pub(crate) copied_count: u32,
-    /// There are frames that nobody watches and that no half covers.
+    /// There are frames without a waiter that no half covers.
     unwatched: bool,
     joined: Vec<u8>,
     _charge: MemoryCharge,
 }
 
 impl PageCacheLog {
-    /// Begins a session in `extent`: what stands there counts no more. `unwatched`: there may be frames on
-    /// their way. Blocks for a flush.
+    /// Begins a session in `extent`: earlier records no longer count. `unwatched`: frames may be in flight.
+    /// Blocks for a flush.
     pub(crate) fn begin(
         extent: RawExtent,
         session: u64,
@@ -90,7 +91,8 @@ impl PageCacheLog {
         let header = CacheLogHeader::new(session, extent.len_bytes());
         extent.prepare();
         extent.write(0, &header.encode())?;
-        // Whatever a power loss leaves of this session is not to be read as the last one's.
+        // Makes sure that records of this session, left by a power loss, are not read as the previous
+        // session's.
         extent.flush()?;
         let _charge = budget.charge(Memory::Log, JOINED_BYTES as u64);
         Ok(PageCacheLog {
@@ -107,25 +109,25 @@ impl PageCacheLog {
         })
     }
 
-    /// Whether everything in front of the buffer survives a kill, or is answered first.
+    /// Whether everything before the buffer survives a kill, or is acknowledged first.
     pub(crate) fn is_watched(&self) -> bool {
         !self.unwatched
     }
 
-    /// Whether the current half has cache_log for what of the buffer, `buffered` bytes, does not stand in it
-    /// yet, and for `bytes` more.
+    /// Whether the current half has room for the part of the buffer (`buffered` bytes) that it lacks, and for
+    /// `bytes` more.
     pub(crate) fn fits(&self, buffered: usize, bytes: usize) -> bool {
         let more = RECORD_LEN + (buffered - self.copied) + bytes;
         self.used + more as u64 <= self.header.half_bytes.into()
     }
 
-    /// Whether all of the buffer stands in the current half.
+    /// Whether the current half holds the whole buffer.
     pub(crate) fn covers(&self, buffered: usize) -> bool {
         self.copied == buffered
     }
 
     /// Whether the current half may be written to; waits for the frame that has its records. `landed`: the
-    /// last sequence whose group has landed.
+    /// last sequence whose group has taken effect.
     /// # Errors
     /// That frame could not be written.
     pub(crate) fn is_free(&mut self, landed: u64) -> Result<bool, StoreError> {
@@ -142,12 +144,12 @@ impl PageCacheLog {
         Ok(true)
     }
 
-    /// A test's flaw: the half is used again whatever holds it.
+    /// Broken on purpose for a test: the half is reused without its condition.
     pub(crate) fn forget_reuse(&mut self) {
         self.reuse[self.current] = ReuseAfter::Now;
     }
 
-    /// Writes what of `buffer` does not stand here yet: `count` operations from `first_seq` on. They survive
+    /// Writes the part of `buffer` that is missing here: `count` operations from `first_seq` on. They survive
     /// a kill when this returns.
     /// # Errors
     /// The write failed: the store is poisoned.
@@ -171,12 +173,13 @@ impl PageCacheLog {
         Ok(())
     }
 
-    /// The buffer went into the log. The other half gathers next, and this one waits for `reuse`.
+    /// Switches halves after the buffer was logged: the other half gathers next, and this one waits for
+    /// `reuse`.
     pub(crate) fn logged(&mut self, reuse: ReuseAfter) {
         match reuse {
             ReuseAfter::NextAckedGroup => self.unwatched = true,
             ReuseAfter::Group(seq) => {
-                // It is answered when all frames in front of its own are written.
+                // Its acknowledgement implies that all frames before its own are written.
                 self.unwatched = false;
                 for reuse in &mut self.reuse {
                     if matches!(reuse, ReuseAfter::NextAckedGroup) {
@@ -194,22 +197,22 @@ impl PageCacheLog {
         }
     }
 
-    /// Everything in the log has reached the device.
+    /// Records that everything in the log has reached the device.
     pub(crate) fn log_written(&mut self) {
         self.reuse = [ReuseAfter::Now, ReuseAfter::Now];
         self.unwatched = false;
     }
 
-    /// As [`PageCacheLog::log_written`], and nothing is deferred.
+    /// Like [`PageCacheLog::log_written`], when in addition nothing is deferred.
     pub(crate) fn all_written(&mut self) {
         self.log_written();
         (self.copied, self.copied_count, self.used) = (0, 0, 0);
     }
 }
 
-/// A page-cache log in a store that has none yet, durable when this returns; `None`: the store is too small,
-/// or its device has no page cache. `stream`: the page-cache log's object, if one was made before; `new`: the
-/// id of one to make.
+/// Makes a page-cache log in a store that has none yet, durably; `None`: the store is too small, or its
+/// device has no page cache. `stream`: object of the page-cache log, if it exists; `new`: allocates an id for
+/// one.
 pub(crate) fn make(
     objects: &Objects,
     budget: &MemoryAccounts,
@@ -242,7 +245,7 @@ pub(crate) fn make(
     let Some(extent) = objects.raw_extent(stream, bytes)? else {
         return Ok(None);
     };
-    // Before the space is the page-cache log's for good: what it held before is not to be read as one.
+    // Before the space belongs to the page-cache log for good: earlier contents must not be read as records.
     let cache_log = PageCacheLog::begin(extent, session, budget, true)?;
     commit(Vec::new(), Ack::Durable)?;
     Ok(Some(cache_log))
@@ -258,10 +261,9 @@ pub(crate) fn header_of(extent: &RawExtent) -> Result<Option<CacheLogHeader>, Er
     CacheLogHeader::decode(&bytes, extent.len_bytes())
 }
 
-/// The seed of a new store, and what tells the records of one session's page-cache log from those of all
-/// others.
+/// A random number: the seed of a new store, or the session number that distinguishes its records.
 /// # Errors
-/// The operating system has no randomness; there is no safe way to go on.
+/// The operating system has no randomness; there is no safe way to continue.
 pub(crate) fn random_number() -> Result<u64, Error> {
     getrandom::u64().map_err(|error| Error::corrupt("random number of a store", error))
 }

@@ -1,4 +1,4 @@
-//! The price by itself, and writers against a compactor in simulated time.
+//! Tests of the delay alone, and of writers against a compactor in simulated time.
 
 use super::*;
 
@@ -10,13 +10,13 @@ fn the_price_grows_with_the_square_of_the_debt() {
     let at = |share| delay_nanos(1000, share, MEASURED);
     assert_eq!((at(0.0), at(0.5), at(1.0)), (0, 250_000, 1_000_000));
     assert_eq!(delay_nanos(1000, 1.0, MeasuredCosts::default()), 0);
-    // Where merges were cheaper so far, a byte costs what two flushes of it take.
+    // Where merges were cheaper so far, a byte costs as much as two flushes of it.
     let flushes_alone =
         MeasuredCosts { merge_nanos: 500, user_bytes: 100, flush_nanos: 500, flushed_bytes: 100 };
     assert_eq!(delay_nanos(1000, 1.0, flushes_alone), 10_000);
 }
 
-/// Neither debt nor price jumps: a byte more changes either by next to nothing, also where a tier overflows.
+/// Debt and price have no steps: one more byte changes either by almost nothing, also where a tier overflows.
 #[test]
 fn there_is_no_step_in_the_price() {
     const MEMTABLE: u64 = 1 << 20;
@@ -28,7 +28,7 @@ fn there_is_no_step_in_the_price() {
             let debt = debt_of(&tiers, 0, MEMTABLE, 4);
             let now = (debt.bytes, delay_nanos(1 << 20, debt.share, MEASURED));
             assert!(now.0 - before.0 <= 1 << 10 && now.1 >= before.1);
-            // At most what 1 KiB more may add to a square: 2 x share x (1 KiB / limit).
+            // Most that 1 KiB more may add to a square: 2 x share x (1 KiB / limit).
             let limit = delay_nanos(1 << 20, 1.0, MEASURED) as f64;
             assert!(((now.1 - before.1) as f64) < limit * 0.003, "level {level}, {kib} KiB");
             before = now;
@@ -55,12 +55,12 @@ fn small_payments_are_saved_up_and_long_ones_spread() {
     assert_eq!(throttle.add(0), None);
 }
 
-/// A flusher and a worker that each move `bytes_per_second`, three tiers over a bottom, writers that never
-/// rest.
+/// A flusher and a worker that each move `bytes_per_second`, three tiers over a bottom, and writers that
+/// never pause.
 struct Simulation {
     tiers: [u64; 3],
     memtables: u64,
-    /// What is left to write of the merge of each tier; 0: none is under way.
+    /// Bytes left to write of the merge of each tier; 0: none is running.
     left: [u64; 3],
     merge_nanos: u64,
     flush_nanos: u64,
@@ -89,7 +89,7 @@ impl Simulation {
         bytes * 1_000_000_000 / self.bytes_per_second
     }
 
-    /// The flusher's next memtable. Returns how long it took; `None`: it rests.
+    /// The flusher's next memtable. Returns the time it took; `None`: nothing to do.
     fn flush(&mut self) -> Option<u64> {
         if self.memtables < MEMTABLE {
             return None;
@@ -102,7 +102,7 @@ impl Simulation {
         Some(took)
     }
 
-    /// The worker's next slice, of the first full tier. Returns how long it took; `None`: it rests.
+    /// The worker's next slice, of the first full tier. Returns the time it took; `None`: nothing to do.
     fn slice(&mut self) -> Option<u64> {
         let full =
             |level: &usize| self.left[*level] > 0 || self.tiers[*level] >= 4 * (MEMTABLE << (2 * level));
@@ -116,7 +116,7 @@ impl Simulation {
         if level < 2 {
             self.tiers[level + 1] += moved;
         }
-        // Into the bottom, a byte takes nine of the bottom's with it.
+        // Into the bottom, each byte rewrites nine of the bottom's.
         let written = if level == 2 { 10 * moved } else { moved };
         let took = self.nanos(written);
         self.merge_nanos += took;
@@ -136,7 +136,7 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
         bytes_per_second: 100 << 20,
     };
     let throttle = WriteThrottle::default();
-    // All clocks; the one that is behind goes next.
+    // One clock for each; the one that is behind goes next.
     let (mut writer, mut flusher, mut worker) = (0u64, 0u64, 0u64);
     let (mut written, mut longest, mut worst) = (0u64, Duration::ZERO, 0.0f64);
     let (mut half, mut step, mut sum, mut groups) = (None, 0.0f64, 0.0, 0.0);
@@ -152,12 +152,12 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
             flusher = simulation.flush().map_or(writer + 1, |took| flusher + took);
             continue;
         }
-        // Only the memory cap stops a writer: two memtables.
+        // Only the memory limit stops a writer: two memtables.
         if simulation.memtables >= 2 * MEMTABLE {
             writer = flusher + 1;
             continue;
         }
-        // The group itself, at 400 MB/s, and its toll.
+        // The group itself, at 400 MB/s, and its delay.
         written += GROUP;
         simulation.memtables += GROUP;
         writer += GROUP * 1_000_000_000 / (400 << 20);
@@ -183,12 +183,12 @@ fn writers_that_never_rest_settle_at_the_speed_of_the_merges() {
     let possible = 1.0 / per_byte;
     assert!((0.8..1.1).contains(&(speed / possible)), "{speed} of {possible} bytes per ns");
     let mean = sum / groups;
-    // On the way there more: the first merge into the bottom is dearer than anything measured before it.
+    // More before that: the first merge into the bottom costs more than anything measured before it.
     assert!(worst < 2.0, "debt went to {worst} of its limit");
     assert!((0.7..1.3).contains(&mean), "debt is at {mean} of its limit");
     assert!(longest <= LONGEST, "{longest:?}");
     assert!(longest < Duration::from_millis(20), "{longest:?} for a group of 16 KiB");
-    // Between two groups the debt grows by what was written, and never by a run.
+    // Between two groups the debt grows by the written bytes, never by a run.
     assert!(step < 0.02, "the debt jumped by {step} of its limit");
 }
 
@@ -218,7 +218,7 @@ fn writers_below_the_speed_of_the_merges_pay_next_to_nothing() {
         }
         written += GROUP;
         simulation.memtables += GROUP;
-        // Half of what the merges can take: 12 bytes written per user byte, flush included.
+        // Half of the merges' throughput: 12 bytes written per user byte, flush included.
         writer += GROUP * 1_000_000_000 / (4 << 20);
         let measured = simulation.measured();
         paid += throttle.add(delay_nanos(GROUP, simulation.debt().share, measured)).unwrap_or_default();

@@ -1,8 +1,9 @@
-//! The queue under real threads, and under a scheduler that tries many orders of its steps.
+//! Tests of the queue under real threads, and under a scheduler that tries many orders of its steps.
 //!
-//! A commit is told to have happened only when it and everything before it has reached the device, in every
-//! order of steps; nobody waits for ever; behind a failure nothing appears. Two broken queues, one that loses
-//! a wake and one that lets groups take effect as they land, show that the scheduler would notice.
+//! In every order of steps a commit is reported as successful only when it and everything before it has
+//! reached the device. No thread waits forever, and after a failure nothing becomes visible. Two broken
+//! queues, one that loses a wake-up and one whose groups take effect as they complete, show that the
+//! scheduler finds such faults.
 
 use super::*;
 use crate::{Durability, write::commit::WriteOp};
@@ -29,7 +30,7 @@ fn tag(write: &WriteRequest) -> u8 {
     }
 }
 
-/// Monitors that a scheduler runs; with `LOSES` the first wake that someone waits for is lost.
+/// Monitors that a scheduler runs; with `LOSES` the first wake-up that a thread waits for is lost.
 struct Scheduled<const LOSES: bool>;
 
 struct ScheduledMonitor<T, const LOSES: bool> {
@@ -74,7 +75,8 @@ impl<T: Send, const LOSES: bool> Monitor<T> for ScheduledMonitor<T, LOSES> {
     }
 }
 
-/// What the leaders write to: the log they append to in their turn, and what of it has reached the device.
+/// The leaders' device: the log that they append to in their turn, and the part of it that has reached the
+/// device.
 #[derive(Default)]
 struct Device {
     next: u64,
@@ -99,7 +101,7 @@ struct World<M: MonitorKind> {
     device: M::Of<Device>,
     snapshots: Arc<SnapshotList>,
     poison: Arc<PoisonFlag>,
-    /// Writing the group that holds this tag fails.
+    /// Writing the group with this tag fails.
     fails: Option<u8>,
 }
 
@@ -138,7 +140,7 @@ impl<M: MonitorKind> World<M> {
         landing.complete(Ok(()));
     }
 
-    /// What may be believed when a commit was told to have happened.
+    /// Checks that must hold when a commit was reported as successful.
     fn believe(&self, tag: u8) {
         let visible = self.snapshots.visible();
         self.device.with(|device| {
@@ -156,7 +158,7 @@ impl<M: MonitorKind> World<M> {
         result
     }
 
-    /// What is visible is safe, at any moment.
+    /// Checks that visible data is durable, at any moment.
     fn look(&self) {
         let visible = self.snapshots.visible();
         self.device
@@ -164,15 +166,15 @@ impl<M: MonitorKind> World<M> {
     }
 }
 
-/// Symptom: four threads wrote no more per second than one where a device makes one write durable after the
-/// other.
-/// Cause: each led a group of one, as up to four groups may be on their way, and each group cost a flush.
-/// Fix: a group gathers until as many writes wait as are on their way.
+/// Symptom: four threads wrote no more per second than one, on a device that makes one write durable after
+/// the other.
+/// Cause: each led a group of one, since up to four groups may be in flight, and each group cost a flush.
+/// Fix: a group gathers until as many writes wait as are in flight.
 #[test]
 fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     let world = World::<ThreadMonitors>::new(4, None);
     let queue = &world.queue;
-    // Joins, and tells whether the group in front has the turn.
+    // Joins, and returns whether the first waiting group has the turn.
     let join = |write: WriteRequest| {
         queue.line.with(|line| {
             line.join(write);
@@ -205,7 +207,7 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
     assert!(queue.line.with(|line| line.turn_taken), "nothing is on its way any more");
     place(7, 1).complete(Ok(()));
     assert_eq!(world.snapshots.visible(), 7);
-    // One that can take no more does not wait for more.
+    // A group that can take no more does not wait for more.
     let large = || {
         let op = WriteOp::Put { key: Bytes::from_static(b"large"), value: vec![0; GROUP_BYTES / 2].into() };
         join(WriteRequest::new(vec![op], Durability::Device))
@@ -222,7 +224,7 @@ fn a_group_gathers_until_it_is_as_large_as_what_is_on_its_way() {
 
 type InAnyOrder = Scheduled<false>;
 
-/// Four threads commit twice each, one looks on; `width` groups at once.
+/// Four threads commit twice each while another checks; `width` groups at once.
 fn writers<M: MonitorKind>(width: usize, fails: Option<u8>, broken: bool) {
     let world = World::<M>::new(width, fails);
     world.queue.break_order(broken);
@@ -278,7 +280,7 @@ fn in_every_order_of_steps_nothing_appears_behind_a_failure() {
     }
 }
 
-/// What a broken queue makes of a test: it must not pass.
+/// A test of a broken queue must fail.
 fn must_be_noticed(what: &str, test: impl Fn() + Send + Sync + Clone + 'static) {
     let passed = catch_unwind(AssertUnwindSafe(|| explore(400, test)));
     assert!(passed.is_err(), "a queue that {what} passes");
@@ -323,7 +325,7 @@ fn writers_that_come_while_all_turns_are_taken_share_one_group() {
                 world.queue.commit(write(tag), lead).unwrap();
             });
         }
-        // Everyone has joined before the first group may go.
+        // All writers have joined before the first group may go.
         while world.queue.line.with(|line| line.waiting.iter().map(|group| group.writes.len()).sum::<usize>())
             < 8
         {
@@ -334,10 +336,10 @@ fn writers_that_come_while_all_turns_are_taken_share_one_group() {
     assert_eq!(*groups.lock(), vec![1, 8]);
 }
 
-/// Symptom: after a panic in a group's leader the store took further writes, and direct values of later ones
-/// could come to lie where the lost group had placed its own. Cause: only a panic in a thread of the store's own,
-/// or one behind the group's place in the log, poisoned; values have their offsets before that. Fix: a turn that
-/// is dropped with nothing said poisons.
+/// Symptom: after a panic in a group's leader the store took further writes, and later direct values could
+/// overlap those of the lost group. Cause: only a panic in one of the store's own threads, or after the group
+/// had its place in the log, poisoned the store; values have their offsets before that. Fix: a turn that is
+/// dropped without an answer poisons the store.
 #[test]
 fn a_leader_that_panics_poisons_the_store_and_passes_the_turn_on() {
     let world = World::<ThreadMonitors>::new(2, None);

@@ -9,7 +9,7 @@ fn put(key: &[u8], value: &'static [u8]) -> Vec<u8> {
     out
 }
 
-/// Writes records one behind the other into halves.
+/// Writes records one after another into halves.
 struct Writer {
     header: CacheLogHeader,
     copy: Vec<u8>,
@@ -80,7 +80,7 @@ fn what_a_reused_bay_still_holds_of_its_last_use_is_of_no_use() {
     writer.ends[0] = writer.header.half(0);
     writer.write(0, 20, 1, &put(b"a", b"1"));
     assert_eq!(writer.found(19), [20]);
-    // Only a power loss that took the log leads here, and then they are what the store was.
+    // Only a power loss that lost the log leads here, and then these records are the state of the store.
     assert_eq!(writer.found(9), [0; 0]);
 }
 
@@ -125,7 +125,7 @@ fn a_room_of_a_later_version_is_refused_and_not_ignored() {
     let sum = crc32c(0, &bytes[..HEADER_LEN - 4]);
     bytes[HEADER_LEN - 4..].copy_from_slice(&sum.to_le_bytes());
     assert!(CacheLogHeader::decode(&bytes, 1 << 20).unwrap_err().is_corruption());
-    // As are halves that reach beyond the page-cache log.
+    // The same for halves that reach beyond the page-cache log.
     let bytes = CacheLogHeader::new(7, 1 << 20).encode();
     assert!(CacheLogHeader::decode(&bytes, 1 << 19).is_err());
 }
