@@ -1,8 +1,9 @@
-//! Kills of the process at every size of what waits: the page cache stays, what was on its way to the device
-//! happens or not. Many kills of one store, one behind the other.
+//! Kills of the process at every amount of unlogged data: the page cache survives, and a device write in
+//! flight completes or does not. Many kills of one store in a row.
 //!
-//! The oracle: everything acknowledged as safe from a kill is there, and the content is that after some
-//! operation. Then the page-cache log alone: a power loss that tears it, and a session that goes on behind.
+//! The oracle: everything acknowledged as kill-safe is there, and the contents are those after some
+//! operation. Then the page-cache log alone: a power loss that tears it, and a session that continues after
+//! that.
 
 use super::*;
 use copal_device::fault::FaultDevice;
@@ -48,7 +49,7 @@ fn open(device: &Arc<FaultDevice>, flaw: Option<Flaw>) -> Store {
     Store::open(objects(&dynamic), options(flaw)).unwrap()
 }
 
-/// Operations of one session: what promises they ask for, and how long their values are at most.
+/// Parameters of one session: the durabilities it uses, and the limit of its value lengths.
 fn session(random: &mut Random) -> (Vec<Durability>, u64) {
     use Durability::{Deferred, Device, Process};
     let mixtures: [&[Durability]; 4] = [
@@ -61,8 +62,8 @@ fn session(random: &mut Random) -> (Vec<Durability>, u64) {
     (mixture, [40, 900, 12_000, 50_000][random.below(4) as usize])
 }
 
-/// Kills a store `rounds` times; the first thing that is wrong, and how many groups went through the
-/// page-cache log.
+/// Kills a store `rounds` times. Returns the number of groups that went through the page-cache log, or the
+/// first problem.
 fn killed(seed: u64, rounds: u64, flaw: Option<Flaw>) -> Result<u64, String> {
     let mut random = Random::new(seed);
     let mut device = new_device(seed);
@@ -143,11 +144,11 @@ fn a_bay_that_is_reused_early_is_caught() {
     is_caught_by_kills(Flaw::HalfReusedEarly);
 }
 
-/// A power loss tears the page-cache log; the next session writes as much again, is killed, and must not go
-/// on with what the first one left behind.
+/// A power loss tears the page-cache log. The next session writes as much again, is killed, and must not
+/// continue with records of the first one.
 fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
     let mut recorder = Recorder::new(5, None);
-    // The first makes the page-cache log; the others stand in it.
+    // The first put makes the page-cache log; the others are recorded in it.
     for i in 0..7u8 {
         recorder.put(&[b'x', i], value(u64::from(i), 2900), Durability::Process);
     }

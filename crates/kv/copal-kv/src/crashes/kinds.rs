@@ -1,10 +1,10 @@
-//! One short history per kind of background work, and one broken ordering per kind that must be caught.
+//! One short history per kind of background work, and one disabled ordering per kind that must be detected.
 
 use super::*;
 
 type Kind = fn(&mut Recorder);
 
-/// Inline, separated and direct values, a delete, and a second log behind the flush.
+/// Inline, separated and direct values, a delete, and a second log after the flush.
 fn flush(recorder: &mut Recorder) {
     recorder.put(b"x1", value(1, 20), Durability::Process);
     recorder.put(b"x2", value(2, 700), Durability::Deferred);
@@ -15,7 +15,7 @@ fn flush(recorder: &mut Recorder) {
     recorder.flush();
 }
 
-/// Two runs that meet, versions and a delete that go, values that die with them.
+/// Two overlapping runs; dropped versions and a delete, and values that die with them.
 fn merge(recorder: &mut Recorder) {
     recorder.put(b"x1", value(1, 700), Durability::Process);
     recorder.put(b"x2", value(2, 3500), Durability::Process);
@@ -28,7 +28,7 @@ fn merge(recorder: &mut Recorder) {
     recorder.compact();
 }
 
-/// A group with values of all kinds goes; its neighbour stays.
+/// Purges a group with values of all kinds; its neighbour stays.
 fn purge(recorder: &mut Recorder) {
     for (key, len) in [(b"x1", 20), (b"x2", 700), (b"x3", 3500), (b"y1", 3500)] {
         recorder.put(key, value(len as u64, len), Durability::Process);
@@ -60,7 +60,7 @@ fn judged(kind: Kind, seeds: std::ops::Range<u64>) -> u64 {
     all
 }
 
-/// The same history with one ordering broken is caught for some order of the device's writes.
+/// The same history with one disabled ordering is detected for some order of the device's writes.
 fn caught(kind: Kind, flaw: Flaw) {
     let caught = (0..4).any(|seed| {
         let mut recorder = Recorder::new(seed, Some(flaw));

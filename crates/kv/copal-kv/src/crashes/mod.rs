@@ -1,13 +1,13 @@
-//! Power loss at every step of short histories of each kind: what was not flushed is there, lost or torn, in
-//! every combination while there are few, and the store that opens on it is judged. A normal run takes some
-//! states of each step, a run on demand all of them.
+//! Power loss at every step of short histories of each kind. Unflushed writes are present, lost or torn, in
+//! every combination while there are few; the store is opened on the result and checked. A normal run takes
+//! some states of each step, a run on demand all of them.
 //!
 //! The oracle
-//! - The content is that after some operation: not before the last one acknowledged as durable, not after the
-//!   last one begun. Batches and purges are whole; there is no hole in commit order.
-//! - Every object of the engine has an owner and every owner its objects; the bytes of a value object are
-//!   live, dead or padding, each once, and whole dead pages occupy nothing.
-//! - The store goes on, and what it then holds survives another kill.
+//! - The contents are those after some operation: not before the last one acknowledged as durable, not after
+//!   the last one begun. Batches and purges are complete or absent; there is no gap in the commit order.
+//! - Every object of the engine has an owner and every owner its objects. The bytes of a value object are
+//!   live, dead or padding, each once, and completely dead pages occupy nothing.
+//! - The store keeps working, and its contents survive another kill.
 //!
 //! Not here: long random histories (tests/it/crash.rs), the object layer's own rules (`copal-object`).
 
@@ -30,11 +30,11 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 const SIZE: u64 = 64 << 20;
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
-/// Open blocks up to which every subset is a state; beyond, fixed and sampled subsets.
+/// Number of open blocks up to which every subset is a state; beyond, fixed and sampled subsets.
 const EXHAUSTIVE: u32 = 5;
 const SAMPLES: u32 = 2;
 
-/// How many states of each step are judged. All of them take minutes: `COPAL_CRASH_STATES=1000000` on demand.
+/// Number of states to check per step. All of them take minutes: `COPAL_CRASH_STATES=1000000` on demand.
 fn states_per_step() -> u64 {
     let wanted = std::env::var("COPAL_CRASH_STATES").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(8)
@@ -59,12 +59,12 @@ fn objects(device: &Arc<dyn Device>) -> copal_object::Store {
     copal_object::Store::open(device.clone(), &OpenOptions::default()).unwrap().0
 }
 
-/// Bytes that depend on `tag` alone.
+/// Bytes that depend only on `tag`.
 pub(crate) fn value(tag: u64, len: usize) -> Vec<u8> {
     copal_testkit::Random::new(tag).bytes(len)
 }
 
-/// A store on a recorded device, and what it should hold after each operation.
+/// A store on a recorded device, and its expected contents after each operation.
 struct Recorder {
     device: Arc<FaultDevice>,
     store: Store,
@@ -84,7 +84,7 @@ impl Recorder {
             record,
             ..FaultOptions::default()
         };
-        // What mkfs and the keyspace's creation write is not part of the history.
+        // Writes of mkfs and of the keyspace's creation are not part of the history.
         let device = FaultDevice::with_options(Image::zeroed(SIZE), fault(false));
         let dynamic: Arc<dyn Device> = device.clone();
         copal_object::Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -147,8 +147,8 @@ impl Recorder {
         self.operation(false, |_| {}, |this| this.space.compact_range(ALL).unwrap());
     }
 
-    /// Judges the states a crash may leave at every step, `states_per_step` of each; the verdicts that are no
-    /// praise, and how many states there were.
+    /// Checks the states that a crash may leave at every step, `states_per_step` of each. Returns the
+    /// problems, and the number of states.
     fn judge_all(self, seed: u64, states_per_step: u64) -> (Vec<String>, u64) {
         let Recorder { device, store, space, states, begun, durable } = self;
         drop((space, store));
@@ -173,7 +173,7 @@ impl Recorder {
                 if let Err(why) = verdict {
                     wrong.push(format!("step {}: {why}\n{}", cut.step(), state.describe()));
                 }
-                // One is enough to fail, or to see a control caught.
+                // One is enough to fail, or to show that a control is detected.
                 if !wrong.is_empty() {
                     return (wrong, judged);
                 }
@@ -192,7 +192,7 @@ fn content(store: &Store) -> Result<Map, String> {
     space.iter(ALL).map(pair).collect()
 }
 
-/// Opens what a crash left and looks at it; `allowed`: what it may hold.
+/// Opens the state that a crash left and checks it; `allowed`: its permitted contents.
 fn judge(device: &Arc<dyn Device>, allowed: &[Map]) -> Result<(), String> {
     let open = || Store::open(objects(device), options(None)).map_err(|error| error.to_string());
     let store = open()?;
@@ -217,7 +217,7 @@ fn judge(device: &Arc<dyn Device>, allowed: &[Map]) -> Result<(), String> {
     sound(&store)
 }
 
-/// Names, accounts and what value objects occupy.
+/// Checks names, accounts and the occupied bytes of value objects.
 fn sound(store: &Store) -> Result<(), String> {
     let report = store.verify(false).map_err(|error| error.to_string())?;
     if !report.is_sound() {

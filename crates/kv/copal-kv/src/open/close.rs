@@ -1,4 +1,4 @@
-//! The end of a session: nothing is left without a name, and the objects are free for the next one.
+//! End of a session: frees unnamed objects, and releases the objects for the next opening.
 
 use crate::{
     Error,
@@ -10,13 +10,13 @@ use crate::{
 use copal_object::Ack;
 use std::sync::atomic::Ordering;
 
-/// The end of a clean session: frees what nobody reads any more, and notes that nothing else is without a
-/// name. What is found later was then not left behind by a kill.
+/// Ends a session cleanly: frees garbage that no reader needs, and records that no other object is without a
+/// name. An unnamed object found later was then not left by a kill of this session.
 pub(crate) fn end_session(engine: &Engine) -> Result<(), Error> {
     if engine.options.read_only || engine.poison.check().is_err() {
         return Ok(());
     }
-    // A commit that was under way when the store was closed has named what it made, or taken it back.
+    // A commit in flight when the store was closed has named its outputs by now, or removed them.
     let _writer = engine.writes.writer.lock();
     let _still = engine.compactor.stand_still();
     install::free_garbage(engine)?;
@@ -31,7 +31,7 @@ pub(crate) fn end_session(engine: &Engine) -> Result<(), Error> {
     })
 }
 
-/// The objects are free for the next opening: no thread of ours touches them any more.
+/// Releases the objects for the next opening: no thread of this engine uses them any more.
 pub(crate) fn let_go(engine: &Engine) {
     let handles: Vec<_> = engine.stored.tree.lock().handles.values().cloned().collect();
     let elastic = engine.caches.cache.elastic();
@@ -43,14 +43,14 @@ pub(crate) fn let_go(engine: &Engine) {
     engine.ownership.lock().take();
 }
 
-/// Makes a table of a log that the next opening would be long about. Commits of a few bytes each leave
-/// many pages of log long before the memtable is full.
+/// Flushes a log that the next opening would take long to read. Commits of a few bytes each make a log of
+/// many pages long before the memtable is full.
 pub(crate) fn leave_short_log(engine: &Engine) {
     if !engine.options.read_only
         && engine.writes.writer.lock().log.is_long()
         && let Err(error) = flusher::flush_now(engine)
     {
-        // It can be read as it is; whether it could be written is for `seal` to tell.
+        // The log can be replayed as it is; `seal` reports whether it could be written.
         tracing::debug!(%error, "a long log stays as it is");
     }
 }

@@ -1,4 +1,4 @@
-//! The log that goes on behind what an opening found in it.
+//! Continues the newest log that an opening found.
 
 use crate::{
     tree::memtable::Memtable,
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub(crate) type Current = (LogWriter, Arc<Memtable>, Vec<Arc<Memtable>>);
 
-/// The newest log goes on behind the frames it holds; `None`: there is no log.
+/// Continues the newest log after its last frame; `None`: there is no log.
 pub(crate) fn go_on(mut memtables: Vec<(Arc<Memtable>, u64)>) -> Option<Current> {
     let (active, frames) = memtables.pop()?;
     let log = WriteLog::resume(active.generation, active.log, frames);

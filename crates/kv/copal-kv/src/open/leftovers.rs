@@ -1,15 +1,15 @@
 //! Objects of the engine that neither the manifest nor a log names: leftovers of a kill, or leaks.
 //!
-//! One judgement for two callers: the opening, which deletes all of them, and verification, which tells one
-//! from the other, also in a store that is open read-only and sweeps nothing.
+//! Two callers share this decision. The opening deletes all of them. Verification distinguishes leftovers
+//! from leaks, also in a read-only store, which sweeps nothing.
 //! Invariants
 //! - A leftover is explained: an edit of the manifest dropped it, or it is younger than the last moment at
-//!   which the store was known to have no other ([`Record::Settled`]).
-//! - Everything else without a name is a leak: no crash of a sound engine makes one.
+//!   which the store had no other ([`ManifestRecord::Settled`]).
+//! - Every other object without a name is a leak: no crash of a correct engine makes one.
 //!
 //! Not here: freeing them (`open`), bytes inside value objects (`open`, `verify`).
 //!
-//! [`Record::Settled`]: crate::tree::manifest::format::Record::Settled
+//! [`ManifestRecord::Settled`]: crate::tree::manifest::records::ManifestRecord::Settled
 
 use crate::tree::manifest::{ObjectRole, parse_label, rewrite::BESIDE, state::ManifestState};
 use copal_object::{ObjectId, Stat, Store as Objects};
@@ -17,20 +17,20 @@ use std::collections::BTreeMap;
 
 const LIST_AT_ONCE: usize = 1024;
 
-/// The engine's objects as they are in the object store, by their labels.
+/// The engine's objects in the object store, by their labels.
 #[derive(Default)]
 pub(crate) struct FoundObjects {
     /// Streams by generation.
     pub(crate) logs: BTreeMap<u64, ObjectId>,
-    /// Streams whose generation another one has, too.
+    /// Streams with the same generation as another, older one.
     pub(crate) second_logs: Vec<ObjectId>,
     pub(crate) tables: Vec<ObjectId>,
     pub(crate) values: BTreeMap<ObjectId, Stat>,
     /// The stream whose first extent is the page-cache log.
     pub(crate) page_cache_log: Option<ObjectId>,
-    /// Manifests that were being written anew.
+    /// Objects of an unfinished rewrite of the manifest.
     pub(crate) manifests: Vec<ObjectId>,
-    /// Highest id of any object but those, also of others.
+    /// Highest id of any object except those, including objects of other owners.
     pub(crate) highest: u64,
 }
 
@@ -79,12 +79,13 @@ impl FoundObjects {
 pub(crate) struct UnnamedObject {
     pub(crate) object: ObjectId,
     pub(crate) role: ObjectRole,
-    /// What it was made for did not happen, or is over: the next writable opening frees it, and that is all.
+    /// The step that made it did not complete, or is over: the next writable opening frees it, and no data is
+    /// lost.
     pub(crate) explained: bool,
 }
 
-/// Everything in `found` that `state` and the logs behind it do not name. `logged`: value objects that a log
-/// points into.
+/// All objects in `found` that neither `state` nor the later logs name. `logged`: whether a log points into a
+/// value object.
 pub(crate) fn unnamed(
     state: &ManifestState,
     found: &FoundObjects,

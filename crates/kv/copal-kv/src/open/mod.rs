@@ -1,13 +1,13 @@
-//! Opening: manifest, sweep of what no one names, logs, value objects, worker.
+//! Opening: manifest, sweep of unnamed objects, logs, value objects, worker.
 //!
 //! Invariants
-//! - After it the store holds a prefix of commit order, with everything that was acknowledged as durable
-//!   (KV-1).
-//! - Objects and value bytes that neither manifest nor log name are freed. Opening read-only frees nothing.
-//! - A hole between logs or a damaged frame is an error, never an end. A damaged manifest is one, too.
+//! - Afterwards the store holds a prefix of the commit order, with everything that was acknowledged as
+//!   durable (KV-1).
+//! - Objects and value bytes that neither manifest nor log name are freed. A read-only opening frees nothing.
+//! - A gap between logs or a damaged frame is an error, never an end. So is a damaged manifest.
 //! - A damaged table costs its own key range, not the opening (`quarantine`).
 //!
-//! Not here: reading the logs back (`replay`), and the page-cache log behind them (`replay_page_cache_log`).
+//! Not here: replay of the logs (`replay`), and of the page-cache log (`replay_page_cache_log`).
 
 pub(crate) mod close;
 mod current;
@@ -76,7 +76,7 @@ use std::{
     },
 };
 
-/// Opens or creates the key-value store in `objects`, within `memory` or a memory of its own; its threads are
+/// Opens or creates the key-value store in `objects`, within `memory` or a budget of its own; its threads are
 /// not running yet.
 pub(crate) fn open(
     objects: Objects,
@@ -104,7 +104,7 @@ pub(crate) fn open(
         }
     };
     let found = FoundObjects::list(&objects);
-    // A full store opens as long as the object layer has anything.
+    // A full store may use all remaining space of the object layer to open.
     let loan = objects.lend_system_space();
     objects.limit_in_flight(budget.write_bytes());
     let cache = TableCache::of(&memory);
@@ -128,7 +128,7 @@ pub(crate) fn open(
     let mut direct_values = DirectValues::default();
     let mut worker_values = WorkerValues::default();
     if !options.read_only {
-        // Not with the rest: the edit that frees that may be a rewrite itself.
+        // In a transaction of its own, since the edit that frees the other objects may be a rewrite itself.
         rewrite::discard(&objects).map_err(|error| poison.failed_write(error))?;
         let sweep = OpeningSweep::new(&tree.manifest.state, &found, &replayed);
         sweep.run(&objects, &poison, &mut tree.manifest)?;
@@ -201,7 +201,7 @@ pub(crate) fn open(
     Ok(Arc::new(engine))
 }
 
-/// What an opening frees.
+/// Operations and records that free unnamed objects and bytes.
 #[derive(Default)]
 struct OpeningSweep {
     ops: Vec<Op>,
@@ -232,7 +232,7 @@ impl OpeningSweep {
         sweep
     }
 
-    /// Frees what of a named value object nobody names: its tail, or pages inside.
+    /// Frees the unnamed bytes of a named value object: its tail, or pages inside.
     fn value(&mut self, state: &ManifestState, object: ObjectId, stat: &Stat, named: Option<&NamedValue>) {
         let known = state.values.get(&object);
         let mut meta = match (known, named) {
@@ -259,7 +259,7 @@ impl OpeningSweep {
         for gap in &orphans {
             dead.insert(gap.clone());
         }
-        // A punch that a crash took back shows in what the object occupies.
+        // If a crash undid a punch, the object occupies more than expected.
         let expected = len.next_multiple_of(VALUE_PAGE) - dead.whole_pages(VALUE_PAGE);
         if !orphans.is_empty() || dead.len() > 0 && stat.allocated_bytes > expected {
             let pages = dead.iter().filter_map(|range| page_aligned(&range, VALUE_PAGE));
@@ -287,18 +287,18 @@ impl OpeningSweep {
             return Ok(());
         }
         manifest.commit(objects, poison, ops, &records, Ack::Ordered)?;
-        // Nothing is waiting: there are no readers from before.
+        // No reader from before the opening waits for them.
         manifest.state.dropped.clear();
         Ok(())
     }
 }
 
-/// The first id that nothing ever had.
+/// The first id that was never used.
 fn next_object(state: &ManifestState, found: &FoundObjects) -> u64 {
     (found.highest + 1).max(state.next_object)
 }
 
-/// Takes up the newest value object of each group again.
+/// Continues the newest value object of each group.
 fn resume_values(
     objects: &Objects,
     state: &ManifestState,
@@ -307,7 +307,7 @@ fn resume_values(
 ) {
     for value in state.values.values() {
         let meta = &value.meta;
-        // The object must end where the accounts end, or the next append would not meet its place.
+        // The object must end at its accounted length, or the next append would get another offset.
         if objects.stat(meta.object).is_none_or(|stat| stat.len != meta.accounted) {
             continue;
         }
@@ -321,8 +321,8 @@ fn resume_values(
     }
 }
 
-/// The newest log goes on; older ones wait for their flush. Where none goes on, a new one of `generation`
-/// begins.
+/// Continues the newest log; older ones wait for their flush. If there is none, begins a new one of
+/// `generation`.
 fn current_log(
     objects: &Objects,
     options: &Options,

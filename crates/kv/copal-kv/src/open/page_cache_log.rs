@@ -1,12 +1,13 @@
-//! What stands in the page-cache log behind the end of the logs: into the log, into the memtable.
+//! Replays the page-cache log after the end of the logs: its records go to the log and to the memtable.
 //!
 //! Invariants
-//! - It is durable in the log before anyone sees it, and the page-cache log counts no more before anything is
-//!   written to it or to the log: a record of this session is never mistaken for one of the next.
-//! - Records are taken exactly in sequence. Where they do not go on, a power loss took them, or nobody was
-//!   told of them.
-//! - One record is in memory at a time, and what is gathered for one frame. A full memtable becomes a table
-//!   first, where there is space.
+//! - Records are durable in the log before a reader sees them. They no longer count in the page-cache log
+//!   before anything is written to it or to the log. So a record of this session is never mistaken for one of
+//!   the next.
+//! - Records are taken exactly in sequence. If one is missing, a power loss took it, or it was never
+//!   acknowledged.
+//! - Memory holds one record, and the operations gathered for one frame. A full memtable is flushed first, if
+//!   there is space.
 
 use crate::{
     Error,
@@ -23,7 +24,7 @@ use crate::{
     },
 };
 
-/// Log bytes that are gathered for one group.
+/// Log bytes gathered for one group.
 const GATHERED_BYTES: usize = 256 << 10;
 
 /// Operations that are in memory and not in the log yet.
@@ -33,10 +34,10 @@ struct GatheredRecords {
     count: u32,
 }
 
-/// See the module. Blocks; nothing else has begun.
+/// Replays the page-cache log; see the module. Blocks; must run before any other work of the engine.
 /// # Errors
-/// `NoSpace`: the log has none for what waits; it goes on waiting. `OverBudget`: a read-only store has no
-/// cache_log for it in memory. `Corrupt`: a later build wrote it. A failed read or write.
+/// `NoSpace`: the log has no space for the records, which stay here. `OverBudget`: they do not fit the memory
+/// of a read-only store. `Corrupt`: a later build wrote it. A failed read or write.
 pub(crate) fn replay_page_cache_log(engine: &Engine, found: &FoundObjects) -> Result<(), Error> {
     let Some(stream) = found.page_cache_log else {
         return Ok(());
@@ -94,7 +95,7 @@ where
     make_space_to_take(engine)
 }
 
-/// Logs what was gathered, durably, and shows it.
+/// Logs the gathered operations durably, and makes them visible.
 fn log_gathered(engine: &Engine, gathered: &mut GatheredRecords, last_seq: u64) -> Result<(), Error> {
     let GatheredRecords { ops, count } = std::mem::take(gathered);
     if count == 0 {
@@ -112,7 +113,7 @@ fn log_gathered(engine: &Engine, gathered: &mut GatheredRecords, last_seq: u64) 
     Ok(())
 }
 
-/// Counts the memtable; a full one becomes a table.
+/// Counts the memtable; flushes it if it is full.
 fn make_space_to_take(engine: &Engine) -> Result<(), Error> {
     engine.budget.count_memtables();
     if engine.options.read_only {
@@ -123,7 +124,7 @@ fn make_space_to_take(engine: &Engine) -> Result<(), Error> {
     }
     let made = flush_taken(engine);
     match made {
-        // What is logged stays in memory: the page-cache log is small.
+        // Logged data stays in memory: the page-cache log is small.
         Err(error) if error.is_no_space() => Ok(()),
         made => made,
     }

@@ -1,11 +1,11 @@
-//! Reading the logs back: into memtables, or, where they are more than the budget has room for, into tables.
+//! Replays the logs: into memtables, or into tables if they exceed the budget.
 //!
 //! Invariants
-//! - What is read into memory leaves room for one more memtable, so that the first write finds it.
-//! - Where there is no space for tables, the logs stay in memory if they fit there at all.
-//! - A log becomes tables from its beginning, group by group, and the manifest says up to which sequence:
-//!   whoever opens the store after a kill goes on there.
-//! - Values that a log names are accounted for before any of it becomes a table.
+//! - Data read into memory leaves room for one more memtable, so that the first write finds it.
+//! - If there is no space for tables, the logs stay in memory if they fit there at all.
+//! - A log is flushed from its beginning, group by group, and the manifest records the last flushed sequence.
+//!   After a kill the next opening continues there.
+//! - Values that a log names are accounted for before any of it is flushed.
 
 use super::current::go_on;
 use crate::{
@@ -38,30 +38,29 @@ use bytes::Bytes;
 use copal_object::{Ack, ObjectId, Store as Objects, Txn};
 use std::{collections::HashMap, sync::Arc};
 
-/// What the logs say.
+/// Result of the replay.
 pub(crate) struct ReplayedLogs {
-    /// In memory again, oldest first, with the frames each log reuse.
+    /// Memtables, oldest first, each with the number of frames of its log.
     pub(crate) memtables: Vec<(Arc<Memtable>, u64)>,
     pub(crate) last_seq: u64,
-    /// Up to here it is in tables already.
+    /// Last sequence that is in tables already.
     flushed_seq: u64,
     /// Bytes of value objects that logged pointers name.
     pub(crate) named: HashMap<ObjectId, NamedValue>,
-    /// What could not be read of them, in words; `None`: that is an error.
+    /// Unreadable parts of the logs, as sentences; `None`: such a part is an error.
     pub(crate) lost: Option<Vec<String>>,
-    /// The logs are more than there is room for. Nothing of them is in memory, and they are still to become
-    /// tables.
+    /// The logs do not fit the memory. None of them is in memory, and they have to be flushed.
     pub(crate) is_too_much: bool,
 }
 
-/// What happens when the logs are more than there is room for.
+/// Policy for logs that do not fit the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OversizePolicy {
-    /// None of them is kept in memory, to become tables. Room for one more memtable counts as needed.
+    /// Keep none of them in memory; they will be flushed. One more memtable must fit as well.
     Flush,
-    /// They are refused. What they take themselves is all that is needed.
+    /// Refuse the opening. Only the logs themselves must fit.
     Refuse,
-    /// As `Refuse`, by a store that nothing is written to.
+    /// Like `Refuse`, for a store that is not written to.
     RefuseToRead,
 }
 
@@ -83,9 +82,9 @@ impl ReplayedLogs {
         }
     }
 
-    /// Reads every log behind the flushed ones, in order. Blocks.
+    /// Reads every log after the flushed ones, in order. Blocks.
     /// # Errors
-    /// `Corrupt`. `OverBudget`: what must stay in memory has no room there.
+    /// `Corrupt`. `OverBudget`: the logs do not fit, and the policy refuses that.
     pub(crate) fn read(
         objects: &Objects,
         state: &ManifestState,
@@ -120,7 +119,7 @@ impl ReplayedLogs {
         Ok(replayed)
     }
 
-    /// Gives up what is in memory when it is more than there is room for.
+    /// Checks the memory after each group. If it is too much, drops the memtables, or refuses the opening.
     fn keep_within(&mut self, budget: &MemoryAccounts, beyond: OversizePolicy) -> Result<(), Error> {
         budget.count_memtables();
         match beyond {
@@ -145,7 +144,7 @@ impl ReplayedLogs {
     ) -> Result<(), Error> {
         let first = group.first_seq;
         let next = first.saturating_add(group.ops.len() as u64);
-        // An opening that was cut short made tables of it. Behind one that counts there is none of these.
+        // An earlier opening that was interrupted flushed it. Such groups come only before all others.
         if self.last_seq == self.flushed_seq && next <= self.last_seq + 1 {
             return Ok(());
         }
@@ -169,7 +168,7 @@ impl ReplayedLogs {
         Ok(())
     }
 
-    /// Notes that the log names a value.
+    /// Records that the log names a value.
     fn name(
         &mut self,
         state: &ManifestState,
@@ -207,7 +206,7 @@ impl ReplayedLogs {
     }
 }
 
-/// Enters an operation that was logged.
+/// Inserts a logged operation.
 pub(crate) fn insert(memtable: &Memtable, op: LogOp, seq: u64) {
     match op {
         LogOp::Put { key, value } => memtable.insert(key, seq, EntryKind::Put, value),
@@ -219,7 +218,7 @@ pub(crate) fn insert(memtable: &Memtable, op: LogOp, seq: u64) {
     }
 }
 
-/// Makes tables of all logs that were found, a memtable of the present budget after the other.
+/// Flushes all logs that were found, through one memtable of the present budget after another.
 /// # Errors
 /// `NoSpace`: there is none for the tables; the logs stay. `Corrupt`, or a failed write.
 pub(crate) fn flush_logs(
@@ -262,14 +261,14 @@ pub(crate) fn flush_logs(
     Ok(())
 }
 
-/// In a full store, tries again for as long as something can be freed without a flush, as the worker
-/// does.
+/// In a full store, retries as long as something can be freed without a flush, as the worker does.
 fn flush_or_free(engine: &Engine, mut flush: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
     let mut is_first = true;
     loop {
         match admission::in_whole_reserve(engine, &mut flush) {
             Err(error) if error.is_no_space() => {
-                // A value object that the rest of the logs names stays: it is accounted for with their
+                // A value object that the rest of the logs names is kept, since it is accounted for with
+                // their
                 // sequences.
                 let swept = admission::in_reserve(engine, || sweep::sweep(engine))?;
                 install::free_garbage(engine)?;
@@ -283,10 +282,10 @@ fn flush_or_free(engine: &Engine, mut flush: impl FnMut() -> Result<(), Error>) 
     }
 }
 
-/// After [`flush_logs`] failed: what has not become a table stays in memory, if it fits there,
-/// and the newest log goes on. The new one, which holds nothing, is deleted in any case.
+/// After [`flush_logs`] failed: keeps the unflushed data in memory, if it fits there, and continues the
+/// newest log. Deletes the new, empty log in any case.
 /// # Errors
-/// `error`, which that answered, unless there was no space and there is room in memory; a failed write.
+/// The given `error`, unless it was `NoSpace` and the data fits the memory; a failed write.
 pub(crate) fn keep_logs(engine: &Engine, found: &FoundObjects, error: Error) -> Result<(), Error> {
     let mut writer = engine.writes.writer.lock();
     let txn = Txn::new().delete(writer.log.stream);

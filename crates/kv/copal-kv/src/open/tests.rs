@@ -1,9 +1,9 @@
-//! Opening a store whose logs are more than its budget has room for: they become tables while it is opened.
+//! Opening a store whose logs exceed the budget: they are flushed while it is opened.
 //!
 //! Invariants
-//! - Nothing is lost, nothing comes back and no object is left without an owner, wherever such an opening is
-//!   cut short; the next one goes on.
-//! - A store that is only read refuses what it has no room for.
+//! - Wherever such an opening is interrupted, nothing is lost, nothing deleted comes back, and no object is
+//!   left without an owner; the next opening continues.
+//! - A read-only store refuses logs that do not fit.
 
 use super::*;
 use crate::{
@@ -26,12 +26,12 @@ const DEVICE: Durability = Durability::Device;
 const PROCESS: Durability = Durability::Process;
 const SIZE: u64 = 64 * MIB;
 
-/// The load's budget: one memtable holds all of it.
+/// The budget of the load: one memtable holds all of it.
 fn large() -> Options {
     Options { memory_bytes: 64 * MIB, ..options() }
 }
 
-/// The budget it is opened with: its logs are eight of these memtables, and more than all of it.
+/// The budget of the opening: the logs are eight of its memtables, and more than its total.
 fn options() -> Options {
     Options { memory_bytes: 4 * MIB, table_bytes: 256 << 10, ..Options::default() }
 }
@@ -41,7 +41,7 @@ fn fault(image: Image, record: bool) -> Arc<FaultDevice> {
     FaultDevice::with_options(image, options)
 }
 
-/// An empty store of the load's budget.
+/// An empty store with the budget of the load.
 fn new_store() -> (Arc<FaultDevice>, Store) {
     let device = fault(Image::zeroed(SIZE), false);
     let dynamic: Arc<dyn Device> = device.clone();
@@ -54,7 +54,7 @@ fn open_objects(device: &Arc<dyn Device>) -> Objects {
     Objects::open(device.clone(), &OpenOptions::default()).unwrap().0
 }
 
-/// Separates early and groups by the first byte.
+/// Separates early, and groups by the first byte.
 fn space(store: &Store) -> Keyspace {
     let options = KeyspaceOptions {
         group_prefix_len: 1,
@@ -78,17 +78,17 @@ fn logs(objects: &Objects) -> usize {
     FoundObjects::list(objects).logs.len()
 }
 
-/// The log goes on in a new stream. The caller lets nothing be flushed.
+/// Continues in a new log. The caller must prevent flushes.
 fn rotate(store: &Store) {
     let engine = store.engine();
     admission::rotate(engine, &mut engine.writes.writer.lock()).unwrap();
 }
 
-/// A killed store with all kinds of operations in two logs, and what it holds.
+/// A killed store with all kinds of operations in two logs, and its expected contents.
 fn loaded() -> (Image, Content) {
     let (device, store) = new_store();
     let space = space(&store);
-    // Whatever the worker is asked for, it does when all is over.
+    // Work requested from the worker runs only after the load.
     let still = store.engine().compactor.stand_still();
     let mut content = BTreeMap::new();
     let key = |number: u64| [&b"xyz"[(number % 3) as usize..][..1], &number.to_be_bytes()].concat();
@@ -160,7 +160,7 @@ fn logs_beyond_the_budget_become_tables_wherever_the_opening_is_cut_short() {
     }
 }
 
-/// A killed store of three logs, `bytes` of memtables together, on a device with hardly any space left.
+/// A killed store of three logs, with `bytes` of memtables together, on a device with hardly any space left.
 fn full(bytes: u64) -> (Image, Content) {
     const LEFT: u64 = 200 << 10;
     let (device, store) = new_store();
@@ -172,7 +172,7 @@ fn full(bytes: u64) -> (Image, Content) {
     for log in 1..=3 {
         while engine.budget.count_memtables() < log * bytes / 3 {
             let (key, value) = (u64::to_be_bytes(number).to_vec(), value(number, 500));
-            // A frame each: reading one back takes next to nothing beside what the logs hold.
+            // One frame each, so that replaying one takes little memory besides the contents of the logs.
             space.put(&key, &value, DEVICE).unwrap();
             content.insert(key, value);
             number += 1;
@@ -215,11 +215,11 @@ fn full(bytes: u64) -> (Image, Content) {
 const FILLER: ObjectId = ObjectId(1 << 30);
 
 /// Symptom: a full store that was killed while its flush found no space did not open any more, and each
-/// attempt left an empty log behind.
-/// Cause: its logs fit into memory, but not beside one more memtable; so they had to become tables, for which
-/// there was no space.
-/// Fix: what can be freed without a flush is freed; where that is not enough, the logs stay in memory as long
-/// as they fit at all.
+/// attempt left an empty log.
+/// Cause: its logs fitted the memory, but not beside one more memtable; so they had to be flushed, and there
+/// was no space for tables.
+/// Fix: everything that can be freed without a flush is freed. If that is not enough, the logs stay in memory
+/// as long as they fit at all.
 #[test]
 fn a_full_store_opens_with_its_logs_in_memory() {
     let (image, mut content) = full(2600 << 10);
@@ -230,7 +230,7 @@ fn a_full_store_opens_with_its_logs_in_memory() {
     assert_eq!(logs(&objects), 3);
     let (key, _) = content.pop_first().unwrap();
     space(&store).delete(&key, DEVICE).unwrap();
-    // What has to go on goes on, though there is less space than the store would keep back.
+    // The store works with less space than the reserve that it would keep.
     let refused = space(&store).put(b"new", &value(1, 5000), DEVICE);
     assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
     let mut batch = store.batch();
@@ -257,7 +257,7 @@ fn a_full_store_whose_logs_do_not_fit_is_refused_without_a_trace() {
     assert!(content_of(&store) == content);
 }
 
-/// A killed store of one flushed and one logged operation, with one more group behind them.
+/// A killed store of one flushed and one logged operation, with one more group after them.
 fn opens_with(first_seq: u64) -> Result<Store, Error> {
     let (device, store) = new_store();
     let space = space(&store);
@@ -278,12 +278,11 @@ fn opens_with(first_seq: u64) -> Result<Store, Error> {
     Store::open(open_objects(&device), large())
 }
 
-/// Symptom: a log frame with a right sum and a sequence close to 2^64 panicked at open, or was left out
-/// without a word.
-/// Cause: the end of a group was added up before anything bounded its beginning; and a group from before the
-/// flushed sequence was passed over wherever it stood.
-/// Fix: a sequence is bounded where a frame is parsed, and groups are passed over in front of all others
-/// only.
+/// Symptom: a log frame with a valid checksum and a sequence close to 2^64 panicked at open, or was left out
+/// silently.
+/// Cause: the end of a group was computed before its beginning was bounded; and a group from before the
+/// flushed sequence was skipped at any place.
+/// Fix: a sequence is bounded where a frame is parsed, and groups are skipped only before all others.
 #[test]
 fn a_group_out_of_its_place_is_damage() {
     for first_seq in [u64::MAX, u64::MAX - 1, crate::format::entry::MAX_SEQ, 1, 2, 4] {
@@ -294,7 +293,7 @@ fn a_group_out_of_its_place_is_damage() {
     opens_with(3).unwrap();
 }
 
-/// A store closed with two entries, whose manifest says `records` besides, opened again.
+/// A store closed with two entries, whose manifest has the extra `records`, opened again.
 fn opened_after(records: &[ManifestRecord]) -> (Arc<dyn Device>, Result<Store, Error>) {
     let (device, store) = new_store();
     space(&store).put(b"a", b"1", DEVICE).unwrap();
@@ -314,7 +313,7 @@ fn opened_after(records: &[ManifestRecord]) -> (Arc<dyn Device>, Result<Store, E
     (device, opened)
 }
 
-/// What was acknowledged of six puts, before and after the store is opened again.
+/// The acknowledged of six puts are there before and after the store is reopened.
 fn keeps_what_it_acknowledges(device: &Arc<dyn Device>, store: Store, refusal: fn(&Error) -> bool) {
     let mut acknowledged = Vec::new();
     for n in 0..6u8 {
@@ -341,9 +340,9 @@ fn keeps_what_it_acknowledges(device: &Arc<dyn Device>, store: Store, refusal: f
     read(&again);
 }
 
-/// Symptom: a store whose manifest names a sequence close to the last there is acknowledged writes that no
-/// later opening accepted. Cause: sequences up to 2^63 were read, up to any were given, and logs and tables
-/// hold 56 bits. Fix: what is given and what is read end at the same number; a write behind it is refused.
+/// Symptom: a store whose manifest names a sequence close to the last one acknowledged writes that no later
+/// opening accepted. Cause: sequences up to 2^63 were read, sequences of any size were allocated, and logs
+/// and tables hold 56 bits. Fix: allocation and reading have the same limit; a write beyond it is refused.
 #[test]
 fn sequences_that_end_end_writes_and_lose_none() {
     let flushed = |last_seq| ManifestRecord::Flushed { generation: 1, last_seq };
@@ -352,7 +351,7 @@ fn sequences_that_end_end_writes_and_lose_none() {
     keeps_what_it_acknowledges(&device, store.unwrap(), refusal);
 }
 
-/// The same of runs and ids of objects: a record that the reader would refuse is not written.
+/// The same for runs and ids of objects: a record that the reader would refuse is not written.
 #[test]
 fn runs_and_ids_that_end_end_writes_and_lose_none() {
     let counters =

@@ -1,8 +1,8 @@
 //! Look-ups of one key: memtables, then the row cache, then runs, newest first.
 //!
 //! Invariants
-//! - Range tombstones are asked before filters: a filter that says no does not lift a tombstone.
-//! - The view is held until a separated value is read: its bytes are not freed before.
+//! - Range tombstones are checked before filters: a filter that excludes the key does not lift a tombstone.
+//! - The view is held until a separated value is read, so its bytes are not freed earlier.
 
 use crate::{
     Error,
@@ -21,14 +21,14 @@ use copal_device::Class;
 use copal_filter::KeyHash;
 use std::ops::Range;
 
-/// What a look-up wants of the value.
+/// Part of the value that a look-up wants.
 #[derive(Clone, Debug)]
 pub(crate) enum WantedPart {
-    /// Only whether the key is there; the answer is empty.
+    /// Only whether the key exists; the answer is empty.
     Presence,
     /// These bytes of it.
     Part(Range<u64>),
-    /// At most this many first bytes, without a look into a value object.
+    /// At most this many first bytes, without a read of a value object.
     Head(usize),
 }
 
@@ -42,10 +42,10 @@ impl WantedPart {
     }
 }
 
-/// What a look-up may leave in the cache.
+/// What a look-up caches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CachePolicy<'a> {
-    /// The row, unless something was written to the keyspace meanwhile.
+    /// The row, unless the keyspace was written to meanwhile.
     Row(&'a RowEpoch),
     /// The block.
     Block,
@@ -62,7 +62,7 @@ impl CachePolicy<'_> {
     }
 }
 
-/// A version that is visible.
+/// A visible version.
 pub(crate) struct FoundVersion {
     pub(crate) seq: u64,
     pub(crate) kind: EntryKind,
@@ -118,7 +118,7 @@ pub(crate) fn check_open(engine: &Engine) -> Result<(), Error> {
     Ok(())
 }
 
-/// The value of `key` for a reader at `seq` out of the row cache.
+/// The value of `key` for a reader at `seq`, from the row cache.
 pub(crate) fn row(engine: &Engine, kept: CachePolicy<'_>, key: &[u8], seq: u64) -> Option<Bytes> {
     let CachePolicy::Row(space) = kept else { return None };
     let row = engine.caches.rows.get(space, key, seq)?;
@@ -126,7 +126,7 @@ pub(crate) fn row(engine: &Engine, kept: CachePolicy<'_>, key: &[u8], seq: u64) 
     Some(row)
 }
 
-/// The wanted part of what a table holds; leaves the row where that is asked for.
+/// The wanted part of a table's entry; caches the row if the policy says so.
 pub(crate) fn found(
     engine: &Engine,
     key: &[u8],
@@ -142,14 +142,14 @@ pub(crate) fn found(
         engine.caches.rows.insert(space, key, &value, found, seq);
     }
     let answer = resolve(engine, kind, value, want)?;
-    // A separated value that was read whole is a row like any other.
+    // A separated value that was read completely may be cached as a row.
     if let (CachePolicy::Row(space), EntryKind::Pointer, true) = (kept, kind, want.is_all()) {
         engine.caches.rows.insert(space, key, &answer, found, seq);
     }
     Ok(answer)
 }
 
-/// The wanted part of a value that stands in an entry or behind its pointer.
+/// The wanted part of a value, from its entry or through its pointer.
 pub(crate) fn resolve(
     engine: &Engine,
     kind: EntryKind,
@@ -172,7 +172,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// What is wanted of a value at hand, or of its first bytes when no more is wanted than they hold.
+/// The wanted part of a value in memory, or of its head if that is long enough.
 pub(crate) fn part_of(value: &Bytes, want: &WantedPart) -> Bytes {
     let len = value.len() as u64;
     let (start, end) = match want {
@@ -183,7 +183,7 @@ pub(crate) fn part_of(value: &Bytes, want: &WantedPart) -> Bytes {
     value.slice(start as usize..end.max(start) as usize)
 }
 
-/// What the memtables say of `key`; inner `None`: it is deleted; outer: they do not know.
+/// The version of `key` in the memtables; inner `None`: deleted; outer `None`: not in memory.
 pub(crate) fn in_memtables(view: &SuperVersion, seq: u64, key: &[u8]) -> Option<Option<FoundVersion>> {
     for memtable in view.memtables() {
         let cover = memtable.cover(key, seq);

@@ -1,9 +1,9 @@
 //! Iterators over a key range at one sequence, from both ends.
 //!
 //! Invariants
-//! - The view is pinned: what an iterator has not reached yet is neither changed nor freed.
-//! - Iterators beyond their part of the budget are refused where the budget is full, before they read.
-//! - The two ends never cross: each takes what it yields off the range they share.
+//! - The view is pinned, so data ahead of an iterator is neither changed nor freed.
+//! - If the budget is full, an iterator beyond the iterators' share is refused before it reads.
+//! - The two ends never cross: each removes the keys it yields from the range that they share.
 
 use crate::{
     Error,
@@ -29,50 +29,50 @@ use crate::{
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Memory of a cursor over a memtable: the batch of entries that it has taken out.
+/// Memory of a cursor over a memtable: its batch of entries.
 const OF_A_MEMTABLE: usize = 6 << 10;
-/// Memory of a cursor over a run beside its slices, its block and long read-ahead: what it reads a block at a
-/// time with is there later than the cursor.
+/// Memory of a cursor over a run, without its slices, its block and long read-ahead. It covers buffers for
+/// single blocks, which are allocated after the cursor.
 const OF_A_RUN: usize = 9 << 10;
-/// Memory of a slice in it.
+/// Memory of a slice in such a cursor.
 const OF_A_SLICE: usize = size_of::<(Arc<TableHandle>, KeyRange)>();
 
 type Merged = MergingCursor<Box<dyn Cursor + Send>>;
 
-/// Both-way iterator over a key range: `next()` ascending, `next_back()` descending.
+/// Iterator over a key range, from both ends: `next()` ascending, `next_back()` descending.
 ///
-/// Sees the store as it was when the iterator was made. Blocks on reads. After an error it ends. The first
-/// item of one for which the budget has no room beside those that are open is `OverBudget`.
+/// Sees the store as of its creation. Blocks on reads. Ends after an error. If the budget has no room for one
+/// more iterator, its first item is `OverBudget`.
 pub struct Iter {
     engine: Arc<Engine>,
     view: Arc<SuperVersion>,
-    /// Keeps a snapshot's sequence held as long as the iterator lives.
+    /// Holds a snapshot's sequence as long as the iterator exists.
     _held: Option<Arc<HeldSnapshot>>,
     seq: u64,
-    /// What neither end has yielded or passed.
+    /// Keys that neither end has yielded or skipped.
     range: KeyRange,
     want: WantedPart,
-    /// What a walk over heads wants of each value.
+    /// Part of each value that a scan of heads returns.
     head: WantedPart,
     tombstones: Vec<IterSource>,
     front: Option<Merged>,
     back: Option<Merged>,
     passed: PassedDeletions,
-    /// For the cursors of both ends; blocks are charged by those who read them. After the cursors, for it is
-    /// given back last.
+    /// Charge of the cursors of both ends; readers charge their blocks. The field comes after the cursors, so
+    /// that it drops last.
     charge: MemoryCharge,
 }
 
-/// A visible key and its value as it stands in the entry.
+/// A visible key and its stored value.
 struct FoundEntry {
-    /// With its keyspace.
+    /// Key with its keyspace.
     key: Bytes,
     kind: EntryKind,
-    /// The value or an encoded pointer.
+    /// The value, or an encoded pointer.
     value: Bytes,
 }
 
-/// Where range tombstones come from.
+/// Source of range tombstones.
 enum IterSource {
     Memtable(Arc<Memtable>),
     Run(Arc<SortedRun>),
@@ -110,15 +110,15 @@ impl Iter {
         }
     }
 
-    /// Keys only: separated values are not read; the value is empty.
+    /// Returns only keys: values are empty, and separated values are not read.
     #[must_use]
     pub fn keys_only(mut self) -> Iter {
         self.want = WantedPart::Presence;
         self
     }
 
-    /// Only the first bytes of values, as many as the keyspace keeps beside pointers
-    /// ([`KeyspaceOptions::value_head_bytes`](crate::KeyspaceOptions::value_head_bytes)). Touches no value
+    /// Returns only the heads of values, as many bytes as the keyspace keeps beside pointers
+    /// ([`KeyspaceOptions::value_head_bytes`](crate::KeyspaceOptions::value_head_bytes)). Reads no value
     /// object.
     #[must_use]
     pub fn heads(mut self) -> Iter {
@@ -126,10 +126,10 @@ impl Iter {
         self
     }
 
-    /// Passes over what is left below `key`; ascending, the next one is the first that is not. A key that was
-    /// passed already changes nothing. Reads when the next item is asked for.
+    /// Skips the remaining keys below `key`; the next ascending item is then the first one not below it. Has
+    /// no effect if `key` was passed already. The next item's call does the reads.
     pub fn seek(&mut self, key: &[u8]) {
-        // An iterator that has ended has no keyspace left in its range, and nothing to pass.
+        // An iterator that has ended has no keyspace in its range, and nothing to skip.
         let Some(keyspace) = self.range.start.get(..KEYSPACE_LEN) else {
             return;
         };
@@ -142,7 +142,7 @@ impl Iter {
         }
     }
 
-    /// Cursors over everything that is left, at one end; counted before they are there.
+    /// Cursors over all remaining keys, for one end; charged before they are allocated.
     fn merged(&mut self) -> Result<Merged, Error> {
         self.engine.counters.reads.add(ReadCount::Seeks);
         let runs = self.view.version.runs.iter();
@@ -174,7 +174,7 @@ impl Iter {
         Ok((user_key(&found.key), value))
     }
 
-    /// After an error the iterator ends.
+    /// Ends the iterator after an error.
     fn end_or_entry<T>(&mut self, step: Result<Option<T>, Error>) -> Option<Result<T, Error>> {
         match step {
             Ok(item) => item.map(Ok),
@@ -202,14 +202,14 @@ impl Iter {
                 cursor
             }
         };
-        // Entries and their bytes; the last key dealt with was one of them.
+        // Skipped entries and their bytes, and whether the last handled key was skipped.
         let (mut passed, mut is_passed) = ((0, 0), false);
         loop {
             let Some(entry) = cursor.entry().filter(|entry| *entry.key < self.range.end[..]) else {
                 self.passed.add(&self.range.start, passed);
                 return Ok(self.end());
             };
-            // Behind the start: another version of a key that was dealt with.
+            // Before the range: another version of a key that was handled.
             let is_behind = *entry.key < self.range.start[..];
             if is_behind || entry.seq > self.seq {
                 if is_behind && is_passed {
@@ -219,7 +219,7 @@ impl Iter {
                 continue;
             }
             let (seq, kind, len) = (entry.seq, entry.kind, entry.key.len());
-            // The key is the beginning of its successor: one allocation for both.
+            // The key is a prefix of its successor, so one allocation holds both.
             self.range.start = successor(entry.key);
             let key = self.range.start.slice(..len);
             is_passed = kind == EntryKind::Delete || self.covered(&key, seq);
@@ -230,7 +230,7 @@ impl Iter {
             }
             self.passed.add(&key, passed);
             let value = cursor.value();
-            // Moved on when more is wanted: damage behind this key is not its own.
+            // Moved only when the next item is wanted: damage after this key does not concern it.
             self.front = Some(cursor);
             return Ok(Some(FoundEntry { key, kind, value }));
         }
@@ -256,7 +256,7 @@ impl Iter {
                 cursor.prev()?;
                 continue;
             }
-            // Going back, a key's versions come oldest first: the last visible one counts.
+            // Backward, a key's versions come oldest first: the last visible one counts.
             let key = Bytes::copy_from_slice(entry.key);
             let (mut newest, mut versions) = (None, (0, 0));
             while let Some(entry) = cursor.entry().filter(|entry| *entry.key == key[..]) {
@@ -280,7 +280,7 @@ impl Iter {
     }
 }
 
-/// Adds an entry and its bytes to what was passed.
+/// Adds an entry and its bytes to the skipped ones.
 fn count((entries, bytes): &mut (u64, u64), entry: &Entry<'_>) {
     *entries += 1;
     *bytes += (entry.key.len() + entry.value.len()) as u64;

@@ -1,4 +1,4 @@
-//! The way of a read: single look-ups, many at once, iterators.
+//! Read path: look-ups of one or many keys, iterators.
 
 pub(crate) mod get;
 pub(crate) mod iter;

@@ -1,16 +1,15 @@
-//! Look-ups of many keys at once: what one of them would read alone, all of them read together.
+//! Look-ups of many keys at once: reads that single look-ups would do alone are issued together.
 //!
 //! Design: docs/design/kv.md#look-ups
 //! Invariants
-//! - All keys are looked up at one sequence of one view: the answers belong together.
-//! - Each key goes through the runs as a look-up of its own does, newest first, and is asked for in one of
-//!   them at a time: never more reads than one by one. All keys that wait for a page in a round read it in
-//!   one batch, a page that several wait for once.
-//! - At most [`BATCH`] reads and [`BATCH_BYTES`] are under way at a time; those of pages are charged, and are
-//!   fewer where there is no room for so many.
-//! - Of the keys of the caller [`KEYS`] at most, and [`KEY_BYTES`] of them, are looked up together.
+//! - All keys are looked up at one sequence of one view, so the answers are consistent.
+//! - Each key is searched in the runs as in a single look-up, newest first, one run at a time: never more
+//!   reads than one by one. In each round all pages that keys wait for are read in one batch, each page once.
+//! - At most [`BATCH`] reads and [`BATCH_BYTES`] are in flight at a time. Those of pages are charged, and
+//!   fewer are issued if memory is short.
+//! - At most [`KEYS`] keys of the caller, with [`KEY_BYTES`], are looked up together.
 //!
-//! Not here: filters of partitions without units yet, which each probe loads for itself (`table::filter`).
+//! Not here: filters of partitions without loaded units, which each probe loads for itself (`table::filter`).
 
 use crate::{
     Error,
@@ -37,24 +36,24 @@ use std::{
 
 /// Most reads of one batch.
 const BATCH: usize = 128;
-/// Most bytes of one batch, one read apart.
+/// Most bytes of one batch, unless one read is larger.
 const BATCH_BYTES: u64 = 1 << 20;
 
 /// Most keys that are looked up together.
 const KEYS: usize = 1024;
-/// Most bytes of these keys, one key apart.
+/// Most bytes of these keys, unless one key is longer.
 const KEY_BYTES: usize = 128 << 10;
-/// Memory of a key beside its bytes: its place in the lists of a call.
+/// Memory of a key besides its bytes, for the lists of a call.
 const OF_A_KEY: usize = 256;
 
 type Answer = Result<Option<Bytes>, Error>;
 
-/// A key that was neither in memory nor in a run so far.
+/// A key that was found neither in memory nor in the runs so far.
 struct PendingKey {
-    /// Its place among the keys of the caller.
+    /// Index among the keys of the caller.
     at: usize,
     hash: KeyHash,
-    /// The run to be asked next.
+    /// The next run to search.
     run: usize,
 }
 
@@ -67,15 +66,15 @@ struct TableProbe {
     cover: u64,
 }
 
-/// A value found behind a pointer.
+/// A separated value to read.
 struct SeparatedValue {
     at: usize,
-    /// Sequence of its version, if that stands in a table: the value may become a row.
+    /// Sequence of its version if a table holds it: the value may be cached as a row.
     seq: Option<u64>,
     planned: PlannedRead,
 }
 
-/// One call.
+/// One call with its state.
 struct MultiGet<'a> {
     engine: &'a Engine,
     view: &'a SuperVersion,
@@ -86,8 +85,8 @@ struct MultiGet<'a> {
     separated: Vec<SeparatedValue>,
 }
 
-/// The values of `keys` of a keyspace as a reader at `seq` sees them in `super_version`, in the order of
-/// the keys. Blocks on reads.
+/// The values of `keys` of a keyspace as a reader at `seq` sees them in `super_version`, in the order of the
+/// keys. Blocks on reads.
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
     engine: &Engine,
     view: &SuperVersion,
@@ -147,7 +146,7 @@ fn look_up_together(
     answers
 }
 
-/// Reads all of `reads` at once, a bounded number of bytes at a time; answers in their order.
+/// Reads all of `reads` together, in batches of limited size; answers in their order.
 fn read_together(engine: &Engine, reads: &[(ObjectId, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
     let mut answers = Vec::with_capacity(reads.len());
     let mut rest = reads;
@@ -184,7 +183,7 @@ impl MultiGet<'_> {
         self.answers[at] = Some(answer);
     }
 
-    /// Answers from memtables and rows; else the key is pending.
+    /// Answers from memtables and cached rows; otherwise the key is pending.
     fn in_memory(&mut self, at: usize) -> Option<PendingKey> {
         self.engine.counters.reads.add(ReadCount::Gets);
         self.engine.caches.cache.elastic().count_get();
@@ -204,7 +203,7 @@ impl MultiGet<'_> {
         Some(PendingKey { at, hash, run: 0 })
     }
 
-    /// The next run whose filter lets the key pass. Answers when there is none.
+    /// The next run whose filter lets the key pass. Answers the key if there is none.
     fn next_probe(&mut self, mut pending: PendingKey) -> Option<TableProbe> {
         let (key, view) = (&self.keys[pending.at], self.view);
         while let Some(run) = view.version.runs.get(pending.run) {
@@ -228,7 +227,7 @@ impl MultiGet<'_> {
         None
     }
 
-    /// Looks for all probes in their partitions; returns the keys that were not there.
+    /// Searches the partitions of all probes; returns the keys that were not found.
     fn look(&mut self, probes: Vec<TableProbe>) -> Vec<PendingKey> {
         let mut pending = Vec::new();
         let mut probes = probes.into_iter();
@@ -252,8 +251,8 @@ impl MultiGet<'_> {
         pending
     }
 
-    /// How many of `wanted` probes may be looked at together, and the charge for their pages: fewer where
-    /// memory is short, at least one, as a look-up of its own would.
+    /// How many of `wanted` probes may be searched together, and the charge for their pages. Fewer if memory
+    /// is short, but at least one, like a single look-up.
     fn room_for_pages(&self, wanted: usize) -> (usize, MemoryCharge) {
         const PAGES: u64 = 16 << 10;
         let budget = &self.engine.budget;
@@ -262,7 +261,7 @@ impl MultiGet<'_> {
         (count, budget.charge(Memory::Reads, count as u64 * PAGES))
     }
 
-    /// Index pages of all probes, then their blocks, each read once; then the search.
+    /// Gets the index pages of all probes, then their blocks, each read once; then searches.
     fn look_together(&self, probes: &[TableProbe]) -> Vec<Result<Option<TableHit>, Error>> {
         let partition = |probe: &TableProbe| (probe.table.table.number(), probe.asked.partition);
         let indexes = self.gather(
@@ -317,8 +316,7 @@ impl MultiGet<'_> {
         &self.keys[probe.pending.at]
     }
 
-    /// For each name that `items` need: what the cache has, or what is made of bytes that are read, all at
-    /// once.
+    /// For each name that `items` need, a cached value, or one decoded from bytes that are all read together.
     fn gather<I, N, T, E>(
         &self,
         items: &[I],
@@ -359,7 +357,7 @@ impl MultiGet<'_> {
         gathered
     }
 
-    /// Answers with a version that is visible, or notes where its value lies.
+    /// Answers with a visible version, or records the place of its value.
     fn take(&mut self, at: usize, version: FoundVersion, from_table: bool) {
         let kept = if from_table { self.kept } else { CachePolicy::Nothing };
         let key = &self.keys[at];
@@ -378,7 +376,7 @@ impl MultiGet<'_> {
         self.answer(at, answer.map(Some));
     }
 
-    /// Reads all separated values together; one that is damaged once more by itself.
+    /// Reads all separated values together; retries a damaged one alone.
     fn read_separated(&mut self) {
         let separated = std::mem::take(&mut self.separated);
         let reads: Vec<_> = separated.iter().map(|value| value.planned.range()).collect();
@@ -400,7 +398,7 @@ impl MultiGet<'_> {
     }
 }
 
-/// Something that is read from one object.
+/// An item that is read from one object.
 trait HasObject {
     fn object(&self) -> ObjectId;
 }

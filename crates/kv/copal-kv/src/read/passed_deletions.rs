@@ -1,17 +1,17 @@
-//! What a walk passes over because of deletions, told to those who choose merges.
+//! Deleted entries that an iterator skips, reported for the choice of merges.
 
 use crate::{engine::Engine, session::read_counters::ReadCount, tree::version::SuperVersion};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Bytes that a walk passes before it tells.
+/// Skipped bytes at which an iterator reports.
 const TOLD_BYTES: u64 = 64 << 10;
 
-/// What one walk passed over and has not told yet; told when it is dropped.
+/// Skipped entries of one iterator that are not reported yet; dropping it reports them.
 pub(crate) struct PassedDeletions {
     engine: Arc<Engine>,
     view: Arc<SuperVersion>,
-    /// Where it was passed.
+    /// The last key before which entries were skipped.
     at: Bytes,
     entries: u64,
     bytes: u64,
@@ -22,7 +22,7 @@ impl PassedDeletions {
         PassedDeletions { engine, view, at: Bytes::new(), entries: 0, bytes: 0 }
     }
 
-    /// The walk stands at `key` and had nothing to give of `entries` before it.
+    /// Adds `entries` that the iterator skipped before `key`.
     pub(crate) fn add(&mut self, key: &Bytes, (entries, bytes): (u64, u64)) {
         if entries == 0 {
             return;
