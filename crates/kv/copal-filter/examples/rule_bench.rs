@@ -1,8 +1,9 @@
-//! Prints what the rules cost: time per Get of taking notes and deciding, by number of partitions.
+//! Prints the cost of the rules: time per Get for sampling and deciding, by number of partitions.
 //!
 //! `cargo run --release -p copal-filter --example rule_bench`
-//! A Get is one that misses in six runs, so six probes; the rule steps every 64 Gets. Lists make it
-//! independent of the number of partitions; what grows are cache misses.
+//!
+//! A Get misses in six runs, so it has six probes; the rule steps every 64 Gets. Its lists make the cost
+//! independent of the number of partitions, except for cache misses.
 #![expect(
     clippy::print_stdout,
     clippy::disallowed_methods,

@@ -11,7 +11,7 @@ const PROBES: u32 = 3;
 /// A probe position comes from 21 bits of the unit's hash.
 const PROBE_BITS: u32 = 21;
 
-/// The first units of a partition's page in memory, one after the other.
+/// The first units of a partition's page in memory, one after another.
 #[derive(Clone, Debug)]
 pub struct BloomUnits {
     words: Box<[u64]>,
@@ -20,7 +20,7 @@ pub struct BloomUnits {
 }
 
 impl BloomUnits {
-    /// Lays the words of the loaded units end to end; each has `unit_words` words.
+    /// Concatenates the words of the loaded units; each has `unit_words` words.
     ///
     /// # Panics
     /// When `words` is not `count` units long.
@@ -29,12 +29,12 @@ impl BloomUnits {
         BloomUnits { words: words.into_boxed_slice(), unit_words, count }
     }
 
-    /// Units loaded.
+    /// Number of loaded units.
     pub fn count(&self) -> u8 {
         self.count
     }
 
-    /// The first `count` of them, or all.
+    /// The first `count` units, or all.
     #[must_use]
     pub fn first(&self, count: u8) -> BloomUnits {
         let count = count.min(self.count);
@@ -42,7 +42,7 @@ impl BloomUnits {
         BloomUnits::new(words.to_vec(), self.unit_words, count)
     }
 
-    /// Bytes of memory behind this value.
+    /// Bytes of heap memory of this value.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.words)
     }
@@ -54,7 +54,7 @@ impl BloomUnits {
     }
 }
 
-/// Whether unit number `unit` says maybe.
+/// Whether unit number `unit` admits the key.
 pub(crate) fn admits(words: &[u64], unit: u8, hash: KeyHash) -> bool {
     positions(hash, unit, words.len() as u32 * 64).all(|at| words[(at / 64) as usize] >> (at % 64) & 1 == 1)
 }
@@ -72,7 +72,7 @@ pub(crate) fn unit_bytes(keys: u32) -> u32 {
     (u64::from(keys) * BITS_PER_KEY).div_ceil(64).max(1) as u32 * 8
 }
 
-/// Probability that `units` loaded units report an absent key.
+/// Probability that `units` loaded units admit an absent key.
 pub(crate) fn fpr(units: u8) -> f64 {
     (1.0 - (-f64::from(PROBES) / BITS_PER_KEY as f64).exp()).powi(PROBES as i32 * i32::from(units))
 }

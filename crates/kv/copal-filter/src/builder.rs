@@ -1,4 +1,4 @@
-//! Builds one partition's filter while its keys arrive, and says when the partition is full.
+//! Builder of one partition's filter, key by key; it reports when the partition is full.
 
 use crate::{
     KEYS_PER_PARTITION,
@@ -8,19 +8,20 @@ use crate::{
     unit::Kind,
 };
 
-/// Whether a key went in.
+/// Result of adding a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterFit {
-    /// It did.
+    /// The key was added.
     Fits,
-    /// It did not; nothing changed. The key opens the next partition.
+    /// The key was not added and nothing changed. It begins the next partition.
     Full,
 }
 
-/// Collects the keys of one partition. Reused from partition to partition.
+/// Collects the keys of one partition. Reused for one partition after another.
 ///
-/// Guard against crafted keys: a partition full below [`Self::MIN_KEYS`] keys gives up its filter rather than
-/// making thousands of tiny partitions; from then on every key fits and [`Self::finish`] gives no page.
+/// Guard against crafted keys: a partition that would be full with fewer than [`Self::MIN_KEYS`] keys drops
+/// its filter, instead of making thousands of tiny partitions. From then on every key fits and
+/// [`Self::finish`] gives no page.
 pub struct PartitionFilterBuilder {
     kind: Kind,
     store_seed: u64,
@@ -31,7 +32,7 @@ pub struct PartitionFilterBuilder {
 }
 
 impl PartitionFilterBuilder {
-    /// A partition that would close with fewer keys stays open, unfiltered.
+    /// A partition that would be full with fewer keys continues without a filter.
     pub const MIN_KEYS: u32 = 256;
 
     /// An empty partition.
@@ -46,7 +47,7 @@ impl PartitionFilterBuilder {
         }
     }
 
-    /// Offers one user key (once: further versions of a key are not offered again).
+    /// Adds one user key; further versions of the same key must not be added.
     pub fn add(&mut self, hash: KeyHash) -> FilterFit {
         if self.keys >= self.max_keys() {
             return FilterFit::Full;
@@ -62,21 +63,22 @@ impl PartitionFilterBuilder {
         FilterFit::Fits
     }
 
-    /// Keys in the partition so far.
+    /// Number of keys in the partition so far.
     pub fn keys(&self) -> u32 {
         self.keys
     }
 
-    /// The finished page, or `None` for an empty or unfiltered partition; ready for the next partition.
+    /// The finished page, or `None` for an empty partition or one without a filter; the builder is then ready
+    /// for the next partition.
     pub fn finish(&mut self, uid: u64) -> Option<FilterPage> {
         let page = if self.unfiltered || self.keys == 0 {
             None
         } else if self.kind == Kind::Ribbon && self.keys > MAX_SLOTS / 2 {
-            // Already banded at full size, nothing smaller can hold them.
+            // The keys are already banded at full size, and no smaller system can hold them.
             let columns = self.band.columns(uid);
             Some(FilterPage::from_units(self.kind, self.keys, MAX_SLOTS, &columns, uid, self.store_seed))
         } else {
-            // Cannot fail: what fits 2048 slots was banded there key by key.
+            // Cannot fail: keys that fit 2048 slots were banded there one by one.
             FilterPage::build(self.kind, &self.hashes, uid, self.store_seed).ok()
         };
         self.band.clear();

@@ -1,16 +1,16 @@
-//! What can go wrong with a filter page. None of it loses data: a reader without a filter reads the block.
+//! Errors of filter pages. None of them loses data: without a filter a reader reads the block.
 
 /// The keys do not fit one Ribbon system of this size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{keys} keys do not fit a Ribbon system of at most {max_slots} slots; close the partition earlier")]
 pub struct DoesNotFit {
-    /// Keys offered.
+    /// Number of keys.
     pub keys: u32,
     /// Slots of the largest system.
     pub max_slots: u32,
 }
 
-/// Why the bytes of a filter page are not used.
+/// Reason why a filter page is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageError {
@@ -42,7 +42,7 @@ pub enum PageError {
         /// Number of the unit.
         unit: u8,
     },
-    /// A field holds a value no writer produces.
+    /// A field has a value that no writer produces.
     #[error("filter page field {field} holds {value}")]
     Field {
         /// Name of the field.
@@ -58,7 +58,7 @@ pub enum PageError {
         /// Uid wanted.
         expected: u64,
     },
-    /// Built under another seed.
+    /// Built with another seed.
     #[error("filter page was built under another seed")]
     Seed,
 }

@@ -1,11 +1,11 @@
-//! What decodes filter pages, by name: for the fuzz target, and a short run of each here.
+//! Decoders of filter pages, by name: the fuzz target uses them, and a short run of each is a test here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
-//! Built for tests and fuzzing only.
+//! A structure behind a checksum is listed separately without it, since random input does not get past a
+//! checksum. Built for tests and fuzzing only.
 
 use crate::{FilterPage, HEADER_BYTES, KeyHash, MAX_UNITS, page};
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Decodes any bytes, discards the result and must not panic.
 pub type Decoder = fn(&[u8]);
 
 const UID: u64 = 7;
@@ -36,7 +36,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
 ];
 
-/// Loads every number of units, drops some, and asks for keys at both ends and in between.
+/// Loads every number of units, drops some, and probes keys at both ends and in between.
 fn load_and_ask(page: &[u8]) {
     let _ = FilterPage::verify(page, UID, SEED);
     for count in 0..=MAX_UNITS {

@@ -1,4 +1,4 @@
-//! The one hash of a user key that serves all partitions, units and tables of a store.
+//! Key hash: one hash of a user key for all partitions, units and tables of a store.
 //!
 //! Invariant: row, start and result bits come from disjoint bits of the hash.
 
@@ -19,7 +19,7 @@ impl KeyHash {
         self.0 as u64 | 1
     }
 
-    /// The high 32 bits: where the row starts, by multiply-shift.
+    /// The high 32 bits, which determine the start of the row by multiply-shift.
     pub(crate) fn start_bits(self) -> u32 {
         (self.0 >> 96) as u32
     }
@@ -35,7 +35,7 @@ impl KeyHash {
     }
 }
 
-/// Names a store's seed without revealing it: a page built under another seed is refused.
+/// Identifies a store's seed without revealing it: a page built with another seed is refused.
 pub(crate) fn seed_id(store_seed: u64) -> u32 {
     xxh3_64_with_seed(b"copal filter seed", store_seed) as u32
 }

@@ -1,16 +1,15 @@
-//! Filter units: small filters over one partition of a table that load and drop one by one.
+//! Filter units: small filters over one partition of a table that are loaded and dropped one by one.
 //!
-//! Paper: elasticbf §3.1 (filter units, separability). Our default unit is a Ribbon column; the paper's
-//! Bloom unit is kept beside it, selectable, so that both can be measured in the same engine.
+//! Paper: elasticbf §3.1 (filter units, separability). The default unit is a Ribbon column. The paper's Bloom
+//! unit is selectable as well, so that both can be measured in the same engine.
 //! Format: `docs/formats/kv-filter-page.md` v1 ([`FilterPage`]).
 //!
 //! Invariants
-//! - No false negative: a key that went into a partition's filter is reported by every subset of its units
-//!   (KV-14).
-//! - Exactly separable: `k` Ribbon columns answer "maybe" for an absent key with probability 2^-k, any `k`.
+//! - No false negative: every subset of a partition's units admits every key of the partition (KV-14).
+//! - Exactly separable: `k` Ribbon columns admit an absent key with probability 2^-k, for any `k`.
 //! - Pure: no I/O, no clock, no ambient randomness. The same keys, seed and partition uid give the same
 //!   bytes.
-//! - No byte of a page is trusted before its checksum and its bounds are checked.
+//! - No byte of a page is used before its checksum and its bounds are checked.
 //!
 //! Not here: loading pages, the threads that drive the rules (`copal-kv`).
 
@@ -33,8 +32,7 @@ pub use hash::KeyHash;
 pub use page::{FilterPage, HEADER_BYTES, MAX_UNITS};
 pub use unit::{Kind, Units};
 
-/// Keys at which a partition of a kind without a natural end is closed; the average of 2048-slot Ribbon
-/// systems.
+/// Keys at which a partition ends, for kinds without a natural end: the average of 2048-slot Ribbon systems.
 pub const KEYS_PER_PARTITION: u32 = 2021;
 
 #[cfg(test)]

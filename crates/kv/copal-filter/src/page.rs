@@ -1,9 +1,9 @@
-//! Filter page: all units of one partition, behind a header of 256 bytes.
+//! Filter page: all units of one partition, after a header of 256 bytes.
 //!
 //! Format: `docs/formats/kv-filter-page.md` v1
 //! Invariants
 //! - A page is parsed only after its header's checksum matched; a unit is used only after its own did.
-//! - Units may be loaded from a prefix of the page: the header and the units wanted are enough.
+//! - Units may be loaded from a prefix of the page that holds the header and the wanted units.
 
 use crate::{
     bloom::{self, BloomUnits},
@@ -16,12 +16,12 @@ use copal_codec::crc32c;
 
 /// Bytes before the first unit.
 pub const HEADER_BYTES: usize = 256;
-/// Most units any kind has; the header has room for their checksums.
+/// Most units of any kind; the header has room for their checksums.
 pub const MAX_UNITS: u8 = 15;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CFLT");
 const VERSION: u16 = 1;
-/// Keys of a partition are bounded by the largest Ribbon system; units of any kind stay far below 64 KiB.
+/// The largest Ribbon system bounds the keys of a partition; units of any kind stay far below 64 KiB.
 const MAX_KEYS: u32 = ribbon::MAX_SLOTS;
 const MAX_UNIT_BYTES: u32 = 1 << 16;
 
@@ -53,7 +53,8 @@ struct PageHeader {
 }
 
 impl FilterPage {
-    /// Writes the page. All units have the same number of words; `slots` is the bits of a unit in use.
+    /// Writes the page. All units have the same number of words; `slots` is the number of used bits of a
+    /// unit.
     pub(crate) fn from_units(
         kind: Kind,
         keys: u32,
@@ -86,7 +87,7 @@ impl FilterPage {
 
     /// All units of `kind` over the keys of one partition.
     /// # Errors
-    /// [`DoesNotFit`]: only Ribbon; [`crate::PartitionFilterBuilder`] closes partitions before it happens.
+    /// [`DoesNotFit`]: only for Ribbon; [`crate::PartitionFilterBuilder`] ends partitions before it happens.
     pub fn build(
         kind: Kind,
         hashes: &[KeyHash],
@@ -116,11 +117,11 @@ impl FilterPage {
         &self.bytes
     }
 
-    /// Loads the first `count` units (fewer if the page has fewer) out of the stored bytes of a page, which
-    /// may be cut behind them.
+    /// Loads the first `count` units (fewer if the page has fewer) from the stored bytes of a page, which may
+    /// be truncated after them.
     ///
     /// # Errors
-    /// The page is damaged, foreign or newer; the caller goes without a filter.
+    /// The page is damaged, foreign or newer; the caller works without a filter.
     pub fn load(stored: &[u8], count: u8, uid: u64, store_seed: u64) -> Result<Units, PageError> {
         let header = PageHeader::parse(stored)?;
         header.check_owner(uid, store_seed)?;
@@ -139,7 +140,7 @@ impl FilterPage {
     /// Checks the header and every unit of a stored page.
     ///
     /// # Errors
-    /// The first thing found wrong.
+    /// The first problem found.
     pub fn verify(stored: &[u8], uid: u64, store_seed: u64) -> Result<(), PageError> {
         let header = PageHeader::parse(stored)?;
         header.check_owner(uid, store_seed)?;
@@ -196,7 +197,7 @@ impl PageHeader {
         Ok(())
     }
 
-    /// The words of one unit, its checksum compared.
+    /// The words of one unit, after its checksum was compared.
     fn unit(&self, stored: &[u8], unit: u8) -> Result<Vec<u64>, PageError> {
         let len = self.unit_bytes as usize;
         let at = HEADER_BYTES + len * usize::from(unit);
@@ -211,9 +212,9 @@ impl PageHeader {
     }
 }
 
-/// Makes every identity and checksum of some bytes right, so that what lies behind them is reached: a program
-/// that crafts pages would. The kind, the counts and the sizes stay as they are.
-#[cfg(any(test, feature = "fuzz"))]
+/// Sets all identities and checksums of some bytes to valid values, as an attacker would, so that tests reach
+/// the code behind these checks. Kind, counts and sizes stay as they are.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn crafted(bytes: &[u8], uid: u64, store_seed: u64) -> Vec<u8> {
     let mut page = bytes.to_vec();
     if page.len() < HEADER_BYTES {
@@ -239,7 +240,7 @@ fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
     to[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Callers have checked that the header is there.
+/// Callers must have checked that the header is complete.
 fn u32_at(from: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]])
 }

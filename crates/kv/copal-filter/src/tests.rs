@@ -1,4 +1,4 @@
-//! The numbers the design stands on (T4), the page format, and damage.
+//! Tests of the probabilities that the design assumes (T4), of the page format, and of damage.
 
 mod damage;
 mod golden;

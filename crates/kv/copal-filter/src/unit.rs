@@ -1,4 +1,4 @@
-//! The kinds of filter units, as one enum where they are built and one where they are probed.
+//! Kinds of filter units, as one enum for building and one for probing.
 
 use crate::{
     bloom::{self, BloomUnits},
@@ -18,7 +18,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind stored as `byte`.
+    /// The kind with the stored number `byte`.
     pub fn from_byte(byte: u8) -> Option<Kind> {
         match byte {
             1 => Some(Kind::Ribbon),
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// Units a page of this kind holds.
+    /// Units of a page of this kind.
     pub fn units(self) -> u8 {
         match self {
             Kind::Ribbon => ribbon::COLUMNS,
@@ -43,7 +43,7 @@ impl Kind {
         }
     }
 
-    /// Probability that `units` loaded units report an absent key.
+    /// Probability that `units` loaded units admit an absent key.
     pub fn fpr(self, units: u8) -> f64 {
         match self {
             Kind::Ribbon => ribbon::fpr(units),
@@ -62,7 +62,7 @@ pub enum Units {
 }
 
 impl Units {
-    /// False: the key is not in the partition. True for every key that is.
+    /// False: the key is not in the partition. True for every key of the partition.
     #[inline]
     pub fn may_contain(&self, hash: KeyHash) -> bool {
         match self {
@@ -71,7 +71,7 @@ impl Units {
         }
     }
 
-    /// Units loaded.
+    /// Number of loaded units.
     pub fn count(&self) -> u8 {
         match self {
             Units::Ribbon(columns) => columns.count(),
@@ -79,7 +79,7 @@ impl Units {
         }
     }
 
-    /// The first `count` of the units loaded, or all of them: dropping units needs no page.
+    /// The first `count` of the loaded units, or all of them: dropping units needs no page.
     #[must_use]
     pub fn first(&self, count: u8) -> Units {
         match self {
@@ -96,7 +96,7 @@ impl Units {
         }
     }
 
-    /// Bytes of memory behind this value.
+    /// Bytes of heap memory of this value.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Units::Ribbon(columns) => columns.heap_bytes(),

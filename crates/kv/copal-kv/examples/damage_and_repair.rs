@@ -1,4 +1,4 @@
-//! A bit of a table flips: what still answers, and how the range comes back from a copy.
+//! A bit of a table flips: reads that still work, and repair of the range from a copy.
 //!
 //! `cargo run -p copal-kv --example damage_and_repair`
 

@@ -1,5 +1,4 @@
-//! An index of chunks, as a backup program asks it: nine of ten questions are about chunks that were never
-//! seen.
+//! An index of chunks as a backup program uses it: nine of ten look-ups are for chunks that were never seen.
 //!
 //! `cargo run --release -p copal-kv --example dedup_index`
 
@@ -27,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (objects, _recovery) = Objects::open(device, &OpenOptions::default())?;
     let options = Options {
         memory_bytes: 8 << 20,
-        // The background thread would do the same; here the counts are to be the same each time.
+        // The background thread would do the same; without it the counts are the same each time.
         filters: FilterOptions { background: false, ..FilterOptions::default() },
         ..Options::default()
     };

@@ -1,4 +1,4 @@
-//! One durable put, or one get of a key that lies in a table: the call that `cargo xtask callpath` watches.
+//! One durable put, or one get of a key in a table: the call that `cargo xtask callpath` measures.
 //!
 //! `cargo run -p copal-kv --example put_get_once -- put`
 
@@ -7,26 +7,26 @@ use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Store};
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
 use std::{env, error::Error, hint::black_box, path::Path, sync::Arc};
 
-/// Keys in the table that the get looks through: enough for several partitions.
+/// Keys in the table of the get: enough for several partitions.
 const KEYS: u32 = 10_000;
 const DEVICE_BYTES: u64 = 64 << 20;
 const VALUE: &[u8] = &[b'v'; 100];
 
-/// Puts one key; a name that callgrind finds.
+/// Puts one key; callgrind finds the function by its name.
 #[inline(never)]
 fn measured_put(names: &Keyspace) -> Result<(), copal_kv::Error> {
     black_box(names.put(b"name", VALUE, Durability::Device))
 }
 
-/// Gets one key; a name that callgrind finds.
+/// Gets one key; callgrind finds the function by its name.
 #[inline(never)]
 fn measured_get(names: &Keyspace) -> Result<bool, copal_kv::Error> {
     let value = names.get(&black_box(KEYS / 2).to_be_bytes())?;
     Ok(black_box(value).is_some())
 }
 
-/// The device in a file of this size, or the one that is there. Without io_uring: valgrind does not know all
-/// of its calls.
+/// The device in a new file of this size, or in an existing file. Without io_uring, since valgrind does not
+/// support all of its calls.
 fn device(path: &Path, create_size: Option<u64>) -> Result<Arc<dyn Device>, Box<dyn Error>> {
     let options =
         FileOptions { create_size, force_pread: true, unsafe_volatile: true, ..FileOptions::default() };

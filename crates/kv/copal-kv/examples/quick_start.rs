@@ -1,4 +1,4 @@
-//! Opening a store, writing with three degrees of safety, a batch over two keyspaces, opening it again.
+//! Opening a store, writing with three levels of durability, a batch over two keyspaces, reopening.
 //!
 //! `cargo run -p copal-kv --example quick_start`
 
@@ -23,12 +23,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let names = store.keyspace("names", KeyspaceOptions::default())?;
     let mails = store.keyspace("mails", KeyspaceOptions::default())?;
 
-    // Safe from power loss, from a kill, or as soon as the log is written anyway.
+    // Survives power loss; survives a kill; survives once the log is written anyway.
     names.put(b"ada", b"1", Durability::Device)?;
     names.put(b"bob", b"2", Durability::Process)?;
     names.put(b"cyd", b"3", Durability::Deferred)?;
 
-    // Both keyspaces change together or not at all. A large value goes straight to a value object.
+    // Both keyspaces change atomically. A large value is written directly to a value object.
     let mut batch = store.batch();
     batch.put(&mails, b"1/0001", vec![b'x'; 300_000].into());
     batch.put(&names, b"ada", b"1, one mail".as_slice().into());

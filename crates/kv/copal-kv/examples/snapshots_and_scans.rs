@@ -1,4 +1,4 @@
-//! Repeatable reads, iterators of both directions, and a prefix deleted at once.
+//! Repeatable reads, iterators in both directions, and deletion of a prefix at once.
 //!
 //! `cargo run -p copal-kv --example snapshots_and_scans`
 
@@ -30,14 +30,14 @@ fn store() -> Result<(Store, Keyspace), Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let (store, mails) = store()?;
 
-    // A snapshot sees what there was, whatever happens behind it.
+    // A snapshot does not change with later writes.
     let before = store.snapshot();
     mails.put(b"ada/9", b"late", Durability::Process)?;
     mails.purge_prefix(b"bob/", Durability::Process)?;
     let count = before.iter(&mails, (Unbounded, Unbounded)).keys_only().count();
     println!("now {} mails, at the snapshot {count}", mails.prefix(b"").count());
 
-    // Ascending and descending, from both ends if need be.
+    // Ascending and descending, also from both ends of one iterator.
     let range = (Included(&b"ada/"[..]), Excluded(&b"ada0"[..]));
     let newest: Result<Vec<_>, _> = mails.iter(range).rev().take(2).collect();
     for (key, value) in newest? {

@@ -1,20 +1,20 @@
-//! Banding on the fly and back substitution.
+//! Ribbon banding, key by key, and back substitution.
 
 use super::{COLUMNS, WIDTH, start};
 use crate::hash::KeyHash;
 
-/// What became of a key.
+/// Result of adding a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BandPlacement {
-    /// It took a free slot.
+    /// The key took a free slot.
     Took,
-    /// Its equations follow from those already there (the same key again, most likely).
+    /// Its equations follow from those present (most likely it is the same key again).
     Implied,
-    /// Its equations contradict those already there; nothing changed.
+    /// Its equations contradict those present; nothing changed.
     DoesNotFit,
 }
 
-/// A banded system under construction: at most one row per slot, its lowest bit on the slot.
+/// A banded system under construction: at most one row per slot, with its lowest bit at the slot.
 pub struct RibbonBand {
     rows: Vec<u64>,
     results: Vec<u16>,
@@ -32,7 +32,7 @@ impl RibbonBand {
         self.rows.len() as u32
     }
 
-    /// Forgets all keys.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         self.rows.fill(0);
         self.results.fill(0);
@@ -60,11 +60,11 @@ impl RibbonBand {
     }
 
     /// Solves for the columns, from the last slot to the first: `slots / 64` words each, bit i of word w is
-    /// slot 64 w + i. Free slots take pseudo-random bits seeded by `uid`.
+    /// slot 64 w + i. Free slots get pseudo-random bits seeded by `uid`.
     pub fn columns(&self, uid: u64) -> Vec<Vec<u64>> {
         let words = self.rows.len() / WIDTH as usize;
         let mut columns = vec![vec![0u64; words]; usize::from(COLUMNS)];
-        // windows[j]: the 64 solved bits of column j behind the current slot, nearest in bit 0.
+        // windows[j]: the 64 solved bits of column j after the current slot, nearest in bit 0.
         let mut windows = [0u64; COLUMNS as usize];
         let mut free = SplitMix(uid);
         for word in (0..words).rev() {

@@ -1,4 +1,4 @@
-//! Loaded columns: interleaved by word, so that one probe touches one or two neighbouring spots.
+//! Loaded columns, interleaved by word, so that one probe touches one or two adjacent places in memory.
 
 use super::start;
 use crate::hash::KeyHash;
@@ -34,12 +34,12 @@ impl UnitColumns {
         UnitColumns { words: words.into_boxed_slice(), slots, count: columns.len() as u8 }
     }
 
-    /// Columns loaded.
+    /// Number of loaded columns.
     pub fn count(&self) -> u8 {
         self.count
     }
 
-    /// The first `count` of them, or all.
+    /// The first `count` columns, or all.
     #[must_use]
     pub fn first(&self, count: u8) -> UnitColumns {
         let count = count.min(self.count);
@@ -50,12 +50,13 @@ impl UnitColumns {
         UnitColumns { words: words.into_boxed_slice(), slots: self.slots, count }
     }
 
-    /// Bytes of memory behind this value.
+    /// Bytes of heap memory of this value.
     pub fn heap_bytes(&self) -> usize {
         size_of_val(&*self.words)
     }
 
     /// False: the key is not in the partition. True with probability 2^-k for an absent key.
+    ///
     /// Stops at the first four columns that differ, which for an absent key are mostly the first four.
     #[inline]
     pub fn may_contain(&self, hash: KeyHash) -> bool {
@@ -65,7 +66,8 @@ impl UnitColumns {
         let row = hash.row();
         let results = u32::from(hash.result_bits());
         let offset = slot % 64;
-        // At offset 0 the row lies in one word, perhaps the last: then the other is masked out and any does.
+        // At offset 0 the row lies in one word, perhaps the last: then the other word is masked out and may
+        // be any.
         let next = if offset == 0 { at } else { at + k };
         let (low_row, high_row) = (row << offset, if offset == 0 { 0 } else { row >> (64 - offset) });
         let (low, high) = (&self.words[at..at + k], &self.words[next..next + k]);
@@ -77,7 +79,7 @@ impl UnitColumns {
         let (mut lows, mut highs) = (low.chunks_exact(STRIDE), high.chunks_exact(STRIDE));
         let mut results = results;
         for (low, high) in lows.by_ref().zip(highs.by_ref()) {
-            // No branch between these: which of them differs first is a coin toss.
+            // No branch between these, since the first to differ is random.
             let differ =
                 (0..STRIDE).fold(0, |any, column| any | differ(column, results, low[column], high[column]));
             if differ != 0 {

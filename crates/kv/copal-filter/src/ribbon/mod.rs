@@ -1,17 +1,17 @@
 //! Ribbon columns: 15 one-bit filters from one banded linear system.
 //!
 //! Each key x gives an equation per column j: `row(x) . z_j = r_j(x)`, where `row(x)` is 64 bits wide and
-//! begins at slot `start(x)`. Banding ([`RibbonBand`]) happens while keys arrive; back substitution yields the
-//! columns z_j; a query ([`UnitColumns`]) checks the equations of the loaded columns.
+//! begins at slot `start(x)`. Banding ([`RibbonBand`]) happens as keys are added; back substitution yields
+//! the columns z_j; a query ([`UnitColumns`]) checks the equations of the loaded columns.
 //!
-//! Paper: elasticbf §3.1 (filter units); the law FPR(k) = FPR(1)^k holds here with equality, because for an
-//! absent key `row . z_j` is a fixed bit and `r_j` an independent fair one.
+//! Paper: elasticbf §3.1 (filter units). The law FPR(k) = FPR(1)^k holds here with equality: for an absent
+//! key `row . z_j` is a fixed bit and `r_j` an independent fair one.
 //! Invariants
 //! - Every row lies inside the system: start <= slots - 64.
-//! - A key that does not fit leaves no trace in the band.
+//! - A key that does not fit leaves the band unchanged.
 //!
-//! Not homogeneous Ribbon (all r = 0): there an absent key whose row lies in the span of the stored rows
-//! would match all columns at once.
+//! This is not homogeneous Ribbon (all r = 0): there an absent key whose row lies in the span of the stored
+//! rows would match all columns at once.
 
 mod band;
 mod columns;
@@ -24,13 +24,13 @@ use crate::{error::DoesNotFit, hash::KeyHash};
 
 /// Columns of every Ribbon page.
 pub const COLUMNS: u8 = 15;
-/// Slots of a full system; smaller ones serve the tails of tables and partitions of large values.
+/// Slots of a full system; smaller ones are for the ends of tables and for partitions of large values.
 pub const MAX_SLOTS: u32 = 2048;
-/// Systems a page may hold, ascending.
+/// Permitted systems of a page, ascending.
 pub const SLOT_CHOICES: [u32; 4] = [256, 512, 1024, 2048];
 /// Bits of a row.
 const WIDTH: u32 = 64;
-/// Starts this far beyond either end are clamped to it, which fills the ends as well as the middle.
+/// Starts this far beyond either end are clamped to it, so that the ends fill as well as the middle.
 const SMASH: u32 = 16;
 
 /// First slot of the key's row in a system of `slots` slots.
@@ -41,11 +41,11 @@ pub(crate) fn start(hash: KeyHash, slots: u32) -> u32 {
     s.saturating_sub(SMASH).min(last)
 }
 
-/// Builds the columns of `hashes` in the smallest system that holds them: one vector of `slots / 64` words
-/// per column, and the number of slots. Free slots take bits from a generator seeded by `uid`.
+/// Builds the columns of `hashes` in the smallest system that holds them. Returns one vector of `slots / 64`
+/// words per column, and the number of slots. Free slots get bits from a generator seeded by `uid`.
 ///
 /// # Errors
-/// [`DoesNotFit`] when even 2048 slots are not enough; [`RibbonBand::add`] tells that key by key.
+/// [`DoesNotFit`] when even 2048 slots are not enough; [`RibbonBand::add`] reports that key by key.
 pub fn solve(hashes: &[KeyHash], uid: u64) -> Result<(u32, Vec<Vec<u64>>), DoesNotFit> {
     for slots in SLOT_CHOICES.into_iter().filter(|&s| s as usize >= hashes.len() || s == MAX_SLOTS) {
         let mut band = RibbonBand::new(slots);
@@ -62,7 +62,7 @@ pub(crate) fn unit_bytes(keys: u32) -> u32 {
     slots.unwrap_or(MAX_SLOTS) / 8
 }
 
-/// Probability that `columns` loaded columns report an absent key.
+/// Probability that `columns` loaded columns admit an absent key.
 pub(crate) fn fpr(columns: u8) -> f64 {
     0.5f64.powi(i32::from(columns))
 }

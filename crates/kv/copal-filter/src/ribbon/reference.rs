@@ -1,4 +1,4 @@
-//! The slow form: the definition bit by bit, against which the fast path is tested.
+//! Slow reference form: the definition bit by bit, against which the fast path is tested.
 
 use super::{WIDTH, start};
 use crate::hash::KeyHash;

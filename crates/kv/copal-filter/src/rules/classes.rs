@@ -1,22 +1,24 @@
-//! The default rule: units go where they save most reads per byte.
+//! Classes, the default rule: gives units to the partitions where they save most reads per byte.
 //!
-//! Differs from elasticbf §3.2, §3.3 in what it counts, how it forgets and who pays. Minimising `sum f_i
-//! fpr(k_i)` under a number of bytes is convex, so the greedy choice by marginal benefit per byte is optimal
-//! to within one unit. Partitions hang in two families of LRU lists, indexed by log2 of that benefit: what
-//! the next unit would gain, and what the last one would be missed for. Promotions come from the top of the
-//! first, payers from the LRU end of the bottom of the second: O(1) each.
+//! Differs from elasticbf §3.2, §3.3 in its counts, its decay and its choice of payers. Minimising
+//! `sum f_i fpr(k_i)` under a number of bytes is convex. So the greedy choice by marginal benefit per byte is
+//! optimal to within one unit.
+//!
+//! Partitions are in two families of LRU lists, indexed by log2 of that benefit: the gain of the next unit,
+//! and the loss of the last one. Promotions come from the top of the first, payers from the LRU end of the
+//! bottom of the second: O(1) each.
 //!
 //! - Heat counts negative probes only: a true hit gains nothing from a filter.
 //! - Decay is forward ([`decay`](super::decay)), half-life 32 Gets per partition.
 //! - Hysteresis: a unit moves only if it gains twice what its payers lose, and the first unit of a promotion
-//!   only if it saves a read per half-life, which is what loading it costs.
-//! - One read brings all units, so a promotion takes every unit that passes at once.
+//! only if it saves a read per half-life, the cost of loading it.
+//! - One read gets all units, so a promotion takes every unit that passes at once.
 //!
 //! Invariants
-//! - A partition is in the gain list of its class exactly if it could have one more unit, in the loss list of
-//!   its class exactly if it has any.
-//! - Lists are a ring of 128 classes that follows the age; what sinks below the ring collects in its lowest
-//!   list.
+//! - A partition is in the gain list of its class exactly if it could have one more unit, and in the loss
+//!   list of its class exactly if it has any.
+//! - Lists are a ring of 128 classes that moves with the age; partitions that sink below the ring are in its
+//!   lowest list.
 
 mod ring;
 
@@ -29,16 +31,16 @@ use super::{
 use crate::rules::Outcome;
 use ring::ClassRing;
 
-/// What may be tuned; the defaults are those of the design.
+/// Parameters; the defaults are those of the design.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClassesOptions {
     /// Half-life of heat, in Gets per partition.
     pub half_life_gets: f64,
-    /// Gain over loss below which nothing moves.
+    /// Ratio of gain to loss below which nothing moves.
     pub gain_over_loss: f64,
     /// Reads per half-life that the first unit of a promotion must save.
     pub min_saved_reads: f64,
-    /// Count true hits too; only to measure what that costs.
+    /// Count true hits as well; only to measure the cost of that.
     pub count_hits: bool,
 }
 
@@ -48,27 +50,27 @@ impl Default for ClassesOptions {
     }
 }
 
-/// Most partitions that one unit is taken from others for: their units may be smaller.
+/// Most partitions that give units for one new unit: their units may be smaller.
 const MAX_PAYERS: usize = 64;
 
-/// Bytes for each partition: ledger, heat, both rings, whether and where among the probed.
+/// Bytes for each partition: ledger, heat, both rings, its flag and place in the probed list.
 pub(super) const PARTITION_BYTES: usize = ledger::PARTITION_BYTES
     + size_of::<f64>()
     + 2 * ring::NODE_BYTES
     + size_of::<bool>()
     + size_of::<PartitionId>();
 
-/// See the module.
+/// The classes rule; see the module.
 pub struct Classes {
     options: ClassesOptions,
     ledger: UnitLedger,
     clock: DecayClock,
     heat: Vec<f64>,
-    /// By what the next unit gains per byte.
+    /// Partitions by the gain of the next unit, per byte.
     gain: ClassRing,
-    /// By what the last unit is missed for, per byte.
+    /// Partitions by the loss of the last unit, per byte.
     loss: ClassRing,
-    /// Probed in vain since the last step, first probe first.
+    /// Partitions with negative probes since the last step, in the order of the first probe.
     probed: Vec<PartitionId>,
     is_probed: Vec<bool>,
     unit_bytes: u64,
@@ -81,7 +83,7 @@ impl Default for Classes {
     }
 }
 
-/// Which end of its list a partition goes to.
+/// End of a list at which a partition is put.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ListEnd {
     Mru,
@@ -89,7 +91,7 @@ enum ListEnd {
 }
 
 impl Classes {
-    /// Knows no partition.
+    /// A rule without partitions.
     pub fn new(options: ClassesOptions) -> Classes {
         Classes {
             options,
@@ -132,7 +134,7 @@ impl Classes {
         marginal(shape.kind, self.heat_of(partition), units.saturating_sub(1))
     }
 
-    /// Hangs the partition where its heat and units say.
+    /// Puts the partition into the lists of its heat and units.
     fn hang(&mut self, partition: PartitionId, end: ListEnd) {
         let Some((shape, units)) = self.ledger.get(partition) else {
             return;
@@ -151,14 +153,14 @@ impl Classes {
         self.hang(partition, end);
     }
 
-    /// Gives back one unit of the partition.
+    /// Releases one unit of the partition.
     fn release(&mut self, partition: PartitionId) {
         if let Some((_, units)) = self.ledger.get(partition) {
             self.set(partition, units.saturating_sub(1), ListEnd::Lru);
         }
     }
 
-    /// Loads all units of the partition that pass; true if there was one.
+    /// Loads all units of the partition that pass the thresholds; true if there was one.
     fn promote(&mut self, partition: PartitionId) -> bool {
         let mut promoted = false;
         while let Some((shape, units)) = self.ledger.get(partition)
@@ -166,7 +168,7 @@ impl Classes {
         {
             let gain = self.next_gain(partition, shape, units);
             let pays = promoted || self.saved_reads(gain) >= self.options.min_saved_reads;
-            // Nothing for nothing would go on for ever.
+            // Moves without a gain would never end.
             if gain <= 0.0 || !pays || !self.find_payers(partition, shape, gain) {
                 break;
             }
@@ -181,12 +183,13 @@ impl Classes {
         promoted
     }
 
-    /// Reads per half-life behind weighted probes: at a steady rate, ln 2 of their present value.
+    /// Reads per half-life of weighted probes: at a steady rate, ln 2 of their present value.
     fn saved_reads(&self, weighted: f64) -> f64 {
         weighted / self.clock.weight() * std::f64::consts::LN_2
     }
 
-    /// Room for one unit of `shape` by releases that lose little enough; leaves them in `self.payers`.
+    /// Finds releases with a small enough loss that make room for one unit of `shape`; leaves them in
+    /// `self.payers`.
     fn find_payers(&mut self, partition: PartitionId, shape: Shape, gain: f64) -> bool {
         self.payers.clear();
         let needed = u64::from(shape.unit_bytes);
@@ -215,7 +218,7 @@ impl Classes {
         free >= needed
     }
 
-    /// Loss per byte of the cheapest unit there is; 0 while a unit of `bytes` is free.
+    /// Loss per byte of the cheapest loaded unit; 0 while memory for a unit of `bytes` is free.
     fn price(&self, bytes: u64) -> f64 {
         if self.ledger.free_bytes() >= bytes {
             return 0.0;
@@ -264,15 +267,16 @@ impl Rule for Classes {
         Heat(heat / self.clock.weight_at(now, self.half_life()))
     }
 
-    /// While memory is free, the even share of it or more; later, units that are worth the cheapest one there
-    /// is.
+    /// While memory is free, at least its even share; later, the units that are worth more than the cheapest
+    /// loaded one.
     fn predict(&self, shape: Shape, heat: Heat, now: u64) -> u8 {
         let bytes = u64::from(shape.unit_bytes.max(1));
         let even = (self.ledger.budget() / (self.unit_bytes + bytes)).min(u64::from(shape.units)) as u8;
         let even_is_free = self.ledger.free_bytes() >= u64::from(even) * bytes;
         let price = self.price(bytes);
         let weighted = heat.0 * self.clock.weight_at(now, self.half_life());
-        // They come without a read, so they need not save one; free memory is not given for nothing, though.
+        // They need no read, so they need not save one; but free memory is not used for units that save
+        // nothing.
         let least = if price > 0.0 { 0.0 } else { self.options.min_saved_reads };
         let worth = |&units: &u8| {
             let gain = marginal(shape.kind, weighted, units - 1);
@@ -308,7 +312,7 @@ impl Rule for Classes {
         {
             self.release(PartitionId(payer));
         }
-        // Room that came from outside goes to whoever gains most, probed or not.
+        // Newly available memory goes to the partitions with the highest gain, probed or not.
         while let Some(best) = self.gain.top()
             && self.promote(PartitionId(best))
         {}

@@ -1,10 +1,10 @@
-//! Forward decay: new probes weigh more instead of old ones less, so that nothing is touched to let it age.
+//! Forward decay: new probes get more weight, instead of old ones less, so that ageing touches no state.
 //!
-//! A probe at age `a` (in half-lives) weighs `2^(a - origin)`. Heats are then compared as they stand, and the
-//! present value of one is `heat / weight(now)`. Doubles keep this exact enough: 53 bits below the largest
-//! heat of a partition, and an exponent that lasts for 512 half-lives until all heats are scaled by `2^-512`,
-//! which loses nothing.
-//! Invariant: age never falls, whatever time is passed.
+//! A probe at age `a` (in half-lives) weighs `2^(a - origin)`. Heats are then comparable as stored, and the
+//! present value of one is `heat / weight(now)`. Doubles are exact enough: they have 53 bits below the
+//! largest heat of a partition. Their exponent lasts for 512 half-lives; then all heats are scaled by
+//! `2^-512`, which loses nothing.
+//! Invariant: age never falls, even if the given time does.
 
 /// Half-lives after which all heats are scaled down.
 const EPOCH: u32 = 512;
@@ -30,7 +30,7 @@ impl DecayClock {
         DecayClock { gets: 0, age: 0.0, origin: 0.0, powers }
     }
 
-    /// Lets the time pass up to `gets`. True: an epoch has ended, so multiply all heats by [`DecayClock::SCALE`].
+    /// Advances the time to `gets`. True: an epoch has ended, so multiply all heats by [`DecayClock::SCALE`].
     pub(super) fn advance(&mut self, gets: u64, half_life: f64) -> bool {
         self.age = self.age_at(gets, half_life);
         self.gets = self.gets.max(gets);
@@ -43,7 +43,7 @@ impl DecayClock {
         over
     }
 
-    /// What an epoch's end multiplies heats by: 2^-512.
+    /// Factor for all heats at the end of an epoch: 2^-512.
     pub(super) const SCALE: f64 = f64::from_bits((1023 - EPOCH as u64) << 52);
 
     fn age_at(&self, gets: u64, half_life: f64) -> f64 {

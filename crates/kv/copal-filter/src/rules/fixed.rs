@@ -1,15 +1,15 @@
-//! The same number of units for every partition: what an engine without elastic filters does.
+//! Fixed rule: the same number of units for every partition, like an engine without elastic filters.
 //!
-//! Where the budget does not hold the wanted number everywhere, every partition gets as many as fit
-//! everywhere and the remainder goes round once more, in the order of the partitions' numbers.
+//! If the budget does not hold the wanted number everywhere, every partition gets as many as fit everywhere.
+//! The remainder gives one more unit each, in the order of the partitions' numbers.
 
 use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::UnitLedger};
 
-/// See the module.
+/// The fixed rule; see the module.
 pub struct Fixed {
     ledger: UnitLedger,
     units: u8,
-    /// Units that every partition had room for at the last look.
+    /// Units that every partition had room for at the last step.
     everywhere: u8,
     dirty: bool,
 }
@@ -28,7 +28,7 @@ impl Fixed {
         self.ledger.iter().map(of).sum()
     }
 
-    /// Units that every partition can have.
+    /// Most units that fit for every partition.
     fn everywhere(&self) -> u8 {
         let most = self.units.min(crate::MAX_UNITS);
         let fits = |&units: &u8| self.bytes_at(units) <= self.ledger.budget();

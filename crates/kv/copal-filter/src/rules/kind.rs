@@ -1,4 +1,4 @@
-//! Rules by name: options, tools and benches say `classes`, not a type.
+//! Rules by name: options, tools and benches use a name such as `classes` instead of a type.
 
 use super::{Classes, Fixed, Monkey, PaperMq, Rule};
 use std::{fmt, str::FromStr};
@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 pub enum RuleKind {
     /// The same number of units everywhere: at most this many, and as many as the budget holds.
     Fixed {
-        /// Most units of a partition; 255 leaves it to the budget and is written `fixed`.
+        /// Most units of a partition; 255 means that only the budget limits them, and is written `fixed`.
         units: u8,
     },
     /// The best number of units for each run under uniform access.
@@ -22,11 +22,11 @@ pub enum RuleKind {
 }
 
 impl RuleKind {
-    /// One of each, for those who compare them.
+    /// One rule of each kind, for comparisons.
     pub const ALL: [RuleKind; 4] =
         [RuleKind::Fixed { units: u8::MAX }, RuleKind::Monkey, RuleKind::Paper, RuleKind::Classes];
 
-    /// A rule of this kind that knows no partition yet, under a budget of 0 until its first step.
+    /// A rule of this kind without partitions, with a budget of 0 until its first step.
     pub fn build(self) -> Box<dyn Rule> {
         match self {
             RuleKind::Fixed { units } => Box::new(Fixed::new(units)),
@@ -49,7 +49,7 @@ impl fmt::Display for RuleKind {
     }
 }
 
-/// No rule has this name.
+/// An unknown rule name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no adjusting rule is called {name:?}; there are fixed, fixed:N, monkey, paper and classes")]
 pub struct UnknownRule {

@@ -1,4 +1,4 @@
-//! Who holds how many units, the bytes of all of them, and what a step changed.
+//! Ledger of units: number of each partition, bytes of all of them, and changes of a step.
 //!
 //! Invariant: `granted` is the sum of `units * unit_bytes` over all partitions.
 
@@ -26,7 +26,7 @@ pub(super) struct UnitLedger {
 }
 
 impl UnitLedger {
-    /// A partition exists. One that was there under this number is gone.
+    /// Adds a partition. Replaces a former one of the same number.
     pub(super) fn insert(&mut self, partition: PartitionId, shape: Shape, units: u8) {
         self.remove(partition);
         let at = partition.0 as usize;
@@ -39,7 +39,7 @@ impl UnitLedger {
         self.holdings[at] = Some(UnitHolding { shape, units, before: None });
     }
 
-    /// It is gone; what it had, if it was there.
+    /// Removes the partition; returns its shape if it was present.
     pub(super) fn remove(&mut self, partition: PartitionId) -> Option<Shape> {
         let held = self.holdings.get_mut(partition.0 as usize)?.take()?;
         self.granted -= u64::from(held.units) * u64::from(held.shape.unit_bytes);
@@ -56,12 +56,12 @@ impl UnitLedger {
         self.holdings.get(partition.0 as usize)?.as_ref()
     }
 
-    /// A decision of the rule: part of the next [`UnitLedger::changes`].
+    /// Records a decision of the rule: part of the next [`UnitLedger::changes`].
     pub(super) fn set(&mut self, partition: PartitionId, units: u8) {
         self.write(partition, units, true);
     }
 
-    /// A fact from outside: no change follows.
+    /// Records a fact from outside: no change follows.
     pub(super) fn correct(&mut self, partition: PartitionId, units: u8) {
         self.write(partition, units, false);
     }
@@ -92,7 +92,7 @@ impl UnitLedger {
         self.granted
     }
 
-    /// Bytes still free under the budget.
+    /// Free bytes of the budget.
     pub(super) fn free_bytes(&self) -> u64 {
         self.budget.saturating_sub(self.granted)
     }
@@ -101,7 +101,7 @@ impl UnitLedger {
         self.granted > self.budget
     }
 
-    /// Partitions there are.
+    /// Number of partitions.
     pub(super) fn partitions(&self) -> usize {
         self.partitions
     }

@@ -1,7 +1,7 @@
 //! Many LRU lists over one dense slab: links are indices, every move is O(1) and allocates nothing.
 //!
-//! A node is a partition's number and stands in one list at most; its owner knows in which. A list runs from
-//! its LRU end (touched longest ago) to its MRU end.
+//! A node is a partition's number and is in at most one list; its owner knows which. A list runs from its LRU
+//! end (touched longest ago) to its MRU end.
 
 const NONE: u32 = u32::MAX;
 
@@ -26,7 +26,7 @@ struct ListEnds {
 
 const EMPTY: ListEnds = ListEnds { lru: NONE, mru: NONE };
 
-/// See the module.
+/// A set of LRU lists; see the module.
 pub(super) struct LruLists {
     ends: Vec<ListEnds>,
     links: Vec<ListLinks>,
@@ -38,13 +38,13 @@ impl LruLists {
         LruLists { ends: vec![EMPTY; count], links: Vec::new() }
     }
 
-    /// Puts a node that stands in no list at the MRU end of `list`.
+    /// Puts a node that is in no list at the MRU end of `list`.
     pub(super) fn push_mru(&mut self, list: usize, node: u32) {
         let mru = self.ends[list].mru;
         self.place(list, node, ListLinks { older: mru, newer: NONE });
     }
 
-    /// Puts a node that stands in no list at the LRU end of `list`.
+    /// Puts a node that is in no list at the LRU end of `list`.
     pub(super) fn push_lru(&mut self, list: usize, node: u32) {
         let lru = self.ends[list].lru;
         self.place(list, node, ListLinks { older: NONE, newer: lru });
@@ -59,7 +59,7 @@ impl LruLists {
         self.connect(list, node, links.newer);
     }
 
-    /// Makes two nodes of a list neighbours; one of them may be the outside of an end.
+    /// Makes two nodes of a list neighbours; one of them may stand for the end of the list.
     fn connect(&mut self, list: usize, older: u32, newer: u32) {
         match older {
             NONE => self.ends[list].lru = newer,
@@ -71,13 +71,13 @@ impl LruLists {
         }
     }
 
-    /// Takes the node out of `list`, in which it stands.
+    /// Removes the node from `list`, which must contain it.
     pub(super) fn remove(&mut self, list: usize, node: u32) {
         let gone = std::mem::replace(&mut self.links[node as usize], APART);
         self.connect(list, gone.older, gone.newer);
     }
 
-    /// Empties list `from` into the LRU end of list `to`; the order within each stays.
+    /// Moves all nodes of list `from` to the LRU end of list `to`; the order within each stays.
     pub(super) fn join_below(&mut self, from: usize, to: usize) {
         let (below, above) = (std::mem::replace(&mut self.ends[from], EMPTY), self.ends[to]);
         if below.lru == NONE {
@@ -101,7 +101,7 @@ impl LruLists {
         known(self.ends[list].mru)
     }
 
-    /// The next one towards the MRU end.
+    /// The next node towards the MRU end.
     pub(super) fn newer(&self, node: u32) -> Option<u32> {
         known(self.links[node as usize].newer)
     }

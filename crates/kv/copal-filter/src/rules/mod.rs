@@ -1,17 +1,17 @@
-//! Adjusting rules: which partition deserves how many units.
+//! Adjusting rules: they decide how many units each partition has in memory.
 //!
-//! Paper: elasticbf §3.2, §3.3. A rule is pure: it is told what Gets met and answers with changes; it reads
-//! no page, takes no lock and knows no clock but the number of Gets. Engine, simulator and benches drive the
+//! Paper: elasticbf §3.2, §3.3. A rule is pure: it gets outcomes of probes and returns changes. It reads no
+//! page, takes no lock, and its only clock is the number of Gets. Engine, simulator and benches drive the
 //! same code; any rule works with any kind of unit.
 //!
 //! Invariants
-//! - The bytes of all units a rule has granted never exceed the budget it was last given, once its changes
-//!   are carried out in order.
+//! - Once a rule's changes are carried out in order, the bytes of all granted units do not exceed the last
+//!   given budget.
 //! - Bytes are counted, never bits per key: units of different partitions differ in size.
 //!
-//! Every rule does its work in [`Rule::step`]; [`Rule::observe`] only takes notes. One step answers with net
-//! changes, at most one for each partition, releases first: carried out in order they are within the budget
-//! at every moment, also where the engine is slower than the rule.
+//! Every rule does its work in [`Rule::step`]; [`Rule::observe`] only records. One step returns net changes,
+//! at most one for each partition, releases first. Carried out in order, they are within the budget at every
+//! moment, even if the engine is slower than the rule.
 //! Not here: the threads that sample Gets and carry changes out (`copal-kv`).
 
 mod classes;
@@ -35,105 +35,104 @@ pub use paper::{LifeTime, NewHeat, PaperMq, PaperMqOptions};
 use crate::{Kind, MAX_UNITS};
 use std::sync::LazyLock;
 
-/// Bytes of memory that any rule takes for each partition at most, with what growing vectors hold in reserve.
+/// Limit of any rule's memory for each partition, with the spare capacity of growing vectors.
 pub const BYTES_PER_PARTITION: usize = {
     let (classes, paper) = (classes::PARTITION_BYTES, paper::PARTITION_BYTES);
     2 * if classes > paper { classes } else { paper }
 };
 
-/// The paper counts 4 bytes for `expiredTime` and takes the table's own descriptor for granted; here all of
-/// it.
+/// The paper counts 4 bytes for `expiredTime` and not the table's own descriptor; this counts all of it.
 const _: () = assert!(BYTES_PER_PARTITION <= 136);
 
-/// A partition as rules know it: a dense number that the engine gives out and may use again after `remove`.
+/// A partition as rules know it: a dense number that the engine assigns and may reuse after `remove`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionId(pub u32);
 
-/// What a rule has to know of a partition.
+/// Properties of a partition that a rule needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
     /// Kind of its units.
     pub kind: Kind,
-    /// Keys it holds.
+    /// Number of its keys.
     pub keys: u32,
-    /// Bytes of memory that one loaded unit takes.
+    /// Bytes of memory of one loaded unit.
     pub unit_bytes: u32,
-    /// Units its page holds.
+    /// Units of its page.
     pub units: u8,
-    /// Depth of the run it belongs to, 0 for the newest; only the per-run rule looks at it.
+    /// Depth of its run, 0 for the newest; only the per-run rule uses it.
     pub level: u8,
 }
 
-/// What a probe of a partition came to.
+/// Outcome of a probe of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The loaded units said no.
+    /// The loaded units excluded the key.
     Negative,
-    /// They said maybe, or none was loaded, and the key was not there.
+    /// The units admitted the key, or none was loaded, and the key was absent.
     FalsePositive,
-    /// The key was there.
+    /// The key was present.
     Hit,
 }
 
 /// One probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Of which partition.
+    /// The probed partition.
     pub partition: PartitionId,
-    /// With which outcome.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// What a rule wants: `units` units of the partition loaded from now on.
+/// A rule's decision: `units` units of the partition should be loaded from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Of which partition.
+    /// The partition.
     pub partition: PartitionId,
-    /// How many, from the first on.
+    /// Number of units, counted from the first.
     pub units: u8,
 }
 
-/// How often a partition is probed in vain, in the rule's own measure; passed on when partitions are merged.
+/// Rate of negative probes of a partition, in the rule's own measure; inherited when partitions are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub struct Heat(pub f64);
 
-/// See the module. Time (`now`) is the number of Gets of the store so far.
+/// A rule; see the module. Time (`now`) is the number of Gets of the store so far.
 pub trait Rule: Send {
-    /// A partition exists from now on, with `units` of its units in memory already and the heat it inherits.
+    /// Adds a partition that has `units` units in memory already and the given inherited heat.
     fn add(&mut self, partition: PartitionId, shape: Shape, heat: Heat, units: u8, now: u64);
 
-    /// It is gone; its units are free.
+    /// Removes a partition; its units are free.
     fn remove(&mut self, partition: PartitionId);
 
-    /// How hot it is at `now`, for those that inherit it.
+    /// Heat at `now`, for partitions that inherit it.
     fn heat(&self, partition: PartitionId, now: u64) -> Heat;
 
-    /// Units that a new partition of this shape and heat would hold under the rule's present price of memory.
+    /// Units that a new partition of this shape and heat would get at the rule's present price of memory.
     fn predict(&self, shape: Shape, heat: Heat, now: u64) -> u8;
 
-    /// Probes since the last call, oldest first. A sample is enough; order within it is kept.
+    /// Probes since the last call, oldest first. A sample is enough, if it keeps the order.
     fn observe(&mut self, probes: &[Probe], now: u64);
 
-    /// Changes to carry out in order; releases come before what they pay for. `budget_bytes` is what all
-    /// loaded units together may take.
+    /// Returns changes to carry out in order; releases come before the loads that they pay for.
+    /// `budget_bytes` is the limit of all loaded units together.
     fn step(&mut self, budget_bytes: u64, now: u64) -> Vec<Change>;
 
-    /// The partition has `units` units, whatever the rule believed: a change could not be carried out for
-    /// now, or a look-up that found none loaded has read the page instead of the data (cold start).
+    /// Corrects the number of units, against the rule's record. Either a change could not be carried out for
+    /// now, or a look-up without loaded units has read the page instead of the data (cold start).
     ///
-    /// A page that will never load is another matter: `remove` the partition and `add` it with a shape of 0
-    /// units, or the rule asks again.
+    /// For a page that can never be loaded, `remove` the partition and `add` it with a shape of 0 units, or
+    /// the rule requests it again.
     fn correct(&mut self, partition: PartitionId, units: u8);
 
-    /// Bytes of all units it has granted.
+    /// Bytes of all granted units.
     fn granted_bytes(&self) -> u64;
 }
 
-/// Heat of a new partition out of those it replaces: of each, `(its heat, its keys that moved here, its
-/// keys)`.
+/// Heat of a new partition from those that it replaces, each given as
+/// `(its heat, its keys that moved here, its keys)`.
 ///
-/// Give the partitions of the oldest input that covers the range only: Gets that missed there are exactly
-/// those that missed in all newer inputs too, so the rate of negative probes survives the merge; adding up
+/// Pass only the partitions of the oldest input that covers the range. Gets that missed there are exactly
+/// those that missed in all newer inputs too, so the rate of negative probes survives the merge. A sum over
 /// the inputs would count one Get several times.
 pub fn inherit(from: impl IntoIterator<Item = (Heat, u32, u32)>) -> Heat {
     let share = |(heat, moved, keys): (Heat, u32, u32)| match keys {
@@ -143,22 +142,22 @@ pub fn inherit(from: impl IntoIterator<Item = (Heat, u32, u32)>) -> Heat {
     Heat(from.into_iter().map(share).sum())
 }
 
-/// Class of a partition: log2 of the reads that its next unit saves, per byte; `None` where nothing is saved.
+/// Class of a partition: log2 of the reads that its next unit saves, per byte; `None` if it saves none.
 ///
-/// Two partitions of one class deserve their next unit alike, whatever they hold now. For Ribbon columns this
-/// is `floor(log2(heat / bytes)) - units - 1`.
+/// Two partitions of one class have the same claim to their next unit, however many they have now. For Ribbon
+/// columns the class is `floor(log2(heat / bytes)) - units - 1`.
 pub fn class(shape: Shape, heat: Heat, units: u8) -> Option<i32> {
     let gain = marginal(shape.kind, heat.0, units) / f64::from(shape.unit_bytes.max(1));
     (units < shape.units && gain > 0.0).then(|| gain.log2().floor() as i32)
 }
 
-/// Negative probes out of `heat` that one unit more than `units` answers without a read.
+/// Negative probes of `heat` that the next unit after `units` answers without a read.
 #[inline]
 fn marginal(kind: Kind, heat: f64, units: u8) -> f64 {
     heat * SAVED[kind as usize][usize::from(units.min(MAX_UNITS))]
 }
 
-/// By kind and units: what one unit more takes off the false positive rate.
+/// By kind and units: reduction of the false positive rate by one more unit.
 static SAVED: LazyLock<[[f64; MAX_UNITS as usize + 1]; 4]> = LazyLock::new(|| {
     let mut saved = [[0.0; MAX_UNITS as usize + 1]; 4];
     for kind in [Kind::Ribbon, Kind::Bloom] {

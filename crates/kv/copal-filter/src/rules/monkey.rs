@@ -1,8 +1,8 @@
-//! The best number of units for each run when all keys are asked for alike: more for small runs, fewer for
-//! the large one. What Monkey and RocksDB's per-level options do; blind to what is hot inside a run.
+//! Monkey rule: the best number of units for each run under uniform access, more for small runs and fewer for
+//! the large one. Monkey and RocksDB's per-level options do the same; it ignores heat inside a run.
 //!
-//! A Get that finds nothing probes every run once, so a run's units are worth the same however large it is,
-//! while they cost its size.
+//! A Get that finds nothing probes every run once, so the units of any run save the same, while they cost its
+//! size.
 
 use super::{Change, Heat, PartitionId, Probe, Rule, Shape, ledger::UnitLedger};
 use crate::Kind;
@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 /// Partitions of one run and one kind of units.
 type Part = (u8, u8);
 
-/// See the module.
+/// The Monkey rule; see the module.
 #[derive(Default)]
 pub struct Monkey {
     ledger: UnitLedger,
-    /// Units of each part at the last look.
+    /// Units of each part at the last step.
     planned: BTreeMap<Part, u8>,
     dirty: bool,
 }
@@ -30,12 +30,12 @@ struct LevelSum {
     keys: u64,
     unit_bytes: u64,
     units: u8,
-    /// Units that all of it has.
+    /// Units that the whole part has.
     granted: u8,
 }
 
 impl LevelSum {
-    /// Reads that one unit more for all of the part saves per byte and Get.
+    /// Reads that one more unit for the whole part saves per byte and Get.
     fn gain_per_byte(&self, keys_of_level: u64) -> f64 {
         let heat = self.keys as f64 / keys_of_level.max(1) as f64;
         super::marginal(self.kind, heat, self.granted) / self.unit_bytes.max(1) as f64
@@ -43,12 +43,12 @@ impl LevelSum {
 }
 
 impl Monkey {
-    /// Knows no partition.
+    /// A rule without partitions.
     pub fn new() -> Monkey {
         Monkey::default()
     }
 
-    /// Units for each part, and the one that gets one more as far as the rest of the budget goes.
+    /// Units for each part, and the part that gets one more as far as the rest of the budget goes.
     fn plan(&self) -> (BTreeMap<Part, LevelSum>, Option<(Part, u64)>) {
         let mut parts: BTreeMap<Part, LevelSum> = BTreeMap::new();
         let mut keys_of_level = [0u64; 256];

@@ -1,7 +1,7 @@
-//! The best static units for known heats: what a rule can reach at most.
+//! Best static units for known heats: the upper bound for any rule.
 //!
-//! Extra I/O is the sum of `heat * fpr(units)`. Each further unit of a partition saves less than the one
-//! before, so taking the unit that saves most per byte, again and again, is optimal to within one unit.
+//! Extra I/O is the sum of `heat * fpr(units)`. Each further unit of a partition saves less than the previous
+//! one. So repeatedly taking the unit that saves most per byte is optimal to within one unit.
 
 use super::{Heat, Shape, marginal};
 use std::{cmp::Ordering, collections::BinaryHeap};
@@ -29,7 +29,7 @@ impl Ord for NextUnit {
     }
 }
 
-/// Units for each partition, under a budget of bytes; of equals the first one gains.
+/// Units for each partition, under a budget of bytes; among equals the first one gains.
 pub fn units(partitions: &[(Shape, Heat)], budget_bytes: u64) -> Vec<u8> {
     let mut units = vec![0u8; partitions.len()];
     let mut free = budget_bytes;

@@ -1,12 +1,13 @@
-//! The paper's rule: expected extra I/O, and Multi-Queue with expiry to find who pays.
+//! The paper's rule: expected extra I/O, and a Multi-Queue with expiry that finds the payers.
 //!
-//! Paper: elasticbf §3.2, §3.3. In its words: LRU queues Q_0..Q_m, Q_i holds the tables with exactly i units
-//! enabled; `expiredTime = currentTime + lifeTime` at insertion into a queue and at every read, in Gets. On
-//! each access the table's frequency grows by one; if one more unit there, paid by disabling units of others,
-//! lowers `E[Extra_IO] = sum of f_i * fp_i` at equal memory, it is done. Payers are sought from Q_m down to
-//! Q_1, in each from the LRU side: an expired table goes to the next lower queue and releases one unit, the
-//! first that is not expired sends the search to the next queue; the search stops once there is room. Without
-//! enough room the adjustment is skipped.
+//! Paper: elasticbf §3.2, §3.3. In its words:
+//! - LRU queues Q_0..Q_m; Q_i holds the tables with exactly i units enabled.
+//! - `expiredTime = currentTime + lifeTime` at insertion into a queue and at every read, in Gets.
+//! - Each access adds one to the table's frequency. If one more unit there, paid by disabling units of other
+//!   tables, lowers `E[Extra_IO] = sum of f_i * fp_i` at equal memory, it is done.
+//! - Payers are sought from Q_m down to Q_1, in each from the LRU side. An expired table goes to the next
+//!   lower queue and releases one unit. The first table that is not expired ends the search of its queue.
+//! - The search ends once there is room. Without enough room the adjustment is skipped.
 //!
 //! Where the paper is silent: payers are taken only if the change goes through; a smaller budget is met from
 //! Q_m down without regard to expiry.
@@ -24,9 +25,9 @@ use crate::MAX_UNITS;
 /// Gets without an access after which a table is expired.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LifeTime {
-    /// So many Gets, whatever there is.
+    /// This number of Gets.
     Gets(u64),
-    /// So many for each partition; the paper has 20,000 for 50,000 tables.
+    /// This number for each partition; the paper has 20,000 for 50,000 tables.
     PerPartition(f64),
 }
 
@@ -35,13 +36,13 @@ pub enum LifeTime {
 pub enum NewHeat {
     /// None; the paper says nothing else.
     Zero,
-    /// What the driver passes on from the tables it was merged from.
+    /// The heat that the driver passes on from the tables it was merged from.
     Inherited,
     /// The mean of the queue it enters, as the authors' later prototype does.
     QueueMean,
 }
 
-/// What may differ from the paper.
+/// Permitted deviations from the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperMqOptions {
     /// See [`LifeTime`].
@@ -65,10 +66,10 @@ impl Default for PaperMqOptions {
 #[derive(Clone, Copy, Default)]
 struct PaperTable {
     frequency: f64,
-    /// `expiredTime` is this plus `lifeTime`; kept apart from it since `lifeTime` may follow the number of
+    /// `expiredTime` is this plus `lifeTime`; stored without it, since `lifeTime` may follow the number of
     /// tables.
     accessed: u64,
-    /// The queue it stands in.
+    /// The queue that contains it.
     queue: Option<u8>,
 }
 
@@ -76,7 +77,7 @@ struct PaperTable {
 pub(super) const PARTITION_BYTES: usize =
     ledger::PARTITION_BYTES + lists::NODE_BYTES + size_of::<PaperTable>();
 
-/// See the module.
+/// The paper's rule; see the module.
 pub struct PaperMq {
     options: PaperMqOptions,
     ledger: UnitLedger,
@@ -107,7 +108,7 @@ impl PaperMq {
         }
     }
 
-    /// `E[Extra_IO]`, kept up to date by differences.
+    /// `E[Extra_IO]`, updated by differences.
     pub fn expected_extra_io(&self) -> f64 {
         self.expected_extra_io
     }
@@ -117,7 +118,7 @@ impl PaperMq {
         self.queues.iter(usize::from(units)).map(PartitionId).collect()
     }
 
-    /// Time after which a table is expired, if it is known and not accessed again.
+    /// Time after which a table is expired if it is not accessed again; `None` for an unknown table.
     pub fn expired_time(&self, partition: PartitionId) -> Option<u64> {
         self.ledger.get(partition)?;
         Some(self.tables[partition.0 as usize].accessed.saturating_add(self.life_time()))
@@ -134,7 +135,7 @@ impl PaperMq {
         self.expired_time(partition).is_some_and(|time| now > time)
     }
 
-    /// Puts the table into the queue of its units; its `expiredTime` starts anew.
+    /// Puts the table into the queue of its units, with a new `expiredTime`.
     fn enqueue(&mut self, partition: PartitionId, units: u8, now: u64) {
         self.dequeue(partition);
         self.queues.push_mru(usize::from(units), partition.0);
@@ -148,7 +149,7 @@ impl PaperMq {
         }
     }
 
-    /// Sets the units, E with them, and moves the table to the queue it now belongs to.
+    /// Sets the units, updates E, and moves the table to its queue.
     fn assign(&mut self, partition: PartitionId, units: u8, now: u64) {
         let Some((shape, before)) = self.ledger.get(partition) else {
             return;
@@ -159,7 +160,7 @@ impl PaperMq {
         self.enqueue(partition, units, now);
     }
 
-    /// One access: the frequency grows, the table is fresh again, and one more unit of it may be enabled.
+    /// One access: increases the frequency, renews `expiredTime`, and may enable one more unit.
     fn access(&mut self, partition: PartitionId, now: u64) {
         let Some((shape, units)) = self.ledger.get(partition) else {
             return;
@@ -202,14 +203,14 @@ impl PaperMq {
         self.payers = payers;
     }
 
-    /// One queue down, one unit free.
+    /// Moves the table one queue down and releases one unit.
     fn release(&mut self, partition: PartitionId, now: u64) {
         if let Some((_, units)) = self.ledger.get(partition) {
             self.assign(partition, units.saturating_sub(1), now);
         }
     }
 
-    /// Meets a budget that has become smaller, or units that others have loaded.
+    /// Meets a budget that has become smaller, or has been exceeded by cold starts.
     fn shed(&mut self, now: u64) {
         for queue in (1..=usize::from(MAX_UNITS)).rev() {
             while self.ledger.over_budget()

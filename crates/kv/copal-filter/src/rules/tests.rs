@@ -1,4 +1,4 @@
-//! The rules in the words of the paper and of the design, and what must hold for any of them.
+//! Tests of the rules: statements of the paper and of the design, and invariants of every rule.
 
 mod budget;
 mod classes;

@@ -1,11 +1,11 @@
-//! Pages that are cut, changed or crafted: refused with a reason, or still without a false negative; never a
+//! Truncated, changed or crafted pages: refused with a reason, or still without a false negative; never a
 //! panic.
 
 use super::support::{SEED, hash, partitions};
 use crate::{FilterPage, HEADER_BYTES, Kind, PageError};
 use copal_codec::crc32c;
 
-/// Sets header bytes and mends the header's checksum, as a program that crafts pages would.
+/// Sets header bytes and fixes the header's checksum, as an attacker would.
 fn crafted(page: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut page = page.to_vec();
     page[at..at + bytes.len()].copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! The example of docs/formats/kv-filter-page.md is what we write and read.
+//! The writer produces the example of docs/formats/kv-filter-page.md, and the reader accepts it.
 
 use crate::{FilterPage, KeyHash, Kind, PartitionFilterBuilder};
 use copal_codec::crc32c;

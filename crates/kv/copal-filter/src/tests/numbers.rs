@@ -84,7 +84,7 @@ fn bloom_units_multiply_as_the_paper_says() {
                 seen += (0..20_000).filter(|&i| filter.may_contain(hash(7, i))).count() as u64;
                 probes += 20_000;
             }
-            // Unlike columns, Bloom units differ from each other in how full they came out: allow 3 %.
+            // Unlike columns, Bloom units differ in how full they are: allow 3 %.
             let (rate, p) = (seen as f64 / probes as f64, kind.fpr(units));
             let sigma = (p / probes as f64).sqrt();
             assert!((rate - p).abs() < 0.03 * p + 3.0 * sigma, "{kind:?} x {units}: {rate} instead of {p}");
@@ -164,7 +164,7 @@ fn a_column_takes_1_013_bits_per_key() {
 
 #[test]
 fn small_systems_fill_as_simulated() {
-    // Keys until the first that does not fit, on average, as simulated before it was built.
+    // Average number of keys until the first that does not fit, as simulated before the implementation.
     for (slots, expected) in [(256, 254.0), (512, 510.0), (1024, 1017.0), (2048, 2021.0)] {
         let mut hashes = (0..).map(|i| hash(slots, i));
         let rounds = 60;

@@ -9,7 +9,7 @@ pub(super) fn hash(family: u32, i: u64) -> KeyHash {
     KeyHash::new(format!("family {family} key {i}").as_bytes(), SEED)
 }
 
-/// Fills one partition from `hashes` until it is full; returns what went in.
+/// Fills one partition from `hashes` until it is full; returns its keys.
 pub(super) fn fill(
     builder: &mut PartitionFilterBuilder,
     hashes: &mut impl Iterator<Item = KeyHash>,

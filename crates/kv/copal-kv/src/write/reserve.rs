@@ -77,7 +77,7 @@ impl SpaceReserve {
     /// Keeps max(5 %, four tables) of `objects`, at most a sixteenth of it.
     ///
     /// A store that gave free space back to a file system that is now full has hollow space, and keeps a
-    /// quarter of that. It is enough to delete item by item. Any other store had the whole share once, and
+    /// quarter of the share. That is enough to delete item by item. Any other store had the whole share once, and
     /// has it again when its users end.
     pub(crate) fn new(objects: &Store, table_bytes: u64) -> SpaceReserve {
         let reserve = |divisor| SpaceReserve { table_bytes, divisor, state: Mutex::default() };

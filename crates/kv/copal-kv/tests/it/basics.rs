@@ -1,4 +1,4 @@
-//! What each call promises, one at a time.
+//! Promises of each call, one at a time.
 
 use crate::support::*;
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! One budget over several stores, and what happens when something that cannot give way fills it.
+//! One budget over several stores, and memory that cannot be evicted and fills it.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -73,7 +73,7 @@ fn writes_are_refused_while_old_iterators_fill_the_budget_with_memtables() {
         assert!(used <= TOTAL, "{used} bytes with {} iterators", held.len());
     }
     assert!(matches!(refused, Some(Error::OverBudget { total_bytes: TOTAL, .. })), "{refused:?}");
-    // Nothing else is harmed: reads go on, and so do the iterators.
+    // Everything else works: reads, and the open iterators.
     assert_eq!(space.get(&7u64.to_be_bytes()).unwrap().unwrap(), value(7, 1000));
     assert!(held[0].by_ref().all(|item| item.is_ok()));
     drop(held);
@@ -81,7 +81,7 @@ fn writes_are_refused_while_old_iterators_fill_the_budget_with_memtables() {
     assert_sound(&fixture.store, true);
 }
 
-/// A key of 60 KB; `shared`: the keys differ only behind their first 59 KB.
+/// A key of 60 KB; `shared`: the keys differ only after their first 59 KB.
 fn long_key(number: u64, shared: bool) -> Vec<u8> {
     let mut key = value(if shared { 1 } else { number }, 60_000);
     let at = if shared { 59_000 } else { 0 };
@@ -89,11 +89,11 @@ fn long_key(number: u64, shared: bool) -> Vec<u8> {
     key
 }
 
-/// Symptom: a few hundred keys of 60 KB wedged a store of 8 MiB for good: put, delete, flush, compaction and
+/// Symptom: a few hundred keys of 60 KB blocked a store of 8 MiB for good: put, delete, flush, compaction and
 /// the next opening answered `OverBudget`.
-/// Cause: tables and manifest held the first and the last key of each table whole, for as long as it was
-/// there, and a rewrite of the manifest counted five copies of all of them.
-/// Fix: what bounds a table is cut short wherever a short key bounds as well, and a rewrite encodes record by
+/// Cause: tables and manifest held the complete first and last key of each table, as long as the table
+/// existed, and a rewrite of the manifest counted five copies of all of them.
+/// Fix: bounds of tables are shortened wherever a short key works as well, and a rewrite encodes record by
 /// record.
 #[test]
 fn long_keys_take_no_more_memory_than_short_ones() {
@@ -119,9 +119,9 @@ fn long_keys_take_no_more_memory_than_short_ones() {
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom, cause: as above, where no short key tells one table from the next.
-/// Fix: what tables keep in memory stops puts, which may go on once merges made it less; deletes, flushes,
-/// merges and openings go on beside it.
+/// Symptom, cause: as above, if no short key separates one table from the next.
+/// Fix: resident memory of tables stops only puts, until merges have reduced it; deletes, flushes, merges and
+/// openings work.
 #[test]
 fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
     let options = Options { memory_bytes: TOTAL, table_bytes: 128 << 10, ..Options::default() };
@@ -138,7 +138,7 @@ fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
     };
     assert!(matches!(refused, Error::OverBudget { .. }), "{refused:?}");
     fixture.store.flush().unwrap();
-    // It stays like this over openings, with what cannot be less.
+    // The state survives openings, with the memory that cannot be reduced.
     drop(space);
     let fixture = fixture.reopen(options.clone(), false);
     let space = fixture.space("a", KeyspaceOptions::default());
@@ -162,11 +162,11 @@ fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: 20,000 range deletes failed writes with `OverBudget`, and some thousand that overlap took minutes
-/// and gigabytes.
-/// Cause: tables keep their range deletes in memory until a merge to the bottom drops them, and none came for
-/// that; each part of the key space listed every delete over it.
-/// Fix: a writer that finds no room waits for that merge, and of what overlaps the newest is kept.
+/// Symptom: after 20,000 range deletes writes failed with `OverBudget`, and some thousand overlapping ones
+/// took minutes and gigabytes.
+/// Cause: tables keep their range deletes in memory until a merge to the bottom drops them, and nothing
+/// started such a merge; each part of the key space listed every delete over it.
+/// Fix: a writer without memory waits for that merge, and of overlapping deletes only the newest is kept.
 #[test]
 fn range_deletes_slow_writers_and_fail_none() {
     let options = Options { memory_bytes: TOTAL, ..Options::default() };
@@ -177,7 +177,7 @@ fn range_deletes_slow_writers_and_fail_none() {
         space.put(&key(number), &number.to_be_bytes(), Durability::Deferred).unwrap();
     }
     space.compact_range(all()).unwrap();
-    // Apart from each other, then one inside the other.
+    // First disjoint, then nested.
     for number in 0..20_000 {
         let (from, to) =
             if number < 10_000 { (2 * number, 2 * number + 1) } else { (number - 10_000, 40_000 - number) };
@@ -194,7 +194,7 @@ fn range_deletes_slow_writers_and_fail_none() {
     drop(space);
     let fixture = fixture.reopen(options, true);
     let space = fixture.space("a", KeyspaceOptions::default());
-    // The outermost range went from 0 to 30,000: behind the last of the keys.
+    // The outermost range went from 0 to 30,000: after the last of the keys.
     assert!(space.get(&key(19_999)).unwrap().is_none());
     space.put(&key(5), b"again", DEVICE).unwrap();
     assert_eq!(space.iter(all()).filter(Result::is_ok).count(), 1);
@@ -202,9 +202,9 @@ fn range_deletes_slow_writers_and_fail_none() {
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: some hundred open iterators took more than the whole budget, and nobody was told.
-/// Cause: blocks and cursors of iterators were charged whether there was room for them or not.
-/// Fix: an iterator that has no room beside those that are open answers `OverBudget`.
+/// Symptom: some hundred open iterators took more than the whole budget, without an error.
+/// Cause: blocks and cursors of iterators were charged even if they did not fit.
+/// Fix: an iterator that does not fit beside the open ones answers `OverBudget`.
 #[test]
 fn iterators_that_have_no_room_are_refused() {
     let options = Options { memory_bytes: TOTAL, ..Options::default() };
@@ -225,7 +225,7 @@ fn iterators_that_have_no_room_are_refused() {
         assert!(held.len() < 500, "none was refused: {:?}", fixture.store.stats().memory);
     };
     assert!(matches!(refused, Error::OverBudget { .. }), "{refused:?}");
-    // Those that are open go on, and so does everything else.
+    // Open iterators still work, and so does everything else.
     assert!(held.len() > 20, "{} iterators had room", held.len());
     assert!(held.iter_mut().all(|iter| iter.next().unwrap().is_ok()));
     assert_eq!(space.get(&7u64.to_be_bytes()).unwrap().unwrap(), value(7, 1000));
@@ -255,7 +255,7 @@ fn count(space: &Keyspace, tag: u8) -> usize {
     space.prefix(&[tag]).map(|row| row.map(drop)).filter(Result::is_ok).count()
 }
 
-/// What a store must still do, whatever batch came before.
+/// Operations that a store must still serve after any batch.
 fn assert_goes_on(fixture: &Fixture, space: &Keyspace, what: &str) {
     let go_on = || -> Result<(), Error> {
         space.put(b"one", b"more", PROCESS)?;
@@ -272,11 +272,11 @@ fn assert_goes_on(fixture: &Fixture, space: &Keyspace, what: &str) {
 }
 
 /// Symptom: after one batch of 20 MB a store with 8 MiB of memory answered `OverBudget` to every put and
-/// delete, to flush and compaction, until it was opened again.
-/// Cause: a memtable was frozen only where one more had room beside it; beside this one there was none, and
-/// only its flush would have made some.
-/// Fix: a full memtable is frozen in any case, whoever writes into the next one waits for room, and a batch
-/// is refused that has no room in an empty store.
+/// delete, to flush and compaction, until it was reopened.
+/// Cause: a memtable was frozen only if one more had room beside it. Beside this one there was none, and only
+/// its flush would have made some.
+/// Fix: a full memtable is frozen in any case, a writer to the next one waits for room, and a batch that does
+/// not fit an empty store is refused.
 #[test]
 fn a_large_batch_is_refused_at_once_or_leaves_a_store_that_goes_on() {
     for total in [4 * MIB, 8 * MIB, 24 * MIB] {
@@ -284,13 +284,13 @@ fn a_large_batch_is_refused_at_once_or_leaves_a_store_that_goes_on() {
         let (mut taken, mut refused) = (0, 0);
         for sixteenths in [1, 2, 4, 5, 6, 8, 12, 20, 40] {
             let bytes = (total / 16 * sixteenths) as usize;
-            // Many small rows, and few that are as long as a value in a batch can be.
+            // Many small rows, and few rows of the longest value that a batch may have.
             for len in [20, 1000, (1 << 20) - 1] {
                 let rows = bytes.div_ceil(len + 140) as u32;
                 let what = format!("{rows} rows of {len} bytes in {total}");
                 let fixture = Fixture::new(256 * MIB, options.clone());
                 let space = fixture.space("a", KeyspaceOptions::default());
-                // Behind it there may be little room already.
+                // After it there may be little room already.
                 load(&space, 0..total / 9 / 1100).unwrap();
                 match commit_rows(&fixture.store, &space, b'b', (rows, len), PROCESS) {
                     Ok(()) => taken += 1,
@@ -311,8 +311,7 @@ fn a_large_batch_is_refused_at_once_or_leaves_a_store_that_goes_on() {
     }
 }
 
-/// Symptom, cause, fix: as above, by several writers at once, whose batches come to more together than there
-/// is room for.
+/// Symptom, cause, fix: as above, with several writers at once, whose batches together exceed the room.
 #[test]
 fn large_batches_of_many_writers_wait_for_each_other() {
     let options = Options { memory_bytes: 8 * MIB, ..Options::default() };
@@ -342,12 +341,12 @@ fn large_batches_of_many_writers_wait_for_each_other() {
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: where tables keep more in memory than the budget has room for, every memtable of deletes had
-/// everything merged before it, while whoever wrote, synced or closed waited.
-/// Cause: whoever found no room asked for that merge, though deletes go on without room, and asked again
+/// Symptom: if tables keep more in memory than the budget has room for, everything was merged before every
+/// memtable of deletes, while writers, syncs and closes waited.
+/// Cause: a writer without room requested that merge, although deletes need no room, and requested it again
 /// however little had changed since it had not helped.
-/// Fix: deletes wait for it where it surely makes room, so where ranges were deleted, and puts again only
-/// when an eighth of the store is new.
+/// Fix: deletes wait for it only where it surely makes room, that is, after range deletes. Puts wait again
+/// only when an eighth of the store is new.
 #[test]
 fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
     let options = Options { memory_bytes: TOTAL, table_bytes: 128 << 10, ..Options::default() };
@@ -356,7 +355,7 @@ fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
     let put = |number| space.put(&long_key(number, true), &value(number, 100), PROCESS);
     assert!((0..5000).any(|number| put(number).is_err()), "never refused");
     let before = fixture.store.stats();
-    // Keys that are not there, between those that are.
+    // Absent keys between the present ones.
     for number in 0..200 {
         space.delete(&long_key(10_000 + number, true), Durability::Deferred).unwrap();
     }
@@ -372,12 +371,12 @@ fn deletes_beside_too_much_in_memory_do_not_merge_everything_each_time() {
     fixture.store.close().unwrap();
 }
 
-/// Symptom: a delete was refused for space in a store of 256 MiB that held 14 MB of tables, and everything
-/// after it.
-/// Cause: the manifest was 234 MB long. It was written anew only when the budget had memory for all of it,
-/// twice, and what bounds tables of long keys left none.
-/// Fix: it is written anew piece by piece, which takes no memory that grows with it; and where a store gets
-/// full, while there is still room for that.
+/// Symptom: a delete, and everything after it, was refused for lack of space in a store of 256 MiB that held
+/// 14 MB of tables.
+/// Cause: the manifest was 234 MB long. It was rewritten only if the budget had memory for all of it, twice,
+/// and bounds of tables with long keys left none.
+/// Fix: it is rewritten piece by piece, in memory that does not grow with it. A store that fills up rewrites
+/// it while there is still space.
 #[test]
 fn deletes_go_on_where_the_manifest_leaves_no_memory_and_the_store_is_small() {
     for size in [64 * MIB, 256 * MIB] {

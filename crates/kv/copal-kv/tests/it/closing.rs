@@ -1,4 +1,4 @@
-//! A closed store leaves the objects to whoever opens them next.
+//! A closed store leaves its objects to the next opening.
 
 use crate::support::*;
 use copal_device::{FileOptions, open_file};
@@ -24,7 +24,7 @@ fn key(i: u64) -> [u8; 8] {
     i.to_be_bytes()
 }
 
-/// Another engine on the same objects still writes, and what it wrote is there when it opens again.
+/// Another engine on the same objects still writes, and finds its writes when it opens again.
 fn goes_on(reopened: Store, objects: &Objects) {
     reopened.keyspace("b", KeyspaceOptions::default()).unwrap();
     let space = reopened.open_keyspace("a").unwrap().expect("it was there");
@@ -40,9 +40,9 @@ fn goes_on(reopened: Store, objects: &Objects) {
 }
 
 /// Symptom: `flush` on a closed store made a log, and `keyspace` and `drop_keyspace` wrote to the manifest,
-/// possibly under an engine that was opened on the same objects since.
-/// Cause: only commits asked whether the store is closed. Fix: whatever takes the writer or the manifest to
-/// write asks, with the lock held.
+/// possibly under an engine that had opened the same objects since.
+/// Cause: only commits checked whether the store is closed. Fix: every call that takes the writer or the
+/// manifest to write checks, under the lock.
 #[test]
 fn a_closed_store_writes_nothing_more() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
@@ -66,9 +66,9 @@ fn a_closed_store_writes_nothing_more() {
     goes_on(reopened, &objects);
 }
 
-/// Symptom: dropping the handles of a closed store wrote to its manifest once more, over what an engine
-/// opened since had written. Cause: what the last handle let go of was freed and noted again. Fix: a closed
-/// store leaves it to the next opening, which was told of it.
+/// Symptom: dropping the handles of a closed store wrote to its manifest once more, over the writes of an
+/// engine opened since. Cause: items that the last handle released were freed and recorded again. Fix: a
+/// closed store leaves them to the next opening, which knows them.
 #[test]
 fn the_handles_of_a_closed_store_write_nothing_when_they_go() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
@@ -88,9 +88,9 @@ fn the_handles_of_a_closed_store_write_nothing_when_they_go() {
 }
 
 /// Symptom: every command on a store to which each adds a little took longer than the one before it, until
-/// tens of MiB of log were read at each opening for a few hundred KB of rows. Cause: only a full memtable
-/// ended a log, and a durable commit of a few bytes takes a page of it. Fix: a store that is closed makes a
-/// table of a log of more than 512 frames.
+/// each opening read tens of MiB of log for a few hundred KB of rows. Cause: only a full memtable ended a
+/// log, and a durable commit of a few bytes takes a page of it. Fix: closing a store flushes a log of more
+/// than 512 frames.
 #[test]
 fn what_an_opening_reads_of_the_log_does_not_grow_with_the_sessions_before_it() {
     let mut fixture = Fixture::new(64 * MIB, Options::default());
@@ -115,8 +115,8 @@ fn what_an_opening_reads_of_the_log_does_not_grow_with_the_sessions_before_it() 
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: behind a closed engine a store could not be shrunk, and another engine found its reserve taken.
-/// Cause: what is kept back for deletes was let go with the last handle only. Fix: closing lets it go.
+/// Symptom: after its engine was closed a store could not be shrunk, and another engine found its reserve
+/// taken. Cause: only the last handle released the reserve for deletes. Fix: closing releases it.
 #[test]
 fn a_closed_store_keeps_no_space_back() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
@@ -133,8 +133,8 @@ fn a_closed_store_keeps_no_space_back() {
 }
 
 /// Symptom: a second engine on the same objects was accepted; one of the two then poisoned itself or
-/// panicked, and each freed what the other had written. Cause: nobody asked whether the objects have an
-/// engine. Fix: an opening owns them until its store is closed or dropped.
+/// panicked, and each freed the other's writes. Cause: no check whether the objects have an engine. Fix: an
+/// opening owns them until its store is closed or dropped.
 #[test]
 fn a_second_opening_is_refused_while_the_first_lives() {
     let Fixture { objects, store, .. } = Fixture::new(64 * MIB, small());
@@ -146,7 +146,7 @@ fn a_second_opening_is_refused_while_the_first_lives() {
     }
     space.put(b"k", b"v", DEVICE).unwrap();
     store.close().unwrap();
-    // A closed store owns nothing, though its handles live; neither does one that was dropped.
+    // A closed store owns nothing, although its handles exist; neither does a dropped one.
     let second = Store::open(objects.clone(), small()).unwrap();
     assert!(Store::open(objects.clone(), small()).is_err());
     drop(second);
@@ -172,11 +172,11 @@ fn options_that_cannot_work_are_refused_before_anything_is_touched() {
     Store::open(objects, small()).unwrap();
 }
 
-/// Symptom: a file that was closed could not be opened again, in the same process, in one of two cases: "in
-/// use by another process".
-/// Cause: the lock goes with the last handle, and a thread of the device, or the one that adjusts filters,
-/// held one a little longer than the caller.
-/// Fix: closing waits until hooks have returned and nobody reads for the filters any more.
+/// Symptom: a closed file could not be reopened in the same process, in one of two cases: "in use by another
+/// process".
+/// Cause: the last handle releases the lock, and a thread of the device, or the one that adjusts filters,
+/// held a handle a little longer than the caller.
+/// Fix: closing waits until hooks have returned and no thread reads for the filters any more.
 #[test]
 fn a_closed_file_is_opened_again_at_once() {
     let dir = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ fn threads_that_write_at_once_lose_nothing_and_share_groups() {
                     let durability = [Durability::Device, Durability::Process, Durability::Deferred]
                         [random.below(3) as usize];
                     space.put(&key, &value(thread << 32 | i, len), durability).unwrap();
-                    // What was acknowledged is visible to the writer at once.
+                    // An acknowledged write is visible to its writer at once.
                     assert_eq!(space.get(&key).unwrap().unwrap(), value(thread << 32 | i, len));
                     if i % 100 == 99 {
                         store.flush().unwrap();
@@ -91,7 +91,8 @@ fn readers_never_see_half_a_batch() {
     assert_sound(&fixture.store, true);
 }
 
-/// The object layer's promise, kept up here: one small durable put is one durable write, and no flush more.
+/// The object layer's promise holds here too: one small durable put is one durable write, and no further
+/// flush.
 #[test]
 fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
     let options =
@@ -120,10 +121,10 @@ fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
     assert!(durable <= 2 * 20 + 4, "{durable} flushes for 20 durable large values");
 }
 
-/// Closing while others write: whoever was told that a write happened finds it, deferred ones too.
+/// Closing during writes: every acknowledged write is found later, including deferred ones.
 ///
 /// A deferred write could be accepted between the last sync and the end of the worker, and was then never
-/// logged: the flag that says closed was looked at before the queue only. Now the last sync seals the writer.
+/// logged, since the closed flag was checked only before the queue. Now the last sync seals the writer.
 #[test]
 fn closing_while_others_write_loses_nothing_that_was_acknowledged() {
     let mut fixture = Fixture::new(256 * MIB, small());

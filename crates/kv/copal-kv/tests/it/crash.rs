@@ -1,11 +1,11 @@
-//! Power loss at every point of short histories: the device is recorded, each state a crash may leave behind
-//! is opened by the real object layer and the real engine, and judged.
+//! Power loss at every point of short histories: the device is recorded, the real object layer and the real
+//! engine open each state that a crash may leave, and the test checks the result.
 //!
 //! Invariants
-//! - The content is that after some operation: not before the last one acknowledged as durable, not after the
-//!   last one begun; so batches are whole and there is no hole in commit order.
-//! - No object and no value byte is without an owner, and none is missing.
-//! - The store goes on working, and a second opening finds the same.
+//! - The contents are those after some operation: not before the last one acknowledged as durable, not after
+//!   the last one begun. So batches are complete or absent, and there is no gap in the commit order.
+//! - Every object and value byte has an owner, and none is missing.
+//! - The store keeps working, and a second opening finds the same.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 type Map = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 
-/// One operation's end: the device step it was acknowledged at, and whether that promised power-loss safety.
+/// End of one operation: the device step of its acknowledgement, and whether that promised durability.
 struct Acknowledged {
     step: usize,
     durable: bool,
@@ -27,7 +27,7 @@ struct Acknowledged {
 
 struct Recorded {
     history: History,
-    /// `states[i]`: the content after `i` operations.
+    /// `states[i]`: the contents after `i` operations.
     states: Vec<Map>,
     begun: Vec<usize>,
     ended: Vec<Acknowledged>,
@@ -66,7 +66,7 @@ struct Recorder {
 
 impl Recorder {
     fn new(seed: u64) -> Recorder {
-        // What mkfs and creation write is not part of the history.
+        // Writes of mkfs and creation are not part of the history.
         let options_of = |record| FaultOptions {
             seed,
             order: Order::Shuffled,
@@ -105,7 +105,7 @@ impl Recorder {
         value(self.tag, len)
     }
 
-    /// Runs one operation; `model` says what it does.
+    /// Runs one operation; `model` applies it to the expected contents.
     fn operation(&mut self, durable: bool, model: impl FnOnce(&mut Map), run: impl FnOnce(&Recorder)) {
         let mut state = self.recorded.states.last().unwrap().clone();
         model(&mut state);
@@ -191,7 +191,7 @@ fn content(spaces: &[Keyspace; 2]) -> Map {
 }
 
 impl Recorded {
-    /// The fewest and the most operations that a state at `step` may hold.
+    /// The least and the greatest number of operations that a state at `step` may contain.
     fn bounds(&self, step: usize) -> (usize, usize) {
         let durable = |(_, end): &(usize, &Acknowledged)| end.durable && end.step <= step;
         let least = self.ended.iter().enumerate().filter(durable).map(|(i, _)| i + 1).max().unwrap_or(0);
@@ -202,7 +202,7 @@ impl Recorded {
     fn judge(&self, device: Arc<dyn Device>, step: usize, what: &str) {
         let (least, most) = self.bounds(step);
         let objects = open_objects(&device);
-        // Looked at before anything is swept: a crash leaves leftovers, never damage or leaks.
+        // Checked before anything is swept: a crash leaves leftovers, never damage or leaks.
         let looking = Options { read_only: true, ..options() };
         let looked = Store::open(objects.clone(), looking).unwrap_or_else(|error| panic!("{what}: {error}"));
         let report = looked.verify(false).unwrap();
@@ -214,7 +214,7 @@ impl Recorded {
         assert!(fits, "{what}: no state from {least} to {most} has {:?}", found.keys().collect::<Vec<_>>());
         let report = store.verify(false).unwrap();
         assert!(report.is_sound(), "{what}: {:#?}", report.problems);
-        // It goes on, and what it now holds survives the next kill.
+        // The store works, and its new contents survive the next kill.
         let [a, _] = spaces(&store);
         a.put(b"x0", b"after", DEVICE).unwrap();
         let found = content(&spaces(&store));
@@ -226,7 +226,7 @@ impl Recorded {
     }
 }
 
-/// Crashes while a crash is being recovered from: nothing that was durable before may be lost by it.
+/// Crashes during the recovery from a crash must not lose anything that was durable before.
 fn crash_again(recorded: &Recorded, state: &crash::CrashState, step: usize, what: &str) -> u64 {
     let device = state.fault_device(7);
     let dynamic: Arc<dyn Device> = device.clone();
@@ -243,7 +243,7 @@ fn crash_again(recorded: &Recorded, state: &crash::CrashState, step: usize, what
     judged
 }
 
-/// Every step of the history, some states of each, drawn from all subsets of what was not flushed.
+/// Every step of the history, with some states of each, drawn from all subsets of the unflushed writes.
 fn enumerate(seed: u64, operations: usize, states_per_cut: u64) -> u64 {
     let mut recorder = Recorder::new(seed);
     for _ in 0..operations {
@@ -281,8 +281,8 @@ fn after_power_loss_in_a_longer_history_too() {
     assert!(judged > 1000, "only {judged} states were judged");
 }
 
-/// Writes that promise no more than to survive a kill, around a change of the log: a crash may keep any
-/// subset of what reached the device, and no subset may hold the new log's writes without the old one's.
+/// Kill-safe writes around a change of the log: a crash may keep any subset of them, and no subset may hold
+/// the new log's writes without the old log's.
 #[test]
 fn a_new_log_never_outlives_the_end_of_the_old_one() {
     let mut judged = 0;

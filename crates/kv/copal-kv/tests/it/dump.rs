@@ -1,4 +1,4 @@
-//! A dump shows every object of a store for what it is, damaged or not.
+//! A dump shows every object of a store with its role, damaged or not.
 
 use crate::support::*;
 use copal_kv::{

@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, path::Path};
 
 type Opener = fn(&Path) -> Objects;
 
-/// Puts, overwrites, deletes and merges over several openings; each opening finds what the last one left.
+/// Puts, overwrites, deletes and merges over several openings; each opening finds the state of the previous
+/// one.
 fn lives_on(path: &Path, open: Opener) {
     let mut random = Random::new(17);
     let mut model: BTreeMap<Vec<u8>, (u64, usize)> = BTreeMap::new();

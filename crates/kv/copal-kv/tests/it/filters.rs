@@ -1,4 +1,4 @@
-//! Elastic filters in the engine: counts of reads, where units go, what the memory holds. Nothing runs in the
+//! Elastic filters in the engine: counts of reads, places of units, use of memory. Nothing runs in the
 //! background, so the same Gets give the same counts.
 
 use crate::support::{Fixture, MIB, PROCESS, Random, all};
@@ -18,7 +18,7 @@ fn options(filters: FilterOptions) -> Options {
     Options {
         memory_bytes: 16 * MIB,
         table_bytes: 256 << 10,
-        // What is looked at is what filters do for a tree of several runs.
+        // The tests are about filters in a tree of several runs.
         merge_for_reads: false,
         filters,
         ..Options::default()
@@ -33,7 +33,7 @@ fn key(i: u64) -> [u8; 16] {
     key
 }
 
-/// Even numbers are there, odd ones are not.
+/// Even numbers are present, odd ones absent.
 fn load(store: &Store, space: &Keyspace, numbers: std::ops::Range<u64>) {
     let numbers: Vec<u64> = numbers.collect();
     for chunk in numbers.chunks(500) {
@@ -45,7 +45,7 @@ fn load(store: &Store, space: &Keyspace, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// Nothing but filters keeps a look-up from reading: counts are the filters' own.
+/// Only filters can save a look-up a read, so the counts are those of filters.
 fn space_options() -> KeyspaceOptions {
     KeyspaceOptions { cache: CacheMode::Nothing, ..KeyspaceOptions::default() }
 }
@@ -64,7 +64,7 @@ fn fixture(filters: FilterOptions, keys: u64) -> (Fixture, Keyspace) {
         let from = bottom + run * flushed;
         load(&fixture.store, &space, from..from + flushed);
         fixture.store.flush().unwrap();
-        // Four runs of the first tier merge by themselves.
+        // Four runs of the first tier are merged without a request.
         let runs = 1 + (run + 1) / 4 + (run + 1) % 4;
         let settled = (0..1 << 16).any(|_| {
             std::thread::yield_now();
@@ -75,7 +75,7 @@ fn fixture(filters: FilterOptions, keys: u64) -> (Fixture, Keyspace) {
     (fixture, space)
 }
 
-/// `gets` look-ups, every other one of a key that is not there; numbers come from `pick`.
+/// `gets` look-ups, every other one of an absent key; numbers come from `pick`.
 fn look_up(store: &Store, space: &Keyspace, gets: u64, mut pick: impl FnMut() -> u64) -> Stats {
     let before = store.stats();
     for i in 0..gets {
@@ -117,7 +117,7 @@ fn units_follow_the_heat_when_it_moves() {
     let mut random = Random::new(1);
     let mut hot_at = |hot: &[u64], gets| {
         let pick = || hot[random.below(hot.len() as u64) as usize];
-        // Absent keys have numbers of their own and fall anywhere: take those that fall on the hot half too.
+        // Absent keys have numbers of their own and lie anywhere: take those that also lie in the hot half.
         let before = store.stats();
         let mut pick = pick;
         for i in 0..gets {
@@ -205,8 +205,8 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
     assert_eq!(after.runs.len(), 1);
     assert!(after.predicted > before.predicted && after.retired > before.retired);
     assert_within_budget(&after);
-    // How full depends on which merges ran when: units of inputs count until the output has its place, and
-    // what is freed then is filled only as far as the pages at hand allow. The rest fills as Gets come.
+    // The share depends on the merges that ran: units of inputs count until the output is installed, and
+    // memory freed then is filled only as far as the pages at hand allow. Later Gets fill the rest.
     assert!(
         after.loaded_bytes * 3 > after.budget_bytes * 2,
         "{} of {}",
@@ -219,13 +219,12 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
     };
     let kept = heat(&after) / heat(&before);
     assert!((0.9..1.1).contains(&kept), "{kept} of the bottom's heat was inherited");
-    // The look-ups that follow load next to nothing.
+    // The next look-ups load almost nothing.
     let next = look_up(store, &space, 10_000, &mut pick);
     assert!(next.filter_page_reads * 100 <= 10_000, "{} loads after the merge", next.filter_page_reads);
     assert!(next.false_positives <= settled.false_positives * 3 / 2 + 100);
-    // Without inheritance, the same tree and look-ups, nothing known: it has to save half of the loads (what
-    // would justify it), and saves from 55 to 69 of 100. How many depends on how the merge was cut into
-    // steps.
+    // Without inheritance, for the same tree and look-ups: inheritance has to save half of the loads to be
+    // worthwhile, and saves 55 to 69 of 100. The number depends on how the merge was cut into steps.
     drop(space);
     let fixture = fixture.reopen(options(filters(FilterKind::Ribbon, FilterRule::Classes, 4.0)), true);
     let space = fixture.space("keys", space_options());
@@ -241,10 +240,9 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
 #[test]
 fn index_pages_outlive_a_merge_where_they_were_in_use_and_nowhere_else() {
     // Symptom: after a merge, the first look-up in each partition read the index page besides the block.
-    // Cause: only reads put index pages into the cache. A merge put those of its inputs there, which nobody
-    // asks again.
-    // Fix: index pages of outputs are kept where most of those they replace were in the cache; merges read
-    // past it.
+    // Cause: only reads cached index pages. A merge cached those of its inputs, which no look-up needs again.
+    // Fix: index pages of outputs are cached if most of those they replace were; reads of merges bypass the
+    // cache.
     let keys = 60_000;
     let memory = filters(FilterKind::Ribbon, FilterRule::Classes, 4.0);
     let (fixture, space) = fixture(memory, keys);
@@ -256,10 +254,11 @@ fn index_pages_outlive_a_merge_where_they_were_in_use_and_nowhere_else() {
     assert_eq!(store.filters().runs.len(), 1);
     let merged = store.stats();
     look_up(store, &space, 10_000, &mut pick);
-    // Of some 30 partitions, each read once without this; the cache may have dropped one or two by itself.
+    // Of some 30 partitions; without the fix each is read once. The cache may have evicted one or two on its
+    // own.
     let again = store.stats().index_page_reads - merged.index_page_reads;
     assert!(again <= 4, "{again} index pages are read again after the merge");
-    // Nobody has read anything in a store that was just opened.
+    // Nothing has been read in a store that was just opened.
     drop(space);
     let fixture = fixture.reopen(options(memory), true);
     let (store, space) = (&fixture.store, fixture.space("keys", space_options()));
@@ -279,7 +278,7 @@ fn each_unit_of_the_paper_is_a_read_of_its_own_and_columns_come_together() {
         (filters(FilterKind::Ribbon, FilterRule::Classes, 4.0), true),
     ] {
         let (fixture, space) = fixture(options, keys);
-        // What flush and merge took from memory is gone after opening again.
+        // The units that flush and merge took from memory are not loaded after reopening.
         drop(space);
         let fixture = fixture.reopen(self::options(options), true);
         let space = fixture.space("keys", space_options());

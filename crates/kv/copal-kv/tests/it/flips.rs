@@ -1,7 +1,7 @@
-//! Bytes of a small store changed in turn: table, manifest, log, value objects. A changed byte may cost an
-//! answer, never change one, and never make a present key absent.
+//! Changes the bytes of a small store in turn: table, manifest, log, value objects. A changed byte may cost
+//! an answer, but never changes one, and never makes a present key absent.
 //!
-//! The store is a directory of files, so that a byte of an object is a byte of a file and nothing below the
+//! The store is a directory of files, so that a byte of an object is a byte of a file, and nothing below the
 //! engine repairs or refuses it.
 
 use crate::support::*;
@@ -69,7 +69,7 @@ fn build(dir: &Path) -> Model {
     model
 }
 
-/// What a store with something damaged may say.
+/// Permitted answers of a store with damage.
 fn judge(store: &Store, model: &Model, what: &str) -> bool {
     let mut told = false;
     let mut refused = |error: Error| {
@@ -86,7 +86,7 @@ fn judge(store: &Store, model: &Model, what: &str) -> bool {
             Err(error) => refused(error),
         }
     }
-    // In both directions: the beginning of the truth, then the end or an error.
+    // In both directions: correct items first, then the end or an error.
     for back in [false, true] {
         let mut items = space.iter(all());
         let mut truth = model.iter();
@@ -119,7 +119,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Every so many bytes in `make test`; `COPAL_FLIP_STRIDE=1` takes every one.
+/// Step between changed bytes in `make test`; `COPAL_FLIP_STRIDE=1` changes every one.
 fn stride() -> usize {
     let wanted = std::env::var("COPAL_FLIP_STRIDE").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(3)
@@ -139,7 +139,7 @@ fn any_changed_byte_of_any_object_is_told_or_harmless() {
         file.read_exact_at(&mut content, 0).unwrap();
         let last = content.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
         for at in (0..last).step_by(stride) {
-            // Long stretches of zeros are padding: a few places in them will do.
+            // Long stretches of zeros are padding: a few places in them are enough.
             let padding = content[at..last.min(at + 32)].iter().all(|byte| *byte == 0);
             if padding && at % 64 >= stride {
                 continue;
@@ -151,7 +151,7 @@ fn any_changed_byte_of_any_object_is_told_or_harmless() {
             match Objects::open_dir(&dir, &options) {
                 Err(_) => refused += 1,
                 Ok((objects, _)) => {
-                    // A dump shows what it can, whatever it meets.
+                    // A dump shows the readable part and never fails.
                     if at % 16 < stride {
                         drop(crate::dump::everything(&objects));
                     }
@@ -180,8 +180,8 @@ fn any_changed_byte_of_any_object_is_told_or_harmless() {
     assert!(harmless > least(500), "{harmless} cost nothing");
 }
 
-/// The device loses one write, or puts it elsewhere, and says nothing. After a clean close every key is right
-/// or says so; only the object layer's own refusal to open is an answer too.
+/// The device silently loses one write, or writes it elsewhere. After a clean close every key is right or
+/// reports damage; the only other permitted answer is a refusal of the object layer to open.
 #[test]
 fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
     let mut told = 0;
@@ -209,7 +209,7 @@ fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
         let content = |i: u64| value(i, [60, 800, 4000][(i % 3) as usize]);
         let mut whole = true;
         for i in 0..60u64 {
-            // A merge or a put that meets the damage may refuse; then nothing more is asked of the store.
+            // A merge or a put that meets the damage may refuse; the test then stops using the store.
             let put = space.put(&i.to_be_bytes(), &content(i), DEVICE);
             let flushed = if i % 20 == 19 { store.flush() } else { Ok(()) };
             whole = put.and(flushed).is_ok();
@@ -254,6 +254,6 @@ fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
             assert!(!store.damaged_ranges().is_empty() || !store.verify(true).unwrap().is_sound());
         }
     }
-    // One in five hits something that is still needed.
+    // One in five hits data that is still needed.
     assert!(told >= 20, "{told} of 160 faults were noticed");
 }

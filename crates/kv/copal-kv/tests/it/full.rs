@@ -1,4 +1,4 @@
-//! A full store: clean refusals, deletes that work, nothing lost, everything back after deleting.
+//! A full store: clean refusals, deletes that work, nothing lost, and all space back after deletes.
 
 use crate::support::*;
 use copal_device::{
@@ -14,8 +14,8 @@ use std::{
 fn fill(fixture: &Fixture, options: &KeyspaceOptions, len: usize) -> (copal_kv::Keyspace, u32) {
     let space = fixture.space("a", options.clone());
     let (mut stored, mut refused) = (0u32, 0);
-    // Merges in the background take some space for a moment, and free some: full is what refuses again and
-    // again.
+    // Merges in the background take some space for a moment, and free some: a store is full only if it
+    // refuses repeatedly.
     while refused < 20 {
         match space.put(&stored.to_be_bytes(), &value(u64::from(stored), len), PROCESS) {
             Ok(()) => (stored, refused) = (stored + 1, 0),
@@ -38,9 +38,9 @@ fn direct_values_fill_the_store_and_deleting_empties_it() {
     large_values_fill_the_store_and_deleting_empties_it(64 << 10);
 }
 
-/// Symptom: a store that had refused a value took another as large right behind it. Cause: what was refused
-/// had met a flush under way, while a value stands both in the log and in its value object. Fix: a put is
-/// refused when no flush is under way that gives back its log.
+/// Symptom: a store that had refused a value accepted one of the same size right after it. Cause: the refused
+/// put had met a running flush, during which a value takes space in both the log and its value object. Fix: a
+/// put is refused only when no running flush will free its log.
 #[test]
 fn large_values_from_the_log_fill_the_store_and_deleting_empties_it() {
     large_values_fill_the_store_and_deleting_empties_it(1 << 20);
@@ -55,7 +55,7 @@ fn large_values_fill_the_store_and_deleting_empties_it(direct_from_bytes: u32) {
     check(&space, stored, LEN);
     assert_sound(&fixture.store, false);
     for round in 0..3 {
-        // What merges find dead by then may take a few more.
+        // Merges that find more dead by then may make room for a few more.
         let refused = (0..20).find_map(|_| space.put(b"more", &value(0, LEN), DEVICE).err());
         assert!(matches!(refused, Some(Error::NoSpace)), "{refused:?}");
         for i in 0..stored {
@@ -99,7 +99,7 @@ fn small_values_fill_the_store_and_deleting_empties_it() {
     assert_sound(&fixture.store, false);
 }
 
-/// Symptom: no test would have noticed large writes that leave no room for small ones. A program that filled
+/// Symptom: no test would have noticed large writes that leave no space for small ones. A program that filled
 /// a store with files could not record their state any more.
 #[test]
 fn a_store_that_large_writes_filled_takes_small_ones() {
@@ -133,15 +133,15 @@ fn a_value_that_does_not_fit_leaves_no_trace() {
     assert_sound(&fixture.store, true);
 }
 
-/// A group takes the writes that were deferred before it along into the log. When it finds no space they have
-/// to wait for the next one, all of them and in their order.
+/// A group logs the deferred writes before it. If it finds no space, all of them wait for the next group, in
+/// their order.
 #[test]
 fn a_value_that_does_not_fit_takes_no_deferred_writes_with_it() {
     let deferred = copal_kv::Durability::Deferred;
     let mut fixture = Fixture::new(64 * MIB, small());
     let space = fixture.space("a", KeyspaceOptions::default());
     for round in 0..3u32 {
-        // Ready before, so that what is deferred still waits when it is tried.
+        // Prepared before, so that the deferred writes are still waiting when it is tried.
         let mut large = fixture.store.batch();
         large.put(&space, b"large", value(2, 100 << 20).into());
         space.put(&round.to_be_bytes(), b"early", deferred).unwrap();
@@ -160,8 +160,7 @@ fn a_value_that_does_not_fit_takes_no_deferred_writes_with_it() {
     assert_sound(&fixture.store, true);
 }
 
-/// At the mark puts stop, with the reserve untouched; everything that frees space goes on and needs no
-/// reopening.
+/// Puts stop at the reserve without touching it; everything that frees space still works, without reopening.
 #[test]
 fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     const LEN: usize = 3000;
@@ -173,8 +172,8 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     let (space, stored) = fill(&fixture, &KeyspaceOptions::default(), LEN);
     let is_reserved = |fixture: &Fixture| {
         let found = fixture.objects.space();
-        // max(5 %, four tables), for tables of 64 KiB: kept back, or in use by a flush or a merge that will
-        // give back more than it took.
+        // max(5 %, four tables), for tables of 64 KiB: reserved, or in use by a flush or a merge that will
+        // return more than it took.
         let left = found.free_bytes + found.reserved_bytes + found.quarantine_bytes + found.staged_bytes;
         assert!(left >= found.size_bytes / 20, "{found:?}");
     };
@@ -183,8 +182,8 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     let answers: Vec<_> = (0..50).map(|_| space.put(&7u32.to_be_bytes(), &value(7, LEN), DEVICE)).collect();
     assert!(answers.iter().all(|put| matches!(put, Ok(()) | Err(Error::NoSpace))), "{answers:?}");
     is_reserved(&fixture);
-    // A batch that deletes and puts more than a little is a put, however small the delete. What it puts is
-    // there already, for merges may have made room for some.
+    // A batch that deletes and puts more than a little counts as a put, however small the delete. Its puts
+    // use present keys, since merges may have made room for some new ones.
     let refused = (0..20).find_map(|_| {
         let mut batch = fixture.store.batch();
         batch.delete(&space, b"more");
@@ -201,7 +200,7 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     fixture = fixture.reopen(small(), true);
     let space = fixture.space("a", KeyspaceOptions::default());
     is_reserved(&fixture);
-    // Closing and opening may have tidied up; then it is full again soon.
+    // Closing and opening may have freed some space; then the store is soon full again.
     let refused =
         (0..4000u32).find_map(|i| space.put(&(i | 1 << 30).to_be_bytes(), &value(1, LEN), PROCESS).err());
     assert!(matches!(refused, Some(Error::NoSpace)), "{refused:?}");
@@ -214,7 +213,7 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     space.purge_prefix(&[0, 0, 16], DEVICE).unwrap();
     space.compact_range(all()).unwrap();
     is_reserved(&fixture);
-    // What was freed takes puts again.
+    // Freed space takes puts again.
     for i in 0..1000u32 {
         space.put(&i.to_be_bytes(), &value(u64::from(i), LEN), PROCESS).unwrap();
     }
@@ -222,10 +221,9 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
     assert_sound(&fixture.store, true);
 }
 
-/// Symptom: behind a prune that had given the file's free space back, nothing could be forgotten once the
-/// file system had filled up. Cause: what is kept back for deletes was had whole or not at all, and without
-/// it only deletes go on. Fix: where it is not to be had, a quarter of it will do, and as much stays in the
-/// store.
+/// Symptom: after a prune had given the file's free space back, nothing could be forgotten once the file
+/// system had filled up. Cause: the reserve for deletes was complete or empty, and without it even deletes
+/// fail. Fix: if the whole is not available, a quarter of it is kept, and as much stays in the store.
 #[test]
 fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
     let options =
@@ -266,7 +264,7 @@ fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
     store.close().unwrap();
 }
 
-/// Writes values of `len` bytes with eight threads until each of them is refused; the keys that were stored.
+/// Writes values of `len` bytes with eight threads until each of them is refused; returns the stored keys.
 fn fill_with_eight(space: &copal_kv::Keyspace, round: u32, len: usize) -> Vec<[u8; 12]> {
     std::thread::scope(|scope| {
         let writer = |thread: u32| {
@@ -294,14 +292,13 @@ fn fill_with_eight(space: &copal_kv::Keyspace, round: u32, len: usize) -> Vec<[u
     })
 }
 
-/// Symptom: a store that was full stayed full when half of it was deleted: nothing was known to be dead until
-/// a merge came by chance, which no full store begins. After an opening it took nothing at all, for it kept
-/// more space back than the session before it, and had filled up what that left.
-/// Cause: deletions waited in memory for writes that would push them out; the reserve was an eighth of what
-/// the store had been when it was opened first; the space that the flush of the memtables would take was
-/// promised to others.
-/// Fix: a refused put has everything flushed and merged that frees space; the reserve follows the size of the
-/// store, and has a part for what memtables hold.
+/// Symptom: a full store stayed full when half of it was deleted: nothing was known to be dead until a merge
+/// came by chance, and a full store begins none. After an opening it accepted nothing at all, since it kept a
+/// larger reserve than the session before, and had filled the rest.
+/// Cause: deletions waited in memory for writes that would flush them; the reserve was an eighth of the
+/// store's size at its first opening; the space for the flush of the memtables was given to others.
+/// Fix: a refused put starts all flushes and merges that free space. The reserve follows the size of the
+/// store, and has a part for the memtables.
 #[test]
 fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
     for len in [20_000, 1_000_000] {
@@ -315,7 +312,7 @@ fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
             let store = Store::open(objects.clone(), Options::default()).unwrap();
             let space = store.keyspace("a", KeyspaceOptions::default()).unwrap();
             if let Some(key) = kept.pop() {
-                // What is essential goes on, and so do deletes.
+                // Essential writes still work, and so do deletes.
                 let mut batch = store.batch();
                 batch.put(&space, b"boot", round.to_be_bytes().to_vec().into());
                 batch.essential();
@@ -324,7 +321,7 @@ fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
             }
             let mut stored = kept.split_off(0);
             let count = stored.len();
-            // What was deleted comes back while others are refused.
+            // Deleted space comes back while other writes are refused.
             let limit = Instant::now() + Duration::from_secs(60);
             let mut more = 0;
             while round == 0 && more == 0 || round > 0 && stored.len() < counts[0] * 3 / 4 {
@@ -361,10 +358,10 @@ fn what_is_deleted_in_a_full_store_comes_back_without_being_asked_for() {
 }
 
 /// Symptom: a store without a limit was under pressure whenever less than an eighth of its present size was
-/// free. A store whose host was full counted as full for a moment only. Cause: pressure looked at the present
-/// size or at the limit, never at the host.
+/// free. A store whose host was full counted as full only for a moment. Cause: pressure used the present size
+/// or the limit, never the host.
 /// Fix: a store that can grow is not under pressure. A store whose growth was refused is full until a growth
-/// succeeds, which it tries by itself.
+/// succeeds, which it retries on its own.
 #[test]
 fn a_store_is_full_while_its_host_refuses_growth() {
     const LEN: usize = 100_000;

@@ -1,4 +1,4 @@
-//! Commits held up at the device: what is on its way is not there yet, and what is behind a failure never is.
+//! Commits delayed at the device: a commit in flight is not visible yet, and one after a failure never is.
 
 use crate::support::*;
 use copal_device::{AlignedBuf, Device, MemoryDevice};
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// How long a slow read takes.
+/// Duration of a slow read.
 const LONG_READ: Duration = Duration::from_millis(50);
 
 type Answers = mpsc::Receiver<(u8, Result<(), Error>)>;
@@ -33,15 +33,15 @@ fn at_a_shut_gate() -> (Arc<Gated>, Arc<dyn Device>, Store, Keyspace) {
     let (device, dynamic) = gated();
     let store = Store::open(open_objects(&dynamic), small()).unwrap();
     let space = store.keyspace("a", grouped()).unwrap();
-    // The first enters space for the log; from then on each is one durable write.
+    // The first put enters the log's space; from then on each put is one durable write.
     space.put(b"first", b"", DEVICE).unwrap();
     space.put(b"second", b"", DEVICE).unwrap();
     device.change(|gate| gate.shut = true);
     (device, dynamic, store, space)
 }
 
-/// Three groups at the gate, in the order of their commits: one, one and two, as a group gathers until it is
-/// as large as what is on its way.
+/// Three groups at the gate, in the order of their commits: one, one and two writes, as a group gathers until
+/// it is as large as the writes in flight.
 fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dyn Device>, Store) {
     let (device, dynamic, store, space) = at_a_shut_gate();
     std::thread::scope(|scope| {
@@ -112,17 +112,17 @@ fn behind_a_failed_commit_nothing_appears_and_reads_go_on() {
     assert_sound(&store, true);
 }
 
-/// Symptom: where a flush takes long, one write in a hundred took as long, though all were deferred or
+/// Symptom: where a flush takes long, one write in a hundred took as long, although all were deferred or
 /// kill-safe, and readers that also wrote stood still with it (YCSB D and E: 5 and 19 ms, .4 and .7 of
-/// RocksDB's speed). Cause: every 100 ms the flusher made deferred writes durable and kept the writer locked
-/// for as long. Fix: the writer is free again as soon as they have their place in the log.
+/// RocksDB's speed). Cause: every 100 ms the flusher made deferred writes durable and held the writer lock
+/// for as long. Fix: it releases the lock as soon as they have their place in the log.
 #[test]
 fn nobody_waits_for_the_device_while_deferred_writes_become_durable() {
     for promise in [Durability::Deferred, PROCESS] {
         let (device, dynamic, store, space) = at_a_shut_gate();
         std::thread::scope(|scope| {
             let _opens = device.open_at_end();
-            // The first kill-safe write makes its room, which is to be durable.
+            // The first kill-safe write makes the page-cache log, durably.
             device.change(|gate| gate.shut = false);
             space.put(b"third", b"", promise).unwrap();
             store.sync().unwrap();
@@ -143,7 +143,7 @@ fn nobody_waits_for_the_device_while_deferred_writes_become_durable() {
     }
 }
 
-/// What a kill at this moment leaves of the store.
+/// The store after a kill at this moment.
 fn killed(device: &Gated) -> Store {
     const PIECE: usize = 1 << 20;
     let copy: Arc<dyn Device> = MemoryDevice::new(64 * MIB);
@@ -154,15 +154,15 @@ fn killed(device: &Gated) -> Store {
     Store::open(open_objects(&copy), small()).unwrap()
 }
 
-/// Symptom: a kill-safe write was acknowledged and gone after a kill. Cause: a deferred write before it was
-/// on its way into the log, and not in the page-cache log; what stood in the room behind it had a hole in
-/// front. Fix: such a write goes into the log, behind the other, until everything in the log is written.
+/// Symptom: a kill-safe write was acknowledged and lost by a kill. Cause: an earlier deferred write was being
+/// logged and was not in the page-cache log, so the record after it followed a gap. Fix: such a write is
+/// logged after the other one, until everything in the log is written.
 #[test]
 fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() {
     let (device, _, store, space) = at_a_shut_gate();
     std::thread::scope(|scope| {
         let _opens = device.open_at_end();
-        // The first kill-safe write makes its room, which is to be durable.
+        // The first kill-safe write makes the page-cache log, durably.
         device.change(|gate| gate.shut = false);
         space.put(b"third", b"", PROCESS).unwrap();
         store.sync().unwrap();
@@ -173,7 +173,7 @@ fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() 
         let (answer, answers) = mpsc::channel();
         let behind = &space;
         scope.spawn(move || answer.send(behind.put(&[1], &[1; 50], PROCESS)).unwrap());
-        // It is answered at once, or goes to the device.
+        // It is acknowledged at once, or goes to the device.
         let answered = loop {
             match answers.try_recv() {
                 Ok(put) => break Some(put),
@@ -195,7 +195,7 @@ fn a_kill_safe_write_behind_a_deferred_one_that_is_on_its_way_survives_a_kill() 
 }
 
 /// Symptom: kill-safe writes waited for reads and writes of the same file again once a store had been closed
-/// and opened. Cause: the page-cache log was prepared for its writes only where it was made. Fix: every
+/// and opened. Cause: the page-cache log was prepared for its writes only when it was made. Fix: every
 /// session prepares it.
 #[test]
 fn every_session_prepares_its_waiting_room() {
@@ -211,7 +211,7 @@ fn every_session_prepares_its_waiting_room() {
     assert_eq!(device.look().prepared, 2);
 }
 
-/// Deferred writes on their way to the device, which no commit answers for.
+/// Deferred writes in flight to the device, which no commit waits for.
 #[test]
 fn a_sync_waits_for_deferred_writes_that_are_on_their_way() {
     let (device, _, store, space) = at_a_shut_gate();
@@ -232,8 +232,8 @@ fn a_sync_waits_for_deferred_writes_that_are_on_their_way() {
     });
 }
 
-/// Symptom: a file that was closed could not be opened again at once. Cause: who moves filters was still
-/// reading from it.
+/// Symptom: a closed file could not be reopened at once. Cause: the filter adjuster was still reading from
+/// it.
 /// Fix: closing waits for that read.
 #[test]
 fn a_closed_store_reads_for_no_filter() {
@@ -254,7 +254,7 @@ fn a_closed_store_reads_for_no_filter() {
     space.compact_range(all()).unwrap();
     drop(space);
     store.close().unwrap();
-    // Now no unit is in memory.
+    // No unit is in memory now.
     let store = Store::open(open_objects(&dynamic), options).unwrap();
     let space = store.open_keyspace("a").unwrap().unwrap();
     for i in 0..2000 {
@@ -271,7 +271,7 @@ fn a_closed_store_reads_for_no_filter() {
             device.change(|gate| gate.slow_reads = None);
             assert_eq!(reading, 0, "a closed store is still read");
         });
-        // What this thread looked up decides what is loaded.
+        // The look-ups of this thread decide which units are loaded.
         store.adjust_filters();
         has_read.store(true, SeqCst);
         device.change(|_| ());

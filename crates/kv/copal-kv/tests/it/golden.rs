@@ -1,7 +1,7 @@
-//! A store with ingested tables, which an older build wrote (`tests/golden/README.md`).
+//! A store with ingested tables, written by an older build (`tests/golden/README.md`).
 //!
-//! Entries of these tables hold sequence 0; the manifest gives each table the sequence that counts. So every
-//! read and every merge here depends on that record.
+//! Entries of these tables store sequence 0; the manifest gives each table its actual sequence. So every read
+//! and every merge here depends on that record.
 
 use crate::{dump::everything, support::*};
 use copal_device::{Image, MemoryDevice};
@@ -18,12 +18,12 @@ fn body(tag: u64, len: usize) -> Vec<u8> {
     value(tag, 16).into_iter().cycle().take(len).collect()
 }
 
-/// Sizes that stay in tables, leave them, and go straight into value objects.
+/// Sizes of inline, separated and direct values.
 fn len(i: u64) -> usize {
     [40, 200, 700, 3500][(i % 4) as usize]
 }
 
-/// The content that the build left.
+/// The contents that the build left.
 fn content() -> Map {
     let mut map = Map::new();
     for i in 0..60 {
@@ -50,7 +50,7 @@ fn unpacked() -> Image {
     image
 }
 
-/// Tables merge when they are asked to, so that the first reads meet the ingested ones.
+/// Only requested merges run, so that the first reads meet the ingested tables.
 fn options() -> Options {
     Options { table_bytes: 6 << 10, merge_for_reads: false, ..small() }
 }
@@ -68,14 +68,14 @@ fn space(fixture: &Fixture) -> Keyspace {
     fixture.store.open_keyspace("a").unwrap().expect("the build made it")
 }
 
-/// How many tables the manifest calls ingested.
+/// Number of tables that the manifest marks as ingested.
 fn ingested(fixture: &Fixture) -> usize {
     let all = everything(&fixture.objects);
     let (_, manifest) = all.iter().find(|(id, _)| id.0 == 1).expect("the manifest is object 1");
     manifest.iter().filter(|item| item.kind == "ingested").count()
 }
 
-/// Every way to read answers with `expected`.
+/// Every kind of read answers with `expected`.
 fn assert_holds(space: &Keyspace, expected: &Map) {
     assert_eq!(pairs(space), expected.clone().into_iter().collect::<Vec<_>>());
     let backward: Vec<_> = space.iter(all()).rev().map(|item| item.unwrap().0).collect();
@@ -101,11 +101,11 @@ fn a_store_that_holds_ingested_tables_is_read_merged_and_written() {
     assert_eq!(space(&fixture).options(), &KeyspaceOptions { value_head_bytes: 16, ..grouped() });
     assert_holds(&space(&fixture), &expected);
     assert_sound(&fixture.store, true);
-    // A session that merges nothing leaves the record where it is, a manifest written anew included.
+    // A session without merges keeps the record, even if it rewrites the manifest.
     fixture = fixture.reopen(options(), true);
     assert_holds(&space(&fixture), &expected);
 
-    // Over ingested keys, in memory and in tables; a snapshot keeps what it saw.
+    // Over ingested keys, in memory and in tables; a snapshot keeps its contents.
     let before = expected.clone();
     let snapshot = fixture.store.snapshot();
     let writes = space(&fixture);
@@ -139,8 +139,8 @@ fn a_store_that_holds_ingested_tables_is_read_merged_and_written() {
     assert_sound(&fixture.store, true);
 }
 
-/// A merge alone, with nothing newer beside it: ingested entries hide those of older runs, and a range
-/// tombstone from before the ingest hides none of them.
+/// A merge without anything newer: ingested entries hide those of older runs, and a range tombstone from
+/// before the ingest hides none of them.
 #[test]
 fn a_merge_keeps_what_was_ingested_over_older_writes() {
     let expected = content();

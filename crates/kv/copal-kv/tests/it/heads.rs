@@ -1,4 +1,4 @@
-//! Value heads: the first bytes of every value without a look into value objects.
+//! Value heads: the first bytes of every value without a read of value objects.
 
 use crate::support::*;
 use copal_kv::KeyspaceOptions;
@@ -75,7 +75,7 @@ fn a_head_is_the_beginning_of_the_value_wherever_it_stands() {
     }
 }
 
-/// What a listing of large files costs: the table and nothing else.
+/// A listing of large files reads only the table.
 #[test]
 fn a_walk_over_heads_touches_no_value_object() {
     let fixture = Fixture::new(256 * MIB, small());

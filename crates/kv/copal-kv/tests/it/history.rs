@@ -1,13 +1,17 @@
-//! What concurrent batches and snapshots may see of each other, judged from a recorded history.
+//! Isolation of concurrent batches and snapshots, checked on a recorded history.
 //!
 //! Each writer's batches count up a key of its own, rewrite keys of its own as a function of that count, and
-//! write two keys that all writers share. So a snapshot tells how many batches of each writer it holds: a
-//! vector. Invariants
-//! - Batches are whole: a writer's keys are those of its count, the two shared keys are of one batch, and of
-//!   one that is held.
-//! - Snapshots are prefixes of one order: of any two vectors one is nowhere behind the other (no long fork).
-//! - Time counts: a snapshot holds what was acknowledged before it was taken, and nothing begun after it was.
-//! - A snapshot answers the same later, by look-up and by walk.
+//! write two keys that all writers share. So a snapshot shows how many batches of each writer it contains: a
+//! vector.
+//!
+//! Invariants
+//! - Batches are atomic: a writer's keys are those of its count, and the two shared keys are of the same
+//!   batch, which the snapshot contains.
+//! - Snapshots are prefixes of one order: of any two vectors one is nowhere less than the other (no long
+//!   fork).
+//! - Real time: a snapshot contains everything acknowledged before it was taken, and nothing begun after it
+//!   was.
+//! - A snapshot answers the same later, by look-up and by iterator.
 
 use crate::support::*;
 use copal_kv::{Durability, Keyspace, Snapshot, Store};
@@ -23,7 +27,7 @@ const OWN_KEYS: u8 = 6;
 
 type Vector = [u64; WRITERS];
 
-/// Moments in the order of one clock: when each batch began and was acknowledged.
+/// Times on one clock: when each batch began and was acknowledged.
 #[derive(Clone, Copy, Default)]
 struct Span {
     began: u64,
@@ -48,7 +52,7 @@ fn own_key(writer: usize, index: u8) -> Vec<u8> {
     vec![b'a' + writer as u8, index]
 }
 
-/// The batch that last wrote one of a writer's own keys, by how many it has made.
+/// The batch that last wrote one of a writer's own keys, after `count` batches.
 fn last_write(count: u64, index: u8) -> Option<u64> {
     (0..count).rev().find(|batch| (batch + u64::from(index)) % 3 != 0)
 }
@@ -91,7 +95,7 @@ impl History<'_> {
         spans
     }
 
-    /// What a snapshot holds, checked for whole batches.
+    /// Batches in a snapshot, with a check that they are complete.
     fn look(&self, snapshot: &Snapshot) -> Vector {
         let get = |space: usize, key: &[u8]| snapshot.get(&self.spaces[space], key).unwrap();
         let vector: Vector =
@@ -174,7 +178,7 @@ fn snapshots_under_threads_are_prefixes_of_one_order_of_whole_batches() {
     assert_sound(&fixture.store, true);
 }
 
-/// One history, whatever the commits are asked to promise.
+/// One history, for any promised durability.
 #[test]
 fn how_a_commit_is_made_changes_no_answer() {
     let mut answers = Vec::new();

@@ -1,4 +1,4 @@
-//! Both ends of an iterator, and what it does not see.
+//! Both ends of an iterator, and writes that it must not see.
 
 use crate::support::*;
 use copal_kv::{Keyspace, KeyspaceOptions};
@@ -64,7 +64,7 @@ fn a_seek_passes_over_what_is_below_and_never_goes_back() {
         for _ in 0..random.below(40) {
             match random.below(4) {
                 0 => {
-                    // Between two keys, or behind them all.
+                    // Between two keys, or after all of them.
                     let key = format!("{:04}{}", random.below(310), ["", "x"][random.below(2) as usize]);
                     iter.seek(key.as_bytes());
                     let below = left.partition_point(|other| other[..] < *key.as_bytes());
@@ -110,7 +110,7 @@ fn the_bytes_of_a_range_are_told_without_reading_it() {
     close(large.approximate_bytes(all()) as f64, 12_000.0 * 5050.0, 0.1);
     close(bytes(&small, 10_000, 30_000), 20_000.0 * 118.0, 0.25);
     close(bytes(&large, 0, 6000), 6000.0 * 5050.0, 0.4);
-    // Nothing is there; neighbours in the same partition may be.
+    // No keys in the range; there may be neighbours in the same partition.
     assert!(bytes(&small, 50_000, 60_000) < 100_000.0);
     assert_eq!(bytes(&small, 7, 7), 0.0);
     assert_eq!(fixture.device.counters().read_bytes, read);
@@ -161,7 +161,7 @@ fn an_iterator_sees_the_moment_it_was_made_although_the_tree_changes_under_it() 
         assert_eq!(found[..], value(i as u64, 2000 + (i % 3) * 2000));
     }
     drop(seen);
-    // Only now may the old values go.
+    // The old values may be freed only now.
     space.compact_range(all()).unwrap();
     assert_sound(&fixture.store, true);
 }

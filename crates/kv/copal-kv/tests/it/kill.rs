@@ -1,15 +1,15 @@
-//! `kill -9` at random moments of a process that writes from four threads, and an oracle of what must be
-//! there after.
+//! `kill -9` at random moments of a process that writes from four threads, with an oracle of the required
+//! contents.
 //!
-//! The test starts itself again as the writing process. What each thread does is a function of its number and
-//! the number of the operation, so the oracle knows every content by heart; the process only tells, line by
-//! line into a pipe that outlives it, which operation it begins and which was acknowledged. Every batch also
-//! sets its thread's count, so a store says by itself how far each thread came. A purge
-//! is a commit of its own, in front of the batch that counts it.
+//! The test starts itself again as the writing process. Each operation is a function of its thread and
+//! number, so the oracle knows all contents. The process only reports, line by line into a pipe that outlives
+//! it, the operations that it begins and those acknowledged. Every batch also sets its thread's count, so a
+//! store shows how far each thread came. A purge is a commit of its own, before the batch that counts it.
+//!
 //! Invariants, after each kill
-//! - The content is that of the counts: batches are whole.
-//! - What was acknowledged as `Device` or `Process` is there, and nothing that was never begun.
-//! - No hole in commit order: with an operation, everything acknowledged before it began is there.
+//! - The contents are those of the counts: batches are complete or absent.
+//! - Everything acknowledged as `Device` or `Process` is there, and nothing that was never begun.
+//! - No gap in the commit order: with an operation, everything acknowledged before it began is there.
 //! - Objects and value bytes all have an owner (`verify`).
 //!
 //! `COPAL_KILL_ROUNDS` sets the rounds (default 40), `COPAL_KILL_SEED` the seed: 1 000 rounds by
@@ -46,18 +46,18 @@ enum Change {
     Put(usize, Vec<u8>, Vec<u8>),
     Delete(usize, Vec<u8>),
     DeleteRange(usize, Vec<u8>, Vec<u8>),
-    /// All keys but the count.
+    /// All keys except the count.
     Purge(usize),
 }
 
-/// By which way an operation goes in.
+/// How an operation is committed.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Batch,
     Purge,
 }
 
-/// What a thread does as its operation of this number.
+/// The operation of a thread with this number.
 struct Operation {
     thread: usize,
     changes: Vec<Change>,
@@ -73,7 +73,7 @@ fn count_key(thread: usize) -> Vec<u8> {
     vec![thread as u8, b'#']
 }
 
-/// Of all keys of a thread, but not of its count.
+/// Prefix of all keys of a thread, but not of its count.
 fn prefix(thread: usize) -> [u8; 2] {
     [thread as u8, b'k']
 }
@@ -176,7 +176,7 @@ fn open(path: &Path) -> Store {
         return Store::open(objects, options()).unwrap();
     }
     let options = FileOptions { allow_cow: true, unsafe_volatile: true, ..FileOptions::default() };
-    // What a killed process had submitted may hold the lock a little longer than the process lives.
+    // Writes in flight may hold the lock a little longer than the killed process lives.
     let device = loop {
         match open_file(path, &options) {
             Err(OpenError::Locked { .. }) => std::thread::yield_now(),
@@ -213,7 +213,7 @@ fn write_for_ever(store: &Store, thread: usize, mut number: u64) {
             (0, 49) => store.flush().unwrap(),
             (1, 49) => spaces[number as usize % 2].compact_range(all()).unwrap(),
             (2, 9) => {
-                // A snapshot sees one state, whatever is written meanwhile.
+                // A snapshot sees one state, independent of later writes.
                 let snapshot = store.snapshot();
                 let walk =
                     || snapshot.iter(&spaces[0], all()).map(|item| item.unwrap().0).collect::<Vec<_>>();
@@ -235,7 +235,7 @@ fn count_of<V: AsRef<[u8]>>(get: impl Fn(&[u8]) -> Option<V>) -> Counts {
     })
 }
 
-/// The writing process; without the variable that names its store there is nothing to do.
+/// The writing process; does nothing without the variable that names its store.
 #[test]
 fn the_process_that_is_killed() {
     let Ok(path) = std::env::var(STORE) else { return };
@@ -250,10 +250,10 @@ fn the_process_that_is_killed() {
     });
 }
 
-/// What the process told: `b`egun or `e`nded, thread, operation.
+/// An event that the process reported: `b`egun or `e`nded, thread, operation.
 type Event = (char, usize, u64);
 
-/// Starts the writing process and kills it when it has told `lines` lines.
+/// Starts the writing process and kills it after it has reported `lines` lines.
 fn run_and_kill(path: &Path, counts: &Counts, lines: usize) -> Vec<Event> {
     let counts = counts.map(|count| count.to_string()).join(",");
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -285,14 +285,14 @@ fn run_and_kill(path: &Path, counts: &Counts, lines: usize) -> Vec<Event> {
         }
     }
     child.kill().unwrap();
-    // What is in the pipe was told before the kill.
+    // Everything in the pipe was reported before the kill.
     events.extend(told.map_while(Result::ok).filter_map(parse));
     let status = child.wait().unwrap();
     assert_eq!(status.signal(), Some(9), "the process ended by itself: {}", other.lock().unwrap().join("\n"));
     events
 }
 
-/// The order of what was told, held against what is there.
+/// Compares the order of the reports with the contents.
 fn judge_order(events: &[Event], before: &Counts, found: &Counts, what: &str) {
     let (mut begun, mut acknowledged) = (*before, *before);
     for &(kind, thread, number) in events {
@@ -341,7 +341,7 @@ fn killed_at_random_moments_a_store_of_files_is_one_too() {
     kill_again_and_again(dir.path(), setting("COPAL_KILL_ROUNDS", 40).div_ceil(4));
 }
 
-/// A purge may be there without the batch that counts it, but only whole.
+/// A purge may be there without the batch that counts it, but only complete.
 fn take_lone_purge(mut purge: Operation, there: &Content, content: &mut Content) {
     purge.changes.retain(|change| matches!(change, Change::Purge(_)));
     let mut purged = content.clone();

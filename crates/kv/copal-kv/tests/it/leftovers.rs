@@ -1,10 +1,10 @@
-//! What a kill leaves behind is told from what nothing explains, also when nothing may be swept.
+//! Leftovers of a kill are distinguished from leaks, also when nothing may be swept.
 //!
-//! Symptom: after a kill `check` now and then called the store damaged; then, with the names of a read-only
-//! store not checked at all, a table, log or value object of no one went unnoticed for ever.
-//! Cause: a read-only opening sweeps nothing, and nothing told leftovers of a kill from leaks.
-//! Fix: the manifest says up to which id nothing was without a name; what is younger, or was dropped by an
-//! edit, is a leftover; the rest is a problem. Sweep and verification share the judgement.
+//! Symptom: after a kill `check` sometimes called the store damaged; later, with the names of a read-only
+//! store not checked at all, an unowned table, log or value object went unnoticed forever.
+//! Cause: a read-only opening sweeps nothing, and no check distinguished leftovers of a kill from leaks.
+//! Fix: the manifest records the id below which nothing was without a name. A younger object, or one that an
+//! edit dropped, is a leftover; any other is a problem. Sweep and verification share this decision.
 
 use crate::support::*;
 use copal_device::{
@@ -39,7 +39,7 @@ fn read_only(image: Image) -> VerifyReport {
     let options = Options { read_only: true, ..small() };
     let store = Store::open(open_objects(&device), options).unwrap();
     let report = store.verify(true).unwrap();
-    // What was told is what the next opening frees: then nothing is left over.
+    // The next opening frees the reported objects: then nothing is left over.
     drop(store);
     let store = Store::open(open_objects(&device), small()).unwrap();
     assert_sound(&store, true);

@@ -1,4 +1,4 @@
-//! The engine on the real object layer over memory and fault devices. Nothing in the middle is faked.
+//! The engine on the real object layer over memory and fault devices. No layer in between is faked.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 

@@ -1,5 +1,5 @@
-//! One history under many options: whatever memory, table size, shape, filters, thresholds, compression and
-//! durability are, every answer is the same.
+//! One history under many options: the answers do not depend on memory, table size, shape, filters,
+//! thresholds, compression or durability.
 
 use crate::support::*;
 use copal_kv::{
@@ -8,10 +8,10 @@ use copal_kv::{
 };
 use std::ops::Bound;
 
-/// What callers were told, in order.
+/// Answers to the caller, in order.
 #[derive(Debug, Default, PartialEq)]
 struct Transcript {
-    /// Values or walks, as checksums of their bytes.
+    /// Values or scans, as checksums of their bytes.
     answers: Vec<(String, u64)>,
 }
 
@@ -41,7 +41,7 @@ struct Player {
     fixture: Fixture,
     options: Options,
     keyspace: KeyspaceOptions,
-    /// Of the writes whose number divides by this; the others survive a kill.
+    /// Durability of the writes whose number is a multiple of this; the others survive a kill.
     durability: (Durability, u64),
     snapshot: Option<Snapshot>,
     random: Random,
@@ -67,7 +67,7 @@ impl Player {
         value(tag, len as usize)
     }
 
-    /// Draws the same numbers whatever the options are: only answers may not differ.
+    /// Draws the same numbers for all options, since the answers must be the same.
     fn step(mut self, n: u64) -> Player {
         let space = self.space();
         let (durability, every) = self.durability;
@@ -147,7 +147,7 @@ impl Player {
     }
 }
 
-/// The options of variant `n`: what a caller may choose, in unlike combinations.
+/// The options of variant `n`, in dissimilar combinations.
 fn variant(n: usize) -> (Options, KeyspaceOptions, (Durability, u64)) {
     let filters = FilterOptions {
         kind: [FilterKind::Ribbon, FilterKind::Bloom][n % 2],
@@ -183,8 +183,7 @@ fn variant(n: usize) -> (Options, KeyspaceOptions, (Durability, u64)) {
         value_head_bytes: [0, 16, 0, 4096, 300][n],
         cache: [CacheMode::Rows, CacheMode::Blocks, CacheMode::Nothing][n % 3],
     };
-    // A group is as safe as the safest of its writes; the deferred of several groups go into the log
-    // together.
+    // A group is as safe as the safest of its writes; deferred writes of several groups are logged together.
     let durability = [
         (PROCESS, 1),
         (Durability::Deferred, 1),

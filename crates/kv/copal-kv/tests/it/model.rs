@@ -20,9 +20,9 @@ struct Run {
     snapshots: Vec<(Snapshot, [Map; 2])>,
     tag: u64,
     options: Options,
-    /// Merges come from the tree's shape alone, so that tiers fill.
+    /// Only the tree's shape starts merges, so that tiers fill.
     shape_only: bool,
-    /// Metamorphic: what look-ups keep may not change an answer.
+    /// Metamorphic: the cache policy must not change an answer.
     cache: [CacheMode; 2],
 }
 
@@ -88,7 +88,7 @@ impl Run {
         self.fixture.space(SPACES[space], options_of(space, self.cache[space]))
     }
 
-    /// Few keys, so that they meet again: a first byte for the group, then a little more.
+    /// Few keys, so that they are used repeatedly: a first byte for the group, then a little more.
     fn key(&mut self) -> Vec<u8> {
         let group = b"abc"[self.random.below(3) as usize];
         let mut key = vec![group];
@@ -202,7 +202,7 @@ impl Run {
         }
     }
 
-    /// Many keys at once, some of them twice, answer as each by itself, and so do those of the snapshots.
+    /// Many keys at once, some of them twice, answer like single look-ups, also in the snapshots.
     fn look_up_many(&mut self, space: usize) {
         let keyspace = self.space(space);
         let keys: Vec<_> = (0..self.random.below(40)).map(|_| self.key()).collect();
@@ -254,7 +254,7 @@ impl Run {
     fn reopen(mut self, properly: bool) -> Run {
         self.snapshots.clear();
         if !properly {
-            // A kill loses what was only deferred; the crash test knows how to judge that.
+            // A kill loses deferred writes; the crash test covers that.
             self.fixture.store.sync().unwrap();
         }
         self.options.filters = any_filters(&mut self.random);

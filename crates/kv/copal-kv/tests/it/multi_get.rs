@@ -1,4 +1,4 @@
-//! Many keys in one call: as many reads as one by one, but together, and the device sees them so.
+//! Many keys in one call: as many reads as one by one, but issued together.
 
 use crate::support::*;
 use copal_device::{
@@ -16,7 +16,7 @@ use std::{
     },
 };
 
-/// Device that finishes reads only when somebody waits, so that those under way can be counted.
+/// Device that completes reads only when a thread waits, so that those in flight can be counted.
 struct Patient {
     inner: Arc<dyn Device>,
     queue: Arc<Queue>,
@@ -100,7 +100,7 @@ fn loaded(objects: Objects, mode: CacheMode) -> (Store, Keyspace) {
     drop(store);
     let store = Store::open(objects, options).unwrap();
     let space = store.keyspace("a", space).unwrap();
-    // Absent keys load the filters, and the index pages beside them.
+    // Absent keys load the filters, and the index pages with them.
     for number in KEYS..2 * KEYS {
         assert_eq!(space.get(&key(number)).unwrap(), None);
     }

@@ -1,5 +1,4 @@
-//! The page-cache log as its users meet it: kill-safe writes that wait for no device, and stores that have
-//! none.
+//! The page-cache log from its users' view: kill-safe writes that wait for no device, and stores without one.
 
 use crate::support::*;
 use copal_device::{
@@ -73,7 +72,7 @@ fn what_waits_is_there_after_closing_and_after_a_kill_and_reading_it_back_writes
     }
 }
 
-/// A device that a killed process leaves behind, with writes that nothing but the room reuse.
+/// A device as a killed process leaves it, with writes that only the page-cache log holds.
 fn killed_with(count: u64) -> Arc<FaultDevice> {
     let options = FaultOptions {
         order: Order::Immediate,
@@ -119,7 +118,7 @@ fn a_store_with_less_memory_makes_tables_of_what_waits() {
     holds(&plain(&store), 401);
 }
 
-/// No second way in: the device is written to for every group, as ever, and what waits from before is still
+/// A device without page cache: every group is written to the device, and records from before are still
 /// found.
 struct WithoutCache(Arc<dyn Device>);
 

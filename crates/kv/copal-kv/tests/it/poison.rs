@@ -1,4 +1,5 @@
-//! A failed write ends writing, not reading; opening again heals. Damage is told, never taken for absence.
+//! A failed write ends writing, not reading; reopening resumes it. Damage is reported, never taken for
+//! absence.
 
 use crate::support::*;
 use copal_device::{
@@ -171,8 +172,8 @@ fn a_flipped_bit_is_told_and_hides_nothing_else() {
     assert!(told > 20, "only {told} flips were noticed");
 }
 
-/// Symptom: no test would have noticed a manifest that is called unreadable for an error that passes, and
-/// replaced by its copy. Its own bytes may be newer, or whole.
+/// Symptom: no test would have noticed a manifest that is called unreadable for a temporary error, and
+/// replaced by its copy. Its own bytes may be newer, or intact.
 #[test]
 fn a_manifest_that_cannot_be_read_now_is_an_error_of_the_opening() {
     const EMFILE: i32 = 24;

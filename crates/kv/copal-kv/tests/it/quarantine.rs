@@ -1,5 +1,5 @@
-//! A damaged key range is told, goes round by merges, and comes back by repair or purge; the rest never
-//! stops.
+//! A damaged key range is reported, left out by merges, and restored by repair or purge; the rest keeps
+//! working.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ fn key(i: u64) -> [u8; 8] {
     i.to_be_bytes()
 }
 
-/// Inline values that are found in the image by their bytes.
+/// Inline values whose bytes can be found in the image.
 fn inline(i: u64) -> Vec<u8> {
     value(i, 100)
 }
@@ -49,7 +49,7 @@ fn recorder() -> (Arc<FaultDevice>, Arc<dyn Device>) {
     (device, dynamic)
 }
 
-/// Every place where `needle` stands.
+/// All offsets of `needle`.
 fn places(image: &Image, needle: &[u8]) -> Vec<u64> {
     const STEP: usize = 1 << 20;
     let mut found = Vec::new();
@@ -95,7 +95,7 @@ fn big_tables() -> Options {
     Options { table_bytes: 4 * MIB, ..small() }
 }
 
-/// Checks every key against the model; the keys that answered `Corrupt`.
+/// Checks every key against the model; returns the keys that answered `Corrupt`.
 fn corrupt_keys(space: &Keyspace, model: &BTreeMap<u64, Vec<u8>>, keys: u64) -> Vec<u64> {
     let mut corrupt = Vec::new();
     for i in 0..keys {
@@ -115,7 +115,7 @@ fn bounds(range: &DamagedRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Included(&range.start[..]), end)
 }
 
-/// The first number whose key is not below the bound: bounds are any bytes, not always a key that is there.
+/// The first number whose key is not below the bound: a bound may be any bytes, not always an existing key.
 fn number(bound: &Bytes) -> u64 {
     let mut head = [0; 8];
     let len = bound.len().min(8);
@@ -141,7 +141,7 @@ fn a_damaged_block_sets_its_partition_apart_and_nothing_else() {
     assert_eq!(keyspace, "a");
     assert!(first <= 5000 && 5000 < behind && behind - first < 2100, "{first} to {behind}");
 
-    // Iterators of both directions: all before the damage, then the error, then the end.
+    // Iterators in both directions: all items before the damage, then the error, then the end.
     let mut ahead = space.iter(all());
     let mut seen = 0;
     let failed = loop {
@@ -167,11 +167,11 @@ fn a_damaged_block_sets_its_partition_apart_and_nothing_else() {
         }
     };
     assert!(failed.is_corruption() && back.next().is_none());
-    // Going back, a key's newest version comes last and could stand in the damaged block.
+    // Backward, a key's newest version comes last and could be in the damaged block.
     assert!(seen - corrupt[corrupt.len() - 1] <= 2, "{seen}");
     assert_eq!(space.iter((Unbounded, Excluded(&key(first)[..]))).count() as u64, first);
 
-    // Writes, flushes and merges go on, over the damaged range too.
+    // Writes, flushes and merges still work, over the damaged range too.
     for round in 1..9u64 {
         for i in (round..KEYS).step_by(9) {
             if i % 3 == round % 3 {
@@ -198,14 +198,14 @@ fn a_damaged_block_sets_its_partition_apart_and_nothing_else() {
     assert!(!report.is_sound());
     assert!(report.problems.iter().all(|problem| problem.contains("damaged")), "{:#?}", report.problems);
 
-    // Opened again, it is found again; nothing was lost by the way.
+    // After reopening, the damage is found again, and nothing else is lost.
     let store = reopen(store, space, &options);
     let space = store.open_keyspace("a").unwrap().unwrap();
     assert_eq!(corrupt_keys(&space, &model, KEYS), now);
     let ranges = store.damaged_ranges();
     assert_eq!(ranges.len(), 1);
 
-    // Refilled from a replica, everything is there, and the next check is clean.
+    // After refilling from a replica everything is there, and the next check is clean.
     let replica: Vec<_> = model
         .range(first..behind)
         .map(|(i, value)| Ok((Bytes::copy_from_slice(&key(*i)), Bytes::from(value.clone()))))
@@ -233,7 +233,7 @@ fn a_merge_that_meets_damage_first_goes_round_it() {
     let mut image = stored(KEYS, &options);
     damage(&mut image, &inline(5000)[..24]);
     let (store, space) = open(image, &options);
-    // Nobody has read the damaged block; a merge over everything is the first to.
+    // Nothing has read the damaged block; a merge over everything is the first to.
     let mut model: BTreeMap<u64, Vec<u8>> = (0..KEYS).map(|i| (i, inline(i))).collect();
     for i in (0..KEYS).step_by(3) {
         space.put(&key(i), b"newer", PROCESS).unwrap();
@@ -255,7 +255,7 @@ fn a_purge_gives_a_damaged_range_free() {
     let (store, space) = open(image, &options);
     assert!(space.get(&key(100)).unwrap_err().is_corruption());
     assert_eq!(store.damaged_ranges().len(), 1);
-    // A snapshot from before still sees the damage, never a hole.
+    // An older snapshot still sees the damage, never a gap.
     let snapshot = store.snapshot();
     space.purge_prefix(&[], DEVICE).unwrap();
     assert_eq!(space.get(&key(100)).unwrap(), None);
@@ -296,7 +296,7 @@ fn a_table_that_cannot_be_opened_costs_its_range_and_not_the_store() {
         assert_eq!(ranges.len(), 1, "{ranges:?}");
         assert!(ranges[0].what.contains("footers"), "{}", ranges[0].what);
         assert!(!store.verify(false).unwrap().is_sound());
-        // What is not known to be absent is never absent: also below newer entries and tombstones.
+        // A key that may be present is never absent, also below newer entries and tombstones.
         let inside = corrupt[corrupt.len() / 2];
         space.put(&key(inside), b"new", DEVICE).unwrap();
         space.delete(&key(inside + 1), DEVICE).unwrap();
@@ -344,7 +344,7 @@ fn a_repair_that_fails_half_way_hides_nothing() {
     let feed = |keys: Vec<u64>| {
         keys.into_iter().map(|i| Ok((Bytes::copy_from_slice(&key(i)), Bytes::from(inline(i)))))
     };
-    // Out of order, outside the range, a feed that breaks: nothing of the stretch changes.
+    // Out of order, outside the range, an iterator that fails: nothing of the stretch changes.
     let range = (Included(&key(900)[..]), Excluded(&key(1100)[..]));
     for keys in [vec![950, 949], vec![950, 950], vec![899], vec![1100]] {
         assert!(matches!(space.repair(range, feed(keys)), Err(Error::NotInRange { .. })));
@@ -352,10 +352,11 @@ fn a_repair_that_fails_half_way_hides_nothing() {
     let broken = feed((900..1050).collect()).chain([Err(Error::Closed)]);
     assert!(matches!(space.repair(range, broken), Err(Error::Closed)));
     assert_eq!(corrupt_keys(&space, &model, 3000), corrupt);
-    // A smaller range than the damaged partition: what was given is right, the rest still says so.
+    // A smaller range than the damaged partition: the repaired keys are right, the others still report
+    // damage.
     space.repair(range, feed((900..1100).collect())).unwrap();
     assert_eq!(corrupt_keys(&space, &model, 3000), Vec::<u64>::new());
-    // Only now all of it.
+    // All of it only now.
     space.repair(all(), feed((0..3000).collect())).unwrap();
     assert_eq!(store.damaged_ranges(), Vec::new());
     assert_sound(&store, true);
@@ -386,7 +387,7 @@ fn a_damaged_separated_value_is_one_key_and_its_neighbours_move_on() {
     let ranges = store.damaged_ranges();
     let starts: Vec<u64> = ranges.iter().map(|range| number(&range.start)).collect();
     assert_eq!(starts, [20, 21]);
-    // Most values die, so the rest is moved together; the damaged one stays and is told.
+    // Most values die, so the rest is moved together; the damaged one stays and is reported.
     for i in (0..200).filter(|i| i % 4 != 0) {
         space.delete(&key(i), PROCESS).unwrap();
     }
@@ -438,7 +439,7 @@ fn values_behind_a_dropped_range_leave_no_bytes_without_owner() {
     for i in 0..3000 {
         assert_eq!(space.get(&key(i)).unwrap().unwrap(), content(i));
     }
-    // Purging everything gives everything back: nothing was left accounted to no one.
+    // A purge of everything returns all space: no bytes are left without an owner.
     space.purge_prefix(&[], DEVICE).unwrap();
     space.compact_range(all()).unwrap();
     assert_sound(&store, true);
@@ -474,16 +475,17 @@ fn a_scrub_finds_what_nobody_asked_for_and_can_be_cancelled() {
     assert!(matches!(store.scrub(1), Err(Error::Closed)));
 }
 
-/// Symptom: a salvage deleted rows that look-ups answered, newer than the table that was lost or beside its
-/// damaged block.
-/// Cause: it kept what a walk from either end reached before the first damage, and took any error for damage.
-/// Fix: every key that stands anywhere in the range is asked for, and stays if it answers.
+/// Symptom: a salvage deleted rows that look-ups could read, because they were newer than the lost table or
+/// in the same partition as the damaged block.
+/// Cause: it kept only rows that an iterator from either end reached before the first damage, and treated any
+/// error as damage.
+/// Fix: every key that exists anywhere in the range is looked up, and kept if it answers.
 #[test]
 fn a_salvage_keeps_every_row_that_answers() {
     const KEYS: u64 = 3000;
     let image = stored(KEYS, &small());
     let model: BTreeMap<u64, Vec<u8>> = (0..KEYS).map(|i| (i, inline(i))).collect();
-    // Blocks of one partition, what lies between them is whole; then tables as a whole.
+    // Blocks of one partition, with intact blocks between them; then whole tables.
     let mut blocks = image.clone();
     for i in [700, 900, 901, 1100] {
         damage(&mut blocks, &inline(i));
@@ -523,10 +525,9 @@ fn a_salvage_keeps_every_row_that_answers() {
     assert!(salvaged > 1, "no table was hit");
 }
 
-/// Symptom: a device that could not read for a moment cost the rows it could not read.
-/// Cause: a salvage took any failure to read a row for damage of it, and wrote while it had not read
-/// everything yet.
-/// Fix: everything is read once before anything is changed, and only damage is damage.
+/// Symptom: rows that a device temporarily could not read were lost.
+/// Cause: a salvage treated any failed read of a row as damage, and wrote before it had read everything.
+/// Fix: everything is read once before anything is changed, and only damage counts as damage.
 #[test]
 fn a_salvage_changes_nothing_while_the_device_errs() {
     const KEYS: u64 = 3000;
@@ -535,7 +536,7 @@ fn a_salvage_changes_nothing_while_the_device_errs() {
         damage(&mut image, &inline(i));
     }
     let model: BTreeMap<u64, Vec<u8>> = (0..KEYS).map(|i| (i, inline(i))).collect();
-    // Far behind the first damage, so that what stands before it would be rewritten by then.
+    // Far after the first damage, so that the part before it would already be rewritten.
     let unreadable = places(&image, &inline(2500));
     let options =
         FaultOptions { order: Order::Immediate, max_size: SIZE, record: false, ..FaultOptions::default() };
@@ -555,7 +556,7 @@ fn a_salvage_changes_nothing_while_the_device_errs() {
     faulty.heal();
     assert_eq!(corrupt_keys(&space, &model, KEYS), corrupt, "what was damaged still is");
     assert_eq!(store.damaged_ranges(), damaged);
-    // Once it reads again.
+    // After the device reads again.
     let report = space.salvage(all()).unwrap();
     assert_eq!(report.entries, KEYS - corrupt.len() as u64);
     for i in 0..KEYS {

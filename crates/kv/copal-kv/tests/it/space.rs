@@ -13,8 +13,8 @@ fn key(group: u32, i: u32) -> Vec<u8> {
     [group.to_be_bytes(), i.to_be_bytes()].concat()
 }
 
-/// The first write that survives a kill makes a store's page-cache log, which stays: it is not what is
-/// measured.
+/// The first kill-safe write makes a store's page-cache log, which stays. Made first, it is not part of the
+/// measurement.
 fn make_waiting_room(space: &copal_kv::Keyspace) {
     space.delete(b"none", PROCESS).unwrap();
 }
@@ -30,7 +30,7 @@ fn deleted_large_values_give_their_space_back_without_being_read() {
     }
     let full = fixture.live_bytes();
     assert!(full > empty + 79 * MIB);
-    // Every other value: nothing is dead as a whole object, the holes are.
+    // Every other value: no object is dead completely, but it has holes.
     for i in (0..80).step_by(2) {
         space.delete(&key(1, i), PROCESS).unwrap();
     }
@@ -170,16 +170,16 @@ fn overwriting_for_ever_does_not_grow_the_store() {
             peak = peak.max(fixture.live_bytes());
         }
     }
-    // 50 keys of at most 32 KiB, what the store itself takes, and one log.
+    // 50 keys of at most 32 KiB, the store's own bytes, and one log.
     let limit = 50 * 32 * 1024 + 12 * MIB;
     assert!(peak < limit, "{peak} bytes live");
     assert_sound(&fixture.store, true);
 }
 
 /// Symptom: a deep check after a purge ended with "object 5 does not exist" instead of a report.
-/// Cause: a purge drops value objects at once, the entries that point to them stay under its
-/// tombstone until the next merge, and the check read their values.
-/// Fix: an entry under a range tombstone may point to an object that is gone; any other is a problem.
+/// Cause: a purge drops value objects at once, the entries that point to them stay under its tombstone until
+/// the next merge, and the check read their values.
+/// Fix: an entry under a range tombstone may point to a deleted object; any other such entry is a problem.
 #[test]
 fn a_check_between_a_purge_and_the_next_merge_is_clean() {
     let fixture = Fixture::new(256 * MIB, small());
@@ -201,7 +201,7 @@ fn a_check_between_a_purge_and_the_next_merge_is_clean() {
     assert_sound(&fixture.store, true);
 }
 
-/// A purge costs I/O by the object, not by the byte: a group ten times as large costs nearly the same.
+/// A purge costs I/O per object, not per byte: a group ten times as large costs almost the same.
 #[test]
 fn the_cost_of_a_purge_does_not_grow_with_the_bytes_it_frees() {
     let cost = |values: u32, len: usize| {
@@ -233,8 +233,8 @@ fn the_cost_of_a_purge_does_not_grow_with_the_bytes_it_frees() {
     assert!(large < 4 * MIB, "{large} bytes moved to free 40 MB");
 }
 
-/// The tree's shape, at little data beside that of the suite `kv-load`: every byte the device took, log
-/// and journals included, over every byte that was put.
+/// The tree's shape, with little data compared to the suite `kv-load`: all bytes written to the device, log
+/// and journals included, per byte put.
 #[test]
 fn a_random_load_writes_a_byte_less_than_ten_times() {
     let fixture = Fixture::new(256 * MIB, small());

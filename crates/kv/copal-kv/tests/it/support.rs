@@ -1,4 +1,4 @@
-//! Stores over devices in memory, and the small settings that make few operations reach every path.
+//! Stores over devices in memory, with small settings that make few operations reach every path.
 
 use copal_device::{Device, Image, MemoryDevice};
 use copal_kv::{Durability, Error, Keyspace, KeyspaceOptions, MemoryBudget, Options, Store};
@@ -8,7 +8,7 @@ use std::{ops::Bound, sync::Arc};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Bytes that depend on `tag` alone, cheap to make and to compare.
+/// Bytes that depend only on `tag`, cheap to make and to compare.
 pub(crate) fn value(tag: u64, len: usize) -> Vec<u8> {
     Random::new(tag).bytes(len)
 }
@@ -18,7 +18,7 @@ pub(crate) fn small() -> Options {
     Options { memory_bytes: 4 * MIB, table_bytes: 64 << 10, ..Options::default() }
 }
 
-/// Separates early and groups by the first byte.
+/// Separates early, and groups by the first byte.
 pub(crate) fn grouped() -> KeyspaceOptions {
     KeyspaceOptions {
         group_prefix_len: 1,
@@ -48,7 +48,7 @@ impl Fixture {
         Fixture::made(size, |objects| Store::open(objects, options))
     }
 
-    /// As `new`, within a memory that others may share.
+    /// Like `new`, within a memory that others may share.
     pub(crate) fn within(size: u64, options: Options, budget: &MemoryBudget) -> Fixture {
         Fixture::made(size, |objects| Store::open_within(objects, options, budget))
     }
@@ -61,7 +61,7 @@ impl Fixture {
         Fixture { device, objects, store }
     }
 
-    /// Closes and opens again, with or without closing properly.
+    /// Closes and reopens, with or without a proper close.
     pub(crate) fn reopen(self, options: Options, properly: bool) -> Fixture {
         let Fixture { device, objects, store } = self;
         if properly {
@@ -79,7 +79,7 @@ impl Fixture {
         self.store.keyspace(name, options).unwrap()
     }
 
-    /// Bytes of the device that hold something.
+    /// Bytes of the device that are in use.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.objects.space().live_bytes
     }

@@ -1,5 +1,4 @@
-//! Threads that own their keys read their own writes, whatever flush, merge and the other threads do
-//! meanwhile.
+//! Threads that own their keys read their own writes, during flushes, merges and writes of other threads.
 
 use crate::support::*;
 use copal_kv::{Durability, Keyspace, Store};

@@ -1,4 +1,4 @@
-//! Checking a store while others use it.
+//! Checking a store during other work.
 
 use crate::support::*;
 use copal_device::{
@@ -8,7 +8,7 @@ use copal_kv::Store;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
-/// A device that holds one read up.
+/// A device that delays one read.
 struct Gated {
     below: Arc<dyn Device>,
     gate: Mutex<Gate>,
@@ -19,7 +19,7 @@ struct Gated {
 enum Gate {
     #[default]
     Open,
-    /// The next read stays.
+    /// The next read is delayed.
     Armed,
     Held,
 }
@@ -80,7 +80,7 @@ impl Device for Gated {
     }
 }
 
-/// Opens the gate at the end, however the test ends.
+/// Opens the gate at the end, also if the test fails.
 struct Opens<'a>(&'a Gated);
 
 impl Drop for Opens<'_> {
@@ -90,8 +90,8 @@ impl Drop for Opens<'_> {
 }
 
 /// Symptom: while a deep check read a store, every write, flush, merge and even `stats` waited for its end.
-/// Cause: the check held the worker's step, the direct values and the manifest through all its reads. Fix: it
-/// takes names and accounts under the locks, and reads what a view pins without them.
+/// Cause: the check held the worker's step, the direct values and the manifest during all its reads. Fix: it
+/// takes names and accounts under the locks, and then reads data that a view pins, without them.
 #[test]
 fn a_deep_check_holds_nobody_up_and_judges_the_store_as_it_was_when_it_began() {
     let device =
@@ -120,7 +120,7 @@ fn a_deep_check_holds_nobody_up_and_judges_the_store_as_it_was_when_it_began() {
         device.wait_for(Gate::Held);
         fill(3);
         assert!(store.stats().writes > 600);
-        // Everything the check is to read becomes garbage.
+        // Everything that the check will read becomes garbage.
         space.compact_range(all()).unwrap();
         space.purge_prefix(&[], PROCESS).unwrap();
         space.compact_range(all()).unwrap();

@@ -1,5 +1,4 @@
-//! A store without threads: what flusher and worker do is done inside the calls, and one seed is
-//! one run.
+//! A store without threads: flushes and merges run inside the calls, and one seed gives one reproducible run.
 
 use copal_device::{Device, fault::FaultDevice};
 use copal_kv::{Durability, KeyspaceOptions, Options, Store};
@@ -14,8 +13,8 @@ fn open(device: &Arc<dyn Device>) -> (copal_object::Store, Store) {
     (objects.clone(), Store::open(objects, options).unwrap())
 }
 
-/// Fills several memtables, deletes every other key, opens again; events of the device, and what flushes and
-/// merges did.
+/// Fills several memtables, deletes every other key, reopens. Returns the number of device events, and counts
+/// of flushes and merges.
 fn run() -> (usize, u64, u64) {
     let fault = FaultDevice::new(64 << 20, 7);
     let device: Arc<dyn Device> = fault.clone();

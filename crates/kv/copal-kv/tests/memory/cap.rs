@@ -1,7 +1,7 @@
-//! A process whose memory the kernel caps.
+//! A process whose memory the kernel limits.
 //!
 //! A memory cgroup of its own where one can be made (version 1 or 2, usually as root); page cache counts in
-//! it. The process puts itself into it before it begins, so everything it ever touches is counted.
+//! it. The process joins it at its start, so all memory it ever touches is counted.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-/// Memory controllers, and the names of a group's limit, peak and count of processes killed.
+/// Memory controllers: file names of a group's limit, its peak, and its count of killed processes.
 const CONTROLLERS: [Controller; 2] = [
     Controller {
         root: "/sys/fs/cgroup/memory",
@@ -33,7 +33,7 @@ pub(crate) struct Cap {
 }
 
 impl Cap {
-    /// A group of at most `bytes`; `None` where none can be made.
+    /// A group limited to `bytes`; `None` where none can be made.
     pub(crate) fn new(bytes: u64) -> Option<Cap> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("copal-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
@@ -42,13 +42,13 @@ impl Cap {
             fs::create_dir(&dir).ok()?;
             let cap = Cap { dir, peak: controller.peak };
             fs::write(cap.dir.join(controller.limit), bytes.to_string()).ok()?;
-            // No way out into swap, where there is any.
+            // Prevents swapping, if there is swap.
             let _no_swap_no_limit = fs::write(cap.dir.join("memory.swap.max"), "0");
             Some(cap)
         })
     }
 
-    /// Most bytes the group held at once, page cache with them.
+    /// Peak bytes of the group, page cache included.
     pub(crate) fn peak_bytes(&self) -> Option<u64> {
         let text = fs::read_to_string(self.dir.join(self.peak)).ok()?;
         text.trim().parse().ok()
@@ -61,7 +61,7 @@ impl Drop for Cap {
     }
 }
 
-/// Runs one test of this binary in a process of its own, under `cap` if there is one.
+/// Runs one test of this binary in a process of its own, under `cap` if given.
 pub(crate) fn run_alone(test: &str, cap: Option<&Cap>, variables: &[(&str, &str)]) -> Output {
     let binary = std::env::current_exe().unwrap();
     let enter = match cap {

@@ -1,9 +1,9 @@
 //! The engine in a process that may use its budget and a stated overhead, with many times as much data: one
 //! store, or two that share the budget.
 //!
-//! Where a memory cgroup can be made, the kernel kills what goes beyond; page cache counts, and there is
-//! little, as the device reads and writes directly. Everywhere, the peak of the process's own memory is
-//! looked at.
+//! Where a memory cgroup can be made, the kernel kills a process that exceeds it. Page cache counts, and
+//! there is little, as the device uses direct I/O. Everywhere, the test checks the peak of the process's own
+//! memory.
 
 use crate::{
     cap::{Cap, run_alone},
@@ -12,9 +12,8 @@ use crate::{
 use copal_kv::MemoryBudget;
 use std::ops::Bound;
 
-/// What a process costs beside its budget: its code (a test binary's, with line tables), threads and stacks,
-/// the page of zeros (1 MiB), and what the system's allocator cannot use between blocks that are still in
-/// use.
+/// Memory of a process besides its budget: its code (a test binary's, with line tables), threads and stacks,
+/// the page of zeros (1 MiB), and fragmentation of the system's allocator.
 const OVERHEAD: u64 = 12 * MIB;
 const BUDGET: &str = "COPAL_TEST_MEMORY_BUDGET";
 const STORES: &str = "COPAL_TEST_MEMORY_STORES";
@@ -80,7 +79,7 @@ fn work(budget_bytes: u64, stores: u64) {
         let found = space(number).get(&key(number)).unwrap();
         assert_eq!(found.is_some(), number < keys);
     }
-    // The walks of all stores stand open at a time.
+    // The iterators of all stores are open at the same time.
     let walks = opened.iter().map(|(_, space)| space.iter((Bound::Unbounded, Bound::Unbounded)));
     let mut walks: Vec<_> = walks.collect();
     let mut walked = 0;
@@ -108,7 +107,7 @@ fn work(budget_bytes: u64, stores: u64) {
     println!("peak bytes: {}", peak_bytes());
 }
 
-/// Most bytes of memory this process ever had resident.
+/// Peak resident bytes of this process.
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

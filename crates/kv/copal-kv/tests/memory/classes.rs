@@ -1,8 +1,8 @@
-//! Each class of memory by itself: what it grows by in the heap is charged, to a few pages.
+//! Each class of memory alone: its growth in the heap is charged, to a few pages.
 //!
-//! The watch over everything (`heap`) has to leave room for what the object layer has under way, which is
-//! more than some classes ever are. Here nothing is under way when the heap is looked at, so that a class
-//! which is not charged, or for half, is seen whatever its size.
+//! The check of all memory (`heap`) has to allow for the work in progress of the object layer, which is more
+//! than some classes ever are. Here the heap is read while no work is in progress, so that a class without
+//! charges, or with half of them, is found at any size.
 
 use crate::{
     cap::run_alone,
@@ -16,9 +16,9 @@ use copal_kv::{
 };
 use std::{ops::Bound, time::Duration};
 
-/// Channels, rings of samples, tables of the caches that double.
+/// Channels, rings of samples, and hash tables of the caches, which double.
 const SLACK: u64 = 16 << 10;
-/// Looks at a heap that does not come to what is charged; a tenth of a second each.
+/// Most readings of a heap that does not match the charges; a tenth of a second each.
 const MOST_LOOKS: u32 = 50;
 const KEYS: u64 = 60_000;
 const ALONE: &str = "COPAL_TEST_MEMORY_CLASSES";
@@ -29,12 +29,12 @@ struct World {
 }
 
 impl World {
-    /// Live bytes of the heap, and bytes charged.
+    /// Live bytes of the heap, and charged bytes.
     fn look(&self) -> (u64, MemoryBytes) {
         (live_bytes() - AlignedBuf::kept_bytes() as u64, self.budget.bytes())
     }
 
-    /// The same once nothing is under way: five looks in a row see the same.
+    /// The same once no work is in progress: five equal readings in a row.
     fn still(&self) -> (u64, MemoryBytes) {
         let (mut seen, mut times) = (self.look(), 0);
         while times < 5 {
@@ -46,18 +46,18 @@ impl World {
         seen
     }
 
-    /// `act` makes `class` grow by at least `least` bytes, which is more than could hide.
+    /// `act` makes `class` grow by at least `least` bytes, which is more than the slack.
     ///
     /// Symptom: beside fifty busy loops the heap had a few bytes more than were charged. Cause: a thread of
-    /// the store that had no turn for a tenth of a second looked as if it had nothing to do. Fix: the
-    /// comparison waits until it holds; a class that is not charged never lets it.
+    /// the store that was not scheduled for a tenth of a second looked idle. Fix: the comparison waits until
+    /// it holds; for a class without charges it never does.
     fn grows(&self, what: &str, class: fn(&MemoryBytes) -> u64, least: u64, act: impl FnOnce()) {
         assert!(least > 2 * SLACK);
         let (live_before, charged_before) = self.still();
         act();
         let mut looks = 0;
         loop {
-            // What was sampled is drained: 64 KiB of it may wait.
+            // Drains the samples: up to 64 KiB of them may wait.
             self.store.adjust_filters();
             let (live, charged) = self.still();
             let of_class = class(&charged).saturating_sub(class(&charged_before));
@@ -79,7 +79,7 @@ impl World {
         self.store.keyspace(name, options).unwrap()
     }
 
-    /// In one run, nothing of it in memory.
+    /// In one run, with nothing of it in memory.
     fn load(&self, space: &Keyspace, keys: u64, len: usize) {
         for number in 0..keys {
             space.put(&key(number), &value(number, len), DEFERRED).unwrap();
@@ -90,8 +90,8 @@ impl World {
 }
 
 /// Symptom: range tombstones took a fifth more memory than was charged, entries of a memtable an eighth more.
-/// Cause: whoever clones a key or value of `bytes` has it count its references in an allocation of its own.
-/// Fix: counted for tombstones; the memtable takes the keys and values of a write instead of clones.
+/// Cause: a clone of a key or value of type `bytes` allocates a reference count of its own.
+/// Fix: it is counted for tombstones; the memtable takes the keys and values of a write instead of clones.
 #[test]
 fn each_class_is_charged_for_what_it_holds() {
     let _alone = crate::ONE_AT_A_TIME.lock();
@@ -108,7 +108,7 @@ fn alone() {
     }
     let dir = tempfile::tempdir().unwrap();
     let objects = objects(dir.path(), "store", 256 * MIB);
-    // Nothing is loaded but when it is asked for.
+    // Everything is loaded only on request.
     let filters = FilterOptions {
         kind: FilterKind::Bloom,
         rule: FilterRule::Paper,
@@ -163,7 +163,7 @@ fn alone() {
     );
     drop(iterators);
     world.store.flush().unwrap();
-    // Or they would be merged away.
+    // Otherwise they would be merged away.
     let _snapshot = world.store.snapshot();
     world.grows(
         "range tombstones",

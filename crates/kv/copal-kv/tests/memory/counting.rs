@@ -1,5 +1,5 @@
-//! Allocator that counts the bytes asked of it, for the whole process, and with them the large buffers that
-//! come from the system.
+//! Allocator that counts the requested bytes for the whole process, with the large buffers that come from the
+//! system.
 
 use copal_device::AlignedBuf;
 use std::{
@@ -15,7 +15,7 @@ pub(crate) fn live_bytes() -> u64 {
     LIVE.load(Relaxed) + AlignedBuf::large_bytes() as u64
 }
 
-/// Most bytes that were live at once since the process began.
+/// Peak of live bytes since the process began.
 pub(crate) fn peak_bytes() -> u64 {
     PEAK.load(Relaxed)
 }
@@ -26,7 +26,7 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 #[expect(unsafe_code, reason = "counting what is allocated takes the place of the system's allocator")]
-// SAFETY: every call goes to the system's allocator with what it was given; counting changes neither.
+// SAFETY: every call passes its arguments on to the system's allocator; counting changes neither.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let bytes = layout.size() as u64;

@@ -1,7 +1,7 @@
-//! Nothing of a size that grows with the data is allocated without being charged.
+//! Every allocation that grows with the data is charged.
 //!
-//! At every checkpoint: bytes live in the heap, less those from before the engine and the I/O buffers that
-//! the process keeps, are at most what the budget says is in use plus a slack for the object layer, the
+//! At every checkpoint the live bytes of the heap, without those from before the engine and the I/O buffers
+//! that the process keeps, are at most the budget's use plus a slack. The slack is for the object layer, the
 //! queues and the handles.
 
 use crate::{counting::live_bytes, world::*};
@@ -11,9 +11,9 @@ use copal_kv::{CacheMode, Error, Keyspace, KeyspaceOptions, MemoryBudget};
 use std::ops::Bound;
 
 const TOTAL: u64 = 8 * MIB;
-/// What is not charged: the device's page of zeros (1 MiB), the object store's own tables, its writes under
-/// way (the budget keeps 512 KiB free for them, whatever there is), a few requests. Single classes are looked
-/// at more closely in `classes`.
+/// Uncharged memory: the device's page of zeros (1 MiB), the object store's own tables, a few requests, and
+/// its writes in flight, for which the budget always keeps 512 KiB free. `classes` checks single classes more
+/// closely.
 const SLACK: u64 = 3 * MIB;
 
 /// Compares heap and budget.
@@ -29,8 +29,8 @@ impl Watch {
         Watch { budget: budget.clone(), before: live_bytes(), worst: 0, most_charged: 0 }
     }
 
-    /// Bytes in the heap that are not charged. Others work meanwhile, so what was charged before and what is
-    /// charged after bound what was charged when the heap was looked at.
+    /// Bytes in the heap that are not charged. Other threads work meanwhile, so the charges before and after
+    /// the reading bound those at the reading.
     fn uncharged(&mut self) -> u64 {
         let first = self.budget.bytes().total();
         let live = live_bytes().saturating_sub(self.before + AlignedBuf::kept_bytes() as u64);
@@ -86,7 +86,7 @@ fn what_is_allocated_is_charged() {
         }
     }
     println!("read: {} bytes at most not charged", watch.worst);
-    // Half of the budget in one batch: caches give way for it.
+    // Half of the budget in one batch: caches are evicted for it.
     let mut batch = store.batch();
     for number in 0..4000 {
         batch.put(&rows, &key(keys + number), value(number, 500).into());
@@ -118,15 +118,14 @@ fn what_is_allocated_is_charged() {
     let report = store.stats();
     assert!(report.flushes > 20 && report.merges > 20, "{report:?}");
 
-    // The check can fail: the same, with something allocated and not charged.
+    // The check can fail: the same with an uncharged allocation.
     let hidden = vec![1u8; (SLACK + MIB) as usize];
     assert!(watch.uncharged() > SLACK, "an allocation that nobody charged must be seen");
     drop(hidden);
     watch.check("given back");
 }
 
-/// Many iterators at once, forward and backward, some of them left standing until there is no room for one
-/// more.
+/// Many iterators at once, forward and backward, some of them kept open until there is no room for one more.
 fn scan(space: &Keyspace, watch: &mut Watch, random: &mut Random) {
     let mut standing = Vec::new();
     let mut refused = 0;
@@ -154,12 +153,12 @@ fn scan(space: &Keyspace, watch: &mut Watch, random: &mut Random) {
     assert!(refused <= 6, "{refused} of 24 iterators found no room");
 }
 
-/// Keys in their order that no other part of the test has, behind `first`.
+/// Ascending keys that no other part of the test uses, after `first`.
 fn ascending(first: u8, count: u32) -> impl Iterator<Item = Vec<u8>> {
     (0..count).map(move |number| [&[first][..], &number.to_be_bytes()].concat())
 }
 
-/// A range is given new content, entry by entry.
+/// Replaces a range, entry by entry.
 fn refill(space: &Keyspace, watch: &mut Watch) {
     let mut random = Random::new(9);
     let entries = ascending(0xfd, 12_000).map(|key| {

@@ -1,6 +1,7 @@
-//! The memory budget against what the process really allocates, and against the kernel.
+//! The memory budget against the real allocations of the process, and against the kernel.
 //!
-//! A binary of its own: one allocator counts for all of it. What runs beside the heap test allocates little.
+//! A binary of its own: one allocator counts for all of it. Tests that run beside the heap test allocate
+//! little.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
@@ -12,6 +13,6 @@ mod heap;
 mod opening;
 mod world;
 
-/// The heap test and the one of classes: what one writes would hold up the writes of the other, which count
-/// as under way.
+/// Serialises the heap test and the one of classes: the writes of one would delay those of the other, which
+/// count as in flight.
 static ONE_AT_A_TIME: parking_lot::Mutex<()> = parking_lot::Mutex::new(());

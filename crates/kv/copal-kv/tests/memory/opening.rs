@@ -1,16 +1,16 @@
-//! Opening a store takes no more memory than its budget, whatever the last session left.
+//! Opening a store takes no more memory than its budget, for any state that the previous session left.
 //!
-//! Symptom: engines were killed while opening under a cap that they lived under once they were open, some of
-//! them: it depended on how long the manifest was when the last session ended. Killed with a larger budget, a
-//! store of 4.4 MB took 45 MB to open, and then every flush, so every write in the end, answered
+//! Symptom: some engines were killed while opening under a limit that was enough for them once they were
+//! open; it depended on the length of the manifest at the end of the last session. A store of 4.4 MB, killed
+//! with a larger budget, took 45 MB to open, and then every flush, and so in the end every write, answered
 //! `OverBudget`.
-//! Cause: the manifest, up to 4 MiB, was read whole, and every record it ever had was in memory at once. Logs
-//! were read back into memtables of any size.
-//! Fix: the manifest is read in pieces, edit by edit. Logs that leave no room for one more memtable become
-//! tables while the store is opened, a memtable after the other. What is held is charged.
+//! Cause: the manifest, up to 4 MiB, was read completely, and every record it ever had was in memory at once.
+//! Logs were replayed into memtables of any size.
+//! Fix: the manifest is read in pieces, edit by edit. Logs that leave no room for one more memtable are
+//! flushed while the store is opened, one memtable after another. All of it is charged.
 //!
-//! Loads and openings run in processes of their own: buffers kept from a load would hide what an opening
-//! takes, and the allocator counts for all of a process.
+//! Loads and openings run in processes of their own: buffers kept from a load would hide the memory of an
+//! opening, and the allocator counts for a whole process.
 
 use crate::{
     cap::run_alone,
@@ -25,10 +25,9 @@ use std::{
 };
 
 const TOTAL: u64 = 4 * MIB;
-/// Beside the budget: the device's page of zeros (1 MiB), the object store's tables and the buffers it reads
-/// with.
+/// Besides the budget: the device's page of zeros (1 MiB), the object store's tables and its read buffers.
 const FIXED: u64 = 2 * MIB;
-/// What a process of its own is to do, and where.
+/// Task of a process of its own, and its directory.
 const LOAD: &str = "COPAL_TEST_MEMORY_LOAD";
 const OPEN: &str = "COPAL_TEST_MEMORY_OPEN";
 /// The store as a load left it.
@@ -37,7 +36,7 @@ const ROUNDS: u64 = 120;
 /// Enough for a journal, a log and tables; copied while it is open.
 const SIZE: u64 = 96 * MIB;
 
-/// Opens the store at `path` in a process of its own and waits until what it flushes is flushed.
+/// Opens the store at `path` in a process of its own and waits until its flushes are done.
 #[test]
 #[expect(clippy::print_stdout, reason = "shown when a test fails: how near the bound it came")]
 fn opened_alone() {
@@ -60,7 +59,7 @@ fn opened_alone() {
     }
 }
 
-/// Checks what opening the store takes that `load` leaves in a directory.
+/// Checks the memory for opening the store that `load` leaves in a directory.
 fn opens_in_its_budget(test: &str, load: impl FnOnce(&Path)) {
     if let Some(dir) = std::env::var_os(LOAD) {
         return load(Path::new(&dir));
@@ -78,7 +77,7 @@ fn alone(test: &str, variable: &str, path: &Path) {
     assert!(told.contains("1 passed"), "{test} in a process of its own");
 }
 
-/// Leaves a store as a kill does: a copy of one that is open and has all of its writes on the device.
+/// Leaves a store as a kill does: a copy of an open one, with all its writes on the device.
 fn kill(dir: &Path, store: &Store) {
     store.sync().unwrap();
     std::fs::copy(dir.join("store"), dir.join(LEFT)).unwrap();
@@ -106,7 +105,7 @@ fn after_a_load_that_made_the_manifest_long() {
                         space.put(&long(number), b"value", DEFERRED).unwrap();
                     }
                 }
-                // Nothing is left to merge when the length is looked at.
+                // Nothing is left to merge when the length is read.
                 space.compact_range(everything).unwrap();
                 if manifest() > 7 * MIB / 2 {
                     break 'long;
@@ -137,8 +136,8 @@ fn after_a_load_with_a_larger_budget_that_was_killed() {
     opens_in_its_budget(test, |dir| {
         let objects = objects(dir, "store", SIZE);
         let (store, space) = open(&objects, &MemoryBudget::new(128 * MIB));
-        // Not yet a full memtable, three times as much as all that it is opened with. Each write is a group
-        // of its own: what was logged at once is one group, and put together in memory.
+        // Not yet a full memtable, and three times the budget of the opening. Each write is a group of its
+        // own, as writes logged together are one group, which is assembled in memory.
         for number in 0..4000 {
             space.put(&key(number), &value(number, 3000), Durability::Process).unwrap();
         }
@@ -147,7 +146,7 @@ fn after_a_load_with_a_larger_budget_that_was_killed() {
     });
 }
 
-/// Symptom: an object store that was killed with many transactions behind its last checkpoint took several
+/// Symptom: an object store that was killed with many transactions after its last checkpoint took several
 /// times the bytes of its journal to open, which may be 64 MiB of records.
 /// Cause: the operations of all records were in memory at once.
 /// Fix: they are read again, record by record, when they are applied.
@@ -160,7 +159,7 @@ fn after_many_transactions_of_the_object_store() {
             space.put(&key(number), b"value", DEFERRED).unwrap();
         }
         let commit = |txn| objects.commit(txn, Ack::Durable).wait().unwrap();
-        // Each a record; little short of the half of a journal at which a checkpoint is taken.
+        // Each is a record; almost half a journal, at which a checkpoint is taken.
         for _ in 0..ROUNDS {
             let ids = (0..250).map(|number| ObjectId((1 << 40) + number));
             let opts = CreateOptions::default();

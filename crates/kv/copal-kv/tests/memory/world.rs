@@ -1,4 +1,4 @@
-//! A store in a file: the device is not in the heap that is counted.
+//! A store in a file, so that the device is not in the counted heap.
 
 use copal_device::{Device, FileOptions, open_file};
 use copal_kv::{Durability, Keyspace, KeyspaceOptions, MemoryBudget, Options, Store};
@@ -15,7 +15,7 @@ pub(crate) fn key(number: u64) -> [u8; 16] {
     key
 }
 
-/// Bytes that depend on `tag` alone.
+/// Bytes that depend only on `tag`.
 pub(crate) fn value(tag: u64, len: usize) -> Vec<u8> {
     Random::new(tag).bytes(len)
 }
@@ -27,7 +27,7 @@ pub(crate) fn objects(dir: &Path, name: &str, size: u64) -> Objects {
     Objects::open(device, &OpenOptions::default()).unwrap().0
 }
 
-/// The file of an object store; `create_size`: a new one.
+/// The file of an object store; `create_size`: makes a new one.
 pub(crate) fn device(path: &Path, create_size: Option<u64>) -> Arc<dyn Device> {
     let options =
         FileOptions { create_size, unsafe_volatile: true, allow_cow: true, ..FileOptions::default() };

@@ -1,7 +1,7 @@
-//! LRU lists for 128 neighbouring classes that move up with the age.
+//! Ring of LRU lists for 128 adjacent classes that moves up with the age.
 //!
 //! The lowest list also takes every class below the ring, the highest every class above. When the ring moves
-//! up by one class, the lowest list joins the next at its LRU end: O(1), nobody is visited.
+//! up by one class, the lowest list joins the next at its LRU end: O(1), no node is visited.
 
 use crate::rules::lists::{self, LruLists};
 
@@ -10,20 +10,20 @@ const WIDTH: i64 = 128;
 /// Classes of the ring below that of one weighted probe per byte.
 const BELOW: i64 = 64;
 
-/// No class: far below any.
+/// No class: far below all others.
 const NOWHERE: i64 = i64::MIN;
 
 /// Bytes for each node.
 pub(super) const NODE_BYTES: usize = lists::NODE_BYTES + size_of::<i64>();
 
-/// See the module.
+/// One ring; see the module.
 pub(super) struct ClassRing {
     lists: LruLists,
     /// Bit `i`: list `i` has a node.
     used: u128,
     /// Lowest class.
     base: i64,
-    /// Class of each node when it was hung, or [`NOWHERE`]; it may have sunk below the base since.
+    /// Class of each node when it was inserted, or [`NOWHERE`]; it may have sunk below the base since.
     classes: Vec<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! What holds for every rule: bytes within the budget after each change, whatever comes and goes.
+//! Invariant of every rule: after each change the bytes are within the budget, for any partitions and events.
 
 use super::support::{Random, Store, shape};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     rules::{Outcome, PartitionId, Probe, RuleKind},
 };
 
-/// Partitions come and go, Gets are skewed, the budget moves, loads fail and cold starts happen.
+/// Partitions come and go, Gets are skewed, the budget changes, loads fail and cold starts happen.
 fn random_history(kind: RuleKind, seed: u64) {
     let mut random = Random::new(seed);
     let mut rule = kind.build();

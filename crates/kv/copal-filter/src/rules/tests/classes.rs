@@ -1,4 +1,4 @@
-//! The class rule: heat, decay, hysteresis, inheritance, and how near it comes to the optimum.
+//! The class rule: heat, decay, hysteresis, inheritance, and its distance from the optimum.
 
 use super::support::{Random, Store, negative, shape};
 use crate::{
@@ -108,7 +108,7 @@ fn thousands_of_half_lives_change_nothing_in_how_units_follow() {
 
 #[test]
 fn units_worth_nothing_do_not_wander() {
-    // Partitions that nobody asked for had units taken from one another without end.
+    // Symptom: partitions without probes took units from one another without end.
     let options = ClassesOptions { min_saved_reads: 0.0, ..ClassesOptions::default() };
     let mut rule = Classes::new(options);
     let (mut store, unit) = partitions(&mut rule, 3);
@@ -139,16 +139,16 @@ fn a_promotion_must_save_a_read_per_half_life() {
         let (mut store, unit) = partitions(&mut rule, 2);
         rule.observe(&vec![negative(0); probes], 1);
         store.step(&mut rule, 100 * unit, 1);
-        // Half of three, times ln 2, is more than one; the rest comes with the same read.
+        // Half of three, times ln 2, is more than one; the others come with the same read.
         assert_eq!(store.units(0), units, "{probes} probes");
     }
 }
 
 #[test]
 fn a_new_partition_gets_every_unit_worth_more_than_the_cheapest() {
-    // Symptom: under skew, merges cost hot partitions units that the rule then did not think worth a read
+    // Symptom: under skew, merges cost hot partitions units that the rule then did not consider worth a read
     // each.
-    // Cause: what is installed without a read was asked to save one. Fix: it only has to beat the price.
+    // Cause: units installed without a read had to save one. Fix: they only have to exceed the price.
     let mut rule = Classes::default();
     let (mut store, unit) = partitions(&mut rule, 2);
     let budget = 15 * unit;
@@ -156,10 +156,10 @@ fn a_new_partition_gets_every_unit_worth_more_than_the_cheapest() {
     store.step(&mut rule, budget, 1);
     assert_eq!(store.units(0), 15, "the last of them saves a thousandth of a read");
     let hot = shape(Kind::Ribbon, KEYS, 0);
-    // The cheapest unit loses 40/2^15; of a partition as hot, the 14th gains twice as much.
+    // The cheapest unit loses 40/2^15; for a partition of the same heat, the 14th gains twice as much.
     assert_eq!(rule.predict(hot, rule.heat(PartitionId(0), 1), 1), 14);
     assert_eq!(rule.predict(hot, Heat(0.0), 1), 0);
-    // While memory is free, what saves nothing worth a read is not taken from it.
+    // While memory is free, units that save less than a read do not use it.
     store.step(&mut rule, 20 * unit, 1);
     assert_eq!(rule.predict(hot, Heat(40.0), 1), 4);
 }
@@ -171,7 +171,7 @@ fn heat_survives_a_merge() {
     let (mut random, mut now) = (Random::new(2), 0);
     skewed(&mut rule, &mut store, &mut random, 0, &mut now, 5000, 80 * unit);
     let heat = |id| rule.heat(PartitionId(id), now);
-    // Partition 0 goes to 20 whole, of partition 1 a quarter of the keys.
+    // All keys of partition 0 go to 20, and a quarter of the keys of partition 1.
     let inherited = inherit([(heat(0), 2021, 2021), (heat(1), 505, 2021)]);
     let expected = heat(0).0 + heat(1).0 * 505.0 / 2021.0;
     assert!((inherited.0 - expected).abs() < 1e-9 * expected);

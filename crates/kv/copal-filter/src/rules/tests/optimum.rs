@@ -1,4 +1,4 @@
-//! The greedy optimum beside every possible assignment, and the class rule beside the optimum.
+//! The greedy optimum against every possible assignment, and the class rule against the optimum.
 
 use super::support::{Random, Store, negative, shape};
 use crate::{
@@ -46,7 +46,7 @@ fn the_greedy_optimum_is_the_optimum() {
                 (shape, Heat(f64::from(1u32 << random.below(8))))
             })
             .collect();
-        // A budget that a price per byte spends to the last byte: there greedy is optimal exactly.
+        // A budget that a price per byte spends to the last byte: there greedy is exactly optimal.
         let price = 2f64.powi(-(random.below(12) as i32)) * 0.9;
         let worth = |&(shape, heat): &(Shape, Heat)| {
             let pays = |units: &u8| marginal(kind, heat.0, units - 1) / f64::from(shape.unit_bytes) >= price;
@@ -64,7 +64,7 @@ fn the_greedy_optimum_is_the_optimum() {
     }
 }
 
-/// Extra I/O per Get that the class rule settles at, relative to the optimum, and its loads per Get then.
+/// Extra I/O per Get at which the class rule settles, relative to the optimum, and its loads per Get then.
 fn settled(kinds: &[Kind], skew: f64, partitions: u32, seed: u64) -> (f64, f64) {
     let mut random = Random::new(seed);
     let mut rule = Classes::default();

@@ -21,7 +21,7 @@ fn tables(rule: &mut PaperMq, tables: u32) -> (Store, u64) {
     (store, u64::from(Kind::Bloom.unit_bytes(KEYS)))
 }
 
-/// One Get that reads the table, at this time.
+/// One Get that reads the table at time `now`.
 fn get(rule: &mut PaperMq, store: &mut Store, table: u32, budget: u64, now: u64) {
     rule.observe(&[negative(table)], now);
     store.step(rule, budget, now);
@@ -89,8 +89,8 @@ fn payers_are_sought_from_q_m_down_to_q_1() {
     let budget = store.bytes();
     let units = |store: &Store| [0, 1, 2, 3].map(|table| store.units(table));
     assert_eq!(units(&store), [1, 3, 2, 0]);
-    // All are expired. Table 0 was not read for longest, yet Q_3 pays first: table 1, which is fresh in Q_2
-    // then.
+    // All are expired. Table 0 was not read for the longest time, yet Q_3 pays first: table 1, which is then
+    // fresh in Q_2.
     get(&mut rule, &mut store, 3, budget, 150);
     assert_eq!(units(&store), [1, 2, 2, 1]);
     // Then Q_2, where table 2 is the expired one, once two more reads make the second unit worth its loss.
@@ -228,7 +228,7 @@ fn units_follow_the_workload_when_it_moves() {
     assert!(hot > 30 && other < 10, "{hot} units where nine of ten Gets go, {other} elsewhere");
     play(&mut store, 90, 6000);
     let (once_hot, now_hot) = (units(&store, 0..10), units(&store, 90..100));
-    // Two each: a third would save less than the second of a table that was hot once, for nothing ages here.
+    // Two each: a third would save less than the second of a formerly hot table, since nothing ages here.
     assert!(
         now_hot >= 20 && now_hot > other + 10 && once_hot < hot,
         "{now_hot} units at the new place, {once_hot} at the old"
@@ -259,7 +259,7 @@ fn expected_extra_io_never_rises_at_an_adjustment() {
         for now in 1..2000 {
             let table = (random.below(40) * random.below(40) / 40) as u32;
             rule.observe(&[negative(table)], now);
-            // The access itself raises E; what the step does on top of it must not.
+            // The access itself raises E; the step's adjustment must not.
             let before = expected_extra_io(&rule, &store)
                 + store.held[&PartitionId(table)].0.kind.fpr(store.units(table));
             let changes = store.step(&mut rule, budget, now);

@@ -1,4 +1,4 @@
-//! The two rules that follow nothing: fixed, and best for each run.
+//! The two rules that ignore probes: fixed, and best for each run.
 
 use super::support::{Store, shape};
 use crate::{

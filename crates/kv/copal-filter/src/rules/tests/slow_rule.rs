@@ -1,5 +1,4 @@
-//! The class rule beside a slow form of it, which keeps no lists: it looks at every partition for each
-//! decision.
+//! The class rule against a slow form of it without lists, which examines every partition for each decision.
 
 use super::support::{Random, Store, shape};
 use crate::{
@@ -35,7 +34,7 @@ impl Part {
     }
 }
 
-/// Only for less than 40 half-lives: it does not let classes sink together.
+/// Valid only for less than 40 half-lives: it does not let classes sink together.
 struct SlowRule {
     options: ClassesOptions,
     parts: BTreeMap<u32, Part>,
@@ -91,7 +90,7 @@ impl SlowRule {
         }
     }
 
-    /// All that could pay, cheapest class first, the longest untouched first within a class.
+    /// All possible payers, cheapest class first, and within a class the longest untouched first.
     fn payers(&self) -> Vec<u32> {
         let mut payers: Vec<_> = self
             .parts
@@ -164,7 +163,7 @@ impl SlowRule {
     }
 }
 
-/// One random history through both; the units must be equal after every step.
+/// Runs one random history through both; the units must be equal after every step.
 fn agree(seed: u64, kinds: &[Kind]) -> u64 {
     let options = ClassesOptions { half_life_gets: 20.0, ..ClassesOptions::default() };
     let mut fast = Classes::new(options);

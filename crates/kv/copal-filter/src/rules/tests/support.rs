@@ -1,4 +1,4 @@
-//! A store as rules see it: shapes, the units carried out so far, and random traces.
+//! Model of a store for rules: shapes, the units carried out so far, and random traces.
 
 pub(in crate::rules) use copal_testkit::Random;
 
@@ -46,7 +46,7 @@ impl Store {
 
     pub(super) fn step(&mut self, rule: &mut dyn Rule, budget: u64, now: u64) -> Vec<Change> {
         let changes = rule.step(budget, now);
-        // What was loaded beyond the budget before the step may only become less.
+        // Bytes loaded beyond the budget before the step may only decrease.
         let mut most = self.bytes().max(budget);
         for &Change { partition, units } in &changes {
             let held = self.held.get_mut(&partition).expect("a rule changes partitions it was told of");

@@ -1,10 +1,10 @@
-//! The ring beside a plain vector of queues.
+//! The ring against a plain vector of queues.
 
 use super::{BELOW, ClassRing, WIDTH};
 use crate::rules::tests::Random;
 use std::collections::VecDeque;
 
-/// Queues of all classes ever, from the lowest.
+/// Queues of all classes that ever existed, from the lowest.
 struct Model {
     base: i64,
     queues: VecDeque<VecDeque<u32>>,
