@@ -10,12 +10,12 @@
 //!
 //! - Heat counts negative probes only: a true hit gains nothing from a filter.
 //! - Decay is forward ([`decay`](super::decay)), half-life 32 Gets per partition.
-//! - Hysteresis: a unit moves only if it gains twice what its payers lose, and the first unit of a promotion
-//! only if it saves a read per half-life, the cost of loading it.
+//! - Hysteresis: a unit moves only if it gains twice the loss of its payers. The first unit of a promotion
+//!   must also save a read per half-life, the cost of loading it.
 //! - One read gets all units, so a promotion takes every unit that passes at once.
 //!
 //! Invariants
-//! - A partition is in the gain list of its class exactly if it could have one more unit, and in the loss
+//! - A partition is in the gain list of its class exactly if it could have one more unit. It is in the loss
 //!   list of its class exactly if it has any.
 //! - Lists are a ring of 128 classes that moves with the age; partitions that sink below the ring are in its
 //!   lowest list.

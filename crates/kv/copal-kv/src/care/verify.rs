@@ -258,8 +258,7 @@ fn collect(
         if entry.kind == EntryKind::Pointer {
             let pointer = ValuePointer::decode(entry.value)?;
             if engine.objects.stat(pointer.object).is_none() {
-                // A purge drops value objects at once and leaves the entries under its
-                // tombstone to the next merge.
+                // A purge drops value objects at once and leaves the entries under its tombstone to the next merge.
                 if !is_purged(view, entry.key, entry.seq) {
                     to.report.problem(format!(
                         "an entry points to value object {}, which does not exist",

@@ -80,7 +80,7 @@ fn flush_and_rotate(engine: &Engine) -> Result<bool, Error> {
     }
 }
 
-/// Flushes; if the store is full, first frees what it can. Objects that a purge left may be all the space
+/// Flushes, and before that frees space if the store is full. Objects that a purge left may be all the space
 /// there is, and a running merge returns its space.
 fn flush_into_what_can_be_freed(engine: &Engine) -> Result<bool, Error> {
     let _step = engine.compactor.step.lock();

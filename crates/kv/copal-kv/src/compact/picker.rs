@@ -143,9 +143,9 @@ const FEW_RUNS: usize = 2;
 /// their size. Merging in two stages is cheaper to pay for: ten runs become two after scans have read a tenth
 /// of the bottom, instead of all of it.
 ///
-/// From the newest on, a run takes part if it holds at most four times the bytes of the runs before it, as
-/// the next tier's run does in a full tree. So write amplification is bounded. No flush may be in progress:
-/// its run would get an older number than `new_run` although its data is newer.
+/// From the newest on, a run takes part if it holds at most four times the bytes of the newer runs. The same
+/// ratio holds between the tiers of a full tree, so write amplification is bounded. No flush may be in
+/// progress: its run would get an older number than `new_run` although its data is newer.
 pub(crate) fn read_triggered(
     version: &TreeVersion,
     new_run: impl FnOnce() -> u64,

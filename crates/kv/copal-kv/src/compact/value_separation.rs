@@ -172,8 +172,8 @@ impl<'a> ValueSeparation<'a> {
         }
     }
 
-    /// Abandons the step: truncates what it appended. If there is no space for that, closes the object, and
-    /// the next opening truncates it.
+    /// Abandons the step: truncates its appends. If there is no space for that, closes the object, and the
+    /// next opening truncates it.
     pub(crate) fn abandon(self, values: &mut WorkerValues) -> Result<(), StoreError> {
         let undo = |(id, before): (ObjectId, Option<u64>)| {
             let stat = self.objects.stat(id)?;

@@ -289,7 +289,7 @@ impl MergeWorker {
     }
 
     /// A merge that only readers benefit from, once the tree got as many searches as the merge moves blocks,
-    /// without a write in between. So reads and merge together cost at most twice what the searches had cost.
+    /// without a write in between. So reads and merge together cost at most twice as much as these searches.
     ///
     /// With writes in between, look-ups gain little, since filters answer for most runs. Scans read a block
     /// of each run and pay alone.

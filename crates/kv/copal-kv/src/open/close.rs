@@ -50,7 +50,7 @@ pub(crate) fn leave_short_log(engine: &Engine) {
         && engine.writes.writer.lock().log.is_long()
         && let Err(error) = flusher::flush_now(engine)
     {
-        // The log can be replayed as it is; `seal` reports whether it could be written.
+        // The log can be replayed as it is; `end_writes` reports a failed write.
         tracing::debug!(%error, "a long log stays as it is");
     }
 }

@@ -42,7 +42,7 @@ impl WantedPart {
     }
 }
 
-/// What a look-up caches.
+/// The item that a look-up caches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CachePolicy<'a> {
     /// The row, unless the keyspace was written to meanwhile.

@@ -10,7 +10,7 @@ pub enum Error {
     /// The object store below answered with an error.
     #[error(transparent)]
     Object(StoreError),
-    /// Bytes on disk are not what was written. Other ranges stay readable.
+    /// Bytes on disk differ from the written ones. Other ranges stay readable.
     #[error("damaged: {what}")]
     Corrupt {
         /// Damaged structure, its place, and the failed check.

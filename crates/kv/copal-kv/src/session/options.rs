@@ -149,7 +149,7 @@ impl Options {
     }
 }
 
-/// What a look-up leaves in the cache. Iterators cache the block in which they begin.
+/// The item that a look-up caches. Iterators cache the block in which they begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum CacheMode {
     /// The row: for single hot keys.
@@ -176,7 +176,7 @@ pub struct KeyspaceOptions {
     /// First bytes of a separated value that stay in the table beside its pointer, so that a scan of heads
     /// ([`Iter::heads`](crate::Iter::heads)) reads no value object. At most 4096 count; 0: none.
     pub value_head_bytes: u16,
-    /// What look-ups leave in the cache.
+    /// The item that look-ups cache.
     pub cache: CacheMode,
 }
 

@@ -43,7 +43,7 @@ impl DamageNotes {
     }
 
     /// # Errors
-    /// The table is damaged as a whole.
+    /// The whole table is damaged.
     pub(super) fn whole(&self) -> Result<(), TableError> {
         match &self.whole {
             None => Ok(()),

@@ -206,7 +206,7 @@ pub(crate) fn begin_flush_for_space(engine: &Engine, writer: &mut LogWriter) {
     }
 }
 
-/// Whether the log has so many pages that more of them would soon use up the reserve.
+/// Whether the log is so long that more pages of it would soon use up the reserve.
 pub(crate) fn log_is_long_for_reserve(engine: &Engine, writer: &LogWriter) -> bool {
     const PAGE: u64 = 4096;
     let share = engine.writes.reserve.share_bytes(&engine.objects);

@@ -3,9 +3,9 @@
 //!
 //! Design: docs/design/kv.md#pacing KV-16
 //! A tier may hold four runs of its size. The excess is debt, bytes still to be written, and three times the
-//! permitted size is its limit. A byte is delayed by `(debt / limit)^2` of the worker's time that a user byte
-//! has cost so far: a quarter of it at half the limit, all of it at the limit. At the limit writers are
-//! exactly as fast as the merges.
+//! permitted size is its limit. A byte is delayed by `(debt / limit)^2` of the worker's time per user byte so
+//! far: a quarter of it at half the limit, all of it at the limit. At the limit writers are exactly as fast
+//! as the merges.
 //!
 //! Below the limit a burst is as fast as the flushes. The more runs wait, the more of them one merge takes,
 //! so each byte of a deeper run is rewritten less often.
@@ -25,7 +25,8 @@ pub(crate) const LONGEST: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_micros(200);
 /// Limit of the added-up delay, so that one huge batch does not slow writers for minutes.
 const MOST_PENDING: Duration = Duration::from_secs(2);
-/// Limit of a tier's excess, in multiples of its permitted size.
+/// Assumed least number of times that flush and tiers write a byte, even if fewer were measured. Small, since
+/// a flush that shares the processors with a merge takes longer than the merge will take for the same bytes.
 const LIMIT: u64 = 3;
 /// Assumed least number of times that flush and tiers write a byte, whatever was measured. Small, since a
 /// flush that shares the processors with a merge takes longer than the merge will take for the same bytes.

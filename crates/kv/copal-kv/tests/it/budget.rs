@@ -92,7 +92,7 @@ fn long_key(number: u64, shared: bool) -> Vec<u8> {
 /// Symptom: a few hundred keys of 60 KB blocked a store of 8 MiB for good: put, delete, flush, compaction and
 /// the next opening answered `OverBudget`.
 /// Cause: tables and manifest held the complete first and last key of each table, as long as the table
-/// existed, and a rewrite of the manifest counted five copies of all of them.
+/// existed. A rewrite of the manifest counted five copies of all of them.
 /// Fix: bounds of tables are shortened wherever a short key works as well, and a rewrite encodes record by
 /// record.
 #[test]
@@ -165,7 +165,7 @@ fn what_tables_keep_in_memory_stops_puts_and_nothing_else() {
 /// Symptom: after 20,000 range deletes writes failed with `OverBudget`, and some thousand overlapping ones
 /// took minutes and gigabytes.
 /// Cause: tables keep their range deletes in memory until a merge to the bottom drops them, and nothing
-/// started such a merge; each part of the key space listed every delete over it.
+/// started such a merge. Each part of the key space listed every delete over it.
 /// Fix: a writer without memory waits for that merge, and of overlapping deletes only the newest is kept.
 #[test]
 fn range_deletes_slow_writers_and_fail_none() {

@@ -87,8 +87,8 @@ fn the_handles_of_a_closed_store_write_nothing_when_they_go() {
     goes_on(reopened, &objects);
 }
 
-/// Symptom: every command on a store to which each adds a little took longer than the one before it, until
-/// each opening read tens of MiB of log for a few hundred KB of rows. Cause: only a full memtable ended a
+/// Symptom: every command on a store to which each adds a little took longer than the one before it. In the
+/// end each opening read tens of MiB of log for a few hundred KB of rows. Cause: only a full memtable ended a
 /// log, and a durable commit of a few bytes takes a page of it. Fix: closing a store flushes a log of more
 /// than 512 frames.
 #[test]

@@ -124,7 +124,7 @@ fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
 /// Closing during writes: every acknowledged write is found later, including deferred ones.
 ///
 /// A deferred write could be accepted between the last sync and the end of the worker, and was then never
-/// logged, since the closed flag was checked only before the queue. Now the last sync seals the writer.
+/// logged: the closed flag was checked only before the queue. Now the last sync seals the writer.
 #[test]
 fn closing_while_others_write_loses_nothing_that_was_acknowledged() {
     let mut fixture = Fixture::new(256 * MIB, small());

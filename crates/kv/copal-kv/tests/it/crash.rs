@@ -1,4 +1,4 @@
-//! Power loss at every point of short histories: the device is recorded, the real object layer and the real
+//! Power loss at every point of short histories. The device is recorded, the real object layer and the real
 //! engine open each state that a crash may leave, and the test checks the result.
 //!
 //! Invariants

@@ -205,7 +205,7 @@ fn merges_read_no_filter_pages_and_their_outputs_start_with_units() {
     assert_eq!(after.runs.len(), 1);
     assert!(after.predicted > before.predicted && after.retired > before.retired);
     assert_within_budget(&after);
-    // The share depends on the merges that ran: units of inputs count until the output is installed, and
+    // The share depends on the merges that ran. Units of inputs count until the output is installed, and
     // memory freed then is filled only as far as the pages at hand allow. Later Gets fill the rest.
     assert!(
         after.loaded_bytes * 3 > after.budget_bytes * 2,

@@ -295,8 +295,8 @@ fn fill_with_eight(space: &copal_kv::Keyspace, round: u32, len: usize) -> Vec<[u
 /// Symptom: a full store stayed full when half of it was deleted: nothing was known to be dead until a merge
 /// came by chance, and a full store begins none. After an opening it accepted nothing at all, since it kept a
 /// larger reserve than the session before, and had filled the rest.
-/// Cause: deletions waited in memory for writes that would flush them; the reserve was an eighth of the
-/// store's size at its first opening; the space for the flush of the memtables was given to others.
+/// Cause: deletions waited in memory for writes that would flush them. The reserve was an eighth of the
+/// store's size at its first opening. The space for the flush of the memtables was given to other writes.
 /// Fix: a refused put starts all flushes and merges that free space. The reserve follows the size of the
 /// store, and has a part for the memtables.
 #[test]

@@ -113,9 +113,9 @@ fn behind_a_failed_commit_nothing_appears_and_reads_go_on() {
 }
 
 /// Symptom: where a flush takes long, one write in a hundred took as long, although all were deferred or
-/// kill-safe, and readers that also wrote stood still with it (YCSB D and E: 5 and 19 ms, .4 and .7 of
-/// RocksDB's speed). Cause: every 100 ms the flusher made deferred writes durable and held the writer lock
-/// for as long. Fix: it releases the lock as soon as they have their place in the log.
+/// kill-safe. Readers that also wrote waited with it (YCSB D and E: 5 and 19 ms, .4 and .7 of RocksDB's
+/// speed). Cause: every 100 ms the flusher made deferred writes durable and held the writer lock for as long.
+/// Fix: it releases the lock as soon as they have their place in the log.
 #[test]
 fn nobody_waits_for_the_device_while_deferred_writes_become_durable() {
     for promise in [Durability::Deferred, PROCESS] {

@@ -93,7 +93,7 @@ fn the_bytes_of_a_range_are_told_without_reading_it() {
     for i in 0..40_000u64 {
         small.put(&i.to_be_bytes(), &value(i, 100), PROCESS).unwrap();
     }
-    // Beside the tables.
+    // With separated values.
     let large = fixture.space("large", KeyspaceOptions::default());
     for i in 0..12_000u64 {
         large.put(&i.to_be_bytes(), &value(i, 5000), PROCESS).unwrap();

@@ -1,7 +1,7 @@
 //! Leftovers of a kill are distinguished from leaks, also when nothing may be swept.
 //!
-//! Symptom: after a kill `check` sometimes called the store damaged; later, with the names of a read-only
-//! store not checked at all, an unowned table, log or value object went unnoticed forever.
+//! Symptom: after a kill `check` sometimes called the store damaged. Later the names of a read-only store
+//! were not checked at all, and an unowned table, log or value object went unnoticed forever.
 //! Cause: a read-only opening sweeps nothing, and no check distinguished leftovers of a kill from leaks.
 //! Fix: the manifest records the id below which nothing was without a name. A younger object, or one that an
 //! edit dropped, is a leftover; any other is a problem. Sweep and verification share this decision.

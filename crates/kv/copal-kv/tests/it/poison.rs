@@ -65,10 +65,9 @@ fn after_a_failed_write_reads_go_on_and_writes_answer_poisoned() {
     }
 }
 
-/// Flips one bit in each page of the device in turn, in a store that is all tables and value objects.
-/// Symptom: a host that ran full inside a write counted as a failed disk. Cause: the flag kept a sentence
-/// only, and which call met the host depends on the threads. Fix: the flag knows the kind; every later call
-/// tells it, and nothing acknowledged is lost.
+/// Symptom: a host that ran full inside a write counted as a failed disk. Cause: the flag kept only a
+/// sentence, and which call gets the host's error depends on the threads. Fix: the flag keeps the kind, every
+/// later call reports it, and nothing acknowledged is lost.
 #[test]
 fn after_a_host_ran_full_each_write_says_so_until_the_store_is_opened_again() {
     for skip in 0..6 {
@@ -115,6 +114,7 @@ fn after_a_host_ran_full_each_write_says_so_until_the_store_is_opened_again() {
     }
 }
 
+/// Flips one bit in each page of the device in turn, in a store that is all tables and value objects.
 #[test]
 fn a_flipped_bit_is_told_and_hides_nothing_else() {
     let device = faulty();

@@ -1,8 +1,8 @@
 //! Every allocation that grows with the data is charged.
 //!
-//! At every checkpoint the live bytes of the heap, without those from before the engine and the I/O buffers
-//! that the process keeps, are at most the budget's use plus a slack. The slack is for the object layer, the
-//! queues and the handles.
+//! Every checkpoint compares the live bytes of the heap with the budget's use. Bytes from before the engine,
+//! and the I/O buffers that the process keeps, do not count. The live bytes may exceed the use by a slack for
+//! the object layer, the queues and the handles.
 
 use crate::{counting::live_bytes, world::*};
 use bytes::Bytes;
@@ -11,9 +11,9 @@ use copal_kv::{CacheMode, Error, Keyspace, KeyspaceOptions, MemoryBudget};
 use std::ops::Bound;
 
 const TOTAL: u64 = 8 * MIB;
-/// Uncharged memory: the device's page of zeros (1 MiB), the object store's own tables, a few requests, and
-/// its writes in flight, for which the budget always keeps 512 KiB free. `classes` checks single classes more
-/// closely.
+/// Uncharged memory: the device's page of zeros (1 MiB), the object store's own tables, its writes in flight,
+/// and a few requests. The budget always keeps 512 KiB free for these writes. `classes` checks single classes
+/// more closely.
 const SLACK: u64 = 3 * MIB;
 
 /// Compares heap and budget.

@@ -1,8 +1,8 @@
 //! Opening a store takes no more memory than its budget, for any state that the previous session left.
 //!
 //! Symptom: some engines were killed while opening under a limit that was enough for them once they were
-//! open; it depended on the length of the manifest at the end of the last session. A store of 4.4 MB, killed
-//! with a larger budget, took 45 MB to open, and then every flush, and so in the end every write, answered
+//! open. It depended on the length of the manifest at the end of the last session. A store of 4.4 MB, killed
+//! with a larger budget, took 45 MB to open. Then every flush, and so in the end every write, answered
 //! `OverBudget`.
 //! Cause: the manifest, up to 4 MiB, was read completely, and every record it ever had was in memory at once.
 //! Logs were replayed into memtables of any size.
@@ -147,7 +147,7 @@ fn after_a_load_with_a_larger_budget_that_was_killed() {
 }
 
 /// Symptom: an object store that was killed with many transactions after its last checkpoint took several
-/// times the bytes of its journal to open, which may be 64 MiB of records.
+/// times the bytes of its journal to open. The journal may hold 64 MiB of records.
 /// Cause: the operations of all records were in memory at once.
 /// Fix: they are read again, record by record, when they are applied.
 #[test]

@@ -92,8 +92,8 @@ impl MergeWorker {
     }
 }
 
-/// Two runs at the top above a bottom, no tier full: look-ups pay for one run instead of two once they are as
-/// many as the blocks that the merge moves, not earlier. A write restarts the count.
+/// Two runs at the top above a bottom, no tier full. The two become one once there were as many look-ups as
+/// the merge moves blocks, not earlier. A write restarts the count.
 #[test]
 fn runs_that_no_tier_asks_for_become_one_once_look_ups_have_paid_for_it() {
     // Only full tiers go down.
@@ -396,9 +396,9 @@ fn a_flush_and_a_merge_go_on_beside_each_other() {
     worker.check(9);
 }
 
-/// Symptom: a value that was just flushed was freed. Cause: after a damaged range was dropped, the bytes of
-/// value objects that no entry points to were found from the tables of one moment and the accounts of a later
-/// one, with a flush in between. Fix: the accounts are taken first.
+/// Symptom: a value that was just flushed was freed. Cause: dropping a damaged range counts the live bytes of
+/// value objects anew. It read the tables of one moment and the accounts of a later one, with a flush in
+/// between. Fix: the accounts are taken first.
 #[test]
 fn a_flush_during_a_count_of_dead_values_loses_none() {
     let worker = worker();

@@ -227,7 +227,7 @@ impl Rule for Times {
 }
 
 /// Symptom: under the paper's rule no partition expired while up to a thousand probes gathered, which may be
-/// longer than its lifeTime; a partition probed first had the same time as one probed last. Cause: all probes
+/// longer than its lifeTime. A partition probed first had the same time as one probed last. Cause: all probes
 /// were given to the rule with the time at which they were drained.
 /// Fix: each ring carries the time at which it was full.
 #[test]
@@ -273,7 +273,7 @@ const HOT_LIMIT: u64 = 2 * 3 * 2 * 256;
 #[test]
 fn a_change_never_reaches_the_next_partition_with_the_same_number() {
     // Symptom: after a merge that ran while units were moved, cold outputs held units that the rule had not
-    // granted, hot ones lost theirs, and the charged bytes exceeded the bits per key.
+    // granted, and hot ones lost theirs. The charged bytes exceeded the bits per key.
     // Cause: a pending change named its partition by a number, which is reused as soon as the partition is
     // removed.
     // Fix: a change is void once its partition is removed.
@@ -309,7 +309,7 @@ fn a_table_that_moves_to_another_run_while_units_wait_keeps_the_account() {
 #[test]
 fn a_change_asked_for_before_a_get_loaded_units_itself_is_void() {
     // Symptom: more units were charged than the rule knew of.
-    // Cause: a Get that found no units loaded as many as fitted and reported them to the rule, and the change
+    // Cause: a Get that found no units loaded as many as fitted and reported them to the rule. The change
     // that the rule had requested before was carried out nevertheless.
     // Fix: a report of a partition's units makes its pending change void.
     let (cache, [a, b]) = two_hot_tables();

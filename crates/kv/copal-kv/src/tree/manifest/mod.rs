@@ -125,7 +125,7 @@ impl Manifest {
         let mut state = ManifestState::default();
         let mut charge = budget.charge(Memory::Manifest, 0);
         let mut room = |state: &ManifestState, piece: u64| {
-            // Refuse only what no session could hold: a state that does not fit, or an edit longer than the
+            // Refuse only contents that fit no session: a state that does not fit, or an edit longer than the
             // total.
             let held = state.heap_bytes();
             charge.set(held.max(piece));

@@ -322,10 +322,10 @@ fn a_store_too_full_for_a_rewrite_appends_until_there_is_room() {
     assert!(manifest.rewrite_above > 1, "it was written anew");
 }
 
-/// Symptom: a store that was killed during a rewrite of its manifest did not open: an object "does not exist"
-/// (found by a store of volumes at the edge of its space). Cause: the leftovers of the kill were deleted in
-/// the transaction of the first edit. That edit was a rewrite itself, so its new objects were deleted as
-/// well.
+/// Symptom: a store that was killed during a rewrite of its manifest did not open: an object "does not
+/// exist". It was found by a store of volumes at the edge of its space. Cause: the leftovers of the kill were
+/// deleted in the transaction of the first edit. That edit was a rewrite itself, so its new objects were
+/// deleted as well.
 /// Fix: leftovers of a rewrite are deleted before any edit.
 #[test]
 fn what_a_rewrite_left_goes_before_the_next_one_begins() {

@@ -2,7 +2,7 @@
 //! together.
 //!
 //! The first writer of a group leads it. In its turn it takes the gathered writes (up to 1 MiB of log),
-//! starts their log write, passes the turn on, and inserts them into the memtable while the device writes.
+//! starts their log write, and passes the turn on. It inserts them into the memtable while the device writes.
 //! Invariants
 //! - Sequences become visible in order, each after its promised durability (KV-2).
 //! - Exactly one thread has the turn; only that thread appends to the log and to direct value objects.
