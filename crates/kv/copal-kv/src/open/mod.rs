@@ -4,7 +4,7 @@
 //! - Afterwards the store holds a prefix of the commit order, with everything that was acknowledged as
 //!   durable (KV-1).
 //! - Objects and value bytes that neither manifest nor log name are freed. A read-only opening frees nothing.
-//! - A gap between logs or a damaged frame is an error, never an end. So is a damaged manifest.
+//! - A gap between logs or a damaged frame is an error, never an end. So is a manifest without an intact copy.
 //! - A damaged table costs its own key range, not the opening (`quarantine`).
 //!
 //! Not here: replay of the logs (`replay`), and of the page-cache log (`replay_page_cache_log`).

@@ -267,9 +267,7 @@ fn flush_or_free(engine: &Engine, mut flush: impl FnMut() -> Result<(), Error>) 
     loop {
         match admission::in_whole_reserve(engine, &mut flush) {
             Err(error) if error.is_no_space() => {
-                // A value object that the rest of the logs names is kept, since it is accounted for with
-                // their
-                // sequences.
+                // A value object that the rest of the logs names is kept, since its account has their sequences.
                 let swept = admission::in_reserve(engine, || sweep::sweep(engine))?;
                 install::free_garbage(engine)?;
                 if !swept && !is_first {
