@@ -25,11 +25,10 @@ pub(crate) const LONGEST: Duration = Duration::from_millis(100);
 const SHORTEST: Duration = Duration::from_micros(200);
 /// Limit of the added-up delay, so that one huge batch does not slow writers for minutes.
 const MOST_PENDING: Duration = Duration::from_secs(2);
+/// Limit of a tier's excess, in multiples of its permitted size.
+const LIMIT: u64 = 3;
 /// Assumed least number of times that flush and tiers write a byte, even if fewer were measured. Small, since
 /// a flush that shares the processors with a merge takes longer than the merge will take for the same bytes.
-const LIMIT: u64 = 3;
-/// Assumed least number of times that flush and tiers write a byte, whatever was measured. Small, since a
-/// flush that shares the processors with a merge takes longer than the merge will take for the same bytes.
 const LEAST_WRITES: f64 = 2.0;
 /// Price at which writers are already far slower than the merges.
 const MOST_SHARE: f64 = 4.0;
