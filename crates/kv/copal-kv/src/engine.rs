@@ -208,7 +208,7 @@ pub(crate) fn open_or_set_apart(
     });
     let table = match opened {
         Err(error) if error.is_corruption() => {
-            tracing::error!(table = id.0, %error, "a table cannot be read and is set apart");
+            tracing::error!(table = id.0, %error, "a table cannot be read; its key range is quarantined");
             Table::broken(objects, id, cache.clone(), options, error)
         }
         opened => opened?,

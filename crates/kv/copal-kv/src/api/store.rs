@@ -319,7 +319,7 @@ impl Drop for StoreInner {
         }
         self.join();
         if let Err(error) = close::end_session(&self.engine) {
-            tracing::warn!(%error, "the store was dropped and could not note that nothing is left over");
+            tracing::warn!(%error, "the store was dropped and could not record a clean end");
         }
         close::let_go(&self.engine);
     }

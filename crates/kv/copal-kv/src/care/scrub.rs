@@ -124,7 +124,7 @@ impl Drop for Scrub {
     fn drop(&mut self) {
         self.cancel();
         if let Err(error) = self.join() {
-            tracing::warn!(%error, "a scrub that nobody waited for failed");
+            tracing::warn!(%error, "a scrub failed, and no caller waited for it");
         }
     }
 }

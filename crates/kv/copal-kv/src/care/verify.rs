@@ -218,7 +218,7 @@ fn verify_names(engine: &Engine, tree: &OpenTree, view: &SuperVersion, report: &
         .collect();
     let stray_logs = found.logs.range(state.flushed_generation + 1..);
     for (_, log) in stray_logs.filter(|(_, log)| !named.contains(log)) {
-        report.problem(format!("log {} belongs to no one", log.0));
+        report.problem(format!("log {} has no owner", log.0));
     }
     let waiting: HashSet<ObjectId> = engine.stored.garbage.items().into_iter().filter_map(deleted).collect();
     for found in unnamed(state, &found, |value| logged.contains_key(value)) {
@@ -227,7 +227,7 @@ fn verify_names(engine: &Engine, tree: &OpenTree, view: &SuperVersion, report: &
             report.leftovers += 1;
             report.leftover_bytes += engine.objects.stat(object).map_or(0, |stat| stat.allocated_bytes);
         } else if !waiting.contains(&object) {
-            report.problem(format!("{role} {} belongs to no one", object.0));
+            report.problem(format!("{role} {} has no owner", object.0));
         }
     }
     if engine.options.read_only {

@@ -416,7 +416,7 @@ fn abandon(
     if engine.poison.check().is_ok()
         && let Err(second) = separation.abandon(worker)
     {
-        engine.poison.set(&format!("could not take back separated values: {second}"));
+        engine.poison.set(&format!("could not truncate the separated values of a failed step: {second}"));
     }
     error
 }

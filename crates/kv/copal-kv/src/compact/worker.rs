@@ -349,7 +349,7 @@ impl MergeWorker {
             self.engine.signal.wake_worker(BackgroundThread::Flusher);
             tracing::debug!("the store is full: merges wait until something is freed");
         } else if !matches!(error, Error::Closed | Error::Poisoned { .. }) {
-            tracing::error!(%error, "a merge failed; what it found damaged stays where it is");
+            tracing::error!(%error, "a merge failed; damaged data stays in place");
         }
         self.finish_requests(error);
         self.engine.signal.progressed(None);

@@ -218,7 +218,7 @@ impl OpeningSweep {
                 continue;
             }
             if !explained {
-                tracing::warn!(object = object.0, "an object of no one and of no known crash is deleted");
+                tracing::warn!(object = object.0, "deleting an object without owner that no crash explains");
             }
             sweep.ops.push(Op::Delete { id: object });
         }

@@ -73,7 +73,7 @@ pub enum Error {
         object: u64,
     },
     /// Nothing was written, and no further write is possible: the sequence numbers are used up.
-    #[error("the store has no number left for another operation; copy its content into a new one")]
+    #[error("the store has no sequence number left; copy its contents into a new store")]
     NumbersUsedUp,
     /// An option has an impossible value.
     #[error("the option {name} cannot be {value}: {why}")]

@@ -131,7 +131,7 @@ impl Options {
     pub(crate) fn check(&self) -> Result<(), Error> {
         const MOST_BYTES: u64 = 1 << 50;
         for (name, value, why) in [
-            ("table_bytes", self.table_bytes, "a table ends somewhere between 1 byte and 1 PiB"),
+            ("table_bytes", self.table_bytes, "it must be from 1 byte to 1 PiB"),
             ("memory_bytes", self.memory_bytes.max(1), "no machine has more than 1 PiB"),
         ] {
             if value == 0 || value > MOST_BYTES {
@@ -142,7 +142,7 @@ impl Options {
             return Err(Error::Options {
                 name: "salvage",
                 value: 1,
-                why: "what is passed over must not be written on: it goes with read_only",
+                why: "salvage skips log frames, so it requires read_only",
             });
         }
         Ok(())

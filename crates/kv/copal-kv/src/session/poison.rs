@@ -47,7 +47,7 @@ impl PoisonFlag {
 
     fn set_for(&self, text: String, host_full: bool) {
         if let Err(reason) = self.reason.set(PoisonReason { text, host_full }) {
-            tracing::debug!(reason = reason.text, "another failure of a store that takes no more writes");
+            tracing::debug!(reason = reason.text, "another failure of a poisoned store");
         } else if let Some(reason) = self.reason.get() {
             let reason = &reason.text;
             tracing::error!(reason, "the key-value store takes no more writes until it is reopened");

@@ -56,7 +56,7 @@ impl DamageNotes {
         if error.is_corruption() {
             let mut partitions = self.partitions.lock();
             partitions.entry(partition).or_insert_with(|| {
-                tracing::info!(table = table.0, partition, %error, "a key range is damaged and set apart");
+                tracing::info!(table = table.0, partition, %error, "a key range is damaged and quarantined");
                 error.clone()
             });
             self.any.store(true, Ordering::Release);

@@ -202,7 +202,7 @@ pub(crate) fn begin_flush_for_space(engine: &Engine, writer: &mut LogWriter) {
     }
     drop(view);
     if let Err(error) = in_whole_reserve(engine, || rotate(engine, writer)) {
-        tracing::debug!(%error, "a full store began no flush");
+        tracing::debug!(%error, "a full store could not begin a flush");
     }
 }
 

@@ -132,11 +132,7 @@ fn an_object_of_no_one_after_a_clean_close_is_a_leak() {
         drop(objects);
         let report = read_only(faulty.image());
         assert_eq!(report.problems.len(), 1, "{:#?}", report.problems);
-        assert!(
-            report.problems[0].contains(&format!(" {} belongs to no one", free.0)),
-            "{}",
-            report.problems[0]
-        );
+        assert!(report.problems[0].contains(&format!(" {} has no owner", free.0)), "{}", report.problems[0]);
         assert_eq!(report.leftovers, 0);
     }
 }

@@ -105,7 +105,7 @@ pub(super) fn outline(objects: &Objects, sink: &mut Sink<'_>) -> Result<(), Erro
         );
     }
     for UnnamedObject { object, role, explained } in unnamed(&state, &found, |value| logged.contains(value)) {
-        let what = if explained { "left over from an interrupted run" } else { "belongs to no one" };
+        let what = if explained { "left over from an interrupted run" } else { "has no owner" };
         items.push(
             Item::new(0, "unnamed").number("object", object.0).text("role", role.word()).text("what", what),
         );

@@ -25,7 +25,7 @@ impl ElasticFilters {
         });
         match spawned {
             Ok(handle) => *thread = Some(handle),
-            Err(error) => tracing::warn!(%error, "no thread for the filters: they stay as they are"),
+            Err(error) => tracing::warn!(%error, "no filter thread started; filters are not adjusted"),
         }
     }
 

@@ -111,7 +111,7 @@ impl Manifest {
         let Ok((mut manifest, charge)) = Manifest::read(objects, copy::COPY, budget) else {
             return Err(error);
         };
-        tracing::warn!(%error, "the manifest is damaged; its copy stands in for it until the next write mends both");
+        tracing::warn!(%error, "the manifest is damaged and was read from its copy; the next write replaces both");
         manifest.rewrite_above = 0;
         Ok((manifest, charge))
     }

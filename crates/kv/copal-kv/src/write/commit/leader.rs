@@ -381,7 +381,7 @@ fn take_back(
         } else if let Err(second) = undone {
             // The lengths of the open objects are uncertain now.
             engine.poison.set_by(&Error::Poisoned {
-                reason: format!("could not take back a value: {second}"),
+                reason: format!("could not truncate the values of a failed commit: {second}"),
                 host_full: second.is_host_full(),
             });
         }

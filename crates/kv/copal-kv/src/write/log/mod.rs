@@ -349,7 +349,7 @@ impl FrameHead {
         }
         // Replay increments the first sequence for each operation.
         if first_seq > MAX_SEQ - u64::from(count) {
-            return Err(format!("its sequence {first_seq} is above any that is given"));
+            return Err(format!("its sequence {first_seq} is above the limit"));
         }
         Ok(FrameHead { first: flags & FIRST != 0, last: flags & LAST != 0, first_seq, count })
     }
