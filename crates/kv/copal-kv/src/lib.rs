@@ -17,8 +17,8 @@
 //! Not here: network, async runtime, custom key order, access by several processes.
 //!
 //! Begin with [`Store::open`], [`Store::keyspace`], [`Keyspace::get`] and [`Keyspace::put`]. The crate's
-//! README has a complete program and describes full, slow and damaged disks. Every call blocks on the device
-//! or on other writers unless its documentation says otherwise. Every handle may be shared between threads.
+//! README has a complete program and describes full and damaged stores. Every call blocks on the device or on
+//! other writers unless its documentation says otherwise. Every handle may be shared between threads.
 //!
 //! Nothing above this crate calls these functions, but they are promised to users of the library:
 //! - snapshots ([`Store::snapshot`]);

@@ -70,7 +70,7 @@ impl DecayClock {
         self.age as i64
     }
 
-    /// Half-lives before those that present weights count.
+    /// Origin of the present epoch, in half-lives: the age at which a probe weighs 1.
     pub(super) fn origin(&self) -> i64 {
         self.origin as i64
     }

@@ -20,7 +20,7 @@ use std::{cmp::Ordering, ops::Bound};
 pub const MAX_SEQ: u64 = (1 << 56) - 1;
 /// The last sequence that is allocated to an operation: no later one is stored.
 pub(crate) const LAST_SEQ: u64 = MAX_SEQ - 1;
-/// Longest key of an entry: a user key of 65535 bytes behind a keyspace id of 4, and one byte more for its
+/// Longest key of an entry: a user key of 65535 bytes after a keyspace id of 4, and one byte more for its
 /// successor.
 pub const MAX_KEY_BYTES: usize = 65_540;
 /// Longest value.
@@ -90,7 +90,7 @@ pub(crate) fn unpack_tag(tag: u64) -> Option<(u64, EntryKind)> {
 pub struct RangeTombstone {
     /// First key deleted.
     pub start: Bytes,
-    /// First key not deleted any more.
+    /// Exclusive end: the first key that is not deleted.
     pub end: Bytes,
     /// Commit number of the delete.
     pub seq: u64,

@@ -1,9 +1,9 @@
 //! Replays the page-cache log after the end of the logs: its records go to the log and to the memtable.
 //!
 //! Invariants
-//! - Records are durable in the log before a reader sees them. They no longer count in the page-cache log
-//!   before anything is written to it or to the log. So a record of this session is never mistaken for one of
-//!   the next.
+//! - Records are durable in the log before a reader sees them.
+//! - Before the session writes anything else to the log or to the page-cache log, the old records no longer
+//!   count. So a record of one session is never mistaken for one of the next.
 //! - Records are taken exactly in sequence. If one is missing, a power loss took it, or it was never
 //!   acknowledged.
 //! - Memory holds one record, and the operations gathered for one frame. A full memtable is flushed first, if

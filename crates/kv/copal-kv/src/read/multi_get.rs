@@ -57,7 +57,7 @@ struct PendingKey {
     run: usize,
 }
 
-/// A key whose filter let it pass in one table.
+/// A key that the filter of one table let pass.
 struct TableProbe {
     pending: PendingKey,
     table: Arc<TableHandle>,

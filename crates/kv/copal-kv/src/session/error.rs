@@ -7,7 +7,7 @@ use copal_object::StoreError;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The object store below answered with an error.
+    /// The object store below returned an error.
     #[error(transparent)]
     Object(StoreError),
     /// Bytes on disk differ from the written ones. Other ranges stay readable.

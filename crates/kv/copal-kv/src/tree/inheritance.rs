@@ -4,8 +4,8 @@
 //! - A merged partition inherits from the oldest input with keys in its range. A Get that found nothing there
 //!   found nothing in any input, so the rate of negative probes survives the merge.
 //! - A flushed partition inherits from the newest run below it.
-//! - Inherited heat is divided by the covered share of each partition's range, measured on the first eight
-//!   differing bytes. That is exact for hashed keys and an assumption for others.
+//! - A partition passes its heat on in proportion to the covered share of its range, measured on the first
+//!   eight differing bytes. That is exact for hashed keys and an assumption for others.
 //! - Units are taken from the page as it is written: compaction reads no filter pages.
 //! - An index page is kept if most of the inherited partitions had theirs in the cache, so a merge of unread
 //!   data does not fill the cache.

@@ -74,7 +74,7 @@ fn every_object_is_shown_for_what_it_is() {
     assert!(of_kind(&items, "filter-page").count() >= 2);
     assert!(of_kind(&items, "group").count() >= 1);
     assert_eq!(of_kind(&items, "session").count(), 1);
-    // Each separated value is found from its object, where its pointer says.
+    // Each separated value is listed under its object, at the place in its pointer.
     assert_eq!(of_kind(&items, "value").count(), 21);
     assert!(of_kind(&items, "value").all(|item| number(item, "bytes") >= 700));
     let logged = of_kind(&tables, "put").find(|item| item.line(false).contains("logged")).unwrap();

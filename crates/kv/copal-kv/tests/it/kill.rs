@@ -34,7 +34,7 @@ const STORE: &str = "COPAL_KV_KILLED_STORE";
 const COUNTS: &str = "COPAL_KV_KILLED_COUNTS";
 
 type Counts = [u64; THREADS];
-/// Keyspace and key to value.
+/// (keyspace, key) -> value
 type Content = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
 
 fn setting(name: &str, default: u64) -> u64 {

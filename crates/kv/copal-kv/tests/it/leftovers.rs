@@ -117,7 +117,7 @@ fn an_object_of_no_one_after_a_clean_close_is_a_leak() {
         store.objects().close().unwrap();
         drop((space, store));
         let objects = open_objects(&dynamic);
-        // An id of the engine's that was used and is free again.
+        // An id that the engine used and that is free again.
         let free = (2..).map(ObjectId).find(|id| objects.stat(*id).is_none()).unwrap();
         assert!(objects.list(free, 1)[0].id > free, "the id is below one in use");
         let opts = CreateOptions {

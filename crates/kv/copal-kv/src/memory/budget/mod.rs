@@ -10,7 +10,7 @@
 //! Outside the budget:
 //! - memory of the caller: the value given to a put, the values returned by a get;
 //! - one value or batch longer than a reserve while it is moved. Caches are evicted for it as far as
-//!   possible, and the memtable has room for its remainder before it is moved;
+//!   possible, and the memtable has room for its entries before it is moved;
 //! - the object store below, threads and handles.
 //!
 //! Not here: eviction (`memory`), division of the total (`plan`).

@@ -9,7 +9,7 @@
 //! - Two halves alternate: one gathers records while those of the other are logged. A half is reused only
 //!   when all its records have reached the device (KV-9).
 //! - A record is written only when everything before it survives a kill, or belongs to a group that is
-//!   acknowledged first. It survives in finished frames of the log and in the page-cache log.
+//!   acknowledged first. Data survives in finished frames of the log and in the page-cache log.
 //! - Values in value objects are never recorded here, since no record may point to data that a kill may lose.
 //!
 //! Not here: routing of groups (`fit`), replaying it (`open`).

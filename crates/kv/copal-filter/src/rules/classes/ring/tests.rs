@@ -54,7 +54,7 @@ fn nodes_stand_in_the_order_of_their_classes_for_hundreds_of_half_lives() {
                     model.hang(node, None, true);
                 }
                 _ => {
-                    // Far beyond both ends too.
+                    // Also classes far beyond both ends.
                     let class = age - 90 + random.below(180) as i64;
                     let mru = random.below(3) > 0;
                     ring.hang(node, Some(class), mru);
