@@ -5,7 +5,7 @@
 //! device.
 
 use copal_device::{
-    AlignedBuf, Completer, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, MemoryDevice,
+    AlignedBuf, Completer, Completion, DeviceCounters, Device, DeviceError, Geometry, Io, IoDone, MemoryDevice,
 };
 use std::{
     sync::{
@@ -121,7 +121,7 @@ impl Device for ThrottledDevice {
         self.inner.reserve(at, len)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.inner.counters()
     }
 

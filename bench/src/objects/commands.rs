@@ -12,7 +12,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use clap::Args;
 use copal_bench_harness::report::Report;
-use copal_device::Counters;
+use copal_device::DeviceCounters;
 use copal_object::{Ack, FramePos, ObjectKind, Op};
 use std::{
     fs::{self, File},
@@ -121,7 +121,7 @@ fn counted(
     for _ in 0..count {
         operation(store)?;
     }
-    let Counters { writes, write_bytes, fua_writes, flushes, .. } = store.counters() - before;
+    let DeviceCounters { writes, write_bytes, fua_writes, flushes, .. } = store.counters() - before;
     let mean = |total: u64| total as f64 / count as f64;
     Ok(Cost { writes: mean(writes), write_bytes: mean(write_bytes), barriers: mean(flushes + fua_writes) })
 }

@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use copal_device::{Counters, FileOptions, open_file};
+use copal_device::{DeviceCounters, FileOptions, open_file};
 use copal_object::{
-    Ack, Check, CreateOptions, Lifetime, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions, Store, Txn,
+    Ack, ReadCheck, CreateOptions, ObjectLifetime, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions, Store, Txn,
 };
 use std::path::Path;
 
@@ -33,7 +33,7 @@ impl FileStore {
     }
 
     /// Counters of the commands that reached the device.
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> DeviceCounters {
         self.store.counters()
     }
 
@@ -64,9 +64,9 @@ impl FileStore {
 pub(super) fn options(kind: ObjectKind, expected_bytes: u64) -> CreateOptions {
     CreateOptions {
         kind,
-        lifetime: Lifetime::Medium,
+        lifetime: ObjectLifetime::Medium,
         expected_bytes,
-        check: Check::Pages,
+        check: ReadCheck::Pages,
         label: *b"bench\0\0\0\0\0\0\0\0\0\0\0",
     }
 }

@@ -171,7 +171,7 @@ pub(super) struct Running {
     pub(super) store: MemberStore,
     objects: copal_object::Store,
     /// The part of its disk that the simulation has filled.
-    taken: Option<copal_object::Reservation>,
+    taken: Option<copal_object::SpaceReservation>,
 }
 
 impl Running {
@@ -359,8 +359,11 @@ impl DataHost {
             End::Kill => reopened,
             End::PowerCut => {
                 let history = reopened.history();
-                let limits =
-                    crash::Limits { samples: 16, seed: network.world.draw(), ..crash::Limits::default() };
+                let limits = crash::StateLimits {
+                    samples: 16,
+                    seed: network.world.draw(),
+                    ..crash::StateLimits::default()
+                };
                 let states = crash::states(&history, history.len(), &limits);
                 let left = states.get(network.world.below(states.count_all()));
                 let image = left.map_or_else(|| reopened.image(), |state| state.image().clone());

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use copal_device::{Device, FileOptions, OpenError, open_file};
+use copal_device::{Device, FileOptions, DeviceOpenError, open_file};
 use copal_filter::{Kind as Unit, rules::RuleKind};
 use copal_kv::{
     CacheMode, Durability, FilterMemory, FilterOptions, Keyspace, KeyspaceOptions, Options, Store,
@@ -63,11 +63,11 @@ impl Copal {
 
 /// Opens the file once the previous process has released it. The kernel drops the descriptors of a ring, and
 /// with them the lock, a little after the process has ended.
-fn open_released(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, OpenError> {
+fn open_released(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, DeviceOpenError> {
     let patience = Instant::now() + Duration::from_secs(10);
     loop {
         match open_file(path, options) {
-            Err(OpenError::Locked { .. }) if Instant::now() < patience => pause(Duration::from_millis(20)),
+            Err(DeviceOpenError::Locked { .. }) if Instant::now() < patience => pause(Duration::from_millis(20)),
             opened => return opened,
         }
     }

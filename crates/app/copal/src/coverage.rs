@@ -3,7 +3,7 @@
 //!
 //! Not here: where the ranges come from (`copal_object`'s check).
 
-use copal_object::{Covered, Summed, Unused};
+use copal_object::{RangeCoverage, SummedData, UnusedSpace};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, ops::Range};
 
@@ -16,11 +16,11 @@ pub(crate) struct Coverage {
 }
 
 impl Coverage {
-    pub(crate) fn add(&mut self, range: &Range<u64>, covered: Covered) {
+    pub(crate) fn add(&mut self, range: &Range<u64>, covered: RangeCoverage) {
         let bytes = range.end - range.start;
         let (kinds, name) = match covered {
-            Covered::Summed(what) => (&mut self.summed, summed_name(what)),
-            Covered::Unused(why) => (&mut self.unused, unused_name(why)),
+            RangeCoverage::Summed(what) => (&mut self.summed, summed_name(what)),
+            RangeCoverage::Unused(why) => (&mut self.unused, unused_name(why)),
         };
         *kinds.entry(name).or_default() += bytes;
         self.join(range.clone());
@@ -80,34 +80,34 @@ impl Coverage {
 }
 
 /// One range, for machines.
-pub(crate) fn range_as_json(range: &Range<u64>, covered: Covered) -> Value {
+pub(crate) fn range_as_json(range: &Range<u64>, covered: RangeCoverage) -> Value {
     let (state, what) = match covered {
-        Covered::Summed(what) => ("summed", summed_name(what)),
-        Covered::Unused(why) => ("unused", unused_name(why)),
+        RangeCoverage::Summed(what) => ("summed", summed_name(what)),
+        RangeCoverage::Unused(why) => ("unused", unused_name(why)),
     };
     json!({ "coverage": { "from": range.start, "to": range.end, "state": state, "what": what } })
 }
 
-fn summed_name(what: Summed) -> &'static str {
+fn summed_name(what: SummedData) -> &'static str {
     match what {
-        Summed::Superblock { .. } => "superblock",
-        Summed::Checkpoint => "checkpoint",
-        Summed::Record { .. } => "journal record",
-        Summed::Object(_) => "object",
-        Summed::Sums(_) => "sums of an object",
-        Summed::Frame(_) => "frame of a stream",
+        SummedData::Superblock { .. } => "superblock",
+        SummedData::Checkpoint => "checkpoint",
+        SummedData::Record { .. } => "journal record",
+        SummedData::Object(_) => "object",
+        SummedData::Sums(_) => "sums of an object",
+        SummedData::Frame(_) => "frame of a stream",
         _ => "other",
     }
 }
 
-fn unused_name(why: Unused) -> &'static str {
+fn unused_name(why: UnusedSpace) -> &'static str {
     match why {
-        Unused::Free => "free",
-        Unused::Waiting => "freed, not yet reusable",
-        Unused::Journal => "journal without a record",
-        Unused::Stream => "stream behind its last frame",
-        Unused::Padding => "behind a superblock",
-        Unused::BehindEnd => "behind the end of the store",
+        UnusedSpace::Free => "free",
+        UnusedSpace::Waiting => "freed, not yet reusable",
+        UnusedSpace::Journal => "journal without a record",
+        UnusedSpace::Stream => "stream behind its last frame",
+        UnusedSpace::Padding => "behind a superblock",
+        UnusedSpace::BehindEnd => "behind the end of the store",
         _ => "other",
     }
 }
@@ -120,11 +120,11 @@ mod tests {
     fn gaps_are_what_no_range_holds_in_whatever_order_they_come() {
         let mut coverage = Coverage::default();
         for range in [30..40, 0..10, 35..50, 10..20, 60..61, 0..5] {
-            coverage.add(&range, Covered::Unused(Unused::Free));
+            coverage.add(&range, RangeCoverage::Unused(UnusedSpace::Free));
         }
         assert_eq!(coverage.gaps(70), [20..30, 50..60, 61..70]);
         assert_eq!(coverage.known.len(), 3);
-        coverage.add(&(20..60), Covered::Summed(Summed::Checkpoint));
+        coverage.add(&(20..60), RangeCoverage::Summed(SummedData::Checkpoint));
         assert_eq!(coverage.gaps(61), []);
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
 use copal_node::{Access, MemoryShares, Patience, Stack, UnfinishedStore, refuse_taken};
-use copal_object::{Shrunk, StoreError};
+use copal_object::{ShrinkReport, StoreError};
 use copal_volume::VolumeStore;
 use std::{
     fs::File,
@@ -125,7 +125,7 @@ impl Opened {
     }
 
     /// As [`Opened::close`], and gives the file system what is free in the store by then.
-    pub(crate) fn close_and_shrink(self) -> Outcome<Shrunk> {
+    pub(crate) fn close_and_shrink(self) -> Outcome<ShrinkReport> {
         self.close_after(|objects| {
             // What fails here is asked for again by the next prune, and told by the store's own close if it
             // matters.
@@ -133,7 +133,7 @@ impl Opened {
                 if !matches!(error, StoreError::Fenced) {
                     tracing::warn!("the store's file stays as large as it is: {error}");
                 }
-                Shrunk::default()
+                ShrinkReport::default()
             })
         })
     }

@@ -80,24 +80,24 @@ fn not_found(directory: &Path, found: Missing) -> Failure {
 }
 
 /// What a file or device that does not open means for the command.
-fn of_device(path: &Path, error: copal_device::OpenError) -> Failure {
-    use copal_device::OpenError;
+fn of_device(path: &Path, error: copal_device::DeviceOpenError) -> Failure {
+    use copal_device::DeviceOpenError;
     let name = path.display();
     match error {
-        OpenError::Locked { .. } => Failure::busy(path),
-        OpenError::Permission { access, .. } => Failure::read_only(format!(
+        DeviceOpenError::Locked { .. } => Failure::busy(path),
+        DeviceOpenError::Permission { access, .. } => Failure::read_only(format!(
             "{name} may not be {access} by this user; change its permissions or run as its owner, nothing was changed"
         )),
-        OpenError::ReadOnlyStorage { .. } => read_only_storage(path),
-        OpenError::NoSpace { bytes, .. } => no_space(path, bytes),
-        OpenError::CopyOnWrite { file_system, .. } => Failure::plain(
+        DeviceOpenError::ReadOnlyStorage { .. } => read_only_storage(path),
+        DeviceOpenError::NoSpace { bytes, .. } => no_space(path, bytes),
+        DeviceOpenError::CopyOnWrite { file_system, .. } => Failure::plain(
             "copy_on_write",
             format!(
                 "{name} is on {file_system}, which writes elsewhere each time, so that preallocation promises nothing; \
                  use `copal init --backend hostfs`, or --allow-cow to accept it"
             ),
         ),
-        OpenError::Volatile { file_system, .. } => Failure::plain(
+        DeviceOpenError::Volatile { file_system, .. } => Failure::plain(
             "volatile",
             format!(
                 "{name} is on {file_system}, which loses everything at a reboot; use a disk, or --allow-volatile to \
@@ -152,32 +152,36 @@ fn no_space(path: &Path, bytes: u64) -> Failure {
 }
 
 /// What a store that does not open means for the command.
-fn of_objects(path: &Path, error: copal_object::OpenError) -> Failure {
-    use copal_object::OpenError;
+fn of_objects(path: &Path, error: copal_object::StoreOpenError) -> Failure {
+    use copal_object::StoreOpenError;
     let name = path.display();
     match error {
-        OpenError::NotAStore => Failure::new(
+        StoreOpenError::NotAStore => Failure::new(
             exit::NO_REPOSITORY,
             "not_a_store",
             format!("{name} is not a Copal store; check the path, nothing was changed"),
         ),
-        OpenError::Open(copal_device::OpenError::NotFound { .. }) if path.is_dir() => Failure::new(
-            exit::NO_REPOSITORY,
-            "not_a_store",
-            format!(
-                "{name} is a directory, but not a Copal store of files, or parts of one are missing; check the path, \
+        StoreOpenError::Open(copal_device::DeviceOpenError::NotFound { .. }) if path.is_dir() => {
+            Failure::new(
+                exit::NO_REPOSITORY,
+                "not_a_store",
+                format!(
+                    "{name} is a directory, but not a Copal store of files, or parts of one are missing; check the path, \
                  nothing was changed"
-            ),
-        ),
-        OpenError::Open(error) => of_device(path, error),
-        OpenError::Device(DeviceError::Io { source, .. })
+                ),
+            )
+        }
+        StoreOpenError::Open(error) => of_device(path, error),
+        StoreOpenError::Device(DeviceError::Io { source, .. })
             if matches!(source.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) =>
         {
             of_system(path, "open", &source)
         }
-        OpenError::Device(error) if error.is_host_full() => Failure::from(copal_backup::Error::NoSpace),
-        OpenError::Version { .. } => Failure::plain("version", format!("{name}: {error}; use a newer copal")),
-        OpenError::TailLoss { what } => Failure::new(
+        StoreOpenError::Device(error) if error.is_host_full() => Failure::from(copal_backup::Error::NoSpace),
+        StoreOpenError::Version { .. } => {
+            Failure::plain("version", format!("{name}: {error}; use a newer copal"))
+        }
+        StoreOpenError::TailLoss { what } => Failure::new(
             exit::DAMAGED,
             "tail_loss",
             format!(
@@ -185,7 +189,7 @@ fn of_objects(path: &Path, error: copal_object::OpenError) -> Failure {
                  them with --accept-tail-loss"
             ),
         ),
-        OpenError::Truncated { store_bytes, device_bytes } => Failure::new(
+        StoreOpenError::Truncated { store_bytes, device_bytes } => Failure::new(
             exit::DAMAGED,
             "damaged",
             format!(
@@ -195,7 +199,7 @@ fn of_objects(path: &Path, error: copal_object::OpenError) -> Failure {
                 human::bytes(device_bytes)
             ),
         ),
-        OpenError::Damaged { .. } => Failure::new(
+        StoreOpenError::Damaged { .. } => Failure::new(
             exit::DAMAGED,
             "damaged",
             format!(

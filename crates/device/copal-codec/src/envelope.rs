@@ -7,7 +7,7 @@
 //! - The body length is bounded by the existing bytes before it is used.
 //! - The layout below is frozen: a format changes its version, never its envelope.
 
-use crate::{Put, Reader, Writer, crc32c};
+use crate::{Put, Reader, SliceWriter, crc32c};
 
 /// Bytes of the envelope; the body follows.
 pub const ENVELOPE_LEN: usize = 32;
@@ -143,7 +143,7 @@ impl Envelope {
     }
 
     fn write(&self, format: &Format, sum: u32, head: &mut [u8]) {
-        let mut out = Writer::new(head);
+        let mut out = SliceWriter::new(head);
         out.put_bytes(&format.magic);
         out.put_u16(self.version);
         out.put_zeros(2);

@@ -1,7 +1,7 @@
 //! Checked reading and writing of bytes: the base of every on-disk format of Copal.
 //!
 //! - [`Reader`] decodes bytes. It bounds each length before it uses it; it neither panics nor allocates.
-//! - [`Put`] encodes bytes, little-endian, into a [`Writer`] over a fixed slice or into a `Vec<u8>`.
+//! - [`Put`] encodes bytes, little-endian, into a [`SliceWriter`] over a fixed slice or into a `Vec<u8>`.
 //! - [`varint`] is LEB128 with one encoding per value.
 //! - [`Envelope`] is the 32-byte header at the start of every file, superblock and page chain.
 //! - [`crc32c()`] is the checksum of blocks, records and frames.
@@ -22,7 +22,7 @@ use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
 pub use envelope::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding};
 pub use reader::{DecodeError, Reader};
-pub use writer::{Put, Writer, WriterOverflow};
+pub use writer::{Put, SliceWriter, WriterOverflow};
 
 /// CRC32C (Castagnoli) of `bytes`, continuing from `seed` (0 to start).
 ///

@@ -240,7 +240,7 @@ fn what_was_put_is_read_and_every_cut_is_an_error() {
         items.iter().for_each(|item| item.put(&mut bytes));
 
         let mut room = vec![0xee; bytes.len()];
-        let mut fixed = Writer::new(&mut room);
+        let mut fixed = SliceWriter::new(&mut room);
         items.iter().for_each(|item| item.put(&mut fixed));
         assert_eq!(fixed.finish(), Ok(bytes.len()));
         assert_eq!(room, bytes);
@@ -301,7 +301,7 @@ fn reserved_and_trailing_bytes_are_refused() {
 #[test]
 fn a_writer_out_of_room_reports_how_much_it_wanted() {
     let mut room = [0u8; 5];
-    let mut out = Writer::new(&mut room);
+    let mut out = SliceWriter::new(&mut room);
     out.put_u32(7);
     assert_eq!(out.remaining(), 1);
     out.put_u32(8);

@@ -1,11 +1,11 @@
 //! Little-endian writing into a fixed slice or a growing vector.
 //!
 //! Invariants
-//! - [`Writer`] never allocates and never panics: it counts bytes that do not fit, and `finish` reports them.
+//! - [`SliceWriter`] never allocates and never panics: it counts bytes that do not fit, and `finish` reports them.
 
 use crate::varint;
 
-/// Appends items little-endian. `Vec<u8>` grows; [`Writer`] has a fixed size.
+/// Appends items little-endian. `Vec<u8>` grows; [`SliceWriter`] has a fixed size.
 pub trait Put {
     /// Appends `bytes` as they are.
     fn put_bytes(&mut self, bytes: &[u8]);
@@ -76,16 +76,16 @@ pub struct WriterOverflow {
 
 /// Writes into a borrowed slice. Items that do not fit completely are omitted and counted.
 #[derive(Debug)]
-pub struct Writer<'a> {
+pub struct SliceWriter<'a> {
     room: &'a mut [u8],
     wanted: usize,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> SliceWriter<'a> {
     /// Starts at the first byte of `room`.
     #[must_use]
-    pub fn new(room: &'a mut [u8]) -> Writer<'a> {
-        Writer { room, wanted: 0 }
+    pub fn new(room: &'a mut [u8]) -> SliceWriter<'a> {
+        SliceWriter { room, wanted: 0 }
     }
 
     /// Bytes written so far, including those that did not fit.
@@ -111,7 +111,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-impl Put for Writer<'_> {
+impl Put for SliceWriter<'_> {
     fn put_bytes(&mut self, bytes: &[u8]) {
         let end = self.wanted.saturating_add(bytes.len());
         if let Some(slot) = self.room.get_mut(self.wanted..end) {

@@ -4,7 +4,9 @@
 //! Numbers depend on the machine; compare columns of one run.
 #![expect(clippy::print_stdout, reason = "a program for a person to read")]
 
-use copal_device::{AlignedBuf, Class, Completion, Device, FileOptions, Io, IoKind, MemoryDevice, open_file};
+use copal_device::{
+    AlignedBuf, Completion, Device, FileOptions, Io, IoClass, IoKind, MemoryDevice, open_file,
+};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -63,7 +65,7 @@ fn measure_all(name: &str, device: &Arc<dyn Device>, operations: u64) {
 }
 
 fn io(at: u64, kind: IoKind) -> Io {
-    let class = Class::Foreground;
+    let class = IoClass::Foreground;
     Io { at, kind, class }
 }
 

@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Something without a thread of its own, moved on by those who wait: a fault or emulated device.
-pub trait Drive: Send + Sync {
+pub trait CompletionDriver: Send + Sync {
     /// Runs the next pending event; `false` when there is none.
     fn drive(&self) -> bool;
 }
@@ -56,7 +56,7 @@ enum SlotState<T> {
 struct CompletionSlot<T> {
     state: Mutex<SlotState<T>>,
     changed: Condvar,
-    driver: Option<Arc<dyn Drive>>,
+    driver: Option<Arc<dyn CompletionDriver>>,
 }
 
 /// One value that arrives later. Dropping it detaches the operation.
@@ -85,7 +85,7 @@ impl<T> Completion<T> {
     }
 
     /// A completion and the end that delivers it. With a `driver`, waiting drives it.
-    pub fn pair(driver: Option<Arc<dyn Drive>>) -> (Completer<T>, Completion<T>) {
+    pub fn pair(driver: Option<Arc<dyn CompletionDriver>>) -> (Completer<T>, Completion<T>) {
         let state = Mutex::new(SlotState::Pending { hook: None, waker: None });
         let slot = Arc::new(CompletionSlot { state, changed: Condvar::new(), driver });
         let completer = Completer { slot: Some(Arc::clone(&slot)) };

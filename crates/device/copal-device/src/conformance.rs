@@ -6,7 +6,9 @@
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
 use crate::random::DeviceRandom;
-use crate::{AlignedBuf, Class, Completion, Counters, Device, DeviceError, Io, IoDone, IoKind, PageCache};
+use crate::{
+    AlignedBuf, Completion, Device, DeviceCounters, DeviceError, Io, IoClass, IoDone, IoKind, PageCache,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -63,7 +65,7 @@ fn filled(len: u64, seed: u64) -> AlignedBuf {
 }
 
 fn one(device: &Arc<dyn Device>, at: u64, kind: IoKind) -> Completion<Vec<IoDone>> {
-    device.submit(vec![Io { at, kind, class: Class::Foreground }])
+    device.submit(vec![Io { at, kind, class: IoClass::Foreground }])
 }
 
 fn done(completion: Completion<Vec<IoDone>>) -> Option<AlignedBuf> {
@@ -135,7 +137,7 @@ fn what_was_written_is_read(device: &Arc<dyn Device>) {
 fn several_at_once_in_one_call(device: &Arc<dyn Device>) {
     let io = |at: u64, kind: IoKind, class| Io { at: at * 4096, kind, class };
     let write = |seed| IoKind::Write { buf: filled(4096, seed), fua: seed % 2 == 0 };
-    let classes = [Class::Commit, Class::Foreground, Class::Background];
+    let classes = [IoClass::Commit, IoClass::Foreground, IoClass::Background];
     let ios = (0..30).map(|at| io(at, write(at), classes[at as usize % 3])).collect();
     assert!(device.submit(ios).wait().iter().all(|done| done.result.is_ok()));
     let reads = (0..30).rev().map(|at| {
@@ -175,9 +177,9 @@ fn bad_ranges_touch_nothing(device: &Arc<dyn Device>) {
         ];
         for kind in kinds {
             let name = kind.name();
-            let good = Io { at: 0, kind: IoKind::Read(AlignedBuf::zeroed(4096)), class: Class::Commit };
+            let good = Io { at: 0, kind: IoKind::Read(AlignedBuf::zeroed(4096)), class: IoClass::Commit };
             let mut results =
-                device.submit(vec![Io { at, kind, class: Class::Commit }, good]).wait().into_iter();
+                device.submit(vec![Io { at, kind, class: IoClass::Commit }, good]).wait().into_iter();
             let refused = results.next().map(|done| (done.result, done.buf.map(|buf| buf.len() as u64)));
             assert!(
                 matches!(refused, Some((Err(DeviceError::OutOfRange { .. }), Some(back))) if back == len),
@@ -197,7 +199,7 @@ fn bad_ranges_touch_nothing(device: &Arc<dyn Device>) {
 }
 
 fn many_in_flight(device: &Arc<dyn Device>) {
-    let classes = [Class::Commit, Class::Foreground, Class::Background];
+    let classes = [IoClass::Commit, IoClass::Foreground, IoClass::Background];
     let writes: Vec<_> = (0..1500u64)
         .map(|at| {
             let kind = IoKind::Write { buf: filled(4096, at), fua: false };
@@ -362,7 +364,7 @@ fn commands_are_counted(device: &Arc<dyn Device>) {
     done(one(device, MIB, IoKind::WriteZeroes(2 * MIB)));
     done(one(device, MIB, IoKind::Discard(65536)));
     assert!(device.read_now(1, AlignedBuf::zeroed(4096)).is_err(), "refused, so not counted");
-    let expected = Counters {
+    let expected = DeviceCounters {
         reads: 2,
         read_bytes: 20480,
         writes: 3,

@@ -1,7 +1,7 @@
 //! Every state a crash may leave behind, from a recorded history.
 //!
 //! At any step a device holds its durable image plus any subset of the changes that no completed flush
-//! covers, each torn at logical blocks (C1-C4). [`Cut`] is that knowledge at one step; [`States`] enumerates
+//! covers, each torn at logical blocks (C1-C4). [`HistoryCut`] is that knowledge at one step; [`CrashStates`] enumerates
 //! it: completely while there are few open blocks, by a fixed choice of subsets and seeded samples beyond.
 //!
 //! ```
@@ -9,7 +9,7 @@
 //! let dev = FaultDevice::new(1 << 20, 7);
 //! dev.write_through(0, AlignedBuf::zeroed(4096))?;
 //! for cut in crash::cuts(&dev.history()) {
-//!     for state in cut.states(&crash::Limits::default()) {
+//!     for state in cut.states(&crash::StateLimits::default()) {
 //!         let survivor = state.device(); // open the store on it, check what it says
 //!         assert_eq!(survivor.geometry().size, 1 << 20);
 //!     }
@@ -22,10 +22,10 @@
 mod cut;
 mod states;
 
-pub use cut::Cut;
-pub use states::{CrashState, Limits, States};
+pub use cut::HistoryCut;
+pub use states::{CrashState, CrashStates, StateLimits};
 
-use crate::record::History;
+use crate::record::DeviceHistory;
 use cut::HistoryReplay;
 
 /// The states at one step of `history`; replays it from the start. For many steps use [`cuts`].
@@ -33,24 +33,24 @@ use cut::HistoryReplay;
 /// # Panics
 /// When the history has fewer than `step` events.
 #[must_use]
-pub fn states(history: &History, step: usize, limits: &Limits) -> States {
+pub fn states(history: &DeviceHistory, step: usize, limits: &StateLimits) -> CrashStates {
     assert!(step <= history.len(), "step {step} of a history of {}", history.len());
     let mut replay = HistoryReplay::new(history);
     history.events[..step].iter().for_each(|event| replay.event(event));
     replay.cut(step).states(limits)
 }
 
-/// The cut at each of [`History::cut_points`], in one pass.
-pub fn cuts(history: &History) -> impl Iterator<Item = Cut> {
+/// The cut at each of [`DeviceHistory::cut_points`], in one pass.
+pub fn cuts(history: &DeviceHistory) -> impl Iterator<Item = HistoryCut> {
     cuts_at(history, history.cut_points())
 }
 
 /// The cut at every step, in one pass: thorough and slow.
-pub fn all_cuts(history: &History) -> impl Iterator<Item = Cut> {
+pub fn all_cuts(history: &DeviceHistory) -> impl Iterator<Item = HistoryCut> {
     cuts_at(history, (0..=history.len()).collect())
 }
 
-fn cuts_at(history: &History, steps: Vec<usize>) -> impl Iterator<Item = Cut> {
+fn cuts_at(history: &DeviceHistory, steps: Vec<usize>) -> impl Iterator<Item = HistoryCut> {
     let mut replay = HistoryReplay::new(history);
     let mut at = 0;
     steps.into_iter().map(move |step| {

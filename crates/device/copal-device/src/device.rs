@@ -5,13 +5,13 @@
 //! - Every I/O completes exactly once and gives its buffer back, also when it fails.
 //! - `at` and length are multiples of the logical block; anything else is `OutOfRange` and touches nothing.
 
-use crate::completion::Drive;
+use crate::completion::CompletionDriver;
 use crate::{AlignedBuf, Completion, DeviceError};
 use std::sync::Arc;
 
 /// Importance of an I/O: `Commit` first, then `Foreground`; `Background` yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
+pub enum IoClass {
     /// Somebody's commit waits for it.
     Commit,
     /// Somebody's read or write waits for it.
@@ -103,7 +103,7 @@ pub struct Io {
     /// What to do there.
     pub kind: IoKind,
     /// How urgent it is.
-    pub class: Class,
+    pub class: IoClass,
 }
 
 /// What became of one `Io`; the buffer returns in either case.
@@ -117,7 +117,7 @@ pub struct IoDone {
 
 /// What reached the device since it was opened: the unit of account of this layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DeviceCounters {
     /// Read commands.
     pub reads: u64,
     /// Bytes they read.
@@ -140,12 +140,12 @@ pub struct Counters {
     pub zero_bytes: u64,
 }
 
-impl std::ops::Sub for Counters {
-    type Output = Counters;
+impl std::ops::Sub for DeviceCounters {
+    type Output = DeviceCounters;
 
     /// What happened since `earlier`.
-    fn sub(self, earlier: Counters) -> Counters {
-        Counters {
+    fn sub(self, earlier: DeviceCounters) -> DeviceCounters {
+        DeviceCounters {
             reads: self.reads - earlier.reads,
             read_bytes: self.read_bytes - earlier.read_bytes,
             writes: self.writes - earlier.writes,
@@ -244,7 +244,7 @@ pub trait Device: Send + Sync {
     }
 
     /// What reached the device since it was opened.
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> DeviceCounters;
 
     /// Runs the next pending event of a device without a thread; `false` when idle, and always on real
     /// devices.
@@ -266,7 +266,7 @@ pub trait Device: Send + Sync {
 
     /// What a waiter has to drive: give it to [`Completion::pair`] for completions that end by this device's
     /// I/Os. `None` for devices that complete by themselves.
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         None
     }
 }

@@ -134,7 +134,7 @@ fn is_of_medium(error: &std::io::Error) -> bool {
 /// Why a device could not be opened. Every variant names the path as the caller gave it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum DeviceOpenError {
     /// Nothing is there.
     #[error("{path} does not exist; check the path, or create it first")]
     NotFound {
@@ -212,26 +212,27 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl DeviceOpenError {
     /// The variant that fits what the system said about `path`.
-    pub(crate) fn from_errno(path: &Path, read_only: bool, error: Errno) -> OpenError {
+    pub(crate) fn from_errno(path: &Path, read_only: bool, error: Errno) -> DeviceOpenError {
         let path = path.display().to_string();
         match error {
-            Errno::NOENT | Errno::NOTDIR => OpenError::NotFound { path },
-            Errno::EXIST => OpenError::Exists { path },
-            Errno::ACCESS | Errno::PERM => {
-                OpenError::Permission { path, access: if read_only { "read" } else { "read and written" } }
-            }
-            Errno::ROFS => OpenError::ReadOnlyStorage { path },
-            Errno::BUSY | Errno::WOULDBLOCK => OpenError::Locked { path },
-            other => OpenError::Io { path, source: other.into() },
+            Errno::NOENT | Errno::NOTDIR => DeviceOpenError::NotFound { path },
+            Errno::EXIST => DeviceOpenError::Exists { path },
+            Errno::ACCESS | Errno::PERM => DeviceOpenError::Permission {
+                path,
+                access: if read_only { "read" } else { "read and written" },
+            },
+            Errno::ROFS => DeviceOpenError::ReadOnlyStorage { path },
+            Errno::BUSY | Errno::WOULDBLOCK => DeviceOpenError::Locked { path },
+            other => DeviceOpenError::Io { path, source: other.into() },
         }
     }
 
     /// Waiting and trying again may help.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, OpenError::Locked { .. })
+        matches!(self, DeviceOpenError::Locked { .. })
     }
 }
 

@@ -22,14 +22,14 @@ mod medium;
 
 pub use inject::{Fault, FaultBudget, FlushFault, WriteFault};
 
-use crate::completion::Drive;
+use crate::completion::CompletionDriver;
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
 use crate::memory::memory_geometry;
-use crate::record::History;
+use crate::record::DeviceHistory;
 use crate::tally::IoTally;
 use crate::{
-    AlignedBuf, Class, Completer, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind,
+    AlignedBuf, Completer, Completion, Device, DeviceCounters, Geometry, Image, Io, IoClass, IoDone, IoKind,
     PageCache,
 };
 use medium::{CommandPlan, FaultMedium};
@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 /// Which of the I/Os in flight completes next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum CompletionOrder {
     /// Before `submit` returns.
     Immediate,
     /// As submitted.
@@ -56,7 +56,7 @@ pub struct FaultOptions {
     /// Seed of everything drawn by chance.
     pub seed: u64,
     /// Order of completions.
-    pub order: Order,
+    pub order: CompletionOrder,
     /// Unit of tearing in bytes: 512 or 4096.
     pub logical_block: u32,
     /// Growth beyond this is refused.
@@ -74,7 +74,7 @@ impl Default for FaultOptions {
     fn default() -> FaultOptions {
         FaultOptions {
             seed: 0,
-            order: Order::Shuffled,
+            order: CompletionOrder::Shuffled,
             logical_block: 4096,
             max_size: u64::MAX,
             budget: FaultBudget::default(),
@@ -96,7 +96,7 @@ pub struct PendingIo {
     /// Bytes.
     pub len: u64,
     /// As submitted.
-    pub class: Class,
+    pub class: IoClass,
 }
 
 struct InFlightIo {
@@ -165,7 +165,7 @@ impl FaultDevice {
 
     /// Everything that happened so far.
     #[must_use]
-    pub fn history(&self) -> History {
+    pub fn history(&self) -> DeviceHistory {
         self.disk.state.lock().medium.history.clone()
     }
 
@@ -282,19 +282,19 @@ impl FaultDisk {
     }
 }
 
-impl Drive for FaultDisk {
+impl CompletionDriver for FaultDisk {
     fn drive(&self) -> bool {
         let chance = match self.options.order {
-            Order::Shuffled => self.state.lock().medium.random.next(),
+            CompletionOrder::Shuffled => self.state.lock().medium.random.next(),
             _ => 0,
         };
         let order = self.options.order;
         self.run(|queue| {
             let last = queue.len().checked_sub(1)?;
             Some(match order {
-                Order::Immediate | Order::Fifo => 0,
-                Order::Lifo => last,
-                Order::Shuffled => (chance % (last as u64 + 1)) as usize,
+                CompletionOrder::Immediate | CompletionOrder::Fifo => 0,
+                CompletionOrder::Lifo => last,
+                CompletionOrder::Shuffled => (chance % (last as u64 + 1)) as usize,
             })
         })
     }
@@ -329,7 +329,7 @@ impl Device for FaultDevice {
         for io in ios {
             match state.admit(&geometry, self.generation, &io) {
                 Ok((id, plan)) => {
-                    let driver: Arc<dyn Drive> = self.disk.clone();
+                    let driver: Arc<dyn CompletionDriver> = self.disk.clone();
                     let (completer, part) = Completion::pair(Some(driver));
                     state.queue.push(InFlightIo { id, io, plan, completer });
                     own.push(id);
@@ -341,7 +341,7 @@ impl Device for FaultDevice {
             }
         }
         drop(state);
-        if self.disk.options.order == Order::Immediate {
+        if self.disk.options.order == CompletionOrder::Immediate {
             for id in own {
                 self.complete(id);
             }
@@ -367,7 +367,7 @@ impl Device for FaultDevice {
     fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError> {
         let mut state = self.disk.state.lock();
         let geometry = self.disk.geometry(state.medium.image.size());
-        let io = Io { at, kind: IoKind::Write { buf, fua: true }, class: Class::Commit };
+        let io = Io { at, kind: IoKind::Write { buf, fua: true }, class: IoClass::Commit };
         let (_, plan) = state.admit(&geometry, self.generation, &io)?;
         if let Some(work) = state.beside.take() {
             drop(state);
@@ -413,7 +413,7 @@ impl Device for FaultDevice {
         state.medium.reserve(at, len)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.disk.tally.counters()
     }
 
@@ -421,7 +421,7 @@ impl Device for FaultDevice {
         self.disk.drive()
     }
 
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         Some(self.disk.clone())
     }
 

@@ -17,12 +17,12 @@ mod overlap;
 pub(crate) mod target;
 
 use crate::device::{check_inside, check_io, check_range};
-use crate::error::{DeviceError, OpenError};
+use crate::error::{DeviceError, DeviceOpenError};
 use crate::pread::{self, ThreadPool};
 use crate::queue::{IoJob, JobQueue, JobReply, ResultBatch};
 use crate::tally::IoTally;
 use crate::uring::{self, IoRing};
-use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
+use crate::{AlignedBuf, Completion, Device, DeviceCounters, Geometry, Io, IoDone, IoKind, PageCache};
 pub use overlap::{mounted_on, overlap_in_use, share_bytes};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,12 +49,12 @@ pub struct FileOptions {
 /// Opens a preallocated file or a block device: io_uring + O_DIRECT, pread/pwrite when the ring is refused.
 /// Blocks: it flushes what an earlier process may have left behind.
 /// # Errors
-/// See [`OpenError`].
-pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, OpenError> {
+/// See [`DeviceOpenError`].
+pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, DeviceOpenError> {
     let target = Arc::new(open::open(path, options)?);
     let tally = Arc::new(IoTally::default());
     let engine = FileEngine::start(&target, &tally, options.force_pread)
-        .map_err(|source| OpenError::Io { path: path.display().to_string(), source })?;
+        .map_err(|source| DeviceOpenError::Io { path: path.display().to_string(), source })?;
     Ok(Arc::new(FileDevice { target, tally, engine }))
 }
 
@@ -162,7 +162,7 @@ impl Device for FileDevice {
         self.target.reserve(at, len)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.tally.counters()
     }
 

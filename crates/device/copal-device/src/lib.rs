@@ -40,10 +40,10 @@ mod tally;
 mod uring;
 
 pub use buffer::{AlignedBuf, BUFFER_ALIGNMENT, KeptLimit};
-pub use completion::{Completer, Completion, Drive};
-pub use device::{Class, Counters, Device, Geometry, Io, IoDone, IoKind, PageCache};
-pub use error::{DeviceError, OpenError};
+pub use completion::{Completer, Completion, CompletionDriver};
+pub use device::{Device, DeviceCounters, Geometry, Io, IoClass, IoDone, IoKind, PageCache};
+pub use error::{DeviceError, DeviceOpenError};
 pub use file::{FileOptions, mounted_on, open_file, overlap_in_use, share_bytes};
 pub use image::Image;
 pub use memory::MemoryDevice;
-pub use record::History;
+pub use record::DeviceHistory;

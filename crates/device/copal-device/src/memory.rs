@@ -5,7 +5,7 @@
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
 use crate::tally::IoTally;
-use crate::{AlignedBuf, Completion, Counters, Device, Geometry, Image, Io, IoDone, IoKind, PageCache};
+use crate::{AlignedBuf, Completion, Device, DeviceCounters, Geometry, Image, Io, IoDone, IoKind, PageCache};
 use parking_lot::RwLock;
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ impl Device for MemoryDevice {
         check_range(&self.geometry(), "reserve", at, len)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.tally.counters()
     }
 

@@ -10,7 +10,7 @@
 
 use crate::completion::{Completer, is_delivering_thread};
 use crate::file::target::FileTarget;
-use crate::{Class, DeviceError, Io, IoDone};
+use crate::{DeviceError, Io, IoClass, IoDone};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -119,11 +119,11 @@ const COMMIT: usize = 0;
 const FOREGROUND: usize = 1;
 const BACKGROUND: usize = 2;
 
-fn index_of(class: Class) -> usize {
+fn index_of(class: IoClass) -> usize {
     match class {
-        Class::Commit => COMMIT,
-        Class::Foreground => FOREGROUND,
-        Class::Background => BACKGROUND,
+        IoClass::Commit => COMMIT,
+        IoClass::Foreground => FOREGROUND,
+        IoClass::Background => BACKGROUND,
     }
 }
 
@@ -200,7 +200,7 @@ impl JobQueue {
     }
 
     /// A job of `class` has ended: its place is free.
-    pub(crate) fn finished(&self, class: Class) {
+    pub(crate) fn finished(&self, class: IoClass) {
         let mut waiting = self.waiting.lock();
         waiting.running[index_of(class)] -= 1;
         self.work.notify_one();

@@ -62,15 +62,15 @@ pub(crate) enum HistoryEvent {
 
 /// The recorded life of a device. Cloning is cheap in bytes, linear in events.
 #[derive(Clone, Debug)]
-pub struct History {
+pub struct DeviceHistory {
     pub(crate) start: Image,
     pub(crate) events: Vec<HistoryEvent>,
     pub(crate) logical_block: u32,
 }
 
-impl History {
-    pub(crate) fn new(start: Image, logical_block: u32) -> History {
-        History { start, events: Vec::new(), logical_block }
+impl DeviceHistory {
+    pub(crate) fn new(start: Image, logical_block: u32) -> DeviceHistory {
+        DeviceHistory { start, events: Vec::new(), logical_block }
     }
 
     /// Events recorded; also the last step.

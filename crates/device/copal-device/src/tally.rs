@@ -1,7 +1,7 @@
 //! Counts the commands that reach a device. Every device counts here, so the numbers mean the same
 //! everywhere.
 
-use crate::{Counters, IoKind};
+use crate::{DeviceCounters, IoKind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Default)]
@@ -51,8 +51,8 @@ impl IoTally {
         self.flushes.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        Counters {
+    pub(crate) fn counters(&self) -> DeviceCounters {
+        DeviceCounters {
             reads: self.reads.load(Relaxed),
             read_bytes: self.read_bytes.load(Relaxed),
             writes: self.writes.load(Relaxed),

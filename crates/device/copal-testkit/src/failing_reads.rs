@@ -3,7 +3,8 @@
 //! Not here: latent sector errors, and errors of writes and flushes (`copal_device::fault`).
 
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind, PageCache,
+    AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io, IoDone,
+    IoKind, PageCache,
 };
 use std::{
     ops::Range,
@@ -84,7 +85,7 @@ impl Device for FailingReads {
         self.below.grow(size)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.below.counters()
     }
 
@@ -96,7 +97,7 @@ impl Device for FailingReads {
         self.below.page_cache()
     }
 
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         self.below.driver()
     }
 }

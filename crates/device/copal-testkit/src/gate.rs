@@ -3,7 +3,8 @@
 //! Not here: devices that fail at random or lose power (`copal_device::fault`).
 
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind, PageCache,
+    AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io, IoDone,
+    IoKind, PageCache,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{sync::Arc, time::Duration};
@@ -11,17 +12,17 @@ use std::{sync::Arc, time::Duration};
 /// A device with a gate: while it is shut, each durable write waits until its number is let through. Reads
 /// may be slow.
 ///
-/// The gate is open at first. [`Gated::open_at_end`] opens it at the end of the test, also after a panic: the
+/// The gate is open at first. [`GatedDevice::open_at_end`] opens it at the end of the test, also after a panic: the
 /// scope of a test joins threads that wait for a write.
-pub struct Gated {
+pub struct GatedDevice {
     below: Arc<dyn Device>,
-    gate: Mutex<Gate>,
+    gate: Mutex<GateState>,
     moved: Condvar,
 }
 
 /// State and counters of the gate.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct GateState {
     /// Later writes wait.
     pub shut: bool,
     /// Number of writes that arrived while the gate was shut. They are numbered from 0 in this order.
@@ -42,10 +43,10 @@ pub struct Gate {
     pub reading: usize,
 }
 
-impl Gated {
+impl GatedDevice {
     /// A device with a gate in front of `below`.
-    pub fn new(below: Arc<dyn Device>) -> Arc<Gated> {
-        Arc::new(Gated { below, gate: Mutex::default(), moved: Condvar::new() })
+    pub fn new(below: Arc<dyn Device>) -> Arc<GatedDevice> {
+        Arc::new(GatedDevice { below, gate: Mutex::default(), moved: Condvar::new() })
     }
 
     /// The device behind the gate.
@@ -54,12 +55,12 @@ impl Gated {
     }
 
     /// Locks the state of the gate; nothing changes before the guard is dropped.
-    pub fn look(&self) -> MutexGuard<'_, Gate> {
+    pub fn look(&self) -> MutexGuard<'_, GateState> {
         self.gate.lock()
     }
 
     /// Changes the gate, and wakes all threads that wait at it or for a state of it.
-    pub fn change(&self, change: impl FnOnce(&mut Gate)) {
+    pub fn change(&self, change: impl FnOnce(&mut GateState)) {
         change(&mut self.gate.lock());
         self.moved.notify_all();
     }
@@ -70,7 +71,7 @@ impl Gated {
     }
 
     /// Blocks until the gate fulfils the condition.
-    pub fn wait(&self, until: impl Fn(&Gate) -> bool) {
+    pub fn wait(&self, until: impl Fn(&GateState) -> bool) {
         let mut gate = self.gate.lock();
         while !until(&gate) {
             self.moved.wait(&mut gate);
@@ -78,8 +79,8 @@ impl Gated {
     }
 
     /// Returns a guard that opens the gate when it is dropped.
-    pub fn open_at_end(&self) -> Opens<'_> {
-        Opens(self)
+    pub fn open_at_end(&self) -> GateOpener<'_> {
+        GateOpener(self)
     }
 
     fn read<T>(&self, read: impl FnOnce() -> T) -> T {
@@ -97,7 +98,7 @@ impl Gated {
     }
 }
 
-impl Device for Gated {
+impl Device for GatedDevice {
     fn geometry(&self) -> Geometry {
         self.below.geometry()
     }
@@ -137,7 +138,7 @@ impl Device for Gated {
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         self.below.grow(size)
     }
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.below.counters()
     }
     fn drive(&self) -> bool {
@@ -146,13 +147,13 @@ impl Device for Gated {
     fn page_cache(&self) -> Option<&dyn PageCache> {
         self.below.page_cache().map(|_| self as &dyn PageCache)
     }
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         self.below.driver()
     }
 }
 
 /// Reachable only if the device below has a page cache.
-impl PageCache for Gated {
+impl PageCache for GatedDevice {
     fn prepare(&self, at: u64, len: u64) {
         self.change(|gate| gate.prepared += 1);
         if let Some(cache) = self.below.page_cache() {
@@ -169,9 +170,9 @@ impl PageCache for Gated {
 
 /// Opens the gate when dropped, also after a panic.
 #[must_use]
-pub struct Opens<'a>(&'a Gated);
+pub struct GateOpener<'a>(&'a GatedDevice);
 
-impl Drop for Opens<'_> {
+impl Drop for GateOpener<'_> {
     fn drop(&mut self) {
         self.0.change(|gate| gate.shut = false);
     }

@@ -3,7 +3,7 @@
 //!
 //! - [`Random`]: the one source of random numbers.
 //! - [`decoders_survive`]: the one loop over the decoders of a format.
-//! - [`Gated`]: a device that delays commands.
+//! - [`GatedDevice`]: a device that delays commands.
 //! - [`FailingReads`]: a device with reads that fail.
 //! - [`MariaDb`]: a private database server.
 //!
@@ -18,6 +18,6 @@ mod random;
 
 pub use decoders::{Decoder, decoders_survive};
 pub use failing_reads::FailingReads;
-pub use gate::{Gate, Gated, Opens};
+pub use gate::{GateOpener, GateState, GatedDevice};
 pub use mariadb::{MariaDb, MariaDbAt};
 pub use random::{Random, scattered};

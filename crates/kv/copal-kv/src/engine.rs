@@ -36,7 +36,7 @@ use crate::{
     },
     write::path::WritePath,
 };
-use copal_object::{Ack, ObjectId, Op, Ownership, Store as Objects, StoreError, Txn};
+use copal_object::{Ack, ObjectId, Op, Store as Objects, StoreError, StoreOwnership, Txn};
 use parking_lot::{Mutex, RwLock};
 use std::sync::{
     Arc,

@@ -5,7 +5,7 @@
 //! pages are free. Built for tests and fuzzing only.
 
 use crate::{
-    Check, ObjectKind,
+    ObjectKind, ReadCheck,
     format::{
         checkpoint::{self, ChainLink},
         frame, hash128,
@@ -181,18 +181,18 @@ fn small_store() -> Result<Tables, OpMisfit> {
     let what = |kind, check| ObjectTraits::of(&CreateOptions { kind, check, ..CreateOptions::default() });
     let mut tables = Tables::new(PAGE_BYTES, 16_384);
     let ops = [
-        RecordOp::Create { id: 1, what: what(ObjectKind::Plain, Check::Pages) },
+        RecordOp::Create { id: 1, what: what(ObjectKind::Plain, ReadCheck::Pages) },
         RecordOp::Map { id: 1, at: 0, run: PageRun::new(3000, 3), epoch: 0, sums: vec![1, 2, 3] },
         RecordOp::Length { id: 1, len: 12_288 },
-        RecordOp::Create { id: 2, what: what(ObjectKind::Plain, Check::Caller) },
+        RecordOp::Create { id: 2, what: what(ObjectKind::Plain, ReadCheck::Caller) },
         RecordOp::Map { id: 2, at: 0, run: PageRun::new(3100, 40), epoch: 0, sums: vec![1, 2, 3] },
         RecordOp::Length { id: 2, len: 160_000 },
-        RecordOp::Create { id: 3, what: what(ObjectKind::Stream, Check::Pages) },
+        RecordOp::Create { id: 3, what: what(ObjectKind::Stream, ReadCheck::Pages) },
         RecordOp::StreamExtent { id: 3, run: PageRun::new(4096, 256), first: 0, incarnation: 9 },
         RecordOp::StreamExtent { id: 3, run: PageRun::new(4352, 256), first: 20, incarnation: 10 },
         RecordOp::Publish {
             id: 4,
-            what: what(ObjectKind::Sealed, Check::Caller),
+            what: what(ObjectKind::Sealed, ReadCheck::Caller),
             len: 8192,
             runs: vec![PageRun::new(5000, 3)],
             trailer: 7,

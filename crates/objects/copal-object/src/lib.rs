@@ -44,19 +44,19 @@ mod stream;
 mod tables;
 
 pub use check::{
-    coverage::{Covered, Summed, Unused},
-    fsck::{CheckOptions, CheckReport, Damage},
+    coverage::{RangeCoverage, SummedData, UnusedSpace},
+    fsck::{CheckOptions, StoreCheckReport, StoreDamage},
 };
 pub use commit::operations::{Op, Txn};
 pub use interface::{
-    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, MkfsOptions, ObjectId, ObjectKind, OlderState,
-    OpenOptions, RecoveryReport, Room, Space, Stat,
-    error::{OpenError, StoreError},
+    Ack, CreateOptions, FramePos, Lsn, MkfsOptions, ObjectId, ObjectKind, ObjectLifetime, ObjectStat,
+    OlderState, OpenOptions, ReadCheck, RecoveryReport, StoreSpace, WritableSpace,
+    error::{StoreError, StoreOpenError},
 };
-pub use object::writer::{ObjectWriter, Staged};
+pub use object::writer::{ObjectWriter, StagedObject};
 pub use resize::{
-    grow::{Reservation, SystemLoan},
-    shrink::Shrunk,
+    grow::{SpaceReservation, SystemLoan},
+    shrink::ShrinkReport,
 };
-pub use store::{Store, owner::Ownership};
+pub use store::{Store, owner::StoreOwnership};
 pub use stream::{frame_reader::FrameReader, raw_extent::RawExtent, reserved_frame::ReservedFrame};

@@ -96,7 +96,7 @@ pub enum NodeError {
         /// File, device or directory of the store.
         path: PathBuf,
         /// Reason.
-        source: copal_object::OpenError,
+        source: copal_object::StoreOpenError,
     },
     /// The engine does not open or close.
     #[error("{}: {source}", .path.display())]

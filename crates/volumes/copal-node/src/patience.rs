@@ -1,8 +1,8 @@
 //! Waiting for a store that another process has open.
 
 use crate::holder::{Holder, holders};
-use copal_device::OpenError as DeviceOpenError;
-use copal_object::OpenError;
+use copal_device::DeviceOpenError;
+use copal_object::StoreOpenError;
 use std::{
     path::Path,
     sync::Arc,
@@ -76,13 +76,13 @@ impl Patience {
     pub(crate) fn open<T>(
         &self,
         path: &Path,
-        open: impl Fn() -> Result<T, OpenError>,
-    ) -> Result<T, OpenError> {
+        open: impl Fn() -> Result<T, StoreOpenError>,
+    ) -> Result<T, StoreOpenError> {
         let began = Instant::now();
         let mut told = false;
         loop {
             let outcome = open();
-            let is_locked = matches!(outcome, Err(OpenError::Open(DeviceOpenError::Locked { .. })));
+            let is_locked = matches!(outcome, Err(StoreOpenError::Open(DeviceOpenError::Locked { .. })));
             if !is_locked || (self.is_cancelled)() || began.elapsed() >= self.limit.max(LEAST) {
                 return outcome;
             }

@@ -15,7 +15,7 @@ use crate::{
     patience::Patience,
 };
 use copal_device::{Device, FileOptions};
-use copal_object::{MkfsOptions, OpenError, Store};
+use copal_object::{MkfsOptions, Store, StoreOpenError};
 use rustix::{
     fs::{CWD, RenameFlags},
     io::Errno,
@@ -108,7 +108,7 @@ impl UnfinishedStore {
                     create_size: Some(new.size_bytes.next_multiple_of(1 << 20)),
                     ..options.of_file()
                 };
-                copal_device::open_file(path, &file).map_err(OpenError::from).and_then(|device| {
+                copal_device::open_file(path, &file).map_err(StoreOpenError::from).and_then(|device| {
                     let device = making.device.insert(device);
                     Store::mkfs(device, &MkfsOptions::default())
                 })
@@ -243,7 +243,7 @@ fn cannot(action: &'static str, path: &Path) -> impl Fn(std::io::Error) -> NodeE
     move |source| NodeError::System { path: path.to_owned(), action, source }
 }
 
-fn cannot_open(path: &Path) -> impl Fn(OpenError) -> NodeError {
+fn cannot_open(path: &Path) -> impl Fn(StoreOpenError) -> NodeError {
     move |source| NodeError::Objects { path: path.to_owned(), source }
 }
 
@@ -256,7 +256,7 @@ fn start_on_device(
         return Err(NodeError::BlockDevice { path: path.to_owned() });
     }
     let device = copal_device::open_file(path, &options.of_file())
-        .map_err(OpenError::from)
+        .map_err(StoreOpenError::from)
         .map_err(cannot_open(path))?;
     if !new.overwrite
         && let Some(found) = device_signature::find(path).map_err(cannot("read", path))?
@@ -303,7 +303,7 @@ mod tests {
         let is_refused = match &second {
             NodeError::InTheMaking { .. } => true,
             NodeError::Objects { source, .. } => {
-                matches!(source, OpenError::Open(copal_device::OpenError::Locked { .. }))
+                matches!(source, StoreOpenError::Open(copal_device::DeviceOpenError::Locked { .. }))
             }
             _ => false,
         };

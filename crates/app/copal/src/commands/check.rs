@@ -16,7 +16,7 @@ use conclude::conclude;
 use copal_backup::{CheckReport, ReadData, Snapshot};
 use copal_data::CheckOptions;
 use copal_node::{Access, Stack, StoreLocation};
-use copal_object::Covered;
+use copal_object::RangeCoverage;
 use serde_json::json;
 use walk::{Below, Walk};
 
@@ -123,7 +123,7 @@ fn check_objects(
     walk.below(Below::Objects);
     let mut summed = 0;
     let found = objects.check_coverage(&options, &mut |range, covered| {
-        if matches!(covered, Covered::Summed(_)) {
+        if matches!(covered, RangeCoverage::Summed(_)) {
             summed += range.end - range.start;
             walk.reached(summed);
         }
@@ -136,7 +136,7 @@ fn check_objects(
     let found = found.map_err(|error| Failure::plain("check", format!("checking the store: {error}")))?;
     for damage in &whole_ranges(&found.damages) {
         let mut detail = damage.to_string();
-        if matches!(damage, copal_object::Damage::Superblock { .. }) {
+        if matches!(damage, copal_object::StoreDamage::Superblock { .. }) {
             detail.push_str("; the next command that writes repairs it");
         }
         report.add("the store", detail);
@@ -153,11 +153,11 @@ fn check_objects(
 }
 
 /// Damaged units of one object that stand side by side as one range.
-fn whole_ranges(damages: &[copal_object::Damage]) -> Vec<copal_object::Damage> {
-    use copal_object::Damage;
-    let mut whole: Vec<Damage> = Vec::new();
+fn whole_ranges(damages: &[copal_object::StoreDamage]) -> Vec<copal_object::StoreDamage> {
+    use copal_object::StoreDamage;
+    let mut whole: Vec<StoreDamage> = Vec::new();
     for damage in damages {
-        if let (Some(Damage::Object { id, range }), Damage::Object { id: next_id, range: next }) =
+        if let (Some(StoreDamage::Object { id, range }), StoreDamage::Object { id: next_id, range: next }) =
             (whole.last_mut(), damage)
             && id == next_id
             && range.end == next.start
@@ -204,26 +204,26 @@ fn note_verified(context: &Context<'_>, snapshot: &Snapshot) {
 #[cfg(test)]
 mod tests {
     use super::whole_ranges;
-    use copal_object::{Damage, ObjectId};
+    use copal_object::{ObjectId, StoreDamage};
 
     /// Symptom: a lost region was listed in hundreds of lines, 64 KiB each.
     /// Cause: every damaged unit is found by itself. Fix: those that touch are one.
     #[test]
     fn damaged_units_side_by_side_are_one_place() {
-        let object = |id, range| Damage::Object { id: ObjectId(id), range };
+        let object = |id, range| StoreDamage::Object { id: ObjectId(id), range };
         let found = [
             object(1, 0..10),
             object(1, 10..20),
             object(1, 30..40),
             object(2, 40..50),
-            Damage::Superblock { copy: 1 },
+            StoreDamage::Superblock { copy: 1 },
             object(2, 50..60),
         ];
         let whole = [
             object(1, 0..20),
             object(1, 30..40),
             object(2, 40..50),
-            Damage::Superblock { copy: 1 },
+            StoreDamage::Superblock { copy: 1 },
             object(2, 50..60),
         ];
         assert_eq!(whole_ranges(&found), whole);

@@ -15,7 +15,7 @@ use crate::{
 };
 use copal_backup::{FreeMethod, Layout, PruneOptions, PruneSummary};
 use copal_node::Access;
-use copal_object::Shrunk;
+use copal_object::ShrinkReport;
 use serde::Serialize;
 use std::time::Instant;
 
@@ -98,7 +98,7 @@ struct Freed {
     /// In the store; `None`: it is in a cluster, with others.
     store_bytes: Option<u64>,
     /// What the file system has again, and what the store takes of it then.
-    shrunk: Shrunk,
+    shrunk: ShrinkReport,
     allocated_bytes: Option<u64>,
 }
 
@@ -151,7 +151,7 @@ fn sweep(
             FreeMethod::Summary => "summary",
         },
         store_bytes: opened.store().map(|store| store.objects().space().live_bytes),
-        shrunk: Shrunk::default(),
+        shrunk: ShrinkReport::default(),
         allocated_bytes: None,
     })
 }

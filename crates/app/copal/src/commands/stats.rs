@@ -8,7 +8,7 @@ use crate::{
 };
 use copal_backup::{RepositoryInfo, RepositoryStats};
 use copal_node::{Access, StoreLocation};
-use copal_object::Space;
+use copal_object::StoreSpace;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ struct Found {
     info: RepositoryInfo,
     stats: RepositoryStats,
     /// None: the repository is in a cluster, whose servers have stores of their own.
-    space: Option<Space>,
+    space: Option<StoreSpace>,
     /// A directory of files has no size of its own: what bounds it is the file system.
     is_bounded: bool,
     allocated_bytes: Option<u64>,

@@ -16,7 +16,7 @@ fn damage(house: &House, is_meant: impl Fn(&str) -> bool) {
     // ended.
     let device = loop {
         match copal_device::open_file(&house.store(), &file) {
-            Err(copal_device::OpenError::Locked { .. }) => std::thread::yield_now(),
+            Err(copal_device::DeviceOpenError::Locked { .. }) => std::thread::yield_now(),
             opened => break opened.unwrap(),
         }
     };

@@ -10,10 +10,10 @@
 use crate::world::*;
 use copal_backup::*;
 use copal_data::LocalStore;
-use copal_device::fault::{FaultDevice, FaultOptions, Order};
+use copal_device::fault::{CompletionOrder, FaultDevice, FaultOptions};
 use copal_device::{Device, Image, MemoryDevice};
 use copal_disk::source::{Extent, Source, SourceError};
-use copal_object::{Covered, MkfsOptions, OpenOptions, Summed};
+use copal_object::{MkfsOptions, OpenOptions, RangeCoverage, SummedData};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -132,7 +132,8 @@ impl Source for Snoop {
 /// Two snapshots, an index rebuilt and merged, a deletion: tables, value objects, logs and a manifest below.
 /// `killed`: not closed, and with the finished writes of an unfinished third backup.
 fn lived_in(killed: bool) -> Subject {
-    let options = FaultOptions { seed: 1, order: Order::Immediate, record: false, ..FaultOptions::default() };
+    let options =
+        FaultOptions { seed: 1, order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(STORE_BYTES), options);
     let dynamic: Arc<dyn Device> = device.clone();
     copal_object::Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -181,7 +182,7 @@ fn lived_in(killed: bool) -> Subject {
 
 impl Subject {
     /// All ranges of the store: under one checksum, or unused. No byte is left out.
-    fn listed(&self) -> Vec<(Range<u64>, Covered)> {
+    fn listed(&self) -> Vec<(Range<u64>, RangeCoverage)> {
         let stack = Stack::open(MemoryDevice::from_image(self.image.clone(), STORE_BYTES), true).unwrap();
         let options = copal_object::CheckOptions { data: true, repair: false };
         let mut listed = Vec::new();
@@ -243,7 +244,7 @@ impl Subject {
 
     /// Flips bits through the whole store; returns the ranges under a checksum where a flip went unnoticed.
     #[expect(clippy::print_stdout, reason = "prints the result of a run over every byte")]
-    fn flip_all(&self, name: &str, bits: u64) -> Vec<(Range<u64>, Summed)> {
+    fn flip_all(&self, name: &str, bits: u64) -> Vec<(Range<u64>, SummedData)> {
         let given = std::env::var("COPAL_FLIP_STRIDE")
             .ok()
             .map(|text| text.parse::<u64>().expect("a number of bytes"));
@@ -253,7 +254,7 @@ impl Subject {
         let mut flips = Vec::new();
         for (index, (range, covered)) in listed.iter().enumerate() {
             let (next, stride) = match covered {
-                Covered::Summed(_) => (&mut next_summed, given.unwrap_or(STRIDE)),
+                RangeCoverage::Summed(_) => (&mut next_summed, given.unwrap_or(STRIDE)),
                 _ => (&mut next_unused, given.map_or(STRIDE_UNUSED, |given| given * 4097)),
             };
             // Each range is hit at least once, even a small one.
@@ -273,7 +274,9 @@ impl Subject {
                 // Structures that locate the store and its objects are stored twice.
                 let lies_once = matches!(
                     covered,
-                    Covered::Summed(Summed::Frame(_) | Summed::Object(_) | Summed::Record { .. })
+                    RangeCoverage::Summed(
+                        SummedData::Frame(_) | SummedData::Object(_) | SummedData::Record { .. }
+                    )
                 );
                 assert!(lies_once, "byte {at} keeps the store from opening: {covered:?}");
             }
@@ -281,11 +284,11 @@ impl Subject {
                 // Symptom: sometimes the kill came right after the record of a new object, and a flip in the
                 // object, or in its checksums, counted as unnoticed. Cause: nothing marks record, checksums
                 // and object as durable yet. Fix: the record is dropped with them.
-                (Covered::Summed(Summed::Object(_) | Summed::Sums(_)), Fate::Dropped) => {}
-                (Covered::Summed(what), Fate::Unnoticed | Fate::Dropped) => {
+                (RangeCoverage::Summed(SummedData::Object(_) | SummedData::Sums(_)), Fate::Dropped) => {}
+                (RangeCoverage::Summed(what), Fate::Unnoticed | Fate::Dropped) => {
                     unnoticed.push((range.clone(), *what))
                 }
-                (Covered::Unused(_), Fate::Reported | Fate::Refused) => {
+                (RangeCoverage::Unused(_), Fate::Reported | Fate::Refused) => {
                     panic!("byte {at} holds nothing and is reported: {covered:?}")
                 }
                 _ => {}
@@ -317,10 +320,10 @@ fn flips_in_a_killed_store_go_unnoticed_only_in_last_records_and_frames() {
     // By owner; a store this small writes each of them upwards.
     let mut dropped = BTreeMap::new();
     for (range, covered) in subject.listed() {
-        let Covered::Summed(what) = covered else { continue };
+        let RangeCoverage::Summed(what) = covered else { continue };
         let found =
             unnoticed.iter().position(|(place, _)| *place == range).map(|index| unnoticed.swap_remove(index));
-        if !matches!(what, Summed::Record { .. } | Summed::Frame(_)) {
+        if !matches!(what, SummedData::Record { .. } | SummedData::Frame(_)) {
             assert!(found.is_none(), "{what:?} at {range:?} goes unnoticed");
             continue;
         }
@@ -336,9 +339,9 @@ fn flips_in_a_killed_store_go_unnoticed_only_in_last_records_and_frames() {
 }
 
 /// The owner whose last record or frame may go unnoticed: a stream, or the journal.
-fn owner(what: Summed) -> Option<u64> {
+fn owner(what: SummedData) -> Option<u64> {
     match what {
-        Summed::Frame(stream) => Some(stream.0),
+        SummedData::Frame(stream) => Some(stream.0),
         _ => None,
     }
 }

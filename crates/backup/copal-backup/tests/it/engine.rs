@@ -58,8 +58,12 @@ pub(crate) fn engine_in_memory() -> copal_kv::Store {
 }
 
 fn formatted(size: u64, record: bool) -> Arc<FaultDevice> {
-    let options =
-        |record| FaultOptions { seed: 1, order: Order::Immediate, record, ..FaultOptions::default() };
+    let options = |record| FaultOptions {
+        seed: 1,
+        order: CompletionOrder::Immediate,
+        record,
+        ..FaultOptions::default()
+    };
     let device = FaultDevice::with_options(Image::zeroed(size), options(false));
     let dynamic: Arc<dyn Device> = device.clone();
     copal_object::Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -231,7 +235,7 @@ fn a_power_cut_at_any_moment_loses_no_snapshot_and_leaks_nothing() {
 
     let history = device.history();
     let steps: Vec<_> = (0..40).map(|part| begun + (ended - begun) * part / 39).collect();
-    let limits = Limits::default();
+    let limits = StateLimits::default();
     for step in steps {
         for state in crash::states(&history, step, &limits).take(2) {
             let device = state.device();

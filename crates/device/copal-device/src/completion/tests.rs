@@ -83,7 +83,7 @@ fn an_abandoned_operation_panics_its_waiter() {
 #[derive(Default)]
 struct Queue(Mutex<Vec<Completer<usize>>>);
 
-impl Drive for Queue {
+impl CompletionDriver for Queue {
     fn drive(&self) -> bool {
         let next = self.0.lock().pop();
         let Some(completer) = next else { return false };
@@ -96,7 +96,7 @@ impl Drive for Queue {
 #[test]
 fn waiting_drives_a_device_without_a_thread() {
     let queue = Arc::new(Queue::default());
-    let driver: Arc<dyn Drive> = queue.clone();
+    let driver: Arc<dyn CompletionDriver> = queue.clone();
     let (completers, mut completions): (Vec<_>, Vec<_>) =
         (0..4).map(|_| Completion::pair(Some(Arc::clone(&driver)))).unzip();
     *queue.0.lock() = completers;
@@ -108,7 +108,7 @@ fn waiting_drives_a_device_without_a_thread() {
 #[test]
 fn several_threads_wait_on_one_driver() {
     let queue = Arc::new(Queue::default());
-    let driver: Arc<dyn Drive> = queue.clone();
+    let driver: Arc<dyn CompletionDriver> = queue.clone();
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let (queue, driver) = (Arc::clone(&queue), Arc::clone(&driver));
@@ -143,7 +143,7 @@ fn the_future_wakes_and_drives() {
     assert_eq!(Pin::new(&mut completion).poll(&mut cx), Poll::Ready(5));
 
     let queue = Arc::new(Queue::default());
-    let (completer, mut driven) = Completion::pair(Some(queue.clone() as Arc<dyn Drive>));
+    let (completer, mut driven) = Completion::pair(Some(queue.clone() as Arc<dyn CompletionDriver>));
     queue.0.lock().push(completer);
     assert_eq!(Pin::new(&mut driven).poll(&mut cx), Poll::Ready(0));
 }

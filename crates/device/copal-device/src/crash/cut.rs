@@ -6,10 +6,10 @@
 //! - Where a change became durable, open changes that completed before it are cut away: they cannot come
 //!   back.
 
-use super::states::{Limits, States};
+use super::states::{CrashStates, StateLimits};
 use crate::Image;
 use crate::image::{PAGE, Page};
-use crate::record::{DeviceChange, History, HistoryEvent};
+use crate::record::{DeviceChange, DeviceHistory, HistoryEvent};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -141,7 +141,7 @@ pub(super) struct HistoryReplay {
 }
 
 impl HistoryReplay {
-    pub(super) fn new(history: &History) -> HistoryReplay {
+    pub(super) fn new(history: &DeviceHistory) -> HistoryReplay {
         let block = u64::from(history.logical_block);
         HistoryReplay {
             durable: history.start.clone(),
@@ -215,20 +215,20 @@ impl HistoryReplay {
         self.open = open;
     }
 
-    pub(super) fn cut(&self, step: usize) -> Cut {
-        Cut { step, durable: self.durable.clone(), open: self.open.clone().into() }
+    pub(super) fn cut(&self, step: usize) -> HistoryCut {
+        HistoryCut { step, durable: self.durable.clone(), open: self.open.clone().into() }
     }
 }
 
 /// One moment of a history: what is durable for certain, and what a crash may keep or lose.
 #[derive(Clone, Debug)]
-pub struct Cut {
+pub struct HistoryCut {
     pub(super) step: usize,
     pub(super) durable: Image,
     pub(super) open: Arc<[OpenChange]>,
 }
 
-impl Cut {
+impl HistoryCut {
     /// Events that happened before.
     #[must_use]
     pub fn step(&self) -> usize {
@@ -249,7 +249,7 @@ impl Cut {
 
     /// The states a crash here may leave.
     #[must_use]
-    pub fn states(&self, limits: &Limits) -> States {
-        States::new(self.clone(), limits)
+    pub fn states(&self, limits: &StateLimits) -> CrashStates {
+        CrashStates::new(self.clone(), limits)
     }
 }

@@ -9,7 +9,7 @@
 //! Invariants
 //! - State `n` of a cut is the same on every run: a failure is named by step and number.
 
-use super::cut::Cut;
+use super::cut::HistoryCut;
 use crate::fault::FaultDevice;
 use crate::random::DeviceRandom;
 use crate::{Device, Image, MemoryDevice};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// How many states of one cut are tried.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct StateLimits {
     /// Up to this many open blocks (or changes) all subsets are tried. At most 20.
     pub exhaustive: u32,
     /// Random subsets beyond that.
@@ -26,9 +26,9 @@ pub struct Limits {
     pub seed: u64,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { exhaustive: 12, samples: 256, seed: 0 }
+impl Default for StateLimits {
+    fn default() -> StateLimits {
+        StateLimits { exhaustive: 12, samples: 256, seed: 0 }
     }
 }
 
@@ -52,8 +52,8 @@ const TEARS: u64 = 6;
 
 /// The states of one cut, in a fixed order.
 #[derive(Clone, Debug)]
-pub struct States {
-    cut: Cut,
+pub struct CrashStates {
+    cut: HistoryCut,
     families: Vec<(SubsetFamily, u64)>,
     /// Index of each change's first block, and the total at the end.
     first_block: Vec<usize>,
@@ -61,8 +61,8 @@ pub struct States {
     next: u64,
 }
 
-impl States {
-    pub(super) fn new(cut: Cut, limits: &Limits) -> States {
+impl CrashStates {
+    pub(super) fn new(cut: HistoryCut, limits: &StateLimits) -> CrashStates {
         let exhaustive = limits.exhaustive.min(20) as usize;
         let mut first_block = vec![0];
         for open in cut.open.iter() {
@@ -86,7 +86,7 @@ impl States {
             families.push((SubsetFamily::Torn, changes as u64 * TEARS * 2));
             families.push((SubsetFamily::Sampled, u64::from(limits.samples)));
         }
-        States { cut, families, first_block, seed: limits.seed, next: 0 }
+        CrashStates { cut, families, first_block, seed: limits.seed, next: 0 }
     }
 
     /// How many states there are in all. Some may be equal.
@@ -174,7 +174,7 @@ impl States {
     }
 }
 
-impl Iterator for States {
+impl Iterator for CrashStates {
     type Item = CrashState;
 
     fn next(&mut self) -> Option<CrashState> {
@@ -187,7 +187,7 @@ impl Iterator for States {
 /// A device as a crash may leave it.
 #[derive(Clone, Debug)]
 pub struct CrashState {
-    cut: Cut,
+    cut: HistoryCut,
     index: u64,
     image: Image,
     kept: Vec<bool>,
@@ -200,7 +200,7 @@ impl CrashState {
         self.cut.step
     }
 
-    /// Number of this state among those of its cut, for [`States::get`].
+    /// Number of this state among those of its cut, for [`CrashStates::get`].
     #[must_use]
     pub fn index(&self) -> u64 {
         self.index

@@ -1,15 +1,15 @@
 //! The enumerator against a model that knows, block by block, what may be read after a crash.
 
 use super::*;
-use crate::fault::{Fault, FaultDevice, FaultOptions, Order, WriteFault};
+use crate::fault::{CompletionOrder, Fault, FaultDevice, FaultOptions, WriteFault};
 use crate::random::DeviceRandom;
-use crate::{AlignedBuf, Class, Completion, Device, Image, Io, IoDone, IoKind};
+use crate::{AlignedBuf, Completion, Device, Image, Io, IoClass, IoDone, IoKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
 
-fn device(blocks: u64, order: Order) -> Arc<FaultDevice> {
+fn device(blocks: u64, order: CompletionOrder) -> Arc<FaultDevice> {
     let options = FaultOptions { order, ..FaultOptions::default() };
     FaultDevice::with_options(Image::zeroed(blocks * BLOCK), options)
 }
@@ -21,7 +21,7 @@ fn block_of(value: u8, blocks: u64) -> AlignedBuf {
 }
 
 fn submit(dev: &FaultDevice, at: u64, kind: IoKind) -> Completion<Vec<IoDone>> {
-    dev.submit(vec![Io { at: at * BLOCK, kind, class: Class::Commit }])
+    dev.submit(vec![Io { at: at * BLOCK, kind, class: IoClass::Commit }])
 }
 
 fn write(value: u8, blocks: u64) -> IoKind {
@@ -40,8 +40,8 @@ fn values(image: &Image) -> Vec<u8> {
         .collect()
 }
 
-fn reachable(history: &History, step: usize) -> BTreeSet<Vec<u8>> {
-    let limits = Limits { exhaustive: 20, ..Limits::default() };
+fn reachable(history: &DeviceHistory, step: usize) -> BTreeSet<Vec<u8>> {
+    let limits = StateLimits { exhaustive: 20, ..StateLimits::default() };
     states(history, step, &limits).map(|state| values(state.image())).collect()
 }
 
@@ -68,7 +68,7 @@ fn product(blocks: &[Block]) -> BTreeSet<Vec<u8>> {
 fn exhaustive_states_are_exactly_what_the_contract_allows() {
     for seed in 0..150 {
         let mut random = DeviceRandom::new(seed);
-        let dev = device(5, Order::Immediate);
+        let dev = device(5, CompletionOrder::Immediate);
         let mut model = vec![Block { durable: 0, open: Vec::new() }; 5];
         let mut steps = vec![(0, model.clone())];
         for value in 1..=7u8 {
@@ -114,7 +114,7 @@ fn exhaustive_states_are_exactly_what_the_contract_allows() {
 
 #[test]
 fn a_flush_covers_only_what_completed_before_it_began() {
-    let dev = device(2, Order::Fifo);
+    let dev = device(2, CompletionOrder::Fifo);
     let first = submit(&dev, 0, write(1, 1));
     let early = submit(&dev, 0, IoKind::Flush);
     dev.run_until_idle();
@@ -126,7 +126,7 @@ fn a_flush_covers_only_what_completed_before_it_began() {
 
 #[test]
 fn a_write_in_flight_may_survive_and_is_not_hurt_by_the_completion_order() {
-    let dev = device(2, Order::Fifo);
+    let dev = device(2, CompletionOrder::Fifo);
     drop(submit(&dev, 0, write(1, 1)));
     let step = dev.step();
     drop(submit(&dev, 1, write(2, 1)));
@@ -145,7 +145,7 @@ fn a_write_in_flight_may_survive_and_is_not_hurt_by_the_completion_order() {
 
 #[test]
 fn a_durable_write_makes_nothing_else_durable_and_cannot_be_undone_by_an_older_one() {
-    let dev = device(2, Order::Immediate);
+    let dev = device(2, CompletionOrder::Immediate);
     submit(&dev, 0, write(1, 2)).wait();
     dev.write_through(0, block_of(2, 1)).unwrap();
     assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![2, 0], vec![2, 1]]));
@@ -158,7 +158,7 @@ fn a_durable_write_makes_nothing_else_durable_and_cannot_be_undone_by_an_older_o
 /// done in its middle, where it is open whatever is flushed beside it.
 #[test]
 fn a_flush_beside_a_write_through_does_not_cover_it() {
-    let dev = device(2, Order::Immediate);
+    let dev = device(2, CompletionOrder::Immediate);
     let other = dev.clone();
     dev.beside_next_write_through(Some(Box::new(move || {
         submit(&other, 1, write(1, 1)).wait();
@@ -175,7 +175,7 @@ fn a_flush_beside_a_write_through_does_not_cover_it() {
 /// was repaired was forgotten here, and reached the image all the same. Fix: it stays open.
 #[test]
 fn a_write_in_flight_outlives_the_repair_of_the_medium() {
-    let dev = device(1, Order::Fifo);
+    let dev = device(1, CompletionOrder::Fifo);
     dev.inject(Fault::Write { skip: 100, fault: WriteFault::Error });
     drop(submit(&dev, 0, write(1, 1)));
     dev.heal();
@@ -193,7 +193,7 @@ fn a_write_in_flight_outlives_the_repair_of_the_medium() {
 #[test]
 fn a_write_that_failed_does_not_come_back_over_later_ones() {
     for seed in 0..8 {
-        let options = FaultOptions { seed, order: Order::Immediate, ..FaultOptions::default() };
+        let options = FaultOptions { seed, order: CompletionOrder::Immediate, ..FaultOptions::default() };
         let dev = FaultDevice::with_options(Image::zeroed(BLOCK), options);
         dev.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
         submit(&dev, 0, write(1, 1)).wait();
@@ -207,7 +207,7 @@ fn a_write_that_failed_does_not_come_back_over_later_ones() {
 
 #[test]
 fn growth_is_open_until_flushed_and_what_was_written_beyond_is_lost_with_it() {
-    let dev = device(1, Order::Immediate);
+    let dev = device(1, CompletionOrder::Immediate);
     assert_eq!(dev.grow(2 * BLOCK).unwrap(), 2 * BLOCK);
     submit(&dev, 1, write(7, 1)).wait();
     let seen = reachable(&dev.history(), dev.step());
@@ -218,7 +218,7 @@ fn growth_is_open_until_flushed_and_what_was_written_beyond_is_lost_with_it() {
 
 #[test]
 fn a_cut_is_open_until_flushed_and_what_lay_behind_it_does_not_come_back_then() {
-    let dev = device(2, Order::Immediate);
+    let dev = device(2, CompletionOrder::Immediate);
     submit(&dev, 0, write(7, 2)).wait();
     submit(&dev, 0, IoKind::Flush).wait();
     assert_eq!(dev.cut(BLOCK).unwrap(), BLOCK);
@@ -232,7 +232,8 @@ fn a_cut_is_open_until_flushed_and_what_lay_behind_it_does_not_come_back_then() 
 /// A host that filled up meanwhile refuses what was not asked of it again.
 #[test]
 fn on_a_full_host_a_write_into_a_hole_fails_until_the_hole_is_reserved() {
-    let options = FaultOptions { order: Order::Immediate, full_host: true, ..FaultOptions::default() };
+    let options =
+        FaultOptions { order: CompletionOrder::Immediate, full_host: true, ..FaultOptions::default() };
     let dev = FaultDevice::with_options(Image::zeroed(4 * BLOCK), options);
     submit(&dev, 1, IoKind::Discard(2 * BLOCK)).wait();
     dev.reserve(BLOCK, BLOCK).unwrap();
@@ -246,7 +247,7 @@ fn on_a_full_host_a_write_into_a_hole_fails_until_the_hole_is_reserved() {
 
 #[test]
 fn discarded_ranges_may_read_as_something_else_before_the_flush_already() {
-    let dev = device(1, Order::Immediate);
+    let dev = device(1, CompletionOrder::Immediate);
     dev.write_through(0, block_of(7, 1)).unwrap();
     submit(&dev, 0, IoKind::Discard(BLOCK)).wait();
     assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![7], vec![0xd5]]));
@@ -254,10 +255,11 @@ fn discarded_ranges_may_read_as_something_else_before_the_flush_already() {
 
 #[test]
 fn writes_tear_at_the_logical_block() {
-    let options = FaultOptions { logical_block: 512, order: Order::Immediate, ..FaultOptions::default() };
+    let options =
+        FaultOptions { logical_block: 512, order: CompletionOrder::Immediate, ..FaultOptions::default() };
     let dev = FaultDevice::with_options(Image::zeroed(BLOCK), options);
     submit(&dev, 0, write(9, 1)).wait();
-    let all = states(&dev.history(), dev.step(), &Limits::default());
+    let all = states(&dev.history(), dev.step(), &StateLimits::default());
     assert_eq!(all.count_all(), 1 << 8);
     let mut seen = BTreeSet::new();
     for state in all {
@@ -273,12 +275,12 @@ fn writes_tear_at_the_logical_block() {
 /// Beyond the exhaustive limit: the promised members are all there, and number `n` is always the same state.
 #[test]
 fn sampled_states_hold_none_all_singles_prefixes_and_tears() {
-    let dev = device(40, Order::Immediate);
+    let dev = device(40, CompletionOrder::Immediate);
     for at in 0..20 {
         submit(&dev, at * 2, write(at as u8 + 1, 2)).wait();
     }
     let history = dev.history();
-    let all = states(&history, dev.step(), &Limits::default());
+    let all = states(&history, dev.step(), &StateLimits::default());
     let by_value: BTreeMap<Vec<u8>, u64> =
         all.clone().map(|state| (values(state.image()), state.index())).collect();
     let whole = |keep: &dyn Fn(u8) -> bool| -> Vec<u8> {
@@ -306,10 +308,11 @@ fn sampled_states_hold_none_all_singles_prefixes_and_tears() {
 
 #[test]
 fn a_long_write_is_torn_in_every_way_that_is_promised() {
-    let dev = device(16, Order::Immediate);
+    let dev = device(16, CompletionOrder::Immediate);
     submit(&dev, 0, write(1, 16)).wait();
-    let all: BTreeSet<Vec<u8>> =
-        states(&dev.history(), dev.step(), &Limits::default()).map(|state| values(state.image())).collect();
+    let all: BTreeSet<Vec<u8>> = states(&dev.history(), dev.step(), &StateLimits::default())
+        .map(|state| values(state.image()))
+        .collect();
     let ways: [&dyn Fn(usize) -> bool; 8] = [
         &|_| false,
         &|_| true,
@@ -351,18 +354,19 @@ fn the_cut_points_reach_every_state_that_any_step_reaches() {
             assert!(here.is_subset(&there), "seed {seed} step {step}\n{}", history.describe());
         }
         let swept: Vec<u64> =
-            all_cuts(&history).map(|cut| cut.states(&Limits::default()).count_all()).collect();
-        let alone: Vec<u64> =
-            (0..=history.len()).map(|step| states(&history, step, &Limits::default()).count_all()).collect();
+            all_cuts(&history).map(|cut| cut.states(&StateLimits::default()).count_all()).collect();
+        let alone: Vec<u64> = (0..=history.len())
+            .map(|step| states(&history, step, &StateLimits::default()).count_all())
+            .collect();
         assert_eq!(swept, alone);
     }
 }
 
 #[test]
 fn a_crash_state_can_crash_again() {
-    let dev = device(2, Order::Immediate);
+    let dev = device(2, CompletionOrder::Immediate);
     submit(&dev, 0, write(1, 1)).wait();
-    for state in states(&dev.history(), dev.step(), &Limits::default()) {
+    for state in states(&dev.history(), dev.step(), &StateLimits::default()) {
         let first = values(state.image())[0];
         let again = state.fault_device(1);
         submit(&again, 1, write(5, 1)).wait();

@@ -8,7 +8,7 @@ use super::FaultOptions;
 use super::inject::{Fault, FaultBudget, FlushFault, WriteFault};
 use crate::crash;
 use crate::random::DeviceRandom;
-use crate::record::{DeviceChange, History, HistoryEvent};
+use crate::record::{DeviceChange, DeviceHistory, HistoryEvent};
 use crate::{DeviceError, Image, IoKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct CommandPlan {
 pub(super) struct FaultMedium {
     pub(super) image: Image,
     pub(super) shadow: Option<Image>,
-    pub(super) history: History,
+    pub(super) history: DeviceHistory,
     pub(super) random: DeviceRandom,
     record: bool,
     full_host: bool,
@@ -53,7 +53,7 @@ impl FaultMedium {
         let faulty = options.budget.one_in > 0;
         FaultMedium {
             shadow: faulty.then(|| image.clone()),
-            history: History::new(image.clone(), options.logical_block),
+            history: DeviceHistory::new(image.clone(), options.logical_block),
             image,
             random: DeviceRandom::new(options.seed),
             record: options.record,
@@ -232,7 +232,7 @@ impl FaultMedium {
         if !std::mem::take(&mut self.flush_failed) || !self.record {
             return;
         }
-        let limits = crash::Limits { seed: self.random.next(), ..crash::Limits::default() };
+        let limits = crash::StateLimits { seed: self.random.next(), ..crash::StateLimits::default() };
         let states = crash::states(&self.history, self.history.len(), &limits);
         let index = self.random.below(states.count_all());
         if let Some(state) = states.get(index) {

@@ -5,7 +5,7 @@ use crate::crash;
 
 const BLOCK: u64 = 4096;
 
-fn device(order: Order) -> Arc<FaultDevice> {
+fn device(order: CompletionOrder) -> Arc<FaultDevice> {
     FaultDevice::with_options(Image::zeroed(16 * BLOCK), FaultOptions { order, ..FaultOptions::default() })
 }
 
@@ -16,7 +16,7 @@ fn block_of(value: u8) -> AlignedBuf {
 }
 
 fn io(at: u64, kind: IoKind) -> Vec<Io> {
-    vec![Io { at: at * BLOCK, kind, class: Class::Foreground }]
+    vec![Io { at: at * BLOCK, kind, class: IoClass::Foreground }]
 }
 
 fn write(dev: &FaultDevice, at: u64, value: u8) -> Result<(), DeviceError> {
@@ -48,16 +48,16 @@ fn completions_come_in_the_order_asked_for() {
         dev.run_until_idle();
         seen.lock().clone()
     };
-    assert_eq!(sequence(Order::Immediate, 0), [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(sequence(Order::Fifo, 0), [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert_eq!(sequence(Order::Lifo, 0), [7, 6, 5, 4, 3, 2, 1, 0]);
-    assert_ne!(sequence(Order::Shuffled, 1), sequence(Order::Shuffled, 2));
-    assert_eq!(sequence(Order::Shuffled, 3), sequence(Order::Shuffled, 3));
+    assert_eq!(sequence(CompletionOrder::Immediate, 0), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(sequence(CompletionOrder::Fifo, 0), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(sequence(CompletionOrder::Lifo, 0), [7, 6, 5, 4, 3, 2, 1, 0]);
+    assert_ne!(sequence(CompletionOrder::Shuffled, 1), sequence(CompletionOrder::Shuffled, 2));
+    assert_eq!(sequence(CompletionOrder::Shuffled, 3), sequence(CompletionOrder::Shuffled, 3));
 }
 
 #[test]
 fn waiting_for_one_runs_others_too() {
-    let dev = device(Order::Fifo);
+    let dev = device(CompletionOrder::Fifo);
     let first = dev.submit(io(0, IoKind::Write { buf: block_of(1), fua: false }));
     let second = dev.submit(io(1, IoKind::Write { buf: block_of(2), fua: false }));
     assert_eq!(dev.pending().len(), 2);
@@ -68,7 +68,7 @@ fn waiting_for_one_runs_others_too() {
 
 #[test]
 fn a_latent_error_hurts_reads_of_its_range_until_it_is_written() {
-    let dev = device(Order::Immediate);
+    let dev = device(CompletionOrder::Immediate);
     dev.inject(Fault::ReadError { at: 3 * BLOCK, len: 1 });
     assert!(read(&dev, 2).is_ok());
     assert_eq!(read(&dev, 3).unwrap_err().raw_os_error(), Some(libc::EIO));
@@ -78,12 +78,12 @@ fn a_latent_error_hurts_reads_of_its_range_until_it_is_written() {
 
 #[test]
 fn a_flipped_bit_is_on_the_medium_and_heals() {
-    let dev = device(Order::Immediate);
+    let dev = device(CompletionOrder::Immediate);
     write(&dev, 1, 0b1000).unwrap();
     flush(&dev).unwrap();
     dev.inject(Fault::BitFlip { at: BLOCK, bit: 0 });
     assert_eq!(read(&dev, 1).unwrap(), 0b1001);
-    let state = crash::states(&dev.history(), dev.step(), &crash::Limits::default()).next().unwrap();
+    let state = crash::states(&dev.history(), dev.step(), &crash::StateLimits::default()).next().unwrap();
     let mut byte = [0];
     state.image().read(BLOCK, &mut byte);
     assert_eq!(byte, [0b1001], "a crash does not repair it");
@@ -93,7 +93,7 @@ fn a_flipped_bit_is_on_the_medium_and_heals() {
 
 #[test]
 fn lost_and_misdirected_writes_report_success() {
-    let dev = device(Order::Immediate);
+    let dev = device(CompletionOrder::Immediate);
     write(&dev, 1, 1).unwrap();
     write(&dev, 2, 2).unwrap();
     dev.inject(Fault::Write { skip: 1, fault: WriteFault::Lost });
@@ -104,7 +104,7 @@ fn lost_and_misdirected_writes_report_success() {
     write(&dev, 3, 3).unwrap();
     assert_eq!((read(&dev, 3).unwrap(), read(&dev, 2).unwrap()), (0, 3));
     flush(&dev).unwrap();
-    for state in crash::states(&dev.history(), dev.step(), &crash::Limits::default()) {
+    for state in crash::states(&dev.history(), dev.step(), &crash::StateLimits::default()) {
         let mut bytes = vec![0; 16 * BLOCK as usize];
         state.image().read(0, &mut bytes);
         let first: Vec<u8> = bytes.chunks(BLOCK as usize).take(6).map(|block| block[0]).collect();
@@ -117,7 +117,7 @@ fn lost_and_misdirected_writes_report_success() {
 
 #[test]
 fn a_stale_range_reads_as_it_was() {
-    let dev = device(Order::Immediate);
+    let dev = device(CompletionOrder::Immediate);
     write(&dev, 4, 1).unwrap();
     dev.inject(Fault::StaleRead { at: 4 * BLOCK, len: BLOCK });
     write(&dev, 4, 2).unwrap();
@@ -130,7 +130,7 @@ fn a_stale_range_reads_as_it_was() {
 
 #[test]
 fn a_failed_write_poisons_until_reopened_and_reads_go_on() {
-    let dev = device(Order::Immediate);
+    let dev = device(CompletionOrder::Immediate);
     write(&dev, 1, 1).unwrap();
     dev.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
     assert_eq!(write(&dev, 2, 2).unwrap_err().raw_os_error(), Some(libc::EIO));
@@ -169,7 +169,7 @@ fn after_a_failed_flush_the_reopened_device_holds_some_legal_state_durably() {
 fn a_killed_process_keeps_completed_writes_and_loses_its_handle() {
     let mut outcomes = std::collections::BTreeSet::new();
     for seed in 0..20 {
-        let options = FaultOptions { order: Order::Fifo, seed, ..FaultOptions::default() };
+        let options = FaultOptions { order: CompletionOrder::Fifo, seed, ..FaultOptions::default() };
         let dev = FaultDevice::with_options(Image::zeroed(16 * BLOCK), options);
         write(&dev, 0, 1).unwrap();
         let in_flight = dev.submit(io(1, IoKind::Write { buf: block_of(2), fua: false }));
@@ -188,7 +188,7 @@ fn a_killed_process_keeps_completed_writes_and_loses_its_handle() {
 
 /// The smallest durable protocol: write, flush, promise. Returns a state that breaks the promise.
 fn broken_promise(fault: Option<FlushFault>) -> Option<String> {
-    let dev = device(Order::Fifo);
+    let dev = device(CompletionOrder::Fifo);
     if let Some(fault) = fault {
         dev.inject(Fault::Flush { skip: 0, fault });
     }
@@ -198,7 +198,7 @@ fn broken_promise(fault: Option<FlushFault>) -> Option<String> {
     write(&dev, 1, 8).unwrap();
     crash::cuts(&dev.history())
         .filter(|cut| cut.step() >= promised)
-        .flat_map(|cut| cut.states(&crash::Limits::default()))
+        .flat_map(|cut| cut.states(&crash::StateLimits::default()))
         .find(|state| {
             let mut byte = [0];
             state.image().read(0, &mut byte);
@@ -239,7 +239,8 @@ fn a_budget_is_spent_and_never_exceeded() {
         one_in: 4,
         ..FaultBudget::default()
     };
-    let options = FaultOptions { budget, order: Order::Immediate, seed: 9, ..FaultOptions::default() };
+    let options =
+        FaultOptions { budget, order: CompletionOrder::Immediate, seed: 9, ..FaultOptions::default() };
     let dev = FaultDevice::with_options(Image::zeroed(16 * BLOCK), options);
     let mut random = crate::random::DeviceRandom::new(1);
     let (mut read_errors, mut wrong) = (0, 0);

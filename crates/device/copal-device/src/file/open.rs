@@ -12,7 +12,7 @@ use super::filesystem::{FileSystemKind, is_too_full, nature};
 use super::geometry::{DirectAlignment, alignment, geometry};
 use super::overlap::overlap_in_use;
 use super::target::{FileTarget, TargetKind};
-use crate::error::OpenError;
+use crate::error::DeviceOpenError;
 use crate::{BUFFER_ALIGNMENT, Geometry};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
@@ -24,7 +24,7 @@ use std::path::Path;
 const BUFFERED: DirectAlignment = DirectAlignment { memory: 1, offset: 4096 };
 
 /// Opens or creates what `path` names and locks it.
-pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileTarget, OpenError> {
+pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileTarget, DeviceOpenError> {
     match options.create_size {
         None => {
             let (fd, kind) = open_existing(path, options)?;
@@ -43,8 +43,8 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileTarget, Ope
     }
 }
 
-fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, TargetKind), OpenError> {
-    let failed = |error| OpenError::from_errno(path, options.read_only, error);
+fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, TargetKind), DeviceOpenError> {
+    let failed = |error| DeviceOpenError::from_errno(path, options.read_only, error);
     let before = kind_of(path, options, rustix::fs::stat(path).map_err(failed)?.st_mode)?;
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -56,12 +56,16 @@ fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, TargetK
     lock(path, &fd, options.read_only)?;
     // Behind our own lock: of two that meet here each sees the other's.
     if kind == TargetKind::Block && !options.read_only && overlap_in_use(path).is_some() {
-        return Err(OpenError::Locked { path: path.display().to_string() });
+        return Err(DeviceOpenError::Locked { path: path.display().to_string() });
     }
     Ok((fd, kind))
 }
 
-fn kind_of(path: &Path, options: &FileOptions, mode: rustix::fs::RawMode) -> Result<TargetKind, OpenError> {
+fn kind_of(
+    path: &Path,
+    options: &FileOptions,
+    mode: rustix::fs::RawMode,
+) -> Result<TargetKind, DeviceOpenError> {
     let found = match FileType::from_raw_mode(mode) {
         FileType::RegularFile => {
             return Ok(TargetKind::File { punch_holes: options.punch_holes });
@@ -73,25 +77,25 @@ fn kind_of(path: &Path, options: &FileOptions, mode: rustix::fs::RawMode) -> Res
         FileType::Socket => "a socket",
         _ => "something else",
     };
-    Err(OpenError::WrongKind { path: path.display().to_string(), found })
+    Err(DeviceOpenError::WrongKind { path: path.display().to_string(), found })
 }
 
-fn create(path: &Path) -> Result<OwnedFd, OpenError> {
+fn create(path: &Path) -> Result<OwnedFd, DeviceOpenError> {
     let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let mode = Mode::RUSR | Mode::WUSR;
-    let fd =
-        rustix::fs::open(path, flags, mode).map_err(|error| OpenError::from_errno(path, false, error))?;
+    let fd = rustix::fs::open(path, flags, mode)
+        .map_err(|error| DeviceOpenError::from_errno(path, false, error))?;
     lock(path, &fd, false)?;
     Ok(fd)
 }
 
 /// Reserves the space now, so that a full disk is met here.
-fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), OpenError> {
+fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), DeviceOpenError> {
     let bytes = size.next_multiple_of(4096);
-    let no_space = || OpenError::NoSpace { path: path.display().to_string(), bytes };
+    let no_space = || DeviceOpenError::NoSpace { path: path.display().to_string(), bytes };
     let failed = |error| match error {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => no_space(),
-        other => OpenError::from_errno(path, false, other),
+        other => DeviceOpenError::from_errno(path, false, other),
     };
     if is_too_full(fd, bytes) {
         return Err(no_space());
@@ -102,10 +106,10 @@ fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), OpenError> {
     }
 }
 
-fn lock(path: &Path, fd: &OwnedFd, shared: bool) -> Result<(), OpenError> {
+fn lock(path: &Path, fd: &OwnedFd, shared: bool) -> Result<(), DeviceOpenError> {
     let how =
         if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    rustix::fs::flock(fd, how).map_err(|error| OpenError::from_errno(path, shared, error))
+    rustix::fs::flock(fd, how).map_err(|error| DeviceOpenError::from_errno(path, shared, error))
 }
 
 fn prepare(
@@ -113,17 +117,17 @@ fn prepare(
     options: &FileOptions,
     fd: OwnedFd,
     kind: TargetKind,
-) -> Result<FileTarget, OpenError> {
+) -> Result<FileTarget, DeviceOpenError> {
     let name = || path.display().to_string();
-    let failed = |source| OpenError::Io { path: name(), source };
+    let failed = |source| DeviceOpenError::Io { path: name(), source };
     let mut volatile = false;
     if matches!(kind, TargetKind::File { .. }) {
         match nature(&fd).map_err(failed)? {
             FileSystemKind::CopyOnWrite(file_system) if !options.allow_cow => {
-                return Err(OpenError::CopyOnWrite { path: name(), file_system });
+                return Err(DeviceOpenError::CopyOnWrite { path: name(), file_system });
             }
             FileSystemKind::Volatile(file_system) if !options.unsafe_volatile => {
-                return Err(OpenError::Volatile { path: name(), file_system });
+                return Err(DeviceOpenError::Volatile { path: name(), file_system });
             }
             nature => volatile = matches!(nature, FileSystemKind::Volatile(_)),
         }
@@ -156,8 +160,12 @@ fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File>
 }
 
 /// Turns the page cache off where it can be; `None`: I/O is buffered, and only flushes make it durable.
-fn make_direct(path: &Path, fd: &OwnedFd, kind: TargetKind) -> Result<Option<DirectAlignment>, OpenError> {
-    let failed = |source| OpenError::Io { path: path.display().to_string(), source };
+fn make_direct(
+    path: &Path,
+    fd: &OwnedFd,
+    kind: TargetKind,
+) -> Result<Option<DirectAlignment>, DeviceOpenError> {
+    let failed = |source| DeviceOpenError::Io { path: path.display().to_string(), source };
     let found = alignment(fd, kind).map_err(failed)?;
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|error| failed(error.into()))?;
     let fits = |found: &DirectAlignment| found.memory <= BUFFER_ALIGNMENT as u32 && found.offset <= 4096;
@@ -171,18 +179,23 @@ fn make_direct(path: &Path, fd: &OwnedFd, kind: TargetKind) -> Result<Option<Dir
     Ok(None)
 }
 
-fn geometry_checked(path: &Path, geometry: Geometry) -> Result<Geometry, OpenError> {
+fn geometry_checked(path: &Path, geometry: Geometry) -> Result<Geometry, DeviceOpenError> {
     if geometry.logical_block.is_power_of_two() {
         return Ok(geometry);
     }
     let source =
         std::io::Error::other(format!("its block of {} bytes is not usable", geometry.logical_block));
-    Err(OpenError::Io { path: path.display().to_string(), source })
+    Err(DeviceOpenError::Io { path: path.display().to_string(), source })
 }
 
 /// What a killed predecessor wrote is made durable before anyone reads it (C5), and so is the name.
-fn make_durable(path: &Path, options: &FileOptions, fd: &OwnedFd, kind: TargetKind) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Io { path: path.display().to_string(), source };
+fn make_durable(
+    path: &Path,
+    options: &FileOptions,
+    fd: &OwnedFd,
+    kind: TargetKind,
+) -> Result<(), DeviceOpenError> {
+    let failed = |source| DeviceOpenError::Io { path: path.display().to_string(), source };
     match rustix::fs::fsync(fd) {
         // Without the right to write there is nothing of ours to make durable.
         Err(_) if options.read_only => return Ok(()),

@@ -1,7 +1,7 @@
 //! Failures that a healthy disk does not show, on both engines.
 
 use super::*;
-use crate::Class;
+use crate::IoClass;
 use crate::file::target::TargetKind;
 
 /// A device whose descriptor may only be read, while the device believes it may write: every write fails.
@@ -23,7 +23,7 @@ fn device_on(file: std::fs::File, force_pread: bool) -> FileDevice {
 }
 
 fn io(at: u64, kind: IoKind) -> Vec<Io> {
-    vec![Io { at, kind, class: Class::Commit }]
+    vec![Io { at, kind, class: IoClass::Commit }]
 }
 
 fn result(device: &FileDevice, at: u64, kind: IoKind) -> Result<(), DeviceError> {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Completion, IoKind};
 
-fn jobs(class: Class, count: usize) -> impl Iterator<Item = IoJob> {
+fn jobs(class: IoClass, count: usize) -> impl Iterator<Item = IoJob> {
     (0..count).map(move |_| {
         let (completer, completion) = Completion::pair(None);
         drop(completion);
@@ -15,7 +15,7 @@ fn push(queue: &JobQueue, jobs: impl Iterator<Item = IoJob>) {
     jobs.for_each(|job| queue.push(job));
 }
 
-fn take(queue: &JobQueue) -> Option<Class> {
+fn take(queue: &JobQueue) -> Option<IoClass> {
     match queue.take() {
         NextJob::Job(job) => {
             let class = job.io.class;
@@ -26,39 +26,39 @@ fn take(queue: &JobQueue) -> Option<Class> {
     }
 }
 
-fn take_all(queue: &JobQueue) -> Vec<Class> {
+fn take_all(queue: &JobQueue) -> Vec<IoClass> {
     std::iter::from_fn(|| take(queue)).collect()
 }
 
 #[test]
 fn commits_go_first_and_background_yields_down_to_a_quarter() {
     let queue = JobQueue::new(8, || {});
-    push(&queue, jobs(Class::Background, 20));
-    push(&queue, jobs(Class::Foreground, 20));
-    push(&queue, jobs(Class::Commit, 2));
+    push(&queue, jobs(IoClass::Background, 20));
+    push(&queue, jobs(IoClass::Foreground, 20));
+    push(&queue, jobs(IoClass::Commit, 2));
     let first = take_all(&queue);
     let count = |class| first.iter().filter(|other| **other == class).count();
-    assert_eq!(first[..2], [Class::Commit, Class::Commit]);
-    assert_eq!((first.len(), count(Class::Foreground), count(Class::Background)), (8, 4, 2));
+    assert_eq!(first[..2], [IoClass::Commit, IoClass::Commit]);
+    assert_eq!((first.len(), count(IoClass::Foreground), count(IoClass::Background)), (8, 4, 2));
 }
 
 #[test]
 fn background_alone_leaves_room_for_a_commit() {
     let queue = JobQueue::new(8, || {});
-    push(&queue, jobs(Class::Background, 20));
+    push(&queue, jobs(IoClass::Background, 20));
     assert_eq!(take_all(&queue).len(), 6);
-    push(&queue, jobs(Class::Commit, 1));
-    assert_eq!(take(&queue), Some(Class::Commit));
+    push(&queue, jobs(IoClass::Commit, 1));
+    assert_eq!(take(&queue), Some(IoClass::Commit));
     assert_eq!(take(&queue), None, "no more background while a commit runs");
-    queue.finished(Class::Commit);
-    queue.finished(Class::Background);
-    assert_eq!(take(&queue), Some(Class::Background));
+    queue.finished(IoClass::Commit);
+    queue.finished(IoClass::Background);
+    assert_eq!(take(&queue), Some(IoClass::Background));
 }
 
 #[test]
 fn a_depth_of_one_still_serves_every_class() {
     let queue = JobQueue::new(1, || {});
-    for class in [Class::Background, Class::Foreground, Class::Commit] {
+    for class in [IoClass::Background, IoClass::Foreground, IoClass::Commit] {
         push(&queue, jobs(class, 1));
         assert_eq!(take(&queue), Some(class));
         queue.finished(class);
@@ -68,13 +68,13 @@ fn a_depth_of_one_still_serves_every_class() {
 #[test]
 fn a_full_queue_blocks_others_but_not_its_own_engine() {
     let queue = Arc::new(JobQueue::new(4, || {}));
-    push(&queue, jobs(Class::Foreground, LIMIT));
+    push(&queue, jobs(IoClass::Foreground, LIMIT));
     let other = Arc::clone(&queue);
-    let blocked = std::thread::spawn(move || push(&other, jobs(Class::Commit, 10)));
+    let blocked = std::thread::spawn(move || push(&other, jobs(IoClass::Commit, 10)));
     let engine = Arc::clone(&queue);
     std::thread::spawn(move || {
         crate::completion::enter_delivering_thread();
-        push(&engine, jobs(Class::Commit, 1));
+        push(&engine, jobs(IoClass::Commit, 1));
     })
     .join()
     .unwrap();
@@ -99,13 +99,13 @@ fn closing_drains_what_waits_and_then_ends() {
         count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     });
     assert!(matches!(queue.take(), NextJob::Nothing));
-    push(&queue, jobs(Class::Foreground, 2));
+    push(&queue, jobs(IoClass::Foreground, 2));
     assert_eq!(woken.load(std::sync::atomic::Ordering::Relaxed), 1, "woken once, it was asleep");
     queue.close();
     assert_eq!(take_all(&queue).len(), 2);
     assert!(matches!(queue.take(), NextJob::Nothing), "two still run");
-    queue.finished(Class::Foreground);
-    queue.finished(Class::Foreground);
+    queue.finished(IoClass::Foreground);
+    queue.finished(IoClass::Foreground);
     assert!(matches!(queue.take(), NextJob::Closed));
     assert!(queue.take_blocking().is_none());
 }

@@ -3,7 +3,7 @@
 
 use crate::scratch;
 use copal_device::conformance::{Traits, run};
-use copal_device::{Device, FileOptions, OpenError, open_file};
+use copal_device::{Device, DeviceOpenError, FileOptions, open_file};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -80,7 +80,7 @@ fn a_block_device_has_one_owner() {
     assert_eq!((geometry.size, geometry.logical_block), (8 << 20, 512));
     for read_only in [false, true] {
         let second = open_file(&disk.path, &FileOptions { read_only, ..FileOptions::default() });
-        assert!(matches!(second.err(), Some(OpenError::Locked { .. })));
+        assert!(matches!(second.err(), Some(DeviceOpenError::Locked { .. })));
     }
     drop(owner);
     assert!(open_file(&disk.path, &FileOptions { read_only: true, ..FileOptions::default() }).is_ok());

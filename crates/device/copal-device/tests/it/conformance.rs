@@ -2,7 +2,7 @@
 
 use crate::scratch;
 use copal_device::conformance::{Traits, run};
-use copal_device::fault::{FaultDevice, FaultOptions, Order};
+use copal_device::fault::{CompletionOrder, FaultDevice, FaultOptions};
 use copal_device::{Device, FileOptions, Image, MemoryDevice, open_file};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -29,7 +29,9 @@ fn memory() {
 
 #[test]
 fn fault_device_in_every_order() {
-    for order in [Order::Immediate, Order::Fifo, Order::Lifo, Order::Shuffled] {
+    for order in
+        [CompletionOrder::Immediate, CompletionOrder::Fifo, CompletionOrder::Lifo, CompletionOrder::Shuffled]
+    {
         let options = FaultOptions { order, seed: 3, record: false, ..FaultOptions::default() };
         run(&|size| FaultDevice::with_options(Image::zeroed(size), options.clone()), EXACT);
     }

@@ -1,7 +1,7 @@
 //! A device that is given up: nothing of it is on its way any more.
 
 use crate::scratch;
-use copal_device::{AlignedBuf, Class, FileOptions, Io, IoKind, open_file};
+use copal_device::{AlignedBuf, FileOptions, Io, IoClass, IoKind, open_file};
 use std::{
     sync::{
         Arc,
@@ -30,7 +30,7 @@ fn hooks_have_returned_when_a_device_is_idle() {
         // A hook that is hung on an answer already there runs here, which proves nothing: again, then.
         let ran_elsewhere = (0..1000).any(|_| {
             let read =
-                Io { at: 0, kind: IoKind::Read(AlignedBuf::zeroed(1 << 20)), class: Class::Foreground };
+                Io { at: 0, kind: IoKind::Read(AlignedBuf::zeroed(1 << 20)), class: IoClass::Foreground };
             let here = thread::current().id();
             let returned = Arc::new(AtomicBool::new(false));
             let (begin, began) = mpsc::channel();

@@ -1,7 +1,9 @@
 //! Opening: what is there, who may, who has it, where it lies; and what each refusal says.
 
 use crate::scratch;
-use copal_device::{AlignedBuf, Class, Device, DeviceError, FileOptions, Io, IoKind, OpenError, open_file};
+use copal_device::{
+    AlignedBuf, Device, DeviceError, DeviceOpenError, FileOptions, Io, IoClass, IoKind, open_file,
+};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ fn reader() -> FileOptions {
     FileOptions { read_only: true, ..FileOptions::default() }
 }
 
-fn refused(path: &Path, options: &FileOptions) -> OpenError {
+fn refused(path: &Path, options: &FileOptions) -> DeviceOpenError {
     match open_file(path, options) {
         Ok(_) => panic!("{} was opened", path.display()),
         Err(error) => {
@@ -76,7 +78,7 @@ fn what_is_punched_or_cut_off_goes_back_to_the_file_system_until_it_is_reserved(
     let device = open_file(&path, &options).unwrap();
     assert!(device.geometry().gives_back && device.geometry().discard_unit > 0);
     let blocks = || std::fs::metadata(&path).unwrap().blocks() * 512;
-    let discard = Io { at: SIZE / 4, kind: IoKind::Discard(SIZE / 4), class: Class::Background };
+    let discard = Io { at: SIZE / 4, kind: IoKind::Discard(SIZE / 4), class: IoClass::Background };
     let done = device.submit(vec![discard]).wait();
     done.into_iter().for_each(|done| done.result.unwrap());
     assert_eq!(blocks(), SIZE - SIZE / 4);
@@ -97,11 +99,11 @@ fn what_is_punched_or_cut_off_goes_back_to_the_file_system_until_it_is_reserved(
 fn a_missing_file_and_one_that_exists_are_told_apart() {
     let directory = scratch();
     let path = directory.path().join("store");
-    assert!(matches!(refused(&path, &existing()), OpenError::NotFound { .. }));
-    assert!(matches!(refused(&path.join("below"), &existing()), OpenError::NotFound { .. }));
-    assert!(matches!(refused(&path.join("below"), &new(SIZE)), OpenError::NotFound { .. }));
+    assert!(matches!(refused(&path, &existing()), DeviceOpenError::NotFound { .. }));
+    assert!(matches!(refused(&path.join("below"), &existing()), DeviceOpenError::NotFound { .. }));
+    assert!(matches!(refused(&path.join("below"), &new(SIZE)), DeviceOpenError::NotFound { .. }));
     std::fs::write(&path, b"precious").unwrap();
-    assert!(matches!(refused(&path, &new(SIZE)), OpenError::Exists { .. }));
+    assert!(matches!(refused(&path, &new(SIZE)), DeviceOpenError::Exists { .. }));
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
 
@@ -112,11 +114,11 @@ fn one_writer_or_many_readers() {
     let writer = open_file(&path, &new(SIZE)).unwrap();
     for options in [existing(), reader()] {
         let error = refused(&path, &options);
-        assert!(matches!(error, OpenError::Locked { .. }) && error.is_retryable(), "{error}");
+        assert!(matches!(error, DeviceOpenError::Locked { .. }) && error.is_retryable(), "{error}");
     }
     drop(writer);
     let readers = [open_file(&path, &reader()).unwrap(), open_file(&path, &reader()).unwrap()];
-    assert!(matches!(refused(&path, &existing()), OpenError::Locked { .. }));
+    assert!(matches!(refused(&path, &existing()), DeviceOpenError::Locked { .. }));
     drop(readers);
     assert!(open_file(&path, &existing()).is_ok());
 }
@@ -130,7 +132,7 @@ fn a_reader_needs_no_right_to_write_and_never_writes() {
     for force_pread in [false, true] {
         let device = open_file(&path, &FileOptions { force_pread, ..reader() }).unwrap();
         assert_eq!(byte(&device, 0), 0);
-        let write = |kind| device.submit(vec![Io { at: 0, kind, class: Class::Commit }]).wait().remove(0);
+        let write = |kind| device.submit(vec![Io { at: 0, kind, class: IoClass::Commit }]).wait().remove(0);
         let done = write(IoKind::Write { buf: AlignedBuf::zeroed(4096), fua: false });
         assert!(matches!(done.result, Err(DeviceError::ReadOnly)));
         assert!(done.buf.is_some(), "the buffer comes back");
@@ -141,7 +143,7 @@ fn a_reader_needs_no_right_to_write_and_never_writes() {
     }
     // Root may do anything; everyone else is told.
     if !rustix::process::geteuid().is_root() {
-        assert!(matches!(refused(&path, &existing()), OpenError::Permission { .. }));
+        assert!(matches!(refused(&path, &existing()), DeviceOpenError::Permission { .. }));
     }
 }
 
@@ -149,13 +151,13 @@ fn a_reader_needs_no_right_to_write_and_never_writes() {
 fn only_files_and_block_devices_are_devices() {
     let directory = scratch();
     let error = refused(directory.path(), &existing());
-    assert!(matches!(error, OpenError::WrongKind { found: "a directory", .. }), "{error}");
+    assert!(matches!(error, DeviceOpenError::WrongKind { found: "a directory", .. }), "{error}");
     let error = refused(Path::new("/dev/null"), &existing());
-    assert!(matches!(error, OpenError::WrongKind { found: "a character device", .. }), "{error}");
+    assert!(matches!(error, DeviceOpenError::WrongKind { found: "a character device", .. }), "{error}");
     let pipe = directory.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
         .unwrap();
-    assert!(matches!(refused(&pipe, &existing()), OpenError::WrongKind { found: "a pipe", .. }));
+    assert!(matches!(refused(&pipe, &existing()), DeviceOpenError::WrongKind { found: "a pipe", .. }));
 }
 
 #[test]
@@ -163,7 +165,7 @@ fn a_file_that_does_not_fit_is_refused_and_leaves_nothing_behind() {
     let directory = scratch();
     let path = directory.path().join("store");
     let error = refused(&path, &new(1 << 60));
-    assert!(matches!(error, OpenError::NoSpace { bytes, .. } if bytes == 1 << 60), "{error}");
+    assert!(matches!(error, DeviceOpenError::NoSpace { bytes, .. } if bytes == 1 << 60), "{error}");
     assert!(!path.exists());
 }
 
@@ -189,7 +191,7 @@ fn memory_file_systems_are_refused_unless_the_loss_is_accepted() {
     let directory = tempfile::tempdir_in(shared).unwrap();
     let path = directory.path().join("store");
     let error = refused(&path, &new(SIZE));
-    assert!(matches!(error, OpenError::Volatile { file_system: "tmpfs", .. }), "{error}");
+    assert!(matches!(error, DeviceOpenError::Volatile { file_system: "tmpfs", .. }), "{error}");
     assert!(!path.exists());
     for force_pread in [false, true] {
         let accepted = FileOptions { unsafe_volatile: true, force_pread, ..new(SIZE) };

@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::ObjectId;
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -212,7 +212,7 @@ impl ScrubWorker {
         let table = &slice.table.table;
         let mut pointers: Vec<(Bytes, u64, Bytes)> = Vec::new();
         let found =
-            TableVerifier::new(table).verify_partition(partition, Class::Background, &mut |entry| {
+            TableVerifier::new(table).verify_partition(partition, IoClass::Background, &mut |entry| {
                 if entry.kind == EntryKind::Pointer && slice.range.contains(entry.key) {
                     let (key, pointer) =
                         (Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value));

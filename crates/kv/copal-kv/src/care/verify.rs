@@ -35,7 +35,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::ObjectId;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -122,7 +122,7 @@ fn run(engine: &Engine, mut to: StoreVerification<'_>) -> Result<VerifyReport, E
         for slice in &run.slices {
             to.report.tables += 1;
             if to.deep {
-                let found = TableVerifier::new(&slice.table.table).verify(Class::Background)?;
+                let found = TableVerifier::new(&slice.table.table).verify(IoClass::Background)?;
                 for damaged in found.damaged.iter().filter(|damaged| concerns(slice, damaged)) {
                     to.report.problem(damaged.to_string());
                 }
@@ -176,7 +176,7 @@ fn walk_slice(
     slice: &TableSlice,
     to: &mut StoreVerification<'_>,
 ) -> Result<bool, Error> {
-    let scan = Scan { class: Class::Background, whole: true, ..Scan::default() };
+    let scan = Scan { class: IoClass::Background, whole: true, ..Scan::default() };
     let mut whole = true;
     let mut rest = slice.range.clone();
     loop {
@@ -345,7 +345,7 @@ pub(crate) fn check_value(
         return Ok(None);
     }
     let all = 0..u64::from(decoded.len);
-    let read = value::read(&engine.objects, pointer, &all, Class::Background);
+    let read = value::read(&engine.objects, pointer, &all, IoClass::Background);
     match read {
         Ok(_) => Ok(None),
         // Freed between the check and the read.

@@ -39,7 +39,7 @@ use crate::{
     write::{admission, commit::values::GroupKey},
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::{ObjectId, Op};
 use std::{collections::HashSet, ops::Range, sync::Arc, time::Instant};
 

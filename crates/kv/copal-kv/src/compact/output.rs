@@ -21,13 +21,13 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use copal_object::{Lifetime, ObjectId, Staged};
+use copal_object::{ObjectId, ObjectLifetime, StagedObject};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// A written table, not yet published.
 pub(crate) struct WrittenTable {
-    pub(crate) staged: Staged,
+    pub(crate) staged: StagedObject,
     pub(crate) meta: TableMeta,
     pub(crate) range: KeyRange,
     /// Initial filter units and heat of its partitions.
@@ -67,7 +67,7 @@ impl<'a> RunOutput<'a> {
         long: bool,
         heirs: (Arc<HeatInheritance>, u8),
     ) -> RunOutput<'a> {
-        let lifetime = if long { Lifetime::Long } else { Lifetime::Medium };
+        let lifetime = if long { ObjectLifetime::Long } else { ObjectLifetime::Medium };
         RunOutput {
             engine,
             lifetime,

@@ -17,7 +17,7 @@ use crate::{
         version::{SuperVersion, TableSlice, TreeVersion},
     },
 };
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::ObjectId;
 use std::collections::{BTreeMap, HashSet};
 
@@ -107,7 +107,7 @@ pub(crate) fn recount_in(
         cursor.first()?;
         note(&mut cursor)?;
     }
-    let scan = Scan { class: Class::Background, whole: true, ..Scan::default() };
+    let scan = Scan { class: IoClass::Background, whole: true, ..Scan::default() };
     for run in &view.version.runs {
         let points = |slice: &&TableSlice| slice.table.meta.values.iter().any(|(o, _)| objects.contains(o));
         for slice in run.slices.iter().filter(points) {

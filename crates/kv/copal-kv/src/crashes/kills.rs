@@ -33,7 +33,7 @@ fn content_of(space: &Keyspace) -> Map {
 fn new_device(seed: u64) -> Arc<FaultDevice> {
     let options = FaultOptions {
         seed,
-        order: Order::Shuffled,
+        order: CompletionOrder::Shuffled,
         max_size: SIZE,
         record: false,
         ..FaultOptions::default()
@@ -156,7 +156,7 @@ fn torn_and_gone_on(flaw: Option<Flaw>) -> Result<u64, String> {
     assert!(store.stats().kill_safe_groups >= 5);
     let history = device.history();
     drop((space, store));
-    let limits = Limits { exhaustive: 12, samples: 64, seed: 5 };
+    let limits = StateLimits { exhaustive: 12, samples: 64, seed: 5 };
     let Some(cut) = crash::all_cuts(&history).last() else {
         return Err("there is no end".to_owned());
     };

@@ -19,8 +19,8 @@ use crate::{
 };
 use copal_device::{
     Device, Image,
-    crash::{self, Limits},
-    fault::{FaultDevice, FaultOptions, Order},
+    crash::{self, StateLimits},
+    fault::{CompletionOrder, FaultDevice, FaultOptions},
 };
 use copal_object::{MkfsOptions, OpenOptions};
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
@@ -79,7 +79,7 @@ impl Recorder {
     fn new(seed: u64, flaw: Option<Flaw>) -> Recorder {
         let fault = |record| FaultOptions {
             seed,
-            order: Order::Shuffled,
+            order: CompletionOrder::Shuffled,
             max_size: SIZE,
             record,
             ..FaultOptions::default()
@@ -153,7 +153,7 @@ impl Recorder {
         let Recorder { device, store, space, states, begun, durable } = self;
         drop((space, store));
         let history = device.history();
-        let limits = Limits { exhaustive: EXHAUSTIVE, samples: SAMPLES, seed };
+        let limits = StateLimits { exhaustive: EXHAUSTIVE, samples: SAMPLES, seed };
         let (mut wrong, mut judged) = (Vec::new(), 0);
         for cut in crash::all_cuts(&history) {
             let acknowledged = |end: &Option<usize>| end.is_some_and(|end| end <= cut.step());

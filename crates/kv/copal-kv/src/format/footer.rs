@@ -53,7 +53,7 @@ pub(crate) struct TableFooter {
 impl TableFooter {
     pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut out = [0; FOOTER_BYTES];
-        let mut to = copal_codec::Writer::new(&mut out[ENVELOPE_LEN..]);
+        let mut to = copal_codec::SliceWriter::new(&mut out[ENVELOPE_LEN..]);
         to.put_u64(self.object.0);
         to.put_u64(self.partitions_end);
         for section in [self.tombstones, self.fences, self.properties] {

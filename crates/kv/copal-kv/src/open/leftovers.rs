@@ -12,7 +12,7 @@
 //! [`ManifestRecord::Settled`]: crate::tree::manifest::records::ManifestRecord::Settled
 
 use crate::tree::manifest::{ObjectRole, parse_label, rewrite::BESIDE, state::ManifestState};
-use copal_object::{ObjectId, Stat, Store as Objects};
+use copal_object::{ObjectId, ObjectStat, Store as Objects};
 use std::collections::BTreeMap;
 
 const LIST_AT_ONCE: usize = 1024;
@@ -25,7 +25,7 @@ pub(crate) struct FoundObjects {
     /// Streams with the same generation as another, older one.
     pub(crate) second_logs: Vec<ObjectId>,
     pub(crate) tables: Vec<ObjectId>,
-    pub(crate) values: BTreeMap<ObjectId, Stat>,
+    pub(crate) values: BTreeMap<ObjectId, ObjectStat>,
     /// The stream whose first extent is the page-cache log.
     pub(crate) page_cache_log: Option<ObjectId>,
     /// Objects of an unfinished rewrite of the manifest.
@@ -46,7 +46,7 @@ impl FoundObjects {
         }
     }
 
-    fn add(&mut self, stat: Stat) {
+    fn add(&mut self, stat: ObjectStat) {
         if BESIDE.contains(&stat.id) {
             self.manifests.push(stat.id);
             return;

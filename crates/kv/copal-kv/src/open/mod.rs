@@ -61,7 +61,7 @@ use crate::{
         throttle::WriteThrottle,
     },
 };
-use copal_object::{Ack, ObjectId, Op, Stat, Store as Objects};
+use copal_object::{Ack, ObjectId, ObjectStat, Op, Store as Objects};
 use current::{Current, go_on};
 use parking_lot::{Mutex, RwLock};
 #[cfg(any(test, feature = "fuzz"))]

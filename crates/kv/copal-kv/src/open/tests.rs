@@ -15,10 +15,10 @@ use crate::{
 use bytes::Bytes;
 use copal_device::{
     Device, Image,
-    crash::{self, Limits},
+    crash::{self, StateLimits},
     fault::{FaultDevice, FaultOptions},
 };
-use copal_object::{Check, CreateOptions, Lifetime, MkfsOptions, ObjectKind, OpenOptions, Txn};
+use copal_object::{CreateOptions, MkfsOptions, ObjectKind, ObjectLifetime, OpenOptions, ReadCheck, Txn};
 use std::{collections::BTreeMap, ops::Bound};
 
 const MIB: u64 = 1 << 20;
@@ -153,7 +153,7 @@ fn logs_beyond_the_budget_become_tables_wherever_the_opening_is_cut_short() {
     let cuts: Vec<_> = crash::all_cuts(&device.history()).collect();
     let every = cuts.len().div_ceil(24);
     for (number, cut) in cuts.iter().step_by(every).chain(cuts.last()).enumerate() {
-        let states = cut.states(&Limits { exhaustive: 4, samples: 4, seed: 3 });
+        let states = cut.states(&StateLimits { exhaustive: 4, samples: 4, seed: 3 });
         let index = number as u64 * 7 % states.count_all();
         let state = states.get(index).unwrap();
         judge(&state.device(), &content, &format!("step {} state {index}", cut.step()));
@@ -186,9 +186,9 @@ fn full(bytes: u64) -> (Image, Content) {
     let opened = engine.writes.reserve.open(objects, ReservePart::Everything);
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
-        lifetime: Lifetime::Long,
+        lifetime: ObjectLifetime::Long,
         expected_bytes: 0,
-        check: Check::Pages,
+        check: ReadCheck::Pages,
         label: [0; 16],
     };
     let mut ops = vec![Op::Create { id: FILLER, opts }];

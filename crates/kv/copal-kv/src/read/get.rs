@@ -17,7 +17,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::KeyHash;
 use std::ops::Range;
 
@@ -163,7 +163,7 @@ pub(crate) fn resolve(
             let len = u64::from(pointer.len);
             match want {
                 WantedPart::Part(part) if part.end.min(len) > pointer.head.len() as u64 => {
-                    value::read(&engine.objects, &value, part, Class::Foreground)
+                    value::read(&engine.objects, &value, part, IoClass::Foreground)
                 }
                 want => Ok(part_of(&Bytes::from(pointer.head), want)),
             }

@@ -25,7 +25,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::KeyHash;
 use copal_object::{ObjectId, StoreError};
 use std::{
@@ -160,7 +160,7 @@ fn read_together(engine: &Engine, reads: &[(ObjectId, Range<u64>)]) -> Vec<Resul
         let (batch, after) = rest.split_at(count);
         EngineCounters::add(&engine.counters.read_batches, 1);
         EngineCounters::add(&engine.counters.batched_reads, batch.len() as u64);
-        answers.extend(engine.objects.read_many(batch, Class::Foreground).wait());
+        answers.extend(engine.objects.read_many(batch, IoClass::Foreground).wait());
         rest = after;
     }
     answers
@@ -386,7 +386,7 @@ impl MultiGet<'_> {
                 if !error.is_corruption() {
                     return Err(error);
                 }
-                let again = self.engine.objects.read(object, range, Class::Foreground);
+                let again = self.engine.objects.read(object, range, IoClass::Foreground);
                 value.planned.take(again.wait())
             });
             if let (Ok(bytes), CachePolicy::Row(space), Some(found)) = (&answer, self.kept, value.seq) {

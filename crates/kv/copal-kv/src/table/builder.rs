@@ -20,7 +20,9 @@ use crate::format::{
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};
 use copal_filter::{FilterFit, FilterPage, KeyHash, Kind, PartitionFilterBuilder};
-use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, ObjectWriter, Staged, Store};
+use copal_object::{
+    CreateOptions, ObjectId, ObjectKind, ObjectLifetime, ObjectWriter, ReadCheck, StagedObject, Store,
+};
 use std::{cmp::Ordering, collections::BTreeMap};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -106,7 +108,7 @@ struct OpenPartition {
 }
 
 impl TableBuilder<ObjectWriter> {
-    /// Starts a table that becomes object `id` of `objects` once its [`Staged`] data is published.
+    /// Starts a table that becomes object `id` of `objects` once its [`StagedObject`] data is published.
     ///
     /// # Errors
     /// The object layer refuses to write.
@@ -136,7 +138,7 @@ impl TableBuilder<ObjectWriter> {
     ///
     /// # Panics
     /// When nothing was added.
-    pub fn finish(self) -> Result<(Staged, TableMeta), TableError> {
+    pub fn finish(self) -> Result<(StagedObject, TableMeta), TableError> {
         let (writer, meta) = self.finish_sink()?;
         Ok((writer.finish()?, meta))
     }

@@ -7,7 +7,7 @@ use crate::format::{
     index::IndexPage,
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::{FilterPage, HEADER_BYTES, Kind};
 
 /// One partition: its description and its stored pages.
@@ -47,14 +47,14 @@ pub(crate) fn sections(table: &Table) -> [(&'static str, FooterSection); 3] {
 /// The device failed. Damage is in the fields.
 pub(crate) fn view_partition(table: &Table, partition: u32) -> Result<PartitionView, TableError> {
     let at = table.partition(partition);
-    let index = table.read(at.index(), Class::Background)?;
+    let index = table.read(at.index(), IoClass::Background)?;
     let blocks = IndexPage::decode(&index, at.uid, at.data_len)
         .map(|page| page.blocks())
         .map_err(|damage| damage.at(table.id, DamageAt::Index(partition)));
     let filter = if at.filter_len == 0 {
         None
     } else {
-        let page = table.read(at.filter(), Class::Background)?;
+        let page = table.read(at.filter(), IoClass::Background)?;
         let checked = FilterPage::verify(&page, at.uid, table.options.store_seed);
         let damaged = |damage| Damage::Filter(damage).at(table.id, DamageAt::Filter(partition));
         let kind = table.meta.filter;

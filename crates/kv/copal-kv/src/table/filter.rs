@@ -12,7 +12,7 @@ use crate::format::{error::TableError, index::IndexPage};
 use crate::memory::elastic::{ElasticFilters, FilterSlot, FilteredTable, LoadFailure};
 use crate::session::read_counters::ReadCount;
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::{
     FilterPage, HEADER_BYTES, KeyHash, Units,
     rules::{Outcome, Shape},
@@ -63,7 +63,7 @@ impl Table {
         self.cache.count(ReadCount::FilterPageReads);
         let read = |class| self.read(start..filter_start + self.prefix_bytes(partition, units), class);
         let split = (filter_start - start) as usize;
-        let bytes = read(Class::Foreground);
+        let bytes = read(IoClass::Foreground);
         if let (Ok(bytes), true) = (&bytes, with_index)
             // A damaged index page is handled when it is needed.
             && let Ok(page) = IndexPage::decode(&bytes[..split.min(bytes.len())], at.uid, at.data_len)
@@ -74,7 +74,7 @@ impl Table {
         let mut failed = None;
         let loaded = match bytes {
             Ok(bytes) => self.units_of(partition, units, &bytes[split.min(bytes.len())..]).or_else(|_| {
-                let again = read(Class::Foreground).map_err(|_| LoadFailure::Read)?;
+                let again = read(IoClass::Foreground).map_err(|_| LoadFailure::Read)?;
                 self.units_of(partition, units, &again[split.min(again.len())..])
             }),
             Err(error) => {
@@ -199,7 +199,7 @@ impl FilteredTable for Table {
         let start = self.partition(partition).filter().start;
         let range = start..start + self.prefix_bytes(partition, units);
         self.cache.count(ReadCount::FilterPageReads);
-        let read = || self.read(range.clone(), Class::Background).map_err(|_| LoadFailure::Read);
+        let read = || self.read(range.clone(), IoClass::Background).map_err(|_| LoadFailure::Read);
         // Read once more before it counts as damaged.
         match self.units_of(partition, units, &read()?) {
             Ok(units) => Ok(units),

@@ -2,7 +2,7 @@
 
 use crate::format::error::TableError;
 use bytes::Bytes;
-use copal_device::{Class, Completion};
+use copal_device::{Completion, IoClass};
 use copal_object::{ObjectId, ObjectWriter, Store, StoreError};
 use std::ops::Range;
 
@@ -25,11 +25,11 @@ pub(crate) struct ObjectSource {
 }
 
 impl ReadAt for ObjectSource {
-    fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError> {
+    fn read_at(&self, range: Range<u64>, class: IoClass) -> Result<Bytes, StoreError> {
         self.read_soon(range, class).wait()
     }
 
-    fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
+    fn read_soon(&self, range: Range<u64>, class: IoClass) -> Completion<Result<Bytes, StoreError>> {
         self.store.read(self.id, range, class)
     }
 
@@ -39,7 +39,7 @@ impl ReadAt for ObjectSource {
 }
 
 impl ReadAt for Bytes {
-    fn read_at(&self, range: Range<u64>, _: Class) -> Result<Bytes, StoreError> {
+    fn read_at(&self, range: Range<u64>, _: IoClass) -> Result<Bytes, StoreError> {
         let end = range.end.min(Bytes::len(self) as u64);
         Ok(self.slice(range.start.min(end) as usize..end as usize))
     }

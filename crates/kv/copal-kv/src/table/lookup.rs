@@ -32,7 +32,7 @@ use crate::{
     session::read_counters::ReadCount,
 };
 use bytes::Bytes;
-use copal_device::{Class, Completion};
+use copal_device::{Completion, IoClass};
 use copal_filter::{KeyHash, rules::Outcome};
 use copal_object::StoreError;
 use std::{ops::Range, sync::Arc};
@@ -92,7 +92,7 @@ impl Table {
         key: &[u8],
         keep: KeepPolicy,
     ) -> Result<Option<TableHit>, TableError> {
-        let index = self.index(asked.partition, Class::Foreground)?;
+        let index = self.index(asked.partition, IoClass::Foreground)?;
         let at = self.block_of(&index, asked, key)?;
         let taken = self.take(asked.partition, at)?;
         self.search(asked, &index, taken, key, keep)
@@ -130,7 +130,7 @@ impl Table {
                 self.cache.count(ReadCount::IndexPageReads);
                 Ok(self.keep_index(self.index_key(partition), page))
             }
-            Err(_) => self.index(partition, Class::Foreground),
+            Err(_) => self.index(partition, IoClass::Foreground),
         }
     }
 
@@ -158,7 +158,7 @@ impl Table {
         self.cache.count(ReadCount::DataBlockReads);
         let block = match DataBlock::decode(stored, self.partition(partition).uid, at.number) {
             Ok(block) => block,
-            Err(_) => self.read_block(partition, at, Class::Foreground)?,
+            Err(_) => self.read_block(partition, at, IoClass::Foreground)?,
         };
         Ok(TakenBlock { at, block, cached: false })
     }
@@ -168,7 +168,7 @@ impl Table {
             return Ok(taken);
         }
         self.cache.count(ReadCount::DataBlockReads);
-        let block = self.read_block(partition, at, Class::Foreground)?;
+        let block = self.read_block(partition, at, IoClass::Foreground)?;
         Ok(TakenBlock { at, block, cached: false })
     }
 
@@ -297,7 +297,7 @@ impl Table {
         self.fences.partition(partition as usize)
     }
 
-    pub(super) fn read(&self, range: Range<u64>, class: Class) -> Result<Bytes, TableError> {
+    pub(super) fn read(&self, range: Range<u64>, class: IoClass) -> Result<Bytes, TableError> {
         Ok(self.source.read_at(range, class)?)
     }
 
@@ -324,7 +324,7 @@ impl Table {
     pub(super) fn index_in_passing(
         &self,
         partition: u32,
-        class: Class,
+        class: IoClass,
     ) -> Result<Arc<IndexPage>, TableError> {
         match self.cached_index(partition) {
             Some(page) => Ok(page),
@@ -332,7 +332,7 @@ impl Table {
         }
     }
 
-    fn read_index(&self, partition: u32, class: Class) -> Result<IndexPage, TableError> {
+    fn read_index(&self, partition: u32, class: IoClass) -> Result<IndexPage, TableError> {
         let at = self.partition(partition);
         let _reading = self.charge_read(u64::from(at.index_len));
         self.cache.count(ReadCount::IndexPageReads);
@@ -412,7 +412,7 @@ impl Table {
     }
 
     /// One data block, from the cache or the device.
-    pub(super) fn block(&self, partition: u32, at: BlockAt, class: Class) -> Result<DataBlock, TableError> {
+    pub(super) fn block(&self, partition: u32, at: BlockAt, class: IoClass) -> Result<DataBlock, TableError> {
         let key = self.block_key(partition, at.number);
         if let Some(Page::Block(block)) = self.cache.get(key) {
             return Ok(block);
@@ -432,7 +432,7 @@ impl Table {
         &self,
         partition: u32,
         at: BlockAt,
-        class: Class,
+        class: IoClass,
     ) -> Result<DataBlock, TableError> {
         let (start, uid) = (self.partition(partition).offset, self.partition(partition).uid);
         let range = start + at.offset..start + at.range().end;

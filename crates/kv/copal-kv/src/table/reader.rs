@@ -27,7 +27,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_codec::Reader;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::Kind;
 use copal_object::{ObjectId, Store};
 use parking_lot::Mutex;
@@ -309,7 +309,7 @@ struct TableTail {
 impl TableTail {
     fn read(source: &dyn ReadAt, id: ObjectId, len: u64) -> Result<TableTail, TableError> {
         let start = len.saturating_sub(TAIL_BYTES);
-        Ok(TableTail { bytes: source.read_at(start..len, Class::Foreground)?, start, id })
+        Ok(TableTail { bytes: source.read_at(start..len, IoClass::Foreground)?, start, id })
     }
 
     /// Decodes a section, from the tail if that contains it. Reads it once more if it is damaged.
@@ -329,7 +329,7 @@ impl TableTail {
             return Ok(decoded);
         }
         again_if_damaged(|| {
-            let bytes = source.read_at(section.range(), Class::Foreground)?;
+            let bytes = source.read_at(section.range(), IoClass::Foreground)?;
             decode(&bytes).map_err(|damage| damage.at(self.id, DamageAt::Section(name)))
         })
     }

@@ -1,7 +1,7 @@
 //! Options of a table scan, and division of read-ahead among the inputs of a merge.
 
 use crate::memory::budget::MemoryClass as Memory;
-use copal_device::Class;
+use copal_device::IoClass;
 
 /// Windows end at multiples of this: reads of objects are rounded to it, or to less.
 pub(super) const PAGE_BYTES: u64 = 4096;
@@ -32,7 +32,7 @@ pub struct Scan {
 impl Default for Scan {
     fn default() -> Scan {
         Scan {
-            class: Class::Foreground,
+            class: IoClass::Foreground,
             whole: false,
             window: LAST_WINDOW_BYTES,
             ahead: false,
@@ -60,7 +60,7 @@ impl Scan {
             }
         };
         let scan = |&bytes: &u64| Scan {
-            class: Class::Background,
+            class: IoClass::Background,
             whole: true,
             window: window(bytes),
             ahead: to_share.is_some(),
@@ -72,8 +72,8 @@ impl Scan {
     /// Memory class of its buffers.
     pub(super) fn memory(self) -> Memory {
         match self.class {
-            Class::Background => Memory::Merges,
-            Class::Commit | Class::Foreground => Memory::Scans,
+            IoClass::Background => Memory::Merges,
+            IoClass::Commit | IoClass::Foreground => Memory::Scans,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::format::{
 };
 use bytes::Bytes;
 use copal_codec::crc32c;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::FilterPage;
 use copal_object::StoreError;
 use std::{cmp::Ordering, fmt, ops::Range};
@@ -107,7 +107,7 @@ impl<'t> TableVerifier<'t> {
     ///
     /// # Errors
     /// The device failed.
-    pub fn verify(&self, class: Class) -> Result<VerifyReport, TableError> {
+    pub fn verify(&self, class: IoClass) -> Result<VerifyReport, TableError> {
         let mut report = VerifyReport::default();
         if let Err(error) = self.table.whole() {
             report.found(error, Some((Bytes::new(), None)))?;
@@ -137,7 +137,7 @@ impl<'t> TableVerifier<'t> {
     pub(crate) fn verify_partition(
         &self,
         partition: u32,
-        class: Class,
+        class: IoClass,
         visit: &mut dyn FnMut(&Entry<'_>),
     ) -> Result<PartitionReport, TableError> {
         let mut report = VerifyReport::default();
@@ -196,7 +196,7 @@ impl<'t> TableVerifier<'t> {
     fn verify_pages(
         &self,
         partition: u32,
-        class: Class,
+        class: IoClass,
         report: &mut VerifyReport,
     ) -> Result<(), TableError> {
         let at = self.table.partition(partition);
@@ -224,7 +224,7 @@ impl<'t> TableVerifier<'t> {
         &self,
         partition: u32,
         index: &IndexPage,
-        class: Class,
+        class: IoClass,
         last: &mut Option<(Vec<u8>, u64)>,
         report: &mut VerifyReport,
         visit: &mut dyn FnMut(&Entry<'_>),

@@ -11,7 +11,7 @@
 //! - While the reserve is open, only its users can take its bytes.
 //! - The share follows the size of the store, so an opening asks for no more than the previous session kept.
 
-use copal_object::{Reservation, Space, Store, SystemLoan};
+use copal_object::{SpaceReservation, Store, StoreSpace, SystemLoan};
 use parking_lot::Mutex;
 
 /// Step by which the part for flushes grows, so that few writes ask the object layer.
@@ -62,7 +62,7 @@ impl ReserveState {
 
     fn held_share(&self) -> u64 {
         let held = [&self.last, &self.share].into_iter().flatten();
-        held.map(Reservation::bytes).sum()
+        held.map(SpaceReservation::bytes).sum()
     }
 }
 
@@ -95,7 +95,7 @@ impl SpaceReserve {
         SpaceReserve { table_bytes: 0, divisor: 0, state: Mutex::default() }
     }
 
-    fn share_of(&self, space: &Space) -> u64 {
+    fn share_of(&self, space: &StoreSpace) -> u64 {
         self.share_of_size(space.size_bytes - space.hollow_bytes)
     }
 

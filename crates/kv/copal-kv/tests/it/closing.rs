@@ -3,12 +3,12 @@
 use crate::support::*;
 use copal_device::{FileOptions, open_file};
 use copal_kv::{Error, Keyspace, KeyspaceOptions, Options, Store};
-use copal_object::{ObjectId, ObjectKind, Stat, Store as Objects};
+use copal_object::{ObjectId, ObjectKind, ObjectStat, Store as Objects};
 
 /// The manifest.
 const ROOT: ObjectId = ObjectId(1);
 
-fn listed(objects: &Objects) -> Vec<Stat> {
+fn listed(objects: &Objects) -> Vec<ObjectStat> {
     objects.list(ObjectId(0), 10_000)
 }
 

@@ -3,7 +3,7 @@
 use crate::support::*;
 use copal_device::{
     Device, Image,
-    fault::{FaultDevice, FaultOptions, Order},
+    fault::{CompletionOrder, FaultDevice, FaultOptions},
 };
 use copal_kv::{Durability, Store};
 use std::sync::Arc;
@@ -95,8 +95,12 @@ fn readers_never_see_half_a_batch() {
 /// flush.
 #[test]
 fn a_durable_put_costs_one_device_write_and_a_large_value_one_flush() {
-    let options =
-        FaultOptions { order: Order::Immediate, max_size: 128 * MIB, record: false, ..Default::default() };
+    let options = FaultOptions {
+        order: CompletionOrder::Immediate,
+        max_size: 128 * MIB,
+        record: false,
+        ..Default::default()
+    };
     let device: Arc<dyn Device> = FaultDevice::with_options(Image::zeroed(128 * MIB), options);
     format(&device);
     let store = Store::open(open_objects(&device), small()).unwrap();

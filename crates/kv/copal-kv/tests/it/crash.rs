@@ -10,9 +10,9 @@
 use crate::support::*;
 use bytes::Bytes;
 use copal_device::{
-    Device, History, Image,
-    crash::{self, Limits},
-    fault::{FaultDevice, FaultOptions, Order},
+    Device, DeviceHistory, Image,
+    crash::{self, StateLimits},
+    fault::{CompletionOrder, FaultDevice, FaultOptions},
 };
 use copal_kv::{Durability, Keyspace, KeyspaceOptions, Options, Store};
 use std::{collections::BTreeMap, sync::Arc};
@@ -69,7 +69,7 @@ impl Recorder {
         // Writes of mkfs and creation are not part of the history.
         let options_of = |record| FaultOptions {
             seed,
-            order: Order::Shuffled,
+            order: CompletionOrder::Shuffled,
             max_size: 64 * MIB,
             record,
             ..FaultOptions::default()
@@ -235,7 +235,7 @@ fn crash_again(recorded: &Recorded, state: &crash::CrashState, step: usize, what
     drop(store);
     let mut judged = 0;
     for cut in crash::cuts(&device.history()) {
-        let states = cut.states(&Limits { exhaustive: 4, samples: 2, seed: 7 });
+        let states = cut.states(&StateLimits { exhaustive: 4, samples: 2, seed: 7 });
         let again = states.get(cut.step() as u64 % states.count_all()).unwrap();
         recorded.judge(again.device(), step, &format!("{what}, then step {} of the recovery", cut.step()));
         judged += 1;
@@ -253,7 +253,7 @@ fn enumerate(seed: u64, operations: usize, states_per_cut: u64) -> u64 {
     let mut random = Random::new(seed + 1);
     let mut judged = 0;
     for cut in crash::all_cuts(&recorded.history) {
-        let states = cut.states(&Limits { exhaustive: 8, samples: 16, seed });
+        let states = cut.states(&StateLimits { exhaustive: 8, samples: 16, seed });
         let count = states.count_all();
         for pick in 0..states_per_cut.min(count) {
             let index = if count <= states_per_cut { pick } else { random.below(count) };
@@ -304,7 +304,7 @@ fn a_new_log_never_outlives_the_end_of_the_old_one() {
         let recorded = recorder.finish();
         let mut random = Random::new(seed);
         for cut in crash::all_cuts(&recorded.history) {
-            let states = cut.states(&Limits { exhaustive: 14, samples: 0, seed });
+            let states = cut.states(&StateLimits { exhaustive: 14, samples: 0, seed });
             let count = states.count_all();
             for _ in 0..count.min(12) {
                 let index = random.below(count);

@@ -12,7 +12,7 @@ pub(crate) const EVERYTHING: DumpOptions = DumpOptions { entries: true, partitio
 /// All items of all objects of a store, by object.
 pub(crate) fn everything(objects: &Objects) -> Vec<(ObjectId, Vec<Item>)> {
     let list = objects.list(ObjectId(0), usize::MAX);
-    let object = |stat: &copal_object::Stat| {
+    let object = |stat: &copal_object::ObjectStat| {
         let mut items = Vec::new();
         dump::object(objects, stat.id.0, &EVERYTHING, &mut |item| {
             items.push(item);

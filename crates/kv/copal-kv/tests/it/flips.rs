@@ -7,7 +7,7 @@
 use crate::support::*;
 use copal_device::{
     Device, Image,
-    fault::{Fault, FaultDevice, FaultOptions, Order, WriteFault},
+    fault::{CompletionOrder, Fault, FaultDevice, FaultOptions, WriteFault},
 };
 use copal_kv::{Error, KeyspaceOptions, Options, Store};
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
@@ -190,7 +190,7 @@ fn one_lost_or_misdirected_write_is_told_and_hides_nothing_else() {
         let device = FaultDevice::with_options(
             Image::zeroed(64 * MIB),
             FaultOptions {
-                order: Order::Immediate,
+                order: CompletionOrder::Immediate,
                 record: false,
                 max_size: 64 * MIB,
                 ..FaultOptions::default()

@@ -3,7 +3,7 @@
 use crate::support::*;
 use copal_device::{
     Device, Image, MemoryDevice,
-    fault::{Fault, FaultDevice, FaultOptions, Order},
+    fault::{CompletionOrder, Fault, FaultDevice, FaultOptions},
 };
 use copal_kv::{Error, KeyspaceOptions, Options, Store};
 use std::{
@@ -226,8 +226,12 @@ fn puts_stop_at_the_reserve_and_what_frees_space_goes_on() {
 /// fail. Fix: if the whole is not available, a quarter of it is kept, and as much stays in the store.
 #[test]
 fn a_store_that_gave_its_space_back_to_a_host_that_is_full_goes_on_deleting() {
-    let options =
-        FaultOptions { order: Order::Immediate, record: false, full_host: true, ..FaultOptions::default() };
+    let options = FaultOptions {
+        order: CompletionOrder::Immediate,
+        record: false,
+        full_host: true,
+        ..FaultOptions::default()
+    };
     let device = FaultDevice::with_options(Image::zeroed(64 * MIB), options);
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
@@ -368,7 +372,7 @@ fn a_store_is_full_while_its_host_refuses_growth() {
     let device = FaultDevice::with_options(
         Image::zeroed(64 * MIB),
         FaultOptions {
-            order: Order::Immediate,
+            order: CompletionOrder::Immediate,
             record: false,
             // Not reached: stores grow by whole mebibytes.
             max_size: 96 * MIB + MIB / 2,

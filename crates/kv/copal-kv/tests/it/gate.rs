@@ -3,7 +3,7 @@
 use crate::support::*;
 use copal_device::{AlignedBuf, Device, MemoryDevice};
 use copal_kv::{Durability, Error, FilterMemory, FilterOptions, Keyspace, KeyspaceOptions, Options, Store};
-use copal_testkit::Gated;
+use copal_testkit::GatedDevice;
 use std::{
     sync::{
         Arc,
@@ -21,15 +21,15 @@ type Answers = mpsc::Receiver<(u8, Result<(), Error>)>;
 /// Keys of the commits at the gate.
 const KEYS: u8 = 4;
 
-fn gated() -> (Arc<Gated>, Arc<dyn Device>) {
-    let device = Gated::new(MemoryDevice::new(64 * MIB));
+fn gated() -> (Arc<GatedDevice>, Arc<dyn Device>) {
+    let device = GatedDevice::new(MemoryDevice::new(64 * MIB));
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
     (device, dynamic)
 }
 
 /// A store with its first two keys, whose next durable writes wait at the gate.
-fn at_a_shut_gate() -> (Arc<Gated>, Arc<dyn Device>, Store, Keyspace) {
+fn at_a_shut_gate() -> (Arc<GatedDevice>, Arc<dyn Device>, Store, Keyspace) {
     let (device, dynamic) = gated();
     let store = Store::open(open_objects(&dynamic), small()).unwrap();
     let space = store.keyspace("a", grouped()).unwrap();

@@ -16,9 +16,9 @@
 //! `COPAL_KILL_ROUNDS=1000 cargo test -p copal-kv --test it kill`.
 
 use crate::support::*;
-use copal_device::{Device, FileOptions, OpenError, open_file};
+use copal_device::{Device, DeviceOpenError, FileOptions, open_file};
 use copal_kv::{Batch, Durability, Keyspace, KeyspaceOptions, Options, Store};
-use copal_object::{CheckOptions, MkfsOptions, OpenError as ObjectOpenError, OpenOptions, Store as Objects};
+use copal_object::{CheckOptions, MkfsOptions, OpenOptions, Store as Objects, StoreOpenError};
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
@@ -169,7 +169,7 @@ fn open(path: &Path) -> Store {
     if path.is_dir() {
         let objects = loop {
             match Objects::open_dir(path, &OpenOptions::default()) {
-                Err(ObjectOpenError::Open(OpenError::Locked { .. })) => std::thread::yield_now(),
+                Err(StoreOpenError::Open(DeviceOpenError::Locked { .. })) => std::thread::yield_now(),
                 opened => break opened.unwrap().0,
             }
         };
@@ -179,7 +179,7 @@ fn open(path: &Path) -> Store {
     // Writes in flight may hold the lock a little longer than the killed process lives.
     let device = loop {
         match open_file(path, &options) {
-            Err(OpenError::Locked { .. }) => std::thread::yield_now(),
+            Err(DeviceOpenError::Locked { .. }) => std::thread::yield_now(),
             opened => break opened.unwrap(),
         }
     };

@@ -9,15 +9,15 @@
 use crate::support::*;
 use copal_device::{
     Device, Image, MemoryDevice,
-    fault::{FaultDevice, FaultOptions, Order},
+    fault::{CompletionOrder, FaultDevice, FaultOptions},
 };
 use copal_kv::{Keyspace, Options, Store, VerifyReport};
-use copal_object::{Ack, Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Txn};
+use copal_object::{Ack, CreateOptions, ObjectId, ObjectKind, ObjectLifetime, ReadCheck, Txn};
 use std::sync::Arc;
 
 fn device() -> (Arc<FaultDevice>, Arc<dyn Device>) {
     let options = FaultOptions {
-        order: Order::Immediate,
+        order: CompletionOrder::Immediate,
         max_size: 64 * MIB,
         record: false,
         ..FaultOptions::default()
@@ -122,9 +122,9 @@ fn an_object_of_no_one_after_a_clean_close_is_a_leak() {
         assert!(objects.list(free, 1)[0].id > free, "the id is below one in use");
         let opts = CreateOptions {
             kind,
-            lifetime: Lifetime::Long,
+            lifetime: ObjectLifetime::Long,
             expected_bytes: 0,
-            check: Check::Caller,
+            check: ReadCheck::Caller,
             label: *label,
         };
         objects.commit(Txn::new().create(free, opts), Ack::Durable).wait().unwrap();

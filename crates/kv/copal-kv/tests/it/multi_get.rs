@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use copal_device::{
-    AlignedBuf, Class, Completer, Completion, Counters, Device, DeviceError, Drive, Geometry, Image, Io,
-    IoDone, IoKind, MemoryDevice,
+    AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry,
+    Image, Io, IoClass, IoDone, IoKind, MemoryDevice,
 };
 use copal_kv::{CacheMode, Keyspace, KeyspaceOptions, Options, Store};
 use copal_object::Store as Objects;
@@ -30,7 +30,7 @@ struct Queue {
     most: AtomicUsize,
 }
 
-impl Drive for Queue {
+impl CompletionDriver for Queue {
     fn drive(&self) -> bool {
         let Some((ios, completer)) = self.waiting.lock().pop_front() else {
             return self.inner.drive();
@@ -45,7 +45,7 @@ impl Device for Patient {
         self.inner.geometry()
     }
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>> {
-        let reads = |io: &Io| matches!(io.kind, IoKind::Read(_)) && io.class != Class::Background;
+        let reads = |io: &Io| matches!(io.kind, IoKind::Read(_)) && io.class != IoClass::Background;
         if !ios.iter().all(reads) {
             return self.inner.submit(ios);
         }
@@ -65,13 +65,13 @@ impl Device for Patient {
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         self.inner.grow(size)
     }
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.inner.counters()
     }
     fn drive(&self) -> bool {
         self.queue.drive()
     }
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         Some(self.queue.clone())
     }
 }

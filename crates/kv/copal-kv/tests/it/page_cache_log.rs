@@ -3,7 +3,7 @@
 use crate::support::*;
 use copal_device::{
     Device, FileOptions, Image, MemoryDevice,
-    fault::{Fault, FaultDevice, FaultOptions, Order, WriteFault},
+    fault::{CompletionOrder, Fault, FaultDevice, FaultOptions, WriteFault},
     open_file,
 };
 use copal_kv::{Durability, Error, Keyspace, KeyspaceOptions, Options, Store};
@@ -46,7 +46,7 @@ fn who_asks_for_no_kill_safety_has_no_room() {
     let fixture = Fixture::new(64 * MIB, small());
     let space = plain(&fixture.store);
     (0..50).for_each(|number| put(&space, number, [DEVICE, Durability::Deferred][number as usize % 2]));
-    let room = |stat: &copal_object::Stat| stat.label.starts_with(b"kv wait");
+    let room = |stat: &copal_object::ObjectStat| stat.label.starts_with(b"kv wait");
     assert!(!fixture.objects.list(copal_object::ObjectId(0), 100).iter().any(room));
     put(&space, 50, PROCESS);
     let all = fixture.objects.list(copal_object::ObjectId(0), 100);
@@ -75,7 +75,7 @@ fn what_waits_is_there_after_closing_and_after_a_kill_and_reading_it_back_writes
 /// A device as a killed process leaves it, with writes that only the page-cache log holds.
 fn killed_with(count: u64) -> Arc<FaultDevice> {
     let options = FaultOptions {
-        order: Order::Immediate,
+        order: CompletionOrder::Immediate,
         max_size: 64 * MIB,
         record: false,
         ..FaultOptions::default()
@@ -146,7 +146,7 @@ impl Device for WithoutCache {
     fn grow(&self, size: u64) -> Result<u64, copal_device::DeviceError> {
         self.0.grow(size)
     }
-    fn counters(&self) -> copal_device::Counters {
+    fn counters(&self) -> copal_device::DeviceCounters {
         self.0.counters()
     }
     fn drive(&self) -> bool {

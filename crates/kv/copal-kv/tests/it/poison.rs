@@ -4,15 +4,19 @@
 use crate::support::*;
 use copal_device::{
     Device, Image, MemoryDevice,
-    fault::{Fault, FaultDevice, FaultOptions, FlushFault, Order, WriteFault},
+    fault::{CompletionOrder, Fault, FaultDevice, FaultOptions, FlushFault, WriteFault},
 };
 use copal_kv::{Error, KeyspaceOptions, Options, Store};
 use copal_testkit::FailingReads;
 use std::sync::Arc;
 
 fn faulty() -> Arc<FaultDevice> {
-    let options =
-        FaultOptions { order: Order::Immediate, max_size: 64 * MIB, record: false, ..Default::default() };
+    let options = FaultOptions {
+        order: CompletionOrder::Immediate,
+        max_size: 64 * MIB,
+        record: false,
+        ..Default::default()
+    };
     FaultDevice::with_options(Image::zeroed(64 * MIB), options)
 }
 
@@ -140,7 +144,12 @@ fn a_flipped_bit_is_told_and_hides_nothing_else() {
         }
         let device = FaultDevice::with_options(
             pristine.clone(),
-            FaultOptions { order: Order::Immediate, record: false, max_size: 64 * MIB, ..Default::default() },
+            FaultOptions {
+                order: CompletionOrder::Immediate,
+                record: false,
+                max_size: 64 * MIB,
+                ..Default::default()
+            },
         );
         let byte = at + random.below(4096);
         device.inject(Fault::BitFlip { at: byte, bit: random.below(8) as u8 });

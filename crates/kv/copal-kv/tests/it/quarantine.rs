@@ -5,7 +5,7 @@ use crate::support::*;
 use bytes::Bytes;
 use copal_device::{
     Device, Image, MemoryDevice,
-    fault::{Fault, FaultDevice, FaultOptions, Order},
+    fault::{CompletionOrder, Fault, FaultDevice, FaultOptions},
 };
 use copal_kv::{DamagedRange, Error, Keyspace, KeyspaceOptions, Options, Store};
 use copal_object::{Ack, ObjectId, Txn};
@@ -41,8 +41,12 @@ fn stored(keys: u64, options: &Options) -> Image {
 }
 
 fn recorder() -> (Arc<FaultDevice>, Arc<dyn Device>) {
-    let options =
-        FaultOptions { order: Order::Immediate, max_size: SIZE, record: false, ..FaultOptions::default() };
+    let options = FaultOptions {
+        order: CompletionOrder::Immediate,
+        max_size: SIZE,
+        record: false,
+        ..FaultOptions::default()
+    };
     let device = FaultDevice::with_options(Image::zeroed(SIZE), options);
     let dynamic: Arc<dyn Device> = device.clone();
     format(&dynamic);
@@ -538,8 +542,12 @@ fn a_salvage_changes_nothing_while_the_device_errs() {
     let model: BTreeMap<u64, Vec<u8>> = (0..KEYS).map(|i| (i, inline(i))).collect();
     // Far after the first damage, so that the part before it would already be rewritten.
     let unreadable = places(&image, &inline(2500));
-    let options =
-        FaultOptions { order: Order::Immediate, max_size: SIZE, record: false, ..FaultOptions::default() };
+    let options = FaultOptions {
+        order: CompletionOrder::Immediate,
+        max_size: SIZE,
+        record: false,
+        ..FaultOptions::default()
+    };
     let faulty = FaultDevice::with_options(image, options);
     let device: Arc<dyn Device> = faulty.clone();
     let store = Store::open(open_objects(&device), small()).unwrap();

@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind, MemoryDevice,
+    AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io, IoDone,
+    IoKind, MemoryDevice,
 };
 use copal_kv::Store;
 use parking_lot::{Condvar, Mutex};
@@ -69,13 +70,13 @@ impl Device for Gated {
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         self.below.grow(size)
     }
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.below.counters()
     }
     fn drive(&self) -> bool {
         self.below.drive()
     }
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         self.below.driver()
     }
 }

@@ -7,7 +7,8 @@
 //! - What the system cannot read at this time is an error, no zeros: it may be whole.
 
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind,
+    AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io, IoDone,
+    IoKind,
 };
 use std::sync::Arc;
 
@@ -74,7 +75,7 @@ impl Device for LenientDevice {
         false
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.below.counters()
     }
 
@@ -82,7 +83,7 @@ impl Device for LenientDevice {
         self.below.drive()
     }
 
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         self.below.driver()
     }
 

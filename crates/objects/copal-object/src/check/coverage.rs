@@ -25,7 +25,7 @@ use std::ops::Range;
 /// What stands under a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Summed {
+pub enum SummedData {
     /// A copy of the superblock: CRC32C and XXH3-128 in itself.
     Superblock {
         /// 0 to 3.
@@ -49,7 +49,7 @@ pub enum Summed {
 /// Why a range holds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Unused {
+pub enum UnusedSpace {
     /// Pages that nothing owns.
     Free,
     /// Pages that were freed and wait to be reusable, or are set aside for a stream.
@@ -66,15 +66,15 @@ pub enum Unused {
 
 /// One range of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Covered {
+pub enum RangeCoverage {
     /// Read and held against a sum.
-    Summed(Summed),
+    Summed(SummedData),
     /// Holds nothing.
-    Unused(Unused),
+    Unused(UnusedSpace),
 }
 
 /// Takes ranges of the device in bytes, as a check finds them.
-pub(crate) type SeeRange<'a> = &'a mut dyn FnMut(Range<u64>, Covered);
+pub(crate) type SeeRange<'a> = &'a mut dyn FnMut(Range<u64>, RangeCoverage);
 
 /// Passes on what a check reads, in pages; or nothing, when nobody asked.
 pub(crate) struct RangeWitness<'a> {
@@ -91,7 +91,7 @@ impl<'a> RangeWitness<'a> {
         self.see.is_some()
     }
 
-    pub(crate) fn bytes(&mut self, range: Range<u64>, covered: Covered) {
+    pub(crate) fn bytes(&mut self, range: Range<u64>, covered: RangeCoverage) {
         if let Some(see) = &mut self.see
             && !range.is_empty()
         {
@@ -99,15 +99,15 @@ impl<'a> RangeWitness<'a> {
         }
     }
 
-    pub(crate) fn summed(&mut self, run: PageRun, what: Summed) {
-        self.run(run, Covered::Summed(what));
+    pub(crate) fn summed(&mut self, run: PageRun, what: SummedData) {
+        self.run(run, RangeCoverage::Summed(what));
     }
 
-    pub(crate) fn unused(&mut self, run: PageRun, why: Unused) {
-        self.run(run, Covered::Unused(why));
+    pub(crate) fn unused(&mut self, run: PageRun, why: UnusedSpace) {
+        self.run(run, RangeCoverage::Unused(why));
     }
 
-    pub(crate) fn run(&mut self, run: PageRun, covered: Covered) {
+    pub(crate) fn run(&mut self, run: PageRun, covered: RangeCoverage) {
         let page = self.page_bytes;
         self.bytes(run.at.saturating_mul(page)..run.end().saturating_mul(page), covered);
     }
@@ -123,23 +123,23 @@ pub(crate) fn see_unused(store: &StoreCore, witness: &mut RangeWitness<'_>) {
     let state = store.state.lock();
     let space = state.space.placement();
     for range in space.free_ranges().into_iter().chain(space.hollow_ranges()) {
-        witness.bytes(range.start * page..range.end * page, Covered::Unused(Unused::Free));
+        witness.bytes(range.start * page..range.end * page, RangeCoverage::Unused(UnusedSpace::Free));
     }
     let waiting =
         state.space.quarantined().chain(state.commit.open_freed()).chain(state.space.spare_extents());
     for &run in waiting {
-        witness.unused(run, Unused::Waiting);
+        witness.unused(run, UnusedSpace::Waiting);
     }
     for at in COPIES {
         let end = at + SUPERBLOCK_LEN as u64;
-        witness.bytes(end..end.next_multiple_of(page), Covered::Unused(Unused::Padding));
+        witness.bytes(end..end.next_multiple_of(page), RangeCoverage::Unused(UnusedSpace::Padding));
     }
     let end = state.tables.pages * page;
     drop(state);
     // A directory's addresses have no end to lie behind.
     if store.files.is_none() {
         let behind = end..store.device.geometry().size;
-        witness.bytes(behind, Covered::Unused(Unused::BehindEnd));
+        witness.bytes(behind, RangeCoverage::Unused(UnusedSpace::BehindEnd));
     }
 }
 

@@ -10,11 +10,11 @@
 //!   checkpoint, journal.
 //! - Memory does not grow with the store, except for the list of what is damaged.
 //!
-//! Not here: damage that recovery met (`OpenError`, `RecoveryReport`).
+//! Not here: damage that recovery met (`StoreOpenError`, `RecoveryReport`).
 
 use crate::{
-    FramePos, ObjectId, OpenError, StoreError,
-    check::coverage::{Covered, RangeWitness, SeeRange, Summed, Unused, rest_of, see_unused},
+    FramePos, ObjectId, StoreError, StoreOpenError,
+    check::coverage::{RangeCoverage, RangeWitness, SeeRange, SummedData, UnusedSpace, rest_of, see_unused},
     flaw::BrokenRule,
     format::{
         run::{PageRun, pages_of},
@@ -39,7 +39,7 @@ pub struct CheckOptions {
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Damage {
+pub enum StoreDamage {
     /// A superblock copy differs; the others say the same.
     #[error("superblock copy {copy} is damaged")]
     Superblock {
@@ -90,9 +90,9 @@ pub enum Damage {
 
 /// Result of a check.
 #[derive(Clone, Debug, Default)]
-pub struct CheckReport {
+pub struct StoreCheckReport {
     /// What is wrong; empty: nothing.
-    pub damages: Vec<Damage>,
+    pub damages: Vec<StoreDamage>,
     /// How many of them were repaired.
     pub repaired: usize,
     /// Objects and streams looked at.
@@ -101,7 +101,7 @@ pub struct CheckReport {
     pub bytes_summed: u64,
 }
 
-impl CheckReport {
+impl StoreCheckReport {
     /// Nothing is wrong, or everything that was has been repaired.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -112,8 +112,8 @@ impl CheckReport {
 /// What a look at the metadata found; it counts once no checkpoint has finished meanwhile.
 #[derive(Default)]
 struct FoundDamage {
-    damages: Vec<Damage>,
-    seen: Vec<(PageRun, Covered)>,
+    damages: Vec<StoreDamage>,
+    seen: Vec<(PageRun, RangeCoverage)>,
 }
 
 impl FoundDamage {
@@ -125,11 +125,11 @@ impl FoundDamage {
         source: &RecoverySource<'_>,
         superblock: &Superblock,
         flushed_seq: u64,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), StoreOpenError> {
         let found = recovery::read_checkpoint(source, superblock, recovery::ChainCopies::Both)?;
         let chain = found.runs.iter();
-        self.seen.extend(chain.map(|&run| (run, Covered::Summed(Summed::Checkpoint))));
-        let copy = |run: &PageRun| Damage::CheckpointCopy { page: run.at };
+        self.seen.extend(chain.map(|&run| (run, RangeCoverage::Summed(SummedData::Checkpoint))));
+        let copy = |run: &PageRun| StoreDamage::CheckpointCopy { page: run.at };
         self.damages.extend(found.damaged.iter().map(copy));
         self.look_at_journal(source, superblock, &found.position, flushed_seq)
     }
@@ -140,22 +140,22 @@ impl FoundDamage {
         superblock: &Superblock,
         position: &CheckpointPosition,
         flushed_seq: u64,
-    ) -> Result<(), OpenError> {
+    ) -> Result<(), StoreOpenError> {
         let walked = recovery::walk_journal(source, superblock, position)?;
         let end = position.next_seq + walked.records.len() as u64;
         if end < flushed_seq {
-            self.damages.push(Damage::Journal { seq: end });
+            self.damages.push(StoreDamage::Journal { seq: end });
         }
         let mut records: Vec<(PageRun, u64)> =
             walked.records.iter().map(|record| (record.run(superblock), record.header.seq)).collect();
         records.sort_unstable();
         let runs: Vec<PageRun> = records.iter().map(|&(run, _)| run).collect();
-        let summed = |(run, seq)| (run, Covered::Summed(Summed::Record { seq }));
+        let summed = |(run, seq)| (run, RangeCoverage::Summed(SummedData::Record { seq }));
         self.seen.extend(records.into_iter().map(summed));
         // Behind damage, what stands there has not been understood.
         if end >= flushed_seq {
             let journal = PageRun::new(superblock.journal_at, superblock.journal_pages as u32);
-            let unused = |run| (run, Covered::Unused(Unused::Journal));
+            let unused = |run| (run, RangeCoverage::Unused(UnusedSpace::Journal));
             self.seen.extend(rest_of(journal, &runs).into_iter().map(unused));
         }
         Ok(())
@@ -185,8 +185,8 @@ pub(crate) fn check(
     store: &Arc<StoreCore>,
     options: &CheckOptions,
     see: Option<SeeRange<'_>>,
-) -> Result<CheckReport, StoreError> {
-    let mut report = CheckReport::default();
+) -> Result<StoreCheckReport, StoreError> {
+    let mut report = StoreCheckReport::default();
     let mut witness = RangeWitness::new(see, store.shape.page_bytes);
     check_metadata(store, &mut report, &mut witness)?;
     check_space(store, &mut report);
@@ -212,7 +212,7 @@ fn source(store: &StoreCore) -> RecoverySource<'_> {
 /// Something could not be read at this time.
 fn check_metadata(
     store: &Arc<StoreCore>,
-    report: &mut CheckReport,
+    report: &mut StoreCheckReport,
     witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let (before, superblock, flushed_seq) = {
@@ -225,15 +225,15 @@ fn check_metadata(
     for (copy, read) in copies.iter().enumerate() {
         let is_intact = read.good().is_some_and(|read| read.uuid == superblock.uuid);
         if !is_intact {
-            found.damages.push(Damage::Superblock { copy });
+            found.damages.push(StoreDamage::Superblock { copy });
         }
     }
     match found.look_at_state(&source(store), &superblock, flushed_seq) {
         Ok(()) => {}
-        Err(OpenError::Device(error)) if error.is_passing() => return Err(StoreError::Device(error)),
+        Err(StoreOpenError::Device(error)) if error.is_passing() => return Err(StoreError::Device(error)),
         Err(error) => {
             let what = error.to_string();
-            found.damages.push(Damage::Checkpoint { what });
+            found.damages.push(StoreDamage::Checkpoint { what });
         }
     }
     // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for
@@ -244,7 +244,7 @@ fn check_metadata(
     report.damages.append(&mut found.damages);
     for (copy, at) in COPIES.into_iter().enumerate() {
         let range = at..at + SUPERBLOCK_LEN as u64;
-        witness.bytes(range, Covered::Summed(Summed::Superblock { copy }));
+        witness.bytes(range, RangeCoverage::Summed(SummedData::Superblock { copy }));
     }
     for (run, covered) in found.seen {
         witness.run(run, covered);
@@ -253,12 +253,12 @@ fn check_metadata(
 }
 
 /// Every page has one owner, and all that is not free is accounted for.
-fn check_space(store: &StoreCore, report: &mut CheckReport) {
+fn check_space(store: &StoreCore, report: &mut StoreCheckReport) {
     let state = store.state.lock();
     let live = &state.checkpoint;
     let empty = state.space.placement().emptied();
     match derive_space(&state.tables, live.superblock(), live.runs(), &[], &[], empty) {
-        Err(error) => report.damages.push(Damage::Space { what: error.to_string() }),
+        Err(error) => report.damages.push(StoreDamage::Space { what: error.to_string() }),
         Ok((derived, _)) => {
             let space = &state.space;
             let elsewhere = space.quarantine_pages()
@@ -268,7 +268,7 @@ fn check_space(store: &StoreCore, report: &mut CheckReport) {
             let expected = space.free_pages() + space.placement().hollow_pages() + elsewhere;
             if derived.free_pages() != expected {
                 let what = format!("{} pages are free, {expected} should be", derived.free_pages());
-                report.damages.push(Damage::Space { what });
+                report.damages.push(StoreDamage::Space { what });
             }
         }
     }
@@ -277,7 +277,7 @@ fn check_space(store: &StoreCore, report: &mut CheckReport) {
 fn check_entries(
     store: &Arc<StoreCore>,
     options: &CheckOptions,
-    report: &mut CheckReport,
+    report: &mut StoreCheckReport,
     witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let mut from = 0;
@@ -317,7 +317,7 @@ fn check_object(
     store: &StoreCore,
     id: u64,
     object: &ObjectEntry,
-    report: &mut CheckReport,
+    report: &mut StoreCheckReport,
     witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let page = store.shape.page_bytes as u64;
@@ -327,7 +327,7 @@ fn check_object(
     if let Some(trailer) = &object.trailer {
         let runs: Vec<PageRun> = object.map.iter().map(|extent| extent.run).collect();
         let mut summed = |run: PageRun, is_data: bool| {
-            let what = if is_data { Summed::Object } else { Summed::Sums };
+            let what = if is_data { SummedData::Object } else { SummedData::Sums };
             witness.summed(run, what(ObjectId(id)));
         };
         damaged = unit_damage(&source, &runs, object.len, **trailer, unit, &mut summed)?;
@@ -345,7 +345,7 @@ fn check_object(
                     Err(_) => damaged_one_by_one(&source, chunk, sums, unit)?,
                 };
                 for (run, _) in crate::state::pieces(chunk, unit).zip(sums) {
-                    witness.summed(run, Summed::Object(ObjectId(id)));
+                    witness.summed(run, SummedData::Object(ObjectId(id)));
                 }
                 damaged.extend(units.into_iter().map(|run| {
                     let at = extent.at + (run.at - extent.run.at);
@@ -357,7 +357,7 @@ fn check_object(
     report.bytes_summed += object.map.pages() * page;
     for pages in damaged {
         let end = (pages.end * page).min(object.len.max(pages.start * page + 1));
-        report.damages.push(Damage::Object { id: ObjectId(id), range: pages.start * page..end });
+        report.damages.push(StoreDamage::Object { id: ObjectId(id), range: pages.start * page..end });
     }
     Ok(())
 }
@@ -366,7 +366,7 @@ fn check_stream(
     store: &Arc<StoreCore>,
     id: u64,
     stream: &StreamEntry,
-    report: &mut CheckReport,
+    report: &mut StoreCheckReport,
     witness: &mut RangeWitness<'_>,
 ) -> Result<(), StoreError> {
     let mut reader = match crate::FrameReader::new(store, ObjectId(id), FramePos(0)) {
@@ -387,7 +387,7 @@ fn check_stream(
             Err(StoreError::NotFound(_)) => return Ok(()),
             Err(StoreError::Corrupt { range, .. }) => {
                 let frame = FramePos(range.start);
-                report.damages.push(Damage::Stream { id: ObjectId(id), frame });
+                report.damages.push(StoreDamage::Stream { id: ObjectId(id), frame });
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -398,27 +398,27 @@ fn check_stream(
 /// The frames that were read, and the rest of the stream's extents.
 fn see_frames(id: u64, stream: &StreamEntry, frames: &[PageRun], witness: &mut RangeWitness<'_>) {
     for &frame in frames {
-        witness.summed(frame, Summed::Frame(ObjectId(id)));
+        witness.summed(frame, SummedData::Frame(ObjectId(id)));
     }
     for piece in &stream.pieces {
         let mut within: Vec<PageRun> =
             frames.iter().filter(|frame| frame.overlaps(piece.run)).copied().collect();
         within.sort_unstable();
         for run in rest_of(piece.run, &within) {
-            witness.unused(run, Unused::Stream);
+            witness.unused(run, UnusedSpace::Stream);
         }
     }
 }
 
 /// A new checkpoint of what is in memory, and all superblock copies.
-fn repair(store: &Arc<StoreCore>, report: &mut CheckReport) -> Result<(), StoreError> {
-    let repairable = |damage: &Damage| {
+fn repair(store: &Arc<StoreCore>, report: &mut StoreCheckReport) -> Result<(), StoreError> {
+    let repairable = |damage: &StoreDamage| {
         matches!(
             damage,
-            Damage::Superblock { .. }
-                | Damage::Checkpoint { .. }
-                | Damage::CheckpointCopy { .. }
-                | Damage::Journal { .. }
+            StoreDamage::Superblock { .. }
+                | StoreDamage::Checkpoint { .. }
+                | StoreDamage::CheckpointCopy { .. }
+                | StoreDamage::Journal { .. }
         )
     };
     let count = report.damages.iter().filter(|damage| repairable(damage)).count();

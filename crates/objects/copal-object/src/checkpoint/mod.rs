@@ -32,7 +32,7 @@ use crate::{
     },
     tables::snapshot,
 };
-use copal_device::{AlignedBuf, Class, Io, IoKind};
+use copal_device::{AlignedBuf, Io, IoClass, IoKind};
 use std::ops::Range;
 
 /// Journal beyond which a checkpoint is taken, so that recovery has little to read and to hold.
@@ -245,8 +245,10 @@ pub(crate) fn capacity(places: &[ChainPlace], page_bytes: usize) -> usize {
 pub(crate) fn chain(inner: &StoreCore, lsn: u64, body: &[u8], places: &[ChainPlace]) -> (ChainLink, Vec<Io>) {
     let page_bytes = inner.shape.page_bytes;
     let (head, pages) = encode_chain(lsn, body, places, page_bytes);
-    let ios =
-        pages.into_iter().flat_map(|(run, buf)| inner.write_ios(run, vec![buf], Class::Background)).collect();
+    let ios = pages
+        .into_iter()
+        .flat_map(|(run, buf)| inner.write_ios(run, vec![buf], IoClass::Background))
+        .collect();
     (head, ios)
 }
 
@@ -296,7 +298,7 @@ pub(crate) fn superblock_ios(superblock: &Superblock) -> Vec<Io> {
 pub(crate) fn superblock_io(superblock: &Superblock, copy: usize) -> Io {
     let mut buf = AlignedBuf::zeroed(SUPERBLOCK_LEN);
     buf.copy_from_slice(&superblock.encode(copy as u8));
-    Io { at: COPIES[copy], kind: IoKind::Write { buf, fua: false }, class: Class::Background }
+    Io { at: COPIES[copy], kind: IoKind::Write { buf, fua: false }, class: IoClass::Background }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What a recovery from the superblock before says of commits that only the checkpoint behind it holds.
 
 use crate::{
-    Ack, CreateOptions, MkfsOptions, ObjectId, OpenError, OpenOptions, Store, StoreError, Txn,
+    Ack, CreateOptions, MkfsOptions, ObjectId, OpenOptions, Store, StoreError, StoreOpenError, Txn,
     format::superblock::{COPIES, Superblock},
     open::OpenOverrides,
 };
@@ -40,7 +40,7 @@ fn is_a_loss(image: Image, kept: &[u64], lost: &[u64]) {
     let device: Arc<dyn Device> = FaultDevice::from_image(image, 2);
     let opened = Store::open(device.clone(), &OpenOptions::default())
         .map(|(store, _)| store.list(ObjectId(0), usize::MAX).len());
-    assert!(matches!(opened, Err(OpenError::TailLoss { .. })), "{opened:?}");
+    assert!(matches!(opened, Err(StoreOpenError::TailLoss { .. })), "{opened:?}");
     let saved = OpenOptions { read_only: true, salvage: true, ..OpenOptions::default() };
     let accepted = OpenOptions { accept_tail_loss: true, ..OpenOptions::default() };
     let (_, report) = Store::open(device.clone(), &saved).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Not here: what its steps do (`transaction`).
 
-use crate::{CreateOptions, FramePos, ObjectId, Staged};
+use crate::{CreateOptions, FramePos, ObjectId, StagedObject};
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub enum Op {
         opts: CreateOptions,
     },
     /// Names what an `ObjectWriter` produced.
-    Publish(Staged),
+    Publish(StagedObject),
     /// Overwrites; beyond the end it extends, and what lies between reads as zeros.
     Write {
         /// A plain object.
@@ -121,7 +121,7 @@ impl Txn {
     }
 
     /// Adds [`Op::Publish`].
-    pub fn publish(self, staged: Staged) -> Txn {
+    pub fn publish(self, staged: StagedObject) -> Txn {
         self.op(Op::Publish(staged))
     }
 

@@ -7,7 +7,7 @@
 //! - A refused transaction has changed nothing and written nothing.
 //! - No byte on the device is overwritten while a record names it (OBJ-26): partial pages are merged and
 //!   written elsewhere.
-//! - The last partial page of a `Check::Caller` object is a unit of its own, so that the next append replaces
+//! - The last partial page of a `ReadCheck::Caller` object is a unit of its own, so that the next append replaces
 //!   it whole.
 
 use crate::{

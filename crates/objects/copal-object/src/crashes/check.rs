@@ -2,7 +2,7 @@
 
 use super::model::{ModelEntry, PromisedCommit, StoreModel};
 use crate::{FramePos, ObjectId, Store};
-use copal_device::Class;
+use copal_device::IoClass;
 use std::collections::BTreeMap;
 
 /// What recovery found.
@@ -62,7 +62,7 @@ pub(super) fn check(
     for (&id, thing) in snapshot.iter() {
         match thing {
             ModelEntry::Object { bytes, sealed } => {
-                let read = store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait();
+                let read = store.read(ObjectId(id), 0..u64::MAX, IoClass::Foreground).wait();
                 let found = read.map_err(|error| format!("OBJ-28: object {id}: {error}"))?;
                 if found != bytes[..] {
                     return Err(format!("OBJ-22: object {id} differs at {}", outcome.lsn));

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::Store;
 use copal_device::{
-    crash::{self, Limits},
+    crash::{self, StateLimits},
     fault::FaultDevice,
 };
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl HistoryRunner<'_> {
         self.poll();
         let history = self.world.device().history();
         let cuts: Vec<_> = crash::cuts(&history).filter(|cut| cut.step() >= self.start).collect();
-        let limits = Limits { exhaustive: 10, samples: 64, seed: self.plan.seed };
+        let limits = StateLimits { exhaustive: 10, samples: 64, seed: self.plan.seed };
         let per_cut = (self.plan.states / cuts.len().max(1)).max(2);
         let mut tried = 0;
         for cut in cuts {
@@ -96,7 +96,7 @@ impl HistoryRunner<'_> {
         step: usize,
     ) -> Result<(), String> {
         let history = device.history();
-        let limits = Limits { exhaustive: 6, samples: 8, seed: 1 };
+        let limits = StateLimits { exhaustive: 6, samples: 8, seed: 1 };
         for cut in crash::cuts(&history) {
             for state in cut.states(&limits).take(12) {
                 let tuning = self.tuning();

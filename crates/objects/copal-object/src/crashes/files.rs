@@ -13,7 +13,7 @@ use super::{
     stores::SimWorld,
 };
 use crate::{
-    MkfsOptions, OpenError, OpenOptions, Store,
+    MkfsOptions, OpenOptions, Store, StoreOpenError,
     backend::hostfs::{
         HostFiles,
         sim_directory::{IgnoredSync, SimContents, SimDirectory},
@@ -31,18 +31,18 @@ const SEEDS: u64 = 300;
 /// States tried at each cut.
 const DRAWS: u64 = 4;
 
-fn make(sim: &SimDirectory) -> Result<(), OpenError> {
+fn make(sim: &SimDirectory) -> Result<(), StoreOpenError> {
     let files: Arc<dyn Device> = HostFiles::on(Box::new(sim.clone()), false);
     let options = MkfsOptions { journal_bytes: Some(16 * 4096), ..MkfsOptions::default() };
     open::mkfs::mkfs(&files, &options, &mut EntropySource::Seed(Random::new(1)), BACKEND_HOSTFS)
 }
 
-fn open(sim: &SimDirectory, tuning: OpenOverrides) -> Result<Store, OpenError> {
+fn open(sim: &SimDirectory, tuning: OpenOverrides) -> Result<Store, StoreOpenError> {
     let files = HostFiles::on(Box::new(sim.clone()), false);
     let (inner, report) = open::open(StoreBackend::Files(files), &OpenOptions::default(), tuning)?;
     if let Some(stream) = report.damaged_streams.first() {
         let what = format!("stream {} after a crash", stream.0);
-        return Err(OpenError::Damaged { what });
+        return Err(StoreOpenError::Damaged { what });
     }
     Ok(Store { inner })
 }
@@ -179,7 +179,7 @@ fn making_survives(deaf: IgnoredSync) -> bool {
             let survivor = SimDirectory::new(sim.survivors(step, &mut keep), IgnoredSync::No);
             match open(&survivor, OpenOverrides::default()) {
                 Ok(_) => true,
-                Err(OpenError::NotAStore | OpenError::Damaged { .. }) => step < last,
+                Err(StoreOpenError::NotAStore | StoreOpenError::Damaged { .. }) => step < last,
                 Err(error) => panic!("step {step}: {error}"),
             }
         })

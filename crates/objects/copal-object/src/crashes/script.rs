@@ -9,7 +9,7 @@ use super::{
 use crate::{Ack, FramePos, Lsn, Store, StoreError, flaw::BrokenRule, open::OpenOverrides};
 use copal_device::{
     Completion,
-    crash::{self, Limits},
+    crash::{self, StateLimits},
 };
 pub(super) use copal_testkit::Random;
 
@@ -217,7 +217,7 @@ impl HistoryRunner<'_> {
         let history = device.history();
         // Power is lost while the next process recovers: what the kill left was not durable yet (OBJ-11).
         for cut in crash::cuts(&history).filter(|cut| cut.step() >= step) {
-            let states = cut.states(&Limits { exhaustive: 6, samples: 16, seed: 3 });
+            let states = cut.states(&StateLimits { exhaustive: 6, samples: 16, seed: 3 });
             let all = states.count_all();
             for _ in 0..all.min(10) {
                 let index = self.random.below(all);
@@ -240,7 +240,7 @@ impl HistoryRunner<'_> {
         self.poll();
         let history = self.world.device().history();
         let step = history.len();
-        let limits = Limits { exhaustive: 8, samples: 64, seed: self.random.below(1 << 40) };
+        let limits = StateLimits { exhaustive: 8, samples: 64, seed: self.random.below(1 << 40) };
         let states = crash::states(&history, step, &limits);
         let index = self.random.below(states.count_all());
         let state = states.get(index).ok_or("no such state")?;

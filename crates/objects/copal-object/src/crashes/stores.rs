@@ -2,13 +2,13 @@
 //! them.
 
 use crate::{
-    Ack, Check, CreateOptions, MkfsOptions, ObjectId, OpenError, OpenOptions, Store, Txn,
+    Ack, CreateOptions, MkfsOptions, ObjectId, OpenOptions, ReadCheck, Store, StoreOpenError, Txn,
     backend::hostfs::sim_directory::SimDirectory, flaw::BrokenRule, format::superblock::BACKEND_COW,
     open::OpenOverrides, state::entropy::EntropySource,
 };
 use copal_device::{
     Device, Image,
-    fault::{FaultDevice, FaultOptions, Order},
+    fault::{CompletionOrder, FaultDevice, FaultOptions},
 };
 use copal_testkit::Random;
 use std::{sync::Arc, sync::OnceLock};
@@ -22,7 +22,7 @@ pub(super) fn empty_store() -> Image {
     let make = || {
         let device = FaultDevice::with_options(
             Image::zeroed(SIZE),
-            FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() },
+            FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() },
         );
         let dyn_device: Arc<dyn Device> = device.clone();
         let options =
@@ -40,10 +40,11 @@ pub(super) const FILLER: u64 = 5000;
 pub(super) fn nearly_full_store() -> Image {
     static FULL: OnceLock<Image> = OnceLock::new();
     let make = || {
-        let options = FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() };
+        let options =
+            FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() };
         let device = FaultDevice::with_options(empty_store(), options);
         let store = open(device.clone(), tuning(BrokenRule::default(), false, false, 3)).unwrap();
-        let opts = CreateOptions { check: Check::Caller, ..CreateOptions::default() };
+        let opts = CreateOptions { check: ReadCheck::Caller, ..CreateOptions::default() };
         let mut writer = store.writer(ObjectId(FILLER), opts).unwrap();
         let len = store.space().free_bytes - 30 * PAGE as u64;
         for _ in 0..len >> 20 {
@@ -104,10 +105,10 @@ pub(super) fn tuning(broken: BrokenRule, eager: bool, mount_by_checkpoint: bool,
     }
 }
 
-pub(super) fn open(device: Arc<dyn Device>, tuning: OpenOverrides) -> Result<Store, OpenError> {
+pub(super) fn open(device: Arc<dyn Device>, tuning: OpenOverrides) -> Result<Store, StoreOpenError> {
     let (store, report) = Store::open_tuned(device, &OpenOptions::default(), tuning)?;
     if let Some(stream) = report.damaged_streams.first() {
-        return Err(OpenError::Damaged { what: format!("stream {} after a crash", stream.0) });
+        return Err(StoreOpenError::Damaged { what: format!("stream {} after a crash", stream.0) });
     }
     Ok(store)
 }

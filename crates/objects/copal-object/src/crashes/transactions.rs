@@ -5,7 +5,7 @@ use super::{
     script::{AwaitedAck, HistoryRunner},
     stores::PAGE,
 };
-use crate::{Ack, Check, CreateOptions, FramePos, ObjectId, ObjectKind, Op, StoreError, Txn};
+use crate::{Ack, CreateOptions, FramePos, ObjectId, ObjectKind, Op, ReadCheck, StoreError, Txn};
 use bytes::Bytes;
 use std::rc::Rc;
 
@@ -59,7 +59,7 @@ impl ObjectChange {
 }
 
 fn create(id: u64, bytes: Vec<u8>, now: &mut Snapshot, ops: &mut Vec<Op>) {
-    let check = if id.is_multiple_of(2) { Check::Pages } else { Check::Caller };
+    let check = if id.is_multiple_of(2) { ReadCheck::Pages } else { ReadCheck::Caller };
     ops.push(Op::Create { id: ObjectId(id), opts: CreateOptions { check, ..CreateOptions::default() } });
     ops.push(Op::Append { id: ObjectId(id), at: 0, data: Bytes::from(bytes.clone()) });
     let sealed = false;
@@ -192,7 +192,7 @@ impl HistoryRunner<'_> {
         }
         let len = 1 + self.random.below(12_000) as usize;
         let data = self.bytes(len);
-        let check = if self.random.one_in(2) { Check::Pages } else { Check::Caller };
+        let check = if self.random.one_in(2) { ReadCheck::Pages } else { ReadCheck::Caller };
         let mut writer =
             self.store.writer(ObjectId(id), CreateOptions { check, ..CreateOptions::default() }).unwrap();
         writer.append(&data).unwrap();

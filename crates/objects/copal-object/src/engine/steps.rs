@@ -15,7 +15,7 @@ use crate::{
     format::run::PageRun,
     state::{StoreCore, StoreShape, StoreState, commit::ClosedRecord, queue::IoPurpose},
 };
-use copal_device::{Class, Io, IoKind};
+use copal_device::{Io, IoClass, IoKind};
 
 /// Does everything that can be done now.
 pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
@@ -67,7 +67,7 @@ pub(crate) fn close_group(store: &StoreCore, state: &mut StoreState) -> bool {
     };
     let ClosedRecord { group, epoch, run, buf, freed } = record;
     state.space.quarantine(epoch, freed);
-    let ios = store.write_ios(run, vec![buf], Class::Commit);
+    let ios = store.write_ios(run, vec![buf], IoClass::Commit);
     let counted = if stale && epoch < state.commit.open_epoch() { u64::MAX } else { epoch };
     state.queue.submit(IoPurpose::Record { group, epoch: counted }, ios);
     after_close(store, state);
@@ -78,7 +78,7 @@ fn submit_flush(state: &mut StoreState) -> bool {
     let Some(epoch) = state.commit.take_flush() else {
         return false;
     };
-    let flush = Io { at: 0, kind: IoKind::Flush, class: Class::Commit };
+    let flush = Io { at: 0, kind: IoKind::Flush, class: IoClass::Commit };
     state.queue.submit(IoPurpose::Flush { epoch }, vec![flush]);
     true
 }
@@ -135,6 +135,6 @@ pub(crate) fn discard_io(shape: &StoreShape, run: PageRun) -> Io {
     Io {
         at: shape.byte(run.at),
         kind: IoKind::Discard(shape.byte(run.pages.into())),
-        class: Class::Background,
+        class: IoClass::Background,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Format: docs/formats/object-record.md v1
 
-use crate::{Check, CreateOptions, Lifetime, ObjectKind, format::run::PageRun};
+use crate::{CreateOptions, ObjectKind, ObjectLifetime, ReadCheck, format::run::PageRun};
 use copal_codec::{DecodeError, Put, Reader};
 
 /// One step from one state of the tables to the next.
@@ -100,8 +100,8 @@ pub(crate) struct StreamCut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectTraits {
     pub(crate) kind: ObjectKind,
-    pub(crate) lifetime: Lifetime,
-    pub(crate) check: Check,
+    pub(crate) lifetime: ObjectLifetime,
+    pub(crate) check: ReadCheck,
     /// log2 of the expected size, rounded up; 0 when unknown.
     pub(crate) expected_log2: u8,
     pub(crate) label: [u8; 16],
@@ -130,13 +130,13 @@ impl ObjectTraits {
             ObjectKind::Stream => 2,
         });
         out.put_u8(match self.lifetime {
-            Lifetime::Short => 0,
-            Lifetime::Medium => 1,
-            Lifetime::Long => 2,
+            ObjectLifetime::Short => 0,
+            ObjectLifetime::Medium => 1,
+            ObjectLifetime::Long => 2,
         });
         out.put_u8(match self.check {
-            Check::Pages => 0,
-            Check::Caller => 1,
+            ReadCheck::Pages => 0,
+            ReadCheck::Caller => 1,
         });
         out.put_u8(self.expected_log2);
         out.put_bytes(&self.label);
@@ -156,11 +156,11 @@ impl ObjectTraits {
             _ => ObjectKind::Stream,
         };
         let lifetime = match known(input.u8()?, 2)? {
-            0 => Lifetime::Short,
-            1 => Lifetime::Medium,
-            _ => Lifetime::Long,
+            0 => ObjectLifetime::Short,
+            1 => ObjectLifetime::Medium,
+            _ => ObjectLifetime::Long,
         };
-        let check = if known(input.u8()?, 1)? == 0 { Check::Pages } else { Check::Caller };
+        let check = if known(input.u8()?, 1)? == 0 { ReadCheck::Pages } else { ReadCheck::Caller };
         let expected_log2 = known(input.u8()?, 64)?;
         Ok(ObjectTraits { kind, lifetime, check, expected_log2, label: input.array()? })
     }

@@ -3,7 +3,7 @@
 
 use super::{checkpoint, frame, ops::*, record, superblock::*};
 use crate::{
-    Check, Lifetime, MkfsOptions, ObjectKind, Store,
+    MkfsOptions, ObjectKind, ObjectLifetime, ReadCheck, Store,
     format::run::PageRun,
     tables::{OpEffect, Tables, snapshot},
 };
@@ -67,8 +67,8 @@ fn superblock() -> Superblock {
 fn traits(kind: ObjectKind) -> ObjectTraits {
     ObjectTraits {
         kind,
-        lifetime: Lifetime::Long,
-        check: Check::Caller,
+        lifetime: ObjectLifetime::Long,
+        check: ReadCheck::Caller,
         expected_log2: 26,
         label: *b"value-log\0\0\0\0\0\0\0",
     }

@@ -1,7 +1,7 @@
 //! Short seeded runs of the fuzz targets, among the tests.
 
 use super::*;
-use crate::{Lifetime, format::ops::StreamCut, tables::TableEntry};
+use crate::{ObjectLifetime, format::ops::StreamCut, tables::TableEntry};
 
 /// Operations that often fit the small store.
 struct Operations(copal_testkit::Random);
@@ -54,8 +54,8 @@ impl Operations {
     fn what(&mut self) -> ObjectTraits {
         ObjectTraits {
             kind: [ObjectKind::Plain, ObjectKind::Sealed, ObjectKind::Stream][self.below(3) as usize],
-            lifetime: Lifetime::Short,
-            check: [Check::Pages, Check::Caller][self.below(2) as usize],
+            lifetime: ObjectLifetime::Short,
+            check: [ReadCheck::Pages, ReadCheck::Caller][self.below(2) as usize],
             expected_log2: 0,
             label: [0; 16],
         }

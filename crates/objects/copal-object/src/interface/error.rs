@@ -98,7 +98,7 @@ impl StoreError {
 /// Why a store could not be made or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// No superblock at any of its places.
     #[error("not a Copal store: no superblock was found")]
     NotAStore,
@@ -149,5 +149,5 @@ pub enum OpenError {
     Device(#[from] DeviceError),
     /// The file could not be opened.
     #[error(transparent)]
-    Open(#[from] copal_device::OpenError),
+    Open(#[from] copal_device::DeviceOpenError),
 }

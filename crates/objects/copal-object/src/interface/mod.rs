@@ -29,7 +29,7 @@ pub enum ObjectKind {
 
 /// How long the bytes are expected to live; objects that die together are placed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lifetime {
+pub enum ObjectLifetime {
     /// Seconds to minutes: logs, young tables.
     Short,
     /// In between, or unknown.
@@ -40,7 +40,7 @@ pub enum Lifetime {
 
 /// Who verifies a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Check {
+pub enum ReadCheck {
     /// The store: one CRC32C per page, verified on each read. Reads are rounded to pages.
     Pages,
     /// The caller: its blocks carry sums. The store sums each 64 KiB for recovery and scrub only.
@@ -64,11 +64,11 @@ pub struct CreateOptions {
     /// Plain or stream; `writer` makes sealed objects.
     pub kind: ObjectKind,
     /// Placement hint.
-    pub lifetime: Lifetime,
+    pub lifetime: ObjectLifetime,
     /// Placement hint: final size, 0 when unknown.
     pub expected_bytes: u64,
     /// Who verifies reads.
-    pub check: Check,
+    pub check: ReadCheck,
     /// Free text for tools; not interpreted.
     pub label: [u8; 16],
 }
@@ -77,9 +77,9 @@ impl Default for CreateOptions {
     fn default() -> CreateOptions {
         CreateOptions {
             kind: ObjectKind::Plain,
-            lifetime: Lifetime::Medium,
+            lifetime: ObjectLifetime::Medium,
             expected_bytes: 0,
-            check: Check::Pages,
+            check: ReadCheck::Pages,
             label: [0; 16],
         }
     }
@@ -147,7 +147,7 @@ pub struct OlderState {
 
 /// Where the bytes of a store are. The parts add up to `size_bytes`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Space {
+pub struct StoreSpace {
     /// Size of the store.
     pub size_bytes: u64,
     /// Reachable from an object or stream, superblocks, journal and checkpoint.
@@ -166,7 +166,7 @@ pub struct Space {
 
 /// What writes may still take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct WritableSpace {
     /// Bytes to be had, by growing to the largest size that the opening allowed as well, if there is one.
     pub bytes: u64,
     /// That largest size, or the present one where there is none, or where the host has refused the last
@@ -178,7 +178,7 @@ pub struct Room {
 
 /// What is known of an object without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stat {
+pub struct ObjectStat {
     /// Its name.
     pub id: ObjectId,
     /// What it was created as; `Sealed` for published objects.

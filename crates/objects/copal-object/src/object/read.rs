@@ -1,20 +1,20 @@
 //! Reading bytes of objects.
 //!
-//! A range is one device read per run of pages that covers it. `Check::Pages` reads whole pages and verifies
-//! them; `Check::Caller` reads logical blocks and leaves verification to the caller.
+//! A range is one device read per run of pages that covers it. `ReadCheck::Pages` reads whole pages and verifies
+//! them; `ReadCheck::Caller` reads logical blocks and leaves verification to the caller.
 //! Invariants
 //! - Bytes whose write is on its way are returned after that write, never before.
 //! - What a read looks at is not reused while it runs.
 
 use crate::{
-    Check, ObjectId, StoreError,
+    ObjectId, ReadCheck, StoreError,
     engine::pump::wait_change,
     format::{hash128, run::PageRun},
     state::{StoreCore, pieces},
     tables::{ObjectEntry, trailer_pages, unit_pages},
 };
 use bytes::Bytes;
-use copal_device::{AlignedBuf, Class, Completion, DeviceError, Io, IoDone, IoKind};
+use copal_device::{AlignedBuf, Completion, DeviceError, Io, IoClass, IoDone, IoKind};
 use std::{ops::Range, sync::Arc};
 
 /// One command of a read and where its bytes go.
@@ -55,7 +55,7 @@ pub(crate) fn read(
     store: &Arc<StoreCore>,
     id: ObjectId,
     range: &Range<u64>,
-    class: Class,
+    class: IoClass,
 ) -> Completion<Result<Bytes, StoreError>> {
     start_read(store, id, range, class, true)
 }
@@ -64,7 +64,7 @@ fn start_read(
     store: &Arc<StoreCore>,
     id: ObjectId,
     range: &Range<u64>,
-    class: Class,
+    class: IoClass,
     alone: bool,
 ) -> Completion<Result<Bytes, StoreError>> {
     let mut plan = match plan_read(store, id, range) {
@@ -79,7 +79,7 @@ fn start_read(
     }
     if let [part] = plan.parts.as_slice()
         && alone
-        && class != Class::Background
+        && class != IoClass::Background
     {
         let result = store.device.read_now(part.at, AlignedBuf::stale(part.len));
         store.unpin(plan.ticket);
@@ -109,7 +109,7 @@ fn start_read(
 pub(crate) fn read_many(
     store: &Arc<StoreCore>,
     reads: &[(ObjectId, Range<u64>)],
-    class: Class,
+    class: IoClass,
 ) -> Vec<Completion<Result<Bytes, StoreError>>> {
     reads.iter().map(|(id, range)| start_read(store, *id, range, class, reads.len() == 1)).collect()
 }
@@ -146,7 +146,7 @@ fn plan(store: &StoreCore, id: ObjectId, object: &ObjectEntry, range: &Range<u64
     let page = page_bytes as u64;
     let end = range.end.min(object.len);
     let start = range.start.min(end);
-    let verify = object.what.check == Check::Pages;
+    let verify = object.what.check == ReadCheck::Pages;
     let block = if verify { page } else { u64::from(store.shape.geometry.logical_block) };
     let mut parts = Vec::new();
     for extent in object.map.overlapping(start / page, end.div_ceil(page)) {
@@ -195,7 +195,7 @@ fn plan(store: &StoreCore, id: ObjectId, object: &ObjectEntry, range: &Range<u64
     ReadPlan { id, len: (end - start) as usize, parts, ticket: 0, page_bytes, start, trailer }
 }
 
-/// Reads the sums of a published `Check::Pages` object.
+/// Reads the sums of a published `ReadCheck::Pages` object.
 fn fetch_sums(store: &StoreCore, plan: &mut ReadPlan, trailer: &SumTrailer) -> Result<(), StoreError> {
     let mut bytes = Vec::new();
     for &run in &trailer.runs {

@@ -1,6 +1,6 @@
 //! What an object of given traits gets: sums of its units, a class of placement.
 
-use crate::Lifetime;
+use crate::ObjectLifetime;
 
 /// Sums of consecutive units of `bytes`.
 pub(crate) fn unit_sums(bytes: &[u8], unit_bytes: usize) -> Vec<u32> {
@@ -8,10 +8,10 @@ pub(crate) fn unit_sums(bytes: &[u8], unit_bytes: usize) -> Vec<u32> {
 }
 
 /// Streams have class 0.
-pub(crate) fn placement_class(lifetime: Lifetime) -> usize {
+pub(crate) fn placement_class(lifetime: ObjectLifetime) -> usize {
     match lifetime {
-        Lifetime::Short => 1,
-        Lifetime::Medium => 2,
-        Lifetime::Long => 3,
+        ObjectLifetime::Short => 1,
+        ObjectLifetime::Medium => 2,
+        ObjectLifetime::Long => 3,
     }
 }

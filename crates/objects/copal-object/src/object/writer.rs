@@ -21,14 +21,14 @@ use crate::{
     state::StoreCore,
     tables::unit_pages,
 };
-use copal_device::{AlignedBuf, Class, Completion, IoDone};
+use copal_device::{AlignedBuf, Completion, IoClass, IoDone};
 use std::{collections::VecDeque, sync::Arc};
 
 /// Pieces on their way to the device; `append` waits for the oldest beyond this.
 const PIECES_MAX: usize = 4;
 
 /// Data on the device, not yet named by any record. `Op::Publish` makes it an object; dropping frees it.
-pub struct Staged {
+pub struct StagedObject {
     space: StagedSpace,
     id: ObjectId,
     what: ObjectTraits,
@@ -53,7 +53,7 @@ impl Drop for StagedSpace {
     }
 }
 
-impl Staged {
+impl StagedObject {
     /// Name it will have.
     #[must_use]
     pub fn id(&self) -> ObjectId {
@@ -186,7 +186,7 @@ impl ObjectWriter {
     /// Writes what is left and the sums, and waits for all of it. Nothing is flushed.
     /// # Errors
     /// As [`ObjectWriter::append`].
-    pub fn finish(mut self) -> Result<Staged, StoreError> {
+    pub fn finish(mut self) -> Result<StagedObject, StoreError> {
         if self.filled > 0 {
             self.write_buffer()?;
         }
@@ -200,7 +200,7 @@ impl ObjectWriter {
         while !self.in_flight.is_empty() {
             self.wait_oldest()?;
         }
-        Ok(Staged {
+        Ok(StagedObject {
             space: StagedSpace {
                 inner: Arc::clone(&self.space.inner),
                 runs: std::mem::take(&mut self.space.runs),
@@ -249,12 +249,12 @@ impl ObjectWriter {
         drop(state);
         let mut ios = Vec::with_capacity(runs.len());
         if let [run] = *runs {
-            ios.extend(inner.write_ios(run, vec![bytes], Class::Background));
+            ios.extend(inner.write_ios(run, vec![bytes], IoClass::Background));
         } else {
             let mut rest = &bytes[..];
             for &run in &runs {
                 let (part, after) = rest.split_at(run.pages as usize * page_bytes);
-                ios.extend(inner.write_ios(run, vec![AlignedBuf::padded(part, 1)], Class::Background));
+                ios.extend(inner.write_ios(run, vec![AlignedBuf::padded(part, 1)], IoClass::Background));
                 rest = after;
             }
         }
@@ -302,9 +302,9 @@ impl Drop for ObjectWriter {
     }
 }
 
-impl std::fmt::Debug for Staged {
+impl std::fmt::Debug for StagedObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Staged").field("id", &self.id).field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("StagedObject").field("id", &self.id).field("len", &self.len).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{OpenOverrides, StoreBackend};
 use crate::{
-    OpenError, OpenOptions,
+    OpenOptions, StoreOpenError,
     flaw::StoreFlaw,
     recovery::{self, RecoveredStore},
     space::{SpaceState, placement::PagePlacement, stream_extent_smallest},
@@ -29,7 +29,7 @@ pub(super) fn assemble(
     options: &OpenOptions,
     tuning: OpenOverrides,
     mut recovered: RecoveredStore,
-) -> Result<Arc<StoreCore>, OpenError> {
+) -> Result<Arc<StoreCore>, StoreOpenError> {
     let page_bytes = recovered.tables.page_bytes;
     let device = backend.device(options);
     let max_bytes = options.max_size_bytes.unwrap_or(u64::MAX);
@@ -58,7 +58,7 @@ fn space(
     recovered: &RecoveredStore,
     empty: PagePlacement,
     only_saves: bool,
-) -> Result<(PagePlacement, SharedRuns), OpenError> {
+) -> Result<(PagePlacement, SharedRuns), StoreOpenError> {
     let spare = only_saves.then(|| empty.emptied());
     let derived = recovery::derive_space(
         &recovered.tables,

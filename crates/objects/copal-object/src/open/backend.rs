@@ -2,7 +2,7 @@
 
 use super::overrides::OpenOverrides;
 use crate::{
-    OpenError, OpenOptions,
+    OpenOptions, StoreOpenError,
     backend::{
         hostfs::{FileSpace, HostFiles},
         lenient::LenientDevice,
@@ -34,14 +34,14 @@ impl StoreBackend {
     }
 
     /// Whether the store was made for this.
-    pub(super) fn fits(&self, made_for: u8) -> Result<(), OpenError> {
+    pub(super) fn fits(&self, made_for: u8) -> Result<(), StoreOpenError> {
         let (device, directory) = ("on a device", "in a directory");
         match self {
             StoreBackend::Device(_) if made_for == BACKEND_HOSTFS => {
-                Err(OpenError::Backend { is: directory, given: device })
+                Err(StoreOpenError::Backend { is: directory, given: device })
             }
             StoreBackend::Files(_) if made_for != BACKEND_HOSTFS => {
-                Err(OpenError::Backend { is: device, given: directory })
+                Err(StoreOpenError::Backend { is: device, given: directory })
             }
             _ => Ok(()),
         }
@@ -55,7 +55,7 @@ impl StoreBackend {
         page_bytes: usize,
         max_bytes: u64,
         tuning: &OpenOverrides,
-    ) -> Result<(Option<Arc<HostFiles>>, PagePlacement), OpenError> {
+    ) -> Result<(Option<Arc<HostFiles>>, PagePlacement), StoreOpenError> {
         match self {
             StoreBackend::Device(_) => {
                 let mut pages = PageAllocator::new(pages);

@@ -4,7 +4,7 @@
 //! - The superblocks are written last, after a flush: a store that was not made completely is none.
 
 use crate::{
-    MkfsOptions, OpenError,
+    MkfsOptions, StoreOpenError,
     backend::hostfs::FILE_BYTES,
     checkpoint::{capacity, encode_chain, superblock_io},
     format::{
@@ -21,7 +21,7 @@ use crate::{
         snapshot::{self, CheckpointPosition},
     },
 };
-use copal_device::{AlignedBuf, Class, Device, DeviceError, Io, IoKind};
+use copal_device::{AlignedBuf, Device, DeviceError, Io, IoClass, IoKind};
 use std::{collections::HashMap, sync::Arc};
 
 /// Space written at mkfs for the first stream extents.
@@ -38,8 +38,8 @@ struct StoreLayout {
     streams: PageRun,
 }
 
-fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, OpenError> {
-    let refuse = |what: String| Err(OpenError::Options { what });
+fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, StoreOpenError> {
+    let refuse = |what: String| Err(StoreOpenError::Options { what });
     let page_bytes = u64::from(options.page_bytes.unwrap_or(4096));
     if !PAGE_SIZES.iter().any(|size| u64::from(*size) == page_bytes) {
         return refuse(format!("a page has 4096, 8192 or 16384 bytes, not {page_bytes}"));
@@ -89,13 +89,13 @@ pub(crate) fn mkfs(
     options: &MkfsOptions,
     entropy: &mut EntropySource,
     backend: u8,
-) -> Result<(), OpenError> {
+) -> Result<(), StoreOpenError> {
     let geometry = device.geometry();
     let layout = layout(geometry.size, options, backend)?;
     let page = layout.page_bytes;
     if u64::from(geometry.logical_block) > page {
         let what = format!("the device writes {} bytes at once, more than a page", geometry.logical_block);
-        return Err(OpenError::Options { what });
+        return Err(StoreOpenError::Options { what });
     }
     write(device, forget_store())?;
     let uuid = u128::from(entropy.next()) << 64 | u128::from(entropy.next());
@@ -126,7 +126,7 @@ pub(crate) fn mkfs(
 fn forget_store() -> Vec<Io> {
     COPIES
         .iter()
-        .map(|&at| Io { at, kind: IoKind::WriteZeroes(SUPERBLOCK_LEN as u64), class: Class::Foreground })
+        .map(|&at| Io { at, kind: IoKind::WriteZeroes(SUPERBLOCK_LEN as u64), class: IoClass::Foreground })
         .collect()
 }
 
@@ -151,14 +151,14 @@ fn first_writes(layout: &StoreLayout, checkpoint: Vec<(PageRun, AlignedBuf)>, ba
     let zero = |run: PageRun| Io {
         at: run.at * page,
         kind: IoKind::WriteZeroes(u64::from(run.pages) * page),
-        class: Class::Foreground,
+        class: IoClass::Foreground,
     };
     let mut writes: Vec<Io> = checkpoint
         .into_iter()
         .map(|(run, buf)| Io {
             at: run.at * page,
             kind: IoKind::Write { buf, fua: false },
-            class: Class::Foreground,
+            class: IoClass::Foreground,
         })
         .collect();
     // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by
@@ -171,16 +171,16 @@ fn first_writes(layout: &StoreLayout, checkpoint: Vec<(PageRun, AlignedBuf)>, ba
 }
 
 /// Writes, and flushes behind the writes.
-fn write(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), OpenError> {
+fn write(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), StoreOpenError> {
     run(device, ios)?;
     run(device, vec![flush()])
 }
 
 fn flush() -> Io {
-    Io { at: 0, kind: IoKind::Flush, class: Class::Commit }
+    Io { at: 0, kind: IoKind::Flush, class: IoClass::Commit }
 }
 
-fn run(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), OpenError> {
+fn run(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), StoreOpenError> {
     let done = device.submit(ios).wait();
     let result: Result<(), DeviceError> = done.into_iter().try_for_each(|done| done.result);
     Ok(result?)

@@ -6,14 +6,14 @@
 //! - A read-only open writes nothing at all, not even a flush.
 
 use crate::{
-    OpenError, OpenOptions, RecoveryReport, StoreError,
+    OpenOptions, RecoveryReport, StoreError, StoreOpenError,
     checkpoint::superblock_io,
     engine::{close::checkpoint_now, pump::pump, steps::give_back},
     flaw::StoreFlaw,
     format::{run::PageRun, superblock::Superblock},
     state::StoreCore,
 };
-use copal_device::{Class, Device, DeviceError, Io, IoKind};
+use copal_device::{Device, DeviceError, Io, IoClass, IoKind};
 use newest::StoreLengths;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) fn open(
     backend: StoreBackend,
     options: &OpenOptions,
     tuning: OpenOverrides,
-) -> Result<(Arc<StoreCore>, RecoveryReport), OpenError> {
+) -> Result<(Arc<StoreCore>, RecoveryReport), StoreOpenError> {
     let device = backend.device(options);
     if !options.read_only && !tuning.broken.by(StoreFlaw::NoFlushAtOpen) {
         // What a killed process left in the cache is read next: it must not vanish later (OBJ-11).
@@ -59,14 +59,14 @@ fn take_over(
     needed: &[PageRun],
     stale_superblocks: &[usize],
     report: &mut RecoveryReport,
-) -> Result<(), OpenError> {
+) -> Result<(), StoreOpenError> {
     if report.cut_bytes > 0 {
         grow_back(inner, lengths)?;
     }
     if !inner.shape.broken.by(StoreFlaw::NoMount) {
         mount::mount(inner, needed).map_err(|error| match error {
-            StoreError::Device(error) => OpenError::Device(error),
-            other => OpenError::Damaged { what: format!("the store cannot be mounted: {other}") },
+            StoreError::Device(error) => StoreOpenError::Device(error),
+            other => StoreOpenError::Damaged { what: format!("the store cannot be mounted: {other}") },
         })?;
     }
     if !stale_superblocks.is_empty() {
@@ -84,7 +84,7 @@ fn take_over(
 }
 
 /// Somebody cut off what held nothing: the store is as long as before, and what came back was never written.
-fn grow_back(inner: &StoreCore, lengths: &StoreLengths) -> Result<(), OpenError> {
+fn grow_back(inner: &StoreCore, lengths: &StoreLengths) -> Result<(), StoreOpenError> {
     inner.device.grow(lengths.store_bytes).map_err(|error| {
         tracing::warn!(%error, "the store cannot get the space back that was cut off it");
         lengths.truncated()
@@ -117,7 +117,7 @@ pub(crate) fn repair_superblocks(inner: &StoreCore, stale: &[usize]) -> Result<(
 }
 
 fn flush(device: &dyn Device) -> Result<(), DeviceError> {
-    let flush = Io { at: 0, kind: IoKind::Flush, class: Class::Commit };
+    let flush = Io { at: 0, kind: IoKind::Flush, class: IoClass::Commit };
     submit(device, vec![flush])
 }
 

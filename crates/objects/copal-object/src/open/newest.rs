@@ -4,7 +4,7 @@
 
 use super::StoreBackend;
 use crate::{
-    OlderState, OpenError, OpenOptions,
+    OlderState, OpenOptions, StoreOpenError,
     flaw::BrokenRule,
     format::superblock::Superblock,
     recovery::{self, RecoveredStore, RecoverySource},
@@ -21,8 +21,8 @@ pub(super) struct StoreLengths {
 }
 
 impl StoreLengths {
-    pub(super) fn truncated(&self) -> OpenError {
-        OpenError::Truncated { store_bytes: self.store_bytes, device_bytes: self.device_bytes }
+    pub(super) fn truncated(&self) -> StoreOpenError {
+        StoreOpenError::Truncated { store_bytes: self.store_bytes, device_bytes: self.device_bytes }
     }
 
     /// Bytes that were cut off the end of the store.
@@ -37,7 +37,7 @@ pub(super) fn find(
     device: &dyn Device,
     options: &OpenOptions,
     broken: BrokenRule,
-) -> Result<(RecoveredStore, StoreLengths), OpenError> {
+) -> Result<(RecoveredStore, StoreLengths), StoreOpenError> {
     let (superblock, stale_copies) = recovery::newest_superblock(device)?;
     backend.fits(superblock.backend)?;
     let source = RecoverySource {
@@ -68,17 +68,19 @@ fn newest_or_older(
     superblock: Superblock,
     stale_copies: Vec<usize>,
     options: &OpenOptions,
-) -> Result<RecoveredStore, OpenError> {
+) -> Result<RecoveredStore, StoreOpenError> {
     let lengths =
         StoreLengths { store_bytes: superblock.size_bytes, device_bytes: source.device.geometry().size };
     let accept_tail_loss = options.accept_tail_loss || source.salvage;
     let mut recovered = recovery::recover(source, superblock, stale_copies, accept_tail_loss);
-    let is_passing = |error: &OpenError| matches!(error, OpenError::Device(error) if error.is_passing());
+    let is_passing =
+        |error: &StoreOpenError| matches!(error, StoreOpenError::Device(error) if error.is_passing());
     if source.salvage && recovered.as_ref().is_err_and(|error| !is_passing(error)) {
         recovered = recover_older(source)?.map_or(recovered, Ok);
     }
     recovered.map_err(|error| {
-        if lengths.cut_bytes() > 0 && !matches!(error, OpenError::TailLoss { .. }) && !is_passing(&error) {
+        if lengths.cut_bytes() > 0 && !matches!(error, StoreOpenError::TailLoss { .. }) && !is_passing(&error)
+        {
             lengths.truncated()
         } else {
             error
@@ -88,7 +90,7 @@ fn newest_or_older(
 
 /// An older state, of which a superblock still knows: its tables and its part of the journal may not have
 /// been overwritten yet. Its report says how much older it is.
-fn recover_older(source: &RecoverySource<'_>) -> Result<Option<RecoveredStore>, OpenError> {
+fn recover_older(source: &RecoverySource<'_>) -> Result<Option<RecoveredStore>, StoreOpenError> {
     let mut superblocks = recovery::older_superblocks(source.device)?.into_iter();
     let Some(newest) = superblocks.next() else {
         return Ok(None);
@@ -108,10 +110,10 @@ fn recover_older(source: &RecoverySource<'_>) -> Result<Option<RecoveredStore>, 
 
 /// The lengths, once they bear some relation to one another: what is derived of a store is sized by its
 /// length.
-fn lengths(source: &RecoverySource<'_>, recovered: &RecoveredStore) -> Result<StoreLengths, OpenError> {
+fn lengths(source: &RecoverySource<'_>, recovered: &RecoveredStore) -> Result<StoreLengths, StoreOpenError> {
     let Some(store_bytes) = recovered.tables.size_bytes() else {
         let what = format!("it says it has {} pages of {} bytes", recovered.tables.pages, source.page_bytes);
-        return Err(OpenError::Damaged { what });
+        return Err(StoreOpenError::Damaged { what });
     };
     let lengths = StoreLengths { store_bytes, device_bytes: source.device.geometry().size };
     if lengths.device_bytes < store_bytes / CUT_PARTS_MAX {

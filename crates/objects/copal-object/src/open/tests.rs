@@ -2,7 +2,7 @@
 
 use super::mount::hold;
 use crate::{
-    MkfsOptions, OpenError, OpenOptions, RecoveryReport, Store,
+    MkfsOptions, OpenOptions, RecoveryReport, Store, StoreOpenError,
     backend::hostfs::{FileSpace, HostFiles},
     checkpoint::{encode_chain, superblock_ios},
     format::{
@@ -19,7 +19,7 @@ use crate::{
         snapshot::{self, CheckpointPosition},
     },
 };
-use copal_device::{AlignedBuf, Class, Device, Io, IoKind, MemoryDevice};
+use copal_device::{AlignedBuf, Device, Io, IoClass, IoKind, MemoryDevice};
 use std::{collections::HashMap, sync::Arc};
 
 fn device() -> (Arc<dyn Device>, Superblock) {
@@ -37,7 +37,7 @@ fn write(device: &dyn Device, ios: Vec<Io>) {
 
 fn write_at(device: &dyn Device, at: u64, buf: AlignedBuf) {
     let kind = IoKind::Write { buf, fua: false };
-    let class = Class::Foreground;
+    let class = IoClass::Foreground;
     write(device, vec![Io { at, kind, class }]);
 }
 
@@ -65,7 +65,7 @@ fn with_checkpoint(device: &dyn Device, superblock: &mut Superblock, page_bytes:
     }
 }
 
-fn opens(device: Arc<dyn Device>) -> Result<RecoveryReport, OpenError> {
+fn opens(device: Arc<dyn Device>) -> Result<RecoveryReport, StoreOpenError> {
     Store::open(device, &OpenOptions::default()).map(|(_, report)| report)
 }
 
@@ -94,7 +94,7 @@ fn a_record_that_grows_the_store_beyond_any_device_is_damage() {
         record::encode(&header, &ops, &mut buf);
         write_at(device.as_ref(), superblock.journal_at * 4096, buf);
         let opened = opens(device);
-        assert!(matches!(opened, Err(OpenError::Damaged { .. })), "{pages} pages: {opened:?}");
+        assert!(matches!(opened, Err(StoreOpenError::Damaged { .. })), "{pages} pages: {opened:?}");
     }
 }
 
@@ -108,7 +108,7 @@ fn a_checkpoint_of_more_bytes_than_any_device_has_is_damage() {
         let (device, mut superblock) = device();
         with_checkpoint(device.as_ref(), &mut superblock, 16_384, pages);
         let opened = opens(device);
-        assert!(matches!(opened, Err(OpenError::Damaged { .. })), "{pages} pages: {opened:?}");
+        assert!(matches!(opened, Err(StoreOpenError::Damaged { .. })), "{pages} pages: {opened:?}");
     }
 }
 
@@ -119,7 +119,7 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
     with_checkpoint(device.as_ref(), &mut superblock, 16_384, 1 << 46);
     let opened = opens(device);
     assert!(
-        matches!(opened, Err(OpenError::Truncated { store_bytes, .. }) if store_bytes == 1 << 60),
+        matches!(opened, Err(StoreOpenError::Truncated { store_bytes, .. }) if store_bytes == 1 << 60),
         "{opened:?}"
     );
 }

@@ -5,7 +5,7 @@
 
 use super::RecoverySource;
 use crate::{
-    OpenError,
+    StoreOpenError,
     flaw::StoreFlaw,
     format::{
         hash64,
@@ -53,7 +53,7 @@ pub(crate) fn walk_journal(
     source: &RecoverySource<'_>,
     superblock: &Superblock,
     position: &CheckpointPosition,
-) -> Result<WalkedJournal, OpenError> {
+) -> Result<WalkedJournal, StoreOpenError> {
     JournalWalk::new(source, superblock, position).run()
 }
 
@@ -89,7 +89,7 @@ impl<'a> JournalWalk<'a> {
         }
     }
 
-    fn run(mut self) -> Result<WalkedJournal, OpenError> {
+    fn run(mut self) -> Result<WalkedJournal, StoreOpenError> {
         let mut records: Vec<WalkedRecord> = Vec::new();
         let mut pages_used = 0;
         while let Some(record) = self.next()? {
@@ -112,7 +112,7 @@ impl<'a> JournalWalk<'a> {
     }
 
     /// The record that continues the chain: at the present position, or at the ring's start.
-    fn next(&self) -> Result<Option<WalkedRecord>, OpenError> {
+    fn next(&self) -> Result<Option<WalkedRecord>, StoreOpenError> {
         for start in self.starts() {
             if let Some((header, ops, bytes)) = self.record_at(start)?
                 && self.continues(&header, &ops)
@@ -146,7 +146,7 @@ impl<'a> JournalWalk<'a> {
     }
 
     /// A record with a right sum at a position of the ring, and its bytes.
-    fn record_at(&self, position: u64) -> Result<Option<FoundRecord>, OpenError> {
+    fn record_at(&self, position: u64) -> Result<Option<FoundRecord>, StoreOpenError> {
         let within = position % self.superblock.journal_pages;
         let first = self.source.read(PageRun::new(self.superblock.journal_at + within, 1))?;
         let Ok(len) = record::claimed_len(&first, self.record_bytes_max) else {
@@ -169,7 +169,7 @@ impl<'a> JournalWalk<'a> {
 
     /// Looks for later records behind the end of the chain: one that says the missing record was durable
     /// shows damage, and so does the next one when commits before it are missing; any other a crash.
-    fn look_behind(&self) -> Result<(Option<u64>, bool), OpenError> {
+    fn look_behind(&self) -> Result<(Option<u64>, bool), StoreOpenError> {
         let window = (self.record_bytes_max / self.source.page_bytes) as u64 + 1;
         let mut torn = false;
         for start in self.starts() {
@@ -225,7 +225,7 @@ impl<'a> RecordOps<'a> {
     /// The operations of `record`. Cheap when records are taken in order. Blocks.
     /// # Errors
     /// `Damaged`: it does not read as it did. `Device`.
-    pub(crate) fn of(&mut self, record: &WalkedRecord) -> Result<Vec<RecordOp>, OpenError> {
+    pub(crate) fn of(&mut self, record: &WalkedRecord) -> Result<Vec<RecordOp>, StoreOpenError> {
         let run = record.run(self.superblock);
         let held = (self.bytes.len() / self.source.page_bytes) as u64;
         if run.at < self.at || run.end() > self.at + held {
@@ -240,7 +240,7 @@ impl<'a> RecordOps<'a> {
         let from = (run.at - self.at) as usize * self.source.page_bytes;
         let bytes = &self.bytes[from..from + run.pages as usize * self.source.page_bytes];
         let decoded = record::decode(bytes).ok().filter(|_| hash64(bytes) == record.hash);
-        decoded.map(|(_, ops)| ops).ok_or_else(|| OpenError::Damaged {
+        decoded.map(|(_, ops)| ops).ok_or_else(|| StoreOpenError::Damaged {
             what: format!("journal record {} does not read as it did", record.header.seq),
         })
     }
@@ -252,10 +252,10 @@ pub(crate) fn apply(
     record: &WalkedRecord,
     ops: &[RecordOp],
     freed: &mut Vec<PageRun>,
-) -> Result<(), OpenError> {
+) -> Result<(), StoreOpenError> {
     let mut effect = OpEffect::default();
     for op in ops {
-        tables.apply(op, record.last_lsn(), &mut effect).map_err(|misfit| OpenError::Damaged {
+        tables.apply(op, record.last_lsn(), &mut effect).map_err(|misfit| StoreOpenError::Damaged {
             what: format!("journal record {}: {misfit}", record.header.seq),
         })?;
     }

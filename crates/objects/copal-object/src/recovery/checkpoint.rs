@@ -7,7 +7,7 @@
 
 use super::RecoverySource;
 use crate::{
-    OpenError,
+    StoreOpenError,
     format::{
         checkpoint::{ChainError, ChainLink, decode_page},
         run::PageRun,
@@ -49,8 +49,8 @@ pub(crate) fn read_checkpoint(
     source: &RecoverySource<'_>,
     superblock: &Superblock,
     copies: ChainCopies,
-) -> Result<FoundCheckpoint, OpenError> {
-    let damaged = |what: String| OpenError::Damaged { what: format!("the checkpoint: {what}") };
+) -> Result<FoundCheckpoint, StoreOpenError> {
+    let damaged = |what: String| StoreOpenError::Damaged { what: format!("the checkpoint: {what}") };
     let pages = superblock.size_bytes / source.page_bytes as u64;
     let mut link = ChainLink {
         at: superblock.checkpoint_at,

@@ -2,7 +2,7 @@
 
 use super::RecoverySource;
 use crate::{
-    OpenError,
+    StoreOpenError,
     flaw::StoreFlaw,
     format::{frame, run::PageRun},
     stream::walk::{StreamEnd, walk},
@@ -18,7 +18,7 @@ pub(super) fn end_of(
     pieces: &[StreamPiece],
     trimmed: u64,
     last_lsn: u64,
-) -> Result<StreamEnd, OpenError> {
+) -> Result<StreamEnd, StoreOpenError> {
     if !is_cut(source, pieces) {
         return end_of_whole(source, pieces, trimmed, last_lsn);
     }
@@ -34,8 +34,8 @@ pub(super) fn is_cut(source: &RecoverySource<'_>, pieces: &[StreamPiece]) -> boo
     !source.salvage && pieces.iter().any(|piece| piece.run.end() > pages)
 }
 
-pub(super) fn truncated(source: &RecoverySource<'_>, tables: &Tables) -> OpenError {
-    OpenError::Truncated {
+pub(super) fn truncated(source: &RecoverySource<'_>, tables: &Tables) -> StoreOpenError {
+    StoreOpenError::Truncated {
         store_bytes: tables.pages.saturating_mul(source.page_bytes as u64),
         device_bytes: source.device.geometry().size,
     }
@@ -49,7 +49,7 @@ fn ends_in_sight(
     pieces: &[StreamPiece],
     end: &StreamEnd,
     trimmed: u64,
-) -> Result<bool, OpenError> {
+) -> Result<bool, StoreOpenError> {
     let Some(piece) = pieces.get(end.piece) else {
         return Ok(true);
     };
@@ -79,7 +79,7 @@ fn end_of_whole(
     pieces: &[StreamPiece],
     trimmed: u64,
     last_lsn: u64,
-) -> Result<StreamEnd, OpenError> {
+) -> Result<StreamEnd, StoreOpenError> {
     let read = |run: PageRun| source.read(run);
     let trimmed = if source.broken.by(StoreFlaw::TrimBehindTheEnd) { 0 } else { trimmed };
     Ok(walk(pieces, trimmed, last_lsn, source.page_bytes, source.salvage, &read, |_, _| {})?)

@@ -4,7 +4,7 @@
 //! - No page has two owners, clones apart (OBJ-24); otherwise the store is damaged.
 
 use crate::{
-    OpenError,
+    StoreOpenError,
     backend::home::PageHome,
     format::{
         run::PageRun,
@@ -23,7 +23,7 @@ pub(crate) fn derive_space(
     zones: &[PageRun],
     hollow: &[Range<u64>],
     empty: PagePlacement,
-) -> Result<(PagePlacement, SharedRuns), OpenError> {
+) -> Result<(PagePlacement, SharedRuns), StoreOpenError> {
     let page = tables.page_bytes as u64;
     let mut allocator = empty;
     let mut take_for = |run: PageRun, owner: u64, what: &dyn Fn() -> String| {
@@ -31,7 +31,7 @@ pub(crate) fn derive_space(
             return Ok(());
         }
         let what = format!("pages {}..{} belong to {} and to something else", run.at, run.end(), what());
-        Err(OpenError::Damaged { what })
+        Err(StoreOpenError::Damaged { what })
     };
     let mut take = |run: PageRun, what: &dyn Fn() -> String| take_for(run, PageHome::STORE, what);
     for at in COPIES {

@@ -3,7 +3,7 @@
 
 use super::{RecoverySource, ends::end_of};
 use crate::{
-    OpenError,
+    StoreOpenError,
     format::ops::RecordOp,
     tables::{StreamPiece, Tables},
 };
@@ -73,7 +73,7 @@ impl StreamHistories {
         source: &RecoverySource<'_>,
         tables: &Tables,
         last_lsn: u64,
-    ) -> Result<Option<usize>, OpenError> {
+    ) -> Result<Option<usize>, StoreOpenError> {
         let mut ends: HashMap<usize, u64> = HashMap::new();
         for dependency in &self.dependencies {
             let history = &self.all[dependency.history];

@@ -11,7 +11,7 @@ use super::{
     read_checkpoint, verify,
 };
 use crate::{
-    OpenError,
+    StoreOpenError,
     flaw::StoreFlaw,
     format::{ops::RecordOp, run::PageRun, superblock::Superblock},
     stream::walk::StreamEnd,
@@ -44,7 +44,7 @@ pub(crate) fn find_log_end(
     checkpoint: Tables,
     position: &CheckpointPosition,
     accept_tail_loss: bool,
-) -> Result<LogEnd, OpenError> {
+) -> Result<LogEnd, StoreOpenError> {
     let mut rounds = ReplayRounds {
         source,
         walked,
@@ -97,7 +97,7 @@ struct ReplayedRecords {
 impl ReplayRounds<'_> {
     /// Applies the records that count so far, the first time with a look at their data. `None`: the data of
     /// one is gone, and the tables hold one record too many.
-    fn replay(&mut self, mut tables: Tables) -> Result<Option<ReplayedRecords>, OpenError> {
+    fn replay(&mut self, mut tables: Tables) -> Result<Option<ReplayedRecords>, StoreOpenError> {
         let verifies =
             !std::mem::replace(&mut self.verified, true) && !self.source.broken.by(StoreFlaw::NoDataSum);
         let walked = self.walked;
@@ -119,7 +119,7 @@ impl ReplayRounds<'_> {
     }
 
     /// Whether the data of `record` is there; notes why not.
-    fn data_counts(&mut self, record: &WalkedRecord, ops: &[RecordOp]) -> Result<bool, OpenError> {
+    fn data_counts(&mut self, record: &WalkedRecord, ops: &[RecordOp]) -> Result<bool, StoreOpenError> {
         let seq = record.header.seq;
         match verify::data_is_there(self.source, record, ops, self.walked.flushed_epoch) {
             Ok(true) => Ok(true),
@@ -146,7 +146,7 @@ impl ReplayRounds<'_> {
     }
 
     /// Drops the first record that came after a frame that is lost; `true` when there is one.
-    fn loses_a_frame(&mut self, replayed: &ReplayedRecords) -> Result<bool, OpenError> {
+    fn loses_a_frame(&mut self, replayed: &ReplayedRecords) -> Result<bool, StoreOpenError> {
         if self.source.broken.by(StoreFlaw::DepIgnored) {
             return Ok(false);
         }
@@ -163,7 +163,7 @@ impl ReplayRounds<'_> {
     }
 
     /// Nothing was dropped in the last round: where the streams end, and what was read on the way.
-    fn end(mut self, replayed: ReplayedRecords) -> Result<LogEnd, OpenError> {
+    fn end(mut self, replayed: ReplayedRecords) -> Result<LogEnd, StoreOpenError> {
         let ReplayedRecords { tables, mut needed, .. } = replayed;
         let mut ends = HashMap::new();
         for (id, stream) in tables.streams() {

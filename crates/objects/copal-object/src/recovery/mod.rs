@@ -9,7 +9,7 @@
 //!   refuses.
 
 use crate::{
-    ObjectId, OpenError, RecoveryReport,
+    ObjectId, RecoveryReport, StoreOpenError,
     flaw::StoreFlaw,
     format::{run::PageRun, superblock::Superblock},
     stream::walk::StreamEnd,
@@ -67,7 +67,7 @@ pub(crate) fn recover(
     superblock: Superblock,
     stale_copies: Vec<usize>,
     accept_tail_loss: bool,
-) -> Result<RecoveredStore, OpenError> {
+) -> Result<RecoveredStore, StoreOpenError> {
     let FoundCheckpoint {
         tables: checkpoint,
         position,
@@ -80,7 +80,7 @@ pub(crate) fn recover(
     if let Some(seq) = walked.lost_durable
         && !accept_tail_loss
     {
-        return Err(OpenError::TailLoss { what: format!("journal record {seq}") });
+        return Err(StoreOpenError::TailLoss { what: format!("journal record {seq}") });
     }
     let log_end =
         log_end::find_log_end(source, &superblock, &walked, checkpoint, &position, accept_tail_loss)?;

@@ -5,7 +5,7 @@
 //! same.
 
 use crate::{
-    OpenError,
+    StoreOpenError,
     format::superblock::{COPIES, SUPERBLOCK_LEN, Superblock, SuperblockError},
 };
 use copal_device::{Device, DeviceError};
@@ -60,7 +60,7 @@ pub(crate) fn older_superblocks(device: &dyn Device) -> Result<Vec<Superblock>, 
 }
 
 /// The newest superblock, and the copies that are damaged or behind.
-pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<usize>), OpenError> {
+pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<usize>), StoreOpenError> {
     let copies = read_superblocks(device)?;
     let newest =
         copies.iter().filter_map(FoundCopy::good).max_by_key(|superblock| superblock.generation).cloned();
@@ -82,7 +82,7 @@ pub(crate) fn newest_superblock(device: &dyn Device) -> Result<(Superblock, Vec<
     Ok((newest, stale))
 }
 
-fn no_superblock(copies: &[FoundCopy]) -> OpenError {
+fn no_superblock(copies: &[FoundCopy]) -> StoreOpenError {
     use copal_codec::EnvelopeError;
     let (mut any, mut unreadable) = (false, None);
     for copy in copies {
@@ -90,7 +90,7 @@ fn no_superblock(copies: &[FoundCopy]) -> OpenError {
             FoundCopy::Read(Err(SuperblockError::Envelope(
                 error @ (EnvelopeError::Version { .. } | EnvelopeError::Flags { .. }),
             ))) => {
-                return OpenError::Version { what: error.to_string() };
+                return StoreOpenError::Version { what: error.to_string() };
             }
             FoundCopy::Read(Err(SuperblockError::Envelope(EnvelopeError::Magic { .. }))) => {}
             FoundCopy::Read(Err(_)) => any = true,
@@ -100,12 +100,12 @@ fn no_superblock(copies: &[FoundCopy]) -> OpenError {
     }
     if let Some(error) = unreadable.filter(|_| !any) {
         // There may be a store where nothing can be read.
-        return OpenError::Device(error);
+        return StoreOpenError::Device(error);
     }
     if any {
         let what = "all four copies of its superblock are damaged; restore the file from another copy";
-        OpenError::Damaged { what: what.into() }
+        StoreOpenError::Damaged { what: what.into() }
     } else {
-        OpenError::NotAStore
+        StoreOpenError::NotAStore
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{RecoverySource, WalkedRecord};
 use crate::{
-    Check,
+    ReadCheck,
     format::{hash128, ops::RecordOp, run::PageRun},
     tables::{trailer_pages, unit_pages},
 };
@@ -44,7 +44,7 @@ pub(crate) fn data_is_there(
 /// Pages that each of `sums` is of. Not asked of the object: the record may have given its name to another
 /// since.
 fn unit_of(run: PageRun, sums: &[u32], page_bytes: usize) -> u32 {
-    let check = if sums.len() as u64 == u64::from(run.pages) { Check::Pages } else { Check::Caller };
+    let check = if sums.len() as u64 == u64::from(run.pages) { ReadCheck::Pages } else { ReadCheck::Caller };
     unit_pages(check, page_bytes)
 }
 

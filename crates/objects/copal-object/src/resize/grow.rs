@@ -6,7 +6,7 @@
 //! - The host's full disk is met while growing, never inside a commit.
 
 use crate::{
-    Room, StoreError,
+    StoreError, WritableSpace,
     engine::{
         admission::{admit_op, enter_internal, wait_journal},
         pump::{pump, wait_change},
@@ -29,12 +29,12 @@ struct GrownSizes {
 }
 
 /// Space kept for its owner until dropped.
-pub struct Reservation {
+pub struct SpaceReservation {
     inner: Arc<StoreCore>,
     pages: u64,
 }
 
-impl Reservation {
+impl SpaceReservation {
     /// Bytes that are kept.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -42,15 +42,15 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for SpaceReservation {
     fn drop(&mut self) {
         self.inner.state.lock().space.end_reservation(self.pages);
     }
 }
 
-impl std::fmt::Debug for Reservation {
+impl std::fmt::Debug for SpaceReservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reservation").field("bytes", &self.bytes()).finish()
+        f.debug_struct("SpaceReservation").field("bytes", &self.bytes()).finish()
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn lend_system_space(store: &Arc<StoreCore>) -> SystemLoan {
 }
 
 /// Keeps space for the caller.
-pub(crate) fn reserve(store: &Arc<StoreCore>, bytes: u64) -> Result<Reservation, StoreError> {
+pub(crate) fn reserve(store: &Arc<StoreCore>, bytes: u64) -> Result<SpaceReservation, StoreError> {
     let pages = bytes.div_ceil(store.shape.page_bytes as u64);
     let mut state = store.state.lock();
     while pages > state.space.available_pages() {
@@ -91,7 +91,7 @@ pub(crate) fn reserve(store: &Arc<StoreCore>, bytes: u64) -> Result<Reservation,
         make_available(store, &mut state, pages, pages)?;
     }
     state.space.reserve(pages);
-    Ok(Reservation { inner: Arc::clone(store), pages })
+    Ok(SpaceReservation { inner: Arc::clone(store), pages })
 }
 
 /// Gets closer to `wanted` available pages, so that the caller looks again; with fewer than `needed` to
@@ -239,7 +239,7 @@ pub(crate) fn grow_again(store: &Arc<StoreCore>) -> Result<(), StoreError> {
 }
 
 /// See [`crate::Store::room`].
-pub(crate) fn room(store: &StoreCore) -> Room {
+pub(crate) fn room(store: &StoreCore) -> WritableSpace {
     let state = store.state.lock();
     let page = store.shape.page_bytes as u64;
     let size = state.space.placement().pages() * page;
@@ -250,7 +250,7 @@ pub(crate) fn room(store: &StoreCore) -> Room {
     let kept = state.space.system_pages() * page;
     // The store keeps its own part of what it grows by.
     let growth = (of_bytes - size).saturating_sub(grown.saturating_sub(kept));
-    Room {
+    WritableSpace {
         bytes: state.space.available_pages() * page + growth,
         of_bytes,
         is_open_ended: grows && store.files.is_none() && limit == STORE_BYTES_MAX,

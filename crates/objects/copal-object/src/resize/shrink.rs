@@ -48,7 +48,7 @@ const DISCARDS: usize = 64;
 
 /// What a store gave back to its file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shrunk {
+pub struct ShrinkReport {
     /// Bytes by which the file is shorter.
     pub cut_bytes: u64,
     /// Bytes inside the file that were free and are hollow now.
@@ -56,12 +56,12 @@ pub struct Shrunk {
 }
 
 /// See `Store::shrink`.
-pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
+pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<ShrinkReport, StoreError> {
     if !store.shape.broken.by(StoreFlaw::GiveBackEarly) {
         checkpoint_now(store)?;
     }
     if store.files.is_some() {
-        return Ok(Shrunk::default());
+        return Ok(ShrinkReport::default());
     }
     let mut state = store.state.lock();
     while state.space.is_resizing() {
@@ -79,7 +79,7 @@ pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<Shrunk, StoreError> {
     let shrunk = said.and_then(|()| hand_over(store, early));
     store.state.lock().space.end_resize();
     store.changed.notify_all();
-    Ok(Shrunk { cut_bytes: shrunk?, hollow_bytes })
+    Ok(ShrinkReport { cut_bytes: shrunk?, hollow_bytes })
 }
 
 /// Chooses what goes: all but what has to stay is no longer free. Returns the bytes that are hollow now.

@@ -28,7 +28,7 @@ use crate::{
     tables::{OpEffect, Tables, snapshot},
 };
 use copal_device::{
-    AlignedBuf, Class, Completer, Completion, Device, DeviceError, Drive, Geometry, Io, IoKind,
+    AlignedBuf, Completer, Completion, CompletionDriver, Device, DeviceError, Geometry, Io, IoClass, IoKind,
 };
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub(crate) struct StoreCore {
     pub(crate) device: Arc<dyn Device>,
     /// The device, when it is a directory.
     pub(crate) files: Option<Arc<HostFiles>>,
-    pub(crate) driver: Option<Arc<dyn Drive>>,
+    pub(crate) driver: Option<Arc<dyn CompletionDriver>>,
     pub(crate) shape: StoreShape,
     pub(crate) state: Mutex<StoreState>,
     pub(crate) changed: Condvar,
@@ -222,7 +222,7 @@ impl StoreCore {
     }
 
     /// Write commands for `run`, whose bytes are `bufs` in order, each no longer than the device takes.
-    pub(crate) fn write_ios(&self, run: PageRun, bufs: Vec<AlignedBuf>, class: Class) -> Vec<Io> {
+    pub(crate) fn write_ios(&self, run: PageRun, bufs: Vec<AlignedBuf>, class: IoClass) -> Vec<Io> {
         let most = self.shape.io_pages() as usize * self.shape.page_bytes;
         let mut at = run.at;
         let mut ios = Vec::with_capacity(bufs.len());
@@ -243,7 +243,7 @@ impl StoreCore {
     }
 
     /// A write command for whole pages.
-    pub(crate) fn write_io(&self, page: u64, buf: AlignedBuf, class: Class) -> Io {
+    pub(crate) fn write_io(&self, page: u64, buf: AlignedBuf, class: IoClass) -> Io {
         Io { at: self.shape.byte(page), kind: IoKind::Write { buf, fua: false }, class }
     }
 }

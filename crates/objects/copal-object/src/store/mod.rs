@@ -5,9 +5,10 @@
 pub(crate) mod owner;
 
 use crate::{
-    Ack, CheckOptions, CheckReport, Covered, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions,
-    ObjectId, ObjectKind, ObjectWriter, OpenError, OpenOptions, Ownership, RawExtent, RecoveryReport,
-    Reservation, ReservedFrame, Room, Shrunk, Space, Stat, StoreError, SystemLoan, Txn,
+    Ack, CheckOptions, CreateOptions, FramePos, FrameReader, Lsn, MkfsOptions, ObjectId, ObjectKind,
+    ObjectStat, ObjectWriter, OpenOptions, RangeCoverage, RawExtent, RecoveryReport, ReservedFrame,
+    ShrinkReport, SpaceReservation, StoreCheckReport, StoreError, StoreOpenError, StoreOwnership, StoreSpace,
+    SystemLoan, Txn, WritableSpace,
     backend::hostfs::HostFiles,
     check::fsck,
     commit::{clean_mark, sync, transaction},
@@ -24,7 +25,7 @@ use crate::{
     tables::{TableEntry, Tables},
 };
 use bytes::Bytes;
-use copal_device::{Class, Completion, Counters, Device};
+use copal_device::{Completion, Device, DeviceCounters, IoClass};
 use std::{ops::Range, path::Path, sync::Arc};
 
 /// Journal of a store of files; a file system below has one of its own besides.
@@ -42,7 +43,7 @@ impl Store {
     /// Makes an empty store on `dev`, which is at least 64 MiB long. Whatever was there is lost. Blocks.
     /// # Errors
     /// `Options`: the sizes do not work. `Device`.
-    pub fn mkfs(dev: &Arc<dyn Device>, options: &MkfsOptions) -> Result<(), OpenError> {
+    pub fn mkfs(dev: &Arc<dyn Device>, options: &MkfsOptions) -> Result<(), StoreOpenError> {
         open::mkfs::mkfs(dev, options, &mut EntropySource::System, BACKEND_COW)
     }
 
@@ -50,14 +51,17 @@ impl Store {
     /// # Errors
     /// `NotAStore`, `Damaged`, `Version`, `Truncated`: nothing was written. `TailLoss`: acknowledged commits
     /// are damaged. `Device`.
-    pub fn open(dev: Arc<dyn Device>, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
+    pub fn open(
+        dev: Arc<dyn Device>,
+        options: &OpenOptions,
+    ) -> Result<(Store, RecoveryReport), StoreOpenError> {
         Store::open_tuned(dev, options, OpenOverrides::default())
     }
 
     /// Makes an empty store of files in `dir`, which is made too when it is not there. Blocks.
     /// # Errors
     /// `Open`: a store is there already, or the directory cannot be written. `Device`.
-    pub fn mkfs_dir(dir: &Path, options: &MkfsOptions) -> Result<(), OpenError> {
+    pub fn mkfs_dir(dir: &Path, options: &MkfsOptions) -> Result<(), StoreOpenError> {
         let files: Arc<dyn Device> = HostFiles::create(dir)?;
         let journal_bytes = options.journal_bytes.unwrap_or(FILES_JOURNAL_BYTES);
         let options = MkfsOptions { journal_bytes: Some(journal_bytes), ..options.clone() };
@@ -67,7 +71,7 @@ impl Store {
     /// Opens the store of files in `dir`, recovering from a crash if there was one. Blocks.
     /// # Errors
     /// As [`Store::open`]. `Open`: the directory is not there, or somebody else has it open.
-    pub fn open_dir(dir: &Path, options: &OpenOptions) -> Result<(Store, RecoveryReport), OpenError> {
+    pub fn open_dir(dir: &Path, options: &OpenOptions) -> Result<(Store, RecoveryReport), StoreOpenError> {
         let files = HostFiles::open(dir, options.read_only)?;
         let (inner, report) = open::open(StoreBackend::Files(files), options, OpenOverrides::default())?;
         Ok((Store { inner }, report))
@@ -77,7 +81,7 @@ impl Store {
         dev: Arc<dyn Device>,
         options: &OpenOptions,
         tuning: OpenOverrides,
-    ) -> Result<(Store, RecoveryReport), OpenError> {
+    ) -> Result<(Store, RecoveryReport), StoreOpenError> {
         let (inner, report) = open::open(StoreBackend::Device(dev), options, tuning)?;
         Ok((Store { inner }, report))
     }
@@ -104,13 +108,13 @@ impl Store {
     /// Bytes still on their way are waited for. On the caller's thread when one device read covers it and
     /// `class` is not `Background`.
     /// # Errors
-    /// `NotFound`, `WrongKind` (a stream). `Corrupt`: not the bytes that were written (`Check::Pages`).
+    /// `NotFound`, `WrongKind` (a stream). `Corrupt`: not the bytes that were written (`ReadCheck::Pages`).
     /// `Device`.
     pub fn read(
         &self,
         id: ObjectId,
         range: Range<u64>,
-        class: Class,
+        class: IoClass,
     ) -> Completion<Result<Bytes, StoreError>> {
         read::read(&self.inner, id, &range, class)
     }
@@ -119,7 +123,7 @@ impl Store {
     pub fn read_many(
         &self,
         reads: &[(ObjectId, Range<u64>)],
-        class: Class,
+        class: IoClass,
     ) -> Completion<Vec<Result<Bytes, StoreError>>> {
         Completion::join(read::read_many(&self.inner, reads, class))
     }
@@ -190,7 +194,7 @@ impl Store {
     /// Keeps `bytes` of space for the caller until the reservation is dropped; to use it, drop it and commit.
     /// # Errors
     /// `NoSpace`, `Fenced`, `ReadOnly`.
-    pub fn reserve(&self, bytes: u64) -> Result<Reservation, StoreError> {
+    pub fn reserve(&self, bytes: u64) -> Result<SpaceReservation, StoreError> {
         if self.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
@@ -212,7 +216,7 @@ impl Store {
 
     /// Where the bytes are.
     #[must_use]
-    pub fn space(&self) -> Space {
+    pub fn space(&self) -> StoreSpace {
         let state = self.inner.state.lock();
         let page = self.inner.shape.page_bytes as u64;
         let space = &state.space;
@@ -222,7 +226,7 @@ impl Store {
         let pages = space.placement().pages();
         let hollow = space.placement().hollow_pages();
         let live = pages - free_now - quarantine - space.staged_pages() - hollow;
-        Space {
+        StoreSpace {
             size_bytes: pages * page,
             live_bytes: live * page,
             staged_bytes: space.staged_pages() * page,
@@ -236,7 +240,7 @@ impl Store {
     /// Bytes that writes may still take: free pages and growth. Growth counts if the opening gave a largest
     /// size and the host has not refused the last growth.
     #[must_use]
-    pub fn room(&self) -> Room {
+    pub fn room(&self) -> WritableSpace {
         grow::room(&self.inner)
     }
 
@@ -250,7 +254,7 @@ impl Store {
 
     /// What is known of an object without reading it.
     #[must_use]
-    pub fn stat(&self, id: ObjectId) -> Option<Stat> {
+    pub fn stat(&self, id: ObjectId) -> Option<ObjectStat> {
         let state = self.inner.state.lock();
         let entry = state.tables.entries.get(&id.0)?;
         let next = state.streams.next_frame(id.0);
@@ -259,7 +263,7 @@ impl Store {
 
     /// Objects with id >= `from`, ascending, at most `limit`.
     #[must_use]
-    pub fn list(&self, from: ObjectId, limit: usize) -> Vec<Stat> {
+    pub fn list(&self, from: ObjectId, limit: usize) -> Vec<ObjectStat> {
         let state = self.inner.state.lock();
         let next = |id| state.streams.next_frame(id);
         let entries = state.tables.entries.range(from.0..).take(limit);
@@ -270,7 +274,7 @@ impl Store {
     /// takes.
     /// # Errors
     /// `Device`: repairing failed. Damage is no error but in the report.
-    pub fn check(&self, options: &CheckOptions) -> Result<CheckReport, StoreError> {
+    pub fn check(&self, options: &CheckOptions) -> Result<StoreCheckReport, StoreError> {
         fsck::check(&self.inner, options, None)
     }
 
@@ -281,8 +285,8 @@ impl Store {
     pub fn check_coverage(
         &self,
         options: &CheckOptions,
-        see: &mut dyn FnMut(Range<u64>, Covered),
-    ) -> Result<CheckReport, StoreError> {
+        see: &mut dyn FnMut(Range<u64>, RangeCoverage),
+    ) -> Result<StoreCheckReport, StoreError> {
         fsck::check(&self.inner, options, Some(see))
     }
 
@@ -316,7 +320,7 @@ impl Store {
     /// two checkpoints.
     /// # Errors
     /// `NoSpace`: no checkpoint fits, and nothing was given back. `Fenced`, `ReadOnly`. `Device`.
-    pub fn shrink(&self) -> Result<Shrunk, StoreError> {
+    pub fn shrink(&self) -> Result<ShrinkReport, StoreError> {
         if self.inner.shape.read_only {
             return Err(StoreError::ReadOnly);
         }
@@ -337,7 +341,7 @@ impl Store {
 
     /// What reached the device since it was opened.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> DeviceCounters {
         self.inner.device.counters()
     }
 
@@ -373,15 +377,15 @@ impl Store {
     /// that change nothing, until the answer is dropped. `None`: another has it. Objects are not guarded by
     /// this.
     #[must_use]
-    pub fn own(&self, read_only: bool) -> Option<Ownership> {
-        Ownership::take(&self.inner, read_only)
+    pub fn own(&self, read_only: bool) -> Option<StoreOwnership> {
+        StoreOwnership::take(&self.inner, read_only)
     }
 }
 
-fn stat_of(tables: &Tables, id: u64, entry: &TableEntry, next_frame: u64) -> Stat {
+fn stat_of(tables: &Tables, id: u64, entry: &TableEntry, next_frame: u64) -> ObjectStat {
     let page = tables.page_bytes as u64;
     match entry {
-        TableEntry::Object(object) => Stat {
+        TableEntry::Object(object) => ObjectStat {
             id: ObjectId(id),
             kind: object.what.kind,
             sealed: object.sealed,
@@ -389,7 +393,7 @@ fn stat_of(tables: &Tables, id: u64, entry: &TableEntry, next_frame: u64) -> Sta
             allocated_bytes: object.map.pages() * page,
             label: object.what.label,
         },
-        TableEntry::Stream(stream) => Stat {
+        TableEntry::Stream(stream) => ObjectStat {
             id: ObjectId(id),
             kind: ObjectKind::Stream,
             sealed: false,

@@ -7,13 +7,13 @@ use crate::state::StoreCore;
 use std::sync::Arc;
 
 /// A store is owned until this is dropped.
-pub struct Ownership {
+pub struct StoreOwnership {
     inner: Arc<StoreCore>,
     read_only: bool,
 }
 
-impl Ownership {
-    pub(crate) fn take(inner: &Arc<StoreCore>, read_only: bool) -> Option<Ownership> {
+impl StoreOwnership {
+    pub(crate) fn take(inner: &Arc<StoreCore>, read_only: bool) -> Option<StoreOwnership> {
         let mut owners = inner.owners.0.lock();
         if owners.writer || !read_only && owners.readers > 0 {
             return None;
@@ -23,11 +23,11 @@ impl Ownership {
         } else {
             owners.writer = true;
         }
-        Some(Ownership { inner: inner.clone(), read_only })
+        Some(StoreOwnership { inner: inner.clone(), read_only })
     }
 }
 
-impl Drop for Ownership {
+impl Drop for StoreOwnership {
     fn drop(&mut self) {
         let mut owners = self.inner.owners.0.lock();
         if self.read_only {
@@ -38,8 +38,8 @@ impl Drop for Ownership {
     }
 }
 
-impl std::fmt::Debug for Ownership {
+impl std::fmt::Debug for StoreOwnership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ownership").field("read_only", &self.read_only).finish_non_exhaustive()
+        f.debug_struct("StoreOwnership").field("read_only", &self.read_only).finish_non_exhaustive()
     }
 }

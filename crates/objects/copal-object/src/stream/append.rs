@@ -30,7 +30,7 @@ use crate::{
     tables::StreamPiece,
 };
 use bytes::Bytes;
-use copal_device::{AlignedBuf, Class, Completion, Io, IoKind};
+use copal_device::{AlignedBuf, Completion, Io, IoClass, IoKind};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -161,8 +161,11 @@ fn prepare_extent(
     };
     state.space.stage(run.pages.into());
     let len = run.pages as usize * store.shape.page_bytes;
-    let io =
-        Io { at: store.shape.byte(run.at), kind: IoKind::WriteZeroes(len as u64), class: Class::Foreground };
+    let io = Io {
+        at: store.shape.byte(run.at),
+        kind: IoKind::WriteZeroes(len as u64),
+        class: IoClass::Foreground,
+    };
     let done = MutexGuard::unlocked(state, || store.device.submit(vec![io]).wait());
     if let Err(error) = done.into_iter().try_for_each(|done| done.result) {
         state.fence.fail(error.clone());
@@ -237,7 +240,7 @@ fn queue_frame(
     frame.waiter = waiter;
     let ticket = state.streams.enter_frame(stream, frame);
     let purpose = IoPurpose::Frame { stream, ticket, epoch, run, bytes };
-    let io = store.write_io(run.at, buf, Class::Commit);
+    let io = store.write_io(run.at, buf, IoClass::Commit);
     state.queue.submit(purpose, vec![io]);
     completion
 }

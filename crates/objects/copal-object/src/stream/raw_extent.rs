@@ -22,7 +22,7 @@ use crate::{
     stream::{append::extend_stream, frame_reader::FrameReader},
     tables::StreamEntry,
 };
-use copal_device::{AlignedBuf, Class, DeviceError, Io, IoKind};
+use copal_device::{AlignedBuf, DeviceError, Io, IoClass, IoKind};
 use parking_lot::MutexGuard;
 use std::{ops::Range, sync::Arc};
 
@@ -145,7 +145,7 @@ impl RawExtent {
     /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`.
     pub fn flush(&self) -> Result<(), StoreError> {
         self.expect_writable()?;
-        let flush = Io { at: 0, kind: IoKind::Flush, class: Class::Commit };
+        let flush = Io { at: 0, kind: IoKind::Flush, class: IoClass::Commit };
         let done = self.pinned.inner.device.submit(vec![flush]).wait();
         let flushed = done.into_iter().try_for_each(|done| done.result);
         flushed.map_err(|error| self.failed(error))

@@ -1,7 +1,7 @@
 //! Extent map: where the pages of one object are, and their sums.
 //!
 //! 16 bytes per extent; sums lie apart, 4 bytes per unit. A unit is what one sum covers: 1 page
-//! (`Check::Pages`) or up to 64 KiB (`Check::Caller`), counted from the start of its extent.
+//! (`ReadCheck::Pages`) or up to 64 KiB (`ReadCheck::Caller`), counted from the start of its extent.
 //! Invariants
 //! - Extents ascend and do not overlap; what lies between is a hole and reads as zeros.
 //! - Cutting a unit leaves its parts as extents of their own with sum 0; the transaction that cut gives them

@@ -12,7 +12,7 @@ pub(crate) mod shared;
 pub(crate) mod snapshot;
 
 use crate::{
-    Check, ObjectKind,
+    ObjectKind, ReadCheck,
     format::{
         ops::{ObjectTraits, RecordOp, StreamCut},
         record::COUNTER_MAX,
@@ -27,7 +27,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Bytes that one sum of a `Check::Caller` object covers.
+/// Bytes that one sum of a `ReadCheck::Caller` object covers.
 pub(crate) const SUM_UNIT_BYTES: usize = 64 << 10;
 
 /// A plain or sealed object.
@@ -121,10 +121,10 @@ impl ObjectEntry {
 }
 
 /// Pages under one sum.
-pub(crate) fn unit_pages(check: Check, page_bytes: usize) -> u32 {
+pub(crate) fn unit_pages(check: ReadCheck, page_bytes: usize) -> u32 {
     match check {
-        Check::Pages => 1,
-        Check::Caller => (SUM_UNIT_BYTES / page_bytes) as u32,
+        ReadCheck::Pages => 1,
+        ReadCheck::Caller => (SUM_UNIT_BYTES / page_bytes) as u32,
     }
 }
 
@@ -522,7 +522,7 @@ mod tests {
     fn a_table_of_32_mib_takes_one_extent_and_no_sums() {
         let mut tables = Tables::new(4096, 1 << 20);
         let what = ObjectTraits::of(&crate::CreateOptions {
-            check: Check::Caller,
+            check: ReadCheck::Caller,
             ..crate::CreateOptions::default()
         });
         let runs = vec![PageRun::new(5000, 8193)];

@@ -1,7 +1,7 @@
 //! What each operation does, seen before and after a reopen.
 
 use bytes::Bytes;
-use copal_device::{Class, Device, MemoryDevice};
+use copal_device::{Device, IoClass, MemoryDevice};
 use copal_object::*;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) fn open(device: &Arc<dyn Device>) -> Store {
     Store::open(Arc::clone(device), &OpenOptions::default()).unwrap().0
 }
 
-pub(crate) fn plain(check: Check) -> CreateOptions {
+pub(crate) fn plain(check: ReadCheck) -> CreateOptions {
     CreateOptions { check, ..CreateOptions::default() }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn commit(store: &Store, ops: Vec<Op>) -> Lsn {
 }
 
 pub(crate) fn read(store: &Store, id: u64) -> Bytes {
-    store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait().unwrap()
+    store.read(ObjectId(id), 0..u64::MAX, IoClass::Foreground).wait().unwrap()
 }
 
 pub(crate) fn bytes(len: usize, seed: u64) -> Bytes {

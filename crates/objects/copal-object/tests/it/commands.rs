@@ -1,10 +1,10 @@
 //! Device commands per operation: the unit of account of this layer (OBJ-27).
 
 use crate::basics::{bytes, commit, fresh, plain, read, stream};
-use copal_device::{Class, Counters};
+use copal_device::{DeviceCounters, IoClass};
 use copal_object::*;
 
-fn count(store: &Store, work: impl FnOnce()) -> Counters {
+fn count(store: &Store, work: impl FnOnce()) -> DeviceCounters {
     let before = store.counters();
     work();
     store.counters() - before
@@ -38,7 +38,7 @@ fn a_durable_transaction_over_n_objects_is_n_writes_a_record_and_one_flush() {
         let base = 100 * n;
         commit(
             &store,
-            (0..n).map(|i| Op::Create { id: ObjectId(base + i), opts: plain(Check::Pages) }).collect(),
+            (0..n).map(|i| Op::Create { id: ObjectId(base + i), opts: plain(ReadCheck::Pages) }).collect(),
         );
         let done = count(&store, || {
             let ops = (0..n).map(|i| Op::Append { id: ObjectId(base + i), at: 0, data: bytes(4096, i) });
@@ -56,7 +56,7 @@ fn ordered_commits_flush_nothing() {
             let id = ObjectId(10 + i);
             store
                 .commit(
-                    Txn::new().create(id, plain(Check::Pages)).append(id, 0, bytes(4096, i)),
+                    Txn::new().create(id, plain(ReadCheck::Pages)).append(id, 0, bytes(4096, i)),
                     Ack::Ordered,
                 )
                 .wait()
@@ -74,10 +74,13 @@ fn table_manifest_and_log_drop_are_one_flush() {
     let (table, manifest, log) = (ObjectId(1), ObjectId(2), ObjectId(3));
     commit(
         &store,
-        vec![Op::Create { id: manifest, opts: plain(Check::Pages) }, Op::Create { id: log, opts: stream() }],
+        vec![
+            Op::Create { id: manifest, opts: plain(ReadCheck::Pages) },
+            Op::Create { id: log, opts: stream() },
+        ],
     );
     store.append_frame(log, bytes(100, 0), None, Ack::Durable).wait().unwrap();
-    let mut writer = store.writer(table, plain(Check::Caller)).unwrap();
+    let mut writer = store.writer(table, plain(ReadCheck::Caller)).unwrap();
     writer.append(&bytes(2_000_000, 5)).unwrap();
     let staged = writer.finish().unwrap();
     let done = count(&store, || {
@@ -100,10 +103,10 @@ fn a_byte_range_is_one_read_of_the_blocks_that_cover_it() {
     let id = ObjectId(1);
     commit(
         &store,
-        vec![Op::Create { id, opts: plain(Check::Caller) }, Op::Append { id, at: 0, data: data.clone() }],
+        vec![Op::Create { id, opts: plain(ReadCheck::Caller) }, Op::Append { id, at: 0, data: data.clone() }],
     );
     let done = count(&store, || {
-        let part = store.read(id, 70_000..75_000, Class::Foreground).wait().unwrap();
+        let part = store.read(id, 70_000..75_000, IoClass::Foreground).wait().unwrap();
         assert_eq!(part, data.slice(70_000..75_000));
     });
     assert_eq!((done.reads, done.read_bytes), (1, 8192));
@@ -118,12 +121,12 @@ fn a_range_takes_as_many_reads_wherever_in_an_extent_it_begins() {
     let (_device, store) = fresh();
     let data = bytes(8 << 20, 9);
     let id = ObjectId(1);
-    let mut writer = store.writer(id, plain(Check::Pages)).unwrap();
+    let mut writer = store.writer(id, plain(ReadCheck::Pages)).unwrap();
     writer.append(&data).unwrap();
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
     let read = |range: std::ops::Range<u64>| {
         let done = count(&store, || {
-            let part = store.read(id, range.clone(), Class::Foreground).wait().unwrap();
+            let part = store.read(id, range.clone(), IoClass::Foreground).wait().unwrap();
             assert_eq!(part, data.slice(range.start as usize..range.end as usize));
         });
         done.reads
@@ -141,7 +144,7 @@ fn a_range_takes_as_many_reads_wherever_in_an_extent_it_begins() {
 fn an_append_that_ends_inside_a_page_reads_nothing_back() {
     let (_device, store) = fresh();
     let id = ObjectId(1);
-    commit(&store, vec![Op::Create { id, opts: plain(Check::Caller) }]);
+    commit(&store, vec![Op::Create { id, opts: plain(ReadCheck::Caller) }]);
     let mut len = 0;
     for i in 0..20 {
         let done = count(&store, || {

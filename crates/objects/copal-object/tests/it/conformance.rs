@@ -4,7 +4,7 @@ use crate::{
     basics::{bytes, commit, fresh, open, plain, read, stream},
     model,
 };
-use copal_device::{Class, Device};
+use copal_device::{Device, IoClass};
 use copal_object::*;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ const A: ObjectId = ObjectId(1);
 const B: ObjectId = ObjectId(2);
 
 fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
-    for check in [Check::Pages, Check::Caller] {
+    for check in [ReadCheck::Pages, ReadCheck::Caller] {
         let (backend, store) = make();
         let data = bytes(300_000, 1);
         commit(
@@ -85,7 +85,7 @@ fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
         drop(store);
         let store = backend.open();
         assert_eq!(read(&store, 1), data);
-        let part = store.read(A, 99_000..101_000, Class::Foreground).wait().unwrap();
+        let part = store.read(A, 99_000..101_000, IoClass::Foreground).wait().unwrap();
         assert_eq!(part, data.slice(99_000..101_000));
     }
 }
@@ -123,7 +123,7 @@ fn frames_come_back_in_order(make: Make) {
 }
 
 fn a_published_object_is_read_and_deleted(make: Make) {
-    for check in [Check::Pages, Check::Caller] {
+    for check in [ReadCheck::Pages, ReadCheck::Caller] {
         let (backend, store) = make();
         let data = bytes(5_000_123, 4);
         let live = store.space().live_bytes;
@@ -137,7 +137,7 @@ fn a_published_object_is_read_and_deleted(make: Make) {
         drop(store);
         let store = backend.open();
         assert_eq!(read(&store, 1), data);
-        let part = store.read(A, 3_000_000..3_001_000, Class::Foreground).wait().unwrap();
+        let part = store.read(A, 3_000_000..3_001_000, IoClass::Foreground).wait().unwrap();
         assert_eq!(part, data.slice(3_000_000..3_001_000));
         commit(&store, vec![Op::Clone { from: A, to: B }, Op::Delete { id: A }]);
         assert_eq!(read(&store, 2), data);

@@ -2,8 +2,8 @@
 
 use crate::basics::{bytes, plain};
 use copal_device::{
-    AlignedBuf, Class, Completion, Counters, Device, DeviceError, Drive, Geometry, Io, IoDone, IoKind,
-    MemoryDevice,
+    AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io, IoClass,
+    IoDone, IoKind, MemoryDevice,
 };
 use copal_object::*;
 use parking_lot::Mutex;
@@ -41,13 +41,13 @@ impl Device for Hooked {
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         self.below.grow(size)
     }
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.below.counters()
     }
     fn drive(&self) -> bool {
         self.below.drive()
     }
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         self.below.driver()
     }
 }
@@ -59,7 +59,7 @@ fn change(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
 
 fn create(store: &Store, id: u64, mib: usize) -> Result<Lsn, StoreError> {
     let id = ObjectId(id);
-    let opts = plain(Check::Caller);
+    let opts = plain(ReadCheck::Caller);
     let data = bytes(mib << 20, 3);
     change(store, vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }])
 }
@@ -123,7 +123,7 @@ fn who_waits_for_freed_space_does_not_wait_for_a_look_at_some_of_it() {
         let _ = goes_on.recv();
     }));
     let reader = store.clone();
-    let reading = std::thread::spawn(move || reader.read(ObjectId(2), 0..4096, Class::Foreground).wait());
+    let reading = std::thread::spawn(move || reader.read(ObjectId(2), 0..4096, IoClass::Foreground).wait());
     looked.recv().unwrap();
     delete(&store, 10);
     create_in_time(&store);

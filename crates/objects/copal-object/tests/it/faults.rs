@@ -1,12 +1,12 @@
 //! Devices that fail: fencing, damage on reads, orders of completion.
 
 use crate::basics::{bytes, commit, open, plain, stream};
-use copal_device::{Class, Device, Image, fault::*};
+use copal_device::{Device, Image, IoClass, fault::*};
 use copal_object::*;
 use copal_testkit::FailingReads;
 use std::sync::Arc;
 
-fn store(order: Order) -> (Arc<FaultDevice>, Arc<dyn Device>, Store) {
+fn store(order: CompletionOrder) -> (Arc<FaultDevice>, Arc<dyn Device>, Store) {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
         FaultOptions { order, record: false, ..FaultOptions::default() },
@@ -24,11 +24,14 @@ fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
         Fault::Write { skip: 1, fault: WriteFault::Error },
         Fault::Flush { skip: 0, fault: FlushFault::Error },
     ] {
-        let (device, _, store) = store(Order::Fifo);
+        let (device, _, store) = store(CompletionOrder::Fifo);
         let id = ObjectId(1);
         commit(
             &store,
-            vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: bytes(10, 1) }],
+            vec![
+                Op::Create { id, opts: plain(ReadCheck::Pages) },
+                Op::Append { id, at: 0, data: bytes(10, 1) },
+            ],
         );
         device.inject(fault);
         let append = |at| vec![Op::Append { id, at, data: bytes(5000, 2) }];
@@ -40,7 +43,7 @@ fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
         device.heal();
         let again: Arc<dyn Device> = device.reopen();
         let store = open(&again);
-        let found = store.read(id, 0..10, Class::Foreground).wait().unwrap();
+        let found = store.read(id, 0..10, IoClass::Foreground).wait().unwrap();
         assert_eq!(found, bytes(10, 1));
         commit(&store, vec![Op::Delete { id }]);
     }
@@ -55,9 +58,9 @@ fn a_host_that_runs_full_in_a_write_is_named_until_the_store_is_reopened() {
     let write = Fault::Write { skip: 0, fault: WriteFault::HostFull };
     let flush = Fault::Flush { skip: 0, fault: FlushFault::HostFull };
     for fault in [write, flush] {
-        let (device, _, store) = store(Order::Fifo);
+        let (device, _, store) = store(CompletionOrder::Fifo);
         let id = ObjectId(1);
-        commit(&store, vec![Op::Create { id, opts: plain(Check::Pages) }]);
+        commit(&store, vec![Op::Create { id, opts: plain(ReadCheck::Pages) }]);
         let append = |at| Txn::new().append(id, at, bytes(5000, 2));
         store.commit(append(0), Ack::Durable).wait().unwrap();
         device.inject(fault);
@@ -71,7 +74,7 @@ fn a_host_that_runs_full_in_a_write_is_named_until_the_store_is_reopened() {
         assert!(store.close().unwrap_err().is_host_full());
         let again: Arc<dyn Device> = device.reopen();
         let store = open(&again);
-        let found = store.read(id, 0..5000, Class::Foreground).wait().unwrap();
+        let found = store.read(id, 0..5000, IoClass::Foreground).wait().unwrap();
         assert_eq!(found, bytes(5000, 2));
         commit(&store, vec![Op::Delete { id }]);
     }
@@ -79,7 +82,7 @@ fn a_host_that_runs_full_in_a_write_is_named_until_the_store_is_reopened() {
 
 #[test]
 fn a_failed_frame_fences_the_store() {
-    let (device, _, store) = store(Order::Fifo);
+    let (device, _, store) = store(CompletionOrder::Fifo);
     let id = ObjectId(1);
     commit(&store, vec![Op::Create { id, opts: stream() }]);
     store.append_frame(id, bytes(10, 1), None, Ack::Durable).wait().unwrap();
@@ -101,14 +104,14 @@ fn a_failed_frame_fences_the_store() {
 
 #[test]
 fn a_read_of_bytes_in_flight_returns_them() {
-    for order in [Order::Fifo, Order::Lifo, Order::Shuffled] {
+    for order in [CompletionOrder::Fifo, CompletionOrder::Lifo, CompletionOrder::Shuffled] {
         let (_, _, store) = store(order);
         let id = ObjectId(1);
-        for check in [Check::Pages, Check::Caller] {
+        for check in [ReadCheck::Pages, ReadCheck::Caller] {
             let ops =
                 vec![Op::Create { id, opts: plain(check) }, Op::Append { id, at: 0, data: bytes(9000, 1) }];
             store.commit(Txn::new().ops(ops), Ack::Ordered).wait().unwrap();
-            let found = store.read(id, 0..u64::MAX, Class::Foreground).wait().unwrap();
+            let found = store.read(id, 0..u64::MAX, IoClass::Foreground).wait().unwrap();
             assert_eq!(found, bytes(9000, 1));
             // The last page is on its way: merged from memory.
             for i in 0..5 {
@@ -117,7 +120,7 @@ fn a_read_of_bytes_in_flight_returns_them() {
                     .wait()
                     .unwrap();
             }
-            let found = store.read_many(&[(id, 9300..9400), (id, 0..10)], Class::Background).wait();
+            let found = store.read_many(&[(id, 9300..9400), (id, 0..10)], IoClass::Background).wait();
             assert_eq!(found[0].as_ref().unwrap(), &bytes(100, 3));
             assert_eq!(found[1].as_ref().unwrap(), &bytes(9000, 1).slice(..10));
             commit(&store, vec![Op::Delete { id }]);
@@ -128,11 +131,14 @@ fn a_read_of_bytes_in_flight_returns_them() {
 /// Those who wait together share a flush.
 #[test]
 fn waiting_commits_and_frames_share_flushes() {
-    let (_, _, store) = store(Order::Fifo);
+    let (_, _, store) = store(CompletionOrder::Fifo);
     let id = ObjectId(1);
     commit(
         &store,
-        vec![Op::Create { id, opts: stream() }, Op::Create { id: ObjectId(2), opts: plain(Check::Pages) }],
+        vec![
+            Op::Create { id, opts: stream() },
+            Op::Create { id: ObjectId(2), opts: plain(ReadCheck::Pages) },
+        ],
     );
     store.append_frame(id, bytes(10, 0), None, Ack::Durable).wait().unwrap();
     let before = store.counters();
@@ -155,11 +161,14 @@ fn waiting_commits_and_frames_share_flushes() {
 /// OBJ-14 as kv uses it: value first, pointer after, one flush for both.
 #[test]
 fn a_value_and_the_frame_that_points_to_it_are_one_flush() {
-    let (_, dyn_device, store) = store(Order::Fifo);
+    let (_, dyn_device, store) = store(CompletionOrder::Fifo);
     let (log, values) = (ObjectId(1), ObjectId(2));
     commit(
         &store,
-        vec![Op::Create { id: log, opts: stream() }, Op::Create { id: values, opts: plain(Check::Caller) }],
+        vec![
+            Op::Create { id: log, opts: stream() },
+            Op::Create { id: values, opts: plain(ReadCheck::Caller) },
+        ],
     );
     store.append_frame(log, bytes(10, 0), None, Ack::Durable).wait().unwrap();
     let before = store.counters();
@@ -169,16 +178,19 @@ fn a_value_and_the_frame_that_points_to_it_are_one_flush() {
     assert_eq!((done.flushes, done.fua_writes), (1, 0));
     drop(store);
     let store = open(&dyn_device);
-    assert_eq!(store.read(values, 0..u64::MAX, Class::Foreground).wait().unwrap(), bytes(100_000, 5));
+    assert_eq!(store.read(values, 0..u64::MAX, IoClass::Foreground).wait().unwrap(), bytes(100_000, 5));
 }
 
 #[test]
 fn a_damaged_sector_fails_the_read_and_nothing_else() {
-    let (device, dyn_device, store) = store(Order::Fifo);
+    let (device, dyn_device, store) = store(CompletionOrder::Fifo);
     let id = ObjectId(1);
     commit(
         &store,
-        vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: bytes(9000, 1) }],
+        vec![
+            Op::Create { id, opts: plain(ReadCheck::Pages) },
+            Op::Append { id, at: 0, data: bytes(9000, 1) },
+        ],
     );
     store.close().unwrap();
     drop(store);
@@ -194,14 +206,14 @@ fn a_damaged_sector_fails_the_read_and_nothing_else() {
         })
         .unwrap();
     device.inject(Fault::BitFlip { at: place * 4096 + 7, bit: 1 });
-    let error = store.read(id, 5000..5001, Class::Foreground).wait().unwrap_err();
+    let error = store.read(id, 5000..5001, IoClass::Foreground).wait().unwrap_err();
     assert!(matches!(error, StoreError::Corrupt { range, .. } if range == (4096..8192)));
-    assert!(store.read(id, 0..4096, Class::Foreground).wait().is_ok());
+    assert!(store.read(id, 0..4096, IoClass::Foreground).wait().is_ok());
     let report = store.check(&CheckOptions { data: true, repair: true }).unwrap();
-    assert_eq!(report.damages, [Damage::Object { id, range: 4096..8192 }]);
+    assert_eq!(report.damages, [StoreDamage::Object { id, range: 4096..8192 }]);
     assert!(!report.is_clean());
     device.inject(Fault::ReadError { at: place * 4096, len: 4096 });
-    assert!(matches!(store.read(id, 5000..5001, Class::Foreground).wait(), Err(StoreError::Device(_))));
+    assert!(matches!(store.read(id, 5000..5001, IoClass::Foreground).wait(), Err(StoreError::Device(_))));
     commit(&store, vec![Op::Delete { id }]);
 }
 
@@ -213,10 +225,10 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
     for seed in 0..90u64 {
         let mut random = copal_testkit::Random::new(seed);
         let mut next = move |below| random.below(below);
-        let (device, dyn_device, store) = store(Order::Shuffled);
+        let (device, dyn_device, store) = store(CompletionOrder::Shuffled);
         let log = ObjectId(9);
         let objects: Vec<ObjectId> = (1..4).map(ObjectId).collect();
-        let creates = objects.iter().map(|&id| Op::Create { id, opts: plain(Check::Pages) });
+        let creates = objects.iter().map(|&id| Op::Create { id, opts: plain(ReadCheck::Pages) });
         commit(&store, creates.chain([Op::Create { id: log, opts: stream() }]).collect());
         let mut model = vec![Vec::new(); 3];
         let mut frames = Vec::new();
@@ -252,7 +264,7 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
         let clean = store.check(&CheckOptions { data: true, repair: false }).unwrap().is_clean();
         reported += usize::from(!clean || !complete);
         for (id, content) in objects.iter().zip(&model) {
-            match store.read(*id, 0..u64::MAX, Class::Foreground).wait() {
+            match store.read(*id, 0..u64::MAX, IoClass::Foreground).wait() {
                 Ok(found) => assert!(found == content[..] || !complete, "seed {seed}: {id:?} reads wrong"),
                 Err(error) => assert!(error.is_corruption() && !clean, "seed {seed}: {error}"),
             }
@@ -275,11 +287,11 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
 /// way; a kill then lost both. Cause: only the commit's own writes were waited for. Now its frames are, too.
 #[test]
 fn a_commit_after_a_frame_is_written_when_the_frame_is() {
-    let (device, _, store) = store(Order::Fifo);
+    let (device, _, store) = store(CompletionOrder::Fifo);
     let (log, id) = (ObjectId(1), ObjectId(2));
     commit(
         &store,
-        vec![Op::Create { id: log, opts: stream() }, Op::Create { id, opts: plain(Check::Pages) }],
+        vec![Op::Create { id: log, opts: stream() }, Op::Create { id, opts: plain(ReadCheck::Pages) }],
     );
     store.append_frame(log, bytes(10, 0), None, Ack::Durable).wait().unwrap();
     let pos = store.append_frame(log, bytes(10, 1), None, Ack::Ordered).wait().unwrap();
@@ -298,12 +310,15 @@ fn a_commit_after_a_frame_is_written_when_the_frame_is() {
 
 /// What an opening for reading finds; the numbers of what recovery replayed and dropped, and what two objects
 /// hold.
-fn opened(device: Arc<dyn Device>, accept_tail_loss: bool) -> Result<(String, Vec<u8>, usize), OpenError> {
+fn opened(
+    device: Arc<dyn Device>,
+    accept_tail_loss: bool,
+) -> Result<(String, Vec<u8>, usize), StoreOpenError> {
     let options = OpenOptions { read_only: true, accept_tail_loss, ..OpenOptions::default() };
     let (store, mut report) = Store::open(device, &options)?;
     report.superblock_copies_repaired = 0;
     report.checkpoint_pages_repaired = 0;
-    let plain = store.read(ObjectId(1), 0..20_000, Class::Foreground).wait();
+    let plain = store.read(ObjectId(1), 0..20_000, IoClass::Foreground).wait();
     let mut frames = store.frames(ObjectId(2), FramePos(0)).unwrap();
     let mut count = 0;
     while let Ok(Some(_)) = frames.next_frame() {
@@ -319,9 +334,9 @@ fn opened(device: Arc<dyn Device>, accept_tail_loss: bool) -> Result<(String, Ve
 /// the opening.
 #[test]
 fn a_read_of_an_opening_that_fails_is_no_damage() {
-    let (device, dyn_device, store) = store(Order::Fifo);
+    let (device, dyn_device, store) = store(CompletionOrder::Fifo);
     let append = |at, data| vec![Op::Append { id: ObjectId(1), at, data }];
-    commit(&store, vec![Op::Create { id: ObjectId(1), opts: plain(Check::Pages) }]);
+    commit(&store, vec![Op::Create { id: ObjectId(1), opts: plain(ReadCheck::Pages) }]);
     commit(&store, vec![Op::Create { id: ObjectId(2), opts: stream() }]);
     commit(&store, append(0, bytes(12_000, 1)));
     store.close().unwrap();
@@ -363,7 +378,7 @@ fn a_read_of_an_opening_that_fails_is_no_damage() {
                     assert!(frames <= expected.2);
                     passed += 1;
                 }
-                Err(OpenError::Device(error)) => {
+                Err(StoreOpenError::Device(error)) => {
                     assert!(times > 1, "{errno} at {first}, once: {error}");
                     assert_eq!(error.is_passing(), errno != eio);
                 }
@@ -377,11 +392,11 @@ fn a_read_of_an_opening_that_fails_is_no_damage() {
 /// All reads fail: it is not known whether there is a store.
 #[test]
 fn a_device_that_gives_nothing_is_not_called_empty() {
-    let (_, device, store) = store(Order::Fifo);
+    let (_, device, store) = store(CompletionOrder::Fifo);
     store.close().unwrap();
     for errno in [5, 24] {
         let failing = FailingReads::over(Arc::clone(&device), 0..u64::MAX, errno);
         let found = opened(failing, false);
-        assert!(matches!(found, Err(OpenError::Device(_))), "{errno}: {found:?}");
+        assert!(matches!(found, Err(StoreOpenError::Device(_))), "{errno}: {found:?}");
     }
 }

@@ -29,7 +29,7 @@ fn history(force_pread: bool) {
             .flat_map(|t| {
                 [
                     Op::Create { id: ObjectId(t), opts: stream() },
-                    Op::Create { id: ObjectId(10 + t), opts: plain(Check::Caller) },
+                    Op::Create { id: ObjectId(10 + t), opts: plain(ReadCheck::Caller) },
                 ]
             })
             .collect(),
@@ -51,7 +51,7 @@ fn history(force_pread: bool) {
         }
     });
     // Beyond the first 64 MiB, so that the file grows.
-    let mut writer = store.writer(ObjectId(50), plain(Check::Caller)).unwrap();
+    let mut writer = store.writer(ObjectId(50), plain(ReadCheck::Caller)).unwrap();
     let part = bytes(1 << 20, 9);
     (0..70).for_each(|_| writer.append(&part).unwrap());
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
@@ -93,7 +93,7 @@ fn a_file_opened_without_the_right_to_write_is_read() {
     let (id, data) = (ObjectId(1), bytes(10_000, 1));
     commit(
         &store,
-        vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: data.clone() }],
+        vec![Op::Create { id, opts: plain(ReadCheck::Pages) }, Op::Append { id, at: 0, data: data.clone() }],
     );
     drop(store);
     let before = std::fs::read(&path).unwrap();
@@ -101,7 +101,7 @@ fn a_file_opened_without_the_right_to_write_is_read() {
         FileOptions { read_only: true, unsafe_volatile: true, allow_cow: true, ..FileOptions::default() };
     let dev = open_file(&path, &options).unwrap();
     let refused = Store::open(Arc::clone(&dev), &OpenOptions::default());
-    assert!(matches!(refused, Err(OpenError::Device(_))));
+    assert!(matches!(refused, Err(StoreOpenError::Device(_))));
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let store = Store::open(dev, &options).unwrap().0;
     assert_eq!(read(&store, 1), data);

@@ -3,7 +3,7 @@
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use bytes::Bytes;
-use copal_device::{Class, Device, Image, MemoryDevice, fault::*};
+use copal_device::{Device, Image, IoClass, MemoryDevice, fault::*};
 use copal_object::*;
 use std::{ops::Range, sync::Arc};
 
@@ -24,7 +24,7 @@ enum Left {
 fn image(left: Left) -> Image {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
-        FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() },
+        FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() },
     );
     let dyn_device: Arc<dyn Device> = device.clone();
     let options = MkfsOptions { journal_bytes: Some(32 * PAGE), ..MkfsOptions::default() };
@@ -33,9 +33,9 @@ fn image(left: Left) -> Image {
     commit(
         &store,
         vec![
-            Op::Create { id: ObjectId(1), opts: plain(Check::Pages) },
+            Op::Create { id: ObjectId(1), opts: plain(ReadCheck::Pages) },
             Op::Append { id: ObjectId(1), at: 0, data: bytes(5000, 1) },
-            Op::Create { id: ObjectId(2), opts: plain(Check::Caller) },
+            Op::Create { id: ObjectId(2), opts: plain(ReadCheck::Caller) },
             Op::Append { id: ObjectId(2), at: 0, data: bytes(9000, 2) },
             Op::Create { id: ObjectId(3), opts: stream() },
         ],
@@ -43,7 +43,7 @@ fn image(left: Left) -> Image {
     for frame in 0..3 {
         store.append_frame(ObjectId(3), bytes(100 + 3000 * frame, 3), None, Ack::Durable).wait().unwrap();
     }
-    let mut writer = store.writer(ObjectId(4), plain(Check::Caller)).unwrap();
+    let mut writer = store.writer(ObjectId(4), plain(ReadCheck::Caller)).unwrap();
     writer.append(&bytes(4000, 4)).unwrap();
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
     commit(&store, vec![Op::Clone { from: ObjectId(1), to: ObjectId(5) }]);
@@ -69,7 +69,7 @@ type Contents = (Vec<(u64, Option<Bytes>)>, Vec<Option<Bytes>>, bool);
 fn contents(store: &Store) -> Contents {
     let mut objects = Vec::new();
     for id in [1, 2, 4, 5] {
-        match store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait() {
+        match store.read(ObjectId(id), 0..u64::MAX, IoClass::Foreground).wait() {
             Ok(found) => objects.push((id, Some(found))),
             Err(error) => {
                 assert!(error.is_corruption(), "{error}");
@@ -109,7 +109,7 @@ fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
     let device = MemoryDevice::from_image(flipped, u64::MAX);
     let (store, recovery) = match Store::open(Arc::clone(&device), &OpenOptions::default()) {
         Ok(opened) => opened,
-        Err(OpenError::NotAStore) => panic!("byte {at}: the store is not seen any more"),
+        Err(StoreOpenError::NotAStore) => panic!("byte {at}: the store is not seen any more"),
         Err(_) => return Fate::OpenRefused,
     };
     let report = store.check(&CheckOptions { data: true, repair: false }).unwrap();
@@ -118,10 +118,9 @@ fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
         match found {
             Some(found) if Some(found) != expected.as_ref() => {
                 // The caller verifies; the check has to say so too.
-                let named = report
-                    .damages
-                    .iter()
-                    .any(|damage| matches!(damage, Damage::Object { id: damaged, .. } if damaged.0 == *id));
+                let named = report.damages.iter().any(
+                    |damage| matches!(damage, StoreDamage::Object { id: damaged, .. } if damaged.0 == *id),
+                );
                 assert!(named && [2, 4].contains(id), "byte {at}: object {id} reads wrong data unnoticed");
             }
             Some(_) => {}
@@ -199,7 +198,7 @@ fn every_flipped_byte_behind_a_crash_is_repaired_or_reported() {
 /// Every granule, so every sum, and what lies between: one byte in each is enough, since a CRC32C differs for
 /// any change within 32 bits, and the 128-bit hashes of checkpoint and sums differ but for one chance in
 /// 2^128.
-fn map_of(image: &Image) -> Vec<(Range<u64>, Covered)> {
+fn map_of(image: &Image) -> Vec<(Range<u64>, RangeCoverage)> {
     let device = MemoryDevice::from_image(image.clone(), u64::MAX);
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let (store, _) = Store::open(device, &options).unwrap();
@@ -217,7 +216,7 @@ fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
         let mut map = map_of(&image);
         map.sort_by_key(|(range, _)| (range.start, range.end));
         let mut end = 0;
-        let mut last: Option<(Range<u64>, Covered)> = None;
+        let mut last: Option<(Range<u64>, RangeCoverage)> = None;
         for (range, covered) in map {
             assert!(range.start <= end, "bytes {end} to {} are in no range", range.start);
             // Only the clone's pages stand under two sums.
@@ -225,7 +224,7 @@ fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
                 let both = (last, covered);
                 let clones = matches!(
                     both,
-                    (Some((_, Covered::Summed(Summed::Object(one)))), Covered::Summed(Summed::Object(other)))
+                    (Some((_, RangeCoverage::Summed(SummedData::Object(one)))), RangeCoverage::Summed(SummedData::Object(other)))
                         if [one.0, other.0] == [1, 5] || [one.0, other.0] == [5, 1]
                 );
                 assert!(clones, "{range:?}: {both:?}");
@@ -248,7 +247,7 @@ fn each_sum_of_a_marked_store_that_was_killed_is_reported() {
     let mark = map
         .iter()
         .filter_map(|(_, covered)| match covered {
-            Covered::Summed(Summed::Record { seq }) => Some(*seq),
+            RangeCoverage::Summed(SummedData::Record { seq }) => Some(*seq),
             _ => None,
         })
         .max()
@@ -258,30 +257,32 @@ fn each_sum_of_a_marked_store_that_was_killed_is_reported() {
         for at in [range.start, range.start + (range.end - range.start) / 2, range.end - 1] {
             let fate = fate(&image, at, &expected);
             match covered {
-                Covered::Summed(Summed::Superblock { .. }) => assert_eq!(fate, Fate::Repaired, "byte {at}"),
-                Covered::Summed(Summed::Checkpoint) => {
+                RangeCoverage::Summed(SummedData::Superblock { .. }) => {
+                    assert_eq!(fate, Fate::Repaired, "byte {at}")
+                }
+                RangeCoverage::Summed(SummedData::Checkpoint) => {
                     // The second copy is looked at by the check, the first already by the open.
                     assert!([Fate::Repaired, Fate::Reported].contains(&fate), "byte {at}: {fate:?}");
                 }
-                Covered::Summed(Summed::Record { seq }) if seq == mark => {
+                RangeCoverage::Summed(SummedData::Record { seq }) if seq == mark => {
                     assert_eq!(fate, Fate::Free, "byte {at}");
                 }
-                Covered::Summed(what) => {
+                RangeCoverage::Summed(what) => {
                     assert!(
                         [Fate::Reported, Fate::OpenRefused].contains(&fate),
                         "byte {at}, {what:?}: {fate:?}"
                     );
                 }
-                Covered::Unused(why) => assert_eq!(fate, Fate::Free, "byte {at}, {why:?}"),
+                RangeCoverage::Unused(why) => assert_eq!(fate, Fate::Free, "byte {at}, {why:?}"),
             }
         }
-        if let Covered::Summed(what) = covered {
+        if let RangeCoverage::Summed(what) = covered {
             let kind = match what {
-                Summed::Superblock { .. } => 0,
-                Summed::Checkpoint => 1,
-                Summed::Record { .. } => 2,
-                Summed::Object(_) => 3,
-                Summed::Sums(_) => 4,
+                SummedData::Superblock { .. } => 0,
+                SummedData::Checkpoint => 1,
+                SummedData::Record { .. } => 2,
+                SummedData::Object(_) => 3,
+                SummedData::Sums(_) => 4,
                 _ => 5,
             };
             kinds[kind] += 1;
@@ -295,7 +296,7 @@ fn damaged_metadata_of_an_open_store_is_repaired() {
     let image = image(Left::Opened);
     let device = FaultDevice::with_options(
         image,
-        FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() },
+        FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() },
     );
     let dyn_device: Arc<dyn Device> = device.clone();
     let store = open(&dyn_device);
@@ -349,7 +350,7 @@ fn a_store_that_lost_free_space_opens_and_has_its_length_again() {
                 outcomes[0] += 1;
             }
             Err(error) => {
-                assert!(matches!(error, OpenError::Truncated { .. }), "{error}");
+                assert!(matches!(error, StoreOpenError::Truncated { .. }), "{error}");
                 outcomes[1] += 1;
             }
         }
@@ -419,11 +420,12 @@ fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
         assert_eq!(expected.len(), if is_trimmed { 3 } else { 7 });
         drop(whole);
         let map = map_of(&image);
-        let reserves = map.iter().filter(|(_, covered)| *covered == Covered::Unused(Unused::Stream));
+        let reserves =
+            map.iter().filter(|(_, covered)| *covered == RangeCoverage::Unused(UnusedSpace::Stream));
         let end = reserves.map(|(range, _)| range.end).max().unwrap();
         let frames_at = map
             .iter()
-            .filter(|(_, covered)| *covered == Covered::Summed(Summed::Frame(ObjectId(3))))
+            .filter(|(_, covered)| *covered == RangeCoverage::Summed(SummedData::Frame(ObjectId(3))))
             .map(|(range, _)| range.clone());
         let start = frames_at.clone().map(|range| range.start).min().unwrap();
         let written = frames_at.map(|range| range.end).max().unwrap();
@@ -438,7 +440,7 @@ fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
             if len < written + PAGE {
                 for options in [read_only, OpenOptions::default()] {
                     let error = Store::open(Arc::clone(&device), &options).map(drop).unwrap_err();
-                    assert!(matches!(error, OpenError::Truncated { .. }), "{len}: {error}");
+                    assert!(matches!(error, StoreOpenError::Truncated { .. }), "{len}: {error}");
                 }
                 continue;
             }

@@ -2,8 +2,8 @@
 
 use crate::basics::{commit, open, plain};
 use copal_device::{
-    Class, Device, Image,
-    fault::{FaultDevice, FaultOptions, Order},
+    Device, Image, IoClass,
+    fault::{CompletionOrder, FaultDevice, FaultOptions},
 };
 use copal_object::*;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const RECORD_HEADER_BYTES: usize = 80;
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
 fn create(id: u64) -> Op {
-    let opts = plain(Check::Caller);
+    let opts = plain(ReadCheck::Caller);
     Op::Create { id: ObjectId(id), opts }
 }
 
@@ -27,7 +27,7 @@ fn ordered(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
 }
 
 fn device_and_store(bytes: u64) -> (Arc<FaultDevice>, Store) {
-    let options = FaultOptions { record: false, order: Order::Fifo, ..FaultOptions::default() };
+    let options = FaultOptions { record: false, order: CompletionOrder::Fifo, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(bytes), options);
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -110,9 +110,9 @@ fn a_growth_enters_a_nearly_full_group_as_everything_else_does() {
 /// is of.
 #[test]
 fn a_name_used_again_in_one_group_loses_nothing_in_a_crash() {
-    for (before, after) in [(Check::Pages, Check::Caller), (Check::Caller, Check::Pages)] {
+    for (before, after) in [(ReadCheck::Pages, ReadCheck::Caller), (ReadCheck::Caller, ReadCheck::Pages)] {
         let (device, store) = device_and_store(64 << 20);
-        let write = |check: Check, pages: usize| {
+        let write = |check: ReadCheck, pages: usize| {
             let opts = plain(check);
             let data = vec![pages as u8; pages * 4096].into();
             let (id, at) = (ObjectId(1), 0);
@@ -128,7 +128,7 @@ fn a_name_used_again_in_one_group_loses_nothing_in_a_crash() {
             let crashed: Arc<dyn Device> = crashed;
             let (survivor, report) = Store::open(crashed, &OpenOptions::default()).unwrap();
             assert_eq!(report.tail_dropped, None, "{before:?} to {after:?}, {pages} pages");
-            let read = survivor.read(ObjectId(1), 0..u64::MAX, Class::Foreground).wait();
+            let read = survivor.read(ObjectId(1), 0..u64::MAX, IoClass::Foreground).wait();
             assert_eq!(read.unwrap(), vec![41 - pages as u8; (41 - pages) * 4096]);
             commit(&store, vec![Op::Delete { id: ObjectId(1) }]);
         }

@@ -19,7 +19,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn create(id: u64, data: bytes::Bytes) -> Vec<Op> {
     let id = ObjectId(id);
-    vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data }]
+    vec![Op::Create { id, opts: plain(ReadCheck::Pages) }, Op::Append { id, at: 0, data }]
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_store_is_opened_as_what_it_is() {
     image.write(0, &head[..whole.min(64 << 20)]);
     let device = MemoryDevice::from_image(image, u64::MAX);
     let error = Store::open(Arc::clone(&device), &OpenOptions::default()).unwrap_err();
-    assert!(matches!(error, OpenError::Backend { .. }), "{error}");
+    assert!(matches!(error, StoreOpenError::Backend { .. }), "{error}");
     assert!(Store::mkfs_dir(dir.path(), &MkfsOptions::default()).is_err(), "it is there already");
 }
 

@@ -5,14 +5,14 @@ use crate::{
     conformance::Make,
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::*;
 use copal_testkit::Random;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Thing {
-    Object { bytes: Vec<u8>, check: Check, sealed: bool, published: bool },
+    Object { bytes: Vec<u8>, check: ReadCheck, sealed: bool, published: bool },
     Stream { frames: Vec<Vec<u8>>, trimmed: usize },
 }
 
@@ -89,12 +89,12 @@ fn create(choices: &mut Choices, store: &Store, id: ObjectId, ops: &mut Vec<Op>)
             Thing::Stream { frames: Vec::new(), trimmed: 0 }
         }
         1 => {
-            let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
+            let check = [ReadCheck::Pages, ReadCheck::Caller][choices.next(2) as usize];
             ops.push(Op::Create { id, opts: plain(check) });
             Thing::Object { bytes: Vec::new(), check, sealed: false, published: false }
         }
         _ => {
-            let check = [Check::Pages, Check::Caller][choices.next(2) as usize];
+            let check = [ReadCheck::Pages, ReadCheck::Caller][choices.next(2) as usize];
             let len = choices.len() * 3;
             let bytes = choices.bytes(len);
             let mut writer = store.writer(id, plain(check)).unwrap();
@@ -149,7 +149,7 @@ fn compare(store: &Store, model: &BTreeMap<u64, Thing>) {
     for (&id, thing) in model {
         match thing {
             Thing::Object { bytes, sealed, .. } => {
-                let found = store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait().unwrap();
+                let found = store.read(ObjectId(id), 0..u64::MAX, IoClass::Foreground).wait().unwrap();
                 assert_eq!(found.len(), bytes.len(), "object {id}");
                 assert!(found == bytes[..], "object {id} differs");
                 assert_eq!(store.stat(ObjectId(id)).unwrap().sealed, *sealed);

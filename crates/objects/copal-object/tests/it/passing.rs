@@ -9,7 +9,7 @@
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use bytes::Bytes;
-use copal_device::{Class, Device, DeviceError, Image, MemoryDevice, fault::*};
+use copal_device::{Device, DeviceError, Image, IoClass, MemoryDevice, fault::*};
 use copal_object::*;
 use copal_testkit::FailingReads;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ const TIMES: [u64; 6] = [1, 2, 3, 4, 8, ALWAYS];
 
 /// A store of two states with all kinds of objects; its process died.
 fn image() -> Image {
-    let options = FaultOptions { order: Order::Fifo, record: false, ..FaultOptions::default() };
+    let options = FaultOptions { order: CompletionOrder::Fifo, record: false, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(64 << 20), options);
     let dyn_device: Arc<dyn Device> = device.clone();
     let options = MkfsOptions { journal_bytes: Some(256 << 10), ..MkfsOptions::default() };
     Store::mkfs(&dyn_device, &options).unwrap();
     let store = open(&dyn_device);
     for (id, opts, len) in
-        [(1, plain(Check::Pages), 12_000), (2, plain(Check::Caller), 20_000), (3, stream(), 0)]
+        [(1, plain(ReadCheck::Pages), 12_000), (2, plain(ReadCheck::Caller), 20_000), (3, stream(), 0)]
     {
         let id = ObjectId(id);
         commit(&store, vec![Op::Create { id, opts }]);
@@ -38,7 +38,7 @@ fn image() -> Image {
             commit(&store, vec![Op::Append { id, at: 0, data }]);
         }
     }
-    let mut writer = store.writer(ObjectId(4), plain(Check::Pages)).unwrap();
+    let mut writer = store.writer(ObjectId(4), plain(ReadCheck::Pages)).unwrap();
     writer.append(&bytes(30_000, 4)).unwrap();
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
     store.close().unwrap();
@@ -64,11 +64,11 @@ fn device(image: &Image) -> Arc<dyn Device> {
 /// The report of an opening, and the bytes of its objects.
 fn opened(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(String, Vec<Bytes>), DeviceError> {
     let (store, report) = Store::open(device, options).map_err(|error| match error {
-        OpenError::Device(error) => error,
+        StoreOpenError::Device(error) => error,
         error => panic!("an error that passes is no reason for: {error}"),
     })?;
     let read = |id| {
-        let read = store.read(ObjectId(id), 0..u64::MAX, Class::Foreground).wait();
+        let read = store.read(ObjectId(id), 0..u64::MAX, IoClass::Foreground).wait();
         read.map_err(|error| match error {
             StoreError::Device(error) => error,
             error => panic!("an error that passes is no reason for: {error}"),
@@ -131,7 +131,7 @@ fn a_store_that_was_cut_off_is_not_called_so_for_an_error_that_passes() {
 fn checked(device: Arc<dyn Device>) -> Result<String, DeviceError> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let (store, _) = Store::open(device, &options).map_err(|error| match error {
-        OpenError::Device(error) => error,
+        StoreOpenError::Device(error) => error,
         error => panic!("an error that passes is no reason for: {error}"),
     })?;
     let options = CheckOptions { data: true, repair: false };

@@ -3,7 +3,7 @@
 use crate::basics::{bytes, commit, open, stream};
 use copal_device::{Device, MemoryDevice};
 use copal_object::*;
-use copal_testkit::Gated;
+use copal_testkit::GatedDevice;
 use std::sync::{Arc, mpsc};
 
 const LOG: ObjectId = ObjectId(7);
@@ -13,8 +13,8 @@ type Answer = (usize, Result<FramePos, StoreError>);
 /// Three frames at the gate, numbered in the order of their appends; answers arrive with the number of the
 /// append.
 fn three_on_their_way(
-    device: &Arc<Gated>,
-    body: impl FnOnce(&Arc<Gated>, &mpsc::Receiver<Answer>, &Store),
+    device: &Arc<GatedDevice>,
+    body: impl FnOnce(&Arc<GatedDevice>, &mpsc::Receiver<Answer>, &Store),
 ) -> Arc<dyn Device> {
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -49,7 +49,7 @@ fn three_on_their_way(
 
 #[test]
 fn durable_frames_overlap_and_are_acknowledged_in_their_order() {
-    let device = Gated::new(MemoryDevice::new(64 << 20));
+    let device = GatedDevice::new(MemoryDevice::new(64 << 20));
     let dynamic = three_on_their_way(&device, |device, answers, _| {
         device.let_through(2);
         device.let_through(1);
@@ -72,7 +72,7 @@ fn durable_frames_overlap_and_are_acknowledged_in_their_order() {
 
 #[test]
 fn a_frame_behind_one_that_failed_is_never_acknowledged_and_never_read() {
-    let device = Gated::new(MemoryDevice::new(64 << 20));
+    let device = GatedDevice::new(MemoryDevice::new(64 << 20));
     device.change(|gate| gate.fails = Some(0));
     let dynamic = three_on_their_way(&device, |device, answers, store| {
         device.let_through(1);

@@ -9,8 +9,12 @@ const MIB: u64 = 1 << 20;
 
 /// On a host that has no room but what it was asked to keep.
 fn full_host(image: Image) -> Arc<FaultDevice> {
-    let options =
-        FaultOptions { order: Order::Immediate, record: false, full_host: true, ..FaultOptions::default() };
+    let options = FaultOptions {
+        order: CompletionOrder::Immediate,
+        record: false,
+        full_host: true,
+        ..FaultOptions::default()
+    };
     FaultDevice::with_options(image, options)
 }
 
@@ -30,7 +34,7 @@ fn reopen(device: &Arc<FaultDevice>) -> (Arc<FaultDevice>, Store) {
 fn put(store: &Store, id: u64, len: u64) {
     let id = ObjectId(id);
     let data = bytes(len as usize, id.0);
-    let opts = plain(Check::Caller);
+    let opts = plain(ReadCheck::Caller);
     commit(store, vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }]);
 }
 
@@ -104,7 +108,7 @@ fn a_store_that_gave_its_space_back_lives_on_a_full_host() {
     no_room();
     let id = ObjectId(50);
     let too_much = Op::Append { id, at: 0, data: bytes(40 << 20, 1) };
-    let opts = plain(Check::Caller);
+    let opts = plain(ReadCheck::Caller);
     let txn = Txn::new().create(id, opts).op(too_much);
     let refused = store.commit(txn, Ack::Durable).wait();
     assert!(matches!(refused, Err(StoreError::NoSpace { .. })), "{refused:?}");

@@ -1,11 +1,11 @@
 //! Full stores, growth, reserves, read-only and cut-off stores.
 
 use crate::basics::{bytes, commit, fresh, open, plain, read, stream};
-use copal_device::{Class, Device, Image, MemoryDevice, fault::*};
+use copal_device::{Device, Image, IoClass, MemoryDevice, fault::*};
 use copal_object::*;
 use std::sync::Arc;
 
-fn sum(space: &Space) -> u64 {
+fn sum(space: &StoreSpace) -> u64 {
     let owned = space.live_bytes + space.staged_bytes + space.quarantine_bytes;
     owned + space.reserved_bytes + space.free_bytes + space.hollow_bytes
 }
@@ -25,8 +25,10 @@ fn fill(store: &Store) -> Vec<ObjectId> {
     let first = store.list(ObjectId(0), usize::MAX).last().map_or(100, |stat| stat.id.0 + 100);
     for id in first.. {
         let id = ObjectId(id);
-        let ops =
-            vec![Op::Create { id, opts: plain(Check::Caller) }, Op::Append { id, at: 0, data: data.clone() }];
+        let ops = vec![
+            Op::Create { id, opts: plain(ReadCheck::Caller) },
+            Op::Append { id, at: 0, data: data.clone() },
+        ];
         match store.commit(Txn::new().ops(ops), Ack::Ordered).wait() {
             Ok(_) => ids.push(id),
             Err(StoreError::NoSpace { needed_bytes, free_bytes }) => {
@@ -77,7 +79,7 @@ fn churn_in_a_nearly_full_store_drains_the_quarantine_instead_of_failing() {
         store.commit(Txn::new().delete(victim), Ack::Ordered).wait().unwrap();
         store
             .commit(
-                Txn::new().create(victim, plain(Check::Pages)).append(victim, 0, data.clone()),
+                Txn::new().create(victim, plain(ReadCheck::Pages)).append(victim, 0, data.clone()),
                 Ack::Ordered,
             )
             .wait()
@@ -110,11 +112,11 @@ fn a_store_grows_in_steps_up_to_its_limit_and_stays_grown() {
 fn a_small_store_stays_small() {
     let (device, store) = limited(u64::MAX);
     let data = bytes(40 << 20, 3);
-    let mut writer = store.writer(ObjectId(1), plain(Check::Caller)).unwrap();
+    let mut writer = store.writer(ObjectId(1), plain(ReadCheck::Caller)).unwrap();
     writer.append(&data).unwrap();
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
     assert_eq!(device.geometry().size, 64 << 20);
-    let mut writer = store.writer(ObjectId(2), plain(Check::Caller)).unwrap();
+    let mut writer = store.writer(ObjectId(2), plain(ReadCheck::Caller)).unwrap();
     writer.append(&data).unwrap();
     commit(&store, vec![Op::Publish(writer.finish().unwrap())]);
     assert_eq!(device.geometry().size, 96 << 20);
@@ -125,7 +127,7 @@ fn a_full_host_is_no_space_and_nothing_else() {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
         FaultOptions {
-            order: Order::Immediate,
+            order: CompletionOrder::Immediate,
             record: false,
             max_size: 96 << 20,
             ..FaultOptions::default()
@@ -140,7 +142,7 @@ fn a_full_host_is_no_space_and_nothing_else() {
     commit(
         &store,
         vec![
-            Op::Create { id: ObjectId(1), opts: plain(Check::Pages) },
+            Op::Create { id: ObjectId(1), opts: plain(ReadCheck::Pages) },
             Op::Append { id: ObjectId(1), at: 0, data: bytes(1 << 19, 1) },
         ],
     );
@@ -233,15 +235,15 @@ fn reserved_space_is_kept_for_its_owner() {
 fn dropped_writers_give_their_space_back() {
     let (_device, store) = limited(64 << 20);
     let free = store.space().free_bytes;
-    let mut writer = store.writer(ObjectId(1), plain(Check::Caller)).unwrap();
+    let mut writer = store.writer(ObjectId(1), plain(ReadCheck::Caller)).unwrap();
     writer.append(&bytes(5 << 20, 1)).unwrap();
     assert!(store.space().staged_bytes > 0);
     drop(writer);
-    let mut writer = store.writer(ObjectId(1), plain(Check::Caller)).unwrap();
+    let mut writer = store.writer(ObjectId(1), plain(ReadCheck::Caller)).unwrap();
     writer.append(&bytes(5 << 20, 1)).unwrap();
     drop(writer.finish().unwrap());
     assert_eq!((store.space().free_bytes, store.space().staged_bytes), (free, 0));
-    let mut writer = store.writer(ObjectId(1), plain(Check::Caller)).unwrap();
+    let mut writer = store.writer(ObjectId(1), plain(ReadCheck::Caller)).unwrap();
     let full = (0..100).find_map(|_| writer.append(&bytes(1 << 20, 1)).err());
     assert!(full.is_some_and(|error| error.is_no_space()));
     drop(writer);
@@ -254,7 +256,7 @@ fn a_read_only_open_writes_nothing() {
     commit(
         &store,
         vec![
-            Op::Create { id: ObjectId(1), opts: plain(Check::Pages) },
+            Op::Create { id: ObjectId(1), opts: plain(ReadCheck::Pages) },
             Op::Append { id: ObjectId(1), at: 0, data: bytes(5000, 1) },
             Op::Create { id: ObjectId(2), opts: stream() },
         ],
@@ -273,7 +275,7 @@ fn a_read_only_open_writes_nothing() {
         store.append_frame(ObjectId(2), bytes(1, 1), None, Ack::Durable).wait(),
         Err(StoreError::ReadOnly)
     ));
-    assert!(store.writer(ObjectId(3), plain(Check::Pages)).is_err() && store.reserve(1).is_err());
+    assert!(store.writer(ObjectId(3), plain(ReadCheck::Pages)).is_err() && store.reserve(1).is_err());
     store.close().unwrap();
     let done = device.counters() - before;
     assert_eq!((done.writes, done.flushes, done.zeroes, done.discards), (0, 0, 0, 0));
@@ -282,13 +284,16 @@ fn a_read_only_open_writes_nothing() {
 #[test]
 fn what_is_no_store_is_named_and_left_alone() {
     let empty = MemoryDevice::new(64 << 20);
-    assert!(matches!(Store::open(Arc::clone(&empty), &OpenOptions::default()), Err(OpenError::NotAStore)));
+    assert!(matches!(
+        Store::open(Arc::clone(&empty), &OpenOptions::default()),
+        Err(StoreOpenError::NotAStore)
+    ));
     let small = MemoryDevice::new(32 << 20);
-    assert!(matches!(Store::mkfs(&small, &MkfsOptions::default()), Err(OpenError::Options { .. })));
+    assert!(matches!(Store::mkfs(&small, &MkfsOptions::default()), Err(StoreOpenError::Options { .. })));
 
     let device = FaultDevice::with_options(
         Image::zeroed(96 << 20),
-        FaultOptions { order: Order::Immediate, record: false, ..FaultOptions::default() },
+        FaultOptions { order: CompletionOrder::Immediate, record: false, ..FaultOptions::default() },
     );
     let dyn_device: Arc<dyn Device> = device.clone();
     Store::mkfs(&dyn_device, &MkfsOptions::default()).unwrap();
@@ -297,14 +302,14 @@ fn what_is_no_store_is_named_and_left_alone() {
     let cut = MemoryDevice::from_image(image, u64::MAX);
     assert!(matches!(
         Store::open(cut, &OpenOptions::default()),
-        Err(OpenError::Truncated { store_bytes, device_bytes }) if store_bytes == 96 << 20 && device_bytes == 20 << 20
+        Err(StoreOpenError::Truncated { store_bytes, device_bytes }) if store_bytes == 96 << 20 && device_bytes == 20 << 20
     ));
     let mut image = device.image();
     for at in [0, 1 << 20, 32 << 20, 48 << 20] {
         image.write(at + 50, &[1, 2, 3]);
     }
     let broken = MemoryDevice::from_image(image, u64::MAX);
-    assert!(matches!(Store::open(broken, &OpenOptions::default()), Err(OpenError::Damaged { .. })));
+    assert!(matches!(Store::open(broken, &OpenOptions::default()), Err(StoreOpenError::Damaged { .. })));
 }
 
 #[test]
@@ -313,14 +318,14 @@ fn a_transaction_that_is_refused_changes_nothing() {
     let id = ObjectId(1);
     commit(
         &store,
-        vec![Op::Create { id, opts: plain(Check::Pages) }, Op::Append { id, at: 0, data: bytes(10, 1) }],
+        vec![Op::Create { id, opts: plain(ReadCheck::Pages) }, Op::Append { id, at: 0, data: bytes(10, 1) }],
     );
     let free = store.space().free_bytes;
     let refused = |ops: Vec<Op>| store.commit(Txn::new().ops(ops), Ack::Durable).wait().unwrap_err();
     let other = ObjectId(2);
-    let create = || Op::Create { id: other, opts: plain(Check::Pages) };
+    let create = || Op::Create { id: other, opts: plain(ReadCheck::Pages) };
     assert!(matches!(
-        refused(vec![create(), Op::Create { id, opts: plain(Check::Pages) }]),
+        refused(vec![create(), Op::Create { id, opts: plain(ReadCheck::Pages) }]),
         StoreError::Exists(_)
     ));
     assert!(matches!(
@@ -341,7 +346,7 @@ fn a_transaction_that_is_refused_changes_nothing() {
     let lost = store.commit(Txn::new().op(create()).after_all(after), Ack::Durable).wait();
     assert!(matches!(lost, Err(StoreError::UnknownDependency { .. })));
     assert_eq!((store.list(ObjectId(0), 10).len(), store.space().free_bytes), (1, free));
-    let found = store.read(id, 5..100, Class::Foreground).wait().unwrap();
+    let found = store.read(id, 5..100, IoClass::Foreground).wait().unwrap();
     assert_eq!(found, bytes(10, 1).slice(5..));
 }
 
@@ -358,7 +363,7 @@ fn long_objects_that_come_and_go_leave_little_in_quarantine() {
     let piece = bytes(1 << 20, 5);
     let mut most = 0;
     for id in 1..60 {
-        let mut writer = store.writer(ObjectId(id), plain(Check::Caller)).unwrap();
+        let mut writer = store.writer(ObjectId(id), plain(ReadCheck::Caller)).unwrap();
         for _ in 0..EACH >> 20 {
             writer.append(&piece).unwrap();
         }
@@ -406,7 +411,7 @@ fn a_host_that_refuses_growth_takes_the_room_away_until_it_has_space() {
         let device = FaultDevice::with_options(
             Image::zeroed(64 << 20),
             FaultOptions {
-                order: Order::Immediate,
+                order: CompletionOrder::Immediate,
                 record: false,
                 // Not reached: stores grow by whole mebibytes.
                 max_size: (100 << 20) + (1 << 19),

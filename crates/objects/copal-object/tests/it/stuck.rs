@@ -3,8 +3,9 @@
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Drive, Geometry, Image, Io, IoDone, MemoryDevice,
-    fault::{Fault, FaultDevice, FaultOptions, Order, WriteFault},
+    AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Image, Io,
+    IoDone, MemoryDevice,
+    fault::{CompletionOrder, Fault, FaultDevice, FaultOptions, WriteFault},
 };
 use copal_object::*;
 use std::{
@@ -16,7 +17,7 @@ use std::{
 const FOR_EVER: Duration = Duration::from_secs(120);
 
 fn create(id: u64) -> Op {
-    let opts = plain(Check::Caller);
+    let opts = plain(ReadCheck::Caller);
     Op::Create { id: ObjectId(id), opts }
 }
 
@@ -86,13 +87,13 @@ impl Device for SlowReads {
     fn grow(&self, size: u64) -> Result<u64, DeviceError> {
         self.below.grow(size)
     }
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.below.counters()
     }
     fn drive(&self) -> bool {
         self.below.drive()
     }
-    fn driver(&self) -> Option<Arc<dyn Drive>> {
+    fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         self.below.driver()
     }
 }
@@ -136,7 +137,8 @@ fn overwriting_goes_on_while_another_object_is_checked() {
 
 /// A store that may not grow beyond `max_size`.
 fn limited(max_size: u64) -> (Arc<FaultDevice>, Store) {
-    let options = FaultOptions { max_size, record: false, order: Order::Fifo, ..FaultOptions::default() };
+    let options =
+        FaultOptions { max_size, record: false, order: CompletionOrder::Fifo, ..FaultOptions::default() };
     let device = FaultDevice::with_options(Image::zeroed(64 << 20), options);
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();

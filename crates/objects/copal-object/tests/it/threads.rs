@@ -1,7 +1,7 @@
 //! Many threads on one store.
 
 use crate::basics::{bytes, commit, fresh, open, plain, stream};
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::*;
 
 #[test]
@@ -18,15 +18,15 @@ fn threads_commit_append_and_read_side_by_side() {
                     if i >= 10 {
                         ops.push(Op::Delete { id });
                     }
-                    ops.push(Op::Create { id, opts: plain(Check::Pages) });
+                    ops.push(Op::Create { id, opts: plain(ReadCheck::Pages) });
                     ops.push(Op::Append { id, at: 0, data: bytes(3000 + 100 * i as usize, t * 1000 + i) });
                     let ack = [Ack::Ordered, Ack::Written, Ack::Durable][(i % 3) as usize];
                     store.commit(Txn::new().ops(ops), ack).wait().unwrap();
                     store.append_frame(ObjectId(t), bytes(200, i), None, ack).wait().unwrap();
-                    let found = store.read(id, 0..u64::MAX, Class::Foreground).wait().unwrap();
+                    let found = store.read(id, 0..u64::MAX, IoClass::Foreground).wait().unwrap();
                     assert_eq!(found, bytes(3000 + 100 * i as usize, t * 1000 + i));
                     if i % 20 == 0 {
-                        let mut writer = store.writer(ObjectId(5000 + t), plain(Check::Caller)).unwrap();
+                        let mut writer = store.writer(ObjectId(5000 + t), plain(ReadCheck::Caller)).unwrap();
                         writer.append(&bytes(200_000, t)).unwrap();
                         let staged = writer.finish().unwrap();
                         let mut ops = Vec::new();

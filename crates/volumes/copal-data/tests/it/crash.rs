@@ -7,7 +7,7 @@
 use crate::stack::{MIB, body, everything, format, get, open};
 use copal_data::LocalStore;
 use copal_device::fault::FaultDevice;
-use copal_device::{Device, History, crash};
+use copal_device::{Device, DeviceHistory, crash};
 use copal_testkit::Random;
 use copal_volume::{
     FileId, PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore,
@@ -138,7 +138,7 @@ fn founded(seed: u64) -> Arc<FaultDevice> {
 }
 
 /// A history that goes through every kind of operation.
-fn history() -> (History, Vec<Step>) {
+fn history() -> (DeviceHistory, Vec<Step>) {
     let device = founded(42);
     let dyn_device: Arc<dyn Device> = device.clone();
     let store = open(&dyn_device);
@@ -229,7 +229,7 @@ fn acknowledged_operations_survive_a_power_cut_and_others_are_whole_or_absent() 
     let stride = cuts.len().div_ceil(CUTS).max(1);
     let mut verified = 0;
     for cut in cuts.iter().step_by(stride) {
-        let states = cut.states(&crash::Limits::default());
+        let states = cut.states(&crash::StateLimits::default());
         let count = states.count_all();
         for n in 0..STATES_PER_CUT.min(count) {
             let index = if n == 0 { 0 } else { random.below(count) };
@@ -264,10 +264,10 @@ fn no_space_leaks_over_power_cuts() {
     let cuts: Vec<_> = crash::cuts(&history).collect();
     let mut random = Random::new(2);
     let never_used =
-        emptied(&open(&cuts[0].states(&crash::Limits::default()).get(0).expect("a state").device()));
+        emptied(&open(&cuts[0].states(&crash::StateLimits::default()).get(0).expect("a state").device()));
     let stride = cuts.len().div_ceil(24).max(1);
     for cut in cuts.iter().step_by(stride) {
-        let states = cut.states(&crash::Limits::default());
+        let states = cut.states(&crash::StateLimits::default());
         let index = random.below(states.count_all());
         let state = states.get(index).expect("a state");
         let live_bytes = emptied(&open(&state.device()));
@@ -291,7 +291,7 @@ struct Create {
 }
 
 /// Threads that create files of their own and race for common names.
-fn racing_history() -> (History, Vec<Create>) {
+fn racing_history() -> (DeviceHistory, Vec<Create>) {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 10;
     let device = founded(7);
@@ -341,7 +341,7 @@ fn creates_of_many_threads_survive_a_power_cut_once_acknowledged() {
     let stride = cuts.len().div_ceil(40).max(1);
     let mut acknowledged_seen = 0;
     for cut in cuts.iter().step_by(stride) {
-        let states = cut.states(&crash::Limits::default());
+        let states = cut.states(&crash::StateLimits::default());
         for index in [0, random.below(states.count_all())] {
             let state = states.get(index).expect("a state");
             let what = state.describe();

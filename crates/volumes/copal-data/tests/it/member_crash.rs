@@ -95,7 +95,7 @@ fn what_a_member_has_acknowledged_survives_a_power_cut() {
     let history = device.history();
     let mut looked = 0;
     for cut in crash::cuts(&history) {
-        let states = cut.states(&crash::Limits::default());
+        let states = cut.states(&crash::StateLimits::default());
         let count = states.count_all();
         for index in BTreeSet::from([0, count / 2, count - 1]) {
             let state = states.get(index).expect("a state of this cut");

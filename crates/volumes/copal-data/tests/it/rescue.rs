@@ -4,7 +4,7 @@ use crate::stack::{MIB, body, format, open};
 use copal_data::{LocalOptions, LocalStore, rescue};
 use copal_device::fault::FaultDevice;
 use copal_device::{Device, Image};
-use copal_object::{CheckOptions, Covered, Summed};
+use copal_object::{CheckOptions, RangeCoverage, SummedData};
 use copal_volume::{PutOptions, ReadOptions, VolumeOptions, VolumeStore};
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn image() -> (Image, Vec<u64>) {
     drop(store);
     let (objects, _) = copal_object::Store::open(dynamic, &copal_object::OpenOptions::default()).unwrap();
     let report = objects.check_coverage(&all, &mut |range, covered| {
-        if matches!(covered, Covered::Summed(Summed::Object(_) | Summed::Frame(_))) {
+        if matches!(covered, RangeCoverage::Summed(SummedData::Object(_) | SummedData::Frame(_))) {
             pages.extend(range.step_by(4096));
         }
     });

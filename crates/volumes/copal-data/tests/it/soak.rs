@@ -50,7 +50,7 @@ impl Subject for Restarting {
         self.device = if how < 2 {
             FaultDevice::from_image(self.device.image(), self.random.next_u64())
         } else {
-            let states = crash::states(&history, step, &crash::Limits::default());
+            let states = crash::states(&history, step, &crash::StateLimits::default());
             let index = self.random.below(states.count_all());
             let state = states.get(index).expect("a state");
             state.fault_device(self.random.next_u64())

@@ -9,11 +9,11 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::{ObjectId, Store as Objects};
 
 pub(super) fn dump(objects: &Objects, id: ObjectId, sink: &mut Sink<'_>) -> Result<bool, Error> {
-    let mut edits = match EditReader::open(objects, id, Class::Background) {
+    let mut edits = match EditReader::open(objects, id, IoClass::Background) {
         Err(error) if error.is_corruption() => return Ok(sink(damage(1, &error))),
         edits => edits?,
     };

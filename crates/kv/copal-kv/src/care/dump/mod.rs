@@ -27,7 +27,7 @@ use crate::{
     Error,
     tree::manifest::{MANIFEST, ObjectRole, parse_label, read::EditReader},
 };
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::{ObjectId, Store as Objects};
 
 /// Options of a dump.
@@ -87,7 +87,7 @@ fn state(
     objects: &Objects,
 ) -> Result<(crate::tree::manifest::state::ManifestState, u64, Option<Error>), Error> {
     let mut state = crate::tree::manifest::state::ManifestState::default();
-    let mut edits = match EditReader::open(objects, MANIFEST, Class::Background) {
+    let mut edits = match EditReader::open(objects, MANIFEST, IoClass::Background) {
         Err(error) if error.is_corruption() => return Ok((state, 0, Some(error))),
         edits => edits?,
     };

@@ -10,7 +10,7 @@ use crate::{
         dump::{self, PartitionView},
     },
 };
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::{ObjectId, Store as Objects};
 use std::sync::Arc;
 
@@ -132,9 +132,10 @@ fn show_partition(
         return Ok(true);
     }
     let mut more = true;
-    let report = TableVerifier::new(table).verify_partition(partition, Class::Background, &mut |entry| {
-        more = more && sink(show_entry(entry));
-    })?;
+    let report =
+        TableVerifier::new(table).verify_partition(partition, IoClass::Background, &mut |entry| {
+            more = more && sink(show_entry(entry));
+        })?;
     for damaged in report.damaged {
         more = more && sink(damage(2, &damaged));
     }

@@ -12,7 +12,7 @@ use crate::{
     write::log::{LogGroup, LogOp, replay},
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::{ObjectId, Store as Objects};
 
 pub(super) fn dump(
@@ -69,12 +69,15 @@ pub(super) fn dump(
         }
         for partition in 0..table.meta().partitions {
             let mut found = Vec::new();
-            let report =
-                TableVerifier::new(&table).verify_partition(partition, Class::Background, &mut |entry| {
+            let report = TableVerifier::new(&table).verify_partition(
+                partition,
+                IoClass::Background,
+                &mut |entry| {
                     if entry.kind == EntryKind::Pointer {
                         found.push((Bytes::copy_from_slice(entry.key), Bytes::copy_from_slice(entry.value)));
                     }
-                })?;
+                },
+            )?;
             for (key, pointer) in found {
                 if !show(objects, id, &key, &pointer, sink)? {
                     return Ok(false);
@@ -143,7 +146,7 @@ fn show(
     }
     let item =
         Item::new(2, "value").key("key", key).number("offset", decoded.offset).number("bytes", decoded.len);
-    match value::read(objects, pointer, &(0..u64::from(decoded.len)), Class::Background) {
+    match value::read(objects, pointer, &(0..u64::from(decoded.len)), IoClass::Background) {
         Err(error) if error.is_corruption() => Ok(sink(item.text("damage", error.to_string()))),
         read => {
             read?;

@@ -14,7 +14,7 @@ use copal_filter::{
     KeyHash, Kind,
     rules::{Change, Heat, PartitionId, Probe, Rule, RuleKind, Shape},
 };
-use copal_object::{Lifetime, ObjectId};
+use copal_object::{ObjectId, ObjectLifetime};
 pub(super) use copal_testkit::Random;
 use parking_lot::Mutex;
 use std::sync::{
@@ -39,7 +39,7 @@ fn table_options(kind: Kind) -> TableOptions {
         compress: false,
         filter: kind,
         store_seed: SEED,
-        lifetime: Lifetime::Medium,
+        lifetime: ObjectLifetime::Medium,
         expected_bytes: 0,
     }
 }

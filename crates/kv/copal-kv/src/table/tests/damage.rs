@@ -13,7 +13,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_codec::{Reader, crc32c};
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::{KeyHash, Kind};
 use copal_object::StoreError;
 use std::{cmp::Reverse, ops::Range, sync::Mutex};
@@ -68,7 +68,7 @@ fn any_changed_byte_gives_an_error_or_the_right_answer_and_verify_finds_it() {
         changed[at] ^= 1 << random.below(8);
         let Ok(table) = try_open(changed) else { continue };
         check_answers(&table, &model);
-        let report = TableVerifier::new(&table).verify(Class::Background).unwrap();
+        let report = TableVerifier::new(&table).verify(IoClass::Background).unwrap();
         assert!(!report.is_clean(), "byte {at} of {}", bytes.len());
     }
 }
@@ -151,7 +151,7 @@ fn damaged_index_and_filter_pages_cost_speed_and_no_answer() {
     assert_eq!(counts.damaged_filters, u64::from(table.meta().partitions));
     assert!(counts.rebuilt_indexes >= u64::from(table.meta().partitions));
     assert_eq!(counts.filter_negatives, 0);
-    let report = TableVerifier::new(&table).verify(Class::Background).unwrap();
+    let report = TableVerifier::new(&table).verify(IoClass::Background).unwrap();
     assert_eq!(report.damaged.len(), 2 * table.meta().partitions as usize);
     assert!(report.damaged.iter().all(|damaged| damaged.lost.is_none()));
     assert_eq!(report.entries, model.len() as u64);
@@ -162,12 +162,12 @@ fn a_damaged_block_is_named_and_the_rest_is_read() {
     let (model, bytes) = several_partitions();
     let mut changed = bytes.to_vec();
     let whole = open(bytes, &cache());
-    let at = whole.index(1, Class::Foreground).unwrap().block(3).unwrap();
+    let at = whole.index(1, IoClass::Foreground).unwrap().block(3).unwrap();
     changed[(whole.partition(1).offset + at.offset) as usize + 10] ^= 0x40;
     let table = try_open(changed).unwrap();
     let errors = check_answers(&table, &model);
     assert!((1..200).contains(&errors), "{errors} keys of one block");
-    let report = TableVerifier::new(&table).verify(Class::Background).unwrap();
+    let report = TableVerifier::new(&table).verify(IoClass::Background).unwrap();
     let [damaged] = &report.damaged[..] else { panic!("{:?}", report.damaged) };
     let place = DamageAt::Block { partition: 1, block: 3 };
     assert!(matches!(damaged.error, TableError::Corrupt { object: ID, place: p, .. } if p == place));
@@ -184,7 +184,7 @@ fn a_damaged_block_is_named_and_the_rest_is_read() {
 fn a_block_in_another_blocks_place_is_damage() {
     let (_, bytes) = several_partitions();
     let table = open(bytes.clone(), &cache());
-    let index = table.index(0, Class::Foreground).unwrap();
+    let index = table.index(0, IoClass::Foreground).unwrap();
     let (a, uid) = (index.block(1).unwrap(), table.partition(0).uid);
     let stored = &bytes[a.offset as usize..a.range().end as usize];
     DataBlock::decode(stored, uid, 1).unwrap();
@@ -199,7 +199,7 @@ struct Flaky {
 }
 
 impl ReadAt for Flaky {
-    fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError> {
+    fn read_at(&self, range: Range<u64>, class: IoClass) -> Result<Bytes, StoreError> {
         let good = self.bytes.read_at(range.clone(), class)?;
         if !self.seen.lock().unwrap().insert(range.start) {
             return Ok(good);
@@ -252,7 +252,7 @@ fn crafted_blocks_and_index_pages_with_right_checksums_never_panic() {
         let (bytes, _) = build(&model, options(compress, Kind::Ribbon));
         let table = open(bytes.clone(), &cache_with(4 << 20, 0, 0));
         let at = table.partition(0).clone();
-        let index = table.index(0, Class::Foreground).unwrap();
+        let index = table.index(0, IoClass::Foreground).unwrap();
         let page = &bytes[at.index().start as usize..at.index().end as usize];
         for round in 0..4000u64 {
             let number = (round % u64::from(index.blocks())) as u32;

@@ -8,7 +8,7 @@ use crate::format::entry::{Entry, EntryKind, MAX_SEQ, RangeTombstone};
 use bytes::Bytes;
 use copal_codec::{Put, crc32c};
 use copal_filter::{KeyHash, Kind};
-use copal_object::{Lifetime, ObjectId};
+use copal_object::{ObjectId, ObjectLifetime};
 
 const DOCUMENT: &str = include_str!("../../../../../../docs/formats/kv-table.md");
 const STORE_SEED: u64 = 1;
@@ -28,7 +28,7 @@ fn example() -> Vec<u8> {
         compress: false,
         filter: Kind::Ribbon,
         store_seed: STORE_SEED,
-        lifetime: Lifetime::Long,
+        lifetime: ObjectLifetime::Long,
         expected_bytes: 0,
     };
     let mut builder = TableBuilder::with_sink(Vec::new(), ObjectId(7), options);

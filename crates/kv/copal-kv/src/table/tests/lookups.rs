@@ -140,7 +140,7 @@ fn tables_of_any_shape_answer_like_a_map() {
         check_whole(&table, &model);
         check_lookups(&table, &model, &mut random, 400);
         check_cursor(&table, &model, &mut random, 400);
-        let report = TableVerifier::new(&table).verify(copal_device::Class::Background).unwrap();
+        let report = TableVerifier::new(&table).verify(copal_device::IoClass::Background).unwrap();
         assert!(report.is_clean(), "{:?}", report.damaged);
         assert_eq!(report.entries, model.len() as u64);
     }

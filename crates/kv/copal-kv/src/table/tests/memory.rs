@@ -39,7 +39,7 @@ fn a_table_of_twenty_megabytes_costs_little_memory() {
     // Index pages: about 10 bits per key at 1 KB values.
     let mut index = 0;
     for i in 0..table.meta().partitions {
-        index += table.index(i, copal_device::Class::Foreground).unwrap().heap_bytes() as u64;
+        index += table.index(i, copal_device::IoClass::Foreground).unwrap().heap_bytes() as u64;
     }
     let bits = index as f64 * 8.0 / KEYS as f64;
     assert!((7.0..13.0).contains(&bits), "{bits} bits of index per key");

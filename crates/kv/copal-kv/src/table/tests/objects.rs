@@ -11,7 +11,7 @@ use crate::{
     },
     table::{TableCursor, TableVerifier},
 };
-use copal_device::{Class, MemoryDevice};
+use copal_device::{IoClass, MemoryDevice};
 use copal_filter::{KeyHash, Kind};
 use copal_object::{Ack, MkfsOptions, OpenOptions, Store, StoreError, Txn};
 
@@ -40,7 +40,7 @@ fn a_table_is_an_object_once_published_and_none_before() {
     let table = Table::open(&objects, ID, cache(), read).unwrap();
     assert_eq!(table.meta(), &meta);
     let mut cursor =
-        TableCursor::new(&table, Scan { class: Class::Background, whole: true, ..Scan::default() });
+        TableCursor::new(&table, Scan { class: IoClass::Background, whole: true, ..Scan::default() });
     cursor.first().unwrap();
     for ((key, seq), (kind, value)) in &model {
         let entry = cursor.entry().unwrap();
@@ -52,7 +52,7 @@ fn a_table_is_an_object_once_published_and_none_before() {
         let expected = model.range((key.clone(), std::cmp::Reverse(u64::MAX))..).next().unwrap();
         assert_eq!((newest.seq, &newest.value[..]), (expected.0.1.0, &expected.1.1[..]));
     }
-    assert!(TableVerifier::new(&table).verify(Class::Background).unwrap().is_clean());
+    assert!(TableVerifier::new(&table).verify(IoClass::Background).unwrap().is_clean());
 
     let delete = Txn::new().delete(ID);
     objects.commit(delete, Ack::Durable).wait().unwrap();

@@ -13,7 +13,7 @@ use crate::{
     table::TableCursor,
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::Kind;
 use copal_object::StoreError;
 use std::{
@@ -22,7 +22,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-type Reads = Arc<Mutex<Vec<(Range<u64>, Class)>>>;
+type Reads = Arc<Mutex<Vec<(Range<u64>, IoClass)>>>;
 
 struct Recorded {
     bytes: Bytes,
@@ -30,7 +30,7 @@ struct Recorded {
 }
 
 impl ReadAt for Recorded {
-    fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError> {
+    fn read_at(&self, range: Range<u64>, class: IoClass) -> Result<Bytes, StoreError> {
         self.reads.lock().unwrap().push((range.clone(), class));
         self.bytes.read_at(range, class)
     }
@@ -53,13 +53,13 @@ fn table(cache: &Arc<TableCache>) -> (Arc<Table>, Vec<Vec<u8>>, Reads) {
     let read = ReadOptions { store_seed: SEED };
     let table = Table::open_source(source, ID, cache.clone(), read).unwrap();
     for partition in 0..table.meta().partitions {
-        table.index(partition, Class::Foreground).unwrap();
+        table.index(partition, IoClass::Foreground).unwrap();
     }
     reads.lock().unwrap().clear();
     (table, model.into_keys().map(|(key, _)| key).collect(), reads)
 }
 
-fn taken(reads: &Reads) -> Vec<(Range<u64>, Class)> {
+fn taken(reads: &Reads) -> Vec<(Range<u64>, IoClass)> {
     std::mem::take(&mut reads.lock().unwrap())
 }
 
@@ -107,7 +107,7 @@ fn a_scan_begins_with_what_scans_before_it_took() {
             drop(cursor);
             taken(&reads)
         };
-        let bytes = |reads: Vec<(Range<u64>, Class)>| -> u64 {
+        let bytes = |reads: Vec<(Range<u64>, IoClass)>| -> u64 {
             reads.iter().map(|(range, _)| range.end - range.start).sum()
         };
         let first = scan(100, 80);
@@ -164,7 +164,7 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
     let pages = cache.bytes().pages;
     let mut cursor = TableCursor::new(
         &table,
-        Scan { class: Class::Background, whole: true, ahead: true, ..Scan::default() },
+        Scan { class: IoClass::Background, whole: true, ahead: true, ..Scan::default() },
     );
     cursor.seek(&keys[100], MAX_SEQ).unwrap();
     let begun = reads.lock().unwrap().len();
@@ -178,7 +178,7 @@ fn a_merge_reads_in_large_pieces_of_its_own_class_and_leaves_the_cache_alone() {
     assert!(reads.len() < 30, "{}", reads.len());
     let again = reads.windows(2).find(|two| two[0].0.end > two[1].0.start);
     assert!(again.is_none(), "read twice: {again:?}");
-    assert!(reads.iter().all(|(_, class)| *class == Class::Background));
+    assert!(reads.iter().all(|(_, class)| *class == IoClass::Background));
     assert_eq!(cache.bytes().pages, pages);
 }
 

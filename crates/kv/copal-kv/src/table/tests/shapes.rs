@@ -12,7 +12,7 @@ use crate::{
     table::{TableCursor, TableVerifier},
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_filter::{KeyHash, Kind};
 use std::cmp::Reverse;
 
@@ -117,7 +117,7 @@ fn versions_without_gaps_are_found_across_blocks() {
     }
     let (bytes, _) = build(&model, options(false, Kind::Ribbon));
     let table = open(bytes, &cache());
-    assert!(table.index(0, Class::Foreground).unwrap().blocks() > 100);
+    assert!(table.index(0, IoClass::Foreground).unwrap().blocks() > 100);
     for seq in 1..=1000 {
         let found = table.get(b"key", seq, &KeyHash::new(b"key", SEED)).unwrap().unwrap();
         assert_eq!((found.seq, &found.value[..8]), (seq, &seq.to_le_bytes()[..]));
@@ -185,7 +185,7 @@ fn a_table_may_hold_range_tombstones_alone() {
     cursor.seek_for_prev(b"p", MAX_SEQ).unwrap();
     assert!(!cursor.valid());
     assert_eq!(table.range_tombstones(), [tombstone(b"c", b"d", 9), tombstone(b"m", b"z", 4)]);
-    assert!(TableVerifier::new(&table).verify(Class::Background).unwrap().is_clean());
+    assert!(TableVerifier::new(&table).verify(IoClass::Background).unwrap().is_clean());
 }
 
 #[test]

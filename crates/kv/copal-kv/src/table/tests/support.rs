@@ -8,7 +8,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_filter::{Kind, rules::RuleKind};
-use copal_object::{Lifetime, ObjectId};
+use copal_object::{ObjectId, ObjectLifetime};
 pub(super) use copal_testkit::Random;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
@@ -19,7 +19,7 @@ pub(super) const ID: ObjectId = ObjectId(7);
 pub(super) type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
 
 pub(super) fn options(compress: bool, filter: Kind) -> TableOptions {
-    TableOptions { compress, filter, store_seed: SEED, lifetime: Lifetime::Medium, expected_bytes: 0 }
+    TableOptions { compress, filter, store_seed: SEED, lifetime: ObjectLifetime::Medium, expected_bytes: 0 }
 }
 
 pub(super) fn build(model: &Model, options: TableOptions) -> (Bytes, TableMeta) {

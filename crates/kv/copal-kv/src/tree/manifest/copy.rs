@@ -10,8 +10,8 @@
 
 use super::{MANIFEST, ObjectRole, REWRITE_ABOVE, label};
 use bytes::Bytes;
-use copal_device::Class;
-use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op, Store};
+use copal_device::IoClass;
+use copal_object::{CreateOptions, ObjectId, ObjectKind, ObjectLifetime, Op, ReadCheck, Store};
 
 /// Object of the second copy.
 pub(super) const COPY: ObjectId = ObjectId(0);
@@ -30,7 +30,7 @@ pub(super) fn create_as(id: ObjectId, of: ObjectId) -> Op {
         // Objects of different lifetimes are placed far apart.
         lifetime: if of == COPY { Lifetime::Long } else { Lifetime::Medium },
         expected_bytes: REWRITE_ABOVE,
-        check: Check::Pages,
+        check: ReadCheck::Pages,
         label: label(ObjectRole::Manifest, 0),
     };
     Op::Create { id, opts }
@@ -50,7 +50,7 @@ const PIECE_BYTES: u64 = 256 << 10;
 pub(super) fn stands(objects: &Store, len: u64) -> bool {
     let is_readable = |from| {
         let piece = from..len.min(from + PIECE_BYTES);
-        objects.read(COPY, piece, Class::Foreground).wait().is_ok()
+        objects.read(COPY, piece, IoClass::Foreground).wait().is_ok()
     };
     objects.stat(COPY).is_some_and(|stat| stat.len == len)
         && (0..len).step_by(PIECE_BYTES as usize).all(is_readable)

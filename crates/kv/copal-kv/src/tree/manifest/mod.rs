@@ -20,7 +20,7 @@ use crate::{
     session::poison::PoisonFlag,
 };
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::{Ack, ObjectId, Op, Store, StoreError, Txn};
 use format::{ManifestRecord, encode_edit, header};
 use read::EditReader;
@@ -121,7 +121,7 @@ impl Manifest {
         id: ObjectId,
         budget: &MemoryAccounts,
     ) -> Result<(Manifest, MemoryCharge), Error> {
-        let mut edits = EditReader::open(objects, id, Class::Foreground)?;
+        let mut edits = EditReader::open(objects, id, IoClass::Foreground)?;
         let mut state = ManifestState::default();
         let mut charge = budget.charge(Memory::Manifest, 0);
         let mut room = |state: &ManifestState, piece: u64| {

@@ -9,7 +9,7 @@
 use super::format::{HEADER_LEN, ManifestEdit, parse_header};
 use crate::Error;
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::{ObjectId, Store};
 
 /// Bytes of one read, unless the object's share is more.
@@ -20,7 +20,7 @@ const PIECES: u64 = 64;
 pub(crate) struct EditReader<'a> {
     objects: &'a Store,
     id: ObjectId,
-    class: Class,
+    class: IoClass,
     /// Version of the header, and the store's seed.
     pub(crate) header: (u16, u64),
     pub(crate) len: u64,

@@ -6,10 +6,10 @@ use crate::{KeyspaceOptions, MemoryBudget, format::entry::KeyspaceId, memory::bu
 use copal_codec::{ENVELOPE_LEN, Envelope, Format, Put};
 use copal_device::{
     AlignedBuf, Device, Image, MemoryDevice,
-    crash::{self, Limits},
-    fault::{FaultDevice, FaultOptions, Order},
+    crash::{self, StateLimits},
+    fault::{CompletionOrder, FaultDevice, FaultOptions},
 };
-use copal_object::{Covered, MkfsOptions, OpenOptions, Summed};
+use copal_object::{MkfsOptions, OpenOptions, RangeCoverage, SummedData};
 use std::sync::Arc;
 
 fn accounts() -> MemoryAccounts {
@@ -31,7 +31,7 @@ fn the_first_edit_of_an_older_manifest_rewrites_it() {
     new.commit(&objects, &poison, Vec::new(), &[keyspace(1)], Ack::Durable).unwrap();
     // The same bytes with a header of version 1, as that version wrote them.
     let len = objects.stat(MANIFEST).unwrap().len;
-    let bytes = objects.read(MANIFEST, 0..len, Class::Foreground).wait().unwrap();
+    let bytes = objects.read(MANIFEST, 0..len, IoClass::Foreground).wait().unwrap();
     let mut old = vec![0; ENVELOPE_LEN];
     old.put_u64(7);
     let version_1 = Format { version: 1, ..format::FORMAT };
@@ -44,7 +44,7 @@ fn the_first_edit_of_an_older_manifest_rewrites_it() {
     assert_eq!((manifest.seed, manifest.state.keyspaces.len()), (7, 1));
     for id in 2..4 {
         manifest.commit(&objects, &poison, Vec::new(), &[keyspace(id)], Ack::Durable).unwrap();
-        let head = objects.read(MANIFEST, 0..format::HEADER_LEN as u64, Class::Foreground);
+        let head = objects.read(MANIFEST, 0..format::HEADER_LEN as u64, IoClass::Foreground);
         assert_eq!(format::parse_header(&head.wait().unwrap()).unwrap(), (format::FORMAT.version, 7));
         let (again, _) = Manifest::open(&objects, &budget).unwrap().unwrap();
         assert_eq!(again.state, manifest.state);
@@ -107,7 +107,7 @@ fn pages(objects: &Store) -> [Option<u64>; 2] {
     let mut pages = [None; 2];
     let all = copal_object::CheckOptions { data: true, repair: false };
     let mut note = |range: std::ops::Range<u64>, covered| {
-        if let Covered::Summed(Summed::Object(id)) = covered
+        if let RangeCoverage::Summed(SummedData::Object(id)) = covered
             && let Some(slot) = [MANIFEST, copy::COPY].iter().position(|of| *of == id)
         {
             pages[slot].get_or_insert(range.start);
@@ -208,7 +208,7 @@ fn what_a_piece_takes_is_told_once() {
     let record = ManifestRecord::Settled { below: 9 };
     let poison = PoisonFlag::default();
     manifest.commit(&objects, &poison, Vec::new(), &[record], Ack::Durable).unwrap();
-    let mut edits = EditReader::open(&objects, MANIFEST, Class::Foreground).unwrap();
+    let mut edits = EditReader::open(&objects, MANIFEST, IoClass::Foreground).unwrap();
     let mut told = Vec::new();
     let mut room = |bytes| {
         told.push(bytes);
@@ -237,7 +237,7 @@ fn long_manifest(objects: &Store, budget: &MemoryAccounts, poison: &PoisonFlag) 
 fn a_crash_inside_a_rewrite_leaves_the_old_manifest_or_the_new_one() {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
-        FaultOptions { order: Order::Fifo, ..FaultOptions::default() },
+        FaultOptions { order: CompletionOrder::Fifo, ..FaultOptions::default() },
     );
     let dynamic: Arc<dyn Device> = device.clone();
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
@@ -248,7 +248,7 @@ fn a_crash_inside_a_rewrite_leaves_the_old_manifest_or_the_new_one() {
     manifest.rewrite_above = 1;
     manifest.commit(&objects, &poison, Vec::new(), &[keyspace(9000)], Ack::Durable).unwrap();
     let history = device.history();
-    let limits = Limits { exhaustive: 4, samples: 8, seed: 5 };
+    let limits = StateLimits { exhaustive: 4, samples: 8, seed: 5 };
     let mut outcomes = [0, 0];
     let mut half_way = 0;
     for step in (before..=history.len()).rev().step_by(5) {

@@ -9,7 +9,7 @@ pub(crate) mod pointer;
 
 use crate::Error;
 use bytes::Bytes;
-use copal_device::Class;
+use copal_device::IoClass;
 use copal_object::{ObjectId, Store as Objects, StoreError};
 pub(crate) use pointer::ValuePointer;
 use std::ops::Range;
@@ -78,7 +78,7 @@ pub(crate) fn read(
     objects: &Objects,
     pointer: &[u8],
     part: &Range<u64>,
-    class: Class,
+    class: IoClass,
 ) -> Result<Bytes, Error> {
     let planned = PlannedRead::new(pointer, part)?;
     if planned.is_empty() {

@@ -11,8 +11,8 @@ use crate::{
 };
 use copal_device::{
     Device, Image,
-    crash::{self, Limits},
-    fault::{Fault, FaultDevice, FaultOptions, Order, WriteFault},
+    crash::{self, StateLimits},
+    fault::{CompletionOrder, Fault, FaultDevice, FaultOptions, WriteFault},
 };
 use copal_object::{MkfsOptions, OpenOptions, Store as Objects};
 use std::{ops::Bound, sync::Arc};
@@ -20,8 +20,13 @@ use std::{ops::Bound, sync::Arc};
 const SIZE: u64 = 64 << 20;
 
 fn device(image: Image, seed: u64, record: bool) -> Arc<FaultDevice> {
-    let options =
-        FaultOptions { seed, order: Order::Shuffled, max_size: SIZE, record, ..FaultOptions::default() };
+    let options = FaultOptions {
+        seed,
+        order: CompletionOrder::Shuffled,
+        max_size: SIZE,
+        record,
+        ..FaultOptions::default()
+    };
     FaultDevice::with_options(image, options)
 }
 
@@ -63,7 +68,7 @@ fn a_crash_before_the_flush_of_the_old_log_leaves_no_gap_between_the_logs() {
         let history = recorded.history();
         drop((space, store));
         for cut in crash::all_cuts(&history) {
-            let states = cut.states(&Limits { exhaustive: 10, samples: 8, seed });
+            let states = cut.states(&StateLimits { exhaustive: 10, samples: 8, seed });
             for index in (0..states.count_all()).step_by(1 + states.count_all() as usize / 24) {
                 let what = format!("seed {seed}, step {}, state {index}", cut.step());
                 let store = open(&states.get(index).unwrap().device())

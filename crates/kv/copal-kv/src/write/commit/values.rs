@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use copal_object::{Check, CreateOptions, Lifetime, ObjectId, ObjectKind, Op};
+use copal_object::{CreateOptions, ObjectId, ObjectKind, ObjectLifetime, Op, ReadCheck};
 use std::{collections::BTreeMap, ops::Bound};
 
 /// Bytes at which a value object is closed.
@@ -65,9 +65,9 @@ impl OpenObject {
 pub(crate) fn create_options(expected_bytes: u64) -> CreateOptions {
     CreateOptions {
         kind: ObjectKind::Plain,
-        lifetime: Lifetime::Long,
+        lifetime: ObjectLifetime::Long,
         expected_bytes,
-        check: Check::Caller,
+        check: ReadCheck::Caller,
         label: label(ObjectRole::Value, 0),
     }
 }

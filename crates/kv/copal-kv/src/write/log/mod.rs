@@ -21,7 +21,7 @@ use crate::{
 use bytes::Bytes;
 use copal_codec::{DecodeError, Put, Reader, crc32c};
 use copal_object::{
-    Ack, Check, CreateOptions, FramePos, Lifetime, Lsn, ObjectId, ObjectKind, ReservedFrame, Store,
+    Ack, CreateOptions, FramePos, Lsn, ObjectId, ObjectKind, ObjectLifetime, ReadCheck, ReservedFrame, Store,
     StoreError, Txn,
 };
 
@@ -403,9 +403,9 @@ impl WriteLog {
     pub(crate) fn create(objects: &Store, generation: u64, stream: ObjectId) -> Result<WriteLog, StoreError> {
         let opts = CreateOptions {
             kind: ObjectKind::Stream,
-            lifetime: Lifetime::Short,
+            lifetime: ObjectLifetime::Short,
             expected_bytes: 0,
-            check: Check::Caller,
+            check: ReadCheck::Caller,
             label: label(ObjectRole::Log, generation),
         };
         objects.commit(Txn::new().create(stream, opts), Ack::Ordered).wait()?;

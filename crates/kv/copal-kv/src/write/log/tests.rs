@@ -18,9 +18,9 @@ fn fragmented() -> Store {
     let commit = |txn: Txn| objects.commit(txn, Ack::Durable).wait();
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
-        lifetime: Lifetime::Long,
+        lifetime: ObjectLifetime::Long,
         expected_bytes: OBJECT_BYTES as u64,
-        check: Check::Caller,
+        check: ReadCheck::Caller,
         label: label(ObjectRole::Log, 0),
     };
     let data = Bytes::from(vec![1; OBJECT_BYTES]);

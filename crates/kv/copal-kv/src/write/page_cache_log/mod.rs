@@ -24,8 +24,8 @@ use crate::{
 };
 use copal_device::Completion;
 use copal_object::{
-    Ack, Check, CreateOptions, FramePos, Lifetime, ObjectId, ObjectKind, Op, RawExtent, Store as Objects,
-    StoreError, Txn,
+    Ack, CreateOptions, FramePos, ObjectId, ObjectKind, ObjectLifetime, Op, RawExtent, ReadCheck,
+    Store as Objects, StoreError, Txn,
 };
 use format::{CacheLogHeader, FRONT_BYTES, HALVES, HEADER_LEN, RECORD_LEN};
 
@@ -234,9 +234,9 @@ pub(crate) fn make(
         let id = new();
         let opts = CreateOptions {
             kind: ObjectKind::Stream,
-            lifetime: Lifetime::Long,
+            lifetime: ObjectLifetime::Long,
             expected_bytes: 0,
-            check: Check::Caller,
+            check: ReadCheck::Caller,
             label: label(ObjectRole::PageCacheLog, 0),
         };
         commit(vec![Op::Create { id, opts }], Ack::Ordered)?;

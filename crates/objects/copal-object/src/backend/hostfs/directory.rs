@@ -12,7 +12,7 @@
 //!
 //! Not here: which syncs a flush takes (`files`).
 
-use copal_device::OpenError;
+use copal_device::DeviceOpenError;
 use rustix::{
     fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags},
     io::Errno,
@@ -130,13 +130,13 @@ pub(crate) struct RealDirectory {
 
 impl RealDirectory {
     /// Makes the directories; an existing store is refused.
-    pub(crate) fn create(dir: &Path) -> Result<RealDirectory, OpenError> {
+    pub(crate) fn create(dir: &Path) -> Result<RealDirectory, DeviceOpenError> {
         let failed = |error| open_error(dir, false, error);
         let mut directories = DirBuilder::new();
         directories.recursive(true).mode(0o700);
         directories.create(dir.join(OBJECTS_DIR)).map_err(failed)?;
         if dir.join(STORE_FILE).exists() {
-            return Err(OpenError::Exists { path: dir.display().to_string() });
+            return Err(DeviceOpenError::Exists { path: dir.display().to_string() });
         }
         make_lock(dir).map_err(failed)?;
         let directory = RealDirectory::open(dir, false)?;
@@ -145,7 +145,7 @@ impl RealDirectory {
     }
 
     /// Opens the directory of a store and locks it: alone, or with other readers.
-    pub(crate) fn open(dir: &Path, read_only: bool) -> Result<RealDirectory, OpenError> {
+    pub(crate) fn open(dir: &Path, read_only: bool) -> Result<RealDirectory, DeviceOpenError> {
         let failed = |error| open_error(dir, read_only, error);
         let root = File::open(dir).map_err(failed)?;
         let objects = File::open(dir.join(OBJECTS_DIR)).map_err(failed)?;
@@ -153,7 +153,7 @@ impl RealDirectory {
         let locked = if read_only { lock.try_lock_shared() } else { lock.try_lock() };
         match locked {
             Ok(()) => Ok(RealDirectory { root, objects, read_only, _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: dir.display().to_string() }),
+            Err(TryLockError::WouldBlock) => Err(DeviceOpenError::Locked { path: dir.display().to_string() }),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
@@ -306,15 +306,15 @@ fn open_lock(dir: &Path, root: &File) -> io::Result<File> {
     Ok(lock)
 }
 
-fn open_error(dir: &Path, read_only: bool, error: io::Error) -> OpenError {
+fn open_error(dir: &Path, read_only: bool, error: io::Error) -> DeviceOpenError {
     let path = dir.display().to_string();
     match error.kind() {
-        io::ErrorKind::NotFound => OpenError::NotFound { path },
+        io::ErrorKind::NotFound => DeviceOpenError::NotFound { path },
         io::ErrorKind::PermissionDenied => {
-            OpenError::Permission { path, access: if read_only { "read" } else { "read and written" } }
+            DeviceOpenError::Permission { path, access: if read_only { "read" } else { "read and written" } }
         }
-        io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnlyStorage { path },
-        io::ErrorKind::StorageFull => OpenError::NoSpace { path, bytes: 0 },
-        _ => OpenError::Io { path, source: error },
+        io::ErrorKind::ReadOnlyFilesystem => DeviceOpenError::ReadOnlyStorage { path },
+        io::ErrorKind::StorageFull => DeviceOpenError::NoSpace { path, bytes: 0 },
+        _ => DeviceOpenError::Io { path, source: error },
     }
 }

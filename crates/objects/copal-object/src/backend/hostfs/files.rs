@@ -21,7 +21,8 @@
 //! Not here: which object has which file (`space`), the calls themselves (`directory`).
 
 use copal_device::{
-    AlignedBuf, Completion, Counters, Device, DeviceError, Geometry, Io, IoDone, IoKind, OpenError, PageCache,
+    AlignedBuf, Completion, Device, DeviceCounters, DeviceError, DeviceOpenError, Geometry, Io, IoDone,
+    IoKind, PageCache,
 };
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -81,7 +82,7 @@ struct FileTable {
     reserve_bytes: u64,
     /// The first failure of a write or sync.
     poisoned: Option<DeviceError>,
-    counters: Counters,
+    counters: DeviceCounters,
 }
 
 impl FileTable {
@@ -120,12 +121,12 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 impl HostFiles {
     /// Makes the directories; an existing store is refused.
-    pub(crate) fn create(dir: &Path) -> Result<Arc<HostFiles>, OpenError> {
+    pub(crate) fn create(dir: &Path) -> Result<Arc<HostFiles>, DeviceOpenError> {
         Ok(HostFiles::on(Box::new(RealDirectory::create(dir)?), false))
     }
 
     /// Opens the directory of a store and locks it: alone, or with other readers.
-    pub(crate) fn open(dir: &Path, read_only: bool) -> Result<Arc<HostFiles>, OpenError> {
+    pub(crate) fn open(dir: &Path, read_only: bool) -> Result<Arc<HostFiles>, DeviceOpenError> {
         let directory = RealDirectory::open(dir, read_only)?;
         Ok(HostFiles::on(Box::new(directory), read_only))
     }
@@ -491,7 +492,7 @@ impl Device for HostFiles {
         })
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> DeviceCounters {
         self.inside.lock().counters
     }
 
@@ -566,7 +567,7 @@ fn check(at: u64, kind: &IoKind) -> Result<(), DeviceError> {
     if aligned && inside { Ok(()) } else { Err(DeviceError::OutOfRange { op, at, len }) }
 }
 
-fn count(counters: &mut Counters, kind: &IoKind) {
+fn count(counters: &mut DeviceCounters, kind: &IoKind) {
     let len = kind.len_bytes();
     match kind {
         IoKind::Read(_) => {

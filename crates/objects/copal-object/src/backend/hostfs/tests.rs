@@ -5,14 +5,14 @@ use super::{
     sim_directory::{IgnoredSync, SimContents, SimDirectory},
 };
 use crate::{
-    Ack, Check, CreateOptions, MkfsOptions, ObjectId, ObjectKind, Op, OpenError, OpenOptions, Store,
-    StoreError, Txn,
+    Ack, CreateOptions, MkfsOptions, ObjectId, ObjectKind, Op, OpenOptions, ReadCheck, Store, StoreError,
+    StoreOpenError, Txn,
     format::superblock::BACKEND_HOSTFS,
     open::{self, OpenOverrides, StoreBackend},
     state::entropy::EntropySource,
 };
 use bytes::Bytes;
-use copal_device::{Class, Device};
+use copal_device::{Device, IoClass};
 use std::{path::Path, sync::Arc};
 
 fn files(sim: &SimDirectory) -> Arc<HostFiles> {
@@ -47,7 +47,7 @@ fn commit(store: &Store, ops: Vec<Op>) -> Result<(), StoreError> {
 
 fn create(store: &Store, id: u64, bytes: usize) -> Result<(), StoreError> {
     let id = ObjectId(id);
-    let opts = CreateOptions { kind: ObjectKind::Plain, check: Check::Pages, ..CreateOptions::default() };
+    let opts = CreateOptions { kind: ObjectKind::Plain, check: ReadCheck::Pages, ..CreateOptions::default() };
     let data = Bytes::from(vec![id.0 as u8; bytes]);
     commit(store, vec![Op::Create { id, opts }, Op::Append { id, at: 0, data }])
 }
@@ -87,7 +87,7 @@ fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
     sim.leave_free(1 << 30);
     let store = open(&sim);
     create(&store, 1000, 8 << 20).unwrap();
-    let last = store.read(ObjectId(400), 0..8192, Class::Foreground).wait().unwrap();
+    let last = store.read(ObjectId(400), 0..8192, IoClass::Foreground).wait().unwrap();
     assert!(last.iter().all(|&byte| byte == 400u16 as u8));
 }
 
@@ -220,7 +220,7 @@ fn a_directory_whose_host_ran_full_in_a_write_says_so_until_it_is_reopened() {
     sim.leave_free(1 << 30);
     let store = open(&sim);
     create(&store, 2, 60 << 10).unwrap();
-    let first = store.read(ObjectId(1), 0..8192, Class::Foreground).wait().unwrap();
+    let first = store.read(ObjectId(1), 0..8192, IoClass::Foreground).wait().unwrap();
     assert!(first.iter().all(|&byte| byte == 1));
 }
 
@@ -247,7 +247,7 @@ fn numbers_of(sim: &SimDirectory) -> Vec<u32> {
     files(sim).numbers().unwrap()
 }
 
-fn real(dir: &Path) -> Result<Store, OpenError> {
+fn real(dir: &Path) -> Result<Store, StoreOpenError> {
     Store::open_dir(dir, &OpenOptions::default()).map(|(store, _)| store)
 }
 

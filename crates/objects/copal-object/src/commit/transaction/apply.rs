@@ -14,7 +14,7 @@ use crate::{
     state::{StoreCore, StoreState, commit::group::GroupAdmission, queue::IoPurpose},
 };
 use bytes::Bytes;
-use copal_device::{AlignedBuf, Class, Io};
+use copal_device::{AlignedBuf, Io, IoClass};
 use std::sync::Arc;
 
 /// Work on one transaction.
@@ -61,7 +61,7 @@ fn submit_data(store: &StoreCore, state: &mut StoreState, writes: Vec<(PageRun, 
     let group = state.commit.open_group();
     state.commit.await_writes(1);
     let ios: Vec<Io> =
-        writes.into_iter().map(|(run, buf)| store.write_io(run.at, buf, Class::Commit)).collect();
+        writes.into_iter().map(|(run, buf)| store.write_io(run.at, buf, IoClass::Commit)).collect();
     state.queue.submit(IoPurpose::Data { group, epoch, runs, bytes }, ios);
 }
 

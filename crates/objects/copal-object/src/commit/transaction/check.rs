@@ -6,10 +6,10 @@
 
 use super::{Runs, SumUnit};
 use crate::{
-    Check, CreateOptions, FramePos, Lifetime, ObjectId, ObjectKind, Op, StoreError, Txn,
+    CreateOptions, FramePos, ObjectId, ObjectKind, ObjectLifetime, Op, ReadCheck, StoreError, Txn,
     backend::home::PageHome,
     format::ops::ObjectTraits,
-    object::{sums::placement_class, writer::Staged},
+    object::{sums::placement_class, writer::StagedObject},
     state::{StoreShape, StoreState},
     tables::{
         ObjectEntry, TableEntry,
@@ -81,8 +81,8 @@ struct ObjectShadow {
     kind: ObjectKind,
     sealed: bool,
     published: bool,
-    check: Check,
-    lifetime: Lifetime,
+    check: ReadCheck,
+    lifetime: ObjectLifetime,
     len: u64,
     /// Object in the tables whose pages these are.
     source: Option<u64>,
@@ -133,7 +133,7 @@ impl TransactionChecker<'_> {
         Err(StoreError::UnknownDependency { stream: Some(stream), frame: Some(frame), lsn: 0 })
     }
 
-    fn publish(&mut self, staged: &Staged) -> Result<OpNeed, StoreError> {
+    fn publish(&mut self, staged: &StagedObject) -> Result<OpNeed, StoreError> {
         self.vacant(staged.id())?;
         let shadow = ObjectShadow {
             id: staged.id().0,

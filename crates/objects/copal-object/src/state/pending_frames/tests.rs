@@ -2,7 +2,7 @@
 
 use super::{PendingFrame, PendingFrames};
 use crate::{
-    Ack, Check, CreateOptions, Lifetime, MkfsOptions, ObjectId, ObjectKind, OpenOptions, Store, Txn,
+    Ack, CreateOptions, MkfsOptions, ObjectId, ObjectKind, ObjectLifetime, OpenOptions, ReadCheck, Store, Txn,
 };
 use bytes::Bytes;
 use copal_device::{Completion, Device, MemoryDevice};
@@ -21,9 +21,9 @@ fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
     let id = ObjectId(7);
     let opts = CreateOptions {
         kind: ObjectKind::Stream,
-        lifetime: Lifetime::Short,
+        lifetime: ObjectLifetime::Short,
         expected_bytes: 0,
-        check: Check::Caller,
+        check: ReadCheck::Caller,
         label: [0; 16],
     };
     let create = Txn::new().create(id, opts);

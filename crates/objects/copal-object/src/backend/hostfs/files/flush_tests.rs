@@ -11,7 +11,7 @@ use super::{
     super::directory::{HostFile, NameSet, NumberedNames, RealDirectory, StoreDirectory},
     *,
 };
-use copal_device::Class;
+use copal_device::IoClass;
 use std::sync::mpsc;
 
 /// What a sync makes durable.
@@ -110,7 +110,7 @@ impl HostFile for GatedFile {
 }
 
 fn submit(files: &HostFiles, at: u64, kind: IoKind) -> Result<(), DeviceError> {
-    let class = Class::Commit;
+    let class = IoClass::Commit;
     files.submit(vec![Io { at, kind, class }]).wait().remove(0).result
 }
 

@@ -1,14 +1,14 @@
 use super::*;
-use copal_device::{Class, conformance};
+use copal_device::{IoClass, conformance};
 
 fn write(at: u64, byte: u8) -> Io {
     let mut buf = AlignedBuf::zeroed(4096);
     buf.fill(byte);
-    Io { at, kind: IoKind::Write { buf, fua: false }, class: Class::Foreground }
+    Io { at, kind: IoKind::Write { buf, fua: false }, class: IoClass::Foreground }
 }
 
 fn discard(at: u64, len: u64) -> Io {
-    Io { at, kind: IoKind::Discard(len), class: Class::Background }
+    Io { at, kind: IoKind::Discard(len), class: IoClass::Background }
 }
 
 fn submit(files: &HostFiles, io: Io) -> Result<(), DeviceError> {
@@ -69,11 +69,11 @@ fn more_files_than_may_be_open_are_all_synced() {
 fn one_writer_or_many_readers() {
     let home = tempfile::tempdir().unwrap();
     let writer = HostFiles::create(home.path()).unwrap();
-    assert!(matches!(HostFiles::open(home.path(), true), Err(OpenError::Locked { .. })));
+    assert!(matches!(HostFiles::open(home.path(), true), Err(DeviceOpenError::Locked { .. })));
     drop(writer);
     let reader = HostFiles::open(home.path(), true).unwrap();
     let another = HostFiles::open(home.path(), true).unwrap();
-    assert!(matches!(HostFiles::open(home.path(), false), Err(OpenError::Locked { .. })));
+    assert!(matches!(HostFiles::open(home.path(), false), Err(DeviceOpenError::Locked { .. })));
     assert!(matches!(submit(&reader, write(0, 1)), Err(DeviceError::ReadOnly)));
     drop((reader, another));
     assert!(HostFiles::open(home.path(), false).is_ok());
