@@ -1,7 +1,7 @@
-//! What one I/O costs: time, and processor time of the whole process, per path and engine.
+//! Measures one I/O: elapsed time, and processor time of the whole process, per path and engine.
 //!
 //! `cargo run --release --example device_cost -- DIRECTORY [OPERATIONS]`
-//! Numbers depend on the machine; compare columns of one run.
+//! The numbers depend on the machine; compare columns of one run.
 #![expect(clippy::print_stdout, reason = "a program for a person to read")]
 
 use copal_device::{
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 const SIZE: u64 = 64 << 20;
 const PAGE: u64 = 4096;
-/// A prime: neighbouring numbers lie far apart, and every page comes up.
+/// A prime: neighbouring numbers lie far apart, and every page is used.
 const SPREAD: u64 = 2_654_435_761;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,11 +1,11 @@
-//! Memory that a device may read and write directly.
+//! Memory that a device can read and write directly.
 //!
 //! Invariants
 //! - The address is a multiple of [`BUFFER_ALIGNMENT`], and every byte up to the capacity is initialised,
 //!   always.
-//! - A buffer is owned: it moves into an I/O and comes back with it, so no one can free or touch it
+//! - A buffer is owned: it moves into an I/O and comes back with it, so it cannot be freed or changed
 //!   meanwhile.
-//! - Blocks of 64 KiB to 1 MiB are used again ([`recycle`]) within a fixed budget.
+//! - Blocks of 64 KiB to 1 MiB are reused ([`recycle`]) within a fixed budget.
 #![expect(unsafe_code, reason = "allocates with an alignment that Vec cannot give")]
 
 mod recycle;
@@ -21,27 +21,26 @@ pub const BUFFER_ALIGNMENT: usize = 4096;
 pub struct AlignedBuf {
     start: NonNull<u8>,
     len: usize,
-    /// Bytes that may come into view: the length it was made with, rounded up to the alignment.
+    /// Largest length: the length at creation, rounded up to the alignment.
     room: usize,
     /// Bytes allocated, all of them initialised; 0 means no allocation.
     block: usize,
 }
 
-// SAFETY: the buffer owns its bytes and shares them with nobody; sending it moves the only owner.
+// SAFETY: the buffer is the only owner of its bytes; sending it moves this ownership.
 unsafe impl Send for AlignedBuf {}
 // SAFETY: a shared reference gives read access to plain bytes only.
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// Bytes of large buffers that the process has from the system and not from its allocator: those in use,
-    /// and those kept.
+    /// Bytes of large blocks that the process mapped from the system, not from its allocator: those in use
+    /// and those kept for reuse.
     #[must_use]
     pub fn large_bytes() -> usize {
         recycle::mapped_bytes()
     }
 
-    /// Bytes that the process keeps for the next large buffers: 16 MiB at most, and no more than each
-    /// [`KeptLimit`].
+    /// Bytes kept for the next large buffers: at most 16 MiB, and at most the smallest [`KeptLimit`].
     #[must_use]
     pub fn kept_bytes() -> usize {
         recycle::kept_bytes()
@@ -62,7 +61,7 @@ impl AlignedBuf {
         buf
     }
 
-    /// `len` bytes that hold whatever the block held before: to be overwritten whole.
+    /// `len` bytes with the old content of the block; the caller must overwrite all of them.
     ///
     /// # Panics
     /// When `len` exceeds `isize::MAX`; lengths from disk are bounded long before.
@@ -88,7 +87,8 @@ impl AlignedBuf {
         buf
     }
 
-    /// A buffer of `len` bytes, and whether they were used before and hold anything; else they are zero.
+    /// A buffer of `len` bytes, and whether its block was used before. A used block has old content, a new
+    /// one is zero.
     fn with_room(len: usize) -> (AlignedBuf, bool) {
         let room = len.next_multiple_of(BUFFER_ALIGNMENT);
         let block = recycle::block_bytes(room);
@@ -121,8 +121,7 @@ impl AlignedBuf {
         self.room
     }
 
-    /// Changes the length within [`AlignedBuf::capacity`]; bytes that come into view keep what they last
-    /// held.
+    /// Changes the length within [`AlignedBuf::capacity`]. Bytes that are added keep their last content.
     ///
     /// # Panics
     /// When `len` exceeds the capacity.
@@ -132,18 +131,18 @@ impl AlignedBuf {
     }
 }
 
-/// As long as it lives the process keeps at most so many bytes for its next large buffers: for who has a
-/// budget of memory and counts them in.
+/// Limit on the memory kept for large buffers, as long as the value lives. For callers with a memory budget
+/// that includes this memory.
 #[derive(Debug)]
 pub struct KeptLimit(usize);
 
 impl KeptLimit {
-    /// What is kept beyond `bytes` is given back now.
+    /// Frees kept blocks beyond `bytes` at once.
     #[must_use]
     pub fn new(bytes: usize) -> KeptLimit {
         recycle::allow_at_most(bytes);
         while let Some((start, block)) = recycle::take_surplus() {
-            // SAFETY: it came from `allocate` with this very size, and nobody keeps it any more.
+            // SAFETY: it came from `allocate` with this very size, and the list no longer keeps it.
             unsafe { free(start, block) };
         }
         KeptLimit(bytes)
@@ -156,7 +155,7 @@ impl Drop for KeptLimit {
     }
 }
 
-/// `block` zero bytes, more than none.
+/// `block` zero bytes; `block` is above zero.
 fn allocate(block: usize) -> Option<NonNull<u8>> {
     if recycle::serves(block) {
         return recycle::map(block);
@@ -168,13 +167,13 @@ fn allocate(block: usize) -> Option<NonNull<u8>> {
 }
 
 /// # Safety
-/// `start` is what [`allocate`] gave for `block`, and nothing refers to its bytes any more.
+/// `start` came from [`allocate`] with this `block`, and nothing refers to its bytes any more.
 unsafe fn free(start: NonNull<u8>, block: usize) {
     if recycle::serves(block) {
-        // SAFETY: by the contract above it came from `map`.
+        // SAFETY: by the contract above `start` came from `map`.
         unsafe { recycle::unmap(start, block) };
     } else {
-        // SAFETY: by the contract above it came from `alloc_zeroed` with this layout.
+        // SAFETY: by the contract above `start` came from `alloc_zeroed` with this layout.
         unsafe { dealloc(start.as_ptr(), layout_of(block)) };
     }
 }
@@ -189,7 +188,7 @@ fn layout_of(block: usize) -> Layout {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if self.block > 0 && !recycle::keep(self.start, self.block) {
-            // SAFETY: `start` came from `allocate` with this very size, and nobody kept it.
+            // SAFETY: `start` came from `allocate` with this very size, and nothing else owns it.
             unsafe { free(self.start, self.block) };
         }
     }
@@ -199,7 +198,8 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len <= block` initialised bytes stand at `start`, or `len` is 0; the owner is borrowed.
+        // SAFETY: `start` points to `block` initialised bytes with `len <= block`, or `len` is 0. The owner
+        // is borrowed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

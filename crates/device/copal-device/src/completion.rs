@@ -1,16 +1,16 @@
-//! One value that arrives later, with two faces: `wait()` for threads, `Future` for any executor.
+//! A value that arrives later: `wait()` for threads, `Future` for any executor.
 //!
-//! A [`Completer`] delivers the value of its [`Completion`]. Whoever builds a state machine on completions
-//! (the object store's group commit) hangs the next step on [`Completion::on_complete`] and owns no thread.
+//! A [`Completer`] delivers the value of its [`Completion`]. A state machine on completions (the object
+//! store's group commit) registers its next step with [`Completion::on_complete`] and needs no thread.
 //!
 //! Invariants
 //! - The value is delivered once, to one of: `wait`, `try_take`, the future, or the hook.
-//! - Dropping a completion detaches: the operation goes on, keeps its buffers, and its value is dropped.
+//! - Dropping a completion detaches: the operation continues, keeps its buffers, and its value is dropped.
 //! - A hook runs outside every lock of this module, on the thread that delivers the value.
-//! - A thread that delivers never waits for a completion: it could wait for itself. That panics instead of
-//!   hanging.
-//! - Dropping a completer undelivered is a bug of its owner: the waiter panics instead of waiting for ever,
-//!   and a hook is dropped (so a chain of `map`s ends the same way).
+//! - A delivering thread never waits for a completion, since it could be the one to deliver it. Such a wait
+//!   panics instead of hanging.
+//! - Dropping a completer without delivery is a bug of its owner. The waiter panics instead of waiting for
+//!   ever, and a hook is dropped, so a chain of `map`s ends the same way.
 
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
@@ -20,26 +20,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Something without a thread of its own, moved on by those who wait: a fault or emulated device.
+/// A device without a thread (fault device, emulated device). Waiting threads run its events.
 pub trait CompletionDriver: Send + Sync {
     /// Runs the next pending event; `false` when there is none.
     fn drive(&self) -> bool;
 }
 
-/// How long a waiter on a driven device sleeps before it looks again: another thread may have queued an
-/// event and left. Only tests have driven devices.
+/// Poll interval of a waiter on a driven device: another thread may have queued an event and left. Only tests
+/// have driven devices.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 thread_local! {
     static DELIVERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that this thread belongs to an engine and delivers completions.
+/// Marks this thread as one that delivers completions.
 pub(crate) fn enter_delivering_thread() {
     DELIVERS.set(true);
 }
 
-/// Whether it does.
+/// Whether this thread delivers completions.
 pub(crate) fn is_delivering_thread() -> bool {
     DELIVERS.get()
 }
@@ -59,7 +59,7 @@ struct CompletionSlot<T> {
     driver: Option<Arc<dyn CompletionDriver>>,
 }
 
-/// One value that arrives later. Dropping it detaches the operation.
+/// A value that arrives later. Dropping it detaches the operation.
 #[must_use = "dropping a completion detaches its operation; wait() for it, or hang a hook on it"]
 pub struct Completion<T> {
     source: ValueSource<T>,
@@ -75,16 +75,16 @@ pub struct Completer<T> {
     slot: Option<Arc<CompletionSlot<T>>>,
 }
 
-// A completion only ever moves its value out; it never pins it in place.
+// A completion moves its value out and never pins it.
 impl<T> Unpin for Completion<T> {}
 
 impl<T> Completion<T> {
-    /// A value that is already there.
+    /// A completion that already has its value.
     pub fn ready(value: T) -> Completion<T> {
         Completion { source: ValueSource::Ready(Some(value)) }
     }
 
-    /// A completion and the end that delivers it. With a `driver`, waiting drives it.
+    /// A completion and its completer. With a `driver`, a waiting thread runs the driver's events.
     pub fn pair(driver: Option<Arc<dyn CompletionDriver>>) -> (Completer<T>, Completion<T>) {
         let state = Mutex::new(SlotState::Pending { hook: None, waker: None });
         let slot = Arc::new(CompletionSlot { state, changed: Condvar::new(), driver });
@@ -92,10 +92,10 @@ impl<T> Completion<T> {
         (completer, Completion { source: ValueSource::Waiting(slot) })
     }
 
-    /// Blocks until the value is there. On a driven device this runs its events.
+    /// Blocks until the value arrives. On a driven device this runs its events.
     ///
     /// # Panics
-    /// When the value was taken before, or its completer was dropped undelivered.
+    /// When the value was taken before, or its completer was dropped without delivery.
     pub fn wait(mut self) -> T {
         loop {
             if let Some(value) = self.try_take() {
@@ -108,7 +108,7 @@ impl<T> Completion<T> {
         }
     }
 
-    /// The value if it is there. Drives nothing and never blocks.
+    /// The value if it has arrived. Runs no events and never blocks.
     pub fn try_take(&mut self) -> Option<T> {
         match &mut self.source {
             ValueSource::Ready(value) => value.take(),
@@ -116,7 +116,7 @@ impl<T> Completion<T> {
         }
     }
 
-    /// Whether the value is there to be taken.
+    /// Whether the value has arrived and was not taken.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match &self.source {
@@ -127,9 +127,10 @@ impl<T> Completion<T> {
 }
 
 impl<T: Send + 'static> Completion<T> {
-    /// Calls `hook` with the value: at once on this thread when it is there, else on the thread that delivers
-    /// it (a device's own). So the caller holds no lock that `hook` takes, and `hook` neither blocks nor
-    /// waits for another completion; it may submit.
+    /// Calls `hook` with the value: at once on this thread if it has arrived, otherwise on the delivering
+    /// thread (a device's own).
+    /// The caller must hold no lock that `hook` takes. `hook` must neither block nor wait for another
+    /// completion; it may submit.
     ///
     /// # Panics
     /// When the value was taken before.
@@ -141,7 +142,7 @@ impl<T: Send + 'static> Completion<T> {
         }
     }
 
-    /// The completion of `change` applied to the value; `change` runs as a hook does.
+    /// A completion of `change` applied to the value; `change` runs like a hook.
     pub fn map<U: Send + 'static>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Completion<U> {
         match self.source {
             ValueSource::Ready(Some(value)) => Completion::ready(change(value)),
@@ -154,7 +155,7 @@ impl<T: Send + 'static> Completion<T> {
         }
     }
 
-    /// All values in the order of `parts`, when the last has arrived.
+    /// All values in the order of `parts`, once the last has arrived.
     pub fn join(parts: Vec<Completion<T>>) -> Completion<Vec<T>> {
         let driver = parts.iter().find_map(|part| match &part.source {
             ValueSource::Ready(_) => None,
@@ -215,7 +216,7 @@ impl<T> CompletionSlot<T> {
         }
     }
 
-    /// Returns when something may have changed.
+    /// Returns when the state may have changed.
     fn block(&self) {
         let driven = match &self.driver {
             Some(driver) if driver.drive() => return,
@@ -256,7 +257,7 @@ impl<T> CompletionSlot<T> {
 }
 
 impl<T> Completer<T> {
-    /// Delivers `value`; runs the hook, if one hangs here, on this thread.
+    /// Delivers `value`; runs a registered hook on this thread.
     pub fn complete(mut self, value: T) {
         let Some(slot) = self.slot.take() else { return };
         let mut state = slot.state.lock();

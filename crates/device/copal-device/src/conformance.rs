@@ -1,7 +1,7 @@
-//! What every device has to do, as a suite that each implementation of [`Device`] runs.
+//! Conformance suite that every implementation of [`Device`] runs.
 //!
-//! It asks nothing about crashes: those are the fault device's, and a real device's crash contract cannot be
-//! tested from inside the process. It panics at the first thing that is wrong, naming the check.
+//! Crashes are not covered: the fault device has its own tests, and the crash contract of a real device
+//! cannot be tested from inside the process. The suite panics at the first failure and names the check.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MIB: u64 = 1 << 20;
 
-/// What differs between devices that all conform.
+/// Differences between conforming devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
-    /// `grow` and `cut` work (files, memory); else it is refused cleanly (block devices).
+    /// `grow` and `cut` work (files, memory). Otherwise they are refused without effect (block devices).
     pub grows: bool,
-    /// One command of the caller is one command of the counters.
+    /// Each command of the caller counts as exactly one command.
     pub counts_exactly: bool,
 }
 
-/// Runs all checks. `make` gives a new device of at least so many bytes, filled with zeros.
+/// Runs all checks. `make` creates a device of at least the given bytes, filled with zeros.
 ///
 /// # Panics
 /// When the device does not conform.
@@ -101,7 +101,7 @@ fn a_fresh_device_reads_as_zeros(device: &Arc<dyn Device>) {
     }
 }
 
-/// Random writes and reads by both paths, against a vector.
+/// Random writes and reads through both paths, compared with a vector.
 fn what_was_written_is_read(device: &Arc<dyn Device>) {
     let block = u64::from(device.geometry().logical_block);
     let mut model = vec![0u8; 2 * MIB as usize];
@@ -250,7 +250,7 @@ fn durable_writes_and_flushes_succeed(device: &Arc<dyn Device>) {
     assert_eq!(&read(device, 0, 16384)[..], &expected[..]);
 }
 
-/// A chain of I/Os, each submitted by the hook of the one before: a state machine without a thread.
+/// A chain of I/Os, each submitted by the hook of the previous one: a state machine without a thread.
 fn hooks_may_submit(device: &Arc<dyn Device>) {
     fn step(device: &Arc<dyn Device>, left: u64, end: crate::Completer<u64>) {
         if left == 0 {
@@ -379,8 +379,8 @@ fn commands_are_counted(device: &Arc<dyn Device>) {
     assert_eq!(device.counters() - before, expected);
 }
 
-/// Small writes, writes longer than any buffer on the way, and some that lie only partly in what was
-/// prepared.
+/// Small writes, writes longer than any internal buffer, and writes that lie only partly in the prepared
+/// range.
 fn what_is_prepared_reads_as_written(cache: &dyn PageCache, read: &dyn Fn(u64, usize) -> Vec<u8>) {
     let (from, len) = (2 * MIB, 512 << 10);
     let around = from - 8192..from + len + 8192;

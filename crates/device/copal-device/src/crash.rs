@@ -1,8 +1,9 @@
-//! Every state a crash may leave behind, from a recorded history.
+//! Enumeration of every state that a crash may leave behind, from a recorded history.
 //!
 //! At any step a device holds its durable image plus any subset of the changes that no completed flush
-//! covers, each torn at logical blocks (C1-C4). [`HistoryCut`] is that knowledge at one step; [`CrashStates`] enumerates
-//! it: completely while there are few open blocks, by a fixed choice of subsets and seeded samples beyond.
+//! covers, each torn at logical blocks (C1-C4). [`HistoryCut`] holds both for one step. [`CrashStates`]
+//! enumerates the states: all of them while there are few open blocks, beyond that a fixed choice of subsets
+//! and seeded samples.
 //!
 //! ```
 //! use copal_device::{crash, fault::FaultDevice, AlignedBuf, Device};
@@ -17,7 +18,7 @@
 //! # Ok::<(), copal_device::DeviceError>(())
 //! ```
 //!
-//! Paper: Draconis §4.2 asks for atomicity and ordering; this is how both are put to the test.
+//! Paper: Draconis §4.2 asks for atomicity and ordering; these states test both.
 
 mod cut;
 mod states;
@@ -28,7 +29,7 @@ pub use states::{CrashState, CrashStates, StateLimits};
 use crate::record::DeviceHistory;
 use cut::HistoryReplay;
 
-/// The states at one step of `history`; replays it from the start. For many steps use [`cuts`].
+/// The states at one step of `history`, replayed from its start. For many steps use [`cuts`].
 ///
 /// # Panics
 /// When the history has fewer than `step` events.
@@ -45,7 +46,7 @@ pub fn cuts(history: &DeviceHistory) -> impl Iterator<Item = HistoryCut> {
     cuts_at(history, history.cut_points())
 }
 
-/// The cut at every step, in one pass: thorough and slow.
+/// The cut at every step, in one pass: complete and slow.
 pub fn all_cuts(history: &DeviceHistory) -> impl Iterator<Item = HistoryCut> {
     cuts_at(history, (0..=history.len()).collect())
 }

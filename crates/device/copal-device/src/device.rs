@@ -1,48 +1,48 @@
-//! The seam: what every device does.
+//! The `Device` trait: contract of all devices.
 //!
 //! Invariants
-//! - I/Os have no order, within a call or across calls; whoever needs one waits for completions.
-//! - Every I/O completes exactly once and gives its buffer back, also when it fails.
-//! - `at` and length are multiples of the logical block; anything else is `OutOfRange` and touches nothing.
+//! - I/Os have no order, within a call or across calls; a caller that needs an order waits for completions.
+//! - Every I/O completes exactly once and returns its buffer, also when it fails.
+//! - `at` and length are multiples of the logical block; anything else is `OutOfRange` and has no effect.
 
 use crate::completion::CompletionDriver;
 use crate::{AlignedBuf, Completion, DeviceError};
 use std::sync::Arc;
 
-/// Importance of an I/O: `Commit` first, then `Foreground`; `Background` yields.
+/// Priority of an I/O: `Commit`, then `Foreground`, then `Background`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IoClass {
-    /// Somebody's commit waits for it.
+    /// A commit waits for it.
     Commit,
-    /// Somebody's read or write waits for it.
+    /// A read or write of a caller waits for it.
     Foreground,
-    /// Nobody waits: flushes of memtables, merges, scrubbing.
+    /// No caller waits: flushes of memtables, merges, scrubbing.
     Background,
 }
 
-/// What a device is like.
+/// Properties of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of the device now; changed by [`Device::grow`] and [`Device::cut`] only.
+    /// Current bytes of the device; only [`Device::grow`] and [`Device::cut`] change it.
     pub size: u64,
-    /// Smallest unit the device writes whole, in bytes; a power of two.
+    /// Smallest unit that the device writes atomically, in bytes; a power of two.
     pub logical_block: u32,
     /// Alignment of buffers in memory, in bytes; [`AlignedBuf`] satisfies it.
     pub dma_alignment: u32,
-    /// Longest single I/O in bytes; split what is longer.
+    /// Longest single I/O in bytes; the caller splits longer ones.
     pub max_io: u32,
-    /// A completed write may be lost until flushed.
+    /// The device may lose a completed write before a flush.
     pub volatile_cache: bool,
-    /// `fua` is one command; otherwise the kernel makes it a write and a flush.
+    /// `fua` is one command; otherwise the kernel issues a write and a flush.
     pub fua: bool,
-    /// Granularity of discards in bytes; 0 when the device takes none.
+    /// Granularity of discards in bytes; 0 if the device takes none.
     pub discard_unit: u32,
-    /// What is discarded or cut off goes to somebody else, as with a file: [`Device::reserve`] before it is
-    /// written again.
+    /// Discarded and cut-off ranges go back to the host, which may use them for other files. Call
+    /// [`Device::reserve`] before writing there again.
     pub gives_back: bool,
 }
 
-/// What an I/O does.
+/// Kind of an I/O, with its data.
 #[derive(Debug)]
 pub enum IoKind {
     /// Fills the whole buffer.
@@ -54,16 +54,18 @@ pub enum IoKind {
         /// Durable on completion.
         fua: bool,
     },
-    /// Makes durable what completed before this was submitted. `at` is not used.
+    /// Makes all writes durable that completed before this flush was submitted. `at` is not used.
     Flush,
-    /// Gives up this many bytes from `at` on; they read as anything from now on. A hint: it may do nothing.
+    /// Discards this many bytes from `at` on; they read as anything from now on. A hint: it may have no
+    /// effect.
     Discard(u64),
-    /// Writes this many zero bytes from `at` on: really written, so that later overwrites change no metadata.
+    /// Writes this many zero bytes from `at` on. They are really written, so later overwrites change no file
+    /// metadata.
     WriteZeroes(u64),
 }
 
 impl IoKind {
-    /// The word for it in errors.
+    /// Name of the kind, for errors.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -75,7 +77,7 @@ impl IoKind {
         }
     }
 
-    /// Bytes it covers; 0 for a flush.
+    /// Number of affected bytes; 0 for a flush.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         match self {
@@ -85,7 +87,7 @@ impl IoKind {
         }
     }
 
-    /// The buffer, to give it back.
+    /// The buffer, so that the caller gets it back.
     #[must_use]
     pub fn into_buf(self) -> Option<AlignedBuf> {
         match self {
@@ -100,22 +102,22 @@ impl IoKind {
 pub struct Io {
     /// First byte.
     pub at: u64,
-    /// What to do there.
+    /// Kind of the command.
     pub kind: IoKind,
-    /// How urgent it is.
+    /// Its priority.
     pub class: IoClass,
 }
 
-/// What became of one `Io`; the buffer returns in either case.
+/// Result of one `Io`, with its buffer in either case.
 #[derive(Debug)]
 pub struct IoDone {
-    /// Whether it worked.
+    /// Success or the error.
     pub result: Result<(), DeviceError>,
     /// The buffer of a read or write.
     pub buf: Option<AlignedBuf>,
 }
 
-/// What reached the device since it was opened: the unit of account of this layer.
+/// Commands and bytes that reached the device since it was opened: the cost unit of the object layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Read commands.
@@ -126,13 +128,13 @@ pub struct DeviceCounters {
     pub writes: u64,
     /// Bytes they wrote.
     pub write_bytes: u64,
-    /// Those of `writes` that were durable on completion.
+    /// Number of `writes` that were durable on completion.
     pub fua_writes: u64,
     /// Flush commands.
     pub flushes: u64,
     /// Discard commands.
     pub discards: u64,
-    /// Bytes they gave up.
+    /// Bytes they discarded.
     pub discard_bytes: u64,
     /// Write-zeroes commands.
     pub zeroes: u64,
@@ -143,7 +145,7 @@ pub struct DeviceCounters {
 impl std::ops::Sub for DeviceCounters {
     type Output = DeviceCounters;
 
-    /// What happened since `earlier`.
+    /// Difference since `earlier`.
     fn sub(self, earlier: DeviceCounters) -> DeviceCounters {
         DeviceCounters {
             reads: self.reads - earlier.reads,
@@ -160,46 +162,49 @@ impl std::ops::Sub for DeviceCounters {
     }
 }
 
-/// Bytes of a device by way of the kernel's page cache: any range, not only whole blocks. What is written is
-/// there after a kill of the process (C8), and no device is waited for.
+/// Byte access to a device through the kernel's page cache: any range, not only whole blocks. A write
+/// survives a kill of the process (C8), and no device is waited for.
 ///
-/// A page of 4 KiB is used either this way or by the other commands for as long as the device is open, never
+/// While the device is open, each page of 4 KiB is accessed either this way or by the other commands, never
 /// both.
 pub trait PageCache: Send + Sync {
-    /// The bytes from `at` on, whole pages of 4 KiB, will be written again and again: from now on that waits
-    /// for no other command on the device, where it can be had. The last such range counts. Blocks for
-    /// reading it in.
+    /// Prepares the range, whole pages of 4 KiB, for repeated cached writes. Where possible these then wait
+    /// for no other command on the device. Only the last prepared range counts. Blocks while the range is
+    /// read in.
     fn prepare(&self, _at: u64, _len: u64) {}
 
-    /// Writes `bytes` at `at`, on the caller's thread. Blocks on the device when the kernel has to read a
-    /// page in or has too much to write back, and outside of what was prepared also for other commands on the
-    /// same file.
+    /// Writes `bytes` at `at`, on the caller's thread. Blocks on the device if the kernel must read a page in
+    /// or has too many dirty pages. Outside the prepared range it also waits for other commands on the same
+    /// file.
     /// # Errors
     /// `Io`: the device is poisoned from now on. `Poisoned`, `OutOfRange`, `ReadOnly`.
     fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// Fills `out` from `at` on, on the caller's thread. Blocks on the device for what is not in memory.
+    /// Fills `out` from `at` on, on the caller's thread. Blocks on the device for pages that are not in
+    /// memory.
     /// # Errors
     /// `Io`, `OutOfRange`. A poisoned device still reads.
     fn read_cached(&self, at: u64, out: &mut [u8]) -> Result<(), DeviceError>;
 }
 
-/// A block device, a preallocated file, or something that behaves like one. See the crate's crash contract.
+/// A block device, a preallocated file, or an emulation of one. The crate's module text has the crash
+/// contract.
 pub trait Device: Send + Sync {
-    /// What the device is like now.
+    /// Current properties of the device.
     fn geometry(&self) -> Geometry;
 
-    /// Starts `ios`; they complete together. No order among I/Os, within or across calls.
+    /// Starts `ios`; the completion delivers all results together. I/Os have no order, within or across
+    /// calls.
     /// Blocks only while the device's queue is full, and never when called from a completion's hook.
     fn submit(&self, ios: Vec<Io>) -> Completion<Vec<IoDone>>;
 
-    /// Reads the whole of `buf` from `at`, on the caller's thread, without a hop.
+    /// Reads the whole of `buf` from `at`, on the caller's thread, without the queue.
     /// # Errors
     /// `Io`: this range is damaged. `OutOfRange`. A poisoned device still reads.
     fn read_now(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError>;
 
-    /// As [`Device::read_now`], and once more where that failed: a device that errs once is not damaged. For
-    /// what is read while a store is opened, where an error decides what counts.
+    /// Like [`Device::read_now`], with one retry: a single error is not damage. For reads while a store is
+    /// opened, where an error decides which data counts.
     /// # Errors
     /// As [`Device::read_now`].
     fn read_again(&self, at: u64, len: usize) -> Result<AlignedBuf, DeviceError> {
@@ -209,24 +214,25 @@ pub trait Device: Send + Sync {
         })
     }
 
-    /// Writes `buf` at `at` on the caller's thread; durable when it returns (and nothing earlier with it).
+    /// Writes `buf` at `at` on the caller's thread. It is durable when the call returns; earlier writes are
+    /// not.
     /// # Errors
     /// `Io`: the device is poisoned from now on. `Poisoned`, `OutOfRange`, `ReadOnly`.
     fn write_through(&self, at: u64, buf: AlignedBuf) -> Result<AlignedBuf, DeviceError>;
 
-    /// Makes the device at least `size` bytes long; returns the new size. New bytes read as zeros but are not
-    /// yet written space. The size is durable after the next flush.
+    /// Makes the device at least `size` bytes long; returns the new size. New bytes read as zeros, but their
+    /// space may be unwritten. The size is durable after the next flush.
     /// # Errors
     /// `CannotGrow`: it keeps its size, nothing is poisoned.
     fn grow(&self, size: u64) -> Result<u64, DeviceError>;
 
-    /// Whether the device is of a kind that grows, as far as its host lets it. Does not block.
+    /// Whether this kind of device can grow, if its host allows it. Does not block.
     fn can_grow(&self) -> bool {
         true
     }
 
-    /// Makes the device `size` bytes long where it can, and returns how long it is then: what lay behind is
-    /// gone, and a command that reaches there is `OutOfRange`. The caller has none under way there. Durable
+    /// Shortens the device to `size` bytes where possible, and returns the resulting length. The bytes beyond
+    /// are lost, and a command there is `OutOfRange`. The caller has no command in flight there. Durable
     /// after the next flush.
     /// # Errors
     /// `Io`: it keeps its size. `Poisoned`, `ReadOnly`.
@@ -234,44 +240,44 @@ pub trait Device: Send + Sync {
         Ok(self.geometry().size)
     }
 
-    /// Has space for all of a range that was discarded, so that a write there cannot find the host full. Its
-    /// bytes may read as anything. Blocks on the file system.
+    /// Allocates space for a discarded range, so that a write there cannot fail on a full host. Its bytes may
+    /// read as anything. Blocks on the file system.
     /// # Errors
-    /// `CannotGrow`: some of it may have space; nothing is poisoned. `OutOfRange`, `Poisoned`, `ReadOnly`,
-    /// `Io`.
+    /// `CannotGrow`: some of the range may have space; nothing is poisoned. `OutOfRange`, `Poisoned`,
+    /// `ReadOnly`, `Io`.
     fn reserve(&self, _at: u64, _len: u64) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    /// What reached the device since it was opened.
+    /// Commands and bytes that reached the device since it was opened.
     fn counters(&self) -> DeviceCounters;
 
-    /// Runs the next pending event of a device without a thread; `false` when idle, and always on real
+    /// Runs the next pending event of a device without a thread. `false` when idle, and always on real
     /// devices.
     fn drive(&self) -> bool;
 
-    /// The way through the kernel's page cache, where there is one.
+    /// Access through the kernel's page cache, if the device has it.
     fn page_cache(&self) -> Option<&dyn PageCache> {
         None
     }
 
-    /// Waits until everything that was submitted is answered and the hooks of the answers have returned: what
-    /// they held is let go then. Called by who means to give the device up; from a hook it returns at once.
+    /// Waits until every submitted I/O is answered and the hooks have returned, so that hooks hold nothing
+    /// any more. Called before a device is given up. Returns at once when called from a hook.
     fn wait_idle(&self) {}
 
-    /// What does the work: "memory", "io_uring", "thread pool". For a person to read.
+    /// Name of the implementation: "memory", "io_uring", "thread pool". For display.
     fn engine(&self) -> &'static str {
         "memory"
     }
 
-    /// What a waiter has to drive: give it to [`Completion::pair`] for completions that end by this device's
-    /// I/Os. `None` for devices that complete by themselves.
+    /// Driver for completions that end by this device's I/Os; pass it to [`Completion::pair`]. `None` for
+    /// devices that complete by themselves.
     fn driver(&self) -> Option<Arc<dyn CompletionDriver>> {
         None
     }
 }
 
-/// `Ok` when a range is aligned and inside the device.
+/// `Ok` if a range is aligned and inside the device.
 pub(crate) fn check_range(
     geometry: &Geometry,
     op: &'static str,
@@ -284,7 +290,7 @@ pub(crate) fn check_range(
     if aligned && inside { Ok(()) } else { Err(DeviceError::OutOfRange { op, at, len }) }
 }
 
-/// `Ok` when a range is inside the device; it need not be aligned.
+/// `Ok` if a range is inside the device; it need not be aligned.
 pub(crate) fn check_inside(
     geometry: &Geometry,
     op: &'static str,
@@ -297,7 +303,7 @@ pub(crate) fn check_inside(
     }
 }
 
-/// As [`check_range`], for a whole command; flushes are always in range.
+/// Like [`check_range`], for a whole command; flushes are always in range.
 pub(crate) fn check_io(geometry: &Geometry, io: &Io) -> Result<(), DeviceError> {
     match &io.kind {
         IoKind::Flush => Ok(()),

@@ -1,16 +1,16 @@
-//! What can go wrong on a device, and when opening one.
+//! Errors of device commands and of opening a device.
 
 use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Why an I/O failed.
+/// Reason of a failed I/O.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The operating system or the device reported an error. On a read: damage of that range, unless it
-    /// passes ([`DeviceError::is_passing`]).
+    /// The operating system or the device reported an error. A failed read means damage of that range, unless
+    /// the error passes ([`DeviceError::is_passing`]).
     #[error("{op} of {len} bytes at {at} failed: {source}")]
     Io {
         /// "read", "write", "flush", "discard", "write zeroes" or "grow".
@@ -22,8 +22,8 @@ pub enum DeviceError {
         /// The system's error.
         source: Arc<std::io::Error>,
     },
-    /// The host had no space for a write into the device: a file system that copies on write, a thin volume,
-    /// a file with holes, the files of a directory. How much was written is unknown; no medium failed.
+    /// The host had no space for a write into the device: a copy-on-write file system, a thin volume, a file
+    /// with holes, the files of a directory. Part of it may have been written; the medium did not fail.
     #[error(
         "{op} of {len} bytes at {at} found no space on the host; free space there, then reopen the store"
     )]
@@ -35,10 +35,10 @@ pub enum DeviceError {
         /// Bytes.
         len: u64,
     },
-    /// A write or flush failed before; what reached the device is unknown.
+    /// An earlier write or flush failed; the medium's state is unknown.
     #[error("an earlier write or flush failed; reopen the store")]
     Poisoned,
-    /// Our own bug, or a store that is larger than its device.
+    /// A bug of Copal, or a store that is larger than its device.
     #[error("{op} of {len} bytes at {at} is outside the device or not aligned")]
     OutOfRange {
         /// As in `Io`.
@@ -51,20 +51,20 @@ pub enum DeviceError {
     /// The device cannot become larger.
     #[error("the device cannot grow from {size} to {wanted} bytes: {reason}")]
     CannotGrow {
-        /// Bytes it has, and keeps.
+        /// Current bytes, which stay.
         size: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         wanted: u64,
         /// "its file system is full" and the like.
         reason: &'static str,
     },
-    /// The device was opened without the right to write.
+    /// The device was opened read-only.
     #[error("the device is open read-only")]
     ReadOnly,
 }
 
 impl DeviceError {
-    /// A system error met by `op`; [`DeviceError::HostFull`] where there was no space.
+    /// Error for a system error of `op`; [`DeviceError::HostFull`] if the host has no space.
     #[must_use]
     pub fn io(op: &'static str, at: u64, len: u64, source: std::io::Error) -> DeviceError {
         if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
@@ -73,7 +73,7 @@ impl DeviceError {
         DeviceError::Io { op, at, len, source: Arc::new(source) }
     }
 
-    /// The system's error number, when there is one.
+    /// The system's error number, if there is one.
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
@@ -82,9 +82,9 @@ impl DeviceError {
         }
     }
 
-    /// Nothing is known of the bytes: the system had no descriptor or memory for the command, or does not
-    /// reach the device at this time. The same command may succeed later. Of other errors of a read the range
-    /// counts as damaged.
+    /// The error says nothing about the bytes: the system had no descriptor or memory for the command, or
+    /// cannot reach the device at this time. The same command may succeed later. After any other read error
+    /// the range counts as damaged.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
@@ -97,22 +97,22 @@ impl DeviceError {
         }
     }
 
-    /// The host ran full inside a write or flush, and the device takes no more of them until it is opened
-    /// again. Its medium is no worse for it: free space on the host, then reopen.
+    /// The host ran full inside a write or flush, and the device refuses writes until it is reopened. The
+    /// medium is intact: free space on the host, then reopen.
     #[must_use]
     pub fn is_host_full(&self) -> bool {
         matches!(self, DeviceError::HostFull { .. })
     }
 
-    /// A full host: free space there, then grow again. Nothing was damaged.
+    /// The host is full: free space there, then grow again. Nothing was damaged.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, DeviceError::CannotGrow { .. })
     }
 }
 
-/// Whether a device says with an error that the medium cannot be read there: a bad sector, a wrong sum, a
-/// damaged file system, a file that is too short.
+/// Whether the error means that the medium cannot be read there: a bad sector, a wrong checksum, a damaged
+/// file system, a file that is too short.
 fn is_of_medium(error: &std::io::Error) -> bool {
     let number = error.raw_os_error().map(Errno::from_raw_os_error);
     match number {
@@ -131,23 +131,23 @@ fn is_of_medium(error: &std::io::Error) -> bool {
     }
 }
 
-/// Why a device could not be opened. Every variant names the path as the caller gave it.
+/// Reason why a device could not be opened. Every variant names the path as the caller gave it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceOpenError {
-    /// Nothing is there.
+    /// The path does not exist.
     #[error("{path} does not exist; check the path, or create it first")]
     NotFound {
         /// As given by the caller.
         path: String,
     },
-    /// It was to be created and is there already.
+    /// The file was to be created and already exists.
     #[error("{path} exists already; choose another path, or open it instead of creating it")]
     Exists {
         /// As given by the caller.
         path: String,
     },
-    /// The operating system says no.
+    /// The operating system denies access.
     #[error("{path} may not be {access} by this user; change its permissions or run as its owner")]
     Permission {
         /// As given by the caller.
@@ -161,21 +161,21 @@ pub enum DeviceOpenError {
         /// As given by the caller.
         path: String,
     },
-    /// Somebody else has it open.
+    /// Another process or handle has it open.
     #[error("{path} is in use by another process; wait for it to finish")]
     Locked {
         /// As given by the caller.
         path: String,
     },
-    /// There is no room to create it.
+    /// The file system has no space to create it.
     #[error("there is no room for {bytes} bytes at {path}; free some space or choose a smaller size")]
     NoSpace {
         /// As given by the caller.
         path: String,
-        /// Bytes that were to be reserved.
+        /// Bytes to be reserved.
         bytes: u64,
     },
-    /// Not a thing that holds bytes by address.
+    /// Neither a file nor a block device.
     #[error("{path} is {found}; give a regular file or a block device")]
     WrongKind {
         /// As given by the caller.
@@ -183,7 +183,7 @@ pub enum DeviceOpenError {
         /// "a directory", "a pipe" and so on.
         found: &'static str,
     },
-    /// Its file system moves preallocated space at every write.
+    /// Its file system writes preallocated space elsewhere at every write.
     #[error(
         "{path} is on {file_system}, which writes elsewhere each time; use another file system or allow it"
     )]
@@ -193,7 +193,7 @@ pub enum DeviceOpenError {
         /// Name of the file system.
         file_system: &'static str,
     },
-    /// Its file system is memory.
+    /// Its file system is in memory.
     #[error("{path} is on {file_system}, which loses everything at a reboot; use a disk or accept the loss")]
     Volatile {
         /// As given by the caller.
@@ -213,7 +213,7 @@ pub enum DeviceOpenError {
 }
 
 impl DeviceOpenError {
-    /// The variant that fits what the system said about `path`.
+    /// The variant for a system error on `path`.
     pub(crate) fn from_errno(path: &Path, read_only: bool, error: Errno) -> DeviceOpenError {
         let path = path.display().to_string();
         match error {
@@ -229,7 +229,7 @@ impl DeviceOpenError {
         }
     }
 
-    /// Waiting and trying again may help.
+    /// Whether waiting and retrying may help.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, DeviceOpenError::Locked { .. })

@@ -1,17 +1,17 @@
-//! A device in memory that records what happens to it and misbehaves on request.
+//! A device in memory that records its history and injects faults.
 //!
-//! It owns no thread: whoever waits for a completion runs its events, in submission order or in an order
-//! drawn from its seed, so one thread and one seed are one run. [`FaultDevice::history`] feeds the crash
-//! enumerator ([`crate::crash`]); [`FaultDevice::inject`] arms single faults, a [`FaultBudget`] leaves them
-//! to chance.
+//! It owns no thread: a thread that waits for a completion runs the events, in submission order or in an
+//! order drawn from the seed. So one thread and one seed give one run. [`FaultDevice::history`] feeds the
+//! crash enumerator ([`crate::crash`]). [`FaultDevice::inject`] arms single faults; a [`FaultBudget`] draws
+//! them at random.
 //!
-//! What is modelled
-//! - The medium and the kernel above it outlive the handle: [`FaultDevice::reopen`] is "the process was
-//!   killed and started again". Completed writes are still there, none of them durable (C5).
+//! The model
+//! - The medium and the kernel above it outlive the handle: [`FaultDevice::reopen`] stands for "the process
+//!   was killed and started again". Completed writes are still present, none of them durable (C5).
 //! - A failed write or flush poisons the handle (C7). Reopening after a failed flush finds a device that was
 //!   reset: some legal crash state, durable from then on.
 //! - Discarded ranges read as junk (C6).
-//! - What other threads do while a write-through is on its way is armed as work
+//! - Activity of other threads during a write-through is armed as work
 //!   ([`FaultDevice::beside_next_write_through`]).
 //! - Writes through the page cache complete at once, so a kill keeps them; a power loss treats them like
 //!   others.
@@ -43,17 +43,17 @@ pub enum CompletionOrder {
     Immediate,
     /// As submitted.
     Fifo,
-    /// Last submitted first: the slowest device for whoever came first.
+    /// Last submitted first: the slowest device for the first caller.
     Lifo,
     /// Drawn from the seed.
     #[default]
     Shuffled,
 }
 
-/// What a fault device is like.
+/// Properties of a fault device.
 #[derive(Clone, Debug)]
 pub struct FaultOptions {
-    /// Seed of everything drawn by chance.
+    /// Seed of all random decisions.
     pub seed: u64,
     /// Order of completions.
     pub order: CompletionOrder,
@@ -61,12 +61,12 @@ pub struct FaultOptions {
     pub logical_block: u32,
     /// Growth beyond this is refused.
     pub max_size: u64,
-    /// Faults left to chance.
+    /// Random faults.
     pub budget: FaultBudget,
-    /// Keep the history. Without it long runs need no memory for it.
+    /// Keep the history. Long runs turn it off to save memory.
     pub record: bool,
-    /// The host's file system is full but for what it was asked to keep: a write into a discarded range fails
-    /// until the range is reserved again.
+    /// The host's file system is full: a write into a discarded range fails until the range is reserved
+    /// again.
     pub full_host: bool,
 }
 
@@ -109,23 +109,23 @@ struct InFlightIo {
 struct DiskState {
     medium: FaultMedium,
     queue: Vec<InFlightIo>,
-    /// Handles of earlier generations are dead.
+    /// Handles of earlier generations are poisoned.
     generation: u64,
-    /// What other threads do while the next write-through is on its way.
+    /// Work of other threads during the next write-through.
     beside: Option<Beside>,
 }
 
-/// Work of other threads, done by the one thread there is.
+/// Work of other threads, done by the only thread.
 type Beside = Box<dyn FnOnce() + Send>;
 
-/// What all handles share: the medium, and what is in flight to it.
+/// State shared by all handles: the medium, and the commands in flight.
 struct FaultDisk {
     state: Mutex<DiskState>,
     tally: IoTally,
     options: FaultOptions,
 }
 
-/// A recording, misbehaving device in memory. See the module's text.
+/// A recording device in memory with faults. See the module's text.
 pub struct FaultDevice {
     disk: Arc<FaultDisk>,
     generation: u64,
@@ -138,16 +138,16 @@ impl FaultDevice {
         FaultDevice::from_image(Image::zeroed(size), seed)
     }
 
-    /// As [`FaultDevice::new`], with `image` on it, wholly durable.
+    /// Like [`FaultDevice::new`], with `image` on it, wholly durable.
     #[must_use]
     pub fn from_image(image: Image, seed: u64) -> Arc<FaultDevice> {
         FaultDevice::with_options(image, FaultOptions { seed, ..FaultOptions::default() })
     }
 
-    /// A device that holds `image` and behaves as `options` say.
+    /// A device with `image` on it and the properties in `options`.
     ///
     /// # Panics
-    /// When the size or the logical block do not fit one another.
+    /// When the size is no multiple of the logical block.
     #[must_use]
     pub fn with_options(image: Image, options: FaultOptions) -> Arc<FaultDevice> {
         assert!(matches!(options.logical_block, 512 | 4096), "a logical block is 512 or 4096 bytes");
@@ -163,25 +163,26 @@ impl FaultDevice {
         })
     }
 
-    /// Everything that happened so far.
+    /// All events so far.
     #[must_use]
     pub fn history(&self) -> DeviceHistory {
         self.disk.state.lock().medium.history.clone()
     }
 
-    /// Events so far: note it when something is acknowledged, and demand that from all later steps.
+    /// Number of events so far. A test notes it at an acknowledgement and demands the data from all later
+    /// steps.
     #[must_use]
     pub fn step(&self) -> usize {
         self.disk.state.lock().medium.history.len()
     }
 
-    /// What reads return now, without faults of reading.
+    /// Current content as reads return it, without read faults.
     #[must_use]
     pub fn image(&self) -> Image {
         self.disk.state.lock().medium.image.clone()
     }
 
-    /// What it would hold had no fault struck.
+    /// The content if no fault had struck.
     #[must_use]
     pub fn pristine(&self) -> Image {
         let state = self.disk.state.lock();
@@ -193,24 +194,23 @@ impl FaultDevice {
         self.disk.state.lock().medium.inject(fault);
     }
 
-    /// From here on growth beyond `max_size` is refused.
+    /// From now on growth beyond `max_size` is refused.
     pub fn limit_growth(&self, max_size: u64) {
         self.disk.state.lock().medium.max_size = max_size;
     }
 
-    /// Disarms all faults and repairs the medium: it then holds, durably, what it should.
+    /// Disarms all faults and repairs the medium: it then holds the pristine content, durably.
     pub fn heal(&self) {
         self.disk.state.lock().medium.heal();
     }
 
-    /// Runs `work` in the middle of the next write-through, as another thread would: a crash then may keep
-    /// any part of that write, and a flush does not cover it. `None`: nothing is run, whatever was armed
-    /// before.
+    /// Runs `work` in the middle of the next write-through, as another thread would. A crash then may keep
+    /// any part of that write, and a flush does not cover it. `None` disarms.
     pub fn beside_next_write_through(&self, work: Option<Box<dyn FnOnce() + Send>>) {
         self.disk.state.lock().beside = work;
     }
 
-    /// What is in flight, in order of submission.
+    /// I/Os in flight, in order of submission.
     #[must_use]
     pub fn pending(&self) -> Vec<PendingIo> {
         let state = self.disk.state.lock();
@@ -227,7 +227,7 @@ impl FaultDevice {
             .collect()
     }
 
-    /// Completes this one next, whatever the order; `false` when it is not in flight.
+    /// Completes this I/O next, regardless of the order; `false` if it is not in flight.
     pub fn complete(&self, id: u64) -> bool {
         self.disk.run(|queue| queue.iter().position(|pending| pending.id == id))
     }
@@ -237,8 +237,8 @@ impl FaultDevice {
         while self.disk.drive() {}
     }
 
-    /// The process dies and another opens the device: I/Os in flight happen or not, as the seed says; this
-    /// and all earlier handles answer `Poisoned` from now on. The history goes on.
+    /// The process dies and another opens the device. I/Os in flight happen or not, by the seed. This and all
+    /// earlier handles answer `Poisoned` from now on. The history continues.
     #[must_use]
     pub fn reopen(&self) -> Arc<FaultDevice> {
         let (generation, orphans) = {
@@ -260,7 +260,7 @@ impl FaultDevice {
 }
 
 impl FaultDisk {
-    /// Runs the pending I/O that `choose` names.
+    /// Runs the pending I/O that `choose` selects.
     fn run(&self, choose: impl FnOnce(&[InFlightIo]) -> Option<usize>) -> bool {
         let mut state = self.state.lock();
         let Some(index) = choose(&state.queue) else {
@@ -430,8 +430,8 @@ impl Device for FaultDevice {
     }
 }
 
-/// A cached write is one of whole blocks, completed at once: the bytes around it are those that are there, as
-/// the kernel's page holds them.
+/// A cached write is a write of whole blocks that completes at once. The rest of the blocks keeps its bytes,
+/// as in a page of the kernel.
 impl PageCache for FaultDevice {
     fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let mut state = self.disk.state.lock();

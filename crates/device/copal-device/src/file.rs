@@ -1,12 +1,12 @@
 //! Real devices: one preallocated file or a block device, with direct I/O.
 //!
-//! `submit` goes to an engine: the ring ([`crate::uring`]) with a few threads beside it for flushes, discards
-//! and zeroes, or, where the kernel refuses the ring, a pool of threads for everything ([`crate::pread`]). A
-//! solo read or durable write skips both and runs on the caller's thread.
+//! `submit` goes to an engine. The ring ([`crate::uring`]) has a few threads beside it for flushes, discards
+//! and zeroes. If the kernel refuses the ring, a thread pool does everything ([`crate::pread`]). A single
+//! read or durable write skips both and runs on the caller's thread.
 //!
 //! Paper: Draconis §4.2 proposes direct access past kernel and file system. The block layer stays here
-//! (Arrakis needs a device to give away); the page cache and, on a file whose space is written, the file
-//! system's metadata do not take part.
+//! (Arrakis needs a device for itself). The page cache is bypassed; so is the file system's metadata, on a
+//! file whose space is written.
 
 mod block;
 mod filesystem;
@@ -31,7 +31,7 @@ use target::FileTarget;
 /// How [`open_file`] opens.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// Create the file with this many bytes, reserved; it must not exist. `None`: it must exist.
+    /// Create the file with this many reserved bytes; it must not exist. `None`: it must exist.
     pub create_size: Option<u64>,
     /// Share the file with other readers and write nothing.
     pub read_only: bool,
@@ -41,13 +41,13 @@ pub struct FileOptions {
     pub allow_cow: bool,
     /// Accept a file system in memory (tmpfs), where nothing survives a reboot.
     pub unsafe_volatile: bool,
-    /// Let discards punch holes into a file. The space goes back to the file system, and using it again costs
+    /// Let discards punch holes into a file. The space goes back to the file system, and reusing it changes
     /// metadata inside a commit.
     pub punch_holes: bool,
 }
 
-/// Opens a preallocated file or a block device: io_uring + O_DIRECT, pread/pwrite when the ring is refused.
-/// Blocks: it flushes what an earlier process may have left behind.
+/// Opens a preallocated file or a block device with io_uring and O_DIRECT, or with pread/pwrite if the kernel
+/// refuses the ring. Blocks: it flushes possible writes of an earlier process.
 /// # Errors
 /// See [`DeviceOpenError`].
 pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, DeviceOpenError> {
@@ -58,7 +58,7 @@ pub fn open_file(path: &Path, options: &FileOptions) -> Result<Arc<dyn Device>, 
     Ok(Arc::new(FileDevice { target, tally, engine }))
 }
 
-/// Threads beside a ring, for what it does not take.
+/// Threads beside a ring, for commands that the ring does not take.
 const BESIDE: usize = 4;
 
 enum FileEngine {
@@ -91,7 +91,7 @@ impl FileEngine {
         }
     }
 
-    /// The queue that serves commands like this one.
+    /// The queue that serves commands of this kind.
     fn queue(&self, kind: &IoKind) -> &JobQueue {
         match self {
             FileEngine::Ring { ring, .. } if uring::takes(kind) => ring.queue(),

@@ -1,16 +1,16 @@
-//! The bytes of a device in memory, cheap to copy: a tree of shared pages.
+//! Device content in memory as a copy-on-write tree of shared pages.
 //!
-//! A clone costs one reference count; a write into a clone copies the three nodes above the page it changes.
-//! That is what makes enumerating millions of crash states possible: each is a clone of the durable image
-//! with a few pages put over it.
+//! A clone costs one reference count; a write into a clone copies the three nodes above the changed page. So
+//! millions of crash states can be enumerated: each is a clone of the durable image with a few pages
+//! replaced.
 //!
 //! Invariants
 //! - Pages that were never written are absent and read as zeros.
-//! - Nothing stands at or beyond `size`: shrinking forgets it.
+//! - No byte at or beyond `size` is stored: shrinking drops it.
 
 use std::sync::Arc;
 
-/// Bytes of a page of the tree; unrelated to any page size above.
+/// Bytes of a tree page; unrelated to page sizes of upper layers.
 pub(crate) const PAGE: usize = 4096;
 const FANOUT: usize = 64;
 const LEAF_PAGES: u64 = FANOUT as u64;
@@ -24,7 +24,7 @@ struct ImageLeaf([Option<Arc<Page>>; FANOUT]);
 #[derive(Clone)]
 struct ImageBranch([Option<Arc<ImageLeaf>>; FANOUT]);
 
-/// The content of a device, copy-on-write. Absent pages are zeros.
+/// Content of a device, copy-on-write. Absent pages are zeros.
 #[derive(Clone, Default)]
 pub struct Image {
     branches: Arc<Vec<Option<Arc<ImageBranch>>>>,
@@ -46,7 +46,7 @@ impl Image {
         self.size
     }
 
-    /// Cuts the image, or extends it with zeros.
+    /// Shortens the image, or extends it with zeros.
     pub fn resize(&mut self, size: u64) {
         if size < self.size {
             let end = size.next_multiple_of(PAGE as u64);
@@ -79,7 +79,7 @@ impl Image {
         &mut Arc::make_mut(leaf).0[(index % LEAF_PAGES) as usize]
     }
 
-    /// Puts a shared page in place without copying its bytes.
+    /// Sets a shared page without copying its bytes.
     pub(crate) fn set_page(&mut self, index: u64, page: Option<Arc<Page>>) {
         *self.slot(index) = page;
     }
@@ -112,7 +112,7 @@ impl Image {
         }
     }
 
-    /// Sets `len` bytes to `byte`. Whole pages of zeros give their memory back.
+    /// Sets `len` bytes to `byte`. Whole pages of zeros free their memory.
     ///
     /// # Panics
     /// When the range is not inside the image.
@@ -148,7 +148,7 @@ impl std::fmt::Debug for Image {
     }
 }
 
-/// Page index, offset in the page, and range of the caller's bytes, for each page that a range touches.
+/// Page index, offset in the page, and range of the caller's bytes, for each page of a range.
 fn pieces(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,24 +1,24 @@
-//! Devices: where bytes meet storage, below the object store.
+//! Devices: the storage interface below the object store.
 //!
-//! A [`Device`] takes reads, writes, flushes and discards and completes them in any order. Behind the trait
-//! stand a preallocated file or block device ([`open_file`]), a memory device ([`MemoryDevice`]), and one
+//! A [`Device`] takes reads, writes, flushes and discards and completes them in any order. Implementations
+//! are a preallocated file or block device ([`open_file`]), a memory device ([`MemoryDevice`]), and a device
 //! that records, crashes and fails on request ([`fault`], [`crash`]).
 //!
-//! The crash contract, which is all that code above may assume:
-//! - C1 a logical block is written whole or not at all; nothing larger is.
+//! The crash contract, which is all that upper layers may assume:
+//! - C1 a logical block is written completely or not at all; nothing larger is atomic.
 //! - C2 writes that completed but were not flushed survive a power loss in any subset.
 //! - C3 a flush makes durable every write that *completed before the flush was submitted*.
-//! - C4 a write with `fua` makes itself durable, and nothing that came before it.
-//! - C5 a killed process loses no completed write, but none of them is durable yet: whoever opens the device
-//!   flushes before the first read.
+//! - C4 a write with `fua` makes itself durable, and no earlier write.
+//! - C5 a killed process loses no completed write, but none of them is durable yet: an opening flushes before
+//!   its first read.
 //! - C6 discarded ranges read as anything.
 //! - C7 an error on a read is damage of that range. A failed write or flush poisons the handle until it is
-//!   reopened; no flush is tried again.
-//! - C8 a write through the page cache is, to all of these, a write of the logical blocks it touches that
-//!   completes when the call returns.
+//!   reopened; no flush is retried.
+//! - C8 for all of these rules, a write through the page cache is a write of the logical blocks it touches.
+//!   It completes when the call returns.
 //!
-//! Not here: what the bytes mean, free space, checksums (`copal-object`); models of disks in virtual time and
-//! the measuring of real ones (not built yet).
+//! Not here: meaning of the bytes, free space, checksums (`copal-object`); models of disks in virtual time
+//! and measurements of real ones (not built yet).
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 

@@ -1,6 +1,6 @@
-//! A device in memory: completes in `submit`, forgets nothing, loses everything at the end of the process.
+//! A device in memory: I/Os complete in `submit`, and all data is lost at the end of the process.
 //!
-//! The plain twin of a real device for tests above this layer. Crashes and faults are the fault device's.
+//! It replaces a real device in tests of upper layers. Crashes and faults belong to the fault device.
 
 use crate::device::{check_inside, check_io, check_range};
 use crate::error::DeviceError;
@@ -61,7 +61,7 @@ impl MemoryDevice {
             IoKind::Read(buf) => self.image.read().read(at, buf),
             IoKind::Write { buf, .. } => self.image.write().write(at, buf),
             IoKind::Flush => {}
-            // Anything may be read from here on; a pattern shows who relies on it.
+            // From here on anything may be read; a pattern exposes callers that rely on the old bytes.
             IoKind::Discard(len) => self.image.write().fill(at, *len, 0xd5),
             IoKind::WriteZeroes(len) => self.image.write().fill(at, *len, 0),
         }

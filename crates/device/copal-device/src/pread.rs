@@ -1,8 +1,8 @@
-//! Engine without io_uring: a small pool of threads that do one blocking command each.
+//! Engine without io_uring: a small thread pool, one blocking command per thread.
 //!
-//! Chosen when the kernel or a container's seccomp filter refuses the ring. Not a degraded mode: it keeps the
-//! same contract and runs the same conformance suite. It also serves the ring's engine with the commands the
-//! ring has not.
+//! Used when the kernel or a container's seccomp filter refuses the ring. It is no degraded mode: same
+//! contract, same conformance suite. It also serves the ring's engine with the commands that the ring does
+//! not take.
 
 use crate::completion::enter_delivering_thread;
 use crate::file::target::FileTarget;
@@ -12,10 +12,10 @@ use crate::{DeviceError, IoDone, IoKind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Threads of a pool that stands in for the ring; also its queue depth.
+/// Threads of a pool that replaces the ring; also its queue depth.
 pub(crate) const THREADS: usize = 8;
 
-/// A pool. Dropping it finishes what waits and joins its threads.
+/// A thread pool. Dropping it finishes waiting jobs and joins its threads.
 pub(crate) struct ThreadPool {
     queue: Arc<JobQueue>,
     threads: Vec<JoinHandle<()>>,
@@ -52,7 +52,8 @@ impl Drop for ThreadPool {
     }
 }
 
-/// Joins an engine's thread, unless a hook on that very thread drops the engine: then it ends by itself.
+/// Joins an engine's thread. If a hook on that very thread drops the engine, the thread is not joined and
+/// ends by itself.
 pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
     if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
         tracing::error!("a thread of a device panicked; I/Os may have been left without an answer");
@@ -73,7 +74,7 @@ fn serve(queue: &JobQueue, target: &FileTarget, tally: &IoTally) {
     }
 }
 
-/// One command, here and now. Poisons the target as the contract says (C7).
+/// Runs one command on this thread. Poisons the target as the contract requires (C7).
 pub(crate) fn run(target: &FileTarget, at: u64, kind: &mut IoKind) -> Result<(), DeviceError> {
     let (op, len) = (kind.name(), kind.len_bytes());
     allowed(target, kind)?;
@@ -93,7 +94,7 @@ pub(crate) fn run(target: &FileTarget, at: u64, kind: &mut IoKind) -> Result<(),
     })
 }
 
-/// Whether this handle may still do that.
+/// `Ok` if this handle may run commands of this kind.
 pub(crate) fn allowed(target: &FileTarget, kind: &IoKind) -> Result<(), DeviceError> {
     match kind {
         IoKind::Read(_) => Ok(()),
@@ -102,7 +103,7 @@ pub(crate) fn allowed(target: &FileTarget, kind: &IoKind) -> Result<(), DeviceEr
     }
 }
 
-/// Whether its failure leaves the medium unknown.
+/// Whether a failure of this command leaves the medium in an unknown state.
 pub(crate) fn poisons(kind: &IoKind) -> bool {
     matches!(kind, IoKind::Write { .. } | IoKind::Flush | IoKind::WriteZeroes(_))
 }

@@ -1,11 +1,11 @@
-//! What waits for a real device: a bounded queue of three classes, shared by both engines.
+//! Bounded job queue of a real device with three priorities, shared by both engines.
 //!
 //! Invariants
-//! - Commit goes first, then Foreground. Background has at most a quarter of the depth while others are
-//!   about, and never more than three quarters, so a commit that arrives finds room; while it waits a quarter
-//!   is kept for it.
-//! - Whoever submits blocks while [`LIMIT`] I/Os wait, but an engine's own thread never does: it empties the
-//!   queue, and a hook that runs on it may submit.
+//! - Commit goes first, then Foreground. Background gets at most a quarter of the depth while other classes
+//!   have jobs, and never more than three quarters, so that an arriving commit finds a free place. While
+//!   Background waits, a quarter is kept for it.
+//! - A submitter blocks while [`LIMIT`] I/Os wait. An engine's own thread never blocks: it empties the queue,
+//!   and a hook on it may submit.
 //! - Every job taken is returned by [`JobQueue::finished`].
 
 use crate::completion::{Completer, is_delivering_thread};
@@ -16,14 +16,14 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-/// I/Os that may wait before submitters block.
+/// Number of waiting I/Os from which submitters block.
 const LIMIT: usize = 1024;
 
-/// Where one result goes.
+/// Destination of one result.
 pub(crate) enum JobReply {
     /// The only I/O of its call.
     Alone(Completer<Vec<IoDone>>),
-    /// One of several, at this place.
+    /// One of several, at this position.
     Part(Arc<ResultBatch>, usize),
 }
 
@@ -35,8 +35,8 @@ impl JobReply {
         }
     }
 
-    /// As [`JobReply::deliver`], on an engine's thread, which has to outlive a hook that panics: others wait
-    /// for it. What the hook left half done is unknown, so nothing more is written.
+    /// Like [`JobReply::deliver`], on an engine's thread, which must survive a panicking hook because other
+    /// jobs wait for it. The hook may have stopped halfway, so the device refuses writes from now on.
     pub(crate) fn deliver_from_engine(self, done: IoDone, target: &FileTarget) {
         if std::panic::catch_unwind(AssertUnwindSafe(|| self.deliver(done))).is_err() {
             target.poison(&DeviceError::Poisoned);
@@ -45,7 +45,7 @@ impl JobReply {
     }
 }
 
-/// Results of one call, gathered until the last is there.
+/// Results of one call, collected until the last has arrived.
 pub(crate) struct ResultBatch(Mutex<BatchState>);
 
 struct BatchState {
@@ -76,7 +76,7 @@ impl ResultBatch {
     }
 }
 
-/// One I/O and where its result goes.
+/// One I/O and the destination of its result.
 pub(crate) struct IoJob {
     pub(crate) io: Io,
     pub(crate) reply: JobReply,
@@ -85,11 +85,11 @@ pub(crate) struct IoJob {
 struct WaitingJobs {
     classes: [VecDeque<IoJob>; 3],
     running: [usize; 3],
-    /// Jobs that were pushed and whose answer was not delivered yet.
+    /// Jobs that were pushed and are not answered yet.
     unanswered: usize,
     depth: usize,
     closed: bool,
-    /// The ring's thread sleeps in the kernel and has to be woken.
+    /// The ring's thread sleeps in the kernel and must be woken.
     asleep: bool,
 }
 
@@ -105,13 +105,13 @@ pub(crate) struct JobQueue {
     wake: Wake,
 }
 
-/// What an engine's thread gets when it asks for a job.
+/// Result of [`JobQueue::take`].
 pub(crate) enum NextJob {
     /// Start this one.
     Job(IoJob),
-    /// Nothing may start now.
+    /// No job may start now.
     Nothing,
-    /// Nothing waits, nothing runs, and nothing will come.
+    /// No job waits or runs, and none will come.
     Closed,
 }
 
@@ -128,8 +128,7 @@ fn index_of(class: IoClass) -> usize {
 }
 
 impl JobQueue {
-    /// A queue that lets `depth` I/Os run at once; `wake` is called when something comes for a sleeping
-    /// engine.
+    /// A queue that lets `depth` I/Os run at once. It calls `wake` when a job arrives for a sleeping engine.
     pub(crate) fn new(depth: usize, wake: impl Fn() + Send + Sync + 'static) -> JobQueue {
         let waiting = WaitingJobs {
             classes: Default::default(),
@@ -164,8 +163,8 @@ impl JobQueue {
         }
     }
 
-    /// The next job, without blocking. With `Nothing` the engine counts as asleep until something is pushed
-    /// that could start at once; at full depth only a completion helps, and that wakes it anyway.
+    /// The next job, without blocking. After `Nothing` the engine counts as asleep until a job is pushed that
+    /// could start at once. At full depth only a completion frees a place, and that wakes the engine anyway.
     pub(crate) fn take(&self) -> NextJob {
         let mut waiting = self.waiting.lock();
         let taken = self.next(&mut waiting);
@@ -199,7 +198,7 @@ impl JobQueue {
         if over { NextJob::Closed } else { NextJob::Nothing }
     }
 
-    /// A job of `class` has ended: its place is free.
+    /// A job of `class` has ended and frees its place.
     pub(crate) fn finished(&self, class: IoClass) {
         let mut waiting = self.waiting.lock();
         waiting.running[index_of(class)] -= 1;
@@ -215,8 +214,8 @@ impl JobQueue {
         }
     }
 
-    /// Waits until every answer was delivered; whether there was one to wait for. An engine's own thread does
-    /// not wait: it may be the one to deliver.
+    /// Waits until every answer was delivered; returns whether it had to wait. An engine's own thread does
+    /// not wait: it may be the one that delivers.
     pub(crate) fn wait_idle(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let busy = waiting.unanswered > 0 && !is_delivering_thread();
@@ -226,7 +225,7 @@ impl JobQueue {
         busy
     }
 
-    /// No more jobs will be pushed; those that wait are still done.
+    /// Ends pushing; waiting jobs are still done.
     pub(crate) fn close(&self) {
         let mut waiting = self.waiting.lock();
         waiting.closed = true;
@@ -245,7 +244,7 @@ impl WaitingJobs {
         self.running.iter().sum()
     }
 
-    /// The class whose turn it is.
+    /// The class to serve next.
     fn choose(&self) -> Option<usize> {
         let waits = |class: usize| !self.classes[class].is_empty();
         let running = self.running();

@@ -1,4 +1,4 @@
-//! SplitMix64: the one source of chance in fault devices and crash states. Same seed, same run.
+//! SplitMix64: the only random source of fault devices and crash states. The same seed gives the same run.
 
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceRandom(u64);

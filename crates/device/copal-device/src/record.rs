@@ -1,9 +1,8 @@
-//! What happened to a device, in the order it happened: enough to rebuild every state a crash may leave.
+//! Recorded history of a device: the events in order, enough to rebuild every state that a crash may leave.
 //!
-//! A history starts from an image that is wholly durable. Each change begins (from then on a crash may keep
-//! any part of it) and ends (from then on a flush that begins covers it). Epochs are cut by *completed*
-//! flushes, and a flush covers only what had ended when it *began* (C3); a `fua` write is durable by its own
-//! end (C4).
+//! A history starts from a durable image. Each change begins (from then on a crash may keep any part of it)
+//! and ends (from then on a new flush covers it). *Completed* flushes separate the epochs. A flush covers
+//! only changes that had ended when it *began* (C3); a `fua` write is durable at its own end (C4).
 //!
 //! Invariants
 //! - A change is recorded as it reaches the medium: a misdirected write with its real address, a lost one not
@@ -18,11 +17,11 @@ use std::sync::Arc;
 pub(crate) enum DeviceChange {
     /// `data` written at `at`.
     Bytes { at: u64, data: Arc<[u8]>, fua: bool },
-    /// `len` bytes set to `byte`: zeroes, or the junk that a discarded range reads as.
+    /// `len` bytes set to `byte`: zeroes, or the junk of a discarded range.
     Fill { at: u64, len: u64, byte: u8 },
-    /// The device became `size` bytes long, and was shorter.
+    /// The device grew to `size` bytes.
     Size { size: u64 },
-    /// The device became `size` bytes long, and was longer.
+    /// The device shrank to `size` bytes.
     Cut { size: u64 },
 }
 
@@ -31,7 +30,7 @@ impl DeviceChange {
         matches!(self, DeviceChange::Bytes { fua: true, .. })
     }
 
-    /// Does it to an image.
+    /// Applies the change to an image.
     pub(crate) fn apply(&self, image: &mut Image) {
         match self {
             DeviceChange::Bytes { at, data, .. } => image.write(*at, data),
@@ -46,21 +45,21 @@ impl DeviceChange {
 pub(crate) enum HistoryEvent {
     /// A change was submitted.
     Begin { id: u64, change: DeviceChange },
-    /// It completed.
+    /// The change completed.
     End { id: u64 },
-    /// It never reached the device: its process died first.
+    /// The change never reached the device: its process died first.
     Lost { id: u64 },
     /// A flush was submitted.
     FlushBegin { id: u64 },
-    /// It completed; one that lied covers nothing.
+    /// The flush completed; one that is not honest covers nothing.
     FlushEnd { id: u64, honest: bool },
-    /// The medium changed by itself, durably: rot.
+    /// The medium changed by itself, durably: bit rot.
     Rot { at: u64, data: Arc<[u8]> },
-    /// A device that had failed was reset; this is what it holds, durably.
+    /// A failed device was reset; it durably holds this image.
     Reset { image: Image },
 }
 
-/// The recorded life of a device. Cloning is cheap in bytes, linear in events.
+/// Recorded events of a device. Cloning costs little memory, and time linear in the events.
 #[derive(Clone, Debug)]
 pub struct DeviceHistory {
     pub(crate) start: Image,
@@ -73,22 +72,22 @@ impl DeviceHistory {
         DeviceHistory { start, events: Vec::new(), logical_block }
     }
 
-    /// Events recorded; also the last step.
+    /// Number of events; also the last step.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether nothing happened.
+    /// Whether no event was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// The steps that matter most: just before anything becomes durable or is lost for good, and the end.
-    /// Between two of them the possible states only grow, and so does what was acknowledged, so these steps
-    /// include all others' states, held to stricter demands. (Where states are sampled, more steps still mean
-    /// more samples.)
+    /// The steps just before data becomes durable or is finally lost, and the end.
+    /// Between two of them the sets of possible states and of acknowledged data only grow. So these steps
+    /// include the states of all others, with stricter demands. (Where states are sampled, more steps still
+    /// mean more samples.)
     #[must_use]
     pub fn cut_points(&self) -> Vec<usize> {
         let mut durable_by_itself = std::collections::HashSet::new();

@@ -1,4 +1,4 @@
-//! Counts the commands that reach a device. Every device counts here, so the numbers mean the same
+//! Counters of commands that reach a device. Every device counts here, so the numbers mean the same
 //! everywhere.
 
 use crate::{DeviceCounters, IoKind};

@@ -1,16 +1,15 @@
 //! Engine on io_uring: one thread owns the ring and everything in flight.
 //!
-//! Submitters put jobs into the queue; the thread moves them into the ring as the queue's rules allow, sleeps
-//! in the kernel, and delivers results (so hooks run on it). A sleeping ring is woken through an eventfd it
-//! polls.
+//! Submitters put jobs into the queue. The thread moves them into the ring as the queue's rules allow, sleeps
+//! in the kernel, and delivers results, so hooks run on it. It polls an eventfd that wakes a sleeping ring.
 //!
 //! Invariants
-//! - The buffer of an I/O stays in its slot from submission until its completion is reaped; nobody else has
-//!   it.
+//! - The buffer of an I/O stays in its slot from submission until its completion is reaped; nothing else
+//!   refers to it.
 //! - The thread ends only when the queue is closed and nothing is in flight.
-//! - Only reads and writes come here, see [`takes`]. The kernel would run a flush on a worker of its own: two
-//!   more threads to wake than a thread of ours that waits for it. Discards and zeroes it has not, or not
-//!   everywhere.
+//! - Only reads and writes use the ring, see [`takes`]. The kernel would run a flush on a worker of its own:
+//!   that wakes two threads more than a thread of this process that waits for the flush. Discards and zeroes
+//!   are missing in the ring, or in older kernels.
 //!
 //! Not used, with reasons: SQPOLL (12 against 79 thousand IOPS on two shared cores), IOPOLL (needs poll
 //! queues), linked entries (they serialise).
@@ -30,14 +29,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// I/Os in flight at most.
+/// Largest number of I/Os in flight.
 const DEPTH: usize = 64;
-/// Entries of the submission ring: all in flight and the wake-up poll fit.
+/// Entries of the submission ring: enough for all I/Os in flight and the wake-up poll.
 const ENTRIES: u32 = 128;
-/// Names the completion of the wake-up poll.
+/// Id of the wake-up poll's completion.
 const WAKE: u64 = u64::MAX;
 
-/// The engine. Dropping it finishes what waits and joins its thread.
+/// The engine. Dropping it finishes waiting jobs and joins its thread.
 pub(crate) struct IoRing {
     queue: Arc<JobQueue>,
     thread: Option<JoinHandle<()>>,
@@ -46,7 +45,7 @@ pub(crate) struct IoRing {
 impl IoRing {
     /// Starts the engine on `target`.
     /// # Errors
-    /// What `io_uring_setup` says: ENOSYS, EPERM where it is blocked. Then use the pool.
+    /// The error of `io_uring_setup`: ENOSYS, or EPERM where it is blocked. The caller then uses the pool.
     pub(crate) fn start(target: &Arc<FileTarget>, tally: &Arc<IoTally>) -> io::Result<IoRing> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = Arc::new(rustix::event::eventfd(0, flags)?);
@@ -77,7 +76,7 @@ impl Drop for IoRing {
     }
 }
 
-/// Whether the ring does this; else it is for a pool beside it.
+/// Whether the ring runs commands of this kind; otherwise the pool beside it does.
 pub(crate) fn takes(kind: &IoKind) -> bool {
     matches!(kind, IoKind::Read(_) | IoKind::Write { .. })
 }
@@ -87,7 +86,7 @@ fn ring_bell(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// A ring of the newest kind the kernel has; it must be made on the thread that will submit.
+/// A ring with the newest features of the kernel; it must be made on the thread that submits.
 fn make_ring(target: &FileTarget) -> io::Result<IoUring> {
     let newest = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
     let ring = match newest {
@@ -110,7 +109,7 @@ fn serve(
     let ring = match made {
         Ok(ring) => ring,
         Err(error) => {
-            // The starter waits for this; if it is gone there is nobody to tell.
+            // The starter waits for this; without it nobody needs the error.
             let _ = report.send(Err(error));
             return;
         }
@@ -130,13 +129,13 @@ fn serve(
     if let Err(error) = reactor.run() {
         reactor.give_up(&error);
     }
-    // The kernel takes a closed ring apart later, at leisure; the file and its lock must not wait for that.
+    // The kernel releases a closed ring later; the file and its lock must not wait for that.
     if let Err(error) = reactor.ring.submitter().unregister_files() {
         tracing::debug!(%error, "a ring kept its file a little longer");
     }
 }
 
-/// An I/O in the kernel's hands.
+/// An I/O in the kernel.
 struct InFlight {
     job: IoJob,
     /// Bytes transferred so far.
@@ -159,7 +158,7 @@ impl RingReactor<'_> {
     fn run(&mut self) -> io::Result<()> {
         loop {
             if self.free.len() == DEPTH {
-                // Nothing is in the kernel's hands: sleep where waking is cheapest.
+                // Nothing is in the kernel: sleep where waking is cheapest.
                 match self.queue.take_blocking() {
                     Some(job) => self.accept(job),
                     None => return Ok(()),
@@ -175,7 +174,7 @@ impl RingReactor<'_> {
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
-                    // Interrupted, or the completion ring has to be emptied first.
+                    // Interrupted, or the completion ring must be emptied first.
                     Some(libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
                     _ => return Err(error),
                 },
@@ -184,7 +183,7 @@ impl RingReactor<'_> {
         }
     }
 
-    /// Starts what may start; true when there is nothing left to do, ever.
+    /// Starts jobs that may start; true once the queue is closed and nothing is left to do.
     fn fill(&mut self) -> bool {
         loop {
             match self.queue.take() {
@@ -208,7 +207,7 @@ impl RingReactor<'_> {
         }
     }
 
-    /// Puts what is left of a slot's I/O into the ring.
+    /// Puts the rest of a slot's I/O into the ring.
     fn issue(&mut self, slot: usize) {
         let Some(InFlight { job, done }) = &mut self.slots[slot] else {
             return;
@@ -254,7 +253,7 @@ impl RingReactor<'_> {
         for (name, result) in reaped.drain(..) {
             if name == WAKE {
                 self.polling = false;
-                // Empties the counter; the next poll then waits for the next ring of the bell.
+                // Resets the counter, so that the next poll waits for the next wake-up.
                 let _ = rustix::io::read(self.event, &mut [0u8; 8]);
             } else {
                 self.completed(name as usize, result);
@@ -309,8 +308,8 @@ impl RingReactor<'_> {
         self.queue.answered();
     }
 
-    /// The ring itself failed: what is in flight may still reach memory and medium. Its buffers are leaked,
-    /// the device is poisoned, and everything is answered with an error from now on.
+    /// The ring itself failed: I/Os in flight may still reach memory and medium. Their buffers are leaked,
+    /// the device is poisoned, and every command gets an error from now on.
     fn give_up(&mut self, error: &io::Error) {
         tracing::error!(%error, "the io_uring of a device failed; the device takes no more I/O");
         self.target.poison(&DeviceError::Poisoned);

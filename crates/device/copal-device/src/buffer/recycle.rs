@@ -1,13 +1,14 @@
-//! Large blocks of memory, from the system and kept for the next buffer.
+//! Reuse of large memory blocks, which are mapped from the system.
 //!
-//! A fresh block of 1 MiB costs its page faults again each time: 900 us measured in a virtual machine, where
-//! copying 1 MiB costs 70. Where they are not kept they go back to the system and not to an allocator:
-//! glibc's mixes blocks of that size with small ones once it has seen one freed, and a process that lives
-//! under a cap grew by a third of its budget. Small blocks are the allocator's own business.
+//! A fresh block of 1 MiB pays its page faults again: 900 us measured in a virtual machine, where copying 1
+//! MiB takes 70 us.
+//! Blocks that are not kept go back to the system, not to an allocator. Once glibc has freed one block of
+//! this size, it mixes large blocks with small ones: a process under a memory cap grew by a third of its
+//! budget. Small blocks stay with the allocator.
 //!
 //! Invariants
-//! - At most [`BUDGET_BYTES`] are kept, process-wide, and no more than the least that anybody allows.
-//! - A block kept here is initialised throughout and owned by nobody else.
+//! - At most [`BUDGET_BYTES`] are kept process-wide, and at most the smallest active limit.
+//! - A kept block is initialised throughout and has no other owner.
 #![expect(unsafe_code, reason = "maps raw blocks and keeps them between their uses")]
 
 use parking_lot::Mutex;
@@ -24,7 +25,7 @@ const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 struct KeptBlocks {
     classes: [Vec<RecycledBlock>; CLASSES],
     bytes: usize,
-    /// What those who live under a budget allow.
+    /// Active limits of callers that have a memory budget.
     limits: Vec<usize>,
 }
 
@@ -52,7 +53,7 @@ unsafe impl Send for RecycledBlock {}
 static KEPT: Mutex<KeptBlocks> =
     Mutex::new(KeptBlocks { classes: [const { Vec::new() }; CLASSES], bytes: 0, limits: Vec::new() });
 
-/// The size of the block to allocate for `room` bytes: whole classes where blocks are kept.
+/// Size of the block to allocate for `room` bytes, rounded up to a size class where blocks are kept.
 pub(super) fn block_bytes(room: usize) -> usize {
     if (SMALLEST..=LARGEST).contains(&room) { room.next_power_of_two() } else { room }
 }
@@ -62,7 +63,7 @@ fn class_of(block: usize) -> Option<usize> {
     kept.then(|| (block / SMALLEST).ilog2() as usize)
 }
 
-/// Bytes of all blocks that came from the system and did not go back.
+/// Bytes of all blocks that are mapped from the system.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// See [`MAPPED`].
@@ -70,25 +71,25 @@ pub(super) fn mapped_bytes() -> usize {
     MAPPED.load(Relaxed)
 }
 
-/// Whether blocks of this size come from here and not from the allocator.
+/// Whether blocks of this size are mapped here, rather than allocated.
 pub(super) fn serves(block: usize) -> bool {
     class_of(block).is_some()
 }
 
-/// A new block of zeros; `None`: the system has no memory for it.
+/// A new block of zeros; `None` if the system has no memory for it.
 pub(super) fn map(block: usize) -> Option<NonNull<u8>> {
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping where the kernel likes, that nothing refers to yet.
+    // SAFETY: a new mapping at an address that the kernel chooses; nothing refers to it yet.
     let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), block, both, MapFlags::PRIVATE) };
     let start = NonNull::new(start.ok()?.cast())?;
     MAPPED.fetch_add(block, Relaxed);
     Some(start)
 }
 
-/// Gives a block of [`map`] back to the system.
+/// Returns a block of [`map`] to the system.
 ///
 /// # Safety
-/// `start` is what [`map`] gave for `block`, and nothing refers to its bytes any more.
+/// `start` came from [`map`] with this `block`, and nothing refers to its bytes any more.
 pub(super) unsafe fn unmap(start: NonNull<u8>, block: usize) {
     // SAFETY: by the contract above.
     if let Err(error) = unsafe { rustix::mm::munmap(start.as_ptr().cast(), block) } {
@@ -98,7 +99,7 @@ pub(super) unsafe fn unmap(start: NonNull<u8>, block: usize) {
     MAPPED.fetch_sub(block, Relaxed);
 }
 
-/// A kept block of exactly `block` bytes, with whatever it last held.
+/// A kept block of exactly `block` bytes, with its old content.
 pub(super) fn take(block: usize) -> Option<NonNull<u8>> {
     let class = class_of(block)?;
     let mut kept = KEPT.lock();
@@ -107,7 +108,7 @@ pub(super) fn take(block: usize) -> Option<NonNull<u8>> {
     Some(found.0)
 }
 
-/// Keeps a block of `block` initialised bytes; false when it is not wanted and has to be freed.
+/// Keeps a block of `block` initialised bytes. `false`: the limit is reached, and the caller must free it.
 pub(super) fn keep(start: NonNull<u8>, block: usize) -> bool {
     let Some(class) = class_of(block) else {
         return false;
@@ -121,7 +122,7 @@ pub(super) fn keep(start: NonNull<u8>, block: usize) -> bool {
     true
 }
 
-/// Allows no more than `bytes` until [`allow_again`] is called with the same.
+/// Adds a limit of `bytes` until [`allow_again`] is called with the same number.
 pub(super) fn allow_at_most(bytes: usize) {
     KEPT.lock().limits.push(bytes.min(BUDGET_BYTES));
 }
@@ -134,7 +135,7 @@ pub(super) fn allow_again(bytes: usize) {
     }
 }
 
-/// A block that is not allowed any more, with its size: the caller frees it.
+/// A kept block beyond the limit, with its size; the caller frees it.
 pub(super) fn take_surplus() -> Option<(NonNull<u8>, usize)> {
     let mut kept = KEPT.lock();
     if kept.bytes > kept.limit() { kept.largest() } else { None }

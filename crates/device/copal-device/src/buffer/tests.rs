@@ -1,4 +1,4 @@
-//! Alignment, zeros, lengths; and that memory used again betrays nothing.
+//! Alignment, zeros and lengths of buffers; reused memory never shows old bytes as zeros.
 
 use super::*;
 use std::ops::RangeInclusive;
@@ -59,13 +59,13 @@ fn what_is_kept_stays_within_its_budget() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let kept = recycle::kept_bytes();
     assert!((1..=recycle::BUDGET_BYTES).contains(&kept), "{kept} bytes are kept");
-    // Two budgets in one process: the smaller one counts, from now on and for what is kept already.
+    // Two limits in one process: the smaller one applies at once, also to blocks that are already kept.
     let large = KeptLimit::new(1 << 20);
     assert!(recycle::kept_bytes() <= 1 << 20);
     let small = KeptLimit::new(200_000);
     assert!(recycle::kept_bytes() <= 200_000);
     let many = || drop((0..8).map(|_| AlignedBuf::zeroed(64 << 10)).collect::<Vec<_>>());
-    // Other tests take and give back blocks in between.
+    // Other tests take and return blocks at the same time.
     let keeps = |bytes: RangeInclusive<usize>| {
         (0..1000).any(|_| {
             many();

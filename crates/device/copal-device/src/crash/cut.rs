@@ -1,10 +1,10 @@
-//! What is durable and what is open at one step of a history.
+//! Durable image and open changes at one step of a history.
 //!
 //! Invariants
-//! - Open changes stand in the order they completed, those still in flight last, in the order they began: a
-//!   later one lies over an earlier one where both survive.
-//! - Where a change became durable, open changes that completed before it are cut away: they cannot come
-//!   back.
+//! - Open changes are ordered by completion, then those still in flight by submission. Where two surviving
+//!   changes overlap, the later one wins.
+//! - When a change becomes durable, overlapping open changes that completed before it are cut away: they
+//!   cannot come back.
 
 use super::states::{CrashStates, StateLimits};
 use crate::Image;
@@ -13,10 +13,10 @@ use crate::record::{DeviceChange, DeviceHistory, HistoryEvent};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Longest fill that is torn at every block; longer ones are torn into this many pieces.
+/// A longer fill is torn into this many pieces; a shorter one at every block.
 const FILL_PIECES: u64 = 4;
 
-/// What one unit of tearing holds.
+/// Content of one unit of tearing.
 #[derive(Clone, Debug)]
 pub(super) enum UnitContent {
     /// A whole page of the image's tree, shared.
@@ -24,9 +24,9 @@ pub(super) enum UnitContent {
     /// Bytes of a write, from an offset on.
     Bytes(Arc<[u8]>, usize),
     Fill(u8),
-    /// The device's length, and it grew; `at` is the new one.
+    /// The device grew; `at` is the new length.
     Size,
-    /// The device's length, and it shrank; `at` is the new one.
+    /// The device shrank; `at` is the new length.
     Cut,
 }
 
@@ -45,7 +45,7 @@ impl TornUnit {
             UnitContent::Cut => return image.resize(image.size().min(self.at)),
             _ => {}
         }
-        // A change beyond an end that did not survive is lost with it.
+        // A change beyond an end that did not survive is lost with that end.
         if self.at + self.len > image.size() {
             return;
         }
@@ -62,7 +62,7 @@ impl TornUnit {
         has_bytes(self) && has_bytes(other) && self.at < other.at + other.len && other.at < self.at + self.len
     }
 
-    /// What is left of this unit outside `over`.
+    /// The parts of this unit outside `over`.
     fn outside(self, over: &TornUnit) -> Vec<TornUnit> {
         if !self.overlaps(over) {
             return vec![self];
@@ -86,7 +86,7 @@ impl TornUnit {
     }
 }
 
-/// Cuts a change into the units it may tear into.
+/// Splits a change into the units at which it may tear.
 fn units_of(change: &DeviceChange, block: u64) -> Vec<TornUnit> {
     match change {
         DeviceChange::Bytes { at, data, .. } => (0..data.len() as u64)
@@ -125,16 +125,16 @@ fn content_of(data: &Arc<[u8]>, from: usize, at: u64, len: u64) -> UnitContent {
 pub(super) struct OpenChange {
     pub(super) id: u64,
     pub(super) units: Vec<TornUnit>,
-    /// Its place among completions; `None` while in flight.
+    /// Its position among completions; `None` while in flight.
     ended: Option<u64>,
     alone: bool,
 }
 
-/// Follows a history event by event.
+/// Replays a history event by event.
 pub(super) struct HistoryReplay {
     durable: Image,
     open: Vec<OpenChange>,
-    /// For each flush in flight, the number of changes that had ended when it began.
+    /// Per flush in flight, the number of changes that had ended when it began.
     flushes: HashMap<u64, u64>,
     ended: u64,
     block: u64,
@@ -172,13 +172,13 @@ impl HistoryReplay {
             HistoryEvent::Rot { at, data } => self.durable.write(*at, data),
             HistoryEvent::Reset { image } => {
                 self.durable = image.clone();
-                // What is in flight is not in the image, and ends behind it.
+                // A change in flight is not in the image; it ends later.
                 self.open.retain(|open| open.ended.is_none());
             }
         }
     }
 
-    /// Moves a change from "in flight" to its place among the completed.
+    /// Moves a change from "in flight" to its position among the completed ones.
     fn end(&mut self, id: u64) {
         let Some(index) = self.open.iter().position(|open| open.id == id) else {
             return;
@@ -220,7 +220,7 @@ impl HistoryReplay {
     }
 }
 
-/// One moment of a history: what is durable for certain, and what a crash may keep or lose.
+/// One step of a history: the durable image, and the changes that a crash may keep or lose.
 #[derive(Clone, Debug)]
 pub struct HistoryCut {
     pub(super) step: usize,
@@ -229,25 +229,25 @@ pub struct HistoryCut {
 }
 
 impl HistoryCut {
-    /// Events that happened before.
+    /// Number of events before this step.
     #[must_use]
     pub fn step(&self) -> usize {
         self.step
     }
 
-    /// Changes that a crash here may lose, wholly or in part.
+    /// Number of changes that a crash at this step may lose, wholly or in part.
     #[must_use]
     pub fn open_changes(&self) -> usize {
         self.open.len()
     }
 
-    /// What is left when everything open is lost.
+    /// The image if every open change is lost.
     #[must_use]
     pub fn durable(&self) -> &Image {
         &self.durable
     }
 
-    /// The states a crash here may leave.
+    /// The states that a crash at this step may leave.
     #[must_use]
     pub fn states(&self, limits: &StateLimits) -> CrashStates {
         CrashStates::new(self.clone(), limits)

@@ -1,13 +1,15 @@
-//! Which subsets of the open changes are tried, and in which order.
+//! Enumeration of subsets of the open changes, in a fixed order.
 //!
-//! With at most `limits.exhaustive` open blocks: every subset of blocks, so every tear too. Else with at most
-//! that many open changes: every subset of whole changes. Else: none, all, each alone, each missing, each
-//! prefix. The latter two are followed by tears of each change (with and without the others) and by seeded
-//! random subsets. (Of 26 known crash bugs of file systems 24 needed at most three operations, so small cuts
-//! carry the weight.)
+//! - At most `limits.exhaustive` open blocks: every subset of blocks, so every tear too.
+//! - Otherwise, at most that many open changes: every subset of whole changes.
+//! - Otherwise: none, all, each alone, each missing, each prefix.
+//!
+//! The second and third case add tears of each change (with and without the others) and seeded random
+//! subsets. Of 26 known crash bugs of file systems 24 needed at most three operations, so small cuts matter
+//! most.
 //!
 //! Invariants
-//! - State `n` of a cut is the same on every run: a failure is named by step and number.
+//! - State `n` of a cut is the same in every run, so a failure is identified by step and number.
 
 use super::cut::HistoryCut;
 use crate::fault::FaultDevice;
@@ -15,12 +17,12 @@ use crate::random::DeviceRandom;
 use crate::{Device, Image, MemoryDevice};
 use std::sync::Arc;
 
-/// How many states of one cut are tried.
+/// Number of states tried per cut.
 #[derive(Clone, Copy, Debug)]
 pub struct StateLimits {
     /// Up to this many open blocks (or changes) all subsets are tried. At most 20.
     pub exhaustive: u32,
-    /// Random subsets beyond that.
+    /// Number of random subsets beyond that.
     pub samples: u32,
     /// Seed of the random subsets.
     pub seed: u64,
@@ -32,7 +34,7 @@ impl Default for StateLimits {
     }
 }
 
-/// A family of subsets; members are numbered from 0.
+/// A family of subsets; its members are numbered from 0.
 #[derive(Clone, Copy, Debug)]
 enum SubsetFamily {
     AllBlocks,
@@ -41,12 +43,12 @@ enum SubsetFamily {
     Only,
     Missing,
     Prefix,
-    /// Change `c` torn: one way of [`TEARS`], with the others all lost or all kept.
+    /// Change `c` torn in one of [`TEARS`] ways, with all other changes lost or all kept.
     Torn,
     Sampled,
 }
 
-/// Ways a change of several blocks is torn: only first, only last, first lost, last lost, first half, every
+/// Ways to tear a change of several blocks: only first, only last, first lost, last lost, first half, every
 /// other.
 const TEARS: u64 = 6;
 
@@ -89,7 +91,7 @@ impl CrashStates {
         CrashStates { cut, families, first_block, seed: limits.seed, next: 0 }
     }
 
-    /// How many states there are in all. Some may be equal.
+    /// Number of states. Some may be equal.
     #[must_use]
     pub fn count_all(&self) -> u64 {
         self.families.iter().map(|(_, members)| members).sum()
@@ -132,7 +134,7 @@ impl CrashStates {
                 let mut random = DeviceRandom::new(
                     self.seed ^ index.wrapping_mul(0x9e37_79b9) ^ (self.cut.step as u64) << 32,
                 );
-                // From nearly none to nearly all, whole changes as often as single blocks.
+                // Density from nearly none to nearly all; whole changes as often as single blocks.
                 let density = random.below(17);
                 let whole = random.one_in(2);
                 let mut keep = || random.below(16) < density;
@@ -184,7 +186,7 @@ impl Iterator for CrashStates {
     }
 }
 
-/// A device as a crash may leave it.
+/// Device content that a crash may leave.
 #[derive(Clone, Debug)]
 pub struct CrashState {
     cut: HistoryCut,
@@ -194,7 +196,7 @@ pub struct CrashState {
 }
 
 impl CrashState {
-    /// Events before the crash.
+    /// Number of events before the crash.
     #[must_use]
     pub fn step(&self) -> usize {
         self.cut.step
@@ -206,25 +208,25 @@ impl CrashState {
         self.index
     }
 
-    /// What the device holds.
+    /// Content of the device.
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.image
     }
 
-    /// A memory device that holds it.
+    /// A memory device with this content.
     #[must_use]
     pub fn device(&self) -> Arc<dyn Device> {
         MemoryDevice::from_image(self.image.clone(), u64::MAX)
     }
 
-    /// A fault device that holds it durably and records from here on: for crashes during recovery.
+    /// A fault device that holds this content durably and records from here on: for crashes during recovery.
     #[must_use]
     pub fn fault_device(&self, seed: u64) -> Arc<FaultDevice> {
         FaultDevice::from_image(self.image.clone(), seed)
     }
 
-    /// What survived and what was lost, for the report of a failed test.
+    /// Surviving and lost changes, for the report of a failed test.
     #[must_use]
     pub fn describe(&self) -> String {
         use std::fmt::Write;

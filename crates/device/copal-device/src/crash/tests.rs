@@ -1,4 +1,4 @@
-//! The enumerator against a model that knows, block by block, what may be read after a crash.
+//! The enumerator compared with a block-by-block model of the possible contents after a crash.
 
 use super::*;
 use crate::fault::{CompletionOrder, Fault, FaultDevice, FaultOptions, WriteFault};
@@ -45,7 +45,7 @@ fn reachable(history: &DeviceHistory, step: usize) -> BTreeSet<Vec<u8>> {
     states(history, step, &limits).map(|state| values(state.image())).collect()
 }
 
-/// What a block may hold: the durable value, then later values not covered by a flush, oldest first.
+/// Possible contents of a block: the durable value, then later values that no flush covers, oldest first.
 #[derive(Clone)]
 struct Block {
     durable: u8,
@@ -154,8 +154,9 @@ fn a_durable_write_makes_nothing_else_durable_and_cannot_be_undone_by_an_older_o
 }
 
 /// Symptom: a checkpoint that named a commit whose frame was still being written through broke the order, and
-/// no history showed it. Cause: a write-through was one instant here, with nothing beside it. Fix: work is
-/// done in its middle, where it is open whatever is flushed beside it.
+/// no history showed it.
+/// Cause: a write-through was one instant here, with nothing beside it.
+/// Fix: a test can run work in the middle of a write-through, which stays open during any flush of that work.
 #[test]
 fn a_flush_beside_a_write_through_does_not_cover_it() {
     let dev = device(2, CompletionOrder::Immediate);
@@ -171,8 +172,9 @@ fn a_flush_beside_a_write_through_does_not_cover_it() {
     assert_eq!(reachable(&history, dev.step()), BTreeSet::from([vec![2, 1]]));
 }
 
-/// Symptom: a simulated disk lost what had been flushed. Cause: a write that was in flight when the medium
-/// was repaired was forgotten here, and reached the image all the same. Fix: it stays open.
+/// Symptom: a simulated disk lost flushed data.
+/// Cause: `heal` forgot a write in flight, which reached the image all the same.
+/// Fix: it stays open.
 #[test]
 fn a_write_in_flight_outlives_the_repair_of_the_medium() {
     let dev = device(1, CompletionOrder::Fifo);
@@ -187,9 +189,10 @@ fn a_write_in_flight_outlives_the_repair_of_the_medium() {
     assert_eq!(reachable(&history, dev.step()), BTreeSet::from([vec![1]]));
 }
 
-/// Symptom: a power cut brought a log's frame back that had failed with an error long before, over the one
-/// that was written in its place and flushed. Cause: a failed write stayed open for ever, and what is open
-/// lies over what has ended. Fix: when the device is opened again, it has happened, or it never will.
+/// Symptom: after a power cut a log's frame was back that had failed with an error long before. It lay over
+/// the frame that was written in its place and flushed.
+/// Cause: a failed write stayed open for ever, and open changes lie over completed ones.
+/// Fix: when the device is opened again, a failed write either has happened or never will.
 #[test]
 fn a_write_that_failed_does_not_come_back_over_later_ones() {
     for seed in 0..8 {
@@ -229,7 +232,7 @@ fn a_cut_is_open_until_flushed_and_what_lay_behind_it_does_not_come_back_then() 
     assert_eq!(reachable(&dev.history(), dev.step()), BTreeSet::from([vec![7, 0]]));
 }
 
-/// A host that filled up meanwhile refuses what was not asked of it again.
+/// A full host refuses a write into a discarded range unless the range was reserved again.
 #[test]
 fn on_a_full_host_a_write_into_a_hole_fails_until_the_hole_is_reserved() {
     let options =
@@ -272,7 +275,7 @@ fn writes_tear_at_the_logical_block() {
     assert_eq!(seen.len(), 1 << 8);
 }
 
-/// Beyond the exhaustive limit: the promised members are all there, and number `n` is always the same state.
+/// Beyond the exhaustive limit all promised subsets are present, and number `n` is always the same state.
 #[test]
 fn sampled_states_hold_none_all_singles_prefixes_and_tears() {
     let dev = device(40, CompletionOrder::Immediate);

@@ -1,8 +1,8 @@
-//! The faults a [`FaultDevice`](super::FaultDevice) knows, and how many of them a run may have.
+//! Faults of a [`FaultDevice`](super::FaultDevice), and a budget for random ones.
 
 use crate::random::DeviceRandom;
 
-/// What a write does instead of writing.
+/// Failure of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteFault {
     /// Reports an error; any part of it may have been written. Poisons the handle.
@@ -13,15 +13,15 @@ pub enum WriteFault {
     Lost,
     /// Reports success and writes elsewhere.
     Misdirected {
-        /// Where it went, in bytes; a multiple of the logical block.
+        /// Destination in bytes; a multiple of the logical block.
         to: u64,
     },
 }
 
-/// What a flush does instead of flushing.
+/// Failure of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushFault {
-    /// Reports an error. Poisons the handle; what was not durable may be lost.
+    /// Reports an error. Poisons the handle; writes that were not durable may be lost.
     Error,
     /// Reports that the host has no space. Poisons the handle; writes that were not durable may be lost.
     HostFull,
@@ -29,7 +29,7 @@ pub enum FlushFault {
     Lie,
 }
 
-/// One fault to come. Counts skip that many commands of the kind first.
+/// One future fault. Counts skip that many commands of the kind first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A latent sector error: reads of this range fail until it is written.
@@ -39,42 +39,43 @@ pub enum Fault {
         /// Bytes.
         len: u64,
     },
-    /// One bit changes on the medium, now.
+    /// One bit on the medium flips, now.
     BitFlip {
         /// The byte.
         at: u64,
         /// The bit in it, 0 to 7.
         bit: u8,
     },
-    /// Reads of this range return what it holds now, also after later writes.
+    /// Reads of this range return its current content, also after later writes.
     StaleRead {
         /// First byte.
         at: u64,
         /// Bytes.
         len: u64,
     },
-    /// A later write goes wrong.
+    /// A later write fails.
     Write {
-        /// Writes that go right before it.
+        /// Number of successful writes before it.
         skip: u32,
-        /// How it goes wrong.
+        /// Kind of the failure.
         fault: WriteFault,
     },
-    /// A later flush goes wrong.
+    /// A later flush fails.
     Flush {
-        /// Flushes that go right before it.
+        /// Number of successful flushes before it.
         skip: u32,
-        /// How it goes wrong.
+        /// Kind of the failure.
         fault: FlushFault,
     },
     /// A later growth is refused.
     Grow {
-        /// Growths that go right before it.
+        /// Number of successful growths before it.
         skip: u32,
     },
 }
 
-/// How many faults of each kind chance may inject. A test gives no more than the layer claims to stand.
+/// Number of random faults per kind. A test allows at most the faults that the tested layer claims to
+/// tolerate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultBudget {
     /// Latent sector errors of one logical block.
@@ -83,9 +84,9 @@ pub struct FaultBudget {
     pub bit_flips: u32,
     /// Ranges of one logical block that read stale.
     pub stale_reads: u32,
-    /// Writes that report success and do nothing.
+    /// Writes that report success and have no effect.
     pub lost_writes: u32,
-    /// Writes that report success and go elsewhere.
+    /// Writes that report success and write elsewhere.
     pub misdirected_writes: u32,
     /// Writes that fail.
     pub write_errors: u32,
@@ -93,12 +94,12 @@ pub struct FaultBudget {
     pub flush_errors: u32,
     /// Growths that are refused.
     pub grow_errors: u32,
-    /// On average one command in this many meets a fault, while the budget lasts; 0: none do.
+    /// On average one command in this many meets a fault, while the budget lasts; 0: no faults.
     pub one_in: u64,
 }
 
 impl FaultBudget {
-    /// Rolls the dice for a write of a device of `blocks` blocks of `block` bytes.
+    /// Draws a fault for a write to a device of `blocks` blocks of `block` bytes.
     pub(super) fn write(&mut self, random: &mut DeviceRandom, blocks: u64, block: u64) -> Option<WriteFault> {
         if !random.one_in(self.one_in) {
             return None;
@@ -119,7 +120,7 @@ impl FaultBudget {
         random.one_in(self.one_in) && take(&mut self.grow_errors)
     }
 
-    /// Rolls the dice for a read of `blocks` blocks of `block` bytes at `at`: the fault strikes inside it.
+    /// Draws a fault for a read of `blocks` blocks of `block` bytes at `at`; it strikes inside that range.
     pub(super) fn read(
         &mut self,
         random: &mut DeviceRandom,

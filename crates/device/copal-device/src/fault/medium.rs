@@ -1,8 +1,8 @@
-//! The medium of a fault device: its bytes, its recorded life, and the faults that are armed.
+//! Medium of a fault device: its bytes, its history, and the armed faults.
 //!
 //! Invariants
-//! - How a write or flush goes wrong is drawn when it is submitted, so skipping counts submissions.
-//! - The history holds what the medium suffers, the shadow what it should have.
+//! - The failure of a write or flush is drawn at its submission, so `skip` counts submissions.
+//! - The history holds the actual changes of the medium, the shadow the intended ones.
 
 use super::FaultOptions;
 use super::inject::{Fault, FaultBudget, FlushFault, WriteFault};
@@ -13,17 +13,17 @@ use crate::{DeviceError, Image, IoKind};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What discarded bytes read as: nothing a format would take for its own.
+/// Content of discarded bytes: no format takes it for its own.
 const JUNK: u8 = 0xd5;
 
-/// What a submitted command will do when it completes.
+/// Planned effect of a submitted command at its completion.
 pub(super) struct CommandPlan {
     id: u64,
-    /// What reaches the medium.
+    /// Actual change of the medium.
     change: Option<DeviceChange>,
-    /// What should.
+    /// Intended change.
     meant: Option<DeviceChange>,
-    /// The number of the error it answers.
+    /// Error number of its answer.
     fails: Option<i32>,
     lies: bool,
 }
@@ -40,7 +40,7 @@ pub(super) struct FaultMedium {
     next_id: u64,
     poisoned: Option<DeviceError>,
     flush_failed: bool,
-    /// Commands that failed, and whether they happened all the same.
+    /// Failed commands, and whether they took effect all the same.
     orphans: Vec<(u64, bool)>,
     unreadable: BTreeSet<u64>,
     stale: Vec<(std::ops::Range<u64>, Image)>,
@@ -91,7 +91,7 @@ impl FaultMedium {
         }
     }
 
-    /// Accepts a command: from here on a crash may keep any part of it.
+    /// Accepts a command: from now on a crash may keep any part of it.
     pub(super) fn begin(&mut self, at: u64, kind: &IoKind) -> Result<(u64, CommandPlan), DeviceError> {
         if !matches!(kind, IoKind::Read(_)) {
             self.expect_unpoisoned()?;
@@ -189,8 +189,8 @@ impl FaultMedium {
         }
     }
 
-    /// A command that failed: it happens or not, and a crash may still keep or lose it, until the device is
-    /// opened again.
+    /// Records a failed command: it takes effect or not. Until the device is reopened, a crash may still keep
+    /// or lose it.
     fn orphan(&mut self, plan: &CommandPlan) {
         let happens = self.random.one_in(2);
         if happens {
@@ -201,20 +201,20 @@ impl FaultMedium {
         }
     }
 
-    /// The kernel has ended what had failed: it has happened, or it never will.
+    /// Settles failed commands at a reopening: each has taken effect, or never will.
     fn settle_orphans(&mut self) {
         for (id, happens) in std::mem::take(&mut self.orphans) {
             self.settle(id, happens);
         }
     }
 
-    /// What became of a command that nobody hears of.
+    /// Records the outcome of a command whose answer no caller receives.
     fn settle(&mut self, id: u64, happens: bool) {
         self.note(if happens { HistoryEvent::End { id } } else { HistoryEvent::Lost { id } });
     }
 
-    /// The process that submitted it died. The kernel settles what is in flight before the device can be
-    /// opened again: it has happened, or it never will.
+    /// The process that submitted the command died. The kernel settles commands in flight before the device
+    /// can be opened again: each has taken effect, or never will.
     pub(super) fn bury(&mut self, plan: &CommandPlan) {
         let happens = self.random.one_in(2);
         if happens {
@@ -225,7 +225,8 @@ impl FaultMedium {
         }
     }
 
-    /// A new handle. After a failed flush the device was reset and holds some legal state, durably.
+    /// Prepares the medium for a new handle. After a failed flush the device was reset and durably holds some
+    /// legal state.
     pub(super) fn revive(&mut self) {
         self.poisoned = None;
         self.settle_orphans();
@@ -268,7 +269,7 @@ impl FaultMedium {
         Ok(wanted)
     }
 
-    /// What was discarded in this range has space again, and reads as zeros.
+    /// Allocates space for the discarded parts of this range; they read as zeros.
     pub(super) fn reserve(&mut self, at: u64, len: u64) -> Result<(), DeviceError> {
         self.expect_unpoisoned()?;
         if self.grow_fault() {
@@ -281,7 +282,7 @@ impl FaultMedium {
         Ok(())
     }
 
-    /// Parts of a range that were discarded and not written since: what there is, is their junk.
+    /// Parts of a range that were discarded and not written since.
     fn hollow(&self, at: u64, len: u64) -> Vec<std::ops::Range<u64>> {
         let mut parts: Vec<std::ops::Range<u64>> = Vec::new();
         let mut block = vec![0; self.block as usize];
@@ -298,7 +299,7 @@ impl FaultMedium {
         parts
     }
 
-    /// A change that is complete at once.
+    /// Records a change that completes at once.
     fn happen(&mut self, change: DeviceChange) {
         let id = self.next_id;
         self.next_id += 1;
@@ -387,7 +388,7 @@ impl FaultMedium {
         armed.is_some() || self.budget.grow(&mut self.random)
     }
 
-    /// Counts one command against every armed fault of its kind; returns the one that strikes.
+    /// Counts one command against every armed fault of its kind; returns the fault that strikes.
     fn strike<F>(&mut self, mut of_kind: impl FnMut(&mut Fault) -> Option<(&mut u32, F)>) -> Option<F> {
         let mut struck = None;
         self.armed.retain_mut(|fault| match of_kind(fault) {

@@ -1,4 +1,4 @@
-//! Each fault does what it says, and what it says only.
+//! Each fault has its documented effect and no other.
 
 use super::*;
 use crate::crash;

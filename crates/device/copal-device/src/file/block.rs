@@ -1,4 +1,4 @@
-//! The commands of block devices that no safe wrapper has: length, discard, write zeroes.
+//! Commands of block devices without a safe wrapper: length, discard, write zeroes.
 #![expect(unsafe_code, reason = "ioctls of block devices")]
 
 use rustix::fd::{AsFd, AsRawFd};
@@ -20,12 +20,12 @@ pub(super) fn size(device: impl AsFd) -> io::Result<u64> {
     if result == 0 { Ok(size) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives up a range; it reads as anything afterwards.
+/// Discards a range; it reads as anything afterwards.
 pub(super) fn discard(device: impl AsFd, at: u64, len: u64) -> io::Result<()> {
     on_range(device, BLKDISCARD, at, len)
 }
 
-/// Really writes zeros, by the device's own command where it has one. Blocks.
+/// Writes zeros, with the device's own command where it has one. Blocks.
 pub(super) fn zero_out(device: impl AsFd, at: u64, len: u64) -> io::Result<()> {
     on_range(device, BLKZEROOUT, at, len)
 }

@@ -1,16 +1,16 @@
-//! File systems on which a preallocated file does not mean what the object store needs it to mean.
+//! File systems on which preallocation does not give the guarantees that the object store needs.
 
 use rustix::fd::AsFd;
 use std::io;
 
-/// What a file system does with a file that is overwritten in place.
+/// Behaviour of a file system when a file is overwritten in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileSystemKind {
-    /// It stays where it is.
+    /// Data stays in place.
     Plain,
     /// Each write goes elsewhere: preallocation promises nothing, and overwriting can run out of space.
     CopyOnWrite(&'static str),
-    /// It is memory: nothing survives a reboot.
+    /// In memory: nothing survives a reboot.
     Volatile(&'static str),
 }
 
@@ -24,7 +24,7 @@ const NATURES: [(u64, FileSystemKind); 6] = [
     (0x8584_58f6, FileSystemKind::Volatile("ramfs")),
 ];
 
-/// The nature of the file system that holds `file`.
+/// Kind of the file system that holds `file`.
 pub(super) fn nature(file: impl AsFd) -> io::Result<FileSystemKind> {
     // Magic numbers are 32 bits wide; the field is signed or wider on some machines.
     let magic = rustix::fs::fstatfs(file)?.f_type as u64 & 0xffff_ffff;
@@ -32,8 +32,8 @@ pub(super) fn nature(file: impl AsFd) -> io::Result<FileSystemKind> {
     Ok(known.map_or(FileSystemKind::Plain, |(_, nature)| *nature))
 }
 
-/// Whether `bytes` more do not fit, as far as the file system knows. Asked before `fallocate`, which fills
-/// the disk to the last block before it finds out, and everybody else on that disk would feel it.
+/// Whether `bytes` more do not fit, as far as the file system reports. Called before `fallocate`, which fills
+/// the disk to the last block before it fails, and so disturbs every other user of the disk.
 pub(super) fn is_too_full(file: impl AsFd, bytes: u64) -> bool {
     rustix::fs::fstatvfs(file).is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < bytes)
 }

@@ -1,4 +1,4 @@
-//! What a file or block device is like, from `statx`, an ioctl and sysfs. Nothing here is measured.
+//! Geometry of a file or block device, from `statx`, an ioctl and sysfs. Nothing is measured.
 
 use super::block;
 use super::target::{MAX_IO, TargetKind};
@@ -8,10 +8,10 @@ use rustix::fs::{AtFlags, StatxFlags};
 use std::io;
 use std::path::PathBuf;
 
-/// Assumed where nobody says.
+/// Block size if neither `statx` nor sysfs reports one.
 const FALLBACK_BLOCK: u32 = 4096;
 
-/// Alignment that direct I/O asks for, in bytes.
+/// Alignment that direct I/O requires, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DirectAlignment {
     /// Of buffers in memory.
@@ -20,7 +20,7 @@ pub(super) struct DirectAlignment {
     pub(super) offset: u32,
 }
 
-/// The alignment for direct I/O; `None` when the file system has none for this file.
+/// The alignment for direct I/O; `None` if the file system has no direct I/O for this file.
 pub(super) fn alignment(file: impl AsFd, kind: TargetKind) -> io::Result<Option<DirectAlignment>> {
     let stat = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 {

@@ -1,14 +1,14 @@
-//! A range of a file or device as shared memory, through which the page cache is written.
+//! Cached writes through a shared mapping of a file or device range.
 //!
-//! A buffered write takes the lock of its file, which whoever goes around the page cache on the same file
-//! holds until the device has answered (ext4, XFS): the write waits for those commands, and commands behind
-//! it wait for the write. Measured beside durable direct writes of 70 us: 8 ms at the 99th percentile. A
-//! store to a mapped page takes no such lock: 3 us.
+//! A buffered write takes the lock of its file. On ext4 and XFS a direct write holds the same lock until the
+//! device has answered. So the buffered write waits for direct writes, and later direct writes wait for it.
+//! Measured beside durable direct writes of 70 us: 8 ms at the 99th percentile. A store to a mapped page
+//! takes no such lock: 3 us.
 //!
 //! Invariants
-//! - This process never touches the mapped bytes itself. The kernel copies them there out of a pipe, so that
-//!   a page that cannot be had is an error of that copy, and not the end of the process by SIGBUS.
-//! - The pipe is empty between two writes; after an error there are none.
+//! - This process never touches the mapped bytes itself. The kernel copies them there out of a pipe, so a
+//!   page that cannot be read is an error of that copy instead of a SIGBUS that ends the process.
+//! - The pipe is empty between two writes; after an error nothing more is written.
 #![expect(unsafe_code, reason = "maps a range of a file")]
 
 use rustix::{
@@ -19,10 +19,10 @@ use rustix::{
 };
 use std::{ffi::c_void, io, ptr::NonNull};
 
-/// Most that goes through the pipe at once; it takes what it has room for.
+/// Longest transfer through the pipe; the pipe takes as much as fits.
 const PIECE: usize = 64 << 10;
 
-/// See the module.
+/// See the module's text.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     start: NonNull<c_void>,
@@ -33,21 +33,21 @@ pub(super) struct MappedFile {
     into: OwnedFd,
 }
 
-// SAFETY: the mapping belongs to this value alone and is at home on no thread.
+// SAFETY: the mapping belongs to this value alone and is bound to no thread.
 unsafe impl Send for MappedFile {}
 
 impl MappedFile {
     /// Maps whole pages of `file` and brings them into memory. Blocks for reading them.
     pub(super) fn new(file: impl AsFd, at: u64, len: usize) -> io::Result<MappedFile> {
-        // Not blocking: it takes as much as it holds.
+        // Non-blocking: the pipe takes as much as it holds.
         let (out_of, into) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let both = ProtFlags::READ | ProtFlags::WRITE;
         let hint = std::ptr::null_mut();
-        // SAFETY: a new mapping where the kernel likes; no Rust reference to it is ever made.
+        // SAFETY: a new mapping at an address that the kernel chooses; no Rust reference to it is ever made.
         let start = unsafe { rustix::mm::mmap(hint, len, both, MapFlags::SHARED, file, at) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let mapped = MappedFile { start, at, len, out_of, into };
-        // A hint: what is not there now is read in by the first write to it.
+        // A hint: the first write to a missing page reads it in.
         // SAFETY: the range is the mapping, and its contents stay.
         let read_in = unsafe { rustix::mm::madvise(start.as_ptr(), len, Advice::LinuxPopulateRead) };
         if let Err(error) = read_in {
@@ -56,20 +56,20 @@ impl MappedFile {
         Ok(mapped)
     }
 
-    /// Place in the file behind the last mapped byte.
+    /// File offset behind the last mapped byte.
     pub(super) fn end(&self) -> u64 {
         self.at + self.len as u64
     }
 
-    /// Where `len` bytes at `at` of the file lie in the mapping, if all of them do.
+    /// Offset in the mapping of `len` bytes at `at` of the file, if all of them are mapped.
     fn offset(&self, at: u64, len: usize) -> Option<usize> {
         let offset = usize::try_from(at.checked_sub(self.at)?).ok()?;
         (offset.checked_add(len)? <= self.len).then_some(offset)
     }
 
-    /// Writes `bytes` at `at` of the file. `None`: they do not all lie in the mapping.
+    /// Writes `bytes` at `at` of the file. `None`: not all of them are mapped.
     /// # Errors
-    /// A page cannot be had: nothing is written here any more.
+    /// A page cannot be read; nothing more is written through this mapping.
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Option<io::Result<()>> {
         let offset = self.offset(at, bytes.len())?;
         Some(self.write_at(offset, bytes))
@@ -92,10 +92,10 @@ impl MappedFile {
     /// Lets the kernel copy up to `len` bytes out of the pipe to `offset` of the mapping.
     fn receive(&self, offset: usize, len: usize) -> io::Result<usize> {
         assert!(offset + len <= self.len, "{len} bytes at {offset} of {}", self.len);
-        // SAFETY: within the mapping, as just seen.
+        // SAFETY: within the mapping, by the assertion above.
         let to = unsafe { self.start.byte_add(offset) };
-        // SAFETY: `len` bytes from there on are mapped for as long as `self` lives, and only the kernel looks
-        // at them.
+        // SAFETY: `len` bytes from there on are mapped for as long as `self` lives, and only the kernel
+        // accesses them.
         let received = unsafe { libc::read(self.out_of.as_raw_fd(), to.as_ptr(), len) };
         match usize::try_from(received) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -105,7 +105,7 @@ impl MappedFile {
     }
 }
 
-/// Calls once more what a signal interrupted.
+/// Repeats a call that a signal interrupted.
 fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {

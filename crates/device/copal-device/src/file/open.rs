@@ -1,11 +1,10 @@
-//! Opening a target: existence, kind, lock, nature of the file system, direct I/O, and the flush that C5 asks
-//! for.
+//! Opening a target: existence, kind, lock, file system, direct I/O, and the flush that C5 requires.
 //!
 //! Invariants
-//! - The lock of a block device lies on its node. Whoever means to write looks at those of all that share
-//!   bytes with it.
-//! - The lock is taken before a byte is read or the file is touched, and lives as long as the descriptor.
-//! - A file this call created is removed again when anything after that fails.
+//! - The lock of a block device lies on its node. An opening for writing also checks the nodes of all devices
+//!   that share bytes with it.
+//! - The lock is taken before the file is read or changed, and lives as long as the descriptor.
+//! - A file that this call created is removed again when a later step fails.
 
 use super::FileOptions;
 use super::filesystem::{FileSystemKind, is_too_full, nature};
@@ -23,7 +22,7 @@ use std::path::Path;
 /// Smallest alignment used without direct I/O.
 const BUFFERED: DirectAlignment = DirectAlignment { memory: 1, offset: 4096 };
 
-/// Opens or creates what `path` names and locks it.
+/// Opens or creates the target at `path` and locks it.
 pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileTarget, DeviceOpenError> {
     match options.create_size {
         None => {
@@ -35,7 +34,7 @@ pub(super) fn open(path: &Path, options: &FileOptions) -> Result<FileTarget, Dev
             let kind = TargetKind::File { punch_holes: options.punch_holes };
             let made = allocate(path, &fd, size).and_then(|()| prepare(path, options, fd, kind));
             if made.is_err() {
-                // The first error is the one to report; a file left behind is empty or unused.
+                // The first error is the one to report; a file that remains is empty or unused.
                 let _ = std::fs::remove_file(path);
             }
             made
@@ -54,7 +53,7 @@ fn open_existing(path: &Path, options: &FileOptions) -> Result<(OwnedFd, TargetK
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
     let kind = kind_of(path, options, rustix::fs::fstat(&fd).map_err(failed)?.st_mode)?;
     lock(path, &fd, options.read_only)?;
-    // Behind our own lock: of two that meet here each sees the other's.
+    // After taking our own lock: of two concurrent openings each sees the other's lock.
     if kind == TargetKind::Block && !options.read_only && overlap_in_use(path).is_some() {
         return Err(DeviceOpenError::Locked { path: path.display().to_string() });
     }
@@ -89,7 +88,7 @@ fn create(path: &Path) -> Result<OwnedFd, DeviceOpenError> {
     Ok(fd)
 }
 
-/// Reserves the space now, so that a full disk is met here.
+/// Reserves the space now, so that a full disk is detected here.
 fn allocate(path: &Path, fd: &OwnedFd, size: u64) -> Result<(), DeviceOpenError> {
     let bytes = size.next_multiple_of(4096);
     let no_space = || DeviceOpenError::NoSpace { path: path.display().to_string(), bytes };
@@ -140,14 +139,14 @@ fn prepare(
     Ok(target.with_cached(cached))
 }
 
-/// What `fd` names, a second time, through the page cache; `None` when it is not to be had. The lock stays
-/// with `fd`.
+/// Opens the file of `fd` a second time, through the page cache; `None` if that fails. The lock stays with
+/// `fd`.
 fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File> {
     let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let opened = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty());
     let same = |cached: &OwnedFd| -> rustix::io::Result<bool> {
         let (ours, theirs) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(cached)?);
-        // The path may name something else by now.
+        // The path may refer to another file by now.
         Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
     };
     match opened.and_then(|cached| Ok(same(&cached)?.then_some(cached))) {
@@ -159,7 +158,7 @@ fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File>
     }
 }
 
-/// Turns the page cache off where it can be; `None`: I/O is buffered, and only flushes make it durable.
+/// Turns the page cache off if possible. `None`: I/O is buffered, and only flushes make it durable.
 fn make_direct(
     path: &Path,
     fd: &OwnedFd,
@@ -188,7 +187,7 @@ fn geometry_checked(path: &Path, geometry: Geometry) -> Result<Geometry, DeviceO
     Err(DeviceOpenError::Io { path: path.display().to_string(), source })
 }
 
-/// What a killed predecessor wrote is made durable before anyone reads it (C5), and so is the name.
+/// Makes writes of a killed predecessor durable before they are read (C5), and the directory entry too.
 fn make_durable(
     path: &Path,
     options: &FileOptions,
@@ -197,7 +196,7 @@ fn make_durable(
 ) -> Result<(), DeviceOpenError> {
     let failed = |source| DeviceOpenError::Io { path: path.display().to_string(), source };
     match rustix::fs::fsync(fd) {
-        // Without the right to write there is nothing of ours to make durable.
+        // Without write permission nothing of ours needs to become durable.
         Err(_) if options.read_only => return Ok(()),
         other => other.map_err(|error| failed(error.into()))?,
     }
@@ -211,7 +210,8 @@ fn make_durable(
     let directory =
         match rustix::fs::open(parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(directory) => directory,
-            // A directory one may enter but not list cannot be flushed; only its creator has to.
+            // A directory without read permission cannot be flushed; only the creator of the file has to
+            // flush it.
             Err(Errno::ACCESS) if options.create_size.is_none() => return Ok(()),
             Err(error) => return Err(failed(error.into())),
         };

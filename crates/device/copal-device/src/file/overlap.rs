@@ -1,11 +1,14 @@
-//! Which files and block devices share bytes: a partition and its disk, a device and what it lies on.
+//! Detection of files and block devices that share bytes: a partition and its disk, a device and the one
+//! below it.
 //!
-//! The kernel lists it below `/sys/dev/block`: the disk of a partition, the `slaves` of a mapped or RAID
-//! device, the file or device behind a loop device. Below a file is the device of its file system.
+//! The kernel lists these relations below `/sys/dev/block`: the disk of a partition, the `slaves` of a mapped
+//! or RAID device, the file or device behind a loop device. Below a file is the device of its file system.
 //!
-//! Two devices on one disk share nothing, so what counts is whether one lies on the other. Not known is what
-//! the kernel does not list there (a file system over several devices, the paths of a multipath disk), two
-//! loop devices over the same bytes of one file, and the lock on a second node of the same device.
+//! Two devices on one disk share nothing, so only "lies on" counts. Unknown are:
+//! - relations that the kernel does not list there: a file system over several devices, the paths of a
+//!   multipath disk
+//! - two loop devices over the same bytes of one file
+//! - the lock on a second node of the same device
 
 use rustix::fs::{Dev, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -18,8 +21,8 @@ use std::time::{Duration, Instant};
 mod mounts;
 pub use mounts::mounted_on;
 
-/// Whether one of the two is, or lies on, the other: a write to the lower one changes both.
-/// What cannot be looked at shares nothing that is known.
+/// Whether one of the two is the other or lies on it: then a write to the lower one changes both. `false`
+/// also for paths that cannot be examined.
 #[must_use]
 pub fn share_bytes(one: &Path, other: &Path) -> bool {
     let kernel = DeviceListing::of_the_kernel();
@@ -29,8 +32,8 @@ pub fn share_bytes(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The first other device that shares bytes with `device` and that somebody has locked, as an open store has,
-/// be it for reading. `None` also when `device` is no block device. Blocks for up to two seconds, see
+/// The first other device that shares bytes with `device` and is locked, for example by an open store, even
+/// for reading. `None` also if `device` is no block device. Blocks for up to two seconds, see
 /// [`DeviceLock::Shared`].
 #[must_use]
 pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
@@ -44,18 +47,17 @@ pub fn overlap_in_use(device: &Path) -> Option<PathBuf> {
         .find(|node| is_locked(node))
 }
 
-/// How long a shared lock is waited for.
+/// Longest wait for a shared lock to go away.
 const PATIENCE: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(10);
 
-/// Whose lock is on a device.
+/// Kind of the lock on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceLock {
     Free,
-    /// A store that is read, or the device manager, which locks a disk for the moment in which it looks at
-    /// it.
+    /// A store open for reading, or the device manager, which locks a disk for a moment while it examines it.
     Shared,
-    /// A store that is written, or a restore.
+    /// A store open for writing, or a restore.
     Exclusive,
 }
 
@@ -71,7 +73,7 @@ fn is_locked(node: &Path) -> bool {
     }
 }
 
-/// Looks by taking the lock, for as long as looking takes.
+/// Probes the lock by taking it for a moment.
 fn lock_on(node: &Path) -> DeviceLock {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let Ok(fd) = rustix::fs::open(node, flags, Mode::empty()) else {
@@ -87,11 +89,11 @@ fn lock_on(node: &Path) -> DeviceLock {
     }
 }
 
-/// Something that holds bytes, whatever its names are.
+/// Identity of a file or device, independent of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StorageId {
     Device(Dev),
-    /// Anything that has a name in a file system.
+    /// A file in a file system.
     File {
         device: Dev,
         inode: u64,
@@ -140,7 +142,7 @@ impl DeviceListing {
         false
     }
 
-    /// One step down.
+    /// The storage directly below.
     fn below(&self, id: StorageId) -> Vec<StorageId> {
         if let StorageId::File { device, .. } = id {
             return vec![StorageId::Device(device)];
@@ -174,7 +176,7 @@ impl DeviceListing {
         entries.filter_map(|entry| device_named(entry.file_name().to_str()?)).collect()
     }
 
-    /// The file that opens a device, by the name the kernel gave it.
+    /// Path of the device node, by the kernel's name.
     fn node(&self, id: StorageId) -> Option<PathBuf> {
         let event = std::fs::read_to_string(self.entry(id)?.join("uevent")).ok()?;
         let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
@@ -186,7 +188,7 @@ fn device_in(file: &Path) -> Option<StorageId> {
     device_named(std::fs::read_to_string(file).ok()?.trim_end())
 }
 
-/// From "259:3".
+/// Parses "259:3".
 fn device_named(number: &str) -> Option<StorageId> {
     let (major, minor) = number.split_once(':')?;
     Some(StorageId::Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?)))

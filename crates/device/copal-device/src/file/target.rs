@@ -2,7 +2,8 @@
 //! use it.
 //!
 //! Invariants
-//! - Every command is whole or an error: short transfers and interrupted calls go on by themselves.
+//! - Every command transfers all bytes or is an error: short transfers and interrupted calls continue by
+//!   themselves.
 //! - Zeros are written, never merely promised: `FALLOC_FL_ZERO_RANGE` leaves unwritten extents whose first
 //!   use would change file metadata inside a commit.
 
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Longest single transfer in bytes.
 pub(crate) const MAX_IO: usize = 1 << 20;
 
-/// What stands behind the descriptor.
+/// Kind of the open target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetKind {
     File { punch_holes: bool },
@@ -36,9 +37,9 @@ pub(crate) struct FileTarget {
     pub(crate) kind: TargetKind,
     /// The same file or device, opened a second time without direct I/O. It holds no lock.
     cached: Option<File>,
-    /// The part of it that is written again and again.
+    /// The mapped range for repeated cached writes.
     mapped: Mutex<Option<MappedFile>>,
-    /// Fixed but for `size`, which lives beside it.
+    /// Geometry without `size`, which has its own field.
     fixed: Geometry,
     size: AtomicU64,
     read_only: bool,
@@ -63,7 +64,7 @@ impl FileTarget {
         }
     }
 
-    /// With a way through the page cache.
+    /// Adds access through the page cache.
     pub(crate) fn with_cached(mut self, cached: Option<File>) -> FileTarget {
         self.cached = cached;
         self
@@ -77,7 +78,7 @@ impl FileTarget {
         self.cached.as_ref().ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Maps a range for cached writes: they then wait for no other command. Where that cannot be had they are
+    /// Maps a range for cached writes, which then wait for no other command. If mapping fails, they are
     /// ordinary writes.
     pub(crate) fn map(&self, at: u64, len: usize) -> io::Result<()> {
         *self.mapped.lock() = Some(MappedFile::new(self.cached()?, at, len)?);
@@ -97,23 +98,24 @@ impl FileTarget {
         Geometry { size: self.size.load(Ordering::Acquire), ..self.fixed }
     }
 
-    /// `Err` when this handle may not write, or no longer.
+    /// `Err` if this handle may not write, or not any more.
     pub(crate) fn may_write(&self) -> Result<(), DeviceError> {
         self.may_flush()?;
         if self.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
     }
 
-    /// `Err` when an earlier write or flush failed: what a flush covered then is unknown.
+    /// `Err` after a failed write or flush: the effect of a flush would be unknown.
     pub(crate) fn may_flush(&self) -> Result<(), DeviceError> {
         match self.poisoned.get() {
             None => Ok(()),
-            // Commands that were under way beside it may be answered first, and are to name the same cause.
+            // A concurrent command may be answered before the one that failed first; both name the same
+            // cause.
             Some(error) if error.is_host_full() => Err(error.clone()),
             Some(_) => Err(DeviceError::Poisoned),
         }
     }
 
-    /// A write or flush failed: no more of either on this handle. Only the first cause counts.
+    /// Records a failed write or flush: this handle refuses both from now on. Only the first cause counts.
     pub(crate) fn poison(&self, error: &DeviceError) {
         self.poisoned.get_or_init(|| error.clone());
     }
@@ -131,7 +133,7 @@ impl FileTarget {
         Ok(())
     }
 
-    /// Writes on this thread; `durable` when it returns, if asked for.
+    /// Writes on this thread; with `durable` the bytes are durable on return.
     pub(crate) fn write(&self, at: u64, buf: &[u8], durable: bool) -> io::Result<()> {
         let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
         let mut done = 0;
@@ -146,13 +148,12 @@ impl FileTarget {
         Ok(())
     }
 
-    /// Once: an interrupted or failed flush is not tried again, for the kernel may have dropped what it
-    /// failed on.
+    /// No retry after an interrupted or failed flush: the kernel may have dropped the dirty pages.
     pub(crate) fn flush(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(&self.fd)?)
     }
 
-    /// A hint: what the device or file system cannot give up it keeps.
+    /// A hint: the device or file system may keep the range.
     pub(crate) fn discard(&self, at: u64, len: u64) -> io::Result<()> {
         let result = match self.kind {
             TargetKind::File { punch_holes: false } => Ok(()),
@@ -181,7 +182,7 @@ impl FileTarget {
         Ok(())
     }
 
-    /// Gives the end of a file back to its file system; a block device keeps its length.
+    /// Returns the end of a file to its file system; a block device keeps its length.
     pub(crate) fn cut(&self, wanted: u64) -> Result<u64, DeviceError> {
         let wanted = wanted.next_multiple_of(u64::from(self.fixed.logical_block).max(4096));
         let _one_at_a_time = self.growing.lock();
@@ -190,7 +191,7 @@ impl FileTarget {
             return Ok(size);
         }
         self.may_write()?;
-        // Pages behind the end of a file are none.
+        // Pages behind the end of a file do not exist.
         self.mapped.lock().take_if(|mapped| mapped.end() > wanted);
         rustix::fs::ftruncate(&self.fd, wanted)
             .map_err(|error| DeviceError::io("cut", wanted, size - wanted, error.into()))?;
@@ -198,7 +199,7 @@ impl FileTarget {
         Ok(wanted)
     }
 
-    /// Space for a range that was discarded.
+    /// Allocates space for a discarded range.
     pub(crate) fn reserve(&self, at: u64, len: u64) -> Result<(), DeviceError> {
         self.may_write()?;
         if self.kind == TargetKind::Block {
@@ -217,7 +218,7 @@ impl FileTarget {
         }
     }
 
-    /// Reserves the space, so that a full host is met here and not inside a commit.
+    /// Reserves the space, so that a full host is detected here and not inside a commit.
     pub(crate) fn can_grow(&self) -> bool {
         self.kind != TargetKind::Block
     }
@@ -245,8 +246,7 @@ impl FileTarget {
                 Err(error) => return Err(DeviceError::io("grow", size, wanted - size, error.into())),
             },
             Err(error) => {
-                // Some of it may have been added: give it back. If that fails too, a longer file does no
-                // harm.
+                // Some space may have been added: return it. If that fails too, a longer file does no harm.
                 if let Err(error) = rustix::fs::ftruncate(&self.fd, size) {
                     tracing::warn!(%error, "a file could not be cut back after it failed to grow");
                 }
@@ -264,7 +264,7 @@ impl FileTarget {
 }
 
 impl Drop for FileTarget {
-    /// Gives the lock back at once: the kernel may hold the descriptor a little longer than we do.
+    /// Releases the lock at once: the kernel may hold the descriptor a little longer.
     fn drop(&mut self) {
         if let Err(error) = rustix::fs::flock(&self.fd, FlockOperation::Unlock) {
             tracing::debug!(%error, "a lock could not be given back before its file is closed");
@@ -272,7 +272,7 @@ impl Drop for FileTarget {
     }
 }
 
-/// Of the two limits on the length of a file.
+/// Reason for either limit on the length of a file.
 const TOO_LARGE: &str = "its file system or the limit of this process (ulimit -f) allows no larger file";
 
 /// [`MAX_IO`] zero bytes, shared; allocated at the first use.

@@ -4,7 +4,7 @@ use super::*;
 use crate::IoClass;
 use crate::file::target::TargetKind;
 
-/// A device whose descriptor may only be read, while the device believes it may write: every write fails.
+/// A device with a read-only descriptor that it takes for writable: every write fails.
 fn unwritable(force_pread: bool) -> (tempfile::NamedTempFile, FileDevice) {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
@@ -62,10 +62,10 @@ fn a_failed_durable_write_on_the_callers_thread_poisons_the_engine_too() {
     }
 }
 
-/// Symptom: a store whose host ran full inside a write told no one so: later commands answered that an
+/// Symptom: a store whose host ran full inside a write did not report it. Later commands answered that an
 /// earlier one failed, and a data server reported a failed disk.
-/// Cause: the device kept that it was poisoned, and not why. Fix: a full host is an error of its own, and
-/// every later command names it.
+/// Cause: the device recorded that it was poisoned, but not the reason.
+/// Fix: a full host is an error of its own, and every later command names it.
 #[test]
 fn a_host_that_is_full_is_named_by_every_later_command() {
     for force_pread in [false, true] {
@@ -119,7 +119,7 @@ fn dropping_a_device_finishes_what_was_submitted() {
     }
 }
 
-/// The last handle may go away inside a hook, on the engine's own thread, which cannot join itself.
+/// The last handle may be dropped inside a hook, on the engine's own thread, which cannot join itself.
 #[test]
 fn a_device_may_be_dropped_by_its_own_hook() {
     for force_pread in [false, true] {
@@ -142,7 +142,8 @@ fn a_panicking_hook_poisons_the_device_and_the_engine_lives_on() {
     for force_pread in [false, true] {
         let (_file, device) = unwritable(force_pread);
         let caller = std::thread::current().id();
-        // A read may be done before its hook hangs; then the hook runs here, and another read has to do.
+        // If the read completes before the hook is registered, the hook runs on this thread; then try another
+        // read.
         while !matches!(result(&device, 0, IoKind::Flush), Err(DeviceError::Poisoned)) {
             let read = device.submit(io(0, IoKind::Read(AlignedBuf::zeroed(4096))));
             read.on_complete(move |_| {
@@ -155,7 +156,7 @@ fn a_panicking_hook_poisons_the_device_and_the_engine_lives_on() {
     }
 }
 
-/// A page that is not there any more would be a SIGBUS for whoever stores to it.
+/// A store to a page beyond the end of the file would be a SIGBUS.
 #[test]
 fn a_file_that_is_cut_off_below_a_mapping_is_an_error_and_ends_writing() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Who goes first, and who blocks.
+//! Order of the classes, and blocking of submitters.
 
 use super::*;
 use crate::{Completion, IoKind};

@@ -1,5 +1,5 @@
-//! A block device, where this user may make one (a loop device needs root); else nothing is tested here,
-//! unless `COPAL_TEST_REQUIRE_LOOP` is set.
+//! Tests on a loop device, which needs root. Without root they are skipped, unless `COPAL_TEST_REQUIRE_LOOP`
+//! is set.
 
 use crate::scratch;
 use copal_device::conformance::{Traits, run};
@@ -17,7 +17,7 @@ struct Loop {
 }
 
 impl Loop {
-    /// A loop device on a new file; `None` where that is not allowed.
+    /// A loop device on a new file; `None` without permission.
     #[expect(clippy::print_stderr, reason = "a skipped test says so")]
     fn attach(directory: &Path, size: u64) -> Option<Loop> {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

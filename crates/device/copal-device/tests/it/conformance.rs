@@ -1,4 +1,4 @@
-//! Every device runs the suite of the seam.
+//! Every device runs the conformance suite.
 
 use crate::scratch;
 use copal_device::conformance::{Traits, run};
@@ -64,7 +64,7 @@ fn file_with_holes_punched() {
     );
 }
 
-/// Containers block io_uring; the pool then takes over without being asked.
+/// Containers block io_uring; the engine then falls back to the pool.
 #[test]
 fn file_where_the_ring_is_refused() {
     let refused = crate::seccomp::without_io_uring(|| run_on_files(&FileOptions::default(), "thread pool"));

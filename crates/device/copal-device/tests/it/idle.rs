@@ -1,4 +1,4 @@
-//! A device that is given up: nothing of it is on its way any more.
+//! An idle device has no I/O and no hook in progress.
 
 use crate::scratch;
 use copal_device::{AlignedBuf, FileOptions, Io, IoClass, IoKind, open_file};
@@ -12,8 +12,9 @@ use std::{
     time::Duration,
 };
 
-/// Symptom: a file that was closed could not be opened again at once. Cause: a thread of the device was still
-/// inside a hook that held the file. Fix: whoever gives a device up waits until hooks have returned.
+/// Symptom: a closed file could not be opened again at once.
+/// Cause: a thread of the device was still inside a hook that held the file.
+/// Fix: giving a device up waits until hooks have returned.
 #[test]
 fn hooks_have_returned_when_a_device_is_idle() {
     let directory = scratch();
@@ -27,7 +28,8 @@ fn hooks_have_returned_when_a_device_is_idle() {
             ..FileOptions::default()
         };
         let device = open_file(&path, &options).unwrap();
-        // A hook that is hung on an answer already there runs here, which proves nothing: again, then.
+        // If the answer arrives before the hook is registered, the hook runs on this thread and the try
+        // proves nothing: repeat.
         let ran_elsewhere = (0..1000).any(|_| {
             let read =
                 Io { at: 0, kind: IoKind::Read(AlignedBuf::zeroed(1 << 20)), class: IoClass::Foreground };
@@ -40,7 +42,7 @@ fn hooks_have_returned_when_a_device_is_idle() {
                 let elsewhere = thread::current().id() != here;
                 begin.send(elsewhere).unwrap();
                 if elsewhere {
-                    // A hook that takes its time: whoever does not wait for it says so before.
+                    // A slow hook: a `wait_idle` that returned too early would be noticed here.
                     let _ = settled.recv_timeout(Duration::from_millis(100));
                 }
                 returns.store(true, Ordering::Release);

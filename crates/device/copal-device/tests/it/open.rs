@@ -1,4 +1,4 @@
-//! Opening: what is there, who may, who has it, where it lies; and what each refusal says.
+//! Opening of devices: existing files, permissions, locks, file systems, and the sentence of each refusal.
 
 use crate::scratch;
 use copal_device::{
@@ -139,9 +139,9 @@ fn a_reader_needs_no_right_to_write_and_never_writes() {
         assert!(matches!(write(IoKind::WriteZeroes(4096)).result, Err(DeviceError::ReadOnly)));
         assert!(matches!(device.write_through(0, AlignedBuf::zeroed(4096)), Err(DeviceError::ReadOnly)));
         assert!(matches!(device.grow(2 * SIZE), Err(DeviceError::ReadOnly)));
-        assert!(write(IoKind::Flush).result.is_ok(), "whoever opens flushes first, readers too");
+        assert!(write(IoKind::Flush).result.is_ok(), "an opening flushes first, also for reading");
     }
-    // Root may do anything; everyone else is told.
+    // Root may do anything; other users are refused.
     if !rustix::process::geteuid().is_root() {
         assert!(matches!(refused(&path, &existing()), DeviceOpenError::Permission { .. }));
     }
@@ -177,7 +177,7 @@ fn a_device_that_cannot_grow_says_so_and_goes_on() {
     let error = device.grow(1 << 60).unwrap_err();
     assert!(error.is_no_space(), "{error}");
     assert_eq!(device.geometry().size, SIZE);
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE, "what was added on the way is given back");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE, "space added before the failure is returned");
     device.write_through(0, AlignedBuf::zeroed(4096)).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! A thread that may not use io_uring, as in most containers.
+//! Runs a test on a thread that may not use io_uring, as in most containers.
 #![expect(unsafe_code, reason = "installs a seccomp filter for one thread")]
 
 /// Offset of the system call's number in the data a filter sees.

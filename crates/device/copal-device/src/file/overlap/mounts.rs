@@ -1,7 +1,6 @@
-//! Which file systems are mounted from a block device, or from what lies on it.
+//! File systems mounted from a block device, or from a device that lies on it.
 //!
-//! The kernel's own table says it, `/proc/self/mountinfo`. A file system that cannot be written changes
-//! nothing.
+//! Source: the kernel's table `/proc/self/mountinfo`. Read-only file systems change nothing and are ignored.
 
 use super::{DeviceListing, StorageId, device_named};
 use std::{
@@ -10,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a file system that may be written is mounted that lies on `device`, a block device.
+/// Mount point of a writable file system that lies on `device`, a block device.
 #[must_use]
 pub fn mounted_on(device: &Path) -> Option<PathBuf> {
     let id = StorageId::of(device)?;
@@ -22,7 +21,7 @@ pub fn mounted_on(device: &Path) -> Option<PathBuf> {
     above.map(|mount| mount.point)
 }
 
-/// A line of the kernel's table of mounts that may be written.
+/// A line of the kernel's mount table for a writable mount.
 #[derive(Debug, PartialEq, Eq)]
 struct MountLine {
     number: String,
@@ -54,7 +53,7 @@ impl MountLine {
     }
 }
 
-/// The kernel writes blanks and the like as `\040`.
+/// The kernel escapes blanks and the like as `\040`.
 fn unescaped(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -1,5 +1,5 @@
-//! Devices as the kernel lists them, in a directory made for it; their numbers are none that this machine
-//! has. Real ones stand in the tests of `copal`.
+//! A directory that imitates the kernel's list of devices; the numbers exist on no machine. Tests with real
+//! devices are in `copal`.
 
 use super::{DeviceListing, StorageId};
 use std::fs;
@@ -74,7 +74,7 @@ fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
         ("2254:0", "2254:1"),
         ("2008:16", "2254:0"),
         ("2007:0", "2008:0"),
-        // Not listed at all.
+        // Not listed.
         ("2008:0", "2009:9"),
     ] {
         assert!(!share(one, other), "{one} and {other}");
@@ -103,8 +103,9 @@ fn the_same_file_by_two_names_is_one() {
     assert_eq!(super::overlap_in_use(&file), None);
 }
 
-/// Symptom: `copal init` on a partition was refused right after that had been made. Cause: device managers
-/// hold a shared lock on the disk for the moment in which they look at it. Fix: such a lock is waited for.
+/// Symptom: `copal init` on a partition was refused right after the partition had been made.
+/// Cause: device managers hold a shared lock on the disk for the moment in which they examine it.
+/// Fix: the opening waits for such a lock to go away.
 #[test]
 fn a_shared_lock_is_waited_for_and_an_exclusive_one_is_not() {
     use rustix::fs::FlockOperation;
@@ -119,8 +120,7 @@ fn a_shared_lock_is_waited_for_and_an_exclusive_one_is_not() {
     assert!(super::is_locked(&node));
     rustix::fs::flock(&holder, FlockOperation::LockShared).unwrap();
     assert_eq!(super::lock_on(&node), super::DeviceLock::Shared);
-    // Who looks asks for the lock again and again; by chance it is let go before the first time, and the
-    // answer is the same.
+    // The probe retries the lock. If the lock is released before the first try, the answer is the same.
     let look = std::thread::spawn({
         let node = node.clone();
         move || super::is_locked(&node)
