@@ -1,7 +1,8 @@
 //! Little-endian writing into a fixed slice or a growing vector.
 //!
 //! Invariants
-//! - [`SliceWriter`] never allocates and never panics: it counts bytes that do not fit, and `finish` reports them.
+//! - [`SliceWriter`] never allocates and never panics: it counts bytes that do not fit, and `finish` reports
+//!   them.
 
 use crate::varint;
 

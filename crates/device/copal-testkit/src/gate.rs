@@ -12,8 +12,8 @@ use std::{sync::Arc, time::Duration};
 /// A device with a gate: while it is shut, each durable write waits until its number is let through. Reads
 /// may be slow.
 ///
-/// The gate is open at first. [`GatedDevice::open_at_end`] opens it at the end of the test, also after a panic: the
-/// scope of a test joins threads that wait for a write.
+/// The gate is open at first. [`GatedDevice::open_at_end`] opens it at the end of the test, also after a
+/// panic: the scope of a test joins threads that wait for a write.
 pub struct GatedDevice {
     below: Arc<dyn Device>,
     gate: Mutex<GateState>,
