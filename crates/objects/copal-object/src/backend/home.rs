@@ -1,16 +1,16 @@
-//! Home of pages: the owner and the class they are taken for.
+//! Home of pages: the owner and the placement class for which they are allocated.
 
-/// For whom pages are taken.
+/// Owner and class of an allocation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PageHome {
-    /// Kind and lifetime, so that like lies near like.
+    /// Kind and lifetime: data of one class is placed together.
     pub(crate) class: usize,
-    /// The object or stream; the store itself is [`PageHome::STORE`].
+    /// The object or stream; [`PageHome::STORE`] is the store itself.
     pub(crate) owner: u64,
 }
 
 impl PageHome {
-    /// Owner of what belongs to no object.
+    /// Owner of pages that belong to no object.
     pub(crate) const STORE: u64 = u64::MAX;
     /// Owner of second copies.
     pub(crate) const STORE_COPY: u64 = u64::MAX - 1;

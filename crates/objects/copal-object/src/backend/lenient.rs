@@ -1,10 +1,10 @@
-//! A device for saving what is left of a store: blocks that cannot be read, and what was cut off, are zeros.
+//! A device for salvage: unreadable and cut-off blocks read as zeros.
 //!
-//! Every byte of a store stands under a sum, so zeros are found out where they matter; but a read of a
-//! thousand good blocks does not fail for a bad one among them.
+//! Every byte of a store is covered by a checksum, so zeros are noticed where they matter. A read of a
+//! thousand good blocks does not fail because of one bad block among them.
 //! Invariants
 //! - Nothing is written.
-//! - What the system cannot read at this time is an error, no zeros: it may be whole.
+//! - A block that the system cannot read at this time is an error, not zeros: it may be intact.
 
 use copal_device::{
     AlignedBuf, Completion, CompletionDriver, Device, DeviceCounters, DeviceError, Geometry, Io, IoDone,
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 
-/// The device below, read leniently.
+/// The device below, with lenient reads.
 pub(crate) struct LenientDevice {
     below: Arc<dyn Device>,
 }

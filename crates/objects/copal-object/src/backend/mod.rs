@@ -1,4 +1,4 @@
-//! Address spaces below a store besides a device: files of a directory, and a device that is read leniently.
+//! Address spaces below a store besides a device: files of a directory, and a device with lenient reads.
 
 pub(crate) mod home;
 pub(crate) mod hostfs;

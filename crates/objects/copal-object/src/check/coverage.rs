@@ -1,16 +1,15 @@
-//! Coverage: which bytes of a store a check compared with a checksum, and which hold nothing.
+//! Coverage of a check: the bytes of a store that were compared with a checksum, and those that hold nothing.
 //!
-//! A check that is asked to says so range by range while it reads, so the list cannot claim more than was
-//! done: a range is *summed* where its bytes were held against a sum, and *free* where the allocator, the
-//! journal or a stream says that nothing lies there. What is in neither list was not looked at; `copal check
-//! --coverage` adds them up.
+//! On request a check reports range by range while it reads, so the list cannot claim more than was done. A
+//! range is *summed* if its bytes were compared with a sum. It is *unused* if the allocator, the journal or a
+//! stream says that it holds nothing. Ranges in neither list were not examined; `copal check --coverage` adds
+//! them up.
 //! Design: docs/design/object.md#checking
 //! Invariants
-//! - Summed and free ranges never overlap; summed ones do only where objects share pages.
-//! - One entry is one sum's bytes, or a part of them where they do not lie side by side.
+//! - Summed and unused ranges never overlap; summed ones overlap only where objects share pages.
+//! - One entry covers the bytes of one sum, or a part of them if they are not contiguous.
 //!
-//! Not here: the comparing (`fsck`). Of a store that is written to meanwhile the list is out of date when it
-//! is made.
+//! Not here: the comparison (`fsck`). If the store is written meanwhile, the list is out of date at once.
 
 use crate::{
     ObjectId,
@@ -22,7 +21,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// What stands under a sum.
+/// Data with a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum SummedData {
@@ -31,7 +30,7 @@ pub enum SummedData {
         /// 0 to 3.
         copy: usize,
     },
-    /// A chain page of the checkpoint: XXH3-128 in what points to it.
+    /// A chain page of the checkpoint: XXH3-128 in its parent.
     Checkpoint,
     /// A journal record: CRC32C in itself, its hash in the next one.
     Record {
@@ -46,37 +45,37 @@ pub enum SummedData {
     Frame(ObjectId),
 }
 
-/// Why a range holds nothing.
+/// Reason why a range holds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum UnusedSpace {
-    /// Pages that nothing owns.
+    /// Pages without an owner.
     Free,
-    /// Pages that were freed and wait to be reusable, or are set aside for a stream.
+    /// Freed pages that are not reusable yet, or pages prepared for a stream.
     Waiting,
-    /// The journal, but for the records that the next open reads.
+    /// The journal, except the records that the next opening reads.
     Journal,
-    /// A stream's extent behind its last frame, or behind the last that fitted.
+    /// A stream's extent behind its last frame, or behind the last frame that fitted.
     Stream,
-    /// A page's rest behind a superblock copy.
+    /// Rest of a page behind a superblock copy.
     Padding,
-    /// The file behind the store's end: a growth that was cut short.
+    /// The file behind the store's end: an interrupted growth.
     BehindEnd,
 }
 
-/// One range of the device.
+/// Coverage of one range of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeCoverage {
-    /// Read and held against a sum.
+    /// Read and compared with a sum.
     Summed(SummedData),
     /// Holds nothing.
     Unused(UnusedSpace),
 }
 
-/// Takes ranges of the device in bytes, as a check finds them.
+/// Receives ranges of the device in bytes as a check finds them.
 pub(crate) type SeeRange<'a> = &'a mut dyn FnMut(Range<u64>, RangeCoverage);
 
-/// Passes on what a check reads, in pages; or nothing, when nobody asked.
+/// Reports the ranges that a check reads, in pages; does nothing without a receiver.
 pub(crate) struct RangeWitness<'a> {
     see: Option<SeeRange<'a>>,
     page_bytes: u64,
@@ -113,8 +112,7 @@ impl<'a> RangeWitness<'a> {
     }
 }
 
-/// What nothing lies in, outside journal and streams: as the allocator has it, not as what the check left
-/// over.
+/// Unused ranges outside journal and streams, from the allocator and not from the rest of the check.
 pub(crate) fn see_unused(store: &StoreCore, witness: &mut RangeWitness<'_>) {
     if !witness.is_asked() {
         return;
@@ -136,14 +134,14 @@ pub(crate) fn see_unused(store: &StoreCore, witness: &mut RangeWitness<'_>) {
     }
     let end = state.tables.pages * page;
     drop(state);
-    // A directory's addresses have no end to lie behind.
+    // The addresses of a directory have no end.
     if store.files.is_none() {
         let behind = end..store.device.geometry().size;
         witness.bytes(behind, RangeCoverage::Unused(UnusedSpace::BehindEnd));
     }
 }
 
-/// Parts of `whole` that no run of `parts` holds; `parts` ascend and do not overlap.
+/// Parts of `whole` that no run of `parts` covers; `parts` ascend and do not overlap.
 pub(crate) fn rest_of(whole: PageRun, parts: &[PageRun]) -> Vec<PageRun> {
     let mut rest = Vec::new();
     let mut at = whole.at;

@@ -1,16 +1,16 @@
-//! Checking an open store: superblock copies, checkpoint, journal, owners of pages, frames, and with `data`
-//! every byte of every object against its sums.
+//! Check of an open store: superblock copies, checkpoint, journal, owners of pages, and frames. With `data`,
+//! it also compares every byte of every object with its sums.
 //!
-//! Reads in the background class, one unit at a time, beside whatever else goes on. A byte that is wrong
-//! anywhere in the file is found here, or by the read that meets it, or lies in free space (what no table,
-//! journal record or checkpoint needs: among it the journal behind a clean close).
+//! It reads in the background class, one unit at a time, beside other operations. A wrong byte anywhere in
+//! the file is found by the check or by the read that uses it, or lies in free space. Free space is
+//! everything that no table, journal record or checkpoint needs, such as the journal after a clean close.
 //! Design: docs/design/object.md#checking
 //! Invariants
-//! - It never invents data. `repair` rewrites what the store knows for certain: superblock copies,
+//! - It never invents data. `repair` rewrites only data that the store knows for certain: superblock copies,
 //!   checkpoint, journal.
-//! - Memory does not grow with the store, except for the list of what is damaged.
+//! - Memory does not grow with the store, except for the list of damages.
 //!
-//! Not here: damage that recovery met (`StoreOpenError`, `RecoveryReport`).
+//! Not here: damage that recovery found (`StoreOpenError`, `RecoveryReport`).
 
 use crate::{
     FramePos, ObjectId, StoreError, StoreOpenError,
@@ -27,20 +27,20 @@ use crate::{
 use copal_device::DeviceError;
 use std::{ops::Range, sync::Arc};
 
-/// How thorough a check is.
+/// Depth of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
-    /// Read and sum all objects too.
+    /// Read and verify all objects too.
     pub data: bool,
-    /// Rewrite superblock copies, checkpoint and journal where they are damaged.
+    /// Rewrite damaged superblock copies, checkpoint and journal.
     pub repair: bool,
 }
 
-/// One thing that is wrong.
+/// One damage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreDamage {
-    /// A superblock copy differs; the others say the same.
+    /// A superblock copy differs from the others.
     #[error("superblock copy {copy} is damaged")]
     Superblock {
         /// 0 to 3.
@@ -49,13 +49,13 @@ pub enum StoreDamage {
     /// The checkpoint cannot be read back.
     #[error("the checkpoint is damaged: {what}")]
     Checkpoint {
-        /// How.
+        /// Description.
         what: String,
     },
-    /// One of the two copies of a page of the checkpoint is damaged; the other stands in for it.
+    /// One of the two copies of a checkpoint page is damaged; the other one is intact.
     #[error("a copy of the checkpoint is damaged at page {page}")]
     CheckpointCopy {
-        /// Where it lies, in pages of the store.
+        /// Its position, in pages of the store.
         page: u64,
     },
     /// A journal record that the next open needs cannot be read back.
@@ -64,13 +64,13 @@ pub enum StoreDamage {
         /// Its number.
         seq: u64,
     },
-    /// Two owners of one page, or a page that nobody owns and that is not free.
+    /// A page with two owners, or a page that has no owner and is not free.
     #[error("space is accounted wrongly: {what}")]
     Space {
-        /// Which pages.
+        /// Description of the pages.
         what: String,
     },
-    /// Bytes of an object are not those that were written.
+    /// Bytes of an object differ from the written ones.
     #[error("object {} is damaged at bytes {} to {}", .id.0, .range.start, .range.end)]
     Object {
         /// The object.
@@ -78,12 +78,12 @@ pub enum StoreDamage {
         /// The damaged unit.
         range: Range<u64>,
     },
-    /// Frames that were acknowledged cannot be read back.
+    /// Acknowledged frames cannot be read back.
     #[error("stream {} is damaged from frame {} on", .id.0, .frame.0)]
     Stream {
         /// The stream.
         id: ObjectId,
-        /// First frame that is gone.
+        /// First missing frame.
         frame: FramePos,
     },
 }
@@ -91,25 +91,25 @@ pub enum StoreDamage {
 /// Result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct StoreCheckReport {
-    /// What is wrong; empty: nothing.
+    /// All damages found.
     pub damages: Vec<StoreDamage>,
-    /// How many of them were repaired.
+    /// Number of repaired damages.
     pub repaired: usize,
-    /// Objects and streams looked at.
+    /// Number of checked objects and streams.
     pub objects: u64,
     /// Bytes of objects that were read and summed.
     pub bytes_summed: u64,
 }
 
 impl StoreCheckReport {
-    /// Nothing is wrong, or everything that was has been repaired.
+    /// Whether no damage was found, or every damage was repaired.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.damages.len() == self.repaired
     }
 }
 
-/// What a look at the metadata found; it counts once no checkpoint has finished meanwhile.
+/// Findings of one pass over the metadata; they count if no checkpoint finished meanwhile.
 #[derive(Default)]
 struct FoundDamage {
     damages: Vec<StoreDamage>,
@@ -117,9 +117,9 @@ struct FoundDamage {
 }
 
 impl FoundDamage {
-    /// The checkpoint `superblock` names, and the journal behind it.
+    /// Checks the checkpoint that `superblock` names, and the journal behind it.
     /// # Errors
-    /// What of the checkpoint, or of the journal at all, cannot be read.
+    /// Part of the checkpoint, or the journal as a whole, cannot be read.
     fn look_at_state(
         &mut self,
         source: &RecoverySource<'_>,
@@ -152,7 +152,7 @@ impl FoundDamage {
         let runs: Vec<PageRun> = records.iter().map(|&(run, _)| run).collect();
         let summed = |(run, seq)| (run, RangeCoverage::Summed(SummedData::Record { seq }));
         self.seen.extend(records.into_iter().map(summed));
-        // Behind damage, what stands there has not been understood.
+        // Records behind damage were not understood.
         if end >= flushed_seq {
             let journal = PageRun::new(superblock.journal_at, superblock.journal_pages as u32);
             let unused = |run| (run, RangeCoverage::Unused(UnusedSpace::Journal));
@@ -162,7 +162,7 @@ impl FoundDamage {
     }
 }
 
-/// As [`damaged_units`], where a unit that the medium does not give is damaged, too.
+/// Like [`damaged_units`]; a unit that the medium cannot read counts as damaged too.
 fn damaged_one_by_one(
     source: &RecoverySource<'_>,
     chunk: PageRun,
@@ -207,9 +207,10 @@ fn source(store: &StoreCore) -> RecoverySource<'_> {
     }
 }
 
-/// What the next open reads first. While a checkpoint is in the making the one before it is still live.
+/// Checks the metadata that the next opening reads first. While a checkpoint is being written the previous
+/// one is still live.
 /// # Errors
-/// Something could not be read at this time.
+/// A read failed with a passing error.
 fn check_metadata(
     store: &Arc<StoreCore>,
     report: &mut StoreCheckReport,
@@ -236,8 +237,7 @@ fn check_metadata(
             found.damages.push(StoreDamage::Checkpoint { what });
         }
     }
-    // Another checkpoint finished meanwhile: what was read may have been reused, so the look was for
-    // nothing.
+    // Another checkpoint finished meanwhile: the pages read may have been reused, so the pass is repeated.
     if store.state.lock().checkpoint.finished() != before {
         return check_metadata(store, report, witness);
     }
@@ -252,7 +252,7 @@ fn check_metadata(
     Ok(())
 }
 
-/// Every page has one owner, and all that is not free is accounted for.
+/// Checks that every page has one owner, and that all other pages are free.
 fn check_space(store: &StoreCore, report: &mut StoreCheckReport) {
     let state = store.state.lock();
     let live = &state.checkpoint;
@@ -290,7 +290,7 @@ fn check_entries(
             TableEntry::Object(_) if !options.data => None,
             entry => Some(entry.clone()),
         };
-        // What the clone points to is not reused while it is looked at.
+        // The pages of the clone are pinned while they are checked.
         let runs = match &entry {
             Some(TableEntry::Object(object)) => object.map.iter().map(|extent| extent.run).collect(),
             Some(TableEntry::Stream(stream)) => stream.pieces.iter().map(|piece| piece.run).collect(),
@@ -335,13 +335,13 @@ fn check_object(
         for extent in object.map.iter() {
             let sums = object.map.sums_of(extent.at, unit);
             for (chunk, sums) in chunks(extent.run, sums, unit) {
-                // Bytes still on their way belong to a commit that is newer than this look.
+                // Bytes still being written belong to a commit newer than this check.
                 if store.state.lock().commit.is_in_flight(chunk) {
                     continue;
                 }
                 let units = match damaged_units(&source, chunk, sums, unit) {
                     Ok(units) => units,
-                    // A sector cannot be read: which units are whole is found one by one.
+                    // A sector is unreadable: the units are read one by one.
                     Err(_) => damaged_one_by_one(&source, chunk, sums, unit)?,
                 };
                 for (run, _) in crate::state::pieces(chunk, unit).zip(sums) {
@@ -395,7 +395,7 @@ fn check_stream(
     }
 }
 
-/// The frames that were read, and the rest of the stream's extents.
+/// Reports the frames that were read, and the rest of the stream's extents as unused.
 fn see_frames(id: u64, stream: &StreamEntry, frames: &[PageRun], witness: &mut RangeWitness<'_>) {
     for &frame in frames {
         witness.summed(frame, SummedData::Frame(ObjectId(id)));
@@ -410,7 +410,7 @@ fn see_frames(id: u64, stream: &StreamEntry, frames: &[PageRun], witness: &mut R
     }
 }
 
-/// A new checkpoint of what is in memory, and all superblock copies.
+/// Writes a new checkpoint from memory, and all superblock copies.
 fn repair(store: &Arc<StoreCore>, report: &mut StoreCheckReport) -> Result<(), StoreError> {
     let repairable = |damage: &StoreDamage| {
         matches!(

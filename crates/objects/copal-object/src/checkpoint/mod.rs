@@ -1,21 +1,24 @@
 //! Checkpoint: writes the tables beside the live ones and switches to them, so that the journal can be
 //! reused.
 //!
-//! Steps, driven by the engine: snapshot right after a record was written (so tables and journal agree) and
-//! write its chain; flush; write the superblock; flush; only then free the journal behind and the old chain.
+//! Steps, driven by the engine:
+//! - Snapshot right after a record was written, when tables and journal agree, and write its chain.
+//! - Flush, write the superblock, flush.
+//! - Only then free the journal before the checkpoint and the old chain.
+//!
 //! Every chain page is written twice, half a store apart: without the tables there is no store.
 //! Design: docs/design/object.md#checkpoint
 //! Invariants
 //! - A checkpoint never overwrites the live one, and a flush separates it from its superblock (OBJ-8).
 //! - The journal's tail moves only when the superblock that passes it is durable (OBJ-7).
-//! - The superblock waits until every group in the checkpoint is complete, the frames its commits come after
-//!   among it, and every later one of the epochs it says are durable (OBJ-15).
-//! - Where the journal has no room for the open group, the checkpoint stands for its record: no record is
-//!   written until the superblock is durable, for it would follow on commits that no record holds. It takes
-//!   the record's number, too, so that whoever replays from an older superblock finds a record missing that
-//!   later ones know as durable.
+//! - The superblock waits until every group in the checkpoint is complete, including the frames that its
+//!   commits come after. It also waits for every later group of the epochs that it calls durable (OBJ-15).
+//! - If the journal has no room for the open group, the checkpoint replaces its record. No record is written
+//!   until the superblock is durable, since it would follow commits that no record holds. The checkpoint also
+//!   takes the record's number: a replay from an older superblock then finds a record missing that later ones
+//!   call durable.
 //!
-//! Not here: the bytes of the tables (`snapshot`), reading them back (`recovery`).
+//! Not here: encoding of the tables (`snapshot`), reading them back (`recovery`).
 
 use crate::{
     backend::home::PageHome,
@@ -35,17 +38,17 @@ use crate::{
 use copal_device::{AlignedBuf, Io, IoClass, IoKind};
 use std::ops::Range;
 
-/// Journal beyond which a checkpoint is taken, so that recovery has little to read and to hold.
+/// Journal length beyond which a checkpoint is due; it bounds the reads and the memory of recovery.
 const REPLAY_BYTES_MAX: u64 = 64 << 20;
 
 /// Placement class of checkpoints.
 pub(crate) const CHECKPOINT_CLASS: usize = 4;
 const CHECKPOINT_HOME: PageHome = PageHome { class: CHECKPOINT_CLASS, owner: PageHome::STORE };
-/// Placement class of their second copies.
+/// Placement class of the second copies.
 const COPY_CLASS: usize = 6;
 const COPY_HOME: PageHome = PageHome { class: COPY_CLASS, owner: PageHome::STORE_COPY };
 
-/// A record was just submitted: tables and journal agree now.
+/// Called after a record was submitted, when tables and journal agree.
 pub(crate) fn after_close(store: &StoreCore, state: &mut StoreState) {
     let due = checkpoint_is_due(store, state);
     if due && state.checkpoint.is_idle() {
@@ -53,7 +56,7 @@ pub(crate) fn after_close(store: &StoreCore, state: &mut StoreState) {
     }
 }
 
-/// Not before the mount is durable: a checkpoint takes pages.
+/// Not before the mount is durable: a checkpoint allocates pages.
 fn checkpoint_is_due(store: &StoreCore, state: &StoreState) -> bool {
     let journal = state.commit.journal();
     let used = journal.used_pages();
@@ -62,7 +65,7 @@ fn checkpoint_is_due(store: &StoreCore, state: &StoreState) -> bool {
 }
 
 fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
-    // What the open group did is in the tables: without a record of it, this is what makes it durable.
+    // The tables include the open group: without a record, this checkpoint makes it durable.
     let absorbs = !state.commit.is_open_empty();
     let journal = state.commit.journal();
     let position = snapshot::CheckpointPosition {
@@ -116,8 +119,8 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
     state.queue.submit(IoPurpose::Checkpoint, ios);
 }
 
-/// Space for the chain of a body: two runs per chain page, shorter ones where free space is in pieces,
-/// one where there is no second.
+/// Space for the chain of a body: two runs per chain page. Shorter runs if free space is fragmented, one run
+/// if there is no space for the copy.
 fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Option<Vec<ChainPlace>> {
     let page_bytes = store.shape.page_bytes;
     if store.shape.broken.by(StoreFlaw::CheckpointInPlace) {
@@ -128,7 +131,7 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
         }
     }
     let space = &mut state.space;
-    // Else the file of checkpoints would grow with each of them, and never go.
+    // Otherwise the file of checkpoints would grow with each of them and never be removed.
     space.leave_file(CHECKPOINT_HOME.owner);
     space.leave_file(COPY_HOME.owner);
     let mut places: Vec<ChainPlace> = Vec::new();
@@ -145,8 +148,8 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
         };
         places.push(ChainPlace { run, copy: None });
     }
-    // What there is no space for twice stands there once: the second copies come when all first ones have
-    // their place.
+    // If there is no space for a second copy, the page is stored once. The second copies are allocated after
+    // all first ones.
     if let Some(first) = places.first() {
         space.aim_far_from(first.run.at, COPY_CLASS);
     }
@@ -156,7 +159,7 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
     Some(places)
 }
 
-/// Takes the next step when what it waits for is flushed.
+/// Takes the next step once the flush it waits for has completed.
 pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool {
     if state.checkpoint.is_idle()
         && checkpoint_is_due(store, state)
@@ -188,8 +191,8 @@ pub(crate) fn step_checkpoint(store: &StoreCore, state: &mut StoreState) -> bool
     }
 }
 
-/// Whether every commit in the checkpoint, and every other of an epoch that it says is durable, would be
-/// there without it (OBJ-15).
+/// Whether every commit in the checkpoint, and every other commit of an epoch that it calls durable, would
+/// survive without it (OBJ-15).
 fn is_complete(store: &StoreCore, state: &StoreState, pending: &NewCheckpoint) -> bool {
     store.shape.broken.by(StoreFlaw::CheckpointAheadOfFrames)
         || state.commit.is_complete(pending.last_group, pending.epoch, pending.absorbed)
@@ -209,14 +212,14 @@ fn finish_checkpoint(store: &StoreCore, state: &mut StoreState) {
     state.reckon_checkpoint();
 }
 
-/// The chain is on the device: it carries the epoch open now.
+/// The chain is written: it belongs to the epoch that is open now.
 pub(crate) fn checkpoint_written(state: &mut StoreState) {
     if let Some(epoch) = state.checkpoint.chain_written(state.commit.open_epoch()) {
         state.commit.want_epoch(epoch);
     }
 }
 
-/// The superblock is on the device, not yet durable.
+/// The superblock is written, not yet durable.
 pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
     let epoch = state.commit.open_epoch();
     let Some(pending) = state.checkpoint.superblock_written(epoch) else {
@@ -228,7 +231,7 @@ pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
     state.commit.want_epoch(epoch);
 }
 
-/// The hollow runs as a checkpoint lists them.
+/// The hollow runs, as a checkpoint lists them.
 fn hollow_to_say(store: &StoreCore, state: &StoreState) -> Vec<Range<u64>> {
     if store.shape.broken.by(StoreFlaw::HollowUnsaid) {
         return Vec::new();
@@ -236,7 +239,7 @@ fn hollow_to_say(store: &StoreCore, state: &StoreState) -> Vec<Range<u64>> {
     state.space.placement().hollow_ranges()
 }
 
-/// Bytes of a body that chain pages hold.
+/// Bytes of a body that fit into the chain pages.
 pub(crate) fn capacity(places: &[ChainPlace], page_bytes: usize) -> usize {
     places.iter().map(|place| place.run.pages as usize * page_bytes - HEAD_LEN).sum()
 }
@@ -252,7 +255,7 @@ pub(crate) fn chain(inner: &StoreCore, lsn: u64, body: &[u8], places: &[ChainPla
     (head, ios)
 }
 
-/// The chain pages of a body, each copy with its place.
+/// The chain pages of a body, each with the places of its copies.
 pub(crate) fn encode_chain(
     lsn: u64,
     body: &[u8],

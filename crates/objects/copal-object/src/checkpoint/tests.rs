@@ -1,4 +1,4 @@
-//! What a recovery from the superblock before says of commits that only the checkpoint behind it holds.
+//! Recovery from the previous superblock reports commits that only the newest checkpoint held.
 
 use crate::{
     Ack, CreateOptions, MkfsOptions, ObjectId, OpenOptions, Store, StoreError, StoreOpenError, Txn,
@@ -24,7 +24,7 @@ fn create(store: &Store, id: u64) -> Result<(), StoreError> {
     store.commit(txn, Ack::Durable).wait().map(drop)
 }
 
-/// Both copies of the newest superblock are gone.
+/// An image without both copies of the newest superblock.
 fn without_the_newest_superblock(device: &FaultDevice, store: &Store) -> Image {
     let newest = store.inner.state.lock().checkpoint.superblock().generation;
     let mut image = device.image();
@@ -34,8 +34,8 @@ fn without_the_newest_superblock(device: &FaultDevice, store: &Store) -> Image {
     image
 }
 
-/// The store says that acknowledged commits are gone, and shows none of those behind them when it is told to
-/// go on.
+/// The opening reports the loss of acknowledged commits. If told to accept it, the store shows none of the
+/// later commits either.
 fn is_a_loss(image: Image, kept: &[u64], lost: &[u64]) {
     let device: Arc<dyn Device> = FaultDevice::from_image(image, 2);
     let opened = Store::open(device.clone(), &OpenOptions::default())
@@ -49,15 +49,15 @@ fn is_a_loss(image: Image, kept: &[u64], lost: &[u64]) {
     assert!(report.tail_lost.is_some(), "{report:?}");
     assert_eq!(report.tail_dropped, None, "they were acknowledged");
     let there = |id: &u64| store.stat(ObjectId(*id)).is_some();
-    assert!(kept.iter().all(there), "what the older state holds is there");
-    assert!(!lost.iter().any(there), "nothing is there without what came before");
+    assert!(kept.iter().all(there), "the commits of the older state are present");
+    assert!(!lost.iter().any(there), "no commit survives without the earlier ones");
 }
 
-/// Symptom: a store opened without an acknowledged commit, and with later ones. Cause: a checkpoint that
-/// stands for a group in the journal's place takes its commits and leaves no trace in the chain: who had to
-/// begin at the superblock before replayed straight across. Fix: the checkpoint takes the number of the
-/// record, so one is missing that later ones know as durable; and a record follows only on the commit before
-/// it.
+/// Symptom: a store opened without an acknowledged commit, but with later ones.
+/// Cause: a checkpoint that replaces a group's record takes its commits and leaves no trace in the chain. A
+/// replay from the previous superblock passed over the gap.
+/// Fix: the checkpoint takes the number of the record, so one is missing that later ones call durable. A
+/// record also follows only on the commit before it.
 #[test]
 fn commits_that_only_a_lost_checkpoint_held_are_missed() {
     let device = device();
@@ -83,7 +83,7 @@ fn commits_that_only_a_lost_checkpoint_held_are_missed() {
     assert_eq!(after, (before.0, before.1 + 1), "no record, but a checkpoint");
     create(&store, 103).unwrap();
     is_a_loss(without_the_newest_superblock(&device, &store), &[1, 100, 101], &[102, 103]);
-    // With the superblock it all counts.
+    // With the superblock every commit counts.
     drop(store);
     for _ in 0..2 {
         let (store, _) = Store::open(device.reopen(), &OpenOptions::default()).unwrap();

@@ -1,16 +1,18 @@
-//! The host's file system as the backend sees it: files by number, their bytes, their names, and what syncs
-//! which.
+//! Access to the host's file system: files by number, their bytes and names, and the syncs of each.
 //!
-//! A seam, so that a simulated one can lose whatever no sync covers (`sim_directory`); the other
-//! implementation is a real directory. File 0 is `store` in the directory itself, the others are
-//! `objects/<number>`; `reserve` is a file of nothing that takes blocks, and gives them when the file system
-//! has no others; `lock` is locked by whoever has the store open, and nobody else may open it.
+//! A trait, so that a simulation can lose everything that no sync covers (`sim_directory`); the other
+//! implementation is a real directory.
+//! - File 0 is `store` in the directory itself, the others are `objects/<number>`.
+//! - `reserve` is a file without content. It holds blocks, and releases them when the file system has no
+//!   others.
+//! - An open store holds the lock on `lock`; no other process may open the store then.
+//!
 //! Invariants
 //! - Syncing a file makes its bytes and length durable, not its name; syncing names makes names durable, not
 //!   bytes.
-//! - What stands in the directory under a name that no store gives is left alone.
+//! - An entry of the directory whose name the store would not have written is left alone.
 //!
-//! Not here: which syncs a flush takes (`files`).
+//! Not here: which syncs a flush performs (`files`).
 
 use copal_device::DeviceOpenError;
 use rustix::{
@@ -30,20 +32,20 @@ const OBJECTS_DIR: &str = "objects";
 const LOCK_FILE: &str = "lock";
 const RESERVE_FILE: &str = "reserve";
 
-/// Files there may ever be.
+/// Largest number of files.
 pub(crate) const FILES_MAX: u32 = 1 << 24;
 
-/// Which names.
+/// Directory of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameSet {
-    /// The one of file 0.
+    /// The directory of file 0.
     Store,
-    /// Those of all others.
+    /// The directory of all other files.
     Objects,
 }
 
 impl NameSet {
-    /// Those that the name of a file is among.
+    /// The set that contains the name of a file.
     #[cfg(test)]
     pub(crate) fn of(number: u32) -> NameSet {
         if number == 0 { NameSet::Store } else { NameSet::Objects }
@@ -52,19 +54,19 @@ impl NameSet {
 
 /// Files of a directory, by number.
 pub(crate) trait StoreDirectory: Send + Sync {
-    /// The file; `None` when it is not there and not to be made. `true`: its name is new.
+    /// Opens the file; `None` if it does not exist and is not to be made. `true`: its name is new.
     fn open(&self, number: u32, make: bool) -> io::Result<Option<(Arc<dyn HostFile>, bool)>>;
-    /// Takes the name away; `false` when there is none.
+    /// Removes the name; `false` if there is none.
     fn remove(&self, number: u32) -> io::Result<bool>;
-    /// Makes names that came and went durable.
+    /// Makes created and removed names durable.
     fn sync_names(&self, names: NameSet) -> io::Result<()>;
-    /// What has a number, but for file 0.
+    /// All numbered names, except file 0.
     fn numbers(&self) -> io::Result<NumberedNames>;
-    /// Bytes the file system has left for this user.
+    /// Free bytes of the file system for this user.
     fn free_bytes(&self) -> u64;
-    /// Bytes kept for when there are none left.
+    /// Bytes of the reserve.
     fn reserve_bytes(&self) -> u64;
-    /// Takes or gives bytes, so that `bytes` are kept.
+    /// Resizes the reserve to `bytes`.
     fn keep_reserve(&self, bytes: u64) -> io::Result<()>;
 }
 
@@ -73,18 +75,18 @@ pub(crate) trait StoreDirectory: Send + Sync {
 pub(crate) struct NumberedNames {
     /// Files.
     pub(crate) files: Vec<u32>,
-    /// Something else: no file of a store, and nothing that could become one.
+    /// Other entries: no files of a store, and their numbers cannot be used.
     pub(crate) others: Vec<u32>,
 }
 
 /// An open file.
 pub(crate) trait HostFile: Send + Sync {
-    /// Fills `buf` as far as the file goes; what is behind its end stays as it is.
+    /// Fills `buf` up to the end of the file; the rest of `buf` keeps its content.
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize>;
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
     fn len(&self) -> io::Result<u64>;
     fn sync_data(&self) -> io::Result<()>;
-    /// A hint: the range is not needed any more.
+    /// A hint: the range is no longer needed.
     fn punch(&self, at: u64, len: u64);
 }
 
@@ -115,7 +117,7 @@ impl HostFile for File {
     }
 
     fn punch(&self, at: u64, len: u64) {
-        // A file system without holes keeps the blocks until the file goes.
+        // A file system without holes keeps the blocks until the file is removed.
         let _ = rustix::fs::fallocate(self, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
     }
 }
@@ -129,7 +131,7 @@ pub(crate) struct RealDirectory {
 }
 
 impl RealDirectory {
-    /// Makes the directories; an existing store is refused.
+    /// Creates the directories; an existing store is refused.
     pub(crate) fn create(dir: &Path) -> Result<RealDirectory, DeviceOpenError> {
         let failed = |error| open_error(dir, false, error);
         let mut directories = DirBuilder::new();
@@ -144,7 +146,7 @@ impl RealDirectory {
         Ok(directory)
     }
 
-    /// Opens the directory of a store and locks it: alone, or with other readers.
+    /// Opens the directory of a store and locks it: exclusively, or shared with other readers.
     pub(crate) fn open(dir: &Path, read_only: bool) -> Result<RealDirectory, DeviceOpenError> {
         let failed = |error| open_error(dir, read_only, error);
         let root = File::open(dir).map_err(failed)?;
@@ -250,7 +252,7 @@ impl StoreDirectory for RealDirectory {
             Err(error) => Err(error.into()),
         }
         .inspect_err(|_| {
-            // A reserve says what it holds by its length.
+            // The length of the reserve states how much it holds.
             let _ = file.set_len(have);
         })
     }
@@ -267,7 +269,7 @@ fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The number of a file of a store, which has six digits of it in lower case; of no other name.
+/// Number of a store's file: six lower-case hexadecimal digits. `None` for any other name.
 fn number_of(name: &[u8]) -> Option<u32> {
     let digits = name.len() == 6 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if !digits {
@@ -277,7 +279,7 @@ fn number_of(name: &[u8]) -> Option<u32> {
     (1..FILES_MAX).contains(&number).then_some(number)
 }
 
-/// Only its owner may open the lock: whoever can open it could lock it, and keep the owner from the store.
+/// Only the owner may open the lock file: a user able to open it could lock it and so block the owner.
 const LOCK_MODE: u32 = 0o600;
 
 fn make_lock(dir: &Path) -> io::Result<()> {
@@ -286,8 +288,8 @@ fn make_lock(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the lock, which belongs to the owner of the directory; one that an older version made is closed to
-/// others.
+/// Opens the lock file, which belongs to the owner of the directory. A lock file of an older version loses
+/// the permissions of others.
 fn open_lock(dir: &Path, root: &File) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let lock = File::from(rustix::fs::open(dir.join(LOCK_FILE), flags, Mode::empty())?);
@@ -300,7 +302,7 @@ fn open_lock(dir: &Path, root: &File) -> io::Result<File> {
         ));
     }
     if stat.st_uid == user && stat.st_mode & 0o777 != LOCK_MODE {
-        // On a file system that is read-only now it stays as it is.
+        // On a file system that is read-only now the mode stays.
         let _ = rustix::fs::fchmod(&lock, Mode::from_raw_mode(LOCK_MODE));
     }
     Ok(lock)

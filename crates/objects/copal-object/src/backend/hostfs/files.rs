@@ -1,24 +1,25 @@
 //! A directory as a device: the address space is (file, offset), one file per object.
 //!
-//! An address is a file's number in the high bits and an offset of 36 bits; file 0, `store`, holds
-//! superblocks and journal where every store has them. The others are `objects/<number>`. Buffered I/O on the
-//! caller's thread: this is what a careful program without a device of its own does, and the control that the
-//! others are measured against.
+//! An address has a file's number in the high bits and an offset of 36 bits. File 0, `store`, holds
+//! superblocks and journal at their usual places. The others are `objects/<number>`. I/O is buffered, on the
+//! caller's thread. This is how a careful program uses a file system, so it is the control in measurements of
+//! the other backend.
 //!
 //! Design: docs/design/object.md#files-in-a-directory
 //! Invariants
-//! - A flush syncs every file written since the last one, and the directory when a name came or went (C3).
-//! - A flush answers when the syncs of other threads that it relies on have ended too, and fails when one of
-//!   them did.
-//! - What was never written reads as zeros, also in files that do not exist.
+//! - A flush syncs every file written since the last one, and the directory if a name was created or removed
+//!   (C3).
+//! - A flush answers only when the syncs of other threads that it relies on have ended too. It fails if one
+//!   of them did.
+//! - Unwritten ranges read as zeros, also in files that do not exist.
 //! - A failed write or sync poisons the handle until it is reopened (C7).
-//! - The first flush syncs every file there is: what a killed process wrote is read next and must not vanish
+//! - The first flush syncs every existing file: writes of a killed process are read next and must not vanish
 //!   later.
 //! - Only clean files are closed: a sync always happens on the handle that wrote.
-//! - A write that was admitted finds blocks: where the host has none any more, the reserve gives them.
-//!   Whoever admits counts what the host has left, and of the reserve nothing that is not the store's own.
+//! - An admitted write finds blocks: if the host has none any more, the reserve releases some. Admission
+//!   counts the host's free space, and of the reserve only the store's own part.
 //!
-//! Not here: which object has which file (`space`), the calls themselves (`directory`).
+//! Not here: which object has which file (`space`), the system calls (`directory`).
 
 use copal_device::{
     AlignedBuf, Completion, Device, DeviceCounters, DeviceError, DeviceOpenError, Geometry, Io, IoDone,
@@ -42,19 +43,19 @@ use super::{
     syncs::FileSyncs,
 };
 
-/// Bits of an address that are the offset in its file: 64 GiB.
+/// Bits of an address for the offset in the file: 64 GiB.
 pub(crate) const OFFSET_BITS: u32 = 36;
-/// Bytes a file may have.
+/// Largest file.
 pub(crate) const FILE_BYTES: u64 = 1 << OFFSET_BITS;
-/// Clean files kept open.
+/// Largest number of clean files kept open.
 const OPEN_MAX: usize = 256;
 const IO_BYTES_MAX: u32 = 1 << 20;
-/// Bytes kept for deleting in a file system with no byte left: logs, tables and checkpoints that say so. Less
-/// where the file system is small: an eighth of what it has left.
+/// Bytes reserved for deletes on a full file system: their logs, tables and checkpoints. Less on a small file
+/// system: an eighth of its free space.
 pub(crate) const RESERVE_BYTES: u64 = 64 << 20;
-/// Bytes that may be admitted before the host is asked again, at most.
+/// Most bytes that may be admitted before the host is queried again.
 const LOOK_BYTES: u64 = 4 << 20;
-/// The reserve gives at least this at once.
+/// Least number of bytes that the reserve releases at once.
 const RESERVE_STEP_BYTES: u64 = 1 << 20;
 
 /// The files of one store.
@@ -62,10 +63,10 @@ pub(crate) struct HostFiles {
     directory: Box<dyn StoreDirectory>,
     read_only: bool,
     inside: Mutex<FileTable>,
-    /// A sync has ended.
+    /// Signals the end of a sync.
     synced: Condvar,
     /// A write found no block, and the reserve has not grown since. The free space that the file system
-    /// reports cannot be used, as under a quota, or others have taken it.
+    /// reports is then not usable, as under a quota, or other programs have taken it.
     is_full: AtomicBool,
 }
 
@@ -73,10 +74,9 @@ pub(crate) struct HostFiles {
 struct FileTable {
     open: HashMap<u32, Arc<dyn HostFile>>,
     written: BTreeSet<u32>,
-    /// What was taken from `written` and `names_changed` and is not durable yet.
+    /// Files and names taken from `written` and `names_changed` whose sync has not ended.
     syncs: FileSyncs,
-    /// Whoever had the directory open before may have been killed: any file may hold bytes that no sync
-    /// covers (C5).
+    /// A previous process may have been killed: any file may hold bytes that no sync covers (C5).
     inherited: bool,
     names_changed: bool,
     reserve_bytes: u64,
@@ -86,7 +86,7 @@ struct FileTable {
 }
 
 impl FileTable {
-    /// Numbers and handles of the files written since this was called last.
+    /// Takes numbers and handles of the files written since the last call.
     fn take_written(&mut self) -> (BTreeSet<u32>, Vec<Arc<dyn HostFile>>) {
         let numbers = std::mem::take(&mut self.written);
         let handles = numbers.iter().filter_map(|number| self.open.get(number).cloned()).collect();
@@ -95,7 +95,7 @@ impl FileTable {
 }
 
 impl FileTable {
-    /// `Err` once a write or sync has failed. A full host is named again, to every thread.
+    /// `Err` after a failed write or sync. A full host is reported to every thread.
     fn expect_unpoisoned(&self) -> Result<(), DeviceError> {
         match &self.poisoned {
             None => Ok(()),
@@ -104,7 +104,7 @@ impl FileTable {
         }
     }
 
-    /// Closes all files but those that are to be synced; whether there were others.
+    /// Closes all files without unsynced writes; returns whether there were any.
     fn close_clean(&mut self) -> bool {
         let (before, written) = (self.open.len(), &self.written);
         self.open.retain(|number, _| written.contains(number));
@@ -112,7 +112,7 @@ impl FileTable {
     }
 }
 
-/// Whether the system refused a descriptor.
+/// Whether the system has no descriptor left.
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let number = error.raw_os_error().map(Errno::from_raw_os_error);
@@ -120,12 +120,12 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 }
 
 impl HostFiles {
-    /// Makes the directories; an existing store is refused.
+    /// Creates the directories; an existing store is refused.
     pub(crate) fn create(dir: &Path) -> Result<Arc<HostFiles>, DeviceOpenError> {
         Ok(HostFiles::on(Box::new(RealDirectory::create(dir)?), false))
     }
 
-    /// Opens the directory of a store and locks it: alone, or with other readers.
+    /// Opens the directory of a store and locks it: exclusively, or shared with other readers.
     pub(crate) fn open(dir: &Path, read_only: bool) -> Result<Arc<HostFiles>, DeviceOpenError> {
         let directory = RealDirectory::open(dir, read_only)?;
         Ok(HostFiles::on(Box::new(directory), read_only))
@@ -148,9 +148,8 @@ impl HostFiles {
         })
     }
 
-    /// Bytes that can be written: the free space of the host's file system, and the reserve. After a write
-    /// that found no block the free space counts as none until the reserve grows again; a quota shows itself
-    /// in no other way.
+    /// Writable bytes: the free space of the host's file system, and the reserve. After a write that found no
+    /// block the free space counts as zero until the reserve grows again; a quota is noticed in no other way.
     pub(crate) fn free_bytes(&self) -> u64 {
         if self.is_full() {
             self.refill();
@@ -167,13 +166,13 @@ impl HostFiles {
         self.is_full.load(Ordering::Acquire)
     }
 
-    /// Bytes that may be admitted before the host is asked again: others write there too, and then the
-    /// reserve has to hold the writes that were admitted.
+    /// Bytes that may be admitted before the host is queried again. Other programs write there too, and the
+    /// reserve must then hold the admitted writes.
     pub(crate) fn look_bytes(&self) -> u64 {
         LOOK_BYTES.min(self.inside.lock().reserve_bytes / 2)
     }
 
-    /// Makes the reserve whole, if the host has enough for it and as much again for others.
+    /// Refills the reserve, if the host has enough for it and as much again for other programs.
     pub(crate) fn refill(&self) {
         if self.read_only {
             return;
@@ -195,12 +194,13 @@ impl HostFiles {
                 self.is_full.store(false, Ordering::Release);
             }
             Err(error) => {
-                tracing::info!(%error, "no space is kept for deleting when the file system is full")
+                tracing::info!(%error, "no reserve for deletes on a full file system")
             }
         }
     }
 
-    /// Does what may need blocks; the reserve gives them as long as the host has none.
+    /// Runs a call that may need blocks. While the host has none, the reserve releases some and the call is
+    /// repeated.
     fn with_reserve<T>(&self, bytes: u64, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         loop {
             match attempt() {
@@ -210,31 +210,31 @@ impl HostFiles {
         }
     }
 
-    /// Gives `bytes` of the reserve to the file system; `false` when nothing is left of it.
+    /// Releases `bytes` of the reserve to the file system; `false` if the reserve is empty.
     fn spend(&self, bytes: u64) -> bool {
         let mut inside = self.inside.lock();
         let left = inside.reserve_bytes.saturating_sub(bytes.next_multiple_of(RESERVE_STEP_BYTES));
         if inside.reserve_bytes == 0 || self.directory.keep_reserve(left).is_err() {
             return false;
         }
-        tracing::info!(left_bytes = left, "the file system is full; the store lives on its reserve");
+        tracing::info!(left_bytes = left, "the file system is full; the store uses its reserve");
         inside.reserve_bytes = left;
         self.is_full.store(true, Ordering::Release);
         true
     }
 
-    /// Numbers of the object files that are there, known or not.
+    /// Numbers of the existing object files, known or not.
     pub(crate) fn numbers(&self) -> io::Result<Vec<u32>> {
         Ok(self.directory.numbers()?.files)
     }
 
-    /// Numbers that no new file can have: those of files, and of names that are no file's.
+    /// Numbers that no new file can have: those of files and of other entries.
     pub(crate) fn numbers_taken(&self) -> io::Result<Vec<u32>> {
         let numbered = self.directory.numbers()?;
         Ok([numbered.files, numbered.others].concat())
     }
 
-    /// The file, open; `None` when it does not exist and is not to be made.
+    /// Opens the file; `None` if it does not exist and is not to be made.
     fn file(&self, inside: &mut FileTable, number: u32, make: bool) -> io::Result<Option<Arc<dyn HostFile>>> {
         if let Some(file) = inside.open.get(&number) {
             return Ok(Some(Arc::clone(file)));
@@ -272,7 +272,7 @@ impl HostFiles {
         Ok(())
     }
 
-    /// The pages of `run`, which lies in one file, up to that file's end; `None`: there are none.
+    /// The pages of `run`, which lies in one file, up to that file's end; `None` if there are none.
     pub(crate) fn clip(&self, run: PageRun, page_bytes: u64) -> Result<Option<PageRun>, DeviceError> {
         let at = run.at * page_bytes;
         let (number, offset) = split(at);
@@ -297,14 +297,14 @@ impl HostFiles {
         Ok(())
     }
 
-    /// After the write, so that a flush that begins later finds it, on the handle that wrote.
+    /// Called after the write, so that a later flush finds the file, on the handle that wrote.
     fn note_written(&self, number: u32, file: &Arc<dyn HostFile>) {
         let mut inside = self.inside.lock();
         inside.written.insert(number);
         inside.open.entry(number).or_insert_with(|| Arc::clone(file));
     }
 
-    /// Syncs what was written. A file that is written again meanwhile is synced again by the next flush.
+    /// Syncs all unsynced writes. A file that is written again meanwhile is synced again by the next flush.
     fn flush(&self) -> io::Result<()> {
         if self.read_only {
             return Ok(());
@@ -313,7 +313,7 @@ impl HostFiles {
         self.sync(None)
     }
 
-    /// Makes durable what was written to `only` this file, or to all, and the names that came and went.
+    /// Makes writes durable, of file `only` or of all, and created and removed names.
     fn sync(&self, only: Option<(u32, &Arc<dyn HostFile>)>) -> io::Result<()> {
         let mut inside = self.inside.lock();
         let (numbers, files) = match only {
@@ -332,8 +332,8 @@ impl HostFiles {
         }
         self.synced.notify_all();
         result?;
-        // What another thread took to sync is not here any more, and one that overlaps may have been told the
-        // error.
+        // Files that another thread took for its sync are no longer listed here, and that thread may have
+        // received the error.
         let others = inside.syncs.running();
         while inside.syncs.concern(&others, only.map(|(number, _)| number)) {
             self.synced.wait(&mut inside);
@@ -354,7 +354,7 @@ impl HostFiles {
         Ok(())
     }
 
-    /// Once, before anything is read (OBJ-11): every file there is. One that is clean costs an open and no
+    /// Once, before the first read (OBJ-11): syncs every existing file. A clean file costs an open and no
     /// I/O.
     fn sync_inherited(&self) -> io::Result<()> {
         if !self.inside.lock().inherited {
@@ -369,7 +369,7 @@ impl HostFiles {
         Ok(())
     }
 
-    /// Gives up a range: the whole file's name, or the blocks inside it.
+    /// Gives up a range: removes the file if the range covers it, otherwise punches a hole.
     fn discard(&self, at: u64, len: u64) -> io::Result<()> {
         let (number, offset) = split(at);
         if offset == 0 && len == FILE_BYTES {
@@ -385,7 +385,7 @@ impl HostFiles {
         Ok(())
     }
 
-    /// Zeros up to the end of the file; beyond it there are zeros already.
+    /// Writes zeros up to the end of the file; beyond it the file reads as zeros already.
     fn write_zeroes(&self, at: u64, len: u64) -> io::Result<()> {
         let (number, offset) = split(at);
         let file = self.make_file(number)?;
@@ -509,7 +509,7 @@ impl Device for HostFiles {
     }
 }
 
-/// Everything here goes through the page cache; these two take any range inside a file.
+/// All I/O here goes through the page cache; these two methods take any range inside a file.
 impl PageCache for HostFiles {
     fn write_cached(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         const OP: &str = "cached write";

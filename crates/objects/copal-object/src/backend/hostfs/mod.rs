@@ -1,16 +1,16 @@
 //! The `hostfs` backend: objects as files in a directory of any file system.
 //!
-//! Same core, same records, same recovery as `cow`; only the address space differs: a page is a place in a
-//! file. Two uses: portability, and the control in benchmarks: same program, same objects, a file system
-//! below instead of a device. It is not tuned; a wish to tune it is an argument for `cow` on a preallocated
+//! Core, records and recovery are those of `cow`; only the address space differs: a page is a position in a
+//! file. It has two uses: portability, and the control in benchmarks (same program, same objects, a file
+//! system instead of a device). It is not tuned; a need for tuning is an argument for `cow` on a preallocated
 //! file.
 //!
 //! Design: docs/design/object.md#files-in-a-directory
 //! Invariants
-//! - Files that no record names are removed at open, after the mount; a file goes only when what made it dead
-//!   is durable (OBJ-3).
+//! - Files that no record names are removed at open, after the mount. A file is removed only after the record
+//!   that freed it is durable (OBJ-3).
 //!
-//! Not here: the journal and recovery, which do not know it.
+//! Not here: the journal and recovery, which are independent of the backend.
 
 mod directory;
 mod files;

@@ -1,32 +1,32 @@
-//! File numbers that are free.
+//! Free file numbers, as ranges.
 //!
 //! Invariants
-//! - As many ranges as there are gaps between numbers in use, whatever the largest number is.
+//! - There are as many ranges as gaps between used numbers, regardless of the largest number.
 //!
-//! Not here: when a number may be used again (`space`).
+//! Not here: when a number may be reused (`space`).
 
 use std::collections::BTreeMap;
 
 /// Free numbers, as ranges.
 #[derive(Clone, Debug)]
 pub(super) struct FileNumbers {
-    /// First number of a range, and the number behind it.
+    /// First number of a range, and the number behind its end.
     ranges: BTreeMap<u32, u32>,
     count: u32,
 }
 
 impl FileNumbers {
-    /// 1 and all others below `end`: 0 is the file `store`.
+    /// All numbers from 1 below `end`: 0 is the file `store`.
     pub(super) fn below(end: u32) -> FileNumbers {
         FileNumbers { ranges: BTreeMap::from([(1, end)]), count: end - 1 }
     }
 
-    /// How many there are.
+    /// Number of free numbers.
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Takes the smallest.
+    /// Takes the smallest number.
     pub(super) fn take_first(&mut self) -> Option<u32> {
         let (first, end) = self.ranges.pop_first()?;
         if first + 1 < end {
@@ -54,7 +54,7 @@ impl FileNumbers {
         self.count -= 1;
     }
 
-    /// Gives `number` back, which was taken.
+    /// Returns `number`, which was taken.
     pub(super) fn give_back(&mut self, number: u32) {
         let mut range = (number, number + 1);
         if let Some((&first, &end)) = self.ranges.range(..number).next_back()

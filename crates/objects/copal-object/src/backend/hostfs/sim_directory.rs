@@ -1,10 +1,10 @@
-//! A directory in memory that remembers what a power loss may take: a simulation of the host's file system.
+//! Simulation of the host's file system in memory, with power loss.
 //!
-//! POSIX promises little: bytes written and not synced, and names made or removed while their directory was
-//! not synced, survive in any subset. Bytes tear at blocks of 4 KiB. A file whose name is lost is lost; a
+//! POSIX promises little: bytes written and not synced, and names created or removed while their directory
+//! was not synced, survive in any subset. Bytes tear at blocks of 4 KiB. A file whose name is lost is lost. A
 //! name that survives without its bytes is a file of zeros, or an empty one.
 //!
-//! Not here: what a store promises (`crashes::files`).
+//! Not here: the guarantees of a store (`crashes::files`).
 
 use super::directory::{HostFile, NameSet, NumberedNames, StoreDirectory};
 use parking_lot::Mutex;
@@ -25,14 +25,14 @@ struct SimInode {
     blocks: BTreeMap<u64, Block>,
 }
 
-/// What a file system holds.
+/// Content of a file system.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SimContents {
     names: BTreeMap<u32, u64>,
     inodes: HashMap<u64, SimInode>,
 }
 
-/// What happened to it.
+/// A change of the file system.
 #[derive(Clone, Debug)]
 enum DirectoryEvent {
     Create {
@@ -56,10 +56,10 @@ enum DirectoryEvent {
     },
 }
 
-/// A sync that does nothing: as if the code above had left it out.
+/// A sync without effect, as if the tested code had omitted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IgnoredSync {
-    /// None.
+    /// No sync is ignored.
     No,
     /// Syncs of files.
     Data,
@@ -75,10 +75,10 @@ struct SimHistory {
     now: SimContents,
     events: Vec<DirectoryEvent>,
     next_inode: u64,
-    /// Bytes of the file system.
+    /// Size of the file system.
     capacity_bytes: u64,
     reserve_bytes: u64,
-    /// A quota, of which `free_bytes` does not know.
+    /// A quota that `free_bytes` does not include.
     has_quota: bool,
 }
 
@@ -105,30 +105,30 @@ impl SimDirectory {
         SimDirectory { inside: Arc::new(Mutex::new(inside)), deaf }
     }
 
-    /// Leaves `free` bytes to be written.
+    /// Limits the capacity to `free` more bytes.
     pub(crate) fn leave_free(&self, free: u64) {
         let mut inside = self.inside.lock();
         inside.capacity_bytes = inside.used_bytes() + free;
     }
 
-    /// From here on a quota bounds the free space, and the file system reports more.
+    /// From here on a quota limits the free space, and the file system reports more than that.
     pub(crate) fn hide_what_is_left(&self) {
         self.inside.lock().has_quota = true;
     }
 
-    /// Events so far.
+    /// Number of events so far.
     pub(crate) fn step(&self) -> usize {
         self.inside.lock().events.len()
     }
 
-    /// Steps behind which something else may survive: all but those behind which nothing changed.
+    /// Whether a crash after this step may leave new states: true except after steps that changed nothing.
     pub(crate) fn is_sync(&self, step: usize) -> bool {
         let inside = self.inside.lock();
         let event = inside.events.get(step);
         matches!(event, Some(DirectoryEvent::SyncData { .. } | DirectoryEvent::SyncNames { .. }))
     }
 
-    /// What a power loss after `step` events leaves: all that is durable, and of the rest what `keep` says.
+    /// Content after a power loss at `step`: all durable data, and the rest as `keep` decides.
     pub(crate) fn survivors(&self, step: usize, keep: &mut dyn FnMut() -> bool) -> SimContents {
         let inside = self.inside.lock();
         let events = &inside.events[..step];

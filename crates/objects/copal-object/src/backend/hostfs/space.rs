@@ -1,15 +1,16 @@
-//! Which pages of which files are taken, when objects are files.
+//! Allocation of file pages, when objects are files.
 //!
-//! A page's number is its file's number and its place in that file. An object gets a file with its first page
-//! and goes on at that file's end; what it gives up is punched out of it, and the file goes with its last
-//! page. Its number is used again when its removal is durable.
+//! A page number consists of a file number and a position in that file. An object gets a file with its first
+//! page and grows at that file's end. Freed pages are punched out, and the file is removed with its last
+//! page. Its number is reused when the removal is durable.
 //!
 //! Design: docs/design/object.md#files-in-a-directory
 //! Invariants
-//! - A page is free, or owned, never both, as in the allocator of the `cow` backend.
-//! - No page is handed out twice while its file exists: overwriting is writing at the end and mapping it.
-//! - No number is handed out while anything that was asked of its last file is still under way: a hole that
-//!   comes late would be one in the new file.
+//! - A page is free or owned, never both, as in the allocator of the `cow` backend.
+//! - No page is allocated twice while its file exists: overwriting means writing at the end and mapping the
+//!   new page.
+//! - No number is reused while a command on its last file is in progress: a late hole punch would damage the
+//!   new file.
 
 use super::{
     HostFiles,
@@ -26,32 +27,32 @@ use std::{
     sync::Arc,
 };
 
-/// Numbers kept for the store itself: it deletes also where objects have taken all others.
+/// File numbers reserved for the store itself, so that it can delete when objects have taken all others.
 const NUMBERS_KEPT: u32 = 8;
 
-/// Taken pages, file by file.
+/// Owned pages, file by file.
 #[derive(Debug)]
 pub(crate) struct FileSpace {
     page_bits: u32,
     files: BTreeMap<u32, FilePages>,
     by_owner: HashMap<u64, u32>,
     numbers: FileNumbers,
-    /// Asked of the host and not answered, by file.
+    /// Discards in progress, by file.
     discards: HashMap<u32, FileDiscards>,
     /// Numbers of removed files, and the epoch whose flush makes their removal durable.
     removed: VecDeque<(u32, u64)>,
     taken: u64,
-    /// Pages the host's file system may still take.
+    /// Pages that the host's file system can still take.
     free: u64,
-    /// Pages that may be taken before the host is asked again.
+    /// Pages that may be allocated before the host is queried again.
     until_look: u64,
-    /// Given up since [`FileSpace::take_gone`]; a whole file is a run from its page 0 over all of it.
+    /// Freed since [`FileSpace::take_gone`]; a whole file is a run from its page 0 over all of it.
     gone: Vec<PageRun>,
-    /// Whom to ask; nobody where space is only derived.
+    /// The host's limit; `None` while space is only derived.
     host: Option<HostLimit>,
 }
 
-/// The host's file system, and how much of it the store may take.
+/// The host's file system, and how much of it the store may use.
 #[derive(Clone, Debug)]
 struct HostLimit {
     files: Arc<HostFiles>,
@@ -61,7 +62,7 @@ struct HostLimit {
 #[derive(Debug, Default)]
 struct FileDiscards {
     under_way: u32,
-    /// The name is gone.
+    /// The file was removed.
     removed: bool,
 }
 
@@ -69,7 +70,7 @@ struct FileDiscards {
 struct FilePages {
     bits: Vec<u64>,
     live: u64,
-    /// First page behind everything that was ever taken here.
+    /// Page behind the last one that was ever allocated in this file.
     end: u64,
     owner: Option<u64>,
 }
@@ -82,7 +83,7 @@ impl FilePages {
 }
 
 impl FileSpace {
-    /// Nothing taken; `free` pages may be.
+    /// No page is owned; `free` pages are available.
     pub(crate) fn new(page_bytes: usize, free: u64) -> FileSpace {
         FileSpace {
             page_bits: page_bytes.trailing_zeros(),
@@ -99,8 +100,8 @@ impl FileSpace {
         }
     }
 
-    /// Nothing taken; the host says how many pages may be, of at most `max_bytes`. Files that are there
-    /// already keep their numbers.
+    /// No page is owned. The host limits the free pages, up to `max_bytes`. Existing files keep their
+    /// numbers.
     pub(crate) fn on(files: Arc<HostFiles>, numbers: &[u32], page_bytes: usize, max_bytes: u64) -> FileSpace {
         let mut space = FileSpace::new(page_bytes, max_bytes >> page_bytes.trailing_zeros());
         numbers.iter().for_each(|&number| space.numbers.take(number));
@@ -108,7 +109,8 @@ impl FileSpace {
         space
     }
 
-    /// Asks the host's file system for its free space. Of that, `unwritten_bytes` are taken and not written.
+    /// Queries the free space of the host's file system. Of that, `unwritten_bytes` are allocated and not
+    /// written yet.
     pub(crate) fn look(&mut self, unwritten_bytes: u64) {
         if let Some(host) = &self.host {
             let allowed = host.max_bytes.saturating_sub(self.taken << self.page_bits);
@@ -118,14 +120,15 @@ impl FileSpace {
         }
     }
 
-    /// As [`FileSpace::look`], where as much was taken since the last look as the reserve could give.
+    /// Like [`FileSpace::look`], once the reserve could no longer cover the pages allocated since the last
+    /// query.
     pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
         if self.until_look == 0 {
             self.look(unwritten_bytes);
         }
     }
 
-    /// The same space with nothing taken.
+    /// The same space without owned pages.
     pub(crate) fn emptied(&self) -> FileSpace {
         FileSpace::new(1 << self.page_bits, self.pages())
     }
@@ -139,7 +142,7 @@ impl FileSpace {
         ((run.at / pages) as u32, run.at % pages)
     }
 
-    /// Whether it lies in one file there may be.
+    /// Whether the run lies in one file of a valid number.
     pub(crate) fn is_valid(&self, run: PageRun) -> bool {
         let (_, at) = self.split(run);
         run.at / self.file_pages() < FILES_MAX.into()
@@ -147,13 +150,13 @@ impl FileSpace {
             && at + u64::from(run.pages) <= self.file_pages()
     }
 
-    /// Taken and free pages.
+    /// Owned and free pages.
     pub(crate) fn pages(&self) -> u64 {
         self.taken + self.free
     }
 
-    /// A share of the reserve, which is there whatever others write; most of it is for those who keep space
-    /// themselves.
+    /// The kept share of the reserve, which other programs cannot take. Most of it is for callers that
+    /// reserve space themselves.
     pub(crate) fn kept_pages(&self) -> u64 {
         (self.pages() / 50).min((RESERVE_BYTES / 4) >> self.page_bits)
     }
@@ -178,7 +181,7 @@ impl FileSpace {
         self.is_valid(run) && (at..at + u64::from(run.pages)).all(|page| file.is_taken(page))
     }
 
-    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    /// Marks `run` as owned. `false`, without a change, if a page of it is owned already.
     pub(crate) fn take(&mut self, run: PageRun) -> bool {
         if !self.is_valid(run) || !self.is_free(run) {
             return false;
@@ -199,7 +202,8 @@ impl FileSpace {
         true
     }
 
-    /// As [`FileSpace::take`], found at open as `owner`'s, who goes on in the last such file.
+    /// Like [`FileSpace::take`], for pages that recovery found with this `owner`. The owner grows in its last
+    /// file.
     pub(crate) fn take_for(&mut self, run: PageRun, owner: u64) -> bool {
         if !self.take(run) {
             return false;
@@ -215,7 +219,7 @@ impl FileSpace {
         true
     }
 
-    /// Gives `run` back: a hole in its file, or the end of it.
+    /// Frees `run`: a hole in its file, or the end of it.
     ///
     /// # Panics
     /// When a page of it is free already.
@@ -245,7 +249,7 @@ impl FileSpace {
         self.gone.push(PageRun::new(u64::from(number) * pages, pages as u32));
     }
 
-    /// Takes `pages` pages at the end of `owner`'s file; `None` when the host has fewer.
+    /// Allocates `pages` pages at the end of `owner`'s file; `None` if the host has fewer.
     pub(crate) fn allocate(&mut self, pages: u64, owner: u64) -> Option<Vec<PageRun>> {
         if pages > self.free || pages > self.file_pages() {
             return None;
@@ -268,12 +272,12 @@ impl FileSpace {
         Some(runs)
     }
 
-    /// `owner` goes on in a file of its own, not at the end of the one it has.
+    /// `owner` continues in a new file instead of the end of its present one.
     pub(crate) fn leave_file(&mut self, owner: u64) {
         self.by_owner.remove(&owner);
     }
 
-    /// Takes one run.
+    /// Allocates one run.
     pub(crate) fn allocate_run(&mut self, pages: u32, owner: u64) -> Option<PageRun> {
         if pages > RUN_PAGES_MAX {
             return None;
@@ -281,7 +285,7 @@ impl FileSpace {
         self.allocate(pages.into(), owner)?.pop()
     }
 
-    /// The file `owner` goes on in, or a new one.
+    /// The file in which `owner` grows, or a new one.
     fn file_of(&mut self, owner: u64, pages: u64) -> Option<u32> {
         if let Some(&number) = self.by_owner.get(&owner)
             && let Some(file) = self.files.get(&number)
@@ -297,7 +301,7 @@ impl FileSpace {
         Some(number)
     }
 
-    /// What was given up meanwhile; [`FileSpace::discarded`] has to follow for each.
+    /// Takes the runs freed since the last call; [`FileSpace::discarded`] must follow for each.
     pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
         for run in &self.gone {
             let (number, _) = self.split(*run);
@@ -306,7 +310,7 @@ impl FileSpace {
         std::mem::take(&mut self.gone)
     }
 
-    /// The host has answered for `run` while `epoch` was open; `done`: well.
+    /// The discard of `run` has ended while `epoch` was open; `done`: with success.
     pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
         let (number, _) = self.split(run);
         let is_whole = u64::from(run.pages) == self.file_pages();
@@ -323,14 +327,14 @@ impl FileSpace {
         }
     }
 
-    /// Everything of epochs up to `epoch` is durable, removals too: their numbers may be used again.
+    /// All epochs up to `epoch` are durable, removals too: their numbers may be reused.
     pub(crate) fn flushed(&mut self, epoch: u64) {
         while let Some((number, _)) = self.removed.pop_front_if(|(_, removed_in)| *removed_in <= epoch) {
             self.numbers.give_back(number);
         }
     }
 
-    /// Gives up the files among `numbers` in which nothing is taken: left behind by a crash.
+    /// Frees the files among `numbers` without owned pages, which a crash left behind.
     pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
         let pages = self.file_pages();
         let unknown = numbers.iter().filter(|number| !self.files.contains_key(number));
@@ -389,12 +393,12 @@ mod tests {
         assert_eq!(new, [1, 2, 3, 4, 6, 7], "number 5 is known");
     }
 
-    /// Symptom: a store of files panicked in the commit that would have made its 2^24th file, counted from
-    /// the beginning of its time; at once where a file `objects/ffffff` stood.
-    /// Cause: each file got the next number, none was used again, and a transaction takes its pages for
-    /// granted.
-    /// Fix: a number is used again when nothing asked of its last file is under way and the removal is
-    /// durable; where none is left it is `NoSpace`, before anything has changed.
+    /// Symptom: a store of files panicked in the commit that would have made its 2^24th file ever; at once if
+    /// a file `objects/ffffff` existed.
+    /// Cause: each file got the next number, none was reused, and a transaction assumes that it gets its
+    /// pages.
+    /// Fix: a number is reused when no command on its last file is in progress and the removal is durable.
+    /// Without a free number the result is `NoSpace`, before anything has changed.
     #[test]
     fn a_number_is_used_again_when_its_removal_is_durable() {
         let mut space = space();
@@ -404,7 +408,7 @@ mod tests {
         let rest = PageRun::new(one.at + 1, 2);
         let two = space.allocate(1, 8).unwrap()[0];
         assert_eq!((file(one), file(two)), (1, 2));
-        assert!(space.allocate(1, 9).is_none(), "the last numbers are the store's own");
+        assert!(space.allocate(1, 9).is_none(), "the last numbers are reserved for the store");
         space.release(hole);
         space.release(rest);
         let gone = space.take_gone();

@@ -1,4 +1,4 @@
-//! A store of files on a file system that is full, or has things in it that are no store's.
+//! A store of files on a full file system, or beside foreign files.
 
 use super::{
     FileSpace, HostFiles,
@@ -56,10 +56,10 @@ fn delete(store: &Store, id: u64) -> Result<(), StoreError> {
     commit(store, vec![Op::Delete { id: ObjectId(id) }])
 }
 
-/// Symptom: on a file system with no byte left the first checkpoint failed, and with it every later delete:
-/// nothing could be forgotten or pruned, although the manual says so.
-/// Cause: the space that a store keeps for deleting was counted, not had; somebody else wrote there.
-/// Fix: a file `reserve` has it, and gives it to writes that find no blocks.
+/// Symptom: on a file system with no byte left the first checkpoint failed, and with it every later delete.
+/// Nothing could be forgotten or pruned, although the manual promises it.
+/// Cause: the space that a store keeps for deletes was counted but not allocated; another program took it.
+/// Fix: a file `reserve` holds the space and releases it to writes that find no blocks.
 #[test]
 fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
     let sim = made();
@@ -70,7 +70,7 @@ fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
     sim.leave_free(0);
     for id in 1..=200 {
         if id % 20 == 1 {
-            // What was freed goes to others.
+            // Other programs take the freed space.
             sim.leave_free(0);
             store.checkpoint().unwrap();
         }
@@ -91,10 +91,11 @@ fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
     assert!(last.iter().all(|&byte| byte == 400u16 as u8));
 }
 
-/// Symptom: an ordinary commit into a file system that others had filled meanwhile failed in the middle, and
-/// the store took no more writes until it was opened again.
-/// Cause: the host was asked what it has left when the store was opened, and again only when that was spent.
-/// Fix: it is asked again every 4 MiB; what was admitted before finds its blocks in the reserve.
+/// Symptom: an ordinary commit failed in the middle on a file system that other programs had filled
+/// meanwhile, and the store took no more writes until it was reopened.
+/// Cause: the host's free space was queried when the store was opened, and again only when that amount was
+/// used up.
+/// Fix: it is queried again every 4 MiB; earlier admitted writes find their blocks in the reserve.
 #[test]
 fn others_who_fill_the_file_system_meanwhile_end_commits_cleanly() {
     let sim = made();
@@ -109,10 +110,11 @@ fn others_who_fill_the_file_system_meanwhile_end_commits_cleanly() {
     store.close().unwrap();
 }
 
-/// Symptom: on a small file system, one with less than 32 MiB left when the store was opened, others who
-/// filled it ended a commit in the middle, and the store took no more writes until it was opened again.
-/// Cause: the host was asked every 4 MiB, more than the reserve of such a store. Fix: at most half of the
-/// reserve is admitted between two questions; without a reserve each operation asks.
+/// Symptom: on a small file system (less than 32 MiB free at the opening) other programs filled it, a commit
+/// failed in the middle, and the store took no more writes until it was reopened.
+/// Cause: the host was queried every 4 MiB, more than the reserve of such a store.
+/// Fix: at most half of the reserve is admitted between two queries; without a reserve each operation
+/// queries.
 #[test]
 fn a_small_file_system_that_others_fill_ends_commits_cleanly_as_well() {
     for free_mib in [2, 8, 24] {
@@ -133,8 +135,8 @@ fn a_small_file_system_that_others_fill_ends_commits_cleanly_as_well() {
 }
 
 /// Symptom: a store under a quota used up its reserve and then failed in the middle of a commit.
-/// Cause: the free space that the file system reports does not include the quota. Fix: a host that had no
-/// space once has none until the reserve can be made whole again.
+/// Cause: the free space that the file system reports does not include the quota.
+/// Fix: a host that had no space once counts as full until the reserve can be refilled.
 #[test]
 fn a_host_that_says_more_than_it_gives_is_believed_once() {
     let sim = made();
@@ -153,10 +155,11 @@ fn a_host_that_says_more_than_it_gives_is_believed_once() {
     store.close().unwrap();
 }
 
-/// Symptom: in a directory whose host had hardly any room left, a commit asked the host without end, and
-/// nobody else got on.
-/// Cause: the pages for the operation were there and those for a longer checkpoint were not, and the answer
-/// to both together was that there are enough. Fix: the host has helped only where it has more than before.
+/// Symptom: in a directory whose host was nearly full, a commit queried the host without end, and no other
+/// thread made progress.
+/// Cause: the pages for the operation were available and those for a longer checkpoint were not, and the
+/// answer for both together was that there are enough.
+/// Fix: a query counts as progress only if the host has more than before.
 #[test]
 fn a_commit_that_lacks_room_for_a_longer_checkpoint_is_refused_at_once() {
     for before in 0..48 {
@@ -183,8 +186,8 @@ fn what_is_admitted_and_not_written_is_not_free() {
     assert_eq!(space.free_pages(), 24);
 }
 
-/// Symptom: no test would have noticed a store that stays full when others have made a little room: its
-/// reserve may be larger than a file system with so little left asks for, and would never grow.
+/// Symptom: no test would have noticed a store that stays full after other programs freed a little space.
+/// Its reserve may be larger than such a small amount of free space allows, and would never grow.
 #[test]
 fn a_host_that_was_full_is_believed_again_when_the_reserve_can_grow() {
     let sim = made();
@@ -200,9 +203,9 @@ fn a_host_that_was_full_is_believed_again_when_the_reserve_can_grow() {
     }
 }
 
-/// Symptom: a directory whose host had no block for a write that was admitted counted as a failed disk.
-/// Cause: it kept that a write had failed, not why. Fix: every later write names the full host, and an
-/// opening heals.
+/// Symptom: a directory whose host had no block for an admitted write counted as a failed disk.
+/// Cause: it recorded that a write had failed, but not the reason.
+/// Fix: every later write names the full host, and an opening recovers.
 #[test]
 fn a_directory_whose_host_ran_full_in_a_write_says_so_until_it_is_reopened() {
     let sim = made();
@@ -251,12 +254,11 @@ fn real(dir: &Path) -> Result<Store, StoreOpenError> {
     Store::open_dir(dir, &OpenOptions::default()).map(|(store, _)| store)
 }
 
-/// Symptom: a store with a file `objects/ffffff` in it panicked in its next commit, so did one with
+/// Symptom: a store with a file `objects/ffffff` panicked in its next commit, so did one with
 /// `objects/FFFFFF`; one with a directory `objects/000003` did not open.
-/// Cause: everything that reads as a number was taken for a file of the store, and the largest for the last
-/// one given.
-/// Fix: a name is one if the store would have written it so and it is a file; others are left alone and not
-/// counted.
+/// Cause: every name that reads as a number counted as a file of the store, and the largest as the last one
+/// given.
+/// Fix: a name counts if the store would have written it this way and it is a file; others are left alone.
 #[test]
 fn names_that_are_not_the_stores_are_left_alone() {
     let home = tempfile::tempdir().unwrap();
@@ -286,9 +288,9 @@ fn names_that_are_not_the_stores_are_left_alone() {
     assert!(!objects.join("ffffff").exists());
 }
 
-/// Symptom: any local user could take the lock of a store of files, and the owner did not get in.
-/// Cause: the file `lock` was readable for all, and who may open a file may lock it.
-/// Fix: it is its owner's alone; that of an older store becomes so when it is opened.
+/// Symptom: any local user could take the lock of a store of files, and the owner could not open it.
+/// Cause: the file `lock` was readable for all, and a user able to open a file may lock it.
+/// Fix: the file is accessible to its owner only; that of an older store is changed when it is opened.
 #[test]
 fn the_lock_is_its_owners_alone() {
     use std::os::unix::fs::PermissionsExt;
@@ -303,7 +305,7 @@ fn the_lock_is_its_owners_alone() {
 
     std::fs::rename(&lock, home.path().join("moved")).unwrap();
     std::os::unix::fs::symlink(home.path().join("moved"), &lock).unwrap();
-    assert!(real(home.path()).is_err(), "a link may point to what somebody else has locked");
+    assert!(real(home.path()).is_err(), "a link may point to a file that another user has locked");
 }
 
 #[test]
@@ -312,7 +314,7 @@ fn a_lock_of_another_user_is_refused() {
     Store::mkfs_dir(home.path(), &MkfsOptions::default()).unwrap();
     let lock = home.path().join("lock");
     if std::os::unix::fs::chown(&lock, Some(12_345), None).is_err() {
-        // Only root may give files away.
+        // Only root may change the owner of a file.
         return;
     }
     let error = real(home.path()).unwrap_err();

@@ -1,11 +1,10 @@
-//! A flush beside syncs of other threads.
+//! Flushes concurrent with syncs of other threads.
 //!
-//! Symptom: a flush was answered, and with it commits acknowledged as durable, while another thread was still
-//! in the `fdatasync` of the same files or in the `fsync` of their names; one of a file whose sync had failed
-//! there too.
-//! Cause: whoever syncs takes files and names off the list of dirty ones first; who comes next finds nothing
-//! to do.
-//! Fix: syncs under way are listed as well, and a flush answers when those that it relies on have ended.
+//! Symptom: a flush was answered, and commits were acknowledged as durable, while another thread was still in
+//! the `fdatasync` of the same files or in the `fsync` of their names. A flush of a file was also answered
+//! after its sync had failed in the other thread.
+//! Cause: a sync first takes files and names off the list of dirty ones; a second flush found nothing to do.
+//! Fix: syncs in progress are listed too, and a flush answers when those that it relies on have ended.
 
 use super::{
     super::directory::{HostFile, NameSet, NumberedNames, RealDirectory, StoreDirectory},
@@ -14,14 +13,14 @@ use super::{
 use copal_device::IoClass;
 use std::sync::mpsc;
 
-/// What a sync makes durable.
+/// Object of a sync.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Syncing {
     Data,
     Names,
 }
 
-/// Where the first sync of one kind stops until it is told how to end.
+/// Stops the first sync of one kind until the test decides its result.
 struct Gate {
     what: Syncing,
     reached: mpsc::Sender<()>,
@@ -124,8 +123,8 @@ fn write(files: &HostFiles, number: u64, fua: bool) -> Result<(), DeviceError> {
     submit(files, number << OFFSET_BITS, IoKind::Write { buf, fua })
 }
 
-/// Two new files; `first` runs and stops inside a sync of `what`; `second` runs meanwhile; then that sync
-/// ends as `end` says. Answers of both, and whether the second had its own before the first.
+/// Two new files. `first` runs and stops inside a sync of `what`; `second` runs meanwhile; then that sync
+/// ends with `end`. Returns both answers, and whether the second came before the first.
 fn beside(
     first: fn(&HostFiles) -> Result<(), DeviceError>,
     what: Syncing,
@@ -147,7 +146,7 @@ fn beside(
         let one = scope.spawn(|| first(&files));
         at_the_gate.recv().unwrap();
         let other = scope.spawn(|| second(&files));
-        // It answers, or it waits: whoever waits is woken for nothing, and found so.
+        // Either it answers, or it waits; a waiting thread takes the extra notification.
         while !other.is_finished() && !files.synced.notify_one() {
             std::thread::yield_now();
         }
@@ -163,14 +162,11 @@ fn waits(
     second: fn(&HostFiles) -> Result<(), DeviceError>,
 ) {
     let (early, answers) = beside(first, what, second, Ok(()));
-    assert!(!early, "it answered while what it relies on was not synced");
+    assert!(!early, "it answered before the sync that it relies on");
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     let (early, answers) = beside(first, what, second, Err(io::Error::other("worn out")));
     assert!(!early);
-    assert!(
-        answers.iter().all(Result::is_err),
-        "what was not synced is not durable for anybody: {answers:?}"
-    );
+    assert!(answers.iter().all(Result::is_err), "unsynced data is durable in no answer: {answers:?}");
     let (_, answers) = beside(first, what, second, Err(io::ErrorKind::StorageFull.into()));
     for answer in answers {
         assert!(answer.as_ref().is_err_and(DeviceError::is_host_full), "{answer:?}");

@@ -38,7 +38,7 @@ fn an_object_file_comes_with_its_first_write_and_goes_whole() {
     submit(&files, discard(at, FILE_BYTES)).unwrap();
     assert_eq!(files.numbers().unwrap(), []);
     let read = files.read_now(at + 8192, AlignedBuf::zeroed(4096)).unwrap();
-    assert!(read.iter().all(|&byte| byte == 0), "what is not there reads as zeros");
+    assert!(read.iter().all(|&byte| byte == 0), "absent bytes read as zeros");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn more_files_than_may_be_open_are_all_synced() {
     for number in 1..=OPEN_MAX as u64 + 40 {
         submit(&files, write(number << OFFSET_BITS, number as u8)).unwrap();
     }
-    assert!(files.inside.lock().written.len() > OPEN_MAX, "what is not synced stays open");
+    assert!(files.inside.lock().written.len() > OPEN_MAX, "unsynced files stay open");
     files.flush().unwrap();
     assert!(files.inside.lock().written.is_empty());
     let last = OPEN_MAX as u64 + 41;
