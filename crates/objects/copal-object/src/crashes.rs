@@ -1,16 +1,22 @@
-//! Crash enumeration of the real store: random histories with kills and power losses inside, every kind of
-//! crash state at their end, and each rule of docs/design/object.md broken on purpose to see it caught.
+//! Crash enumeration of the real store. Random histories contain kills and power losses, and every kind of
+//! crash state is tried at their end. Tests break each rule of docs/design/object.md on purpose, and the
+//! enumeration must catch it.
 //!
-//! A history is a few *lives* of one store. A life ends by a kill (what was written stays, undurable) or by
-//! power loss (a state drawn from those the device may be left in); the next one recovers and goes on. The
-//! last life is cut at every event, and at each cut many of the possible states are recovered and compared
-//! with what was acknowledged. Invariants checked: OBJ-21 a prefix of the commit order, no shorter than what
-//! was acknowledged; OBJ-22 whole transactions; OBJ-23 dependencies; OBJ-24 no page owned twice; OBJ-28 bytes
-//! read are bytes written; OBJ-30 recovering twice, also with a crash inside the first, gives the same state.
-//! OBJ-25 and OBJ-26 break OBJ-21, OBJ-22 or OBJ-28 when they are broken.
+//! A history consists of a few *lives* of one store. A life ends by a kill (written data stays, but is not
+//! durable) or by a power loss (a state drawn from the possible ones); the next life recovers and continues.
+//! The last life is cut at every event. At each cut many of the possible states are recovered and compared
+//! with the acknowledgements. Checked invariants:
+//! - OBJ-21: a prefix of the commit order survives, with every acknowledged commit.
+//! - OBJ-22: transactions survive completely or not at all.
+//! - OBJ-23: dependencies hold.
+//! - OBJ-24: no page is owned twice.
+//! - OBJ-28: bytes read are bytes written.
+//! - OBJ-30: a second recovery, also after a crash inside the first, gives the same state.
 //!
-//! `COPAL_CRASH_SEEDS` histories from `COPAL_CRASH_FROM` on are tried; the usual number fits into `make
-//! test`.
+//! A broken OBJ-25 or OBJ-26 shows as a violation of OBJ-21, OBJ-22 or OBJ-28.
+//!
+//! `COPAL_CRASH_SEEDS` histories from `COPAL_CRASH_FROM` on are tried; the default number fits into
+//! `make test`.
 
 mod check;
 mod enumerate;
@@ -28,7 +34,7 @@ use crate::{
 use copal_device::Device;
 use script::{HistoryPlan, run};
 
-/// Histories of the honest store in `make test`.
+/// Histories of the correct store in `make test`.
 const SEEDS: u64 = 120;
 /// States tried per history.
 const STATES: usize = 250;
@@ -54,7 +60,7 @@ fn no_crash_state_loses_or_mixes_what_was_acknowledged() {
     assert!(states > 10_000, "only {states} crash states were tried");
 }
 
-/// Largest epoch in any record that a walk of the journal sees, dropped or not.
+/// Largest epoch in any record of the journal, dropped or not.
 fn largest_epoch(device: &dyn Device) -> u64 {
     let (superblock, _) = recovery::newest_superblock(device).unwrap();
     let page_bytes = superblock.page_bytes as usize;
@@ -67,7 +73,7 @@ fn largest_epoch(device: &dyn Device) -> u64 {
     epochs.max().unwrap_or(0).max(position.epoch)
 }
 
-/// The seed whose history catches a flaw; `None` when none of `seeds` does.
+/// The first seed whose history catches a flaw; `None` if none of `seeds` does.
 fn caught(flaw: StoreFlaw, seeds: u64, busy: bool) -> Option<u64> {
     (0..seeds).find(|&seed| {
         let plan = HistoryPlan { seed, broken: BrokenRule { flaw: Some(flaw) }, states: STATES, busy };
@@ -80,10 +86,10 @@ macro_rules! each_broken_rule_is_caught {
     ($($name:ident: $flaw:ident,)*) => {$(
         #[test]
         fn $name() {
-            // Journal space is reused early only where records crowd behind a checkpoint.
+            // Journal space is reused early only if many records follow a checkpoint.
             let busy = StoreFlaw::$flaw == StoreFlaw::JournalReusedEarly;
             let seed = caught(StoreFlaw::$flaw, 3000, busy).expect("no history caught the broken rule");
-            // The rule kept, the same history shows nothing: it was the flaw that was caught.
+            // Without the flaw the same history shows no violation: the flaw was caught.
             run(&HistoryPlan { seed, broken: BrokenRule::default(), states: STATES, busy }).unwrap();
         }
     )*};

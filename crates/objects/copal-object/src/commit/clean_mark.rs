@@ -1,18 +1,18 @@
-//! The clean mark of an idle store: an empty record that names what was durable, so that later damage of it
-//! is told from a crash.
+//! The clean mark of an idle store: an empty record that lists the durable data, so that later damage is
+//! distinguished from a crash.
 //!
-//! The last record of a journal, the data of the last epoch and the last frame of a stream have nothing
-//! behind them that says they were durable: when they rot, an open takes it for a write that a crash cut
-//! short. A clean mark is the record behind them. It carries the flushed epoch, the flushed records and every
-//! stream's durable frames; rot in the mark itself loses nothing. A clean close needs none, its checkpoint
+//! Nothing follows the last record of a journal, the data of the last epoch and the last frame of a stream,
+//! so nothing says that they were durable. If they rot, an opening takes the damage for an interrupted write.
+//! A clean mark is a record behind them. It carries the flushed epoch, the flushed records and every stream's
+//! durable frames; rot in the mark itself loses nothing. A clean close needs no mark, since its checkpoint
 //! says the same.
 //! Design: docs/design/object.md#clean-mark
 //! Invariants
-//! - A mark claims only what was durable when it was written.
-//! - Nothing happened since the last one: no write, no flush.
+//! - A mark claims only data that was durable when the mark was written.
+//! - No write and no flush happened since the last mark.
 //!
-//! Not here: when (the owner of the store looks at [`crate::Store::activity`] and marks when it stands still;
-//! this crate has no clock and no thread).
+//! Not here: the time of a mark. The owner of the store watches [`crate::Store::activity`] and writes a mark
+//! when it stops growing; this crate has no clock and no thread.
 
 use crate::{
     Lsn, StoreError,
@@ -23,7 +23,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Streams named in one mark, so that it fits into the smallest journal's record.
+/// Streams named in one mark, so that it fits into a record of the smallest journal.
 const STREAMS_MAX: usize = 64;
 
 /// See `Store::write_clean_mark`.
@@ -35,7 +35,7 @@ pub(crate) fn write_clean_mark(store: &Arc<StoreCore>) -> Result<bool, StoreErro
             return Ok(any);
         }
         state.writable()?;
-        // What was ordered and not flushed becomes durable first: a mark can name it only then.
+        // Unflushed commits become durable first, since a mark can list only durable ones.
         let last = state.commit.last_lsn();
         if state.commit.durable_lsn() < last {
             drop(state);
@@ -61,7 +61,7 @@ fn is_marked(state: &StoreState) -> bool {
     complete && lsn == state.commit.last_lsn() && unnamed_frames(state).is_empty()
 }
 
-/// Streams with durable frames that no record names yet, and how far they are durable.
+/// Streams with durable frames that no record names yet, and the number of durable frames.
 fn unnamed_frames(state: &StoreState) -> Vec<(u64, u64)> {
     let unnamed = state.tables.streams().filter_map(|(id, stream)| {
         let tail = state.streams.tail(id).filter(|tail| !tail.damaged)?;

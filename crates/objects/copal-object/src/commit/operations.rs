@@ -1,6 +1,6 @@
-//! What a transaction consists of.
+//! Operations of a transaction.
 //!
-//! Not here: what its steps do (`transaction`).
+//! Not here: their execution (`transaction`).
 
 use crate::{CreateOptions, FramePos, ObjectId, StagedObject};
 use bytes::Bytes;
@@ -12,12 +12,12 @@ pub enum Op {
     Create {
         /// Its name.
         id: ObjectId,
-        /// What it is.
+        /// Kind and options of the object.
         opts: CreateOptions,
     },
-    /// Names what an `ObjectWriter` produced.
+    /// Gives the data of an `ObjectWriter` its name.
     Publish(StagedObject),
-    /// Overwrites; beyond the end it extends, and what lies between reads as zeros.
+    /// Overwrites bytes. A write beyond the end extends the object; the gap reads as zeros.
     Write {
         /// A plain object.
         id: ObjectId,
@@ -35,18 +35,17 @@ pub enum Op {
         /// The bytes.
         data: Bytes,
     },
-    /// Cuts, or extends with zeros.
+    /// Shortens the object, or extends it with zeros.
     Truncate {
         /// A plain object.
         id: ObjectId,
         /// The new length in bytes.
         len: u64,
     },
-    /// Frees the pages that lie wholly inside `range` (a last partial page counts as whole when the range
-    /// reaches the end): they read as zeros. Bytes of pages partly inside keep their values. The length
-    /// stays.
+    /// Frees the pages that lie completely inside `range`: they read as zeros. If the range reaches the end,
+    /// a last partial page is freed too. Bytes of other pages keep their values. The length stays.
     Punch {
-        /// A plain object; one that was sealed by `Seal` too.
+        /// A plain object, or one that was sealed by `Seal`.
         id: ObjectId,
         /// Bytes no longer needed.
         range: Range<u64>,
@@ -67,7 +66,7 @@ pub enum Op {
     TrimStream {
         /// A stream.
         id: ObjectId,
-        /// First frame that is kept; beyond the end, the next one there will be.
+        /// First frame that is kept. A number beyond the end means the next future frame.
         upto: FramePos,
     },
     /// Removes the object and frees its space.
@@ -77,7 +76,7 @@ pub enum Op {
     },
 }
 
-/// Operations that happen all or not at all, in their order.
+/// Operations that take effect all or not at all, in their order.
 #[derive(Default)]
 #[must_use]
 pub struct Txn {
@@ -86,7 +85,7 @@ pub struct Txn {
 }
 
 impl Txn {
-    /// Without operations.
+    /// An empty transaction.
     pub fn new() -> Txn {
         Txn::default()
     }
@@ -103,13 +102,13 @@ impl Txn {
         self
     }
 
-    /// The transaction counts only if this frame of a stream survives.
+    /// Adds a dependency: the transaction counts only if this frame of a stream survives.
     pub fn after(mut self, stream: ObjectId, frame: FramePos) -> Txn {
         self.after.push((stream, frame));
         self
     }
 
-    /// The transaction counts only if these frames survive.
+    /// Adds dependencies: the transaction counts only if these frames survive.
     pub fn after_all(mut self, frames: impl IntoIterator<Item = (ObjectId, FramePos)>) -> Txn {
         self.after.extend(frames);
         self

@@ -1,4 +1,4 @@
-//! Waiting for commits to be durable.
+//! Waiting until commits are durable.
 
 use crate::{Lsn, StoreError, engine::pump::pump, state::StoreCore};
 use copal_device::Completion;

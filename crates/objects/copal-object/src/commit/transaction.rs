@@ -1,14 +1,17 @@
 //! Transactions: checked against the tables, given space, turned into physical operations.
 //!
-//! Three steps: *check* (every reason to refuse, pages needed, units whose old bytes are needed), *fetch*
-//! (those units are read with the mutex released, then everything is checked again), *apply* (cannot fail).
+//! Three steps:
+//! - *check*: find every reason to refuse, the pages needed, and the units whose old bytes are needed.
+//! - *fetch*: read those units with the mutex released, then check again.
+//! - *apply*: cannot fail.
+//!
 //! Design: docs/design/object.md#transactions
 //! Invariants
 //! - A refused transaction has changed nothing and written nothing.
 //! - No byte on the device is overwritten while a record names it (OBJ-26): partial pages are merged and
 //!   written elsewhere.
-//! - The last partial page of a `ReadCheck::Caller` object is a unit of its own, so that the next append replaces
-//!   it whole.
+//! - The last partial page of a `ReadCheck::Caller` object is a unit of its own, so that the next append
+//!   replaces the whole unit.
 
 use crate::{
     Ack, Lsn, ObjectId, Op, StoreError, Txn,
@@ -96,8 +99,8 @@ fn try_commit(
     Ok(completion)
 }
 
-/// Checks the transaction until it has all it needs at one moment: its old bytes, its pages, its place in
-/// a record. Releases the mutex whenever something is missing.
+/// Checks the transaction until everything it needs is available at the same time: old bytes, pages, room in
+/// a record. Releases the mutex whenever it must wait.
 fn grant(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -124,13 +127,13 @@ fn grant(
             continue;
         }
         let Some(runs) = take_pages(state, &needs) else {
-            // As many pages are free, but a directory has no number left for another file.
+            // Enough pages are free, but a directory has no number left for another file.
             return Err(state.no_space(needs.pages));
         };
         let ops_bytes = needs.ops_bytes_with(&runs);
         let missing = state.pages_for_tables(needs.table_bytes_with(ops_bytes), needs.releases);
         if missing > 0 {
-            // The next checkpoint would not fit any more.
+            // The next checkpoint would no longer fit.
             give_back(state, runs);
             old.forget(state);
             let needed = needs.pages + missing;
@@ -168,7 +171,7 @@ fn acknowledge(
     completion
 }
 
-/// Brings the old bytes of one unit in, verified. Releases the mutex.
+/// Reads and verifies the old bytes of one unit. Releases the mutex.
 fn fetch(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -186,7 +189,7 @@ fn fetch(
         wait_change(store, state);
         return Ok(());
     }
-    // The unit stays where it is while it is pinned, even if another transaction frees it meanwhile.
+    // The pinned unit stays in place, even if another transaction frees it meanwhile.
     old.pins.tickets.push(state.space.pin(vec![unit.run]));
     let bytes = MutexGuard::unlocked(state, || store.read_pages(unit.run))?;
     if copal_codec::crc32c(0, &bytes) != unit.sum {
@@ -198,14 +201,14 @@ fn fetch(
     Ok(())
 }
 
-/// What a transaction got that may be carried out now.
+/// Resources of a transaction that may be applied now.
 struct GrantedTransaction {
     needs: check::TransactionNeeds,
     runs: Runs,
     admitted: GroupAdmission,
 }
 
-/// The old bytes a transaction has read so far; the pages they came from stay as they are.
+/// Old bytes that a transaction has read so far; their pages are pinned.
 struct OldBytes<'a> {
     fetched: FetchedPages,
     pins: TransactionPins<'a>,
@@ -216,7 +219,8 @@ impl OldBytes<'_> {
         OldBytes { fetched: FetchedPages::default(), pins: TransactionPins { inner, tickets: Vec::new() } }
     }
 
-    /// They are read again: what a transaction has pinned itself must not keep room from it.
+    /// Drops the bytes, which must be read again: pins of the transaction itself must not block the space it
+    /// waits for.
     fn forget(&mut self, state: &mut StoreState) {
         self.pins.release(state);
         self.fetched = FetchedPages::default();
@@ -243,10 +247,10 @@ impl Drop for TransactionPins<'_> {
     }
 }
 
-/// Runs of each operation, in its order.
+/// Runs of each operation, in order.
 pub(crate) type Runs = Vec<Vec<PageRun>>;
 
-/// The pages of a checked transaction; `None`, and nothing is taken, when they cannot be had.
+/// Allocates the pages of a checked transaction. `None`, with nothing allocated, if they are not available.
 fn take_pages(state: &mut StoreState, needs: &check::TransactionNeeds) -> Option<Runs> {
     let mut runs = Vec::with_capacity(needs.per_op.len());
     for need in &needs.per_op {
@@ -267,7 +271,7 @@ fn give_back(state: &mut StoreState, runs: Runs) {
     }
 }
 
-/// Appends that follow one another become one, so that the page between them is written once.
+/// Joins consecutive appends, so that the page between them is written once.
 fn join_appends(ops: &mut Vec<Op>) {
     let mut joined: Vec<Op> = Vec::with_capacity(ops.len());
     let mut parts: Vec<Bytes> = Vec::new();

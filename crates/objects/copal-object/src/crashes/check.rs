@@ -1,11 +1,11 @@
-//! One recovered store against the model.
+//! Comparison of a recovered store with the model.
 
 use super::model::{ModelEntry, PromisedCommit, StoreModel};
 use crate::{FramePos, ObjectId, Store};
 use copal_device::IoClass;
 use std::collections::BTreeMap;
 
-/// What recovery found.
+/// State after a recovery.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RecoveryOutcome {
     pub(super) lsn: u64,
@@ -18,7 +18,7 @@ pub(super) fn outcome(store: &Store) -> RecoveryOutcome {
     RecoveryOutcome { lsn: state.commit.last_lsn(), ends }
 }
 
-/// Checks a store that was just opened after `step` events; `durable_only`: power was lost, so only durable
+/// Checks a store that was opened after `step` events. `durable_only`: power was lost, so only durable
 /// promises hold.
 pub(super) fn check(
     store: &Store,

@@ -28,7 +28,7 @@ impl HistoryRunner<'_> {
                 if draw >= all {
                     break;
                 }
-                // All of them when they are few; else nothing, everything, and a draw.
+                // All states if they are few; otherwise nothing, everything, and random ones.
                 let index = match draw {
                     _ if all <= per_cut as u64 => draw,
                     0 => 0,
@@ -77,7 +77,7 @@ impl HistoryRunner<'_> {
         Ok(())
     }
 
-    /// OBJ-10: no epoch number of any record that the walk saw is used again.
+    /// OBJ-10: no epoch number of any record in the journal is used again.
     fn epochs_only_grow(&self, state: &crash::CrashState, store: &Store) -> Result<(), String> {
         let seen = crate::crashes::largest_epoch(state.device().as_ref());
         let open = store.inner.state.lock().commit.open_epoch();

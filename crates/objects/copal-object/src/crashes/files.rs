@@ -1,8 +1,8 @@
-//! The same histories on files of a host: kills, and power losses that take any subset of unsynced bytes and
+//! The same histories on files of a host: kills, and power losses that keep any subset of unsynced bytes and
 //! names.
 //!
-//! One life after another on the recording simulated directory (`hostfs::sim_directory`); the last one is cut
-//! at every event. Negative controls: each sync left out on its own.
+//! The lives run one after another on the recording simulated directory (`hostfs::sim_directory`); the last
+//! one is cut at every event. Negative controls omit each sync on its own.
 //!
 //! `COPAL_CRASH_SEEDS` and `COPAL_CRASH_FROM` as in `crashes`.
 
@@ -47,14 +47,14 @@ fn open(sim: &SimDirectory, tuning: OpenOverrides) -> Result<Store, StoreOpenErr
     Ok(Store { inner })
 }
 
-/// A store that was made and everything of it synced.
+/// A new store with everything synced.
 fn empty() -> SimContents {
     let sim = SimDirectory::new(SimContents::default(), IgnoredSync::No);
     make(&sim).unwrap();
     sim.survivors(sim.step(), &mut || true)
 }
 
-/// A subset, by its draw: nothing, everything, or each part with some chance.
+/// A subset for a draw: nothing, everything, or each part with some chance.
 fn keep(draw: u64, random: &mut Random) -> impl FnMut() -> bool + use<> {
     let chance = match draw {
         0 => 0,
@@ -65,7 +65,7 @@ fn keep(draw: u64, random: &mut Random) -> impl FnMut() -> bool + use<> {
     move || own.below(16) < chance
 }
 
-/// One history; the number of states tried, or the first violation.
+/// Runs one history; returns the number of tried states, or the first violation.
 fn run(seed: u64, deaf: IgnoredSync) -> Result<usize, String> {
     let plan = HistoryPlan { seed, broken: BrokenRule::default(), states: 0, busy: false };
     let random = Random::new(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
@@ -89,8 +89,7 @@ fn run(seed: u64, deaf: IgnoredSync) -> Result<usize, String> {
         }
         let step = runner.world.step();
         runner.forget_awaited();
-        // A kill loses nothing, but what was not synced is still not: the simulation goes on with its
-        // history.
+        // A kill loses nothing, but unsynced data stays unsynced: the simulation continues with its history.
         let is_kill = runner.random.one_in(2);
         if !is_kill {
             let draw = runner.random.below(5);
@@ -105,12 +104,12 @@ fn run(seed: u64, deaf: IgnoredSync) -> Result<usize, String> {
     enumerate(&mut runner, &sim)
 }
 
-/// Power losses at every event of the last life, each followed by another one right behind the recovery.
+/// Power losses at every event of the last life, each followed by another one right after the recovery.
 fn enumerate(runner: &mut HistoryRunner<'_>, sim: &SimDirectory) -> Result<usize, String> {
     let mut tried = 0;
     let last = sim.step();
     for step in runner.start..=last {
-        // Behind a write come the same subsets as before the sync that follows it.
+        // After a write the subsets are the same as before the sync that follows it.
         if step < last && !sim.is_sync(step) && !runner.random.one_in(4) {
             continue;
         }
@@ -124,7 +123,7 @@ fn enumerate(runner: &mut HistoryRunner<'_>, sim: &SimDirectory) -> Result<usize
             let first = outcome(&store);
             check(&store, &first, &runner.model, step, true).map_err(what)?;
             drop(store);
-            // Once more: what recovery did is durable, or is done again alike.
+            // A second power loss: the changes of recovery are durable, or are repeated with the same result.
             let end = survivor.step();
             let draw_again = runner.random.below(4);
             let mut keep = super::files::keep(draw_again, &mut runner.random);
@@ -167,7 +166,8 @@ fn names_of_objects_that_are_not_synced_are_caught() {
     assert!(is_caught(IgnoredSync::Objects));
 }
 
-/// Whether every power loss inside or behind `mkfs` leaves no store, or the store once `mkfs` has returned.
+/// Whether every power loss inside or after `mkfs` leaves no store, or the complete store once `mkfs` has
+/// returned.
 fn making_survives(deaf: IgnoredSync) -> bool {
     let sim = SimDirectory::new(SimContents::default(), deaf);
     make(&sim).unwrap();

@@ -1,15 +1,15 @@
-//! What was asked of the store, and what it promised.
+//! Model of a store: its expected content and its promises.
 
 use std::{collections::BTreeMap, rc::Rc};
 
-/// An object or stream as the caller sees it.
+/// Expected state of an object or stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ModelEntry {
     Object { bytes: Vec<u8>, sealed: bool },
     Stream { trimmed: u64 },
 }
 
-/// Everything after one commit.
+/// All entries after one commit.
 pub(super) type Snapshot = BTreeMap<u64, ModelEntry>;
 
 pub(super) struct ModelCommit {
@@ -23,7 +23,7 @@ pub(super) struct ModelFrame {
     pub(super) after: u64,
 }
 
-/// A promise, and the event of the device's history by which it was given.
+/// A promise, and the event of the device's history at which it was given.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckPromise {
     pub(super) step: usize,
@@ -37,11 +37,11 @@ pub(super) enum PromisedCommit {
     Frame { stream: u64, frame: u64 },
 }
 
-/// All of it, since the last time the outcome was certain.
+/// Commits, frames and promises since the outcome was last certain.
 pub(super) struct StoreModel {
     pub(super) base: Rc<Snapshot>,
     pub(super) commits: Vec<ModelCommit>,
-    /// By stream; ids of streams are never used twice.
+    /// By stream; ids of streams are never reused.
     pub(super) frames: BTreeMap<u64, Vec<ModelFrame>>,
     pub(super) promises: Vec<AckPromise>,
 }
@@ -65,7 +65,7 @@ impl StoreModel {
         (**self.at(u64::MAX)).clone()
     }
 
-    /// Recovery found `lsn` and these ends of streams: that is certain from now on.
+    /// Recovery found `lsn` and these ends of streams; they are certain from now on.
     pub(super) fn recovered_to(&mut self, lsn: u64, ends: &BTreeMap<u64, u64>) {
         self.base = Rc::clone(self.at(lsn));
         self.commits.clear();

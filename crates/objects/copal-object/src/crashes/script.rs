@@ -13,16 +13,17 @@ use copal_device::{
 };
 pub(super) use copal_testkit::Random;
 
-/// One history.
+/// Parameters of one history.
 pub(super) struct HistoryPlan {
     pub(super) seed: u64,
     pub(super) broken: BrokenRule,
     pub(super) states: usize,
-    /// Long lives of ordered commits and few completions: the journal fills while a checkpoint is under way.
+    /// Long lives of ordered commits and few completions: the journal fills while a checkpoint is in
+    /// progress.
     pub(super) busy: bool,
 }
 
-/// Something that will be acknowledged.
+/// A pending acknowledgement.
 pub(super) enum AwaitedAck {
     Commit(u64, Ack, Completion<Result<Lsn, StoreError>>),
     Frame(u64, u64, Ack, Completion<Result<FramePos, StoreError>>),
@@ -38,13 +39,13 @@ pub(super) struct HistoryRunner<'a> {
     eager: bool,
     mount_by_checkpoint: bool,
     pub(super) next_stream: u64,
-    /// Object of the next commit beside a frame; not used twice.
+    /// Object of the next commit beside a frame; each is used once.
     pub(super) next_beside: u64,
-    /// Events of the history that the model knows nothing of any more.
+    /// Events before this one are outside the model.
     pub(super) start: usize,
 }
 
-/// Runs one history and enumerates its end; the number of states tried, or the first violation.
+/// Runs one history and enumerates its end. Returns the number of tried states, or the first violation.
 pub(super) fn run(plan: &HistoryPlan) -> Result<usize, String> {
     let mut random = Random::new(plan.seed.wrapping_mul(0x1234_5677).wrapping_add(77));
     let eager = random.one_in(2);
@@ -120,7 +121,7 @@ impl HistoryRunner<'_> {
         }
     }
 
-    /// Notes what has been acknowledged by now.
+    /// Records the acknowledgements so far.
     pub(super) fn poll(&mut self) {
         let step = self.world.step();
         let mut left = Vec::new();
@@ -201,12 +202,12 @@ impl HistoryRunner<'_> {
         }
     }
 
-    /// The process that waited is gone.
+    /// Drops the waiters of a dead process.
     pub(super) fn forget_awaited(&mut self) {
         self.awaited.clear();
     }
 
-    /// The process dies; the device keeps what it has.
+    /// The process dies; the device keeps its content.
     fn kill(&mut self) -> Result<(), String> {
         self.poll();
         let step = self.world.step();
@@ -215,7 +216,8 @@ impl HistoryRunner<'_> {
         let tuning = self.tuning();
         let store = open(device.clone(), tuning).map_err(|error| format!("after a kill: {error}"))?;
         let history = device.history();
-        // Power is lost while the next process recovers: what the kill left was not durable yet (OBJ-11).
+        // Power is lost while the next process recovers: data that the kill left was not durable yet
+        // (OBJ-11).
         for cut in crash::cuts(&history).filter(|cut| cut.step() >= step) {
             let states = cut.states(&StateLimits { exhaustive: 6, samples: 16, seed: 3 });
             let all = states.count_all();

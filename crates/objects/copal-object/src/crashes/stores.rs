@@ -1,5 +1,4 @@
-//! What histories run on: a store made once, one that is nearly full, and the devices and directories below
-//! them.
+//! Stores for histories: an empty one, a nearly full one, and the devices and directories below them.
 
 use crate::{
     Ack, CreateOptions, MkfsOptions, ObjectId, OpenOptions, ReadCheck, Store, StoreOpenError, Txn,
@@ -34,7 +33,7 @@ pub(super) fn empty_store() -> Image {
     EMPTY.get_or_init(make).clone()
 }
 
-/// An object that leaves little room, so that stores drain and grow. Not looked at.
+/// An object that leaves little space, so that stores drain and grow. Its content is not checked.
 pub(super) const FILLER: u64 = 5000;
 
 pub(super) fn nearly_full_store() -> Image {
@@ -58,7 +57,7 @@ pub(super) fn nearly_full_store() -> Image {
     FULL.get_or_init(make).clone()
 }
 
-/// What the store lies on.
+/// Storage below the store.
 #[derive(Clone)]
 pub(super) enum SimWorld {
     Device(Arc<FaultDevice>),
@@ -73,7 +72,7 @@ impl SimWorld {
         }
     }
 
-    /// Files do what they are asked at once.
+    /// Runs the next event. Files act at once.
     pub(super) fn drive(&self) -> bool {
         match self {
             SimWorld::Device(device) => device.drive(),

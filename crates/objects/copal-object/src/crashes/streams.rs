@@ -1,4 +1,4 @@
-//! Frames of a history, some with commits of another thread beside them.
+//! Frames of a history, some with concurrent commits of another thread.
 
 use super::{
     model::{AckPromise, ModelCommit, ModelEntry, ModelFrame, PromisedCommit},
@@ -12,7 +12,7 @@ use copal_device::Device;
 use parking_lot::Mutex;
 use std::{rc::Rc, sync::Arc};
 
-/// Position and object of what was committed while a frame was written through; the first one comes after the
+/// Position and object of each commit made while a frame was written through; the first one comes after the
 /// frame.
 type Beside = Arc<Mutex<Vec<(u64, u64)>>>;
 
@@ -56,9 +56,9 @@ pub(super) fn frame(runner: &mut HistoryRunner<'_>) {
     }
 }
 
-/// Sometimes: if the next frame is written through, another thread commits something that comes after it;
-/// then a checkpoint goes as far as it can, or a flush, and a record behind it. Returns where these
-/// commits are noted.
+/// Sometimes arms concurrent work: if the next frame is written through, another thread commits a transaction
+/// that comes after it. Then a checkpoint proceeds as far as possible, or a flush and a further record
+/// follow. Returns the list of these commits.
 fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Option<Beside> {
     let SimWorld::Device(device) = &runner.world else {
         return None;
@@ -82,7 +82,7 @@ fn arm_beside(runner: &mut HistoryRunner<'_>, stream: u64, number: u64) -> Optio
                 done.lock().push((lsn.0, id.0));
             }
         };
-        // Where the journal is short a commit would wait for a checkpoint, and that for the frame.
+        // With a short journal a commit would wait for a checkpoint, and that for the frame.
         let is_short = || {
             let state = store.inner.state.lock();
             let journal = state.commit.journal();

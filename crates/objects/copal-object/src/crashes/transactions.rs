@@ -1,4 +1,4 @@
-//! Transactions of a history: what they do to the store and to the model.
+//! Transactions of a history: their effect on the store and on the model.
 
 use super::{
     model::{AckPromise, ModelCommit, ModelEntry, PromisedCommit, Snapshot},
@@ -9,17 +9,17 @@ use crate::{Ack, CreateOptions, FramePos, ObjectId, ObjectKind, Op, ReadCheck, S
 use bytes::Bytes;
 use std::rc::Rc;
 
-/// What may happen to an object; drawn whole, whichever of it is used.
+/// Random parameters of a change; all are drawn, even if only some are used.
 struct ObjectChange {
     choice: u64,
     data: Vec<u8>,
     at: u64,
-    /// Object that a clone becomes.
+    /// Id of the clone.
     copy: u64,
 }
 
 impl ObjectChange {
-    /// Whether it changes the bytes of an object that has `bytes` and is open for changes.
+    /// Whether it changes the bytes of a changeable object with content `bytes`.
     fn is_inside(&self, bytes: &[u8]) -> bool {
         match self.choice {
             0..=2 => bytes.len() < 30_000,
@@ -169,7 +169,7 @@ impl HistoryRunner<'_> {
                 if let Some(ModelEntry::Stream { trimmed }) = now.get_mut(&id) {
                     let kept = frames - *trimmed;
                     let some = self.random.below(kept + 1);
-                    // Up to the last frame, which may be on its way yet.
+                    // Up to the last frame, which may still be in flight.
                     *trimmed += if self.plan.seed % 8 == 6 { kept } else { some };
                     ops.push(Op::TrimStream { id: ObjectId(id), upto: FramePos(*trimmed) });
                 }

@@ -1,4 +1,4 @@
-//! Last step of a transaction: physical operations and data writes. Cannot fail.
+//! Last step of a transaction: physical operations and data writes. It cannot fail.
 
 use super::{
     FetchedPages, Runs, SumUnit,
@@ -17,17 +17,17 @@ use bytes::Bytes;
 use copal_device::{AlignedBuf, Io, IoClass};
 use std::sync::Arc;
 
-/// Work on one transaction.
+/// State while one transaction is applied.
 struct TransactionApplier<'a> {
     inner: &'a StoreCore,
     state: &'a mut StoreState,
     fetched: &'a FetchedPages,
     lsn: u64,
-    /// Data of this transaction, not yet submitted.
+    /// Data of this transaction that is not submitted yet.
     writes: Vec<(PageRun, AlignedBuf)>,
 }
 
-/// Carries out a checked transaction with the pages it was given; returns its position.
+/// Applies a checked transaction with its allocated pages; returns its position.
 pub(crate) fn apply(
     store: &StoreCore,
     state: &mut StoreState,
@@ -113,7 +113,7 @@ impl TransactionApplier<'_> {
         unit_around(id.0, object, page, self.inner.shape.page_bytes)
     }
 
-    /// What stands on a device page: written by this transaction, or fetched.
+    /// Content of a device page: written by this transaction, or fetched.
     fn content(&self, page: u64) -> &[u8] {
         let size = self.inner.shape.page_bytes;
         for (run, buf) in self.writes.iter().rev() {
@@ -124,16 +124,16 @@ impl TransactionApplier<'_> {
         }
         self.fetched
             .page(page)
-            .expect("the check asked for every unit whose bytes are merged or summed again")
+            .expect("the check requested every unit whose bytes are merged or summed again")
     }
 
-    /// Old bytes of one page of the object; `None` when it is a hole.
+    /// Old bytes of one page of the object; `None` for a hole.
     fn old_page(&self, id: ObjectId, page: u64) -> Option<Vec<u8>> {
         let unit = self.unit_at(id, page)?;
         Some(self.content(unit.run.at + (page - unit.at)).to_vec())
     }
 
-    /// Parts of units that stay when pages `from..to` go: each gets a sum of its own.
+    /// New sums for the parts of units that remain when pages `from..to` are removed.
     fn remainders(&self, id: ObjectId, from: u64, to: u64) -> Vec<RecordOp> {
         let mut rest: Vec<(u64, PageRun)> = Vec::new();
         if let Some(unit) = self.unit_at(id, from).filter(|unit| unit.at < from) {
@@ -162,7 +162,7 @@ impl TransactionApplier<'_> {
         let tail =
             (!end.is_multiple_of(page) && end < old_len).then(|| self.old_page(id, last - 1)).flatten();
         let resums = self.remainders(id, first, last);
-        // The last partial page stands alone under its sum.
+        // The last partial page has a sum of its own.
         let apart = !end.is_multiple_of(page);
         let mut next = first;
         for run in split_last(runs, apart) {
@@ -256,7 +256,7 @@ impl TransactionApplier<'_> {
     }
 }
 
-/// Bytes of a write, page by page, merged with what stood there.
+/// Bytes of a write, page by page, merged with the old content.
 struct PageFill<'a> {
     at: u64,
     data: &'a [u8],

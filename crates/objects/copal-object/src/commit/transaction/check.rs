@@ -1,8 +1,8 @@
-//! First step of a transaction: every reason to refuse it, and what it needs.
+//! First step of a transaction: every reason to refuse it, and the resources it needs.
 //!
-//! Steps of a transaction see the effects of earlier ones, so their objects are followed in light shadows
-//! (length, kind); old bytes are looked up in the tables as they are before the transaction, which covers
-//! whatever a later step keeps of them.
+//! Operations see the effects of earlier ones, so each object is tracked in a light shadow (length, kind).
+//! Old bytes are looked up in the tables as they were before the transaction; these cover all bytes that a
+//! later operation keeps.
 
 use super::{Runs, SumUnit};
 use crate::{
@@ -20,35 +20,35 @@ use crate::{
 };
 use std::{collections::HashMap, ops::Range};
 
-/// Space of one operation.
+/// Space needed by one operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpNeed {
     pub(crate) pages: u64,
     pub(crate) home: PageHome,
     /// Pages under one sum.
     unit: u32,
-    /// Bytes in the record besides those that depend on the runs.
+    /// Bytes in the record, without those that depend on the runs.
     fixed_bytes: usize,
 }
 
 impl OpNeed {
-    /// Bytes in the record, however its pages lie.
+    /// Most bytes in the record, for any layout of the pages.
     fn bytes_max(&self) -> usize {
         self.fixed_bytes + 2 * self.pages as usize * (MAP_BYTES + 12)
     }
 }
 
-/// What a transaction needs before it can be carried out.
+/// Resources that a transaction needs before it can be applied.
 #[derive(Debug, Default)]
 pub(crate) struct TransactionNeeds {
     pub(crate) per_op: Vec<OpNeed>,
     pub(crate) pages: u64,
     pub(crate) units: Vec<SumUnit>,
-    /// Only gives space back: may use the store's own reserve.
+    /// Only frees space: may use the store's own reserve.
     pub(crate) releases: bool,
-    /// Only deletes, trims and seals: the next checkpoint becomes no longer.
+    /// Only deletes, trims and seals: the next checkpoint does not grow.
     shrinks: bool,
-    /// Most bytes it adds to the next checkpoint beyond those of its operations.
+    /// Most bytes that it adds to the next checkpoint beyond those of its operations.
     table_bytes: u64,
 }
 
@@ -68,8 +68,8 @@ impl TransactionNeeds {
         self.per_op.iter().zip(runs).map(with_runs).sum()
     }
 
-    /// Upper bound of what the next checkpoint grows by, given that of the operations' bytes: an extent and
-    /// its sums take no more there than in the record that maps them.
+    /// Upper bound of the growth of the next checkpoint, from the bytes of the operations. An extent with its
+    /// sums takes at most as much in a checkpoint as in the record that maps it.
     pub(crate) fn table_bytes_with(&self, ops_bytes: usize) -> u64 {
         if self.shrinks { 0 } else { self.table_bytes + ops_bytes as u64 }
     }
@@ -84,7 +84,7 @@ struct ObjectShadow {
     check: ReadCheck,
     lifetime: ObjectLifetime,
     len: u64,
-    /// Object in the tables whose pages these are.
+    /// The object in the tables that owns these pages.
     source: Option<u64>,
 }
 
@@ -272,7 +272,7 @@ impl TransactionChecker<'_> {
         if shadow.kind == ObjectKind::Stream {
             return Err(StoreError::WrongKind(from));
         }
-        // As long as the original, with all that this transaction has added to it before.
+        // As long as the original, including additions of this transaction.
         let original = shadow
             .source
             .and_then(|id| self.state.tables.entries.get(&id))
@@ -297,12 +297,12 @@ impl TransactionChecker<'_> {
         OpNeed { pages: 0, home, unit, fixed_bytes: 2 * MAP_BYTES + 4 * 32 }
     }
 
-    /// The old bytes of the unit around `page` are needed, if there is one.
+    /// Requests the old bytes of the unit around `page`, if there is one.
     fn want_page(&mut self, shadow: &ObjectShadow, page: u64) {
         self.needs.units.extend(self.unit(shadow, page));
     }
 
-    /// As [`TransactionChecker::want_page`], when `page` lies inside a unit, not at its start.
+    /// Like [`TransactionChecker::want_page`], if `page` lies inside a unit and not at its start.
     fn want_cut(&mut self, shadow: &ObjectShadow, page: u64) {
         self.needs.units.extend(self.unit(shadow, page).filter(|unit| unit.at < page));
     }
@@ -360,7 +360,7 @@ fn shadow_of(state: &StoreState, id: ObjectId) -> Option<ObjectShadow> {
     })
 }
 
-/// Pages that a punch frees: whole ones, and the last partial one when the range reaches the end.
+/// Pages that a punch frees: whole ones, and the last partial one if the range reaches the end.
 pub(crate) fn punched_pages(range: &Range<u64>, len: u64, page: u64) -> Option<(u64, u64)> {
     let from = range.start.div_ceil(page);
     let to = if range.end >= len { len.div_ceil(page) } else { range.end / page };
