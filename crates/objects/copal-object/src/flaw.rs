@@ -1,14 +1,14 @@
-//! The rules of docs/design/object.md, each of which the tests can break to see the crash enumerator catch
-//! it.
+//! Rules of docs/design/object.md that tests can break, so that the crash enumerator must catch the
+//! violation.
 //!
 //! Outside of tests this is an empty type and every question is answered `false` at compile time.
 
-/// One way to get a rule wrong.
+/// A violation of one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StoreFlaw {
     /// OBJ-1: data of the tail is not verified.
     NoDataSum,
-    /// OBJ-2: records carry a sequence number, no hash of the one before.
+    /// OBJ-2: records carry a sequence number, but no hash of the previous record.
     SequenceOnly,
     /// OBJ-3: freed pages are reused at once.
     ReuseAtOnce,
@@ -32,7 +32,7 @@ pub(crate) enum StoreFlaw {
     CheckpointOneEpoch,
     /// OBJ-9: a checkpoint that stands in for the mount record keeps the chain.
     KeepChain,
-    /// OBJ-10: epochs resume above those of kept records only.
+    /// OBJ-10: epochs continue above those of kept records only.
     KeptRecordsOnly,
     /// OBJ-11: no flush at open.
     NoFlushAtOpen,
@@ -40,26 +40,27 @@ pub(crate) enum StoreFlaw {
     ThroughEarly,
     /// OBJ-12: a frame written through counts as a flush.
     ThroughIsFlush,
-    /// OBJ-13: a stream goes on under its old incarnation after a mount.
+    /// OBJ-13: a stream continues under its old incarnation after a mount.
     KeepIncarnation,
-    /// OBJ-13: a stream goes on where its frames end, also before its trim.
+    /// OBJ-13: a stream continues where its frames end, also before its trim.
     TrimBehindTheEnd,
     /// OBJ-14: frames count although their commit is lost.
     AfterIgnored,
     /// OBJ-14: records count although their frame is lost.
     DepIgnored,
-    /// OBJ-15: a checkpoint's superblock waits for its epoch only, not for the frames its commits come after.
+    /// OBJ-15: a checkpoint's superblock waits for its epoch only, not for the frames that its commits come
+    /// after.
     CheckpointAheadOfFrames,
-    /// OBJ-15: a record says an epoch is durable whose groups wait for a frame that is written through.
+    /// OBJ-15: a record calls an epoch durable whose groups wait for a frame that is written through.
     FlushedAheadOfFrames,
-    /// OBJ-17: what was freed, and the end of the file, go back to the file system before a durable
-    /// checkpoint says so.
+    /// OBJ-17: freed space and the end of the file go back to the file system before a durable checkpoint
+    /// lists them.
     GiveBackEarly,
-    /// OBJ-18: no checkpoint says which runs are hollow.
+    /// OBJ-18: no checkpoint lists the hollow runs.
     HollowUnsaid,
 }
 
-/// Which rule is broken; none outside of tests.
+/// The broken rule; none outside of tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BrokenRule {
     #[cfg(test)]

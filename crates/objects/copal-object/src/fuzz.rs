@@ -1,8 +1,8 @@
-//! What decodes the structures of a store, by name: for the fuzz targets, and a short run of each here.
+//! Decoders of the store's structures, by name: for the fuzz targets, and a short run of each here.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
-//! What recovery does with decoded operations is listed as well: it applies them and derives from them which
-//! pages are free. Built for tests and fuzzing only.
+//! Where a checksum guards a structure, the decoder behind it is listed too, since random bytes do not pass a
+//! checksum. Recovery of decoded operations is listed as well: it applies them and derives the free pages
+//! from them. Built for tests and fuzzing only.
 
 use crate::{
     ObjectKind, ReadCheck,
@@ -25,7 +25,7 @@ use crate::{
 use copal_codec::Reader;
 use std::collections::HashMap;
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Takes any bytes, returns nothing and must not panic.
 pub type Decoder = fn(&[u8]);
 
 const PAGE_BYTES: usize = 4096;
@@ -113,10 +113,10 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     }),
 ];
 
-/// Bytes of the device below: enough for the store to have grown a few times.
+/// Size of the device: enough for the store to grow a few times.
 const DEVICE_BYTES: u64 = 256 << 20;
 
-/// What was derived from operations that fit: the tables, and the pages that nothing owns.
+/// Result of operations that fit: the tables, and the pages without an owner.
 struct DerivedSpace {
     tables: Tables,
     free_pages: u64,
@@ -133,7 +133,7 @@ fn replay(bytes: &[u8]) -> Option<DerivedSpace> {
     derive(tables)
 }
 
-/// What opening does behind a replay. What it accepts can be written down and read again.
+/// Takes the steps of an opening after a replay. An accepted result can be encoded and decoded again.
 fn derive(tables: Tables) -> Option<DerivedSpace> {
     if tables.size_bytes()? > DEVICE_BYTES {
         return None;
@@ -175,8 +175,8 @@ fn superblock() -> Superblock {
     }
 }
 
-/// 64 MiB with one of everything: objects 1 and 2 with sums by page and by unit, 4 published, 5 a clone of 1;
-/// stream 3.
+/// A store of 64 MiB with one entry of each kind: objects 1 and 2 with sums by page and by unit, 4 published,
+/// 5 a clone of 1; stream 3.
 fn small_store() -> Result<Tables, OpMisfit> {
     let what = |kind, check| ObjectTraits::of(&CreateOptions { kind, check, ..CreateOptions::default() });
     let mut tables = Tables::new(PAGE_BYTES, 16_384);

@@ -1,22 +1,22 @@
 //! Object store: a hardware-neutral interface of objects with atomic, ordered transactions.
 //!
-//! Upper layers say *what*: these bytes belong together, this comes before that, this must survive power
-//! loss. This layer decides *how*: where bytes go, in which writes, with how many flushes. Nothing above it
-//! sees a page size, an address, a file name or a sync.
+//! Upper layers state requirements: these bytes belong together, this commit precedes that one, this must
+//! survive power loss. The store chooses the means: places of bytes, writes, number of flushes. Layers above
+//! see no page size, address, file name or sync.
 //!
 //! Design: docs/design/object.md#purpose
 //! Formats: docs/formats/object-*.md
 //! Invariants
-//! - One commit order. What survives a crash is a prefix of it that holds every commit acknowledged as
+//! - There is one commit order. After a crash a prefix of it survives, with every commit acknowledged as
 //!   durable.
 //! - A transaction over any number of objects is one journal record and one flush.
 //! - Acknowledged bytes are never overwritten in place.
-//! - No thread of its own: callers and completions drive it.
+//! - The store has no thread: callers and completions drive it.
 //!
-//! Promised to libraries, though the engine above does not use it: [`Op::Write`], [`Op::Seal`],
+//! Interface for libraries that the engine above does not use: [`Op::Write`], [`Op::Seal`],
 //! [`Op::TrimStream`].
 //!
-//! Not here: keys, compression, replication, a cache; who reads often keeps what it reads.
+//! Not here: keys, compression, replication, a cache; frequent readers cache for themselves.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 

@@ -1,4 +1,4 @@
-//! Admission: the open group's room for one more transaction, and the wait for the journal.
+//! Admission: room for one more transaction in the open group, and the wait for the journal.
 //!
 //! Design: docs/design/object.md#commit-on-one-flush OBJ-16
 
@@ -14,12 +14,10 @@ use crate::{
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// Asks for room in the open group for `ops_bytes` bytes of operations (OBJ-16). `None`: the group had to
-/// be closed first or the mutex was released to wait for the journal; the caller looks at everything
-/// again.
+/// Requests room in the open group for `ops_bytes` bytes of operations (OBJ-16). `None`: the group had to be
+/// closed first, or the mutex was released to wait for the journal; the caller must check everything again.
 /// # Errors
-/// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it.
-/// `Fenced`.
+/// `TooLarge`: longer than any record. `NoSpace`: neither the journal nor a checkpoint can take it. `Fenced`.
 pub(crate) fn admit(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -30,13 +28,13 @@ pub(crate) fn admit(
         return Err(StoreError::TooLarge);
     }
     let Some(admitted) = state.commit.admit(ops_bytes) else {
-        // The open group is full and waits for the journal or for its turn.
+        // The open group is full and waits for the journal or for the flush in progress.
         if !close_group(store, state) {
             wait_journal(store, state)?;
         }
         return Ok(None);
     };
-    // One of the two ways to become durable is open to it.
+    // At least one of the two ways to become durable must be open: a record or a checkpoint.
     if !state.space.fits_checkpoint() && !state.commit.fits_journal(ops_bytes, releasing) {
         wait_journal(store, state)?;
         return Ok(None);
@@ -44,7 +42,7 @@ pub(crate) fn admit(
     Ok(Some(admitted))
 }
 
-/// As [`admit`], for one operation of the store's own.
+/// Like [`admit`], for one operation of the store itself.
 pub(crate) fn admit_op(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -62,10 +60,9 @@ pub(crate) fn enter_internal(state: &mut StoreState, op: &RecordOp, admitted: Gr
     lsn
 }
 
-/// Waits for room in the journal: for a checkpoint, in short.
+/// Waits for room in the journal, that is, for a checkpoint.
 /// # Errors
-/// `NoSpace`: there is none for a checkpoint either, and nothing is under way that could change that.
-/// `Fenced`.
+/// `NoSpace`: there is none for a checkpoint either, and nothing in progress could change that. `Fenced`.
 pub(crate) fn wait_journal(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,

@@ -1,6 +1,6 @@
-//! A checkpoint now, and the last one of all: everything durable, nothing written any more.
+//! Explicit checkpoints, and closing a store: everything becomes durable, and writes end.
 //!
-//! Not here: when a checkpoint is due, and its steps (`checkpointer`, `engine`).
+//! Not here: when a checkpoint is due, and its steps (`checkpoint`, `steps`).
 
 use crate::{
     StoreError,
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Writes a checkpoint of everything up to now and waits until it is durable.
+/// Writes a checkpoint of everything committed so far and waits until it is durable.
 pub(crate) fn checkpoint_now(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     state.writable()?;
@@ -18,7 +18,7 @@ pub(crate) fn checkpoint_now(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
         state.writable()?;
         advance(inner, &mut state);
         match goal {
-            // One that is in the making may be older than what the caller wants in it.
+            // A checkpoint already in progress may be older than the caller's commits.
             None if state.checkpoint.is_idle() => {
                 goal = Some(state.checkpoint.finished() + 1);
                 state.checkpoint.force();
@@ -31,16 +31,16 @@ pub(crate) fn checkpoint_now(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     }
 }
 
-/// Waiting for everything to be durable, checkpointing, and refusing writes from then on.
+/// Makes everything durable, writes a checkpoint, and refuses writes from then on.
 pub(crate) fn close(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let closed = write_all(inner);
-    // The thread that delivers an answer holds the store until its hook returns: whoever drops the last
-    // handle now gives up the device, and its lock, at once.
+    // The thread that delivers an answer holds the store until its hook returns. Waiting here lets a caller
+    // that drops the last handle release the device and its lock at once.
     inner.device.wait_idle();
     closed
 }
 
-/// Makes everything durable and takes the last checkpoint; nothing is written any more.
+/// Makes everything durable and writes the last checkpoint; later writes are refused.
 fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     if inner.shape.read_only || state.fence.is_closed() {
@@ -51,8 +51,7 @@ fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
         return Err(StoreError::Device(error.clone()));
     }
     state.fence.close();
-    // Everything that is on its way becomes durable first, so that the checkpoint knows the end of every
-    // stream.
+    // Everything in flight becomes durable first, so that the checkpoint knows the end of every stream.
     let lsn = state.commit.last_lsn();
     let epoch = state.commit.open_epoch();
     state.commit.want_durable(lsn);
@@ -76,10 +75,10 @@ fn write_all(inner: &Arc<StoreCore>) -> Result<(), StoreError> {
             }
             Some(goal) if state.checkpoint.finished() >= goal => return Ok(()),
             Some(_) if state.checkpoint.is_idle() && !state.queue.has_ios() => {
-                // No space for it: the journal says the same.
+                // No space for a checkpoint: the journal holds the same state.
                 return Ok(());
             }
-            // Neither the journal nor a checkpoint has room for what was committed last.
+            // Neither the journal nor a checkpoint has room for the last commits.
             None if !state.is_moving() && !state.commit.is_open_empty() => {
                 return Err(state.no_checkpoint());
             }

@@ -1,6 +1,6 @@
-//! The engine: steps groups, flushes and checkpoints forward.
+//! The engine: advances groups, flushes and checkpoints.
 //!
-//! It has no thread of its own: callers that submit run it, and completions.
+//! It has no thread: submitting callers and completions run it.
 
 pub(crate) mod admission;
 pub(crate) mod close;

@@ -1,4 +1,4 @@
-//! The pump: submits and delivers with the mutex released, and takes completions in.
+//! The pump: submits commands and delivers answers with the mutex released, and processes completions.
 //!
 //! Design: docs/design/object.md#driving
 
@@ -11,12 +11,11 @@ use copal_device::{DeviceError, Io, IoDone};
 use parking_lot::MutexGuard;
 use std::{sync::Arc, time::Duration};
 
-/// How long a waiter on a driven device sleeps before it looks again. Only tests have driven devices.
+/// Poll interval of a waiter on a driven device. Only tests have driven devices.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Submits and delivers all queued work with the mutex released. A hook that runs
-/// inside a submission leaves its own consequences on the queue for the pump that is already running on
-/// this thread.
+/// Submits and delivers all queued work with the mutex released. A hook that runs inside a submission leaves
+/// its own work on the queue for the pump that already runs on this thread.
 pub(crate) fn pump(store: &Arc<StoreCore>) {
     thread_local! {
         static PUMPING: std::cell::Cell<*const ()> = const { std::cell::Cell::new(std::ptr::null()) };
@@ -54,7 +53,7 @@ fn submit(store: &Arc<StoreCore>, purpose: IoPurpose, ios: Vec<Io>) {
     });
 }
 
-/// Releases the mutex until something may have changed.
+/// Releases the mutex until the state may have changed.
 pub(crate) fn wait_change(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) {
     if let Some(driver) = &store.driver {
         let drove = MutexGuard::unlocked(state, || {
@@ -73,12 +72,12 @@ pub(crate) fn wait_change(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, Sto
     }
 }
 
-/// An I/O has completed. Takes the mutex; the caller pumps afterwards.
+/// Processes a completed I/O. Takes the mutex; the caller pumps afterwards.
 fn completed(store: &StoreCore, purpose: IoPurpose, result: Result<(), DeviceError>) {
     let mut state = store.state.lock();
     if let IoPurpose::Discard { run } = purpose {
         if let Err(error) = &result {
-            tracing::warn!(%error, "space that nothing uses was not given back");
+            tracing::warn!(%error, "unused space was not discarded");
         }
         let epoch = state.commit.open_epoch();
         state.space.discarded(run, result.is_ok(), epoch);

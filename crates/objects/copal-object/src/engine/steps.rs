@@ -1,11 +1,11 @@
 //! Steps of the engine: close the open group, checkpoint, flush, answer.
 //!
-//! A group closes when no flush is under way (so that everything that arrived meanwhile shares the next one),
-//! or when it is full. A flush starts when somebody waits for one.
+//! A group closes when no flush is in progress (so that all transactions that arrive during a flush share the
+//! next one), or when it is full. A flush starts when a caller waits for one.
 //! Design: docs/design/object.md#driving
 //! Invariants
-//! - A record carries the epoch open when it is submitted (OBJ-6); the flush of that epoch waits for it and
-//!   its data.
+//! - A record carries the epoch that is open when it is submitted (OBJ-6); the flush of that epoch waits for
+//!   the record and its data.
 //! - Acknowledgements come in commit order, and never after a failed write or flush (OBJ-29).
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 use copal_device::{Io, IoClass, IoKind};
 
-/// Does everything that can be done now.
+/// Takes every step that is possible now.
 pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
     if state.fence.failure().is_some() {
         fail_waiters(state);
@@ -36,7 +36,7 @@ pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
     publish_landed(store, state);
 }
 
-/// Turns waiting callers and an overdue quarantine into epochs that have to be flushed.
+/// Requests flushes for waiting callers and for an overdue quarantine.
 fn want_flushes(store: &StoreCore, state: &mut StoreState) -> bool {
     state.commit.limit_unflushed();
     if let Some(epoch) = state.space.overdue_quarantine() {
@@ -56,7 +56,7 @@ fn trusted_epoch(store: &StoreCore, state: &StoreState) -> u64 {
 
 /// Writes the record of the open group; `false` when the journal has no room for it.
 pub(crate) fn close_group(store: &StoreCore, state: &mut StoreState) -> bool {
-    // A checkpoint without a record comes before any record (OBJ-16).
+    // A checkpoint without a record precedes any record (OBJ-16).
     if state.checkpoint.absorbed().is_some() {
         return false;
     }
@@ -83,7 +83,7 @@ fn submit_flush(state: &mut StoreState) -> bool {
     true
 }
 
-/// Gives back reusable pages, and answers the callers whose turn has come.
+/// Frees reusable pages, and answers callers whose commits have reached their acknowledgement.
 fn publish_landed(store: &StoreCore, state: &mut StoreState) {
     state.commit.note_durable_groups();
     drain_quarantine(store, state);
@@ -122,7 +122,7 @@ fn fail_waiters(state: &mut StoreState) {
     }
 }
 
-/// Queues the discard of blocks and files that nothing owns any more.
+/// Queues discards of blocks and files that have no owner any more.
 pub(crate) fn give_back(store: &StoreCore, state: &mut StoreState) {
     for run in state.space.take_gone() {
         let io = discard_io(&store.shape, run);
@@ -130,7 +130,7 @@ pub(crate) fn give_back(store: &StoreCore, state: &mut StoreState) {
     }
 }
 
-/// Tells the device that `run` is not needed any more.
+/// A discard command for `run`.
 pub(crate) fn discard_io(shape: &StoreShape, run: PageRun) -> Io {
     Io {
         at: shape.byte(run.at),

@@ -1,10 +1,10 @@
-//! Checkpoint: all tables at one record, as a chain of pages of up to 64 KiB.
+//! Checkpoint: all tables as of one record, as a chain of pages of up to 64 KiB.
 //!
 //! Format: docs/formats/object-checkpoint.md v3
 //! Invariants
 //! - Each page holds both places, length and hash of the next; the superblock holds those of the first. A
-//!   lost or misdirected write has a right sum of its own and is caught only from its parent.
-//! - A page is checked against its hash before a byte of it is read.
+//!   lost or misdirected write has a valid sum of its own and is caught only by its parent.
+//! - A page is checked against its hash before a byte of it is used.
 
 use super::hash128;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding, Put, Reader};
@@ -12,7 +12,7 @@ use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, No
 /// Most bytes of one chain page.
 pub(crate) const CHAIN_PAGE_MAX: usize = 64 << 10;
 const LINKS_LEN: usize = 48;
-/// Bytes of a chain page before its part of the body.
+/// Bytes of a chain page before the body.
 pub(crate) const HEAD_LEN: usize = ENVELOPE_LEN + LINKS_LEN;
 const FORMAT: Format =
     Format { magic: *b"COPALCKP", name: "checkpoint page", oldest: 1, version: 3, known_flags: 0 };
@@ -20,15 +20,15 @@ const FORMAT: Format =
 /// Places, length and hash of a chain page, kept in its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct ChainLink {
-    /// First device page; with `bytes` 0: there is none.
+    /// First device page; if `bytes` is 0, there is no next page.
     pub(crate) at: u64,
-    /// First device page of the same bytes elsewhere; 0: there is no second copy.
+    /// First device page of the second copy; 0: there is none.
     pub(crate) copy_at: u64,
     pub(crate) bytes: u32,
     pub(crate) hash: u128,
 }
 
-/// Why a chain page was refused.
+/// Reason for refusing a chain page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChainError {
     #[error("its hash differs from the one in its parent")]

@@ -20,13 +20,13 @@ pub(crate) struct FrameHeader {
     /// Random number of this use of the space.
     pub(crate) incarnation: u64,
     pub(crate) frame: u64,
-    /// Frames below this number were durable when it was written.
+    /// Frames below this number were durable when this frame was written.
     pub(crate) flushed_frame: u64,
     /// The frame counts only if the commit with this position survives; 0: always.
     pub(crate) after: u64,
 }
 
-/// Why bytes are not a frame.
+/// Reason why bytes are not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("no frame")]
@@ -68,7 +68,7 @@ pub(crate) fn encode(header: &FrameHeader, payload: &[u8], out: &mut [u8]) {
     out[SUM_AT..SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Header and payload length that `bytes` claims. Not verified yet: lets the reader fetch the rest.
+/// Header and payload length that `bytes` claims. Not verified yet; the reader fetches the rest with it.
 pub(crate) fn claimed(bytes: &[u8]) -> Result<(FrameHeader, usize), FrameError> {
     let mut input = Reader::new(bytes);
     if input.u32()? != MAGIC {

@@ -3,9 +3,9 @@
 //! Format: docs/formats/object-superblock.md, object-record.md, object-checkpoint.md, object-frame.md
 //! Invariants
 //! - Little-endian. Reserved bytes are zero and checked. Every byte of every structure is under a checksum.
-//! - No length or count is used before it is bounded by the bytes that are there.
+//! - A length or count is bounded by the existing bytes before it is used.
 //!
-//! Not here: what the content means (`tables`), where it lies (`journal`, `checkpoint`, `superblock`).
+//! Not here: meaning of the content (`tables`), its position (`journal`, `checkpoint`, `superblock`).
 
 pub(crate) mod checkpoint;
 pub(crate) mod frame;

@@ -1,4 +1,4 @@
-//! Operations inside a journal record: physical, so that replay decides nothing.
+//! Operations in a journal record. They are physical, so replay decides nothing.
 //!
 //! Format: docs/formats/object-record.md v1
 
@@ -34,7 +34,7 @@ pub(crate) enum RecordOp {
         at: u64,
         pages: u64,
     },
-    /// A unit was cut: the rest is a unit of its own, in the same place.
+    /// A unit was cut: its rest becomes a unit in the same place.
     Resum {
         id: u64,
         at: u64,
@@ -74,7 +74,7 @@ pub(crate) enum RecordOp {
     Durable {
         streams: Vec<(u64, u64)>,
     },
-    /// A mount: records after it carry `mount`; open streams go on at the given places.
+    /// A mount: records after it carry `mount`; open streams continue at the given places.
     Mount {
         mount: u64,
         cuts: Vec<StreamCut>,
@@ -85,8 +85,8 @@ pub(crate) enum RecordOp {
     },
 }
 
-/// Where a stream goes on after a mount: everything behind the first `kept` pages of piece number `piece` is
-/// a new use of the space; later pieces are given back.
+/// Place where a stream continues after a mount. Everything behind the first `kept` pages of piece number
+/// `piece` is a new use of the space; later pieces are freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamCut {
     pub(crate) id: u64,
@@ -237,7 +237,7 @@ impl RecordOp {
         }
     }
 
-    /// Reads one operation. Counts are bounded by the bytes that are left before anything is allocated.
+    /// Reads one operation. Counts are bounded by the remaining bytes before anything is allocated.
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<RecordOp, DecodeError> {
         let at = input.position();
         Ok(match input.u8()? {

@@ -3,7 +3,7 @@
 //! Format: docs/formats/object-record.md v1
 //! Invariants
 //! - The sum covers the whole pages of the record, header and padding included.
-//! - `previous` is the XXH3-64 of the record before: a stale record cannot follow a new one.
+//! - `previous` is the XXH3-64 of the previous record: a stale record cannot follow a new one.
 
 use super::ops::RecordOp;
 use copal_codec::{DecodeError, Put, Reader, crc32c};
@@ -24,7 +24,7 @@ pub(crate) struct RecordHeader {
     /// Counts records, through all mounts.
     pub(crate) seq: u64,
     pub(crate) previous: u64,
-    /// Transactions in it; they have the positions `first_lsn..`.
+    /// Number of transactions; their positions are `first_lsn..`.
     pub(crate) transactions: u16,
     /// Epoch that was open when it was written.
     pub(crate) epoch: u64,
@@ -36,14 +36,14 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// No counter is near its end, so that counting on from it cannot overflow.
+    /// No counter is near its end, so that continuing from it cannot overflow.
     fn validate(&self) -> Result<(), RecordError> {
         let counters = [self.seq, self.epoch, self.flushed_epoch, self.first_lsn, self.flushed_seq];
         if counters.iter().any(|&counter| counter >= COUNTER_MAX) { Err(RecordError::Length) } else { Ok(()) }
     }
 }
 
-/// Why bytes are not a record.
+/// Reason why bytes are not a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordError {
     #[error("no record")]
@@ -90,8 +90,8 @@ pub(crate) fn pages_for(ops_len: usize, page_bytes: usize) -> usize {
     (HEADER_LEN + ops_len).div_ceil(page_bytes)
 }
 
-/// Length in bytes that the record starting at `bytes` claims, header included, when it is no longer than
-/// `max`. Lets the reader fetch the rest before [`decode`].
+/// Length in bytes that the record at the start of `bytes` claims, header included, if it is at most `max`.
+/// The reader fetches the rest with it before [`decode`].
 pub(crate) fn claimed_len(bytes: &[u8], max: usize) -> Result<usize, RecordError> {
     let mut input = Reader::new(bytes);
     if input.u32()? != MAGIC {

@@ -1,11 +1,11 @@
-//! A run of pages: the unit in which space is taken and given back.
+//! A run of pages: the unit in which space is allocated and freed.
 
-/// Pages that lie side by side.
+/// Consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PageRun {
     /// Number of the first page.
     pub(crate) at: u64,
-    /// How many; never 0 in a run that is kept.
+    /// Number of pages; never 0 in a stored run.
     pub(crate) pages: u32,
 }
 

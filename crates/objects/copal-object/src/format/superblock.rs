@@ -1,19 +1,19 @@
-//! Superblock: what must be known before anything else can be read. Four copies.
+//! Superblock: the four copies of the data that every opening reads first.
 //!
 //! Format: docs/formats/object-superblock.md v2
 //! Invariants
-//! - Even generations go to copies 0 and 2, odd ones to 1 and 3: a torn update hurts only the older one.
+//! - Even generations go to copies 0 and 2, odd ones to 1 and 3: a torn update damages only the older one.
 
 use super::hash128;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, EnvelopeError, Format, NotZeroPadding, Put, Reader};
 
 /// Bytes of one copy.
 pub(crate) const SUPERBLOCK_LEN: usize = 4096;
-/// Where the copies lie, in bytes. Fixed: growth moves nothing.
+/// Byte offsets of the copies. Fixed: growth moves nothing.
 pub(crate) const COPIES: [u64; 4] = [0, 1 << 20, 32 << 20, 48 << 20];
-/// A store is at least this long, so that all copies have a place.
+/// Least length of a store, so that all copies have a place.
 pub(crate) const STORE_BYTES_MIN: u64 = 64 << 20;
-/// No store is longer: addresses, page counts and their sums stay far from the end of 64 bits.
+/// Largest length: addresses, page counts and their sums stay far from the end of 64 bits.
 pub(crate) const STORE_BYTES_MAX: u64 = 1 << 60;
 /// The `cow` backend.
 pub(crate) const BACKEND_COW: u8 = 1;
@@ -43,13 +43,13 @@ pub(crate) struct Superblock {
     pub(crate) checkpoint_hash: u128,
     /// First page of its second copy; 0: there is none.
     pub(crate) checkpoint_copy_at: u64,
-    /// Stands for the hash of the record before the first one after the checkpoint.
+    /// Replaces the previous record's hash in the first record after the checkpoint.
     pub(crate) chain_seed: u64,
     /// The mount under which that record is written.
     pub(crate) mount: u64,
 }
 
-/// Why one copy was not taken.
+/// Reason for refusing a copy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SuperblockError {
     #[error(transparent)]
@@ -64,7 +64,7 @@ pub(crate) enum SuperblockError {
     Field(&'static str),
 }
 
-/// Bytes that a page may have.
+/// Allowed page sizes in bytes.
 pub(crate) const PAGE_SIZES: [u32; 3] = [4096, 8192, 16_384];
 
 impl Superblock {

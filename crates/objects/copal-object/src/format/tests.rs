@@ -1,5 +1,5 @@
-//! Golden bytes: the examples of docs/formats are what we write and what we read. Arbitrary and damaged bytes
-//! never panic.
+//! Golden bytes: the store writes and reads the examples of docs/formats. Arbitrary and damaged bytes never
+//! panic.
 
 use super::{checkpoint, frame, ops::*, record, superblock::*};
 use crate::{
@@ -11,7 +11,7 @@ use copal_codec::{DecodeError, Reader};
 use copal_device::{Device, MemoryDevice};
 use std::{collections::HashMap, sync::Arc};
 
-/// Bytes of the hex example of a document: an offset, then bytes; whatever is not listed is zero.
+/// Bytes of the hex example of a document: an offset, then bytes. Bytes that are not listed are zero.
 fn example(document: &str, len: usize) -> Vec<u8> {
     let block = document.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let mut bytes = vec![0; len];
@@ -25,7 +25,7 @@ fn example(document: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// As the documents print it: lines of zeros are left out.
+/// Prints bytes as the documents do: lines of zeros are left out.
 fn print(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0));
     let text = |(index, line): (usize, &[u8])| {
@@ -134,10 +134,10 @@ fn the_superblock_of_the_document_is_what_we_write_and_read() {
     assert!(Superblock::decode(&bytes, 0).is_err(), "a copy in another's place is refused");
 }
 
-/// Symptom: a superblock with pages of 32 or 64 KiB was accepted, which its document does not allow and no
-/// store is made with.
+/// Symptom: a superblock with pages of 32 or 64 KiB was accepted, which its document does not allow and
+/// `mkfs` does not make.
 /// Cause: any power of two up to 64 KiB passed.
-/// Fix: the sizes that a store is made with are the sizes that are read.
+/// Fix: only the page sizes of `mkfs` are read.
 #[test]
 fn a_superblock_has_pages_of_a_size_that_stores_are_made_with() {
     for page_bytes in [512, 2048, 4095, 4096, 8192, 16_384, 32_768, 65_536, 1 << 31] {
@@ -174,9 +174,9 @@ fn a_superblock_of_version_1_has_one_copy_of_the_checkpoint() {
     assert_eq!(Superblock::decode(&bytes, 2).unwrap(), before);
 }
 
-/// Symptom: a superblock whose journal has 2^32 pages or more was accepted, and space was derived as if the
-/// journal had their number modulo 2^32: its other pages were free.
-/// Cause: a run counts its pages in 32 bits, and nothing bounded the journal to a run.
+/// Symptom: a superblock with a journal of 2^32 pages or more was accepted, and space was derived as if the
+/// journal had that number modulo 2^32: its other pages were free.
+/// Cause: a run counts its pages in 32 bits, and the journal was not bounded to a run.
 /// Fix: such a superblock is refused.
 #[test]
 fn a_journal_longer_than_a_run_is_refused() {
@@ -260,7 +260,7 @@ fn the_checkpoint_of_the_document_is_what_we_write_and_read() {
     assert_eq!((found.position, found.zones), (position, vec![PageRun::new(2560, 4096)]));
     assert_eq!(found.hollow.first(), Some(&(8192..12_288)));
     let tables = found.tables;
-    // A body of an earlier version says nothing of hollow runs.
+    // A body of an earlier version has no list of hollow runs.
     let old = snapshot::decode(&body[..body.len() - 20], 4096).unwrap();
     assert!(old.hollow.is_empty());
     assert_eq!(tables.object(7).unwrap().map.sums_of(0, 16), [0xdead_beef]);
@@ -279,7 +279,8 @@ fn every_operation_round_trips_and_every_cut_is_an_error() {
 }
 
 /// Symptom: an operation of a later build was refused with "the length at 0 is 200, at most 15 is allowed".
-/// Cause: the decoder had no word for a kind it does not know. Fix: it has one.
+/// Cause: the decoder had no error for an unknown kind.
+/// Fix: it has one.
 #[test]
 fn an_unknown_operation_is_called_one() {
     let error = RecordOp::decode(&mut Reader::new(&[200; 40])).unwrap_err();
@@ -310,8 +311,8 @@ fn every_flipped_byte_of_every_structure_is_refused() {
     }
 }
 
-/// Damaged bytes with a right checksum: what no checksum stands before. Nothing may panic or take memory
-/// without bound.
+/// Damaged bytes with a valid checksum, so that the decoder itself must reject them. Nothing may panic or
+/// allocate memory without bound.
 #[test]
 fn decoders_survive_arbitrary_bytes() {
     let mut random = copal_testkit::Random::new(5);
@@ -339,7 +340,7 @@ fn decoders_survive_arbitrary_bytes() {
             let at = next(damaged.len());
             damaged[at] = next(256) as u8;
         }
-        // What still decodes is applied: it either fits or is refused.
+        // Operations that still decode are applied: each either fits or is refused.
         let mut input = Reader::new(&damaged);
         let mut tables = example_tables();
         while let Ok(op) = RecordOp::decode(&mut input) {

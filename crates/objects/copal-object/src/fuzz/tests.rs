@@ -19,7 +19,7 @@ impl Operations {
         self.0.below(limit)
     }
 
-    /// Mostly what fits the small store, sometimes a number from an edge.
+    /// Mostly a number that fits the small store, sometimes one from an edge.
     fn number(&mut self, fitting: u64) -> u64 {
         const EDGES: [u64; 10] = [
             0,
@@ -137,8 +137,8 @@ fn owned_pages(tables: &Tables) -> u64 {
     pages.len() as u64
 }
 
-/// Histories of operations that decode, with numbers from the edges among them and a byte flipped in some:
-/// each is refused, or leaves a store whose every page is free or owned.
+/// Histories of decodable operations, with numbers from the edges and single flipped bytes. Each is refused,
+/// or leaves a store whose every page is free or owned.
 #[test]
 fn operations_that_decode_fit_or_are_refused() {
     let mut accepted = 0;

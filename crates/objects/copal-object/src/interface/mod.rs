@@ -1,10 +1,10 @@
-//! Words of the interface: ids, kinds, options, reports.
+//! Types of the interface: ids, kinds, options, reports.
 //!
-//! Not here: transactions (`operations`), what they do (`store`), what they look like on disk (`format`).
+//! Not here: transactions (`operations`), their execution (`store`), their disk format (`format`).
 
 pub(crate) mod error;
 
-/// Name of an object, chosen by the caller. Object 1 is where an upper layer keeps its root.
+/// Id of an object, chosen by the caller. Upper layers keep their root in object 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 
@@ -16,7 +16,7 @@ pub struct Lsn(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct FramePos(pub u64);
 
-/// What may be done with an object.
+/// Kind of an object; it determines the allowed operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
     /// Written, appended, truncated, punched.
@@ -27,18 +27,18 @@ pub enum ObjectKind {
     Stream,
 }
 
-/// How long the bytes are expected to live; objects that die together are placed together.
+/// Expected lifetime of the bytes. Objects of one lifetime are placed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectLifetime {
     /// Seconds to minutes: logs, young tables.
     Short,
     /// In between, or unknown.
     Medium,
-    /// For good.
+    /// Permanent.
     Long,
 }
 
-/// Who verifies a read.
+/// Verifier of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadCheck {
     /// The store: one CRC32C per page, verified on each read. Reads are rounded to pages.
@@ -47,27 +47,27 @@ pub enum ReadCheck {
     Caller,
 }
 
-/// When a commit answers.
+/// Event at which a commit is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
-    /// Its place in the order is fixed; the store owns the bytes.
+    /// Its position is fixed; the store owns the bytes.
     Ordered,
-    /// It and all earlier commits have completed on the device: survives a kill.
+    /// It and all earlier commits have completed on the device: it survives a kill.
     Written,
     /// It and all earlier commits survive power loss.
     Durable,
 }
 
-/// What a new object is.
+/// Options of a new object.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
-    /// Plain or stream; `writer` makes sealed objects.
+    /// Plain or stream; sealed objects are made with `writer`.
     pub kind: ObjectKind,
     /// Placement hint.
     pub lifetime: ObjectLifetime,
     /// Placement hint: final size, 0 when unknown.
     pub expected_bytes: u64,
-    /// Who verifies reads.
+    /// Verifier of reads.
     pub check: ReadCheck,
     /// Free text for tools; not interpreted.
     pub label: [u8; 16],
@@ -85,7 +85,7 @@ impl Default for CreateOptions {
     }
 }
 
-/// How to lay out a new store.
+/// Layout options of a new store.
 #[derive(Clone, Debug, Default)]
 pub struct MkfsOptions {
     /// Unit of allocation: 4096, 8192 or 16384. Default 4096.
@@ -94,58 +94,57 @@ pub struct MkfsOptions {
     pub journal_bytes: Option<u64>,
 }
 
-/// How to open a store.
+/// Options for opening a store.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     /// Nothing is written, not even the mount record.
     pub read_only: bool,
-    /// The store does not grow beyond this. Default: as far as the device can.
+    /// Largest size of the store. Default: as far as the device can grow.
     pub max_size_bytes: Option<u64>,
     /// Open although acknowledged commits are damaged, and drop them.
     pub accept_tail_loss: bool,
-    /// Open whatever can be understood, to save what is readable: also an older state than the last, a store
-    /// that was cut off in its middle, and one whose pages have two owners. Only with `read_only`; what is
-    /// lost shows when it is read.
+    /// Open everything that can be understood, to save readable data. This includes an older state than the
+    /// last, a truncated store, and one whose pages have two owners. Only with `read_only`; lost data shows
+    /// when it is read.
     pub salvage: bool,
 }
 
-/// What recovery found.
+/// Result of recovery.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
     /// Records after the checkpoint that count.
     pub records_replayed: u64,
-    /// Why the last records were dropped: they were never acknowledged as durable.
+    /// Reason why the last records were dropped; they were never acknowledged as durable.
     pub tail_dropped: Option<String>,
-    /// Why the last records were dropped although they may have been acknowledged as durable, or were. Only
-    /// with `accept_tail_loss` or `salvage`.
+    /// Reason why the last records were dropped although they were, or may have been, acknowledged as
+    /// durable. Only with `accept_tail_loss` or `salvage`.
     pub tail_lost: Option<String>,
     /// The state that was opened instead of the newest. Only with `salvage`.
     pub older_state: Option<OlderState>,
     /// Superblock copies that were damaged or old (rewritten unless the store is read-only).
     pub superblock_copies_repaired: u32,
-    /// Pages of the checkpoint of which one of two copies was damaged (written anew unless the store is
-    /// read-only).
+    /// Checkpoint pages with one damaged copy of two (rewritten unless the store is read-only).
     pub checkpoint_pages_repaired: u32,
-    /// Bytes that were cut off the end of the store, where nothing lay. It has its length again unless it is
-    /// read-only.
+    /// Bytes missing at the end of the device, where the store held nothing. The length is restored unless
+    /// the store is read-only.
     pub cut_bytes: u64,
-    /// Streams whose acknowledged frames are damaged: `frames` ends with `Corrupt` there.
+    /// Streams with damaged acknowledged frames: `frames` ends with `Corrupt` there.
     pub damaged_streams: Vec<ObjectId>,
 }
 
-/// A state older than the newest, whose tables cannot be read; what was committed since may be missing.
+/// A state that is older than the newest, whose tables cannot be read. Later commits may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OlderState {
     /// Generation of the superblock that names it.
     pub generation: u64,
     /// The newest generation that was found.
     pub newest: u64,
-    /// Commits of the newest state that are missing, as far as its superblock tells: those behind its tables
-    /// come on top.
+    /// Number of missing commits, as far as the newest superblock tells. Commits after its tables are missing
+    /// in addition.
     pub missing_commits: u64,
 }
 
-/// Where the bytes of a store are. The parts add up to `size_bytes`.
+/// Use of a store's bytes. The parts add up to `size_bytes`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreSpace {
     /// Size of the store.
@@ -158,30 +157,29 @@ pub struct StoreSpace {
     pub quarantine_bytes: u64,
     /// Kept by `reserve` and by the store itself.
     pub reserved_bytes: u64,
-    /// To be had without growing.
+    /// Available without growing.
     pub free_bytes: u64,
-    /// Given back to the file system by `shrink`, and to be had again as long as that has room.
+    /// Returned to the file system by `shrink`; usable again as long as the file system has space.
     pub hollow_bytes: u64,
 }
 
-/// What writes may still take.
+/// Space that writes can still use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WritableSpace {
-    /// Bytes to be had, by growing to the largest size that the opening allowed as well, if there is one.
+    /// Available bytes, including growth up to the largest size if the opening gave one.
     pub bytes: u64,
-    /// That largest size, or the present one where there is none, or where the host has refused the last
-    /// growth.
+    /// That largest size. The present size if the opening gave none, or if the host refused the last growth.
     pub of_bytes: u64,
-    /// The store may grow beyond that, as far as its host has space.
+    /// The store may grow beyond that, if its host has space.
     pub is_open_ended: bool,
 }
 
-/// What is known of an object without reading it.
+/// Metadata of an object, without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectStat {
-    /// Its name.
+    /// Its id.
     pub id: ObjectId,
-    /// What it was created as; `Sealed` for published objects.
+    /// Kind given at creation; `Sealed` for published objects.
     pub kind: ObjectKind,
     /// Immutable.
     pub sealed: bool,
@@ -189,6 +187,6 @@ pub struct ObjectStat {
     pub len: u64,
     /// Pages it occupies, in bytes (shared ones counted in full).
     pub allocated_bytes: u64,
-    /// As given when it was created.
+    /// As given at creation.
     pub label: [u8; 16],
 }

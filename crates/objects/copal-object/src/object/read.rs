@@ -1,10 +1,10 @@
 //! Reading bytes of objects.
 //!
-//! A range is one device read per run of pages that covers it. `ReadCheck::Pages` reads whole pages and verifies
-//! them; `ReadCheck::Caller` reads logical blocks and leaves verification to the caller.
+//! A range takes one device read per run of pages that covers it. `ReadCheck::Pages` reads whole pages and
+//! verifies them; `ReadCheck::Caller` reads logical blocks and leaves verification to the caller.
 //! Invariants
-//! - Bytes whose write is on its way are returned after that write, never before.
-//! - What a read looks at is not reused while it runs.
+//! - Bytes in flight are returned after their write has completed, never before.
+//! - Pages that a read uses are not reused while it runs.
 
 use crate::{
     ObjectId, ReadCheck, StoreError,
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use copal_device::{AlignedBuf, Completion, DeviceError, Io, IoClass, IoDone, IoKind};
 use std::{ops::Range, sync::Arc};
 
-/// One command of a read and where its bytes go.
+/// One command of a read, and the destination of its bytes.
 struct ReadPart {
     /// First byte on the device, and bytes, of the command.
     at: u64,
@@ -26,7 +26,7 @@ struct ReadPart {
     wanted: Range<usize>,
     /// Offset of the wanted bytes in the answer.
     target: usize,
-    /// Sums of the pages of the command, in order; empty when not verified here.
+    /// Sums of the pages of the command, in order; empty if not verified here.
     sums: Vec<u32>,
     /// Byte offset inside the object of the first page, for errors.
     object_at: u64,
@@ -41,7 +41,7 @@ struct ReadPlan {
     page_bytes: usize,
     /// Offset of the answer inside the object.
     start: u64,
-    /// The sum trailer, when sums have to be fetched first.
+    /// The sum trailer, if sums must be fetched first.
     trailer: Option<SumTrailer>,
 }
 
@@ -151,7 +151,8 @@ fn plan(store: &StoreCore, id: ObjectId, object: &ObjectEntry, range: &Range<u64
     let mut parts = Vec::new();
     for extent in object.map.overlapping(start / page, end.div_ceil(page)) {
         let sums = object.map.sums_of(extent.at, unit_pages(object.what.check, page_bytes));
-        // Cut first, so that a range takes no more commands for where in the extent it begins.
+        // The cut is relative to the range, so that the number of commands does not depend on its position in
+        // the extent.
         let first = extent.at.max(start / page);
         let last = (extent.at + u64::from(extent.run.pages)).min(end.div_ceil(page));
         let cut = PageRun::new(extent.run.at + (first - extent.at), (last - first) as u32);
@@ -162,7 +163,7 @@ fn plan(store: &StoreCore, id: ObjectId, object: &ObjectEntry, range: &Range<u64
             if from >= to {
                 continue;
             }
-            // Rounded to what is verified, or to what the device reads.
+            // Rounded to the verified unit, or to the device's block.
             let within = (from - object_at) / block * block;
             let until = (to - object_at).next_multiple_of(block);
             let first_page = ((object_at + within) / page - extent.at) as usize;

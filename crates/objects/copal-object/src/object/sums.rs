@@ -1,4 +1,4 @@
-//! What an object of given traits gets: sums of its units, a class of placement.
+//! Checksums of units, and the placement class of an object.
 
 use crate::ObjectLifetime;
 

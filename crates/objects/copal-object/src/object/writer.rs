@@ -1,11 +1,10 @@
-//! Staged objects: large immutable bytes that go to the device as they are produced, before any record names
-//! them.
+//! Staged objects: large immutable data that is written as it is produced, before any record names it.
 //!
 //! Design: docs/design/object.md#interface
 //! Invariants
-//! - Staged pages are in no record: a crash frees them by itself, dropping them frees them at once.
-//! - The epoch of staged data is the one open when its last write *completes* (OBJ-6).
-//! - Data pages, then the trailer of their sums, whose hash the record carries.
+//! - Staged pages are in no record: a crash frees them implicitly, dropping them frees them at once.
+//! - The epoch of staged data is the one that is open when its last write *completes* (OBJ-6).
+//! - The data pages are followed by the trailer of their sums, whose hash the record carries.
 
 use crate::{
     CreateOptions, ObjectId, ObjectKind, StoreError,
@@ -24,10 +23,10 @@ use crate::{
 use copal_device::{AlignedBuf, Completion, IoClass, IoDone};
 use std::{collections::VecDeque, sync::Arc};
 
-/// Pieces on their way to the device; `append` waits for the oldest beyond this.
+/// Pieces in flight; beyond this `append` waits for the oldest.
 const PIECES_MAX: usize = 4;
 
-/// Data on the device, not yet named by any record. `Op::Publish` makes it an object; dropping frees it.
+/// Data on the device that no record names yet. `Op::Publish` makes it an object; dropping frees it.
 pub struct StagedObject {
     space: StagedSpace,
     id: ObjectId,
@@ -37,7 +36,7 @@ pub struct StagedObject {
     epoch: u64,
 }
 
-/// Pages that are given back unless they are published.
+/// Pages that are freed on drop unless they were published.
 struct StagedSpace {
     inner: Arc<StoreCore>,
     runs: Vec<PageRun>,
@@ -54,13 +53,13 @@ impl Drop for StagedSpace {
 }
 
 impl StagedObject {
-    /// Name it will have.
+    /// Its future id.
     #[must_use]
     pub fn id(&self) -> ObjectId {
         self.id
     }
 
-    /// Bytes, without the sums the store adds.
+    /// Length in bytes, without the sums that the store adds.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
@@ -84,7 +83,7 @@ impl StagedObject {
         Arc::ptr_eq(&self.space.inner, inner)
     }
 
-    /// The operation that names it; its pages are the tables' from now on.
+    /// The operation that publishes it; the tables own its pages from now on.
     pub(crate) fn publish(mut self) -> (RecordOp, Vec<PageRun>) {
         let runs = std::mem::take(&mut self.space.runs);
         let op = RecordOp::Publish {
@@ -99,7 +98,7 @@ impl StagedObject {
     }
 }
 
-/// Writes a large immutable object piece by piece, before it has a name.
+/// Writes a large immutable object piece by piece, before it has an id.
 pub struct ObjectWriter {
     space: StagedSpace,
     id: ObjectId,
@@ -107,9 +106,9 @@ pub struct ObjectWriter {
     class: usize,
     len: u64,
     sums: Vec<u32>,
-    /// The piece being filled; it goes to the device as it is.
+    /// The piece being filled; the buffer goes to the device without a copy.
     buffer: AlignedBuf,
-    /// Bytes of it that are filled; fewer than a piece.
+    /// Filled bytes of it; less than a piece.
     filled: usize,
     piece_bytes: usize,
     in_flight: VecDeque<(Option<u64>, Completion<Vec<IoDone>>)>,
@@ -136,23 +135,23 @@ impl ObjectWriter {
         }
     }
 
-    /// Keeps at most about `bytes` in memory, at least a few pages: smaller pieces, as many of them on their
-    /// way. Before the first append.
+    /// Limits memory to about `bytes`, at least a few pages, by smaller pieces; their number in flight stays.
+    /// To be called before the first append.
     #[must_use]
     pub fn with_buffers(mut self, bytes: u64) -> ObjectWriter {
         let unit_bytes = unit_pages(self.what.check, self.space.inner.shape.page_bytes) as usize
             * self.space.inner.shape.page_bytes;
-        // One being filled, and one more on its way than is waited for.
+        // One being filled, and one more in flight than the limit before waiting.
         let piece = usize::try_from(bytes).unwrap_or(usize::MAX) / (PIECES_MAX + 2);
-        // Buffers of this size are kept for each other, in powers of two.
+        // Buffers are recycled in power-of-two sizes.
         let piece = 1 << piece.max(1).ilog2();
         self.piece_bytes = (piece / unit_bytes * unit_bytes).clamp(unit_bytes, self.piece_bytes);
         self
     }
 
-    /// Adds bytes at the end. Blocks while four pieces of up to 1 MiB are on their way.
+    /// Adds bytes at the end. Blocks while four pieces of up to 1 MiB are in flight.
     /// # Errors
-    /// `NoSpace`: drop the writer and what it wrote is free again. `Device`: the store is fenced.
+    /// `NoSpace`: dropping the writer frees its pages. `Device`: the store is fenced.
     pub fn append(&mut self, data: &[u8]) -> Result<(), StoreError> {
         let mut rest = data;
         while !rest.is_empty() {
@@ -183,7 +182,7 @@ impl ObjectWriter {
         self.len == 0
     }
 
-    /// Writes what is left and the sums, and waits for all of it. Nothing is flushed.
+    /// Writes the remaining bytes and the sums, and waits for all writes. Nothing is flushed.
     /// # Errors
     /// As [`ObjectWriter::append`].
     pub fn finish(mut self) -> Result<StagedObject, StoreError> {
@@ -224,7 +223,7 @@ impl ObjectWriter {
         self.write_piece(buffer)
     }
 
-    /// Writes whole pages to space of their own.
+    /// Writes whole pages to newly allocated space.
     fn write_piece(&mut self, bytes: AlignedBuf) -> Result<(), StoreError> {
         let inner = Arc::clone(&self.space.inner);
         let page_bytes = inner.shape.page_bytes;
@@ -292,7 +291,7 @@ impl ObjectWriter {
 
 impl Drop for ObjectWriter {
     fn drop(&mut self) {
-        // Its pages are given back next: no write may still be on its way to them.
+        // The pages are freed next: no write to them may still be in flight.
         while !self.in_flight.is_empty() {
             if self.wait_oldest().is_err() {
                 self.space.runs.clear();
