@@ -1,4 +1,4 @@
-//! The open store as it stands in memory, made from what recovery found.
+//! Assembly of an open store in memory from the recovered state.
 
 use super::{OpenOverrides, StoreBackend};
 use crate::{
@@ -23,7 +23,7 @@ use copal_device::Geometry;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 
-/// The store on `backend` in the state `recovered`; nothing is written.
+/// Builds the store on `backend` in the state `recovered`; writes nothing.
 pub(super) fn assemble(
     backend: StoreBackend,
     options: &OpenOptions,
@@ -52,8 +52,8 @@ pub(super) fn assemble(
     }))
 }
 
-/// What is free of `empty`, and what is shared. Who only saves what can be saved needs no free space: when it
-/// cannot be known, there is none.
+/// Free space of `empty`, and shared pages. Salvage needs no free space: if it cannot be derived, there is
+/// none.
 fn space(
     recovered: &RecoveredStore,
     empty: PagePlacement,
@@ -96,7 +96,7 @@ fn shape(
     }
 }
 
-/// Nothing is on its way, nobody waits.
+/// The state of an idle store: no command in flight, no waiter.
 fn state(recovered: RecoveredStore, space: PagePlacement, tuning: OpenOverrides) -> StoreState {
     let journal = journal(&recovered);
     let tails = recovered.ends.into_iter().map(|(id, end)| (id, tail(&end))).collect();

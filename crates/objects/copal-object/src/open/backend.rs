@@ -1,4 +1,4 @@
-//! What a store lies on: a device of its own, or files of a directory.
+//! Storage below a store: its own device, or files of a directory.
 
 use super::overrides::OpenOverrides;
 use crate::{
@@ -13,9 +13,9 @@ use crate::{
 use copal_device::{Device, DeviceError};
 use std::sync::Arc;
 
-/// What a store lies on.
+/// Storage below a store.
 pub(crate) enum StoreBackend {
-    /// A device of its own.
+    /// A device used by the store alone.
     Device(Arc<dyn Device>),
     /// Files of a directory.
     Files(Arc<HostFiles>),
@@ -33,7 +33,7 @@ impl StoreBackend {
         device
     }
 
-    /// Whether the store was made for this.
+    /// Checks that the store was made for this backend.
     pub(super) fn fits(&self, made_for: u8) -> Result<(), StoreOpenError> {
         let (device, directory) = ("on a device", "in a directory");
         match self {
@@ -47,8 +47,8 @@ impl StoreBackend {
         }
     }
 
-    /// The files, when it has any, and space of which nothing is taken: `pages` of a device, up to
-    /// `max_bytes` of a directory.
+    /// The files, if any, and space without owned pages: `pages` of a device, or up to `max_bytes` of a
+    /// directory.
     pub(super) fn into_empty_space(
         self,
         pages: u64,

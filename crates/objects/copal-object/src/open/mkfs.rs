@@ -1,7 +1,7 @@
-//! Making a store: an empty checkpoint, a zeroed journal, four superblocks.
+//! Creating a store: an empty checkpoint, a zeroed journal, four superblocks.
 //!
 //! Invariants
-//! - The superblocks are written last, after a flush: a store that was not made completely is none.
+//! - The superblocks are written last, after a flush: an incomplete store is not recognised as one.
 
 use crate::{
     MkfsOptions, StoreOpenError,
@@ -26,10 +26,10 @@ use std::{collections::HashMap, sync::Arc};
 
 /// Space written at mkfs for the first stream extents.
 const STREAM_SPACE_BYTES: u64 = 16 << 20;
-/// Journals up to this lie between the second and third superblock.
+/// Journals up to this size lie between the second and third superblock.
 const JOURNAL_BEFORE_THIRD_COPY: u64 = (32 << 20) - (2 << 20);
 
-/// Where things lie in a new store, in pages.
+/// Layout of a new store, in pages.
 struct StoreLayout {
     page_bytes: u64,
     pages: u64,
@@ -69,12 +69,12 @@ fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, 
         return refuse(format!("a journal of {journal_bytes} bytes does not fit into {size}"));
     }
     let first_checkpoint = PageRun::new(journal.end(), 1);
-    // Whole MiB behind the journal, clear of the superblock copies, on a store of any size.
+    // Whole MiB behind the journal, without superblock copies, on a store of any size.
     let zone = (1 << 20) / page_bytes;
     let first = first_checkpoint.end().next_multiple_of(zone);
     let bytes = STREAM_SPACE_BYTES.min(size / 8);
     let streams = PageRun::new(first, (bytes / page_bytes) as u32);
-    // At the other end, in a directory in another file.
+    // At the other end; in a directory, in another file.
     let last = match backend {
         BACKEND_HOSTFS => FILE_BYTES / page_bytes,
         _ => size / page_bytes - 1,
@@ -83,7 +83,7 @@ fn layout(size: u64, options: &MkfsOptions, backend: u8) -> Result<StoreLayout, 
     Ok(StoreLayout { page_bytes, pages: size / page_bytes, journal, checkpoint, streams })
 }
 
-/// Makes an empty store on `device`. Whatever was there is lost.
+/// Makes an empty store on `device`. All previous content is lost.
 pub(crate) fn mkfs(
     device: &Arc<dyn Device>,
     options: &MkfsOptions,
@@ -122,7 +122,7 @@ pub(crate) fn mkfs(
     write(device, copies.map(|copy| superblock_io(&superblock, copy)).collect())
 }
 
-/// Zeros over the superblocks of whatever store was there.
+/// Zeros over the superblocks of any previous store.
 fn forget_store() -> Vec<Io> {
     COPIES
         .iter()
@@ -130,13 +130,12 @@ fn forget_store() -> Vec<Io> {
         .collect()
 }
 
-/// The checkpoint of a store that holds nothing, and its pages.
+/// The checkpoint of an empty store, and its pages.
 fn empty_checkpoint(layout: &StoreLayout, uuid: u128) -> (ChainLink, Vec<(PageRun, AlignedBuf)>) {
     let page_bytes = layout.page_bytes as usize;
     let tables = Tables::new(page_bytes, layout.pages);
     let position = CheckpointPosition { uuid, lsn: 0, next_seq: 1, journal_head: 0, epoch: 1 };
-    // The zones around a superblock copy were written by it and by these zeros; either way they are written
-    // space.
+    // The zones around a superblock copy count as written: this call fills them, or the copy itself does.
     let zone_pages = crate::space::allocator::ZONE_PAGES;
     let first_zone = layout.streams.at.div_ceil(zone_pages);
     let zones = (layout.streams.end() / zone_pages).saturating_sub(first_zone);
@@ -145,7 +144,7 @@ fn empty_checkpoint(layout: &StoreLayout, uuid: u128) -> (ChainLink, Vec<(PageRu
     encode_chain(0, &body, &[layout.checkpoint], page_bytes)
 }
 
-/// The pages of the checkpoint, and zeros where the journal and the first streams go.
+/// The pages of the checkpoint, and zeros for the journal and the first streams.
 fn first_writes(layout: &StoreLayout, checkpoint: Vec<(PageRun, AlignedBuf)>, backend: u8) -> Vec<Io> {
     let page = layout.page_bytes;
     let zero = |run: PageRun| Io {
@@ -161,8 +160,8 @@ fn first_writes(layout: &StoreLayout, checkpoint: Vec<(PageRun, AlignedBuf)>, ba
             class: IoClass::Foreground,
         })
         .collect();
-    // In a directory this makes the journal's blocks too, as its file reaches to the checkpoint behind it by
-    // now: a record must not need space.
+    // In a directory this also allocates the journal's blocks, since its file already reaches to the
+    // checkpoint behind it: a record must not need space.
     writes.push(zero(layout.journal));
     if backend == BACKEND_COW {
         writes.push(zero(layout.streams));
@@ -170,7 +169,7 @@ fn first_writes(layout: &StoreLayout, checkpoint: Vec<(PageRun, AlignedBuf)>, ba
     writes
 }
 
-/// Writes, and flushes behind the writes.
+/// Writes, then flushes.
 fn write(device: &Arc<dyn Device>, ios: Vec<Io>) -> Result<(), StoreOpenError> {
     run(device, ios)?;
     run(device, vec![flush()])

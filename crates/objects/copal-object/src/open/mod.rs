@@ -1,9 +1,9 @@
-//! Opening: recovery, then the mount that makes its result the only one there is.
+//! Opening: recovery, then the mount that makes its result the only valid state.
 //!
 //! Design: docs/design/object.md#recovery OBJ-4, OBJ-9, OBJ-11, OBJ-13
 //! Invariants
 //! - Nothing is allocated before the mount record, or a checkpoint in its place, is durable (OBJ-4).
-//! - A read-only open writes nothing at all, not even a flush.
+//! - A read-only opening writes nothing at all, not even a flush.
 
 use crate::{
     OpenOptions, RecoveryReport, StoreError, StoreOpenError,
@@ -35,7 +35,8 @@ pub(crate) fn open(
 ) -> Result<(Arc<StoreCore>, RecoveryReport), StoreOpenError> {
     let device = backend.device(options);
     if !options.read_only && !tuning.broken.by(StoreFlaw::NoFlushAtOpen) {
-        // What a killed process left in the cache is read next: it must not vanish later (OBJ-11).
+        // Recovery next reads writes that a killed process left in the cache: they must not vanish later
+        // (OBJ-11).
         flush(device.as_ref())?;
     }
     let (recovered, lengths) = newest::find(&backend, device.as_ref(), options, tuning.broken)?;
@@ -52,7 +53,7 @@ pub(crate) fn open(
     Ok((inner, report))
 }
 
-/// Makes what was recovered the only state there is, and writes anew what was found damaged on the way.
+/// Makes the recovered state the only one, and rewrites damaged copies that recovery found.
 fn take_over(
     inner: &Arc<StoreCore>,
     lengths: &StoreLengths,
@@ -76,17 +77,17 @@ fn take_over(
     if (report.checkpoint_pages_repaired > 0 || report.cut_bytes > 0)
         && let Err(error) = checkpoint_now(inner)
     {
-        // The next one is two whole copies as well.
-        tracing::warn!(%error, "the damaged copy of the checkpoint could not be written anew yet");
+        // The next checkpoint writes two copies again.
+        tracing::warn!(%error, "the damaged copy of the checkpoint could not be rewritten yet");
         report.checkpoint_pages_repaired = 0;
     }
     Ok(())
 }
 
-/// Somebody cut off what held nothing: the store is as long as before, and what came back was never written.
+/// Restores the length of a store whose unused end was cut off. The new bytes count as never written.
 fn grow_back(inner: &StoreCore, lengths: &StoreLengths) -> Result<(), StoreOpenError> {
     inner.device.grow(lengths.store_bytes).map_err(|error| {
-        tracing::warn!(%error, "the store cannot get the space back that was cut off it");
+        tracing::warn!(%error, "the store cannot restore the space that was cut off");
         lengths.truncated()
     })?;
     let first = lengths.device_bytes / inner.shape.page_bytes as u64;
@@ -94,7 +95,7 @@ fn grow_back(inner: &StoreCore, lengths: &StoreLengths) -> Result<(), StoreOpenE
     Ok(())
 }
 
-/// Removes files that no record names. After the mount: until then recovery may still change its mind.
+/// Removes files that no record names. Only after the mount: an earlier recovery might still need them.
 fn remove_unknown_files(store: &Arc<StoreCore>) -> Result<(), DeviceError> {
     let Some(files) = &store.files else { return Ok(()) };
     files.refill();
@@ -108,7 +109,7 @@ fn remove_unknown_files(store: &Arc<StoreCore>) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Writes the newest superblock into the copies `stale`. Blocks.
+/// Writes the newest superblock to the `stale` copies. Blocks.
 pub(crate) fn repair_superblocks(inner: &StoreCore, stale: &[usize]) -> Result<(), DeviceError> {
     let superblock: Superblock = inner.state.lock().checkpoint.superblock().clone();
     let ios = stale.iter().map(|&copy| superblock_io(&superblock, copy)).collect();

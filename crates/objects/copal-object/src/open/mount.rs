@@ -1,4 +1,4 @@
-//! The mount: its record, or a checkpoint in its place, makes what was recovered the only state there is.
+//! The mount: its record, or a checkpoint in its place, makes the recovered state the only valid one.
 //!
 //! Design: docs/design/object.md#recovery OBJ-4, OBJ-9, OBJ-13
 
@@ -25,7 +25,7 @@ use std::sync::Arc;
 enum MountStep {
     /// The record, with the flush of this epoch.
     Record { epoch: u64 },
-    /// The checkpoint behind so many finished ones. The pages `held` stay as they are until then.
+    /// The checkpoint after `finished` completed ones. The pages `held` are not reused until then.
     Checkpoint { finished: u64, held: Vec<PageRun> },
 }
 
@@ -37,15 +37,15 @@ impl MountStep {
         }
     }
 
-    /// Whether the checkpoint did not begin, and will not: it finds no space.
+    /// Whether the checkpoint has not begun and cannot: it finds no space.
     fn is_stuck(&self, state: &StoreState) -> bool {
         let is_checkpoint = matches!(self, MountStep::Checkpoint { .. });
         is_checkpoint && !state.queue.has_ios() && state.checkpoint.is_idle()
     }
 }
 
-/// Writes the mount record and waits until it is durable; when the journal has no room for it, a checkpoint
-/// with a new chain seed stands in for it (OBJ-9). The pages `needed` are not written before.
+/// Writes the mount record and waits until it is durable. If the journal has no room for the record, a
+/// checkpoint with a new chain seed replaces it (OBJ-9). The pages `needed` are not written before.
 pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[PageRun]) -> Result<(), StoreError> {
     let mut state = inner.state.lock();
     let mount = state.entropy.next();
@@ -65,14 +65,15 @@ pub(super) fn mount(inner: &Arc<StoreCore>, needed: &[PageRun]) -> Result<(), St
         held.iter().for_each(|&run| state.space.release(run));
     }
     state.checkpoint.set_mounted();
-    // Mounts may have filled the journal: a checkpoint starts before the first group stands in its way.
+    // Mount records may have filled the journal: a checkpoint starts before the first group has to wait for
+    // it.
     drop(state);
     pump(inner);
     Ok(())
 }
 
-/// Whether the record goes into the journal exactly at the head, where a dropped record may still stand:
-/// skipped over, it would be found again.
+/// Whether the record fits into the journal exactly at the head. A dropped record may still stand there: if
+/// the mount record skipped it, recovery would find it again.
 fn has_room(inner: &StoreCore, state: &StoreState, op: &RecordOp) -> bool {
     let mut encoded = Vec::new();
     op.encode(&mut encoded);
@@ -88,7 +89,7 @@ fn by_record(inner: &StoreCore, state: &mut StoreState) -> MountStep {
     MountStep::Record { epoch }
 }
 
-/// The tables are as the record would have left them; a checkpoint says so instead.
+/// Makes the mount durable by a checkpoint: the tables are as the record would have left them.
 fn by_checkpoint(
     inner: &StoreCore,
     state: &mut StoreState,
@@ -98,13 +99,13 @@ fn by_checkpoint(
     let epoch = state.commit.open_epoch();
     let freed = state.commit.drop_open_ops();
     state.space.quarantine(epoch, freed);
-    // Should this be cut short, the next recovery reads the same pages again: the checkpoint goes elsewhere.
+    // If this is interrupted, the next recovery reads the same pages again, so the checkpoint goes elsewhere.
     let files = inner.files.as_deref().map(|files| (files, inner.shape.page_bytes as u64));
     let held = hold(&mut state.space, files, needed)?;
     if inner.shape.broken.by(StoreFlaw::KeepChain) {
         state.commit.set_mount(old_mount);
     } else {
-        // It takes the record's number: from an older superblock on, this one is missing.
+        // It takes the record's number: from an older superblock on, this record is missing.
         let seed = state.entropy.next();
         state.commit.begin_chain(seed);
     }
@@ -134,9 +135,9 @@ fn await_step(
     }
 }
 
-/// Takes those of `runs` that are free, each page looked at once. Dropped records may name pages that no
-/// store of this size has, or that the files of a directory, given with the bytes of a page, do not reach:
-/// nothing was read there, nothing has to stay.
+/// Allocates those of `runs` that are free, checking each page once. Dropped records may name pages beyond
+/// the store's size or, in a directory, behind the end of a file. No data was read there, so nothing has to
+/// be preserved. `files` comes with the page size in bytes.
 pub(super) fn hold(
     space: &mut SpaceState,
     files: Option<(&HostFiles, u64)>,
@@ -167,8 +168,8 @@ pub(super) fn hold(
     Ok(held)
 }
 
-/// Where each open stream goes on, under a new incarnation (OBJ-13). A damaged one stays as it is, so that
-/// the damage is found again.
+/// Place where each open stream continues, under a new incarnation (OBJ-13). A damaged stream is not cut, so
+/// that the damage is found again.
 fn cut_streams(inner: &StoreCore, state: &mut StoreState) -> Vec<StreamCut> {
     let ids: Vec<u64> = state.streams.tails().map(|(id, _)| id).collect();
     let mut cuts = Vec::new();

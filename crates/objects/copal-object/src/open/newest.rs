@@ -1,6 +1,6 @@
-//! What of a store is found: the newest state that can be read, and how much of its length is there.
+//! Selection of the newest readable state of a store, and the check of its length.
 //!
-//! Not here: how a state is recovered (`recovery`).
+//! Not here: recovery of a state (`recovery`).
 
 use super::StoreBackend;
 use crate::{
@@ -11,10 +11,10 @@ use crate::{
 };
 use copal_device::Device;
 
-/// A store of which less than one such part is left is not opened.
+/// A store is not opened if less than one such part of it is left.
 const CUT_PARTS_MAX: u64 = 4;
 
-/// Bytes the store says it has, and bytes of what it lies on.
+/// Length of the store according to its metadata, and length of the device.
 pub(super) struct StoreLengths {
     pub(super) store_bytes: u64,
     pub(super) device_bytes: u64,
@@ -31,7 +31,8 @@ impl StoreLengths {
     }
 }
 
-/// Reads what is on `device`, decides what counts, and looks whether all of it is there. Writes nothing.
+/// Reads the state on `device`, decides which records count, and checks that all owned pages are present.
+/// Writes nothing.
 pub(super) fn find(
     backend: &StoreBackend,
     device: &dyn Device,
@@ -50,8 +51,8 @@ pub(super) fn find(
     let mut recovered = newest_or_older(&source, superblock, stale_copies, options)?;
     let lengths = lengths(&source, &recovered)?;
     if lengths.cut_bytes() > 0 {
-        // The copies of the checkpoint are not asked: it was read. Neither are streams: their ends were
-        // found, or it had not come so far.
+        // The checkpoint's copies need no check, since the checkpoint was read. Streams need none: their ends
+        // were found, or this point is not reached.
         let end = recovered.tables.objects_end().max(journal_end);
         if end * source.page_bytes as u64 > lengths.device_bytes && !source.salvage {
             return Err(lengths.truncated());
@@ -61,8 +62,7 @@ pub(super) fn find(
     Ok((recovered, lengths))
 }
 
-/// The state `superblock`, the newest, names; for who saves what can be saved, an older one when it cannot be
-/// read.
+/// The state that `superblock`, the newest, names. For salvage, an older one if it cannot be read.
 fn newest_or_older(
     source: &RecoverySource<'_>,
     superblock: Superblock,
@@ -88,8 +88,8 @@ fn newest_or_older(
     })
 }
 
-/// An older state, of which a superblock still knows: its tables and its part of the journal may not have
-/// been overwritten yet. Its report says how much older it is.
+/// An older state that a superblock still names. Its tables and its part of the journal may not have been
+/// overwritten yet. The report says how much older it is.
 fn recover_older(source: &RecoverySource<'_>) -> Result<Option<RecoveredStore>, StoreOpenError> {
     let mut superblocks = recovery::older_superblocks(source.device)?.into_iter();
     let Some(newest) = superblocks.next() else {
@@ -108,11 +108,11 @@ fn recover_older(source: &RecoverySource<'_>) -> Result<Option<RecoveredStore>, 
     Ok(Some(older))
 }
 
-/// The lengths, once they bear some relation to one another: what is derived of a store is sized by its
-/// length.
+/// The lengths, if they are plausible together: memory for derived structures depends on the store's length.
 fn lengths(source: &RecoverySource<'_>, recovered: &RecoveredStore) -> Result<StoreLengths, StoreOpenError> {
     let Some(store_bytes) = recovered.tables.size_bytes() else {
-        let what = format!("it says it has {} pages of {} bytes", recovered.tables.pages, source.page_bytes);
+        let what =
+            format!("its metadata claims {} pages of {} bytes", recovered.tables.pages, source.page_bytes);
         return Err(StoreOpenError::Damaged { what });
     };
     let lengths = StoreLengths { store_bytes, device_bytes: source.device.geometry().size };

@@ -1,8 +1,8 @@
-//! What tests change about an open store; a program opens with [`OpenOverrides::default`].
+//! Overrides of an open store for tests; programs use [`OpenOverrides::default`].
 
 use crate::{flaw::BrokenRule, state::entropy::EntropySource};
 
-/// What tests change about an open store.
+/// Settings that tests change.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenOverrides {
     pub(crate) entropy: EntropySource,
@@ -11,9 +11,9 @@ pub(crate) struct OpenOverrides {
     pub(crate) stream_extent_pages: Option<u64>,
     /// Mount as if the journal had no room for the mount record.
     pub(crate) mount_by_checkpoint: bool,
-    /// Always take the lowest free pages, so that freed ones are reused soon.
+    /// Always allocate the lowest free pages, so that freed ones are reused soon.
     pub(crate) lowest_first: bool,
-    /// Give the lowest free pages back, so that holes are soon met, and leave none to spare.
+    /// Shrinking frees the lowest pages and keeps none in addition, so that holes are used again soon.
     pub(crate) gives_lowest: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Stores whose every sum is right and whose sizes are impossible: refused, never computed with.
+//! Stores with valid sums and impossible sizes: they are refused before any computation with them.
 
 use super::mount::hold;
 use crate::{
@@ -69,10 +69,10 @@ fn opens(device: Arc<dyn Device>) -> Result<RecoveryReport, StoreOpenError> {
     Store::open(device, &OpenOptions::default()).map(|(_, report)| report)
 }
 
-/// Symptom: a journal record that lets the store grow to 2^52 pages or more panicked at open in debug builds;
-/// in release the size wrapped, passed for small, and the allocator asked for terabytes of bits.
+/// Symptom: a journal record that grows the store to 2^52 pages or more panicked at open in debug builds. In
+/// release builds the size wrapped to a small one, and the allocator asked for terabytes of bits.
 /// Cause: GROW took any number, and `pages * page_bytes` was not checked.
-/// Fix: no store is longer than 2^60 bytes, and what says so is damage.
+/// Fix: no store is longer than 2^60 bytes, and a record beyond that is damage.
 #[test]
 fn a_record_that_grows_the_store_beyond_any_device_is_damage() {
     for pages in [1 << 52, (1 << 48) + 1, u64::MAX] {
@@ -98,8 +98,7 @@ fn a_record_that_grows_the_store_beyond_any_device_is_damage() {
     }
 }
 
-/// Symptom: a checkpoint of 2^50 pages of 16 KiB opened as a store of no bytes at all, in debug builds with a
-/// panic.
+/// Symptom: a checkpoint of 2^50 pages of 16 KiB opened as a store of no bytes, in debug builds with a panic.
 /// Cause: its pages were bounded by a number that fits pages of 4 KiB only: 2^50 x 2^14 is 0 in 64 bits.
 /// Fix: the bound is 2^60 bytes in pages of the store.
 #[test]
@@ -112,7 +111,7 @@ fn a_checkpoint_of_more_bytes_than_any_device_has_is_damage() {
     }
 }
 
-/// The largest store there may be is not damaged: the device is too short for it.
+/// A store of the largest size is not damaged: the device is too short for it.
 #[test]
 fn a_store_longer_than_its_device_is_truncated_not_damaged() {
     let (device, mut superblock) = device();
@@ -124,11 +123,12 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
     );
 }
 
-/// Symptom: an opening that found no room for its mount record counted to 2^32 for each run that a dropped
-/// record named so, and a directory's space grew a bit for each of these pages.
-/// Cause: what a dropped record names was never held against the store, as that of a record that counts is.
-/// Fix: pages that no store of this size has, or that lie behind the end of a directory's file, are passed
-/// over, and each page is looked at once.
+/// Symptom: an opening without room for its mount record counted to 2^32 for each run that a dropped record
+/// named this way, and a directory's space grew by a bit for each of these pages.
+/// Cause: runs of a dropped record were never compared with the store's size, as those of a counting record
+/// are.
+/// Fix: pages beyond the store's size or behind the end of a directory's file are skipped, and each page is
+/// checked once.
 #[test]
 fn runs_that_no_store_has_are_not_walked() {
     let mut wanted = vec![PageRun::new(u64::MAX - 3, 9), PageRun::new(5, 2), PageRun::new(6, 3)];

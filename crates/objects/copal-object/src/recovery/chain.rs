@@ -1,7 +1,7 @@
-//! The chain of journal records behind a checkpoint: walked, read again, applied.
+//! The chain of journal records after a checkpoint: walking, re-reading, applying.
 //!
 //! Invariants
-//! - Of the journal, places and hashes of all records are in memory, and the operations of one.
+//! - In memory are the places and hashes of all records, and the operations of one.
 
 use super::RecoverySource;
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     tables::{OpEffect, Tables, snapshot::CheckpointPosition},
 };
 
-/// A record that continues the chain; its operations are read again when they are wanted ([`RecordOps`]).
+/// A record that continues the chain. [`RecordOps`] reads its operations again on demand.
 pub(crate) struct WalkedRecord {
     pub(crate) header: RecordHeader,
     /// Position of the page behind it, its pages, and its hash.
@@ -27,7 +27,7 @@ pub(crate) struct WalkedRecord {
 }
 
 impl WalkedRecord {
-    /// Where it lies.
+    /// Its pages on the device.
     pub(crate) fn run(&self, superblock: &Superblock) -> PageRun {
         let within = (self.end - self.pages) % superblock.journal_pages;
         PageRun::new(superblock.journal_at + within, self.pages as u32)
@@ -38,17 +38,17 @@ impl WalkedRecord {
     }
 }
 
-/// The chain of records behind a checkpoint.
+/// The chain of records after a checkpoint.
 pub(crate) struct WalkedJournal {
     pub(crate) records: Vec<WalkedRecord>,
     /// Everything of epochs up to this is durable.
     pub(crate) flushed_epoch: u64,
-    /// A record that is gone although a later one says it was durable.
+    /// A missing record that a later one calls durable.
     pub(crate) lost_durable: Option<u64>,
     pub(super) end_reason: Option<String>,
 }
 
-/// Walks the journal behind a checkpoint.
+/// Walks the journal after a checkpoint.
 pub(crate) fn walk_journal(
     source: &RecoverySource<'_>,
     superblock: &Superblock,
@@ -106,12 +106,12 @@ impl<'a> JournalWalk<'a> {
             records.push(record);
         }
         let (lost_durable, torn) = self.look_behind()?;
-        let end_reason =
-            (torn && lost_durable.is_none()).then(|| format!("record {} was not written whole", self.seq));
+        let end_reason = (torn && lost_durable.is_none())
+            .then(|| format!("record {} was not written completely", self.seq));
         Ok(WalkedJournal { records, flushed_epoch: self.flushed_epoch, lost_durable, end_reason })
     }
 
-    /// The record that continues the chain: at the present position, or at the ring's start.
+    /// The record that continues the chain: at the current position, or at the ring's start.
     fn next(&self) -> Result<Option<WalkedRecord>, StoreOpenError> {
         for start in self.starts() {
             if let Some((header, ops, bytes)) = self.record_at(start)?
@@ -145,7 +145,7 @@ impl<'a> JournalWalk<'a> {
         header.first_lsn > self.lsn + 1 && !self.source.broken.by(StoreFlaw::SequenceOnly)
     }
 
-    /// A record with a right sum at a position of the ring, and its bytes.
+    /// A record with a valid sum at a position of the ring, and its bytes.
     fn record_at(&self, position: u64) -> Result<Option<FoundRecord>, StoreOpenError> {
         let within = position % self.superblock.journal_pages;
         let first = self.source.read(PageRun::new(self.superblock.journal_at + within, 1))?;
@@ -167,8 +167,9 @@ impl<'a> JournalWalk<'a> {
         }
     }
 
-    /// Looks for later records behind the end of the chain: one that says the missing record was durable
-    /// shows damage, and so does the next one when commits before it are missing; any other a crash.
+    /// Searches for later records behind the end of the chain. Damage is shown by a record that calls the
+    /// missing one durable, or by the next record if commits before it are missing. Any other later record
+    /// shows a crash.
     fn look_behind(&self) -> Result<(Option<u64>, bool), StoreOpenError> {
         let window = (self.record_bytes_max / self.source.page_bytes) as u64 + 1;
         let mut torn = false;
@@ -195,7 +196,7 @@ impl<'a> JournalWalk<'a> {
     }
 }
 
-/// Header, operations and bytes of a record whose sum is right.
+/// Header, operations and bytes of a record with a valid sum.
 type FoundRecord = (RecordHeader, Vec<RecordOp>, Vec<u8>);
 
 /// Longest record of a store's journal, as `JournalRing::record_bytes_max`.
@@ -204,12 +205,12 @@ pub(crate) fn record_bytes_max(superblock: &Superblock) -> usize {
     (superblock.journal_pages / 8 * page).min(4 << 20).max(page) as usize
 }
 
-/// The operations of walked records, one record at a time: a journal may hold many times what an opening
-/// should.
+/// The operations of walked records, one record at a time: a journal may be many times larger than the memory
+/// for an opening.
 pub(crate) struct RecordOps<'a> {
     source: &'a RecoverySource<'a>,
     superblock: &'a Superblock,
-    /// Pages of the journal read at once, from this page of the device on.
+    /// Pages of the journal, from this page of the device on.
     bytes: Vec<u8>,
     at: u64,
 }
@@ -222,9 +223,9 @@ impl<'a> RecordOps<'a> {
         RecordOps { source, superblock, bytes: Vec::new(), at: 0 }
     }
 
-    /// The operations of `record`. Cheap when records are taken in order. Blocks.
+    /// The operations of `record`. Cheap if records are requested in order. Blocks.
     /// # Errors
-    /// `Damaged`: it does not read as it did. `Device`.
+    /// `Damaged`: it reads differently than before. `Device`.
     pub(crate) fn of(&mut self, record: &WalkedRecord) -> Result<Vec<RecordOp>, StoreOpenError> {
         let run = record.run(self.superblock);
         let held = (self.bytes.len() / self.source.page_bytes) as u64;
@@ -232,7 +233,7 @@ impl<'a> RecordOps<'a> {
             let left = self.superblock.journal_at + self.superblock.journal_pages - run.at;
             let window = left.min(RecordOps::WINDOW_PAGES.max(run.pages.into()));
             self.bytes = Vec::new();
-            // What lies behind the record may be unreadable, and is no concern of this one.
+            // Pages behind the record may be unreadable, which does not concern this record.
             let read = self.source.read(PageRun::new(run.at, window as u32));
             self.bytes = read.or_else(|_| self.source.read(run))?;
             self.at = run.at;
@@ -241,7 +242,7 @@ impl<'a> RecordOps<'a> {
         let bytes = &self.bytes[from..from + run.pages as usize * self.source.page_bytes];
         let decoded = record::decode(bytes).ok().filter(|_| hash64(bytes) == record.hash);
         decoded.map(|(_, ops)| ops).ok_or_else(|| StoreOpenError::Damaged {
-            what: format!("journal record {} does not read as it did", record.header.seq),
+            what: format!("journal record {} reads differently than before", record.header.seq),
         })
     }
 }

@@ -1,9 +1,9 @@
-//! Reading the checkpoint back: each of its pages from the first of its two places that is whole.
+//! Reading a checkpoint: each page from the first of its two places that is intact.
 //!
 //! Format: docs/formats/object-checkpoint.md
 //! Invariants
-//! - A page counts only if it is the one its parent names, wherever it was read.
-//! - A page that the system could not read at this time is no damaged one.
+//! - A page counts only if it is the one that its parent names, at either place.
+//! - A page that the system cannot read at this time does not count as damaged.
 
 use super::RecoverySource;
 use crate::{
@@ -27,24 +27,24 @@ pub(crate) struct FoundCheckpoint {
     pub(crate) position: CheckpointPosition,
     /// Runs of written zones.
     pub(crate) zones: Vec<PageRun>,
-    /// Pages that are hollow unless something owns them.
+    /// Hollow pages, except those that have an owner.
     pub(crate) hollow: Vec<Range<u64>>,
     /// Its chain pages, both copies of each.
     pub(crate) runs: Vec<PageRun>,
-    /// Those of them that were looked at and are damaged; another copy stood in.
+    /// Damaged ones among the pages that were read; the other copy was used.
     pub(crate) damaged: Vec<PageRun>,
 }
 
-/// Which copies of a chain page are read.
+/// Copies of a chain page to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChainCopies {
-    /// The second only where the first is damaged.
+    /// The second copy only if the first is damaged.
     AsNeeded,
-    /// Both: one that is damaged is found while the other still stands in for it.
+    /// Both copies, so that a damaged one is found while the other is still intact.
     Both,
 }
 
-/// The checkpoint that a superblock names.
+/// Reads the checkpoint that a superblock names.
 pub(crate) fn read_checkpoint(
     source: &RecoverySource<'_>,
     superblock: &Superblock,
@@ -94,7 +94,7 @@ pub(crate) fn read_checkpoint(
     Ok(FoundCheckpoint { tables, position, zones, hollow, runs, damaged: damaged_runs })
 }
 
-/// Where the page of a link stands, as far as that lies inside the store.
+/// The places of a linked page that lie inside the store.
 fn places(link: &ChainLink, page_bytes: usize, store_pages: u64) -> Vec<PageRun> {
     let bytes = link.bytes as usize;
     if !bytes.is_multiple_of(page_bytes) {
@@ -108,9 +108,9 @@ fn places(link: &ChainLink, page_bytes: usize, store_pages: u64) -> Vec<PageRun>
         .collect()
 }
 
-/// The link and the part of the body in one copy of a chain page, or what is wrong with it.
+/// The link and the part of the body in one copy of a chain page, or the damage.
 /// # Errors
-/// It could not be read at this time.
+/// The copy could not be read at this time.
 fn chain_page(
     source: &RecoverySource<'_>,
     run: PageRun,

@@ -1,4 +1,4 @@
-//! Where streams end, also on a device that was cut off: what is left has to show that no frame is missing.
+//! Ends of streams, also on a truncated device: the remaining pages must show that no frame is missing.
 
 use super::RecoverySource;
 use crate::{
@@ -9,9 +9,9 @@ use crate::{
     tables::{StreamPiece, Tables},
 };
 
-/// Where the frames of `pieces` end. Of a device that was cut off, what is left of the pieces is looked at.
+/// The end of the frames in `pieces`. On a truncated device the remaining part of the pieces is checked.
 /// # Errors
-/// `Truncated`: a frame that was acknowledged may have been cut off. `Device`.
+/// `Truncated`: an acknowledged frame may have been cut off. `Device`.
 pub(super) fn end_of(
     source: &RecoverySource<'_>,
     tables: &Tables,
@@ -27,8 +27,7 @@ pub(super) fn end_of(
     if ends_in_sight(source, pieces, &end, trimmed)? { Ok(end) } else { Err(truncated(source, tables)) }
 }
 
-/// Whether the device ends before one of the pieces does. Who saves what can be saved asks for no more than
-/// there is.
+/// Whether the device ends before one of the pieces does. For salvage this is always `false`.
 pub(super) fn is_cut(source: &RecoverySource<'_>, pieces: &[StreamPiece]) -> bool {
     let pages = source.whole_pages();
     !source.salvage && pieces.iter().any(|piece| piece.run.end() > pages)
@@ -41,9 +40,9 @@ pub(super) fn truncated(source: &RecoverySource<'_>, tables: &Tables) -> StoreOp
     }
 }
 
-/// Whether the page where the next frame would begin is there, and holds none. Frames follow one another page
-/// by page, so none lay behind it either: what was cut off held no frame. When that page is gone, nothing
-/// tells a frame that was acknowledged from space that was never used.
+/// Whether the page of the next frame exists and holds no frame. Frames follow one another page by page, so
+/// the truncated part held none either. If that page is missing, an acknowledged frame cannot be
+/// distinguished from unused space.
 fn ends_in_sight(
     source: &RecoverySource<'_>,
     pieces: &[StreamPiece],
@@ -54,10 +53,10 @@ fn ends_in_sight(
         return Ok(true);
     };
     let is_last = end.piece + 1 == pieces.len();
-    // Where trimmed frames are gone, the page of the next one is not known.
+    // If trimmed frames are missing, the page of the next frame is unknown.
     let is_passed_over = end.used == 0 && end.next <= trimmed && end.next > piece.first;
-    // A stream without frames may be a raw extent: all of it is somebody's, and nothing says which bytes
-    // count.
+    // A stream without frames may be a raw extent: all of it belongs to a caller, and nothing says which
+    // bytes count.
     let is_raw = end.used == 0 && end.piece == 0;
     if end.damaged || !is_last || is_passed_over || is_raw {
         return Ok(false);

@@ -1,7 +1,7 @@
-//! Free space, derived: what the tables, the journal, the checkpoint and the superblocks do not own.
+//! Free space, derived: all pages that tables, journal, checkpoint and superblocks do not own.
 //!
 //! Invariants
-//! - No page has two owners, clones apart (OBJ-24); otherwise the store is damaged.
+//! - No page has two owners, except by a clone (OBJ-24); otherwise the store is damaged.
 
 use crate::{
     StoreOpenError,
@@ -15,7 +15,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// The allocator of a store, and which pages several objects share.
+/// The allocator of a store, and the pages that several objects share.
 pub(crate) fn derive_space(
     tables: &Tables,
     superblock: &Superblock,

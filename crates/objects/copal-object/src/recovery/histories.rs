@@ -1,5 +1,5 @@
-//! Streams as the records behind the last flush found them: what says whether a frame that a record depends
-//! on is lost.
+//! Earlier states of streams, from the records after the last flush. They show whether a frame that a record
+//! depends on is lost.
 
 use super::{RecoverySource, ends::end_of};
 use crate::{
@@ -9,8 +9,7 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// Pieces of a stream as they were before anything unflushed was trimmed or deleted: its frames are still
-/// there (OBJ-5).
+/// Pieces of a stream before any unflushed trim or delete: its frames still exist (OBJ-5).
 struct StreamHistory {
     pieces: Vec<StreamPiece>,
     trimmed: u64,
@@ -31,7 +30,7 @@ pub(super) struct StreamHistories {
 }
 
 impl StreamHistories {
-    /// Before `ops` of record `index` are applied to `tables`: remembers what later checks need.
+    /// Called before `ops` of record `index` are applied to `tables`: stores the pieces for later checks.
     pub(super) fn note(&mut self, tables: &Tables, index: usize, ops: &[RecordOp]) {
         for op in ops {
             match op {
@@ -67,7 +66,7 @@ impl StreamHistories {
         self.all.len() - 1
     }
 
-    /// The first record that depends on a frame that is lost.
+    /// The first record that depends on a lost frame.
     pub(super) fn first_lost(
         &self,
         source: &RecoverySource<'_>,

@@ -1,8 +1,8 @@
-//! What counts: records whose data and frames survived, frames whose commits survived, to a fixed point
+//! The log end: records whose data and frames survived, and frames whose commits survived, to a fixed point
 //! (OBJ-14).
 //!
 //! A record that depends on a lost frame ends the journal; a frame that comes after a lost commit ends its
-//! stream; each may bring down more of the other. Both only ever get shorter, so it ends.
+//! stream. Each may end more of the other. Both only become shorter, so the iteration ends.
 
 use super::{
     ChainCopies, RecordOps, RecoverySource, WalkedJournal, WalkedRecord, apply,
@@ -25,18 +25,18 @@ pub(crate) struct LogEnd {
     /// Records that count.
     pub(crate) kept: usize,
     pub(crate) ends: HashMap<u64, StreamEnd>,
-    /// Why the last records do not count: they cannot have been durable.
+    /// Reason why the last records do not count: they cannot have been durable.
     pub(crate) dropped: Option<String>,
-    /// Why they do not count although they may have been durable.
+    /// Reason why they do not count although they may have been durable.
     pub(crate) lost: Option<String>,
-    /// Pages freed by records that count, and those that dropped records name.
+    /// Pages freed by records that count, and pages that dropped records name.
     pub(crate) needed: Vec<PageRun>,
 }
 
-/// Reads the records, drops the first that does not count with all behind it, and begins again, until nothing
-/// is dropped any more. Each round reads the whole journal again: a crash takes a round or two, but a journal
-/// made so that each record depends on a frame that counts only with the record behind it takes as many
-/// rounds as it has records.
+/// Reads the records, drops the first one that does not count and all later ones, and repeats until nothing
+/// is dropped. Each round reads the whole journal again. After a crash a round or two are enough. A crafted
+/// journal, in which each record depends on a frame that counts only with the next record, takes one round
+/// per record.
 pub(crate) fn find_log_end(
     source: &RecoverySource<'_>,
     superblock: &Superblock,
@@ -72,7 +72,7 @@ pub(crate) fn find_log_end(
     }
 }
 
-/// What is known after some rounds.
+/// State between rounds.
 struct ReplayRounds<'a> {
     source: &'a RecoverySource<'a>,
     walked: &'a WalkedJournal,
@@ -83,7 +83,7 @@ struct ReplayRounds<'a> {
     kept: usize,
     dropped: Option<String>,
     lost: Option<String>,
-    /// The data of the records that count was looked at.
+    /// The data of the counting records was verified.
     verified: bool,
 }
 
@@ -95,8 +95,8 @@ struct ReplayedRecords {
 }
 
 impl ReplayRounds<'_> {
-    /// Applies the records that count so far, the first time with a look at their data. `None`: the data of
-    /// one is gone, and the tables hold one record too many.
+    /// Applies the records that count so far, and verifies their data the first time. `None`: the data of one
+    /// is lost, and the tables hold one record too many.
     fn replay(&mut self, mut tables: Tables) -> Result<Option<ReplayedRecords>, StoreOpenError> {
         let verifies =
             !std::mem::replace(&mut self.verified, true) && !self.source.broken.by(StoreFlaw::NoDataSum);
@@ -118,13 +118,13 @@ impl ReplayRounds<'_> {
         Ok(Some(ReplayedRecords { tables, histories, needed }))
     }
 
-    /// Whether the data of `record` is there; notes why not.
+    /// Whether the data of `record` is present; otherwise stores the reason.
     fn data_counts(&mut self, record: &WalkedRecord, ops: &[RecordOp]) -> Result<bool, StoreOpenError> {
         let seq = record.header.seq;
         match verify::data_is_there(self.source, record, ops, self.walked.flushed_epoch) {
             Ok(true) => Ok(true),
             Ok(false) => {
-                self.dropped = Some(format!("data of record {seq} was not written whole"));
+                self.dropped = Some(format!("data of record {seq} was not written completely"));
                 Ok(false)
             }
             Err(error) if self.accept_tail_loss && !error.is_passing() => {
@@ -135,7 +135,7 @@ impl ReplayRounds<'_> {
         }
     }
 
-    /// Last commit of which a frame may say that it came after it.
+    /// Last commit that a frame may come after.
     fn limit(&self) -> u64 {
         if self.source.broken.by(StoreFlaw::AfterIgnored) {
             return u64::MAX;
@@ -145,7 +145,7 @@ impl ReplayRounds<'_> {
             .map_or(self.position.lsn, |record| record.last_lsn().max(self.position.lsn))
     }
 
-    /// Drops the first record that came after a frame that is lost; `true` when there is one.
+    /// Drops the first record that came after a lost frame; `true` if there is one.
     fn loses_a_frame(&mut self, replayed: &ReplayedRecords) -> Result<bool, StoreOpenError> {
         if self.source.broken.by(StoreFlaw::DepIgnored) {
             return Ok(false);
@@ -162,7 +162,7 @@ impl ReplayRounds<'_> {
         Ok(true)
     }
 
-    /// Nothing was dropped in the last round: where the streams end, and what was read on the way.
+    /// Result once a round dropped nothing: ends of the streams, and the collected reasons.
     fn end(mut self, replayed: ReplayedRecords) -> Result<LogEnd, StoreOpenError> {
         let ReplayedRecords { tables, mut needed, .. } = replayed;
         let mut ends = HashMap::new();

@@ -1,12 +1,11 @@
-//! Recovery: from whatever a crash left to one certain state.
+//! Recovery: derives one certain state from the device after a crash.
 //!
-//! Flush; newest superblock; checkpoint; walk the journal; verify what was not flushed; find where streams
-//! end, and what depends on what, to a fixed point; derive free space; mount.
+//! Steps: flush; newest superblock; checkpoint; walk the journal; verify unflushed data; find the ends of
+//! streams and their dependencies, to a fixed point; derive free space; mount.
 //! Design: docs/design/object.md#recovery OBJ-1, OBJ-2, OBJ-4, OBJ-9, OBJ-10, OBJ-11, OBJ-13, OBJ-14
 //! Invariants
 //! - Running it again after a crash inside it gives the same state.
-//! - It drops only what was never acknowledged as durable; when something acknowledged is damaged, it
-//!   refuses.
+//! - It drops only data that was never acknowledged as durable; if acknowledged data is damaged, it refuses.
 
 use crate::{
     ObjectId, RecoveryReport, StoreOpenError,
@@ -35,16 +34,16 @@ pub(crate) use source::RecoverySource;
 pub(crate) use superblocks::{newest_superblock, older_superblocks, read_superblocks};
 pub(crate) use verify::{chunks, damaged_units, unit_damage};
 
-/// What a crash left, read and understood; nothing is written yet.
+/// The recovered state in memory; nothing is written yet.
 pub(crate) struct RecoveredStore {
     pub(crate) superblock: Superblock,
-    /// Copies that have to be written again.
+    /// Superblock copies to rewrite.
     pub(crate) stale_copies: Vec<usize>,
     pub(crate) checkpoint_runs: Vec<PageRun>,
     pub(crate) tables: Tables,
     /// Runs of written zones.
     pub(crate) zones: Vec<PageRun>,
-    /// Pages that are hollow unless something owns them.
+    /// Hollow pages, except those that have an owner.
     pub(crate) hollow: Vec<Range<u64>>,
     pub(crate) ends: HashMap<u64, StreamEnd>,
     pub(crate) last_lsn: u64,
@@ -53,15 +52,14 @@ pub(crate) struct RecoveredStore {
     pub(crate) head: u64,
     pub(crate) tail: u64,
     pub(crate) previous: u64,
-    /// Largest epoch seen anywhere.
+    /// Largest epoch found.
     pub(crate) epoch: u64,
-    /// Pages that are free now, but that this very recovery reads: not to be written before the mount is
-    /// durable.
+    /// Free pages that this recovery reads: they must not be written before the mount is durable.
     pub(crate) needed: Vec<PageRun>,
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads everything behind `superblock`, the newest, and decides what counts.
+/// Reads all state after `superblock`, the newest, and decides which records count.
 pub(crate) fn recover(
     source: &RecoverySource<'_>,
     superblock: Superblock,
@@ -109,11 +107,11 @@ pub(crate) fn recover(
     })
 }
 
-/// What counts of the journal and the streams, and why the rest does not.
+/// The counting part of the journal and the streams, and the reasons for the rest.
 fn report(walked: &WalkedJournal, log_end: &LogEnd) -> RecoveryReport {
     let lost_durable = walked
         .lost_durable
-        .map(|seq| format!("journal record {seq} is gone, and later ones say it was durable"));
+        .map(|seq| format!("journal record {seq} is missing, and later ones show that it was durable"));
     let damaged = log_end.ends.iter().filter(|(_, end)| end.damaged);
     let mut damaged_streams: Vec<ObjectId> = damaged.map(|(&id, _)| ObjectId(id)).collect();
     damaged_streams.sort_unstable();
@@ -126,7 +124,7 @@ fn report(walked: &WalkedJournal, log_end: &LogEnd) -> RecoveryReport {
     }
 }
 
-/// Largest epoch of any record, also of those that do not count: none is used again (OBJ-10).
+/// Largest epoch of any record, including dropped ones: none is reused (OBJ-10).
 fn largest_epoch(source: &RecoverySource<'_>, walked: &WalkedJournal, kept: usize) -> u64 {
     let seen = if source.broken.by(StoreFlaw::KeptRecordsOnly) {
         &walked.records[..kept]

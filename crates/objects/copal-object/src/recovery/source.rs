@@ -1,4 +1,4 @@
-//! The device that is recovered, read page by page.
+//! Page reads from the device that is recovered.
 
 use crate::{flaw::BrokenRule, format::run::PageRun};
 use copal_device::{Device, DeviceError};
@@ -7,13 +7,13 @@ use copal_device::{Device, DeviceError};
 pub(crate) struct RecoverySource<'a> {
     pub(crate) device: &'a dyn Device,
     pub(crate) page_bytes: usize,
-    /// Frames that cannot be read end no stream.
+    /// Unreadable frames do not end a stream.
     pub(crate) salvage: bool,
     pub(crate) broken: BrokenRule,
 }
 
 impl RecoverySource<'_> {
-    /// Pages of the device; one of which a part is missing does not count.
+    /// Complete pages of the device; a partial page does not count.
     pub(crate) fn whole_pages(&self) -> u64 {
         self.device.geometry().size / self.page_bytes as u64
     }

@@ -1,8 +1,8 @@
-//! The superblock copies as found: the newest, the older ones, and those that are damaged or behind.
+//! Superblock copies: the newest, older ones, and those that are damaged or behind.
 //!
-//! Invariant: a copy that the system could not read at this time is no damaged one. Then nothing is decided:
-//! an older copy would bring back an older state, and where no copy is read there may be a store all the
-//! same.
+//! Invariant: a copy that the system cannot read at this time does not count as damaged, and nothing is
+//! decided then. An older copy would bring back an older state, and unreadable copies may belong to an intact
+//! store.
 
 use crate::{
     StoreOpenError,
@@ -10,18 +10,18 @@ use crate::{
 };
 use copal_device::{Device, DeviceError};
 
-/// A copy as it was found.
+/// State of a copy.
 pub(crate) enum FoundCopy {
-    /// It lies behind the end of the device.
+    /// Its place lies behind the end of the device.
     Absent,
     /// The medium cannot be read there.
     Unreadable(DeviceError),
-    /// What its bytes say.
+    /// Its decoded content.
     Read(Result<Superblock, SuperblockError>),
 }
 
 impl FoundCopy {
-    /// The superblock, if the copy is a good one.
+    /// The superblock, if the copy is intact.
     pub(crate) fn good(&self) -> Option<&Superblock> {
         match self {
             FoundCopy::Read(Ok(superblock)) => Some(superblock),
@@ -30,7 +30,7 @@ impl FoundCopy {
     }
 }
 
-/// Superblock copies as found.
+/// Reads all superblock copies.
 /// # Errors
 /// A copy could not be read at this time.
 pub(crate) fn read_superblocks(device: &dyn Device) -> Result<Vec<FoundCopy>, DeviceError> {
@@ -48,7 +48,7 @@ pub(crate) fn read_superblocks(device: &dyn Device) -> Result<Vec<FoundCopy>, De
     COPIES.iter().enumerate().map(read).collect()
 }
 
-/// Every state that a superblock names, the newest first: what an older one names may be there still.
+/// Every state that a superblock names, the newest first. The state of an older one may still exist.
 /// # Errors
 /// As of [`read_superblocks`].
 pub(crate) fn older_superblocks(device: &dyn Device) -> Result<Vec<Superblock>, DeviceError> {
@@ -99,7 +99,7 @@ fn no_superblock(copies: &[FoundCopy]) -> StoreOpenError {
         }
     }
     if let Some(error) = unreadable.filter(|_| !any) {
-        // There may be a store where nothing can be read.
+        // A store may exist where nothing can be read.
         return StoreOpenError::Device(error);
     }
     if any {

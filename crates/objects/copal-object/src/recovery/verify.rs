@@ -1,4 +1,4 @@
-//! Verifying data that no flush is known to cover (OBJ-1).
+//! Verification of data that no flush is known to cover (OBJ-1).
 
 use super::{RecoverySource, WalkedRecord};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 use copal_device::DeviceError;
 use std::ops::Range;
 
-/// Whether all data that `ops` of `record` brought in epochs after `flushed_epoch` is on the device.
+/// Whether all data that `ops` of `record` wrote in epochs after `flushed_epoch` is on the device.
 pub(crate) fn data_is_there(
     source: &RecoverySource<'_>,
     record: &WalkedRecord,
@@ -41,8 +41,8 @@ pub(crate) fn data_is_there(
     Ok(true)
 }
 
-/// Pages that each of `sums` is of. Not asked of the object: the record may have given its name to another
-/// since.
+/// Pages under each of `sums`. Derived from the record, not from the object: the record may have given the id
+/// to another object since.
 fn unit_of(run: PageRun, sums: &[u32], page_bytes: usize) -> u32 {
     let check = if sums.len() as u64 == u64::from(run.pages) { ReadCheck::Pages } else { ReadCheck::Caller };
     unit_pages(check, page_bytes)
@@ -84,7 +84,7 @@ pub(crate) fn damaged_units(
     Ok(damaged.map(|((run, _), _)| run).collect())
 }
 
-/// Data and trailer of a published object against the trailer's hash. The first wrong byte ends it.
+/// Compares data and trailer of a published object with the trailer's hash. Stops at the first wrong byte.
 fn published_is_there(
     source: &RecoverySource<'_>,
     runs: &[PageRun],
@@ -103,11 +103,11 @@ fn published_is_there(
     Ok(true)
 }
 
-/// Damaged units of a published object, by pages inside it; all of it when its sums are damaged. What the
-/// medium does not give counts as damaged. `summed` sees every run that was held against a sum, and whether
-/// it is data.
+/// Damaged units of a published object, by pages inside it; the whole object if its sums are damaged. Units
+/// that the medium cannot read count as damaged. `summed` receives every run that was compared with a sum,
+/// and whether it is data.
 /// # Errors
-/// Something could not be read at this time.
+/// A read failed with a passing error.
 pub(crate) fn unit_damage(
     source: &RecoverySource<'_>,
     runs: &[PageRun],
@@ -150,7 +150,7 @@ struct PublishedSums {
 }
 
 impl PublishedSums {
-    /// `None` when the sums are not those its record names.
+    /// `None` if the sums are not those that its record names.
     fn read(
         source: &RecoverySource<'_>,
         runs: &[PageRun],

@@ -2,8 +2,8 @@
 //!
 //! Design: docs/design/object.md#space
 //! Invariants
-//! - `NoSpace` comes before anything is written and poisons nothing.
-//! - The host's full disk is met while growing, never inside a commit.
+//! - `NoSpace` is returned before anything is written and poisons nothing.
+//! - A full host is detected while growing, never inside a commit.
 
 use crate::{
     StoreError, WritableSpace,
@@ -20,15 +20,15 @@ use crate::{
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// Sizes that a store may grow to, in bytes.
+/// Possible new sizes of a store, in bytes.
 struct GrownSizes {
-    /// By a whole step.
+    /// A whole step.
     usual: u64,
     /// Just enough.
     least: u64,
 }
 
-/// Space kept for its owner until dropped.
+/// Space reserved for its owner until dropped.
 pub struct SpaceReservation {
     inner: Arc<StoreCore>,
     pages: u64,
@@ -54,7 +54,8 @@ impl std::fmt::Debug for SpaceReservation {
     }
 }
 
-/// What the store keeps for itself is lent, but for the next checkpoint, until this is dropped.
+/// Lets operations use the store's own reserve, except the part for the next checkpoint, until this is
+/// dropped.
 pub struct SystemLoan {
     inner: Arc<StoreCore>,
 }
@@ -73,8 +74,7 @@ impl std::fmt::Debug for SystemLoan {
     }
 }
 
-/// See [`crate::Store::lend_system_space`]. Of a directory that part is a file by itself, and is not
-/// lent.
+/// See [`crate::Store::lend_system_space`]. In a directory that reserve is a separate file and is not lent.
 pub(crate) fn lend_system_space(store: &Arc<StoreCore>) -> SystemLoan {
     if store.files.is_none() {
         store.state.lock().space.lend();
@@ -82,7 +82,7 @@ pub(crate) fn lend_system_space(store: &Arc<StoreCore>) -> SystemLoan {
     SystemLoan { inner: Arc::clone(store) }
 }
 
-/// Keeps space for the caller.
+/// Reserves space for the caller.
 pub(crate) fn reserve(store: &Arc<StoreCore>, bytes: u64) -> Result<SpaceReservation, StoreError> {
     let pages = bytes.div_ceil(store.shape.page_bytes as u64);
     let mut state = store.state.lock();
@@ -94,8 +94,8 @@ pub(crate) fn reserve(store: &Arc<StoreCore>, bytes: u64) -> Result<SpaceReserva
     Ok(SpaceReservation { inner: Arc::clone(store), pages })
 }
 
-/// Gets closer to `wanted` available pages, so that the caller looks again; with fewer than `needed` to
-/// be had it is `NoSpace`. Releases the mutex meanwhile.
+/// Makes progress towards `wanted` available pages; the caller then checks again. `NoSpace` if fewer than
+/// `needed` can become available. Releases the mutex meanwhile.
 pub(crate) fn make_available(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -112,7 +112,7 @@ pub(crate) fn make_available(
         return Ok(());
     }
     if waiting > 0 {
-        // Several transactions may have had their eye on the same pages.
+        // Another transaction may have taken pages that this one counted on.
         drain(store, state)?;
         if state.space.available_pages() >= needed || grow(store, state, wanted, needed)? {
             return Ok(());
@@ -120,14 +120,14 @@ pub(crate) fn make_available(
     }
     let passing = held - state.space.lasting_pages();
     if passing > 0 && state.space.available_pages() + passing >= needed {
-        // Looks at them end by themselves; a raw extent ends when its owner likes.
+        // Pins of reads end by themselves; that of a raw extent ends only when its owner drops it.
         wait_change(store, state);
         return Ok(());
     }
     Err(state.no_space(needed))
 }
 
-/// Waits until what is in quarantine now is reusable, or some of it: a flush, an empty record, a flush
+/// Waits until the pages now in quarantine, or some of them, are reusable: a flush, an empty record, a flush
 /// (OBJ-3).
 fn drain(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) -> Result<(), StoreError> {
     if !state.commit.is_open_empty() && !close_group(store, state) {
@@ -137,7 +137,7 @@ fn drain(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) -> Resu
         return Ok(());
     };
     state.space.want_drain(epoch);
-    // A look at pages may keep some of it for long, and the rest may be enough.
+    // A pin may keep some of them for long, and the rest may be enough.
     let before = state.space.available_pages();
     MutexGuard::unlocked(state, || pump(store));
     while state.space.is_quarantined(epoch) && state.space.available_pages() <= before {
@@ -147,8 +147,8 @@ fn drain(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>) -> Resu
     Ok(())
 }
 
-/// Fills hollow space, or makes the store larger by a step that covers `wanted` more available pages, or
-/// `needed` where that is too much; `false` when it cannot, and nothing has grown then.
+/// Fills hollow space, or grows the store by a step that covers `wanted` more available pages, or `needed` if
+/// that is too much. `false`, with nothing grown, if it cannot.
 fn grow(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -159,7 +159,7 @@ fn grow(
         return Ok(ask_host(state, wanted.max(needed)));
     }
     if state.space.is_resizing() {
-        // Whoever is at it may leave enough.
+        // The thread that resizes now may make enough available.
         wait_change(store, state);
         return Ok(true);
     }
@@ -174,7 +174,7 @@ fn grow(
     resized
 }
 
-/// As [`grow`], by a longer device alone.
+/// Like [`grow`], by lengthening the device only.
 fn lengthen(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -248,7 +248,7 @@ pub(crate) fn room(store: &StoreCore) -> WritableSpace {
     let of_bytes = if grows && limit < STORE_BYTES_MAX { limit.max(size) } else { size };
     let grown = state.space.system_pages_of(of_bytes / page) * page;
     let kept = state.space.system_pages() * page;
-    // The store keeps its own part of what it grows by.
+    // The store reserves its share of the growth.
     let growth = (of_bytes - size).saturating_sub(grown.saturating_sub(kept));
     WritableSpace {
         bytes: state.space.available_pages() * page + growth,
@@ -261,14 +261,14 @@ fn largest_size(store: &StoreCore) -> u64 {
     store.shape.max_size_bytes.min(STORE_BYTES_MAX)
 }
 
-/// Sizes that leave `wanted` pages available, or `needed` pages if `wanted` exceeds the largest size;
-/// `None`: both exceed it.
+/// Sizes that leave `wanted` pages available, or `needed` pages if `wanted` exceeds the largest size. `None`:
+/// both exceed it.
 fn grown_sizes(store: &StoreCore, state: &StoreState, wanted: u64, needed: u64) -> Option<GrownSizes> {
     let page = store.shape.page_bytes as u64;
     let size = state.tables.pages * page;
     let most = largest_size(store);
     let available = state.space.available_pages();
-    // Two hundredths of what is added are kept by the store.
+    // The store reserves two hundredths of the added pages.
     let step_for = |pages: u64| {
         let missing = pages.saturating_sub(available).checked_mul(page)?;
         let step = missing.checked_add(missing / 32 + page)?;
@@ -279,7 +279,7 @@ fn grown_sizes(store: &StoreCore, state: &StoreState, wanted: u64, needed: u64) 
     let usual = size.saturating_add(growth_step_bytes(size)).min(most);
     let (usual, least) = match least {
         Some(least) => (usual.max(least), step_for(needed).unwrap_or(least)),
-        // The end of the store may be nearer than a whole step, and still far enough.
+        // The largest size may be less than a whole step away, and still enough.
         None => {
             let left = (most.saturating_sub(size) / page).checked_sub(1)?;
             let enough = available.saturating_add(left - left / 32) >= needed;
@@ -289,13 +289,13 @@ fn grown_sizes(store: &StoreCore, state: &StoreState, wanted: u64, needed: u64) 
     (usual > size).then_some(GrownSizes { usual, least })
 }
 
-/// Looks at the host's file system again; whether more pages are available than before, and `pages` at
-/// least.
+/// Queries the host's free space again. Returns whether more pages are available than before, and at least
+/// `pages`.
 fn ask_host(state: &mut StoreState, pages: u64) -> bool {
     let before = state.space.available_pages();
     let unwritten_bytes = state.commit.in_flight_bytes();
     state.space.look(unwritten_bytes);
-    // A caller that found too few tries again only if there are more; else it would ask without end.
+    // A caller that lacks pages retries only after an increase; otherwise it would query without end.
     let now = state.space.available_pages();
     now > before && now >= pages
 }

@@ -1,21 +1,25 @@
-//! Shrinking: space that nothing lies in goes back to the file system, and is asked for again when it is
-//! wanted.
+//! Shrinking: unused space goes back to the file system, and is requested again when needed.
 //!
 //! The end of the file is cut off. Runs inside become *hollow* (`hollow`): their blocks are punched out, and
-//! nothing is allocated there until the file system has space for them again, as a full host must not be met
-//! inside a commit.
+//! nothing is allocated there until the file system has space for them again, since a full host must not be
+//! met inside a commit.
 //!
-//! Steps: a checkpoint, so that what was freed leaves quarantine; the choice, made in memory; a checkpoint
-//! that knows the store shorter and those runs as hollow; and only then the file. Dying in between costs
-//! nothing: a file may be longer than its store, and a run that is called hollow may have its blocks.
+//! Steps:
+//! - A checkpoint, so that freed pages leave quarantine.
+//! - The choice of the runs, in memory.
+//! - A checkpoint with the shorter length and the hollow runs.
+//! - Only then the change of the file.
+//!
+//! A crash in between costs nothing: a file may be longer than its store, and a run listed as hollow may
+//! still have its blocks.
 //! Invariants
-//! - Only free pages go: what quarantine or a look at pages holds is not free (OBJ-3, OBJ-5).
-//! - Nothing goes back before a durable checkpoint has said so: recovery reads what older ones name (OBJ-17),
-//!   and a later mount would write where nothing is (OBJ-18).
-//! - What the store keeps for deletes and checkpoints, and what callers reserved, stays.
-//! - One change of the length or of hollow runs at a time: pages that are being filled are not punched.
+//! - Only free pages are chosen: pages in quarantine or under a pin are not free (OBJ-3, OBJ-5).
+//! - Nothing goes back before a durable checkpoint lists it: recovery reads pages that older ones name
+//!   (OBJ-17), and a later mount would write where there are no blocks (OBJ-18).
+//! - The store's own reserve for deletes and checkpoints, and reservations of callers, stay.
+//! - Only one change of the length or of hollow runs runs at a time: pages being filled are not punched.
 //!
-//! Not here: files of a directory, which go with what they hold (`hostfs`).
+//! Not here: files of a directory, which are removed with their content (`hostfs`).
 
 use crate::{
     StoreError,
@@ -31,25 +35,26 @@ use copal_device::Io;
 use parking_lot::MutexGuard;
 use std::{ops::Range, sync::Arc};
 
-/// Free space that stays besides what the store keeps: this, and a share of what is left. Small commits need
-/// nothing of the file system then, and where that has filled up meanwhile the layers above can still delete.
+/// Free space that stays besides the store's own reserve: this, and a share of the rest. Small commits then
+/// need no space from the file system. If the file system has filled up meanwhile, upper layers can still
+/// delete.
 const STAYS_BYTES: u64 = 8 << 20;
 const STAYS_ONE_IN: u64 = 32;
-/// Free runs shorter than this stay: they are where small things go.
+/// Shorter free runs stay: small allocations use them.
 const HOLLOW_BYTES_MIN: u64 = 64 << 10;
-/// There are no more of them than this, as each checkpoint lists them all.
+/// Limit on the number of hollow runs, since each checkpoint lists them all.
 const HOLLOW_RUNS_MAX: u64 = 1 << 18;
-/// Hollow space that is filled beyond what is wanted at once.
+/// Hollow space filled beyond the request.
 const FILL_STEP_BYTES: u64 = 32 << 20;
-/// The end of a file moves by this much.
+/// Granularity of the file's end.
 const CUT_STEP_BYTES: u64 = 1 << 20;
-/// Discards on their way at once.
+/// Discards in flight.
 const DISCARDS: usize = 64;
 
-/// What a store gave back to its file system.
+/// Space returned to the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShrinkReport {
-    /// Bytes by which the file is shorter.
+    /// Bytes by which the file became shorter.
     pub cut_bytes: u64,
     /// Bytes inside the file that were free and are hollow now.
     pub hollow_bytes: u64,
@@ -74,15 +79,14 @@ pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<ShrinkReport, StoreError>
     let hollow_bytes = let_go(store, &mut state);
     drop(state);
     let said = if store.shape.broken.by(StoreFlaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(store) };
-    // Where nothing was said, nothing was lost: hollow runs are filled before they are used, as if it had
-    // been.
+    // If the checkpoint failed, nothing is lost: the runs stay hollow in memory and are filled before use.
     let shrunk = said.and_then(|()| hand_over(store, early));
     store.state.lock().space.end_resize();
     store.changed.notify_all();
     Ok(ShrinkReport { cut_bytes: shrunk?, hollow_bytes })
 }
 
-/// Chooses what goes: all but what has to stay is no longer free. Returns the bytes that are hollow now.
+/// Chooses the space to return; it is no longer free. Returns the bytes that are hollow now.
 fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
     let page = store.shape.page_bytes as u64;
     let (geometry, pages) = (store.device.geometry(), state.tables.pages);
@@ -100,7 +104,8 @@ fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
         gone.sort_unstable_by_key(|range| range.start);
         let mut end = pages;
         while gone.pop_if(|range| range.end == end).inspect(|range| end = range.start).is_some() {}
-        // The last of it becomes hollow: that there was more is seen by who finds the file system full.
+        // Keeps one step of the cut end, which becomes hollow: on a full file system this shows that the
+        // store was larger.
         let step = CUT_STEP_BYTES / page;
         let end = (end.next_multiple_of(step) + step).max(STORE_BYTES_MIN / page);
         if end < pages {
@@ -118,8 +123,8 @@ fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
     hollow * page
 }
 
-/// Free pages that stay: what the store keeps of what is left, what is reserved, and some for what comes
-/// next.
+/// Free pages that stay: the store's share of the remaining space, reservations, and some for the next
+/// commits.
 fn staying_pages(store: &StoreCore, state: &StoreState) -> u64 {
     let space = &state.space;
     let owned = space.placement().pages() - space.placement().hollow_pages() - space.free_pages();
@@ -132,7 +137,7 @@ fn staying_pages(store: &StoreCore, state: &StoreState) -> u64 {
     wanted + space.system_pages_of(owned + wanted)
 }
 
-/// The file follows what the checkpoint says; returns the bytes that it is shorter.
+/// Applies the checkpoint's lists to the file; returns the bytes by which it became shorter.
 fn hand_over(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreError> {
     let state = store.state.lock();
     state.writable()?;
@@ -144,7 +149,7 @@ fn hand_over(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreError> 
     if geometry.gives_back && geometry.size > end {
         cut_bytes = geometry.size - store.device.cut(end)?;
     }
-    // All of them: an earlier time may have died before it came so far.
+    // All hollow runs: an earlier shrink may have been interrupted before their discard.
     let runs = hollow.iter().flat_map(|range| {
         let starts = range.clone().step_by(RUN_PAGES_MAX as usize);
         starts.map(|at| PageRun::new(at, (range.end - at).min(RUN_PAGES_MAX.into()) as u32))
@@ -154,13 +159,14 @@ fn hand_over(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreError> 
         let ios: Vec<Io> = runs.by_ref().take(DISCARDS).map(|run| discard_io(&store.shape, run)).collect();
         let done = store.device.submit(ios).wait();
         if let Some(error) = done.into_iter().find_map(|done| done.result.err()) {
-            // A hint. What kept its blocks is hollow all the same, and tried again the next time.
-            tracing::warn!(%error, "space that nothing uses was not given back");
+            // A hint. A run that keeps its blocks is hollow all the same, and its discard is retried by the
+            // next shrink.
+            tracing::warn!(%error, "unused space was not discarded");
             break;
         }
     }
     if !geometry.gives_back {
-        // A device that keeps its blocks has them still.
+        // If the device keeps discarded blocks, the runs are usable at once.
         let mut state = store.state.lock();
         hollow.into_iter().for_each(|range| state.space.fill(range));
         state.reckon_checkpoint();
@@ -168,12 +174,12 @@ fn hand_over(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreError> 
     Ok(cut_bytes)
 }
 
-/// Fills hollow runs, the lowest first, until about `wanted` pages are available; `false` when none could
-/// be.
+/// Fills hollow runs, the lowest first, until about `wanted` pages are available; `false` if none could be
+/// filled.
 pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState>, wanted: u64) -> bool {
     let missing = wanted.saturating_sub(state.space.available_pages());
     let step = FILL_STEP_BYTES / store.shape.page_bytes as u64;
-    // Of what is added the store keeps its share.
+    // The store reserves its share of the added pages.
     let mut left = missing.saturating_add(missing / 32).saturating_add(step);
     let mut chosen = Vec::new();
     for range in state.space.placement().hollow_ranges() {
@@ -192,7 +198,7 @@ pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState
         for range in &chosen {
             let (at, end) = (store.shape.byte(range.start), store.shape.byte(range.end));
             if let Err(error) = store.device.reserve(at, end - at) {
-                tracing::info!(%error, "the store cannot have back what it gave to its file system");
+                tracing::info!(%error, "the file system has no space for the hollow runs of the store");
                 break;
             }
             filled += 1;
@@ -205,7 +211,7 @@ pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState
     filled > 0
 }
 
-/// What a flaw gives back besides: pages in quarantine.
+/// Pages in quarantine that a flaw returns too early.
 fn early(store: &StoreCore, state: &StoreState) -> Vec<PageRun> {
     if !store.shape.broken.by(StoreFlaw::GiveBackEarly) {
         return Vec::new();
