@@ -1,12 +1,12 @@
-//! Allocator: one bit per page, found by first fit in the neighbourhood last used by the same kind and
-//! lifetime.
+//! Page allocator: one bit per page, first fit near the last allocation of the same kind and lifetime.
 //!
-//! The truth is in memory and derived from the tables at open; nothing of it is on disk except which zones
-//! have been written once.
+//! The state is in memory and derived from the tables at open; on disk is only which zones have been written
+//! once.
 //! Invariants
-//! - A page is free, or owned, never both: taking an owned page or freeing a free one panics (our own bug).
-//! - Chunks without a free page are skipped without looking at their bits.
-//! - A hollow page is neither free nor owned: it is taken until the file system has space for it again.
+//! - A page is free or owned, never both: taking an owned page or freeing a free one panics (a bug of Copal).
+//! - Chunks without a free page are skipped without reading their bits.
+//! - A hollow page is neither free nor owned: it counts as taken until the file system has space for it
+//!   again.
 //!
 //! Not here: quarantine and reserves (`space`).
 
@@ -20,7 +20,7 @@ const WORD_PAGES: u64 = 64;
 const CHUNK_WORDS: usize = 64;
 /// Pages of a zone, the unit of "written once": 1 MiB of 4 KiB pages. A multiple of 64.
 pub(crate) const ZONE_PAGES: u64 = 256;
-/// Classes of data placed apart from one another.
+/// Placement classes: data of different classes is placed apart.
 pub(crate) const CLASSES: usize = 7;
 
 /// Free and taken pages of a store.
@@ -32,19 +32,19 @@ pub(crate) struct PageAllocator {
     chunk_free: Vec<u32>,
     free: u64,
     pages: u64,
-    /// Where each class goes on, in words.
+    /// Cursor of each class, in words.
     cursors: [usize; CLASSES],
     /// Bit per zone: every page of it was written once.
     written: Vec<bool>,
     /// Runs of written zones.
     zone_runs: u64,
     hollow: HollowRanges,
-    /// Search from the first page, so that freed pages are reused soon, and the last ones come to be free.
+    /// Search from the first page, so that freed pages are reused soon and the last ones become free.
     pub(crate) lowest_first: bool,
 }
 
 impl PageAllocator {
-    /// All of `pages` pages are free, none was written.
+    /// All of `pages` pages are free and unwritten.
     pub(crate) fn new(pages: u64) -> PageAllocator {
         let mut allocator = PageAllocator {
             bits: Vec::new(),
@@ -78,10 +78,10 @@ impl PageAllocator {
         self.set_free(from, pages);
     }
 
-    /// Takes away the pages from `pages` on, none of which is owned.
+    /// Removes the pages from `pages` on, none of which is owned.
     ///
     /// # Panics
-    /// When one of them is.
+    /// When one of them is owned.
     pub(crate) fn cut(&mut self, pages: u64) {
         if pages >= self.pages {
             return;
@@ -107,7 +107,7 @@ impl PageAllocator {
         &self.hollow
     }
 
-    /// Those pages of `range` that are free are hollow from now on.
+    /// Makes the free pages of `range` hollow.
     pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
         let end = range.end.min(self.pages);
         let mut at = self.first_from(range.start, false);
@@ -125,7 +125,7 @@ impl PageAllocator {
         self.zone_runs = self.written_zones().len() as u64;
     }
 
-    /// The hollow run `range`, or its first part, is free.
+    /// Frees the hollow run `range`, or the first part of one.
     ///
     /// # Panics
     /// When a page of it is not hollow.
@@ -154,7 +154,7 @@ impl PageAllocator {
         ranges
     }
 
-    /// First page from `at` on that is taken, or free; the end when there is none.
+    /// First page from `at` on that is taken, or free; the end if there is none.
     fn first_from(&self, at: u64, taken: bool) -> u64 {
         let mut page = at;
         while page < self.pages {
@@ -169,7 +169,7 @@ impl PageAllocator {
         self.pages
     }
 
-    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    /// Marks `run` as owned. `false`, without a change, if a page of it is owned already.
     pub(crate) fn take(&mut self, run: PageRun) -> bool {
         if run.end() > self.pages || !self.is_free(run) {
             return false;
@@ -192,7 +192,7 @@ impl PageAllocator {
         run.end() <= self.pages && masks(run.at, run.end()).all(|(word, mask)| self.bits[word] & mask == mask)
     }
 
-    /// Gives `run` back.
+    /// Frees `run`.
     ///
     /// # Panics
     /// When a page of it is free already.
@@ -209,7 +209,7 @@ impl PageAllocator {
         self.free += to - from;
     }
 
-    /// Takes `pages` pages in as few runs as first fit finds; `None` when fewer are free.
+    /// Allocates `pages` pages in as few runs as first fit finds; `None` if fewer are free.
     pub(crate) fn allocate(&mut self, pages: u64, class: usize) -> Option<Vec<PageRun>> {
         if pages > self.free {
             return None;
@@ -232,20 +232,20 @@ impl PageAllocator {
         Some(runs)
     }
 
-    /// Takes one run of `pages` pages, in written zones only if asked so.
+    /// Allocates one run of `pages` pages; with `written`, in written zones only.
     pub(crate) fn allocate_run(&mut self, pages: u32, class: usize, written: bool) -> Option<PageRun> {
         let run = self.find(pages.into(), pages.into(), class, written)?;
         assert!(self.take(run), "a run that was found free is free");
         Some(run)
     }
 
-    /// `class` goes on half a store away from `page`.
+    /// Moves the cursor of `class` half a store away from `page`.
     pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
         let far = (page + self.pages / 2) % self.pages.max(1);
         self.cursors[class] = (far / WORD_PAGES) as usize;
     }
 
-    /// First free run of at least `shortest` pages from the cursor of `class` on; at most `want` of it.
+    /// First free run of at least `shortest` pages from the cursor of `class` on, cut to `want` pages.
     fn find(&mut self, shortest: u64, want: u64, class: usize, written: bool) -> Option<PageRun> {
         let start =
             if self.lowest_first { 0 } else { self.cursors[class].min(self.bits.len().saturating_sub(1)) };
@@ -295,7 +295,7 @@ impl PageAllocator {
         close(&mut open, (to as u64 * WORD_PAGES).min(self.pages))
     }
 
-    /// Notes that every page of `run` has been written; whole zones inside it count from now on.
+    /// Notes that every page of `run` has been written; whole zones inside it count as written from now on.
     pub(crate) fn note_written(&mut self, run: PageRun) {
         let first = run.at.div_ceil(ZONE_PAGES) as usize;
         let last = (run.end() / ZONE_PAGES) as usize;
@@ -314,13 +314,13 @@ impl PageAllocator {
         }
     }
 
-    /// Zones that reach beyond page `first` do not count as written any more.
+    /// Zones that reach beyond page `first` no longer count as written.
     pub(crate) fn forget_written(&mut self, first: u64) {
         self.forget_zones(first..self.pages.max(first + 1));
         self.zone_runs = self.written_zones().len() as u64;
     }
 
-    /// Zones with a page of `range` do not count as written any more. The runs of them are not counted.
+    /// Zones with a page of `range` no longer count as written. Does not update the number of runs.
     fn forget_zones(&mut self, range: Range<u64>) {
         let (first, end) = (range.start / ZONE_PAGES, range.end.div_ceil(ZONE_PAGES));
         let zones = self.written.iter_mut().take(end as usize).skip(first as usize);

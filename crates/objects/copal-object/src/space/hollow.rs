@@ -1,42 +1,42 @@
-//! Hollow runs: pages that nothing owns and whose blocks the file system has back.
+//! Hollow runs: pages without an owner whose blocks went back to the file system.
 //!
-//! They count as taken: a write there might find the host full. [`copal_device::Device::reserve`] comes
+//! They count as taken: a write there might find the host full, so [`copal_device::Device::reserve`] comes
 //! first.
 //! Design: docs/design/object.md#shrinking
 //! Invariants
 //! - Runs neither overlap nor touch.
-//! - A run is in a durable checkpoint before its blocks go back (OBJ-18). A checkpoint may name pages that
-//!   have been filled and given to an object since: what is owned is not hollow.
+//! - A run is in a durable checkpoint before its blocks go back (OBJ-18). A checkpoint may list pages that
+//!   have been filled and given to an object since: an owned page is not hollow.
 //!
 //! Not here: which pages become hollow, and when they are filled (`shrink`).
 
 use std::{collections::BTreeMap, ops::Range};
 
-/// See the module.
+/// See the module's text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HollowRanges {
-    /// End of each, by its first page.
+    /// End of each run, by its first page.
     runs: BTreeMap<u64, u64>,
     pages: u64,
 }
 
 impl HollowRanges {
-    /// Pages in all of them.
+    /// Number of hollow pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// How many runs there are.
+    /// Number of runs.
     pub(crate) fn runs(&self) -> u64 {
         self.runs.len() as u64
     }
 
-    /// All of them, ascending, in pages.
+    /// All runs, ascending, in pages.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> {
         self.runs.iter().map(|(&at, &end)| at..end)
     }
 
-    /// Pages that were not hollow are.
+    /// Makes pages hollow that were not.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
         let (mut at, mut end) = (range.start, range.end);
         self.pages += end - at;
@@ -51,7 +51,7 @@ impl HollowRanges {
         self.runs.insert(at, end);
     }
 
-    /// The first pages of a run, or all of it, are hollow no more.
+    /// The first pages of a run, or all of it, are no longer hollow.
     ///
     /// # Panics
     /// When no run begins there, or it is shorter.
@@ -67,7 +67,7 @@ impl HollowRanges {
         self.pages -= range.end - range.start;
     }
 
-    /// Nothing is hollow from page `first` on.
+    /// Drops hollow pages from page `first` on.
     pub(crate) fn cut(&mut self, first: u64) {
         while let Some((&at, &end)) = self.runs.last_key_value()
             && end > first

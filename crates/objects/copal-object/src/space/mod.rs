@@ -1,12 +1,12 @@
-//! Space: free pages, quarantine and reserves, and the pages that each kind of operation may take.
+//! Space: free pages, quarantine and reserves, and the pages available to each kind of operation.
 //!
 //! Design: docs/design/object.md#space OBJ-3, OBJ-5
 //! Invariants
 //! - owned = reachable + staged + quarantine; the rest is free.
-//! - Freed pages are reused only when a durable record or checkpoint says that the freeing epoch is flushed:
-//!   until then recovery may still verify what they held, or fall back to it.
-//! - They are not reused either while somebody looks at them (`pins`); what nobody looks at does not wait for
-//!   that.
+//! - Freed pages are reused only when a durable record or checkpoint says that the freeing epoch is flushed.
+//!   Until then recovery may still verify their content, or fall back to it.
+//! - Pinned pages are not reused either (`pins`); freed pages without a pin do not wait for the pins of
+//!   others.
 
 pub(crate) mod allocator;
 pub(crate) mod hollow;
@@ -34,29 +34,29 @@ pub(crate) struct SpaceState {
     placement: PagePlacement,
     quarantine: VecDeque<FreedPages>,
     quarantine_pages: u64,
-    /// The quarantine up to this epoch has to be drained.
+    /// Epoch up to which the quarantine must be drained.
     drain_epoch: u64,
-    /// Written or prepared, in no record yet.
+    /// Written or prepared pages that are in no record yet.
     staged_pages: u64,
     /// Prepared stream extents: written space, owned, in no record.
     spare_extents: Vec<PageRun>,
-    /// Kept by callers of `reserve`.
+    /// Reserved by callers of `reserve`.
     reserved_pages: u64,
-    /// What has to be free for a checkpoint of the present tables, however free space lies; reckoned anew
-    /// with every operation.
+    /// Pages that must be free for a checkpoint of the present tables, for any layout of free space;
+    /// recomputed with every operation.
     checkpoint_pages: u64,
-    /// Callers that may use what is kept, but for the next checkpoint.
+    /// Number of callers that may use the reserve, except the part for the next checkpoint.
     loans: u32,
     pins: PagePins,
     recent: RecentPages,
-    /// The device's length, or what of it is hollow, is being changed: one at a time.
+    /// The device's length or its hollow runs are being changed: one change at a time.
     resizing: bool,
     /// The host has refused the last growth.
     growth_refused: bool,
 }
 
-/// More freed pages than these (128 MiB of 4 KiB) are made reusable at once. That costs an empty record and a
-/// flush, little beside writing as much.
+/// If more freed pages wait (128 MiB of 4 KiB), they are made reusable at once. That costs an empty record
+/// and a flush, little compared with writing as much data.
 const QUARANTINE_PAGES_MAX: u64 = 32 << 10;
 
 impl SpaceState {
@@ -78,7 +78,7 @@ impl SpaceState {
         }
     }
 
-    /// Free and taken pages.
+    /// Free and owned pages.
     pub(crate) fn placement(&self) -> &PagePlacement {
         &self.placement
     }
@@ -95,7 +95,7 @@ impl SpaceState {
         self.reserved_pages
     }
 
-    /// Pages that have to be free for the next checkpoint.
+    /// Pages that must be free for the next checkpoint.
     pub(crate) fn checkpoint_pages(&self) -> u64 {
         self.checkpoint_pages
     }
@@ -104,8 +104,8 @@ impl SpaceState {
         self.checkpoint_pages = pages;
     }
 
-    /// Pages kept for deletes, trims, checkpoints: 2 % (of a directory's file system a part of its reserve),
-    /// and room for the next checkpoint.
+    /// Pages kept for deletes, trims and checkpoints: 2 % (in a directory, a part of its reserve), and room
+    /// for the next checkpoint.
     pub(crate) fn system_pages(&self) -> u64 {
         let for_checkpoint = SpaceState::checkpoint_reserve(self.checkpoint_pages);
         match self.loans {
@@ -114,45 +114,45 @@ impl SpaceState {
         }
     }
 
-    /// What [`SpaceState::system_pages`] is of a device that has `pages` pages and these besides.
+    /// Value of [`SpaceState::system_pages`] for a device of `pages` pages with the present checkpoint.
     pub(crate) fn system_pages_of(&self, pages: u64) -> u64 {
         (pages / (PagePlacement::KEPT_ONE_IN - 1) + 1)
             .max(SpaceState::checkpoint_reserve(self.checkpoint_pages))
     }
 
-    /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each: both
-    /// copies, half of one for what tables grow by where nothing can be refused (a mount cuts streams), and a
-    /// few for what releases space and takes some for it.
+    /// Pages that ordinary operations leave free for a checkpoint whose copies take `pages` each. They cover
+    /// both copies, half of one for growth of tables where nothing can be refused (a mount cuts streams), and
+    /// a few pages for operations that free space but need some.
     pub(crate) fn checkpoint_reserve(pages: u64) -> u64 {
         2 * pages + pages / 2 + 16
     }
 
-    /// Whether the next checkpoint has room, once.
+    /// Whether one copy of the next checkpoint fits.
     pub(crate) fn fits_checkpoint(&self) -> bool {
         self.placement.free_pages() >= self.checkpoint_pages
     }
 
-    /// Pages that an operation may take that gives space back.
+    /// Pages available to an operation that frees space.
     pub(crate) fn releasable_pages(&self) -> u64 {
         self.placement.free_pages().saturating_sub(self.checkpoint_pages)
     }
 
-    /// Pages an ordinary operation may take.
+    /// Pages available to an ordinary operation.
     pub(crate) fn available_pages(&self) -> u64 {
         self.placement.free_pages().saturating_sub(self.system_pages()).saturating_sub(self.reserved_pages)
     }
 
-    /// Freed and not reusable yet, for whatever reason.
+    /// Freed pages that are not reusable yet, for any reason.
     pub(crate) fn quarantine_pages(&self) -> u64 {
         self.quarantine_pages + self.pins.held_pages
     }
 
-    /// Of [`SpaceState::quarantine_pages`], those that only wait for looks at them to end.
+    /// Those of [`SpaceState::quarantine_pages`] that wait only for pins.
     pub(crate) fn held_pages(&self) -> u64 {
         self.pins.held_pages
     }
 
-    /// Of [`SpaceState::held_pages`], those that wait for a look that may last for ever.
+    /// Those of [`SpaceState::held_pages`] that wait for a lasting pin.
     pub(crate) fn lasting_pages(&self) -> u64 {
         self.pins.lasting_pages
     }
@@ -163,25 +163,25 @@ impl SpaceState {
         self.quarantine.iter().flat_map(|freed| &freed.runs).chain(held)
     }
 
-    /// Epoch that has to be flushed, and known as flushed, to empty the quarantine.
+    /// Epoch that must be flushed, and durably recorded as flushed, to empty the quarantine.
     pub(crate) fn quarantine_epoch(&self) -> Option<u64> {
         self.quarantine.back().map(|freed| freed.epoch)
     }
 
-    /// The epoch of [`SpaceState::quarantine_epoch`] when so much waits that it is not left to the next
-    /// checkpoint, which comes by the length of the journal: tables are long, and publishing and deleting one
-    /// takes a few bytes there.
+    /// The epoch of [`SpaceState::quarantine_epoch`], if too much waits to leave it to the next checkpoint. A
+    /// checkpoint is due by the length of the journal; publishing and deleting a long table takes only a few
+    /// bytes there.
     pub(crate) fn overdue_quarantine(&self) -> Option<u64> {
         let overdue = self.quarantine_pages > QUARANTINE_PAGES_MAX;
         self.quarantine_epoch().filter(|_| overdue)
     }
 
-    /// Whether anything freed by a record of an epoch up to `epoch` is not reusable yet.
+    /// Whether pages freed by a record of an epoch up to `epoch` are not reusable yet.
     pub(crate) fn is_quarantined(&self, epoch: u64) -> bool {
         self.quarantine.front().is_some_and(|freed| freed.epoch <= epoch)
     }
 
-    /// Pages freed by a record of `epoch`.
+    /// Adds pages freed by a record of `epoch` to the quarantine.
     pub(crate) fn quarantine(&mut self, epoch: u64, runs: Vec<PageRun>) {
         if runs.is_empty() {
             return;
@@ -190,7 +190,7 @@ impl SpaceState {
         self.quarantine.push_back(FreedPages { epoch, runs });
     }
 
-    /// Makes pages reusable that were freed in epochs up to `durable_flushed` and nobody looks at.
+    /// Makes unpinned pages reusable that were freed in epochs up to `durable_flushed`.
     pub(crate) fn drain(&mut self, durable_flushed: u64) {
         let mut looks = None;
         while let Some(freed) = self.quarantine.pop_front_if(|freed| freed.epoch <= durable_flushed) {
@@ -208,28 +208,27 @@ impl SpaceState {
         }
     }
 
-    /// The quarantine up to `epoch` has to be drained.
+    /// Requests a drain of the quarantine up to `epoch`.
     pub(crate) fn want_drain(&mut self, epoch: u64) {
         self.drain_epoch = self.drain_epoch.max(epoch);
     }
 
-    /// Epoch up to which the quarantine has to be drained.
+    /// Epoch up to which the quarantine must be drained.
     pub(crate) fn drain_epoch(&self) -> u64 {
         self.drain_epoch
     }
 
-    /// A look at `runs` begins: they are not reused until [`SpaceState::unpin`], even if they are freed
-    /// meanwhile.
+    /// Pins `runs`: they are not reused until [`SpaceState::unpin`], even if they are freed meanwhile.
     pub(crate) fn pin(&mut self, runs: Vec<PageRun>) -> u64 {
         self.pins.pin(runs)
     }
 
-    /// As [`SpaceState::pin`], for a look that lasts as long as its owner likes.
+    /// Like [`SpaceState::pin`], without a bound on its duration.
     pub(crate) fn pin_lasting(&mut self, runs: Vec<PageRun>) -> u64 {
         self.pins.pin_lasting(runs)
     }
 
-    /// The look has ended; `true` when pages that waited for it are free now.
+    /// Ends a pin; `true` if pages that waited for it are free now.
     pub(crate) fn unpin(&mut self, ticket: u64) -> bool {
         let reusable = self.pins.unpin(ticket);
         for &run in &reusable {
@@ -239,27 +238,27 @@ impl SpaceState {
         !reusable.is_empty()
     }
 
-    /// Takes `pages` pages; `None` when fewer are free.
+    /// Allocates `pages` pages; `None` if fewer are free.
     pub(crate) fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>> {
         self.placement.allocate(pages, home)
     }
 
-    /// Takes one run of `pages` pages, of written space only if asked so.
+    /// Allocates one run of `pages` pages; with `written`, from written space only.
     pub(crate) fn allocate_run(&mut self, pages: u32, home: PageHome, written: bool) -> Option<PageRun> {
         self.placement.allocate_run(pages, home, written)
     }
 
-    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    /// Marks `run` as owned. `false`, without a change, if a page of it is owned already.
     pub(crate) fn take(&mut self, run: PageRun) -> bool {
         self.placement.take(run)
     }
 
-    /// Gives back pages that no durable record names.
+    /// Frees pages that no durable record names.
     pub(crate) fn release(&mut self, run: PageRun) {
         self.placement.release(run);
     }
 
-    /// Pages are written or prepared, in no record yet.
+    /// Counts pages as staged: written or prepared, in no record yet.
     pub(crate) fn stage(&mut self, pages: u64) {
         self.staged_pages += pages;
     }
@@ -269,7 +268,7 @@ impl SpaceState {
         self.staged_pages -= pages;
     }
 
-    /// Sets `run` aside for a stream: it holds zeros.
+    /// Keeps `run`, which holds zeros, for a stream.
     pub(crate) fn add_spare_extent(&mut self, run: PageRun) {
         self.placement.note_written(run);
         self.spare_extents.push(run);
@@ -295,7 +294,7 @@ impl SpaceState {
         self.reserved_pages -= pages;
     }
 
-    /// One more caller may use the kept pages.
+    /// Lets one more caller use the reserve.
     pub(crate) fn lend(&mut self) {
         self.loans += 1;
     }
@@ -304,7 +303,7 @@ impl SpaceState {
         self.loans -= 1;
     }
 
-    /// The content of a page that was written lately and ends inside an object.
+    /// Content of a recently written page that ends inside an object.
     pub(crate) fn recent_page(&self, page: u64) -> Option<Arc<[u8]>> {
         self.recent.get(page)
     }
@@ -313,7 +312,7 @@ impl SpaceState {
         self.recent.put(page, bytes);
     }
 
-    /// Staged pages that will never be published. They were in no record, so they are free at once.
+    /// Frees staged pages that will never be published. They were in no record, so they are free at once.
     pub(crate) fn unstage(&mut self, runs: &[PageRun]) {
         self.staged_pages -= pages_of(runs);
         runs.iter().for_each(|&run| self.placement.release(run));
@@ -335,7 +334,7 @@ impl SpaceState {
         self.growth_refused
     }
 
-    /// Notes whether the host refuses to grow; returns the note before.
+    /// Notes whether the host refuses growth; returns the previous note.
     pub(crate) fn refuse_growth(&mut self, refused: bool) -> bool {
         std::mem::replace(&mut self.growth_refused, refused)
     }
@@ -345,32 +344,32 @@ impl SpaceState {
         self.placement.grow(to_pages);
     }
 
-    /// Takes away the pages at the end of a device, which nothing owns.
+    /// Removes pages at the end of a device that have no owner.
     pub(crate) fn cut(&mut self, to_pages: u64) {
         self.placement.cut(to_pages);
     }
 
-    /// Those pages of `range` that are free are hollow from now on.
+    /// Makes the free pages of `range` hollow.
     pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
         self.placement.make_hollow(range);
     }
 
-    /// The hollow run `range`, or its first part, is free.
+    /// Frees the hollow run `range`, or the first part of one.
     pub(crate) fn fill(&mut self, range: Range<u64>) {
         self.placement.fill(range);
     }
 
-    /// From now on the lowest free pages of a device are taken first.
+    /// From now on the lowest free pages of a device are allocated first.
     pub(crate) fn place_low(&mut self) {
         self.placement.place_low();
     }
 
-    /// Pages from `first` on hold nothing that was ever written.
+    /// Pages from `first` on count as never written.
     pub(crate) fn forget_written(&mut self, first: u64) {
         self.placement.forget_written(first);
     }
 
-    /// In a directory, `owner` goes on in a file of its own.
+    /// In a directory, `owner` continues in a new file.
     pub(crate) fn leave_file(&mut self, owner: u64) {
         self.placement.leave_file(owner);
     }
@@ -380,32 +379,33 @@ impl SpaceState {
         self.placement.aim_far_from(page, class);
     }
 
-    /// Blocks and files that nothing owns any more: the device may forget them.
+    /// Takes the blocks and files that have no owner any more, for a discard.
     pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
         self.placement.take_gone()
     }
 
-    /// The device has answered for a run of [`SpaceState::take_gone`] while `epoch` was open; `done`: well.
+    /// The discard of a run of [`SpaceState::take_gone`] has ended while `epoch` was open; `done`: with
+    /// success.
     pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
         self.placement.discarded(run, done, epoch);
     }
 
-    /// Everything of epochs up to `epoch` is durable.
+    /// All epochs up to `epoch` are durable.
     pub(crate) fn flushed(&mut self, epoch: u64) {
         self.placement.flushed(epoch);
     }
 
-    /// Looks at the host's file system when it is time to.
+    /// Queries the host's free space if a query is due.
     pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
         self.placement.look_when_due(unwritten_bytes);
     }
 
-    /// Looks at the host's file system again.
+    /// Queries the host's free space.
     pub(crate) fn look(&mut self, unwritten_bytes: u64) {
         self.placement.look(unwritten_bytes);
     }
 
-    /// Gives up those files among `numbers` that no record names.
+    /// Frees those files among `numbers` that no record names.
     pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
         self.placement.give_up_unknown(numbers);
     }
@@ -416,8 +416,8 @@ pub(crate) fn growth_step_bytes(size_bytes: u64) -> u64 {
     (size_bytes / 8).clamp(32 << 20, 8 << 30).next_multiple_of(1 << 20)
 }
 
-/// Pages of the next extent of a stream that holds `held` pages: 1 MiB to 64 MiB, so that extents double, at
-/// least `smallest`. It leaves seven eighths of `available` to others.
+/// Pages of the next extent of a stream that holds `held` pages: 1 MiB to 64 MiB, so that extents double, and
+/// at least `smallest`. It leaves seven eighths of `available` to others.
 pub(crate) fn stream_extent_pages(
     held: u64,
     available: u64,

@@ -1,17 +1,17 @@
-//! Pins: pages that somebody looks at outside of the mutex, and freed pages that wait for such a look to end.
+//! Pins: pages in use outside of the mutex, and freed pages that wait for pins to end.
 //!
 //! Invariants
-//! - A pin names the pages it looks at; freed pages that no pin names wait for none.
-//! - A held run waits for one pin at a time, and is asked about again when that one ends; for one that lasts,
-//!   if there is such a one.
-//! - A pin ends without anybody's help, unless it lasts: nobody waits for what only a lasting one keeps.
+//! - A pin names its pages; freed pages that no pin names do not wait.
+//! - A held run waits for one pin at a time, and is checked again when that pin ends. If a lasting pin covers
+//!   it, it waits for that one.
+//! - A pin ends by itself, unless it is a lasting one; no operation waits for pages under a lasting pin.
 //!
 //! Not here: when freed pages may be reused at all (`space`).
 
 use crate::format::run::{PageRun, pages_of};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the module.
+/// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct PagePins {
     runs: BTreeMap<u64, Vec<PageRun>>,
@@ -19,20 +19,20 @@ pub(crate) struct PagePins {
     /// Freed runs, by the pin they wait for.
     pub(crate) held: BTreeMap<u64, Vec<PageRun>>,
     pub(crate) held_pages: u64,
-    /// Pins that end when their owner likes, perhaps never, and what of `held_pages` waits for them.
+    /// Pins without a bound on their duration, and the part of `held_pages` that waits for them.
     lasting: BTreeSet<u64>,
     pub(crate) lasting_pages: u64,
 }
 
-/// All pinned runs at one moment, sorted, to find out quickly whether one of them touches another run.
+/// All pinned runs at one moment, sorted for fast overlap checks.
 #[derive(Debug)]
 pub(crate) struct PinnedPages {
-    /// Each with the pin and end of that among it and those before it that reaches farthest.
+    /// Start of each run, with pin and end of the one that reaches farthest among it and its predecessors.
     runs: Vec<(u64, u64, u64)>,
 }
 
 impl PinnedPages {
-    /// A pin that looks at a page of `run`.
+    /// A pin on a page of `run`.
     pub(crate) fn at(&self, run: PageRun) -> Option<u64> {
         let before = self.runs.partition_point(|&(at, ..)| at < run.end());
         let &(_, end, ticket) = self.runs.get(before.checked_sub(1)?)?;
@@ -41,7 +41,7 @@ impl PinnedPages {
 }
 
 impl PagePins {
-    /// A look at `runs` begins.
+    /// Pins `runs`; returns the ticket.
     pub(crate) fn pin(&mut self, runs: Vec<PageRun>) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -49,14 +49,14 @@ impl PagePins {
         ticket
     }
 
-    /// As [`PagePins::pin`], for as long as its owner likes.
+    /// Like [`PagePins::pin`], without a bound on its duration.
     pub(crate) fn pin_lasting(&mut self, runs: Vec<PageRun>) -> u64 {
         let ticket = self.pin(runs);
         self.lasting.insert(ticket);
         ticket
     }
 
-    /// The look has ended; returns the runs that waited for it and wait for none any more.
+    /// Ends a pin; returns the runs that waited for it and no longer wait for any.
     pub(crate) fn unpin(&mut self, ticket: u64) -> Vec<PageRun> {
         self.runs.remove(&ticket);
         let lasted = self.lasting.remove(&ticket);
@@ -78,7 +78,7 @@ impl PagePins {
         reusable
     }
 
-    /// `run` is not reused before `ticket` ends.
+    /// Holds `run` until `ticket` ends.
     pub(crate) fn hold(&mut self, ticket: u64, run: PageRun) {
         let looks_at_it = |ticket: &&u64| {
             let mut looked_at = self.runs.get(*ticket).into_iter().flatten();
@@ -93,7 +93,7 @@ impl PagePins {
         self.held.entry(ticket).or_default().push(run);
     }
 
-    /// What is looked at now.
+    /// The currently pinned pages.
     pub(crate) fn looks(&self) -> PinnedPages {
         let pinned = self.runs.iter();
         let mut runs: Vec<(u64, u64, u64)> = pinned

@@ -1,4 +1,4 @@
-//! Placement: where pages come from. Bits of one device, or files of a directory.
+//! Placement of pages: bits of one device, or files of a directory.
 //!
 //! Design: docs/design/object.md#space
 //! Not here: quarantine and reserves (`space`), which are the same for both.
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Free and taken pages, one way or the other.
+/// Free and owned pages of either backend.
 #[derive(Debug)]
 pub(crate) enum PagePlacement {
     /// `cow`: pages of one device.
@@ -19,10 +19,10 @@ pub(crate) enum PagePlacement {
 }
 
 impl PagePlacement {
-    /// Of so many pages of a device one is kept.
+    /// One of so many pages of a device is kept in reserve.
     pub(crate) const KEPT_ONE_IN: u64 = 50;
 
-    /// The same space with nothing taken, to derive it a second time.
+    /// The same space without owned pages, to derive it a second time.
     pub(crate) fn emptied(&self) -> PagePlacement {
         match self {
             PagePlacement::Pages(pages) => PagePlacement::Pages(PageAllocator::new(pages.pages())),
@@ -54,7 +54,7 @@ impl PagePlacement {
         }
     }
 
-    /// All free pages of a device, ascending. In a directory what is free is not there.
+    /// All free pages of a device, ascending. A directory has no free pages.
     pub(crate) fn free_ranges(&self) -> Vec<Range<u64>> {
         match self {
             PagePlacement::Pages(pages) => pages.free_ranges(),
@@ -70,7 +70,7 @@ impl PagePlacement {
         }
     }
 
-    /// How many pages are hollow.
+    /// Number of hollow pages.
     pub(crate) fn hollow_pages(&self) -> u64 {
         match self {
             PagePlacement::Pages(pages) => pages.hollow().pages(),
@@ -86,21 +86,21 @@ impl PagePlacement {
         }
     }
 
-    /// Those pages of `range` that are free are hollow from now on.
+    /// Makes the free pages of `range` hollow.
     pub(crate) fn make_hollow(&mut self, range: Range<u64>) {
         if let PagePlacement::Pages(pages) = self {
             pages.make_hollow(range);
         }
     }
 
-    /// The hollow run `range`, or its first part, is free.
+    /// Frees the hollow run `range`, or the first part of one.
     pub(crate) fn fill(&mut self, range: Range<u64>) {
         if let PagePlacement::Pages(pages) = self {
             pages.fill(range);
         }
     }
 
-    /// Takes away the pages at the end of a device, which nothing owns.
+    /// Removes pages at the end of a device that have no owner.
     pub(crate) fn cut(&mut self, to_pages: u64) {
         if let PagePlacement::Pages(pages) = self {
             pages.cut(to_pages);
@@ -114,7 +114,7 @@ impl PagePlacement {
         }
     }
 
-    /// Marks `run` as owned. `false`, and nothing is changed, when a page of it is already.
+    /// Marks `run` as owned. `false`, without a change, if a page of it is owned already.
     pub(crate) fn take(&mut self, run: PageRun) -> bool {
         match self {
             PagePlacement::Pages(pages) => pages.take(run),
@@ -122,7 +122,7 @@ impl PagePlacement {
         }
     }
 
-    /// As [`PagePlacement::take`], for an object that may go on there.
+    /// Like [`PagePlacement::take`], for an object that may continue there.
     pub(crate) fn take_for(&mut self, run: PageRun, owner: u64) -> bool {
         match self {
             PagePlacement::Pages(pages) => pages.take(run),
@@ -130,7 +130,7 @@ impl PagePlacement {
         }
     }
 
-    /// The pages of `run` that may be somebody's: those of the device, or, in a directory, all of a run
+    /// The pages of `run` that can have an owner: those of the device, or, in a directory, all of a run
     /// inside one file.
     pub(crate) fn clip(&self, run: PageRun) -> Option<PageRun> {
         match self {
@@ -142,7 +142,7 @@ impl PagePlacement {
         }
     }
 
-    /// Gives `run` back.
+    /// Frees `run`.
     pub(crate) fn release(&mut self, run: PageRun) {
         match self {
             PagePlacement::Pages(pages) => pages.release(run),
@@ -150,7 +150,7 @@ impl PagePlacement {
         }
     }
 
-    /// Takes `pages` pages; `None` when fewer are free.
+    /// Allocates `pages` pages; `None` if fewer are free.
     pub(crate) fn allocate(&mut self, pages: u64, home: PageHome) -> Option<Vec<PageRun>> {
         match self {
             PagePlacement::Pages(bits) => bits.allocate(pages, home.class),
@@ -158,21 +158,22 @@ impl PagePlacement {
         }
     }
 
-    /// From now on the lowest free pages of a device are taken first.
+    /// From now on the lowest free pages of a device are allocated first.
     pub(crate) fn place_low(&mut self) {
         if let PagePlacement::Pages(pages) = self {
             pages.lowest_first = true;
         }
     }
 
-    /// What is taken for `class` next lies half a device away from `page`.
+    /// The next pages for `class` lie half a device away from `page`.
     pub(crate) fn aim_far_from(&mut self, page: u64, class: usize) {
         if let PagePlacement::Pages(bits) = self {
             bits.aim_far_from(page, class);
         }
     }
 
-    /// Takes one run of `pages` pages, of written space only if asked so: in files all space is as good.
+    /// Allocates one run of `pages` pages; with `written`, from written space only. In files all space is
+    /// equal.
     pub(crate) fn allocate_run(&mut self, pages: u32, home: PageHome, written: bool) -> Option<PageRun> {
         match self {
             PagePlacement::Pages(bits) => bits.allocate_run(pages, home.class, written),
@@ -187,7 +188,7 @@ impl PagePlacement {
         }
     }
 
-    /// Pages from `first` on hold nothing that was ever written.
+    /// Pages from `first` on count as never written.
     pub(crate) fn forget_written(&mut self, first: u64) {
         if let PagePlacement::Pages(pages) = self {
             pages.forget_written(first);
@@ -210,7 +211,7 @@ impl PagePlacement {
         }
     }
 
-    /// What the device may forget: blocks and files that nothing owns any more.
+    /// Takes the blocks and files that have no owner any more, for a discard.
     pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
         match self {
             PagePlacement::Pages(_) => Vec::new(),
@@ -218,43 +219,43 @@ impl PagePlacement {
         }
     }
 
-    /// The device has answered for a run of [`PagePlacement::take_gone`] while `epoch` was open; `done`:
-    /// well.
+    /// The discard of a run of [`PagePlacement::take_gone`] has ended while `epoch` was open; `done`: with
+    /// success.
     pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
         if let PagePlacement::Files(files) = self {
             files.discarded(run, done, epoch);
         }
     }
 
-    /// Everything of epochs up to `epoch` is durable.
+    /// All epochs up to `epoch` are durable.
     pub(crate) fn flushed(&mut self, epoch: u64) {
         if let PagePlacement::Files(files) = self {
             files.flushed(epoch);
         }
     }
 
-    /// What `owner` takes from now on lies in a file of its own, where there are files.
+    /// In a directory, `owner` continues in a new file.
     pub(crate) fn leave_file(&mut self, owner: u64) {
         if let PagePlacement::Files(files) = self {
             files.leave_file(owner);
         }
     }
 
-    /// Looks at the host's file system when it is time to.
+    /// Queries the host's free space if a query is due.
     pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
         if let PagePlacement::Files(files) = self {
             files.look_when_due(unwritten_bytes);
         }
     }
 
-    /// Looks at the host's file system again.
+    /// Queries the host's free space.
     pub(crate) fn look(&mut self, unwritten_bytes: u64) {
         if let PagePlacement::Files(files) = self {
             files.look(unwritten_bytes);
         }
     }
 
-    /// Gives up those files among `numbers` that no record names.
+    /// Frees those files among `numbers` that no record names.
     pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
         if let PagePlacement::Files(files) = self {
             files.give_up_unknown(numbers);

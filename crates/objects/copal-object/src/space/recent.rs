@@ -1,14 +1,14 @@
-//! Last partial pages, kept so that the next append to their objects need not read them back.
+//! Cache of last partial pages, so that the next append to their objects does not read them back.
 //!
 //! Invariants
-//! - Bounded: the newest 128 pages. A page that is reused for something else is forgotten first.
+//! - Bounded: the newest 128 pages. A page is dropped before it is reused for other data.
 
 use crate::format::run::PageRun;
 use std::{collections::VecDeque, sync::Arc};
 
 const PAGES_MAX: usize = 128;
 
-/// Content of pages that were written lately and end inside an object.
+/// Content of recently written pages that end inside an object.
 #[derive(Debug, Default)]
 pub(crate) struct RecentPages {
     pages: VecDeque<(u64, Arc<[u8]>)>,

@@ -1,6 +1,6 @@
-//! The live checkpoint, and the one in the making: how far it is.
+//! State of the live checkpoint, and progress of a new one.
 //!
-//! Not here: making it (`checkpoint`).
+//! Not here: writing it (`checkpoint`).
 
 use crate::format::{
     checkpoint::HEAD_LEN,
@@ -8,11 +8,11 @@ use crate::format::{
     superblock::Superblock,
 };
 
-/// Where one chain page goes.
+/// Places of one chain page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChainPlace {
     pub(crate) run: PageRun,
-    /// As long; `None` where there is no space for it.
+    /// Second copy of the same length; `None` if there is no space for it.
     pub(crate) copy: Option<PageRun>,
 }
 
@@ -22,22 +22,22 @@ impl ChainPlace {
     }
 }
 
-/// Where a checkpoint in the making stands.
+/// Progress of a new checkpoint.
 #[derive(Debug, Default)]
 pub(crate) enum CheckpointStep {
     #[default]
     Idle,
-    /// Chain pages are on their way.
+    /// Chain pages are in flight.
     Writing(NewCheckpoint),
-    /// The chain has to be flushed first.
+    /// The chain waits for a flush.
     Flushing(NewCheckpoint, u64),
-    /// The superblock is on its way.
+    /// The superblock is in flight.
     Switching(NewCheckpoint),
-    /// The superblock has to be flushed.
+    /// The superblock waits for a flush.
     Finishing(NewCheckpoint, u64),
 }
 
-/// A checkpoint in the making: it counts when its superblock is durable.
+/// A checkpoint being written; it counts once its superblock is durable.
 #[derive(Debug)]
 pub(crate) struct NewCheckpoint {
     pub(crate) superblock: Superblock,
@@ -45,14 +45,14 @@ pub(crate) struct NewCheckpoint {
     /// The journal starts here, with the record of this number.
     pub(crate) tail: u64,
     pub(crate) next_seq: u64,
-    /// Everything of epochs up to here is durable then.
+    /// All epochs up to here are durable then.
     pub(crate) epoch: u64,
-    /// The last group in it, and the one it stands for in the journal's place.
+    /// The last group in it, and the group whose record it replaces.
     pub(crate) last_group: u64,
     pub(crate) absorbed: Option<u64>,
 }
 
-/// The live checkpoint, and the one in the making.
+/// The live checkpoint, and the one being written.
 #[derive(Debug)]
 pub(crate) struct CheckpointState {
     /// Newest superblock on the device.
@@ -60,10 +60,10 @@ pub(crate) struct CheckpointState {
     /// Pages of the live checkpoint.
     runs: Vec<PageRun>,
     step: CheckpointStep,
-    /// One is wanted now, also with a short journal.
+    /// A checkpoint is requested now, also with a short journal.
     forced: bool,
     finished: u64,
-    /// The mount is durable: pages may be taken (OBJ-4).
+    /// The mount is durable: pages may be allocated (OBJ-4).
     mounted: bool,
 }
 
@@ -82,12 +82,12 @@ impl CheckpointState {
         &self.runs
     }
 
-    /// Checkpoints that have finished.
+    /// Number of finished checkpoints.
     pub(crate) fn finished(&self) -> u64 {
         self.finished
     }
 
-    /// A checkpoint is wanted now, also with a short journal.
+    /// Requests a checkpoint now, also with a short journal.
     pub(crate) fn force(&mut self) {
         self.forced = true;
     }
@@ -104,13 +104,13 @@ impl CheckpointState {
         self.mounted = true;
     }
 
-    /// Chain pages of a new one are about to be written.
+    /// Begins a new checkpoint; its chain pages are written next.
     pub(crate) fn begin(&mut self, pending: NewCheckpoint) {
         self.forced = false;
         self.step = CheckpointStep::Writing(pending);
     }
 
-    /// The chain is on the device while `open` is the open epoch; returns the epoch that has to be flushed.
+    /// The chain is written while epoch `open` is open; returns the epoch to flush.
     pub(crate) fn chain_written(&mut self, open: u64) -> Option<u64> {
         match std::mem::take(&mut self.step) {
             CheckpointStep::Writing(pending) => {
@@ -122,7 +122,7 @@ impl CheckpointState {
         }
     }
 
-    /// The chain is flushed: returns the superblock that goes to the device next.
+    /// The chain is flushed; returns the superblock to write next.
     pub(crate) fn switch(&mut self) -> Option<&Superblock> {
         match std::mem::take(&mut self.step) {
             CheckpointStep::Flushing(pending, _) => {
@@ -133,7 +133,7 @@ impl CheckpointState {
         }
     }
 
-    /// The superblock is on the device, not yet durable, while `open` is the open epoch.
+    /// The superblock is written but not durable, while epoch `open` is open.
     pub(crate) fn superblock_written(&mut self, open: u64) -> Option<&NewCheckpoint> {
         match std::mem::take(&mut self.step) {
             CheckpointStep::Switching(pending) => {
@@ -144,8 +144,7 @@ impl CheckpointState {
         }
     }
 
-    /// The superblock is durable: the new checkpoint is the live one. Returns it, with the pages of the one
-    /// before.
+    /// The superblock is durable: the new checkpoint is live. Returns it, with the pages of the previous one.
     pub(crate) fn finish(&mut self) -> Option<NewCheckpoint> {
         match std::mem::take(&mut self.step) {
             CheckpointStep::Finishing(mut pending, _) => {
@@ -158,13 +157,13 @@ impl CheckpointState {
         }
     }
 
-    /// Nothing changes: this is not the step that ends now.
+    /// Keeps `step`, which is not the one that ends now.
     fn stay<T>(&mut self, step: CheckpointStep) -> Option<T> {
         self.step = step;
         None
     }
 
-    /// Where the one in the making stands.
+    /// Progress of the one being written.
     pub(crate) fn step(&self) -> &CheckpointStep {
         &self.step
     }
@@ -183,24 +182,24 @@ impl CheckpointState {
         }
     }
 
-    /// Pages of the one in the making.
+    /// Pages of the one being written.
     pub(crate) fn pending_pages(&self) -> u64 {
         self.pending().map_or(0, |pending| pages_of(&pending.runs))
     }
 
-    /// Pages that are free again before the next one begins: those of the live one, while another is in the
-    /// making.
+    /// Pages that become free before the next checkpoint begins: those of the live one, while another is
+    /// being written.
     pub(crate) fn pages_to_come(&self) -> u64 {
         self.pending().map_or(0, |_| pages_of(&self.runs))
     }
 
-    /// The group that the one in the making stands for in the journal's place.
+    /// The group whose record the checkpoint in progress replaces.
     pub(crate) fn absorbed(&self) -> Option<u64> {
         self.pending().and_then(|pending| pending.absorbed)
     }
 }
 
-/// Pages that one copy of a checkpoint with a body of `body_bytes` takes where free space is in single pages.
+/// Pages of one copy of a checkpoint with a body of `body_bytes`, if free space consists of single pages.
 pub(crate) fn pages_for(body_bytes: u64, page_bytes: usize) -> u64 {
     body_bytes.div_ceil((page_bytes - HEAD_LEN) as u64).max(1)
 }

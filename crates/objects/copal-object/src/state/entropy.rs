@@ -1,6 +1,6 @@
-//! Random numbers for mounts, incarnations, uuids: the operating system's, or a seed's in tests.
+//! Random numbers for mounts, incarnations and uuids: from the operating system, or from a seed in tests.
 
-/// Where random numbers come from.
+/// Source of random numbers.
 #[derive(Clone, Debug)]
 pub(crate) enum EntropySource {
     System,
@@ -12,13 +12,13 @@ impl EntropySource {
     /// A random number, never 0.
     ///
     /// # Panics
-    /// When the operating system has no randomness; there is no safe way to go on.
+    /// When the operating system provides no randomness; continuing would not be safe.
     pub(crate) fn next(&mut self) -> u64 {
         match self {
             EntropySource::System => loop {
                 let mut bytes = [0; 8];
                 if let Err(error) = getrandom::fill(&mut bytes) {
-                    panic!("the operating system gives no random numbers: {error}");
+                    panic!("the operating system provides no random numbers: {error}");
                 }
                 let value = u64::from_le_bytes(bytes);
                 if value != 0 {

@@ -1,4 +1,4 @@
-//! The write fence: whether a store still takes writes.
+//! The write fence: whether a store still accepts writes.
 //!
 //! Invariants
 //! - A failed write or flush ends all writing until the store is opened again.
@@ -6,7 +6,7 @@
 use crate::StoreError;
 use copal_device::DeviceError;
 
-/// Open until the first failure, or until the store is closed.
+/// Accepts writes until the first failure, or until the store is closed.
 #[derive(Default)]
 pub(crate) struct WriteFence {
     /// First failed write or flush.
@@ -15,7 +15,7 @@ pub(crate) struct WriteFence {
 }
 
 impl WriteFence {
-    /// A write or flush has failed.
+    /// Records a failed write or flush.
     pub(crate) fn fail(&mut self, error: DeviceError) {
         self.failure.get_or_insert(error);
     }
@@ -32,8 +32,8 @@ impl WriteFence {
         self.closed
     }
 
-    /// Whether writes are accepted. A full host is named each time: the caller may not be the one whose write
-    /// met it.
+    /// Whether writes are accepted. A full host is named on every call: the caller may not be the one whose
+    /// write failed.
     pub(crate) fn writable(&self) -> Result<(), StoreError> {
         match &self.failure {
             Some(error) if error.is_host_full() && !self.closed => Err(StoreError::Device(error.clone())),

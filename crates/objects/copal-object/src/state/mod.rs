@@ -1,8 +1,8 @@
 //! State of one open store, behind one mutex, and the handle that owns it.
 //!
 //! Invariants
-//! - The mutex is never held across a device call. Commands and answers go to the
-//!   [`WorkQueue`]; `engine::pump` takes them from there with the mutex released.
+//! - The mutex is never held across a device call. Commands and answers go to the [`WorkQueue`];
+//!   `engine::pump` takes them from there with the mutex released.
 //!
 //! Not here: the steps (`engine`), planning a transaction (`commit`).
 
@@ -39,18 +39,18 @@ pub(crate) struct StoreShape {
     pub(crate) page_bytes: usize,
     pub(crate) uuid: u128,
     pub(crate) read_only: bool,
-    /// Frames that cannot be read end no stream.
+    /// Unreadable frames do not end a stream.
     pub(crate) salvage: bool,
     pub(crate) max_size_bytes: u64,
     pub(crate) geometry: Geometry,
     /// Pages of the smallest stream extent.
     pub(crate) stream_extent_pages: u64,
     pub(crate) broken: BrokenRule,
-    /// Close groups also while a flush is under way: more records, more overlap. For tests.
+    /// Close groups also while a flush is in progress: more records, more overlap. For tests.
     pub(crate) eager: bool,
     /// Mount as if the journal had no room for the mount record. For tests.
     pub(crate) mount_by_checkpoint: bool,
-    /// Shrinking leaves nothing but the kept pages, at the end of the store. For tests.
+    /// Shrinking keeps only the reserve, at the end of the store. For tests.
     pub(crate) gives_lowest: bool,
 }
 
@@ -68,7 +68,7 @@ impl StoreShape {
 /// The open store.
 pub(crate) struct StoreCore {
     pub(crate) device: Arc<dyn Device>,
-    /// The device, when it is a directory.
+    /// The device, if it is a directory.
     pub(crate) files: Option<Arc<HostFiles>>,
     pub(crate) driver: Option<Arc<dyn CompletionDriver>>,
     pub(crate) shape: StoreShape,
@@ -77,7 +77,7 @@ pub(crate) struct StoreCore {
     pub(crate) owners: StoreOwners,
 }
 
-/// Everything that changes, each part with its owner.
+/// The changing state; each part has its own owner.
 pub(crate) struct StoreState {
     pub(crate) tables: Tables,
     pub(crate) space: SpaceState,
@@ -96,10 +96,10 @@ impl StoreState {
         self.fence.writable()
     }
 
-    /// Applies an operation that was planned against these very tables, and enters it into the open group.
+    /// Applies an operation that was planned against these tables, and enters it into the open group.
     ///
     /// # Panics
-    /// When it does not fit: our own bug.
+    /// When it does not fit: a bug of Copal.
     pub(crate) fn enter(&mut self, op: &RecordOp, lsn: u64) {
         let mut effect = OpEffect::default();
         if let Err(misfit) = self.tables.apply(op, lsn, &mut effect) {
@@ -112,13 +112,14 @@ impl StoreState {
         self.reckon_checkpoint();
     }
 
-    /// The tables have changed, or a checkpoint began or ended: what the next one takes is kept for it.
+    /// Updates the pages kept for the next checkpoint, after the tables have changed or a checkpoint began or
+    /// ended.
     pub(crate) fn reckon_checkpoint(&mut self) {
         let pages = self.checkpoint_pages_with(0);
         self.space.keep_for_checkpoint(pages);
     }
 
-    /// Pages that have to be free for the next checkpoint when the tables have grown by `more` bytes.
+    /// Pages that must be free for the next checkpoint if the tables grow by `more` bytes.
     fn checkpoint_pages_with(&self, more: u64) -> u64 {
         let space = self.space.placement();
         let body = snapshot::encoded_len(&self.tables, space.zone_runs(), space.hollow_runs()) + more;
@@ -126,8 +127,8 @@ impl StoreState {
         pages.saturating_sub(self.checkpoint.pages_to_come())
     }
 
-    /// Pages that are missing for a checkpoint of tables that are `more` bytes longer; what only `releases`
-    /// space may go to the end of what is kept.
+    /// Pages missing for a checkpoint of tables that are `more` bytes longer. An operation that only frees
+    /// space (`releases`) may use the whole reserve.
     pub(crate) fn pages_for_tables(&self, more: u64, releases: bool) -> u64 {
         let pages = self.checkpoint_pages_with(more);
         let free = self.space.free_pages();
@@ -141,12 +142,12 @@ impl StoreState {
         }
     }
 
-    /// Whether something is under way that may change what the journal or a checkpoint has room for.
+    /// Whether an operation in progress may change the room in the journal or for a checkpoint.
     pub(crate) fn is_moving(&self) -> bool {
         self.commit.is_moving() || !self.checkpoint.is_idle() || self.queue.has_ios()
     }
 
-    /// The refusal where no checkpoint fits.
+    /// The error if no checkpoint fits.
     pub(crate) fn no_checkpoint(&self) -> StoreError {
         let page = self.tables.page_bytes as u64;
         StoreError::NoSpace {
@@ -155,7 +156,7 @@ impl StoreState {
         }
     }
 
-    /// The refusal of something that needs `pages` pages.
+    /// The error if `pages` pages are needed and missing.
     pub(crate) fn no_space(&self, pages: u64) -> StoreError {
         let page = self.tables.page_bytes as u64;
         StoreError::NoSpace {
@@ -164,7 +165,7 @@ impl StoreState {
         }
     }
 
-    /// Looks at the host's file system when it is time to, before anything is admitted.
+    /// Queries the host's free space if a query is due, before anything is admitted.
     pub(crate) fn look_at_host(&mut self) {
         self.space.look_when_due(self.commit.in_flight_bytes());
     }
@@ -175,13 +176,13 @@ impl StoreState {
         groups.into_iter().for_each(|group| self.commit.end_group_write(group));
     }
 
-    /// The open group counts only if `frame` and those before it survive: it is written when they are.
+    /// The open group counts only if `frame` and those before it survive, so it completes after their writes.
     pub(crate) fn await_frames(&mut self, stream: u64, frame: u64) {
         let writes = self.streams.await_frames(stream, frame, self.commit.open_group());
         self.commit.await_writes(writes);
     }
 
-    /// Acknowledges frames whose turn has come, in the order of each stream.
+    /// Acknowledges frames that are due, in the order of each stream.
     pub(crate) fn acknowledge_frames(&mut self) {
         let (written_lsn, durable_lsn) = (self.commit.written_lsn(), self.commit.durable_lsn());
         for (completer, frame) in self.streams.acknowledge(written_lsn, durable_lsn) {
@@ -189,7 +190,7 @@ impl StoreState {
         }
     }
 
-    /// The stream is gone: callers that wait for one of its frames are told so.
+    /// The stream was deleted: answers callers that wait for one of its frames.
     pub(crate) fn forget_stream(&mut self, stream: u64) {
         for completer in self.streams.forget_stream(stream) {
             self.queue.deliver(completer, Err(StoreError::NotFound(ObjectId(stream))));
@@ -198,7 +199,7 @@ impl StoreState {
 }
 
 impl StoreCore {
-    /// A completion whose waiter drives the device when it has no thread.
+    /// A completion whose waiter runs the device's events if the device has no thread.
     pub(crate) fn promise<T>(&self) -> (Completer<T>, Completion<T>) {
         Completion::pair(self.driver.clone())
     }
@@ -213,7 +214,7 @@ impl StoreCore {
         Ok(out)
     }
 
-    /// A look at pages has ended. They may be what a transaction waits for.
+    /// Ends a pin and wakes waiters: a transaction may wait for these pages.
     pub(crate) fn unpin(&self, ticket: u64) {
         let freed = self.state.lock().space.unpin(ticket);
         if freed {
@@ -221,7 +222,8 @@ impl StoreCore {
         }
     }
 
-    /// Write commands for `run`, whose bytes are `bufs` in order, each no longer than the device takes.
+    /// Write commands for `run`, whose bytes are `bufs` in order; each buffer is at most one I/O of the
+    /// device.
     pub(crate) fn write_ios(&self, run: PageRun, bufs: Vec<AlignedBuf>, class: IoClass) -> Vec<Io> {
         let most = self.shape.io_pages() as usize * self.shape.page_bytes;
         let mut at = run.at;

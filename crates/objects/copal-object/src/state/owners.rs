@@ -1,4 +1,4 @@
-//! How many owners an open store has, and of which kind.
+//! Owners of an open store: one that writes, or several that read.
 
 use parking_lot::Mutex;
 

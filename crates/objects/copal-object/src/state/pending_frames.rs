@@ -1,11 +1,11 @@
 //! Frames of one stream that are written or being written, and not durable yet.
 //!
-//! Between two flushes many frames gather here: a log whose writers ask for `Ack::Written` has thousands of
-//! them. So nothing walks over those that wait for nothing but the flush.
+//! Between two flushes many frames collect here: a log with `Ack::Written` has thousands of them. So no step
+//! walks over frames that wait only for the flush.
 //! Invariants
-//! - In the order they were appended; tickets ascend.
-//! - The first `told` have been written, with the commits they need, and whoever waited only for that was
-//!   told.
+//! - Frames are in append order; tickets ascend.
+//! - The first `told` frames have been written, with the commits they need, and their waiters for that were
+//!   answered.
 
 use crate::{Ack, FramePos, StoreError};
 use copal_device::Completer;
@@ -15,7 +15,7 @@ pub(crate) type FrameCompleter = Completer<Result<FramePos, StoreError>>;
 
 /// One frame that is not acknowledged as durable yet.
 pub(crate) struct PendingFrame {
-    /// Names this write; numbers of frames start again when a stream is deleted and made anew.
+    /// Identifies this write; frame numbers start again when a stream is deleted and made anew.
     pub(crate) ticket: u64,
     pub(crate) frame: u64,
     /// Epoch it was written in; `None`: written through.
@@ -30,7 +30,7 @@ pub(crate) struct PendingFrame {
 }
 
 impl PendingFrame {
-    /// A frame that is on its way, without a ticket, and for which nobody waits.
+    /// A frame in flight, without a ticket and without a waiter.
     pub(crate) fn new(frame: u64, epoch: Option<u64>, needs_lsn: u64) -> PendingFrame {
         PendingFrame {
             ticket: 0,
@@ -45,17 +45,17 @@ impl PendingFrame {
     }
 }
 
-/// See the module.
+/// See the module's text.
 #[derive(Default)]
 pub(crate) struct PendingFrames {
     frames: VecDeque<PendingFrame>,
     told: usize,
-    /// Frames looked at, for the test that this does not grow with those that wait.
+    /// Number of frames visited, for the test that it does not grow with the waiting frames.
     #[cfg(test)]
     pub(crate) looked_at: std::cell::Cell<u64>,
 }
 
-/// Who is to be told of which frame.
+/// A waiter, and the frame it waits for.
 type Answer = (FrameCompleter, u64);
 
 impl PendingFrames {
@@ -67,7 +67,7 @@ impl PendingFrames {
         self.frames.push_back(frame);
     }
 
-    /// Whether each is written through: none waits for a flush.
+    /// Whether all frames are written through, so that none waits for a flush.
     pub(crate) fn is_through(&self) -> bool {
         self.frames.iter().all(|state| state.epoch.is_none())
     }
@@ -81,33 +81,34 @@ impl PendingFrames {
         self.frames.get_mut(at.ok()?)
     }
 
-    /// Whether the write of `frame` has not completed yet.
+    /// Whether the write of `frame` is still in flight.
     pub(crate) fn is_on_its_way(&self, frame: u64) -> bool {
         let mut behind = self.frames.range(self.told..);
         behind.any(|state| state.frame == frame && !state.written)
     }
 
-    /// Those whose write has not completed.
+    /// Frames whose write is still in flight.
     pub(crate) fn on_their_way(&mut self) -> impl Iterator<Item = &mut PendingFrame> {
         self.frames.range_mut(self.told..).filter(|state| !state.written)
     }
 
-    /// Everything of epochs up to `flushed` is durable.
+    /// All epochs up to `flushed` are durable.
     pub(crate) fn flushed(&mut self, flushed: u64) {
         for state in &mut self.frames {
             state.durable |= state.epoch.is_some_and(|epoch| epoch <= flushed);
         }
     }
 
-    /// Adds to `answers` whoever waits for a write that has completed behind completed ones, `written_lsn`
-    /// being the last commit that is written.
+    /// Adds to `answers` the waiters for writes that have completed without a gap before them. `written_lsn`
+    /// is the last written commit.
     pub(crate) fn acknowledge_written(&mut self, written_lsn: u64, answers: &mut Vec<Answer>) {
         while let Some(state) = self.frames.get_mut(self.told) {
             #[cfg(test)]
             {
                 self.looked_at.set(self.looked_at.get() + 1);
             }
-            // Also one that nobody asks about: it counts only with its commit, and those behind only with it.
+            // This also holds for a frame without a waiter: it counts only with its commit, and later frames
+            // only with it.
             if !state.written || state.needs_lsn > written_lsn {
                 break;
             }
@@ -118,7 +119,7 @@ impl PendingFrames {
         }
     }
 
-    /// Takes out the durable ones in front, `durable_lsn` being the last commit that is; returns the number
+    /// Takes the durable frames at the front; `durable_lsn` is the last durable commit. Returns the number
     /// behind the last of them.
     pub(crate) fn take_durable(&mut self, durable_lsn: u64, answers: &mut Vec<Answer>) -> Option<u64> {
         let mut end = None;
@@ -132,7 +133,7 @@ impl PendingFrames {
         end
     }
 
-    /// Takes out all who wait.
+    /// Takes all waiters.
     pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = FrameCompleter> {
         let waiters = self.frames.iter_mut().filter_map(|state| state.waiter.take());
         waiters.map(|(_, completer)| completer)

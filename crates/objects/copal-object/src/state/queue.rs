@@ -1,4 +1,4 @@
-//! The work queue: commands and answers that leave the store with the mutex released.
+//! Work queue: commands and answers that are processed with the mutex released.
 
 use crate::format::run::PageRun;
 use copal_device::{Completer, Io};
@@ -29,7 +29,7 @@ pub(crate) enum IoPurpose {
     },
     Checkpoint,
     Superblock,
-    /// A hint; nobody waits for it.
+    /// A hint; no caller waits for it.
     Discard {
         run: PageRun,
     },
@@ -58,12 +58,12 @@ impl WorkQueue {
         self.answers.push(Box::new(move || completer.complete(value)));
     }
 
-    /// Takes out all commands and answers.
+    /// Takes all commands and answers.
     pub(crate) fn take(&mut self) -> (Vec<IoBatch>, Vec<CallerAnswer>) {
         (std::mem::take(&mut self.batches), std::mem::take(&mut self.answers))
     }
 
-    /// Commands that were not submitted yet are not submitted any more.
+    /// Drops the commands that were not submitted yet.
     pub(crate) fn drop_ios(&mut self) {
         self.batches.clear();
     }

@@ -1,4 +1,4 @@
-//! Stream state: the end of every open stream, the frames on their way to it, and raw extents in use.
+//! Stream state: the end of every open stream, its frames in flight, and raw extents in use.
 //!
 //! Invariants
 //! - Frames of a stream are acknowledged in order.
@@ -16,18 +16,18 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) struct StreamTail {
     /// Number of the next frame.
     pub(crate) next: u64,
-    /// Pages used of the last piece.
+    /// Used pages of the last piece.
     pub(crate) used: u32,
-    /// Piece the end was found in; used by the mount only.
+    /// Piece in which the end was found; used by the mount only.
     pub(crate) piece: usize,
     /// Frames below this are durable.
     pub(crate) durable: u64,
-    /// Recovery found acknowledged frames damaged at `next`.
+    /// Recovery found damaged acknowledged frames at `next`.
     pub(crate) damaged: bool,
     pub(crate) pending: PendingFrames,
 }
 
-/// The place of a frame that was just numbered.
+/// The place of a newly numbered frame.
 pub(crate) struct FramePlace {
     pub(crate) number: u64,
     /// Pages of the piece before it.
@@ -36,11 +36,11 @@ pub(crate) struct FramePlace {
     pub(crate) durable: u64,
 }
 
-/// Tails of open streams, their frames on the way, and raw extents in use.
+/// Tails of open streams, their frames in flight, and raw extents in use.
 #[derive(Default)]
 pub(crate) struct StreamState {
     tails: BTreeMap<u64, StreamTail>,
-    /// Raw extents that somebody holds: by pin, the stream and its pages.
+    /// Raw extents held by callers: by pin, the stream and its pages.
     raw_extents: BTreeMap<u64, (u64, PageRun)>,
     /// Frames of deleted streams that commits still wait for.
     orphans: Vec<PendingFrame>,
@@ -48,7 +48,7 @@ pub(crate) struct StreamState {
 }
 
 impl StreamState {
-    /// After recovery: nothing is on its way.
+    /// After recovery: nothing is in flight.
     pub(crate) fn new(tails: BTreeMap<u64, StreamTail>) -> StreamState {
         StreamState { tails, ..StreamState::default() }
     }
@@ -62,7 +62,7 @@ impl StreamState {
         self.tails.iter().map(|(&id, tail)| (id, tail))
     }
 
-    /// Number of the next frame; 0 of a stream without frames.
+    /// Number of the next frame; 0 for a stream without frames.
     pub(crate) fn next_frame(&self, stream: u64) -> u64 {
         self.tail(stream).map_or(0, |tail| tail.next)
     }
@@ -81,17 +81,17 @@ impl StreamState {
         self.frame_tickets
     }
 
-    /// The tail of a stream that the tables have.
+    /// The tail of a stream that is in the tables.
     pub(crate) fn open_tail(&mut self, stream: u64) -> &StreamTail {
         self.tails.entry(stream).or_default()
     }
 
-    /// The stream goes on in a piece of its own, from the piece's first page on.
+    /// The stream continues in a new piece, from its first page on.
     pub(crate) fn begin_piece(&mut self, stream: u64) {
         self.tails.entry(stream).or_default().used = 0;
     }
 
-    /// The number and place of one more frame of `pages` pages in the last piece.
+    /// Assigns number and place of one more frame of `pages` pages in the last piece.
     pub(crate) fn number_frame(&mut self, stream: u64, pages: u32) -> FramePlace {
         let tail = self.tails.entry(stream).or_default();
         let place = FramePlace { number: tail.next, used: tail.used, durable: tail.durable };
@@ -100,7 +100,7 @@ impl StreamState {
         place
     }
 
-    /// Enters a frame among those on their way; returns its ticket.
+    /// Adds a frame to those in flight; returns its ticket.
     pub(crate) fn enter_frame(&mut self, stream: u64, frame: PendingFrame) -> u64 {
         self.frame_tickets += 1;
         let ticket = self.frame_tickets;
@@ -126,7 +126,8 @@ impl StreamState {
         groups
     }
 
-    /// `group` counts only if `frame` and those before it survive; returns how many writes it waits for.
+    /// `group` counts only if `frame` and those before it survive; returns the number of writes that it waits
+    /// for.
     pub(crate) fn await_frames(&mut self, stream: u64, frame: u64, group: u64) -> u32 {
         let Some(tail) = self.tails.get_mut(&stream) else {
             return 0;
@@ -139,12 +140,12 @@ impl StreamState {
         writes
     }
 
-    /// Everything of epochs up to `flushed` is durable.
+    /// All epochs up to `flushed` are durable.
     pub(crate) fn flushed(&mut self, flushed: u64) {
         self.tails.values_mut().for_each(|tail| tail.pending.flushed(flushed));
     }
 
-    /// Takes out waiters whose turn has come, each with its frame, in the order of each stream.
+    /// Takes waiters that are due, each with its frame, in the order of each stream.
     pub(crate) fn acknowledge(&mut self, written_lsn: u64, durable_lsn: u64) -> Vec<(FrameCompleter, u64)> {
         let mut answers = Vec::new();
         for tail in self.tails.values_mut() {
@@ -156,13 +157,13 @@ impl StreamState {
         answers
     }
 
-    /// Takes out all waiters.
+    /// Takes all waiters.
     pub(crate) fn take_waiters(&mut self) -> Vec<FrameCompleter> {
         self.tails.values_mut().flat_map(|tail| tail.pending.take_waiters()).collect()
     }
 
-    /// The stream is gone; returns the waiters for its frames. Commits that depend on one of them still wait
-    /// for it: the one that deletes the stream may be lost.
+    /// The stream was deleted; returns the waiters for its frames. Commits that depend on one of them still
+    /// wait for it: the commit that deletes the stream may be lost.
     pub(crate) fn forget_stream(&mut self, stream: u64) -> Vec<FrameCompleter> {
         let mut waiters = Vec::new();
         let Some(tail) = self.tails.remove(&stream) else {

@@ -1,4 +1,4 @@
-//! The public face of an open store.
+//! The public interface of an open store.
 //!
 //! Not here: any step of the work; each method names the module that does it.
 
@@ -28,26 +28,26 @@ use bytes::Bytes;
 use copal_device::{Completion, Device, DeviceCounters, IoClass};
 use std::{ops::Range, path::Path, sync::Arc};
 
-/// Journal of a store of files; a file system below has one of its own besides.
+/// Journal of a store of files; the file system below has its own journal in addition.
 const FILES_JOURNAL_BYTES: u64 = 8 << 20;
 
-/// Handle of one open store; cheap to clone. Dropping the last one is like a kill: nothing that was
-/// acknowledged is lost, but only [`Store::close`] makes the next open cheap and later damage of the last
-/// commits detectable.
+/// Handle of one open store; cheap to clone. Dropping the last one is like a kill: nothing acknowledged is
+/// lost. But only [`Store::close`] makes the next opening cheap, and makes later damage of the last commits
+/// detectable.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<StoreCore>,
 }
 
 impl Store {
-    /// Makes an empty store on `dev`, which is at least 64 MiB long. Whatever was there is lost. Blocks.
+    /// Makes an empty store on `dev`, which has at least 64 MiB. All previous content is lost. Blocks.
     /// # Errors
     /// `Options`: the sizes do not work. `Device`.
     pub fn mkfs(dev: &Arc<dyn Device>, options: &MkfsOptions) -> Result<(), StoreOpenError> {
         open::mkfs::mkfs(dev, options, &mut EntropySource::System, BACKEND_COW)
     }
 
-    /// Opens a store, recovering from a crash if there was one. Blocks.
+    /// Opens a store, with recovery after a crash. Blocks.
     /// # Errors
     /// `NotAStore`, `Damaged`, `Version`, `Truncated`: nothing was written. `TailLoss`: acknowledged commits
     /// are damaged. `Device`.
@@ -58,9 +58,9 @@ impl Store {
         Store::open_tuned(dev, options, OpenOverrides::default())
     }
 
-    /// Makes an empty store of files in `dir`, which is made too when it is not there. Blocks.
+    /// Makes an empty store of files in `dir`, which is created if it does not exist. Blocks.
     /// # Errors
-    /// `Open`: a store is there already, or the directory cannot be written. `Device`.
+    /// `Open`: the directory already holds a store, or cannot be written. `Device`.
     pub fn mkfs_dir(dir: &Path, options: &MkfsOptions) -> Result<(), StoreOpenError> {
         let files: Arc<dyn Device> = HostFiles::create(dir)?;
         let journal_bytes = options.journal_bytes.unwrap_or(FILES_JOURNAL_BYTES);
@@ -68,9 +68,9 @@ impl Store {
         open::mkfs::mkfs(&files, &options, &mut EntropySource::System, BACKEND_HOSTFS)
     }
 
-    /// Opens the store of files in `dir`, recovering from a crash if there was one. Blocks.
+    /// Opens the store of files in `dir`, with recovery after a crash. Blocks.
     /// # Errors
-    /// As [`Store::open`]. `Open`: the directory is not there, or somebody else has it open.
+    /// As [`Store::open`]. `Open`: the directory does not exist, or another process has it open.
     pub fn open_dir(dir: &Path, options: &OpenOptions) -> Result<(Store, RecoveryReport), StoreOpenError> {
         let files = HostFiles::open(dir, options.read_only)?;
         let (inner, report) = open::open(StoreBackend::Files(files), options, OpenOverrides::default())?;
@@ -86,10 +86,11 @@ impl Store {
         Ok((Store { inner }, report))
     }
 
-    /// All operations or none, at the next place in the store's one order. Returns when the transaction has
-    /// its place; the completion when `ack` is reached. Blocks while 64 MiB are on their way to the device,
-    /// while old bytes have to be merged, and while the store drains freed space or grows. A transaction
-    /// takes at most an eighth of the journal (4 MiB) for its operations; its data is limited by space only.
+    /// Commits all operations or none, at the next position of the commit order. Returns when the transaction
+    /// has its position; the completion is delivered when `ack` is reached.
+    /// Blocks while 64 MiB are in flight to the device, while old bytes are merged, and while the store
+    /// drains freed space or grows. The operations of a transaction take at most an eighth of the journal (4
+    /// MiB); its data is limited by space only.
     /// # Errors
     /// `NoSpace`, `Exists`, `NotFound`, `WrongKind`, `WrongLength`, `TooLarge`, `Corrupt` (of bytes to merge
     /// with), `UnknownDependency`: nothing happened. `Device`, `Fenced`: reopen the store. `ReadOnly`.
@@ -97,16 +98,17 @@ impl Store {
         transaction::commit(&self.inner, txn, ack)
     }
 
-    /// Durable up to and including `upto`; what was never committed counts as nothing.
+    /// Waits until all commits up to and including `upto` are durable. Positions that were never assigned are
+    /// ignored.
     /// # Errors
     /// `Device`, `Fenced`: reopen the store.
     pub fn sync(&self, upto: Lsn) -> Completion<Result<(), StoreError>> {
         sync::sync(&self.inner, upto)
     }
 
-    /// Bytes `range` of an object in its latest ordered version: short only at the end, holes read as zeros.
-    /// Bytes still on their way are waited for. On the caller's thread when one device read covers it and
-    /// `class` is not `Background`.
+    /// Reads `range` of an object in its latest ordered version. The result is short only at the end; holes
+    /// read as zeros. Waits for bytes in flight. Runs on the caller's thread if one device read covers the
+    /// range and `class` is not `Background`.
     /// # Errors
     /// `NotFound`, `WrongKind` (a stream). `Corrupt`: not the bytes that were written (`ReadCheck::Pages`).
     /// `Device`.
@@ -119,7 +121,7 @@ impl Store {
         read::read(&self.inner, id, &range, class)
     }
 
-    /// Several reads at once, all on the device together.
+    /// Runs several reads at the same time.
     pub fn read_many(
         &self,
         reads: &[(ObjectId, Range<u64>)],
@@ -128,8 +130,8 @@ impl Store {
         Completion::join(read::read_many(&self.inner, reads, class))
     }
 
-    /// Writes a large immutable object piece by piece; `Op::Publish` gives it its name, which must
-    /// be free by then: one transaction may delete the old object and publish the new one.
+    /// Writes a large immutable object piece by piece; `Op::Publish` gives it its id, which must be free by
+    /// then. One transaction may delete the old object and publish the new one.
     /// # Errors
     /// `Fenced`, `ReadOnly`.
     pub fn writer(&self, id: ObjectId, opts: CreateOptions) -> Result<ObjectWriter, StoreError> {
@@ -140,8 +142,8 @@ impl Store {
         Ok(ObjectWriter::new(&self.inner, id, &opts))
     }
 
-    /// Appends one frame. Solo and `Durable` it is one durable write on the caller's thread and no metadata;
-    /// when others wait for a flush anyway, it shares theirs.
+    /// Appends one frame. A single `Durable` append is one durable write on the caller's thread, without
+    /// metadata. If other callers wait for a flush anyway, the frame shares it.
     /// `after`: the frame counts only if that commit survives. Payload at most 1 MiB less 64 bytes.
     /// # Errors
     /// `NotFound`, `WrongKind`, `TooLarge`, `NoSpace`, `UnknownDependency`. `Corrupt`: recovery found
@@ -159,10 +161,9 @@ impl Store {
         }
     }
 
-    /// [`Store::append_frame`] in two steps, for several threads that keep several frames of one stream on
-    /// their way: the frame gets its number and place here, and its bytes go to the device with
-    /// [`ReservedFrame::write`]. In between another thread may append the next one. Acknowledgements come in
-    /// the order of the numbers.
+    /// [`Store::append_frame`] in two steps, for several threads with frames of one stream in flight. The
+    /// frame gets its number and place here; [`ReservedFrame::write`] writes its bytes. In between another
+    /// thread may append the next frame. Acknowledgements come in the order of the numbers.
     /// # Errors
     /// As [`Store::append_frame`] but for `Device`; the frame got no number then.
     pub fn reserve_frame(
@@ -175,23 +176,24 @@ impl Store {
         append::reserve_frame(&self.inner, stream, payload, after, ack)
     }
 
-    /// Reads frames from `from` on, or from the first that is kept.
+    /// Reads frames from `from` on, or from the first one that is kept.
     /// # Errors
     /// `NotFound`, `WrongKind`.
     pub fn frames(&self, stream: ObjectId, from: FramePos) -> Result<FrameReader, StoreError> {
         FrameReader::new(&self.inner, stream, from)
     }
 
-    /// Room of the caller's own in a stream that has no frames, at least `bytes` of it when the stream has
-    /// none yet; it then belongs to the stream with the next durable commit. `None`: there is none, and none
-    /// was asked for or the store is open read-only. Blocks while space is prepared.
+    /// Space for the caller's own bytes in a stream without frames. If the stream has no extent yet, one of
+    /// at least `bytes` is added; it belongs to the stream with the next durable commit. `None`: there is no
+    /// extent, and `bytes` is 0 or the store is open read-only. Blocks while space is prepared.
     /// # Errors
     /// `NotFound`, `WrongKind`, `NoSpace`, `Fenced`, `Device`.
     pub fn raw_extent(&self, stream: ObjectId, bytes: u64) -> Result<Option<RawExtent>, StoreError> {
         raw_extent::raw_extent(&self.inner, stream, bytes)
     }
 
-    /// Keeps `bytes` of space for the caller until the reservation is dropped; to use it, drop it and commit.
+    /// Reserves `bytes` of space for the caller until the reservation is dropped. To use the space, drop the
+    /// reservation and commit.
     /// # Errors
     /// `NoSpace`, `Fenced`, `ReadOnly`.
     pub fn reserve(&self, bytes: u64) -> Result<SpaceReservation, StoreError> {
@@ -201,20 +203,20 @@ impl Store {
         grow::reserve(&self.inner, bytes)
     }
 
-    /// Lets every operation use what the store keeps for deletes, until the loan is dropped; room for the
-    /// next checkpoint stays kept. For who has no other way to make room.
+    /// Lets every operation use the store's reserve for deletes until the loan is dropped; room for the next
+    /// checkpoint stays reserved. For callers that can free space in no other way.
     #[must_use]
     pub fn lend_system_space(&self) -> SystemLoan {
         grow::lend_system_space(&self.inner)
     }
 
-    /// Lets commits wait already while `bytes` are on their way to the device: less memory, the same order.
-    /// At most 64 MiB count; one commit may go beyond it.
+    /// Lowers the number of bytes in flight from which commits wait: less memory, the same order. At most 64
+    /// MiB count; one commit may exceed the limit.
     pub fn limit_in_flight(&self, bytes: u64) {
         self.inner.state.lock().commit.limit_in_flight(bytes);
     }
 
-    /// Where the bytes are.
+    /// Use of the store's bytes.
     #[must_use]
     pub fn space(&self) -> StoreSpace {
         let state = self.inner.state.lock();
@@ -237,7 +239,7 @@ impl Store {
         }
     }
 
-    /// Bytes that writes may still take: free pages and growth. Growth counts if the opening gave a largest
+    /// Bytes that writes can still take: free pages and growth. Growth counts if the opening gave a largest
     /// size and the host has not refused the last growth.
     #[must_use]
     pub fn room(&self) -> WritableSpace {
@@ -252,7 +254,7 @@ impl Store {
         grow::grow_again(&self.inner)
     }
 
-    /// What is known of an object without reading it.
+    /// Metadata of an object, without reading it.
     #[must_use]
     pub fn stat(&self, id: ObjectId) -> Option<ObjectStat> {
         let state = self.inner.state.lock();
@@ -270,16 +272,16 @@ impl Store {
         entries.map(|(id, entry)| stat_of(&state.tables, *id, entry, next(*id))).collect()
     }
 
-    /// Checks the store while it is open; see [`CheckOptions`]. Blocks for as long as reading everything
-    /// takes.
+    /// Checks the store while it is open; see [`CheckOptions`]. Blocks until everything is read.
     /// # Errors
     /// `Device`: repairing failed. Damage is no error but in the report.
     pub fn check(&self, options: &CheckOptions) -> Result<StoreCheckReport, StoreError> {
         fsck::check(&self.inner, options, None)
     }
 
-    /// As [`Store::check`], and says of every range of the device in bytes whether it was held against a sum
-    /// or holds nothing. Complete with `data` on a store that nobody writes to; ranges come in no order.
+    /// Like [`Store::check`], and reports for every range of the device in bytes whether it was compared with
+    /// a sum or holds nothing. Complete with `data` on a store without concurrent writes; ranges come in no
+    /// order.
     /// # Errors
     /// As [`Store::check`].
     pub fn check_coverage(
@@ -290,8 +292,8 @@ impl Store {
         fsck::check(&self.inner, options, Some(see))
     }
 
-    /// Whether objects are files of a directory: the addresses of [`Store::check_coverage`] are places in
-    /// them then.
+    /// Whether objects are files of a directory. The addresses of [`Store::check_coverage`] are then
+    /// positions in them.
     #[must_use]
     pub fn is_in_files(&self) -> bool {
         self.inner.files.is_some()
@@ -303,7 +305,7 @@ impl Store {
         self.inner.device.geometry().size
     }
 
-    /// Writes a checkpoint now, so that the next open has no journal to read. Blocks until it is durable.
+    /// Writes a checkpoint now, so that the next opening has no journal to read. Blocks until it is durable.
     /// # Errors
     /// `NoSpace`, `Fenced`, `ReadOnly`, `Device`.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
@@ -313,11 +315,11 @@ impl Store {
         close::checkpoint_now(&self.inner)
     }
 
-    /// Gives space that nothing lies in back to the file system: the end of the file by cutting it, runs
-    /// inside by punching holes, which are filled again before anything is written there. Some free space
-    /// stays for what comes next, and all that was reserved. In a directory, where files go with what they
-    /// hold, this is a checkpoint; so it is on a block device, which is told what it may discard. Blocks for
-    /// two checkpoints.
+    /// Returns unused space to the file system. The end of the file is cut off; runs inside are punched out
+    /// and filled again before they are written. Some free space stays for the next commits, and all
+    /// reservations stay.
+    /// In a directory, whose files are removed with their content, this is a checkpoint only. On a block
+    /// device it is a checkpoint and discards. Blocks for two checkpoints.
     /// # Errors
     /// `NoSpace`: no checkpoint fits, and nothing was given back. `Fenced`, `ReadOnly`. `Device`.
     pub fn shrink(&self) -> Result<ShrinkReport, StoreError> {
@@ -327,55 +329,56 @@ impl Store {
         shrink::shrink(&self.inner)
     }
 
-    /// From now on space is taken as near the beginning of the device as there is some, for who means to
-    /// shrink the store.
+    /// From now on space is allocated as near the beginning of the device as possible, in preparation for a
+    /// shrink.
     pub fn place_low(&self) {
         self.inner.state.lock().space.place_low();
     }
 
-    /// Whether [`RawExtent::write`] ends in the kernel's page cache and waits for no device.
+    /// Whether [`RawExtent::write`] ends in the kernel's page cache and does not wait for the device.
     #[must_use]
     pub fn has_page_cache(&self) -> bool {
         self.inner.device.page_cache().is_some()
     }
 
-    /// What reached the device since it was opened.
+    /// Commands and bytes that reached the device since it was opened.
     #[must_use]
     pub fn counters(&self) -> DeviceCounters {
         self.inner.device.counters()
     }
 
-    /// Writes down what is durable, so that damage that comes to it later is reported and not taken for a
-    /// crash; makes durable first what was only ordered. One record and one flush, or nothing when nothing
-    /// happened since the last mark: then `false`. Blocks.
+    /// Records the durable state, so that later damage to it is reported and not taken for a crash. Unflushed
+    /// commits become durable first. Costs one record and one flush. `false`, without I/O, if nothing
+    /// happened since the last mark. Blocks.
     ///
-    /// Without it the acknowledged commits of the last epoch, and the last durable frame of each stream, can
-    /// be damaged unnoticed between a kill and the next open. [`Store::close`] needs none. See
-    /// [`Store::activity`] for when.
+    /// Without a mark the acknowledged commits of the last epoch, and the last durable frame of each stream,
+    /// can be damaged unnoticed between a kill and the next opening. [`Store::close`] needs no mark. See
+    /// [`Store::activity`] for the time to write one.
     /// # Errors
     /// `Fenced`, `Device`.
     pub fn write_clean_mark(&self) -> Result<bool, StoreError> {
         clean_mark::write_clean_mark(&self.inner)
     }
 
-    /// A number that grows with every commit and every frame: whoever sees it twice the same, a tenth of a
-    /// second apart, writes the clean mark.
+    /// A number that grows with every commit and every frame. The store's owner writes the clean mark when
+    /// two readings, a tenth of a second apart, are equal.
     #[must_use]
     pub fn activity(&self) -> u64 {
         let state = self.inner.state.lock();
         state.commit.last_lsn() + state.streams.frame_tickets()
     }
 
-    /// Makes everything durable, checkpoints and closes; later writes answer `Fenced`, reads go on. Blocks.
+    /// Makes everything durable, checkpoints and closes. Later writes return `Fenced`; reads still work.
+    /// Blocks.
     /// # Errors
-    /// `Device`: what was not acknowledged as durable may be lost.
+    /// `Device`: commits not acknowledged as durable may be lost.
     pub fn close(&self) -> Result<(), StoreError> {
         close::close(&self.inner)
     }
 
-    /// Takes the store for an engine that must be the only one of its kind, or, `read_only`, one of several
-    /// that change nothing, until the answer is dropped. `None`: another has it. Objects are not guarded by
-    /// this.
+    /// Takes ownership of the store for an engine that must be the only one, or with `read_only` for one of
+    /// several that change nothing, until the result is dropped. `None`: another engine owns it. This does
+    /// not guard objects.
     #[must_use]
     pub fn own(&self, read_only: bool) -> Option<StoreOwnership> {
         StoreOwnership::take(&self.inner, read_only)

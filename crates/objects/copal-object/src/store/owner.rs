@@ -1,12 +1,12 @@
-//! Who takes a store for its own: an engine above that must not meet another of its kind on the same objects.
+//! Exclusive ownership of a store by an upper engine, so that two engines do not use the same objects.
 //!
-//! Invariant: either one owner who writes, or any number who only read.
-//! Not here: processes, which the lock of the device keeps apart.
+//! Invariant: either one owner that writes, or any number of owners that only read.
+//! Not here: separation of processes, which the lock of the device ensures.
 
 use crate::state::StoreCore;
 use std::sync::Arc;
 
-/// A store is owned until this is dropped.
+/// Ownership of a store until it is dropped.
 pub struct StoreOwnership {
     inner: Arc<StoreCore>,
     read_only: bool,

@@ -1,11 +1,12 @@
-//! Streams at work: appending frames, and when each counts.
+//! Appending frames to streams, and the conditions under which each counts.
 //!
-//! A solo durable append is one write-through of whole pages, no metadata; several threads may have one each
-//! on its way. When others wait for a flush anyway, it joins them.
+//! A single durable append is one write-through of whole pages, without metadata; several threads may each
+//! have one in flight. If other callers wait for a flush anyway, the frame joins it.
 //! Design: docs/design/object.md#streams OBJ-12, OBJ-14
 //! Invariants
-//! - Frames are acknowledged in order. A frame is durable when it was written through or its epoch is
-//!   flushed, all frames before it are durable, and so are the commit that entered its space and its `after`.
+//! - Frames are acknowledged in order.
+//! - A frame is durable when it was written through or its epoch is flushed, and when all frames before it,
+//!   the commit that entered its space and its `after` are durable.
 //! - A frame never rewrites a page of an earlier one.
 //!
 //! Not here: finding the end after a crash (`walk`), reading (`frame_reader`).
@@ -40,13 +41,13 @@ const EXTENT_OP_BYTES: usize = 64;
 /// Placement class of stream extents.
 pub(crate) const STREAM_CLASS: usize = 0;
 
-/// A frame before it has its number.
+/// A frame without a number yet.
 struct NewFrame<'a> {
     stream: u64,
     payload: &'a Bytes,
     /// Pages it takes with its header.
     pages: u32,
-    /// The commit it comes after; 0: none.
+    /// The commit that the frame comes after; 0: none.
     after: u64,
     ack: Ack,
 }
@@ -100,7 +101,7 @@ pub(crate) fn reserve_frame(
     Ok(number_frame(store, state, &frame, piece))
 }
 
-/// Enters one more extent for the stream, or prepares one; the caller looks again.
+/// Enters one more extent for the stream, or prepares one; the caller checks again.
 pub(crate) fn extend_stream(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -143,7 +144,7 @@ pub(crate) fn extend_stream(
     Ok(())
 }
 
-/// Takes space that was never written, writes zeros over it, and sets it aside.
+/// Allocates space that was never written, writes zeros over it, and keeps it for streams.
 fn prepare_extent(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -176,7 +177,7 @@ fn prepare_extent(
     Ok(())
 }
 
-/// Gives the frame its number and place, and enters it among what is on its way.
+/// Assigns the frame's number and place, and adds it to the frames in flight.
 fn number_frame(
     store: &Arc<StoreCore>,
     mut state: MutexGuard<'_, StoreState>,
@@ -188,7 +189,7 @@ fn number_frame(
     let early = store.shape.broken.by(StoreFlaw::ThroughEarly);
     let after = if frame.after <= durable_lsn { 0 } else { frame.after };
     let needs_lsn = piece.lsn.max(after);
-    // What is on its way before it must become durable without a flush as well.
+    // Earlier frames in flight must become durable without a flush as well.
     let through = ack == Ack::Durable
         && state.commit.is_idle()
         && (early || (needs_lsn <= durable_lsn && state.streams.open_tail(stream).pending.is_through()));
@@ -213,7 +214,7 @@ fn number_frame(
     ReservedFrame::new(store, at, FrameRoute::Queued { completion })
 }
 
-/// Puts the write of a frame among those that go to the device next; it counts with their flush.
+/// Queues the write of a frame for the device; the frame is durable with the flush of its epoch.
 fn queue_frame(
     store: &StoreCore,
     state: &mut StoreState,

@@ -1,6 +1,6 @@
 //! Reading a stream frame by frame.
 //!
-//! Not here: finding the end after a crash (`walk`); a reader of an open store knows where its stream ends.
+//! Not here: finding the end after a crash (`walk`); in an open store the end of a stream is known.
 
 use crate::{
     FramePos, ObjectId, StoreError, engine::pump::wait_change, format::run::PageRun, state::StoreCore,
@@ -9,15 +9,15 @@ use crate::{
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Frames in order. Ends at the end of the log (`Ok(None)`) or at damage (`Err(Corrupt)`), told apart.
+/// Frames in order. The end of the log is `Ok(None)`, damage is `Err(Corrupt)`.
 pub struct FrameReader {
     inner: Arc<StoreCore>,
     id: u64,
     next: u64,
-    /// Incarnation of the piece that is being read, page in it, and number of the frame there.
+    /// Incarnation of the current piece, page in it, and number of the frame there.
     place: Option<(u64, u32, u64)>,
     ahead: ReadAhead,
-    /// Where frames were, when a check wants to know.
+    /// Pages of the frames read, if a check requested them.
     seen: Option<Vec<PageRun>>,
 }
 
@@ -43,7 +43,7 @@ impl FrameReader {
         })
     }
 
-    /// The next frame, or `None` at the end; frames appended later are seen by a later call. Blocks on the
+    /// The next frame, or `None` at the end; a later call returns frames appended meanwhile. Blocks on the
     /// device.
     /// # Errors
     /// `Corrupt`: an acknowledged frame is damaged. `NotFound`: the stream was deleted meanwhile. `Device`.
@@ -60,7 +60,7 @@ impl FrameReader {
                 return if tail.damaged { Err(self.corrupt()) } else { Ok(None) };
             }
             if tail.pending.is_on_its_way(self.next) {
-                // A failed write or flush ends the waiting for all that were on their way.
+                // After a failed write or flush, frames in flight are no longer awaited.
                 if let Some(failure) = state.fence.failure() {
                     return Err(StoreError::Device(failure.clone()));
                 }
@@ -79,20 +79,20 @@ impl FrameReader {
         result.map(Some)
     }
 
-    /// Notes the pages of a frame; frames side by side stay apart.
+    /// Records the pages of a frame; adjacent frames stay separate.
     fn saw(&mut self, frame: PageRun) {
         if let Some(seen) = &mut self.seen {
             seen.push(frame);
         }
     }
 
-    /// From here on the pages of frames are noted.
+    /// From here on the pages of frames are recorded.
     pub(crate) fn note_seen(&mut self) {
         self.seen = Some(Vec::new());
     }
 
-    /// Pages of every frame read since [`FrameReader::note_seen`], also of those before the first that was
-    /// asked for.
+    /// Pages of every frame read since [`FrameReader::note_seen`], including those before the first requested
+    /// one.
     pub(crate) fn take_seen(&mut self) -> Vec<PageRun> {
         self.seen.take().unwrap_or_default()
     }
@@ -101,8 +101,8 @@ impl FrameReader {
         StoreError::Corrupt { id: ObjectId(self.id), range: self.next..self.next + 1 }
     }
 
-    /// Reads frame `next` of `piece`, and on the way those before it that were not read yet. One of them that
-    /// is damaged is passed over if it lies before `trimmed`, and by who saves what can be saved in any case.
+    /// Reads frame `next` of `piece`, and the unread ones before it. A damaged frame is skipped if it lies
+    /// before `trimmed`, or in any place for salvage.
     fn read(&mut self, piece: &StreamPiece, trimmed: u64) -> Result<(FramePos, Bytes), StoreError> {
         let (mut at, mut number) = match self.place {
             Some((incarnation, at, number)) if incarnation == piece.incarnation && number <= self.next => {
@@ -110,7 +110,8 @@ impl FrameReader {
             }
             _ => (0, piece.first),
         };
-        // Who only reads a store that was cut off finds less than the piece; its frames are there.
+        // For salvage of a truncated store, the piece may be shorter; its frames are read as far as it
+        // exists.
         let left = self.inner.device.geometry().size / self.inner.shape.page_bytes as u64;
         let piece = &match self.inner.shape.salvage {
             true => *piece,

@@ -1,19 +1,19 @@
-//! A raw extent, space of a caller's own inside the store: raw bytes in the first extent of a stream that has
-//! no frames.
+//! Raw extents: a caller's own bytes in the first extent of a stream without frames.
 //!
-//! For what has to survive a kill and may be lost with the power: written through the page cache, so that no
-//! device is waited for, at any offset, again and again, in place. No sum and no order stands over these
-//! bytes; a stream's extents carry none in the metadata, so neither format nor recovery know of raw extents:
-//! they find a stream without frames.
+//! For data that must survive a kill and may be lost in a power failure. It is written through the page
+//! cache, so that no device is waited for, at any offset, repeatedly and in place. No checksum and no order
+//! covers these bytes. A stream's extents have none in the metadata either, so format and recovery do not
+//! know raw extents: they find a stream without frames.
 //!
 //! Invariants
-//! - Its pages are pinned while there is a [`RawExtent`]: when its stream was deleted they are nobody else's,
-//!   and the extent answers `NotFound`. A stream takes no frames meanwhile.
-//! - Its pages are used through the page cache alone while the store is open; the walk that looks for frames
+//! - Its pages are pinned while a [`RawExtent`] exists: after its stream was deleted they are not reused, and
+//!   the extent returns `NotFound`. The stream takes no frames meanwhile.
+//! - While the store is open its pages are used through the page cache only; the walk that looks for frames
 //!   has read them before.
 //! - A failed write ends all writing, like any other.
 //!
-//! Not here: what the bytes mean, and which of them count after a power loss (the caller's sums say).
+//! Not here: meaning of the bytes, and which of them count after a power loss (the caller's checksums
+//! decide).
 
 use crate::{
     ObjectId, StoreError,
@@ -26,10 +26,10 @@ use copal_device::{AlignedBuf, DeviceError, Io, IoClass, IoKind};
 use parking_lot::MutexGuard;
 use std::{ops::Range, sync::Arc};
 
-/// What devices read and write where there is no page cache; every logical block divides it.
+/// Unit of reads and writes without a page cache; a multiple of every logical block.
 const PAGE: u64 = 4096;
 
-/// See the module.
+/// See the module's text.
 #[derive(Clone)]
 pub struct RawExtent {
     pinned: Arc<PinnedRun>,
@@ -37,8 +37,7 @@ pub struct RawExtent {
     len: u64,
 }
 
-/// A raw extent and the stream it lies in: shared by all copies of a [`RawExtent`], ends with the last of
-/// them.
+/// A raw extent and its stream. Shared by all copies of a [`RawExtent`]; the pin ends with the last of them.
 struct PinnedRun {
     inner: Arc<StoreCore>,
     stream: ObjectId,
@@ -54,7 +53,7 @@ impl Drop for PinnedRun {
 }
 
 impl PinnedRun {
-    /// Refuses where the stream is gone, or another one has its name.
+    /// `NotFound` if the stream was deleted, even if another one has its id now.
     fn expect_stream(&self, state: &StoreState) -> Result<(), StoreError> {
         match first_run(state, self.stream) {
             Some(run) if run == self.run => Ok(()),
@@ -64,15 +63,15 @@ impl PinnedRun {
 }
 
 impl RawExtent {
-    /// Bytes it has; a multiple of 4096.
+    /// Length in bytes; a multiple of 4096.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.len
     }
 
-    /// Writes `bytes` at `offset`. They survive a kill when this returns, and a power loss, in any subset of
-    /// their blocks, only behind [`RawExtent::flush`]. Does not wait for the device where there is a page
-    /// cache (`Store::has_page_cache`), and otherwise does, for each block.
+    /// Writes `bytes` at `offset`. They survive a kill when this returns. They survive a power loss only
+    /// after [`RawExtent::flush`]; before it, any subset of their blocks may survive. With a page cache
+    /// (`Store::has_page_cache`) this does not wait for the device; otherwise it does, for each block.
     /// # Errors
     /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`,
     /// `ReadOnly`.
@@ -95,7 +94,7 @@ impl RawExtent {
         written.map_err(|error| self.failed(error))
     }
 
-    /// Fills `out` from `offset` on. Blocks on the device for what the kernel does not hold.
+    /// Fills `out` from `offset` on. Blocks on the device for bytes that are not in the page cache.
     /// # Errors
     /// `Device`. `NotFound`: the stream was deleted.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
@@ -113,8 +112,8 @@ impl RawExtent {
         read.map_err(StoreError::Device)
     }
 
-    /// Cuts a range of the device into pages: where each begins, the offset in it, and which of the bytes it
-    /// has.
+    /// Splits a range of the device into pages: start of each page, offset in it, and range of the caller's
+    /// bytes.
     fn each_page(
         &self,
         at: u64,
@@ -132,15 +131,15 @@ impl RawExtent {
         Ok(())
     }
 
-    /// Writes from now on wait for no other command on the same file, where the device can do that. Blocks
-    /// for reading what stands here.
+    /// Prepares the extent for repeated writes: where the device supports it, they wait for no other command
+    /// on the same file. Blocks while the extent is read in.
     pub fn prepare(&self) {
         if let Some(cache) = self.pinned.inner.device.page_cache() {
             cache.prepare(self.at, self.len);
         }
     }
 
-    /// What was written before survives power loss when this returns. Blocks on the device.
+    /// Makes earlier writes survive a power loss. Blocks on the device.
     /// # Errors
     /// `Device`: writing ends until the store is reopened. `NotFound`: the stream was deleted. `Fenced`.
     pub fn flush(&self) -> Result<(), StoreError> {
@@ -163,7 +162,7 @@ impl RawExtent {
         StoreError::Device(error)
     }
 
-    /// Where `len` bytes at `offset` lie on the device.
+    /// Device offset of `len` bytes at `offset`.
     fn range(&self, op: &'static str, offset: u64, len: usize) -> Result<u64, DeviceError> {
         let len = len as u64;
         if offset.checked_add(len).is_some_and(|end| end <= self.len) {
@@ -186,7 +185,7 @@ pub(crate) fn raw_extent(
     stream: ObjectId,
     bytes: u64,
 ) -> Result<Option<RawExtent>, StoreError> {
-    // Asked as a reader of its frames would: what is no stream is told apart.
+    // A frame reader reports objects that are no streams.
     drop(FrameReader::new(store, stream, crate::FramePos(0))?);
     let mut state = store.state.lock();
     let run = match first_run(&state, stream) {
@@ -202,7 +201,7 @@ pub(crate) fn raw_extent(
     Ok(Some(RawExtent { pinned, at, len }))
 }
 
-/// Enters the first extent of a stream: space that was written before, or zeros.
+/// Allocates the first extent of a stream: space that was written before, or zeros.
 fn take_run(
     store: &Arc<StoreCore>,
     state: &mut MutexGuard<'_, StoreState>,
@@ -283,11 +282,11 @@ mod tests {
         }
     }
 
-    /// Symptom: whoever still held the raw extent of a deleted stream wrote into the pages of the object that
-    /// had them next.
-    /// Cause: a raw extent was an address and a length, which nobody looked at again. Fix: its pages stay
-    /// pinned as long as there is a raw extent, which answers that its stream is gone; and a stream takes no
-    /// frames over it.
+    /// Symptom: a caller with the raw extent of a deleted stream wrote into the pages of the object that had
+    /// them next.
+    /// Cause: a raw extent was only an address and a length, which were not checked again.
+    /// Fix: its pages stay pinned as long as the raw extent exists, which reports that its stream was
+    /// deleted. A stream takes no frames over it.
     #[test]
     fn a_place_ends_with_its_stream_and_never_reaches_into_another_object() {
         let (_device, store) = store_with_a_stream();
@@ -299,7 +298,7 @@ mod tests {
             store.commit(txn, Ack::Durable).wait().map(drop)
         };
         commit(vec![Op::Delete { id: LOG }]).unwrap();
-        // Everything that is free is used again; whatever does not fit is refused.
+        // All free pages are used again; objects that do not fit are refused.
         for id in (100..160).map(ObjectId) {
             let opts = CreateOptions::default();
             let data = vec![id.0 as u8; 1 << 20].into();
@@ -312,7 +311,7 @@ mod tests {
             assert!(matches!(extent.write(0, &[0xee; 1 << 20]), Err(StoreError::NotFound(LOG))));
             assert!(matches!(extent.read(0, &mut [0; 9]), Err(StoreError::NotFound(LOG))));
             assert!(matches!(extent.flush(), Err(StoreError::NotFound(LOG))));
-            // The name again, for another stream.
+            // The same id, for another stream.
             let opts = CreateOptions { kind: ObjectKind::Stream, ..CreateOptions::default() };
             let _ = commit(vec![Op::Create { id: LOG, opts }]);
         }

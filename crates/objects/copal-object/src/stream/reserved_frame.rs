@@ -1,10 +1,10 @@
 //! A frame between its number and its write.
 //!
 //! Invariants
-//! - A number that was given out is written: a hole would be the end of the stream to whoever opens the store
-//!   next. A frame that is dropped is therefore written like any other; only nobody learns when.
+//! - An assigned number is always written: for the next opening a hole would be the end of the stream. A
+//!   dropped frame is therefore written like any other, but no caller learns when.
 //!
-//! Not here: where the frame lies and when it counts (`append`).
+//! Not here: the frame's place and when it counts (`append`).
 
 use crate::{
     Ack, FramePos, StoreError, engine::pump::pump, flaw::StoreFlaw, format::run::PageRun, state::StoreCore,
@@ -12,16 +12,16 @@ use crate::{
 use copal_device::{AlignedBuf, Completion};
 use std::sync::Arc;
 
-/// The write that is left to do for a frame.
+/// The remaining write of a frame.
 pub(crate) enum FrameRoute {
-    /// One write on the thread that calls.
+    /// One write on the calling thread.
     Through { stream: u64, ticket: u64, run: PageRun, pin: u64, buf: AlignedBuf },
-    /// Its write stands among those that go to the device next.
+    /// The write is queued for the device.
     Queued { completion: Completion<Result<FramePos, StoreError>> },
 }
 
-/// A frame that has its number and place in its stream, from [`crate::Store::reserve_frame`]. Dropping it
-/// writes it, too.
+/// A frame with its number and place in the stream, from [`crate::Store::reserve_frame`]. Dropping it writes
+/// it too.
 #[must_use = "write() brings the frame to the device and tells when it is there"]
 pub struct ReservedFrame {
     inner: Arc<StoreCore>,
@@ -40,8 +40,8 @@ impl ReservedFrame {
         self.at
     }
 
-    /// Brings the frame to the device. A frame that needs no flush is written before this returns; the others
-    /// are told when their flush is over.
+    /// Writes the frame to the device. A frame that needs no flush is written before this returns; others
+    /// complete with their flush.
     /// # Errors
     /// `Device`, `Fenced`; `NotFound`: the stream was deleted meanwhile.
     pub fn write(mut self) -> Completion<Result<FramePos, StoreError>> {
@@ -77,8 +77,8 @@ impl std::fmt::Debug for ReservedFrame {
     }
 }
 
-/// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged
-/// with it, unless frames before it are still on their way.
+/// The hot path: one write that is durable when it returns, on the caller's thread. It is acknowledged at
+/// once, unless earlier frames are still in flight.
 fn write_frame_through(
     store: &Arc<StoreCore>,
     at: FramePos,

@@ -1,13 +1,12 @@
-//! Walking the frames of a stream: where it ends, and whether that is a crash or damage.
+//! Walk over the frames of a stream: its end, and whether a crash or damage caused it.
 //!
 //! Design: docs/design/object.md#streams
 //! Invariants
-//! - The end is the first frame whose sum, incarnation or number is wrong, or whose commit is lost.
-//! - A hole before a valid frame that says the hole was durable is damage, not a crash.
-//! - Frames that were trimmed are passed over where they are damaged or lost: nobody asks for them, and no
-//!   stream ends before its trim, where nobody would see what it takes next.
-//! - Who saves what can be saved passes over every frame that is damaged: the end is behind the last valid
-//!   one.
+//! - The end is the first frame with a wrong sum, incarnation or number, or with a lost commit.
+//! - A hole before a valid frame that calls the hole durable is damage, not a crash.
+//! - Damaged or lost trimmed frames are skipped, since no caller needs them. A stream never ends before its
+//!   trim, since new frames there would be invisible.
+//! - For salvage every damaged frame is skipped: the end is behind the last valid one.
 
 use crate::{
     format::{
@@ -21,22 +20,22 @@ use copal_device::DeviceError;
 /// Reads whole pages.
 pub(crate) type ReadPages<'a> = &'a dyn Fn(PageRun) -> Result<Vec<u8>, DeviceError>;
 
-/// Where a stream ends.
+/// The end of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StreamEnd {
     /// Number of the next frame.
     pub(crate) next: u64,
-    /// Piece it goes to, and pages used of it. With no pieces: 0 and 0.
+    /// Piece of the next frame, and used pages of the piece. Without pieces: 0 and 0.
     pub(crate) piece: usize,
     pub(crate) used: u32,
-    /// Later frames show that this one was durable.
+    /// Later frames show that the frame at the end was durable.
     pub(crate) damaged: bool,
 }
 
 /// Pages read at once while walking.
 const WINDOW_PAGES: u32 = 64;
 
-/// A window over one piece, so that small frames do not cost a read each.
+/// A read window over one piece, so that small frames do not cost a read each.
 struct PieceWindow<'a> {
     read: ReadPages<'a>,
     piece: PageRun,
@@ -99,8 +98,8 @@ fn frame_at<'w>(
     }
 }
 
-/// Where a piece goes on behind a damaged frame at page `at`: page and number of the next valid frame, if
-/// that is at most `wanted`, so that no frame is missed that somebody may ask for.
+/// Place where a piece continues behind a damaged frame at page `at`: page and number of the next valid
+/// frame. `None` if the number exceeds `wanted`, since a requested frame would be missed.
 fn behind_damage(
     window: &mut PieceWindow<'_>,
     at: u32,
@@ -115,9 +114,9 @@ fn behind_damage(
     Ok(None)
 }
 
-/// Finds the end of a stream of which the frames before `trimmed` are not wanted any more: it ends there at
-/// the earliest. Frames whose `after` lies beyond `last_lsn` do not count. `each` sees every frame that
-/// counts and was looked at: those of a piece that ends before `trimmed` are not. `salvage`: see the module.
+/// Finds the end of a stream, which is at `trimmed` or later; frames before `trimmed` are not needed. Frames
+/// whose `after` lies beyond `last_lsn` do not count. `each` receives every frame that was read and counts;
+/// pieces that end before `trimmed` are not read. `salvage`: see the module's text.
 pub(crate) fn walk(
     pieces: &[StreamPiece],
     trimmed: u64,
@@ -130,16 +129,16 @@ pub(crate) fn walk(
     let (mut end, lost) = frames_that_count(pieces, trimmed, last_lsn, page_bytes, salvage, read, each)?;
     let unread = trimmed.saturating_sub(end.next);
     end.next = end.next.max(trimmed);
-    // Where a commit is lost, nothing behind its frame was durable either.
+    // If a commit is lost, no frame behind it was durable either.
     end.damaged = !lost && was_durable(pieces, &end, unread, page_bytes, read)?;
     if unread > 0 {
-        // No frame of this piece is wanted: all of it is used anew.
+        // No frame of this piece is needed: all of it is reused.
         end.used = 0;
     }
     Ok(end)
 }
 
-/// Where the frames end one after the other, and whether that is because a commit is lost.
+/// End of the consecutive frames, and whether a lost commit is its cause.
 fn frames_that_count(
     pieces: &[StreamPiece],
     trimmed: u64,
@@ -150,7 +149,7 @@ fn frames_that_count(
     mut each: impl FnMut(u64, &[u8]),
 ) -> Result<(StreamEnd, bool), DeviceError> {
     let wanted = if salvage { u64::MAX } else { trimmed };
-    // Pieces before the one of the first wanted frame hold nothing that is wanted.
+    // Pieces before that of the first needed frame are skipped.
     let first = pieces.iter().rposition(|piece| piece.first <= trimmed).unwrap_or(0);
     let mut end = StreamEnd {
         next: pieces.get(first).map_or(0, |piece| piece.first),
@@ -187,7 +186,7 @@ fn frames_that_count(
             end.used += pages;
         }
         match limit {
-            // The last frames of this piece are lost; the next piece says how many.
+            // The last frames of this piece are lost; the first number of the next piece tells how many.
             Some(limit) if salvage => end.next = end.next.max(limit),
             Some(limit) if end.next >= limit => {}
             _ => break,
@@ -196,8 +195,8 @@ fn frames_that_count(
     Ok((end, false))
 }
 
-/// Whether a frame behind the end says that the frame at the end was durable. Before the end lie the pages of
-/// `unread` frames that nobody wants.
+/// Whether a later frame calls the frame at the end durable. Before the end lie the pages of `unread` frames
+/// that are not needed.
 fn was_durable(
     pieces: &[StreamPiece],
     end: &StreamEnd,
@@ -210,7 +209,7 @@ fn was_durable(
     };
     let frame_pages = (FRAME_BYTES_MAX / page_bytes) as u32;
     let mut window = PieceWindow::new(read, piece.run, page_bytes);
-    // The frame behind starts within the pages of the longest frames there may be before it.
+    // The next frame starts within the pages of the longest possible frames before it.
     let reach = u64::from(frame_pages).saturating_mul(unread.saturating_add(1));
     let reach = u32::try_from(reach).unwrap_or(u32::MAX);
     let last = piece.run.pages.min(end.used.saturating_add(reach).saturating_add(1));
@@ -236,7 +235,7 @@ fn was_durable(
             None => None,
         };
     }
-    // The next piece follows only when this one was full; its frames may vouch too.
+    // The next piece exists only if this one was full; its frames may also show durability.
     for piece in pieces.iter().skip(end.piece + 1) {
         let mut window = PieceWindow::new(read, piece.run, page_bytes);
         let mut at = 0;
@@ -250,7 +249,7 @@ fn was_durable(
     Ok(false)
 }
 
-/// Pages of a piece read ahead by a reader of an open store, which knows where the stream ends.
+/// Pages of a piece read ahead, in an open store whose stream end is known.
 #[derive(Default)]
 pub(crate) struct ReadAhead {
     piece: Option<PageRun>,
@@ -272,7 +271,7 @@ impl ReadAhead {
         behind_damage(&mut window, at, piece.incarnation, wanted)
     }
 
-    /// The valid frame at page `at` of `piece`. Pages already read are looked at first, then read again: the
+    /// The valid frame at page `at` of `piece`. Tries the pages read ahead first, then reads them again: the
     /// frame may have been appended since.
     pub(crate) fn frame(
         &mut self,

@@ -1,11 +1,11 @@
-//! Extent map: where the pages of one object are, and their sums.
+//! Extent map: the places of an object's pages, and their sums.
 //!
-//! 16 bytes per extent; sums lie apart, 4 bytes per unit. A unit is what one sum covers: 1 page
-//! (`ReadCheck::Pages`) or up to 64 KiB (`ReadCheck::Caller`), counted from the start of its extent.
+//! An extent takes 16 bytes; sums are stored separately, 4 bytes per unit. A unit is the range of one sum: 1
+//! page (`ReadCheck::Pages`) or up to 64 KiB (`ReadCheck::Caller`), counted from the start of its extent.
 //! Invariants
-//! - Extents ascend and do not overlap; what lies between is a hole and reads as zeros.
-//! - Cutting a unit leaves its parts as extents of their own with sum 0; the transaction that cut gives them
-//!   new sums (`RecordOp::Resum`) before anyone can look.
+//! - Extents ascend and do not overlap; gaps are holes and read as zeros.
+//! - Cutting a unit leaves its parts as extents with sum 0. The transaction that cut gives them new sums
+//!   (`RecordOp::Resum`) before the mutex is released.
 //! - A published object has no sums here: they are in its trailer.
 
 use crate::format::run::{PageRun, RUN_PAGES_MAX};
@@ -15,7 +15,7 @@ use crate::format::run::{PageRun, RUN_PAGES_MAX};
 pub(crate) struct ObjectExtent {
     /// First page inside the object.
     pub(crate) at: u64,
-    /// Where it is.
+    /// Its pages on the device.
     pub(crate) run: PageRun,
 }
 
@@ -49,9 +49,9 @@ impl PackedExtent {
 pub(crate) struct ExtentMap {
     extents: Vec<PackedExtent>,
     sums: Vec<u32>,
-    /// With this many sums it is time to look how many of them are still used.
+    /// Number of sums at which the map checks how many of them are still used.
     collect_at: u32,
-    /// Units of all extents; as many as there are sums at most.
+    /// Units of all extents; at most the number of sums.
     units: u32,
 }
 
@@ -59,12 +59,12 @@ pub(crate) struct ExtentMap {
 pub(crate) const OBJECT_PAGES_MAX: u64 = 1 << 32;
 
 impl ExtentMap {
-    /// Extents, for the checkpoint.
+    /// Number of extents, for the checkpoint.
     pub(crate) fn extents(&self) -> usize {
         self.extents.len()
     }
 
-    /// Sums that are used, for the length of the checkpoint: those of all units of `unit` pages.
+    /// Number of used sums, for the length of the checkpoint: one per unit of `unit` pages.
     pub(crate) fn units(&self, unit: u32) -> u64 {
         let counted = || self.iter().map(|extent| extent.run.pages.div_ceil(unit));
         debug_assert!(self.extents.len() > 64 || self.units == counted().sum::<u32>());
@@ -79,7 +79,7 @@ impl ExtentMap {
         self.extents.iter().map(|packed| packed.extent())
     }
 
-    /// Extents that overlap pages `from..to`, whole.
+    /// Extents that overlap pages `from..to`, not cut to that range.
     pub(crate) fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = ObjectExtent> + '_ {
         let first = self.extents.partition_point(|packed| packed.extent().end() <= from);
         self.extents[first..].iter().map(|packed| packed.extent()).take_while(move |extent| extent.at < to)
@@ -95,8 +95,8 @@ impl ExtentMap {
         self.sums.get(packed.sums as usize..packed.sums as usize + units).unwrap_or(&[])
     }
 
-    /// Places `run` at page `at`, where there is a hole. `sums` has one per unit, or none for a published
-    /// object. A run longer than an extent holds is split at unit boundaries.
+    /// Places `run` at page `at`, in a hole. `sums` has one per unit, or none for a published object. A run
+    /// longer than an extent is split at unit boundaries.
     pub(crate) fn insert(&mut self, at: u64, run: PageRun, sums: &[u32], unit: u32) {
         let step = RUN_PAGES_MAX / unit * unit;
         let mut done = 0;
@@ -114,7 +114,7 @@ impl ExtentMap {
     }
 
     fn insert_piece(&mut self, at: u64, run: PageRun, sums: &[u32], unit: u32) {
-        // Also where it joins the extent before: that one ends with a whole unit.
+        // This also holds if it joins the previous extent: that one ends with a complete unit.
         self.units += run.pages.div_ceil(unit);
         let index = self.extents.partition_point(|packed| u64::from(packed.at) < at);
         if index > 0 {
@@ -138,7 +138,7 @@ impl ExtentMap {
         self.extents.insert(index, PackedExtent::new(at, run, sums_at));
     }
 
-    /// Makes pages `from..to` a hole; returns the runs that stood there.
+    /// Makes pages `from..to` a hole; returns the runs that were mapped there.
     pub(crate) fn remove(&mut self, from: u64, to: u64, unit: u32) -> Vec<PageRun> {
         if from >= to {
             return Vec::new();
@@ -155,7 +155,7 @@ impl ExtentMap {
         removed
     }
 
-    /// Gives pages `at..at+pages`, which lie in one extent, a sum of their own.
+    /// Gives pages `at..at+pages`, which lie in one extent, a separate sum.
     pub(crate) fn resum(&mut self, at: u64, pages: u32, sum: u32, unit: u32) -> bool {
         self.cut(at, unit);
         self.cut(at.saturating_add(pages.into()), unit);
@@ -191,7 +191,7 @@ impl ExtentMap {
             return;
         }
         self.units += 1;
-        // Set the cut unit apart, then cut it: both parts get sums of their own.
+        // Separate the cut unit, then cut it: both parts get separate sums.
         let end = (offset - within + unit).min(extent.run.pages);
         if end < extent.run.pages {
             self.split(index, end, end / unit);
@@ -216,7 +216,7 @@ impl ExtentMap {
         self.extents.insert(index + 1, PackedExtent::new(at + u64::from(within), rest, second));
     }
 
-    /// Splits extent `index` after `pages` pages, which are `units` whole units.
+    /// Splits extent `index` after `pages` pages, which are `units` complete units.
     fn split(&mut self, index: usize, pages: u32, units: u32) {
         let packed = self.extents[index];
         let ObjectExtent { at, run } = packed.extent();
@@ -226,7 +226,7 @@ impl ExtentMap {
         self.extents.insert(index + 1, PackedExtent::new(at + u64::from(pages), rest, second_sums));
     }
 
-    /// Gives memory back when most sums belong to no extent any more.
+    /// Frees memory if most sums belong to no extent any more.
     fn collect_sums(&mut self, unit: u32) {
         if self.extents.is_empty() {
             self.sums.clear();

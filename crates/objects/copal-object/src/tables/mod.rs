@@ -1,6 +1,6 @@
-//! The tables: every object and stream of a store, as one record after another left them.
+//! Tables: every object and stream of a store, as the result of its records.
 //!
-//! A commit and its replay after a crash go through the same [`Tables::apply`], so they cannot differ.
+//! A commit and its replay after a crash use the same [`Tables::apply`], so they cannot differ.
 //! Invariants
 //! - `apply` decides nothing: all places are in the operation.
 //! - Bytes of a plain object's last page beyond its length are zero on the device.
@@ -55,7 +55,7 @@ pub(crate) struct StreamPiece {
 }
 
 impl StreamPiece {
-    /// What of it lies within the first `pages` of the device.
+    /// The part of it within the first `pages` of the device.
     pub(crate) fn within(mut self, pages: u64) -> StreamPiece {
         let left = pages.saturating_sub(self.run.at);
         self.run.pages = u64::from(self.run.pages).min(left) as u32;
@@ -63,7 +63,7 @@ impl StreamPiece {
     }
 }
 
-/// A stream: pieces in order. An older piece ends where the next begins.
+/// A stream: pieces in order. A piece ends where the next begins.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamEntry {
     pub(crate) what: ObjectTraits,
@@ -74,7 +74,7 @@ pub(crate) struct StreamEntry {
     pub(crate) durable: u64,
 }
 
-/// What a name stands for.
+/// An object or a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum TableEntry {
     Object(ObjectEntry),
@@ -89,11 +89,11 @@ pub(crate) struct Tables {
     pub(crate) pages: u64,
     pub(crate) entries: BTreeMap<u64, TableEntry>,
     pub(crate) shared: SharedRuns,
-    /// Bytes of all entries in a checkpoint ([`snapshot::encoded_len`]), kept up to date by each operation.
+    /// Bytes of all entries in a checkpoint ([`snapshot::encoded_len`]), updated by each operation.
     pub(crate) entry_bytes: u64,
 }
 
-/// An operation does not fit the tables: damage that no checksum caught, or our own bug.
+/// An operation does not fit the tables: damage that no checksum caught, or a bug of Copal.
 #[derive(Debug, thiserror::Error)]
 #[error("operation on object {id} does not fit: {what}")]
 pub(crate) struct OpMisfit {
@@ -101,10 +101,10 @@ pub(crate) struct OpMisfit {
     pub(crate) what: &'static str,
 }
 
-/// What an operation did to space.
+/// Effect of an operation on space.
 #[derive(Debug, Default)]
 pub(crate) struct OpEffect {
-    /// Pages nobody owns any more.
+    /// Pages without an owner now.
     pub(crate) freed: Vec<PageRun>,
 }
 
@@ -114,7 +114,7 @@ impl ObjectEntry {
         unit_pages(self.what.check, page_bytes)
     }
 
-    /// Whole pages and the last partial one.
+    /// Number of data pages, including the last partial one.
     pub(crate) fn data_pages(&self, page_bytes: usize) -> u64 {
         self.len.div_ceil(page_bytes as u64)
     }
@@ -234,19 +234,19 @@ impl Tables {
 
     fn grow(&mut self, pages: u64) -> Result<(), OpMisfit> {
         if pages > store_pages_max(self.page_bytes) {
-            return Err(OpMisfit { id: 0, what: "the store would be longer than any can be" });
+            return Err(OpMisfit { id: 0, what: "the store would exceed the largest size" });
         }
         self.pages = self.pages.max(pages);
         Ok(())
     }
 
-    /// Bytes of the store; `None` when they are more than a store can have.
+    /// Bytes of the store; `None` if they exceed the largest size of a store.
     pub(crate) fn size_bytes(&self) -> Option<u64> {
         let bytes = self.pages.checked_mul(self.page_bytes as u64)?;
         (bytes <= STORE_BYTES_MAX).then_some(bytes)
     }
 
-    /// Page behind the last that an object owns.
+    /// Page behind the last one that an object owns.
     pub(crate) fn objects_end(&self) -> u64 {
         let end_of = |entry: &TableEntry| match entry {
             TableEntry::Object(object) => object.map.iter().map(|extent| extent.run.end()).max(),
@@ -383,7 +383,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Shares the whole pages; the last partial page of a plain object follows as a `Map` of its own.
+    /// Shares the whole pages; the last partial page of a plain object follows as a separate `Map`.
     fn clone_object(&mut self, from: u64, to: u64) -> Result<(), OpMisfit> {
         self.vacant(to)?;
         let page_bytes = self.page_bytes;
@@ -431,7 +431,7 @@ impl Tables {
 
     fn stream_trim(&mut self, id: u64, upto: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let stream = self.stream_of(id)?;
-        // Frames are counted on from there.
+        // Frame numbers continue from there.
         if upto > COUNTER_MAX {
             return Err(OpMisfit { id, what: "no stream has so many frames as are trimmed" });
         }
@@ -449,12 +449,11 @@ impl Tables {
         Ok(())
     }
 
-    /// Ends the stream at `cut`: what lies behind is a new use of the space, what lies in later pieces is
-    /// free.
+    /// Ends the stream at `cut`: pages behind it are a new use of the space, later pieces are freed.
     fn cut_stream(&mut self, cut: &StreamCut, lsn: u64, effect: &mut OpEffect) -> Result<(), OpMisfit> {
         let id = cut.id;
         let stream = self.stream_of(id)?;
-        // Recovery read these frames behind a flush.
+        // Recovery read these frames after a flush.
         stream.durable = stream.durable.max(cut.next);
         let index = cut.piece as usize;
         let Some(piece) = stream.pieces.get_mut(index) else {
@@ -490,16 +489,16 @@ pub(crate) fn trailer_pages(data_pages: u64, unit: u32, page_bytes: usize) -> u6
 mod tests {
     use super::*;
 
-    /// Up to 96 bytes per object, not the 64 that were hoped for: label, traits and two vectors take more.
+    /// Up to 96 bytes per object, not the planned 64: label, traits and two vectors take more.
     #[test]
     fn an_object_takes_less_than_a_hundred_bytes_besides_its_extents() {
         assert!(size_of::<TableEntry>() <= 96, "{} bytes", size_of::<TableEntry>());
     }
 
-    /// Symptom: a mount record whose cut goes on at a frame before its piece was applied, and the next
-    /// checkpoint of the store was refused as damaged at every open.
-    /// Cause: the order of pieces was checked where they are added and read, not where they are cut.
-    /// Fix: such a record is the damage.
+    /// Symptom: a mount record whose cut continues at a frame before its piece was applied, and every later
+    /// opening refused the next checkpoint as damaged.
+    /// Cause: the order of pieces was checked where they are added and read, but not where they are cut.
+    /// Fix: such a record counts as damage.
     #[test]
     fn a_stream_goes_on_behind_the_piece_it_is_cut_in() {
         let mut tables = Tables::new(4096, 1 << 20);

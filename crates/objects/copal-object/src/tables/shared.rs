@@ -1,7 +1,7 @@
 //! Pages with several owners, after a clone.
 //!
 //! Invariants
-//! - Only pages owned more than once are here, with the number of owners beyond the first.
+//! - Only pages with several owners are listed, with the number of owners beyond the first.
 //! - Not on disk: derived at open from the extents of objects that share.
 
 use crate::format::run::PageRun;
@@ -14,7 +14,7 @@ pub(crate) struct SharedRuns {
 }
 
 impl SharedRuns {
-    /// One more owner of `run`.
+    /// Adds an owner of `run`.
     pub(crate) fn share(&mut self, run: PageRun) {
         self.split(run.at);
         self.split(run.end());
@@ -35,7 +35,7 @@ impl SharedRuns {
         }
     }
 
-    /// One owner less of each run; what nobody owns any more goes to `freed`.
+    /// Removes one owner of each run; pages without an owner go to `freed`.
     pub(crate) fn release(&mut self, runs: Vec<PageRun>, freed: &mut Vec<PageRun>) {
         if self.runs.is_empty() {
             freed.extend(runs);
@@ -81,7 +81,7 @@ impl SharedRuns {
         self.runs.insert(page, ((end - page) as u32, extra));
     }
 
-    /// Whether `page` has several owners.
+    /// Number of owners of `page`.
     #[cfg(test)]
     pub(crate) fn owners(&self, page: u64) -> u32 {
         match self.runs.range(..=page).next_back() {

@@ -1,7 +1,7 @@
-//! The body of a checkpoint: all tables as one string of bytes.
+//! Body of a checkpoint: encoding of all tables as one byte string.
 //!
 //! Format: docs/formats/object-checkpoint.md v3
-//! Not here: how the string is cut into chain pages (`checkpoint`).
+//! Not here: splitting the string into chain pages (`checkpoint`).
 
 use crate::{
     format::{
@@ -19,7 +19,7 @@ use crate::{
 use copal_codec::{DecodeError, Put, Reader};
 use std::{collections::HashMap, ops::Range};
 
-/// Where in the order of things a checkpoint stands.
+/// Position of a checkpoint in the order of commits and records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CheckpointPosition {
     pub(crate) uuid: u128,
@@ -28,7 +28,7 @@ pub(crate) struct CheckpointPosition {
     /// Number and position of the first record after it.
     pub(crate) next_seq: u64,
     pub(crate) journal_head: u64,
-    /// Everything of epochs up to this is durable when a superblock names the checkpoint.
+    /// All epochs up to this one are durable once a superblock names the checkpoint.
     pub(crate) epoch: u64,
 }
 
@@ -42,12 +42,12 @@ const PUBLISHED: u8 = 4;
 const FIXED_BYTES: u64 = 16 + 5 * 8 + 4 + 8 + 4;
 const ZONE_RUN_BYTES: u64 = 16;
 const HOLLOW_RUN_BYTES: u64 = 16;
-/// Bytes of an object's or stream's entry without its extents, sums and pieces, at most.
+/// Most bytes of an object's or stream's entry without its extents, sums and pieces.
 pub(crate) const ENTRY_BYTES_MAX: u64 = 8 + 1 + TRAITS_LEN + 1 + 8 + 16 + 4;
 const EXTENT_BYTES: u64 = 4 + RUN_LEN;
 const PIECE_BYTES: u64 = RUN_LEN + 8 + 8;
 
-/// Length of what [`encode`] returns: what a checkpoint of `tables` takes is reckoned from this alone.
+/// Length of the result of [`encode`]; the space of a checkpoint is computed from this alone.
 pub(crate) fn encoded_len(tables: &Tables, zone_runs: u64, hollow_runs: u64) -> u64 {
     FIXED_BYTES + ZONE_RUN_BYTES * zone_runs + HOLLOW_RUN_BYTES * hollow_runs + tables.entry_bytes
 }
@@ -74,8 +74,8 @@ pub(crate) fn published_bytes_max(runs: &[PageRun]) -> u64 {
     ENTRY_BYTES_MAX + EXTENT_BYTES * extents.sum::<u64>()
 }
 
-/// The tables as bytes. `durable`: frames known to be durable, by stream. `zones`: written zones. `hollow`:
-/// hollow pages.
+/// Encodes the tables. `durable`: per stream, the number below which frames are durable. `zones`: written
+/// zones. `hollow`: hollow pages.
 pub(crate) fn encode(
     tables: &Tables,
     position: &CheckpointPosition,
@@ -109,7 +109,7 @@ pub(crate) fn encode(
         out.put_u64(range.start);
         out.put_u64(range.end - range.start);
     }
-    debug_assert_eq!(out.len(), wanted, "the length of a checkpoint is known before");
+    debug_assert_eq!(out.len(), wanted, "the computed length of a checkpoint is exact");
     out
 }
 
@@ -146,18 +146,18 @@ fn put_stream(out: &mut Vec<u8>, stream: &StreamEntry, durable: u64) {
     }
 }
 
-/// What a checkpoint says.
+/// Decoded content of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct CheckpointBody {
     pub(crate) tables: Tables,
     pub(crate) position: CheckpointPosition,
     /// Runs of written zones.
     pub(crate) zones: Vec<PageRun>,
-    /// Pages that are hollow unless something owns them.
+    /// Hollow pages, except those that have an owner.
     pub(crate) hollow: Vec<Range<u64>>,
 }
 
-/// Reads a body back.
+/// Decodes a body.
 pub(crate) fn decode(body: &[u8], page_bytes: usize) -> Result<CheckpointBody, DecodeError> {
     let mut input = Reader::new(body);
     let position = take_position(&mut input)?;
@@ -272,7 +272,7 @@ fn take_stream(input: &mut Reader<'_>, pages: u64) -> Result<StreamEntry, Decode
     let what = ObjectTraits::take(input)?;
     let at = input.position();
     let trimmed = input.u64()?;
-    // Frames are counted on from there.
+    // Frame numbers continue from there.
     bound(at, trimmed, COUNTER_MAX)?;
     let durable = input.u64()?;
     let mut first = 0;

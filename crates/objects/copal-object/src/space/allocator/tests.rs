@@ -1,4 +1,4 @@
-//! The allocator against a plain vector of booleans.
+//! The allocator compared with a plain vector of booleans.
 
 use super::*;
 
@@ -101,7 +101,7 @@ fn free_runs_are_the_pages_that_are_not_taken() {
     }
 }
 
-/// A walk over cuts, growth, hollow runs and allocations, against a vector of what each page is.
+/// A random walk over cuts, growth, hollow runs and allocations, compared with a vector of page states.
 #[test]
 fn hollow_pages_are_not_given_out_and_what_is_cut_is_gone() {
     #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
-//! How far the last clean mark reaches (`commit::clean_mark`).
+//! Coverage of the last clean mark (`commit::clean_mark`).
 
-/// What the last clean mark covers.
+/// Coverage of the last clean mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CleanMark {
     /// Its own position.
@@ -10,8 +10,8 @@ pub(crate) struct CleanMark {
 }
 
 impl CleanMark {
-    /// A store just opened has nothing that a clean mark would protect: what recovery read is covered by the
-    /// flush before.
+    /// After an opening there is nothing for a clean mark to protect: the flush before recovery covers all
+    /// data.
     pub(crate) fn at_open(last_lsn: u64) -> CleanMark {
         CleanMark { lsn: last_lsn, complete: true }
     }

@@ -1,4 +1,4 @@
-//! Epochs: the intervals between flushes, and what each flush waits for.
+//! Epochs: the intervals between flushes, and the writes that each flush waits for.
 //!
 //! Design: docs/design/object.md#commit-on-one-flush OBJ-3, OBJ-6, OBJ-10
 //! Invariants
@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-/// State of the one flush.
+/// State of the flush in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushStep {
     /// Waits for the writes of its epoch.
@@ -17,22 +17,22 @@ pub(crate) enum FlushStep {
     Submitted(u64),
 }
 
-/// Which epoch is open, which are durable.
+/// The open epoch, and the flushed ones.
 #[derive(Debug)]
 pub(crate) struct FlushEpochs {
     pub(crate) open: u64,
-    /// Everything of epochs up to this is durable.
+    /// All epochs up to this one are durable.
     pub(crate) flushed: u64,
-    /// Largest `flushed` that a durable record or checkpoint carries: what recovery will trust (OBJ-3).
+    /// Largest `flushed` in a durable record or checkpoint: the value that recovery will trust (OBJ-3).
     pub(crate) durable_flushed: u64,
-    /// Somebody waits for this epoch to be flushed.
+    /// Epoch whose flush a caller waits for.
     pub(crate) wanted: u64,
     pub(crate) flushing: Option<FlushStep>,
     outstanding: BTreeMap<u64, u32>,
 }
 
 impl FlushEpochs {
-    /// After a mount: everything up to `flushed` is durable.
+    /// After a mount: all epochs up to `flushed` are durable.
     pub(crate) fn new(flushed: u64) -> FlushEpochs {
         FlushEpochs {
             open: flushed + 1,
@@ -60,7 +60,7 @@ impl FlushEpochs {
         }
     }
 
-    /// Somebody waits for `epoch`.
+    /// Requests a flush of `epoch`.
     pub(crate) fn want(&mut self, epoch: u64) {
         self.wanted = self.wanted.max(epoch);
     }
@@ -72,7 +72,7 @@ impl FlushEpochs {
         self.open += 1;
     }
 
-    /// The epoch whose flush can go to the device now: all its writes have completed.
+    /// The epoch whose flush can be submitted now: all its writes have completed.
     pub(crate) fn take_ready(&mut self) -> Option<u64> {
         let Some(FlushStep::Closing(epoch)) = self.flushing else {
             return None;

@@ -1,11 +1,12 @@
 //! Groups: transactions that share one record.
 //!
-//! The open group collects; closing it writes its record. A closed group is kept until it is durable.
+//! The open group takes transactions; closing it writes its record. A closed group is kept until it is
+//! durable.
 //! Design: docs/design/object.md#commit-on-one-flush OBJ-16
 //! Invariants
 //! - Groups become durable in order; positions (LSN) ascend through them.
-//! - Everything enters the open group with a [`GroupAdmission`], the store's own operations too: no record
-//!   becomes longer than recovery reads, and none counts more transactions than it can say.
+//! - Every entry into the open group needs a [`GroupAdmission`], also for the store's own operations. So no
+//!   record is longer than recovery reads, or has more transactions than its counter can hold.
 
 use crate::format::{record, run::PageRun};
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 /// Most transactions of one group: the record counts them with 16 bits.
 const TRANSACTIONS_MAX: u16 = u16::MAX;
 
-/// Room in the open group for one transaction, measured. Good for one entry, and only until the mutex is
+/// Measured room in the open group for one transaction. Valid for one entry, and only until the mutex is
 /// released.
 #[must_use]
 #[derive(Debug)]
@@ -30,11 +31,11 @@ pub(crate) struct OpenGroup {
     pub(crate) transactions: u16,
     pub(crate) first_lsn: u64,
     pub(crate) freed: Vec<PageRun>,
-    /// Data writes on their way.
+    /// Data writes in flight.
     pub(crate) outstanding: u32,
-    /// Frees space: may use the kept part of the journal.
+    /// Frees space: may use the reserved part of the journal.
     pub(crate) releasing: bool,
-    /// Gets a record even if it has no operation.
+    /// Gets a record even without operations.
     pub(crate) forced: bool,
 }
 
@@ -48,22 +49,22 @@ pub(crate) struct ClosedGroup {
     pub(crate) next_seq: u64,
     /// `flushed_epoch` in its record.
     pub(crate) carries: u64,
-    /// Data writes, record, and frames it comes after that are on their way; of a group that a checkpoint
-    /// stands for, the checkpoint instead of the record.
+    /// Data writes, record, and frames it comes after that are in flight. For a group whose record a
+    /// checkpoint replaces, the checkpoint counts instead of the record.
     pub(crate) outstanding: u32,
 }
 
-/// Open and closed groups, and how far they got.
+/// Open and closed groups, and their progress.
 #[derive(Debug)]
 pub(crate) struct CommitGroups {
     pub(crate) open: OpenGroup,
     pub(crate) closed: VecDeque<ClosedGroup>,
-    /// Last position given out.
+    /// Last assigned position.
     pub(crate) last_lsn: u64,
-    /// Everything up to here has completed on the device.
+    /// All commits up to here have completed on the device.
     pub(crate) written_lsn: u64,
     pub(crate) durable_lsn: u64,
-    /// Records on their way.
+    /// Records in flight.
     pub(crate) records: u32,
     /// Closed groups at the front whose writes have all completed.
     complete: usize,
@@ -82,15 +83,15 @@ impl CommitGroups {
         }
     }
 
-    /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group, whose record may
-    /// have `record_bytes_max`; `None` when the group has to be closed first.
+    /// Room in the open group for a transaction of at most `ops_bytes` bytes of operations, in a record of at
+    /// most `record_bytes_max`. `None` if the group must be closed first.
     pub(crate) fn admit(&self, ops_bytes: usize, record_bytes_max: usize) -> Option<GroupAdmission> {
         let bytes = record::HEADER_LEN + self.open.ops.len() + ops_bytes;
         let fits = bytes <= record_bytes_max && self.open.transactions < TRANSACTIONS_MAX;
         fits.then_some(GroupAdmission { group: self.open.number })
     }
 
-    /// The position of one more transaction in the open group.
+    /// Assigns the position of one more transaction in the open group.
     pub(crate) fn take_lsn(&mut self, admitted: GroupAdmission) -> u64 {
         assert_eq!(admitted.group, self.open.number, "a transaction enters the group it was admitted to");
         self.last_lsn += 1;
@@ -118,14 +119,14 @@ impl CommitGroups {
         }
     }
 
-    /// Groups are numbered one after the other, so there is nothing to search.
+    /// Groups are numbered consecutively, so the index is computed.
     fn closed_group(&mut self, number: u64) -> Option<&mut ClosedGroup> {
         let first = self.closed.front()?.number;
         self.closed.get_mut(usize::try_from(number.checked_sub(first)?).ok()?)
     }
 
-    /// Everything of epochs up to `flushed` is durable; returns the largest `flushed_epoch` that became
-    /// durable with it and the number of the record after the last durable one.
+    /// All epochs up to `flushed` are durable. Returns the largest `flushed_epoch` that became durable with
+    /// them, and the number of the record after the last durable one.
     pub(crate) fn flushed(&mut self, flushed: u64) -> Option<(u64, u64)> {
         let mut news = None;
         while self.closed.front().is_some_and(|closed| closed.epoch <= flushed && closed.outstanding == 0) {
@@ -139,8 +140,8 @@ impl CommitGroups {
         news
     }
 
-    /// Closes the open group without a record: a checkpoint that is about to be written stands for it, and
-    /// ends its last write when it is durable. Returns the group's number and what it freed.
+    /// Closes the open group without a record: a checkpoint that is about to be written replaces the record
+    /// and counts as the group's last write. Returns the group's number and its freed pages.
     pub(crate) fn absorb_open(&mut self, epoch: u64, next_seq: u64, flushed: u64) -> (u64, Vec<PageRun>) {
         let number = self.open.number;
         let open =
@@ -156,16 +157,16 @@ impl CommitGroups {
         (number, open.freed)
     }
 
-    /// The last epoch that recovery may take as durable where a flush has covered those up to `flushed`. A
-    /// frame that is written through belongs to no epoch, so the flush of a group's epoch says nothing of the
-    /// frames it comes after (OBJ-15).
+    /// The last epoch that recovery may take as durable after a flush of those up to `flushed`. A frame that
+    /// is written through belongs to no epoch, so the flush of a group's epoch does not cover the frames that
+    /// the group comes after (OBJ-15).
     pub(crate) fn trusted_epoch(&self, flushed: u64) -> u64 {
         let incomplete = self.closed.get(self.complete);
         incomplete.map_or(flushed, |group| flushed.min(group.epoch.saturating_sub(1)))
     }
 
     /// Whether every write of the groups up to `last` and of those in epochs up to `epoch` has completed,
-    /// those of the frames they come after among them; of `absorbed`, every write but the checkpoint's own.
+    /// including the frames they come after; of `absorbed`, every write except the checkpoint's own.
     pub(crate) fn is_complete(&self, last: u64, epoch: u64, absorbed: Option<u64>) -> bool {
         let is_named = |group: &&ClosedGroup| group.number <= last || group.epoch <= epoch;
         let mut closed = self.closed.iter().take_while(is_named);

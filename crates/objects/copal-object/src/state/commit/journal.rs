@@ -1,15 +1,16 @@
 //! Journal: a ring of records, its head, its tail and the hash chain.
 //!
 //! Positions are pages counted from the store's first record on; modulo the length they give the place in the
-//! ring. A record never wraps: when it does not fit before the end of the ring it starts at the ring's first
-//! page. Invariants
+//! ring. A record never wraps: if it does not fit before the end of the ring, it starts at the ring's first
+//! page.
+//! Invariants
 //! - Nothing between tail and head is overwritten; the tail moves only when the superblock that passes it is
 //!   durable (OBJ-7).
-//! - One sixteenth is kept for records that free space and for mounts.
+//! - One sixteenth is reserved for records that free space and for mounts.
 
 use crate::format::{hash64, record, record::RecordHeader, run::PageRun};
 
-/// Longest record in bytes, whatever the size of the journal.
+/// Longest record in bytes, for a journal of any size.
 const RECORD_BYTES_MAX: u64 = 4 << 20;
 
 /// A record about to be written.
@@ -22,7 +23,7 @@ pub(crate) struct NewRecord<'a> {
     pub(crate) flushed_epoch: u64,
 }
 
-/// Where the next record goes and what it carries.
+/// Place and header fields of the next record.
 #[derive(Debug)]
 pub(crate) struct JournalRing {
     /// First page on the device.
@@ -47,7 +48,7 @@ impl JournalRing {
         ((self.pages / 8 * page).min(RECORD_BYTES_MAX).max(page)) as usize
     }
 
-    /// Pages kept for records that free space.
+    /// Pages reserved for records that free space.
     pub(crate) fn kept_pages(&self) -> u64 {
         (self.pages / 16).max(1)
     }
@@ -56,7 +57,7 @@ impl JournalRing {
         self.head - self.tail
     }
 
-    /// Position of a record of `pages` pages, leaving `keep` pages; `None` when the ring is full.
+    /// Position of a record of `pages` pages that leaves `keep` pages; `None` if the ring is full.
     pub(crate) fn place(&self, pages: u64, keep: u64) -> Option<u64> {
         let within = self.head % self.pages;
         let skip = if within + pages > self.pages { self.pages - within } else { 0 };
@@ -64,8 +65,8 @@ impl JournalRing {
         (at + pages - self.tail <= self.pages - keep.min(self.pages)).then_some(at)
     }
 
-    /// Where there is room for a record of so many bytes of operations; `releasing` ones may use the kept
-    /// part.
+    /// Position of a record of so many bytes of operations, if there is room; `releasing` ones may use the
+    /// reserved part.
     pub(crate) fn position_of(&self, ops_bytes: usize, releasing: bool) -> Option<u64> {
         let pages = record::pages_for(ops_bytes, self.page_bytes) as u64;
         let keep = if releasing { 0 } else { self.kept_pages() };
@@ -77,7 +78,7 @@ impl JournalRing {
         PageRun::new(self.at + position % self.pages, pages as u32)
     }
 
-    /// Fills `out` with the record and moves the head behind it.
+    /// Encodes the record into `out` and moves the head behind it.
     pub(crate) fn write(&mut self, record: &NewRecord<'_>, out: &mut [u8]) {
         let header = RecordHeader {
             store: self.store,

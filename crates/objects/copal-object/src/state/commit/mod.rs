@@ -1,10 +1,9 @@
-//! Commit state: open and closed groups, the journal they go to, the epochs that flushes cover, and the
-//! commits that wait.
+//! Commit state: open and closed groups, the journal, the epochs of flushes, and waiting commits.
 //!
 //! Design: docs/design/object.md#commit-on-one-flush
 //! Invariants
-//! - Groups, journal and epochs change together, here alone.
-//! - Waiters stand in the order of their positions.
+//! - Groups, journal and epochs change together, only here.
+//! - Waiters are ordered by their positions.
 //!
 //! Not here: the steps (`engine`), and the device.
 
@@ -24,11 +23,11 @@ use group::{ClosedGroup, CommitGroups, GroupAdmission, OpenGroup};
 use journal::{JournalRing, NewRecord};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes on their way to the device beyond which commits wait.
+/// Bytes in flight beyond which commits wait.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
-/// Bytes written since the last flush beyond which one is started, so that recovery has little to verify.
+/// Bytes written since the last flush beyond which a flush is started, so that recovery has little to verify.
 const UNFLUSHED_BYTES_MAX: u64 = 128 << 20;
-/// Transactions beyond which a group is full.
+/// Transactions beyond which a group counts as full.
 const TRANSACTIONS_FULL: u16 = 4096;
 
 pub(crate) type CommitCompleter = Completer<Result<Lsn, StoreError>>;
@@ -39,7 +38,7 @@ struct CommitWaiter {
     completer: CommitCompleter,
 }
 
-/// The record of a group that was just closed; it goes to the device next.
+/// The record of a group that was just closed; it is written next.
 pub(crate) struct ClosedRecord {
     pub(crate) group: u64,
     pub(crate) epoch: u64,
@@ -49,26 +48,27 @@ pub(crate) struct ClosedRecord {
     pub(crate) freed: Vec<PageRun>,
 }
 
-/// Groups, journal and epochs, and their writes on the way to the device.
+/// Groups, journal and epochs, and their writes in flight.
 pub(crate) struct CommitState {
     epochs: FlushEpochs,
     groups: CommitGroups,
     journal: JournalRing,
-    /// Pages of data writes that are on their way.
+    /// Pages of data writes in flight.
     in_flight: BTreeMap<u64, u32>,
     in_flight_bytes: u64,
-    /// Beyond this commits wait; at most [`IN_FLIGHT_BYTES_MAX`].
+    /// Limit from which commits wait; at most [`IN_FLIGHT_BYTES_MAX`].
     in_flight_limit: u64,
     unflushed_bytes: u64,
     written_waiters: VecDeque<CommitWaiter>,
     durable_waiters: VecDeque<CommitWaiter>,
-    /// Somebody waits for this commit to be durable.
+    /// A caller waits until this commit is durable.
     wanted_lsn: u64,
     clean_mark: CleanMark,
 }
 
 impl CommitState {
-    /// After recovery: everything up to `last_lsn` and up to `epoch` is durable, nobody waits.
+    /// After recovery: all commits up to `last_lsn` and all epochs up to `epoch` are durable; there are no
+    /// waiters.
     pub(crate) fn new(journal: JournalRing, epoch: u64, last_lsn: u64) -> CommitState {
         CommitState {
             epochs: FlushEpochs::new(epoch),
@@ -85,12 +85,12 @@ impl CommitState {
         }
     }
 
-    /// Last position given out.
+    /// Last assigned position.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.groups.last_lsn
     }
 
-    /// Everything up to here has completed on the device.
+    /// All commits up to here have completed on the device.
     pub(crate) fn written_lsn(&self) -> u64 {
         self.groups.written_lsn
     }
@@ -103,7 +103,7 @@ impl CommitState {
         self.epochs.open
     }
 
-    /// Everything of epochs up to this is durable.
+    /// All epochs up to this one are durable.
     pub(crate) fn flushed_epoch(&self) -> u64 {
         self.epochs.flushed
     }
@@ -126,12 +126,12 @@ impl CommitState {
         self.wanted_lsn = self.wanted_lsn.max(lsn);
     }
 
-    /// Whether no flush is under way and no commit waits for one.
+    /// Whether no flush is in progress and no commit waits for one.
     pub(crate) fn is_idle(&self) -> bool {
         self.epochs.flushing.is_none() && self.wanted_lsn <= self.groups.durable_lsn
     }
 
-    /// Whether a record or a flush is on its way.
+    /// Whether a record or a flush is in flight.
     pub(crate) fn is_moving(&self) -> bool {
         self.groups.records > 0 || self.epochs.flushing.is_some()
     }
@@ -144,12 +144,12 @@ impl CommitState {
         self.clean_mark = mark;
     }
 
-    /// Lets commits wait already while `bytes` are on their way.
+    /// Lowers the limit of bytes in flight from which commits wait.
     pub(crate) fn limit_in_flight(&mut self, bytes: u64) {
         self.in_flight_limit = bytes.min(IN_FLIGHT_BYTES_MAX);
     }
 
-    /// Whether so much is on its way that commits wait.
+    /// Whether the limit of bytes in flight is reached, so that commits wait.
     pub(crate) fn is_crowded(&self) -> bool {
         self.in_flight_bytes > self.in_flight_limit
     }
@@ -158,7 +158,7 @@ impl CommitState {
         self.in_flight_bytes
     }
 
-    /// Whether a write to `run` is on its way.
+    /// Whether a write to `run` is in flight.
     pub(crate) fn is_in_flight(&self, run: PageRun) -> bool {
         self.in_flight
             .range(..run.end())
@@ -184,8 +184,8 @@ impl CommitState {
         self.journal.record_bytes_max()
     }
 
-    /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group; `None` when the
-    /// group has to be closed first.
+    /// Room for a transaction of at most `ops_bytes` bytes of operations in the open group; `None` if the
+    /// group must be closed first.
     pub(crate) fn admit(&self, ops_bytes: usize) -> Option<GroupAdmission> {
         self.groups.admit(ops_bytes, self.journal.record_bytes_max())
     }
@@ -196,8 +196,8 @@ impl CommitState {
         self.journal.position_of(group.ops.len() + ops_bytes, releasing || group.releasing).is_some()
     }
 
-    /// The position of one more transaction in the open group; `releasing` ones may use the kept part of the
-    /// journal.
+    /// Assigns the position of one more transaction in the open group; `releasing` ones may use the reserved
+    /// part of the journal.
     pub(crate) fn take_lsn(&mut self, admitted: GroupAdmission, releasing: bool) -> u64 {
         let lsn = self.groups.take_lsn(admitted);
         self.groups.open.releasing |= releasing;
@@ -210,7 +210,7 @@ impl CommitState {
         self.groups.open.freed.append(freed);
     }
 
-    /// The open group waits for `writes` more.
+    /// The open group waits for `writes` more writes.
     pub(crate) fn await_writes(&mut self, writes: u32) {
         self.groups.open.outstanding += writes;
     }
@@ -223,7 +223,7 @@ impl CommitState {
         self.epochs.begin_write()
     }
 
-    /// A write of [`CommitState::begin_write`] has ended.
+    /// A write of [`CommitState::begin_write`] has completed.
     pub(crate) fn end_write(&mut self, epoch: u64, runs: &[PageRun], bytes: u64) {
         for run in runs {
             self.in_flight.remove(&run.at);
@@ -232,7 +232,7 @@ impl CommitState {
         self.epochs.end_write(epoch);
     }
 
-    /// The write of a record has ended.
+    /// The write of a record has completed.
     pub(crate) fn end_record(&mut self, epoch: u64) {
         self.groups.records -= 1;
         self.epochs.end_write(epoch);
@@ -243,7 +243,7 @@ impl CommitState {
         self.groups.end_write(group);
     }
 
-    /// Wants a flush when much was written since the last one.
+    /// Requests a flush if much was written since the last one.
     pub(crate) fn limit_unflushed(&mut self) {
         if self.unflushed_bytes > UNFLUSHED_BYTES_MAX {
             self.epochs.want(self.epochs.open);
@@ -251,18 +251,18 @@ impl CommitState {
         }
     }
 
-    /// Takes the next step towards a durable record that says that `epoch` is flushed (OBJ-3). A record may
-    /// call epochs up to `trusted` durable. `true`: the open group has to be closed for it.
+    /// Takes the next step towards a durable record that calls `epoch` flushed (OBJ-3). A record may call
+    /// epochs up to `trusted` durable. `true`: the open group must be closed for it.
     pub(crate) fn want_drain(&mut self, epoch: u64, trusted: u64) -> bool {
         if epoch <= self.epochs.durable_flushed {
             return false;
         }
-        // First the freeing epoch has to be flushed, then a record that says so.
+        // First the freeing epoch must be flushed, then a record must say so.
         if self.epochs.flushed < epoch {
             self.epochs.want(epoch);
             return false;
         }
-        // A group may still wait for a frame: when that is written, a record can say so.
+        // A group may still wait for a frame; after that a record can say so.
         if trusted < epoch {
             return false;
         }
@@ -277,13 +277,14 @@ impl CommitState {
         true
     }
 
-    /// The open group gets a record, with or without operations, and may use the kept part of the journal.
+    /// The open group gets a record, with or without operations, and may use the reserved part of the
+    /// journal.
     pub(crate) fn force_record(&mut self) {
         self.groups.open.forced = true;
         self.groups.open.releasing = true;
     }
 
-    /// Whether the open group should be closed; `eager`: also while a flush is under way.
+    /// Whether the open group should be closed; `eager`: also while a flush is in progress.
     pub(crate) fn may_close_group(&self, eager: bool) -> bool {
         if self.groups.is_open_empty() {
             return false;
@@ -294,8 +295,8 @@ impl CommitState {
         full || idle || self.flush_is_due()
     }
 
-    /// Writes the record of the open group; `None` when the journal has no room for it. It says that
-    /// `carries` is flushed. `stale`: a flaw, it carries the epoch that is being flushed.
+    /// Creates the record of the open group; `None` if the journal has no room for it. The record calls
+    /// `carries` flushed. `stale` is a flaw: the record carries the epoch that is being flushed.
     pub(crate) fn close_group(&mut self, carries: u64, stale: bool) -> Option<ClosedRecord> {
         let group = &self.groups.open;
         let position = self.journal.position_of(group.ops.len(), group.releasing)?;
@@ -336,13 +337,13 @@ impl CommitState {
         Some(ClosedRecord { group: group.number, epoch, run, buf, freed: group.freed })
     }
 
-    /// Whether a flush should start as soon as none is under way.
+    /// Whether a flush should start once none is in progress.
     fn flush_is_due(&self) -> bool {
         let is_wanted = self.wanted_lsn > self.groups.durable_lsn || self.epochs.wanted > self.epochs.flushed;
         self.epochs.flushing.is_none() && is_wanted
     }
 
-    /// Closes the open epoch when somebody waits for something in it.
+    /// Closes the open epoch if a caller waits for it.
     pub(crate) fn start_flush(&mut self) -> bool {
         if self.epochs.flushing.is_some() {
             return false;
@@ -359,12 +360,12 @@ impl CommitState {
         true
     }
 
-    /// The epoch whose flush can go to the device now.
+    /// The epoch whose flush can be submitted now.
     pub(crate) fn take_flush(&mut self) -> Option<u64> {
         self.epochs.take_ready()
     }
 
-    /// The flush of `epoch` has completed; returns the last epoch that is flushed.
+    /// The flush of `epoch` has completed; returns the last flushed epoch.
     pub(crate) fn end_flush(&mut self, epoch: u64) -> u64 {
         self.epochs.end_flush(epoch);
         self.epochs.flushed
@@ -382,8 +383,8 @@ impl CommitState {
         open
     }
 
-    /// Groups whose epoch is flushed and whose writes, the frames they depend on among them, have completed
-    /// are durable.
+    /// Marks groups as durable whose epoch is flushed and whose writes, including the frames they depend on,
+    /// have completed.
     pub(crate) fn note_durable_groups(&mut self) {
         if let Some((carried, seq)) = self.groups.flushed(self.epochs.flushed) {
             self.epochs.durable_flushed = self.epochs.durable_flushed.max(carried);
@@ -391,12 +392,12 @@ impl CommitState {
         }
     }
 
-    /// `completer` is answered when everything up to `lsn`, the last position, has completed.
+    /// Answers `completer` once all commits up to `lsn`, the last position, have completed.
     pub(crate) fn wait_written(&mut self, lsn: u64, completer: CommitCompleter) {
         self.written_waiters.push_back(CommitWaiter { lsn, completer });
     }
 
-    /// `completer` is answered when everything up to `lsn` is durable.
+    /// Answers `completer` once all commits up to `lsn` are durable.
     pub(crate) fn wait_durable(&mut self, lsn: u64, completer: CommitCompleter) {
         self.want_durable(lsn);
         // A sync may ask for an earlier position than the last.
@@ -404,7 +405,7 @@ impl CommitState {
         self.durable_waiters.insert(place, CommitWaiter { lsn, completer });
     }
 
-    /// The next waiter whose turn has come, and the position it waited for: those for writes first.
+    /// The next waiter that can be answered, with its position; those for writes first.
     pub(crate) fn take_answer(&mut self) -> Option<(CommitCompleter, Lsn)> {
         let (written, durable) = (self.groups.written_lsn, self.groups.durable_lsn);
         let waiter = self
@@ -414,7 +415,7 @@ impl CommitState {
         Some((waiter.completer, Lsn(waiter.lsn)))
     }
 
-    /// Takes out all waiters.
+    /// Takes all waiters.
     pub(crate) fn take_waiters(&mut self) -> Vec<CommitCompleter> {
         let all = self.written_waiters.drain(..).chain(self.durable_waiters.drain(..));
         all.map(|waiter| waiter.completer).collect()
@@ -429,15 +430,15 @@ impl CommitState {
         &self.journal
     }
 
-    /// Closes the open group without a record: a checkpoint that is about to be written stands for it and
-    /// takes the record's number. Returns the group's number and the pages that it freed.
+    /// Closes the open group without a record: a checkpoint that is about to be written replaces the record
+    /// and takes its number. Returns the group's number and its freed pages.
     pub(crate) fn absorb_open_group(&mut self) -> (u64, Vec<PageRun>) {
         self.journal.seq += 1;
         self.groups.absorb_open(self.epochs.open, self.journal.seq, self.epochs.flushed)
     }
 
     /// Whether every write has completed of groups up to `last`, of epochs up to `epoch`, and of `absorbed`
-    /// but the checkpoint's own.
+    /// except the checkpoint's own.
     pub(crate) fn is_complete(&self, last: u64, epoch: u64, absorbed: Option<u64>) -> bool {
         self.groups.is_complete(last, epoch, absorbed)
     }
@@ -447,20 +448,20 @@ impl CommitState {
         self.journal.tail = tail;
     }
 
-    /// A checkpoint is durable: the journal starts at `tail` with record `next_seq`, and everything of epochs
-    /// up to `epoch` is durable.
+    /// A checkpoint is durable: the journal starts at `tail` with record `next_seq`, and all epochs up to
+    /// `epoch` are durable.
     pub(crate) fn pass_checkpoint(&mut self, tail: u64, next_seq: u64, epoch: u64) {
         self.reuse_journal(tail);
         self.journal.flushed_seq = self.journal.flushed_seq.max(next_seq);
         self.epochs.durable_flushed = self.epochs.durable_flushed.max(epoch);
     }
 
-    /// Records carry `mount` from now on; returns the mount before it.
+    /// Sets the mount that records carry from now on; returns the previous one.
     pub(crate) fn set_mount(&mut self, mount: u64) -> u64 {
         std::mem::replace(&mut self.journal.mount, mount)
     }
 
-    /// Whether a record of so many bytes of operations goes into the journal exactly at the head.
+    /// Whether a record of so many bytes of operations fits exactly at the journal's head.
     pub(crate) fn fits_at_head(&self, ops_bytes: usize) -> bool {
         let journal = &self.journal;
         let pages = record::pages_for(ops_bytes, journal.page_bytes);
@@ -474,8 +475,8 @@ impl CommitState {
         std::mem::take(&mut self.groups.open.freed)
     }
 
-    /// Starts a new hash chain from `seed`. One number is left out: from an older superblock on, a record is
-    /// missing.
+    /// Starts a new hash chain from `seed`. One record number is skipped: from an older superblock on, a
+    /// record is missing.
     pub(crate) fn begin_chain(&mut self, seed: u64) {
         self.journal.previous = seed;
         self.journal.seq += 1;

@@ -1,4 +1,4 @@
-//! What a frame costs does not depend on how many wait for the next flush; and when one counts as written.
+//! Cost of a frame, independent of the number of waiting frames; and the time when a frame counts as written.
 
 use super::{PendingFrame, PendingFrames};
 use crate::{
@@ -8,10 +8,10 @@ use bytes::Bytes;
 use copal_device::{Completion, Device, MemoryDevice};
 use std::sync::Arc;
 
-/// Symptom: with every put its own written frame a load took five times the processor time of one with
-/// grouped puts, and ever more per frame.
+/// Symptom: with a written frame per put a load took five times the processor time of one with grouped puts,
+/// and ever more per frame.
 /// Cause: each completed write walked over all frames that waited for the next flush, twice.
-/// Fix: the frames in front that nobody waits for are counted and not looked at again.
+/// Fix: the answered frames at the front are counted and not visited again.
 #[test]
 fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
     const FRAMES: u64 = 1000;
@@ -33,18 +33,18 @@ fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
         store.append_frame(id, payload, None, Ack::Written).wait().unwrap();
     }
     let looked_at = store.inner.state.lock().streams.tail(id.0).unwrap().pending.looked_at.get();
-    // Once as the next to be told, and as often as a search among a thousand looks.
+    // One visit to answer it, and the visits of a binary search among a thousand.
     assert!(looked_at <= 16 * FRAMES, "{FRAMES} frames were looked at {looked_at} times");
     // The flush they waited for makes all of them durable.
     store.append_frame(id, Bytes::new(), None, Ack::Durable).wait().unwrap();
     assert!(store.inner.state.lock().streams.tail(id.0).unwrap().pending.is_empty());
 }
 
-/// Symptom: rarely, a kill lost a write that was acknowledged as safe from one, behind a deferred write of a
-/// value in an object of its own.
-/// Cause: a frame was told that it is written as soon as its own commit was, though a frame before it, which
-/// nobody waits for, needed a later one; without that commit the stream ends before both.
-/// Fix: whoever asks waits for the commits of all frames in front.
+/// Symptom: rarely, a kill lost an acknowledged written frame. It followed a deferred write of a value in an
+/// object of its own.
+/// Cause: a frame was acknowledged as written as soon as its own commit was. A frame before it, without a
+/// waiter, needed a later commit; without that commit the stream ends before both.
+/// Fix: a waiter waits for the commits of all earlier frames.
 #[test]
 fn a_frame_is_written_when_the_commits_of_all_before_it_are() {
     let mut pending = PendingFrames::default();

@@ -1,9 +1,9 @@
-//! The extent map against one place and one sum per page.
+//! The extent map compared with one place and one sum per page.
 
 use super::*;
 use std::collections::BTreeMap;
 
-/// A sum that tells which places it covers.
+/// A sum that identifies the places it covers.
 fn sum_of(places: &[u64]) -> u32 {
     places.iter().fold(17u32, |sum, &place| sum.wrapping_mul(31).wrapping_add(place as u32))
 }
@@ -13,7 +13,7 @@ fn sums_for(run: PageRun, unit: u32) -> Vec<u32> {
     places.chunks(unit as usize).map(sum_of).collect()
 }
 
-/// What a transaction does after a cut: every unit whose sum is 0 gets the sum of what is left of it.
+/// The step of a transaction after a cut: every unit with sum 0 gets the sum of its remaining pages.
 fn heal(map: &mut ExtentMap, unit: u32) {
     let cut: Vec<ObjectExtent> =
         map.iter().filter(|extent| extent.run.pages <= unit && map.sums_of(extent.at, unit) == [0]).collect();
