@@ -1,4 +1,4 @@
-//! What each operation does, seen before and after a reopen.
+//! Effect of each operation, before and after a reopen.
 
 use bytes::Bytes;
 use copal_device::{Device, IoClass, MemoryDevice};

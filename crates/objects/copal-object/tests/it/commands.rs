@@ -1,4 +1,4 @@
-//! Device commands per operation: the unit of account of this layer (OBJ-27).
+//! Device commands per operation: the cost unit of this layer (OBJ-27).
 
 use crate::basics::{bytes, commit, fresh, plain, read, stream};
 use copal_device::{DeviceCounters, IoClass};
@@ -113,9 +113,10 @@ fn a_byte_range_is_one_read_of_the_blocks_that_cover_it() {
     assert_eq!(read(&store, 1), data);
 }
 
-/// Symptom: windows of merges were two commands and a copy, many of them. Cause: an extent was cut into
-/// commands from its own beginning, and a range across such a cut took one on each side. Fix: the range is
-/// cut, from its beginning.
+/// Symptom: read windows of merges took two commands and a copy, many of them.
+/// Cause: an extent was cut into commands from its own beginning, and a range across such a cut took one on
+/// each side.
+/// Fix: the range is cut, from its own beginning.
 #[test]
 fn a_range_takes_as_many_reads_wherever_in_an_extent_it_begins() {
     let (_device, store) = fresh();
@@ -131,7 +132,7 @@ fn a_range_takes_as_many_reads_wherever_in_an_extent_it_begins() {
         });
         done.reads
     };
-    // Its sums are read besides.
+    // Its sums are read in addition.
     let sums = read(0..100) - 1;
     for at in (0..4 << 20).step_by(200_000) {
         assert_eq!(read(at..at + 250_000) - sums, 1, "250,000 bytes at {at}");

@@ -1,4 +1,4 @@
-//! What every backend must do, run on each: a device in memory, a directory of files.
+//! Conformance of every backend: a device in memory, a directory of files.
 
 use crate::{
     basics::{bytes, commit, fresh, open, plain, read, stream},
@@ -8,7 +8,7 @@ use copal_device::{Device, IoClass};
 use copal_object::*;
 use std::sync::Arc;
 
-/// What a store lies on, so that it can be opened again.
+/// Storage below a store, so that it can be opened again.
 pub(crate) enum Backend {
     Memory(Arc<dyn Device>),
     Directory(tempfile::TempDir),

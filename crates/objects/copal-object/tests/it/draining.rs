@@ -1,4 +1,4 @@
-//! Waiting for freed space while others free more.
+//! Waiting for freed space while other threads free more.
 
 use crate::basics::{bytes, plain};
 use copal_device::{
@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// A device that does something when it is next told to flush, or to read.
+/// A device that runs a hook at the next flush, or at the next read.
 struct Hooked {
     below: Arc<dyn Device>,
     at_flush: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -87,7 +87,7 @@ fn full() -> (Arc<Hooked>, Store) {
     (device, store)
 }
 
-/// Writes object 3 of 8 MiB on a thread of its own, which may hang.
+/// Writes object 3 of 8 MiB on a separate thread, which may hang.
 fn create_in_time(store: &Store) {
     let (came, waited_for) = mpsc::channel();
     let writer = store.clone();
@@ -96,9 +96,9 @@ fn create_in_time(store: &Store) {
     assert!(matches!(created, Ok(Ok(_))), "{created:?}");
 }
 
-/// Symptom: a put into a nearly full store never came back. Cause: it waited until less was in quarantine
-/// than before, and another thread freed more meanwhile. Fix: it waits until what was there when it began has
-/// left.
+/// Symptom: a put into a nearly full store never returned.
+/// Cause: it waited until less was in quarantine than before, and another thread freed more meanwhile.
+/// Fix: it waits until the pages that were in quarantine at its beginning have left.
 #[test]
 fn who_waits_for_freed_space_does_not_wait_for_what_is_freed_later() {
     let (device, store) = full();
@@ -109,7 +109,7 @@ fn who_waits_for_freed_space_does_not_wait_for_what_is_freed_later() {
     assert!(device.at_flush.lock().is_none(), "nothing was freed meanwhile");
 }
 
-/// What one look keeps from being used again is not waited for where the rest is enough.
+/// A pinned part of the freed space is not awaited if the rest is enough.
 #[test]
 fn who_waits_for_freed_space_does_not_wait_for_a_look_at_some_of_it() {
     let (device, store) = full();
@@ -119,7 +119,7 @@ fn who_waits_for_freed_space_does_not_wait_for_a_look_at_some_of_it() {
     let (go_on, goes_on) = mpsc::channel::<()>();
     *device.at_read.lock() = Some(Box::new(move || {
         looks.send(()).unwrap();
-        // Until the test ends, however it does.
+        // Until the test ends, in any way.
         let _ = goes_on.recv();
     }));
     let reader = store.clone();

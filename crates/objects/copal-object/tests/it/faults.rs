@@ -49,10 +49,10 @@ fn nothing_is_acknowledged_after_a_failed_write_or_flush() {
     }
 }
 
-/// Symptom: a host that ran full inside a write, as one does under a copy-on-write file system, a thin volume
-/// or a file with holes, counted as a failed disk.
-/// Cause: the store told of a failed write, and afterwards only that one had failed. Fix: every later write
-/// names the full host, and nothing acknowledged is lost.
+/// Symptom: a host that ran full inside a write (under a copy-on-write file system, a thin volume or a file
+/// with holes) counted as a failed disk.
+/// Cause: the store reported a failed write, and afterwards only that one had failed.
+/// Fix: every later write names the full host, and nothing acknowledged is lost.
 #[test]
 fn a_host_that_runs_full_in_a_write_is_named_until_the_store_is_reopened() {
     let write = Fault::Write { skip: 0, fault: WriteFault::HostFull };
@@ -113,7 +113,7 @@ fn a_read_of_bytes_in_flight_returns_them() {
             store.commit(Txn::new().ops(ops), Ack::Ordered).wait().unwrap();
             let found = store.read(id, 0..u64::MAX, IoClass::Foreground).wait().unwrap();
             assert_eq!(found, bytes(9000, 1));
-            // The last page is on its way: merged from memory.
+            // The last page is in flight: merged from memory.
             for i in 0..5 {
                 store
                     .commit(Txn::new().append(id, 9000 + 100 * i, bytes(100, i)), Ack::Ordered)
@@ -128,7 +128,7 @@ fn a_read_of_bytes_in_flight_returns_them() {
     }
 }
 
-/// Those who wait together share a flush.
+/// Concurrent waiters share a flush.
 #[test]
 fn waiting_commits_and_frames_share_flushes() {
     let (_, _, store) = store(CompletionOrder::Fifo);
@@ -158,7 +158,7 @@ fn waiting_commits_and_frames_share_flushes() {
     assert!(flushes <= 3, "{flushes} flushes for 32 durable operations");
 }
 
-/// OBJ-14 as kv uses it: value first, pointer after, one flush for both.
+/// OBJ-14 as used by copal-kv: value first, pointer after, one flush for both.
 #[test]
 fn a_value_and_the_frame_that_points_to_it_are_one_flush() {
     let (_, dyn_device, store) = store(CompletionOrder::Fifo);
@@ -194,7 +194,7 @@ fn a_damaged_sector_fails_the_read_and_nothing_else() {
     );
     store.close().unwrap();
     drop(store);
-    // Every data page in turn loses a bit; a read of it says where.
+    // Each data page in turn loses a bit; a read reports its position.
     let store = open(&dyn_device);
     let image = device.image();
     let wanted = bytes(9000, 1);
@@ -217,8 +217,8 @@ fn a_damaged_sector_fails_the_read_and_nothing_else() {
     commit(&store, vec![Op::Delete { id }]);
 }
 
-/// T6: a write that the device loses or puts elsewhere, or a bit that rots, is reported after a clean close:
-/// by the open, by a read, by the check. Never wrong bytes.
+/// T6: a lost or misdirected write, or a flipped bit, is reported after a clean close: by the opening, a read
+/// or the check. No read returns wrong bytes.
 #[test]
 fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
     let mut reported = 0;
@@ -280,11 +280,13 @@ fn one_lost_or_misdirected_write_is_never_read_as_if_nothing_had_happened() {
             }
         }
     }
-    assert!(reported > 10, "only {reported} faults struck anything alive");
+    assert!(reported > 10, "only {reported} faults struck live data");
 }
 
-/// Symptom: a commit that comes after a frame was acknowledged as written while the frame was still on its
-/// way; a kill then lost both. Cause: only the commit's own writes were waited for. Now its frames are, too.
+/// Symptom: a commit that comes after a frame was acknowledged as written while the frame was still in
+/// flight; a kill then lost both.
+/// Cause: it waited only for its own writes.
+/// Fix: it waits for the writes of its frames too.
 #[test]
 fn a_commit_after_a_frame_is_written_when_the_frame_is() {
     let (device, _, store) = store(CompletionOrder::Fifo);
@@ -301,15 +303,14 @@ fn a_commit_after_a_frame_is_written_when_the_frame_is() {
         device.complete(io.id);
     }
     assert!(written.try_take().is_none(), "the frame is still on its way");
-    // The stream may go; the commit still waits for the frame it came after.
+    // The stream may be deleted; the commit still waits for the frame that it came after.
     store.commit(Txn::new().delete(log), Ack::Ordered).wait().unwrap();
     assert!(written.try_take().is_none());
     assert!(device.complete(frame));
     written.wait().unwrap();
 }
 
-/// What an opening for reading finds; the numbers of what recovery replayed and dropped, and what two objects
-/// hold.
+/// Result of a read-only opening: numbers of replayed and dropped records, and the content of two objects.
 fn opened(
     device: Arc<dyn Device>,
     accept_tail_loss: bool,
@@ -327,11 +328,11 @@ fn opened(
     Ok((format!("{report:?}"), plain.unwrap_or_default().to_vec(), count))
 }
 
-/// Symptom: `EMFILE`, `ESTALE` and an `EIO` that came once while a store was opened were called damage, or no
-/// store.
+/// Symptom: `EMFILE`, `ESTALE` and a single `EIO` while a store was opened were reported as damage, or as a
+/// missing store.
 /// Cause: readers of superblocks and of the checkpoint took each error of the device for damaged bytes.
-/// Fix: each read of an opening is tried twice, and an error that says nothing of the medium is an error of
-/// the opening.
+/// Fix: an opening tries each read twice, and an error that says nothing about the medium is an error of the
+/// opening.
 #[test]
 fn a_read_of_an_opening_that_fails_is_no_damage() {
     let (device, dyn_device, store) = store(CompletionOrder::Fifo);
@@ -371,7 +372,7 @@ fn a_read_of_an_opening_that_fails_is_no_damage() {
                 break;
             }
             match found {
-                // What is read behind the opening has its own errors.
+                // Reads after the opening have their own errors.
                 Ok((report, plain, frames)) => {
                     assert_eq!(report, expected.0, "{errno} at {first}");
                     assert!(plain.is_empty() || plain == expected.1);
@@ -389,7 +390,7 @@ fn a_read_of_an_opening_that_fails_is_no_damage() {
     }
 }
 
-/// All reads fail: it is not known whether there is a store.
+/// All reads fail: it is unknown whether there is a store.
 #[test]
 fn a_device_that_gives_nothing_is_not_called_empty() {
     let (_, device, store) = store(CompletionOrder::Fifo);

@@ -1,4 +1,4 @@
-//! The store in a real file, through both ways of doing I/O.
+//! The store in a real file, with both I/O engines.
 
 use crate::basics::{bytes, commit, plain, read, stream};
 use copal_device::{Device, FileOptions, open_file};

@@ -1,5 +1,5 @@
-//! T5: any byte of the file flipped is repaired, reported by the open, by a read or by the check, or lies in
-//! free space; never a panic, never wrong data.
+//! T5: a flipped byte anywhere in the file is repaired, reported by the opening, a read or the check, or lies
+//! in free space. It never causes a panic or wrong data.
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use bytes::Bytes;
@@ -9,18 +9,18 @@ use std::{ops::Range, sync::Arc};
 
 const PAGE: u64 = 4096;
 
-/// How the store was left.
+/// State in which the store was left.
 #[derive(Clone, Copy, PartialEq)]
 enum Left {
     /// Closed.
     Closed,
-    /// Killed, and opened again since.
+    /// Killed, and reopened since.
     Opened,
     /// Killed after it had been idle.
     Marked,
 }
 
-/// A small store with one thing of each kind.
+/// A small store with one entry of each kind.
 fn image(left: Left) -> Image {
     let device = FaultDevice::with_options(
         Image::zeroed(64 << 20),
@@ -65,7 +65,7 @@ fn image(left: Left) -> Image {
 /// Objects, frames, and whether the stream ends without damage.
 type Contents = (Vec<(u64, Option<Bytes>)>, Vec<Option<Bytes>>, bool);
 
-/// Everything the store says, or nothing where it says that it is damaged.
+/// All content of the store; nothing for parts that it reports as damaged.
 fn contents(store: &Store) -> Contents {
     let mut objects = Vec::new();
     for id in [1, 2, 4, 5] {
@@ -92,7 +92,7 @@ fn contents(store: &Store) -> Contents {
     (objects, frames, intact)
 }
 
-/// What happened to a flip.
+/// Outcome of a flip.
 #[derive(Debug, PartialEq, Clone, Copy)]
 enum Fate {
     OpenRefused,
@@ -109,7 +109,7 @@ fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
     let device = MemoryDevice::from_image(flipped, u64::MAX);
     let (store, recovery) = match Store::open(Arc::clone(&device), &OpenOptions::default()) {
         Ok(opened) => opened,
-        Err(StoreOpenError::NotAStore) => panic!("byte {at}: the store is not seen any more"),
+        Err(StoreOpenError::NotAStore) => panic!("byte {at}: the store is not recognised any more"),
         Err(_) => return Fate::OpenRefused,
     };
     let report = store.check(&CheckOptions { data: true, repair: false }).unwrap();
@@ -117,23 +117,23 @@ fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
     for ((id, found), (_, expected)) in found.0.iter().zip(&expected.0) {
         match found {
             Some(found) if Some(found) != expected.as_ref() => {
-                // The caller verifies; the check has to say so too.
+                // The caller verifies; the check must report the damage too.
                 let named = report.damages.iter().any(
                     |damage| matches!(damage, StoreDamage::Object { id: damaged, .. } if damaged.0 == *id),
                 );
                 assert!(named && [2, 4].contains(id), "byte {at}: object {id} reads wrong data unnoticed");
             }
             Some(_) => {}
-            None => assert!(!report.is_clean(), "byte {at}: a read fails and the check says nothing"),
+            None => assert!(!report.is_clean(), "byte {at}: a read fails and the check reports nothing"),
         }
     }
     let frames = found.1.iter().zip(&expected.1).all(|(found, expected)| found == expected);
     assert!(frames, "byte {at}: a frame reads wrong");
     if !report.is_clean() || !found.2 {
-        assert!(!report.is_clean(), "byte {at}: a stream is damaged and the check says nothing");
+        assert!(!report.is_clean(), "byte {at}: a stream is damaged and the check reports nothing");
         return Fate::Reported;
     }
-    assert_eq!(found.1.len(), expected.1.len(), "byte {at}: frames are gone unnoticed");
+    assert_eq!(found.1.len(), expected.1.len(), "byte {at}: frames are lost unnoticed");
     if recovery.superblock_copies_repaired + recovery.checkpoint_pages_repaired > 0 {
         Fate::Repaired
     } else {
@@ -141,7 +141,7 @@ fn fate(image: &Image, at: u64, expected: &Contents) -> Fate {
     }
 }
 
-/// Pages that hold anything but zeros.
+/// Pages that are not all zeros.
 fn used_pages(image: &Image) -> Vec<u64> {
     let mut page = [0; PAGE as usize];
     (0..image.size() / PAGE)
@@ -173,15 +173,15 @@ fn flip_everything(left: Left, stride: u64) -> [usize; 4] {
     fates
 }
 
-/// Every so many bytes in `make test`; `COPAL_FLIP_STRIDE=1` takes every one.
+/// Distance of the flipped bytes in `make test`; `COPAL_FLIP_STRIDE=1` flips every byte.
 fn stride(usual: u64) -> u64 {
     std::env::var("COPAL_FLIP_STRIDE").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
-/// Symptom: 20 of 350 flipped bits in a store of 25 MB kept it from opening.
-/// Cause: each page of the checkpoint stood in one place.
-/// Fix: it stands in two, half a store apart; a reader takes the whole one, and the damaged one is written
-/// anew.
+/// Symptom: 20 of 350 flipped bits in a store of 25 MB prevented its opening.
+/// Cause: each page of the checkpoint was stored once.
+/// Fix: it is stored twice, half a store apart. A reader takes the intact copy, and the damaged one is
+/// rewritten.
 #[test]
 fn every_flipped_byte_of_a_closed_store_is_repaired_or_reported() {
     let [refused, repaired, reported, _] = flip_everything(Left::Closed, stride(7));
@@ -195,9 +195,8 @@ fn every_flipped_byte_behind_a_crash_is_repaired_or_reported() {
     assert!(refused > 10 && repaired > 1500 && reported > 1800, "{refused}, {repaired}, {reported}");
 }
 
-/// Every granule, so every sum, and what lies between: one byte in each is enough, since a CRC32C differs for
-/// any change within 32 bits, and the 128-bit hashes of checkpoint and sums differ but for one chance in
-/// 2^128.
+/// Every granule, so every sum and the gaps between. One byte in each is enough: a CRC32C differs for any
+/// change within 32 bits. The 128-bit hashes of checkpoint and sums miss a change with a chance of 2^-128.
 fn map_of(image: &Image) -> Vec<(Range<u64>, RangeCoverage)> {
     let device = MemoryDevice::from_image(image.clone(), u64::MAX);
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
@@ -219,7 +218,7 @@ fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
         let mut last: Option<(Range<u64>, RangeCoverage)> = None;
         for (range, covered) in map {
             assert!(range.start <= end, "bytes {end} to {} are in no range", range.start);
-            // Only the clone's pages stand under two sums.
+            // Only the clone's pages are under two sums.
             if range.start < end {
                 let both = (last, covered);
                 let clones = matches!(
@@ -236,8 +235,8 @@ fn each_byte_is_under_a_sum_or_in_space_that_holds_nothing() {
     }
 }
 
-/// After the clean mark of an idle store nothing that was acknowledged can be damaged unnoticed, though the
-/// store was never closed: only the mark itself, which holds nothing, looks like a crash when it rots.
+/// After the clean mark of an idle store no acknowledged data can be damaged unnoticed, although the store
+/// was never closed. Only the mark itself, which holds no data, looks like a crash when it rots.
 #[test]
 fn each_sum_of_a_marked_store_that_was_killed_is_reported() {
     let image = image(Left::Marked);
@@ -261,7 +260,7 @@ fn each_sum_of_a_marked_store_that_was_killed_is_reported() {
                     assert_eq!(fate, Fate::Repaired, "byte {at}")
                 }
                 RangeCoverage::Summed(SummedData::Checkpoint) => {
-                    // The second copy is looked at by the check, the first already by the open.
+                    // The check reads the second copy, the opening already reads the first.
                     assert!([Fate::Repaired, Fate::Reported].contains(&fate), "byte {at}: {fate:?}");
                 }
                 RangeCoverage::Summed(SummedData::Record { seq }) if seq == mark => {
@@ -319,9 +318,9 @@ fn cut(image: &Image, len: u64) -> Arc<dyn Device> {
     MemoryDevice::from_image(short, u64::MAX)
 }
 
-/// Symptom: one byte cut off the end of a store, where nothing lay, and it did not open.
-/// Cause: its length was held against what the superblock says before anything else was looked at.
-/// Fix: a store opens as long as all that is owned is there, says so, and gets its length back.
+/// Symptom: a store whose unused last byte was cut off did not open.
+/// Cause: its length was compared with the superblock before anything else was checked.
+/// Fix: a store opens as long as all owned pages are present, reports the loss, and restores its length.
 #[test]
 fn a_store_that_lost_free_space_opens_and_has_its_length_again() {
     let image = image(Left::Closed);
@@ -360,14 +359,14 @@ fn a_store_that_lost_free_space_opens_and_has_its_length_again() {
 
 const STREAM_STORE_BYTES: u64 = 64 << 20;
 
-/// A store whose last pages belong to a stream, left with and without a close, and with its first frames
-/// trimmed or not.
+/// A store whose last pages belong to a stream, with and without a close, and with or without a trim of its
+/// first frames.
 fn stream_at_the_end(is_closed: bool, is_trimmed: bool) -> Image {
     let device = MemoryDevice::new(STREAM_STORE_BYTES);
     let options = MkfsOptions { journal_bytes: Some(32 * PAGE), ..MkfsOptions::default() };
     Store::mkfs(&device, &options).unwrap();
     let store = open(&device);
-    // A store of which less than a quarter is left is not opened, so another stream comes first.
+    // A store is not opened if less than a quarter of it is left, so another stream comes first.
     for id in [2, 3] {
         let (id, opts) = (ObjectId(id), stream());
         commit(&store, vec![Op::Create { id, opts }]);
@@ -406,11 +405,11 @@ fn frames(store: &Store) -> Vec<Bytes> {
     frames.map(|(_, payload)| payload).collect()
 }
 
-/// Symptom: a cut that took nothing but what a stream has in reserve behind its last frame kept the store
-/// from opening.
-/// Cause: the whole extent was taken for owned. Fix: a stream owns what lies before the end of its frames and
-/// the page where the next one would begin, which shows that there is none. A cut that took that page, or
-/// more, is refused: a frame that was acknowledged and nowhere noted may have lain there.
+/// Symptom: a cut that took only a stream's reserve behind its last frame prevented the opening.
+/// Cause: the whole extent counted as owned.
+/// Fix: a stream owns the pages before the end of its frames, and the page of the next frame, which shows
+/// that there is none. A cut that took that page, or more, is refused: an acknowledged frame that is recorded
+/// nowhere else may have been there.
 #[test]
 fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
     for (is_closed, is_trimmed) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -453,7 +452,7 @@ fn a_store_that_lost_the_reserve_of_a_stream_opens_and_goes_on() {
             assert_eq!(report.cut_bytes, image.size() - len);
             assert_eq!(store.device_bytes(), image.size());
             assert_eq!(frames(&store), expected);
-            // Into what was cut off, and behind it.
+            // Into the part that was cut off, and beyond it.
             let more = if len % (16 * PAGE) == 0 { 200 } else { 5 };
             for frame in 0..more {
                 append(&store, frame);

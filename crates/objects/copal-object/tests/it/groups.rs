@@ -1,4 +1,4 @@
-//! How much one commit group takes: by length, by number, whoever enters it.
+//! Limits of a commit group, by length and by number, for every kind of entry.
 
 use crate::basics::{commit, open, plain};
 use copal_device::{
@@ -8,8 +8,7 @@ use copal_device::{
 use copal_object::*;
 use std::sync::Arc;
 
-/// Bytes of an operation in a record, and those that every record begins with
-/// (docs/formats/object-record.md).
+/// Bytes of an operation in a record, and of a record's header (docs/formats/object-record.md).
 const CREATE_BYTES: usize = 29;
 const DELETE_BYTES: usize = 9;
 const RECORD_HEADER_BYTES: usize = 80;
@@ -35,8 +34,8 @@ fn device_and_store(bytes: u64) -> (Arc<FaultDevice>, Store) {
     (device, store)
 }
 
-/// Commits of `each` creates, none of them driven, as if the device took its time, until the journal takes no
-/// more: the open group then holds the last of them. Returns the next free name.
+/// Commits `each` creates at a time without driving the device, as if it were slow, until the journal is
+/// full: the open group then holds the last of them. Returns the next free id.
 fn stuff_journal(device: &FaultDevice, store: &Store, each: u64) -> u64 {
     let mut id = 1 << 20;
     loop {
@@ -49,13 +48,13 @@ fn stuff_journal(device: &FaultDevice, store: &Store, each: u64) -> u64 {
     }
 }
 
-/// Symptom: 65,536 transactions in one group gave positions twice, and acknowledged commits were gone. Cause:
-/// a record counts them with 16 bits. Fix: a group that is full by number is closed like one that is full by
-/// length.
+/// Symptom: 65,536 transactions in one group assigned positions twice, and acknowledged commits were lost.
+/// Cause: a record counts them with 16 bits.
+/// Fix: a group that is full by number is closed like one that is full by length.
 #[test]
 fn many_small_transactions_fit_while_the_journal_waits() {
     let (device, store) = device_and_store(128 << 20);
-    // Nothing is driven from here on, as if the device took its time.
+    // From here on the device is not driven, as if it were slow.
     stuff_journal(&device, &store, 30_000);
     let mut last = Lsn(0);
     for _ in 0..70_000 {
@@ -68,21 +67,21 @@ fn many_small_transactions_fit_while_the_journal_waits() {
     let killed: Arc<dyn Device> = device.reopen();
     drop(store);
     let store = open(&killed);
-    assert!(store.stat(ObjectId(1)).is_some(), "an acknowledged commit is gone");
-    assert!(commit(&store, Vec::new()) > last, "positions are given twice");
+    assert!(store.stat(ObjectId(1)).is_some(), "an acknowledged commit is lost");
+    assert!(commit(&store, Vec::new()) > last, "positions are assigned twice");
 }
 
-/// Symptom: commits acknowledged as durable were gone after the next opening. Cause: a growth of the file
-/// entered the open group without a look at its length, and recovery takes a record that is too long for the
-/// end of the journal. Fix: there is one way into a group, which measures first, for the store's own
-/// operations too.
+/// Symptom: commits acknowledged as durable were missing after the next opening.
+/// Cause: a growth of the file entered the open group without a check of its length, and recovery takes a
+/// record that is too long for the end of the journal.
+/// Fix: there is one way into a group, which measures first, also for the store's own operations.
 #[test]
 fn a_growth_enters_a_nearly_full_group_as_everything_else_does() {
     const EACH: u64 = 36_000;
     let (device, store) = device_and_store(64 << 20);
     commit(&store, (0..10).map(|n| create(500 + n)).collect());
     let id = stuff_journal(&device, &store, EACH);
-    // Creates and deletes fill the group up to less than what a growth takes.
+    // Creates and deletes fill the group until less than a growth record is left.
     let rest = RECORD_BYTES_MAX - RECORD_HEADER_BYTES - EACH as usize * CREATE_BYTES;
     let fits = |deletes: &usize| (rest - deletes * DELETE_BYTES) % CREATE_BYTES < DELETE_BYTES;
     let deletes = (0..10).find(fits).expect("some number of deletes leaves little room");
@@ -103,11 +102,11 @@ fn a_growth_enters_a_nearly_full_group_as_everything_else_does() {
     }
 }
 
-/// Symptom: a crash took commits that were acknowledged as durable: "data of record 2 was not written whole",
-/// though all of it was there (found by the enumeration of crashes, history 1926). Cause: sums of data were
-/// held against units of the object that has the name when the record ends, and the record itself had deleted
-/// the one with that name that the data belonged to. Fix: the number of sums alone tells how many pages each
-/// is of.
+/// Symptom: a crash took commits that were acknowledged as durable: "data of record 2 was not written
+/// completely", although all of it was present (found by crash enumeration, history 1926).
+/// Cause: sums of data were compared with units of the object that has the id at the end of the record. The
+/// record itself had deleted the earlier object of that id to which the data belonged.
+/// Fix: the number of pages under each sum is derived from the number of sums alone.
 #[test]
 fn a_name_used_again_in_one_group_loses_nothing_in_a_crash() {
     for (before, after) in [(ReadCheck::Pages, ReadCheck::Caller), (ReadCheck::Caller, ReadCheck::Pages)] {

@@ -1,4 +1,4 @@
-//! What only a store of files does: files come, shrink and go with their objects.
+//! Properties of a store of files: files are created, shrunk and removed with their objects.
 
 use crate::{
     basics::{bytes, commit, plain, read},
@@ -113,7 +113,7 @@ fn checking_finds_nothing_wrong_and_then_what_is() {
     assert_eq!(store.check(&all).unwrap().damages.len(), 1);
 }
 
-/// Bytes of all files of a store, and what they take of the file system.
+/// Bytes of all files of a store, and their allocated bytes.
 fn sizes(dir: &Path) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     let files = names(dir).into_iter().map(|name| dir.join("objects").join(name));

@@ -1,4 +1,4 @@
-//! The object store through its public face, on devices in memory and in directories.
+//! The object store through its public interface, on devices in memory and in directories.
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 

@@ -1,4 +1,4 @@
-//! Random transactions against a map of vectors, with reopen, close, reads of bytes in flight, refusals.
+//! Random transactions compared with a map of vectors: reopen, close, reads of bytes in flight, refusals.
 
 use crate::{
     basics::{plain, stream},
@@ -16,7 +16,7 @@ enum Thing {
     Stream { frames: Vec<Vec<u8>>, trimmed: usize },
 }
 
-/// What the history does next.
+/// Random choices of the history.
 struct Choices(Random);
 
 impl Choices {
@@ -192,7 +192,7 @@ fn run(make: Make, seed: u64, steps: u32) {
         }
         match choices.next(40) {
             0 => {
-                // Nothing was flushed perhaps, but the device keeps what was written: a kill.
+                // Perhaps nothing was flushed, but the device keeps the writes: a kill.
                 drop(store);
                 store = backend.open();
             }

@@ -1,11 +1,10 @@
-//! Errors that pass, as with no descriptor left, in openings that save what can be saved, in openings of a
-//! store that was cut off, and in checks: they are errors, and never damage, zeros or a reason for an older
-//! state.
+//! Passing errors, such as a missing descriptor, in salvage openings, in openings of a truncated store, and
+//! in checks. They are errors, and never damage, zeros or a reason for an older state.
 //!
-//! Symptom: `fsck` named damage, and a rescue took an older state, where the system had no descriptor for a
+//! Symptom: `fsck` reported damage, and a rescue took an older state, when the system had no descriptor for a
 //! moment.
-//! Cause: each of these readers takes a sector that cannot be read for damaged bytes.
-//! Fix: an error that passes ends each of them. Without that line a test below fails.
+//! Cause: each of these readers takes an unreadable sector for damaged bytes.
+//! Fix: a passing error ends each of them. Without that line a test below fails.
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use bytes::Bytes;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 const EIO: i32 = 5;
 const EMFILE: i32 = 24;
 const ALWAYS: u64 = 1 << 40;
-/// How many reads fail, one behind the other: each reader tries some of them again.
+/// Number of consecutive failing reads: each reader retries some of them.
 const TIMES: [u64; 6] = [1, 2, 3, 4, 8, ALWAYS];
 
 /// A store of two states with all kinds of objects; its process died.
@@ -49,7 +48,7 @@ fn image() -> Image {
         let frame = store.append_frame(ObjectId(3), bytes(3000, frame), None, Ack::Durable);
         frame.wait().unwrap();
     }
-    // No record behind it says that its data is flushed.
+    // No later record says that its data is flushed.
     let (id, at) = (ObjectId(1), 12_000);
     let data = bytes(8000, 5);
     commit(&store, vec![Op::Append { id, at, data }]);
@@ -78,8 +77,8 @@ fn opened(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(String, Vec
     Ok((format!("{report:?}"), objects.collect::<Result<_, _>>()?))
 }
 
-/// Each read of `look`, and those behind it, fails in its turn: the result is as without, or the error that
-/// passes.
+/// Each read of `look` in turn fails, with some of the following ones: the result is the usual one, or the
+/// passing error.
 fn fails_at_each_read<T: PartialEq + std::fmt::Debug>(
     image: &Image,
     look: impl Fn(Arc<dyn Device>) -> Result<T, DeviceError>,
@@ -101,7 +100,7 @@ fn fails_at_each_read<T: PartialEq + std::fmt::Debug>(
                 }
             }
         }
-        // Where some reads are tried again a few errors may be none.
+        // Retried reads may hide a few errors.
         assert!(times < ALWAYS || refused > 0);
     }
 }
@@ -147,7 +146,7 @@ fn a_check_finds_what_is_there_or_says_that_it_cannot_be_read_now() {
     fails_at_each_read(&image(), checked);
 }
 
-/// A sector that is damaged has the units around it read one by one, and then they cannot be read.
+/// A damaged sector makes the check read the units around it one by one, and then these reads fail.
 #[test]
 fn a_check_that_looks_closer_and_cannot_read_now_names_no_damage() {
     let image = image();

@@ -1,4 +1,4 @@
-//! Several durable frames of one stream on their way at once.
+//! Several durable frames of one stream in flight at the same time.
 
 use crate::basics::{bytes, commit, open, stream};
 use copal_device::{Device, MemoryDevice};
@@ -10,8 +10,7 @@ const LOG: ObjectId = ObjectId(7);
 
 type Answer = (usize, Result<FramePos, StoreError>);
 
-/// Three frames at the gate, numbered in the order of their appends; answers arrive with the number of the
-/// append.
+/// Three frames at the gate, numbered in append order; answers carry the number of the append.
 fn three_on_their_way(
     device: &Arc<GatedDevice>,
     body: impl FnOnce(&Arc<GatedDevice>, &mpsc::Receiver<Answer>, &Store),
@@ -20,7 +19,7 @@ fn three_on_their_way(
     Store::mkfs(&dynamic, &MkfsOptions::default()).unwrap();
     let store = open(&dynamic);
     commit(&store, vec![Op::Create { id: LOG, opts: stream() }]);
-    // The first frame enters space and waits for that; from then on a frame alone is one durable write.
+    // The first frame enters space and waits for that; from then on a single frame is one durable write.
     let append = |i: u64, placed: &mut dyn FnMut(FramePos)| {
         let frame = store.reserve_frame(LOG, &bytes(100, i), None, Ack::Durable)?;
         placed(frame.at());
@@ -38,7 +37,7 @@ fn three_on_their_way(
                 let result = append(i as u64 + 1, &mut |at| placed.send(at).unwrap());
                 answer.send((i, result)).unwrap();
             });
-            // The number comes while the write still waits at the gate.
+            // The number is assigned while the write still waits at the gate.
             assert_eq!(placed_at.recv().unwrap(), FramePos(i as u64 + 1));
             device.wait(|gate| gate.came == i + 1);
         }
@@ -53,8 +52,8 @@ fn durable_frames_overlap_and_are_acknowledged_in_their_order() {
     let dynamic = three_on_their_way(&device, |device, answers, _| {
         device.let_through(2);
         device.let_through(1);
-        // Both are on the medium once their threads have looked at the first one; nobody may tell before it
-        // is there.
+        // Both are on the medium once their threads have checked the first one; neither may be acknowledged
+        // before the first is written.
         device.wait(|gate| gate.done == 2);
         assert!(answers.try_recv().is_err(), "acknowledged before an earlier frame");
         device.let_through(0);
@@ -102,7 +101,7 @@ fn a_frame_that_was_reserved_and_dropped_is_written_as_any_other() {
     commit(&store, ops);
     let append = |i: u64, ack: Ack| store.append_frame(LOG, bytes(100, i), None, ack).wait().unwrap();
     append(0, Ack::Durable);
-    // One is a write of its own, the other waits for a flush with others.
+    // One is a separate write, the other waits for a flush with others.
     drop(store.reserve_frame(LOG, &bytes(100, 1), None, Ack::Durable).unwrap());
     append(2, Ack::Ordered);
     drop(store.reserve_frame(LOG, &bytes(100, 3), None, Ack::Durable).unwrap());

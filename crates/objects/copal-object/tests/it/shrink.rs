@@ -1,4 +1,4 @@
-//! Space that goes back to the file system, and comes again.
+//! Space that goes back to the file system, and is requested again.
 
 use crate::basics::{bytes, commit, open, plain, read, stream};
 use copal_device::{Device, FileOptions, Image, fault::*, open_file};
@@ -7,7 +7,7 @@ use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc};
 
 const MIB: u64 = 1 << 20;
 
-/// On a host that has no room but what it was asked to keep.
+/// On a full host, which has only the space that it was asked to reserve.
 fn full_host(image: Image) -> Arc<FaultDevice> {
     let options = FaultOptions {
         order: CompletionOrder::Immediate,
@@ -52,8 +52,9 @@ fn expect_clean(store: &Store) {
     assert_eq!(owned + rest, space.size_bytes);
 }
 
-/// Symptom: a store never became smaller: what was deleted stayed in its file for good.
-/// Cause: freed pages were only reused. Fix: the end of the file is cut off, and runs inside are punched out.
+/// Symptom: a store never became smaller: deleted data kept its space in the file.
+/// Cause: freed pages were only reused.
+/// Fix: the end of the file is cut off, and runs inside are punched out.
 #[test]
 fn a_store_gives_back_its_end_and_what_is_free_inside_and_asks_for_it_again() {
     let (device, store) = fresh();
@@ -75,10 +76,10 @@ fn a_store_gives_back_its_end_and_what_is_free_inside_and_asks_for_it_again() {
     assert_eq!(discarded, shrunk.hollow_bytes);
     expect_clean(&store);
     let again = store.shrink().unwrap();
-    assert!(again.cut_bytes == 0 && again.hollow_bytes < MIB, "all was given: {again:?}");
+    assert!(again.cut_bytes == 0 && again.hollow_bytes < MIB, "all was given back: {again:?}");
     let hollow = store.space().hollow_bytes;
     drop(store);
-    // A kill later it is as it was, and takes as much as before: no write meets a hole.
+    // After a kill the state is the same, and the store takes as much as before: no write meets a hole.
     let (device, store) = reopen(&device);
     assert_eq!(store.space().hollow_bytes, hollow);
     (200..280).for_each(|id| put(&store, id, 2 * MIB));
@@ -93,8 +94,8 @@ fn a_store_gives_back_its_end_and_what_is_free_inside_and_asks_for_it_again() {
     expect_clean(&store);
 }
 
-/// What was given back may be gone. Deletes, checkpoints and closing have what they need all the same, and so
-/// has what was reserved.
+/// The returned space may be in use elsewhere. Deletes, checkpoints and closing still have the space that
+/// they need, and so do reservations.
 #[test]
 fn a_store_that_gave_its_space_back_lives_on_a_full_host() {
     let (device, store) = fresh();
@@ -120,7 +121,7 @@ fn a_store_that_gave_its_space_back_lives_on_a_full_host() {
     store.close().unwrap();
     drop(store);
     let (device, store) = reopen(&device);
-    // Room again: all of it comes back.
+    // The host has space again: all of it comes back.
     device.heal();
     let taken = store.reserve(40 * MIB).unwrap();
     drop(taken);

@@ -1,4 +1,4 @@
-//! Full stores, growth, reserves, read-only and cut-off stores.
+//! Full stores, growth, reserves, read-only and truncated stores.
 
 use crate::basics::{bytes, commit, fresh, open, plain, read, stream};
 use copal_device::{Device, Image, IoClass, MemoryDevice, fault::*};
@@ -18,7 +18,7 @@ fn limited(max_size_bytes: u64) -> (Arc<dyn Device>, Store) {
     (device, store)
 }
 
-/// Commits objects of 1 MiB until there is no room.
+/// Commits objects of 1 MiB until there is no space.
 fn fill(store: &Store) -> Vec<ObjectId> {
     let data = bytes(1 << 20, 3);
     let mut ids = Vec::new();
@@ -53,7 +53,7 @@ fn a_full_store_refuses_early_and_takes_deletes_and_trims() {
     assert!(store.stat(*ids.last().unwrap()).is_some());
     let space = store.space();
     assert!(space.free_bytes < 1 << 20 && sum(&space) == space.size_bytes, "{space:?}");
-    // Refusing poisoned nothing; what frees space still works, and what it freed can be had.
+    // A refusal poisoned nothing; operations that free space still work, and the freed space is available.
     commit(&store, vec![Op::TrimStream { id: ObjectId(1), upto: FramePos(20) }]);
     commit(
         &store,
@@ -166,10 +166,10 @@ fn streams_go_on_in_grown_space() {
     assert!(reader.next_frame().unwrap().is_none());
 }
 
-/// Symptom: a key-value store that had been full took 4 MiB less than before, for its log held 4 MiB ahead of
-/// 280 KiB of frames.
-/// Cause: the next extent of a stream followed the number of extents, however small these were. Fix: it
-/// follows their pages.
+/// Symptom: a key-value store that had been full took 4 MiB less than before: its log held 4 MiB ahead of 280
+/// KiB of frames.
+/// Cause: the next extent of a stream depended on the number of extents, however small these were.
+/// Fix: it depends on their pages.
 #[test]
 fn a_stream_that_grew_in_a_full_store_takes_no_long_extent_afterwards() {
     let (_device, store) = limited(64 << 20);
@@ -180,7 +180,7 @@ fn a_stream_that_grew_in_a_full_store_takes_no_long_extent_afterwards() {
         appended.wait()
     };
     let held = || store.stat(id).unwrap().allocated_bytes;
-    // All of it was written once: zones that never were give short extents alone.
+    // All of it was written once: unwritten zones would give short extents only.
     let filled = fill(&store);
     let kept = store.reserve(store.space().free_bytes - (64 << 10)).unwrap();
     // Extents of a page each.
@@ -199,8 +199,8 @@ fn a_stream_that_grew_in_a_full_store_takes_no_long_extent_afterwards() {
     assert!(held() < before + (2 << 20), "{} bytes for 20 frames", held());
 }
 
-/// Symptom: none seen; a stream in its seventh extent would have taken what writes of others were still to
-/// have.
+/// Symptom: none observed. A stream in its seventh extent would have taken space that other writes still
+/// need.
 #[test]
 fn a_stream_takes_no_more_ahead_than_an_eighth_of_what_is_free() {
     let device = MemoryDevice::new(256 << 20);
@@ -350,13 +350,14 @@ fn a_transaction_that_is_refused_changes_nothing() {
     assert_eq!(found, bytes(10, 1).slice(5..));
 }
 
-/// Symptom: 5.3 GB stood in quarantine beside 5.1 GB that were live, and the file had grown for them. Cause:
-/// freed space waited for the next checkpoint, which comes by the length of the journal, and publishing and
-/// deleting a table takes a few bytes there. Fix: beyond 128 MiB it is made reusable at once.
+/// Symptom: 5.3 GB were in quarantine beside 5.1 GB of live data, and the file had grown for them.
+/// Cause: freed space waited for the next checkpoint, which depends on the length of the journal. Publishing
+/// and deleting a table takes a few bytes there.
+/// Fix: beyond 128 MiB freed space is made reusable at once.
 #[test]
 fn long_objects_that_come_and_go_leave_little_in_quarantine() {
     const EACH: u64 = 8 << 20;
-    // Large enough that nothing has to be drained for want of space.
+    // Large enough that no drain is needed for lack of space.
     let device = MemoryDevice::new(1 << 30);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let store = open(&device);
@@ -376,7 +377,7 @@ fn long_objects_that_come_and_go_leave_little_in_quarantine() {
     assert!(most <= (128 << 20) + 4 * EACH, "{most} bytes");
 }
 
-/// What the store keeps for itself can be lent, and still lets it delete, checkpoint, close and open.
+/// With the reserve lent to callers, the store can still delete, checkpoint, close and open.
 #[test]
 fn what_is_lent_of_a_full_store_leaves_room_for_checkpoints() {
     let (device, store) = limited(64 << 20);
@@ -402,9 +403,10 @@ fn what_is_lent_of_a_full_store_leaves_room_for_checkpoints() {
     assert!(fill(&store).len() + 2 >= ids.len());
 }
 
-/// Symptom: data servers on a full file system said that there was room up to their limit, and `status` said
-/// healthy, while each put was refused. Cause: growth up to the limit counted as room even if the host had no
-/// space for it. Fix: after a refused growth only the present size counts, until a later growth succeeds.
+/// Symptom: data servers on a full file system reported room up to their limit, and `status` was healthy,
+/// while each put was refused.
+/// Cause: growth up to the limit counted as room even if the host had no space for it.
+/// Fix: after a refused growth only the present size counts, until a later growth succeeds.
 #[test]
 fn a_host_that_refuses_growth_takes_the_room_away_until_it_has_space() {
     for limit in [None, Some(256 << 20)] {
@@ -428,7 +430,7 @@ fn a_host_that_refuses_growth_takes_the_room_away_until_it_has_space() {
         store.grow_again().unwrap();
         assert_eq!(store.space().size_bytes, 64 << 20, "nothing was refused");
         fill(&store);
-        // A whole step, and what of the next one the host had.
+        // A whole step, and the part of the next one for which the host had space.
         let size = store.space().size_bytes;
         assert!(size > 96 << 20, "{size}");
         let room = store.room();

@@ -1,5 +1,5 @@
-//! What must not wait for ever, nor make others wait: readers of a fenced store, commits beside a check, a
-//! full store.
+//! Operations that must end, and not block others: readers of a fenced store, commits beside a check, a full
+//! store.
 
 use crate::basics::{bytes, commit, open, plain, stream};
 use copal_device::{
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// Far longer than anything here takes: what has not ended by then hangs.
+/// Far longer than any operation here: one that has not ended by then hangs.
 const FOR_EVER: Duration = Duration::from_secs(120);
 
 fn create(id: u64) -> Op {
@@ -26,15 +26,16 @@ fn ordered(store: &Store, ops: Vec<Op>) -> Result<Lsn, StoreError> {
     store.commit(txn, Ack::Ordered).wait()
 }
 
-/// Runs `work` on a thread of its own; `None` when it hangs.
+/// Runs `work` on a separate thread; `None` if it hangs.
 fn unless_it_hangs<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(work()));
     receiver.recv_timeout(FOR_EVER).ok()
 }
 
-/// Symptom: `next_frame` never returned after a failed write. Cause: it waited for a frame on its way, which
-/// nothing would ever end. Fix: a failure ends the waiting for all that were on their way.
+/// Symptom: `next_frame` never returned after a failed write.
+/// Cause: it waited for a frame in flight that would never complete.
+/// Fix: a failure ends the wait for all frames in flight.
 #[test]
 fn a_reader_of_a_fenced_store_is_answered() {
     let device = FaultDevice::new(64 << 20, 1);
@@ -58,7 +59,7 @@ fn a_reader_of_a_fenced_store_is_answered() {
     assert!(matches!(second, Err(StoreError::Device(_))), "{second:?}");
 }
 
-/// A device whose long reads wait until they are let go.
+/// A device whose long reads wait until the test releases them.
 struct SlowReads {
     below: Arc<dyn Device>,
     hold: AtomicBool,
@@ -98,9 +99,9 @@ impl Device for SlowReads {
     }
 }
 
-/// Symptom: overwriting stood still while `check` read one large object. Cause: freed pages queued up behind
-/// the oldest look at any pages. Fix: a pin names the pages it looks at, and what is freed elsewhere does not
-/// wait for it.
+/// Symptom: overwriting stopped while `check` read one large object.
+/// Cause: freed pages queued up behind the oldest pin of any pages.
+/// Fix: a pin names its pages, and other freed pages do not wait for it.
 #[test]
 fn overwriting_goes_on_while_another_object_is_checked() {
     let below = MemoryDevice::from_image(Image::zeroed(64 << 20), 64 << 20);
@@ -160,7 +161,7 @@ fn fill(store: &Store) -> ObjectId {
     ObjectId(1000)
 }
 
-/// Makes empty objects, and frees one with each thousand, until that is refused.
+/// Creates empty objects, and deletes one after each thousand, until that is refused.
 fn crowd(store: &Store) -> StoreError {
     let mut id = 1 << 20;
     loop {
@@ -174,10 +175,11 @@ fn crowd(store: &Store) -> StoreError {
     }
 }
 
-/// Symptom: in a full store, delete and close never returned. Cause: empty objects lengthen the tables and
-/// take no pages, so the next checkpoint did not fit, and the journal was full. Fix: the pages of the next
-/// checkpoint are reckoned with each operation and kept free; a checkpoint stands for the open group where
-/// the journal has no room for its record.
+/// Symptom: in a full store, delete and close never returned.
+/// Cause: empty objects lengthen the tables and take no pages, so the next checkpoint did not fit, and the
+/// journal was full.
+/// Fix: the pages of the next checkpoint are computed with each operation and kept free. A checkpoint
+/// replaces the record of the open group if the journal has no room for it.
 #[test]
 fn a_full_store_takes_deletes_closes_and_opens_again() {
     let (device, store) = limited(64 << 20);
@@ -197,7 +199,7 @@ fn a_full_store_takes_deletes_closes_and_opens_again() {
     unless_it_hangs(move || opened.close()).expect("close returns").unwrap();
 }
 
-/// See [`a_full_store_takes_deletes_closes_and_opens_again`]: with nothing deleted.
+/// See [`a_full_store_takes_deletes_closes_and_opens_again`]; here nothing is deleted.
 #[test]
 fn a_full_store_closes() {
     let (_device, store) = limited(64 << 20);
@@ -206,8 +208,9 @@ fn a_full_store_closes() {
     unless_it_hangs(move || store.close()).expect("close returns").unwrap();
 }
 
-/// Symptom: `reserve(u64::MAX)` overflowed, and smaller nonsense made the store grow for nothing. Cause:
-/// pages were added up before anything was compared. Fix: what no device can hold is refused first.
+/// Symptom: `reserve(u64::MAX)` overflowed, and smaller impossible sizes made the store grow in vain.
+/// Cause: pages were added up before anything was compared.
+/// Fix: sizes beyond any device are refused first.
 #[test]
 fn an_impossible_reservation_is_refused_and_grows_nothing() {
     let (_device, store) = limited(1 << 30);
@@ -220,9 +223,9 @@ fn an_impossible_reservation_is_refused_and_grows_nothing() {
     }
 }
 
-/// Symptom: one flipped bit in frames that were trimmed long ago made the kept ones unreadable. Cause: who
-/// looks for the first kept frame walks over those before it, and stopped there. Fix: damage before the trim
-/// is passed over.
+/// Symptom: one flipped bit in frames that were trimmed long ago made the kept ones unreadable.
+/// Cause: the search for the first kept frame walks over earlier frames, and stopped there.
+/// Fix: damage before the trim is skipped.
 #[test]
 fn rot_in_trimmed_frames_harms_no_kept_one() {
     let device = FaultDevice::new(64 << 20, 1);
@@ -266,9 +269,10 @@ fn rot_in_trimmed_frames_harms_no_kept_one() {
     assert_eq!(next.unwrap(), FramePos(10));
 }
 
-/// Symptom: in a store that cannot grow, a commit never returned while somebody held a raw extent of a
-/// deleted stream. Cause: the pages under it were taken for pages that a look keeps, and looks end by
-/// themselves. Fix: what is kept for as long as its owner likes is counted apart, and nobody waits for it.
+/// Symptom: in a store that cannot grow, a commit never returned while a caller held a raw extent of a
+/// deleted stream.
+/// Cause: the pages under it counted as held by ordinary pins, which end by themselves.
+/// Fix: lasting pins are counted separately, and no operation waits for their pages.
 #[test]
 fn a_commit_does_not_wait_for_the_place_of_a_deleted_stream() {
     let (_device, store) = limited(64 << 20);
@@ -286,7 +290,7 @@ fn a_commit_does_not_wait_for_the_place_of_a_deleted_stream() {
     });
     let (id, refused) = filled.expect("the commit returns").expect("the store is full");
     assert!(refused.is_no_space(), "{refused}");
-    // The pages are there for others as soon as the extent is given up.
+    // The pages become available once the extent is dropped.
     drop(extent);
     let data = bytes(1 << 20, id.0);
     let again = unless_it_hangs(move || ordered(&store, vec![create(id.0), Op::Append { id, at: 0, data }]));

@@ -1,4 +1,4 @@
-//! Frames that were trimmed: rotten or lost, they harm no frame that is kept or comes later.
+//! Trimmed frames: damaged or lost, they affect no frame that is kept or appended later.
 
 use crate::basics::{bytes, commit, open, stream};
 use copal_device::{
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const LOG: ObjectId = ObjectId(1);
 
-/// A store with a stream of ten frames, the last one acknowledged as `last` says.
+/// A store with a stream of ten frames, the last one acknowledged with `last`.
 fn ten_frames(last: Ack) -> (Arc<FaultDevice>, Store) {
     let device = FaultDevice::new(64 << 20, 1);
     let dynamic: Arc<dyn Device> = device.clone();
@@ -31,7 +31,7 @@ fn trim(upto: u64) -> Op {
     Op::TrimStream { id: LOG, upto }
 }
 
-/// Where frame `n` of [`ten_frames`] lies.
+/// Position of frame `n` of [`ten_frames`].
 fn place_of(device: &FaultDevice, n: u8) -> u64 {
     let image = device.image();
     let mut pages = (0..image.size() / 4096).map(|page| page * 4096);
@@ -43,13 +43,13 @@ fn place_of(device: &FaultDevice, n: u8) -> u64 {
     found.expect("the frame is somewhere")
 }
 
-/// Numbers of the frames that are read, from the first kept one on.
+/// Numbers of the readable frames, from the first kept one on.
 fn kept(store: &Store) -> Vec<u64> {
     let mut frames = store.frames(LOG, FramePos(0)).unwrap();
     std::iter::from_fn(|| frames.next_frame().unwrap()).map(|(pos, _)| pos.0).collect()
 }
 
-/// Two more frames get the next numbers, and are read at once and by two later openings.
+/// Two more frames get the next numbers, and are readable at once and after two reopens.
 fn goes_on_at_ten(device: &Arc<dyn Device>) {
     let (store, report) = Store::open(device.clone(), &OpenOptions::default()).unwrap();
     assert!(report.damaged_streams.is_empty(), "{report:?}");
@@ -70,16 +70,16 @@ fn goes_on_at_ten(device: &Arc<dyn Device>) {
     }
 }
 
-/// Symptom: a frame acknowledged as durable was never read. Cause: a power cut kept the trim and lost the
-/// last trimmed frame, which was not durable yet; the stream went on under that frame's number, and readers
-/// begin at the trim. Fix: a stream ends at its trim at the earliest, and goes on from there in space used
-/// anew.
+/// Symptom: a frame acknowledged as durable was never read.
+/// Cause: a power cut kept the trim and lost the last trimmed frame, which was not durable yet. The stream
+/// continued with that frame's number, and readers begin at the trim.
+/// Fix: a stream ends at its trim or later, and continues there in newly used space.
 #[test]
 fn a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim() {
     let (device, store) = ten_frames(Ack::Ordered);
     let txn = Txn::new().op(trim(10));
     store.commit(txn, Ack::Written).wait().unwrap();
-    // Frame and trim are of one epoch, which was not flushed: any part of it may be lost.
+    // Frame and trim belong to one epoch, which was not flushed: any part of it may be lost.
     let mut crashed = device.image();
     crashed.write(place_of(&device, 9), &[0; 4096]);
     drop(store);
@@ -87,8 +87,9 @@ fn a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim() {
     goes_on_at_ten(&device);
 }
 
-/// See [`a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim`]. Symptom: with rot there instead, a
-/// stream that had been closed was damaged for good, although nobody wanted the frame.
+/// See [`a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim`].
+/// Symptom: with bit rot there instead, a closed stream was damaged for good, although no caller needed the
+/// frame.
 #[test]
 fn a_stream_whose_trimmed_frames_rot_goes_on_at_its_trim() {
     for rotten in [vec![9], vec![8, 9], vec![0, 3, 9], (0..10).collect()] {
@@ -101,7 +102,7 @@ fn a_stream_whose_trimmed_frames_rot_goes_on_at_its_trim() {
             }
             drop(store);
             if reopened {
-                // The frames lie in a piece of their own then.
+                // The frames are then in a separate piece.
                 drop(open(&(device.reopen() as Arc<dyn Device>)));
             }
             let device = device.reopen();
@@ -114,8 +115,8 @@ fn a_stream_whose_trimmed_frames_rot_goes_on_at_its_trim() {
     }
 }
 
-/// Rot at the trim and before it: the frames that are kept are damaged, and that is said, however it is
-/// closed.
+/// Bit rot at the trim and before it: the kept frames are damaged, and that is reported after any kind of
+/// close.
 #[test]
 fn rot_across_the_trim_is_damage_of_the_first_kept_frame() {
     let (device, store) = ten_frames(Ack::Durable);
@@ -140,7 +141,7 @@ fn rot_across_the_trim_is_damage_of_the_first_kept_frame() {
     }
 }
 
-/// A trim beyond the end is one up to the end: it hides nothing that comes later.
+/// A trim beyond the end trims up to the end: it hides no later frame.
 #[test]
 fn a_trim_beyond_the_end_hides_no_later_frame() {
     let (device, store) = ten_frames(Ack::Durable);
