@@ -1,6 +1,6 @@
 //! Bytes of the manifest: an envelope, then version edits, each with a length and a checksum.
 //!
-//! Format: docs/formats/kv-manifest.md v2
+//! Format: docs/formats/kv-manifest.md v3
 //! Invariants
 //! - An edit is appended in the object transaction that makes it true, so it is complete or absent.
 //! - Its checksum is seeded with its offset, so an edit at another place does not verify.
