@@ -12,7 +12,7 @@ const REPEATED: usize = 3;
 /// Names listed in a report.
 const WORST: usize = 20;
 /// Nouns and names of the field with the ending of a participle.
-const NOUNS: [&str; 12] = [
+const NOUNS: [&str; 13] = [
     "string",
     "encoding",
     "logging",
@@ -24,6 +24,7 @@ const NOUNS: [&str; 12] = [
     "listing",
     "mapping",
     "ring",
+    "uring",
     "building",
 ];
 /// Participles of irregular verbs, and adjectives, that were used as file names.
