@@ -214,7 +214,7 @@ impl PageHeader {
 
 /// Sets all identities and checksums of some bytes to valid values, as an attacker would, so that tests reach
 /// the code behind these checks. Kind, counts and sizes stay as they are.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(bytes: &[u8], uid: u64, store_seed: u64) -> Vec<u8> {
     let mut page = bytes.to_vec();
     if page.len() < HEADER_BYTES {

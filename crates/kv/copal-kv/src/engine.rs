@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     pub(crate) attendant: InlineWorker,
     pub(crate) _store_count: StoreCount,
     /// Ownership of the objects; `None` after the end of the session.
-    pub(crate) ownership: Mutex<Option<Ownership>>,
+    pub(crate) ownership: Mutex<Option<StoreOwnership>>,
     pub(crate) view: RwLock<Arc<SuperVersion>>,
     pub(crate) snapshots: Arc<SnapshotList>,
     pub(crate) signal: Arc<WakeSignal>,

@@ -1,7 +1,6 @@
 //! Clean-ups of chunks that several VMs store each for itself: space is freed, and no snapshot loses a byte,
 //! not even if a host dies.
 
-use crate::engine::engine_in_memory;
 use crate::mortal_store::MortalStore;
 use crate::popular::{Detector, back_up_with, clone_of_template, noise};
 use crate::world::*;

@@ -4,9 +4,9 @@
 use crate::world::*;
 use copal_backup::*;
 use copal_data::LocalStore;
-use copal_device::crash::{self, Limits};
-use copal_device::fault::{FaultDevice, FaultOptions, Order};
-use copal_device::{Device, Image, MemoryDevice};
+use copal_device::crash::{self, StateLimits};
+use copal_device::fault::{CompletionOrder, FaultDevice, FaultOptions};
+use copal_device::{Device, Image};
 use copal_object::{MkfsOptions, OpenOptions};
 use copal_volume::{ReadOptions, VolumeStore};
 use std::sync::Arc;
@@ -46,15 +46,6 @@ impl Stack {
         self.kv.close().unwrap();
         self.kv.objects().close().unwrap();
     }
-}
-
-/// An engine on a device in memory, which grows as it must.
-pub(crate) fn engine_in_memory() -> copal_kv::Store {
-    let device = MemoryDevice::new(96 * MIB);
-    copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
-    let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
-    let options = copal_kv::Options { memory_bytes: 8 * MIB, ..copal_kv::Options::default() };
-    copal_kv::Store::open(objects, options).unwrap()
 }
 
 fn formatted(size: u64, record: bool) -> Arc<FaultDevice> {

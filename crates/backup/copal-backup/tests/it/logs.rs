@@ -98,7 +98,7 @@ fn a_backup_reads_a_bounded_part_of_the_log() {
 fn a_backup_reads_the_same_amount_with_any_number_of_vms() {
     let reads = |vms: u64| {
         let store = embedded_store();
-        let index = IndexHome::Kv(crate::engine::engine_in_memory());
+        let index = IndexHome::Kv(engine_in_memory());
         let repository = Repository::init(Arc::new(store.clone()), index.clone(), &insecure()).unwrap();
         for vm in 0..vms {
             back_up(&repository, &format!("vm{vm}"), &block(vm), false);
@@ -154,7 +154,7 @@ fn operations_on_a_named_snapshot_read_only_its_own_log() {
 #[test]
 fn packs_of_a_dead_backup_and_missing_packs_are_noticed() {
     let store = embedded_store();
-    let index = IndexHome::Kv(crate::engine::engine_in_memory());
+    let index = IndexHome::Kv(engine_in_memory());
     let repository = Repository::init(Arc::new(store.clone()), index.clone(), &insecure()).unwrap();
     back_up(&repository, "web", &block(1), false);
     drop(repository);

@@ -1,17 +1,19 @@
 //! Disks, targets and repositories for tests: seeded, small, without files.
 
-use crate::engine::engine_in_memory;
 use copal_backup::*;
 use copal_data::{LocalOptions, LocalStore};
+use copal_device::MemoryDevice;
 use copal_disk::source::{
     ChangeKind, ChangedExtent, ChangedExtents, Extent, ExtentKind, Source, SourceError,
 };
 use copal_disk::target::{Target, TargetError};
+use copal_object::{MkfsOptions, OpenOptions};
 pub(crate) use copal_testkit::Random;
 use copal_volume::{Clock, ReadOptions, VolumeStore};
 use std::sync::{Arc, Mutex};
 
 pub(crate) const BLOCK: usize = 4096;
+const MIB: u64 = 1 << 20;
 
 /// A disk in memory that records the writes since the last backup.
 #[derive(Clone)]
@@ -160,6 +162,15 @@ impl Target for MemoryTarget {
     }
 }
 
+/// An engine on a device in memory, which grows as it must.
+pub(crate) fn engine_in_memory() -> copal_kv::Store {
+    let device = MemoryDevice::new(96 * MIB);
+    copal_object::Store::mkfs(&device, &MkfsOptions::default()).unwrap();
+    let (objects, _) = copal_object::Store::open(device, &OpenOptions::default()).unwrap();
+    let options = copal_kv::Options { memory_bytes: 8 * MIB, ..copal_kv::Options::default() };
+    copal_kv::Store::open(objects, options).unwrap()
+}
+
 /// A store of volumes as a program has it: in the engine, the engine on objects, objects on a device in memory.
 pub(crate) fn embedded_store() -> LocalStore {
     LocalStore::open(engine_in_memory()).unwrap()
@@ -258,7 +269,7 @@ pub(crate) fn prune(repository: &Repository) -> PruneSummary {
 }
 
 /// Every file of the store: volume, name, bytes.
-pub(crate) fn files(store: &LocalStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+pub(crate) fn files(store: &impl VolumeStore) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let mut files = Vec::new();
     for (volume, vid) in store.list_volumes("", None, 1000).unwrap() {
         for (name, info) in store.list(vid, b"", None, 100_000, &ReadOptions::default()).unwrap() {
@@ -278,8 +289,8 @@ pub(crate) fn copy(store: &LocalStore) -> LocalStore {
 
 /// Copies volumes and files; `change` may alter a body (of a volume, of this name) or leave it out.
 pub(crate) fn copy_into(
-    from: &LocalStore,
-    to: &LocalStore,
+    from: &impl VolumeStore,
+    to: &impl VolumeStore,
     mut change: impl FnMut(&str, &[u8], &mut Vec<u8>) -> bool,
 ) {
     for (volume, _) in from.list_volumes("", None, 1000).unwrap() {

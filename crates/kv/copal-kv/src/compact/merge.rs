@@ -109,7 +109,7 @@ impl StepValues<'_> {
                 };
                 let _value = engine.budget.charge(Memory::Merges, u64::from(pointer.len));
                 let all = 0..u64::from(pointer.len);
-                let value = match value::read(&engine.objects, entry.value, &all, Class::Background) {
+                let value = match value::read(&engine.objects, entry.value, &all, IoClass::Background) {
                     // It stays in its object, which is kept; reads of it answer `Corrupt`.
                     Err(error) if error.is_corruption() => {
                         tracing::error!(%error, "a separated value is damaged and is not moved");

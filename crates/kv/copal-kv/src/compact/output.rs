@@ -37,7 +37,7 @@ pub(crate) struct WrittenTable {
 /// Writer of the tables of one step.
 pub(crate) struct RunOutput<'a> {
     engine: &'a Engine,
-    lifetime: Lifetime,
+    lifetime: ObjectLifetime,
     /// Source of the filters' inherited heat, and the level of the target run as the filter rules see it.
     heirs: (Arc<HeatInheritance>, u8),
     table_bytes: u64,

@@ -254,7 +254,7 @@ pub(crate) struct EntryParts {
 }
 
 /// Any bytes as the payload of a stored block with a valid trailer.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(payload: &[u8], codec: u8, raw_len: u32, uid: u64, number: u32) -> Vec<u8> {
     let mut block = payload.to_vec();
     block.put_u8(codec);

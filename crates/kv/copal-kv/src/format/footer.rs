@@ -120,7 +120,7 @@ fn section(from: &mut Reader<'_>) -> Result<FooterSection, Damage> {
 }
 
 /// Two footers with valid checksums around any bytes.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(body: &[u8]) -> Vec<u8> {
     let mut copy = [0; FOOTER_BYTES];
     let len = body.len().min(FOOTER_BYTES - ENVELOPE_LEN);

@@ -304,7 +304,7 @@ impl<'a> IndexWalk<'a> {
 }
 
 /// Any bytes as a page with a valid checksum.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(bytes: &[u8], uid: u64) -> Vec<u8> {
     let mut page = bytes.to_vec();
     page.put_u32(crc32c(seed(uid, SEED_NUMBER), bytes));

@@ -233,7 +233,13 @@ impl OpeningSweep {
     }
 
     /// Frees the unnamed bytes of a named value object: its tail, or pages inside.
-    fn value(&mut self, state: &ManifestState, object: ObjectId, stat: &Stat, named: Option<&NamedValue>) {
+    fn value(
+        &mut self,
+        state: &ManifestState,
+        object: ObjectId,
+        stat: &ObjectStat,
+        named: Option<&NamedValue>,
+    ) {
         let known = state.values.get(&object);
         let mut meta = match (known, named) {
             (None, None) => return,

@@ -44,7 +44,7 @@ pub struct TableOptions {
     /// Seed of the store's key hash; must be the same for writing and reading.
     pub store_seed: u64,
     /// Expected lifetime of the table.
-    pub lifetime: Lifetime,
+    pub lifetime: ObjectLifetime,
     /// Expected bytes of the table, approximate.
     pub expected_bytes: u64,
 }
@@ -118,7 +118,7 @@ impl TableBuilder<ObjectWriter> {
             lifetime: options.lifetime,
             expected_bytes: options.expected_bytes,
             // Every part has its own checksum, so the object layer need not read whole pages to verify them.
-            check: Check::Caller,
+            check: ReadCheck::Caller,
             label: *b"kv table\0\0\0\0\0\0\0\0",
         };
         Ok(TableBuilder::with_sink(objects.writer(id, create)?, id, options))

@@ -9,9 +9,9 @@ use std::ops::Range;
 /// Bytes with random access.
 pub(crate) trait ReadAt: Send + Sync {
     /// The bytes of `range`; fewer only at the end. Blocks.
-    fn read_at(&self, range: Range<u64>, class: Class) -> Result<Bytes, StoreError>;
+    fn read_at(&self, range: Range<u64>, class: IoClass) -> Result<Bytes, StoreError>;
     /// Like [`ReadAt::read_at`], without waiting.
-    fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
+    fn read_soon(&self, range: Range<u64>, class: IoClass) -> Completion<Result<Bytes, StoreError>> {
         Completion::ready(self.read_at(range, class))
     }
     /// Number of bytes.

@@ -302,7 +302,11 @@ impl Table {
     }
 
     /// Like [`Table::read`], without waiting.
-    pub(super) fn read_soon(&self, range: Range<u64>, class: Class) -> Completion<Result<Bytes, StoreError>> {
+    pub(super) fn read_soon(
+        &self,
+        range: Range<u64>,
+        class: IoClass,
+    ) -> Completion<Result<Bytes, StoreError>> {
         self.source.read_soon(range, class)
     }
 
@@ -312,7 +316,7 @@ impl Table {
     }
 
     /// Index page of a partition, from the cache or the device; rebuilt if it is damaged.
-    pub(super) fn index(&self, partition: u32, class: Class) -> Result<Arc<IndexPage>, TableError> {
+    pub(super) fn index(&self, partition: u32, class: IoClass) -> Result<Arc<IndexPage>, TableError> {
         if let Some(page) = self.cached_index(partition) {
             return Ok(page);
         }
@@ -374,7 +378,12 @@ impl Table {
     }
 
     /// Rebuilds the index page from the data blocks, found from the last to the first by their trailers.
-    fn rebuild_index(&self, partition: u32, why: &TableError, class: Class) -> Result<IndexPage, TableError> {
+    fn rebuild_index(
+        &self,
+        partition: u32,
+        why: &TableError,
+        class: IoClass,
+    ) -> Result<IndexPage, TableError> {
         let at = self.partition(partition);
         tracing::warn!(table = self.id.0, partition, %why, "index page damaged, rebuilding it from the blocks");
         self.cache.count(ReadCount::RebuiltIndexes);

@@ -17,7 +17,7 @@ const MOST_AHEAD_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub struct Scan {
     /// I/O class of its reads.
-    pub class: Class,
+    pub class: IoClass,
     /// Start with the full read-ahead, for merges and verification, which read everything.
     pub whole: bool,
     /// Bytes of the largest window of read-ahead.

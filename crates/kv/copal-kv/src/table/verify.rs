@@ -169,7 +169,7 @@ impl<'t> TableVerifier<'t> {
 
     /// Checks the stored range tombstones and fences. The open table uses its copies in memory, but the next
     /// opening reads the stored ones.
-    fn verify_sections(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
+    fn verify_sections(&self, class: IoClass, report: &mut VerifyReport) -> Result<(), TableError> {
         for (name, section) in
             [("range tombstones", self.table.footer.tombstones), ("fences", self.table.footer.fences)]
         {
@@ -300,7 +300,7 @@ impl<'t> TableVerifier<'t> {
 
     /// Checks the counts, and the checksum over the object up to its properties, padding and sections
     /// included.
-    fn verify_whole(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
+    fn verify_whole(&self, class: IoClass, report: &mut VerifyReport) -> Result<(), TableError> {
         if report.entries != self.table.meta.entries {
             let error = Damage::Field("number of entries").at(self.table.id, DamageAt::Object);
             report.found(error, Some((self.table.meta.smallest.clone(), None)))?;
@@ -320,7 +320,7 @@ impl<'t> TableVerifier<'t> {
     }
 
     /// Checks the properties, the zeros after them, and both footers.
-    fn verify_tail(&self, class: Class, report: &mut VerifyReport) -> Result<(), TableError> {
+    fn verify_tail(&self, class: IoClass, report: &mut VerifyReport) -> Result<(), TableError> {
         let properties = self.table.footer.properties;
         let tail = self.table.read(properties.offset..self.table.meta.bytes, class)?;
         let (section, rest) = tail.split_at((properties.len as usize).min(tail.len()));

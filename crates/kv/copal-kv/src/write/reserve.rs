@@ -39,11 +39,11 @@ pub(crate) enum ReservePart {
 #[derive(Default)]
 struct ReserveState {
     /// The part that flushes and merges do not get.
-    last: Option<Reservation>,
-    share: Option<Reservation>,
-    flushes: Option<Reservation>,
+    last: Option<SpaceReservation>,
+    share: Option<SpaceReservation>,
+    flushes: Option<SpaceReservation>,
     /// Space that large writes leave to small ones.
-    for_small: Option<Reservation>,
+    for_small: Option<SpaceReservation>,
     /// Number of operations that use the reserve now.
     users: u32,
     /// The session has ended: nothing is kept any more.
@@ -172,8 +172,8 @@ impl SpaceReserve {
 }
 
 /// Keeps `bytes`, or up to `slack` more, in `held`; returns whether that succeeded.
-fn keep(objects: &Store, held: &mut Option<Reservation>, bytes: u64, slack: u64) -> bool {
-    let has = held.as_ref().map_or(0, Reservation::bytes);
+fn keep(objects: &Store, held: &mut Option<SpaceReservation>, bytes: u64, slack: u64) -> bool {
+    let has = held.as_ref().map_or(0, SpaceReservation::bytes);
     if bytes <= has && has <= bytes + slack {
         return true;
     }

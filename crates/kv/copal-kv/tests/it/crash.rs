@@ -26,7 +26,7 @@ struct Acknowledged {
 }
 
 struct Recorded {
-    history: History,
+    history: DeviceHistory,
     /// `states[i]`: the contents after `i` operations.
     states: Vec<Map>,
     begun: Vec<usize>,

@@ -42,7 +42,7 @@ fn at_a_shut_gate() -> (Arc<GatedDevice>, Arc<dyn Device>, Store, Keyspace) {
 
 /// Three groups at the gate, in the order of their commits: one, one and two writes, as a group gathers until
 /// it is as large as the writes in flight.
-fn three_on_their_way(body: impl FnOnce(&Gated, &Keyspace, &Answers)) -> (Arc<dyn Device>, Store) {
+fn three_on_their_way(body: impl FnOnce(&GatedDevice, &Keyspace, &Answers)) -> (Arc<dyn Device>, Store) {
     let (device, dynamic, store, space) = at_a_shut_gate();
     std::thread::scope(|scope| {
         let _opens = device.open_at_end();
@@ -144,7 +144,7 @@ fn nobody_waits_for_the_device_while_deferred_writes_become_durable() {
 }
 
 /// The store after a kill at this moment.
-fn killed(device: &Gated) -> Store {
+fn killed(device: &GatedDevice) -> Store {
     const PIECE: usize = 1 << 20;
     let copy: Arc<dyn Device> = MemoryDevice::new(64 * MIB);
     for at in (0..64 * MIB).step_by(PIECE) {

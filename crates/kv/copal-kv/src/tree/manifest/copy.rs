@@ -28,7 +28,7 @@ pub(super) fn create_as(id: ObjectId, of: ObjectId) -> Op {
     let opts = CreateOptions {
         kind: ObjectKind::Plain,
         // Objects of different lifetimes are placed far apart.
-        lifetime: if of == COPY { Lifetime::Long } else { Lifetime::Medium },
+        lifetime: if of == COPY { ObjectLifetime::Long } else { ObjectLifetime::Medium },
         expected_bytes: REWRITE_ABOVE,
         check: ReadCheck::Pages,
         label: label(ObjectRole::Manifest, 0),

@@ -462,7 +462,7 @@ fn list<T>(
 }
 
 /// A manifest with one edit around any bytes, with valid length and checksums.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(records: &[u8]) -> Bytes {
     let mut edit = vec![0; EDIT_HEADER];
     edit.put_bytes(records);

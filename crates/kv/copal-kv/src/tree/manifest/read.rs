@@ -34,7 +34,7 @@ impl<'a> EditReader<'a> {
     /// Reads the header of object `id`. Blocks.
     /// # Errors
     /// `NoObject`; `Corrupt`: the header is damaged or of another version; or an error of the object layer.
-    pub(crate) fn open(objects: &'a Store, id: ObjectId, class: Class) -> Result<EditReader<'a>, Error> {
+    pub(crate) fn open(objects: &'a Store, id: ObjectId, class: IoClass) -> Result<EditReader<'a>, Error> {
         let len = objects.stat(id).ok_or(Error::NoObject { object: id.0 })?.len;
         let head = objects.read(id, 0..(HEADER_LEN as u64).min(len), class).wait()?;
         Ok(EditReader {

@@ -357,7 +357,7 @@ impl FrameHead {
 
 /// Frames with valid checksums around any bytes: flags, first sequence, count and length of a part, then the
 /// part. A first sequence of 128 and more counts back from 2^64.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(generation: u64, bytes: &[u8]) -> Vec<Bytes> {
     let mut input = Reader::new(bytes);
     let mut frames = Vec::new();

@@ -227,7 +227,7 @@ impl<R: FnMut(u64, &mut [u8]) -> Result<(), Error>> RecordReader<R> {
 
 /// A page-cache log with valid checksums around any bytes: half, first sequence, count and length, then the
 /// operations, repeatedly.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
     let header = CacheLogHeader::new(session, FRONT_BYTES + 2 * 4096);
     let mut copy = vec![0; (FRONT_BYTES + 2 * 4096) as usize];
@@ -251,7 +251,7 @@ pub(crate) fn crafted(session: u64, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Every record of a page-cache log's bytes that continues after `last_seq`.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn read_all(copy: &[u8], mut last_seq: u64) -> Vec<FoundRecord> {
     let Ok(Some(header)) = CacheLogHeader::decode(copy, copy.len() as u64) else {
         return Vec::new();
