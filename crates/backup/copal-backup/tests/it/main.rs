@@ -5,6 +5,7 @@
 mod backups;
 mod bit_flips;
 mod clocks;
+mod concurrent_consolidate;
 mod consolidate;
 mod copies;
 mod costs;
