@@ -7,18 +7,15 @@
 //! Paper: low-profile-dedup.
 //! Formats: docs/formats/backup-*.md.
 //! Inside, bottom to top:
-//! - `keys`, `key_slot`, `role`, `role_key`, `roles`, `signing`, `unlock`, `pack_cipher`: keys, who has
-//!   which, and encryption. `volumes`: what the volumes are called.
-//! - `pack`, `recipe`, `manifest`, `catalog`: the formats. `index`: where is this chunk?
-//! - `json`: summaries as JSON. `doubt`: what a backup went on in spite of. `pack_store`, `tree`, `fetch`,
-//!   `pack_appender`: reading frames, trees, segments; writing packs.
-//! - `lease`: who holds sessions, and whether it is alive.
-//! - `dead_frames`, `moved_frames` (files by `list_file`): what a VM of a fleet has no more, and where it is
-//!   instead. `vm_index`: a VM's index by them.
-//! - `steps`: the decisions that keep a fleet safe, pure; what follows asks there. `model` tries all orders
-//!   of them.
-//! - `lookup`, `backup`, `restore`, `serve`, `check`, `affected`, `mark`, `prune`, `cleanup`, `unneeded`,
-//!   `reindex`: what a user asks for.
+//! - `keys`: master key, key slots, roles, signatures. `request`: requests, results, errors.
+//! - `packs`: the pack format, encryption, volumes, reading and appending. `snapshot`: recipes, trees, manifests.
+//! - `catalog`: the logs that determine which snapshots exist. `index`: the locations of each chunk, and the dead
+//!   and moved frames of a VM of a fleet.
+//! - `steps`: the decisions that keep a fleet safe, as pure functions; the folders below call them, and
+//!   `rules::model` tries all orders of them.
+//! - `sessions`: locks in the process, leases and heartbeats, and the parts that all operations share.
+//! - `backup`, `restore`, `check`, `delete`, `popular`, `retention`: the operations.
+//! - `api`: [`Repository`], which calls them.
 //!
 //! Not here: chunking (`copal-chunk`), the concrete store (`copal-data`), the command line (`copal`); rounds,
 //! detectors and agents on several hosts (`copal-agent`).

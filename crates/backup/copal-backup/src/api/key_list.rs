@@ -55,7 +55,7 @@ fn opener_word(is_password: bool) -> &'static str {
 }
 
 impl ListedKey {
-    /// What opens it, as a word: a password, or a file.
+    /// The credential that opens it, as a word: `password` or `file`.
     pub fn opened_by(&self) -> &'static str {
         opener_word(self.is_password)
     }

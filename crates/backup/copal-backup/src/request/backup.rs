@@ -31,7 +31,7 @@ pub struct DiskSource {
     /// Location of the bytes, which distinguishes the disk from another of the same size, also after restarts
     /// of the host; empty if there is none. A bitmap is used only with a base of the same location.
     pub identity: String,
-    /// How it is known that the source is a disk.
+    /// Evidence that the source is a disk.
     pub content: ContentEvidence,
     /// Warnings from the opening of the source; the summary repeats them.
     pub warnings: Vec<String>,
@@ -138,7 +138,7 @@ impl fmt::Display for DiskMode {
     }
 }
 
-/// What became of one disk.
+/// Result of the backup of one disk.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiskSummary {
     /// Its name.
@@ -238,7 +238,7 @@ impl BackupCounts {
     }
 }
 
-/// What a backup did.
+/// Result of a backup.
 #[derive(Clone, Debug, Serialize)]
 pub struct BackupSummary {
     /// The new snapshot.
@@ -249,7 +249,7 @@ pub struct BackupSummary {
     pub base: Option<SnapshotId>,
     /// Time of the store's clock when it became visible.
     pub created_ms: u64,
-    /// Snapshots of the VM whose times cannot be, by the same clock.
+    /// Snapshots of the VM whose times are impossible by the same clock.
     #[serde(rename = "misdated_snapshots")]
     pub misdated: u64,
     /// One per disk.
@@ -260,7 +260,7 @@ pub struct BackupSummary {
     pub warnings: Vec<String>,
     /// Why the snapshot is doubtful until an operator accepts it; `warnings` repeats them.
     pub doubts: Vec<DiskDoubt>,
-    /// Wall time of the whole.
+    /// Wall time of the backup.
     #[serde(rename = "seconds", serialize_with = "json::seconds")]
     pub duration: Duration,
 }

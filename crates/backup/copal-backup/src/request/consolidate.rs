@@ -22,7 +22,7 @@ impl CleanUpOptions {
     }
 }
 
-/// What a clean-up of one VM of a fleet did.
+/// Result of a clean-up of one VM of a fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CleanUpSummary {
     /// The VM.
@@ -40,8 +40,8 @@ pub struct CleanUpSummary {
     pub freed_bytes: u64,
     /// Frames without a usable answer in time: the next clean-up asks again.
     pub unanswered: u64,
-    /// Frames of chunks that several VMs have, and that may not become popular: as many chunks are as the
-    /// fraction allows.
+    /// Frames of chunks that several VMs have and that may not become popular, because the fraction of popular
+    /// chunks is used up.
     #[serde(rename = "refused_by_fraction")]
     pub refused: u64,
     /// Bytes of the chunks of `refused`.
@@ -72,10 +72,10 @@ fn names_of_vms<S: Serializer>(vms: &[Vm], serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_seq(vms.iter().map(|vm| &vm.name))
 }
 
-/// What became of popular packs that nobody needs.
+/// Result of the removal of popular packs that no snapshot needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UnneededPacks {
-    /// VMs that are being backed up: as long as they are, nothing is decided.
+    /// VMs that are being backed up: until their backups have ended, no pack is removed or spared.
     #[serde(serialize_with = "names_of_vms")]
     pub waiting_for: Vec<Vm>,
     /// Packs of which no snapshot needed a chunk at first.

@@ -46,10 +46,10 @@ impl SnapshotId {
     }
 }
 
-/// A VM the catalog knows.
+/// A VM that the catalog lists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Vm {
-    /// Its identity for ever.
+    /// Its permanent identity.
     #[serde(serialize_with = "json::text")]
     pub uuid: uuid::Uuid,
     /// Its name; unique in the repository.

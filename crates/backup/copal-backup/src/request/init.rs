@@ -65,13 +65,13 @@ impl InitOptions {
     }
 }
 
-/// What a repository says about itself.
+/// Description of a repository.
 #[derive(Clone, Debug, Serialize)]
 pub struct RepositoryInfo {
     /// Its identity.
     #[serde(serialize_with = "json::text")]
     pub domain: uuid::Uuid,
-    /// Who may refer to a chunk.
+    /// The chunks that a snapshot may refer to.
     #[serde(skip)]
     pub layout: Layout,
     /// How disks are cut into chunks.
@@ -97,7 +97,7 @@ pub struct RepositoryStats {
     pub damaged_snapshots: u64,
     /// Sum of the logical sizes of all other snapshots.
     pub logical_bytes: u64,
-    /// Bytes of those that are holes.
+    /// Bytes of holes in them.
     pub hole_bytes: u64,
     /// Bytes of chunk packs.
     pub chunk_pack_bytes: u64,

@@ -1,7 +1,7 @@
 //! Requests and results of a repository: plain values without behaviour.
 //!
-//! Sizes are bytes, times are milliseconds since 1970 as stamped by the store. Summaries are `Serialize` as
-//! `copal --json` prints them: a command adds its name, and what it measures itself.
+//! Sizes are bytes, times are milliseconds since 1970 as stamped by the store. Summaries serialize to the
+//! JSON that `copal --json` prints; the command adds its name and its own measurements.
 
 mod backup;
 mod check;

@@ -33,23 +33,23 @@ pub struct Holder {
     pub address: String,
 }
 
-/// What is known of whoever holds sessions.
+/// A holder of sessions, as its newest heartbeat describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HolderInfo {
     /// Its name; empty if the newest heartbeat cannot be read.
     pub name: String,
     /// Address of its agent; may be empty.
     pub address: String,
-    /// Which run of which program it is.
+    /// Identity of the run of its program.
     #[serde(skip)]
     pub holder: HolderId,
-    /// Number of its newest sign of life; they ascend.
+    /// Number of its newest heartbeat; numbers ascend.
     #[serde(skip)]
     pub newest_beat_number: u64,
-    /// How old that is by the store's clock, which may be wrong: for people, and for nothing else.
+    /// Age of that heartbeat by the store's clock, which may be wrong: for display only.
     #[serde(rename = "beat_age_seconds", serialize_with = "json::seconds_of_ms")]
     pub beat_age_ms: u64,
-    /// Bytes that it had read for backups by then.
+    /// Bytes that it had read for backups at that heartbeat.
     #[serde(rename = "read_bytes")]
     pub progress: u64,
 }
@@ -66,7 +66,7 @@ pub struct OpenSession {
 }
 
 impl OpenSession {
-    /// The sentence that refuses a backup of `vm`, with the holder and advice.
+    /// The sentence that refuses a backup of `vm`: it names the holder and gives advice.
     pub(crate) fn in_the_way_of(&self, vm: &str) -> String {
         let way_out = format!("`copal sessions fence {vm}` ends it if its host is dead");
         match (&self.info, self.holder) {

@@ -69,14 +69,14 @@ impl Default for PruneOptions {
     }
 }
 
-/// What `prune` or `delete` did, or would do.
+/// Result of `prune` or `delete`, or of their dry run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PruneSummary {
     /// Unfinished backups ended and swept.
     pub swept_sessions: u64,
     /// VMs of a fleet that were skipped because they are being backed up.
     pub busy_vms: u64,
-    /// VMs of a fleet that something was freed of by summary vectors, and by a walk.
+    /// VMs of a fleet whose dead frames were found by summary vectors, and by a walk.
     #[serde(skip)]
     pub by_summary: u64,
     /// See `by_summary`.
@@ -85,10 +85,10 @@ pub struct PruneSummary {
     /// By summary vectors: examined references of forgotten snapshots. By a walk: frames. Each is dead or
     /// kept.
     pub candidates: u64,
-    /// Those of them that no other snapshot has.
+    /// Of these, the ones that no other snapshot has.
     #[serde(rename = "dead")]
     pub candidates_dead: u64,
-    /// Those that another one has, or seems to have.
+    /// Of these, the ones that another snapshot has, or seems to have.
     #[serde(rename = "kept")]
     pub candidates_kept: u64,
     /// Stored bytes of frames that became dead; they count as free from then on.

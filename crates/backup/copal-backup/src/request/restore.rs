@@ -25,7 +25,7 @@ impl RestoreRequest {
     }
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, Debug, Serialize)]
 pub struct RestoreSummary {
     /// The snapshot.
@@ -42,7 +42,7 @@ pub struct RestoreSummary {
     pub fetched_bytes: u64,
     /// Chunks written.
     pub chunks: u64,
-    /// Wall time of the whole.
+    /// Wall time of the restore.
     #[serde(rename = "seconds", serialize_with = "json::seconds")]
     pub duration: Duration,
 }

@@ -22,10 +22,10 @@ pub struct SnapshotDisk {
     pub reason: String,
     /// The dirty bitmap that had recorded all later writes at the time of the backup.
     pub bitmap: Option<String>,
-    /// The bitmap beside it that records nothing, by which one that was cleared is known.
+    /// The sentinel beside the dirty bitmap: it shows whether the bitmap was cleared.
     #[serde(skip)]
     pub sentinel: Option<BitmapState>,
-    /// What tells the disk from another one; empty when nothing does.
+    /// Identity that distinguishes the disk from another one; empty if unknown.
     #[serde(skip)]
     pub identity: String,
 }
@@ -62,15 +62,15 @@ pub struct Snapshot {
     pub disks: Vec<SnapshotDisk>,
     /// Counters of the backup that made it.
     pub counts: BackupCounts,
-    /// A verify decoded every chunk of it and found nothing wrong.
+    /// A verification decoded every chunk of it and found no damage.
     #[serde(rename = "verified")]
     pub is_verified: bool,
     /// It may not be forgotten before this time, in ms since 1970; 0: it is not held.
     #[serde(skip)]
     pub held_until_ms: u64,
-    /// Why it may not be what its disks should be.
+    /// Reasons why its content may differ from its disks.
     pub doubts: Vec<DiskDoubt>,
-    /// A person has seen the doubts and takes the snapshot as it is.
+    /// An operator has accepted the snapshot despite its doubts.
     #[serde(skip)]
     pub is_accepted: bool,
     /// Why its manifest cannot be read; then base, tags, description, disks and counts are empty.

@@ -33,7 +33,7 @@ pub struct VmStats {
     pub leak_estimate_bytes: u64,
     /// Backups that have not ended.
     pub unfinished_sessions: u64,
-    /// Chunks about which nobody answered when they were stored, and about which no clean-up has asked since.
+    /// Chunks that were stored without an answer of other hosts, and that no clean-up has asked about since.
     #[serde(skip)]
     pub unresolved_chunks: u64,
     /// Chunks whose own frames the VM gave up for popular ones.
