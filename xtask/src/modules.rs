@@ -32,7 +32,7 @@ const BOUNDS: [(&str, &[usize]); 21] = [
     ("copal-nbd", &[3]),
     ("copal-disk", &[]),
     ("copal-chunk", &[]),
-    ("copal-backup", &[3, 2, 2, 2]),
+    ("copal-backup", &[]),
     ("copal-live", &[]),
     ("copal-agent", &[2, 2, 2]),
     ("copal-export", &[]),

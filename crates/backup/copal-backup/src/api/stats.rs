@@ -1,7 +1,7 @@
 //! Sizes and counts of a whole repository.
 
 use crate::index::reindex::{self, PackScope};
-use crate::packs::volumes::PackHome;
+use crate::packs::home::PackHome;
 use crate::request::RepositoryStats;
 use crate::request::error::{Error, Result};
 use crate::sessions::parts::{RepositoryParts, readable};

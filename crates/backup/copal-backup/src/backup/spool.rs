@@ -4,8 +4,8 @@
 //! bad local disk ends the backup.
 
 use super::job::{ChunkState, JobEntry, NewChunk, SegmentJob, TreeStep};
+use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber};
-use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::peers::ShortId;
 use crate::snapshot::recipe::FrameRef;

@@ -11,8 +11,8 @@ use super::fields::{
 use crate::keys::role::{KeyId, Role};
 use crate::keys::signature::{PUBLIC_BYTES, SIGNATURE_BYTES};
 use crate::keys::{DomainKeys, MAC_BYTES, is_signed_by};
+use crate::packs::home::PackHome;
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::PackHome;
 use crate::request::SnapshotId;
 use crate::request::open_session::HolderId;
 use crate::request::peers::{HostKey, Writer};

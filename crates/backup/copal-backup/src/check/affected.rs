@@ -7,7 +7,6 @@
 //! Memory: the listed damages, the packs of damages that are only counted, and one bit per segment of the
 //! disks of one VM. A segment whose bit is clear is not read again for the next snapshot that shares it.
 
-use crate::check::wrong_length;
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_store::LocatedFrame;
 use crate::request::error::{Error, Result};
@@ -230,7 +229,7 @@ impl AffectedWalk<'_> {
             let Some(chunk) = &entry.chunk else { continue };
             let located = self.look(chunk, met, &mut is_hurt)?;
             if let Some(located) = located.filter(|located| located.row().raw != entry.length) {
-                met.value::<()>(Err(wrong_length(&located)), &mut is_hurt)?;
+                met.value::<()>(Err(located.wrong_length()), &mut is_hurt)?;
             }
         }
         Ok(is_hurt)

@@ -14,7 +14,6 @@ use crate::check::affected::DamagedPlaces;
 use crate::check::scan::scan;
 use crate::index::reindex::{PackScope, StoredPack, for_each_pack};
 use crate::packs::pack::reader;
-use crate::packs::pack_store::LocatedFrame;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{CheckReport, Damage, ReadData, SnapshotId};
@@ -206,7 +205,7 @@ fn check_vm(
                     if located.row().raw == entry.length {
                         report.references += 1;
                     } else {
-                        report.note(wrong_length(&located), Some(id))?;
+                        report.note(located.wrong_length(), Some(id))?;
                     }
                 }
                 Ok(())
@@ -215,11 +214,6 @@ fn check_vm(
         }
     }
     Ok(())
-}
-
-pub(crate) fn wrong_length(located: &LocatedFrame) -> Error {
-    let detail = format!("frame {} does not have the length in its recipe", located.location.slot);
-    located.footer.damaged(detail)
 }
 
 /// Walks the parts of a disk that it does not share with an older one.

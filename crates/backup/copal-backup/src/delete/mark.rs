@@ -10,9 +10,9 @@
 //! - An unresolvable reference is an error: nothing is swept while a reference is not understood (BAK-8).
 
 use crate::delete::references::is_private;
+use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber, format};
 use crate::packs::pack_store::{FrameReader, PackStore, unresolved};
-use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::peers::ShortId;
 use crate::request::progress::{CancelFlag, Progress};

@@ -5,8 +5,8 @@
 
 use super::rows::{bad, encode_rows};
 use super::{ChunkIndex, IndexBackend, IndexRow};
+use crate::packs::home::PackHome;
 use crate::packs::pack::PackNumber;
-use crate::packs::volumes::PackHome;
 use crate::request::error::Result;
 use bytes::Bytes;
 use copal_kv::{Durability, Error as KvError, Keyspace, KeyspaceOptions, Store};

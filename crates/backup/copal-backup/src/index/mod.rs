@@ -25,16 +25,16 @@ pub(crate) mod reindex;
 mod rows;
 pub(crate) mod vm_index;
 
-use crate::packs::pack::{FrameLocation, PackNumber};
-use crate::packs::volumes::PackHome;
+use crate::packs::home::PackHome;
+use crate::packs::pack::PackNumber;
 use crate::request::Layout;
 use crate::request::error::Result;
 use crate::rules::broken::{self, Flaw};
 use bytes::Bytes;
 use copal_kv::{Durability, Keyspace, KeyspaceOptions};
 use parking_lot::Mutex;
+pub(crate) use rows::{IndexRow, PackEntry, decode_pack, decode_rows};
 use rows::{RowKey, bad, encode_pack, encode_rows, newest_first};
-pub(crate) use rows::{decode_pack, decode_rows};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::AtomicBool;
@@ -56,29 +56,6 @@ pub enum IndexHome {
     Kv(copal_kv::Store),
     /// Memory, filled from pack footers at each opening: for small repositories and read-only media.
     Memory,
-}
-
-/// Location of a frame by pack and slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IndexRow {
-    pub(crate) pack: PackNumber,
-    pub(crate) slot: u32,
-}
-
-/// Properties of a pack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PackEntry {
-    pub(crate) home: PackHome,
-    pub(crate) volume: u32,
-    pub(crate) frames: u32,
-    pub(crate) file_bytes: u64,
-}
-
-impl PackEntry {
-    /// Location of a row of this pack.
-    pub(crate) fn location(&self, row: IndexRow) -> FrameLocation {
-        FrameLocation { home: self.home, volume: self.volume, pack: row.pack, slot: row.slot }
-    }
 }
 
 /// The index of an open repository; shared between threads.

@@ -4,7 +4,7 @@
 
 use super::rows::{bad, encode_rows, newest_first};
 use super::{BATCH_ROWS, ChunkIndex, IndexBackend, IndexRow};
-use crate::packs::volumes::PackHome;
+use crate::packs::home::PackHome;
 use crate::request::error::Result;
 use bytes::Bytes;
 use copal_kv::Durability;

@@ -6,9 +6,10 @@
 
 use crate::catalog::record::PackPlace;
 use crate::index::{OlderRows, PackEntry};
+use crate::packs::home::PackHome;
 use crate::packs::pack::PackNumber;
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::{PackHome, for_each_file};
+use crate::packs::volumes::for_each_file;
 use crate::request::IndexSummary;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};

@@ -1,8 +1,7 @@
 //! Rows of the index and their encoding. Not a stable format: an unreadable index is rebuilt.
 
-use super::{IndexRow, PackEntry};
-use crate::packs::pack::{PackKind, PackNumber};
-use crate::packs::volumes::PackHome;
+use crate::packs::home::{PackHome, PackKind};
+use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::request::error::{Error, Result};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
@@ -12,6 +11,29 @@ use uuid::Uuid;
 /// Most frames of one id in a row; the newest are kept.
 const MAX_PLACES: usize = 8;
 const PLACE_BYTES: usize = 11;
+
+/// Location of a frame by pack and slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexRow {
+    pub(crate) pack: PackNumber,
+    pub(crate) slot: u32,
+}
+
+/// Properties of a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackEntry {
+    pub(crate) home: PackHome,
+    pub(crate) volume: u32,
+    pub(crate) frames: u32,
+    pub(crate) file_bytes: u64,
+}
+
+impl PackEntry {
+    /// Location of a row of this pack.
+    pub(crate) fn location(&self, row: IndexRow) -> FrameLocation {
+        FrameLocation { home: self.home, volume: self.volume, pack: row.pack, slot: row.slot }
+    }
+}
 
 /// Key of the rows of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

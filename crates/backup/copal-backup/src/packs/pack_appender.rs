@@ -4,11 +4,11 @@
 
 use crate::index::{OlderRows, PackEntry};
 use crate::keys::random;
+use crate::packs::home::PackHome;
 use crate::packs::pack::format::PackHeader;
 use crate::packs::pack::writer::{FrameInput, PackWriter, WrittenPack};
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::PackHome;
 use crate::request::error::Result;
 use copal_kv::Durability;
 use copal_volume::{PutOptions, VolumeId};

@@ -13,11 +13,12 @@
 
 use crate::index::ChunkIndex;
 use crate::keys::DomainKeys;
+use crate::packs::home::PackHome;
 use crate::packs::pack::format::FrameRow;
 use crate::packs::pack::reader::{self, FrameInflater, PackFooter};
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::packs::pack_cipher::TAG_BYTES;
-use crate::packs::volumes::{PackHome, RepositoryVolumes};
+use crate::packs::volumes::RepositoryVolumes;
 use crate::request::error::{Error, Result};
 use crate::request::{Layout, LostFrame};
 use crate::rules::broken::{self, Flaw};
@@ -54,6 +55,12 @@ impl LocatedFrame {
     pub(crate) fn row(&self) -> &FrameRow {
         // `PackStore::at` has checked that this row exists.
         &self.footer.rows[self.location.slot as usize]
+    }
+
+    /// The damage of a frame whose length is not the one in its recipe.
+    pub(crate) fn wrong_length(&self) -> Error {
+        let detail = format!("frame {} does not have the length in its recipe", self.location.slot);
+        self.footer.damaged(detail)
     }
 }
 

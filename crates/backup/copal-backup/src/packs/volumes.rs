@@ -10,7 +10,7 @@
 //!
 //! A numbered volume is full once it holds 4 GiB or 256 packs; the next pack goes to the next number.
 
-use crate::packs::pack::PackKind;
+use crate::packs::home::PackHome;
 use crate::request::error::{Error, Result};
 use copal_volume::{ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore};
 use parking_lot::Mutex;
@@ -26,60 +26,6 @@ const CLOSED_AT_PACKS: usize = 256;
 const PAGE: usize = 1000;
 /// Names in the first page: most prefixes have few volumes, and names of other prefixes follow.
 const FIRST_PAGE: usize = 4;
-
-/// Owner and kind of packs; determines their volumes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum PackHome {
-    /// Chunks of the domain: all chunks in the layout solo, the popular ones in a fleet.
-    Shared,
-    /// Chunks of one VM; no other VM refers to them.
-    Private(Uuid),
-    /// Recipes of one VM.
-    Recipes(Uuid),
-}
-
-impl PackHome {
-    pub(crate) fn kind(self) -> PackKind {
-        match self {
-            PackHome::Shared => PackKind::Shared,
-            PackHome::Private(_) => PackKind::Private,
-            PackHome::Recipes(_) => PackKind::Recipes,
-        }
-    }
-
-    /// The VM that owns the home; `None`: the domain.
-    pub(crate) fn vm(self) -> Option<Uuid> {
-        match self {
-            PackHome::Shared => None,
-            PackHome::Private(vm) | PackHome::Recipes(vm) => Some(vm),
-        }
-    }
-
-    /// Whether chunks lie there.
-    pub(crate) fn has_chunks(self) -> bool {
-        self.kind().has_chunks()
-    }
-
-    /// The home of packs of this kind; `vm` is ignored for shared packs.
-    pub(crate) fn of(kind: PackKind, vm: Uuid) -> PackHome {
-        match kind {
-            PackKind::Shared => PackHome::Shared,
-            PackKind::Private => PackHome::Private(vm),
-            PackKind::Recipes => PackHome::Recipes(vm),
-        }
-    }
-
-    /// The home that a volume name stands for; `None` for volumes of the domain and other volumes.
-    fn of_volume(name: &str) -> Option<PackHome> {
-        let (vm, rest) = name.strip_prefix("vm-")?.split_once('.')?;
-        let vm = Uuid::try_parse(vm).ok()?;
-        match rest.strip_prefix('c') {
-            Some(number) => number.parse::<u32>().ok().map(|_| PackHome::Private(vm)),
-            // Volumes of manifests count too: a VM may have no others.
-            None => Some(PackHome::Recipes(vm)),
-        }
-    }
-}
 
 /// Opens and creates the volumes of one domain.
 pub(crate) struct RepositoryVolumes {

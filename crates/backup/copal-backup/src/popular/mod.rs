@@ -12,11 +12,11 @@ use crate::catalog::log::{AppendOutcome, LogName};
 use crate::catalog::popular::{EnteredHost, PopularFate, PopularPack, PopularState};
 use crate::catalog::record::Record;
 use crate::keys::role::KeyId;
+use crate::packs::home::PackHome;
 use crate::packs::pack::FrameLocation;
 use crate::packs::pack::PackNumber;
 use crate::packs::pack::writer::WrittenPack;
 use crate::packs::pack_store::{FrameReader, LocatedFrame};
-use crate::packs::volumes::PackHome;
 use crate::request::Layout;
 use crate::request::error::{Error, Result};
 use crate::request::json;
@@ -63,10 +63,10 @@ pub struct PopularFrames {
     pub is_checked: bool,
 }
 
-/// What the popular chunks of a fleet amount to.
+/// Numbers of the popular chunks of a fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PopularStatus {
-    /// How much of all unique chunks may be popular, in millionths.
+    /// Share of all unique chunks that may be popular, in millionths.
     #[serde(rename = "pds_fraction", serialize_with = "json::share")]
     pub fraction_millionths: u32,
     /// Number of packs.

@@ -1,6 +1,6 @@
 //! Checks: damage found, lost frames, packs entered in the index.
 
-use crate::packs::volumes::PackHome;
+use crate::packs::home::PackHome;
 use crate::request::identity::SnapshotId;
 use crate::retention::Misdated;
 use serde::Serialize;
@@ -16,16 +16,16 @@ pub struct Damage {
     pub snapshots: Vec<SnapshotId>,
 }
 
-/// What a check or a verification found.
+/// Result of a check or a verification.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CheckReport {
-    /// Everything that is wrong; empty when all is well.
+    /// The damages found; empty if there are none.
     #[serde(skip)]
     pub damages: Vec<Damage>,
     /// Damages beyond the first thousand are only counted.
     #[serde(skip)]
     pub more_damages: u64,
-    /// Snapshots that those hurt, or that lead to a pack where some of them are.
+    /// Snapshots that are affected by the damages beyond the limit, or that refer to a pack with one of them.
     #[serde(skip)]
     pub more_snapshots: Vec<SnapshotId>,
     /// Snapshots walked.
@@ -40,7 +40,7 @@ pub struct CheckReport {
     pub decoded_frames: u64,
     /// Stored bytes decoded.
     pub decoded_bytes: u64,
-    /// Snapshots whose times cannot be. No damage: nothing of them is lost.
+    /// Snapshots with an impossible time. This is no damage: no data of them is lost.
     #[serde(skip)]
     pub misdated: Vec<(SnapshotId, Misdated)>,
     /// Packs of backups that never finished; the next backup uses them or `prune` frees them.
@@ -80,7 +80,7 @@ pub enum ReadData {
     All,
 }
 
-/// What a rebuild of the index did.
+/// Result of a rebuild of the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IndexSummary {
     /// Packs whose footers were read.

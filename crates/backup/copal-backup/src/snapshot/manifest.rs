@@ -7,8 +7,8 @@
 
 use crate::catalog::fields::{MAX_SEQUENCE, SessionId, option, put_option};
 use crate::keys::{DomainKeys, MAC_BYTES};
+use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber};
-use crate::packs::volumes::PackHome;
 use crate::request::{BackupCounts, DiskMode, SnapshotId};
 use crate::snapshot::recipe::{FrameRef, format::MAX_DISK_BYTES};
 use copal_chunk::ChunkId;

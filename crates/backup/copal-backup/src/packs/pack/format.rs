@@ -3,7 +3,7 @@
 //! Format: docs/formats/backup-pack.md v1
 //! Not here: streaming (`writer`), fetching (`reader`).
 
-use super::PackKind;
+use crate::packs::home::PackKind;
 use copal_codec::{DecodeError, ENVELOPE_LEN, Envelope, Format, Put, Reader};
 
 pub(crate) const FORMAT: Format =

@@ -13,7 +13,7 @@ pub(crate) mod format;
 pub(crate) mod reader;
 pub(crate) mod writer;
 
-use crate::packs::volumes::PackHome;
+use crate::packs::home::PackHome;
 use std::fmt;
 
 /// The first 8 bytes of a pack id. They name the file, and stand in recipes and in the index.
@@ -55,37 +55,4 @@ pub(crate) struct FrameLocation {
     pub(crate) volume: u32,
     pub(crate) pack: PackNumber,
     pub(crate) slot: u32,
-}
-
-/// Kind of the frames in a pack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum PackKind {
-    /// Chunks, shared by the VMs of the domain.
-    Shared,
-    /// Recipes, pages and roots of one VM.
-    Recipes,
-    /// Chunks of one VM.
-    Private,
-}
-
-impl PackKind {
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            PackKind::Shared => 1,
-            PackKind::Recipes => 2,
-            PackKind::Private => 3,
-        }
-    }
-    pub(crate) fn from_code(code: u8) -> Option<PackKind> {
-        match code {
-            1 => Some(PackKind::Shared),
-            2 => Some(PackKind::Recipes),
-            3 => Some(PackKind::Private),
-            _ => None,
-        }
-    }
-    /// Whether its frames are chunks.
-    pub(crate) fn has_chunks(self) -> bool {
-        self != PackKind::Recipes
-    }
 }

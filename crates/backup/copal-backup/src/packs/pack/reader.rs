@@ -5,8 +5,8 @@
 use super::PackNumber;
 use super::format::{self, FrameRow, PackHeader, PackTrailer};
 use crate::keys::DomainKeys;
+use crate::packs::home::PackHome;
 use crate::packs::pack_cipher::PackCipher;
-use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use copal_volume::{ReadOptions, VolumeId, VolumeStore};
 

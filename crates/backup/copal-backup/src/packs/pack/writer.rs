@@ -7,8 +7,9 @@
 
 use super::format::{self, FrameRow, PackHeader, PackTrailer};
 use super::{FrameLocation, PackNumber};
+use crate::packs::home::PackHome;
 use crate::packs::pack_cipher::{PackCipher, TAG_BYTES};
-use crate::packs::volumes::{PackHome, settled};
+use crate::packs::volumes::settled;
 use crate::request::error::{Error, Result};
 use crate::rules::broken::{self, Flaw};
 use bytes::{Bytes, BytesMut};

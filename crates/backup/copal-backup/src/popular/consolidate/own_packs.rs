@@ -6,10 +6,10 @@
 use crate::catalog::fields::SessionId;
 use crate::catalog::vm::VmState;
 use crate::index::reindex::{StoredPack, for_each_pack_of};
+use crate::packs::home::PackHome;
 use crate::packs::pack::PackNumber;
 use crate::packs::pack::reader;
 use crate::packs::pack_store::PackStore;
-use crate::packs::volumes::PackHome;
 use crate::request::error::{Error, Result};
 use crate::request::{SnapshotId, Vm};
 use crate::sessions::parts::RepositoryParts;

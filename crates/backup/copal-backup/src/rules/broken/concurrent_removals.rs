@@ -3,9 +3,9 @@
 use super::removals::LateStore;
 use super::{Flaw, with};
 use crate::keys::random;
+use crate::packs::home::PackHome;
 use crate::packs::pack::writer::FrameInput;
 use crate::packs::pack_appender::PackAppender;
-use crate::packs::volumes::PackHome;
 use crate::popular;
 use crate::request::peers::Writer;
 use crate::world::*;

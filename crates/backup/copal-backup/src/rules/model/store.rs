@@ -3,8 +3,8 @@
 use crate::catalog::fields::{DeadList, MovedList};
 use crate::catalog::vm::VmState;
 use crate::index::dead_frames::DeadFrames;
+use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber};
-use crate::packs::volumes::PackHome;
 use crate::request::SnapshotId;
 use crate::steps::frames::is_in_use;
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,8 +7,8 @@
 //! part is hashed for the name.
 
 use super::{DiskRoot, FrameRef, PAGE_SEGMENTS, RecipeEntry, RecipePage, SegmentRecipe};
+use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber};
-use crate::packs::volumes::PackHome;
 use copal_chunk::{ChunkId, SEGMENT_BYTES};
 use copal_codec::{DecodeError, Put, Reader};
 use uuid::Uuid;
