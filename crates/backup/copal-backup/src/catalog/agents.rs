@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn the_newest_record_of_an_agent_counts_until_it_is_retired() {
         let repository = init_as(&MemoryStore::new(), FLEET);
-        let files = repository.parts.catalog().files();
+        let files = repository.parts().catalog().files();
         assert!(listed_agents(files).unwrap().is_empty());
         for listed in [agent("h.1", 1, &["web"]), agent("h2", 2, &[]), agent("h.1", 3, &["web", "db"])] {
             list_agent(files, &listed).unwrap();
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn vms_beyond_the_limit_of_a_record_are_only_counted() {
         let repository = init_as(&MemoryStore::new(), FLEET);
-        let files = repository.parts.catalog().files();
+        let files = repository.parts().catalog().files();
         let names: Vec<String> = (0..MAX_LISTED + 7).map(|vm| format!("{vm:0>250}")).collect();
         let listed = ListedAgent { vms: names.clone(), ..agent("h1", 1, &[]) };
         list_agent(files, &listed).unwrap();

@@ -42,7 +42,7 @@ use zeroize::Zeroizing;
 
 /// An open repository.
 pub struct Repository {
-    pub(crate) parts: RepositoryParts,
+    parts: RepositoryParts,
     info: RepositoryInfo,
     /// File name of the key slot that opened it.
     opened_by: String,
@@ -198,6 +198,10 @@ impl Repository {
     /// Layout, chunking profile and identity of the repository.
     pub fn info(&self) -> RepositoryInfo {
         self.info.clone()
+    }
+
+    pub(crate) fn parts(&self) -> &RepositoryParts {
+        &self.parts
     }
 
     pub(crate) fn lookup(&self) -> SnapshotLookup<'_> {

@@ -118,7 +118,7 @@ mod tests {
         let vm = back_up(&repository, "web", &disk, false).vm.uuid;
         disk.write(0, &[7; 100_000]);
         back_up(&repository, "web", &disk, false);
-        let parts = &repository.parts;
+        let parts = repository.parts();
         let published = parts.vm_state(vm).unwrap().published.clone();
         let is_merged = || MergedVectors::of(parts, vm, &published).unwrap().is_some();
         assert!(is_merged());

@@ -66,7 +66,7 @@ impl ServedDisk {
         what: String,
         disk: &ManifestDisk,
     ) -> Result<ServedDisk> {
-        let mut tree = TreeReader::new(repository.parts.pack_store(), vm)?;
+        let mut tree = TreeReader::new(repository.parts().pack_store(), vm)?;
         let root = tree.root(&disk.root, disk.size_bytes)?;
         Ok(ServedDisk {
             lender: Arc::clone(lender),
@@ -102,7 +102,7 @@ impl ServedDisk {
             });
         }
         let repository = &*self.lender.lend()?;
-        let _shared = repository.parts.enter()?;
+        let _shared = repository.parts().enter()?;
         let follows = self.streams.note(offset, length);
         let mut done = 0;
         while done < buf.len() {
@@ -127,7 +127,7 @@ impl ServedDisk {
     /// `Busy`; errors of the store that are not damage.
     pub fn extent_at(&self, offset: u64) -> Result<ServedRun> {
         let repository = &*self.lender.lend()?;
-        let _shared = repository.parts.enter()?;
+        let _shared = repository.parts().enter()?;
         let page = offset / PAGE_BYTES;
         let rest_of = |end: u64, is_so| ServedRun { length: end.min(self.size_bytes) - offset, is_so };
         if self.page_reference(page).is_none() {
@@ -152,7 +152,7 @@ impl ServedDisk {
     /// `Busy`; errors of the store that are not damage.
     pub fn difference_at(&self, other: &ServedDisk, offset: u64) -> Result<ServedRun> {
         let repository = &*self.lender.lend()?;
-        let _shared = repository.parts.enter()?;
+        let _shared = repository.parts().enter()?;
         let until =
             |end: u64, is_so| ServedRun { length: end.min(self.size_bytes).max(offset + 1) - offset, is_so };
         if offset >= other.size_bytes {
@@ -290,7 +290,7 @@ impl ServedDisk {
             // Damage among them is reported below, if the caller needs the chunk.
             self.fetch_together(repository, recipe)?;
         }
-        let mut fetcher = SegmentFetcher::new(repository.parts.pack_store())?;
+        let mut fetcher = SegmentFetcher::new(repository.parts().pack_store())?;
         for (entry, at) in missing {
             let Some(chunk) = &entry.chunk else { continue };
             let bytes = match self.cache.chunk(&chunk.id) {
@@ -356,7 +356,7 @@ impl ServedDisk {
             }
             false => Err(error),
         };
-        SegmentFetcher::new(repository.parts.pack_store())?.fetch(&wanted, &mut segment, &mut fault)?;
+        SegmentFetcher::new(repository.parts().pack_store())?.fetch(&wanted, &mut segment, &mut fault)?;
         if !is_whole {
             return Ok(());
         }
@@ -398,7 +398,7 @@ impl ServedDisk {
         repository: &Repository,
         mut read: impl FnMut(&mut TreeReader<'_>) -> Result<T>,
     ) -> Result<T> {
-        let pack_store = repository.parts.pack_store();
+        let pack_store = repository.parts().pack_store();
         let mut tree = TreeReader::new(pack_store, self.vm)?;
         match read(&mut tree) {
             Err(error) if self.may_have_moved(repository, &error) => {
@@ -411,7 +411,7 @@ impl ServedDisk {
     /// Whether another process may have rewritten the packs of a damaged reference; the index is then up to
     /// date. In a store with one writer nothing moves under a reader.
     fn may_have_moved(&self, repository: &Repository, error: &Error) -> bool {
-        let parts = &repository.parts;
+        let parts = repository.parts();
         if !error.is_corruption() || !parts.pack_store().volumes.store.is_replicated() {
             return false;
         }
@@ -422,7 +422,7 @@ impl ServedDisk {
 
     fn tell(&self, repository: &Repository, reference: &FrameRef, offset: u64, length: u64, error: &Error) {
         if error.is_corruption() && self.cache.is_new_report(&reference.id) {
-            repository.parts.sync_damage();
+            repository.parts().sync_damage();
             tracing::error!(
                 disk = self.what,
                 offset,

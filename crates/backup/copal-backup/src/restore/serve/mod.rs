@@ -48,7 +48,7 @@ pub fn serve(
     snapshot: SnapshotId,
 ) -> Result<Vec<Arc<ServedDisk>>> {
     let repository = &*lender.lend()?;
-    let parts = &repository.parts;
+    let parts = repository.parts();
     let _shared = parts.enter()?;
     let manifest = repository.lookup().find(snapshot)?;
     parts.index_for_reading(manifest.vm)?;

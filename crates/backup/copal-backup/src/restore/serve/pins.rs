@@ -98,7 +98,7 @@ impl CatalogPin {
             return Ok(());
         }
         self.number += 1;
-        let catalog = repository.parts.catalog();
+        let catalog = repository.parts().catalog();
         let file = set_pin(catalog.files(), self.shown, self.holder, self.number)?;
         let older = std::mem::replace(&mut self.file, file);
         self.set = Instant::now();
@@ -109,6 +109,6 @@ impl CatalogPin {
     /// # Errors
     /// Errors of the store: the pin has effect for ten more minutes.
     pub fn end(self, repository: &Repository) -> Result<()> {
-        drop_pins(repository.parts.catalog().files(), &[self.file])
+        drop_pins(repository.parts().catalog().files(), &[self.file])
     }
 }

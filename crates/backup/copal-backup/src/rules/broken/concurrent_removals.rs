@@ -107,7 +107,7 @@ fn a_prune_relies_on_no_pack_that_a_dead_prune_has_listed() {
 fn is_used_by_nobody() -> bool {
     let store = LateStore::new();
     let repository = fleet(&store);
-    let parts = &repository.parts;
+    let parts = repository.parts();
     let mut packs =
         PackAppender::new(parts.pack_store(), PackHome::Shared, random().unwrap(), Durability::Device);
     let raw = b"a chunk";
@@ -148,7 +148,7 @@ fn a_swept_popular_pack_is_never_used_even_if_it_is_entered_late() {
 fn a_host_refers_to_unchecked_frames_of_its_own_only() {
     let store = LateStore::new();
     let repository = fleet(&store);
-    let parts = &repository.parts;
+    let parts = repository.parts();
     let raw = b"a chunk";
     let id = parts.pack_store().keys.id.id(raw).short();
     let packer = |writer| crate::backup::PopularPacker::new(parts, [7; 16], Writer::of(writer)).unwrap();

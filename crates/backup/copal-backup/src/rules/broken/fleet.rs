@@ -43,7 +43,7 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
     control(&[Flaw::RemovesBesideSessions], || {
         let repository = init_as(&MemoryStore::new(), FLEET);
         let web = back_up(&repository, "web", &noise(1), false);
-        let (parts, vm) = (&repository.parts, web.vm.uuid);
+        let (parts, vm) = (repository.parts(), web.vm.uuid);
         let state = parts.vm_state(vm).unwrap();
         let mut announced = RemovalLists::in_log(parts, vm, state.next_number);
         let opened = Record::Open { session: [1; 16], base: Some(web.snapshot) };
@@ -61,7 +61,7 @@ fn a_prune_gives_way_to_a_session_that_opened_meanwhile() {
 fn a_prune_whose_number_a_checkpoint_covers_removes_nothing() {
     let repository = init_as(&MemoryStore::new(), FLEET);
     let web = back_up(&repository, "web", &noise(1), false);
-    let (parts, vm) = (&repository.parts, web.vm.uuid);
+    let (parts, vm) = (repository.parts(), web.vm.uuid);
     let mut announced = RemovalLists::in_log(parts, vm, parts.vm_state(vm).unwrap().next_number);
     for _ in 0..80 {
         parts.append(vm, &Record::Deleted { snapshots: vec![] }).unwrap();

@@ -20,27 +20,27 @@ fn fleet() -> (Repository, Repository, Uuid) {
     let store = LateStore::new();
     let options = InitOptions { layout: Layout::Fleet { popular_millionths: 0 }, ..insecure() };
     let first = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options).unwrap();
-    let vm = first.parts.directory().find_or_add("web").unwrap();
+    let vm = first.parts().directory().find_or_add("web").unwrap();
     (first, store.open().behave_as_another_process(), vm.uuid)
 }
 
 fn open_as(repository: &Repository, vm: Uuid, record: &Record) {
-    let next = repository.parts.vm_state(vm).unwrap().next_number;
-    let appended = repository.parts.catalog().append(LogName::Vm(vm), next, record);
+    let next = repository.parts().vm_state(vm).unwrap().next_number;
+    let appended = repository.parts().catalog().append(LogName::Vm(vm), next, record);
     appended.unwrap();
 }
 
 /// Whether a holder that lives for an hour keeps its session, and a dead one loses it ten minutes later.
 fn holds() -> bool {
     let (first, second, vm) = fleet();
-    let heart = first.parts.locks().heart();
+    let heart = first.parts().locks().heart();
     let every = Duration::from_micros(200);
-    let beating = heart.begin_every(every, first.parts.catalog(), &Holder::default()).unwrap();
+    let beating = heart.begin_every(every, first.parts().catalog(), &Holder::default()).unwrap();
     let (base, holder) = (None, beating.holder());
     let session = SESSION;
     open_as(&first, vm, &Record::OpenHeld { session, base, holder });
     let newest = || {
-        let heartbeats = list_heartbeats(second.parts.catalog().files()).unwrap();
+        let heartbeats = list_heartbeats(second.parts().catalog().files()).unwrap();
         heartbeats.iter().map(|beat| beat.number).max().unwrap_or(0)
     };
     let mut watch = LeaseWatch::new();
@@ -100,7 +100,7 @@ fn a_session_of_a_process_that_died_on_this_host_is_ended_at_the_first_look() {
     let ended = second.watch_leases(&mut LeaseWatch::new(), Duration::ZERO).unwrap();
     std::fs::remove_file(file).unwrap();
     assert_eq!(ended.len(), 1);
-    assert_eq!(first.parts.vm_state(vm).unwrap().holder_of(&SESSION), None);
+    assert_eq!(first.parts().vm_state(vm).unwrap().holder_of(&SESSION), None);
 }
 
 /// Prevents this: behind a checkpoint a session has no known holder, so no observer ends it.
@@ -113,10 +113,10 @@ fn a_checkpoint_keeps_the_holder_of_a_session() {
     for _ in 0..80 {
         open_as(&first, vm, &Record::Deleted { snapshots: vec![] });
     }
-    let state = second.parts.vm_state(vm).unwrap();
+    let state = second.parts().vm_state(vm).unwrap();
     assert_eq!(state.holder_of(&SESSION), Some(holder));
     let mut watch = LeaseWatch::new();
     let mut fenced = |now| second.watch_leases(&mut watch, Duration::from_secs(now)).unwrap().len();
     assert_eq!((fenced(0), fenced(600)), (0, 1));
-    assert_eq!(first.parts.vm_state(vm).unwrap().holder_of(&SESSION), None);
+    assert_eq!(first.parts().vm_state(vm).unwrap().holder_of(&SESSION), None);
 }

@@ -88,14 +88,14 @@ impl SignedFleet {
     }
 
     fn say(&self, host: usize, record: &Record) {
-        let catalog = self.handles[host].parts.catalog();
+        let catalog = self.handles[host].parts().catalog();
         let number = catalog.popular().unwrap().next_number;
         let appended = catalog.append(LogName::Popular, number, record).unwrap();
         assert!(matches!(appended, AppendOutcome::Done));
     }
 
     fn counts(&self, host: usize, pack: PackNumber) -> bool {
-        counts(&self.handles[host].parts.catalog().popular().unwrap(), pack)
+        counts(&self.handles[host].parts().catalog().popular().unwrap(), pack)
     }
 
     fn check(&self, host: usize, pack: PackNumber) -> bool {
@@ -105,7 +105,7 @@ impl SignedFleet {
 }
 
 fn write_by(handle: &Repository, raw: &[u8], named: &[u8]) -> WrittenPack {
-    let parts = &handle.parts;
+    let parts = handle.parts();
     let session = random().unwrap();
     let mut packs = PackAppender::new(parts.pack_store(), PackHome::Shared, session, Durability::Device);
     let frame = FrameInput {
@@ -120,7 +120,7 @@ fn write_by(handle: &Repository, raw: &[u8], named: &[u8]) -> WrittenPack {
 
 fn store_by(handle: &Repository, writer: &str, raw: &[u8], named: &[u8]) -> PackNumber {
     let written = write_by(handle, raw, named);
-    popular::enter(&handle.parts, &written, Writer::of(writer)).unwrap();
+    popular::enter(handle.parts(), &written, Writer::of(writer)).unwrap();
     written.number
 }
 
@@ -183,11 +183,11 @@ fn a_spoiled_pack_names_the_key_of_the_host_that_wrote_it() {
     honest.for_each_popular_since(0, visit).unwrap();
     assert_eq!(shown.len(), 2, "the good one, stored and checked");
     // The key determines the writer of a pack, not the name.
-    let state = honest.parts.catalog().popular().unwrap();
+    let state = honest.parts().catalog().popular().unwrap();
     let unchecked = hosts.store(0, "h1", b"more", b"more");
     let own = |host: usize| OwnHost { writer: Writer::of("h1"), key: hosts.key(host) };
     drop(state);
-    let state = honest.parts.catalog().popular().unwrap();
+    let state = honest.parts().catalog().popular().unwrap();
     assert!(counts_for(&state, unchecked, own(0)) && !counts_for(&state, unchecked, own(1)));
 }
 
@@ -243,7 +243,7 @@ fn a_host_whose_key_was_removed_confirms_no_pack() {
 fn a_host_without_a_slot_is_ended_by_the_next_removal() {
     let hosts = SignedFleet::new(3);
     let slot = hosts.keys[0].id().file_name();
-    let parts = &hosts.admin.parts;
+    let parts = hosts.admin.parts();
     let store = &parts.pack_store().volumes.store;
     let listed = hosts.admin.list_keys().unwrap();
     let lost = listed.iter().find(|key| key.file_name() == slot).unwrap();
@@ -262,7 +262,7 @@ fn a_host_without_a_slot_is_ended_by_the_next_removal() {
 #[test]
 fn a_record_in_the_name_of_another_host_counts_as_unsigned() {
     let hosts = SignedFleet::new(2);
-    let keys = &hosts.handles[0].parts.pack_store().keys;
+    let keys = &hosts.handles[0].parts().pack_store().keys;
     let (liar, other) = (hosts.key(0).unwrap(), hosts.key(1).unwrap());
     let (pack, place) = (PackNumber(7), LogName::Popular.place(3));
     let checked = |host: Option<HostKey>| Record::Checked { pack, host };
@@ -294,7 +294,7 @@ fn a_known_or_ineffective_verdict_is_not_recorded() {
     assert!(!hosts.check(2, bad), "that is known");
     assert_eq!(newest(), before + 1);
     // Nor is a host entered twice.
-    popular::enter_host(&hosts.admin.parts, hosts.key(1).unwrap(), hosts.keys[1].id()).unwrap();
+    popular::enter_host(hosts.admin.parts(), hosts.key(1).unwrap(), hosts.keys[1].id()).unwrap();
     assert_eq!(newest(), before + 1);
 }
 
@@ -304,7 +304,7 @@ fn a_known_or_ineffective_verdict_is_not_recorded() {
 fn a_pack_without_the_frames_of_its_entry_is_spoiled() {
     let hosts = SignedFleet::new(2);
     let written = write_by(&hosts.handles[0], b"a chunk", b"a chunk");
-    let first_ordinal = hosts.admin.parts.catalog().popular().unwrap().next_ordinal();
+    let first_ordinal = hosts.admin.parts().catalog().popular().unwrap().next_ordinal();
     let entry = Record::Popular {
         volume: written.volume,
         pack: written.number,
@@ -325,7 +325,7 @@ fn a_host_with_the_password_stays_when_keys_are_removed() {
     let pack = store_by(&hosts.admin, "h3", b"a chunk", b"a chunk");
     let own = hosts.admin.host_key().unwrap();
     hosts.remove_key(1);
-    let state = hosts.admin.parts.catalog().popular().unwrap();
+    let state = hosts.admin.parts().catalog().popular().unwrap();
     assert!(state.is_entered(&own) && !state.is_entered(&hosts.key(1).unwrap()));
     assert!(hosts.check(0, pack) && hosts.counts(0, pack));
 }

@@ -59,10 +59,10 @@ impl RolesScene {
         let (backup, delete) = (key(Role::Backup), key(Role::Delete));
         let summary = back_up(&repository, "web", &disk, false);
         snapshots.push(summary.snapshot);
-        let bundle = repository.parts.pack_store().keys.bundle(Role::Backup).unwrap();
+        let bundle = repository.parts().pack_store().keys.bundle(Role::Backup).unwrap();
         let bundle: [u8; BUNDLE_BYTES] = bundle[..].try_into().unwrap();
         RolesScene {
-            catalog: repository.parts.catalog().files().vid(),
+            catalog: repository.parts().catalog().files().vid(),
             keys: DomainKeys::of_bundle(Role::Backup, &bundle),
             vm: summary.vm.uuid,
             store,
@@ -80,9 +80,9 @@ impl RolesScene {
     fn next(&self, log: LogName) -> u64 {
         let repository = open_with(&self.store, &password());
         match log {
-            LogName::Domain => repository.parts.catalog().domain().unwrap().next_number,
-            LogName::Vm(vm) => repository.parts.vm_state(vm).unwrap().next_number,
-            LogName::Popular => repository.parts.catalog().popular().unwrap().next_number,
+            LogName::Domain => repository.parts().catalog().domain().unwrap().next_number,
+            LogName::Vm(vm) => repository.parts().vm_state(vm).unwrap().next_number,
+            LogName::Popular => repository.parts().catalog().popular().unwrap().next_number,
         }
     }
 
@@ -173,7 +173,7 @@ fn a_removal_list_needs_a_signature() {
     let packs = vec![PackPlace { home: PackHome::Shared, volume: 0, pack: PackNumber(7) }];
     scene.put(name, Record::Removing { packs: packs.clone() }.encode(name, &scene.keys));
     let repository = open_with(&scene.store, &password());
-    let catalog = repository.parts.catalog();
+    let catalog = repository.parts().catalog();
     let listed = list_removals(catalog.files()).unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(packs_of(catalog.files(), &listed[0]).unwrap(), []);
@@ -191,7 +191,7 @@ fn a_forged_vector_of_another_snapshot_frees_nothing() {
         changed.write(0, &[7; 100_000]);
         let third = back_up(&repository, "web", &changed, false).snapshot;
         let geometry = Geometry::for_references(100_000);
-        let meta = repository.parts.pack_store().volumes.meta(scene.vm, false).unwrap().unwrap();
+        let meta = repository.parts().pack_store().volumes.meta(scene.vm, false).unwrap().unwrap();
         // In place of the true vector, in a store that permits that.
         let prefix = summaries::prefix(third);
         crate::packs::volumes::for_each_file(&scene.store, meta, prefix.as_bytes(), |name, info| {
@@ -248,7 +248,7 @@ fn published_or_signed_vectors_are_used() {
     assert_eq!((freed.by_summary, freed.by_walk), (1, 0), "{freed:?}");
     // A snapshot without a vector is walked, and has a signed vector afterwards.
     let repository = open_with(&scene.store, &password());
-    let meta = repository.parts.pack_store().volumes.meta(scene.vm, false);
+    let meta = repository.parts().pack_store().volumes.meta(scene.vm, false);
     let (meta, prefix) = (meta.unwrap().unwrap(), summaries::prefix(fourth));
     crate::packs::volumes::for_each_file(&scene.store, meta, prefix.as_bytes(), |name, info| {
         scene.store.delete(meta, name, info.fid)?;
@@ -318,7 +318,7 @@ fn a_backup_key_chooses_neither_the_time_nor_the_id_of_an_existing_snapshot() {
             let session = [7; 16];
             let log = LogName::Vm(vm);
             scene.forge(log, &Record::Open { session, base: None });
-            let state = open_with(&scene.store, &password()).parts.vm_state(vm).unwrap();
+            let state = open_with(&scene.store, &password()).parts().vm_state(vm).unwrap();
             scene.forge(
                 log,
                 &Record::Publish {
@@ -334,7 +334,7 @@ fn a_backup_key_chooses_neither_the_time_nor_the_id_of_an_existing_snapshot() {
         let now_ms = scene.store.now_ms();
         publish(scene.vm, fresh, 1_000_000);
         let repository = open_with(&scene.store, &password());
-        let state = repository.parts.vm_state(scene.vm).unwrap();
+        let state = repository.parts().vm_state(scene.vm).unwrap();
         let dated = state.published.last().unwrap();
         assert_eq!(dated.snapshot, fresh);
         assert!(dated.created_ms >= now_ms, "{layout:?}: {} {now_ms}", dated.created_ms);

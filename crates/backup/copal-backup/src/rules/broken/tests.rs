@@ -39,9 +39,9 @@ fn text_disk(seed: u64, size: usize) -> Disk {
 }
 
 fn manifests(repository: &Repository, summary: &BackupSummary) -> Vec<Manifest> {
-    let state = repository.parts.vm_state(summary.vm.uuid).unwrap();
+    let state = repository.parts().vm_state(summary.vm.uuid).unwrap();
     let published = state.published.iter();
-    published.map(|published| repository.parts.manifest(summary.vm.uuid, published).unwrap()).collect()
+    published.map(|published| repository.parts().manifest(summary.vm.uuid, published).unwrap()).collect()
 }
 
 fn full(repository: &Repository, disk: &Disk) -> BackupSummary {
@@ -52,7 +52,7 @@ fn full(repository: &Repository, disk: &Disk) -> BackupSummary {
 
 /// The page and the first segment of a disk, and the segment's recipe.
 fn first_segment(repository: &Repository, manifest: &Manifest) -> (FrameRef, FrameRef, SegmentRecipe) {
-    let mut tree = TreeReader::new(repository.parts.pack_store(), manifest.vm).unwrap();
+    let mut tree = TreeReader::new(repository.parts().pack_store(), manifest.vm).unwrap();
     let disk = &manifest.disks[0];
     let root = tree.root(&disk.root, disk.size_bytes).unwrap();
     let page = root.pages[0].unwrap();
@@ -72,7 +72,7 @@ fn the_mark_treats_recipes_of_one_name_at_two_locations_as_two() {
     let ((page, segment, _), (page_again, segment_again, _)) = (&places[0], &places[1]);
     assert_eq!((page.id, segment.id), (page_again.id, segment_again.id));
     assert!(page.location != page_again.location && segment.location != segment_again.location);
-    let pack_store = repository.parts.pack_store();
+    let pack_store = repository.parts().pack_store();
     let mut present = Vec::new();
     for_each_pack(pack_store, PackScope::All, |pack| {
         present.push(pack.number);
@@ -198,7 +198,7 @@ fn a_location_resolves_only_to_a_frame_of_its_id() {
     let chunks: Vec<FrameRef> = recipe.entries.iter().filter_map(|entry| entry.chunk).collect();
     let (one, other) = (chunks[0], chunks[1]);
     assert_ne!(one.location, other.location);
-    let pack_store = repository.parts.pack_store();
+    let pack_store = repository.parts().pack_store();
     assert!(pack_store.at(one.location, &one.id.short()).unwrap().is_some());
     control(&[Flaw::AnyRowFits], || pack_store.at(other.location, &one.id.short()).unwrap().is_none());
 }
@@ -212,8 +212,11 @@ fn a_chunk_that_does_not_match_its_id_is_damage() {
     let (_, _, recipe) = first_segment(&repository, &manifest);
     let fetch = |recipe: &SegmentRecipe| {
         let mut segment = vec![0; 2 << 20];
-        let fetched =
-            SegmentFetcher::new(repository.parts.pack_store()).unwrap().fetch(recipe, &mut segment, &mut Err);
+        let fetched = SegmentFetcher::new(repository.parts().pack_store()).unwrap().fetch(
+            recipe,
+            &mut segment,
+            &mut Err,
+        );
         fetched.map(|()| segment)
     };
     assert!(fetch(&recipe).unwrap() == disk.bytes);

@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn heartbeats_are_written_while_needed_and_all_are_deleted_at_the_end() {
         let repository = init_as(&MemoryStore::new(), FLEET);
-        let catalog = repository.parts.catalog();
+        let catalog = repository.parts().catalog();
         let heart = Arc::new(HeartbeatThread::default());
         let holder = |name: &str| Holder { name: name.into(), address: "10.0.0.1:7".into() };
         let every = Duration::from_micros(200);
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn all_but_the_newest_heartbeat_of_each_holder_are_deleted() {
         let repository = init_as(&MemoryStore::new(), FLEET);
-        let catalog = repository.parts.catalog();
+        let catalog = repository.parts().catalog();
         for (holder, heartbeats) in [(1, 3), (2, 5)] {
             for number in 1..=heartbeats {
                 // Like a process that ended before it deleted any.
