@@ -8,12 +8,10 @@ use super::pipeline_end::PipelineResult;
 use super::read_helpers::data_of;
 use super::reader::DiskReader;
 use crate::index::IndexRow;
-use crate::packs::home::PackHome;
 use crate::packs::pack::{FrameLocation, PackNumber};
 use crate::request::error::Result;
 use crate::snapshot::recipe::format::SEGMENT_LEVEL;
 use crate::snapshot::recipe::{FrameRef, RecipeEntry, SegmentRecipe};
-use crate::steps::popular::counts;
 use copal_chunk::{ChunkId, SegmentPiece};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -84,7 +82,7 @@ impl DiskReader<'_> {
         job: &SegmentJob,
         layout: &[(SegmentPiece, Option<FrameRef>)],
     ) -> (SegmentRecipe, Vec<bool>) {
-        let nowhere = FrameLocation { home: self.chunks, volume: 0, pack: PackNumber(0), slot: 0 };
+        let nowhere = FrameLocation { home: self.stored.home(), volume: 0, pack: PackNumber(0), slot: 0 };
         let mut entries = Vec::with_capacity(layout.len());
         let mut fresh = vec![false; layout.len()];
         for (index, (piece, kept)) in layout.iter().enumerate() {
@@ -120,7 +118,7 @@ impl DiskReader<'_> {
         let unknown = new.filter(|new| !old.contains(&new.id) && !self.in_flight.has(&new.id.short()));
         let ids: BTreeSet<[u8; 16]> = unknown.map(|new| new.id.short()).collect();
         let ids: Vec<[u8; 16]> = ids.into_iter().collect();
-        let rows = self.pack_store.index.rows_of(self.chunks, &ids)?;
+        let rows = self.pack_store.index.rows_of(self.stored.home(), &ids)?;
         Ok(ids.into_iter().zip(rows).collect())
     }
 
@@ -162,7 +160,7 @@ impl DiskReader<'_> {
             self.counts.inner_dup_bytes += bytes;
             return Ok(Some(ChunkState::InFlight(id)));
         }
-        if let Some(known) = self.stored(id, rows)? {
+        if let Some(known) = self.stored.find(id, rows)? {
             if self.in_flight.wrote(known.location.pack) {
                 self.counts.inner_dup_bytes += bytes;
             } else {
@@ -181,54 +179,6 @@ impl DiskReader<'_> {
             self.counts.new_chunks += 1;
         }
         ChunkState::New(NewChunk { id, raw, packed: None })
-    }
-
-    /// The frame of a chunk in the index. A full backup accepts only a frame that decrypts to the chunk.
-    fn stored(&mut self, id: ChunkId, rows: Option<&Vec<IndexRow>>) -> PipelineResult<Option<FrameRef>> {
-        let index = &self.pack_store.index;
-        let places = match rows {
-            Some(rows) => index.places_of(rows.clone())?,
-            None => index.places(self.chunks, &id.short())?,
-        };
-        for (row, entry) in places {
-            if !entry.home.has_chunks() {
-                continue;
-            }
-            // A moved chunk's own frame is noted as damaged in this way too, and the id still resolves to the
-            // popular frame.
-            if self.pack_store.index.is_damaged(row.pack, row.slot)? {
-                continue;
-            }
-            let popular = self.popular.as_ref().filter(|_| entry.home == PackHome::Shared);
-            if popular.is_some_and(|popular| !counts(popular, row.pack)) {
-                continue;
-            }
-            let location = entry.location(row);
-            let known = FrameRef { id, location };
-            if self.in_flight.wrote(row.pack) || self.opens(&known)? {
-                return Ok(Some(known));
-            }
-        }
-        Ok(None)
-    }
-
-    fn opens(&mut self, known: &FrameRef) -> Result<bool> {
-        let Some(frames) = &mut self.opened else {
-            // The index may be outdated, so the existence of each pack is checked once.
-            if !self.seen.contains(&known.location.pack) {
-                if !self.pack_store.has_pack(known.location)? {
-                    return Ok(false);
-                }
-                self.seen.insert(known.location.pack);
-            }
-            return Ok(true);
-        };
-        match self.pack_store.at(known.location, &known.id.short()) {
-            Ok(Some(located)) => frames.opens_to(&located, &known.id),
-            Ok(None) => Ok(false),
-            Err(error) if error.is_corruption() => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     /// Whether the base's recipe of a segment, or a chunk in it, is noted as damaged: then the segment is

@@ -36,6 +36,7 @@ mod second_pass;
 mod session;
 mod spool;
 mod spot_check;
+mod stored_chunks;
 
 use crate::keys::random;
 use crate::packs::pack_store::PackStore;
@@ -245,7 +246,7 @@ impl<'a> BackupContext<'a> {
         reader.stores_whole_segments = self.request.whole_segments;
         if pack_store.layout.is_fleet() {
             // Read behind the record of the session (BAK-27).
-            reader.popular = Some(self.parts.catalog().popular()?);
+            reader.set_popular(self.parts.catalog().popular()?);
         }
         Ok(reader)
     }

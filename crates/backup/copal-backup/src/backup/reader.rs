@@ -15,12 +15,11 @@ use super::job::{SegmentJob, TreeStep};
 use super::pipeline_end::{PipelineEnd, PipelineResult};
 use super::read_estimate::bytes_ahead;
 use super::read_helpers::{data_of, pieces_of, read_exactly, read_fully};
+use super::stored_chunks::StoredChunks;
 use crate::catalog::popular::PopularState;
 use crate::catalog::replay::ReplayedLog;
 use crate::keys::RecipeKey;
-use crate::packs::home::PackHome;
-use crate::packs::pack::PackNumber;
-use crate::packs::pack_store::{FrameReader, PackStore};
+use crate::packs::pack_store::PackStore;
 use crate::request::error::{Error, Result};
 use crate::request::progress::{CancelFlag, Progress, Stage};
 use crate::request::{BackupCounts, DiskSource};
@@ -31,7 +30,6 @@ use crate::snapshot::recipe::{
 use crate::snapshot::tree::TreeReader;
 use copal_chunk::{BLOCK_BYTES, BlockChange, Chunker, NewPiece, SEGMENT_BYTES, SegmentPiece, rechunk, split};
 use copal_disk::source::{Extent, ExtentKind};
-use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -70,17 +68,10 @@ pub(crate) struct DiskReader<'a> {
     progress: &'a dyn Progress,
     cancel: &'a CancelFlag,
     pub(super) key: RecipeKey,
-    /// Home of new chunks; others are looked up there.
-    pub(super) chunks: PackHome,
     pub(super) tree: TreeReader<'a>,
-    /// Decrypts the frames of other sessions before they are referred to; `None`: they are trusted.
-    pub(super) opened: Option<FrameReader<'a>>,
-    /// In a fleet, the log of popular packs: the VM's index may lead to a pack that is condemned by now.
-    pub(super) popular: Option<Arc<ReplayedLog<PopularState>>>,
+    pub(super) stored: StoredChunks<'a>,
     /// Chunks of changed segments are stored without a look-up.
     pub(super) stores_whole_segments: bool,
-    /// Packs from the index that exist: 8 bytes for each of 16 MiB.
-    pub(super) seen: HashSet<PackNumber>,
     pub(super) outlet: ChunkSink,
     pub(crate) counts: BackupCounts,
     /// The last answer of the source about extents, so that a long hole is asked for once.
@@ -106,12 +97,9 @@ impl<'a> DiskReader<'a> {
             progress,
             cancel,
             key: pack_store.keys.recipe_key(vm),
-            chunks: pack_store.home_of_chunks(vm),
             tree: TreeReader::new(pack_store, vm)?,
-            opened: None,
-            popular: None,
+            stored: StoredChunks::new(pack_store, in_flight, pack_store.home_of_chunks(vm)),
             stores_whole_segments: false,
-            seen: HashSet::new(),
             outlet,
             counts: BackupCounts::default(),
             extent: None,
@@ -121,8 +109,12 @@ impl<'a> DiskReader<'a> {
 
     /// From now on each stored frame is decrypted before it is referred to.
     pub(crate) fn verify_stored_frames(&mut self) -> Result<()> {
-        self.opened = Some(FrameReader::new(self.pack_store)?);
-        Ok(())
+        self.stored.verify_frames()
+    }
+
+    /// From now on frames of popular packs that do not count in this log are not referred to.
+    pub(crate) fn set_popular(&mut self, popular: Arc<ReplayedLog<PopularState>>) {
+        self.stored.set_popular(popular);
     }
 
     /// Reads one disk.

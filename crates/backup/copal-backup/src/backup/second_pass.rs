@@ -209,9 +209,9 @@ impl DiskReader<'_> {
             Err(error) if error.is_corruption() => None,
             located => located?,
         };
-        let opens = match (&located, &mut self.opened) {
-            (Some(located), Some(frames)) => frames.opens_to(located, id)?,
-            (located, _) => located.is_some(),
+        let opens = match &located {
+            Some(located) => self.stored.opens_to(located, id)?,
+            None => false,
         };
         Ok(opens.then_some(location))
     }

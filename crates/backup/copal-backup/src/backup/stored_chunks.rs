@@ -1,0 +1,117 @@
+//! Finds frames of chunks in the index, and verifies that they exist or decrypt to their chunk.
+//!
+//! Not here: the chunks in flight (`in_flight_chunks`), the decision about a chunk (`decide`).
+
+use super::in_flight_chunks::InFlightChunks;
+use crate::catalog::popular::PopularState;
+use crate::catalog::replay::ReplayedLog;
+use crate::index::IndexRow;
+use crate::packs::home::PackHome;
+use crate::packs::pack::PackNumber;
+use crate::packs::pack_store::{FrameReader, LocatedFrame, PackStore};
+use crate::request::error::Result;
+use crate::snapshot::recipe::FrameRef;
+use crate::steps::popular::counts;
+use copal_chunk::ChunkId;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Chunks that the index of a VM has.
+pub(super) struct StoredChunks<'a> {
+    pack_store: &'a PackStore,
+    in_flight: &'a InFlightChunks,
+    /// Home of new chunks; others are looked up there.
+    home: PackHome,
+    /// Decrypts the frames of other sessions before they are referred to; `None`: they are trusted.
+    opened: Option<FrameReader<'a>>,
+    /// In a fleet, the log of popular packs: the VM's index may lead to a pack that is condemned by now.
+    popular: Option<Arc<ReplayedLog<PopularState>>>,
+    /// Packs from the index that exist: 8 bytes for each of 16 MiB.
+    seen: HashSet<PackNumber>,
+}
+
+impl<'a> StoredChunks<'a> {
+    pub(super) fn new(
+        pack_store: &'a PackStore,
+        in_flight: &'a InFlightChunks,
+        home: PackHome,
+    ) -> StoredChunks<'a> {
+        StoredChunks { pack_store, in_flight, home, opened: None, popular: None, seen: HashSet::new() }
+    }
+
+    pub(super) fn home(&self) -> PackHome {
+        self.home
+    }
+
+    /// From now on each stored frame is decrypted before it is referred to.
+    pub(super) fn verify_frames(&mut self) -> Result<()> {
+        self.opened = Some(FrameReader::new(self.pack_store)?);
+        Ok(())
+    }
+
+    /// From now on frames of popular packs that do not count in this log are ignored.
+    pub(super) fn set_popular(&mut self, popular: Arc<ReplayedLog<PopularState>>) {
+        self.popular = Some(popular);
+    }
+
+    /// The frame of a chunk in the index; `None`: no usable one. A full backup accepts only a frame that decrypts to
+    /// the chunk. `rows`: index rows of its id, if they were looked up already.
+    /// # Errors
+    /// Errors of the store and the index.
+    pub(super) fn find(&mut self, id: ChunkId, rows: Option<&Vec<IndexRow>>) -> Result<Option<FrameRef>> {
+        let index = &self.pack_store.index;
+        let places = match rows {
+            Some(rows) => index.places_of(rows.clone())?,
+            None => index.places(self.home, &id.short())?,
+        };
+        for (row, entry) in places {
+            if !entry.home.has_chunks() {
+                continue;
+            }
+            // A moved chunk's own frame is noted as damaged in this way too, and the id still resolves to the
+            // popular frame.
+            if index.is_damaged(row.pack, row.slot)? {
+                continue;
+            }
+            let popular = self.popular.as_ref().filter(|_| entry.home == PackHome::Shared);
+            if popular.is_some_and(|popular| !counts(popular, row.pack)) {
+                continue;
+            }
+            let location = entry.location(row);
+            let known = FrameRef { id, location };
+            if self.in_flight.wrote(row.pack) || self.opens(&known)? {
+                return Ok(Some(known));
+            }
+        }
+        Ok(None)
+    }
+
+    fn opens(&mut self, known: &FrameRef) -> Result<bool> {
+        let Some(frames) = &mut self.opened else {
+            // The index may be outdated, so the existence of each pack is checked once.
+            if !self.seen.contains(&known.location.pack) {
+                if !self.pack_store.has_pack(known.location)? {
+                    return Ok(false);
+                }
+                self.seen.insert(known.location.pack);
+            }
+            return Ok(true);
+        };
+        match self.pack_store.at(known.location, &known.id.short()) {
+            Ok(Some(located)) => frames.opens_to(&located, &known.id),
+            Ok(None) => Ok(false),
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a located frame decrypts to the chunk; `true` without a look if stored frames are trusted.
+    /// # Errors
+    /// Errors of the store.
+    pub(super) fn opens_to(&mut self, located: &LocatedFrame, id: &ChunkId) -> Result<bool> {
+        match &mut self.opened {
+            Some(frames) => frames.opens_to(located, id),
+            None => Ok(true),
+        }
+    }
+}
