@@ -56,7 +56,7 @@ fn crc32c_is_the_same_at_every_length_and_place() {
 }
 
 #[test]
-fn the_example_of_the_document_is_what_we_write_and_read() {
+fn the_example_of_the_document_is_written_and_read() {
     let golden = example_bytes();
     assert_eq!(sealed(b"copal body", 2, 1), golden);
     let (envelope, body) = Envelope::open(&EXAMPLE, &golden).unwrap();
@@ -232,7 +232,7 @@ impl Item {
 }
 
 #[test]
-fn what_was_put_is_read_and_every_cut_is_an_error() {
+fn put_items_are_read_and_every_cut_is_an_error() {
     let mut random = Random::new(4);
     for _ in 0..500 {
         let items: Vec<Item> = (0..random.next_u64() % 8).map(|_| Item::any(&mut random)).collect();

@@ -37,7 +37,7 @@ pub fn run(make: &dyn Fn(u64) -> Arc<dyn Device>, traits: Traits) {
         device
     };
     a_fresh_device_reads_as_zeros(&fresh());
-    what_was_written_is_read(&fresh());
+    written_bytes_are_read(&fresh());
     several_at_once_in_one_call(&fresh());
     bad_ranges_touch_nothing(&fresh());
     many_in_flight(&fresh());
@@ -102,7 +102,7 @@ fn a_fresh_device_reads_as_zeros(device: &Arc<dyn Device>) {
 }
 
 /// Random writes and reads through both paths, compared with a vector.
-fn what_was_written_is_read(device: &Arc<dyn Device>) {
+fn written_bytes_are_read(device: &Arc<dyn Device>) {
     let block = u64::from(device.geometry().logical_block);
     let mut model = vec![0u8; 2 * MIB as usize];
     let mut random = DeviceRandom::new(1);
@@ -343,12 +343,12 @@ fn shrinking(device: &Arc<dyn Device>, grows: bool) {
     flush(device);
     assert!(matches!(device.grow(size), Ok(new) if new == size));
     let again = read(device, size - MIB, MIB);
-    assert!(again.iter().all(|byte| *byte == 0), "what was cut off is gone");
+    assert!(again.iter().all(|byte| *byte == 0), "cut bytes read as zeros");
     done(one(device, MIB, IoKind::Discard(MIB)));
     assert!(device.reserve(MIB, MIB).is_ok());
     write(device, MIB, filled(MIB, 4));
     assert_eq!(&read(device, MIB, MIB)[..], &filled(MIB, 4)[..]);
-    assert!(device.reserve(MIB, MIB).is_ok(), "of what has space");
+    assert!(device.reserve(MIB, MIB).is_ok(), "a range with space");
     assert_eq!(&read(device, MIB, MIB)[..], &filled(MIB, 4)[..], "and its bytes");
     assert!(device.reserve(size, 4096).is_err(), "outside");
 }
@@ -381,7 +381,7 @@ fn commands_are_counted(device: &Arc<dyn Device>) {
 
 /// Small writes, writes longer than any internal buffer, and writes that lie only partly in the prepared
 /// range.
-fn what_is_prepared_reads_as_written(cache: &dyn PageCache, read: &dyn Fn(u64, usize) -> Vec<u8>) {
+fn prepared_ranges_read_as_written(cache: &dyn PageCache, read: &dyn Fn(u64, usize) -> Vec<u8>) {
     let (from, len) = (2 * MIB, 512 << 10);
     let around = from - 8192..from + len + 8192;
     let mut expected = read(around.start, (around.end - around.start) as usize);
@@ -423,7 +423,7 @@ fn the_page_cache_holds_any_range(device: &Arc<dyn Device>) {
     flush(device);
     assert_eq!(read(MIB + 4088, 24), expected, "a flush changes nothing");
     assert_eq!(&read(0, 4096)[..], &filled(4096, 1)[..], "its neighbours stay");
-    what_is_prepared_reads_as_written(cache, &read);
+    prepared_ranges_read_as_written(cache, &read);
     let size = device.geometry().size;
     let outside = |result| assert!(matches!(result, Err(DeviceError::OutOfRange { .. })));
     outside(cache.write_cached(size - 1, &[0; 2]));

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_the_system_is_told_from_one_of_the_medium() {
+    fn system_errors_are_distinguished_from_medium_errors() {
         let of = |number: Errno| DeviceError::io("read", 0, 1, number.into()).is_passing();
         for number in [
             Errno::MFILE,

@@ -245,7 +245,7 @@ impl FaultDevice {
             let mut state = self.disk.state.lock();
             let orphans = std::mem::take(&mut state.queue);
             for pending in &orphans {
-                state.medium.bury(&pending.plan);
+                state.medium.settle_in_flight(&pending.plan);
             }
             state.medium.revive();
             state.generation += 1;

@@ -50,7 +50,7 @@ impl IoRing {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = Arc::new(rustix::event::eventfd(0, flags)?);
         let bell = Arc::clone(&event);
-        let queue = Arc::new(JobQueue::new(DEPTH, move || ring_bell(&bell)));
+        let queue = Arc::new(JobQueue::new(DEPTH, move || signal_wake(&bell)));
         let (target, tally, jobs) = (Arc::clone(target), Arc::clone(tally), Arc::clone(&queue));
         let (report, started) = sync_channel(1);
         let builder = std::thread::Builder::new().name(String::from("copal-uring"));
@@ -81,7 +81,7 @@ pub(crate) fn takes(kind: &IoKind) -> bool {
     matches!(kind, IoKind::Read(_) | IoKind::Write { .. })
 }
 
-fn ring_bell(event: &OwnedFd) {
+fn signal_wake(event: &OwnedFd) {
     // It fails only when the counter is full, and then the ring is being woken already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
@@ -170,7 +170,7 @@ impl RingReactor<'_> {
             if self.free.len() == DEPTH {
                 continue;
             }
-            self.poll_bell();
+            self.poll_wake();
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
@@ -226,13 +226,13 @@ impl RingReactor<'_> {
                 opcode::Write::new(file, rest.as_ptr(), rest.len() as u32).offset(at).rw_flags(flags).build()
             }
             IoKind::Flush | IoKind::Discard(_) | IoKind::WriteZeroes(_) => {
-                unreachable!("only what the ring takes is pushed to its queue")
+                unreachable!("only commands that the ring takes are pushed to its queue")
             }
         };
         self.push(&entry.user_data(slot as u64));
     }
 
-    fn poll_bell(&mut self) {
+    fn poll_wake(&mut self) {
         if !self.polling {
             self.polling = true;
             let poll = opcode::PollAdd::new(types::Fd(self.event.as_raw_fd()), libc::POLLIN as u32);

@@ -46,7 +46,7 @@ fn number(variable: &str, usual: u64) -> u64 {
 /// No violation in any state of any history.
 #[test]
 #[expect(clippy::print_stdout, reason = "the number of states is the result of a long run")]
-fn no_crash_state_loses_or_mixes_what_was_acknowledged() {
+fn no_crash_state_loses_or_mixes_acknowledged_data() {
     let mut states = 0;
     let first = number("COPAL_CRASH_FROM", 0);
     for seed in first..first + number("COPAL_CRASH_SEEDS", SEEDS) {

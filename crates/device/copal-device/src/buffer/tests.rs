@@ -42,7 +42,7 @@ fn the_length_stays_within_the_allocation() {
 }
 
 #[test]
-fn what_is_kept_stays_within_its_budget() {
+fn kept_blocks_stay_within_their_budget() {
     let threads: Vec<_> = (0..4u8)
         .map(|thread| {
             std::thread::spawn(move || {

@@ -50,7 +50,7 @@ fn hooks_run_whether_hung_before_or_after_delivery() {
 }
 
 #[test]
-fn map_and_join_keep_order_whatever_order_values_arrive_in() {
+fn map_and_join_keep_order_for_any_order_of_arrival() {
     let (pairs, completions): (Vec<_>, Vec<_>) = (0..5).map(|_| Completion::<u32>::pair(None)).unzip();
     let mut parts: Vec<_> = completions.into_iter().map(|c| c.map(|value| value * 2)).collect();
     parts.push(Completion::ready(100));
@@ -149,10 +149,10 @@ fn the_future_wakes_and_drives() {
 }
 
 #[test]
-fn a_thread_that_delivers_refuses_to_wait_for_what_is_not_there() {
+fn a_delivering_thread_refuses_to_wait_for_a_missing_value() {
     let waiter = std::thread::spawn(|| {
         enter_delivering_thread();
-        assert_eq!(Completion::ready(1).wait(), 1, "what is there needs no waiting");
+        assert_eq!(Completion::ready(1).wait(), 1, "a present value needs no waiting");
         let (_completer, completion) = Completion::<u32>::pair(None);
         completion.wait()
     });

@@ -65,7 +65,7 @@ fn product(blocks: &[Block]) -> BTreeSet<Vec<u8>> {
 }
 
 #[test]
-fn exhaustive_states_are_exactly_what_the_contract_allows() {
+fn exhaustive_states_match_the_contract_exactly() {
     for seed in 0..150 {
         let mut random = DeviceRandom::new(seed);
         let dev = device(5, CompletionOrder::Immediate);
@@ -113,7 +113,7 @@ fn exhaustive_states_are_exactly_what_the_contract_allows() {
 }
 
 #[test]
-fn a_flush_covers_only_what_completed_before_it_began() {
+fn a_flush_covers_only_writes_completed_before_it_began() {
     let dev = device(2, CompletionOrder::Fifo);
     let first = submit(&dev, 0, write(1, 1));
     let early = submit(&dev, 0, IoKind::Flush);
@@ -209,7 +209,7 @@ fn a_write_that_failed_does_not_come_back_over_later_ones() {
 }
 
 #[test]
-fn growth_is_open_until_flushed_and_what_was_written_beyond_is_lost_with_it() {
+fn growth_is_open_until_flushed_and_writes_beyond_are_lost_with_it() {
     let dev = device(1, CompletionOrder::Immediate);
     assert_eq!(dev.grow(2 * BLOCK).unwrap(), 2 * BLOCK);
     submit(&dev, 1, write(7, 1)).wait();
@@ -220,7 +220,7 @@ fn growth_is_open_until_flushed_and_what_was_written_beyond_is_lost_with_it() {
 }
 
 #[test]
-fn a_cut_is_open_until_flushed_and_what_lay_behind_it_does_not_come_back_then() {
+fn a_cut_is_open_until_flushed_and_cut_bytes_do_not_come_back() {
     let dev = device(2, CompletionOrder::Immediate);
     submit(&dev, 0, write(7, 2)).wait();
     submit(&dev, 0, IoKind::Flush).wait();

@@ -215,7 +215,7 @@ impl FaultMedium {
 
     /// The process that submitted the command died. The kernel settles commands in flight before the device
     /// can be opened again: each has taken effect, or never will.
-    pub(super) fn bury(&mut self, plan: &CommandPlan) {
+    pub(super) fn settle_in_flight(&mut self, plan: &CommandPlan) {
         let happens = self.random.one_in(2);
         if happens {
             self.take_effect(plan);

@@ -108,7 +108,7 @@ fn lost_and_misdirected_writes_report_success() {
         let mut bytes = vec![0; 16 * BLOCK as usize];
         state.image().read(0, &mut bytes);
         let first: Vec<u8> = bytes.chunks(BLOCK as usize).take(6).map(|block| block[0]).collect();
-        assert_eq!(first, [0, 1, 3, 0, 0, 5], "the history holds what reached the medium");
+        assert_eq!(first, [0, 1, 3, 0, 0, 5], "the history holds the changes of the medium");
     }
     dev.heal();
     let healed: Vec<u8> = (0..6).map(|at| read(&dev, at).unwrap()).collect();
@@ -159,7 +159,7 @@ fn after_a_failed_flush_the_reopened_device_holds_some_legal_state_durably() {
         let again = dev.reopen();
         let now = (read(&again, 0).unwrap(), read(&again, 1).unwrap());
         let open = crash::cuts(&again.history()).last().unwrap().open_changes();
-        assert_eq!(open, 0, "nothing is in doubt after the reset");
+        assert_eq!(open, 0, "no change is open after the reset");
         kept.insert(now);
     }
     assert_eq!(kept.into_iter().collect::<Vec<_>>(), [(1, 0), (1, 3), (2, 0), (2, 3)]);
@@ -181,7 +181,11 @@ fn a_killed_process_keeps_completed_writes_and_loses_its_handle() {
         outcomes.insert(read(&again, 1).unwrap());
         let last = crash::cuts(&again.history()).last().unwrap();
         let alive = 1 + usize::from(read(&again, 1).unwrap() == 2);
-        assert_eq!(last.open_changes(), alive, "what happened is still not durable, the rest never will be");
+        assert_eq!(
+            last.open_changes(),
+            alive,
+            "changes that happened are still not durable, the rest never happen"
+        );
     }
     assert_eq!(outcomes.into_iter().collect::<Vec<_>>(), [0, 2]);
 }
@@ -215,7 +219,7 @@ fn a_lying_flush_is_reported_as_loss_and_an_honest_one_is_not() {
 }
 
 #[test]
-fn growth_stops_at_the_limit_or_when_told_and_poisons_nothing() {
+fn growth_stops_at_the_limit_or_by_a_fault_and_poisons_nothing() {
     let options = FaultOptions { max_size: 32 * BLOCK, ..FaultOptions::default() };
     let dev = FaultDevice::with_options(Image::zeroed(16 * BLOCK), options);
     dev.inject(Fault::Grow { skip: 1 });

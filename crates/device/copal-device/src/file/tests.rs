@@ -48,7 +48,7 @@ fn a_failed_write_poisons_writes_and_flushes_but_not_reads() {
         assert!(matches!(through, Err(DeviceError::Poisoned)));
         assert!(matches!(device.grow(2 << 20), Err(DeviceError::Poisoned)));
         assert!(result(&device, 0, IoKind::Read(AlignedBuf::zeroed(4096))).is_ok());
-        assert_eq!(device.counters().writes, 0, "what failed is not counted");
+        assert_eq!(device.counters().writes, 0, "failed commands are not counted");
     }
 }
 
@@ -106,7 +106,7 @@ fn a_read_beyond_the_end_of_a_shortened_file_is_damage_and_poisons_nothing() {
 }
 
 #[test]
-fn dropping_a_device_finishes_what_was_submitted() {
+fn dropping_a_device_finishes_submitted_commands() {
     for force_pread in [false, true] {
         let (_file, device) = unwritable(force_pread);
         let reads: Vec<_> =

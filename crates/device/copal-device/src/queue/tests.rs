@@ -92,7 +92,7 @@ fn a_full_queue_blocks_others_but_not_its_own_engine() {
 }
 
 #[test]
-fn closing_drains_what_waits_and_then_ends() {
+fn closing_drains_waiting_jobs_and_then_ends() {
     let woken = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = Arc::clone(&woken);
     let queue = JobQueue::new(4, move || {

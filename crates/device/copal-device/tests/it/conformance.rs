@@ -44,7 +44,7 @@ fn fault_device_with_small_blocks() {
 }
 
 #[test]
-fn file_by_io_uring_or_whatever_the_kernel_allows() {
+fn file_by_io_uring_or_its_fallback() {
     let directory = scratch();
     let options = FileOptions { create_size: Some(8 << 20), ..FileOptions::default() };
     let engine = open_file(&directory.path().join("probe"), &options).unwrap().engine();

@@ -38,7 +38,7 @@ fn byte(device: &Arc<dyn Device>, at: u64) -> u8 {
 }
 
 #[test]
-fn what_was_written_is_there_when_opened_again() {
+fn written_bytes_survive_a_reopen() {
     let directory = scratch();
     let path = directory.path().join("store");
     for force_pread in [false, true] {
@@ -70,7 +70,7 @@ fn space_is_reserved_when_a_file_is_created_and_grown() {
 }
 
 #[test]
-fn what_is_punched_or_cut_off_goes_back_to_the_file_system_until_it_is_reserved() {
+fn punched_and_cut_ranges_go_back_to_the_file_system_until_reserved() {
     use std::os::unix::fs::MetadataExt;
     let directory = scratch();
     let path = directory.path().join("store");
@@ -96,7 +96,7 @@ fn what_is_punched_or_cut_off_goes_back_to_the_file_system_until_it_is_reserved(
 }
 
 #[test]
-fn a_missing_file_and_one_that_exists_are_told_apart() {
+fn a_missing_and_an_existing_file_are_distinguished() {
     let directory = scratch();
     let path = directory.path().join("store");
     assert!(matches!(refused(&path, &existing()), DeviceOpenError::NotFound { .. }));

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_is_what_no_part_holds() {
+    fn the_rest_is_covered_by_no_part() {
         let whole = PageRun::new(10, 10);
         assert_eq!(rest_of(whole, &[]), [whole]);
         assert_eq!(rest_of(whole, &[whole]), []);

@@ -65,7 +65,7 @@ pub enum StoreDamage {
         seq: u64,
     },
     /// A page with two owners, or a page that has no owner and is not free.
-    #[error("space is accounted wrongly: {what}")]
+    #[error("the space accounting is wrong: {what}")]
     Space {
         /// Description of the pages.
         what: String,

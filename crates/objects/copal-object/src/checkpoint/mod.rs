@@ -115,7 +115,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         last_group: state.commit.open_group() - 1,
         absorbed,
     });
-    state.reckon_checkpoint();
+    state.update_checkpoint_reserve();
     state.queue.submit(IoPurpose::Checkpoint, ios);
 }
 
@@ -209,7 +209,7 @@ fn finish_checkpoint(store: &StoreCore, state: &mut StoreState) {
     if let Some(group) = finished.absorbed {
         state.commit.end_group_write(group);
     }
-    state.reckon_checkpoint();
+    state.update_checkpoint_reserve();
 }
 
 /// The chain is written: it belongs to the epoch that is open now.

@@ -66,10 +66,10 @@ fn keep(draw: u64, random: &mut Random) -> impl FnMut() -> bool + use<> {
 }
 
 /// Runs one history; returns the number of tried states, or the first violation.
-fn run(seed: u64, deaf: IgnoredSync) -> Result<usize, String> {
+fn run(seed: u64, ignored: IgnoredSync) -> Result<usize, String> {
     let plan = HistoryPlan { seed, broken: BrokenRule::default(), states: 0, busy: false };
     let random = Random::new(seed.wrapping_mul(0x1234_5677).wrapping_add(991));
-    let sim = SimDirectory::new(empty(), deaf);
+    let sim = SimDirectory::new(empty(), ignored);
     let tuning = OpenOverrides {
         entropy: EntropySource::Seed(Random::new(seed + 7)),
         stream_extent_pages: Some(3),
@@ -94,12 +94,12 @@ fn run(seed: u64, deaf: IgnoredSync) -> Result<usize, String> {
         if !is_kill {
             let draw = runner.random.below(5);
             let mut keep = keep(draw, &mut runner.random);
-            sim = SimDirectory::new(sim.survivors(step, &mut keep), deaf);
+            sim = SimDirectory::new(sim.survivors(step, &mut keep), ignored);
         }
         let tuning = runner.tuning();
         let store = open(&sim, tuning).map_err(|error| format!("after a crash: {error}"))?;
         runner.world = SimWorld::Files(sim.clone());
-        runner.go_on_with(store, step, !is_kill)?;
+        runner.continue_with(store, step, !is_kill)?;
     }
     enumerate(&mut runner, &sim)
 }
@@ -140,7 +140,7 @@ fn enumerate(runner: &mut HistoryRunner<'_>, sim: &SimDirectory) -> Result<usize
 }
 
 #[test]
-fn no_power_loss_takes_from_files_what_was_acknowledged() {
+fn no_power_loss_takes_acknowledged_data_from_files() {
     let first = number("COPAL_CRASH_FROM", 0);
     let mut states = 0;
     for seed in first..first + number("COPAL_CRASH_SEEDS", SEEDS) {
@@ -152,8 +152,8 @@ fn no_power_loss_takes_from_files_what_was_acknowledged() {
     assert!(states > 1000, "only {states} states were tried");
 }
 
-fn is_caught(deaf: IgnoredSync) -> bool {
-    (0..200).any(|seed| !matches!(std::panic::catch_unwind(|| run(seed, deaf)), Ok(Ok(_))))
+fn is_caught(ignored: IgnoredSync) -> bool {
+    (0..200).any(|seed| !matches!(std::panic::catch_unwind(|| run(seed, ignored)), Ok(Ok(_))))
 }
 
 #[test]
@@ -168,8 +168,8 @@ fn names_of_objects_that_are_not_synced_are_caught() {
 
 /// Whether every power loss inside or after `mkfs` leaves no store, or the complete store once `mkfs` has
 /// returned.
-fn making_survives(deaf: IgnoredSync) -> bool {
-    let sim = SimDirectory::new(SimContents::default(), deaf);
+fn making_survives(ignored: IgnoredSync) -> bool {
+    let sim = SimDirectory::new(SimContents::default(), ignored);
     make(&sim).unwrap();
     let mut random = Random::new(5);
     let last = sim.step();
@@ -187,7 +187,7 @@ fn making_survives(deaf: IgnoredSync) -> bool {
 }
 
 #[test]
-fn a_store_of_files_is_there_when_it_was_made() {
+fn a_store_of_files_exists_once_it_was_made() {
     assert!(making_survives(IgnoredSync::No));
     assert!(!making_survives(IgnoredSync::Store), "the name of `store` has to be synced");
     assert!(!making_survives(IgnoredSync::Data));

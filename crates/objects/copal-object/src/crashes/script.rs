@@ -234,7 +234,7 @@ impl HistoryRunner<'_> {
             }
         }
         self.world = SimWorld::Device(device);
-        self.go_on_with(store, step, false)
+        self.continue_with(store, step, false)
     }
 
     /// Power is lost; the device is left in one of its possible states.
@@ -252,10 +252,15 @@ impl HistoryRunner<'_> {
         let store = open(device.clone(), tuning)
             .map_err(|error| format!("after a power loss: {error}; {}", state.describe()))?;
         self.world = SimWorld::Device(device);
-        self.go_on_with(store, step, true)
+        self.continue_with(store, step, true)
     }
 
-    pub(super) fn go_on_with(&mut self, store: Store, step: usize, durable_only: bool) -> Result<(), String> {
+    pub(super) fn continue_with(
+        &mut self,
+        store: Store,
+        step: usize,
+        durable_only: bool,
+    ) -> Result<(), String> {
         self.store = store;
         let outcome = outcome(&self.store);
         check(&self.store, &outcome, &self.model, step, durable_only)?;

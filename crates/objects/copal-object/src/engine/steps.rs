@@ -124,7 +124,7 @@ fn fail_waiters(state: &mut StoreState) {
 
 /// Queues discards of blocks and files that have no owner any more.
 pub(crate) fn give_back(store: &StoreCore, state: &mut StoreState) {
-    for run in state.space.take_gone() {
+    for run in state.space.take_discardable() {
         let io = discard_io(&store.shape, run);
         state.queue.submit(IoPurpose::Discard { run }, vec![io]);
     }

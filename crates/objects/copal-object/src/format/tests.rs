@@ -127,7 +127,7 @@ fn encoded(ops: &[RecordOp]) -> Vec<u8> {
 }
 
 #[test]
-fn the_superblock_of_the_document_is_what_we_write_and_read() {
+fn the_superblock_of_the_document_is_written_and_read() {
     let bytes = superblock().encode(2);
     assert_golden(&bytes, SUPERBLOCK);
     assert_eq!(Superblock::decode(&bytes, 2).unwrap(), superblock());
@@ -198,7 +198,7 @@ fn a_journal_longer_than_a_run_is_refused() {
 }
 
 #[test]
-fn the_record_of_the_document_is_what_we_write_and_read() {
+fn the_record_of_the_document_is_written_and_read() {
     let ops = &all_ops()[..2];
     let mut bytes = vec![0; 4096];
     record::encode(&record_header(), &encoded(ops), &mut bytes);
@@ -208,7 +208,7 @@ fn the_record_of_the_document_is_what_we_write_and_read() {
 }
 
 #[test]
-fn the_frame_of_the_document_is_what_we_write_and_read() {
+fn the_frame_of_the_document_is_written_and_read() {
     let header =
         frame::FrameHeader { incarnation: 0x9999_aaaa_bbbb_cccc, frame: 41, flushed_frame: 40, after: 78 };
     let mut bytes = vec![0; 4096];
@@ -242,7 +242,7 @@ fn example_position() -> snapshot::CheckpointPosition {
 }
 
 #[test]
-fn the_checkpoint_of_the_document_is_what_we_write_and_read() {
+fn the_checkpoint_of_the_document_is_written_and_read() {
     let position = example_position();
     let body = snapshot::encode(
         &example_tables(),

@@ -38,7 +38,7 @@ pub enum StoreError {
         actual: u64,
     },
     /// The operation does not fit the kind of object: a write to a sealed one, a frame to a plain one.
-    #[error("object {} is of a kind that this operation does not work on", .0.0)]
+    #[error("object {} has a kind that this operation does not support", .0.0)]
     WrongKind(ObjectId),
     /// `after` names a commit or frame that does not exist.
     #[error(
@@ -131,7 +131,7 @@ pub enum StoreOpenError {
         what: String,
     },
     /// The store was made for another backend.
-    #[error("this is a store {is}, not {given}; open it as what it is")]
+    #[error("the store was made {is}, not {given}; open it with its own backend")]
     Backend {
         /// "in a directory" or "on a device".
         is: &'static str,

@@ -127,10 +127,10 @@ fn plan_read(store: &Arc<StoreCore>, id: ObjectId, range: &Range<u64>) -> Result
             wait_change(store, &mut state);
             continue;
         }
-        let looked_at = plan.parts.iter().map(|part| pages_of_part(store, part));
+        let pinned = plan.parts.iter().map(|part| pages_of_part(store, part));
         let sums = plan.trailer.iter().flat_map(|trailer| &trailer.runs);
-        let looked_at = looked_at.chain(sums.copied()).collect();
-        plan.ticket = state.space.pin(looked_at);
+        let pinned = pinned.chain(sums.copied()).collect();
+        plan.ticket = state.space.pin(pinned);
         return Ok(plan);
     }
 }

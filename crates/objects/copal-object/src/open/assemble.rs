@@ -39,7 +39,7 @@ pub(super) fn assemble(
     recovered.tables.shared = shared;
     let shape = shape(&recovered, options, &tuning, device.geometry());
     let mut state = state(recovered, space, tuning);
-    state.reckon_checkpoint();
+    state.update_checkpoint_reserve();
     let driver = device.driver();
     Ok(Arc::new(StoreCore {
         files,

@@ -123,8 +123,8 @@ fn a_store_longer_than_its_device_is_truncated_not_damaged() {
     );
 }
 
-/// Symptom: an opening without room for its mount record counted to 2^32 for each run that a dropped record
-/// named this way, and a directory's space grew by a bit for each of these pages.
+/// Symptom: an opening without room for its mount record counted to 2^32 for each such run of a dropped
+/// record. A directory's space grew by a bit for each of these pages.
 /// Cause: runs of a dropped record were never compared with the store's size, as those of a counting record
 /// are.
 /// Fix: pages beyond the store's size or behind the end of a directory's file are skipped, and each page is

@@ -218,7 +218,7 @@ fn lengthen(
     if pages > state.tables.pages {
         enter_internal(state, &op, admitted);
         state.space.grow(pages);
-        state.reckon_checkpoint();
+        state.update_checkpoint_reserve();
     }
     Ok(pages > before)
 }

@@ -1,7 +1,7 @@
 //! Shrinking: unused space goes back to the file system, and is requested again when needed.
 //!
-//! The end of the file is cut off. Runs inside become *hollow* (`hollow`): their blocks are punched out, and
-//! nothing is allocated there until the file system has space for them again, since a full host must not be
+//! The end of the file is cut off. Runs inside become *hollow* (`hollow`): their blocks are punched out.
+//! Nothing is allocated there until the file system has space for them again, since a full host must not be
 //! met inside a commit.
 //!
 //! Steps:
@@ -17,7 +17,7 @@
 //! - Nothing goes back before a durable checkpoint lists it: recovery reads pages that older ones name
 //!   (OBJ-17), and a later mount would write where there are no blocks (OBJ-18).
 //! - The store's own reserve for deletes and checkpoints, and reservations of callers, stay.
-//! - Only one change of the length or of hollow runs runs at a time: pages being filled are not punched.
+//! - Only one change of the length or of hollow runs happens at a time: pages being filled are not punched.
 //!
 //! Not here: files of a directory, which are removed with their content (`hostfs`).
 
@@ -76,18 +76,18 @@ pub(crate) fn shrink(store: &Arc<StoreCore>) -> Result<ShrinkReport, StoreError>
     state.writable()?;
     state.space.begin_resize();
     let early = early(store, &state);
-    let hollow_bytes = let_go(store, &mut state);
+    let hollow_bytes = release_surplus(store, &mut state);
     drop(state);
-    let said = if store.shape.broken.by(StoreFlaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(store) };
+    let listed = if store.shape.broken.by(StoreFlaw::GiveBackEarly) { Ok(()) } else { checkpoint_now(store) };
     // If the checkpoint failed, nothing is lost: the runs stay hollow in memory and are filled before use.
-    let shrunk = said.and_then(|()| hand_over(store, early));
+    let shrunk = listed.and_then(|()| apply_to_file(store, early));
     store.state.lock().space.end_resize();
     store.changed.notify_all();
     Ok(ShrinkReport { cut_bytes: shrunk?, hollow_bytes })
 }
 
 /// Chooses the space to return; it is no longer free. Returns the bytes that are hollow now.
-fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
+fn release_surplus(store: &StoreCore, state: &mut StoreState) -> u64 {
     let page = store.shape.page_bytes as u64;
     let (geometry, pages) = (store.device.geometry(), state.tables.pages);
     let stays = staying_pages(store, state);
@@ -100,10 +100,10 @@ fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
     let surplus = surplus(free, stays, shortest);
     let before = space.placement().hollow_pages();
     if geometry.gives_back {
-        let mut gone = [surplus.clone(), space.placement().hollow_ranges()].concat();
-        gone.sort_unstable_by_key(|range| range.start);
+        let mut removable = [surplus.clone(), space.placement().hollow_ranges()].concat();
+        removable.sort_unstable_by_key(|range| range.start);
         let mut end = pages;
-        while gone.pop_if(|range| range.end == end).inspect(|range| end = range.start).is_some() {}
+        while removable.pop_if(|range| range.end == end).inspect(|range| end = range.start).is_some() {}
         // Keeps one step of the cut end, which becomes hollow: on a full file system this shows that the
         // store was larger.
         let step = CUT_STEP_BYTES / page;
@@ -119,7 +119,7 @@ fn let_go(store: &StoreCore, state: &mut StoreState) -> u64 {
         long.for_each(|range| space.make_hollow(range));
     }
     let hollow = space.placement().hollow_pages() - after_cut;
-    state.reckon_checkpoint();
+    state.update_checkpoint_reserve();
     hollow * page
 }
 
@@ -138,7 +138,7 @@ fn staying_pages(store: &StoreCore, state: &StoreState) -> u64 {
 }
 
 /// Applies the checkpoint's lists to the file; returns the bytes by which it became shorter.
-fn hand_over(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreError> {
+fn apply_to_file(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreError> {
     let state = store.state.lock();
     state.writable()?;
     let end = store.shape.byte(state.tables.pages);
@@ -169,7 +169,7 @@ fn hand_over(store: &StoreCore, early: Vec<PageRun>) -> Result<u64, StoreError> 
         // If the device keeps discarded blocks, the runs are usable at once.
         let mut state = store.state.lock();
         hollow.into_iter().for_each(|range| state.space.fill(range));
-        state.reckon_checkpoint();
+        state.update_checkpoint_reserve();
     }
     Ok(cut_bytes)
 }
@@ -207,7 +207,7 @@ pub(crate) fn fill(store: &Arc<StoreCore>, state: &mut MutexGuard<'_, StoreState
     for range in chosen.drain(..filled) {
         state.space.fill(range);
     }
-    state.reckon_checkpoint();
+    state.update_checkpoint_reserve();
     filled > 0
 }
 

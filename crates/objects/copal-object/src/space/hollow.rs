@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_that_touch_are_one_and_what_is_cut_is_gone() {
+    fn touching_runs_are_one_and_cut_runs_are_removed() {
         let mut hollow = HollowRanges::default();
         for range in [10..20, 30..40, 20..30, 50..60] {
             hollow.insert(range);

@@ -192,12 +192,12 @@ impl SpaceState {
 
     /// Makes unpinned pages reusable that were freed in epochs up to `durable_flushed`.
     pub(crate) fn drain(&mut self, durable_flushed: u64) {
-        let mut looks = None;
+        let mut pinned = None;
         while let Some(freed) = self.quarantine.pop_front_if(|freed| freed.epoch <= durable_flushed) {
             self.quarantine_pages -= pages_of(&freed.runs);
-            let looks = looks.get_or_insert_with(|| self.pins.looks());
+            let pinned = pinned.get_or_insert_with(|| self.pins.pinned_pages());
             for run in freed.runs {
-                match looks.at(run) {
+                match pinned.at(run) {
                     Some(ticket) => self.pins.hold(ticket, run),
                     None => {
                         self.placement.release(run);
@@ -380,12 +380,12 @@ impl SpaceState {
     }
 
     /// Takes the blocks and files that have no owner any more, for a discard.
-    pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
-        self.placement.take_gone()
+    pub(crate) fn take_discardable(&mut self) -> Vec<PageRun> {
+        self.placement.take_discardable()
     }
 
-    /// The discard of a run of [`SpaceState::take_gone`] has ended while `epoch` was open; `done`: with
-    /// success.
+    /// The discard of a run of [`SpaceState::take_discardable`] has ended while `epoch` was open; `done`:
+    /// with success.
     pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
         self.placement.discarded(run, done, epoch);
     }

@@ -67,10 +67,10 @@ impl PagePins {
         if lasted {
             self.lasting_pages -= pages_of(&waiting);
         }
-        let looks = self.looks();
+        let pinned = self.pinned_pages();
         let mut reusable = Vec::new();
         for run in waiting {
-            match looks.at(run) {
+            match pinned.at(run) {
                 Some(other) => self.hold(other, run),
                 None => reusable.push(run),
             }
@@ -81,8 +81,8 @@ impl PagePins {
     /// Holds `run` until `ticket` ends.
     pub(crate) fn hold(&mut self, ticket: u64, run: PageRun) {
         let looks_at_it = |ticket: &&u64| {
-            let mut looked_at = self.runs.get(*ticket).into_iter().flatten();
-            looked_at.any(|other| other.overlaps(run))
+            let mut pinned = self.runs.get(*ticket).into_iter().flatten();
+            pinned.any(|other| other.overlaps(run))
         };
         let lasting = self.lasting.iter().find(looks_at_it).copied();
         let ticket = lasting.unwrap_or(ticket);
@@ -94,7 +94,7 @@ impl PagePins {
     }
 
     /// The currently pinned pages.
-    pub(crate) fn looks(&self) -> PinnedPages {
+    pub(crate) fn pinned_pages(&self) -> PinnedPages {
         let pinned = self.runs.iter();
         let mut runs: Vec<(u64, u64, u64)> = pinned
             .flat_map(|(&ticket, runs)| runs.iter().map(move |run| (run.at, run.end(), ticket)))
@@ -116,11 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_waits_for_those_who_look_at_it_and_for_nobody_else() {
+    fn a_run_waits_for_its_own_pins_only() {
         let mut pins = PagePins::default();
         let long = pins.pin(vec![PageRun::new(100, 50), PageRun::new(10, 2)]);
         let short = pins.pin(vec![PageRun::new(105, 5)]);
-        let looks = pins.looks();
+        let pinned = pins.pinned_pages();
         for (run, wanted) in [
             (PageRun::new(0, 10), None),
             (PageRun::new(11, 1), Some(long)),
@@ -129,7 +129,7 @@ mod tests {
             (PageRun::new(140, 20), Some(long)),
             (PageRun::new(150, 9), None),
         ] {
-            assert_eq!(looks.at(run), wanted, "{run:?}");
+            assert_eq!(pinned.at(run), wanted, "{run:?}");
         }
         pins.hold(long, PageRun::new(100, 10));
         pins.hold(long, PageRun::new(140, 10));
@@ -139,13 +139,13 @@ mod tests {
         assert_eq!(pins.held_pages, 0);
     }
     #[test]
-    fn what_a_lasting_look_keeps_is_counted_apart_whoever_else_looks_at_it() {
+    fn pages_under_a_lasting_pin_are_counted_apart_with_other_pins_too() {
         let mut pins = PagePins::default();
         let short = pins.pin(vec![PageRun::new(0, 1000)]);
         let lasting = pins.pin_lasting(vec![PageRun::new(100, 50)]);
         let another = pins.pin_lasting(vec![PageRun::new(100, 50)]);
         for run in [PageRun::new(100, 50), PageRun::new(200, 7)] {
-            let ticket = pins.looks().at(run).unwrap();
+            let ticket = pins.pinned_pages().at(run).unwrap();
             pins.hold(ticket, run);
         }
         assert_eq!((pins.held_pages, pins.lasting_pages), (57, 50));

@@ -212,15 +212,15 @@ impl PagePlacement {
     }
 
     /// Takes the blocks and files that have no owner any more, for a discard.
-    pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
+    pub(crate) fn take_discardable(&mut self) -> Vec<PageRun> {
         match self {
             PagePlacement::Pages(_) => Vec::new(),
-            PagePlacement::Files(files) => files.take_gone(),
+            PagePlacement::Files(files) => files.take_discardable(),
         }
     }
 
-    /// The discard of a run of [`PagePlacement::take_gone`] has ended while `epoch` was open; `done`: with
-    /// success.
+    /// The discard of a run of [`PagePlacement::take_discardable`] has ended while `epoch` was open; `done`:
+    /// with success.
     pub(crate) fn discarded(&mut self, run: PageRun, done: bool, epoch: u64) {
         if let PagePlacement::Files(files) = self {
             files.discarded(run, done, epoch);

@@ -109,12 +109,12 @@ impl StoreState {
             effect.freed.drain(..).for_each(|run| self.space.release(run));
         }
         self.commit.enter(op, &mut effect.freed);
-        self.reckon_checkpoint();
+        self.update_checkpoint_reserve();
     }
 
     /// Updates the pages kept for the next checkpoint, after the tables have changed or a checkpoint began or
     /// ended.
-    pub(crate) fn reckon_checkpoint(&mut self) {
+    pub(crate) fn update_checkpoint_reserve(&mut self) {
         let pages = self.checkpoint_pages_with(0);
         self.space.keep_for_checkpoint(pages);
     }

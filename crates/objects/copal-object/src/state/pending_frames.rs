@@ -4,8 +4,8 @@
 //! walks over frames that wait only for the flush.
 //! Invariants
 //! - Frames are in append order; tickets ascend.
-//! - The first `told` frames have been written, with the commits they need, and their waiters for that were
-//!   answered.
+//! - The first `answered` frames have been written, with the commits they need, and their waiters for that
+//!   were answered.
 
 use crate::{Ack, FramePos, StoreError};
 use copal_device::Completer;
@@ -49,10 +49,10 @@ impl PendingFrame {
 #[derive(Default)]
 pub(crate) struct PendingFrames {
     frames: VecDeque<PendingFrame>,
-    told: usize,
+    answered: usize,
     /// Number of frames visited, for the test that it does not grow with the waiting frames.
     #[cfg(test)]
-    pub(crate) looked_at: std::cell::Cell<u64>,
+    pub(crate) visited: std::cell::Cell<u64>,
 }
 
 /// A waiter, and the frame it waits for.
@@ -75,7 +75,7 @@ impl PendingFrames {
     pub(crate) fn find(&mut self, ticket: u64) -> Option<&mut PendingFrame> {
         let at = self.frames.binary_search_by_key(&ticket, |state| {
             #[cfg(test)]
-            self.looked_at.set(self.looked_at.get() + 1);
+            self.visited.set(self.visited.get() + 1);
             state.ticket
         });
         self.frames.get_mut(at.ok()?)
@@ -83,13 +83,13 @@ impl PendingFrames {
 
     /// Whether the write of `frame` is still in flight.
     pub(crate) fn is_on_its_way(&self, frame: u64) -> bool {
-        let mut behind = self.frames.range(self.told..);
+        let mut behind = self.frames.range(self.answered..);
         behind.any(|state| state.frame == frame && !state.written)
     }
 
     /// Frames whose write is still in flight.
     pub(crate) fn on_their_way(&mut self) -> impl Iterator<Item = &mut PendingFrame> {
-        self.frames.range_mut(self.told..).filter(|state| !state.written)
+        self.frames.range_mut(self.answered..).filter(|state| !state.written)
     }
 
     /// All epochs up to `flushed` are durable.
@@ -102,10 +102,10 @@ impl PendingFrames {
     /// Adds to `answers` the waiters for writes that have completed without a gap before them. `written_lsn`
     /// is the last written commit.
     pub(crate) fn acknowledge_written(&mut self, written_lsn: u64, answers: &mut Vec<Answer>) {
-        while let Some(state) = self.frames.get_mut(self.told) {
+        while let Some(state) = self.frames.get_mut(self.answered) {
             #[cfg(test)]
             {
-                self.looked_at.set(self.looked_at.get() + 1);
+                self.visited.set(self.visited.get() + 1);
             }
             // This also holds for a frame without a waiter: it counts only with its commit, and later frames
             // only with it.
@@ -115,7 +115,7 @@ impl PendingFrames {
             if matches!(state.waiter, Some((Ack::Written, _))) {
                 answers.extend(state.waiter.take().map(|(_, completer)| (completer, state.frame)));
             }
-            self.told += 1;
+            self.answered += 1;
         }
     }
 
@@ -126,7 +126,7 @@ impl PendingFrames {
         while let Some(state) =
             self.frames.pop_front_if(|state| state.durable && state.needs_lsn <= durable_lsn)
         {
-            self.told = self.told.saturating_sub(1);
+            self.answered = self.answered.saturating_sub(1);
             end = Some(state.frame + 1);
             answers.extend(state.waiter.map(|(_, completer)| (completer, state.frame)));
         }

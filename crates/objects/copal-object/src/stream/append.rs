@@ -173,7 +173,7 @@ fn prepare_extent(
         return Err(StoreError::Device(error));
     }
     state.space.add_spare_extent(run);
-    state.reckon_checkpoint();
+    state.update_checkpoint_reserve();
     Ok(())
 }
 

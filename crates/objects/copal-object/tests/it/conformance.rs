@@ -52,7 +52,7 @@ fn the_hostfs_backend_conforms() {
 }
 
 fn conforms(make: Make) {
-    what_was_written_is_read_before_and_after_a_reopen(make);
+    written_bytes_are_read_before_and_after_a_reopen(make);
     frames_come_back_in_order(make);
     a_published_object_is_read_and_deleted(make);
 }
@@ -60,7 +60,7 @@ fn conforms(make: Make) {
 const A: ObjectId = ObjectId(1);
 const B: ObjectId = ObjectId(2);
 
-fn what_was_written_is_read_before_and_after_a_reopen(make: Make) {
+fn written_bytes_are_read_before_and_after_a_reopen(make: Make) {
     for check in [ReadCheck::Pages, ReadCheck::Caller] {
         let (backend, store) = make();
         let data = bytes(300_000, 1);

@@ -100,7 +100,7 @@ fn create_in_time(store: &Store) {
 /// Cause: it waited until less was in quarantine than before, and another thread freed more meanwhile.
 /// Fix: it waits until the pages that were in quarantine at its beginning have left.
 #[test]
-fn who_waits_for_freed_space_does_not_wait_for_what_is_freed_later() {
+fn a_wait_for_freed_space_ignores_space_freed_later() {
     let (device, store) = full();
     delete(&store, 1);
     let other = store.clone();
@@ -111,7 +111,7 @@ fn who_waits_for_freed_space_does_not_wait_for_what_is_freed_later() {
 
 /// A pinned part of the freed space is not awaited if the rest is enough.
 #[test]
-fn who_waits_for_freed_space_does_not_wait_for_a_look_at_some_of_it() {
+fn a_wait_for_freed_space_ignores_pins_of_a_part_of_it() {
     let (device, store) = full();
     delete(&store, 1);
     store.sync(Lsn(u64::MAX)).wait().unwrap();

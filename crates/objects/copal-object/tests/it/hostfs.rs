@@ -78,7 +78,7 @@ fn a_limit_is_kept_and_deleting_makes_room() {
 }
 
 #[test]
-fn a_store_is_opened_as_what_it_is() {
+fn a_store_is_opened_with_its_own_backend() {
     let (backend, store) = in_a_directory();
     drop(store);
     let crate::conformance::Backend::Directory(dir) = &backend else { unreachable!() };
@@ -93,7 +93,7 @@ fn a_store_is_opened_as_what_it_is() {
 }
 
 #[test]
-fn checking_finds_nothing_wrong_and_then_what_is() {
+fn a_check_finds_nothing_and_then_the_damage() {
     let (backend, store) = in_a_directory();
     commit(&store, create(1, bytes(500_000, 1)));
     let all = CheckOptions { data: true, ..CheckOptions::default() };

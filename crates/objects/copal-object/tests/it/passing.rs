@@ -142,7 +142,7 @@ fn checked(device: Arc<dyn Device>) -> Result<String, DeviceError> {
 }
 
 #[test]
-fn a_check_finds_what_is_there_or_says_that_it_cannot_be_read_now() {
+fn a_check_finds_the_damage_or_reports_that_it_cannot_read_now() {
     fails_at_each_read(&image(), checked);
 }
 

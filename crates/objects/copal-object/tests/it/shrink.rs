@@ -56,7 +56,7 @@ fn expect_clean(store: &Store) {
 /// Cause: freed pages were only reused.
 /// Fix: the end of the file is cut off, and runs inside are punched out.
 #[test]
-fn a_store_gives_back_its_end_and_what_is_free_inside_and_asks_for_it_again() {
+fn a_store_gives_back_its_end_and_free_runs_and_requests_them_again() {
     let (device, store) = fresh();
     (0..100).for_each(|id| put(&store, id, 2 * MIB));
     let grown = device.geometry().size;
@@ -130,7 +130,7 @@ fn a_store_that_gave_its_space_back_lives_on_a_full_host() {
 }
 
 #[test]
-fn what_somebody_looks_at_is_not_given_back() {
+fn pinned_pages_are_not_given_back() {
     let (_device, store) = fresh();
     let (log, opts) = (ObjectId(7), stream());
     commit(&store, vec![Op::Create { id: log, opts }]);

@@ -202,7 +202,7 @@ fn a_stream_that_grew_in_a_full_store_takes_no_long_extent_afterwards() {
 /// Symptom: none observed. A stream in its seventh extent would have taken space that other writes still
 /// need.
 #[test]
-fn a_stream_takes_no_more_ahead_than_an_eighth_of_what_is_free() {
+fn a_stream_takes_at_most_an_eighth_of_free_space_ahead() {
     let device = MemoryDevice::new(256 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
     let store = open(&device);
@@ -282,7 +282,7 @@ fn a_read_only_open_writes_nothing() {
 }
 
 #[test]
-fn what_is_no_store_is_named_and_left_alone() {
+fn a_foreign_file_is_named_and_left_alone() {
     let empty = MemoryDevice::new(64 << 20);
     assert!(matches!(
         Store::open(Arc::clone(&empty), &OpenOptions::default()),
@@ -379,7 +379,7 @@ fn long_objects_that_come_and_go_leave_little_in_quarantine() {
 
 /// With the reserve lent to callers, the store can still delete, checkpoint, close and open.
 #[test]
-fn what_is_lent_of_a_full_store_leaves_room_for_checkpoints() {
+fn a_loan_in_a_full_store_leaves_room_for_checkpoints() {
     let (device, store) = limited(64 << 20);
     let ids = fill(&store);
     assert_eq!(store.room().of_bytes, 64 << 20);

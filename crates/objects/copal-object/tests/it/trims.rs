@@ -50,7 +50,7 @@ fn kept(store: &Store) -> Vec<u64> {
 }
 
 /// Two more frames get the next numbers, and are readable at once and after two reopens.
-fn goes_on_at_ten(device: &Arc<dyn Device>) {
+fn continues_at_ten(device: &Arc<dyn Device>) {
     let (store, report) = Store::open(device.clone(), &OpenOptions::default()).unwrap();
     assert!(report.damaged_streams.is_empty(), "{report:?}");
     assert_eq!(kept(&store), []);
@@ -84,7 +84,7 @@ fn a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim() {
     crashed.write(place_of(&device, 9), &[0; 4096]);
     drop(store);
     let device: Arc<dyn Device> = FaultDevice::from_image(crashed, 2);
-    goes_on_at_ten(&device);
+    continues_at_ten(&device);
 }
 
 /// See [`a_stream_whose_last_trimmed_frame_was_lost_goes_on_at_its_trim`].
@@ -110,7 +110,7 @@ fn a_stream_whose_trimmed_frames_rot_goes_on_at_its_trim() {
                 device.inject(Fault::BitFlip { at: at + 100, bit: 1 });
             }
             let device: Arc<dyn Device> = device;
-            goes_on_at_ten(&device);
+            continues_at_ten(&device);
         }
     }
 }
@@ -148,5 +148,5 @@ fn a_trim_beyond_the_end_hides_no_later_frame() {
     commit(&store, vec![trim(u64::MAX)]);
     drop(store);
     let device: Arc<dyn Device> = device.reopen();
-    goes_on_at_ten(&device);
+    continues_at_ten(&device);
 }

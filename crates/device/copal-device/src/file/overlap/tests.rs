@@ -32,7 +32,7 @@ fn id(number: &str) -> StorageId {
 }
 
 #[test]
-fn what_lies_on_one_another_shares_bytes_and_neighbours_do_not() {
+fn stacked_devices_share_bytes_and_neighbours_do_not() {
     let scratch = tempfile::tempdir().unwrap();
     let root = scratch.path();
     device(root, "2008:0", "sda", None, &[]);

@@ -86,12 +86,12 @@ struct SimHistory {
 #[derive(Clone, Debug)]
 pub(crate) struct SimDirectory {
     inside: Arc<Mutex<SimHistory>>,
-    deaf: IgnoredSync,
+    ignored: IgnoredSync,
 }
 
 impl SimDirectory {
     /// A file system that durably holds `start`.
-    pub(crate) fn new(start: SimContents, deaf: IgnoredSync) -> SimDirectory {
+    pub(crate) fn new(start: SimContents, ignored: IgnoredSync) -> SimDirectory {
         let next_inode = start.inodes.keys().max().map_or(1, |inode| inode + 1);
         let inside = SimHistory {
             now: start.clone(),
@@ -102,7 +102,7 @@ impl SimDirectory {
             reserve_bytes: 0,
             has_quota: false,
         };
-        SimDirectory { inside: Arc::new(Mutex::new(inside)), deaf }
+        SimDirectory { inside: Arc::new(Mutex::new(inside)), ignored }
     }
 
     /// Limits the capacity to `free` more bytes.
@@ -112,7 +112,7 @@ impl SimDirectory {
     }
 
     /// From here on a quota limits the free space, and the file system reports more than that.
-    pub(crate) fn hide_what_is_left(&self) {
+    pub(crate) fn set_quota(&self) {
         self.inside.lock().has_quota = true;
     }
 
@@ -230,8 +230,8 @@ impl StoreDirectory for SimDirectory {
 
     fn sync_names(&self, names: NameSet) -> io::Result<()> {
         let is_deaf = match names {
-            NameSet::Store => self.deaf == IgnoredSync::Store,
-            NameSet::Objects => self.deaf == IgnoredSync::Objects,
+            NameSet::Store => self.ignored == IgnoredSync::Store,
+            NameSet::Objects => self.ignored == IgnoredSync::Objects,
         };
         if !is_deaf {
             self.note(&mut self.inside.lock(), DirectoryEvent::SyncNames { names });
@@ -310,7 +310,7 @@ impl HostFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.sim.deaf != IgnoredSync::Data {
+        if self.sim.ignored != IgnoredSync::Data {
             let event = DirectoryEvent::SyncData { inode: self.inode };
             self.sim.note(&mut self.sim.inside.lock(), event);
         }

@@ -46,8 +46,8 @@ pub(crate) struct FileSpace {
     free: u64,
     /// Pages that may be allocated before the host is queried again.
     until_look: u64,
-    /// Freed since [`FileSpace::take_gone`]; a whole file is a run from its page 0 over all of it.
-    gone: Vec<PageRun>,
+    /// Freed since [`FileSpace::take_discardable`]; a whole file is a run from its page 0 over all of it.
+    freed: Vec<PageRun>,
     /// The host's limit; `None` while space is only derived.
     host: Option<HostLimit>,
 }
@@ -95,7 +95,7 @@ impl FileSpace {
             taken: 0,
             free,
             until_look: 0,
-            gone: Vec::new(),
+            freed: Vec::new(),
             host: None,
         }
     }
@@ -237,7 +237,7 @@ impl FileSpace {
         }
         file.live -= u64::from(run.pages);
         if file.live > 0 || number == 0 {
-            self.gone.push(run);
+            self.freed.push(run);
             return;
         }
         if let Some(owner) = file.owner
@@ -246,7 +246,7 @@ impl FileSpace {
             self.by_owner.remove(&owner);
         }
         self.files.remove(&number);
-        self.gone.push(PageRun::new(u64::from(number) * pages, pages as u32));
+        self.freed.push(PageRun::new(u64::from(number) * pages, pages as u32));
     }
 
     /// Allocates `pages` pages at the end of `owner`'s file; `None` if the host has fewer.
@@ -302,12 +302,12 @@ impl FileSpace {
     }
 
     /// Takes the runs freed since the last call; [`FileSpace::discarded`] must follow for each.
-    pub(crate) fn take_gone(&mut self) -> Vec<PageRun> {
-        for run in &self.gone {
+    pub(crate) fn take_discardable(&mut self) -> Vec<PageRun> {
+        for run in &self.freed {
             let (number, _) = self.split(*run);
             self.discards.entry(number).or_default().under_way += 1;
         }
-        std::mem::take(&mut self.gone)
+        std::mem::take(&mut self.freed)
     }
 
     /// The discard of `run` has ended while `epoch` was open; `done`: with success.
@@ -338,7 +338,7 @@ impl FileSpace {
     pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
         let pages = self.file_pages();
         let unknown = numbers.iter().filter(|number| !self.files.contains_key(number));
-        self.gone.extend(unknown.map(|&number| PageRun::new(u64::from(number) * pages, pages as u32)));
+        self.freed.extend(unknown.map(|&number| PageRun::new(u64::from(number) * pages, pages as u32)));
     }
 }
 
@@ -367,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_becomes_a_hole_and_the_last_of_it_the_file() {
+    fn freed_pages_become_holes_and_the_last_removes_the_file() {
         let mut space = space();
         let first = space.allocate(3, 7).unwrap()[0];
         let second = space.allocate(2, 7).unwrap()[0];
         space.release(first);
-        assert_eq!(space.take_gone(), [first]);
+        assert_eq!(space.take_discardable(), [first]);
         space.release(second);
-        let whole = space.take_gone();
+        let whole = space.take_discardable();
         assert_eq!(whole, [PageRun::new(file(first) << 24, 1 << 24)]);
         assert_eq!(space.free_pages(), 1 << 20);
         let next = space.allocate(1, 7).unwrap()[0];
@@ -411,20 +411,20 @@ mod tests {
         assert!(space.allocate(1, 9).is_none(), "the last numbers are reserved for the store");
         space.release(hole);
         space.release(rest);
-        let gone = space.take_gone();
-        assert_eq!(gone.len(), 2);
-        space.discarded(gone[1], true, 5);
+        let freed = space.take_discardable();
+        assert_eq!(freed.len(), 2);
+        space.discarded(freed[1], true, 5);
         space.flushed(9);
         assert!(space.allocate(1, 9).is_none(), "the hole may still come");
-        space.discarded(gone[0], true, 6);
+        space.discarded(freed[0], true, 6);
         space.flushed(5);
         assert!(space.allocate(1, 9).is_none(), "the name may still be there");
         space.flushed(6);
         assert_eq!(file(space.allocate(1, 9).unwrap()[0]), 1);
 
         space.release(two);
-        let gone = space.take_gone();
-        space.discarded(gone[0], false, 7);
+        let freed = space.take_discardable();
+        space.discarded(freed[0], false, 7);
         space.flushed(9);
         assert!(space.allocate(1, 10).is_none(), "a file that stays keeps its number");
         assert_eq!(file(space.allocate(1, PageHome::STORE).unwrap()[0]), 3);
@@ -435,12 +435,12 @@ mod tests {
         let mut space = space();
         assert!(space.take(PageRun::new(2 << 24, 1)));
         space.give_up_unknown(&[1, 2, 3]);
-        let unknown = space.take_gone();
+        let unknown = space.take_discardable();
         assert_eq!(unknown.iter().map(|run| run.at >> 24).collect::<Vec<_>>(), [1, 3]);
     }
 
     #[test]
-    fn a_full_host_is_told_before_anything_is_taken() {
+    fn a_full_host_is_reported_before_anything_is_taken() {
         let mut space = FileSpace::new(4096, 4);
         assert!(space.allocate(5, 1).is_none());
         assert!(space.allocate(4, 1).is_some());

@@ -97,7 +97,7 @@ fn a_store_deletes_checkpoints_and_opens_where_not_one_byte_is_left() {
 /// used up.
 /// Fix: it is queried again every 4 MiB; earlier admitted writes find their blocks in the reserve.
 #[test]
-fn others_who_fill_the_file_system_meanwhile_end_commits_cleanly() {
+fn commits_end_cleanly_when_others_fill_the_file_system() {
     let sim = made();
     let store = open(&sim);
     create(&store, 1, 8192).unwrap();
@@ -110,8 +110,8 @@ fn others_who_fill_the_file_system_meanwhile_end_commits_cleanly() {
     store.close().unwrap();
 }
 
-/// Symptom: on a small file system (less than 32 MiB free at the opening) other programs filled it, a commit
-/// failed in the middle, and the store took no more writes until it was reopened.
+/// Symptom: on a file system with less than 32 MiB free at the opening, other programs filled it and a commit
+/// failed in the middle. The store took no more writes until it was reopened.
 /// Cause: the host was queried every 4 MiB, more than the reserve of such a store.
 /// Fix: at most half of the reserve is admitted between two queries; without a reserve each operation
 /// queries.
@@ -143,7 +143,7 @@ fn a_host_that_says_more_than_it_gives_is_believed_once() {
     let store = open(&sim);
     create(&store, 1, 8192).unwrap();
     sim.leave_free(0);
-    sim.hide_what_is_left();
+    sim.set_quota();
     let mut ids = 2..1000;
     for _ in 0..3 {
         let full = ids.find_map(|id| create(&store, id, 1 << 20).err());
@@ -176,7 +176,7 @@ fn a_commit_that_lacks_room_for_a_longer_checkpoint_is_refused_at_once() {
 
 /// Between the admission of a write and the write itself the file system still reports its space as free.
 #[test]
-fn what_is_admitted_and_not_written_is_not_free() {
+fn admitted_unwritten_bytes_are_not_free() {
     let sim = made();
     sim.leave_free(4 << 20);
     let mut space = FileSpace::on(files(&sim), &[], 4096, u64::MAX);
@@ -210,7 +210,7 @@ fn a_host_that_was_full_is_believed_again_when_the_reserve_can_grow() {
 fn a_directory_whose_host_ran_full_in_a_write_says_so_until_it_is_reopened() {
     let sim = made();
     sim.leave_free(4 << 20);
-    sim.hide_what_is_left();
+    sim.set_quota();
     let store = open(&sim);
     create(&store, 1, 8192).unwrap();
     sim.leave_free(0);

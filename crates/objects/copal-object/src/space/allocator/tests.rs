@@ -103,7 +103,7 @@ fn free_runs_are_the_pages_that_are_not_taken() {
 
 /// A random walk over cuts, growth, hollow runs and allocations, compared with a vector of page states.
 #[test]
-fn hollow_pages_are_not_given_out_and_what_is_cut_is_gone() {
+fn hollow_pages_are_not_allocated_and_cut_pages_are_removed() {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Is {
         Free,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Cause: each completed write walked over all frames that waited for the next flush, twice.
 /// Fix: the answered frames at the front are counted and not visited again.
 #[test]
-fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
+fn the_cost_of_a_written_frame_does_not_grow_with_waiting_frames() {
     const FRAMES: u64 = 1000;
     let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
     Store::mkfs(&device, &MkfsOptions::default()).unwrap();
@@ -32,9 +32,9 @@ fn what_a_written_frame_costs_does_not_grow_with_those_that_wait() {
         let payload = Bytes::from_static(b"frame");
         store.append_frame(id, payload, None, Ack::Written).wait().unwrap();
     }
-    let looked_at = store.inner.state.lock().streams.tail(id.0).unwrap().pending.looked_at.get();
+    let visited = store.inner.state.lock().streams.tail(id.0).unwrap().pending.visited.get();
     // One visit to answer it, and the visits of a binary search among a thousand.
-    assert!(looked_at <= 16 * FRAMES, "{FRAMES} frames were looked at {looked_at} times");
+    assert!(visited <= 16 * FRAMES, "{FRAMES} frames were visited {visited} times");
     // The flush they waited for makes all of them durable.
     store.append_frame(id, Bytes::new(), None, Ack::Durable).wait().unwrap();
     assert!(store.inner.state.lock().streams.tail(id.0).unwrap().pending.is_empty());
@@ -61,9 +61,9 @@ fn a_frame_is_written_when_the_commits_of_all_before_it_are() {
             groups: Vec::new(),
         });
     }
-    for (written_lsn, told) in [(3, 0), (8, 0), (9, 1)] {
+    for (written_lsn, answered) in [(3, 0), (8, 0), (9, 1)] {
         let mut answers = Vec::new();
         pending.acknowledge_written(written_lsn, &mut answers);
-        assert_eq!(answers.len(), told, "with commits up to {written_lsn} written");
+        assert_eq!(answers.len(), answered, "with commits up to {written_lsn} written");
     }
 }

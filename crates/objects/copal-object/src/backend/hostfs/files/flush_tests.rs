@@ -140,8 +140,8 @@ fn beside(
     write(&files, 5, false).unwrap();
     write(&files, 7, false).unwrap();
     let (reached, at_the_gate) = mpsc::channel();
-    let (let_go, told) = mpsc::channel();
-    *gates.0.lock() = Some(Gate { what, reached, end: told });
+    let (release, outcome) = mpsc::channel();
+    *gates.0.lock() = Some(Gate { what, reached, end: outcome });
     std::thread::scope(|scope| {
         let one = scope.spawn(|| first(&files));
         at_the_gate.recv().unwrap();
@@ -151,7 +151,7 @@ fn beside(
             std::thread::yield_now();
         }
         let early = other.is_finished();
-        let_go.send(end).unwrap();
+        release.send(end).unwrap();
         (early, [one.join().unwrap(), other.join().unwrap()])
     })
 }
@@ -207,10 +207,10 @@ fn each_command_behind_one_that_found_no_space_names_the_full_host() {
     let files = HostFiles::on(Box::new(directory), false);
     write(&files, 5, false).unwrap();
     let (reached, _at_the_gate) = mpsc::channel();
-    let (let_go, end) = mpsc::channel();
+    let (release, end) = mpsc::channel();
     let what = Syncing::Data;
     *gates.0.lock() = Some(Gate { what, reached, end });
-    let_go.send(Err(io::ErrorKind::QuotaExceeded.into())).unwrap();
+    release.send(Err(io::ErrorKind::QuotaExceeded.into())).unwrap();
     for answer in [flush(&files), write(&files, 6, false), flush(&files), files.write_cached(0, b"x")] {
         assert!(answer.as_ref().is_err_and(DeviceError::is_host_full), "{answer:?}");
     }
