@@ -68,7 +68,7 @@ const SKIPS: [(&str, &str, &str); 14] = [
     ("copal", "copal-client", "talks to a cluster"),
     ("copal", "copal-master", "opens the database of a master"),
     ("copal", "copal-server", "runs masters and data servers"),
-    ("copal", "copal-data", "checks the store of volumes, copies what is readable"),
+    ("copal", "copal-data", "checks the store of volumes, copies readable data"),
     ("copal", "copal-kv", "shows, checks and repairs the engine's tables"),
 ];
 /// Helpers of tests; no product code uses it.

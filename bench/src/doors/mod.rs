@@ -73,7 +73,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         let copied = timed(|| door.copy(&scratch.join("copied.raw")))?;
         door.close()?;
         if round == 0 {
-            ensure!(same(&scratch.join("copied.raw"), &image)?, "what is served is not the image");
+            ensure!(same(&scratch.join("copied.raw"), &image)?, "the served bytes differ from the image");
         }
         let read = timed(|| nbdcopy(&image, &scratch.join("plain.raw")))?;
         for name in ["restored.raw", "copied.raw", "plain.raw"] {

@@ -59,7 +59,7 @@ pub(super) const KINDS: [&str; 23] = [
     "server added",
     "clock jump of a master",
     "clock jump of a client",
-    "disk filled to what is kept back",
+    "disk filled to its reserve",
     "host full in the middle of a write",
 ];
 
@@ -355,7 +355,7 @@ impl Simulation {
         self.administer(requests::DrawToken { master: false }).await?.token.parse().ok()
     }
 
-    /// What the master answers, if it does within two seconds.
+    /// The master's answer, if it arrives within two seconds.
     pub(super) async fn administer<R: AdminRequest>(&self, request: R) -> Option<R::Reply> {
         let cluster = self.operator.1.clone();
         let asked =

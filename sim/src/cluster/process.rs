@@ -163,7 +163,7 @@ impl Process {
     }
 
     fn me(&self) -> Arc<Process> {
-        self.me.upgrade().expect("whoever asks holds it")
+        self.me.upgrade().expect("the caller holds it")
     }
 }
 

@@ -117,7 +117,7 @@ fn full_disks_take_deletes_and_lose_nothing() {
         }
     }
     for what in
-        ["disk filled to what is kept back", "full disk", "told: no space", "creates that were acknowledged"]
+        ["disk filled to its reserve", "full disk", "answered: no space", "creates that were acknowledged"]
     {
         assert!(met.contains_key(what), "{what}: {met:?}");
     }

@@ -294,14 +294,14 @@ fn told(answer: Result<String, &VolumeError>) -> String {
 /// Name of an error in the counts.
 fn word_of(error: &VolumeError) -> &'static str {
     match error {
-        VolumeError::Exists { .. } => "told: exists",
-        VolumeError::NotFound => "told: not found",
-        VolumeError::Unknown { .. } => "told: unknown",
-        VolumeError::NoSpace => "told: no space",
-        VolumeError::Degraded { .. } => "told: degraded",
-        VolumeError::Deadline { .. } => "told: deadline",
-        VolumeError::Incomplete { .. } => "told: incomplete",
-        VolumeError::Unavailable { .. } => "told: unavailable",
-        _ => "told: other",
+        VolumeError::Exists { .. } => "answered: exists",
+        VolumeError::NotFound => "answered: not found",
+        VolumeError::Unknown { .. } => "answered: unknown",
+        VolumeError::NoSpace => "answered: no space",
+        VolumeError::Degraded { .. } => "answered: degraded",
+        VolumeError::Deadline { .. } => "answered: deadline",
+        VolumeError::Incomplete { .. } => "answered: incomplete",
+        VolumeError::Unavailable { .. } => "answered: unavailable",
+        _ => "answered: other",
     }
 }

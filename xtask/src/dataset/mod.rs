@@ -43,7 +43,7 @@ pub const BLOCK_BYTES: u64 = 4096;
 ///
 /// # Errors
 /// Not root, a tool is missing, the disk is full, or a step failed; the error names the step and its output.
-#[expect(clippy::print_stdout, reason = "a build of minutes says what it is doing")]
+#[expect(clippy::print_stdout, reason = "a build of minutes prints its progress")]
 pub fn build(parameters: &Parameters) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("the data set is built through loop mounts and chroots; run it as root");

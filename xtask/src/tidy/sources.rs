@@ -49,7 +49,7 @@ fn first_lines(path: &str, source: &str, findings: &mut Vec<Finding>) {
         return;
     }
     match module_docs(source).next() {
-        None => findings.push(Finding::error(path, 1, "no module docs (`//!`): say what this file is")),
+        None => findings.push(Finding::error(path, 1, "no module docs (`//!`): describe the file")),
         Some((line, text)) if text.len() < 8 => {
             findings.push(Finding::error(path, line, "the first line of the module docs says nothing"));
         }
