@@ -46,7 +46,7 @@ pub struct Envelope {
 #[non_exhaustive]
 pub enum EnvelopeError {
     /// Shorter than an envelope, or with a truncated body.
-    #[error("the {name} is cut off: {wanted} bytes are needed, {found} are there")]
+    #[error("the {name} is truncated: it needs {wanted} bytes and has {found}")]
     Truncated {
         /// Name of the format.
         name: &'static str,

@@ -67,7 +67,7 @@ impl Put for Vec<u8> {
 
 /// More bytes were written than fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{wanted} bytes were written into a room of {room}")]
+#[error("{wanted} bytes were written into a buffer of {room}")]
 pub struct WriterOverflow {
     /// Bytes that were put.
     pub wanted: usize,

@@ -60,7 +60,7 @@ struct CompletionSlot<T> {
 }
 
 /// A value that arrives later. Dropping it detaches the operation.
-#[must_use = "dropping a completion detaches its operation; wait() for it, or hang a hook on it"]
+#[must_use = "dropping a completion detaches its operation; wait for it or register a hook"]
 pub struct Completion<T> {
     source: ValueSource<T>,
 }

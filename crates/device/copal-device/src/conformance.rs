@@ -146,11 +146,7 @@ fn several_at_once_in_one_call(device: &Arc<dyn Device>) {
     });
     let results = device.submit(reads.collect()).wait();
     for (at, done) in (0..30).rev().zip(&results) {
-        assert_eq!(
-            done.buf.as_deref(),
-            Some(&filled(4096, at)[..]),
-            "results stand in the order of the call"
-        );
+        assert_eq!(done.buf.as_deref(), Some(&filled(4096, at)[..]), "results have the order of the call");
     }
     assert!(device.submit(Vec::new()).wait().is_empty());
 }

@@ -195,7 +195,7 @@ impl PageCache for FileDevice {
             return;
         }
         if let Err(error) = self.target.map(at, len as usize) {
-            tracing::info!(%error, "cached writes wait for the other commands on their file: it cannot be mapped");
+            tracing::info!(%error, "the range cannot be mapped; cached writes wait for other commands on the file");
         }
     }
 

@@ -56,7 +56,7 @@ impl Drop for ThreadPool {
 /// ends by itself.
 pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
     if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-        tracing::error!("a thread of a device panicked; I/Os may have been left without an answer");
+        tracing::error!("a device thread panicked; some I/Os may stay unanswered");
     }
 }
 

@@ -131,7 +131,7 @@ fn serve(
     }
     // The kernel releases a closed ring later; the file and its lock must not wait for that.
     if let Err(error) = reactor.ring.submitter().unregister_files() {
-        tracing::debug!(%error, "a ring kept its file a little longer");
+        tracing::debug!(%error, "a ring could not release its file early; it stays open until the kernel frees the ring");
     }
 }
 

@@ -93,7 +93,7 @@ pub(super) fn map(block: usize) -> Option<NonNull<u8>> {
 pub(super) unsafe fn unmap(start: NonNull<u8>, block: usize) {
     // SAFETY: by the contract above.
     if let Err(error) = unsafe { rustix::mm::munmap(start.as_ptr().cast(), block) } {
-        tracing::debug!(%error, "memory could not be given back to the system");
+        tracing::debug!(%error, "memory could not be returned to the system");
         return;
     }
     MAPPED.fetch_sub(block, Relaxed);

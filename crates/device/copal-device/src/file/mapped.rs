@@ -51,7 +51,7 @@ impl MappedFile {
         // SAFETY: the range is the mapping, and its contents stay.
         let read_in = unsafe { rustix::mm::madvise(start.as_ptr(), len, Advice::LinuxPopulateRead) };
         if let Err(error) = read_in {
-            tracing::debug!(%error, "mapped pages are not read in beforehand");
+            tracing::debug!(%error, "mapped pages could not be read in advance");
         }
         Ok(mapped)
     }
@@ -119,7 +119,7 @@ impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: nothing refers to the mapping any more.
         if let Err(error) = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) } {
-            tracing::debug!(%error, "a mapping could not be taken back");
+            tracing::debug!(%error, "a mapping could not be unmapped");
         }
     }
 }

@@ -152,7 +152,7 @@ fn open_cached(path: &Path, options: &FileOptions, fd: &OwnedFd) -> Option<File>
     match opened.and_then(|cached| Ok(same(&cached)?.then_some(cached))) {
         Ok(cached) => cached.map(File::from),
         Err(error) => {
-            tracing::info!(%error, path = %path.display(), "no second way in, through the page cache");
+            tracing::info!(%error, path = %path.display(), "no access through the page cache");
             None
         }
     }
@@ -173,7 +173,7 @@ fn make_direct(
     if let Some(Ok(())) = set {
         return Ok(wanted);
     }
-    tracing::warn!(path = %path.display(), "no direct I/O here; the page cache will hold everything twice");
+    tracing::warn!(path = %path.display(), "no direct I/O on this file; the page cache duplicates all data");
     rustix::fs::fcntl_setfl(fd, flags - OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
     Ok(None)
 }

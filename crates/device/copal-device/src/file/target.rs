@@ -233,7 +233,7 @@ impl FileTarget {
         self.may_write()?;
         let refused = |reason| Err(DeviceError::CannotGrow { size, wanted, reason });
         if self.kind == TargetKind::Block {
-            return refused("a block device has the size it has");
+            return refused("a block device has a fixed size");
         }
         if is_too_full(&self.fd, wanted - size) {
             return refused("its file system is full");
@@ -248,7 +248,7 @@ impl FileTarget {
             Err(error) => {
                 // Some space may have been added: return it. If that fails too, a longer file does no harm.
                 if let Err(error) = rustix::fs::ftruncate(&self.fd, size) {
-                    tracing::warn!(%error, "a file could not be cut back after it failed to grow");
+                    tracing::warn!(%error, "a file that failed to grow could not be shortened again");
                 }
                 return match error {
                     Errno::NOSPC => refused("its file system is full"),
@@ -267,7 +267,7 @@ impl Drop for FileTarget {
     /// Releases the lock at once: the kernel may hold the descriptor a little longer.
     fn drop(&mut self) {
         if let Err(error) = rustix::fs::flock(&self.fd, FlockOperation::Unlock) {
-            tracing::debug!(%error, "a lock could not be given back before its file is closed");
+            tracing::debug!(%error, "a lock could not be released before closing its file");
         }
     }
 }

@@ -28,8 +28,8 @@ impl Loop {
             Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file).output().ok()?;
         if !made.status.success() {
             let required = std::env::var_os("COPAL_TEST_REQUIRE_LOOP").is_some();
-            assert!(!required, "no loop device to be had: {made:?}");
-            eprintln!("skipped: no loop device to be had here (root and losetup make one)");
+            assert!(!required, "no loop device available: {made:?}");
+            eprintln!("skipped: no loop device available (root and losetup make one)");
             return None;
         }
         let path = PathBuf::from(String::from_utf8(made.stdout).ok()?.trim());

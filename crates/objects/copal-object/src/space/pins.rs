@@ -133,7 +133,7 @@ mod tests {
         }
         pins.hold(long, PageRun::new(100, 10));
         pins.hold(long, PageRun::new(140, 10));
-        assert_eq!(pins.unpin(long), [PageRun::new(140, 10)], "the other is looked at twice");
+        assert_eq!(pins.unpin(long), [PageRun::new(140, 10)], "the other run has a second pin");
         assert_eq!(pins.held_pages, 10);
         assert_eq!(pins.unpin(short), [PageRun::new(100, 10)]);
         assert_eq!(pins.held_pages, 0);

@@ -22,7 +22,7 @@ pub(crate) enum FrameRoute {
 
 /// A frame with its number and place in the stream, from [`crate::Store::reserve_frame`]. Dropping it writes
 /// it too.
-#[must_use = "write() brings the frame to the device and tells when it is there"]
+#[must_use = "write() writes the frame and returns its completion"]
 pub struct ReservedFrame {
     inner: Arc<StoreCore>,
     at: FramePos,

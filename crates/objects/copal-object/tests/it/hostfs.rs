@@ -89,7 +89,7 @@ fn a_store_is_opened_with_its_own_backend() {
     let device = MemoryDevice::from_image(image, u64::MAX);
     let error = Store::open(Arc::clone(&device), &OpenOptions::default()).unwrap_err();
     assert!(matches!(error, StoreOpenError::Backend { .. }), "{error}");
-    assert!(Store::mkfs_dir(dir.path(), &MkfsOptions::default()).is_err(), "it is there already");
+    assert!(Store::mkfs_dir(dir.path(), &MkfsOptions::default()).is_err(), "the store exists already");
 }
 
 #[test]

@@ -418,7 +418,7 @@ mod tests {
         assert!(space.allocate(1, 9).is_none(), "the hole may still come");
         space.discarded(freed[0], true, 6);
         space.flushed(5);
-        assert!(space.allocate(1, 9).is_none(), "the name may still be there");
+        assert!(space.allocate(1, 9).is_none(), "the name may still exist");
         space.flushed(6);
         assert_eq!(file(space.allocate(1, 9).unwrap()[0]), 1);
 
