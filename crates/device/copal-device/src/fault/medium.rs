@@ -255,7 +255,7 @@ impl FaultMedium {
         if wanted > self.max_size || self.grow_fault() {
             return Err(DeviceError::CannotGrow { size, wanted, reason: "its file system is full" });
         }
-        self.happen(DeviceChange::Size { size: wanted });
+        self.record_change(DeviceChange::Size { size: wanted });
         Ok(wanted)
     }
 
@@ -265,7 +265,7 @@ impl FaultMedium {
         if wanted >= size {
             return Ok(size);
         }
-        self.happen(DeviceChange::Cut { size: wanted });
+        self.record_change(DeviceChange::Cut { size: wanted });
         Ok(wanted)
     }
 
@@ -277,7 +277,11 @@ impl FaultMedium {
             return Err(DeviceError::CannotGrow { size, wanted: size, reason: "its file system is full" });
         }
         for hollow in self.hollow(at, len) {
-            self.happen(DeviceChange::Fill { at: hollow.start, len: hollow.end - hollow.start, byte: 0 });
+            self.record_change(DeviceChange::Fill {
+                at: hollow.start,
+                len: hollow.end - hollow.start,
+                byte: 0,
+            });
         }
         Ok(())
     }
@@ -300,7 +304,7 @@ impl FaultMedium {
     }
 
     /// Records a change that completes at once.
-    fn happen(&mut self, change: DeviceChange) {
+    fn record_change(&mut self, change: DeviceChange) {
         let id = self.next_id;
         self.next_id += 1;
         change.apply(&mut self.image);

@@ -15,7 +15,7 @@ pub(super) enum FileSystemKind {
 }
 
 /// Magic numbers of `statfs(2)`.
-const NATURES: [(u64, FileSystemKind); 6] = [
+const FILE_SYSTEM_KINDS: [(u64, FileSystemKind); 6] = [
     (0x9123_683e, FileSystemKind::CopyOnWrite("btrfs")),
     (0x2fc1_2fc1, FileSystemKind::CopyOnWrite("zfs")),
     (0xca45_1a4e, FileSystemKind::CopyOnWrite("bcachefs")),
@@ -25,11 +25,11 @@ const NATURES: [(u64, FileSystemKind); 6] = [
 ];
 
 /// Kind of the file system that holds `file`.
-pub(super) fn nature(file: impl AsFd) -> io::Result<FileSystemKind> {
+pub(super) fn file_system_kind(file: impl AsFd) -> io::Result<FileSystemKind> {
     // Magic numbers are 32 bits wide; the field is signed or wider on some machines.
     let magic = rustix::fs::fstatfs(file)?.f_type as u64 & 0xffff_ffff;
-    let known = NATURES.iter().find(|(number, _)| *number == magic);
-    Ok(known.map_or(FileSystemKind::Plain, |(_, nature)| *nature))
+    let known = FILE_SYSTEM_KINDS.iter().find(|(number, _)| *number == magic);
+    Ok(known.map_or(FileSystemKind::Plain, |(_, kind)| *kind))
 }
 
 /// Whether `bytes` more do not fit, as far as the file system reports. Called before `fallocate`, which fills

@@ -7,7 +7,7 @@
 //! - A file that this call created is removed again when a later step fails.
 
 use super::FileOptions;
-use super::filesystem::{FileSystemKind, is_too_full, nature};
+use super::filesystem::{FileSystemKind, file_system_kind, is_too_full};
 use super::geometry::{DirectAlignment, alignment, geometry};
 use super::overlap::overlap_in_use;
 use super::target::{FileTarget, TargetKind};
@@ -121,14 +121,14 @@ fn prepare(
     let failed = |source| DeviceOpenError::Io { path: name(), source };
     let mut volatile = false;
     if matches!(kind, TargetKind::File { .. }) {
-        match nature(&fd).map_err(failed)? {
+        match file_system_kind(&fd).map_err(failed)? {
             FileSystemKind::CopyOnWrite(file_system) if !options.allow_cow => {
                 return Err(DeviceOpenError::CopyOnWrite { path: name(), file_system });
             }
             FileSystemKind::Volatile(file_system) if !options.unsafe_volatile => {
                 return Err(DeviceOpenError::Volatile { path: name(), file_system });
             }
-            nature => volatile = matches!(nature, FileSystemKind::Volatile(_)),
+            kind => volatile = matches!(kind, FileSystemKind::Volatile(_)),
         }
     }
     let direct = if volatile { None } else { make_direct(path, &fd, kind)? };

@@ -113,7 +113,7 @@ impl<'a> RangeWitness<'a> {
 }
 
 /// Unused ranges outside journal and streams, from the allocator and not from the rest of the check.
-pub(crate) fn see_unused(store: &StoreCore, witness: &mut RangeWitness<'_>) {
+pub(crate) fn report_unused(store: &StoreCore, witness: &mut RangeWitness<'_>) {
     if !witness.is_asked() {
         return;
     }

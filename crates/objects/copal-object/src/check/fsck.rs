@@ -14,7 +14,9 @@
 
 use crate::{
     FramePos, ObjectId, StoreError, StoreOpenError,
-    check::coverage::{RangeCoverage, RangeWitness, SeeRange, SummedData, UnusedSpace, rest_of, see_unused},
+    check::coverage::{
+        RangeCoverage, RangeWitness, SeeRange, SummedData, UnusedSpace, report_unused, rest_of,
+    },
     flaw::BrokenRule,
     format::{
         run::{PageRun, pages_of},
@@ -120,7 +122,7 @@ impl FoundDamage {
     /// Checks the checkpoint that `superblock` names, and the journal behind it.
     /// # Errors
     /// Part of the checkpoint, or the journal as a whole, cannot be read.
-    fn look_at_state(
+    fn check_state(
         &mut self,
         source: &RecoverySource<'_>,
         superblock: &Superblock,
@@ -131,10 +133,10 @@ impl FoundDamage {
         self.seen.extend(chain.map(|&run| (run, RangeCoverage::Summed(SummedData::Checkpoint))));
         let copy = |run: &PageRun| StoreDamage::CheckpointCopy { page: run.at };
         self.damages.extend(found.damaged.iter().map(copy));
-        self.look_at_journal(source, superblock, &found.position, flushed_seq)
+        self.check_journal(source, superblock, &found.position, flushed_seq)
     }
 
-    fn look_at_journal(
+    fn check_journal(
         &mut self,
         source: &RecoverySource<'_>,
         superblock: &Superblock,
@@ -190,7 +192,7 @@ pub(crate) fn check(
     let mut witness = RangeWitness::new(see, store.shape.page_bytes);
     check_metadata(store, &mut report, &mut witness)?;
     check_space(store, &mut report);
-    see_unused(store, &mut witness);
+    report_unused(store, &mut witness);
     check_entries(store, options, &mut report, &mut witness)?;
     if options.repair && !store.shape.read_only {
         repair(store, &mut report)?;
@@ -229,7 +231,7 @@ fn check_metadata(
             found.damages.push(StoreDamage::Superblock { copy });
         }
     }
-    match found.look_at_state(&source(store), &superblock, flushed_seq) {
+    match found.check_state(&source(store), &superblock, flushed_seq) {
         Ok(()) => {}
         Err(StoreOpenError::Device(error)) if error.is_passing() => return Err(StoreError::Device(error)),
         Err(error) => {
@@ -381,7 +383,7 @@ fn check_stream(
         match reader.next_frame() {
             Ok(Some((_, payload))) => report.bytes_summed += payload.len() as u64,
             Ok(None) => {
-                see_frames(id, stream, &reader.take_seen(), witness);
+                report_frames(id, stream, &reader.take_seen(), witness);
                 return Ok(());
             }
             Err(StoreError::NotFound(_)) => return Ok(()),
@@ -396,7 +398,7 @@ fn check_stream(
 }
 
 /// Reports the frames that were read, and the rest of the stream's extents as unused.
-fn see_frames(id: u64, stream: &StreamEntry, frames: &[PageRun], witness: &mut RangeWitness<'_>) {
+fn report_frames(id: u64, stream: &StreamEntry, frames: &[PageRun], witness: &mut RangeWitness<'_>) {
     for &frame in frames {
         witness.summed(frame, SummedData::Frame(ObjectId(id)));
     }

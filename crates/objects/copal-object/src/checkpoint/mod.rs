@@ -81,7 +81,7 @@ fn start_checkpoint(store: &StoreCore, state: &mut StoreState) {
         &position,
         &state.streams.durable_frames(),
         &state.space.placement().written_zones(),
-        &hollow_to_say(store, state),
+        &hollow_ranges_to_list(store, state),
     );
     let Some(places) = chain_space(store, state, body.len()) else {
         return;
@@ -132,8 +132,8 @@ fn chain_space(store: &StoreCore, state: &mut StoreState, body_len: usize) -> Op
     }
     let space = &mut state.space;
     // Otherwise the file of checkpoints would grow with each of them and never be removed.
-    space.leave_file(CHECKPOINT_HOME.owner);
-    space.leave_file(COPY_HOME.owner);
+    space.start_new_file(CHECKPOINT_HOME.owner);
+    space.start_new_file(COPY_HOME.owner);
     let mut places: Vec<ChainPlace> = Vec::new();
     while places.is_empty() || capacity(&places, page_bytes) < body_len {
         let left = body_len - capacity(&places, page_bytes);
@@ -232,7 +232,7 @@ pub(crate) fn superblock_written(store: &StoreCore, state: &mut StoreState) {
 }
 
 /// The hollow runs, as a checkpoint lists them.
-fn hollow_to_say(store: &StoreCore, state: &StoreState) -> Vec<Range<u64>> {
+fn hollow_ranges_to_list(store: &StoreCore, state: &StoreState) -> Vec<Range<u64>> {
     if store.shape.broken.by(StoreFlaw::HollowUnsaid) {
         return Vec::new();
     }

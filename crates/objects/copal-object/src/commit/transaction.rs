@@ -114,7 +114,7 @@ fn grant(
             wait_change(store, state);
             continue;
         }
-        state.look_at_host();
+        state.query_host_when_due();
         let available =
             if needs.releases { state.space.releasable_pages() } else { state.space.available_pages() };
         if needs.pages > available {

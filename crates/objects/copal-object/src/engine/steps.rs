@@ -33,7 +33,7 @@ pub(crate) fn advance(store: &StoreCore, state: &mut StoreState) {
             break;
         }
     }
-    publish_landed(store, state);
+    free_and_answer(store, state);
 }
 
 /// Requests flushes for waiting callers and for an overdue quarantine.
@@ -84,7 +84,7 @@ fn submit_flush(state: &mut StoreState) -> bool {
 }
 
 /// Frees reusable pages, and answers callers whose commits have reached their acknowledgement.
-fn publish_landed(store: &StoreCore, state: &mut StoreState) {
+fn free_and_answer(store: &StoreCore, state: &mut StoreState) {
     state.commit.note_durable_groups();
     drain_quarantine(store, state);
     state.acknowledge_frames();

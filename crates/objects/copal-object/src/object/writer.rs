@@ -231,7 +231,7 @@ impl ObjectWriter {
         let mut state = inner.state.lock();
         let runs = loop {
             state.writable()?;
-            state.look_at_host();
+            state.query_host_when_due();
             if pages <= state.space.available_pages() {
                 let home = PageHome { class: self.class, owner: self.id.0 };
                 match state.space.allocate(pages, home) {

@@ -101,8 +101,8 @@ fn remove_unknown_files(store: &Arc<StoreCore>) -> Result<(), DeviceError> {
     files.refill();
     let numbers = files.numbers().map_err(|error| DeviceError::io("list", 0, 0, error))?;
     let mut state = store.state.lock();
-    state.space.look(0);
-    state.space.give_up_unknown(&numbers);
+    state.space.query_host(0);
+    state.space.free_unknown_files(&numbers);
     give_back(store, &mut state);
     drop(state);
     pump(store);

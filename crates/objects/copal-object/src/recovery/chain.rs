@@ -105,7 +105,7 @@ impl<'a> JournalWalk<'a> {
             self.flushed_epoch = self.flushed_epoch.max(record.header.flushed_epoch);
             records.push(record);
         }
-        let (lost_durable, torn) = self.look_behind()?;
+        let (lost_durable, torn) = self.find_later_records()?;
         let end_reason = (torn && lost_durable.is_none())
             .then(|| format!("record {} was not written completely", self.seq));
         Ok(WalkedJournal { records, flushed_epoch: self.flushed_epoch, lost_durable, end_reason })
@@ -170,7 +170,7 @@ impl<'a> JournalWalk<'a> {
     /// Searches for later records behind the end of the chain. Damage is shown by a record that calls the
     /// missing one durable, or by the next record if commits before it are missing. Any other later record
     /// shows a crash.
-    fn look_behind(&self) -> Result<(Option<u64>, bool), StoreOpenError> {
+    fn find_later_records(&self) -> Result<(Option<u64>, bool), StoreOpenError> {
         let window = (self.record_bytes_max / self.source.page_bytes) as u64 + 1;
         let mut torn = false;
         for start in self.starts() {

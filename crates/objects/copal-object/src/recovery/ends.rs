@@ -24,7 +24,7 @@ pub(super) fn end_of(
     }
     let left: Vec<StreamPiece> = pieces.iter().map(|piece| piece.within(source.whole_pages())).collect();
     let end = end_of_whole(source, &left, trimmed, last_lsn)?;
-    if ends_in_sight(source, pieces, &end, trimmed)? { Ok(end) } else { Err(truncated(source, tables)) }
+    if end_is_visible(source, pieces, &end, trimmed)? { Ok(end) } else { Err(truncated(source, tables)) }
 }
 
 /// Whether the device ends before one of the pieces does. For salvage this is always `false`.
@@ -43,7 +43,7 @@ pub(super) fn truncated(source: &RecoverySource<'_>, tables: &Tables) -> StoreOp
 /// Whether the page of the next frame exists and holds no frame. Frames follow one another page by page, so
 /// the truncated part held none either. If that page is missing, an acknowledged frame cannot be
 /// distinguished from unused space.
-fn ends_in_sight(
+fn end_is_visible(
     source: &RecoverySource<'_>,
     pieces: &[StreamPiece],
     end: &StreamEnd,

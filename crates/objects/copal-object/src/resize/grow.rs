@@ -156,7 +156,7 @@ fn grow(
     needed: u64,
 ) -> Result<bool, StoreError> {
     if store.files.is_some() {
-        return Ok(ask_host(state, wanted.max(needed)));
+        return Ok(query_host(state, wanted.max(needed)));
     }
     if state.space.is_resizing() {
         // The thread that resizes now may make enough available.
@@ -291,10 +291,10 @@ fn grown_sizes(store: &StoreCore, state: &StoreState, wanted: u64, needed: u64) 
 
 /// Queries the host's free space again. Returns whether more pages are available than before, and at least
 /// `pages`.
-fn ask_host(state: &mut StoreState, pages: u64) -> bool {
+fn query_host(state: &mut StoreState, pages: u64) -> bool {
     let before = state.space.available_pages();
     let unwritten_bytes = state.commit.in_flight_bytes();
-    state.space.look(unwritten_bytes);
+    state.space.query_host(unwritten_bytes);
     // A caller that lacks pages retries only after an increase; otherwise it would query without end.
     let now = state.space.available_pages();
     now > before && now >= pages

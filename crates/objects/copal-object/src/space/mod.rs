@@ -370,8 +370,8 @@ impl SpaceState {
     }
 
     /// In a directory, `owner` continues in a new file.
-    pub(crate) fn leave_file(&mut self, owner: u64) {
-        self.placement.leave_file(owner);
+    pub(crate) fn start_new_file(&mut self, owner: u64) {
+        self.placement.start_new_file(owner);
     }
 
     /// The next pages for `class` lie half a device away from `page`.
@@ -396,18 +396,18 @@ impl SpaceState {
     }
 
     /// Queries the host's free space if a query is due.
-    pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
-        self.placement.look_when_due(unwritten_bytes);
+    pub(crate) fn query_host_when_due(&mut self, unwritten_bytes: u64) {
+        self.placement.query_host_when_due(unwritten_bytes);
     }
 
     /// Queries the host's free space.
-    pub(crate) fn look(&mut self, unwritten_bytes: u64) {
-        self.placement.look(unwritten_bytes);
+    pub(crate) fn query_host(&mut self, unwritten_bytes: u64) {
+        self.placement.query_host(unwritten_bytes);
     }
 
     /// Frees those files among `numbers` that no record names.
-    pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
-        self.placement.give_up_unknown(numbers);
+    pub(crate) fn free_unknown_files(&mut self, numbers: &[u32]) {
+        self.placement.free_unknown_files(numbers);
     }
 }
 

@@ -235,30 +235,30 @@ impl PagePlacement {
     }
 
     /// In a directory, `owner` continues in a new file.
-    pub(crate) fn leave_file(&mut self, owner: u64) {
+    pub(crate) fn start_new_file(&mut self, owner: u64) {
         if let PagePlacement::Files(files) = self {
-            files.leave_file(owner);
+            files.start_new_file(owner);
         }
     }
 
     /// Queries the host's free space if a query is due.
-    pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
+    pub(crate) fn query_host_when_due(&mut self, unwritten_bytes: u64) {
         if let PagePlacement::Files(files) = self {
-            files.look_when_due(unwritten_bytes);
+            files.query_host_when_due(unwritten_bytes);
         }
     }
 
     /// Queries the host's free space.
-    pub(crate) fn look(&mut self, unwritten_bytes: u64) {
+    pub(crate) fn query_host(&mut self, unwritten_bytes: u64) {
         if let PagePlacement::Files(files) = self {
-            files.look(unwritten_bytes);
+            files.query_host(unwritten_bytes);
         }
     }
 
     /// Frees those files among `numbers` that no record names.
-    pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
+    pub(crate) fn free_unknown_files(&mut self, numbers: &[u32]) {
         if let PagePlacement::Files(files) = self {
-            files.give_up_unknown(numbers);
+            files.free_unknown_files(numbers);
         }
     }
 }

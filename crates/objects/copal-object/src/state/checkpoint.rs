@@ -189,7 +189,7 @@ impl CheckpointState {
 
     /// Pages that become free before the next checkpoint begins: those of the live one, while another is
     /// being written.
-    pub(crate) fn pages_to_come(&self) -> u64 {
+    pub(crate) fn pages_becoming_free(&self) -> u64 {
         self.pending().map_or(0, |_| pages_of(&self.runs))
     }
 

@@ -124,7 +124,7 @@ impl StoreState {
         let space = self.space.placement();
         let body = snapshot::encoded_len(&self.tables, space.zone_runs(), space.hollow_runs()) + more;
         let pages = checkpoint::pages_for(body, self.tables.page_bytes);
-        pages.saturating_sub(self.checkpoint.pages_to_come())
+        pages.saturating_sub(self.checkpoint.pages_becoming_free())
     }
 
     /// Pages missing for a checkpoint of tables that are `more` bytes longer. An operation that only frees
@@ -166,8 +166,8 @@ impl StoreState {
     }
 
     /// Queries the host's free space if a query is due, before anything is admitted.
-    pub(crate) fn look_at_host(&mut self) {
-        self.space.look_when_due(self.commit.in_flight_bytes());
+    pub(crate) fn query_host_when_due(&mut self) {
+        self.space.query_host_when_due(self.commit.in_flight_bytes());
     }
 
     /// The write of a frame has completed.

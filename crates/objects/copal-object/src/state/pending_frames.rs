@@ -82,13 +82,13 @@ impl PendingFrames {
     }
 
     /// Whether the write of `frame` is still in flight.
-    pub(crate) fn is_on_its_way(&self, frame: u64) -> bool {
+    pub(crate) fn is_in_flight(&self, frame: u64) -> bool {
         let mut behind = self.frames.range(self.answered..);
         behind.any(|state| state.frame == frame && !state.written)
     }
 
     /// Frames whose write is still in flight.
-    pub(crate) fn on_their_way(&mut self) -> impl Iterator<Item = &mut PendingFrame> {
+    pub(crate) fn in_flight(&mut self) -> impl Iterator<Item = &mut PendingFrame> {
         self.frames.range_mut(self.answered..).filter(|state| !state.written)
     }
 

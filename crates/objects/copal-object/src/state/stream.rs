@@ -133,7 +133,7 @@ impl StreamState {
             return 0;
         };
         let mut writes = 0;
-        for pending in tail.pending.on_their_way().filter(|pending| pending.frame <= frame) {
+        for pending in tail.pending.in_flight().filter(|pending| pending.frame <= frame) {
             pending.groups.push(group);
             writes += 1;
         }

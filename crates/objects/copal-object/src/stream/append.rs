@@ -126,7 +126,7 @@ pub(crate) fn extend_stream(
     let run = match state.space.take_spare_extent(pages) {
         Some(run) => Some(run),
         None => {
-            state.look_at_host();
+            state.query_host_when_due();
             let available = state.space.available_pages();
             [wanted, smallest, pages.into()]
                 .into_iter()

@@ -59,7 +59,7 @@ impl FrameReader {
             if self.next >= tail.next {
                 return if tail.damaged { Err(self.corrupt()) } else { Ok(None) };
             }
-            if tail.pending.is_on_its_way(self.next) {
+            if tail.pending.is_in_flight(self.next) {
                 // After a failed write or flush, frames in flight are no longer awaited.
                 if let Some(failure) = state.fence.failure() {
                     return Err(StoreError::Device(failure.clone()));

@@ -111,7 +111,7 @@ impl FileSpace {
 
     /// Queries the free space of the host's file system. Of that, `unwritten_bytes` are allocated and not
     /// written yet.
-    pub(crate) fn look(&mut self, unwritten_bytes: u64) {
+    pub(crate) fn query_host(&mut self, unwritten_bytes: u64) {
         if let Some(host) = &self.host {
             let allowed = host.max_bytes.saturating_sub(self.taken << self.page_bits);
             let left = host.files.free_bytes().saturating_sub(unwritten_bytes);
@@ -120,11 +120,11 @@ impl FileSpace {
         }
     }
 
-    /// Like [`FileSpace::look`], once the reserve could no longer cover the pages allocated since the last
-    /// query.
-    pub(crate) fn look_when_due(&mut self, unwritten_bytes: u64) {
+    /// Like [`FileSpace::query_host`], once the reserve could no longer cover the pages allocated since the
+    /// last query.
+    pub(crate) fn query_host_when_due(&mut self, unwritten_bytes: u64) {
         if self.until_look == 0 {
-            self.look(unwritten_bytes);
+            self.query_host(unwritten_bytes);
         }
     }
 
@@ -273,7 +273,7 @@ impl FileSpace {
     }
 
     /// `owner` continues in a new file instead of the end of its present one.
-    pub(crate) fn leave_file(&mut self, owner: u64) {
+    pub(crate) fn start_new_file(&mut self, owner: u64) {
         self.by_owner.remove(&owner);
     }
 
@@ -335,7 +335,7 @@ impl FileSpace {
     }
 
     /// Frees the files among `numbers` without owned pages, which a crash left behind.
-    pub(crate) fn give_up_unknown(&mut self, numbers: &[u32]) {
+    pub(crate) fn free_unknown_files(&mut self, numbers: &[u32]) {
         let pages = self.file_pages();
         let unknown = numbers.iter().filter(|number| !self.files.contains_key(number));
         self.freed.extend(unknown.map(|&number| PageRun::new(u64::from(number) * pages, pages as u32)));
@@ -434,7 +434,7 @@ mod tests {
     fn files_in_which_nothing_is_taken_are_unknown() {
         let mut space = space();
         assert!(space.take(PageRun::new(2 << 24, 1)));
-        space.give_up_unknown(&[1, 2, 3]);
+        space.free_unknown_files(&[1, 2, 3]);
         let unknown = space.take_discardable();
         assert_eq!(unknown.iter().map(|run| run.at >> 24).collect::<Vec<_>>(), [1, 3]);
     }

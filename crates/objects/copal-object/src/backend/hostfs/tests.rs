@@ -180,9 +180,9 @@ fn admitted_unwritten_bytes_are_not_free() {
     let sim = made();
     sim.leave_free(4 << 20);
     let mut space = FileSpace::on(files(&sim), &[], 4096, u64::MAX);
-    space.look(0);
+    space.query_host(0);
     assert_eq!(space.free_pages(), 1024);
-    space.look(4096 * 1000);
+    space.query_host(4096 * 1000);
     assert_eq!(space.free_pages(), 24);
 }
 
