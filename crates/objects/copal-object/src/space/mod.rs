@@ -114,7 +114,7 @@ impl SpaceState {
         }
     }
 
-    /// Value of [`SpaceState::system_pages`] for a device of `pages` pages with the present checkpoint.
+    /// Pages kept, as in [`SpaceState::system_pages`], on a device with `pages` pages besides them.
     pub(crate) fn system_pages_of(&self, pages: u64) -> u64 {
         (pages / (PagePlacement::KEPT_ONE_IN - 1) + 1)
             .max(SpaceState::checkpoint_reserve(self.checkpoint_pages))

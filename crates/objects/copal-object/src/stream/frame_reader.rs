@@ -110,8 +110,7 @@ impl FrameReader {
             }
             _ => (0, piece.first),
         };
-        // For salvage of a truncated store, the piece may be shorter; its frames are read as far as it
-        // exists.
+        // If the end of the store was cut off and it is open read-only, the rest of the piece holds all frames.
         let left = self.inner.device.geometry().size / self.inner.shape.page_bytes as u64;
         let piece = &match self.inner.shape.salvage {
             true => *piece,

@@ -121,7 +121,8 @@ impl SimDirectory {
         self.inside.lock().events.len()
     }
 
-    /// Whether a crash after this step may leave new states: true except after steps that changed nothing.
+    /// Whether event `step` is a sync. A crash before another event leaves only states that a crash before the
+    /// next sync leaves too.
     pub(crate) fn is_sync(&self, step: usize) -> bool {
         let inside = self.inside.lock();
         let event = inside.events.get(step);
