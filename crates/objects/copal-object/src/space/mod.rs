@@ -168,9 +168,9 @@ impl SpaceState {
         self.quarantine.back().map(|freed| freed.epoch)
     }
 
-    /// The epoch of [`SpaceState::quarantine_epoch`], if too much waits to leave it to the next checkpoint. A
-    /// checkpoint is due by the length of the journal; publishing and deleting a long table takes only a few
-    /// bytes there.
+    /// The epoch of [`SpaceState::quarantine_epoch`], if too much waits to leave it to the next checkpoint.
+    /// Checkpoints depend on the length of the journal, and publishing and deleting a long table takes only a
+    /// few bytes there.
     pub(crate) fn overdue_quarantine(&self) -> Option<u64> {
         let overdue = self.quarantine_pages > QUARANTINE_PAGES_MAX;
         self.quarantine_epoch().filter(|_| overdue)
