@@ -12,61 +12,34 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
-mod chaining;
-mod cluster;
-mod connection;
-mod connections;
-mod deadline;
-mod errors;
-mod files;
-mod handed_over;
-mod join_tls;
-mod lease;
-mod link;
-pub mod machine;
-mod map_cache;
-mod masters;
+mod api;
+mod net;
 mod operation;
-mod pace;
 mod permits;
-mod permitted;
-mod probing;
-mod profile;
-mod racing;
-mod reading;
-mod settling;
-mod store;
-mod strict;
-mod threads;
-mod tls;
-mod tls_time;
-mod trace;
-mod transfer;
-mod upload;
-mod verifying;
-mod volumes;
+mod read;
 
-pub use cluster::{Cluster, ConnectError};
-pub use connection::{CallError, Connection, Encoded, Streamed, codec};
-pub use connections::Connections;
-pub use deadline::{LONGEST, current_end, is_over, with_end, without_end};
-pub use errors::{ended_certificate, volume_error};
-pub use files::Writer;
-pub use join_tls::{fingerprint, joining_tls};
-pub use lease::{LeaseError, WriterLease};
-pub use map_cache::{CachedView, DiskPlace, MapCache};
-pub use masters::Masters;
-pub use probing::{Probed, probe};
-pub use profile::{Profile, ProfileError, write_private};
-pub use store::ClusterStore;
-pub use threads::probe_threads;
-pub use tls::{
+pub use api::cluster::{Cluster, ConnectError};
+pub use api::files::Writer;
+pub use api::store::ClusterStore;
+pub use net::connection::{CallError, Connection, Encoded, Streamed, codec};
+pub use net::connection_pool::Connections;
+pub use net::deadline::{LONGEST, current_end, is_over, with_end, without_end};
+pub use net::errors::{ended_certificate, volume_error};
+pub use net::join_tls::{fingerprint, joining_tls};
+pub use net::machine;
+pub use net::map_cache::{CachedView, DiskPlace, MapCache};
+pub use net::masters::Masters;
+pub use net::probe::{Probed, probe};
+pub use net::profile::{Profile, ProfileError, write_private};
+pub use net::threads::probe_threads;
+pub use net::tls::{
     AGENT_NAME, Credentials, Identity, TlsError, client_tls, master_tls, name_of_agent, name_of_master,
     name_of_server, server_tls,
 };
-pub use tls_time::CertificateClock;
-pub use trace::{current_trace, last_trace, trace_text, with_trace};
-pub use transfer::Transfer;
-pub use verifying::{Difference, GroupReport};
+pub use net::tls_time::CertificateClock;
+pub use net::trace::{current_trace, last_trace, trace_text, with_trace};
+pub use operation::transfer::Transfer;
+pub use operation::verify::{Difference, GroupReport};
+pub use permits::lease::{LeaseError, WriterLease};
 
 pub use copal_proto::administration;

@@ -1,0 +1,397 @@
+//! A cluster as a store of volumes: the blocking face of [`Cluster`], for whoever takes any
+//! [`VolumeStore`].
+//!
+//! A store may be rooted at a path: then it shows the volumes below that path and no others.
+
+use crate::api::cluster::{Cluster, ConnectError};
+use crate::api::files::Writer;
+use crate::net::machine;
+use crate::net::profile::Profile;
+use crate::net::trace::traced;
+use crate::permits::lease::{LeaseError, WriterLease};
+use bytes::Bytes;
+use copal_volume::{
+    FileId, FileInfo, FileWriter, MAX_BATCH_BYTES, Outcome, PutOptions, ReadOptions, Remove, Settle,
+    VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore, check_volume_name, split_parent,
+    split_path,
+};
+use futures_util::future::join_all;
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::runtime::Runtime;
+
+/// How long an operation may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// See the module. Cheap to clone; not to be called inside a runtime.
+#[derive(Clone)]
+pub struct ClusterStore {
+    runtime: Arc<Runtime>,
+    cluster: Cluster,
+    deadline: Duration,
+    /// Path of the volume that this store shows as its root; empty: the cluster's own.
+    root: String,
+    /// The right to write; none: whoever uses the store sees to it.
+    lease: Option<Arc<WriterLease>>,
+}
+
+impl ClusterStore {
+    /// Connects with a profile, on a runtime of its own.
+    /// # Errors
+    /// As [`Cluster::connect`].
+    pub fn connect(profile: &Profile, deadline: Duration) -> Result<ClusterStore, ConnectError> {
+        const WORKERS: usize = 2;
+        crate::probe_threads(WORKERS)?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+        let cluster = runtime.block_on(Cluster::connect(profile, deadline))?;
+        Ok(ClusterStore {
+            runtime: Arc::new(runtime),
+            cluster,
+            deadline: DEADLINE,
+            root: String::new(),
+            lease: None,
+        })
+    }
+
+    /// The same with another deadline for each operation.
+    pub fn with_deadline(mut self, deadline: Duration) -> ClusterStore {
+        self.deadline = deadline;
+        self
+    }
+
+    /// A store that shows the volumes below `path`.
+    /// # Errors
+    /// `InvalidName`.
+    pub fn rooted(&self, path: &str) -> Result<ClusterStore, VolumeError> {
+        split_path(path)?;
+        Ok(ClusterStore { root: self.below_root(path), ..self.clone() })
+    }
+
+    /// Makes the volume that this store is rooted at, with all above it, where they are not there.
+    /// # Errors
+    /// As [`VolumeStore::create_volume`].
+    pub fn make_root(&self) -> Result<(), VolumeError> {
+        let mut parent = String::new();
+        for name in split_path(&self.root)? {
+            let made =
+                self.wait(self.cluster.create_volume(&parent, name, &VolumeOptions::default(), self.end()));
+            match made {
+                Ok(_) | Err(VolumeError::VolumeExists { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            parent = match parent.is_empty() {
+                true => name.to_owned(),
+                false => format!("{parent}/{name}"),
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes the right to write below the store's root; from here on nothing is written without it.
+    /// # Errors
+    /// Somebody else has it; the master is not reached.
+    pub fn take_lease(&mut self, holder: &str) -> Result<(), LeaseError> {
+        let lease = self.wait(self.cluster.take_lease(&self.root, holder))?;
+        self.lease = Some(Arc::new(lease));
+        Ok(())
+    }
+
+    /// Gives the right to write back, if nobody else uses the store.
+    pub fn release_lease(&mut self) {
+        if let Some(lease) = self.lease.take().and_then(Arc::into_inner) {
+            self.wait(lease.release());
+        }
+    }
+
+    /// Refuses what would be written without the right to.
+    fn writable(&self) -> Result<(), VolumeError> {
+        match &self.lease {
+            Some(lease) if !lease.is_held() => Err(VolumeError::Denied {
+                reason: "the right to write was not renewed in time; run the command again".to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The cluster below.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Runs what the cluster does, and waits for it.
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(traced(future))
+    }
+
+    /// When an operation that begins now is to end.
+    pub fn end(&self) -> Instant {
+        machine::now() + self.deadline
+    }
+
+    fn below_root(&self, path: &str) -> String {
+        match (self.root.as_str(), path) {
+            ("", path) => path.to_owned(),
+            (root, "") => root.to_owned(),
+            (root, path) => format!("{root}/{path}"),
+        }
+    }
+}
+
+impl VolumeStore for ClusterStore {
+    fn now_ms(&self) -> u64 {
+        self.cluster.map().now_ms()
+    }
+
+    fn is_replicated(&self) -> bool {
+        true
+    }
+
+    fn create_volume(
+        &self,
+        parent: &str,
+        name: &str,
+        options: &VolumeOptions,
+    ) -> Result<VolumeId, VolumeError> {
+        split_path(parent)?;
+        self.writable()?;
+        check_volume_name(name)?;
+        let parent = self.below_root(parent);
+        self.wait(self.cluster.create_volume(&parent, name, options, self.end()))
+    }
+
+    fn open_volume(&self, path: &str) -> Result<VolumeId, VolumeError> {
+        split_parent(path)?;
+        self.wait(self.cluster.open_volume(&self.below_root(path), self.end()))
+    }
+
+    fn rename_volume(&self, from: &str, to: &str) -> Result<(), VolumeError> {
+        split_parent(from)?;
+        self.writable()?;
+        split_parent(to)?;
+        let (from, to) = (self.below_root(from), self.below_root(to));
+        self.wait(self.cluster.rename_volume(&from, &to, self.end()))
+    }
+
+    fn list_volumes(
+        &self,
+        parent: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, VolumeId)>, VolumeError> {
+        split_path(parent)?;
+        let path = self.below_root(parent);
+        let listed = self.wait(self.cluster.list_volumes(&path, after, limit, self.end()));
+        match listed {
+            // A root that nobody has made yet holds nothing.
+            Err(VolumeError::NotFound) if parent.is_empty() => Ok(Vec::new()),
+            listed => listed,
+        }
+    }
+
+    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+        self.writable()?;
+        self.wait(self.cluster.remove_volume(vid, how, self.end()))
+    }
+
+    fn put(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        body: Bytes,
+        options: &PutOptions,
+    ) -> Result<FileInfo, VolumeError> {
+        self.writable()?;
+        self.wait(self.cluster.put(vid, name, body, options, self.end()))
+    }
+
+    fn writer(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        options: &PutOptions,
+    ) -> Result<Box<dyn FileWriter>, VolumeError> {
+        self.writable()?;
+        let writer = self.cluster.writer(vid, name, options)?;
+        // Refused before anything is sent, where that is known already.
+        let look = ReadOptions::default();
+        match self.stat(vid, name, &look) {
+            Ok(info) => {
+                let name = Bytes::copy_from_slice(name);
+                let owner = self.cluster.owner(vid, &name, info.fid, self.end());
+                if let Some(fid) = self.wait(owner)? {
+                    return Err(VolumeError::Exists { fid });
+                }
+            }
+            Err(VolumeError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Box::new(BlockingWriter { store: self.clone(), writer }))
+    }
+
+    fn get(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        range: Range<u64>,
+        options: &ReadOptions,
+    ) -> Result<Bytes, VolumeError> {
+        let got = self.wait(self.cluster.get(vid, name, range, options, self.end()));
+        got.map(|(bytes, _)| bytes)
+    }
+
+    fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
+        self.wait(self.cluster.stat(vid, name, options, self.end()))
+    }
+
+    fn list(
+        &self,
+        vid: VolumeId,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+        options: &ReadOptions,
+    ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
+        let list = self.cluster.list(vid, prefix, after, limit, options, self.end());
+        self.wait(list)
+    }
+
+    fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
+        self.writable()?;
+        or_nothing_to_delete(self.wait(self.cluster.delete(vid, name, fid, self.end())))
+    }
+
+    fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError> {
+        self.writable()?;
+        self.wait(self.cluster.settle(vid, fid, want, self.end()))
+    }
+
+    fn put_batch(
+        &self,
+        vid: VolumeId,
+        files: Vec<(Bytes, Bytes, PutOptions)>,
+    ) -> Result<Vec<Result<FileInfo, VolumeError>>, VolumeError> {
+        let bytes =
+            files.iter().map(|(name, body, options)| name.len() + body.len() + options.metadata.len()).sum();
+        check_batch(bytes)?;
+        self.writable()?;
+        self.wait(async {
+            self.cluster.view(vid, self.end()).await?;
+            // One of a name: the second of a batch is to lose against the first.
+            let mut taken = std::collections::HashMap::new();
+            let puts = files.iter().enumerate().map(|(at, (name, body, options))| {
+                let first = *taken.entry(name.clone()).or_insert(at);
+                async move {
+                    match first == at {
+                        true => self.cluster.put(vid, name, body.clone(), options, self.end()).await,
+                        false => Err(VolumeError::NotFound),
+                    }
+                }
+            });
+            let puts: Vec<_> = puts.collect();
+            let mut answers = join_all(puts).await;
+            for (at, (name, _, _)) in files.iter().enumerate() {
+                let first = taken[name];
+                if first != at {
+                    answers[at] = match &answers[first] {
+                        Ok(info) => Err(VolumeError::Exists { fid: info.fid }),
+                        Err(error) => Err(error.clone()),
+                    };
+                }
+            }
+            Ok(answers)
+        })
+    }
+
+    fn get_batch(
+        &self,
+        vid: VolumeId,
+        names: &[Bytes],
+        options: &ReadOptions,
+    ) -> Result<Vec<Result<Bytes, VolumeError>>, VolumeError> {
+        let mut held = 0;
+        let answers = names.iter().map(|name| {
+            let info = self.stat(vid, name, options)?;
+            let too_large = VolumeError::TooLarge {
+                what: "the batch",
+                bytes: held as u64 + info.size,
+                limit: MAX_BATCH_BYTES as u64,
+            };
+            if held > 0 && held as u64 + info.size > MAX_BATCH_BYTES as u64 {
+                return Err(too_large);
+            }
+            let bytes = self.get(vid, name, 0..u64::MAX, options)?;
+            held += bytes.len();
+            Ok(bytes)
+        });
+        let answers: Vec<_> = answers.collect();
+        match answers.iter().all(|answer| *answer == Err(VolumeError::VolumeGone)) && !names.is_empty() {
+            true => Err(VolumeError::VolumeGone),
+            false => Ok(answers),
+        }
+    }
+
+    fn delete_batch(
+        &self,
+        vid: VolumeId,
+        files: &[(Bytes, FileId)],
+    ) -> Result<Vec<Result<(), VolumeError>>, VolumeError> {
+        check_batch(files.iter().map(|(name, _)| name.len() + 16).sum())?;
+        self.writable()?;
+        self.wait(async {
+            self.cluster.view(vid, self.end()).await?;
+            let deletes = files.iter().map(|(name, fid)| self.cluster.delete(vid, name, *fid, self.end()));
+            Ok(join_all(deletes).await.into_iter().map(or_nothing_to_delete).collect())
+        })
+    }
+
+    fn volume_stats(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError> {
+        self.wait(self.cluster.totals(vid, self.end()))
+    }
+
+    fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
+        // Data servers reclaim by themselves.
+        self.wait(self.cluster.view(vid, self.end())).map(drop)
+    }
+}
+
+/// A store takes a delete of a file that is not there for one that was done before.
+fn or_nothing_to_delete(deleted: Result<(), VolumeError>) -> Result<(), VolumeError> {
+    match deleted {
+        Err(VolumeError::NotFound) => Ok(()),
+        other => other,
+    }
+}
+
+fn check_batch(bytes: usize) -> Result<(), VolumeError> {
+    match bytes > MAX_BATCH_BYTES {
+        true => Err(VolumeError::TooLarge {
+            what: "the batch",
+            bytes: bytes as u64,
+            limit: MAX_BATCH_BYTES as u64,
+        }),
+        false => Ok(()),
+    }
+}
+
+struct BlockingWriter {
+    store: ClusterStore,
+    writer: Writer,
+}
+
+impl FileWriter for BlockingWriter {
+    fn append(&mut self, data: Bytes) -> Result<(), VolumeError> {
+        self.store.writable()?;
+        let end = self.store.end();
+        self.store.wait(self.writer.append(data, end))
+    }
+
+    fn commit(self: Box<Self>) -> Result<FileInfo, VolumeError> {
+        self.store.writable()?;
+        let end = self.store.end();
+        self.store.wait(self.writer.commit(end))
+    }
+}
