@@ -10,7 +10,7 @@ use bytes::Bytes;
 use clap::Args;
 use copal_bench_harness::report::{Report, median};
 use copal_client::{
-    ClusterStore, Profile,
+    ClusterStore, ClientProfile,
     administration::{AdminRequest, ClusterStatus, requests},
 };
 use copal_testkit::MariaDb;
@@ -124,7 +124,7 @@ impl House {
     }
 
     fn client(&self) -> Result<ClusterStore> {
-        let profile = Profile::read(&self.directory.join("master0/client.json"))?;
+        let profile = ClientProfile::read(&self.directory.join("master0/client.json"))?;
         Ok(ClusterStore::connect(&profile, PATIENCE)?)
     }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use anyhow::{Result, anyhow};
 use copal_client::{
-    ClusterStore, Profile,
+    ClusterStore, ClientProfile,
     administration::{AdminRequest, ClusterStatus, requests},
 };
 use copal_data::{MemberIdentity, MemberStore};
@@ -61,7 +61,7 @@ struct Host {
 pub(super) struct Hosted {
     master: Option<MasterProcess>,
     hosts: Vec<Host>,
-    profile: Profile,
+    profile: ClientProfile,
     store: ClusterStore,
 }
 
@@ -128,7 +128,7 @@ impl Hosted {
         let options = MasterOptions { first_servers: Some(servers), ..MasterOptions::default() };
         let master = MasterProcess::start(open, options, authority.clone(), &listen, &listen)?;
         let client = authority.identity(CLIENT_NAME)?;
-        let profile = Profile::new(UUID, vec![listen], client.authority, client.certificate, client.key);
+        let profile = ClientProfile::new(UUID, vec![listen], client.authority, client.certificate, client.key);
         let mut hosted = Hosted {
             master: Some(master),
             hosts: Vec::new(),

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, bail};
 use copal_client::{
-    ClusterStore, Profile,
+    ClusterStore, ClientProfile,
     administration::{AdminRequest, ClusterStatus, requests},
 };
 use serde_json::Value;
@@ -130,7 +130,7 @@ impl Running {
         ]);
         words.extend(setup.master.iter().map(String::as_str));
         let master = begin(binary, &directory.join("master.log"), &words, None)?;
-        let profile = Profile::read(&own.join("client.json"))?;
+        let profile = ClientProfile::read(&own.join("client.json"))?;
         let store = ClusterStore::connect(&profile, TO_START)?;
         let mut running = Running {
             binary: binary.to_owned(),
@@ -200,8 +200,8 @@ impl Running {
     }
 
     /// Profile with all rights, for further clients.
-    pub(crate) fn profile(&self) -> Result<Profile> {
-        Ok(Profile::read(&self.directory.join("master/client.json"))?)
+    pub(crate) fn profile(&self) -> Result<ClientProfile> {
+        Ok(ClientProfile::read(&self.directory.join("master/client.json"))?)
     }
 
     /// Sends an operator's request to the master.

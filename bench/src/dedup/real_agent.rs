@@ -13,7 +13,7 @@ use copal_backup::{
     peers::{Peers, ShortId},
 };
 use copal_bench_harness::report::Report;
-use copal_client::{ClusterStore, Profile};
+use copal_client::{ClusterStore, ClientProfile};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -49,7 +49,7 @@ pub(super) fn measure(root: &Path, scratch: &Path, report: &mut Report) -> Resul
     fleet.start_agent("h0", &["--memory", "96M", "--plan", plan], within)?;
     let pid = fleet.agents[0].id();
 
-    let store = ClusterStore::connect(&Profile::read(&fleet.profile())?, PATIENCE)?.rooted("vms")?;
+    let store = ClusterStore::connect(&ClientProfile::read(&fleet.profile())?, PATIENCE)?.rooted("vms")?;
     let unlock = Unlock::Password(PASSWORD.to_owned().into());
     let repository = Repository::open(Arc::new(store), IndexHome::Memory, &unlock)?;
     let spool = tempfile::tempdir_in(&scratch)?;

@@ -8,7 +8,7 @@ use super::{
 };
 use anyhow::{Context, Result, anyhow};
 use copal_client::{
-    Cluster, Connections, Identity, Masters, Profile, client_tls, name_of_master, name_of_server,
+    ClientProfile, Cluster, ConnectionPool, Masters, TlsIdentity, client_tls, name_of_master, name_of_server,
 };
 use copal_data::{MemberIdentity, MemberStore};
 use copal_device::{
@@ -49,7 +49,7 @@ const FIRST_CLIENT: u32 = 101;
 /// Identities of a simulated cluster.
 pub(super) struct Names {
     pub(super) authority: Authority,
-    pub(super) client: Identity,
+    pub(super) client: TlsIdentity,
     pub(super) masters: Vec<String>,
 }
 
@@ -60,9 +60,9 @@ impl Names {
         Ok(Names { authority, client, masters: (1..=masters).map(address).collect() })
     }
 
-    fn profile(&self) -> Profile {
-        let Identity { authority, certificate, key } = self.client.clone();
-        Profile::new(CLUSTER, self.masters.clone(), authority, certificate, key)
+    fn profile(&self) -> ClientProfile {
+        let TlsIdentity { authority, certificate, key } = self.client.clone();
+        ClientProfile::new(CLUSTER, self.masters.clone(), authority, certificate, key)
     }
 }
 
@@ -70,7 +70,7 @@ fn address(host: u32) -> String {
     format!("10.0.0.{host}:7000")
 }
 
-pub(super) fn certificate(identity: &Identity) -> Result<Arc<[u8]>> {
+pub(super) fn certificate(identity: &TlsIdentity) -> Result<Arc<[u8]>> {
     let der = CertificateDer::from_pem_slice(identity.certificate.as_bytes());
     Ok(Arc::from(der.map_err(|error| anyhow!("{error}"))?.as_ref()))
 }
@@ -81,7 +81,7 @@ pub(super) struct MasterHost {
     pub(super) number: u32,
     database: Database,
     options: MasterOptions,
-    identity: Identity,
+    identity: TlsIdentity,
     authority: Authority,
     pub(super) process: Option<Arc<Process>>,
 }
@@ -114,7 +114,7 @@ impl MasterHost {
         let address = address(self.number);
         let gate = network.listen(&process, &address, name_of_master());
         let database = self.database.clone();
-        let connections = Connections::new(client_tls(&self.identity)?);
+        let connections = ConnectionPool::new(client_tls(&self.identity)?);
         let (options, authority) = (self.options, self.authority.clone());
         let begun = process.run(async move {
             let open = Box::new(move || Ok(Box::new(database.session()) as _));
@@ -208,7 +208,7 @@ pub(super) struct DataHost {
     pub(super) taken_percent: Arc<AtomicU8>,
     /// Whether its disk is filled up to the engine's reserve; this survives restarts.
     is_filled: bool,
-    identity: Option<Identity>,
+    identity: Option<TlsIdentity>,
     masters: Vec<String>,
     pub(super) running: Option<Running>,
     /// The ended process, whose connections stay silent until the host is back.
@@ -303,7 +303,7 @@ impl DataHost {
         let process = Arc::clone(&running.process);
         let address = address(self.number);
         let gate = network.listen(&process, &address, name_of_server(&self.uuid));
-        let connections = Connections::new(client_tls(identity)?);
+        let connections = ConnectionPool::new(client_tls(identity)?);
         let (masters, data) = (self.masters.clone(), store.clone());
         let room = Box::new(DiskRoom { objects, taken_percent: Arc::clone(&self.taken_percent) });
         let (tells, name, authority) = (Arc::clone(world), self.name.clone(), identity.authority.clone());
@@ -429,8 +429,8 @@ impl DataHost {
 pub(super) struct ClientHost {
     pub(super) host: Host,
     pub(super) number: u32,
-    profile: Profile,
-    identity: Identity,
+    profile: ClientProfile,
+    identity: TlsIdentity,
 }
 
 impl ClientHost {

@@ -12,7 +12,7 @@ use super::{
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use copal_client::{
-    CallError, Cluster, Connection, Encoded, Identity, client_tls, name_of_master, name_of_server,
+    CallError, Cluster, Connection, EncodedRequest, TlsIdentity, client_tls, name_of_master, name_of_server,
 };
 use copal_codec::crc32c;
 use copal_proto::{
@@ -86,9 +86,9 @@ pub(super) struct Intruder {
     /// Learns the addresses of the cluster.
     cluster: Cluster,
     masters: Vec<String>,
-    named: Identity,
-    server: Identity,
-    client: Identity,
+    named: TlsIdentity,
+    server: TlsIdentity,
+    client: TlsIdentity,
 }
 
 impl Intruder {
@@ -108,7 +108,7 @@ impl Intruder {
         let cluster = operator.1.clone();
         let added =
             operator.0.run(async move { cluster.administer(&request, Duration::from_secs(60)).await });
-        let named = Identity {
+        let named = TlsIdentity {
             authority: names.client.authority.clone(),
             certificate: added.await.context("the operator lives")??.certificate,
             key: drawn.key,
@@ -330,14 +330,14 @@ impl Intruder {
             }
         };
         let tls = client_tls(&self.client)?;
-        let request = Encoded { message: call.message.into(), permit: call.permit };
+        let request = EncodedRequest { message: call.message.into(), permit: call.permit };
         let sent = process.run(async move {
             let to = Connection::open(&address, name, tls).await.ok()?;
             if !matches!(call.method, Method::Put | Method::Confirm | Method::Delete) {
                 let done = to.call_once::<Done>(call.method, request, PATIENCE).await;
                 return Some(done.map(|Done {}| None));
             }
-            let held = to.call_once::<messages::Held>(call.method, request, PATIENCE).await;
+            let held = to.call_once::<messages::Accepted>(call.method, request, PATIENCE).await;
             Some(held.map(|held| role(held.role)))
         });
         let within = tokio::time::timeout(PATIENCE * 2, sent).await;

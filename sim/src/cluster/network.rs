@@ -5,7 +5,7 @@
 //! back.
 
 use super::{process::Process, world::World};
-use copal_client::machine::{Stream, Taken};
+use copal_client::machine::{AcceptedConnection, Stream};
 use copal_server::Gate;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -56,7 +56,7 @@ struct Open {
 struct Listening {
     process: Weak<Process>,
     name: ServerName<'static>,
-    door: mpsc::UnboundedSender<Taken>,
+    door: mpsc::UnboundedSender<AcceptedConnection>,
 }
 
 #[derive(Default)]
@@ -197,7 +197,7 @@ impl Network {
             inward: Arc::clone(inward),
             wait: None,
         };
-        let taken = Taken {
+        let taken = AcceptedConnection {
             stream: Box::new(end(&back, &there)),
             address: SocketAddr::from(([10, 0, 0, process.host as u8], 1)),
             certificate: process.certificate.clone(),
@@ -225,10 +225,10 @@ fn host_of(address: &str) -> u32 {
     last.parse().unwrap_or_default()
 }
 
-struct GateOf(mpsc::UnboundedReceiver<Taken>);
+struct GateOf(mpsc::UnboundedReceiver<AcceptedConnection>);
 
 impl Gate for GateOf {
-    fn next(&mut self) -> BoxFuture<'_, io::Result<Taken>> {
+    fn next(&mut self) -> BoxFuture<'_, io::Result<AcceptedConnection>> {
         Box::pin(async move {
             match self.0.recv().await {
                 Some(taken) => Ok(taken),

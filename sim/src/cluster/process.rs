@@ -216,7 +216,7 @@ impl Machine for Process {
         Box::pin(OfProcess { process, number, task: Some(Box::pin(within(machine, task))) })
     }
 
-    fn turn_of_a_thread(&self) -> BoxFuture<'static, ()> {
+    fn blocking_turn(&self) -> BoxFuture<'static, ()> {
         let process = self.me();
         Box::pin(async move {
             tokio::time::sleep(process.device_wait()).await;

@@ -3,7 +3,7 @@
 use super::{CONNECTIONS, Caller, Memory};
 use anyhow::Result;
 use bytes::Bytes;
-use copal_client::{Connection, Identity, client_tls, name_of_master, server_tls};
+use copal_client::{Connection, TlsIdentity, client_tls, name_of_master, server_tls};
 use copal_proto::{Method, messages};
 use copal_server::{Handler, Listener, Peer, Status};
 use prost::Message;
@@ -30,7 +30,7 @@ impl Handler for Keeper {
 pub(super) fn start(
     server: &Runtime,
     client: &Runtime,
-    identity: &Identity,
+    identity: &TlsIdentity,
     memory: &'static Memory,
 ) -> Result<Vec<Framed>> {
     let listener = server.block_on(Listener::bind("127.0.0.1:0", server_tls(identity)?))?;

@@ -2,7 +2,7 @@
 
 use super::{CONNECTIONS, Caller, Memory};
 use anyhow::Result;
-use copal_client::Identity;
+use copal_client::TlsIdentity;
 use copal_proto::messages;
 use std::{
     convert::Infallible,
@@ -64,7 +64,7 @@ impl NamedService for Keeper {
 pub(super) fn start(
     server: &Runtime,
     client: &Runtime,
-    identity: &Identity,
+    identity: &TlsIdentity,
     memory: &'static Memory,
 ) -> Result<Vec<Grpc>> {
     let own = tonic::transport::Identity::from_pem(&identity.certificate, &identity.key);

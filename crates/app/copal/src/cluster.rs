@@ -6,7 +6,7 @@ use crate::{
     human,
 };
 use copal_client::{
-    CallError, ClusterStore, ConnectError, Profile, ProfileError, administration::AdminRequest,
+    CallError, ClientProfile, ClusterStore, ConnectError, ProfileError, administration::AdminRequest,
 };
 use copal_server::{SigningRequest, Validity};
 use copal_volume::{FileInfo, VolumeError};
@@ -18,7 +18,7 @@ use std::{path::Path, time::Duration};
 pub(crate) const TO_CONNECT: Duration = Duration::from_secs(10);
 
 /// The profile that was named.
-pub(crate) fn profile(common: &Common) -> Outcome<Profile> {
+pub(crate) fn profile(common: &Common) -> Outcome<ClientProfile> {
     let none = || {
         Failure::usage(
             "which cluster? give --cluster FILE or set COPAL_CLUSTER; `copal master --new` and `copal serve --dev` write \
@@ -28,8 +28,8 @@ pub(crate) fn profile(common: &Common) -> Outcome<Profile> {
     read_profile(common.cluster.as_deref().ok_or_else(none)?)
 }
 
-pub(crate) fn read_profile(path: &Path) -> Outcome<Profile> {
-    Profile::read(path).map_err(|error: ProfileError| Failure::usage(error.to_string()))
+pub(crate) fn read_profile(path: &Path) -> Outcome<ClientProfile> {
+    ClientProfile::read(path).map_err(|error: ProfileError| Failure::usage(error.to_string()))
 }
 
 /// Connects to the cluster that was named.
@@ -73,7 +73,7 @@ pub(crate) fn keep_renewed(store: &ClusterStore, path: &Path) {
 /// Renews the certificate of a profile once half of its time is over by the cluster's clock, if the file can
 /// be written. Then uses the certificate in the file, which another process may have renewed.
 fn renew_in_place(store: &ClusterStore, path: &Path) {
-    let Ok(mut profile) = Profile::read(path) else {
+    let Ok(mut profile) = ClientProfile::read(path) else {
         return;
     };
     let now_ms = copal_volume::VolumeStore::now_ms(store);
@@ -91,20 +91,20 @@ fn renew_in_place(store: &ClusterStore, path: &Path) {
             Err(error) => tracing::debug!(%error, "the certificate of the profile could not be renewed"),
         }
     }
-    if let Err(error) = store.cluster().show(&profile) {
+    if let Err(error) = store.cluster().replace_certificate(&profile) {
         tracing::debug!(%error, "the certificate of the profile cannot be used");
     }
 }
 
 /// Connects with a profile.
-pub(crate) fn connect_with(profile: &Profile) -> Outcome<ClusterStore> {
+pub(crate) fn connect_with(profile: &ClientProfile) -> Outcome<ClusterStore> {
     ClusterStore::connect(profile, TO_CONNECT).map_err(of_connect)
 }
 
 fn of_connect(error: ConnectError) -> Failure {
     match error {
-        ConnectError::Masters(error) if copal_client::ended_certificate(&error).is_some() => {
-            let sentence = copal_client::ended_certificate(&error).unwrap_or_default();
+        ConnectError::Masters(error) if copal_client::expired_certificate(&error).is_some() => {
+            let sentence = copal_client::expired_certificate(&error).unwrap_or_default();
             Failure::new(exit::PASSWORD, "certificate_ended", sentence)
         }
         ConnectError::Masters(error @ CallError::Unreachable { .. }) if is_of_certificate(&error) => {
@@ -151,7 +151,7 @@ pub(crate) fn of_call(error: CallError) -> Failure {
     if let CallError::OtherRelease(sentence) = error {
         return Failure::plain("malformed", sentence);
     }
-    if let Some(sentence) = copal_client::ended_certificate(&error) {
+    if let Some(sentence) = copal_client::expired_certificate(&error) {
         return Failure::new(exit::PASSWORD, "certificate_ended", sentence);
     }
     of_volume(copal_client::volume_error(error))

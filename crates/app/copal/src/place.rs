@@ -85,7 +85,7 @@ impl ClusterPlace {
             Some(file) => cluster::read_profile(file)?,
             None => cluster::profile(common)?,
         };
-        let profile = named.asking_first(&self.master);
+        let profile = named.with_first_master(&self.master);
         let store = cluster::connect_with(&profile)?;
         if let Some(file) = file {
             cluster::keep_renewed(&store, file);

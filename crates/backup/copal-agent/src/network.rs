@@ -9,7 +9,7 @@
 
 use crate::messages::{NAME_BYTES, VERSION};
 use copal_backup::Repository;
-use copal_client::{AGENT_NAME, CallError, Connection, Credentials, name_of_agent, probe_threads};
+use copal_client::{AGENT_NAME, CallError, Connection, TlsCredentials, name_of_agent, probe_threads};
 use copal_proto::{Method, messages};
 use copal_server::Authority;
 use std::{
@@ -103,7 +103,7 @@ pub(crate) fn check_hello(hello: &messages::AgentHello) -> Result<(), String> {
 struct Inner {
     /// Taken when it is dropped.
     runtime: Option<Runtime>,
-    credentials: Credentials,
+    credentials: TlsCredentials,
 }
 
 impl Drop for Inner {
@@ -143,11 +143,11 @@ impl Network {
     pub fn new(secret: &[u8; 32]) -> io::Result<Network> {
         let authority = Authority::derived(secret, "Copal fleet").map_err(io::Error::other)?;
         let identity = authority.lasting_identity(AGENT_NAME).map_err(io::Error::other)?;
-        let credentials = Credentials::new(&identity).map_err(io::Error::other)?;
+        let credentials = TlsCredentials::new(&identity).map_err(io::Error::other)?;
         Ok(Network(Arc::new(Inner { runtime: Some(runtime("agent-network")?), credentials })))
     }
 
-    pub(crate) fn credentials(&self) -> &Credentials {
+    pub(crate) fn credentials(&self) -> &TlsCredentials {
         &self.0.credentials
     }
 

@@ -43,7 +43,7 @@ pub enum ChainError {
 
 impl PutChain {
     /// What the chain brings as calls of its own, without bytes: one, or the chain is none.
-    pub fn brings(&self) -> Vec<(Method, Bytes)> {
+    pub fn calls(&self) -> Vec<(Method, Bytes)> {
         let calls = [
             self.put.as_ref().map(|put| (Method::Put, put.encode_to_vec())),
             self.piece.as_ref().map(|piece| (Method::PutPiece, piece.encode_to_vec())),
@@ -109,7 +109,7 @@ impl ChainBody {
     /// All bytes, once they have come.
     /// # Errors
     /// `Short`, `Checksum`.
-    pub fn whole(self, commit: &ChainCommit) -> Result<Bytes, ChainError> {
+    pub fn finish(self, commit: &ChainCommit) -> Result<Bytes, ChainError> {
         if self.bytes.len() != self.len || commit.len != self.len as u64 || commit.drop {
             return Err(ChainError::Short);
         }
@@ -167,7 +167,7 @@ mod tests {
             for part in ChainBody::parts(&bytes) {
                 taken.add(&part).unwrap();
             }
-            assert_eq!(taken.whole(&commit(&bytes)), Ok(bytes));
+            assert_eq!(taken.finish(&commit(&bytes)), Ok(bytes));
         }
     }
 
@@ -188,14 +188,14 @@ mod tests {
             let part = ChainData { seq: 0, crc32c: crc32c(0, &bytes), bytes };
             assert_eq!(start().add(&part), Err(error), "{len}");
         }
-        assert_eq!(twice.whole(&commit(&bytes)), Err(ChainError::Short));
+        assert_eq!(twice.finish(&commit(&bytes)), Err(ChainError::Short));
         assert!(ChainBody::new(CHAIN_BYTES as u64 + 1).is_err());
         assert!(ChainBody::new(u64::MAX).is_err());
         let mut whole = start();
         parts.iter().for_each(|part| whole.add(part).unwrap());
         let mut other = commit(&bytes);
         other.crc32c ^= 1;
-        assert_eq!(whole.whole(&other), Err(ChainError::Checksum));
+        assert_eq!(whole.finish(&other), Err(ChainError::Checksum));
     }
 
     #[test]

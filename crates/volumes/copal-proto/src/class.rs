@@ -16,7 +16,7 @@ const PAGE_BYTES: usize = 1 << 20;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
+pub enum CallClass {
     /// To and from masters, and whether somebody answers.
     Control,
     /// Reads and changes of few bytes.
@@ -27,33 +27,34 @@ pub enum Class {
     Recovery,
 }
 
-impl Class {
+impl CallClass {
     /// All of them.
-    pub const ALL: [Class; 4] = [Class::Control, Class::Small, Class::Bulk, Class::Recovery];
+    pub const ALL: [CallClass; 4] =
+        [CallClass::Control, CallClass::Small, CallClass::Bulk, CallClass::Recovery];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Class::Control => "control",
-            Class::Small => "small",
-            Class::Bulk => "bulk",
-            Class::Recovery => "recovery",
+            CallClass::Control => "control",
+            CallClass::Small => "small",
+            CallClass::Bulk => "bulk",
+            CallClass::Recovery => "recovery",
         }
     }
 }
 
 /// What a call takes of a server's memory while it is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub struct CallCost {
     /// Beside what others.
-    pub class: Class,
+    pub class: CallClass,
     /// Bytes of question and answer, as far as the question tells.
     pub bytes: usize,
 }
 
-impl Cost {
+impl CallCost {
     /// Of a call with this message.
-    pub fn of(method: Method, message: &Bytes) -> Cost {
+    pub fn of(method: Method, message: &Bytes) -> CallCost {
         let bytes = message.len() + answer_bytes(method, message);
         let class = match method {
             Method::PutPiece
@@ -69,32 +70,32 @@ impl Cost {
             | Method::AgentAsk
             | Method::Verify => of_client(bytes),
             // Waits for answers; their bytes count where they wait.
-            Method::AgentMark | Method::AgentTake => Class::Small,
-            Method::PutChain | Method::ChainData | Method::ChainCommit => Class::Bulk,
+            Method::AgentMark | Method::AgentTake => CallClass::Small,
+            Method::PutChain | Method::ChainData | Method::ChainCommit => CallClass::Bulk,
             Method::SyncOpen
             | Method::SyncNext
             | Method::SyncFetch
             | Method::SyncClose
             | Method::SyncJournal
             | Method::SyncName
-            | Method::JournalOf => Class::Recovery,
-            _ => Class::Control,
+            | Method::JournalOf => CallClass::Recovery,
+            _ => CallClass::Control,
         };
-        Cost { class, bytes }
+        CallCost { class, bytes }
     }
 
     /// Of a call of which no more is known than its length.
-    pub fn of_length(method: Option<Method>, bytes: usize) -> Cost {
-        let class = method.map_or(Class::Bulk, |method| Cost::of(method, &Bytes::new()).class);
-        let class = if class == Class::Small { of_client(bytes) } else { class };
-        Cost { class, bytes }
+    pub fn of_length(method: Option<Method>, bytes: usize) -> CallCost {
+        let class = method.map_or(CallClass::Bulk, |method| CallCost::of(method, &Bytes::new()).class);
+        let class = if class == CallClass::Small { of_client(bytes) } else { class };
+        CallCost { class, bytes }
     }
 }
 
-fn of_client(bytes: usize) -> Class {
+fn of_client(bytes: usize) -> CallClass {
     match bytes <= SMALL_BYTES {
-        true => Class::Small,
-        false => Class::Bulk,
+        true => CallClass::Small,
+        false => CallClass::Bulk,
     }
 }
 
@@ -119,19 +120,19 @@ mod tests {
 
     #[test]
     fn bodies_are_bulk_and_what_is_asked_about_them_is_not() {
-        let of = |method, message: &[u8]| Cost::of(method, &Bytes::copy_from_slice(message));
+        let of = |method, message: &[u8]| CallCost::of(method, &Bytes::copy_from_slice(message));
         let get = |end| messages::Get { end, ..messages::Get::default() }.encode_to_vec();
-        assert_eq!(of(Method::Get, &get(100)).class, Class::Small);
-        assert_eq!(of(Method::Get, &get(u64::MAX)).class, Class::Bulk);
+        assert_eq!(of(Method::Get, &get(100)).class, CallClass::Small);
+        assert_eq!(of(Method::Get, &get(u64::MAX)).class, CallClass::Bulk);
         assert!(of(Method::Get, &get(u64::MAX)).bytes < (4 << 20) + 100);
-        assert_eq!(of(Method::Get, b"no message \xff").class, Class::Small);
-        assert_eq!(of(Method::Put, &[0; 5000]).class, Class::Small);
-        assert_eq!(of(Method::Put, &[0; SMALL_BYTES + 1]).class, Class::Bulk);
-        assert_eq!(of(Method::Stat, b"").class, Class::Small);
-        assert_eq!(of(Method::SyncFetch, b"").class, Class::Recovery);
-        assert_eq!(of(Method::WatchMap, b"").class, Class::Control);
-        assert_eq!(Cost::of_length(Some(Method::Put), 1 << 20).class, Class::Bulk);
-        assert_eq!(Cost::of_length(Some(Method::ShowStatus), 1 << 20).class, Class::Control);
-        assert_eq!(Cost::of_length(None, 70_000).class, Class::Bulk);
+        assert_eq!(of(Method::Get, b"no message \xff").class, CallClass::Small);
+        assert_eq!(of(Method::Put, &[0; 5000]).class, CallClass::Small);
+        assert_eq!(of(Method::Put, &[0; SMALL_BYTES + 1]).class, CallClass::Bulk);
+        assert_eq!(of(Method::Stat, b"").class, CallClass::Small);
+        assert_eq!(of(Method::SyncFetch, b"").class, CallClass::Recovery);
+        assert_eq!(of(Method::WatchMap, b"").class, CallClass::Control);
+        assert_eq!(CallCost::of_length(Some(Method::Put), 1 << 20).class, CallClass::Bulk);
+        assert_eq!(CallCost::of_length(Some(Method::ShowStatus), 1 << 20).class, CallClass::Control);
+        assert_eq!(CallCost::of_length(None, 70_000).class, CallClass::Bulk);
     }
 }

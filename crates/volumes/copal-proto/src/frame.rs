@@ -27,7 +27,7 @@ const SUM_AT: usize = 12;
 
 /// One message on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct WireFrame {
     /// Number of the request among those of its connection; a reply has that of its request.
     pub id: u64,
     /// Number of the call.
@@ -71,7 +71,7 @@ pub enum FrameError {
     Flags(u16),
 }
 
-impl Frame {
+impl WireFrame {
     /// The bytes behind the length.
     pub fn encode(&self) -> Bytes {
         let permit = match self.permit.len() {
@@ -102,9 +102,9 @@ impl Frame {
 
     /// What the first bytes behind the length say, with no message: to be believed only when the whole is
     /// read.
-    pub fn peek(mut header: &[u8]) -> Frame {
+    pub fn peek(mut header: &[u8]) -> WireFrame {
         let id = header.try_get_u64().unwrap_or(0);
-        Frame {
+        WireFrame {
             id,
             method: header.try_get_u16().unwrap_or(0),
             is_reply: false,
@@ -120,7 +120,7 @@ impl Frame {
     /// Reads what stood behind the length.
     /// # Errors
     /// The connection carries something else, or a byte was turned on the way.
-    pub fn decode(mut bytes: Bytes) -> Result<Frame, FrameError> {
+    pub fn decode(mut bytes: Bytes) -> Result<WireFrame, FrameError> {
         if bytes.len() < FRAME_HEADER_LEN {
             return Err(FrameError::Short(bytes.len()));
         }
@@ -162,7 +162,7 @@ impl Frame {
                 bytes.split_to(length)
             }
         };
-        Ok(Frame {
+        Ok(WireFrame {
             id,
             method,
             is_reply: flags & REPLY != 0,
@@ -180,8 +180,8 @@ impl Frame {
 mod tests {
     use super::*;
 
-    fn frame() -> Frame {
-        Frame {
+    fn frame() -> WireFrame {
+        WireFrame {
             id: 7,
             method: 17,
             is_reply: true,
@@ -194,30 +194,30 @@ mod tests {
         }
     }
 
-    fn traced() -> Frame {
-        Frame { trace: 0x0102_0304_0506_0708, is_reply: false, ..frame() }
+    fn traced() -> WireFrame {
+        WireFrame { trace: 0x0102_0304_0506_0708, is_reply: false, ..frame() }
     }
 
-    fn timed() -> Frame {
-        Frame { left_ms: Some(30_000), ..traced() }
+    fn timed() -> WireFrame {
+        WireFrame { left_ms: Some(30_000), ..traced() }
     }
 
-    fn permitted() -> Frame {
-        Frame { permit: Bytes::from_static(b"may"), ..traced() }
+    fn permitted() -> WireFrame {
+        WireFrame { permit: Bytes::from_static(b"may"), ..traced() }
     }
 
     #[test]
     fn a_frame_comes_back_as_it_was_sent() {
         let is_more = true;
-        for frame in [frame(), traced(), timed(), permitted(), Frame { is_more, ..frame() }] {
-            assert_eq!(Frame::decode(frame.encode()), Ok(frame));
+        for frame in [frame(), traced(), timed(), permitted(), WireFrame { is_more, ..frame() }] {
+            assert_eq!(WireFrame::decode(frame.encode()), Ok(frame));
         }
     }
 
     /// The example of docs/formats/wire-frame.md.
     #[test]
     fn the_bytes_of_the_document() {
-        let hex = |frame: Frame| -> String {
+        let hex = |frame: WireFrame| -> String {
             let bytes = frame.encode();
             bytes.iter().map(|byte| format!("{byte:02x}")).collect()
         };
@@ -232,27 +232,27 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_is_noticed() {
-        let sent = Frame { left_ms: Some(30_000), ..permitted() };
+        let sent = WireFrame { left_ms: Some(30_000), ..permitted() };
         let sent = sent.encode();
         for bit in 0..sent.len() * 8 {
             let mut bytes = sent.to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Frame::decode(bytes.into()).is_err(), "bit {bit}");
+            assert!(WireFrame::decode(bytes.into()).is_err(), "bit {bit}");
         }
         for len in 0..sent.len() {
-            assert!(Frame::decode(sent.slice(..len)).is_err(), "{len} bytes");
+            assert!(WireFrame::decode(sent.slice(..len)).is_err(), "{len} bytes");
         }
     }
 
     #[test]
     fn a_permit_longer_than_its_frame_or_than_any_is_refused() {
         for length in [4_u16, 2049, u16::MAX] {
-            let mut bytes = Frame { trace: 0, ..permitted() }.encode().to_vec();
+            let mut bytes = WireFrame { trace: 0, ..permitted() }.encode().to_vec();
             bytes.truncate(FRAME_HEADER_LEN + 2 + 3);
             bytes[FRAME_HEADER_LEN..FRAME_HEADER_LEN + 2].copy_from_slice(&length.to_be_bytes());
             let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
             bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
-            let read = Frame::decode(bytes.into());
+            let read = WireFrame::decode(bytes.into());
             assert!(matches!(read, Err(FrameError::Short(_) | FrameError::Long(_))), "{length}: {read:?}");
         }
     }
@@ -263,6 +263,6 @@ mod tests {
         bytes[11] |= 64;
         let sum = crc32c(crc32c(0, &bytes[..SUM_AT]), &bytes[FRAME_HEADER_LEN..]);
         bytes[SUM_AT..FRAME_HEADER_LEN].copy_from_slice(&sum.to_be_bytes());
-        assert_eq!(Frame::decode(bytes.into()), Err(FrameError::Flags(64)));
+        assert_eq!(WireFrame::decode(bytes.into()), Err(FrameError::Flags(64)));
     }
 }

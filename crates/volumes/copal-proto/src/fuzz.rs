@@ -3,7 +3,7 @@
 //! A checksum guards a frame; the messages behind it are listed too: chance does not get past a sum.
 //! Built for tests and fuzzing only.
 
-use crate::{Frame, Method, administration::READERS, answer_of, messages, view_of};
+use crate::{Method, WireFrame, administration::READERS, answer_of, messages, view_of};
 use bytes::Bytes;
 use copal_volume::group::DiskId;
 use prost::Message;
@@ -14,10 +14,10 @@ pub type Decoder = fn(&[u8]);
 /// Names and decoders.
 pub const DECODERS: &[(&str, Decoder)] = &[
     ("frame", |bytes| {
-        let _ = Frame::decode(Bytes::copy_from_slice(bytes));
+        let _ = WireFrame::decode(Bytes::copy_from_slice(bytes));
     }),
     ("frame behind its sum", |bytes| {
-        let frame = Frame {
+        let frame = WireFrame {
             permit: Bytes::new(),
             id: 1,
             method: 2,
@@ -28,7 +28,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
             left_ms: Some(4),
             message: Bytes::copy_from_slice(bytes),
         };
-        assert_eq!(Frame::decode(frame.encode()).as_ref(), Ok(&frame));
+        assert_eq!(WireFrame::decode(frame.encode()).as_ref(), Ok(&frame));
     }),
     ("map", |bytes| {
         if let Ok(map) = messages::Map::decode(bytes) {
@@ -46,7 +46,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         if let Ok(chain) = messages::PutChain::decode(bytes) {
             let hops = chain.hops.clone();
             let _ = crate::checked_hops(&hops, DiskId(1), &[DiskId(1), DiskId(2)]);
-            assert!(crate::Cost::of(Method::PutChain, &Bytes::copy_from_slice(bytes)).bytes < 9 << 20);
+            assert!(crate::CallCost::of(Method::PutChain, &Bytes::copy_from_slice(bytes)).bytes < 9 << 20);
         }
     }),
     ("chain data", |bytes| {
@@ -60,7 +60,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("chain commit", |bytes| {
         if let Ok(commit) = messages::ChainCommit::decode(bytes) {
             let body = crate::ChainBody::new(0).expect("a length that is allowed");
-            drop(body.whole(&commit));
+            drop(body.finish(&commit));
         }
     }),
     ("chain ack", |bytes| drop(messages::ChainAck::decode(bytes))),

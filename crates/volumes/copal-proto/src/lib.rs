@@ -1,6 +1,6 @@
 //! What the processes of a cluster say to each other.
 //!
-//! Messages are specified in `proto/copal/*.proto` and generated into [`messages`]; a [`Frame`] carries one
+//! Messages are specified in `proto/copal/*.proto` and generated into [`messages`]; a [`WireFrame`] carries one
 //! of them with the number of its request, its [`Method`] and a checksum. Ids, views and refusals of the
 //! rules become messages and come back in `convert`. Replies to operators are JSON of the structs of
 //! [`administration`].
@@ -27,8 +27,8 @@ mod permit;
 pub mod messages;
 
 pub use chain::{CHAIN_BYTES, CHAIN_PART_BYTES, ChainBody, ChainError, checked_hops};
-pub use class::{Class, Cost, SMALL_BYTES};
+pub use class::{CallClass, CallCost, SMALL_BYTES};
 pub use convert::{answer_of, failure_of, id, is_in_sync, of_id, of_view, role, role_of, view_of};
-pub use frame::{FRAME_HEADER_LEN, Frame, FrameError, MAX_FRAME_BYTES, MAX_PERMIT_BYTES};
+pub use frame::{FRAME_HEADER_LEN, FrameError, MAX_FRAME_BYTES, MAX_PERMIT_BYTES, WireFrame};
 pub use method::{Method, UNKNOWN_CALL};
-pub use permit::{Rights, incarnation_prefix, signed_part, volume_of};
+pub use permit::{RightSet, incarnation_prefix, signed_part, volume_of};

@@ -621,7 +621,7 @@ pub struct Delete {
 }
 /// A member has the operation on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Held {
+pub struct Accepted {
     #[prost(enumeration = "Role", tag = "1")]
     pub role: i32,
 }
@@ -643,7 +643,7 @@ pub struct Get {
     pub if_file: ::core::option::Option<Id>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Got {
+pub struct GetReply {
     #[prost(bytes = "bytes", tag = "1")]
     pub bytes: ::prost::bytes::Bytes,
     #[prost(message, optional, tag = "2")]
@@ -689,7 +689,7 @@ pub struct List {
     pub limit: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Listed {
+pub struct ListedFile {
     #[prost(bytes = "bytes", tag = "1")]
     pub name: ::prost::bytes::Bytes,
     #[prost(message, optional, tag = "2")]
@@ -698,7 +698,7 @@ pub struct Listed {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListReply {
     #[prost(message, repeated, tag = "1")]
-    pub files: ::prost::alloc::vec::Vec<Listed>,
+    pub files: ::prost::alloc::vec::Vec<ListedFile>,
     #[prost(bool, tag = "2")]
     pub more: bool,
     #[prost(enumeration = "Role", tag = "3")]
@@ -720,7 +720,7 @@ pub struct Find {
     pub buried_only: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Found {
+pub struct FindReply {
     #[prost(bool, tag = "1")]
     pub live: bool,
     #[prost(bool, tag = "2")]
@@ -975,7 +975,7 @@ pub struct BucketDigest {
 }
 /// What a member says of itself in a group.
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct GroupTold {
+pub struct GroupGossip {
     #[prost(uint32, tag = "1")]
     pub group: u32,
     #[prost(uint64, tag = "2")]
@@ -1000,7 +1000,7 @@ pub struct Gossip {
     #[prost(uint32, tag = "1")]
     pub disk: u32,
     #[prost(message, repeated, tag = "2")]
-    pub groups: ::prost::alloc::vec::Vec<GroupTold>,
+    pub groups: ::prost::alloc::vec::Vec<GroupGossip>,
 }
 /// Whether a member that comes back has missed anything in many groups at once.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1008,10 +1008,10 @@ pub struct Compare {
     #[prost(uint32, tag = "1")]
     pub disk: u32,
     #[prost(message, repeated, tag = "2")]
-    pub groups: ::prost::alloc::vec::Vec<Compared>,
+    pub groups: ::prost::alloc::vec::Vec<ComparedGroup>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Compared {
+pub struct ComparedGroup {
     #[prost(uint32, tag = "1")]
     pub group: u32,
     #[prost(uint64, tag = "2")]
@@ -1431,14 +1431,14 @@ pub struct Heartbeat {
     #[prost(bool, tag = "26")]
     pub host_full: bool,
 }
-/// A master that is about to lead asks each data server what it has heard of before; answered by Seen.
+/// A master that is about to lead asks each data server what it has heard of before; answered by SeenReply.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WhatSeen {
     #[prost(bytes = "bytes", tag = "1")]
     pub cluster: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Seen {
+pub struct SeenReply {
     #[prost(uint64, tag = "1")]
     pub term: u64,
     #[prost(uint64, tag = "2")]

@@ -5,31 +5,31 @@ use prost::Message;
 
 /// A set of rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Rights(pub u32);
+pub struct RightSet(pub u32);
 
-impl Rights {
+impl RightSet {
     /// Files and names may be read.
-    pub const READ: Rights = Rights(1);
+    pub const READ: RightSet = RightSet(1);
     /// Files and volumes may be made.
-    pub const CREATE: Rights = Rights(2);
+    pub const CREATE: RightSet = RightSet(2);
     /// Files and volumes may be deleted.
-    pub const DELETE: Rights = Rights(4);
+    pub const DELETE: RightSet = RightSet(4);
     /// Everything.
-    pub const ALL: Rights = Rights(7);
+    pub const ALL: RightSet = RightSet(7);
 
     /// Whether all of `other` are among them.
-    pub fn have(self, other: Rights) -> bool {
+    pub fn contains(self, other: RightSet) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// Reads `read,create,delete`, in any order; `None`: another word, or none.
-    pub fn parse(text: &str) -> Option<Rights> {
-        let mut rights = Rights::default();
+    pub fn parse(text: &str) -> Option<RightSet> {
+        let mut rights = RightSet::default();
         for word in text.split(',') {
             rights.0 |= match word.trim() {
-                "read" => Rights::READ.0,
-                "create" => Rights::CREATE.0,
-                "delete" => Rights::DELETE.0,
+                "read" => RightSet::READ.0,
+                "create" => RightSet::CREATE.0,
+                "delete" => RightSet::DELETE.0,
                 _ => return None,
             };
         }
@@ -37,11 +37,11 @@ impl Rights {
     }
 }
 
-impl std::fmt::Display for Rights {
+impl std::fmt::Display for RightSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let named = [(Rights::READ, "read"), (Rights::CREATE, "create"), (Rights::DELETE, "delete")];
+        let named = [(RightSet::READ, "read"), (RightSet::CREATE, "create"), (RightSet::DELETE, "delete")];
         let words: Vec<&str> =
-            named.iter().filter(|(right, _)| self.have(*right)).map(|(_, word)| *word).collect();
+            named.iter().filter(|(right, _)| self.contains(*right)).map(|(_, word)| *word).collect();
         f.write_str(&words.join(","))
     }
 }
@@ -76,12 +76,16 @@ mod tests {
 
     #[test]
     fn rights_are_read_as_they_are_shown() {
-        let rights = Rights::parse("create, read").unwrap();
-        assert!(rights.have(Rights::READ) && rights.have(Rights::CREATE) && !rights.have(Rights::DELETE));
+        let rights = RightSet::parse("create, read").unwrap();
+        assert!(
+            rights.contains(RightSet::READ)
+                && rights.contains(RightSet::CREATE)
+                && !rights.contains(RightSet::DELETE)
+        );
         assert_eq!(rights.to_string(), "read,create");
-        assert_eq!(Rights::parse(&Rights::ALL.to_string()), Some(Rights::ALL));
-        assert_eq!(Rights::parse("admin"), None);
-        assert_eq!(Rights::parse(""), None);
+        assert_eq!(RightSet::parse(&RightSet::ALL.to_string()), Some(RightSet::ALL));
+        assert_eq!(RightSet::parse("admin"), None);
+        assert_eq!(RightSet::parse(""), None);
     }
 
     #[test]

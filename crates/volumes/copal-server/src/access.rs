@@ -20,7 +20,7 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_proto::{
-    Method, Rights, id,
+    Method, RightSet, id,
     messages::{self, failure::Code},
     signed_part, volume_of,
 };
@@ -49,14 +49,14 @@ pub(crate) struct AccessControl {
 }
 
 /// What a call of a client takes; `None`: it is not for clients.
-fn needs(method: Method) -> Option<Rights> {
+fn needs(method: Method) -> Option<RightSet> {
     match method {
-        Method::Ping => Some(Rights::default()),
+        Method::Ping => Some(RightSet::default()),
         Method::Get | Method::Stat | Method::List | Method::Find | Method::Totals | Method::GetPiece => {
-            Some(Rights::READ)
+            Some(RightSet::READ)
         }
-        Method::Put | Method::PutPiece | Method::Confirm => Some(Rights::CREATE),
-        Method::Delete => Some(Rights::DELETE),
+        Method::Put | Method::PutPiece | Method::Confirm => Some(RightSet::CREATE),
+        Method::Delete => Some(RightSet::DELETE),
         _ => None,
     }
 }
@@ -148,17 +148,17 @@ impl AccessControl {
         }
         let Some(client) = client else { return Ok(()) };
         let wanted = needs(method).ok_or_else(|| denied(format!("{client} may not do that")))?;
-        if wanted == Rights::default() {
+        if wanted == RightSet::default() {
             return Ok(());
         }
         let permit = permit.ok_or_else(|| denied(format!("{client} has to show a permit")))?;
         if volume_of(request) != Some(permit.volume) {
             return Err(denied("the permit is for another volume"));
         }
-        let has = Rights(permit.rights);
+        let has = RightSet(permit.rights);
         let is_own_burial =
-            method == Method::Delete && has.have(Rights::CREATE) && is_own(&permit, request, now_ms);
-        match has.have(wanted) || is_own_burial {
+            method == Method::Delete && has.contains(RightSet::CREATE) && is_own(&permit, request, now_ms);
+        match has.contains(wanted) || is_own_burial {
             true => Ok(()),
             false => Err(denied(format!("{client} was granted {has}, and this takes {wanted}"))),
         }

@@ -7,7 +7,7 @@
 //! Invariant: bytes that are admitted in a class are never more than its budget.
 
 use crate::status::Status;
-use copal_proto::{Class, Cost, MAX_FRAME_BYTES, messages::failure::Code};
+use copal_proto::{CallClass, CallCost, MAX_FRAME_BYTES, messages::failure::Code};
 use std::{
     sync::{
         Arc,
@@ -45,12 +45,12 @@ impl Default for Budgets {
 }
 
 impl Budgets {
-    fn of(&self, class: Class) -> usize {
+    fn of(&self, class: CallClass) -> usize {
         let bytes = match class {
-            Class::Control => self.control,
-            Class::Small => self.small,
-            Class::Bulk => self.bulk,
-            Class::Recovery => self.recovery,
+            CallClass::Control => self.control,
+            CallClass::Small => self.small,
+            CallClass::Bulk => self.bulk,
+            CallClass::Recovery => self.recovery,
         };
         bytes.clamp(MAX_FRAME_BYTES, Semaphore::MAX_PERMITS.min(u32::MAX as usize))
     }
@@ -85,7 +85,7 @@ pub struct Admitted {
 
 /// See the module.
 pub(crate) struct Admission {
-    shares: [Share; Class::ALL.len()],
+    shares: [Share; CallClass::ALL.len()],
 }
 
 /// Room that a call holds until it is dropped.
@@ -108,13 +108,13 @@ impl Admission {
             let limit = budgets.of(class);
             Share { room: Arc::new(Semaphore::new(limit)), counts: Arc::default(), limit }
         };
-        Admission { shares: Class::ALL.map(share) }
+        Admission { shares: CallClass::ALL.map(share) }
     }
 
     /// Takes room for a call; waits for it a moment.
     /// # Errors
     /// `Busy`, with the milliseconds after which to ask again.
-    pub(crate) async fn admit(&self, cost: Cost) -> Result<Held, Status> {
+    pub(crate) async fn admit(&self, cost: CallCost) -> Result<Held, Status> {
         let share = &self.shares[cost.class as usize];
         let bytes = cost.bytes.clamp(LEAST_BYTES, share.limit);
         let room = Arc::clone(&share.room).acquire_many_owned(bytes as u32);
@@ -128,7 +128,7 @@ impl Admission {
         Ok(Held { bytes, counts: Arc::clone(&share.counts), _room: room })
     }
 
-    pub(crate) fn counted(&self, class: Class) -> Admitted {
+    pub(crate) fn counted(&self, class: CallClass) -> Admitted {
         let share = &self.shares[class as usize];
         Admitted {
             held_bytes: share.counts.held.load(Ordering::SeqCst),
@@ -139,11 +139,11 @@ impl Admission {
     }
 }
 
-fn busy(class: Class) -> Status {
+fn busy(class: CallClass) -> Status {
     let again_ms = match class {
-        Class::Control | Class::Small => 20,
-        Class::Bulk => 50,
-        Class::Recovery => 200,
+        CallClass::Control | CallClass::Small => 20,
+        CallClass::Bulk => 50,
+        CallClass::Recovery => 200,
     };
     Status::new(Code::Busy, format!("no room for {} calls now", class.name())).with_numbers(vec![again_ms])
 }

@@ -2,7 +2,7 @@
 
 use crate::status::{Status, expired};
 use bytes::Bytes;
-use copal_client::{current_end, machine};
+use copal_client::{current_deadline, machine};
 use copal_proto::messages::failure::Code;
 use prost::Message;
 
@@ -27,12 +27,12 @@ pub async fn blocking<T: Send + 'static>(
 ) -> Result<T, Status> {
     // What the work logs is part of the call.
     let span = tracing::Span::current();
-    let end = current_end();
+    let end = current_deadline();
     let work = move || match end.is_some_and(|end| machine::now() >= end) {
         true => Err(expired()),
         false => span.in_scope(work),
     };
-    match machine::on_a_thread(work).await {
+    match machine::run_blocking(work).await {
         Ok(outcome) => outcome,
         Err(error) => Err(Status::new(Code::Internal, format!("the call ended early: {error}"))),
     }

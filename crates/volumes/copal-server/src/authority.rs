@@ -1,6 +1,6 @@
 //! The authority of a cluster, or of a fleet: it signs the certificates of all its processes.
 
-use copal_client::Identity;
+use copal_client::TlsIdentity;
 use copal_proto::{messages, signed_part};
 use prost::Message;
 use rcgen::{
@@ -82,14 +82,14 @@ impl Authority {
     /// clock.
     /// # Errors
     /// No key can be made, or the authority's cannot be read.
-    pub fn identity(&self, name: &str) -> Result<Identity, AuthorityError> {
+    pub fn identity(&self, name: &str) -> Result<TlsIdentity, AuthorityError> {
         self.identity_at(name, wall_ms())
     }
 
     /// As [`Authority::identity`], by another clock: ms since 1970.
     /// # Errors
     /// As [`Authority::identity`].
-    pub fn identity_at(&self, name: &str, now_ms: u64) -> Result<Identity, AuthorityError> {
+    pub fn identity_at(&self, name: &str, now_ms: u64) -> Result<TlsIdentity, AuthorityError> {
         let mut params = leaf(name)?;
         live(&mut params, now_ms, LEAF_LIFE);
         self.identity_of(params)
@@ -98,16 +98,16 @@ impl Authority {
     /// As [`Authority::identity`], with a certificate that does not expire: where no clock decides.
     /// # Errors
     /// As [`Authority::identity`].
-    pub fn lasting_identity(&self, name: &str) -> Result<Identity, AuthorityError> {
+    pub fn lasting_identity(&self, name: &str) -> Result<TlsIdentity, AuthorityError> {
         let mut params = leaf(name)?;
         never_expire(&mut params);
         self.identity_of(params)
     }
 
-    fn identity_of(&self, params: CertificateParams) -> Result<Identity, AuthorityError> {
+    fn identity_of(&self, params: CertificateParams) -> Result<TlsIdentity, AuthorityError> {
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer()?)?;
-        Ok(Identity {
+        Ok(TlsIdentity {
             authority: self.certificate.clone(),
             certificate: certificate.pem(),
             key: key.serialize_pem(),

@@ -18,9 +18,9 @@ use crate::{
     status::Status,
 };
 use bytes::Bytes;
-use copal_client::{CallError, Encoded, LONGEST, Streamed, name_of_server};
+use copal_client::{CallError, EncodedRequest, MAX_CALL_TIME, StreamedCall, name_of_server};
 use copal_proto::{
-    ChainBody, Class, Method, checked_hops,
+    CallClass, ChainBody, Method, checked_hops,
     messages::{self, ChainAck, ChainCommit, ChainData, HopAnswer, PutChain, failure::Code},
 };
 use copal_volume::group::{DiskId, Epoch, GroupId};
@@ -38,7 +38,7 @@ const MOST_SIGNS: u32 = 12;
 
 /// The chain behind this hop.
 struct Onward {
-    streamed: Streamed,
+    streamed: StreamedCall,
     /// Who has not answered yet.
     waiting: Vec<DiskId>,
 }
@@ -77,7 +77,7 @@ impl DataServer {
                 }
                 Some(Part::Commit(message)) => {
                     let commit: ChainCommit = read(message.clone())?;
-                    let whole = body.whole(&commit)?;
+                    let whole = body.finish(&commit)?;
                     send(&mut onward, &mut lost, Method::ChainCommit, message, true).await;
                     break whole;
                 }
@@ -135,7 +135,7 @@ impl DataServer {
             }
             _ => return Err(nothing()),
         };
-        let held: messages::Held = read(held)?;
+        let held: messages::Accepted = read(held)?;
         Ok(held.role)
     }
 
@@ -152,7 +152,7 @@ impl DataServer {
             let behind = &waiting[1..];
             let next =
                 PutChain { hops: behind.iter().map(|disk| disk.0).collect(), pass: false, ..head.clone() };
-            let next = Encoded { message: encoded(&next), permit: permit.clone() };
+            let next = EncodedRequest { message: encoded(&next), permit: permit.clone() };
             let begun = tokio::time::timeout(SILENCE, self.begin_at(*disk, next)).await;
             match begun {
                 Ok(Ok(streamed)) => return Some(Onward { streamed, waiting }),
@@ -162,16 +162,16 @@ impl DataServer {
         None
     }
 
-    async fn begin_at(&self, disk: DiskId, head: Encoded) -> Result<Streamed, CallError> {
+    async fn begin_at(&self, disk: DiskId, head: EncodedRequest) -> Result<StreamedCall, CallError> {
         let place = self.map.place(disk).ok_or_else(|| CallError::Unreachable {
             address: format!("disk {disk}"),
             reason: "the map does not say where it is".to_owned(),
         })?;
         let name = name_of_server(&place.server_uuid);
-        let connection = self.connections.to(&place.address, name, Class::Bulk).await?;
+        let connection = self.connections.connect(&place.address, name, CallClass::Bulk).await?;
         let farewell = ChainCommit { drop: true, ..ChainCommit::default() };
         let farewell = (Method::ChainCommit, encoded(&farewell));
-        connection.begin(Method::PutChain, head, farewell, LONGEST).await
+        connection.begin(Method::PutChain, head, farewell, MAX_CALL_TIME).await
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{answers::blocking, data_server::DataServer, status::Status, syncing:
 use bytes::Bytes;
 use copal_client::{CallError, Connection, machine, name_of_server};
 use copal_data::{Membership, Span, Verified};
-use copal_proto::{Class, Method, id, messages};
+use copal_proto::{CallClass, Method, id, messages};
 use copal_volume::group::{Bucket, DiskId, GroupId};
 use std::{
     collections::BTreeMap,
@@ -117,7 +117,7 @@ impl DataServer {
             return Ok(None);
         };
         let name = name_of_server(&place.server_uuid);
-        let connection = self.connections.to(&place.address, name, Class::Recovery).await?;
+        let connection = self.connections.connect(&place.address, name, CallClass::Recovery).await?;
         Ok(Some(Other { server: place.server, connection }))
     }
 

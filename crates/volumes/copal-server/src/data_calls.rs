@@ -89,7 +89,7 @@ impl Handler for DataServer {
         acks: Acks,
     ) -> Result<Bytes, Status> {
         let head: messages::PutChain = read(message)?;
-        for (method, request) in head.brings() {
+        for (method, request) in head.calls() {
             self.access.check(&peer, method, &request, self.map.now_ms())?;
         }
         let caller = self.access.caller(&peer)?;

@@ -16,7 +16,7 @@ use crate::{
     status::{Status, expired},
 };
 use bytes::Bytes;
-use copal_client::{Connections, MapCache, Masters, current_end, machine, without_end};
+use copal_client::{ConnectionPool, MapCache, Masters, current_deadline, machine, without_deadline};
 use copal_codec::crc32c;
 use copal_data::{
     Body, Known, MemberIdentity, MemberStore, Membership, NewHead, NotHeld, Operation, Piece, Span, Told,
@@ -64,7 +64,7 @@ pub struct DataServer {
     pub(crate) room: Arc<dyn Room>,
     pub(crate) map: Arc<MapCache>,
     pub(crate) masters: Masters,
-    pub(crate) connections: Connections,
+    pub(crate) connections: ConnectionPool,
     /// Number of the disk, once the master has told it; 0: not yet.
     pub(crate) disk: AtomicU64,
     /// The newest map whose views this server has entered.
@@ -119,7 +119,7 @@ impl DataServer {
         options: DataOptions,
         room: Box<dyn Room>,
         masters: Masters,
-        connections: Connections,
+        connections: ConnectionPool,
     ) -> Result<Arc<DataServer>, AuthorityError> {
         let mut disk = [0; 8];
         disk.copy_from_slice(&identity.disk[..8]);
@@ -186,7 +186,7 @@ impl DataServer {
                 _ if is_last => break,
                 // The view of the request is newer, or this disk does not know yet that it is a member.
                 // Views are entered for all, however short the time of who asked.
-                _ => without_end(self.refresh()).await,
+                _ => without_deadline(self.refresh()).await,
             }
         }
         match self.map.view(group) {
@@ -219,7 +219,7 @@ impl DataServer {
         self.must_be_made(vid_of(&operation)).await?;
         let may_run = self.may_run(caller.clone());
         match self.apply_if(group, epoch, operation, may_run).await? {
-            Ok(role) => Ok(encoded(&messages::Held { role: role_of(role).into() })),
+            Ok(role) => Ok(encoded(&messages::Accepted { role: role_of(role).into() })),
             Err(refusal) => Err(self.refusal_of(group, refusal)),
         }
     }
@@ -259,7 +259,7 @@ impl DataServer {
         let store = self.store.clone();
         let listed = blocking(move || Ok(store.list(vid, b"", None, 1)?));
         if listed.await?.is_empty() {
-            let left = current_end().map_or(TO_ASK, |end| end.saturating_duration_since(machine::now()));
+            let left = current_deadline().map_or(TO_ASK, |end| end.saturating_duration_since(machine::now()));
             let request = messages::Known { volume: vid.0 };
             let asked =
                 self.masters.call::<messages::KnownReply>(Method::Known, &request, left.min(TO_ASK)).await;
@@ -297,7 +297,7 @@ impl DataServer {
         may_run: impl Fn() -> Result<(), NotHeld> + Send + 'static,
     ) -> Result<Result<Role, NotHeld>, Status> {
         let (tell, told) = oneshot::channel();
-        let end = current_end();
+        let end = current_deadline();
         let may_run = move || match end.is_none_or(|end| machine::now() < end) {
             true => may_run(),
             false => Err(NotHeld::Unwanted),
@@ -307,7 +307,7 @@ impl DataServer {
             let _ = tell.send(reply);
         });
         if let Some(work) = submitted? {
-            machine::hand_to_a_thread(move || work.run());
+            machine::spawn_blocking(move || work.run());
         }
         told.await.map_err(|_| Status::new(Code::Internal, "the operation was dropped; try again"))
     }
@@ -357,7 +357,11 @@ impl DataServer {
                 let if_file = request.if_file.map(|fid| FileId(id(Some(fid))));
                 let get = move |store: &MemberStore| store.get(vid, &name, request.start..end, if_file);
                 let ((bytes, info), role) = self.reading(at, vid, get).await?;
-                Ok(encoded(&messages::Got { bytes, head: Some(head_of(&info)), role: role_of(role).into() }))
+                Ok(encoded(&messages::GetReply {
+                    bytes,
+                    head: Some(head_of(&info)),
+                    role: role_of(role).into(),
+                }))
             }
             Method::Stat => {
                 let request: messages::Stat = read(message)?;
@@ -379,8 +383,10 @@ impl DataServer {
                 let (files, role) = self.reading(at, vid, list).await?;
                 whole(role)?;
                 let more = files.len() == limit;
-                let listed =
-                    |(name, info): (Bytes, FileInfo)| messages::Listed { name, head: Some(head_of(&info)) };
+                let listed = |(name, info): (Bytes, FileInfo)| messages::ListedFile {
+                    name,
+                    head: Some(head_of(&info)),
+                };
                 Ok(encoded(&messages::ListReply {
                     files: files.into_iter().map(listed).collect(),
                     more,
@@ -397,7 +403,8 @@ impl DataServer {
                     false => store.find(vid, fid),
                 };
                 let (known, role) = self.reading(at, vid, find).await?;
-                let mut found = messages::Found { role: role_of(role).into(), ..messages::Found::default() };
+                let mut found =
+                    messages::FindReply { role: role_of(role).into(), ..messages::FindReply::default() };
                 match known {
                     Known::Live { name, info, op } => {
                         // Whoever brings it to others brings it as it was created.

@@ -88,7 +88,7 @@ impl DataServer {
                 epoch: membership.last_normal.0,
                 role: role_of(membership.role).into(),
             };
-            Ok(encoded(&messages::Seen {
+            Ok(encoded(&messages::SeenReply {
                 term: term.0,
                 version,
                 groups: memberships.iter().map(state).collect(),
@@ -111,7 +111,7 @@ impl DataServer {
         let sizes = self.copying.sizes(&self.store, &memberships, used_bytes);
         if self.copying.wants_flush(used_bytes) {
             let store = self.store.clone();
-            machine::hand_to_a_thread(move || {
+            machine::spawn_blocking(move || {
                 if let Err(error) = store.flush() {
                     tracing::debug!(%error, "what lies in memory was not written");
                 }
@@ -154,7 +154,7 @@ impl DataServer {
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) => {
-                if copal_client::ended_certificate(&error).is_some() {
+                if copal_client::expired_certificate(&error).is_some() {
                     self.renew_now.notify_one();
                 }
                 // Told again, unless something newer is there to be told.

@@ -17,7 +17,7 @@ use crate::{
 use bytes::Bytes;
 use copal_client::name_of_server;
 use copal_proto::{
-    Class, Method, id,
+    CallClass, Method, id,
     messages::{self, failure::Code},
     of_id, role, role_of,
 };
@@ -107,7 +107,7 @@ impl DataServer {
             return Ok(());
         };
         let name = name_of_server(&place.server_uuid);
-        let connection = self.connections.to(&place.address, name, Class::Control).await?;
+        let connection = self.connections.connect(&place.address, name, CallClass::Control).await?;
         let gossip = messages::Gossip { disk: self.disk().0, groups: own };
         let answer: messages::Gossip = connection.call(Method::Gossip, &gossip, ANSWER).await?;
         if DiskId(answer.disk) == disk {
@@ -116,7 +116,7 @@ impl DataServer {
         Ok(())
     }
 
-    async fn tell_of(&self, groups: Vec<GroupId>) -> Result<Vec<messages::GroupTold>, Status> {
+    async fn tell_of(&self, groups: Vec<GroupId>) -> Result<Vec<messages::GroupGossip>, Status> {
         let (store, seed) = (self.store.clone(), self.digest_seed());
         blocking(move || {
             let mut all = Vec::new();
@@ -129,7 +129,7 @@ impl DataServer {
         .await
     }
 
-    fn hear(&self, from: DiskId, groups: Vec<messages::GroupTold>) {
+    fn hear(&self, from: DiskId, groups: Vec<messages::GroupGossip>) {
         for message in groups {
             let group = GroupId(message.group);
             let is_member = self.map.view(group).is_some_and(|view| {
@@ -187,7 +187,7 @@ impl DataServer {
     }
 }
 
-fn of_told(group: GroupId, told: &OwnTold) -> messages::GroupTold {
+fn of_told(group: GroupId, told: &OwnTold) -> messages::GroupGossip {
     let digests = told.digests.iter().take(DIGESTS);
     let digest = |(bucket, digest): (&Bucket, &Digest)| messages::BucketDigest {
         bucket: bucket.0,
@@ -199,7 +199,7 @@ fn of_told(group: GroupId, told: &OwnTold) -> messages::GroupTold {
         Some(&first_untold) => first_untold,
         None => told.closing.below,
     };
-    messages::GroupTold {
+    messages::GroupGossip {
         group: group.0,
         epoch: told.epoch.0,
         role: role_of(told.role).into(),
@@ -210,7 +210,7 @@ fn of_told(group: GroupId, told: &OwnTold) -> messages::GroupTold {
     }
 }
 
-fn told_of(message: messages::GroupTold) -> Option<OwnTold> {
+fn told_of(message: messages::GroupGossip) -> Option<OwnTold> {
     let role = role(message.role).filter(|role| role.is_up())?;
     let digest = |digest: messages::BucketDigest| {
         let value = Digest { count: digest.count, sum: id(digest.sum) };

@@ -5,7 +5,7 @@ use crate::{
     monitoring::HttpAt,
     token::{hex, unhex},
 };
-use copal_client::{Identity, write_private};
+use copal_client::{TlsIdentity, write_private};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 
@@ -140,7 +140,7 @@ impl ServerHome {
     }
 
     /// The server has joined.
-    pub(crate) fn joined(&mut self, cluster: [u8; 16], masters: Vec<String>, identity: &Identity) {
+    pub(crate) fn joined(&mut self, cluster: [u8; 16], masters: Vec<String>, identity: &TlsIdentity) {
         (self.cluster, self.masters) = (hex(&cluster), masters);
         self.authority.clone_from(&identity.authority);
         self.certificate.clone_from(&identity.certificate);
@@ -148,7 +148,7 @@ impl ServerHome {
     }
 
     /// It has another certificate, for another key.
-    pub(crate) fn renewed(&mut self, identity: &Identity) {
+    pub(crate) fn renewed(&mut self, identity: &TlsIdentity) {
         self.certificate.clone_from(&identity.certificate);
         self.key.clone_from(&identity.key);
     }
@@ -174,8 +174,8 @@ impl ServerHome {
     }
 
     /// Who it is.
-    pub fn identity(&self) -> Identity {
-        Identity {
+    pub fn identity(&self) -> TlsIdentity {
+        TlsIdentity {
             authority: self.authority.clone(),
             certificate: self.certificate.clone(),
             key: self.key.clone(),

@@ -2,7 +2,7 @@
 //! certificate for the name it has drawn.
 
 use crate::{authority::Authority, token::JoinToken};
-use copal_client::{CallError, Connections, Identity, Masters, joining_tls};
+use copal_client::{CallError, ConnectionPool, Masters, TlsIdentity, joining_tls};
 use copal_proto::{
     Method,
     messages::{self, failure::Code},
@@ -71,7 +71,7 @@ pub async fn join(
     token: &JoinToken,
     joining: &Joining,
     deadline: Duration,
-) -> Result<([u8; 16], Identity), JoinError> {
+) -> Result<([u8; 16], TlsIdentity), JoinError> {
     let drawn = SigningRequest::draw()?;
     let request = messages::Join {
         secret: token.secret(),
@@ -86,7 +86,8 @@ pub async fn join(
     };
     let joined: messages::Joined = ask_any(token, Method::Join, &request, deadline).await?;
     let cluster = joined.cluster.as_ref().try_into().map_err(|_| JoinError::Malformed)?;
-    let identity = Identity { authority: joined.authority, certificate: joined.certificate, key: drawn.key };
+    let identity =
+        TlsIdentity { authority: joined.authority, certificate: joined.certificate, key: drawn.key };
     Ok((cluster, identity))
 }
 
@@ -132,7 +133,7 @@ async fn ask_any<T: Message + Default>(
         let mut last = CallError::Deadline;
         for address in &token.masters {
             let tls = joining_tls(token.fingerprint);
-            let masters = Masters::new(std::slice::from_ref(address), Connections::new(tls));
+            let masters = Masters::new(std::slice::from_ref(address), ConnectionPool::new(tls));
             let left = end.saturating_duration_since(Instant::now());
             let patience = match token.masters.len() {
                 1 => left,

@@ -18,7 +18,7 @@ use crate::{
     status::Status,
 };
 use bytes::Bytes;
-use copal_client::{Connections, machine};
+use copal_client::{ConnectionPool, machine};
 use copal_master::{Holder, LEASE_MS, Master, MasterError, MasterOptions, MetaError, MetaStore, Opened};
 use copal_proto::{
     Method,
@@ -80,7 +80,7 @@ pub struct Candidate {
     authority: Authority,
     /// Where this master is reached.
     address: String,
-    connections: Connections,
+    connections: ConnectionPool,
     holder: Holder,
     reigning: RwLock<Option<Reigning>>,
     /// The first reign begins above what was lost.
@@ -100,7 +100,7 @@ impl Candidate {
         options: MasterOptions,
         authority: Authority,
         address: String,
-        connections: Connections,
+        connections: ConnectionPool,
     ) -> Result<Arc<Candidate>, MasterError> {
         Ok(Arc::new(Candidate {
             open,
@@ -126,7 +126,7 @@ impl Candidate {
         let after_restore = self.is_after_restore.load(Ordering::Acquire);
         let options = MasterOptions { after_restore, ..self.options };
         let this = Arc::clone(self);
-        let opened = on_a_thread(move || Master::open_as((this.open)()?, this.holder, options)).await?;
+        let opened = run_blocking(move || Master::open_as((this.open)()?, this.holder, options)).await?;
         let master = match opened {
             Opened::Leads(master) => *master,
             Opened::Follows { left_ms } => {
@@ -141,7 +141,7 @@ impl Candidate {
             false => {
                 let (seen, clocks) = server.ask_what_was_seen(false, SEEN).await;
                 let checked = Arc::clone(&server);
-                on_a_thread(move || {
+                run_blocking(move || {
                     checked.master.check_age(&seen)?;
                     checked.go_by_clocks(&clocks)
                 })
@@ -150,7 +150,7 @@ impl Candidate {
             }
         };
         let (reached, address) = (Arc::clone(&server), self.address.clone());
-        on_a_thread(move || reached.master.be_reached_at(&address)).await?;
+        run_blocking(move || reached.master.be_reached_at(&address)).await?;
         self.is_after_restore.store(false, Ordering::Release);
         let has_lease = server.master.has_lease();
         self.has_reached_database.store(true, Ordering::Release);
@@ -167,10 +167,10 @@ impl Candidate {
             .map(|server| server.master)
             .ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;
         let now_ms = machine::wall_ms();
-        let risen = on_a_thread(move || master.rise(&seen, now_ms)).await?;
+        let risen = run_blocking(move || master.rise(&seen, now_ms)).await?;
         let risen = self.serving(risen);
         let checked = Arc::clone(&risen);
-        on_a_thread(move || checked.go_by_clocks(&clocks)).await?;
+        run_blocking(move || checked.go_by_clocks(&clocks)).await?;
         Ok(risen)
     }
 
@@ -265,10 +265,10 @@ impl Candidate {
 }
 
 /// Runs what blocks.
-async fn on_a_thread<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, MasterError> + Send + 'static,
 ) -> Result<T, MasterError> {
-    let outcome = machine::on_a_thread(work).await;
+    let outcome = machine::run_blocking(work).await;
     outcome.map_err(|error| MetaError::Failed(format!("the work ended early: {error}")))?
 }
 

@@ -14,12 +14,12 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_client::{
-    LONGEST, codec, machine,
-    machine::{Stream, Taken},
-    trace_text, with_end, with_trace,
+    MAX_CALL_TIME, codec, machine,
+    machine::{AcceptedConnection, Stream},
+    trace_text, with_deadline, with_trace,
 };
 use copal_proto::{
-    CHAIN_BYTES, CHAIN_PART_BYTES, Frame, Method,
+    CHAIN_BYTES, CHAIN_PART_BYTES, Method, WireFrame,
     messages::{Failure, failure::Code},
 };
 use futures_util::{SinkExt, StreamExt, future::BoxFuture};
@@ -198,7 +198,7 @@ pub struct Acks {
 impl Acks {
     /// Sends an answer after which more follow.
     pub async fn tell(&self, message: Bytes) {
-        let frame = Frame {
+        let frame = WireFrame {
             id: self.id,
             method: Method::PutChain as u16,
             is_reply: true,
@@ -217,7 +217,7 @@ impl Acks {
 /// Takes connections in for a [`Listener`].
 pub trait Gate: Send + 'static {
     /// Waits for the next one.
-    fn next(&mut self) -> BoxFuture<'_, std::io::Result<Taken>>;
+    fn next(&mut self) -> BoxFuture<'_, std::io::Result<AcceptedConnection>>;
 }
 
 /// Where connections come from.
@@ -231,7 +231,7 @@ enum Door {
 /// One that came, and has not shown who it is yet.
 enum Came {
     Socket(TcpStream, SocketAddr, TlsAcceptor),
-    Taken(Taken),
+    Taken(AcceptedConnection),
 }
 
 /// See the module.
@@ -392,12 +392,12 @@ async fn hear_stranger<H: Handler>(stream: Stream, peer: Peer, handler: Arc<H>) 
         Some(Err(error)) => return Err(error.to_string()),
         None => return Err("it showed no certificate and asked for nothing".to_owned()),
     };
-    let frame = Frame::decode(bytes.freeze()).map_err(|error| error.to_string())?;
+    let frame = WireFrame::decode(bytes.freeze()).map_err(|error| error.to_string())?;
     let method = Method::of_number(frame.method).filter(|method| H::OF_STRANGERS.contains(method));
     let answer = match method {
         Some(method) if !frame.is_reply => {
             let called = handler.call(peer, method, frame.message.clone());
-            with_end(end_of(&frame), called).await
+            with_deadline(end_of(&frame), called).await
         }
         _ => Err(Status::new(Code::Denied, "this takes a certificate of the cluster's authority")),
     };
@@ -416,7 +416,7 @@ async fn answered<H: Handler>(
     handler: &Arc<H>,
     peer: Peer,
     method: Method,
-    frame: &Frame,
+    frame: &WireFrame,
     (end, chain): (Instant, Option<(Parts, Acks)>),
 ) -> Result<Bytes, Status> {
     let (handler, message) = (Arc::clone(handler), frame.message.clone());
@@ -427,7 +427,7 @@ async fn answered<H: Handler>(
             Some((parts, acks)) => handler.chain(peer, message, parts, acks).await,
         }
     };
-    let called = with_end(end, called);
+    let called = with_deadline(end, called);
     if frame.trace == 0 {
         return called.await;
     }
@@ -447,12 +447,12 @@ async fn answered<H: Handler>(
 }
 
 /// The frame that answers another.
-fn reply(to: &Frame, answer: Result<Bytes, Status>) -> Frame {
+fn reply(to: &WireFrame, answer: Result<Bytes, Status>) -> WireFrame {
     let (is_failure, message) = match answer {
         Ok(message) => (false, message),
         Err(status) => (true, Failure::from(status).encode_to_vec().into()),
     };
-    Frame {
+    WireFrame {
         permit: Bytes::new(),
         id: to.id,
         method: to.method,
@@ -466,9 +466,9 @@ fn reply(to: &Frame, answer: Result<Bytes, Status>) -> Frame {
 }
 
 /// When the caller of a request gives up, as far as it says so.
-fn end_of(frame: &Frame) -> Instant {
-    let left = frame.left_ms.map_or(LONGEST, |left| Duration::from_millis(left.into()));
-    machine::now() + left.min(LONGEST)
+fn end_of(frame: &WireFrame) -> Instant {
+    let left = frame.left_ms.map_or(MAX_CALL_TIME, |left| Duration::from_millis(left.into()));
+    machine::now() + left.min(MAX_CALL_TIME)
 }
 
 /// Chains of a connection whose bytes are coming.
@@ -495,7 +495,7 @@ impl Chains {
     }
 
     /// A part goes to its chain; of a chain that has ended it is for nobody.
-    fn take(&mut self, frame: Frame) {
+    fn take(&mut self, frame: WireFrame) {
         let is_last = frame.method == Method::ChainCommit as u16;
         let part = match is_last {
             true => Part::Commit(frame.message),
@@ -513,13 +513,13 @@ impl Chains {
 
 /// A frame that is to be written, and the room that its call holds until then.
 pub(crate) struct Outgoing {
-    frame: Frame,
+    frame: WireFrame,
     room: Option<Held>,
 }
 
 /// A call that was admitted.
 struct Call {
-    frame: Frame,
+    frame: WireFrame,
     room: Held,
     end: Instant,
     /// What comes behind it.

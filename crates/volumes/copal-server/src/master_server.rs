@@ -9,10 +9,10 @@ use crate::{
     token::{JoinToken, Joins, hash_of_secret},
 };
 use bytes::Bytes;
-use copal_client::{CallError, Connections, is_over, machine, name_of_server, without_end};
+use copal_client::{CallError, ConnectionPool, deadline_passed, machine, name_of_server, without_deadline};
 use copal_master::{Beat, Joiner, Lease, Master, MasterError, Medium, NoLease, SeenBy, WRITER_LEASE_MS};
 use copal_proto::{
-    Class, Method,
+    CallClass, Method,
     administration::ClusterStatus,
     messages::{self, WriterLeaseReply, failure::Code, writer_lease::Action},
     role,
@@ -55,7 +55,7 @@ pub struct MasterServer {
     pub(crate) authority: Authority,
     /// Where this master is reached.
     address: String,
-    pub(crate) connections: Connections,
+    pub(crate) connections: ConnectionPool,
     changed: Arc<Notify>,
     probing: Mutex<HashSet<u32>>,
     clock: (u64, Instant),
@@ -69,7 +69,7 @@ impl MasterServer {
         master: Master,
         authority: Authority,
         address: String,
-        connections: Connections,
+        connections: ConnectionPool,
     ) -> Arc<MasterServer> {
         let changed = Arc::new(Notify::new());
         let told = Arc::clone(&changed);
@@ -376,8 +376,8 @@ impl MasterServer {
                 let asked_at = machine::now();
                 let asked_ms = ruler.0 + (asked_at - ruler.1).as_millis() as u64;
                 let asked = async {
-                    let connection = connections.to(&server.address, name, Class::Control).await?;
-                    connection.call::<messages::Seen>(Method::WhatSeen, &request, patience).await
+                    let connection = connections.connect(&server.address, name, CallClass::Control).await?;
+                    connection.call::<messages::SeenReply>(Method::WhatSeen, &request, patience).await
                 };
                 if let Ok(Ok(seen)) = tokio::time::timeout(patience, asked).await {
                     let groups = seen.groups.iter();
@@ -403,7 +403,7 @@ impl MasterServer {
 
     async fn probe(&self, server: &copal_master::ServerRow) -> Result<(), CallError> {
         let name = name_of_server(&server.server_uuid);
-        let connection = self.connections.to(&server.address, name, Class::Control).await?;
+        let connection = self.connections.connect(&server.address, name, CallClass::Control).await?;
         let messages::Ping {} = connection.call(Method::Ping, &messages::Ping {}, PROBE).await?;
         Ok(())
     }
@@ -437,7 +437,7 @@ impl MasterServer {
         let removing = begun.await?;
         let began = machine::now();
         let told = self.tell_members(vid, messages::volume_state::State::Removing).await;
-        let is_late = is_over();
+        let is_late = deadline_passed();
         let is_kept = match &told {
             // What members were told is forgotten after a minute.
             Ok(_) if machine::since(began) > TO_DECIDE || is_late => true,
@@ -445,7 +445,7 @@ impl MasterServer {
             Err(_) => true,
         };
         // What was begun is ended one way or the other, whoever waits for it.
-        without_end(async move {
+        without_deadline(async move {
             let this = Arc::clone(&self);
             if is_kept {
                 // A member that does not hear of it learns it from the map.
@@ -489,7 +489,7 @@ impl MasterServer {
         for server in places {
             let told = async {
                 let name = name_of_server(&server.server_uuid);
-                let connection = self.connections.to(&server.address, name, Class::Control).await?;
+                let connection = self.connections.connect(&server.address, name, CallClass::Control).await?;
                 connection.call::<messages::VolumeStateReply>(Method::VolumeState, &request, TO_TELL).await
             };
             let reply = told.await.map_err(|error| {

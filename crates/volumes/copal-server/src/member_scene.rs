@@ -11,11 +11,11 @@ use crate::{
     status::Status,
 };
 use bytes::Bytes;
-use copal_client::{Connections, Masters, client_tls, name_of_server, server_tls};
+use copal_client::{ConnectionPool, Masters, client_tls, name_of_server, server_tls};
 use copal_data::{Body, MemberIdentity, MemberStore, NewHead, Operation};
 use copal_device::{Device, MemoryDevice};
 use copal_proto::{
-    Class, Method,
+    CallClass, Method,
     messages::{self, FileHead},
     of_id, of_view,
 };
@@ -95,7 +95,7 @@ impl MemberScene {
         let identity = store.boot(1).unwrap();
         let own_name = name_of_server(&identity.server).to_str().into_owned();
         let tls = client_tls(&authority.identity(&own_name).unwrap()).unwrap();
-        let connections = Connections::new(tls);
+        let connections = ConnectionPool::new(tls);
         let options = DataOptions {
             address: "127.0.0.1:1".to_owned(),
             authority: authority.certificate().to_owned(),
@@ -150,7 +150,7 @@ impl MemberScene {
     /// The other member as one to take files over from.
     pub(crate) async fn source(&self) -> Source {
         let name = name_of_server(&OTHER_SERVER);
-        let connection = self.data.connections.to(&self.address, name, Class::Recovery);
+        let connection = self.data.connections.connect(&self.address, name, CallClass::Recovery);
         Source { connection: connection.await.unwrap(), snapshot: 1 }
     }
 

@@ -11,7 +11,7 @@ use crate::{
 use bytes::Bytes;
 use copal_master::ClientRow;
 use copal_proto::{
-    Method, Rights, incarnation_prefix,
+    Method, RightSet, incarnation_prefix,
     messages::{self, failure::Code},
 };
 use copal_volume::VolumeId;
@@ -41,7 +41,7 @@ impl MasterServer {
             cluster: self.master.uuid().to_vec().into(),
             client: request.client.clone(),
             volume: request.volume,
-            rights: Rights::ALL.0,
+            rights: RightSet::ALL.0,
             until_ms: now_ms + PERMIT_MS,
             lease: request.lease,
             path: request.lease_path.clone(),
@@ -87,9 +87,9 @@ impl MasterServer {
     /// Refuses what a named client was not granted. Blocks.
     pub(crate) fn check_client(&self, client: &str, method: Method, message: Bytes) -> Result<(), Status> {
         let granted = self.grant(client)?;
-        let may = |rights: Rights, paths: &[&str]| {
-            let has = Rights(granted.rights);
-            if !has.have(rights) {
+        let may = |rights: RightSet, paths: &[&str]| {
+            let has = RightSet(granted.rights);
+            if !has.contains(rights) {
                 return Err(denied(format!("{client} was granted {has}, and this takes {rights}")));
             }
             match paths.iter().all(|path| is_within(path, &granted.path)) {
@@ -108,12 +108,12 @@ impl MasterServer {
                 // Whoever makes a tree looks whether what is above it is there.
                 match is_within(&granted.path, &request.path) {
                     true => Ok(()),
-                    false => may(Rights::default(), &[&request.path]),
+                    false => may(RightSet::default(), &[&request.path]),
                 }
             }
             Method::ListDirs => {
                 let request: messages::ListDirs = read(message)?;
-                may(Rights::READ, &[&request.parent])
+                may(RightSet::READ, &[&request.parent])
             }
             Method::Mkdir => {
                 let request: messages::Mkdir = read(message)?;
@@ -121,16 +121,16 @@ impl MasterServer {
                     "" => request.name,
                     parent => format!("{parent}/{}", request.name),
                 };
-                may(Rights::CREATE, &[&path])
+                may(RightSet::CREATE, &[&path])
             }
             Method::Rename => {
                 let request: messages::Rename = read(message)?;
-                let both = Rights(Rights::CREATE.0 | Rights::DELETE.0);
+                let both = RightSet(RightSet::CREATE.0 | RightSet::DELETE.0);
                 may(both, &[&request.from, &request.to])
             }
             Method::Rmdir => {
                 let request: messages::Rmdir = read(message)?;
-                may(Rights::DELETE, &[&request.path])?;
+                may(RightSet::DELETE, &[&request.path])?;
                 // The number is what is removed: it has to be the one at that path.
                 let found = self.master.resolve(&request.path)?;
                 match found.0 == request.volume && found != VolumeId::ROOT {
@@ -140,7 +140,7 @@ impl MasterServer {
             }
             Method::WriterLease => {
                 let request: messages::WriterLease = read(message)?;
-                may(Rights::CREATE, &[&request.path])
+                may(RightSet::CREATE, &[&request.path])
             }
             // Refused for its release.
             Method::Ask => Ok(()),

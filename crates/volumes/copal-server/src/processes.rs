@@ -13,7 +13,9 @@ use crate::{
     traffic::Traffic,
     validity::Validity,
 };
-use copal_client::{CallError, CertificateClock, Connections, Credentials, Identity, Masters, machine};
+use copal_client::{
+    CallError, CertificateClock, ConnectionPool, Masters, TlsCredentials, TlsIdentity, machine,
+};
 use copal_data::{MemberIdentity, MemberStore};
 use copal_master::{MasterError, MasterOptions, MetaError};
 use copal_proto::{
@@ -129,8 +131,8 @@ impl MasterProcess {
         listen: &str,
         advertise: &str,
     ) -> Result<MasterProcess, StartError> {
-        let identity: Identity = authority.identity(MASTER_NAME).map_err(identity_error)?;
-        let credentials = Credentials::of_master(&identity).map_err(identity_error)?;
+        let identity: TlsIdentity = authority.identity(MASTER_NAME).map_err(identity_error)?;
+        let credentials = TlsCredentials::of_master(&identity).map_err(identity_error)?;
         let (inward, outward) = (
             credentials.master_tls().map_err(identity_error)?,
             credentials.client_tls().map_err(identity_error)?,
@@ -138,7 +140,7 @@ impl MasterProcess {
         let runtime = runtime()?;
         let listener = runtime.block_on(bind(listen, inward))?;
         let address = listener.address()?.to_string();
-        let connections = Connections::new(outward);
+        let connections = ConnectionPool::new(outward);
         runtime.spawn(renew_own(authority.clone(), credentials, identity.certificate));
         let candidate = Candidate::new(open, options, authority, advertise.to_owned(), connections)?;
         // Here, so that whoever starts it hears what is wrong with the database. One that is away may come
@@ -216,16 +218,16 @@ impl DataProcess {
         medium: &str,
     ) -> Result<DataProcess, StartError> {
         let own = home.identity();
-        let credentials = Credentials::new(&own).map_err(identity_error)?;
+        let credentials = TlsCredentials::new(&own).map_err(identity_error)?;
         let clock = CertificateClock::default();
         let (inward, outward) = (
             credentials.server_tls().map_err(identity_error)?,
-            credentials.client_tls_by(clock.clone()).map_err(identity_error)?,
+            credentials.client_tls_with_clock(clock.clone()).map_err(identity_error)?,
         );
         let runtime = runtime()?;
         let listener = runtime.block_on(bind(&home.listen, inward))?;
         let address = listener.address()?.to_string();
-        let connections = Connections::new(outward);
+        let connections = ConnectionPool::new(outward);
         let masters = Masters::new(&home.masters, connections.clone());
         let server = DataServer::new(
             store,
@@ -242,7 +244,7 @@ impl DataProcess {
             connections,
         )
         .map_err(identity_error)?;
-        clock.go_by(Arc::clone(&server.map) as _);
+        clock.set_clock(Arc::clone(&server.map) as _);
         let (tell, ended) = channel();
         let traffic = listener.traffic();
         runtime.spawn(listener.serve(Arc::clone(&server)));
@@ -293,7 +295,7 @@ struct HomeKeeping {
     server: Arc<DataServer>,
     home: ServerHome,
     directory: PathBuf,
-    credentials: Credentials,
+    credentials: TlsCredentials,
 }
 
 impl HomeKeeping {
@@ -323,7 +325,7 @@ impl HomeKeeping {
 
     async fn write(&self) -> bool {
         let (kept, to) = (self.home.clone(), self.directory.clone());
-        match machine::on_a_thread(move || kept.write(&to)).await {
+        match machine::run_blocking(move || kept.write(&to)).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "what this server knows about itself could not be kept");
@@ -351,8 +353,8 @@ impl HomeKeeping {
         let masters = &self.server.masters;
         let renewed: Result<messages::Renewed, _> = masters.call(Method::Renew, &request, TO_RENEW).await;
         let renewed = renewed.map_err(|error| error.to_string())?;
-        let identity = Identity { certificate: renewed.certificate, key: drawn.key, ..own };
-        let shown = Credentials::new(&identity).map_err(|error| error.to_string())?;
+        let identity = TlsIdentity { certificate: renewed.certificate, key: drawn.key, ..own };
+        let shown = TlsCredentials::new(&identity).map_err(|error| error.to_string())?;
         drop(shown);
         self.home.renewed(&identity);
         if self.write().await {
@@ -385,7 +387,7 @@ impl DailyWarning {
 }
 
 /// Gives a master another certificate of its own authority before the one that it shows ends.
-async fn renew_own(authority: Authority, credentials: Credentials, mut certificate: String) {
+async fn renew_own(authority: Authority, credentials: TlsCredentials, mut certificate: String) {
     loop {
         tokio::time::sleep(LOOK).await;
         let is_due =
@@ -413,9 +415,9 @@ const TO_TELL_LOSS: Duration = Duration::from_secs(5);
 /// # Errors
 /// The master was not reached, or certificate and key cannot be used.
 pub fn report_lost_store(home: &ServerHome) -> Result<(), String> {
-    let credentials = Credentials::new(&home.identity()).map_err(|error| error.to_string())?;
+    let credentials = TlsCredentials::new(&home.identity()).map_err(|error| error.to_string())?;
     let tls = credentials.client_tls().map_err(|error| error.to_string())?;
-    let masters = Masters::new(&home.masters, Connections::new(tls));
+    let masters = Masters::new(&home.masters, ConnectionPool::new(tls));
     // No disk: the master compares it with the one that joined.
     let beat = messages::Heartbeat {
         server_uuid: home.server_uuid().to_vec().into(),

@@ -7,7 +7,7 @@ use crate::{
     status::Status,
 };
 use bytes::BytesMut;
-use copal_proto::{Cost, FRAME_HEADER_LEN, Frame, MAX_FRAME_BYTES, Method, SMALL_BYTES};
+use copal_proto::{CallCost, FRAME_HEADER_LEN, MAX_FRAME_BYTES, Method, SMALL_BYTES, WireFrame};
 use std::{io::ErrorKind, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, BufReader},
@@ -23,11 +23,11 @@ const LENGTH_LEN: usize = 4;
 /// What came.
 pub(crate) enum Request {
     /// A request, and the room it has.
-    Admitted(Frame, Held),
+    Admitted(WireFrame, Held),
     /// Part of a chain, in the room of its first frame.
-    Part(Frame),
+    Part(WireFrame),
     /// One that finds no room; of a long one all but the header was passed over.
-    NoRoom(Frame, Status),
+    NoRoom(WireFrame, Status),
 }
 
 /// Why nothing more can be read of a connection.
@@ -84,8 +84,8 @@ impl<R: AsyncRead + Unpin> Requests<R> {
                 return Ok(Some(Request::Part(frame)));
             }
             let cost = match method {
-                Some(method) => Cost::of(method, &frame.message),
-                None => Cost::of_length(None, length),
+                Some(method) => CallCost::of(method, &frame.message),
+                None => CallCost::of_length(None, length),
             };
             return Ok(Some(match admission.admit(cost).await {
                 Ok(room) => Request::Admitted(frame, room),
@@ -93,13 +93,13 @@ impl<R: AsyncRead + Unpin> Requests<R> {
             }));
         }
         // Nothing of these is believed before the checksum, but the room that it asks for.
-        let peeked = Frame::peek(header);
+        let peeked = WireFrame::peek(header);
         let method = Method::of_number(peeked.method);
         if matches!(method, Some(Method::PutChain | Method::ChainData | Method::ChainCommit)) {
             let reason = format!("a frame of a chain of {length} bytes");
             return Err(Unreadable::Garbage(reason));
         }
-        match admission.admit(Cost::of_length(method, length)).await {
+        match admission.admit(CallCost::of_length(method, length)).await {
             Ok(room) => Ok(Some(Request::Admitted(self.read(header, length).await?, room))),
             Err(busy) => {
                 self.pass_over((length - FRAME_HEADER_LEN) as u64).await?;
@@ -108,7 +108,7 @@ impl<R: AsyncRead + Unpin> Requests<R> {
         }
     }
 
-    async fn read(&mut self, header: &[u8], length: usize) -> Result<Frame, Unreadable> {
+    async fn read(&mut self, header: &[u8], length: usize) -> Result<WireFrame, Unreadable> {
         let mut bytes = BytesMut::with_capacity(length);
         bytes.extend_from_slice(header);
         let mut rest = (&mut self.from).take((length - header.len()) as u64);
@@ -123,7 +123,8 @@ impl<R: AsyncRead + Unpin> Requests<R> {
         };
         let whole = timeout(to_arrive(length as u64), whole).await;
         whole.map_err(|_| Unreadable::Late)??;
-        let frame = Frame::decode(bytes.freeze()).map_err(|error| Unreadable::Garbage(error.to_string()))?;
+        let frame =
+            WireFrame::decode(bytes.freeze()).map_err(|error| Unreadable::Garbage(error.to_string()))?;
         match frame.is_reply {
             false => Ok(frame),
             true => Err(Unreadable::Garbage("it answered what nobody asked".to_owned())),

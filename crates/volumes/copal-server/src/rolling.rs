@@ -18,7 +18,7 @@ use bytes::Bytes;
 use copal_client::name_of_server;
 use copal_data::{JournalEntry, NotHeld, Operation};
 use copal_proto::{
-    Class, Method, id,
+    CallClass, Method, id,
     messages::{self, failure::Code},
     of_id,
 };
@@ -72,7 +72,8 @@ impl DataServer {
                 continue;
             };
             let name = name_of_server(&place.server_uuid);
-            let Ok(connection) = self.connections.to(&place.address, name, Class::Recovery).await else {
+            let Ok(connection) = self.connections.connect(&place.address, name, CallClass::Recovery).await
+            else {
                 continue;
             };
             let rolling = Rolling {

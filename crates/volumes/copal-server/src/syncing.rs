@@ -21,7 +21,7 @@ use bytes::Bytes;
 use copal_client::{CallError, Connection, name_of_server};
 use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry, Taken, Told};
 use copal_proto::{
-    Class, Method, id,
+    CallClass, Method, id,
     messages::{self, failure::Code},
     of_id,
 };
@@ -177,7 +177,7 @@ impl DataServer {
                     continue;
                 }
                 let digest = store.digest_from(membership.group, membership.horizon, seed)?;
-                groups.push(messages::Compared {
+                groups.push(messages::ComparedGroup {
                     group: membership.group.0,
                     epoch: membership.epoch.0,
                     horizon: membership.horizon.0,
@@ -209,7 +209,7 @@ impl DataServer {
     async fn connection_to(&self, disk: DiskId) -> Option<Connection> {
         let place = self.map.place(disk)?;
         let name = name_of_server(&place.server_uuid);
-        self.connections.to(&place.address, name, Class::Recovery).await.ok()
+        self.connections.connect(&place.address, name, CallClass::Recovery).await.ok()
     }
 
     /// Takes over what a donor has and this member lacks; how many operations that were.

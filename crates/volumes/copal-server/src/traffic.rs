@@ -6,7 +6,7 @@ use crate::{
     admission::{Admission, Admitted, Budgets},
     status::Status,
 };
-use copal_proto::{Class, Method, messages::failure::Code};
+use copal_proto::{CallClass, Method, messages::failure::Code};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -131,7 +131,7 @@ impl Traffic {
     }
 
     /// What calls of a class hold.
-    pub fn admitted(&self, class: Class) -> Admitted {
+    pub fn admitted(&self, class: CallClass) -> Admitted {
         self.admission.counted(class)
     }
 

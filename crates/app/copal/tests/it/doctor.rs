@@ -73,7 +73,7 @@ fn an_operation_has_one_number_in_the_logs_of_client_and_servers() {
     let cluster = Served::with_log("copal_server=debug,warn");
     cluster.good(&["fs", "mkdir", "mail"]);
     let mut put = cluster.command(&["fs", "put", "mail", "m1", "/etc/hostname"]);
-    let run = put.env("COPAL_LOG", "copal_client::trace=debug").output().unwrap();
+    let run = put.env("COPAL_LOG", "copal_client::net::trace=debug").output().unwrap();
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     let traces: Vec<&str> = said.lines().filter_map(|line| line.split("trace=").nth(1)?.get(..16)).collect();
     let log = cluster.log();

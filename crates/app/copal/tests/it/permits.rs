@@ -320,7 +320,7 @@ fn rewrite_certificate(cluster: &Served, (name, path): (&str, &str), ago_ms: u64
     let now_ms = copal_volume::Clock::now_ms(&copal_volume::SystemClock);
     let old = authority.identity_at(&format!("{name}.client.copal"), now_ms - ago_ms).unwrap();
     let path = std::path::Path::new(path);
-    let mut profile = copal_client::Profile::read(path).unwrap();
+    let mut profile = copal_client::ClientProfile::read(path).unwrap();
     (profile.certificate, profile.key) = (old.certificate, old.key);
     profile.write(path).unwrap();
 }

@@ -6,7 +6,7 @@ use crate::{
     control,
     messages::{Answers, Ask, Instance, Marker, VERSION},
 };
-use copal_client::{AGENT_NAME, CallError, Connection, Credentials, name_of_agent};
+use copal_client::{AGENT_NAME, CallError, Connection, TlsCredentials, name_of_agent};
 use copal_proto::{
     Method,
     messages::{self, failure::Code},
@@ -90,7 +90,7 @@ fn a_peer_without_the_secret_is_not_heard_and_members_are_served() {
     let of_other = Authority::derived(&[1; 32], "Copal fleet").unwrap();
     let mut identity = of_other.lasting_identity(AGENT_NAME).unwrap();
     identity.authority = of_this.certificate().to_owned();
-    let tls = Credentials::new(&identity).unwrap().client_tls().unwrap();
+    let tls = TlsCredentials::new(&identity).unwrap().client_tls().unwrap();
     let refused = other.wait(async {
         let connection = Connection::open(&address, name_of_agent(), tls).await?;
         let hello = messages::AgentHello { version: VERSION, name: "peer".to_owned() };

@@ -1,21 +1,21 @@
 //! A cluster, as one client sees it: the map that it follows, the connections that it keeps, the ids that it
 //! draws.
 
-use crate::net::connection::{CallError, Connection, Encoded};
-use crate::net::connection_pool::Connections;
+use crate::net::connection::{CallError, Connection, EncodedRequest};
+use crate::net::connection_pool::ConnectionPool;
 use crate::net::errors::volume_error;
 use crate::net::machine;
 use crate::net::map_cache::MapCache;
 use crate::net::masters::Masters;
-use crate::net::profile::Profile;
-use crate::net::tls::{Credentials, Identity, TlsError, name_of_server};
+use crate::net::profile::ClientProfile;
+use crate::net::tls::{TlsCredentials, TlsError, TlsIdentity, name_of_server};
 use crate::net::tls_time::CertificateClock;
 use crate::operation::transfer::Choice;
 use crate::permits::permit_cache::Permits;
 use crate::read::read_latency::Pace;
 use bytes::Bytes;
 use copal_proto::{
-    Cost, Method,
+    CallCost, Method,
     administration::{AdminRequest, reply_of},
     messages,
 };
@@ -67,8 +67,8 @@ pub struct Cluster {
 
 pub(crate) struct Inner {
     pub(crate) masters: Masters,
-    pub(crate) connections: Connections,
-    credentials: Credentials,
+    pub(crate) connections: ConnectionPool,
+    credentials: TlsCredentials,
     map: Arc<MapCache>,
     ids: Mutex<FileIds>,
     suspected: Mutex<BTreeMap<DiskId, Instant>>,
@@ -96,16 +96,16 @@ impl Cluster {
     /// Connects with a profile, and learns the map. To be called inside a runtime.
     /// # Errors
     /// `Tls`, `Random`; `Masters`: none answers until the deadline.
-    pub async fn connect(profile: &Profile, deadline: Duration) -> Result<Cluster, ConnectError> {
-        let identity = Identity {
+    pub async fn connect(profile: &ClientProfile, deadline: Duration) -> Result<Cluster, ConnectError> {
+        let identity = TlsIdentity {
             authority: profile.authority.clone(),
             certificate: profile.certificate.clone(),
             key: profile.key.clone(),
         };
         let clock = CertificateClock::default();
-        let credentials = Credentials::new(&identity)?;
-        let tls = credentials.client_tls_by(clock.clone())?;
-        let connections = Connections::new(tls);
+        let credentials = TlsCredentials::new(&identity)?;
+        let tls = credentials.client_tls_with_clock(clock.clone())?;
+        let connections = ConnectionPool::new(tls);
         let masters = Masters::new(&profile.masters, connections.clone());
         let map = Arc::new(MapCache::default());
         let first = messages::WatchMap { since: 0, wait_ms: 0 };
@@ -113,7 +113,7 @@ impl Cluster {
         let first: messages::Map =
             masters.call(Method::WatchMap, &first, deadline).await.map_err(ConnectError::Masters)?;
         map.apply_answer(&first, asked);
-        clock.go_by(Arc::clone(&map) as _);
+        clock.set_clock(Arc::clone(&map) as _);
         masters.learn(&first.masters);
         let drawn = machine::draw().map_err(|error| ConnectError::Random(error.to_string()))?;
         let permits = Permits::new(profile.client.clone());
@@ -161,8 +161,8 @@ impl Cluster {
     /// Shows the certificate of a renewed profile from here on.
     /// # Errors
     /// It cannot be used; the one before it is shown still.
-    pub fn show(&self, profile: &Profile) -> Result<(), TlsError> {
-        self.inner.credentials.replace(&Identity {
+    pub fn replace_certificate(&self, profile: &ClientProfile) -> Result<(), TlsError> {
+        self.inner.credentials.replace(&TlsIdentity {
             authority: profile.authority.clone(),
             certificate: profile.certificate.clone(),
             key: profile.key.clone(),
@@ -194,7 +194,7 @@ impl Cluster {
     ) -> Result<T, CallError> {
         let message = Bytes::from(request.encode_to_vec());
         let permit = self.permit(&message, end).await?;
-        self.call_permitted(disk, method, Encoded { message, permit }, end).await
+        self.call_permitted(disk, method, EncodedRequest { message, permit }, end).await
     }
 
     /// As [`Cluster::call`], with a permit that the caller has.
@@ -202,7 +202,7 @@ impl Cluster {
         &self,
         disk: DiskId,
         method: Method,
-        request: Encoded,
+        request: EncodedRequest,
         end: Instant,
     ) -> Result<T, CallError> {
         let connection = self.reach(disk, method, &request.message, end).await?;
@@ -221,7 +221,7 @@ impl Cluster {
         let connection = self.reach(disk, method, &message, end).await?;
         let permit = self.permit(&message, end).await?;
         let left = end.saturating_duration_since(machine::now());
-        connection.call_once(method, Encoded { message, permit }, left).await
+        connection.call_once(method, EncodedRequest { message, permit }, left).await
     }
 
     /// The connection to the server of a disk for such a call.
@@ -239,8 +239,8 @@ impl Cluster {
             });
         };
         let name = name_of_server(&place.server_uuid);
-        let class = Cost::of(method, message).class;
-        let connect = self.inner.connections.to(&place.address, name, class);
+        let class = CallCost::of(method, message).class;
+        let connect = self.inner.connections.connect(&place.address, name, class);
         let connected = tokio::time::timeout_at(end.into(), connect).await;
         connected.map_err(|_| CallError::Deadline)?
     }

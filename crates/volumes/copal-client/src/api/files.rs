@@ -44,11 +44,16 @@ impl Cluster {
     /// Starts a file that is streamed.
     /// # Errors
     /// `InvalidName`, `TooLarge`.
-    pub fn writer(&self, vid: VolumeId, name: &[u8], options: &PutOptions) -> Result<Writer, VolumeError> {
+    pub fn writer(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        options: &PutOptions,
+    ) -> Result<ClusterWriter, VolumeError> {
         check_file_name(name)?;
         check_metadata(&options.metadata)?;
         let fid = self.draw_file();
-        Ok(Writer {
+        Ok(ClusterWriter {
             cluster: self.clone(),
             vid,
             name: Bytes::copy_from_slice(name),
@@ -158,7 +163,7 @@ impl Cluster {
             end: range.end,
             if_file: if_file.map(|fid| of_id(fid.0)),
         };
-        let got: messages::Got = self.read(vid, Method::Get, Counts::All, end, request).await?;
+        let got: messages::GetReply = self.read(vid, Method::Get, Counts::All, end, request).await?;
         Ok((got.bytes, info(got.head)?))
     }
 
@@ -273,9 +278,9 @@ impl Cluster {
     }
 }
 
-/// A file on its way into a volume; nothing of it is visible before [`Writer::commit`]. At most one piece is
+/// A file on its way into a volume; nothing of it is visible before [`ClusterWriter::commit`]. At most one piece is
 /// in memory.
-pub struct Writer {
+pub struct ClusterWriter {
     cluster: Cluster,
     vid: VolumeId,
     name: Bytes,
@@ -289,7 +294,7 @@ pub struct Writer {
     failed: Option<VolumeError>,
 }
 
-impl Writer {
+impl ClusterWriter {
     /// Adds bytes at the end.
     /// # Errors
     /// `TooLarge`, `NoSpace`, `VolumeGone`, `Degraded`; the writer is then only good for dropping.

@@ -4,9 +4,9 @@
 //! A store may be rooted at a path: then it shows the volumes below that path and no others.
 
 use crate::api::cluster::{Cluster, ConnectError};
-use crate::api::files::Writer;
+use crate::api::files::ClusterWriter;
 use crate::net::machine;
-use crate::net::profile::Profile;
+use crate::net::profile::ClientProfile;
 use crate::net::trace::traced;
 use crate::permits::lease::{LeaseError, WriterLease};
 use bytes::Bytes;
@@ -42,7 +42,7 @@ impl ClusterStore {
     /// Connects with a profile, on a runtime of its own.
     /// # Errors
     /// As [`Cluster::connect`].
-    pub fn connect(profile: &Profile, deadline: Duration) -> Result<ClusterStore, ConnectError> {
+    pub fn connect(profile: &ClientProfile, deadline: Duration) -> Result<ClusterStore, ConnectError> {
         const WORKERS: usize = 2;
         crate::probe_threads(WORKERS)?;
         let runtime =
@@ -379,7 +379,7 @@ fn check_batch(bytes: usize) -> Result<(), VolumeError> {
 
 struct BlockingWriter {
     store: ClusterStore,
-    writer: Writer,
+    writer: ClusterWriter,
 }
 
 impl FileWriter for BlockingWriter {

@@ -11,7 +11,7 @@ use crate::net::tls::AGENT_NAME;
 use crate::net::trace::current_trace;
 use bytes::Bytes;
 use copal_proto::{
-    Frame, MAX_FRAME_BYTES, Method,
+    MAX_FRAME_BYTES, Method, WireFrame,
     messages::{Failure, failure::Code},
 };
 use futures_util::{SinkExt, StreamExt};
@@ -100,16 +100,16 @@ const ANSWERS: usize = 32;
 
 /// A request as it is sent: the encoded message, and the permit that is shown with it; empty: none.
 #[derive(Clone, Debug, Default)]
-pub struct Encoded {
+pub struct EncodedRequest {
     /// The message.
     pub message: Bytes,
     /// A `SignedPermit`.
     pub permit: Bytes,
 }
 
-impl From<Bytes> for Encoded {
-    fn from(message: Bytes) -> Encoded {
-        Encoded { message, permit: Bytes::new() }
+impl From<Bytes> for EncodedRequest {
+    fn from(message: Bytes) -> EncodedRequest {
+        EncodedRequest { message, permit: Bytes::new() }
     }
 }
 
@@ -118,7 +118,7 @@ impl From<Bytes> for Encoded {
 pub struct Connection {
     address: Arc<str>,
     next: Arc<AtomicU64>,
-    out: mpsc::Sender<Frame>,
+    out: mpsc::Sender<WireFrame>,
     waiting: Waiting,
 }
 
@@ -213,7 +213,7 @@ impl Connection {
 
     fn over(address: &str, stream: Stream, link: Link) -> Connection {
         let (mut sink, mut source) = Framed::new(stream, codec()).split();
-        let (out, mut queue) = mpsc::channel::<Frame>(WAITING);
+        let (out, mut queue) = mpsc::channel::<WireFrame>(WAITING);
         let waiting: Waiting = Arc::new(Mutex::new(Some(BTreeMap::new())));
         let connection = Connection {
             address: address.into(),
@@ -248,7 +248,7 @@ impl Connection {
         let address = connection.address.clone();
         machine::spawn(async move {
             while let Some(Ok(bytes)) = source.next().await {
-                let Ok(frame) = Frame::decode(bytes.freeze()) else {
+                let Ok(frame) = WireFrame::decode(bytes.freeze()) else {
                     break;
                 };
                 let told = match waiting.lock().as_mut() {
@@ -297,7 +297,7 @@ impl Connection {
         request: &impl Message,
         deadline: Duration,
     ) -> Result<T, CallError> {
-        self.call_encoded(method, Encoded::from(Bytes::from(request.encode_to_vec())), deadline).await
+        self.call_encoded(method, EncodedRequest::from(Bytes::from(request.encode_to_vec())), deadline).await
     }
 
     /// As [`Connection::call`], of a message that is encoded.
@@ -306,7 +306,7 @@ impl Connection {
     pub async fn call_encoded<T: Message + Default>(
         &self,
         method: Method,
-        request: impl Into<Encoded>,
+        request: impl Into<EncodedRequest>,
         deadline: Duration,
     ) -> Result<T, CallError> {
         let request = request.into();
@@ -332,7 +332,7 @@ impl Connection {
     pub async fn call_once<T: Message + Default>(
         &self,
         method: Method,
-        request: impl Into<Encoded>,
+        request: impl Into<EncodedRequest>,
         deadline: Duration,
     ) -> Result<T, CallError> {
         let request = request.into();
@@ -372,8 +372,8 @@ impl Drop for Forgotten<'_> {
     }
 }
 
-fn frame_of(id: u64, method: Method, deadline: Option<Duration>, request: Encoded) -> Frame {
-    Frame {
+fn frame_of(id: u64, method: Method, deadline: Option<Duration>, request: EncodedRequest) -> WireFrame {
+    WireFrame {
         id,
         method: method as u16,
         is_reply: false,
@@ -388,7 +388,7 @@ fn frame_of(id: u64, method: Method, deadline: Option<Duration>, request: Encode
 
 /// A call of several frames, answered by several: what goes on to other members while it comes. One that is
 /// dropped before its last frame is told to be over.
-pub struct Streamed {
+pub struct StreamedCall {
     connection: Connection,
     id: u64,
     answers: mpsc::Receiver<Answer>,
@@ -404,10 +404,10 @@ impl Connection {
     pub async fn begin(
         &self,
         method: Method,
-        request: Encoded,
+        request: EncodedRequest,
         farewell: (Method, Bytes),
         deadline: Duration,
-    ) -> Result<Streamed, CallError> {
+    ) -> Result<StreamedCall, CallError> {
         let deadline = given(deadline);
         if deadline.is_zero() {
             return Err(CallError::Deadline);
@@ -418,7 +418,7 @@ impl Connection {
             Some(waiting) => drop(waiting.insert(id, Waiter::Many(tell))),
             None => return Err(self.broken()),
         }
-        let streamed = Streamed { connection: self.clone(), id, answers, farewell: Some(farewell) };
+        let streamed = StreamedCall { connection: self.clone(), id, answers, farewell: Some(farewell) };
         let frame = frame_of(id, method, Some(deadline), request);
         streamed.put(frame, deadline).await?;
         Ok(streamed)
@@ -429,8 +429,8 @@ impl Connection {
     }
 }
 
-impl Streamed {
-    async fn put(&self, frame: Frame, wait: Duration) -> Result<(), CallError> {
+impl StreamedCall {
+    async fn put(&self, frame: WireFrame, wait: Duration) -> Result<(), CallError> {
         match timeout(wait, self.connection.out.send(frame)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(self.connection.broken()),
@@ -470,7 +470,7 @@ impl Streamed {
     }
 }
 
-impl Drop for Streamed {
+impl Drop for StreamedCall {
     fn drop(&mut self) {
         if let Some(waiting) = self.connection.waiting.lock().as_mut() {
             waiting.remove(&self.id);

@@ -4,7 +4,7 @@
 
 use crate::net::connection::{CallError, Connection};
 use crate::net::network_estimate::Link;
-use copal_proto::Class;
+use copal_proto::CallClass;
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
 use std::{collections::HashMap, sync::Arc};
@@ -12,7 +12,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio_rustls::rustls::{ClientConfig, sign::CertifiedKey};
 
 /// Where, who is to be there, and what is called.
-type To = (String, ServerName<'static>, Class);
+type To = (String, ServerName<'static>, CallClass);
 type Slot = Arc<AsyncMutex<Option<Kept>>>;
 
 /// A connection, and what was shown when it was opened.
@@ -23,16 +23,16 @@ struct Kept {
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
-pub struct Connections {
+pub struct ConnectionPool {
     tls: Arc<ClientConfig>,
     link: Link,
     slots: Arc<Mutex<HashMap<To, Slot>>>,
 }
 
-impl Connections {
+impl ConnectionPool {
     /// None yet.
-    pub fn new(tls: Arc<ClientConfig>) -> Connections {
-        Connections { tls, link: Link::default(), slots: Arc::default() }
+    pub fn new(tls: Arc<ClientConfig>) -> ConnectionPool {
+        ConnectionPool { tls, link: Link::default(), slots: Arc::default() }
     }
 
     /// What is measured of what goes over all of them.
@@ -44,11 +44,11 @@ impl Connections {
     /// that ask at once one opens it.
     /// # Errors
     /// `Unreachable`.
-    pub async fn to(
+    pub async fn connect(
         &self,
         address: &str,
         name: ServerName<'static>,
-        class: Class,
+        class: CallClass,
     ) -> Result<Connection, CallError> {
         let slot = {
             let mut slots = self.slots.lock();

@@ -2,9 +2,9 @@
 //! how much that is.
 //!
 //! A server works for a call until its caller has given up, and so does whoever it calls for that. Work that
-//! began and must be brought to its end, whoever asked for it, says so ([`without_end`]). Rule: VOL-30,
+//! began and must be brought to its end, whoever asked for it, says so ([`without_deadline`]). Rule: VOL-30,
 //! docs/design/cluster.md.
-//! Invariant: nobody is worked for longer than [`LONGEST`].
+//! Invariant: nobody is worked for longer than [`MAX_CALL_TIME`].
 
 use crate::net::machine;
 use std::{
@@ -13,37 +13,37 @@ use std::{
 };
 
 /// The most that a call may take.
-pub const LONGEST: Duration = Duration::from_secs(600);
+pub const MAX_CALL_TIME: Duration = Duration::from_secs(600);
 
 tokio::task_local! {
     static END: Option<Instant>;
 }
 
 /// When the task's work is to end; `None`: nobody waits for it.
-pub fn current_end() -> Option<Instant> {
+pub fn current_deadline() -> Option<Instant> {
     END.try_with(|end| *end).unwrap_or(None)
 }
 
 /// Whether nobody waits any more for what the task does.
-pub fn is_over() -> bool {
-    current_end().is_some_and(|end| machine::now() >= end)
+pub fn deadline_passed() -> bool {
+    current_deadline().is_some_and(|end| machine::now() >= end)
 }
 
 /// Runs work that is to end at `end`, or when what it is part of is to end.
-pub async fn with_end<T>(end: Instant, work: impl Future<Output = T>) -> T {
-    let end = current_end().map_or(end, |outer| outer.min(end));
+pub async fn with_deadline<T>(end: Instant, work: impl Future<Output = T>) -> T {
+    let end = current_deadline().map_or(end, |outer| outer.min(end));
     END.scope(Some(end), work).await
 }
 
 /// Runs work that goes on although its caller has given up.
-pub async fn without_end<T>(work: impl Future<Output = T>) -> T {
+pub async fn without_deadline<T>(work: impl Future<Output = T>) -> T {
     END.scope(None, work).await
 }
 
 /// What a call that may take `wait` is given.
 pub(crate) fn given(wait: Duration) -> Duration {
-    let left = current_end().map(|end| end.saturating_duration_since(machine::now()));
-    left.map_or(wait, |left| left.min(wait)).min(LONGEST)
+    let left = current_deadline().map(|end| end.saturating_duration_since(machine::now()));
+    left.map_or(wait, |left| left.min(wait)).min(MAX_CALL_TIME)
 }
 
 /// Time that is left as a frame says it: what is less than a millisecond is one.
@@ -59,16 +59,16 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_part_of_work_ends_with_it_and_nothing_lasts_for_hours() {
-        assert_eq!(given(HOUR), LONGEST);
+        assert_eq!(given(HOUR), MAX_CALL_TIME);
         let soon = machine::now() + Duration::from_secs(5);
-        let (left, inner) = with_end(soon, async {
-            let inner = with_end(soon + HOUR, async { current_end() }).await;
+        let (left, inner) = with_deadline(soon, async {
+            let inner = with_deadline(soon + HOUR, async { current_deadline() }).await;
             (given(HOUR), inner)
         })
         .await;
         assert!(left <= Duration::from_secs(5), "{left:?}");
         assert_eq!(inner, Some(soon));
-        let rest = with_end(soon, without_end(async { given(Duration::from_secs(9)) })).await;
+        let rest = with_deadline(soon, without_deadline(async { given(Duration::from_secs(9)) })).await;
         assert_eq!(rest, Duration::from_secs(9));
     }
 

@@ -22,7 +22,7 @@ pub fn volume_error(error: CallError) -> VolumeError {
 }
 
 /// What a server says to a client whose certificate has ended; `None`: the call failed for another reason.
-pub fn ended_certificate(error: &CallError) -> Option<&str> {
+pub fn expired_certificate(error: &CallError) -> Option<&str> {
     match error {
         CallError::Failed(failure) if failure.code == i32::from(Code::CertificateEnded) => {
             Some(&failure.text)

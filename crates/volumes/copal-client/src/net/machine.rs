@@ -32,7 +32,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> ByteStream for T {}
 pub type Stream = Box<dyn ByteStream>;
 
 /// What was taken in: the bytes, where from, and the certificate of who called, if it has shown one.
-pub struct Taken {
+pub struct AcceptedConnection {
     /// The bytes.
     pub stream: Stream,
     /// Where from.
@@ -50,7 +50,7 @@ pub trait Machine: Send + Sync + 'static {
     fn task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()>;
 
     /// Returns when work that may block on a device is to begin; then the caller runs it.
-    fn turn_of_a_thread(&self) -> BoxFuture<'static, ()>;
+    fn blocking_turn(&self) -> BoxFuture<'static, ()>;
 
     /// Takes work that may block on a device, to be run soon, and before any other such work of the process
     /// that comes later.
@@ -126,10 +126,10 @@ pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> 
 /// Runs what may block where it keeps no task waiting.
 /// # Errors
 /// It panicked; what it said.
-pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     match current() {
         Some(machine) => {
-            machine.turn_of_a_thread().await;
+            machine.blocking_turn().await;
             Ok(work())
         }
         None => {
@@ -139,8 +139,8 @@ pub async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
     }
 }
 
-/// As [`on_a_thread`], for work that nobody waits for.
-pub fn hand_to_a_thread(work: impl FnOnce() + Send + 'static) {
+/// As [`run_blocking`], for work that nobody waits for.
+pub fn spawn_blocking(work: impl FnOnce() + Send + 'static) {
     match current() {
         Some(machine) => machine.hand_over(Box::new(work)),
         None => drop(tokio::task::spawn_blocking(work)),

@@ -6,11 +6,11 @@
 //! Paper: beanfs §4.2 (stand-by masters; here clients know all addresses, and none is taken over)
 
 use crate::net::connection::CallError;
-use crate::net::connection_pool::Connections;
+use crate::net::connection_pool::ConnectionPool;
 use crate::net::machine;
 use crate::net::tls::name_of_master;
 use copal_proto::{
-    Class, Method, UNKNOWN_CALL,
+    CallClass, Method, UNKNOWN_CALL,
     messages::{self, failure::Code},
 };
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -41,12 +41,12 @@ struct Known {
 #[derive(Clone)]
 pub struct Masters {
     known: Arc<RwLock<Known>>,
-    connections: Connections,
+    connections: ConnectionPool,
 }
 
 impl Masters {
     /// Masters at these addresses.
-    pub fn new(addresses: &[String], connections: Connections) -> Masters {
+    pub fn new(addresses: &[String], connections: ConnectionPool) -> Masters {
         let known = Known { addresses: addresses.to_vec(), leader: None };
         Masters { known: Arc::new(RwLock::new(known)), connections }
     }
@@ -174,7 +174,7 @@ impl Masters {
         request: &impl Message,
         deadline: Duration,
     ) -> Result<T, CallError> {
-        let connect = self.connections.to(address, name_of_master(), Class::Control);
+        let connect = self.connections.connect(address, name_of_master(), CallClass::Control);
         let connection = tokio::time::timeout(deadline, connect).await.map_err(|_| CallError::Deadline)??;
         let answer = connection.call(method, request, deadline).await;
         answer.map_err(|error| of_older_master(method, error))

@@ -2,7 +2,7 @@
 //! wrong.
 
 use crate::net::connection::{CallError, Connection};
-use crate::net::tls::{Identity, client_tls};
+use crate::net::tls::{TlsIdentity, client_tls};
 use copal_proto::{Method, messages};
 use rustls_pki_types::ServerName;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ const TO_ANSWER: Duration = Duration::from_secs(5);
 
 /// A process that answered.
 #[derive(Clone, Copy, Debug)]
-pub struct Probed {
+pub struct ProbeReply {
     /// How long handshake and answer took.
     pub took: Duration,
     /// How far its clock is ahead of this machine's, in milliseconds; `None`: it is no master that leads.
@@ -24,11 +24,11 @@ pub struct Probed {
 /// # Errors
 /// It is not reached, or is not who was meant.
 pub fn probe(
-    identity: &Identity,
+    identity: &TlsIdentity,
     address: &str,
     name: ServerName<'static>,
     is_master: bool,
-) -> Result<Probed, CallError> {
+) -> Result<ProbeReply, CallError> {
     let unreachable = |reason: String| CallError::Unreachable { address: address.to_owned(), reason };
     let tls = client_tls(identity).map_err(|error| unreachable(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -41,7 +41,7 @@ pub fn probe(
         let messages::Ping {} = connection.call(Method::Ping, &messages::Ping {}, TO_ANSWER).await?;
         let took = began.elapsed();
         if !is_master {
-            return Ok(Probed { took, ahead_ms: None });
+            return Ok(ProbeReply { took, ahead_ms: None });
         }
         let watch = messages::WatchMap { since: u64::MAX, wait_ms: 0 };
         let asked = now_ms();
@@ -49,7 +49,7 @@ pub fn probe(
         let answered = now_ms();
         // In the middle of question and answer; one that does not lead has no clock that counts.
         let ahead_ms = told.ok().map(|map| map.now_ms as i64 - (asked + answered) / 2);
-        Ok(Probed { took, ahead_ms })
+        Ok(ProbeReply { took, ahead_ms })
     })
 }
 

@@ -11,7 +11,7 @@ use std::{
 /// Contents of `client.json`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Profile {
+pub struct ClientProfile {
     /// Version of this file.
     pub v: u32,
     /// The cluster, in hexadecimal digits.
@@ -62,11 +62,11 @@ const VERSION: u32 = 1;
 /// Longest profile that is read.
 const MOST_BYTES: u64 = 1 << 20;
 
-impl Profile {
+impl ClientProfile {
     /// Reads a profile.
     /// # Errors
     /// `Read`, `Malformed`.
-    pub fn read(path: &Path) -> Result<Profile, ProfileError> {
+    pub fn read(path: &Path) -> Result<ClientProfile, ProfileError> {
         let read = |source| ProfileError::Read { path: path.to_owned(), source };
         let malformed = |reason: String| ProfileError::Malformed { path: path.to_owned(), reason };
         let length = path.metadata().map_err(read)?.len();
@@ -74,7 +74,8 @@ impl Profile {
             return Err(malformed(format!("it has {length} bytes")));
         }
         let text = std::fs::read_to_string(path).map_err(read)?;
-        let profile: Profile = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        let profile: ClientProfile =
+            serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
         if profile.v != VERSION {
             return Err(malformed(format!("it has version {}, this release knows {VERSION}", profile.v)));
         }
@@ -91,8 +92,8 @@ impl Profile {
         authority: String,
         certificate: String,
         key: String,
-    ) -> Profile {
-        Profile {
+    ) -> ClientProfile {
+        ClientProfile {
             v: VERSION,
             cluster: cluster.iter().map(|byte| format!("{byte:02x}")).collect(),
             masters,
@@ -113,7 +114,7 @@ impl Profile {
     }
 
     /// The same profile with another master to ask first.
-    pub fn asking_first(mut self, master: &str) -> Profile {
+    pub fn with_first_master(mut self, master: &str) -> ClientProfile {
         self.masters.retain(|known| known != master);
         self.masters.insert(0, master.to_owned());
         self
@@ -146,7 +147,7 @@ fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
     file.sync_all()
 }
 
-impl std::fmt::Debug for Profile {
+impl std::fmt::Debug for ClientProfile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Never the key.
         f.debug_struct("Profile")

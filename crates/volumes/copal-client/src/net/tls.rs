@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{
 
 /// Who a process is: certificate and key, and the authority that both sides trust. PEM.
 #[derive(Clone)]
-pub struct Identity {
+pub struct TlsIdentity {
     /// Certificate of the cluster's authority.
     pub authority: String,
     /// The process' own.
@@ -63,7 +63,7 @@ fn roots(authority: &str) -> Result<Arc<RootCertStore>, TlsError> {
 /// Certificate and key of a process, as it shows them in handshakes; another certificate may take the place
 /// of this one while the process runs. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Credentials {
+pub struct TlsCredentials {
     authority: String,
     shown: Arc<Shown>,
 }
@@ -91,23 +91,23 @@ impl ResolvesClientCert for Shown {
     }
 }
 
-impl Credentials {
+impl TlsCredentials {
     /// What an identity shows.
     /// # Errors
     /// The certificate or key cannot be used.
-    pub fn new(identity: &Identity) -> Result<Credentials, TlsError> {
-        Credentials::shown(identity, false)
+    pub fn new(identity: &TlsIdentity) -> Result<TlsCredentials, TlsError> {
+        TlsCredentials::shown(identity, false)
     }
 
     /// What a master shows: whoever joins knows the authority by its fingerprint only.
     /// # Errors
-    /// As [`Credentials::new`].
-    pub fn of_master(identity: &Identity) -> Result<Credentials, TlsError> {
-        Credentials::shown(identity, true)
+    /// As [`TlsCredentials::new`].
+    pub fn of_master(identity: &TlsIdentity) -> Result<TlsCredentials, TlsError> {
+        TlsCredentials::shown(identity, true)
     }
 
-    fn shown(identity: &Identity, with_authority: bool) -> Result<Credentials, TlsError> {
-        Ok(Credentials {
+    fn shown(identity: &TlsIdentity, with_authority: bool) -> Result<TlsCredentials, TlsError> {
+        Ok(TlsCredentials {
             authority: identity.authority.clone(),
             shown: Arc::new(Shown { with_authority, key: RwLock::new(certified(identity, with_authority)?) }),
         })
@@ -117,7 +117,7 @@ impl Credentials {
     /// goes on; the next call opens another.
     /// # Errors
     /// It cannot be used; the one before it is shown still.
-    pub fn replace(&self, identity: &Identity) -> Result<(), TlsError> {
+    pub fn replace(&self, identity: &TlsIdentity) -> Result<(), TlsError> {
         if identity.authority != self.authority {
             return Err(unusable("it is of another authority"));
         }
@@ -130,13 +130,13 @@ impl Credentials {
     /// # Errors
     /// The authority's certificate cannot be used.
     pub fn client_tls(&self) -> Result<Arc<ClientConfig>, TlsError> {
-        self.client_tls_by(CertificateClock::default())
+        self.client_tls_with_clock(CertificateClock::default())
     }
 
-    /// As [`Credentials::client_tls`]; data servers whose certificate has ended by this clock are not called.
+    /// As [`TlsCredentials::client_tls`]; data servers whose certificate has ended by this clock are not called.
     /// # Errors
-    /// As [`Credentials::client_tls`].
-    pub fn client_tls_by(&self, clock: CertificateClock) -> Result<Arc<ClientConfig>, TlsError> {
+    /// As [`TlsCredentials::client_tls`].
+    pub fn client_tls_with_clock(&self, clock: CertificateClock) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let verifier =
             WebPkiServerVerifier::builder_with_provider(roots(&self.authority)?, Arc::clone(&provider));
@@ -190,7 +190,7 @@ impl Credentials {
     }
 }
 
-fn certified(identity: &Identity, with_authority: bool) -> Result<Arc<CertifiedKey>, TlsError> {
+fn certified(identity: &TlsIdentity, with_authority: bool) -> Result<Arc<CertifiedKey>, TlsError> {
     let mut chain = Vec::new();
     let pems = [&identity.certificate, &identity.authority];
     for pem in &pems[..1 + usize::from(with_authority)] {
@@ -206,20 +206,20 @@ fn certified(identity: &Identity, with_authority: bool) -> Result<Arc<CertifiedK
 /// How this process calls others.
 /// # Errors
 /// The certificate or key cannot be used.
-pub fn client_tls(identity: &Identity) -> Result<Arc<ClientConfig>, TlsError> {
-    Credentials::new(identity)?.client_tls()
+pub fn client_tls(identity: &TlsIdentity) -> Result<Arc<ClientConfig>, TlsError> {
+    TlsCredentials::new(identity)?.client_tls()
 }
 
 /// How a master is called: who shows no certificate gets past the handshake, to join.
 /// # Errors
 /// The certificate or key cannot be used.
-pub fn master_tls(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
-    Credentials::of_master(identity)?.master_tls()
+pub fn master_tls(identity: &TlsIdentity) -> Result<Arc<ServerConfig>, TlsError> {
+    TlsCredentials::of_master(identity)?.master_tls()
 }
 
 /// How this process is called: nobody without a certificate of the authority gets past the handshake.
 /// # Errors
 /// The certificate or key cannot be used.
-pub fn server_tls(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
-    Credentials::new(identity)?.server_tls()
+pub fn server_tls(identity: &TlsIdentity) -> Result<Arc<ServerConfig>, TlsError> {
+    TlsCredentials::new(identity)?.server_tls()
 }

@@ -54,7 +54,7 @@ pub struct CertificateClock(Arc<OnceLock<Arc<dyn ReferenceClock>>>);
 
 impl CertificateClock {
     /// From here on certificates of servers are judged by this clock. The first one counts.
-    pub fn go_by(&self, clock: Arc<dyn ReferenceClock>) {
+    pub fn set_clock(&self, clock: Arc<dyn ReferenceClock>) {
         let _ = self.0.set(clock);
     }
 

@@ -7,9 +7,9 @@
 //! Paper: beanfs §3.4.4 (parallel or serial multicast, chosen at run time)
 
 use crate::api::cluster::Cluster;
-use crate::net::connection::{CallError, Encoded, Streamed};
+use crate::net::connection::{CallError, EncodedRequest, StreamedCall};
 use crate::operation::delivery::HandedOver;
-use crate::operation::transfer::Transfer;
+use crate::operation::transfer::TransferMode;
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{
@@ -54,7 +54,7 @@ impl Chain {
 
 impl Cluster {
     /// How bytes go to members from here on.
-    pub fn set_transfer(&self, transfer: Transfer) {
+    pub fn set_transfer(&self, transfer: TransferMode) {
         self.inner.transfer.set(transfer);
     }
 
@@ -68,9 +68,9 @@ impl Cluster {
         let fits = copies >= 2 && (1..=CHAIN_BYTES).contains(&bytes);
         let link = self.inner.connections.link();
         fits && match self.inner.transfer.get() {
-            Transfer::Parallel => false,
-            Transfer::Chain => true,
-            Transfer::Auto => bytes as u64 >= link.chain_from(copies),
+            TransferMode::Parallel => false,
+            TransferMode::Chain => true,
+            TransferMode::Auto => bytes as u64 >= link.chain_from(copies),
         }
     }
 
@@ -101,7 +101,7 @@ impl Cluster {
         body: &Bytes,
         handed: &HandedOver,
         end: Instant,
-    ) -> Result<Streamed, CallError> {
+    ) -> Result<StreamedCall, CallError> {
         let message = Bytes::from(head.encode_to_vec());
         let first = order.first().copied().ok_or(CallError::Deadline)?;
         let reached = self.reach(first, Method::PutChain, &message, end);
@@ -110,7 +110,7 @@ impl Cluster {
         if !handed.begin(order.iter().copied()) {
             return Err(CallError::Deadline);
         }
-        let request = Encoded { message, permit };
+        let request = EncodedRequest { message, permit };
         let commit = ChainCommit { len: body.len() as u64, crc32c: crc32c(0, body), drop: false };
         let farewell = ChainCommit { drop: true, ..commit };
         let farewell = (Method::ChainCommit, farewell.encode_to_vec().into());
@@ -160,7 +160,7 @@ impl Cluster {
 }
 
 /// Tells what hops answer, until all have or nobody says anything any more.
-async fn hear(mut streamed: Streamed, tell: &mut Tell) {
+async fn hear(mut streamed: StreamedCall, tell: &mut Tell) {
     while !tell.is_empty() {
         match streamed.next::<ChainAck>(SILENCE).await {
             Some(Ok(ack)) => ack.hops.into_iter().for_each(|hop| tell_of(hop, tell)),

@@ -3,7 +3,7 @@
 //! Not here: what follows from an answer (`copal_volume::group::ClientOp`).
 
 use crate::api::cluster::{Cluster, SOON};
-use crate::net::connection::{CallError, Encoded};
+use crate::net::connection::{CallError, EncodedRequest};
 use crate::net::machine;
 use crate::operation::chain::{Chain, HopTold};
 use crate::operation::delivery::HandedOver;
@@ -175,7 +175,7 @@ impl Cluster {
             if way == Way::ThroughOthers
                 && let Ok(role) = cluster.ask_through_others(&wanted, disk, epoch, call, end).await
             {
-                return cluster.events_of(&wanted, disk, epoch, call, Ok(messages::Held { role }));
+                return cluster.events_of(&wanted, disk, epoch, call, Ok(messages::Accepted { role }));
             }
             let answer = cluster.ask_member(&wanted, disk, epoch, call, end).await;
             cluster.events_of(&wanted, disk, epoch, call, answer)
@@ -227,7 +227,7 @@ impl Cluster {
         Box::pin(async move {
             match told.await {
                 Ok(said) => {
-                    let answer = said.map(|role| messages::Held { role });
+                    let answer = said.map(|role| messages::Accepted { role });
                     cluster.events_of(&wanted, disk, epoch, call, answer)
                 }
                 Err(_) => (vec![Event::Unreachable { disk, call }], None),
@@ -267,7 +267,7 @@ impl Cluster {
         epoch: Epoch,
         call: Call,
         end: Instant,
-    ) -> Result<messages::Held, CallError> {
+    ) -> Result<messages::Accepted, CallError> {
         let head = chain_head(wanted, epoch, call);
         if let Some(mut put) = head.put {
             match &wanted.what {
@@ -307,7 +307,7 @@ impl Cluster {
             return Err(CallError::Deadline);
         }
         let left = end.saturating_duration_since(machine::now());
-        connection.call_encoded(method, Encoded { message, permit }, left).await
+        connection.call_encoded(method, EncodedRequest { message, permit }, left).await
     }
 
     fn events_of(
@@ -316,7 +316,7 @@ impl Cluster {
         disk: DiskId,
         epoch: Epoch,
         call: Call,
-        answer: Result<messages::Held, CallError>,
+        answer: Result<messages::Accepted, CallError>,
     ) -> Answered {
         let answered = |answer: Answer| Event::Answered { disk, epoch, call, answer };
         let refusal = match &answer {

@@ -114,7 +114,7 @@ impl Cluster {
             buried_only,
         };
         let calls = view.up().map(|disk| {
-            let call = self.call::<messages::Found>(disk, Method::Find, &request, end);
+            let call = self.call::<messages::FindReply>(disk, Method::Find, &request, end);
             async move { (disk, call.await) }
         });
         let mut calls: FuturesUnordered<_> = calls.collect();
@@ -267,7 +267,7 @@ impl FoundEverywhere {
         self.told > 0 && self.live_count == 0 && !self.is_buried
     }
 
-    fn take(&mut self, disk: DiskId, found: messages::Found) {
+    fn take(&mut self, disk: DiskId, found: messages::FindReply) {
         self.told += 1;
         let is_whole = is_in_sync(found.role);
         self.whole += usize::from(is_whole);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// How the bytes of a file go to its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Transfer {
+pub enum TransferMode {
     /// From member to member when there are so many that this is faster, by what was measured of the network.
     #[default]
     Auto,
@@ -16,24 +16,24 @@ pub enum Transfer {
     Chain,
 }
 
-/// A [`Transfer`] that may be changed.
+/// A [`TransferMode`] that may be changed.
 #[derive(Default)]
 pub(crate) struct Choice(AtomicU8);
 
 impl Choice {
-    pub(crate) fn get(&self) -> Transfer {
+    pub(crate) fn get(&self) -> TransferMode {
         match self.0.load(Ordering::Relaxed) {
-            1 => Transfer::Parallel,
-            2 => Transfer::Chain,
-            _ => Transfer::Auto,
+            1 => TransferMode::Parallel,
+            2 => TransferMode::Chain,
+            _ => TransferMode::Auto,
         }
     }
 
-    pub(crate) fn set(&self, transfer: Transfer) {
+    pub(crate) fn set(&self, transfer: TransferMode) {
         let number = match transfer {
-            Transfer::Auto => 0,
-            Transfer::Parallel => 1,
-            Transfer::Chain => 2,
+            TransferMode::Auto => 0,
+            TransferMode::Parallel => 1,
+            TransferMode::Chain => 2,
         };
         self.0.store(number, Ordering::Relaxed);
     }

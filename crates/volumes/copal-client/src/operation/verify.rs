@@ -24,20 +24,20 @@ const TRIES: usize = 20;
 
 /// What was found in a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupReport {
+pub struct VerifyReport {
     /// Files of the first member.
     pub files: u64,
     /// Bytes of their bodies.
     pub bytes: u64,
     /// What is not as it should be.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<ReplicaDifference>,
 }
 
 /// A member that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Difference {
+pub enum ReplicaDifference {
     /// It has other files than the first.
-    Differs {
+    OtherFiles {
         /// Its name.
         server: String,
         /// Name of the first.
@@ -51,7 +51,7 @@ pub enum Difference {
         what: String,
     },
     /// It is still taking over from others, or away.
-    NotWhole {
+    NotInSync {
         /// Its name.
         server: String,
     },
@@ -68,13 +68,18 @@ impl Cluster {
     /// Compares the members of a group; reads every byte if `deep`.
     /// # Errors
     /// `NotFound`: there is no such group. `Incomplete`: no member answered. `Denied`: this client may not.
-    pub async fn verify(&self, group: GroupId, deep: bool, end: Instant) -> Result<GroupReport, VolumeError> {
+    pub async fn verify(
+        &self,
+        group: GroupId,
+        deep: bool,
+        end: Instant,
+    ) -> Result<VerifyReport, VolumeError> {
         let view = self.map().view(group).ok_or(VolumeError::NotFound)?;
-        let mut report = GroupReport::default();
+        let mut report = VerifyReport::default();
         for &(disk, role) in &view.members {
             if !role.is_up() {
                 let server = self.name_of(disk);
-                report.differences.push(Difference::NotWhole { server });
+                report.differences.push(ReplicaDifference::NotInSync { server });
             }
         }
         let mut after = Bytes::new();
@@ -85,7 +90,7 @@ impl Cluster {
                 let span = self.compare(&view, after.clone(), deep, end).await?;
                 tries += 1;
                 let differs =
-                    span.differences.iter().any(|found| !matches!(found, Difference::Damaged { .. }));
+                    span.differences.iter().any(|found| !matches!(found, ReplicaDifference::Damaged { .. }));
                 if !differs || tries == TRIES {
                     break span;
                 }
@@ -142,7 +147,7 @@ impl Cluster {
                     if let Some(newer) = &failure.view {
                         self.map().learn(newer);
                     }
-                    span.differences.push(Difference::NotWhole { server });
+                    span.differences.push(ReplicaDifference::NotInSync { server });
                     continue;
                 }
                 // Of the caller, not of the member: another one refuses as well.
@@ -151,24 +156,24 @@ impl Cluster {
                 }
                 Err(error) => {
                     let why = error.to_string();
-                    span.differences.push(Difference::Unreached { server, why });
+                    span.differences.push(ReplicaDifference::Unreached { server, why });
                     continue;
                 }
             };
             if !is_in_sync(found.role) {
                 let server = server.clone();
-                span.differences.push(Difference::NotWhole { server });
+                span.differences.push(ReplicaDifference::NotInSync { server });
             }
             for what in &found.damaged {
                 let (server, what) = (server.clone(), what.clone());
-                span.differences.push(Difference::Damaged { server, what });
+                span.differences.push(ReplicaDifference::Damaged { server, what });
             }
             match &first {
                 None => first = Some((server, found)),
                 Some((from, known)) => {
                     if (known.files, id(known.digest)) != (found.files, id(found.digest)) {
                         let from = from.clone();
-                        span.differences.push(Difference::Differs { server, from });
+                        span.differences.push(ReplicaDifference::OtherFiles { server, from });
                     }
                 }
             }
@@ -189,7 +194,7 @@ impl Cluster {
 struct Span {
     files: u64,
     bytes: u64,
-    differences: Vec<Difference>,
+    differences: Vec<ReplicaDifference>,
     /// Where to go on; none: this was the last.
     last: Option<Bytes>,
 }

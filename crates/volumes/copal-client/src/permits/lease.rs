@@ -6,7 +6,7 @@
 //! before it writes.
 
 use crate::api::cluster::{Cluster, SOON};
-use crate::net::connection::{CallError, Encoded};
+use crate::net::connection::{CallError, EncodedRequest};
 use crate::net::machine;
 use bytes::Bytes;
 use copal_proto::{
@@ -97,7 +97,7 @@ impl Cluster {
     /// earlier right all the same, by the moment at which it ended.
     async fn tell_lease(&self, permit: Bytes) {
         let end = machine::now() + TO_TELL;
-        let request = Encoded { permit, ..Encoded::default() };
+        let request = EncodedRequest { permit, ..EncodedRequest::default() };
         let tell = |disk| {
             let request = request.clone();
             async move {

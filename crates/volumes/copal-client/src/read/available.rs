@@ -8,7 +8,7 @@ use crate::net::connection::CallError;
 use crate::net::errors::volume_error;
 use crate::net::machine;
 use bytes::Bytes;
-use copal_proto::{Class, Cost, Method, is_in_sync, messages::failure::Code};
+use copal_proto::{CallClass, CallCost, Method, is_in_sync, messages::failure::Code};
 use copal_volume::{
     VolumeError, VolumeId,
     group::{DiskId, View},
@@ -43,7 +43,7 @@ macro_rules! from_member {
         })*
     };
 }
-from_member!(Got, StatReply, ListReply, Found, Totals);
+from_member!(GetReply, StatReply, ListReply, FindReply, Totals);
 
 impl Cluster {
     /// Asks members of a volume's group until one gives an answer that counts; `request` is made for a view.
@@ -82,7 +82,7 @@ impl Cluster {
         request: &impl Message,
     ) -> Option<Result<R, VolumeError>> {
         let message = Bytes::from(request.encode_to_vec());
-        let class = Cost::of(method, &message).class;
+        let class = CallCost::of(method, &message).class;
         let (mut whole, others) = members(view, self.next_turn());
         self.pace().order(&mut whole);
         let (mut whole, mut others) = (whole.into_iter(), others.into_iter());
@@ -124,7 +124,7 @@ impl Cluster {
         method: Method,
         message: Bytes,
         end: Instant,
-        measure: Option<Class>,
+        measure: Option<CallClass>,
     ) -> (DiskId, Result<R, CallError>) {
         let mut timed = self.pace().time(disk, measure);
         let until = end.min(machine::now() + PATIENCE);

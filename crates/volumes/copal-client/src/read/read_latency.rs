@@ -7,7 +7,7 @@
 //! Rule: VOL-33, docs/design/cluster.md
 
 use crate::net::machine;
-use copal_proto::Class;
+use copal_proto::CallClass;
 use copal_volume::group::DiskId;
 use parking_lot::Mutex;
 use std::{
@@ -39,7 +39,7 @@ struct Measured {
 struct State {
     members: BTreeMap<DiskId, Measured>,
     /// By class of read: after how many seconds another member is asked.
-    patience: BTreeMap<Class, f64>,
+    patience: BTreeMap<CallClass, f64>,
     allowed: f64,
     hedged: u64,
 }
@@ -71,7 +71,7 @@ impl Pace {
     }
 
     /// How long a read of this class waits before another member is asked as well.
-    pub(crate) fn patience(&self, class: Class) -> Duration {
+    pub(crate) fn patience(&self, class: CallClass) -> Duration {
         let known = self.0.lock().patience.get(&class).copied();
         known.map_or(FIRST, Duration::from_secs_f64)
     }
@@ -93,7 +93,7 @@ impl Pace {
     }
 
     /// Begins to measure what a member takes; `measure`: it is the first that a read of this class has asked.
-    pub(crate) fn time(&self, disk: DiskId, measure: Option<Class>) -> Timed<'_> {
+    pub(crate) fn time(&self, disk: DiskId, measure: Option<CallClass>) -> Timed<'_> {
         Timed { pace: self, disk, measure, began: machine::now(), has_failed: false }
     }
 
@@ -101,7 +101,7 @@ impl Pace {
         self.0.lock().note_member(disk, took.as_secs_f64(), machine::now());
     }
 
-    fn note_first(&self, class: Class, took: Duration) {
+    fn note_first(&self, class: CallClass, took: Duration) {
         self.0.lock().note_read(class, took.as_secs_f64());
     }
 }
@@ -110,7 +110,7 @@ impl Pace {
 pub(crate) struct Timed<'a> {
     pace: &'a Pace,
     disk: DiskId,
-    measure: Option<Class>,
+    measure: Option<CallClass>,
     began: Instant,
     has_failed: bool,
 }
@@ -150,7 +150,7 @@ impl State {
 
     /// Up by much when a read took longer, down by little when it did not: in balance where `FASTER` of them
     /// are faster.
-    fn note_read(&mut self, class: Class, took: f64) {
+    fn note_read(&mut self, class: CallClass, took: f64) {
         self.allowed = (self.allowed + ALLOWED).min(SAVED);
         let known = self.patience.entry(class).or_insert(FIRST.as_secs_f64());
         let step = if took > *known { FASTER } else { FASTER - 1.0 };
@@ -170,12 +170,12 @@ mod tests {
             for read in 0..20_000_u64 {
                 // Even in 10 hundredths to all of it: 95 of 100 take less than .955 of it.
                 let took = slow_ms as f64 / 1e3 * (0.1 + 0.9 * (read * 7919 % 1000) as f64 / 1e3);
-                pace.note_first(Class::Small, Duration::from_secs_f64(took));
+                pace.note_first(CallClass::Small, Duration::from_secs_f64(took));
             }
-            let found = pace.patience(Class::Small).as_secs_f64() * 1e3 / slow_ms as f64;
+            let found = pace.patience(CallClass::Small).as_secs_f64() * 1e3 / slow_ms as f64;
             assert!((0.8..1.1).contains(&found), "{found} of {slow_ms} ms");
         }
-        assert_eq!(pace.patience(Class::Bulk), FIRST, "of its own");
+        assert_eq!(pace.patience(CallClass::Bulk), FIRST, "of its own");
     }
 
     /// When all members are slow, twenty reads in a hundred would ask twice; five may.
@@ -184,7 +184,7 @@ mod tests {
         let pace = Pace::default();
         let mut hedged = 0;
         for _ in 0..1000 {
-            pace.note_first(Class::Small, Duration::from_secs(2));
+            pace.note_first(CallClass::Small, Duration::from_secs(2));
             hedged += u64::from(pace.may_hedge());
         }
         assert_eq!(hedged, pace.hedged());

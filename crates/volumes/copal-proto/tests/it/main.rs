@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{
-    Frame, Method,
+    Method, WireFrame,
     messages::{
-        Disk, Failure, FileHead, Held, Id, Map, Member, Put, Resolve, Resolved, Role, View, WatchMap,
+        Accepted, Disk, Failure, FileHead, Id, Map, Member, Put, Resolve, Resolved, Role, View, WatchMap,
         failure::Code,
     },
 };
@@ -32,7 +32,7 @@ fn frame(
     is_failure: bool,
     message: &impl Message,
 ) -> Vec<u8> {
-    let frame = Frame {
+    let frame = WireFrame {
         permit: Bytes::new(),
         id,
         method: method as u16,
@@ -85,7 +85,7 @@ fn example() -> Vec<(&'static str, Vec<u8>)> {
         body: Bytes::from_static(b"hello"),
         staged: false,
     };
-    let held = Held { role: Role::Normal.into() };
+    let held = Accepted { role: Role::Normal.into() };
     let taken = Failure {
         code: Code::Exists.into(),
         text: "taken".to_owned(),

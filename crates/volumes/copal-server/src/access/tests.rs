@@ -40,7 +40,7 @@ fn permit() -> messages::Permit {
         cluster: CLUSTER.to_vec().into(),
         client: "nightly".to_owned(),
         volume: 5,
-        rights: Rights::READ.0 | Rights::CREATE.0,
+        rights: RightSet::READ.0 | RightSet::CREATE.0,
         until_ms: NOW + 1,
         ..messages::Permit::default()
     }
@@ -159,7 +159,7 @@ fn a_right_to_write_does_nothing_once_the_next_was_seen() {
     let under = |number: u64, path: &str| messages::Permit {
         client: String::new(),
         volume: 0,
-        rights: Rights::ALL.0,
+        rights: RightSet::ALL.0,
         lease: number,
         path: path.to_owned(),
         ..permit()

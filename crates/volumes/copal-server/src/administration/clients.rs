@@ -7,7 +7,7 @@ use crate::{listener::CLIENT_NAME, master_server::MasterServer, permitting::PERM
 use bytes::Bytes;
 use copal_master::ClientRow;
 use copal_proto::{
-    Method, Rights,
+    Method, RightSet,
     administration::{ClientCertificate, ClientList, ClientRights, RemovedClient},
     messages::{self, failure::Code},
 };
@@ -46,7 +46,7 @@ impl MasterServer {
                 let rights = |row: ClientRow| ClientRights {
                     name: row.name,
                     path: row.path,
-                    rights: Rights(row.rights).to_string(),
+                    rights: RightSet(row.rights).to_string(),
                     made_ms: row.made_ms,
                 };
                 Ok(ClientList { clients: self.master.clients()?.into_iter().map(rights).collect() })
@@ -58,7 +58,7 @@ impl MasterServer {
         let messages::AddClient { name, path, rights, signing_request } = request;
         check_name(&name)?;
         split_path(&path).map_err(|error| invalid(error.to_string()))?;
-        let rights = Rights::parse(&rights)
+        let rights = RightSet::parse(&rights)
             .ok_or_else(|| invalid("rights are read, create and delete, with commas"))?;
         let certificate = self.client_certificate(&name, &signing_request)?;
         let row = ClientRow { name: name.clone(), path, rights: rights.0, made_ms: self.now_ms() };

@@ -8,7 +8,7 @@ use crate::{answers::blocking, master_server::MasterServer, status::Status};
 use copal_client::name_of_server;
 use copal_master::Remaining;
 use copal_proto::{
-    Class, Method,
+    CallClass, Method,
     administration::AcceptReport,
     is_in_sync,
     messages::{self, failure::Code},
@@ -85,7 +85,7 @@ impl MasterServer {
             messages::AcceptAll { group: group.0, epoch: epoch.0, term: self.master.term(), dry_run };
         let told = async {
             let name = name_of_server(&server.server_uuid);
-            let connection = self.connections.to(&server.address, name, Class::Control).await?;
+            let connection = self.connections.connect(&server.address, name, CallClass::Control).await?;
             connection.call(Method::AcceptAll, &request, PATIENCE).await
         };
         told.await.map_err(|error| {

@@ -30,7 +30,7 @@ fn candidate(authority: Authority, servers: Vec<ServerRow>, options: MasterOptio
         options,
         authority,
         "127.0.0.1:1".to_owned(),
-        Connections::new(client_tls(&identity).unwrap()),
+        ConnectionPool::new(client_tls(&identity).unwrap()),
     )
     .unwrap()
 }
@@ -79,7 +79,8 @@ struct Behind;
 impl Handler for Behind {
     async fn call(self: Arc<Self>, _: Peer, method: Method, _: Bytes) -> Result<Bytes, Status> {
         assert_eq!(method, Method::WhatSeen);
-        let seen = messages::Seen { clock_ms: machine::wall_ms() - HOUR_MS, ..messages::Seen::default() };
+        let seen =
+            messages::SeenReply { clock_ms: machine::wall_ms() - HOUR_MS, ..messages::SeenReply::default() };
         Ok(seen.encode_to_vec().into())
     }
 }

@@ -1,11 +1,11 @@
 use super::*;
 use crate::Authority;
 use copal_client::{
-    CallError, CertificateClock, Connection, Connections, Credentials, client_tls, current_end,
+    CallError, CertificateClock, Connection, ConnectionPool, TlsCredentials, client_tls, current_deadline,
     name_of_master, name_of_server, server_tls,
 };
 use copal_proto::{
-    Class,
+    CallClass,
     messages::{self, AdministrationReply, Failure, Ping},
 };
 use copal_volume::ReferenceClock;
@@ -42,7 +42,7 @@ impl Handler for Echo {
         self.begun.fetch_add(1, Ordering::SeqCst);
         match method {
             Method::Leading => {
-                let left = current_end().map(|end| end.saturating_duration_since(Instant::now()));
+                let left = current_deadline().map(|end| end.saturating_duration_since(Instant::now()));
                 Ok(told(left.map_or(0, |left| left.as_millis())))
             }
             Method::Mkdir => {
@@ -154,13 +154,13 @@ async fn a_caller_refuses_a_data_server_whose_certificate_has_ended_by_the_clust
         let address = listener.address().unwrap().to_string();
         tokio::spawn(listener.serve(Arc::<Echo>::default()));
         let own = authority.identity("client.copal").unwrap();
-        let credentials = Credentials::new(&own).unwrap();
+        let credentials = TlsCredentials::new(&own).unwrap();
         for (days, is_good) in [(None, true), (Some(397), true), (Some(400), is_master)] {
             let clock = CertificateClock::default();
             if let Some(days) = days {
-                clock.go_by(Arc::new(After(days)));
+                clock.set_clock(Arc::new(After(days)));
             }
-            let tls = credentials.client_tls_by(clock).unwrap();
+            let tls = credentials.client_tls_with_clock(clock).unwrap();
             match Connection::open(&address, name.clone(), tls).await {
                 Ok(_) => assert!(is_good, "{days:?}"),
                 Err(error) => {
@@ -218,7 +218,7 @@ async fn a_call_under_an_ended_certificate_is_refused_but_a_server_may_renew() {
             match has_ended {
                 true => {
                     let told =
-                        answer.as_ref().err().and_then(copal_client::ended_certificate).unwrap_or_default();
+                        answer.as_ref().err().and_then(copal_client::expired_certificate).unwrap_or_default();
                     assert!(told.contains(advice), "{name}: {answer:?}");
                 }
                 false => assert!(answer.is_ok(), "{name}: {answer:?}"),
@@ -247,10 +247,10 @@ async fn a_kept_connection_is_opened_again_when_another_certificate_is_shown() {
     let (address, _) = start_with(&authority, Arc::clone(&echo)).await;
     let name = name_of_server(&[7; 16]).to_str().into_owned();
     let own = authority.identity_at(&name, MADE_MS).unwrap();
-    let credentials = Credentials::new(&own).unwrap();
-    let connections = Connections::new(credentials.client_tls().unwrap());
+    let credentials = TlsCredentials::new(&own).unwrap();
+    let connections = ConnectionPool::new(credentials.client_tls().unwrap());
     let call = || async {
-        let connection = connections.to(&address, name_of_master(), Class::Control).await.unwrap();
+        let connection = connections.connect(&address, name_of_master(), CallClass::Control).await.unwrap();
         let called = connection.call::<Ping>(Method::Ping, &Ping {}, SOON).await;
         (connection, called)
     };
@@ -289,7 +289,7 @@ async fn a_request_is_signed_for_the_name_that_was_given_and_no_other() {
     let key = rcgen::KeyPair::generate().unwrap();
     let wish = rcgen::CertificateParams::new(vec!["master.copal".to_owned()]).unwrap();
     let request = wish.serialize_request(&key).unwrap().pem().unwrap();
-    let identity = copal_client::Identity {
+    let identity = copal_client::TlsIdentity {
         authority: authority.certificate().to_owned(),
         certificate: authority.sign(&request, "data7.copal", machine::wall_ms()).unwrap(),
         key: key.serialize_pem(),
@@ -308,18 +308,18 @@ fn code_of<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Code {
 }
 
 /// Sends one frame as no client of this release would, and reads the answer.
-async fn send_raw(address: &str, authority: &Authority, frame: Frame) -> Frame {
+async fn send_raw(address: &str, authority: &Authority, frame: WireFrame) -> WireFrame {
     let identity = authority.identity("client.copal").unwrap();
     let tls = TlsConnector::from(client_tls(&identity).unwrap());
     let socket = TcpStream::connect(address).await.unwrap();
     let stream = tls.connect(name_of_master(), socket).await.unwrap();
     let mut framed = Framed::new(stream, codec());
     framed.send(frame.encode()).await.unwrap();
-    Frame::decode(framed.next().await.unwrap().unwrap().freeze()).unwrap()
+    WireFrame::decode(framed.next().await.unwrap().unwrap().freeze()).unwrap()
 }
 
-fn request(method: Method, left_ms: Option<u32>) -> Frame {
-    Frame {
+fn request(method: Method, left_ms: Option<u32>) -> WireFrame {
+    WireFrame {
         id: 1,
         method: method as u16,
         is_reply: false,
@@ -359,17 +359,19 @@ async fn the_time_that_is_left_goes_with_each_call_and_nobody_asks_for_hours() {
     assert!(all <= SOON && !all.is_zero(), "{all:?}");
     // As a server calls another for a call that it answers.
     let end = Instant::now() + SOON / 2;
-    let part = with_end(end, left(SOON)).await;
+    let part = with_deadline(end, left(SOON)).await;
     assert!(part <= SOON / 2 && !part.is_zero(), "{part:?}");
     for asked in [Some(u32::MAX), None] {
         let answer = send_raw(&address, &authority, request(Method::Leading, asked)).await;
         let given = AdministrationReply::decode(answer.message).unwrap().json.parse().unwrap();
-        assert!(Duration::from_millis(given) <= LONGEST, "{given} ms");
+        assert!(Duration::from_millis(given) <= MAX_CALL_TIME, "{given} ms");
     }
     // Nothing left: nothing is sent.
-    let late =
-        with_end(Instant::now(), connection.call::<AdministrationReply>(Method::Leading, &Ping {}, SOON))
-            .await;
+    let late = with_deadline(
+        Instant::now(),
+        connection.call::<AdministrationReply>(Method::Leading, &Ping {}, SOON),
+    )
+    .await;
     assert!(matches!(late, Err(CallError::Deadline)), "{late:?}");
 }
 
@@ -417,7 +419,7 @@ async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_m
             let put = async || {
                 let connection = Connection::open(&address, name_of_master(), tls.clone()).await?;
                 let message = message.clone();
-                connection.call_encoded::<Ping>(Method::PutPiece, message, LONGEST).await
+                connection.call_encoded::<Ping>(Method::PutPiece, message, MAX_CALL_TIME).await
             };
             while let Err(CallError::Unreachable { .. } | CallError::Broken { .. }) = put().await {}
         })
@@ -426,7 +428,7 @@ async fn a_flood_of_bodies_gets_in_bit_by_bit_and_takes_no_more_memory_than_it_m
         put.await.unwrap();
     }
     assert!(echo.ended.load(Ordering::SeqCst) >= CLIENTS);
-    let bulk = traffic.admitted(Class::Bulk);
+    let bulk = traffic.admitted(CallClass::Bulk);
     assert!(bulk.peak_bytes <= BUDGET as u64, "{bulk:?}");
     assert!(bulk.peak_bytes >= 4 << 20, "{bulk:?}");
 }
@@ -451,7 +453,7 @@ async fn who_finds_no_room_is_told_when_to_come_again_and_other_classes_go_on() 
     };
     assert_eq!(failure.code(), Code::Busy);
     assert!(failure.numbers[0] > 0);
-    assert_eq!(traffic.admitted(Class::Bulk).refused, 1);
+    assert_eq!(traffic.admitted(CallClass::Bulk).refused, 1);
     // On the same connection, behind what was passed over.
     for method in [Method::Stat, Method::Ping, Method::SyncFetch] {
         connection.call::<Ping>(method, &Ping {}, SOON).await.unwrap();
@@ -465,7 +467,7 @@ async fn who_finds_no_room_is_told_when_to_come_again_and_other_classes_go_on() 
         call.await.unwrap();
     }
     again.await.unwrap().unwrap();
-    while Class::ALL.iter().any(|class| traffic.admitted(*class).held_bytes > 0) {
+    while CallClass::ALL.iter().any(|class| traffic.admitted(*class).held_bytes > 0) {
         tokio::task::yield_now().await;
     }
 }
@@ -485,7 +487,7 @@ async fn a_frame_that_says_it_is_longer_than_frames_are_takes_no_memory() {
         // Closed by the server, perhaps with an alert.
         let _ = stream.read_to_end(&mut rest).await;
     }
-    assert_eq!(traffic.admitted(Class::Bulk).peak_bytes, 0);
+    assert_eq!(traffic.admitted(CallClass::Bulk).peak_bytes, 0);
     while traffic.turned_away() < 4 {
         tokio::task::yield_now().await;
     }
@@ -516,7 +518,7 @@ async fn a_client_that_is_killed_is_not_counted_as_one_that_sends_garbage() {
     let authority = Authority::new("test").unwrap();
     let (address, traffic) = start(&authority).await;
     let identity = authority.identity("client.copal").unwrap();
-    let frame = Frame {
+    let frame = WireFrame {
         id: 1,
         method: Method::Ping as u16,
         is_reply: false,

@@ -5,7 +5,7 @@ use crate::{
     admission::Admitted,
     traffic::{LATENCY_ENDS_US, OfMethod, Traffic, TurnedAway},
 };
-use copal_proto::{Class, Method};
+use copal_proto::{CallClass, Method};
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
@@ -62,7 +62,7 @@ fn calls(families: &mut FamilyEncoder<'_>, traffic: &Traffic) -> fmt::Result {
 }
 
 fn admitted(families: &mut FamilyEncoder<'_>, traffic: &Traffic) -> fmt::Result {
-    let each = Class::ALL.map(|class| (class.name(), traffic.admitted(class)));
+    let each = CallClass::ALL.map(|class| (class.name(), traffic.admitted(class)));
     type Bytes = fn(&Admitted) -> u64;
     let gauges: [(&str, &str, Bytes); 3] = [
         ("copal_admitted_bytes", "Bytes that calls under way hold, by class.", |of| of.held_bytes),

@@ -7,9 +7,11 @@ use crate::{
     status::Status,
 };
 use bytes::Bytes;
-use copal_client::{Cluster, Connection, Profile, client_tls, ended_certificate, name_of_server, server_tls};
+use copal_client::{
+    ClientProfile, Cluster, Connection, client_tls, expired_certificate, name_of_server, server_tls,
+};
 use copal_proto::{
-    Class,
+    CallClass,
     messages::{self, Disk, Map, Ping, WatchMap, failure::Code},
 };
 use copal_volume::group::{DiskId, Incarnation, Term};
@@ -50,7 +52,7 @@ impl Handler for Scripted {
     }
 }
 
-fn serve(runtime: &Runtime, identity: &Identity, map: Map) -> String {
+fn serve(runtime: &Runtime, identity: &TlsIdentity, map: Map) -> String {
     let tls = server_tls(identity).unwrap();
     let listener = runtime.block_on(Listener::bind("127.0.0.1:0", tls)).unwrap();
     let address = listener.address().unwrap().to_string();
@@ -89,7 +91,7 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
     let refusal = format!("the certificate of {} ended", servers[0].0.to_str());
 
     let own = authority.identity("client.copal").unwrap();
-    let profile = Profile::new([7; 16], masters, own.authority, own.certificate, own.key);
+    let profile = ClientProfile::new([7; 16], masters, own.authority, own.certificate, own.key);
     runtime.block_on(async {
         let cluster = Cluster::connect(&profile, LONG).await.unwrap();
         let end = machine::now() + LONG;
@@ -118,7 +120,7 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
     process.server.map.apply(&map);
     let call = |(name, row): &(_, Disk)| {
         let name = Clone::clone(name);
-        runtime.block_on(process.server.connections.to(&row.address, name, Class::Recovery))
+        runtime.block_on(process.server.connections.connect(&row.address, name, CallClass::Recovery))
     };
     assert!(call(&servers[0]).is_err_and(|error| error.to_string().contains(&refusal)));
     assert!(call(&servers[1]).is_ok());
@@ -130,7 +132,7 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
             let connection = Connection::open(process.address(), own, caller).await.unwrap();
             connection.call::<Ping>(Method::Ping, &Ping {}, LONG).await
         });
-        let is_refused = called.as_ref().err().and_then(ended_certificate).is_some();
+        let is_refused = called.as_ref().err().and_then(expired_certificate).is_some();
         assert_eq!((is_refused, called.is_ok()), (has_ended, !has_ended), "{called:?}");
     }
     process.stop();
@@ -216,7 +218,7 @@ fn a_master_that_has_heard_no_other_clock_ends_no_certificate() {
     let master = copal_master::Master::open(Box::new(meta), MasterOptions::default()).unwrap();
     let authority = Authority::new("test").unwrap();
     let own = authority.identity(MASTER_NAME).unwrap();
-    let connections = Connections::new(client_tls(&own).unwrap());
+    let connections = ConnectionPool::new(client_tls(&own).unwrap());
     let server = MasterServer::new(master, authority, "127.0.0.1:1".to_owned(), connections);
     assert_eq!(server.clock_ms(), None);
 }

@@ -3,7 +3,7 @@
 use crate::harness::{Cluster, PATIENCE};
 use bytes::Bytes;
 use copal_client::{
-    CallError, ClusterStore, Connection, LeaseError, Profile, administration::AdminRequest, client_tls,
+    CallError, ClientProfile, ClusterStore, Connection, LeaseError, administration::AdminRequest, client_tls,
     master_tls, name_of_master,
 };
 use copal_proto::{
@@ -42,7 +42,8 @@ impl OlderMaster {
             address
         });
         let client = authority.identity(CLIENT_NAME).unwrap();
-        let profile = Profile::new([7; 16], vec![address], client.authority, client.certificate, client.key);
+        let profile =
+            ClientProfile::new([7; 16], vec![address], client.authority, client.certificate, client.key);
         ClusterStore::connect(&profile, PATIENCE).unwrap()
     }
 }
@@ -82,7 +83,7 @@ fn a_request_in_words_is_answered_with_a_sentence_about_releases() {
     let cluster = Cluster::start(1, 1);
     let client = cluster.client();
     let named = cluster.named_profile("nightly", "vms", "read,create");
-    let named = copal_client::Identity {
+    let named = copal_client::TlsIdentity {
         authority: named.authority.clone(),
         certificate: named.certificate.clone(),
         key: named.key.clone(),

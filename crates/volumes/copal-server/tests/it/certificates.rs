@@ -43,7 +43,7 @@ fn a_certificate_ends_by_the_clusters_clock_and_the_client_is_told_what_to_do() 
         let request = messages::ShowStatus {};
         let called = named.wait(named.cluster().administer(&request, Duration::from_secs(5)));
         called.is_err_and(|error| {
-            let told = copal_client::ended_certificate(&error).map(str::to_owned);
+            let told = copal_client::expired_certificate(&error).map(str::to_owned);
             told.is_some_and(|told| told.contains("`copal client renew nightly`"))
         })
     });

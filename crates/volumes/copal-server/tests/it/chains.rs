@@ -3,7 +3,7 @@
 
 use crate::harness::{Cluster, PATIENCE};
 use bytes::Bytes;
-use copal_client::{CallError, ClusterStore, Connection, Transfer, name_of_server};
+use copal_client::{CallError, ClusterStore, Connection, TransferMode, name_of_server};
 use copal_codec::crc32c;
 use copal_proto::{
     ChainBody, Method,
@@ -46,10 +46,10 @@ fn a_chain_sends_from_the_client_what_one_copy_has_and_parallel_puts_what_three_
     let client = cluster.client();
     let vid = volume(&client);
     for (transfer, len, copies) in [
-        (Transfer::Chain, 1 << 20, 1.0),
-        (Transfer::Parallel, 1 << 20, 3.0),
-        (Transfer::Chain, 9 << 20, 1.0),
-        (Transfer::Parallel, 9 << 20, 3.0),
+        (TransferMode::Chain, 1 << 20, 1.0),
+        (TransferMode::Parallel, 1 << 20, 3.0),
+        (TransferMode::Chain, 9 << 20, 1.0),
+        (TransferMode::Parallel, 9 << 20, 3.0),
     ] {
         client.cluster().set_transfer(transfer);
         let before = client.cluster().sent_bytes();
@@ -66,7 +66,7 @@ fn a_chain_whose_hop_was_killed_loses_nothing_and_says_what_is_so() {
     let mut cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    client.cluster().set_transfer(Transfer::Chain);
+    client.cluster().set_transfer(TransferMode::Chain);
     let vid = volume(&client);
     cluster.stop(1);
     // The dead one stands at another place in each.
@@ -86,7 +86,7 @@ fn a_hop_that_dies_while_bytes_pass_through_it_takes_nothing_with_it() {
     let mut cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    client.cluster().set_transfer(Transfer::Chain);
+    client.cluster().set_transfer(TransferMode::Chain);
     let vid = volume(&client);
     let (tell, told) = std::sync::mpsc::channel();
     let writer = std::thread::spawn({
@@ -115,7 +115,7 @@ fn a_hop_that_stands_still_is_passed_over() {
     let mut cluster = Cluster::start(3, 4);
     cluster.wait_for("healthy");
     let client = cluster.client();
-    client.cluster().set_transfer(Transfer::Chain);
+    client.cluster().set_transfer(TransferMode::Chain);
     let vid = volume(&client);
     let stands = cluster.freeze(1);
     // Until the master counts it as away nothing can hold; then what the others have does.
@@ -135,7 +135,7 @@ fn who_is_not_reached_from_here_is_served_through_another_member() {
     cluster.wait_for("healthy");
     let client = cluster.client();
     let vid = volume(&client);
-    for transfer in [Transfer::Parallel, Transfer::Chain] {
+    for transfer in [TransferMode::Parallel, TransferMode::Chain] {
         client.cluster().set_transfer(transfer);
         for disk in 1..=3 {
             let place = client.cluster().map().place(DiskId(disk)).unwrap();

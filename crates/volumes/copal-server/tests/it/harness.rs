@@ -2,7 +2,7 @@
 //! be taken away and come back with what it had.
 
 use copal_client::{
-    ClusterStore, Connections, Identity, Masters, Profile, client_tls, master_tls, server_tls,
+    ClientProfile, ClusterStore, ConnectionPool, Masters, TlsIdentity, client_tls, master_tls, server_tls,
 };
 use copal_data::{MemberIdentity, MemberStore};
 use copal_device::{
@@ -84,15 +84,15 @@ pub(crate) struct Cluster {
     pub(crate) clock: Arc<MovedClock>,
     pub(crate) master_address: String,
     /// What a master shows when it calls.
-    pub(crate) master_identity: Identity,
+    pub(crate) master_identity: TlsIdentity,
     master: Option<Runtime>,
     pub(crate) servers: Vec<Server>,
-    profile: Profile,
+    profile: ClientProfile,
 }
 
 pub(crate) struct Server {
     device: Arc<FaultDevice>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: TlsIdentity,
     of_cluster: [u8; 16],
     pub(crate) uuid: [u8; 16],
     address: String,
@@ -142,7 +142,7 @@ impl Cluster {
         let (address, token) = runtime.block_on(async {
             let listener = Listener::bind("127.0.0.1:0", master_tls(&identity).unwrap()).await.unwrap();
             let address = listener.address().unwrap().to_string();
-            let connections = Connections::new(client_tls(&identity).unwrap());
+            let connections = ConnectionPool::new(client_tls(&identity).unwrap());
             let server = MasterServer::new(master, authority, address.clone(), connections);
             let token = {
                 let server = Arc::clone(&server);
@@ -152,7 +152,7 @@ impl Cluster {
             tokio::spawn(listener.serve(server));
             (address, token)
         });
-        let profile = Profile::new(
+        let profile = ClientProfile::new(
             [7; 16],
             vec![address.clone()],
             client.authority.clone(),
@@ -220,7 +220,7 @@ impl Cluster {
         assert_eq!((identity.cluster, identity.server), (server.of_cluster, server.uuid));
         let runtime = runtime();
         runtime.block_on(async {
-            let connections = Connections::new(client_tls(&server.identity).unwrap());
+            let connections = ConnectionPool::new(client_tls(&server.identity).unwrap());
             let masters = Masters::new(std::slice::from_ref(&self.master_address), connections.clone());
             let listener = loop {
                 match Listener::bind(&server.address, server_tls(&server.identity).unwrap()).await {
@@ -296,7 +296,7 @@ impl Cluster {
 
     /// What a client shows.
     pub(crate) fn client_tls(&self) -> Arc<tokio_rustls::rustls::ClientConfig> {
-        client_tls(&Identity {
+        client_tls(&TlsIdentity {
             authority: self.profile.authority.clone(),
             certificate: self.profile.certificate.clone(),
             key: self.profile.key.clone(),
@@ -319,7 +319,7 @@ impl Cluster {
     }
 
     /// The profile of such a client.
-    pub(crate) fn named_profile(&self, name: &str, path: &str, rights: &str) -> Profile {
+    pub(crate) fn named_profile(&self, name: &str, path: &str, rights: &str) -> ClientProfile {
         let drawn = SigningRequest::draw().unwrap();
         let certificate = self.administer(&messages::AddClient {
             name: name.to_owned(),
@@ -330,7 +330,7 @@ impl Cluster {
         let certificate = certificate.certificate;
         let masters = vec![self.master_address.clone()];
         let authority = self.profile.authority.clone();
-        let mut profile = Profile::new([7; 16], masters, authority, certificate, drawn.key);
+        let mut profile = ClientProfile::new([7; 16], masters, authority, certificate, drawn.key);
         profile.client = Some(name.to_owned());
         profile
     }

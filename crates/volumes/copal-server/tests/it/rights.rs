@@ -3,8 +3,8 @@
 use crate::harness::{Cluster, PATIENCE, eventually};
 use bytes::Bytes;
 use copal_client::{
-    CallError, ClusterStore, Connection, Encoded, Identity, Profile, client_tls, name_of_master,
-    name_of_server,
+    CallError, ClientProfile, ClusterStore, Connection, EncodedRequest, TlsIdentity, client_tls,
+    name_of_master, name_of_server,
 };
 use copal_codec::crc32c;
 use copal_proto::{
@@ -24,8 +24,8 @@ fn body(len: usize) -> Bytes {
     (0..len).map(|at| (at % 253) as u8).collect()
 }
 
-fn identity_of(profile: &Profile) -> Identity {
-    Identity {
+fn identity_of(profile: &ClientProfile) -> TlsIdentity {
+    TlsIdentity {
         authority: profile.authority.clone(),
         certificate: profile.certificate.clone(),
         key: profile.key.clone(),
@@ -56,7 +56,7 @@ impl Raw<'_> {
 
     /// Whether a call is let through, whatever becomes of it then: the code of its refusal otherwise.
     fn ask(&self, to: &Connection, method: Method, message: &impl Message) -> Refusal {
-        let request = Encoded { message: message.encode_to_vec().into(), permit: self.permit.clone() };
+        let request = EncodedRequest { message: message.encode_to_vec().into(), permit: self.permit.clone() };
         match self.wait.wait(to.call_encoded::<Done>(method, request, PATIENCE)) {
             Ok(Done {}) => Ok(()),
             Err(CallError::Failed(failure)) => Err(failure.code().as_str_name().to_owned()),
@@ -269,7 +269,7 @@ fn every_call_by_every_kind_of_caller() {
     let mut foreign = Authority::new("another").unwrap().identity("client.copal").unwrap();
     // It believes this cluster's servers; they do not believe it.
     foreign.authority = owner_authority(&cluster);
-    let raw = |identity: &Identity| Raw {
+    let raw = |identity: &TlsIdentity| Raw {
         cluster: &cluster,
         wait: &owner,
         tls: client_tls(identity).unwrap(),
@@ -348,7 +348,7 @@ fn every_call_by_every_kind_of_caller() {
 }
 
 fn ask_bytes(caller: &Raw<'_>, to: &Connection, method: Method, message: Vec<u8>) -> Refusal {
-    let request = Encoded { message: message.into(), permit: caller.permit.clone() };
+    let request = EncodedRequest { message: message.into(), permit: caller.permit.clone() };
     match caller.wait.wait(to.call_encoded::<Done>(method, request, PATIENCE)) {
         Ok(Done {}) => Ok(()),
         Err(CallError::Failed(failure)) => Err(failure.code().as_str_name().to_owned()),
@@ -564,7 +564,7 @@ fn send_chain_once(
     let has_bytes = head.put.is_some() || head.piece.is_some();
     let bytes = if has_bytes { bytes.clone() } else { Bytes::new() };
     head.len = bytes.len() as u64;
-    let request = Encoded { message: head.encode_to_vec().into(), permit: by.permit.clone() };
+    let request = EncodedRequest { message: head.encode_to_vec().into(), permit: by.permit.clone() };
     let begun = to.begin(Method::PutChain, request, (Method::ChainCommit, Bytes::new()), PATIENCE);
     let mut chain = by.wait.wait(begun)?;
     for part in ChainBody::parts(&bytes) {
@@ -626,7 +626,7 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
         ..PutChain::default()
     };
     let to = raw.data(1).unwrap();
-    let request = Encoded { message: head("late").encode_to_vec().into(), permit: raw.permit.clone() };
+    let request = EncodedRequest { message: head("late").encode_to_vec().into(), permit: raw.permit.clone() };
     let begun = to.begin(Method::PutChain, request, (Method::ChainCommit, Bytes::new()), PATIENCE);
     let mut chain = client.wait(begun).unwrap();
     let parts: Vec<_> = ChainBody::parts(&bytes).collect();

@@ -8,7 +8,7 @@ use crate::{
     human,
 };
 use copal_client::{
-    ClusterStore, Profile,
+    ClientProfile, ClusterStore,
     administration::{AdminRequest, ClientList, ClientRights, requests},
 };
 use copal_server::SigningRequest;
@@ -54,9 +54,10 @@ fn renew(context: &Context<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
     let mut profile = cluster::profile(&context.arguments.common)?;
     let default = PathBuf::from(format!("{name}.json"));
     let out = out.unwrap_or(&default);
-    let is_own =
-        |present: &Profile| present.client.as_deref() == Some(name) && present.cluster == profile.cluster;
-    if out.exists() && !Profile::read(out).is_ok_and(|present| is_own(&present)) {
+    let is_own = |present: &ClientProfile| {
+        present.client.as_deref() == Some(name) && present.cluster == profile.cluster
+    };
+    if out.exists() && !ClientProfile::read(out).is_ok_and(|present| is_own(&present)) {
         return Err(Failure::new(
             exit::DENIED,
             "denied",

@@ -9,7 +9,7 @@ use crate::{
     stdin::Stdin,
 };
 use bytes::Bytes;
-use copal_client::{ClusterStore, Transfer, administration::requests};
+use copal_client::{ClusterStore, TransferMode, administration::requests};
 use copal_volume::{
     Consistency, FileId, FileInfo, Outcome as Settled, PutOptions, ReadOptions, Remove, Settle, VolumeError,
     VolumeId, VolumeOptions, VolumeStore,
@@ -33,9 +33,9 @@ pub(crate) fn run(context: &Context<'_>, words: &Fs) -> Outcome<()> {
         FsVerb::Mkdir { volume, quota } => fs.mkdir(volume, *quota),
         FsVerb::Put { file, from, transfer } => {
             store.cluster().set_transfer(match transfer {
-                TransferWord::Auto => Transfer::Auto,
-                TransferWord::Parallel => Transfer::Parallel,
-                TransferWord::Chain => Transfer::Chain,
+                TransferWord::Auto => TransferMode::Auto,
+                TransferWord::Parallel => TransferMode::Parallel,
+                TransferWord::Chain => TransferMode::Chain,
             });
             fs.put(file, from)
         }

@@ -8,7 +8,7 @@ use crate::{
     human,
 };
 use copal_client::{
-    ClusterStore, Difference, GroupReport,
+    ClusterStore, ReplicaDifference, VerifyReport,
     administration::{BoostReport, GroupMembers, GroupStory, MemberRole, requests},
 };
 use copal_volume::group::GroupId;
@@ -129,18 +129,20 @@ fn verify(context: &Context<'_>, store: &ClusterStore, groups: &[GroupId], deep:
         if context.is_ended() {
             return Err(Failure::new(exit::INTERRUPTED, "cancelled", "interrupted"));
         }
-        let report: GroupReport =
+        let report: VerifyReport =
             store.wait(store.cluster().verify(*group, deep, store.end())).map_err(cluster::of_volume)?;
         files += report.files;
         bytes += report.bytes;
         for difference in report.differences {
             let sentence = match &difference {
-                Difference::Differs { server, from } => {
+                ReplicaDifference::OtherFiles { server, from } => {
                     format!("group {group}: {server} has other files than {from}")
                 }
-                Difference::Damaged { server, what } => format!("group {group}: {server}: {what}"),
-                Difference::NotWhole { server } => format!("group {group}: {server} is not whole yet"),
-                Difference::Unreached { server, why } => format!("group {group}: {server}: {why}"),
+                ReplicaDifference::Damaged { server, what } => format!("group {group}: {server}: {what}"),
+                ReplicaDifference::NotInSync { server } => {
+                    format!("group {group}: {server} is not whole yet")
+                }
+                ReplicaDifference::Unreached { server, why } => format!("group {group}: {server}: {why}"),
             };
             let fields = json!({ "code": "differs", "group": group.0, "message": sentence });
             context.output.error(fields.clone(), &sentence);

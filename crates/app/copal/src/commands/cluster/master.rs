@@ -9,7 +9,7 @@ use crate::{
     arguments::Master,
     failure::{Failure, Outcome, exit},
 };
-use copal_client::Profile;
+use copal_client::ClientProfile;
 use copal_master::{Master as Cluster, MasterError, MasterOptions, Pool};
 use copal_server::{Authority, CLIENT_NAME, MasterHome, MasterProcess, StartError, Validity};
 use serde_json::json;
@@ -162,7 +162,7 @@ fn make(words: &Master) -> Outcome<MasterHome> {
 
 fn write_profile(words: &Master, uuid: [u8; 16], masters: Vec<String>, authority: &Authority) -> Outcome<()> {
     let client = authority.identity(CLIENT_NAME).map_err(start_failure)?;
-    let profile = Profile::new(uuid, masters, client.authority, client.certificate, client.key);
+    let profile = ClientProfile::new(uuid, masters, client.authority, client.certificate, client.key);
     profile.write(&words.dir.join("client.json")).map_err(start_failure)
 }
 
@@ -171,7 +171,7 @@ fn write_profile(words: &Master, uuid: [u8; 16], masters: Vec<String>, authority
 fn renew_profile(words: &Master, home: &MasterHome) {
     let path = words.dir.join("client.json");
     // Where it was moved away nothing is written.
-    let Ok(mut profile) = Profile::read(&path) else {
+    let Ok(mut profile) = ClientProfile::read(&path) else {
         return;
     };
     let now_ms = crate::human::now_ms();

@@ -6,7 +6,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
     place::PROFILE,
 };
-use copal_client::{Profile, administration::requests};
+use copal_client::{ClientProfile, administration::requests};
 use serde_json::{Value, json};
 use std::{
     ffi::{OsStr, OsString},
@@ -123,7 +123,7 @@ impl Serving<'_> {
         }
         let process = self.start(&name, directory.clone(), typed, &again, token)?;
         // Where people look for it; the master's own is as good.
-        let profile = Profile::read(&directory.join("client.json")).map_err(super::start_failure)?;
+        let profile = ClientProfile::read(&directory.join("client.json")).map_err(super::start_failure)?;
         profile.write(&dir.join("client.json")).map_err(super::start_failure)?;
         Ok(process)
     }
@@ -270,7 +270,7 @@ impl Serving<'_> {
 
 /// Draws a token for one that is to join.
 fn token_of(profile: &Path, master: bool) -> Outcome<String> {
-    let profile = Profile::read(profile).map_err(super::start_failure)?;
+    let profile = ClientProfile::read(profile).map_err(super::start_failure)?;
     let store = crate::cluster::connect_with(&profile)?;
     Ok(crate::cluster::administer(&store, &requests::DrawToken { master })?.token)
 }

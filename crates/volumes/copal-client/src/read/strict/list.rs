@@ -168,7 +168,7 @@ mod tests {
 
     /// A page of files, each with the number of its file, and whether more may follow.
     fn page(files: &[(&'static str, u128)], more: bool) -> Page {
-        let listed = files.iter().map(|(name, fid)| messages::Listed {
+        let listed = files.iter().map(|(name, fid)| messages::ListedFile {
             name: Bytes::from_static(name.as_bytes()),
             head: Some(head(*fid)),
         });

@@ -11,7 +11,7 @@ use crate::{
     human,
 };
 use copal_client::{
-    Identity, Profile,
+    ClientProfile, TlsIdentity,
     administration::{ClusterStatus, requests},
     client_tls,
 };
@@ -73,12 +73,12 @@ pub(crate) fn run(context: &Context<'_>, words: &Doctor) -> Outcome<()> {
     }
     let mut findings = Findings { all: Vec::new() };
     if let Some(path) = &common.cluster {
-        match Profile::read(path) {
+        match ClientProfile::read(path) {
             Err(error) => findings.bad("profile", error.to_string()),
             Ok(profile) => {
                 findings.good("profile", format!("{} can be read", path.display()));
                 private("profile", path, &mut findings);
-                let identity = Identity {
+                let identity = TlsIdentity {
                     authority: profile.authority.clone(),
                     certificate: profile.certificate.clone(),
                     key: profile.key.clone(),
@@ -129,7 +129,7 @@ fn private(name: &'static str, path: &Path, findings: &mut Findings) {
 
 /// Whether certificate and key go together and are good for some time by the cluster's clock, which is
 /// `ahead_ms` ahead of this machine's.
-fn certificates(identity: &Identity, ahead_ms: i64, findings: &mut Findings) {
+fn certificates(identity: &TlsIdentity, ahead_ms: i64, findings: &mut Findings) {
     if let Err(error) = client_tls(identity) {
         findings.bad("certificate", format!("{error}; take the file of the cluster again"));
         return;
@@ -170,6 +170,6 @@ fn certificates(identity: &Identity, ahead_ms: i64, findings: &mut Findings) {
 }
 
 /// Asks a cluster, as any command does.
-fn status(profile: &Profile) -> Outcome<ClusterStatus> {
+fn status(profile: &ClientProfile) -> Outcome<ClusterStatus> {
     cluster::administer(&cluster::connect_with(profile)?, &requests::ShowStatus {})
 }
