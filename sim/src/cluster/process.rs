@@ -224,7 +224,7 @@ impl Machine for Process {
         })
     }
 
-    fn hand_over(&self, work: Work) {
+    fn queue_blocking(&self, work: Work) {
         self.handed_over.lock().push_back(work);
         let process = self.me();
         let serving = Arc::clone(&process);

@@ -1,12 +1,13 @@
 //! The client of a cluster.
 //!
-//! A [`ClientProfile`] says where the masters are and who this client is. Calls go over connections that are kept
-//! ([`ConnectionPool`]); views and addresses come from the master and from members that have newer ones.
+//! A [`ClientProfile`] holds the addresses of the masters and the client's credentials. Calls use pooled
+//! connections ([`ConnectionPool`]). Views and addresses come from the master, and from replicas that have newer
+//! ones.
 //!
 //! Invariants
-//! - Both sides of a connection show a certificate of the cluster's authority, and the name in it is whom it
-//!   was meant for.
-//! - A call ends at its deadline, whatever the other side does.
+//! - Both sides of a connection show a certificate of the cluster's authority, and the name in it is that of the
+//!   process that was called.
+//! - A call ends at its deadline, whichever state the other side is in.
 //!
 //! Not here: the rules of an operation (`copal_volume::group`), servers (`copal-server`).
 
@@ -17,29 +18,37 @@ mod net;
 mod operation;
 mod permits;
 mod read;
+mod routing;
+mod strict;
 
-pub use api::cluster::{Cluster, ConnectError};
-pub use api::files::ClusterWriter;
-pub use api::store::ClusterStore;
-pub use net::connection::{CallError, Connection, EncodedRequest, StreamedCall, codec};
-pub use net::connection_pool::ConnectionPool;
-pub use net::deadline::{MAX_CALL_TIME, current_deadline, deadline_passed, with_deadline, without_deadline};
-pub use net::errors::{expired_certificate, volume_error};
-pub use net::join_tls::{fingerprint, joining_tls};
-pub use net::machine;
-pub use net::map_cache::{CachedView, DiskPlace, MapCache};
-pub use net::masters::Masters;
-pub use net::probe::{ProbeReply, probe};
-pub use net::profile::{ClientProfile, ProfileError, write_private};
-pub use net::threads::probe_threads;
-pub use net::tls::{
-    AGENT_NAME, TlsCredentials, TlsError, TlsIdentity, client_tls, master_tls, name_of_agent, name_of_master,
-    name_of_server, server_tls,
+pub use api::{
+    cluster::{Cluster, ConnectError},
+    file_writer::ClusterWriter,
+    store::ClusterStore,
 };
-pub use net::tls_time::CertificateClock;
-pub use net::trace::{current_trace, last_trace, trace_text, with_trace};
-pub use operation::transfer::TransferMode;
-pub use operation::verify::{ReplicaDifference, VerifyReport};
-pub use permits::lease::{LeaseError, WriterLease};
+pub use net::{
+    connection::{CallError, Connection, EncodedRequest, StreamedCall, codec},
+    connection_pool::ConnectionPool,
+    deadline::{MAX_CALL_TIME, current_deadline, deadline_passed, with_deadline, without_deadline},
+    errors::{expired_certificate, volume_error},
+    join_tls::{fingerprint, joining_tls},
+    machine,
+    map_cache::{CachedView, DiskPlace, MapCache},
+    masters::Masters,
+    probe::{ProbeReply, probe},
+    profile::{ClientProfile, ProfileError, write_private},
+    threads::probe_threads,
+    tls::{
+        AGENT_NAME, TlsCredentials, TlsError, TlsIdentity, client_tls, master_tls, name_of_agent,
+        name_of_master, name_of_server, server_tls,
+    },
+    tls_time::CertificateClock,
+    trace::{current_trace, last_trace, trace_text, with_trace},
+};
+pub use operation::{
+    transfer::TransferMode,
+    verify::{GroupComparison, ReplicaDifference},
+    writer_lease::{LeaseError, WriterLease},
+};
 
 pub use copal_proto::administration;

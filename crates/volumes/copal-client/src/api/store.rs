@@ -1,14 +1,18 @@
-//! A cluster as a store of volumes: the blocking face of [`Cluster`], for whoever takes any
-//! [`VolumeStore`].
+//! A cluster as a [`VolumeStore`]: blocking calls to [`Cluster`] on a runtime of the store.
 //!
-//! A store may be rooted at a path: then it shows the volumes below that path and no others.
+//! A store may be rooted at a path. Then it shows only the volumes below that path.
 
-use crate::api::cluster::{Cluster, ConnectError};
-use crate::api::files::ClusterWriter;
-use crate::net::machine;
-use crate::net::profile::ClientProfile;
-use crate::net::trace::traced;
-use crate::permits::lease::{LeaseError, WriterLease};
+use crate::{
+    api::{
+        cluster::{Cluster, ConnectError},
+        file_writer::ClusterWriter,
+    },
+    net::{machine, profile::ClientProfile, trace::traced},
+    operation::{
+        create_race,
+        writer_lease::{LeaseError, WriterLease},
+    },
+};
 use bytes::Bytes;
 use copal_volume::{
     FileId, FileInfo, FileWriter, MAX_BATCH_BYTES, Outcome, PutOptions, ReadOptions, Remove, Settle,
@@ -23,23 +27,23 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// How long an operation may take.
+/// Longest time of an operation, unless [`ClusterStore::with_deadline`] sets another.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// See the module. Cheap to clone; not to be called inside a runtime.
+/// See the module. Cheap to clone. Its calls block: do not use it inside a runtime.
 #[derive(Clone)]
 pub struct ClusterStore {
     runtime: Arc<Runtime>,
     cluster: Cluster,
     deadline: Duration,
-    /// Path of the volume that this store shows as its root; empty: the cluster's own.
+    /// Path of the volume that this store shows as its root; empty: the cluster's root.
     root: String,
-    /// The right to write; none: whoever uses the store sees to it.
+    /// The writer lease; `None`: the caller prevents concurrent writers by other means.
     lease: Option<Arc<WriterLease>>,
 }
 
 impl ClusterStore {
-    /// Connects with a profile, on a runtime of its own.
+    /// Connects with a profile, on a new runtime. Blocks.
     /// # Errors
     /// As [`Cluster::connect`].
     pub fn connect(profile: &ClientProfile, deadline: Duration) -> Result<ClusterStore, ConnectError> {
@@ -57,13 +61,13 @@ impl ClusterStore {
         })
     }
 
-    /// The same with another deadline for each operation.
+    /// The same store with another deadline for each operation.
     pub fn with_deadline(mut self, deadline: Duration) -> ClusterStore {
         self.deadline = deadline;
         self
     }
 
-    /// A store that shows the volumes below `path`.
+    /// A store that shows the volumes below `path`; it shares the connections of this one.
     /// # Errors
     /// `InvalidName`.
     pub fn rooted(&self, path: &str) -> Result<ClusterStore, VolumeError> {
@@ -71,7 +75,7 @@ impl ClusterStore {
         Ok(ClusterStore { root: self.below_root(path), ..self.clone() })
     }
 
-    /// Makes the volume that this store is rooted at, with all above it, where they are not there.
+    /// Creates the volume that this store is rooted at and its parents, where they do not exist.
     /// # Errors
     /// As [`VolumeStore::create_volume`].
     pub fn make_root(&self) -> Result<(), VolumeError> {
@@ -91,24 +95,24 @@ impl ClusterStore {
         Ok(())
     }
 
-    /// Takes the right to write below the store's root; from here on nothing is written without it.
+    /// Takes the writer lease below the store's root. From now on nothing is written without it.
     /// # Errors
-    /// Somebody else has it; the master is not reached.
+    /// Another client holds it; the master is not reached.
     pub fn take_lease(&mut self, holder: &str) -> Result<(), LeaseError> {
         let lease = self.wait(self.cluster.take_lease(&self.root, holder))?;
         self.lease = Some(Arc::new(lease));
         Ok(())
     }
 
-    /// Gives the right to write back, if nobody else uses the store.
+    /// Releases the writer lease, if no clone of this store holds it too.
     pub fn release_lease(&mut self) {
         if let Some(lease) = self.lease.take().and_then(Arc::into_inner) {
             self.wait(lease.release());
         }
     }
 
-    /// Refuses what would be written without the right to.
-    fn writable(&self) -> Result<(), VolumeError> {
+    /// Refuses writes after the writer lease has ended.
+    fn check_lease(&self) -> Result<(), VolumeError> {
         match &self.lease {
             Some(lease) if !lease.is_held() => Err(VolumeError::Denied {
                 reason: "the right to write was not renewed in time; run the command again".to_owned(),
@@ -117,17 +121,17 @@ impl ClusterStore {
         }
     }
 
-    /// The cluster below.
+    /// The client that the store calls.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Runs what the cluster does, and waits for it.
+    /// Blocks until a future of the client ends.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(traced(future))
     }
 
-    /// When an operation that begins now is to end.
+    /// Deadline of an operation that begins now.
     pub fn end(&self) -> Instant {
         machine::now() + self.deadline
     }
@@ -157,7 +161,7 @@ impl VolumeStore for ClusterStore {
         options: &VolumeOptions,
     ) -> Result<VolumeId, VolumeError> {
         split_path(parent)?;
-        self.writable()?;
+        self.check_lease()?;
         check_volume_name(name)?;
         let parent = self.below_root(parent);
         self.wait(self.cluster.create_volume(&parent, name, options, self.end()))
@@ -170,7 +174,7 @@ impl VolumeStore for ClusterStore {
 
     fn rename_volume(&self, from: &str, to: &str) -> Result<(), VolumeError> {
         split_parent(from)?;
-        self.writable()?;
+        self.check_lease()?;
         split_parent(to)?;
         let (from, to) = (self.below_root(from), self.below_root(to));
         self.wait(self.cluster.rename_volume(&from, &to, self.end()))
@@ -186,14 +190,14 @@ impl VolumeStore for ClusterStore {
         let path = self.below_root(parent);
         let listed = self.wait(self.cluster.list_volumes(&path, after, limit, self.end()));
         match listed {
-            // A root that nobody has made yet holds nothing.
+            // A root that was not created yet is empty.
             Err(VolumeError::NotFound) if parent.is_empty() => Ok(Vec::new()),
             listed => listed,
         }
     }
 
     fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
-        self.writable()?;
+        self.check_lease()?;
         self.wait(self.cluster.remove_volume(vid, how, self.end()))
     }
 
@@ -204,7 +208,7 @@ impl VolumeStore for ClusterStore {
         body: Bytes,
         options: &PutOptions,
     ) -> Result<FileInfo, VolumeError> {
-        self.writable()?;
+        self.check_lease()?;
         self.wait(self.cluster.put(vid, name, body, options, self.end()))
     }
 
@@ -214,14 +218,14 @@ impl VolumeStore for ClusterStore {
         name: &[u8],
         options: &PutOptions,
     ) -> Result<Box<dyn FileWriter>, VolumeError> {
-        self.writable()?;
+        self.check_lease()?;
         let writer = self.cluster.writer(vid, name, options)?;
-        // Refused before anything is sent, where that is known already.
-        let look = ReadOptions::default();
-        match self.stat(vid, name, &look) {
+        // Refuse before any byte is sent, if the name is already taken.
+        let options = ReadOptions::default();
+        match self.stat(vid, name, &options) {
             Ok(info) => {
                 let name = Bytes::copy_from_slice(name);
-                let owner = self.cluster.owner(vid, &name, info.fid, self.end());
+                let owner = create_race::owner(&self.cluster.router, vid, &name, info.fid, self.end());
                 if let Some(fid) = self.wait(owner)? {
                     return Err(VolumeError::Exists { fid });
                 }
@@ -260,12 +264,12 @@ impl VolumeStore for ClusterStore {
     }
 
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
-        self.writable()?;
-        or_nothing_to_delete(self.wait(self.cluster.delete(vid, name, fid, self.end())))
+        self.check_lease()?;
+        or_already_deleted(self.wait(self.cluster.delete(vid, name, fid, self.end())))
     }
 
     fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError> {
-        self.writable()?;
+        self.check_lease()?;
         self.wait(self.cluster.settle(vid, fid, want, self.end()))
     }
 
@@ -277,10 +281,10 @@ impl VolumeStore for ClusterStore {
         let bytes =
             files.iter().map(|(name, body, options)| name.len() + body.len() + options.metadata.len()).sum();
         check_batch(bytes)?;
-        self.writable()?;
+        self.check_lease()?;
         self.wait(async {
-            self.cluster.view(vid, self.end()).await?;
-            // One of a name: the second of a batch is to lose against the first.
+            self.cluster.router.view(vid, self.end()).await?;
+            // Only the first file of each name is created: a later one must lose against it.
             let mut taken = std::collections::HashMap::new();
             let puts = files.iter().enumerate().map(|(at, (name, body, options))| {
                 let first = *taken.entry(name.clone()).or_insert(at);
@@ -312,19 +316,19 @@ impl VolumeStore for ClusterStore {
         names: &[Bytes],
         options: &ReadOptions,
     ) -> Result<Vec<Result<Bytes, VolumeError>>, VolumeError> {
-        let mut held = 0;
+        let mut total = 0;
         let answers = names.iter().map(|name| {
             let info = self.stat(vid, name, options)?;
             let too_large = VolumeError::TooLarge {
                 what: "the batch",
-                bytes: held as u64 + info.size,
+                bytes: total as u64 + info.size,
                 limit: MAX_BATCH_BYTES as u64,
             };
-            if held > 0 && held as u64 + info.size > MAX_BATCH_BYTES as u64 {
+            if total > 0 && total as u64 + info.size > MAX_BATCH_BYTES as u64 {
                 return Err(too_large);
             }
             let bytes = self.get(vid, name, 0..u64::MAX, options)?;
-            held += bytes.len();
+            total += bytes.len();
             Ok(bytes)
         });
         let answers: Vec<_> = answers.collect();
@@ -340,11 +344,11 @@ impl VolumeStore for ClusterStore {
         files: &[(Bytes, FileId)],
     ) -> Result<Vec<Result<(), VolumeError>>, VolumeError> {
         check_batch(files.iter().map(|(name, _)| name.len() + 16).sum())?;
-        self.writable()?;
+        self.check_lease()?;
         self.wait(async {
-            self.cluster.view(vid, self.end()).await?;
+            self.cluster.router.view(vid, self.end()).await?;
             let deletes = files.iter().map(|(name, fid)| self.cluster.delete(vid, name, *fid, self.end()));
-            Ok(join_all(deletes).await.into_iter().map(or_nothing_to_delete).collect())
+            Ok(join_all(deletes).await.into_iter().map(or_already_deleted).collect())
         })
     }
 
@@ -353,13 +357,13 @@ impl VolumeStore for ClusterStore {
     }
 
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
-        // Data servers reclaim by themselves.
-        self.wait(self.cluster.view(vid, self.end())).map(drop)
+        // Data servers reclaim space without a request.
+        self.wait(self.cluster.router.view(vid, self.end())).map(drop)
     }
 }
 
-/// A store takes a delete of a file that is not there for one that was done before.
-fn or_nothing_to_delete(deleted: Result<(), VolumeError>) -> Result<(), VolumeError> {
+/// A delete of an absent file succeeds: an earlier call may have deleted it.
+fn or_already_deleted(deleted: Result<(), VolumeError>) -> Result<(), VolumeError> {
     match deleted {
         Err(VolumeError::NotFound) => Ok(()),
         other => other,
@@ -384,13 +388,13 @@ struct BlockingWriter {
 
 impl FileWriter for BlockingWriter {
     fn append(&mut self, data: Bytes) -> Result<(), VolumeError> {
-        self.store.writable()?;
+        self.store.check_lease()?;
         let end = self.store.end();
         self.store.wait(self.writer.append(data, end))
     }
 
     fn commit(self: Box<Self>) -> Result<FileInfo, VolumeError> {
-        self.store.writable()?;
+        self.store.check_lease()?;
         let end = self.store.end();
         self.store.wait(self.writer.commit(end))
     }

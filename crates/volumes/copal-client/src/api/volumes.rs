@@ -1,8 +1,9 @@
-//! Volumes by name: the calls that go to the master.
+//! Volumes by path: calls to the master.
 
-use crate::api::cluster::Cluster;
-use crate::net::errors::volume_error;
-use crate::net::machine;
+use crate::{
+    api::cluster::Cluster,
+    net::{errors::volume_error, machine},
+};
 use copal_proto::{Method, messages};
 use copal_volume::{Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, split_path};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ fn below(parent: &str, name: &str) -> String {
 }
 
 impl Cluster {
-    /// Makes a volume.
+    /// Creates a volume.
     /// # Errors
     /// As [`VolumeStore::create_volume`](copal_volume::VolumeStore::create_volume).
     pub async fn create_volume(
@@ -37,11 +38,11 @@ impl Cluster {
             }),
         };
         let made = self
-            .ask_master(Method::Mkdir, &request, end)
+            .call_master(Method::Mkdir, &request, end)
             .await
             .map(|made: messages::Resolved| VolumeId(made.volume));
         if let Ok(vid) | Err(VolumeError::VolumeExists { vid }) = made {
-            self.remember(vid, below(parent, name));
+            self.router.volumes().insert(vid, below(parent, name));
         }
         made
     }
@@ -52,22 +53,22 @@ impl Cluster {
     pub async fn open_volume(&self, path: &str, end: Instant) -> Result<VolumeId, VolumeError> {
         split_path(path)?;
         let request = messages::Resolve { path: path.to_owned() };
-        let found: messages::Resolved = self.ask_master(Method::Resolve, &request, end).await?;
+        let found: messages::Resolved = self.call_master(Method::Resolve, &request, end).await?;
         let vid = VolumeId(found.volume);
-        self.remember(vid, path.to_owned());
+        self.router.volumes().insert(vid, path.to_owned());
         Ok(vid)
     }
 
-    /// Moves a volume.
+    /// Moves a volume to another path.
     /// # Errors
     /// As [`VolumeStore::rename_volume`](copal_volume::VolumeStore::rename_volume).
     pub async fn rename_volume(&self, from: &str, to: &str, end: Instant) -> Result<(), VolumeError> {
         let request = messages::Rename { from: from.to_owned(), to: to.to_owned() };
-        let messages::Done {} = self.ask_master(Method::Rename, &request, end).await?;
+        let messages::Done {} = self.call_master(Method::Rename, &request, end).await?;
         Ok(())
     }
 
-    /// Volumes directly below one.
+    /// Up to `limit` volumes directly below `parent`, by name, after the name `after`.
     /// # Errors
     /// `NotFound`.
     pub async fn list_volumes(
@@ -81,18 +82,18 @@ impl Cluster {
         let mut after = after.map(str::to_owned);
         let mut volumes: Vec<(String, VolumeId)> = Vec::new();
         loop {
-            let wanted = (limit - volumes.len()).min(PAGE);
+            let count = (limit - volumes.len()).min(PAGE);
             let request = messages::ListDirs {
                 parent: parent.to_owned(),
                 after: after.clone().unwrap_or_default(),
                 has_after: after.is_some(),
-                limit: wanted as u32,
+                limit: count as u32,
             };
-            let page: messages::DirList = self.ask_master(Method::ListDirs, &request, end).await?;
-            let is_last = page.entries.len() < wanted || page.entries.is_empty();
+            let page: messages::DirList = self.call_master(Method::ListDirs, &request, end).await?;
+            let is_last = page.entries.len() < count || page.entries.is_empty();
             for entry in page.entries {
                 let vid = VolumeId(entry.volume);
-                self.remember(vid, below(parent, &entry.name));
+                self.router.volumes().insert(vid, below(parent, &entry.name));
                 volumes.push((entry.name, vid));
             }
             after = volumes.last().map(|(name, _)| name.clone());
@@ -107,22 +108,25 @@ impl Cluster {
     /// # Errors
     /// As [`VolumeStore::remove_volume`](copal_volume::VolumeStore::remove_volume).
     pub async fn remove_volume(&self, vid: VolumeId, how: Remove, end: Instant) -> Result<(), VolumeError> {
-        let request =
-            messages::Rmdir { volume: vid.0, with_files: how == Remove::WithFiles, path: self.path_of(vid) };
-        let messages::Done {} = self.ask_master(Method::Rmdir, &request, end).await?;
+        let request = messages::Rmdir {
+            volume: vid.0,
+            with_files: how == Remove::WithFiles,
+            path: self.router.volumes().path(vid),
+        };
+        let messages::Done {} = self.call_master(Method::Rmdir, &request, end).await?;
         let gone = messages::Map { gone_volumes: vec![vid.0], ..messages::Map::default() };
         self.map().apply(&gone);
         Ok(())
     }
 
-    async fn ask_master<T: prost::Message + Default>(
+    async fn call_master<T: prost::Message + Default>(
         &self,
         method: Method,
         request: &impl prost::Message,
         end: Instant,
     ) -> Result<T, VolumeError> {
         let left = end.saturating_duration_since(machine::now()).max(Duration::from_millis(1));
-        let answer = self.inner.masters.call(method, request, left).await;
+        let answer = self.router.masters().call(method, request, left).await;
         answer.map_err(volume_error)
     }
 }

@@ -1,14 +1,15 @@
-//! One connection: calls go out as they come, answers come back in any order.
+//! One connection with many concurrent calls, whose answers arrive in any order.
 //!
-//! Two tasks of its own, one that writes and one that reads; what waits to be written goes out in one write.
-//! A connection that breaks answers every call that is under way with `Broken`, and takes no more.
+//! A connection has one task that writes and one that reads. Frames that wait to be sent go out in one write.
+//! When the connection breaks, all calls in progress fail with `Broken`, and it accepts no further calls.
 
-use crate::net::deadline::{given, in_ms};
-use crate::net::machine;
-use crate::net::machine::Stream;
-use crate::net::network_estimate::Link;
-use crate::net::tls::AGENT_NAME;
-use crate::net::trace::current_trace;
+use crate::net::{
+    deadline::{in_ms, time_left},
+    machine::{self, Stream},
+    network_estimate::NetworkEstimate,
+    tls::AGENT_NAME,
+    trace::current_trace,
+};
 use bytes::Bytes;
 use copal_proto::{
     MAX_FRAME_BYTES, Method, WireFrame,
@@ -34,24 +35,24 @@ use tokio::{
 use tokio_rustls::rustls::{self, AlertDescription, CertificateError, ClientConfig};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-/// How long a connection may take to come about.
-const CONNECT: Duration = Duration::from_secs(5);
-/// The longest pause before a server that has no room is asked again, half as much added at most.
-const LONGEST_PAUSE_MS: u64 = 1000;
-/// How long what is sent may take to be taken.
-const TO_WRITE: Duration = Duration::from_secs(30);
-/// Calls that wait to be written.
-const WAITING: usize = 1024;
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest pause before a busy server is called again; up to half as much is added at random.
+const MAX_PAUSE_MS: u64 = 1000;
+/// How long one write may take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Frames that may wait to be sent.
+const SEND_QUEUE: usize = 1024;
 
-/// Why a call has no answer.
+/// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody listens there, or not the one who was meant.
+    /// No process listens there, or it is another one.
     #[error("cannot reach {address}: {reason}")]
     Unreachable {
         /// host:port.
         address: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The connection broke before the answer: the call may have been carried out.
@@ -60,45 +61,46 @@ pub enum CallError {
         /// host:port.
         address: String,
     },
-    /// No answer in time: the call may have been carried out.
+    /// No answer before the deadline: the call may have been carried out.
     #[error("no answer in time")]
     Deadline,
     /// The other side refused.
     #[error("refused: {}", .0.text)]
     Failed(Box<Failure>),
-    /// The answer is not what was asked for.
+    /// The answer is not the message that belongs to the call.
     #[error("an answer cannot be read: {0}")]
     Malformed(String),
-    /// The master is of another release: it does not know the call, or answers it in another form.
+    /// The master has another release: it does not know the call, or answers it in another form.
     #[error("{0}")]
     OtherRelease(String),
 }
 
 type Answer = Result<Bytes, CallError>;
-type Waiting = Arc<Mutex<Option<BTreeMap<u64, Waiter>>>>;
+/// Calls in progress, by number; `None`: the connection broke.
+type PendingCalls = Arc<Mutex<Option<BTreeMap<u64, AnswerSender>>>>;
 
-/// Who waits for answers.
-enum Waiter {
-    /// For one.
+/// Receives the answers of a call.
+enum AnswerSender {
+    /// Of a call with one answer.
     One(oneshot::Sender<Answer>),
-    /// For several, one after the other.
+    /// Of a call with several answers.
     Many(mpsc::Sender<Answer>),
 }
 
-impl Waiter {
-    /// Tells an answer; whoever gave up does not listen any more.
-    fn tell(self, answer: Answer) {
+impl AnswerSender {
+    /// Passes an answer on. The receiver may have given up.
+    fn send(self, answer: Answer) {
         match self {
-            Waiter::One(told) => drop(told.send(answer)),
-            Waiter::Many(told) => drop(told.try_send(answer)),
+            AnswerSender::One(sender) => drop(sender.send(answer)),
+            AnswerSender::Many(sender) => drop(sender.try_send(answer)),
         }
     }
 }
 
-/// Answers of one call that are kept until they are asked for; with more of them the call is given up.
-const ANSWERS: usize = 32;
+/// Answers of one call that may wait to be received. Further ones are dropped.
+const ANSWER_QUEUE: usize = 32;
 
-/// A request as it is sent: the encoded message, and the permit that is shown with it; empty: none.
+/// A request in the form in which it is sent: encoded message and permit; an empty permit: none.
 #[derive(Clone, Debug, Default)]
 pub struct EncodedRequest {
     /// The message.
@@ -113,21 +115,21 @@ impl From<Bytes> for EncodedRequest {
     }
 }
 
-/// See the module. Cheap to clone.
+/// A connection to one process. Cheap to clone.
 #[derive(Clone)]
 pub struct Connection {
     address: Arc<str>,
     next: Arc<AtomicU64>,
     out: mpsc::Sender<WireFrame>,
-    waiting: Waiting,
+    pending: PendingCalls,
 }
 
-/// The codec of the wire: a length of four bytes, then a frame.
+/// The codec of a connection: a length of four bytes, then a frame.
 pub fn codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().length_field_length(4).max_frame_length(MAX_FRAME_BYTES).new_codec()
 }
 
-/// Why a connection did not come about, with the certificate or clock whose fault it is.
+/// Describes why a connection could not be opened, and names the certificate or clock at fault.
 fn handshake_fault(error: &std::io::Error, name: &ServerName<'_>) -> String {
     let name = name.to_str();
     if name == AGENT_NAME {
@@ -161,14 +163,14 @@ fn handshake_fault(error: &std::io::Error, name: &ServerName<'_>) -> String {
     format!("{fault} ({error})")
 }
 
-/// As [`handshake_fault`], of an agent: its certificate says nothing but the domain it belongs to.
+/// As [`handshake_fault`], for an agent: its certificate proves only its domain.
 fn agent_fault(error: &std::io::Error) -> String {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::InvalidCertificate(_)) => {
             "it belongs to another domain: its certificate is not of the key of this repository".to_owned()
         }
-        // An agent of before 2026-12 ends a handshake that it does not know, without a word.
+        // An agent from before 2026-12 closes the connection, since it does not know the handshake.
         _ if tls.is_some()
             || matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) =>
         {
@@ -179,7 +181,7 @@ fn agent_fault(error: &std::io::Error) -> String {
 }
 
 impl Connection {
-    /// Connects to `address`, where `name` is to be found.
+    /// Connects to the process `name` at `address`.
     /// # Errors
     /// `Unreachable`.
     pub async fn open(
@@ -187,43 +189,43 @@ impl Connection {
         name: ServerName<'static>,
         tls: Arc<ClientConfig>,
     ) -> Result<Connection, CallError> {
-        Connection::open_on(address, name, tls, Link::default()).await
+        Connection::open_measured(address, name, tls, NetworkEstimate::default()).await
     }
 
-    /// As [`Connection::open`]; what goes over it is measured together with what else goes over the link.
+    /// As [`Connection::open`]; its bytes are part of the measurement `network`.
     /// # Errors
     /// `Unreachable`.
-    pub(crate) async fn open_on(
+    pub(crate) async fn open_measured(
         address: &str,
         name: ServerName<'static>,
         tls: Arc<ClientConfig>,
-        link: Link,
+        network: NetworkEstimate,
     ) -> Result<Connection, CallError> {
         let unreachable = |reason: String| CallError::Unreachable { address: address.to_owned(), reason };
-        let stream = match timeout(CONNECT, machine::connect(address, name.clone(), tls)).await {
+        let stream = match timeout(CONNECT_TIMEOUT, machine::connect(address, name.clone(), tls)).await {
             Ok(Ok((stream, took))) => {
-                link.note_round_trip(took);
+                network.note_round_trip(took);
                 stream
             }
             Ok(Err(error)) => return Err(unreachable(handshake_fault(&error, &name))),
             Err(_) => return Err(unreachable("it does not answer".to_owned())),
         };
-        Ok(Connection::over(address, stream, link))
+        Ok(Connection::start(address, stream, network))
     }
 
-    fn over(address: &str, stream: Stream, link: Link) -> Connection {
+    fn start(address: &str, stream: Stream, network: NetworkEstimate) -> Connection {
         let (mut sink, mut source) = Framed::new(stream, codec()).split();
-        let (out, mut queue) = mpsc::channel::<WireFrame>(WAITING);
-        let waiting: Waiting = Arc::new(Mutex::new(Some(BTreeMap::new())));
+        let (out, mut queue) = mpsc::channel::<WireFrame>(SEND_QUEUE);
+        let pending: PendingCalls = Arc::new(Mutex::new(Some(BTreeMap::new())));
         let connection = Connection {
             address: address.into(),
             next: Arc::new(AtomicU64::new(1)),
             out,
-            waiting: Arc::clone(&waiting),
+            pending: Arc::clone(&pending),
         };
         machine::spawn(async move {
             while let Some(frame) = queue.recv().await {
-                let sending = link.begin();
+                let timer = network.start_send();
                 let mut sent = 0;
                 let written = async {
                     let mut next = Some(frame);
@@ -235,15 +237,15 @@ impl Connection {
                     }
                     sink.flush().await
                 };
-                // Who takes nothing for so long is not there, whatever its machine says.
-                let is_written = matches!(timeout(TO_WRITE, written).await, Ok(Ok(())));
-                sending.end(sent);
+                // A process that accepts nothing for so long counts as dead, even if its machine is up.
+                let is_written = matches!(timeout(WRITE_TIMEOUT, written).await, Ok(Ok(())));
+                timer.end(sent);
                 if !is_written {
                     break;
                 }
             }
-            // The other side learns that nothing more comes.
-            let _ = timeout(CONNECT, sink.close()).await;
+            // The other side learns that no more frames follow.
+            let _ = timeout(CONNECT_TIMEOUT, sink.close()).await;
         });
         let address = connection.address.clone();
         machine::spawn(async move {
@@ -251,15 +253,15 @@ impl Connection {
                 let Ok(frame) = WireFrame::decode(bytes.freeze()) else {
                     break;
                 };
-                let told = match waiting.lock().as_mut() {
+                let sender = match pending.lock().as_mut() {
                     None => None,
-                    Some(waiting) => match waiting.get(&frame.id) {
-                        // The last comes later.
-                        Some(Waiter::Many(told)) if frame.is_more => {
-                            let told = told.clone();
-                            Some(Waiter::Many(told))
+                    Some(calls) => match calls.get(&frame.id) {
+                        // More answers follow, so the call stays pending.
+                        Some(AnswerSender::Many(sender)) if frame.is_more => {
+                            let sender = sender.clone();
+                            Some(AnswerSender::Many(sender))
                         }
-                        _ => waiting.remove(&frame.id),
+                        _ => calls.remove(&frame.id),
                     },
                 };
                 let answer = match frame.is_failure {
@@ -269,14 +271,14 @@ impl Connection {
                         Err(error) => CallError::Malformed(error.to_string()),
                     }),
                 };
-                if let Some(told) = told {
-                    told.tell(answer);
+                if let Some(sender) = sender {
+                    sender.send(answer);
                 }
             }
-            let left = waiting.lock().take().unwrap_or_default();
-            for told in left.into_values() {
+            let left = pending.lock().take().unwrap_or_default();
+            for sender in left.into_values() {
                 let address = address.to_string();
-                told.tell(Err(CallError::Broken { address }));
+                sender.send(Err(CallError::Broken { address }));
             }
         });
         connection
@@ -284,11 +286,11 @@ impl Connection {
 
     /// Whether calls can still be made.
     pub fn is_open(&self) -> bool {
-        self.waiting.lock().is_some() && !self.out.is_closed()
+        self.pending.lock().is_some() && !self.out.is_closed()
     }
 
-    /// Calls the other side, and waits for its answer up to `deadline`, or until the work that it is part of
-    /// is to end. A server that has no room is asked again after a while.
+    /// Calls the other side, and waits for the answer until `deadline` or the deadline of the current task. A busy
+    /// server is called again after a pause.
     /// # Errors
     /// All of them.
     pub async fn call<T: Message + Default>(
@@ -300,7 +302,7 @@ impl Connection {
         self.call_encoded(method, EncodedRequest::from(Bytes::from(request.encode_to_vec())), deadline).await
     }
 
-    /// As [`Connection::call`], of a message that is encoded.
+    /// As [`Connection::call`], for an encoded message.
     /// # Errors
     /// All of them.
     pub async fn call_encoded<T: Message + Default>(
@@ -310,7 +312,7 @@ impl Connection {
         deadline: Duration,
     ) -> Result<T, CallError> {
         let request = request.into();
-        let end = machine::now() + given(deadline);
+        let end = machine::now() + time_left(deadline);
         let mut tries = 0;
         loop {
             let left = end.saturating_duration_since(machine::now());
@@ -326,7 +328,7 @@ impl Connection {
         }
     }
 
-    /// Calls the other side once, whatever it says.
+    /// As [`Connection::call_encoded`], without a repetition when the server is busy.
     /// # Errors
     /// All of them.
     pub async fn call_once<T: Message + Default>(
@@ -336,38 +338,38 @@ impl Connection {
         deadline: Duration,
     ) -> Result<T, CallError> {
         let request = request.into();
-        let deadline = given(deadline);
+        let deadline = time_left(deadline);
         if deadline.is_zero() {
             return Err(CallError::Deadline);
         }
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let broken = || CallError::Broken { address: self.address.to_string() };
-        match self.waiting.lock().as_mut() {
-            Some(waiting) => drop(waiting.insert(id, Waiter::One(tell))),
+        match self.pending.lock().as_mut() {
+            Some(calls) => drop(calls.insert(id, AnswerSender::One(sender))),
             None => return Err(broken()),
         }
-        let _forgotten = Forgotten { connection: self, id };
+        let _guard = CallGuard { connection: self, id };
         let frame = frame_of(id, method, Some(deadline), request);
         let called = async {
             self.out.send(frame).await.map_err(|_| broken())?;
-            told.await.map_err(|_| broken())?
+            receiver.await.map_err(|_| broken())?
         };
         let answer = timeout(deadline, called).await.map_err(|_| CallError::Deadline)??;
         T::decode(answer).map_err(|error| CallError::Malformed(error.to_string()))
     }
 }
 
-/// Forgets a call when it ends, or when whoever made it goes on without an answer.
-struct Forgotten<'a> {
+/// Removes a pending call when it ends or its caller gives up.
+struct CallGuard<'a> {
     connection: &'a Connection,
     id: u64,
 }
 
-impl Drop for Forgotten<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        if let Some(waiting) = self.connection.waiting.lock().as_mut() {
-            waiting.remove(&self.id);
+        if let Some(calls) = self.connection.pending.lock().as_mut() {
+            calls.remove(&self.id);
         }
     }
 }
@@ -386,39 +388,39 @@ fn frame_of(id: u64, method: Method, deadline: Option<Duration>, request: Encode
     }
 }
 
-/// A call of several frames, answered by several: what goes on to other members while it comes. One that is
-/// dropped before its last frame is told to be over.
+/// A call of several frames with several answers, for bytes that the server passes on while they arrive. A drop
+/// before the last frame sends the abort message.
 pub struct StreamedCall {
     connection: Connection,
     id: u64,
     answers: mpsc::Receiver<Answer>,
-    /// Told to who is called when the call is dropped before its end.
-    farewell: Option<(Method, Bytes)>,
+    /// Sent when the call is dropped before its last frame.
+    abort: Option<(Method, Bytes)>,
 }
 
 impl Connection {
-    /// Begins a call of several frames, to be answered up to `deadline`; `farewell` is sent when it is
-    /// dropped before its end.
+    /// Begins a call of several frames, with answers until `deadline`. `abort` is sent when it is dropped before
+    /// its last frame.
     /// # Errors
     /// `Broken`, `Deadline`.
     pub async fn begin(
         &self,
         method: Method,
         request: EncodedRequest,
-        farewell: (Method, Bytes),
+        abort: (Method, Bytes),
         deadline: Duration,
     ) -> Result<StreamedCall, CallError> {
-        let deadline = given(deadline);
+        let deadline = time_left(deadline);
         if deadline.is_zero() {
             return Err(CallError::Deadline);
         }
-        let (tell, answers) = mpsc::channel(ANSWERS);
+        let (sender, answers) = mpsc::channel(ANSWER_QUEUE);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        match self.waiting.lock().as_mut() {
-            Some(waiting) => drop(waiting.insert(id, Waiter::Many(tell))),
+        match self.pending.lock().as_mut() {
+            Some(calls) => drop(calls.insert(id, AnswerSender::Many(sender))),
             None => return Err(self.broken()),
         }
-        let streamed = StreamedCall { connection: self.clone(), id, answers, farewell: Some(farewell) };
+        let streamed = StreamedCall { connection: self.clone(), id, answers, abort: Some(abort) };
         let frame = frame_of(id, method, Some(deadline), request);
         streamed.put(frame, deadline).await?;
         Ok(streamed)
@@ -438,7 +440,7 @@ impl StreamedCall {
         }
     }
 
-    /// Sends another frame; waits as long as `wait` for room on its way.
+    /// Sends another frame; waits up to `wait` for space in the queue.
     /// # Errors
     /// `Broken`, `Deadline`.
     pub async fn send(&self, method: Method, message: Bytes, wait: Duration) -> Result<(), CallError> {
@@ -450,13 +452,13 @@ impl StreamedCall {
     /// `Broken`, `Deadline`.
     pub async fn finish(&mut self, method: Method, message: Bytes, wait: Duration) -> Result<(), CallError> {
         self.send(method, message, wait).await?;
-        self.farewell = None;
+        self.abort = None;
         Ok(())
     }
 
-    /// The next answer, if it comes within `wait`; `None`: there are no more.
+    /// The next answer; waits up to `wait`. `None`: there are no more.
     /// # Errors
-    /// `Deadline`: none came; as the other side refused, or the connection broke.
+    /// `Deadline`: none arrived in time. Otherwise as the other side refused, or `Broken`.
     pub async fn next<T: Message + Default>(&mut self, wait: Duration) -> Option<Result<T, CallError>> {
         let answer = match timeout(wait, self.answers.recv()).await {
             Ok(answer) => answer?,
@@ -472,18 +474,18 @@ impl StreamedCall {
 
 impl Drop for StreamedCall {
     fn drop(&mut self) {
-        if let Some(waiting) = self.connection.waiting.lock().as_mut() {
-            waiting.remove(&self.id);
+        if let Some(calls) = self.connection.pending.lock().as_mut() {
+            calls.remove(&self.id);
         }
-        if let Some((method, message)) = self.farewell.take() {
-            // Without room for it the other side gives up by itself.
+        if let Some((method, message)) = self.abort.take() {
+            // If the queue is full, the other side gives up after its own timeout.
             let _ = self.connection.out.try_send(frame_of(self.id, method, None, message.into()));
         }
     }
 }
 
-/// How long to wait before a server that had no room, and so has not begun, is asked again; `None`: it said
-/// something else. Longer each time, and not as long as others wait who were refused together.
+/// Pause before a busy server, which has not begun the call, is called again; `None`: another error. It grows with
+/// each try, and has a random part, so that callers that were refused together return at different times.
 fn pause_after(error: &CallError, tries: u32) -> Option<Duration> {
     let CallError::Failed(failure) = error else {
         return None;
@@ -492,7 +494,7 @@ fn pause_after(error: &CallError, tries: u32) -> Option<Duration> {
     if failure.code() != Code::Busy {
         return None;
     }
-    let longest = asked.saturating_mul(1 << tries.min(5)).min(LONGEST_PAUSE_MS);
+    let longest = asked.saturating_mul(1 << tries.min(5)).min(MAX_PAUSE_MS);
     let drawn = machine::draw().unwrap_or(0);
     Some(Duration::from_millis(longest / 2 + drawn % longest.max(1)))
 }

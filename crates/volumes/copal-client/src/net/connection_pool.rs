@@ -1,9 +1,12 @@
-//! Connections that are kept: one for each process that is called and each class of calls, opened when it is
-//! needed, and again when it broke. The other side judges each call by the certificate that its connection
-//! was opened with, so a connection is opened again, too, once this process shows another certificate.
+//! Pool of connections: one for each process and class of calls.
+//!
+//! A connection is opened for the first call and reopened after it broke. The server judges each call by the
+//! certificate of its connection. So a connection is also reopened once this process has a new certificate.
 
-use crate::net::connection::{CallError, Connection};
-use crate::net::network_estimate::Link;
+use crate::net::{
+    connection::{CallError, Connection},
+    network_estimate::NetworkEstimate,
+};
 use copal_proto::CallClass;
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
@@ -11,37 +14,37 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_rustls::rustls::{ClientConfig, sign::CertifiedKey};
 
-/// Where, who is to be there, and what is called.
-type To = (String, ServerName<'static>, CallClass);
-type Slot = Arc<AsyncMutex<Option<Kept>>>;
+/// Address, name in the certificate, and class of calls.
+type PoolKey = (String, ServerName<'static>, CallClass);
+type PoolSlot = Arc<AsyncMutex<Option<PooledConnection>>>;
 
-/// A connection, and what was shown when it was opened.
-struct Kept {
+/// A connection, and the certificate with which it was opened.
+struct PooledConnection {
     connection: Connection,
-    shown: Option<Arc<CertifiedKey>>,
+    certificate: Option<Arc<CertifiedKey>>,
 }
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
 pub struct ConnectionPool {
     tls: Arc<ClientConfig>,
-    link: Link,
-    slots: Arc<Mutex<HashMap<To, Slot>>>,
+    network: NetworkEstimate,
+    slots: Arc<Mutex<HashMap<PoolKey, PoolSlot>>>,
 }
 
 impl ConnectionPool {
-    /// None yet.
+    /// A pool without connections.
     pub fn new(tls: Arc<ClientConfig>) -> ConnectionPool {
-        ConnectionPool { tls, link: Link::default(), slots: Arc::default() }
+        ConnectionPool { tls, network: NetworkEstimate::default(), slots: Arc::default() }
     }
 
-    /// What is measured of what goes over all of them.
-    pub(crate) fn link(&self) -> &Link {
-        &self.link
+    /// Measurements of the network over all connections.
+    pub(crate) fn network_estimate(&self) -> &NetworkEstimate {
+        &self.network
     }
 
-    /// The connection to `name` at `address` for calls of a class; opens it when there is none. Of several
-    /// that ask at once one opens it.
+    /// The connection to the process `name` at `address` for a class of calls; opens it if necessary. Concurrent
+    /// callers wait for the one that opens it.
     /// # Errors
     /// `Unreachable`.
     pub async fn connect(
@@ -55,22 +58,23 @@ impl ConnectionPool {
             let slot = slots.entry((address.to_owned(), name.clone(), class)).or_default();
             Arc::clone(slot)
         };
-        let mut kept = slot.lock().await;
-        let shown = self.shown();
-        let is_same = |kept: &&Kept| match (&kept.shown, &shown) {
+        let mut pooled = slot.lock().await;
+        let certificate = self.certificate();
+        let is_same = |pooled: &&PooledConnection| match (&pooled.certificate, &certificate) {
             (Some(then), Some(now)) => Arc::ptr_eq(then, now),
             (then, now) => then.is_none() && now.is_none(),
         };
-        if let Some(kept) = kept.as_ref().filter(|kept| kept.connection.is_open()).filter(is_same) {
-            return Ok(kept.connection.clone());
+        if let Some(pooled) = pooled.as_ref().filter(|pooled| pooled.connection.is_open()).filter(is_same) {
+            return Ok(pooled.connection.clone());
         }
-        let connection = Connection::open_on(address, name, Arc::clone(&self.tls), self.link.clone()).await?;
-        *kept = Some(Kept { connection: connection.clone(), shown });
+        let connection =
+            Connection::open_measured(address, name, Arc::clone(&self.tls), self.network.clone()).await?;
+        *pooled = Some(PooledConnection { connection: connection.clone(), certificate });
         Ok(connection)
     }
 
-    /// What this process shows now.
-    fn shown(&self) -> Option<Arc<CertifiedKey>> {
+    /// The certificate of this process now.
+    fn certificate(&self) -> Option<Arc<CertifiedKey>> {
         self.tls.client_auth_cert_resolver.resolve(&[], &[])
     }
 }

@@ -1,4 +1,4 @@
-//! Failures of calls as errors of a volume store.
+//! Conversion of failed calls into errors of a volume store.
 
 use crate::net::connection::CallError;
 use copal_proto::{
@@ -7,13 +7,13 @@ use copal_proto::{
 };
 use copal_volume::{FileId, VolumeError, VolumeId};
 
-/// What a call that has no answer means to who keeps files.
+/// The error of a volume store for a failed call.
 pub fn volume_error(error: CallError) -> VolumeError {
     match error {
         CallError::Failed(failure) => of_failure(&failure),
-        CallError::Deadline => {
-            VolumeError::Deadline { reason: "the server took the call and did not answer it".to_owned() }
-        }
+        CallError::Deadline => VolumeError::Deadline {
+            reason: "the server accepted the call and did not answer it in time".to_owned(),
+        },
         CallError::OtherRelease(reason) => VolumeError::Denied { reason },
         error @ (CallError::Unreachable { .. } | CallError::Broken { .. } | CallError::Malformed(_)) => {
             VolumeError::Unavailable { reason: error.to_string() }
@@ -21,7 +21,7 @@ pub fn volume_error(error: CallError) -> VolumeError {
     }
 }
 
-/// What a server says to a client whose certificate has ended; `None`: the call failed for another reason.
+/// The refusal text of a server for an expired certificate; `None`: the call failed for another reason.
 pub fn expired_certificate(error: &CallError) -> Option<&str> {
     match error {
         CallError::Failed(failure) if failure.code == i32::from(Code::CertificateEnded) => {

@@ -1,5 +1,4 @@
-//! TLS of a server that is about to join: it has no certificate yet, and knows the authority by its
-//! fingerprint.
+//! TLS of a server that joins: it has no certificate yet, and knows the authority only by its fingerprint.
 
 use crate::net::tls_time::{at_any_time, signatures_by_provider};
 use sha2::{Digest, Sha256};
@@ -15,18 +14,18 @@ use tokio_rustls::rustls::{
     version::TLS13,
 };
 
-/// What names an authority in a token: SHA-256 of its certificate.
+/// Fingerprint of an authority in a token: SHA-256 of its certificate.
 pub fn fingerprint(certificate: &[u8]) -> [u8; 32] {
     Sha256::digest(certificate).into()
 }
 
-/// How a server that joins calls a master: the master shows its authority along with its own certificate, and
-/// that one must be the one of the fingerprint.
+/// TLS configuration of a server that joins. The master shows its authority's certificate along with its own, and
+/// it must match the fingerprint.
 /// # Panics
 /// Never: the provider knows TLS 1.3.
 pub fn joining_tls(fingerprint: [u8; 32]) -> Arc<ClientConfig> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = OfFingerprint { fingerprint, provider: Arc::clone(&provider) };
+    let verifier = FingerprintVerifier { fingerprint, provider: Arc::clone(&provider) };
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .expect("the provider knows TLS 1.3")
@@ -37,12 +36,12 @@ pub fn joining_tls(fingerprint: [u8; 32]) -> Arc<ClientConfig> {
 }
 
 #[derive(Debug)]
-struct OfFingerprint {
+struct FingerprintVerifier {
     fingerprint: [u8; 32],
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for OfFingerprint {
+impl ServerCertVerifier for FingerprintVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -59,7 +58,7 @@ impl ServerCertVerifier for OfFingerprint {
         let verifier =
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider));
         let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-        // A machine whose clock is wrong is to join all the same, and is told then.
+        // A machine whose clock is wrong may join all the same; the master then reports the difference.
         at_any_time(now, |at| verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, at))
     }
 

@@ -1,12 +1,11 @@
-//! What a process takes from the machine that it runs on: time, tasks, threads that may block, connections,
-//! randomness.
+//! Services of the machine that a process runs on: time, tasks, blocking threads, connections, randomness.
 //!
-//! All of a client and of a server asks here. Where nothing else was said, it is the real machine: the clocks
-//! of the operating system, tokio's tasks and threads, TCP and TLS. A simulator runs a process within a
-//! [`Machine`] of its own ([`within`]), and everything that the process begins runs there, too: so the code
-//! that ships is the code that is tried, in one thread and from one seed.
+//! Clients and servers use only these functions. By default they are the real machine: clocks of the operating
+//! system, tokio's tasks and threads, TCP and TLS. A simulator runs a process on its own [`Machine`]
+//! ([`within`]). Everything that the process starts runs there, too. So the code that ships is the code under
+//! test, in one thread and from one seed.
 //!
-//! Not here: what lies on disks, which is given to a server when it is made.
+//! Not here: disks, which a server receives when it is created.
 
 use futures_util::future::BoxFuture;
 use rustls_pki_types::ServerName;
@@ -23,47 +22,46 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, rustls::ClientConfig};
 
-/// Bytes in both directions, between two processes that know each other.
+/// Bytes in both directions between two processes.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> ByteStream for T {}
 
-/// A connection's bytes, whatever carries them.
+/// The bytes of a connection, independent of the transport.
 pub type Stream = Box<dyn ByteStream>;
 
-/// What was taken in: the bytes, where from, and the certificate of who called, if it has shown one.
+/// A connection that a server accepted.
 pub struct AcceptedConnection {
     /// The bytes.
     pub stream: Stream,
-    /// Where from.
+    /// Address of the caller.
     pub address: SocketAddr,
-    /// Its certificate, which the authority has signed.
+    /// Certificate of the caller, signed by the authority; `None`: it showed none.
     pub certificate: Option<Arc<[u8]>>,
 }
 
-/// A machine that is not the real one.
+/// A simulated machine.
 pub trait Machine: Send + Sync + 'static {
     /// The wall clock: ms since 1970. It may jump.
     fn wall_ms(&self) -> u64;
 
-    /// A task as this machine runs it: as long as the process is there, and not while it stands still.
+    /// Wraps a task so that it runs while the process exists, and not while the process is paused.
     fn task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()>;
 
-    /// Returns when work that may block on a device is to begin; then the caller runs it.
+    /// Waits until blocking work may begin. The caller then runs it.
     fn blocking_turn(&self) -> BoxFuture<'static, ()>;
 
-    /// Takes work that may block on a device, to be run soon, and before any other such work of the process
-    /// that comes later.
-    fn hand_over(&self, work: Box<dyn FnOnce() + Send>);
+    /// Queues blocking work. It runs soon, before blocking work that the process queues later.
+    fn queue_blocking(&self, work: Box<dyn FnOnce() + Send>);
 
-    /// Connects to whom `name` is at `address`.
+    /// Connects to the process `name` at `address`.
     fn connect(
         &self,
         address: &str,
         name: ServerName<'static>,
     ) -> BoxFuture<'static, std::io::Result<Stream>>;
 
-    /// A number that nobody can guess from others, as far as this machine goes.
+    /// A random number; on this machine it follows from the seed.
     fn draw(&self) -> u64;
 }
 
@@ -71,29 +69,29 @@ tokio::task_local! {
     static CURRENT: Arc<dyn Machine>;
 }
 
-/// Runs what belongs to a process of `machine`; what it begins belongs there, too.
+/// Runs a process on `machine`, with all tasks that it starts.
 pub async fn within<T>(machine: Arc<dyn Machine>, work: impl Future<Output = T>) -> T {
     CURRENT.scope(machine, work).await
 }
 
-/// The machine of whoever asks; `None`: the real one.
+/// The machine of the current task; `None`: the real one.
 fn current() -> Option<Arc<dyn Machine>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
-/// Now, by the clock that the runtime's timers go by.
+/// Now, by the clock of the runtime's timers.
 #[must_use]
 pub fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// How long ago it was.
+/// Time since `then`; zero if `then` lies in the future.
 #[must_use]
 pub fn since(then: Instant) -> Duration {
     now().saturating_duration_since(then)
 }
 
-/// The wall clock: ms since 1970, 0 when it stands before that.
+/// The wall clock: ms since 1970; 0 if the clock shows an earlier time.
 #[must_use]
 pub fn wall_ms() -> u64 {
     match current() {
@@ -105,7 +103,7 @@ pub fn wall_ms() -> u64 {
     }
 }
 
-/// A number that nobody can guess.
+/// A random number that cannot be guessed.
 /// # Errors
 /// The operating system gives no randomness.
 pub fn draw() -> Result<u64, getrandom::Error> {
@@ -115,7 +113,13 @@ pub fn draw() -> Result<u64, getrandom::Error> {
     }
 }
 
-/// Starts a task of the process that asks.
+/// A random pause of at most `longest`. It separates clients that collided, so that they do not collide again.
+pub(crate) fn jitter(longest: Duration) -> Duration {
+    let drawn = draw().unwrap_or(0) as u32;
+    longest.mul_f64(f64::from(drawn) / f64::from(u32::MAX))
+}
+
+/// Starts a task of the current process.
 pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     match current() {
         Some(machine) => tokio::spawn(machine.task(Box::pin(task))),
@@ -123,9 +127,9 @@ pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> 
     }
 }
 
-/// Runs what may block where it keeps no task waiting.
+/// Runs work that may block on a thread for it, and waits for its result.
 /// # Errors
-/// It panicked; what it said.
+/// The work panicked; the text is the message of the panic.
 pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     match current() {
         Some(machine) => {
@@ -139,17 +143,17 @@ pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + '
     }
 }
 
-/// As [`run_blocking`], for work that nobody waits for.
+/// As [`run_blocking`], without waiting for the work.
 pub fn spawn_blocking(work: impl FnOnce() + Send + 'static) {
     match current() {
-        Some(machine) => machine.hand_over(Box::new(work)),
+        Some(machine) => machine.queue_blocking(Box::new(work)),
         None => drop(tokio::task::spawn_blocking(work)),
     }
 }
 
-/// Connects to `address`, where `name` is to be found, over TLS; tells how long a round trip there took.
+/// Connects to the process `name` at `address` over TLS. Also returns the time of one round trip.
 /// # Errors
-/// Nobody listens there, or not the one who was meant.
+/// No process listens there, or it is another one.
 pub(crate) async fn connect(
     address: &str,
     name: ServerName<'static>,

@@ -1,7 +1,7 @@
-//! Who is where, as far as this process knows: views of groups and places of disks, each newer than the last.
+//! Cache of the cluster's map: views of groups, places of disks, removed volumes, and the cluster's clock.
 //!
-//! Invariant: what is known of a group never gets older. A map that is out of date is no danger: every
-//! request says which view it means (VOL-11).
+//! Invariant: the view of a group never gets older. An outdated map is safe: every request names its view
+//! (VOL-11).
 
 use crate::net::machine;
 use copal_proto::{messages, view_of};
@@ -16,65 +16,65 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Removed volumes that are remembered.
-const MOST_GONE: usize = 100_000;
+/// Removed volumes that are remembered. Beyond that number all are forgotten.
+const MAX_REMOVED: usize = 100_000;
 
-/// Where a disk is.
+/// Place of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskPlace {
     /// Name of its server.
     pub server: String,
-    /// host:port.
+    /// host:port of its server.
     pub address: String,
     /// Name in the server's certificate.
     pub server_uuid: Vec<u8>,
 }
 
-/// A view with what its members missed.
+/// A view, with the missed epochs and the donors of its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedView {
     /// The view.
     pub view: View,
-    /// For each member, in the view's order: the newest epoch in which operations could hold without it.
+    /// For each replica, in the view's order: the newest epoch in which operations could complete without it.
     pub missed: Vec<Epoch>,
-    /// Likewise: the disk that a joining member is to copy from, if the master has said one.
+    /// For each replica: the disk that a joining replica copies from, if the master has chosen one.
     pub sources: Vec<Option<DiskId>>,
 }
 
 impl CachedView {
-    /// The disk that a joining member is to copy from, if the master has said one.
+    /// The disk that a joining replica copies from, if the master has chosen one.
     pub fn source_of(&self, disk: DiskId) -> Option<DiskId> {
         let at = self.view.members.iter().position(|(member, _)| *member == disk)?;
         self.sources.get(at).copied().flatten()
     }
 }
 
-struct Known {
+struct MapState {
     version: u64,
     term: u64,
     views: HashMap<GroupId, CachedView>,
     disks: HashMap<DiskId, DiskPlace>,
-    gone: HashSet<VolumeId>,
-    /// The clock of the cluster at a moment of this process' own; `None`: no master has told it yet.
+    removed: HashSet<VolumeId>,
+    /// The cluster's clock, and when it was received; `None`: no master has sent it yet.
     clock: Option<(u64, Instant)>,
-    /// This machine's clock when the cache was made.
+    /// This machine's clock when the cache was created.
     fallback: (u64, Instant),
 }
 
 /// See the module.
 pub struct MapCache {
-    known: RwLock<Known>,
+    known: RwLock<MapState>,
     changed: watch::Sender<u64>,
 }
 
 impl Default for MapCache {
     fn default() -> MapCache {
-        let known = Known {
+        let known = MapState {
             version: 0,
             term: 0,
             views: HashMap::new(),
             disks: HashMap::new(),
-            gone: HashSet::new(),
+            removed: HashSet::new(),
             clock: None,
             fallback: (machine::wall_ms(), machine::now()),
         };
@@ -83,14 +83,13 @@ impl Default for MapCache {
 }
 
 impl MapCache {
-    /// Takes a map, or what changed of it. Returns the views that are new here. Its time counts as told just
-    /// now.
+    /// Takes a map or its changes. Returns the views that are new here. The map's time counts as received now.
     pub fn apply(&self, map: &messages::Map) -> Vec<CachedView> {
         self.apply_answer(map, machine::now())
     }
 
-    /// As [`MapCache::apply`], for the answer to a question that was asked at a moment of this process' own
-    /// clock: the time that it tells lies between then and now, however long the answer was on its way.
+    /// As [`MapCache::apply`], for the answer to a request that was sent at `asked`. The answer's time was right at
+    /// some moment between then and now, however long the answer was delayed.
     pub fn apply_answer(&self, map: &messages::Map, asked: Instant) -> Vec<CachedView> {
         let mut known = self.known.write();
         known.term = known.term.max(map.term);
@@ -109,42 +108,42 @@ impl MapCache {
             }
         }
         for &vid in &map.gone_volumes {
-            // What is forgotten here the members of the volume say.
-            if known.gone.len() >= MOST_GONE {
-                known.gone.clear();
+            // The replicas of a forgotten volume still report that it is removed.
+            if known.removed.len() >= MAX_REMOVED {
+                known.removed.clear();
             }
-            known.gone.insert(VolumeId(vid));
+            known.removed.insert(VolumeId(vid));
         }
         let new: Vec<CachedView> = map.views.iter().filter_map(|view| known.learn(view)).collect();
         drop(known);
-        self.tell();
+        self.notify();
         new
     }
 
-    /// Takes one view, from whoever has a newer one; whether it is new here.
+    /// Takes the view of a server that has a newer one. Returns whether it is new here.
     pub fn learn(&self, view: &messages::View) -> bool {
         let is_new = self.known.write().learn(view).is_some();
         if is_new {
-            self.tell();
+            self.notify();
         }
         is_new
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Wakes whenever anything has changed.
+    /// A receiver that is notified of every change.
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// The newest map that was taken.
+    /// Version of the newest map that was received.
     pub fn version(&self) -> u64 {
         self.known.read().version
     }
 
-    /// The newest reign that was heard of.
+    /// The newest term that was received.
     pub fn term(&self) -> u64 {
         self.known.read().term
     }
@@ -154,7 +153,7 @@ impl MapCache {
         self.known.read().views.get(&group).map(|cached| cached.view.clone())
     }
 
-    /// The view of a group, with what its members missed.
+    /// The view of a group, with the missed epochs of its replicas.
     pub fn cached(&self, group: GroupId) -> Option<CachedView> {
         self.known.read().views.get(&group).cloned()
     }
@@ -166,47 +165,46 @@ impl MapCache {
         groups
     }
 
-    /// Where a disk is.
+    /// The place of a disk.
     pub fn place(&self, disk: DiskId) -> Option<DiskPlace> {
         self.known.read().disks.get(&disk).cloned()
     }
 
     /// Whether a volume was removed.
     pub fn is_gone(&self, vid: VolumeId) -> bool {
-        self.known.read().gone.contains(&vid)
+        self.known.read().removed.contains(&vid)
     }
 
-    /// The clock of the cluster, carried on by this process' own: ms since 1970. So a client whose clock is
-    /// wrong writes like any other.
+    /// The cluster's clock, advanced by this process' own: ms since 1970. So a client whose clock is wrong writes
+    /// like any other.
     pub fn now_ms(&self) -> u64 {
         let known = self.known.read();
-        carried(known.clock.unwrap_or(known.fallback))
+        advanced(known.clock.unwrap_or(known.fallback))
     }
 }
 
 impl ReferenceClock for MapCache {
     fn reference_ms(&self) -> Option<u64> {
-        self.known.read().clock.map(carried)
+        self.known.read().clock.map(advanced)
     }
 }
 
-/// A time that was told at a moment, as it is now.
-fn carried((then_ms, then): (u64, Instant)) -> u64 {
+/// The present value of a clock that showed `then_ms` at `then`.
+fn advanced((then_ms, then): (u64, Instant)) -> u64 {
     then_ms.saturating_add(machine::since(then).as_millis() as u64)
 }
 
-impl Known {
-    /// Takes the time of an answer, which was `told_ms` at some moment since it was asked for. What is
-    /// carried on stays as long as it agrees with that: an answer that was long on its way does not set the
-    /// clock back.
-    fn learn_clock(&mut self, told_ms: u64, asked: Instant) {
-        let latest_ms = told_ms.saturating_add(machine::since(asked).as_millis() as u64);
+impl MapState {
+    /// Takes the time `sent_ms` of an answer, which was right at some moment since the request. The present clock
+    /// stays as long as it agrees with that. So an answer that was delayed does not set the clock back.
+    fn learn_clock(&mut self, sent_ms: u64, asked: Instant) {
+        let latest_ms = sent_ms.saturating_add(machine::since(asked).as_millis() as u64);
         let agrees = self.clock.is_some_and(|clock| {
-            let carried_ms = carried(clock);
-            carried_ms >= told_ms && carried_ms <= latest_ms.saturating_add(CLOCK_STEP_MS)
+            let present_ms = advanced(clock);
+            present_ms >= sent_ms && present_ms <= latest_ms.saturating_add(CLOCK_STEP_MS)
         });
         if !agrees {
-            self.clock = Some((told_ms, machine::now()));
+            self.clock = Some((sent_ms, machine::now()));
         }
     }
 
@@ -242,43 +240,43 @@ mod tests {
         })
     }
 
-    /// Symptom: a process that stood still with an answer in its socket went by a clock as old as that
-    /// answer. Cause: whatever time an answer told was taken for the time of its arrival. Fix: it is the time
-    /// of some moment since it was asked for.
+    /// Symptom: a process that was paused with an answer in its socket used a clock as old as that answer.
+    /// Cause: the time in an answer was taken for the time of its arrival. Fix: it is the time of some moment
+    /// since the request.
     #[test]
-    fn an_answer_that_was_long_on_its_way_does_not_set_the_clock_back_and_a_prompt_one_does() {
+    fn a_delayed_answer_does_not_set_the_clock_back_and_a_prompt_one_does() {
         let cache = MapCache::default();
-        assert_eq!(cache.reference_ms(), None, "nobody has told it");
-        let told = |now_ms| messages::Map { now_ms, ..messages::Map::default() };
+        assert_eq!(cache.reference_ms(), None, "no master has sent it");
+        let map = |now_ms| messages::Map { now_ms, ..messages::Map::default() };
         let long_ago = machine::now().checked_sub(Duration::from_secs(60)).unwrap();
-        cache.apply(&told(1_000_000));
-        cache.apply_answer(&told(950_000), long_ago);
+        cache.apply(&map(1_000_000));
+        cache.apply_answer(&map(950_000), long_ago);
         assert!(cache.now_ms() >= 1_000_000, "within a minute");
-        cache.apply_answer(&told(1_050_000), long_ago);
-        assert!(cache.now_ms() >= 1_050_000, "it is that late at least");
-        cache.apply_answer(&told(500_000), long_ago);
+        cache.apply_answer(&map(1_050_000), long_ago);
+        assert!(cache.now_ms() >= 1_050_000, "the clock shows at least the time of the answer");
+        cache.apply_answer(&map(500_000), long_ago);
         assert!((500_000..560_000).contains(&cache.now_ms()), "the cluster's clock was set back");
     }
 
-    /// Symptom: a client that runs for years remembered each volume that was ever removed. Fix: so many, and
-    /// no more: the members of a volume say for ever that it is gone.
+    /// Symptom: a client that runs for years remembered each volume that was ever removed. Fix: their number is
+    /// bounded, since the replicas of a volume always report its removal.
     #[test]
-    fn removed_volumes_take_no_more_room_than_so_many() {
+    fn the_number_of_removed_volumes_in_memory_is_bounded() {
         let cache = MapCache::default();
-        let gone = |volumes: std::ops::Range<u64>| messages::Map {
+        let removed = |volumes: std::ops::Range<u64>| messages::Map {
             gone_volumes: volumes.collect(),
             ..messages::Map::default()
         };
-        let most = MOST_GONE as u64;
-        cache.apply(&gone(0..most));
+        let most = MAX_REMOVED as u64;
+        cache.apply(&removed(0..most));
         assert!(cache.is_gone(VolumeId(0)) && cache.is_gone(VolumeId(most - 1)));
-        cache.apply(&gone(most..most + 1));
+        cache.apply(&removed(most..most + 1));
         assert!(cache.is_gone(VolumeId(most)));
-        assert!(cache.known.read().gone.len() <= MOST_GONE);
+        assert!(cache.known.read().removed.len() <= MAX_REMOVED);
     }
 
     #[test]
-    fn what_is_known_never_gets_older() {
+    fn views_never_get_older() {
         let cache = MapCache::default();
         assert!(cache.learn(&view(5)));
         assert!(!cache.learn(&view(4)));

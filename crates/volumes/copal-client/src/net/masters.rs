@@ -1,14 +1,11 @@
-//! Calls to whichever master leads.
+//! Calls to the leader among the masters.
 //!
-//! The one that answered last is asked first. When it is silent, or leads no more, all are asked at once who
-//! leads: a master that is paused or cut off costs no more than the wait for its silence.
+//! The last known leader is called first. If it is silent or leads no more, all masters are asked at once whether
+//! they lead. So a master that is paused or cut off costs one timeout and no more.
 //!
-//! Paper: beanfs §4.2 (stand-by masters; here clients know all addresses, and none is taken over)
+//! Paper: beanfs §4.2 (stand-by masters; here clients know all addresses, so no address is taken over)
 
-use crate::net::connection::CallError;
-use crate::net::connection_pool::ConnectionPool;
-use crate::net::machine;
-use crate::net::tls::name_of_master;
+use crate::net::{connection::CallError, connection_pool::ConnectionPool, machine, tls::name_of_master};
 use copal_proto::{
     CallClass, Method, UNKNOWN_CALL,
     messages::{self, failure::Code},
@@ -21,33 +18,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two rounds of asking all masters.
-const BETWEEN: Duration = Duration::from_millis(200);
-/// How long the leader may be silent before others are asked whether they lead; beyond the wait that a call
-/// asks for.
+/// Pause between two searches for the leader.
+const SEARCH_PAUSE: Duration = Duration::from_millis(200);
+/// How long the leader may be silent before the other masters are asked; added to the wait of a long poll.
 const SILENCE: Duration = Duration::from_secs(2);
-/// How long a master may take to say whether it leads.
-const TO_SAY: Duration = Duration::from_secs(1);
-/// More addresses than this are no masters.
-const MOST: usize = 64;
+/// How long a master may take to answer whether it leads.
+const LEADING_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most masters of a cluster. A longer list of addresses is ignored.
+const MAX_MASTERS: usize = 64;
 
-struct Known {
+struct KnownMasters {
     addresses: Vec<String>,
-    /// Which of them led last.
+    /// Address of the last known leader.
     leader: Option<String>,
 }
 
 /// The masters of a cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct Masters {
-    known: Arc<RwLock<Known>>,
+    known: Arc<RwLock<KnownMasters>>,
     connections: ConnectionPool,
 }
 
 impl Masters {
     /// Masters at these addresses.
     pub fn new(addresses: &[String], connections: ConnectionPool) -> Masters {
-        let known = Known { addresses: addresses.to_vec(), leader: None };
+        let known = KnownMasters { addresses: addresses.to_vec(), leader: None };
         Masters { known: Arc::new(RwLock::new(known)), connections }
     }
 
@@ -56,15 +52,14 @@ impl Masters {
         self.known.read().addresses.clone()
     }
 
-    /// Who led last, as far as is known.
+    /// Address of the last known leader.
     pub fn leader(&self) -> Option<String> {
         self.known.read().leader.clone()
     }
 
-    /// Takes the addresses that a map tells; whether they are others than before. A map that tells none says
-    /// nothing.
+    /// Takes the masters' addresses of a map. Returns whether they changed. An empty list is ignored.
     pub fn learn(&self, addresses: &[String]) -> bool {
-        if addresses.is_empty() || addresses.len() > MOST {
+        if addresses.is_empty() || addresses.len() > MAX_MASTERS {
             return false;
         }
         let mut known = self.known.write();
@@ -75,8 +70,8 @@ impl Masters {
         is_new
     }
 
-    /// Calls the master that leads, however often it has to be looked for until the deadline. A call that may
-    /// have been carried out is repeated only where that does no harm.
+    /// Calls the leader, and searches for it as often as necessary until the deadline. A call that may have been
+    /// carried out is repeated only if it is idempotent.
     /// # Errors
     /// All of them.
     pub async fn call<T: Message + Default>(
@@ -85,13 +80,13 @@ impl Masters {
         request: &impl Message,
         deadline: Duration,
     ) -> Result<T, CallError> {
-        self.call_waiting(method, request, Duration::ZERO, deadline).await
+        self.call_long_poll(method, request, Duration::ZERO, deadline).await
     }
 
-    /// As [`Masters::call`], for a call that the master answers after `wait` at the latest, on purpose.
+    /// As [`Masters::call`], for a long poll: the master may delay its answer by `wait`.
     /// # Errors
     /// All of them.
-    pub async fn call_waiting<T: Message + Default>(
+    pub async fn call_long_poll<T: Message + Default>(
         &self,
         method: Method,
         request: &impl Message,
@@ -111,26 +106,26 @@ impl Masters {
             };
             if let Some(leader) = leader {
                 let left = end.saturating_duration_since(machine::now());
-                // With one master there is nobody else to ask.
+                // Without other masters, a timeout before the deadline is of no use.
                 let is_only = self.known.read().addresses.len() == 1;
-                let patience = match is_only || !is_harmless(method) {
+                let patience = match is_only || !is_idempotent(method) {
                     true => left,
                     false => left.min(wait + SILENCE),
                 };
                 let outcome = self.call_one(&leader, method, request, patience).await;
                 match outcome {
                     Ok(answer) => return Ok(answer),
-                    Err(error) if may_go_on(method, &error) || (patience < left && is_silent(&error)) => {
+                    Err(error) if may_retry(method, &error) || (patience < left && is_silent(&error)) => {
                         self.forget(&leader);
                         last = error;
                     }
                     Err(error) => return Err(error),
                 }
             }
-            if machine::now() + BETWEEN >= end {
+            if machine::now() + SEARCH_PAUSE >= end {
                 return Err(last);
             }
-            tokio::time::sleep(BETWEEN).await;
+            tokio::time::sleep(SEARCH_PAUSE).await;
         }
     }
 
@@ -147,7 +142,7 @@ impl Masters {
         if let [only] = &addresses[..] {
             return Ok(Some(only.clone()));
         }
-        let left = end.saturating_duration_since(machine::now()).min(TO_SAY);
+        let left = end.saturating_duration_since(machine::now()).min(LEADING_TIMEOUT);
         let asks = addresses.iter().map(|address| async move {
             let request = messages::Leading {};
             let answer = self.call_one::<messages::Leading>(address, Method::Leading, &request, left).await;
@@ -177,12 +172,12 @@ impl Masters {
         let connect = self.connections.connect(address, name_of_master(), CallClass::Control);
         let connection = tokio::time::timeout(deadline, connect).await.map_err(|_| CallError::Deadline)??;
         let answer = connection.call(method, request, deadline).await;
-        answer.map_err(|error| of_older_master(method, error))
+        answer.map_err(|error| older_release_error(method, error))
     }
 }
 
-/// Says which release is too old where a master does not know a call.
-fn of_older_master(method: Method, error: CallError) -> CallError {
+/// Converts the refusal of an unknown call into an error that names the older release.
+fn older_release_error(method: Method, error: CallError) -> CallError {
     match error {
         CallError::Failed(failure)
             if failure.code == i32::from(Code::Invalid) && failure.text == UNKNOWN_CALL =>
@@ -198,8 +193,8 @@ fn of_older_master(method: Method, error: CallError) -> CallError {
     }
 }
 
-/// Whether a call may be sent twice.
-fn is_harmless(method: Method) -> bool {
+/// Whether a second call has no further effect.
+fn is_idempotent(method: Method) -> bool {
     !matches!(method, Method::Mkdir | Method::Rename | Method::Rmdir | Method::Join | Method::JoinMaster)
 }
 
@@ -207,7 +202,8 @@ fn is_silent(error: &CallError) -> bool {
     matches!(error, CallError::Deadline)
 }
 
-fn may_go_on(method: Method, error: &CallError) -> bool {
+/// Whether a call may be repeated after this error.
+fn may_retry(method: Method, error: &CallError) -> bool {
     match error {
         CallError::Unreachable { .. } => true,
         CallError::Broken { .. } => {

@@ -1,4 +1,4 @@
-//! Connections, TLS, masters and the map: how requests reach the processes of a cluster.
+//! Network: connections, TLS, deadlines, the masters and the map of the cluster.
 
 pub(crate) mod connection;
 pub(crate) mod connection_pool;

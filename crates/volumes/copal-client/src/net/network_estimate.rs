@@ -1,10 +1,9 @@
-//! What a client measures of its network: how long a round trip takes, and how fast bytes leave it.
+//! Estimate of the network: round-trip time and sending speed of this client.
 //!
-//! A round trip is what a connection takes to come about; speed is measured while anything is being sent,
-//! over all connections together, since they share the way out. From both follows which bodies go from member
-//! to member instead of from here to each.
+//! The round-trip time is that of opening a connection. The speed is measured while bytes are being sent, over
+//! all connections together, since they share the uplink. Both determine which bodies are sent as chains.
 //!
-//! Paper: beanfs §3.4.4 (how to call is chosen by the size of the payload; here by what the network does,
+//! Paper: beanfs §3.4.4 (the kind of call is chosen by the size of the payload; here by the measured network,
 //! too)
 
 use crate::net::machine;
@@ -18,14 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes that a measurement of speed takes: fewer say nothing, they lie in buffers.
+/// Bytes of one measurement of speed: fewer only fill buffers.
 const MEASURED_BYTES: u64 = 1 << 20;
-/// Bodies from this size on go from member to member at the earliest, and at the latest.
+/// Bounds of the size from which a body is sent as a chain.
 const LEAST: u64 = 32 << 10;
 const MOST: u64 = 1 << 20;
 
 #[derive(Default)]
-struct Speed {
+struct SpeedEstimate {
     /// Connections that are sending.
     senders: u32,
     since: Option<Instant>,
@@ -36,58 +35,57 @@ struct Speed {
 }
 
 #[derive(Default)]
-struct Shared {
-    speed: Mutex<Speed>,
+struct EstimateState {
+    speed: Mutex<SpeedEstimate>,
     sent_bytes: AtomicU64,
 }
 
 /// See the module. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct Link {
-    shared: Arc<Shared>,
+pub(crate) struct NetworkEstimate {
+    state: Arc<EstimateState>,
 }
 
-/// A connection that sends.
-pub(crate) struct Sending(Link);
+/// Measures one connection while it sends.
+pub(crate) struct SendTimer(NetworkEstimate);
 
-impl Link {
-    /// A connection begins to send.
-    pub(crate) fn begin(&self) -> Sending {
-        self.shared.speed.lock().begin(machine::now());
-        Sending(self.clone())
+impl NetworkEstimate {
+    /// Starts to measure a connection that begins to send.
+    pub(crate) fn start_send(&self) -> SendTimer {
+        self.state.speed.lock().begin(machine::now());
+        SendTimer(self.clone())
     }
 
     pub(crate) fn note_round_trip(&self, took: Duration) {
-        let mut speed = self.shared.speed.lock();
+        let mut speed = self.state.speed.lock();
         speed.round_trip = Some(speed.round_trip.map_or(took, |known| (known * 7 + took) / 8));
     }
 
-    /// Bytes that were sent.
+    /// Bytes that this client has sent.
     pub(crate) fn sent_bytes(&self) -> u64 {
-        self.shared.sent_bytes.load(Ordering::Relaxed)
+        self.state.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// From how many bytes on a body takes less time from member to member than from here to each of
-    /// `copies`.
-    pub(crate) fn chain_from(&self, copies: usize) -> u64 {
-        let speed = self.shared.speed.lock();
+    /// Size from which a body reaches `copies` replicas faster as a chain than from this client to each.
+    pub(crate) fn chain_threshold(&self, copies: usize) -> u64 {
+        let speed = self.state.speed.lock();
         match (speed.bytes_per_s, speed.round_trip) {
-            (Some(bytes_per_s), Some(round_trip)) => chain_from(bytes_per_s, round_trip, copies),
+            (Some(bytes_per_s), Some(round_trip)) => chain_threshold(bytes_per_s, round_trip, copies),
             _ => MOST,
         }
     }
 }
 
-impl Sending {
-    /// It has sent so many bytes.
+impl SendTimer {
+    /// Ends the measurement after `bytes` were sent.
     pub(crate) fn end(self, bytes: usize) {
-        let shared = &self.0.shared;
-        shared.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        shared.speed.lock().end(machine::now(), bytes as u64);
+        let state = &self.0.state;
+        state.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        state.speed.lock().end(machine::now(), bytes as u64);
     }
 }
 
-impl Speed {
+impl SpeedEstimate {
     fn begin(&mut self, now: Instant) {
         if self.senders == 0 {
             self.since = Some(now);
@@ -113,9 +111,9 @@ impl Speed {
     }
 }
 
-/// From here to each of n members a body of S bytes takes n S/B; from member to member S/B and (n - 1) (RTT +
-/// part/B): equal at S = B RTT + part.
-fn chain_from(bytes_per_s: f64, round_trip: Duration, copies: usize) -> u64 {
+/// From the client to each of n replicas, a body of S bytes takes n S/B. As a chain it takes S/B + (n - 1) (RTT +
+/// part/B). Both are equal at S = B RTT + part.
+fn chain_threshold(bytes_per_s: f64, round_trip: Duration, copies: usize) -> u64 {
     if copies < 2 {
         return u64::MAX;
     }
@@ -128,20 +126,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_from_which_a_chain_pays_follows_from_the_network() {
-        let at = |megabits: f64, micros| chain_from(megabits * 1e6 / 8.0, Duration::from_micros(micros), 3);
+    fn the_threshold_of_chains_follows_from_the_network() {
+        let at =
+            |megabits: f64, micros| chain_threshold(megabits * 1e6 / 8.0, Duration::from_micros(micros), 3);
         // 1 and 10 Gbit/s, round trips of 0.2 ms.
         assert!((84_000..92_000).contains(&at(1e3, 200)), "{}", at(1e3, 200));
         assert!((300_000..320_000).contains(&at(1e4, 200)), "{}", at(1e4, 200));
-        // A long fat pipe, and none at all.
+        // Fast with a long round trip, and very slow.
         assert_eq!(at(1e5, 100_000), MOST);
         assert!((LEAST..70_000).contains(&at(1.0, 1)));
-        assert_eq!(chain_from(1e9, Duration::from_millis(1), 1), u64::MAX);
+        assert_eq!(chain_threshold(1e9, Duration::from_millis(1), 1), u64::MAX);
     }
 
     #[test]
-    fn speed_is_that_of_all_connections_together() {
-        let (mut speed, start) = (Speed::default(), Instant::now());
+    fn speed_is_measured_over_all_connections() {
+        let (mut speed, start) = (SpeedEstimate::default(), Instant::now());
         speed.begin(start);
         speed.begin(start + Duration::from_millis(4));
         speed.end(start + Duration::from_millis(8), 1_000_000);
@@ -149,6 +148,6 @@ mod tests {
         speed.end(start + Duration::from_millis(16), 1_000_000);
         // 2 MB in 16 ms.
         assert_eq!(speed.bytes_per_s, Some(125e6));
-        assert_eq!(Link::default().chain_from(3), MOST, "nothing is known yet");
+        assert_eq!(NetworkEstimate::default().chain_threshold(3), MOST, "nothing was measured yet");
     }
 }

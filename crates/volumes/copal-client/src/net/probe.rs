@@ -1,28 +1,29 @@
-//! Whether one process of a cluster answers, who it is, and what its clock says: for who looks for what is
-//! wrong.
+//! Probe of one process of a cluster for diagnosis: whether it answers, its identity, and its clock.
 
-use crate::net::connection::{CallError, Connection};
-use crate::net::tls::{TlsIdentity, client_tls};
+use crate::net::{
+    connection::{CallError, Connection},
+    tls::{TlsIdentity, client_tls},
+};
 use copal_proto::{Method, messages};
 use rustls_pki_types::ServerName;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the answer may take.
-const TO_ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A process that answered.
+/// Answer of a process to a probe.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeReply {
-    /// How long handshake and answer took.
+    /// Time of the handshake and the answer.
     pub took: Duration,
-    /// How far its clock is ahead of this machine's, in milliseconds; `None`: it is no master that leads.
+    /// How far its clock is ahead of this machine's, in milliseconds; `None`: it is not the leader.
     pub ahead_ms: Option<i64>,
 }
 
-/// Calls whoever listens at `address` under `name`; a master is asked for its clock. Blocks; not to be called
-/// inside a runtime.
+/// Calls the process `name` at `address`, and asks a master for its clock. Blocks: do not use it inside a
+/// runtime.
 /// # Errors
-/// It is not reached, or is not who was meant.
+/// The process is not reached, or another one answers there.
 pub fn probe(
     identity: &TlsIdentity,
     address: &str,
@@ -38,17 +39,17 @@ pub fn probe(
     runtime.block_on(async {
         let began = Instant::now();
         let connection = Connection::open(address, name, tls).await?;
-        let messages::Ping {} = connection.call(Method::Ping, &messages::Ping {}, TO_ANSWER).await?;
+        let messages::Ping {} = connection.call(Method::Ping, &messages::Ping {}, ANSWER_TIMEOUT).await?;
         let took = began.elapsed();
         if !is_master {
             return Ok(ProbeReply { took, ahead_ms: None });
         }
         let watch = messages::WatchMap { since: u64::MAX, wait_ms: 0 };
         let asked = now_ms();
-        let told: Result<messages::Map, _> = connection.call(Method::WatchMap, &watch, TO_ANSWER).await;
+        let map: Result<messages::Map, _> = connection.call(Method::WatchMap, &watch, ANSWER_TIMEOUT).await;
         let answered = now_ms();
-        // In the middle of question and answer; one that does not lead has no clock that counts.
-        let ahead_ms = told.ok().map(|map| map.now_ms as i64 - (asked + answered) / 2);
+        // The master read its clock about halfway between request and answer. Only the leader's clock counts.
+        let ahead_ms = map.ok().map(|map| map.now_ms as i64 - (asked + answered) / 2);
         Ok(ProbeReply { took, ahead_ms })
     })
 }

@@ -1,4 +1,4 @@
-//! Where a cluster is, and who this client is there: one file, for its owner alone.
+//! Profile of a client: addresses of the masters and its credentials, in one private file.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -8,13 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Contents of `client.json`.
+/// Contents of the file `client.json`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientProfile {
     /// Version of this file.
     pub v: u32,
-    /// The cluster, in hexadecimal digits.
+    /// Id of the cluster, in hexadecimal digits.
     pub cluster: String,
     /// Masters: host:port.
     pub masters: Vec<String>,
@@ -24,20 +24,20 @@ pub struct ClientProfile {
     pub certificate: String,
     /// Its private key, PEM.
     pub key: String,
-    /// Its name, where it may do only what it was granted; none: it may do everything.
+    /// Name of a client with restricted rights; `None`: a client with all rights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
 }
 
-/// Why there is no profile to go by.
+/// Why a profile cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The file is not there or cannot be read.
+    /// The file does not exist or cannot be read.
     #[error("cannot read the profile {}: {source}; `copal master --new` and `copal serve --dev` write one into their directory", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         source: std::io::Error,
     },
     /// The file is no profile.
@@ -45,7 +45,7 @@ pub enum ProfileError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The problem in its contents.
         reason: String,
     },
     /// The file cannot be written.
@@ -53,14 +53,14 @@ pub enum ProfileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the file system.
         source: std::io::Error,
     },
 }
 
 const VERSION: u32 = 1;
-/// Longest profile that is read.
-const MOST_BYTES: u64 = 1 << 20;
+/// Longest profile that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
 
 impl ClientProfile {
     /// Reads a profile.
@@ -70,7 +70,7 @@ impl ClientProfile {
         let read = |source| ProfileError::Read { path: path.to_owned(), source };
         let malformed = |reason: String| ProfileError::Malformed { path: path.to_owned(), reason };
         let length = path.metadata().map_err(read)?.len();
-        if length > MOST_BYTES {
+        if length > MAX_BYTES {
             return Err(malformed(format!("it has {length} bytes")));
         }
         let text = std::fs::read_to_string(path).map_err(read)?;
@@ -104,7 +104,7 @@ impl ClientProfile {
         }
     }
 
-    /// Writes a profile that only its owner may read; one that is there is replaced whole.
+    /// Writes a profile that only its owner may read. Replaces an existing file atomically.
     /// # Errors
     /// `Write`.
     pub fn write(&self, path: &Path) -> Result<(), ProfileError> {
@@ -113,7 +113,7 @@ impl ClientProfile {
         write_private(path, &text).map_err(failed)
     }
 
-    /// The same profile with another master to ask first.
+    /// The same profile with `master` as the first address.
     pub fn with_first_master(mut self, master: &str) -> ClientProfile {
         self.masters.retain(|known| known != master);
         self.masters.insert(0, master.to_owned());
@@ -121,18 +121,18 @@ impl ClientProfile {
     }
 }
 
-/// Writes a file that only its owner may read, durably; one that is there is replaced whole. Who writes it at
-/// the same time does not matter: the last one counts.
+/// Writes a file that only its owner may read, durably. Replaces an existing file atomically. Concurrent writers
+/// do not interfere: the last rename counts.
 /// # Errors
 /// As the file system says.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    // Of this writer alone, and of a name that nobody can have made before.
+    // Each writer has its own unfinished file, under a random name.
     let drawn =
         copal_volume::random_incarnation().map_err(|error| std::io::Error::other(error.to_string()))?;
     let unfinished = path.with_extension(format!("{drawn:016x}.unfinished"));
     let written = write_new(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, path));
     if let Err(error) = written {
-        // It may not be there at all.
+        // The file may not exist.
         let _ = std::fs::remove_file(&unfinished);
         return Err(error);
     }
@@ -149,7 +149,7 @@ fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
 
 impl std::fmt::Debug for ClientProfile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the key.
+        // The key must not appear in logs.
         f.debug_struct("Profile")
             .field("cluster", &self.cluster)
             .field("masters", &self.masters)
@@ -161,11 +161,11 @@ impl std::fmt::Debug for ClientProfile {
 mod tests {
     use super::*;
 
-    /// Symptom: `copal serve --masters 3` ended with "cannot write the profile: No such file", where a
-    /// command looked at the cluster at the same moment. Cause: both wrote the file by way of one unfinished
-    /// file, and each removed the other's. Fix: each has one of its own.
+    /// Symptom: `copal serve --masters 3` ended with "cannot write the profile: No such file" while another
+    /// command used the cluster. Cause: both wrote through the same unfinished file, and each removed the
+    /// other's. Fix: each writer has its own.
     #[test]
-    fn a_file_that_several_write_at_once_is_always_one_of_theirs() {
+    fn concurrent_writers_leave_one_complete_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("client.json");
         std::thread::scope(|scope| {
@@ -182,6 +182,6 @@ mod tests {
             }
         });
         let left = std::fs::read_dir(directory.path()).unwrap().count();
-        assert_eq!(left, 1, "nothing unfinished is left");
+        assert_eq!(left, 1, "no unfinished file is left");
     }
 }

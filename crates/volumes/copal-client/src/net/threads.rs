@@ -1,15 +1,15 @@
-//! Whether the system starts threads: asked before a runtime is built, which panics where it starts none.
+//! Check that the system starts threads. It runs before a runtime is built, which would panic otherwise.
 
 use std::{io, sync::mpsc, thread};
 
-/// Starts so many threads at once, which end at once.
+/// Starts `count` threads that exist at the same time and end at once. Blocks until they have ended.
 /// # Errors
 /// The system refuses one of them.
 pub fn probe_threads(count: usize) -> io::Result<()> {
     let mut started = Vec::with_capacity(count);
     let mut refused = Ok(());
     for _ in 0..count {
-        // Each lives until its sender is dropped, so that all are there at a time.
+        // Each thread waits until its sender is dropped, so that all exist at the same time.
         let (alive, ended) = mpsc::channel::<()>();
         let thread = thread::Builder::new().name("probe".to_owned());
         match thread.spawn(move || ended.recv().is_err()) {
@@ -25,7 +25,7 @@ pub fn probe_threads(count: usize) -> io::Result<()> {
     }
     for (alive, thread) in started {
         drop(alive);
-        // It does nothing that could panic.
+        // The thread does nothing that could panic.
         let _ = thread.join();
     }
     refused
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_found() {
+    fn threads_start() {
         probe_threads(3).unwrap();
         probe_threads(0).unwrap();
     }

@@ -1,6 +1,6 @@
-//! TLS between all processes of a cluster: each shows a certificate of the cluster's own authority.
+//! TLS between all processes of a cluster: each side shows a certificate of the cluster's authority.
 
-use crate::net::tls_time::{CertificateClock, ClientAtAnyTime, ServerAtAnyTime};
+use crate::net::tls_time::{AnyTimeClientVerifier, AnyTimeServerVerifier, CertificateClock};
 use parking_lot::RwLock;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use tokio_rustls::rustls::{
     version::TLS13,
 };
 
-/// Who a process is: certificate and key, and the authority that both sides trust. PEM.
+/// Identity of a process: its certificate and key, and the authority that both sides trust. All PEM.
 #[derive(Clone)]
 pub struct TlsIdentity {
     /// Certificate of the cluster's authority.
     pub authority: String,
-    /// The process' own.
+    /// Certificate of the process.
     pub certificate: String,
-    /// Its private key.
+    /// Private key of the process.
     pub key: String,
 }
 
@@ -43,7 +43,7 @@ pub fn name_of_agent() -> ServerName<'static> {
     ServerName::try_from(AGENT_NAME).expect("a name of letters and a dot")
 }
 
-/// As [`name_of_agent`], for a certificate that is to be signed.
+/// Text of [`name_of_agent`], for signing requests.
 pub const AGENT_NAME: &str = "agent.copal";
 
 /// Name in the certificate of a data server.
@@ -60,28 +60,28 @@ fn roots(authority: &str) -> Result<Arc<RootCertStore>, TlsError> {
     Ok(Arc::new(roots))
 }
 
-/// Certificate and key of a process, as it shows them in handshakes; another certificate may take the place
-/// of this one while the process runs. Cheap to clone.
+/// Certificate and key that a process shows in handshakes. The certificate can be replaced while the process
+/// runs. Cheap to clone; clones share the certificate.
 #[derive(Clone, Debug)]
 pub struct TlsCredentials {
     authority: String,
-    shown: Arc<Shown>,
+    certificate: Arc<ShownCertificate>,
 }
 
 #[derive(Debug)]
-struct Shown {
+struct ShownCertificate {
     /// The authority's own certificate is shown, too.
     with_authority: bool,
     key: RwLock<Arc<CertifiedKey>>,
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for ShownCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.key.read()))
     }
 }
 
-impl ResolvesClientCert for Shown {
+impl ResolvesClientCert for ShownCertificate {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.key.read()))
     }
@@ -92,48 +92,51 @@ impl ResolvesClientCert for Shown {
 }
 
 impl TlsCredentials {
-    /// What an identity shows.
+    /// Credentials of a client or a data server.
     /// # Errors
     /// The certificate or key cannot be used.
     pub fn new(identity: &TlsIdentity) -> Result<TlsCredentials, TlsError> {
-        TlsCredentials::shown(identity, false)
+        TlsCredentials::with_chain(identity, false)
     }
 
-    /// What a master shows: whoever joins knows the authority by its fingerprint only.
+    /// Credentials of a master. It also shows its authority: a server that joins knows only its fingerprint.
     /// # Errors
     /// As [`TlsCredentials::new`].
     pub fn of_master(identity: &TlsIdentity) -> Result<TlsCredentials, TlsError> {
-        TlsCredentials::shown(identity, true)
+        TlsCredentials::with_chain(identity, true)
     }
 
-    fn shown(identity: &TlsIdentity, with_authority: bool) -> Result<TlsCredentials, TlsError> {
+    fn with_chain(identity: &TlsIdentity, with_authority: bool) -> Result<TlsCredentials, TlsError> {
         Ok(TlsCredentials {
             authority: identity.authority.clone(),
-            shown: Arc::new(Shown { with_authority, key: RwLock::new(certified(identity, with_authority)?) }),
+            certificate: Arc::new(ShownCertificate {
+                with_authority,
+                key: RwLock::new(certified_key(identity, with_authority)?),
+            }),
         })
     }
 
-    /// Shows another certificate of the same authority from here on. What uses a connection that is there
-    /// goes on; the next call opens another.
+    /// Shows another certificate of the same authority from now on. Calls in progress keep their connections; the
+    /// next call opens a new one.
     /// # Errors
-    /// It cannot be used; the one before it is shown still.
+    /// It cannot be used; the previous certificate stays in use.
     pub fn replace(&self, identity: &TlsIdentity) -> Result<(), TlsError> {
         if identity.authority != self.authority {
-            return Err(unusable("it is of another authority"));
+            return Err(unusable("it belongs to another authority"));
         }
-        let certified = certified(identity, self.shown.with_authority)?;
-        *self.shown.key.write() = certified;
+        let key = certified_key(identity, self.certificate.with_authority)?;
+        *self.certificate.key.write() = key;
         Ok(())
     }
 
-    /// How the process calls others.
+    /// TLS configuration for outgoing calls.
     /// # Errors
     /// The authority's certificate cannot be used.
     pub fn client_tls(&self) -> Result<Arc<ClientConfig>, TlsError> {
         self.client_tls_with_clock(CertificateClock::default())
     }
 
-    /// As [`TlsCredentials::client_tls`]; data servers whose certificate has ended by this clock are not called.
+    /// As [`TlsCredentials::client_tls`]; refuses data servers whose certificate has expired by this clock.
     /// # Errors
     /// As [`TlsCredentials::client_tls`].
     pub fn client_tls_with_clock(&self, clock: CertificateClock) -> Result<Arc<ClientConfig>, TlsError> {
@@ -141,56 +144,61 @@ impl TlsCredentials {
         let verifier =
             WebPkiServerVerifier::builder_with_provider(roots(&self.authority)?, Arc::clone(&provider));
         let verifier = verifier.build().map_err(unusable)?;
-        let verifier =
-            ServerAtAnyTime { verifier, provider: Arc::clone(&provider), clock, renewer: name_of_master() };
+        let verifier = AnyTimeServerVerifier {
+            verifier,
+            provider: Arc::clone(&provider),
+            clock,
+            renewer: name_of_master(),
+        };
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_cert_resolver(Arc::clone(&self.shown) as _);
-        // A session that is resumed shows the certificates of the handshake that began it, and judges none.
+            .with_client_cert_resolver(Arc::clone(&self.certificate) as _);
+        // A resumed session would verify no certificate: it has those of its first handshake.
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     }
 
-    /// How the process is called: nobody without a certificate of the authority gets past the handshake.
+    /// TLS configuration for incoming calls. The handshake requires a certificate of the authority.
     /// # Errors
     /// The authority's certificate cannot be used.
     pub fn server_tls(&self) -> Result<Arc<ServerConfig>, TlsError> {
-        self.called(false)
+        self.server_config(false)
     }
 
-    /// How a master is called: who shows no certificate gets past the handshake, to join.
+    /// TLS configuration for incoming calls to a master. It also accepts callers without a certificate, so that
+    /// they can join.
     /// # Errors
     /// The authority's certificate cannot be used.
     pub fn master_tls(&self) -> Result<Arc<ServerConfig>, TlsError> {
-        self.called(true)
+        self.server_config(true)
     }
 
-    fn called(&self, by_anybody: bool) -> Result<Arc<ServerConfig>, TlsError> {
+    fn server_config(&self, allow_unauthenticated: bool) -> Result<Arc<ServerConfig>, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let verifier =
             WebPkiClientVerifier::builder_with_provider(roots(&self.authority)?, Arc::clone(&provider));
-        let verifier = match by_anybody {
+        let verifier = match allow_unauthenticated {
             true => verifier.allow_unauthenticated().build(),
             false => verifier.build(),
         };
         let verifier =
-            ClientAtAnyTime { verifier: verifier.map_err(unusable)?, provider: Arc::clone(&provider) };
+            AnyTimeClientVerifier { verifier: verifier.map_err(unusable)?, provider: Arc::clone(&provider) };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
             .map_err(unusable)?
             .with_client_cert_verifier(Arc::new(verifier))
-            .with_cert_resolver(Arc::clone(&self.shown) as _);
-        // The same, for a caller of an earlier release.
+            .with_cert_resolver(Arc::clone(&self.certificate) as _);
+        // No session is resumed by callers of earlier releases either.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     }
 }
 
-fn certified(identity: &TlsIdentity, with_authority: bool) -> Result<Arc<CertifiedKey>, TlsError> {
+fn certified_key(identity: &TlsIdentity, with_authority: bool) -> Result<Arc<CertifiedKey>, TlsError> {
     let mut chain = Vec::new();
     let pems = [&identity.certificate, &identity.authority];
     for pem in &pems[..1 + usize::from(with_authority)] {
@@ -203,21 +211,21 @@ fn certified(identity: &TlsIdentity, with_authority: bool) -> Result<Arc<Certifi
     Ok(Arc::new(certified.map_err(unusable)?))
 }
 
-/// How this process calls others.
+/// TLS configuration for outgoing calls.
 /// # Errors
 /// The certificate or key cannot be used.
 pub fn client_tls(identity: &TlsIdentity) -> Result<Arc<ClientConfig>, TlsError> {
     TlsCredentials::new(identity)?.client_tls()
 }
 
-/// How a master is called: who shows no certificate gets past the handshake, to join.
+/// TLS configuration for incoming calls to a master; see [`TlsCredentials::master_tls`].
 /// # Errors
 /// The certificate or key cannot be used.
 pub fn master_tls(identity: &TlsIdentity) -> Result<Arc<ServerConfig>, TlsError> {
     TlsCredentials::of_master(identity)?.master_tls()
 }
 
-/// How this process is called: nobody without a certificate of the authority gets past the handshake.
+/// TLS configuration for incoming calls; see [`TlsCredentials::server_tls`].
 /// # Errors
 /// The certificate or key cannot be used.
 pub fn server_tls(identity: &TlsIdentity) -> Result<Arc<ServerConfig>, TlsError> {

@@ -1,14 +1,15 @@
-//! Certificates are verified whatever this machine's clock shows: names, signatures and the authority count
-//! in a handshake, ends by this clock do not. A machine whose clock is wrong by a year would otherwise be
-//! reached by nobody, and nobody could tell it.
+//! Verification of certificates independent of this machine's clock.
 //!
-//! Ends are judged by the cluster's clock. A server tells its callers once they are connected
-//! (`copal-server`). A caller that knows that clock refuses data servers whose certificate has ended. It
-//! calls masters all the same: they tell the clock and renew certificates.
+//! A handshake verifies names, signatures and the authority, but not the expiry by this clock. Otherwise no
+//! process could reach a machine whose clock is wrong by a year, not even to report that.
 //!
-//! Invariant: a certificate is accepted only if there is a moment at which it and all above it were good
-//! together. The end of the authority's own certificate is not looked at: it is a trust anchor, which is a
-//! name and a key.
+//! Expiry is judged by the cluster's clock:
+//! - A server refuses callers with expired certificates after the handshake, with a reason (`copal-server`).
+//! - A caller that knows the cluster's clock refuses data servers whose certificate has expired.
+//! - It calls masters all the same: they send the clock and renew certificates.
+//!
+//! Invariant: a certificate is accepted only if it and all certificates above it were valid at the same moment.
+//! The expiry of the authority's own certificate is ignored: it is a trust anchor, which is a name and a key.
 
 use copal_volume::ReferenceClock;
 use std::{
@@ -25,10 +26,10 @@ use tokio_rustls::rustls::{
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
 
-/// Moments that are tried: the end or the beginning of each certificate of a chain.
+/// Moments that are tried: the end or the beginning of the validity of each certificate in a chain.
 const MOMENTS: usize = 4;
 
-/// Verifies at `now`, or at the nearest moment at which the certificates were good.
+/// Verifies at `now`, or at the nearest moment at which the certificates were valid.
 pub(crate) fn at_any_time<T>(
     now: UnixTime,
     mut verify: impl FnMut(UnixTime) -> Result<T, Error>,
@@ -48,12 +49,12 @@ pub(crate) fn at_any_time<T>(
     verify(at)
 }
 
-/// The clock of the cluster, as a caller learns it after its first connections.
+/// The cluster's clock. A caller receives it after its first connections.
 #[derive(Clone, Default)]
 pub struct CertificateClock(Arc<OnceLock<Arc<dyn ReferenceClock>>>);
 
 impl CertificateClock {
-    /// From here on certificates of servers are judged by this clock. The first one counts.
+    /// Judges certificates of servers by this clock from now on. Only the first call has an effect.
     pub fn set_clock(&self, clock: Arc<dyn ReferenceClock>) {
         let _ = self.0.set(clock);
     }
@@ -70,14 +71,14 @@ impl fmt::Debug for CertificateClock {
     }
 }
 
-/// The certificate of a server has ended by the cluster's clock.
+/// The certificate of a server has expired by the cluster's clock.
 #[derive(Debug)]
-struct CertificateEnded {
+struct CertificateExpired {
     server: String,
     hours: u64,
 }
 
-impl fmt::Display for CertificateEnded {
+impl fmt::Display for CertificateExpired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -87,9 +88,9 @@ impl fmt::Display for CertificateEnded {
     }
 }
 
-impl StdError for CertificateEnded {}
+impl StdError for CertificateExpired {}
 
-/// The methods of a verifier about signatures, by the algorithms of its `provider`.
+/// Verifier methods for signatures, with the algorithms of its `provider`.
 macro_rules! signatures_by_provider {
     () => {
         fn verify_tls12_signature(
@@ -119,17 +120,17 @@ macro_rules! signatures_by_provider {
 }
 pub(crate) use signatures_by_provider;
 
-/// Verifies who is called.
+/// Verifies the server that is called.
 #[derive(Debug)]
-pub(crate) struct ServerAtAnyTime {
+pub(crate) struct AnyTimeServerVerifier {
     pub(crate) verifier: Arc<dyn ServerCertVerifier>,
     pub(crate) provider: Arc<CryptoProvider>,
     pub(crate) clock: CertificateClock,
-    /// It is called also when its certificate has ended: it tells the clock, and renews.
+    /// Name of the masters. They are called even with an expired certificate: they send the clock and renew.
     pub(crate) renewer: ServerName<'static>,
 }
 
-impl ServerCertVerifier for ServerAtAnyTime {
+impl ServerCertVerifier for AnyTimeServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -147,7 +148,7 @@ impl ServerCertVerifier for ServerAtAnyTime {
         else {
             return Ok(verified);
         };
-        let ended = CertificateEnded {
+        let ended = CertificateExpired {
             server: server_name.to_str().into_owned(),
             hours: time.as_secs().saturating_sub(not_after.as_secs()) / 3600,
         };
@@ -162,14 +163,14 @@ impl ServerCertVerifier for ServerAtAnyTime {
     signatures_by_provider!();
 }
 
-/// Verifies who calls.
+/// Verifies the caller.
 #[derive(Debug)]
-pub(crate) struct ClientAtAnyTime {
+pub(crate) struct AnyTimeClientVerifier {
     pub(crate) verifier: Arc<dyn ClientCertVerifier>,
     pub(crate) provider: Arc<CryptoProvider>,
 }
 
-impl ClientCertVerifier for ClientAtAnyTime {
+impl ClientCertVerifier for AnyTimeClientVerifier {
     fn offer_client_auth(&self) -> bool {
         self.verifier.offer_client_auth()
     }

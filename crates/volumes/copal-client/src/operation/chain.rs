@@ -1,15 +1,21 @@
-//! Bytes that go from member to member instead of from here to each, and calls to a member that only others
-//! reach.
+//! Chain transfer: bytes pass from replica to replica, and calls are relayed to replicas that only others reach.
 //!
-//! From here go the bytes of one copy. Each hop answers for itself, in whatever order; a hop that does not is
-//! served directly, with the same ids. When an operation holds is decided on these answers as on any
-//! (`copal_volume::group::ClientOp`). Rule: VOL-32, docs/design/cluster.md
+//! The client sends the bytes once. Each hop answers for itself, in any order. A hop without an answer is called
+//! directly, with the same ids. Whether the operation is complete is decided from these answers like from any
+//! others (`copal_volume::group::ClientOp`). Rule: VOL-32, docs/design/cluster.md
 //! Paper: beanfs §3.4.4 (parallel or serial multicast, chosen at run time)
 
-use crate::api::cluster::Cluster;
-use crate::net::connection::{CallError, EncodedRequest, StreamedCall};
-use crate::operation::delivery::HandedOver;
-use crate::operation::transfer::TransferMode;
+use crate::{
+    net::{
+        connection::{CallError, EncodedRequest, StreamedCall},
+        machine,
+    },
+    operation::{
+        delivery::DeliveryRecord,
+        transfer::{TransferMode, TransferSetting},
+    },
+    routing::router::CallRouter,
+};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{
@@ -24,156 +30,164 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// How long all that are left of a chain may be silent.
+/// How long a chain may go without an answer of any of its remaining hops.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// What a hop said: its role, 0 for a piece. Dropped unanswered: it is to be served directly.
-pub(crate) type HopTold = oneshot::Receiver<Result<i32, CallError>>;
-type Tell = BTreeMap<DiskId, oneshot::Sender<Result<i32, CallError>>>;
+/// Receives a hop's answer: its role, 0 for a piece. Closed without an answer: the hop is to be called directly.
+pub(crate) type HopReceiver = oneshot::Receiver<Result<i32, CallError>>;
+type HopSenders = BTreeMap<DiskId, oneshot::Sender<Result<i32, CallError>>>;
 
-/// A chain to be sent, and where its hops' answers come.
-pub(crate) struct Chain {
+/// A chain to be sent, and the senders of its hops' answers.
+pub(crate) struct ChainPlan {
     order: Vec<DiskId>,
-    tell: Tell,
+    senders: HopSenders,
 }
 
-impl Chain {
-    /// To these members; the first to be asked is another each time.
-    pub(crate) fn new(mut order: Vec<DiskId>, turn: usize) -> (Chain, BTreeMap<DiskId, HopTold>) {
+impl ChainPlan {
+    /// A chain to these replicas. `turn` selects the first one, so that calls rotate.
+    pub(crate) fn new(mut order: Vec<DiskId>, turn: usize) -> (ChainPlan, BTreeMap<DiskId, HopReceiver>) {
         let by = turn % order.len().max(1);
         order.rotate_left(by);
-        let (mut tell, mut told) = (Tell::new(), BTreeMap::new());
+        let (mut senders, mut receivers) = (HopSenders::new(), BTreeMap::new());
         for disk in &order {
-            let (to, from) = oneshot::channel();
-            tell.insert(*disk, to);
-            told.insert(*disk, from);
+            let (sender, receiver) = oneshot::channel();
+            senders.insert(*disk, sender);
+            receivers.insert(*disk, receiver);
         }
-        (Chain { order, tell }, told)
+        (ChainPlan { order, senders }, receivers)
     }
 }
 
-impl Cluster {
-    /// How bytes go to members from here on.
-    pub fn set_transfer(&self, transfer: TransferMode) {
-        self.inner.transfer.set(transfer);
+/// Sends chains to replicas.
+pub(crate) struct ChainSender {
+    router: CallRouter,
+    transfer: TransferSetting,
+}
+
+impl ChainSender {
+    pub(crate) fn new(router: CallRouter) -> ChainSender {
+        ChainSender { router, transfer: TransferSetting::default() }
     }
 
-    /// Bytes of frames that this client has sent.
-    pub fn sent_bytes(&self) -> u64 {
-        self.inner.connections.link().sent_bytes()
+    pub(crate) fn router(&self) -> &CallRouter {
+        &self.router
     }
 
-    /// Whether a body goes to so many members as a chain.
-    pub(crate) fn chains(&self, bytes: usize, copies: usize) -> bool {
+    /// Sets how bytes are sent to replicas from now on.
+    pub(crate) fn set_transfer(&self, transfer: TransferMode) {
+        self.transfer.set(transfer);
+    }
+
+    /// Whether a body of so many bytes is sent to `copies` replicas as a chain.
+    pub(crate) fn is_faster(&self, bytes: usize, copies: usize) -> bool {
         let fits = copies >= 2 && (1..=CHAIN_BYTES).contains(&bytes);
-        let link = self.inner.connections.link();
-        fits && match self.inner.transfer.get() {
+        let network = self.router.connections().network_estimate();
+        fits && match self.transfer.get() {
             TransferMode::Parallel => false,
             TransferMode::Chain => true,
-            TransferMode::Auto => bytes as u64 >= link.chain_from(copies),
+            TransferMode::Auto => bytes as u64 >= network.chain_threshold(copies),
         }
     }
 
-    /// Sends a chain to its end; hops that have not answered then are dropped unanswered.
-    pub(crate) async fn run_chain(
+    /// Sends a chain, and passes on its hops' answers. Returns when all hops have answered or the chain has
+    /// ended; the receivers of the other hops are then closed.
+    pub(crate) async fn send(
         &self,
         head: PutChain,
         body: Bytes,
-        chain: Chain,
-        handed: &HandedOver,
+        chain: ChainPlan,
+        delivery: &DeliveryRecord,
         end: Instant,
     ) {
-        let Chain { order, mut tell } = chain;
+        let ChainPlan { order, mut senders } = chain;
         let Some((_, behind)) = order.split_first() else {
             return;
         };
         let head =
             PutChain { len: body.len() as u64, hops: behind.iter().map(|disk| disk.0).collect(), ..head };
-        if let Ok(streamed) = self.send_chain(&order, &head, &body, handed, end).await {
-            hear(streamed, &mut tell).await;
+        if let Ok(call) = self.send_frames(&order, &head, &body, delivery, end).await {
+            receive_answers(call, &mut senders).await;
         }
     }
 
-    async fn send_chain(
+    async fn send_frames(
         &self,
         order: &[DiskId],
         head: &PutChain,
         body: &Bytes,
-        handed: &HandedOver,
+        delivery: &DeliveryRecord,
         end: Instant,
     ) -> Result<StreamedCall, CallError> {
         let message = Bytes::from(head.encode_to_vec());
         let first = order.first().copied().ok_or(CallError::Deadline)?;
-        let reached = self.reach(first, Method::PutChain, &message, end);
-        let connection = tokio::time::timeout(SILENCE, reached).await.map_err(|_| CallError::Deadline)??;
-        let permit = self.permit_for(head.volume().unwrap_or_default(), end).await?;
-        if !handed.begin(order.iter().copied()) {
+        let connect = self.router.connect(first, Method::PutChain, &message, end);
+        let connection = tokio::time::timeout(SILENCE, connect).await.map_err(|_| CallError::Deadline)??;
+        let permit = self.router.permit_for(head.volume().unwrap_or_default(), end).await?;
+        if !delivery.begin(order.iter().copied()) {
             return Err(CallError::Deadline);
         }
         let request = EncodedRequest { message, permit };
         let commit = ChainCommit { len: body.len() as u64, crc32c: crc32c(0, body), drop: false };
-        let farewell = ChainCommit { drop: true, ..commit };
-        let farewell = (Method::ChainCommit, farewell.encode_to_vec().into());
-        let left = end.saturating_duration_since(crate::net::machine::now());
-        let begun = connection.begin(Method::PutChain, request, farewell, left);
-        let mut streamed = begun.await?;
+        let abort = ChainCommit { drop: true, ..commit };
+        let abort = (Method::ChainCommit, abort.encode_to_vec().into());
+        let left = end.saturating_duration_since(machine::now());
+        let mut call = connection.begin(Method::PutChain, request, abort, left).await?;
         for part in ChainBody::parts(body) {
             let part = part.encode_to_vec().into();
-            streamed.send(Method::ChainData, part, SILENCE).await?;
+            call.send(Method::ChainData, part, SILENCE).await?;
         }
         let commit = commit.encode_to_vec().into();
-        streamed.finish(Method::ChainCommit, commit, SILENCE).await?;
-        Ok(streamed)
+        call.finish(Method::ChainCommit, commit, SILENCE).await?;
+        Ok(call)
     }
 
-    /// Asks another member that is up to pass something on to one that is not reached from here.
+    /// Has another replica that is up pass a call on to a replica that this client does not reach.
     /// # Errors
-    /// As that one refuses; `Unreachable`: nobody else reaches it either.
-    pub(crate) async fn ask_through(
+    /// As that replica refuses. `Unreachable`: the other replica does not reach it either.
+    pub(crate) async fn relay(
         &self,
         group: GroupId,
         disk: DiskId,
         head: PutChain,
         body: Bytes,
-        handed: &HandedOver,
+        delivery: &DeliveryRecord,
         end: Instant,
     ) -> Result<i32, CallError> {
-        let view = self.map().view(group);
+        let view = self.router.map().view(group);
         let others: Vec<DiskId> =
             view.iter().flat_map(|view| view.up()).filter(|other| *other != disk).collect();
-        let nobody = || CallError::Unreachable {
+        let unreachable = || CallError::Unreachable {
             address: format!("disk {disk}"),
-            reason: "no other member reaches it".to_owned(),
+            reason: "no other replica reaches it".to_owned(),
         };
-        let Some(&via) = others.get(self.next_turn() % others.len().max(1)) else {
-            return Err(nobody());
+        let Some(&via) = others.get(self.router.next_turn() % others.len().max(1)) else {
+            return Err(unreachable());
         };
-        let (mut chain, mut told) = Chain::new(vec![disk], 0);
+        let (mut chain, mut receivers) = ChainPlan::new(vec![disk], 0);
         chain.order = vec![via, disk];
         let head = PutChain { pass: true, ..head };
-        self.run_chain(head, body, chain, handed, end).await;
-        match told.remove(&disk) {
-            Some(told) => told.await.unwrap_or_else(|_| Err(nobody())),
-            None => Err(nobody()),
+        self.send(head, body, chain, delivery, end).await;
+        match receivers.remove(&disk) {
+            Some(answer) => answer.await.unwrap_or_else(|_| Err(unreachable())),
+            None => Err(unreachable()),
         }
     }
 }
 
-/// Tells what hops answer, until all have or nobody says anything any more.
-async fn hear(mut streamed: StreamedCall, tell: &mut Tell) {
-    while !tell.is_empty() {
-        match streamed.next::<ChainAck>(SILENCE).await {
-            Some(Ok(ack)) => ack.hops.into_iter().for_each(|hop| tell_of(hop, tell)),
+/// Passes hops' answers on, until all have answered or none answers within `SILENCE`.
+async fn receive_answers(mut call: StreamedCall, senders: &mut HopSenders) {
+    while !senders.is_empty() {
+        match call.next::<ChainAck>(SILENCE).await {
+            Some(Ok(ack)) => ack.hops.into_iter().for_each(|hop| pass_on(hop, senders)),
             Some(Err(CallError::Failed(failure))) => {
-                // Of the chain as a whole, before anybody did anything: what it says of the view is so for
-                // all.
+                // The chain as a whole was refused before any hop acted. A newer view concerns all hops.
                 let failure = match failure.view.is_some() {
                     true => *failure,
                     false => Failure { code: Code::Busy.into(), text: failure.text, ..Failure::default() },
                 };
-                for (_, told) in std::mem::take(tell) {
-                    // Whoever waited may have given up.
-                    let _ = told.send(Err(CallError::Failed(Box::new(failure.clone()))));
+                for (_, sender) in std::mem::take(senders) {
+                    // The receiver may have given up.
+                    let _ = sender.send(Err(CallError::Failed(Box::new(failure.clone()))));
                 }
             }
             Some(Err(_)) | None => return,
@@ -181,15 +195,15 @@ async fn hear(mut streamed: StreamedCall, tell: &mut Tell) {
     }
 }
 
-fn tell_of(hop: messages::HopAnswer, tell: &mut Tell) {
-    let Some(told) = tell.remove(&DiskId(hop.disk)) else {
+fn pass_on(hop: messages::HopAnswer, senders: &mut HopSenders) {
+    let Some(sender) = senders.remove(&DiskId(hop.disk)) else {
         return;
     };
-    let said = match hop.failure {
+    let answer = match hop.failure {
         _ if hop.unreached => return,
         Some(failure) => Err(CallError::Failed(Box::new(failure))),
         None => Ok(hop.role),
     };
-    // Whoever waited may have given up.
-    let _ = told.send(said);
+    // The receiver may have given up.
+    let _ = sender.send(answer);
 }

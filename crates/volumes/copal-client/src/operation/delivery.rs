@@ -1,42 +1,42 @@
-//! Which members an operation was handed to: a call that was never given to a connection has certainly not
-//! arrived.
+//! Record of the replicas that may have received an operation.
 //!
-//! A member that refuses connections has nothing of the operation. At the deadline that is the difference
-//! between an operation that did not happen and one whose outcome is unknown.
+//! A call that was never given to a connection has certainly not arrived: a replica that refuses connections
+//! holds nothing of the operation. At the deadline this record distinguishes an operation that did not happen
+//! from one whose outcome is unknown.
 //!
-//! Invariant: after the deadline nothing is handed over any more but burials.
+//! Invariant: after the deadline nothing is sent any more but the deletes that take a create back.
 
 use copal_volume::group::DiskId;
 use parking_lot::Mutex;
 use std::{collections::BTreeSet, sync::Arc};
 
-/// See the module. Clones share what they know.
+/// See the module. Clones share one record.
 #[derive(Clone, Default)]
-pub(crate) struct HandedOver(Arc<Mutex<Members>>);
+pub(crate) struct DeliveryRecord(Arc<Mutex<DeliveryState>>);
 
 #[derive(Default)]
-struct Members {
-    is_over: bool,
+struct DeliveryState {
+    is_closed: bool,
     disks: BTreeSet<DiskId>,
 }
 
-impl HandedOver {
-    /// A call is about to be given to a connection to these members, or to one that passes it on to them;
-    /// whether it may.
+impl DeliveryRecord {
+    /// Records the replicas that the next call may reach, directly or through another replica. Returns `false`
+    /// if the record is closed; then the call must not be sent.
     pub(crate) fn begin(&self, disks: impl IntoIterator<Item = DiskId>) -> bool {
-        let mut members = self.0.lock();
-        if members.is_over {
+        let mut state = self.0.lock();
+        if state.is_closed {
             return false;
         }
-        members.disks.extend(disks);
+        state.disks.extend(disks);
         true
     }
 
-    /// Nothing is handed over from here on. Returns the members to which anything was.
-    pub(crate) fn end(&self) -> BTreeSet<DiskId> {
-        let mut members = self.0.lock();
-        members.is_over = true;
-        members.disks.clone()
+    /// Closes the record: nothing is sent from now on. Returns the replicas that a call may have reached.
+    pub(crate) fn close(&self) -> BTreeSet<DiskId> {
+        let mut state = self.0.lock();
+        state.is_closed = true;
+        state.disks.clone()
     }
 }
 
@@ -45,12 +45,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_handed_over_after_the_end() {
-        let handed = HandedOver::default();
-        assert!(handed.begin([DiskId(1)]));
-        assert!(handed.clone().begin([DiskId(2), DiskId(3)]));
-        assert_eq!(handed.end(), [DiskId(1), DiskId(2), DiskId(3)].into());
-        assert!(!handed.begin([DiskId(4)]));
-        assert_eq!(handed.end().len(), 3);
+    fn nothing_is_sent_after_the_record_is_closed() {
+        let delivery = DeliveryRecord::default();
+        assert!(delivery.begin([DiskId(1)]));
+        assert!(delivery.clone().begin([DiskId(2), DiskId(3)]));
+        assert_eq!(delivery.close(), [DiskId(1), DiskId(2), DiskId(3)].into());
+        assert!(!delivery.begin([DiskId(4)]));
+        assert_eq!(delivery.close().len(), 3);
     }
 }

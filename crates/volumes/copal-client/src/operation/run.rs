@@ -1,142 +1,279 @@
-//! Runs an operation of the rules over the network: actions become calls, answers become events.
+//! Runs an operation over the network: actions of the protocol become calls, answers become events.
 //!
-//! Not here: what follows from an answer (`copal_volume::group::ClientOp`).
+//! Not here: the protocol's decisions (`copal_volume::group::ClientOp`).
 
-use crate::api::cluster::{Cluster, SOON};
-use crate::net::connection::{CallError, EncodedRequest};
-use crate::net::machine;
-use crate::operation::chain::{Chain, HopTold};
-use crate::operation::delivery::HandedOver;
-use crate::operation::upload::Upload;
+use crate::{
+    net::{
+        connection::{CallError, EncodedRequest},
+        machine,
+        map_cache::MapCache,
+    },
+    operation::{
+        chain::{ChainPlan, ChainSender, HopReceiver},
+        delivery::DeliveryRecord,
+        upload::StagedUpload,
+    },
+    read::available::ReplicaReader,
+    routing::router::{CallRouter, RETRY_PAUSE},
+};
 use bytes::Bytes;
 use copal_proto::{Method, answer_of, messages, messages::failure::Code, of_id, role, view_of};
 use copal_volume::{
-    FileId, OpId, VolumeError, VolumeId,
-    group::{Action, Answer, Call, ClientOp, DiskId, Epoch, Event, Outcome, Refusal, View},
+    FileId, FileIds, OpId, VolumeError, VolumeId,
+    group::{Action, Answer, Call, ClientOp, DiskId, Epoch, Event, MAX_OP_AHEAD_MS, Outcome, Refusal, View},
 };
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-/// How long a create that has failed may be buried before its outcome is called unknown.
-const TO_BURY: Duration = Duration::from_secs(2);
+/// How long after its deadline a failed create may be taken back, before its outcome counts as unknown.
+const UNDO_TIME: Duration = Duration::from_secs(2);
 
-/// Where the bytes of a new file are.
+/// The bytes of a new file.
 #[derive(Clone)]
-pub(crate) enum Body {
-    /// Here, up to one piece.
-    Here(Bytes),
-    /// Staged on members.
-    Staged(Arc<Upload>),
+pub(crate) enum FileBody {
+    /// In memory, at most one piece.
+    Inline(Bytes),
+    /// Staged on replicas.
+    Staged(Arc<StagedUpload>),
 }
 
-/// What is to be done.
+/// Kind of an operation.
 #[derive(Clone)]
-pub(crate) enum What {
+pub(crate) enum OperationKind {
     /// Create a file of these bytes.
-    Create(Body),
-    /// Bring a file to all members that some have.
-    Complete(Body),
-    /// Delete it.
+    Create(FileBody),
+    /// Copy a file that some replicas have to all of them.
+    Complete(FileBody),
+    /// Delete a file.
     Delete,
 }
 
-/// What is to be done to which file.
+/// An operation on one file.
 #[derive(Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct FileOperation {
     pub(crate) vid: VolumeId,
     pub(crate) name: Bytes,
-    /// The file; a delete needs its ids only.
+    /// Head of the file; a delete needs only its ids.
     pub(crate) head: messages::FileHead,
     pub(crate) fid: FileId,
-    /// The create, or the delete.
+    /// Id of the create or the delete.
     pub(crate) op: OpId,
-    pub(crate) what: What,
-    /// Of the delete that buries a create which has failed.
-    pub(crate) burial: OpId,
-    /// Members that it was handed to.
-    pub(crate) handed: HandedOver,
+    pub(crate) kind: OperationKind,
+    /// Id of the delete that takes a failed create back.
+    pub(crate) undo_op: OpId,
+    /// Replicas that may have received it.
+    pub(crate) delivery: DeliveryRecord,
 }
 
-/// What a call came to; and who refuses the caller, and why.
-type Answered = (Vec<Event>, Option<(DiskId, String)>);
+/// Result of a call: events of the protocol; and the replica that denied the call, with its reason.
+type CallOutcome = (Vec<Event>, Option<(DiskId, String)>);
 
-/// How a member is called.
+/// How a replica is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum CallRoute {
     /// At once.
-    Now,
-    /// After a moment: it was busy, or not reached.
-    Later,
-    /// After a moment, through another member: it is not reached from here, and may be from there.
-    ThroughOthers,
+    Direct,
+    /// After a pause: it was busy, or not reached.
+    Delayed,
+    /// After a pause, through another replica, which may reach it although this client does not.
+    Relayed,
 }
 
-impl Cluster {
-    /// Runs an operation until it has ended.
-    /// # Errors
-    /// As the operation was refused; `Unknown`.
-    pub(crate) async fn run(&self, wanted: Wanted, end: Instant) -> Result<(), VolumeError> {
-        let view = self.view(wanted.vid, end).await?;
-        let group = view.group;
-        let wanted = Arc::new(wanted);
-        let (mut op, mut actions) = match wanted.what {
-            What::Create(_) => ClientOp::create(view),
-            What::Complete(_) => ClientOp::complete(view),
-            What::Delete => ClientOp::delete(view),
+/// Runs the operations of one client. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct OperationRunner {
+    state: Arc<OperationState>,
+}
+
+struct OperationState {
+    router: CallRouter,
+    reader: ReplicaReader,
+    chains: ChainSender,
+    ids: Mutex<FileIds>,
+    /// Whether an operation ended with an unknown outcome.
+    is_unsettled: AtomicBool,
+}
+
+impl OperationRunner {
+    /// A runner whose ids are drawn with `incarnation`.
+    pub(crate) fn new(router: CallRouter, reader: ReplicaReader, incarnation: u64) -> OperationRunner {
+        let state = OperationState {
+            chains: ChainSender::new(router.clone()),
+            router,
+            reader,
+            ids: Mutex::new(FileIds::new(incarnation, 0)),
+            is_unsettled: AtomicBool::new(false),
         };
-        let last = end + TO_BURY;
-        let mut calls: FuturesUnordered<BoxFuture<'static, Answered>> = FuturesUnordered::new();
+        OperationRunner { state: Arc::new(state) }
+    }
+
+    pub(crate) fn router(&self) -> &CallRouter {
+        &self.state.router
+    }
+
+    pub(crate) fn reader(&self) -> &ReplicaReader {
+        &self.state.reader
+    }
+
+    pub(crate) fn chains(&self) -> &ChainSender {
+        &self.state.chains
+    }
+
+    pub(crate) fn map(&self) -> &MapCache {
+        self.state.router.map()
+    }
+
+    /// Whether an operation ended with an unknown outcome since the last [`OperationRunner::clear_unsettled`].
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.state.is_unsettled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn clear_unsettled(&self) {
+        self.state.is_unsettled.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn draw_file(&self) -> FileId {
+        let (mut ids, now_ms) = self.ids();
+        ids.draw_file(now_ms)
+    }
+
+    pub(crate) fn draw_op(&self) -> OpId {
+        let (mut ids, now_ms) = self.ids();
+        ids.draw_op(now_ms)
+    }
+
+    pub(crate) fn draw_op_above(&self, other: OpId) -> OpId {
+        let (mut ids, now_ms) = self.ids();
+        ids.draw_op_above(now_ms, other)
+    }
+
+    /// The generator of ids, and the cluster's time. A generator can run far ahead of that clock: after the
+    /// clock was wrong for a while, or after the delete of a file from the future. Replicas would refuse its
+    /// ids, so a new generator replaces it.
+    fn ids(&self) -> (MutexGuard<'_, FileIds>, u64) {
+        let now_ms = self.map().now_ms();
+        let mut ids = self.state.ids.lock();
+        if ids.high_ms() > now_ms.saturating_add(MAX_OP_AHEAD_MS / 2)
+            && let Ok(random) = machine::draw()
+        {
+            let incarnation = self.router().permits().set_incarnation(random);
+            *ids = FileIds::new(incarnation, 0);
+        }
+        (ids, now_ms)
+    }
+
+    /// Deletes a file by its id, whichever file the name refers to now.
+    /// # Errors
+    /// `Unknown`: some replica may have deleted it. Otherwise as the replicas refuse.
+    pub(crate) async fn delete(
+        &self,
+        vid: VolumeId,
+        name: Bytes,
+        fid: FileId,
+        end: Instant,
+    ) -> Result<(), VolumeError> {
+        let op = self.draw_op_above(OpId(fid.0));
+        let delete = FileOperation {
+            vid,
+            name,
+            head: messages::FileHead::default(),
+            fid,
+            op,
+            kind: OperationKind::Delete,
+            undo_op: op,
+            delivery: DeliveryRecord::default(),
+        };
+        self.run(delete, end).await
+    }
+
+    /// As [`OperationRunner::delete`], where an unknown outcome is an error that allows a repetition.
+    /// # Errors
+    /// `Deadline`: some replica may have deleted it, and then the delete spreads from there. `NotFound`: the
+    /// file has another name.
+    pub(crate) async fn delete_or_retry(
+        &self,
+        vid: VolumeId,
+        name: Bytes,
+        fid: FileId,
+        end: Instant,
+    ) -> Result<(), VolumeError> {
+        match self.delete(vid, name, fid, end).await {
+            Err(VolumeError::Unknown { .. }) => Err(VolumeError::Deadline {
+                reason: "the delete has not reached every replica yet; it may be repeated".to_owned(),
+            }),
+            other => other,
+        }
+    }
+
+    /// Runs an operation until the protocol ends it.
+    /// # Errors
+    /// As the replicas refuse it. `Unknown`: its outcome is not known.
+    pub(crate) async fn run(&self, operation: FileOperation, end: Instant) -> Result<(), VolumeError> {
+        let view = self.router().view(operation.vid, end).await?;
+        let group = view.group;
+        let operation = Arc::new(operation);
+        let (mut op, mut actions) = match operation.kind {
+            OperationKind::Create(_) => ClientOp::create(view),
+            OperationKind::Complete(_) => ClientOp::complete(view),
+            OperationKind::Delete => ClientOp::delete(view),
+        };
+        let last = end + UNDO_TIME;
+        let mut calls: FuturesUnordered<BoxFuture<'static, CallOutcome>> = FuturesUnordered::new();
         let mut watch = self.map().watch();
         let mut next_clock = end;
-        // Who was not reached from here last.
-        let mut cut_off = BTreeSet::new();
-        let mut refusals = Refusals::default();
+        // Replicas whose last call from here did not reach them.
+        let mut unreached = BTreeSet::new();
+        let mut denials = DenialCount::default();
         loop {
-            let (chain, mut hops) = self.chain_of(&wanted, &actions, last).unzip();
+            let (chain, mut hops) = self.chain_of(&operation, &actions, last).unzip();
             calls.extend(chain);
             for action in std::mem::take(&mut actions) {
                 match action {
                     Action::Send { disk, epoch, call } => {
                         let hop = hops.as_mut().and_then(|hops| hops.remove(&disk));
                         calls.push(match hop {
-                            Some(told) => self.hear_hop(&wanted, disk, epoch, call, told),
-                            None => self.send(&wanted, disk, epoch, call, Way::Now, last),
+                            Some(answer) => self.await_hop(&operation, disk, epoch, call, answer),
+                            None => self.send(&operation, disk, epoch, call, CallRoute::Direct, last),
                         });
                     }
                     Action::SendLater { disk, epoch, call } => {
-                        let way = match cut_off.contains(&disk) {
-                            true => Way::ThroughOthers,
-                            false => Way::Later,
+                        let route = match unreached.contains(&disk) {
+                            true => CallRoute::Relayed,
+                            false => CallRoute::Delayed,
                         };
-                        calls.push(self.send(&wanted, disk, epoch, call, way, last));
+                        calls.push(self.send(&operation, disk, epoch, call, route, last));
                     }
-                    Action::Suspect(disk) => self.suspect(disk),
+                    Action::Suspect(disk) => self.router().suspect(disk),
                     Action::Finish(outcome) => {
                         if outcome == Outcome::Unknown {
-                            self.inner.is_unsettled.store(true, Ordering::Relaxed);
+                            self.state.is_unsettled.store(true, Ordering::Relaxed);
                         }
-                        return ended(&wanted, outcome);
+                        return result_of(&operation, outcome);
                     }
                 }
             }
             let clock = tokio::time::sleep_until(next_clock.into());
             tokio::select! {
-                // In this order, so that one seed is one run in a simulator.
+                // A fixed order, so that a seed of the simulator gives the same run each time.
                 biased;
-                Some((events, refusal)) = calls.next(), if !calls.is_empty() => {
+                Some((events, denial)) = calls.next(), if !calls.is_empty() => {
                     let view = self.map().view(group);
-                    if let Some(reason) = refusals.note(&events, refusal, view.as_ref()) {
+                    if let Some(reason) = denials.note(&events, denial, view.as_ref()) {
                         return Err(VolumeError::Denied { reason });
                     }
                     for event in events {
                         match &event {
-                            Event::Unreachable { disk, .. } => drop(cut_off.insert(*disk)),
-                            Event::Answered { disk, .. } => drop(cut_off.remove(disk)),
+                            Event::Unreachable { disk, .. } => drop(unreached.insert(*disk)),
+                            Event::Answered { disk, .. } => drop(unreached.remove(disk)),
                             _ => {}
                         }
                         actions.extend(op.step(event));
@@ -150,7 +287,7 @@ impl Cluster {
                 () = clock => {
                     let is_last = next_clock >= last;
                     next_clock = last;
-                    op.only_reached(&wanted.handed.end());
+                    op.only_reached(&operation.delivery.close());
                     actions.extend(op.step(if is_last { Event::GiveUp } else { Event::Deadline }));
                 }
             }
@@ -159,38 +296,41 @@ impl Cluster {
 
     fn send(
         &self,
-        wanted: &Arc<Wanted>,
+        operation: &Arc<FileOperation>,
         disk: DiskId,
         epoch: Epoch,
         call: Call,
-        way: Way,
+        route: CallRoute,
         end: Instant,
-    ) -> BoxFuture<'static, Answered> {
-        let (cluster, wanted) = (self.clone(), Arc::clone(wanted));
+    ) -> BoxFuture<'static, CallOutcome> {
+        let (operations, operation) = (self.clone(), Arc::clone(operation));
         Box::pin(async move {
-            if way != Way::Now {
-                // Who was refused together with others does not come again together with them.
-                tokio::time::sleep(SOON / 2 + cluster.jitter(SOON)).await;
+            if route != CallRoute::Direct {
+                // The random part separates clients that were refused together.
+                tokio::time::sleep(RETRY_PAUSE / 2 + machine::jitter(RETRY_PAUSE)).await;
             }
-            if way == Way::ThroughOthers
-                && let Ok(role) = cluster.ask_through_others(&wanted, disk, epoch, call, end).await
+            if route == CallRoute::Relayed
+                && let Ok(role) = operations.relay(&operation, disk, epoch, call, end).await
             {
-                return cluster.events_of(&wanted, disk, epoch, call, Ok(messages::Accepted { role }));
+                let accepted = Ok(messages::Accepted { role });
+                return operations.outcome(&operation, disk, epoch, call, accepted);
             }
-            let answer = cluster.ask_member(&wanted, disk, epoch, call, end).await;
-            cluster.events_of(&wanted, disk, epoch, call, answer)
+            let answer = operations.call_replica(&operation, disk, epoch, call, end).await;
+            operations.outcome(&operation, disk, epoch, call, answer)
         })
     }
 
-    /// The chain that creates among `actions` make up, and what its hops are to say; `None`: each goes by
-    /// itself.
+    /// The chain for the creates among `actions`, and the receiver of each hop's answer. `None`: each create is
+    /// sent by itself.
     fn chain_of(
         &self,
-        wanted: &Arc<Wanted>,
+        operation: &Arc<FileOperation>,
         actions: &[Action],
         end: Instant,
-    ) -> Option<(BoxFuture<'static, Answered>, BTreeMap<DiskId, HopTold>)> {
-        let (What::Create(Body::Here(body)) | What::Complete(Body::Here(body))) = &wanted.what else {
+    ) -> Option<(BoxFuture<'static, CallOutcome>, BTreeMap<DiskId, HopReceiver>)> {
+        let (OperationKind::Create(FileBody::Inline(body)) | OperationKind::Complete(FileBody::Inline(body))) =
+            &operation.kind
+        else {
             return None;
         };
         let creates = actions.iter().filter_map(|action| match action {
@@ -199,145 +339,143 @@ impl Cluster {
         });
         let creates: Vec<(DiskId, Epoch)> = creates.collect();
         let &(_, epoch) = creates.first()?;
-        if !self.chains(body.len(), creates.len()) {
+        if !self.chains().is_faster(body.len(), creates.len()) {
             return None;
         }
-        let head = chain_head(wanted, epoch, Call::Create);
+        let head = chain_head(operation, epoch, Call::Create);
         let order = creates.iter().map(|(disk, _)| *disk).collect();
-        let (chain, told) = Chain::new(order, self.next_turn());
-        let (cluster, body, handed) = (self.clone(), body.clone(), wanted.handed.clone());
+        let (chain, hops) = ChainPlan::new(order, self.router().next_turn());
+        let (operations, body, delivery) = (self.clone(), body.clone(), operation.delivery.clone());
         let sent = async move {
-            cluster.run_chain(head, body, chain, &handed, end).await;
-            Answered::default()
+            operations.chains().send(head, body, chain, &delivery, end).await;
+            CallOutcome::default()
         };
-        Some((Box::pin(sent), told))
+        Some((Box::pin(sent), hops))
     }
 
-    /// Waits for what a hop of a chain says. One that says nothing was perhaps not reached: it is asked again
-    /// by itself.
-    fn hear_hop(
+    /// Waits for the answer of a chain's hop. A hop without an answer may not have been reached, so it counts
+    /// as unreachable and is called directly.
+    fn await_hop(
         &self,
-        wanted: &Arc<Wanted>,
+        operation: &Arc<FileOperation>,
         disk: DiskId,
         epoch: Epoch,
         call: Call,
-        told: HopTold,
-    ) -> BoxFuture<'static, Answered> {
-        let (cluster, wanted) = (self.clone(), Arc::clone(wanted));
+        answer: HopReceiver,
+    ) -> BoxFuture<'static, CallOutcome> {
+        let (operations, operation) = (self.clone(), Arc::clone(operation));
         Box::pin(async move {
-            match told.await {
-                Ok(said) => {
-                    let answer = said.map(|role| messages::Accepted { role });
-                    cluster.events_of(&wanted, disk, epoch, call, answer)
+            match answer.await {
+                Ok(answer) => {
+                    let answer = answer.map(|role| messages::Accepted { role });
+                    operations.outcome(&operation, disk, epoch, call, answer)
                 }
                 Err(_) => (vec![Event::Unreachable { disk, call }], None),
             }
         })
     }
 
-    async fn ask_through_others(
+    async fn relay(
         &self,
-        wanted: &Wanted,
+        operation: &FileOperation,
         disk: DiskId,
         epoch: Epoch,
         call: Call,
         end: Instant,
     ) -> Result<i32, CallError> {
-        let body = match (&wanted.what, call) {
-            (What::Create(Body::Here(body)) | What::Complete(Body::Here(body)), Call::Create) => body.clone(),
-            (What::Create(Body::Staged(upload)) | What::Complete(Body::Staged(upload)), Call::Create) => {
-                upload.complete(self, disk, end).await?;
+        let body = match (operation.kind.body(), call) {
+            (Some(FileBody::Inline(body)), Call::Create) => body.clone(),
+            (Some(FileBody::Staged(upload)), Call::Create) => {
+                upload.complete_replica(self.chains(), disk, end).await?;
                 Bytes::new()
             }
             _ => Bytes::new(),
         };
-        let head = chain_head(wanted, epoch, call);
-        // A burial goes out when nothing else does any more.
-        let handed = match call {
-            Call::Bury => &HandedOver::default(),
-            _ => &wanted.handed,
+        let head = chain_head(operation, epoch, call);
+        // A delete that takes a create back is sent after the record is closed, too.
+        let delivery = match call {
+            Call::Bury => &DeliveryRecord::default(),
+            _ => &operation.delivery,
         };
-        self.ask_through(wanted.vid.birth_group(), disk, head, body, handed, end).await
+        self.chains().relay(operation.vid.birth_group(), disk, head, body, delivery, end).await
     }
 
-    pub(crate) async fn ask_member(
+    /// Sends one call of an operation to one replica.
+    pub(crate) async fn call_replica(
         &self,
-        wanted: &Wanted,
+        operation: &FileOperation,
         disk: DiskId,
         epoch: Epoch,
         call: Call,
         end: Instant,
     ) -> Result<messages::Accepted, CallError> {
-        let head = chain_head(wanted, epoch, call);
+        let head = chain_head(operation, epoch, call);
+        let delivery = &operation.delivery;
         if let Some(mut put) = head.put {
-            match &wanted.what {
-                What::Create(Body::Here(bytes)) | What::Complete(Body::Here(bytes)) => {
-                    put.body = bytes.clone()
+            match operation.kind.body() {
+                Some(FileBody::Inline(bytes)) => put.body = bytes.clone(),
+                Some(FileBody::Staged(upload)) => {
+                    upload.complete_replica(self.chains(), disk, end).await?;
                 }
-                What::Create(Body::Staged(upload)) | What::Complete(Body::Staged(upload)) => {
-                    upload.complete(self, disk, end).await?;
-                }
-                What::Delete => {}
+                None => {}
             }
-            return self.hand_over(&wanted.handed, disk, Method::Put, &put, end).await;
+            return self.deliver(delivery, disk, Method::Put, &put, end).await;
         }
         if let Some(confirm) = head.confirm {
-            return self.hand_over(&wanted.handed, disk, Method::Confirm, &confirm, end).await;
+            return self.deliver(delivery, disk, Method::Confirm, &confirm, end).await;
         }
         let delete = head.delete.unwrap_or_default();
         match call {
-            Call::Bury => self.call(disk, Method::Delete, &delete, end).await,
-            _ => self.hand_over(&wanted.handed, disk, Method::Delete, &delete, end).await,
+            Call::Bury => self.router().call(disk, Method::Delete, &delete, end).await,
+            _ => self.deliver(delivery, disk, Method::Delete, &delete, end).await,
         }
     }
 
-    /// Calls the server of a disk, and notes that it may have got the call once it is connected.
-    async fn hand_over<T: Message + Default>(
+    /// Calls the server of a disk, and records the delivery once it is connected.
+    async fn deliver<T: Message + Default>(
         &self,
-        handed: &HandedOver,
+        delivery: &DeliveryRecord,
         disk: DiskId,
         method: Method,
         request: &impl Message,
         end: Instant,
     ) -> Result<T, CallError> {
         let message = Bytes::from(request.encode_to_vec());
-        let permit = self.permit(&message, end).await?;
-        let connection = self.reach(disk, method, &message, end).await?;
-        if !handed.begin([disk]) {
+        let permit = self.router().permit(&message, end).await?;
+        let connection = self.router().connect(disk, method, &message, end).await?;
+        if !delivery.begin([disk]) {
             return Err(CallError::Deadline);
         }
         let left = end.saturating_duration_since(machine::now());
         connection.call_encoded(method, EncodedRequest { message, permit }, left).await
     }
 
-    fn events_of(
+    fn outcome(
         &self,
-        wanted: &Wanted,
+        operation: &FileOperation,
         disk: DiskId,
         epoch: Epoch,
         call: Call,
         answer: Result<messages::Accepted, CallError>,
-    ) -> Answered {
+    ) -> CallOutcome {
         let answered = |answer: Answer| Event::Answered { disk, epoch, call, answer };
-        let refusal = match &answer {
+        let denial = match &answer {
             Err(CallError::Failed(failure)) if failure.code() == Code::Denied => {
                 Some((disk, failure.text.clone()))
             }
             _ => None,
         };
         let events = match answer {
-            Ok(held) => match role(held.role) {
+            Ok(accepted) => match role(accepted.role) {
                 Some(role) => vec![answered(Answer::Ok { role })],
                 None => vec![Event::Unreachable { disk, call }],
             },
             Err(CallError::Failed(failure)) => match answer_of(&failure) {
                 Some(answer) => {
-                    if let (
-                        Answer::Missing,
-                        What::Create(Body::Staged(upload)) | What::Complete(Body::Staged(upload)),
-                    ) = (&answer, &wanted.what)
+                    if let (Answer::Missing, Some(FileBody::Staged(upload))) =
+                        (&answer, operation.kind.body())
                     {
-                        upload.forget(disk);
+                        upload.forget_replica(disk);
                     }
                     vec![answered(answer)]
                 }
@@ -348,92 +486,106 @@ impl Cluster {
                     }
                     let view = newer.and_then(view_of).filter(|view: &View| view.epoch > epoch);
                     let (again, view) = (answered(Answer::Busy), view.map(Event::View));
-                    // In the new view the member is asked anew.
+                    // The newer view makes the protocol call the replica again.
                     view.map_or_else(|| vec![again], |view| vec![view])
                 }
             },
             Err(_) => vec![Event::Unreachable { disk, call }],
         };
-        (events, refusal)
+        (events, denial)
     }
 }
 
-/// Members that refuse the caller, whatever is done: when all of them do and none has taken anything, the
-/// operation has ended.
-#[derive(Default)]
-struct Refusals {
-    by: BTreeSet<DiskId>,
-    is_held: bool,
+impl OperationKind {
+    /// The bytes of the file; `None`: a delete.
+    fn body(&self) -> Option<&FileBody> {
+        match self {
+            OperationKind::Create(body) | OperationKind::Complete(body) => Some(body),
+            OperationKind::Delete => None,
+        }
+    }
 }
 
-impl Refusals {
-    /// Why the operation is refused, once it is.
+/// Replicas that deny this client the operation. Once all of them deny it and none has accepted anything, the
+/// operation has failed.
+#[derive(Default)]
+struct DenialCount {
+    by: BTreeSet<DiskId>,
+    is_accepted: bool,
+}
+
+impl DenialCount {
+    /// Takes the events of one call. Returns the reason once all replicas that are up deny the operation.
     fn note(
         &mut self,
         events: &[Event],
-        refusal: Option<(DiskId, String)>,
+        denial: Option<(DiskId, String)>,
         view: Option<&View>,
     ) -> Option<String> {
         let is_ok = |event: &Event| matches!(event, Event::Answered { answer: Answer::Ok { .. }, .. });
-        self.is_held |= events.iter().any(is_ok);
-        let (disk, reason) = refusal?;
+        self.is_accepted |= events.iter().any(is_ok);
+        let (disk, reason) = denial?;
         self.by.insert(disk);
         let by_all = view.is_some_and(|view| view.up().all(|disk| self.by.contains(&disk)));
-        (by_all && !self.is_held).then_some(reason)
+        (by_all && !self.is_accepted).then_some(reason)
     }
 }
 
-/// What a member is asked for, without bytes.
-fn chain_head(wanted: &Wanted, epoch: Epoch, call: Call) -> messages::PutChain {
-    let (group, volume) = (wanted.vid.birth_group().0, wanted.vid.0);
-    let (epoch, name) = (epoch.0, wanted.name.clone());
-    let head = Some(wanted.head.clone());
-    let mut what = messages::PutChain::default();
-    match (call, &wanted.what) {
-        (Call::Create, What::Create(body) | What::Complete(body)) => {
-            what.put = Some(messages::Put {
+/// The request of a call in the form of a chain's head, without bytes.
+fn chain_head(operation: &FileOperation, epoch: Epoch, call: Call) -> messages::PutChain {
+    let (group, volume) = (operation.vid.birth_group().0, operation.vid.0);
+    let (epoch, name) = (epoch.0, operation.name.clone());
+    let head = Some(operation.head.clone());
+    let mut chain = messages::PutChain::default();
+    match (call, operation.kind.body()) {
+        (Call::Create, Some(body)) => {
+            chain.put = Some(messages::Put {
                 group,
                 epoch,
                 volume,
                 name,
                 head,
                 body: Bytes::new(),
-                staged: matches!(body, Body::Staged(_)),
+                staged: matches!(body, FileBody::Staged(_)),
             });
         }
         (Call::Confirm, _) => {
-            what.confirm = Some(messages::Confirm { group, epoch, volume, name, head });
+            chain.confirm = Some(messages::Confirm { group, epoch, volume, name, head });
         }
         (Call::Bury | Call::Delete | Call::Create, _) => {
-            let op = if call == Call::Bury { wanted.burial } else { wanted.op };
-            what.delete = Some(messages::Delete {
+            let op = if call == Call::Bury { operation.undo_op } else { operation.op };
+            chain.delete = Some(messages::Delete {
                 group,
                 epoch,
                 volume,
                 name,
-                fid: Some(of_id(wanted.fid.0)),
+                fid: Some(of_id(operation.fid.0)),
                 op: Some(of_id(op.0)),
             });
         }
     }
-    what
+    chain
 }
 
-fn ended(wanted: &Wanted, outcome: Outcome) -> Result<(), VolumeError> {
+fn result_of(operation: &FileOperation, outcome: Outcome) -> Result<(), VolumeError> {
     let unavailable = |reason: &str| VolumeError::Unavailable { reason: reason.to_owned() };
     let refusal = match outcome {
         Outcome::Held => return Ok(()),
-        Outcome::Unknown => return Err(VolumeError::Unknown { fid: wanted.fid }),
+        Outcome::Unknown => return Err(VolumeError::Unknown { fid: operation.fid }),
         Outcome::Refused(refusal) => refusal,
     };
     Err(match refusal {
         Refusal::Exists { fid } => VolumeError::Exists { fid },
-        Refusal::Buried => unavailable("the file was buried by who settled it; nothing of it is there"),
-        Refusal::TooOld => unavailable("the operation took too long, and its time is closed"),
+        Refusal::Buried => {
+            unavailable("another client settled this create by deleting the file; nothing of it is left")
+        }
+        Refusal::TooOld => {
+            unavailable("the operation took too long: the replicas have sealed its time bucket")
+        }
         Refusal::ClockSkew => unavailable("the clock of a data server is more than 10 s behind the master's"),
         Refusal::VolumeGone => VolumeError::VolumeGone,
         Refusal::NoSpace => VolumeError::NoSpace,
-        Refusal::OtherFile if matches!(wanted.what, What::Delete) => VolumeError::NotFound,
+        Refusal::OtherFile if matches!(operation.kind, OperationKind::Delete) => VolumeError::NotFound,
         Refusal::OtherFile => unavailable("the file's id belongs to another name or volume; create it anew"),
         Refusal::QuotaExceeded { quota, used, wanted } => VolumeError::QuotaExceeded { quota, used, wanted },
         Refusal::Degraded { have, need } => VolumeError::Degraded { have, need },

@@ -1,26 +1,26 @@
-//! How the bytes of a file go to its members: what was asked for.
+//! Setting: how the bytes of a file are sent to its replicas.
 //!
-//! Not here: what was measured (`link`), chains (`chaining`).
+//! Not here: measurements of the network (`network_estimate`), chains (`chain`).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How the bytes of a file go to its members.
+/// How the bytes of a file are sent to its replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TransferMode {
-    /// From member to member when there are so many that this is faster, by what was measured of the network.
+    /// From replica to replica, for bodies large enough that this is faster by the measured speed of the network.
     #[default]
     Auto,
-    /// From here to each.
+    /// From the client to each replica.
     Parallel,
-    /// From member to member.
+    /// From replica to replica.
     Chain,
 }
 
 /// A [`TransferMode`] that may be changed.
 #[derive(Default)]
-pub(crate) struct Choice(AtomicU8);
+pub(crate) struct TransferSetting(AtomicU8);
 
-impl Choice {
+impl TransferSetting {
     pub(crate) fn get(&self) -> TransferMode {
         match self.0.load(Ordering::Relaxed) {
             1 => TransferMode::Parallel,

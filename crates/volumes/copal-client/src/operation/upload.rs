@@ -1,14 +1,16 @@
-//! Bodies above one piece, staged on every member before the create that makes them visible.
+//! Upload: pieces of a large body, staged on the replicas before the create that makes them visible.
 //!
-//! A piece goes to all members that are up, and is not kept here. A member that lacks some when the file is
-//! created, because it was away or has come since, gets them from one that has them.
+//! A piece is sent to all replicas that are up, and is not kept in the client. A replica may lack pieces when
+//! the file is created, because it was down or joined later. It gets them from a replica that has them.
 
-use crate::api::cluster::Cluster;
-use crate::net::connection::CallError;
-use crate::net::errors::volume_error;
-use crate::net::machine;
-use crate::operation::chain::Chain;
-use crate::operation::delivery::HandedOver;
+use crate::{
+    net::{connection::CallError, errors::volume_error, machine},
+    operation::{
+        chain::{ChainPlan, ChainSender},
+        delivery::DeliveryRecord,
+    },
+    routing::router::{CallRouter, RETRY_PAUSE},
+};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{
@@ -21,21 +23,23 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-/// Bytes of a piece; the last of a file may be shorter.
+/// Bytes of a piece; the last piece of a file may be shorter.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
-/// The pieces of one file, and which member has which.
-pub(crate) struct Upload {
+/// The staged pieces of one file, by replica.
+pub(crate) struct StagedUpload {
     vid: VolumeId,
     fid: FileId,
-    held: Mutex<BTreeMap<DiskId, BTreeSet<u32>>>,
+    /// Indexes of the pieces that each replica has.
+    staged: Mutex<BTreeMap<DiskId, BTreeSet<u32>>>,
+    /// Pieces that enough replicas have.
     pieces: Mutex<u32>,
 }
 
-/// Whether a member's refusal of a piece ends the upload.
+/// Whether a replica's refusal of a piece ends the upload.
 fn ends_upload(error: &VolumeError) -> bool {
     matches!(
         error,
@@ -46,57 +50,59 @@ fn ends_upload(error: &VolumeError) -> bool {
     )
 }
 
-/// A piece is not to be had now: the member is served later.
-fn again_later(error: &CallError) -> CallError {
+/// A piece cannot be fetched now. As a busy failure, it makes the protocol call the replica again later.
+fn busy_failure(error: &CallError) -> CallError {
     CallError::Failed(Box::new(messages::Failure {
         code: Code::Busy.into(),
-        text: format!("no member has a piece of the upload now: {error}"),
+        text: format!("no replica has a piece of the upload now: {error}"),
         ..messages::Failure::default()
     }))
 }
 
-impl Upload {
-    pub(crate) fn new(vid: VolumeId, fid: FileId) -> Upload {
-        Upload { vid, fid, held: Mutex::default(), pieces: Mutex::new(0) }
+impl StagedUpload {
+    pub(crate) fn new(vid: VolumeId, fid: FileId) -> StagedUpload {
+        StagedUpload { vid, fid, staged: Mutex::default(), pieces: Mutex::new(0) }
     }
 
-    /// Brings the next piece to all members that are up; as many as an operation needs must have it.
+    /// Sends the next piece to all replicas that are up. Returns once as many have it as an operation needs.
     /// # Errors
     /// `NoSpace`, `VolumeGone`, `QuotaExceeded`, `Denied`, `Degraded`.
     pub(crate) async fn stage(
         &self,
-        cluster: &Cluster,
+        chains: &ChainSender,
         bytes: Bytes,
         end: Instant,
     ) -> Result<(), VolumeError> {
+        let router = chains.router();
         let index = *self.pieces.lock();
         loop {
-            let view = cluster.view(self.vid, end).await?;
+            let view = router.view(self.vid, end).await?;
             let lacking: Vec<DiskId> = view.up().filter(|disk| !self.has(*disk, index)).collect();
-            let lacking = self.stage_by_chain(cluster, lacking, index, &bytes, end).await;
+            let lacking = self.stage_by_chain(chains, lacking, index, &bytes, end).await;
             let calls = lacking.into_iter().map(|disk| {
-                let put = self.put(cluster, disk, index, bytes.clone(), end);
-                async move { (disk, put.await) }
+                let call = self.send_piece(chains, disk, index, bytes.clone(), end);
+                async move { (disk, call.await) }
             });
             let mut calls: FuturesUnordered<_> = calls.collect();
-            let mut refused = None;
+            let mut refusal = None;
             while let Some((disk, outcome)) = calls.next().await {
                 match outcome {
-                    Ok(()) => self.note(disk, index),
-                    // Its file was deleted by whoever settled it, or this server takes it over: it is there.
+                    Ok(()) => self.mark_staged(disk, index),
+                    // The server answers: another client deleted the file by settling it, or the server copies
+                    // from a donor.
                     Err(CallError::Failed(failure)) => {
                         let error = volume_error(CallError::Failed(failure));
                         if ends_upload(&error) {
-                            refused = Some(error);
+                            refusal = Some(error);
                         }
                     }
-                    Err(_) => cluster.suspect(disk),
+                    Err(_) => router.suspect(disk),
                 }
             }
-            if let Some(error) = refused {
+            if let Some(error) = refusal {
                 return Err(error);
             }
-            let have = self.held.lock().values().filter(|held| held.contains(&index)).count();
+            let have = self.staged.lock().values().filter(|staged| staged.contains(&index)).count();
             let need = view.needed();
             if have >= need {
                 *self.pieces.lock() = index + 1;
@@ -105,35 +111,35 @@ impl Upload {
             if machine::now() >= end {
                 return Err(VolumeError::Degraded { have, need });
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 
-    /// Passes a piece from member to member, where that is faster; returns who has not got it so.
+    /// Sends a piece as a chain, where that is faster. Returns the replicas that do not have it afterwards.
     async fn stage_by_chain(
         &self,
-        cluster: &Cluster,
+        chains: &ChainSender,
         lacking: Vec<DiskId>,
         index: u32,
         bytes: &Bytes,
         end: Instant,
     ) -> Vec<DiskId> {
-        if !cluster.chains(bytes.len(), lacking.len()) {
+        if !chains.is_faster(bytes.len(), lacking.len()) {
             return lacking;
         }
-        let (chain, told) = Chain::new(lacking, cluster.next_turn());
-        let head = self.piece_head(cluster, index, bytes);
-        // A piece is no operation: nothing follows from where it has arrived.
-        let handed = HandedOver::default();
-        cluster.run_chain(head, bytes.clone(), chain, &handed, end).await;
+        let (chain, receivers) = ChainPlan::new(lacking, chains.router().next_turn());
+        let head = self.chain_head(chains.router(), index, bytes);
+        // A piece is not an operation: its outcome does not depend on the replicas that it reached.
+        let delivery = DeliveryRecord::default();
+        chains.send(head, bytes.clone(), chain, &delivery, end).await;
         let mut left = Vec::new();
-        for (disk, told) in told {
-            match told.await {
-                Ok(Ok(_)) => self.note(disk, index),
-                // What it refuses it refuses again, and then it counts.
+        for (disk, answer) in receivers {
+            match answer.await {
+                Ok(Ok(_)) => self.mark_staged(disk, index),
+                // The direct call that follows gets the same refusal, and evaluates it.
                 Ok(Err(_)) => left.push(disk),
                 Err(_) => {
-                    cluster.suspect(disk);
+                    chains.router().suspect(disk);
                     left.push(disk);
                 }
             }
@@ -141,13 +147,13 @@ impl Upload {
         left
     }
 
-    fn piece_head(&self, cluster: &Cluster, index: u32, bytes: &Bytes) -> messages::PutChain {
-        let piece = messages::PutPiece { bytes: Bytes::new(), ..self.piece(cluster, index, bytes) };
+    fn chain_head(&self, router: &CallRouter, index: u32, bytes: &Bytes) -> messages::PutChain {
+        let piece = messages::PutPiece { bytes: Bytes::new(), ..self.piece(router, index, bytes) };
         messages::PutChain { piece: Some(piece), ..messages::PutChain::default() }
     }
 
-    fn piece(&self, cluster: &Cluster, index: u32, bytes: &Bytes) -> messages::PutPiece {
-        let (group, epoch) = cluster.place_of(self.vid);
+    fn piece(&self, router: &CallRouter, index: u32, bytes: &Bytes) -> messages::PutPiece {
+        let (group, epoch) = router.group_and_epoch(self.vid);
         messages::PutPiece {
             group,
             epoch,
@@ -160,56 +166,57 @@ impl Upload {
     }
 
     fn has(&self, disk: DiskId, index: u32) -> bool {
-        self.held.lock().get(&disk).is_some_and(|held| held.contains(&index))
+        self.staged.lock().get(&disk).is_some_and(|staged| staged.contains(&index))
     }
 
-    fn note(&self, disk: DiskId, index: u32) {
-        self.held.lock().entry(disk).or_default().insert(index);
+    fn mark_staged(&self, disk: DiskId, index: u32) {
+        self.staged.lock().entry(disk).or_default().insert(index);
     }
 
-    /// A member has lost what it had staged.
-    pub(crate) fn forget(&self, disk: DiskId) {
-        self.held.lock().remove(&disk);
+    /// Forgets the staged pieces of a replica that has lost them.
+    pub(crate) fn forget_replica(&self, disk: DiskId) {
+        self.staged.lock().remove(&disk);
     }
 
-    /// Brings a member the pieces that it lacks.
+    /// Copies to a replica the pieces that it lacks.
     /// # Errors
-    /// Nobody reached has them, or the member is not reached.
-    pub(crate) async fn complete(
+    /// No replica that is reached has a piece, or this replica is not reached.
+    pub(crate) async fn complete_replica(
         &self,
-        cluster: &Cluster,
+        chains: &ChainSender,
         disk: DiskId,
         end: Instant,
     ) -> Result<(), CallError> {
         let pieces = *self.pieces.lock();
         for index in (0..pieces).filter(|index| !self.has(disk, *index)) {
-            // What holders say of a piece says nothing about the file.
-            let found = self.find(cluster, disk, index, end).await;
-            let bytes = found.map_err(|error| again_later(&error))?;
-            self.put(cluster, disk, index, bytes, end).await?;
-            self.note(disk, index);
+            // Failures to fetch a piece say nothing about the file itself, so they count as busy.
+            let fetched = self.fetch_piece(chains.router(), disk, index, end).await;
+            let bytes = fetched.map_err(|error| busy_failure(&error))?;
+            self.send_piece(chains, disk, index, bytes, end).await?;
+            self.mark_staged(disk, index);
         }
         Ok(())
     }
 
-    async fn find(
+    /// Fetches a piece from a replica that has it, but not from `target`.
+    async fn fetch_piece(
         &self,
-        cluster: &Cluster,
-        but: DiskId,
+        router: &CallRouter,
+        target: DiskId,
         index: u32,
         end: Instant,
     ) -> Result<Bytes, CallError> {
         let holders: Vec<DiskId> = {
-            let held = self.held.lock();
-            let has = held.iter().filter(|(disk, held)| **disk != but && held.contains(&index));
+            let staged = self.staged.lock();
+            let has = staged.iter().filter(|(disk, staged)| **disk != target && staged.contains(&index));
             has.map(|(disk, _)| *disk).collect()
         };
         let mut last = CallError::Deadline;
         for disk in holders {
-            let (group, epoch) = cluster.place_of(self.vid);
+            let (group, epoch) = router.group_and_epoch(self.vid);
             let request =
                 messages::GetPiece { group, epoch, volume: self.vid.0, fid: Some(of_id(self.fid.0)), index };
-            match cluster.call::<messages::Piece>(disk, Method::GetPiece, &request, end).await {
+            match router.call::<messages::Piece>(disk, Method::GetPiece, &request, end).await {
                 Ok(piece) => return Ok(piece.bytes),
                 Err(error) => last = error,
             }
@@ -217,25 +224,25 @@ impl Upload {
         Err(last)
     }
 
-    async fn put(
+    async fn send_piece(
         &self,
-        cluster: &Cluster,
+        chains: &ChainSender,
         disk: DiskId,
         index: u32,
         bytes: Bytes,
         end: Instant,
     ) -> Result<(), CallError> {
-        let request = self.piece(cluster, index, &bytes);
-        let done: Result<messages::Done, _> = cluster.call(disk, Method::PutPiece, &request, end).await;
+        let router = chains.router();
+        let request = self.piece(router, index, &bytes);
+        let done: Result<messages::Done, _> = router.call(disk, Method::PutPiece, &request, end).await;
         match done {
             Ok(messages::Done {}) => Ok(()),
             Err(CallError::Unreachable { .. } | CallError::Broken { .. }) => {
-                // Others may reach it.
-                let head = self.piece_head(cluster, index, &bytes);
+                // Another replica may reach it.
+                let head = self.chain_head(router, index, &bytes);
                 let group = self.vid.birth_group();
-                let handed = HandedOver::default();
-                let asked = cluster.ask_through(group, disk, head, bytes, &handed, end);
-                asked.await.map(drop)
+                let delivery = DeliveryRecord::default();
+                chains.relay(group, disk, head, bytes, &delivery, end).await.map(drop)
             }
             Err(error) => Err(error),
         }

@@ -1,9 +1,9 @@
-//! Comparing the members of a group with each other, span by span.
+//! Verification: compares the replicas of a group with each other, one range of files at a time.
 
-use crate::api::cluster::{Cluster, SOON};
-use crate::net::connection::CallError;
-use crate::net::errors::volume_error;
-use crate::net::machine;
+use crate::{
+    net::{connection::CallError, errors::volume_error, machine},
+    routing::router::{CallRouter, RETRY_PAUSE},
+};
 use bytes::Bytes;
 use copal_proto::{
     Method, id, is_in_sync,
@@ -15,186 +15,180 @@ use copal_volume::{
 };
 use std::time::{Duration, Instant};
 
-/// Files of a span.
-const SPAN: u32 = 1000;
-/// How long one span of one member may take: all its bytes may be read.
-const ANSWER: Duration = Duration::from_secs(600);
-/// Times that a span is looked at again before members are said to differ: files come and go meanwhile.
+/// Files of one range.
+const RANGE_FILES: u32 = 1000;
+/// Least time that one replica gets for one range: it may read all bytes of it.
+const RANGE_TIMEOUT: Duration = Duration::from_secs(600);
+/// How often a range is compared before replicas count as different: files change meanwhile.
 const TRIES: usize = 20;
 
-/// What was found in a group.
+/// Result of the verification of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VerifyReport {
-    /// Files of the first member.
+pub struct GroupComparison {
+    /// Files of the first replica.
     pub files: u64,
     /// Bytes of their bodies.
     pub bytes: u64,
-    /// What is not as it should be.
+    /// Replicas with a problem.
     pub differences: Vec<ReplicaDifference>,
 }
 
-/// A member that is not as it should be.
+/// A problem of one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaDifference {
-    /// It has other files than the first.
+    /// It has other files than the first replica.
     OtherFiles {
-        /// Its name.
+        /// Name of its server.
         server: String,
-        /// Name of the first.
+        /// Name of the first replica's server.
         from: String,
     },
-    /// Something of it cannot be read.
+    /// Some of its data cannot be read.
     Damaged {
-        /// Its name.
+        /// Name of its server.
         server: String,
-        /// What.
+        /// The damaged data.
         what: String,
     },
-    /// It is still taking over from others, or away.
+    /// It is still resyncing, or down.
     NotInSync {
-        /// Its name.
+        /// Name of its server.
         server: String,
     },
     /// It did not answer.
     Unreached {
-        /// Its name.
+        /// Name of its server.
         server: String,
-        /// Why.
+        /// The error of the call.
         why: String,
     },
 }
 
-impl Cluster {
-    /// Compares the members of a group; reads every byte if `deep`.
-    /// # Errors
-    /// `NotFound`: there is no such group. `Incomplete`: no member answered. `Denied`: this client may not.
-    pub async fn verify(
-        &self,
-        group: GroupId,
-        deep: bool,
-        end: Instant,
-    ) -> Result<VerifyReport, VolumeError> {
-        let view = self.map().view(group).ok_or(VolumeError::NotFound)?;
-        let mut report = VerifyReport::default();
-        for &(disk, role) in &view.members {
-            if !role.is_up() {
-                let server = self.name_of(disk);
-                report.differences.push(ReplicaDifference::NotInSync { server });
-            }
-        }
-        let mut after = Bytes::new();
-        loop {
-            let mut tries = 0;
-            let span = loop {
-                let view = self.map().view(group).ok_or(VolumeError::NotFound)?;
-                let span = self.compare(&view, after.clone(), deep, end).await?;
-                tries += 1;
-                let differs =
-                    span.differences.iter().any(|found| !matches!(found, ReplicaDifference::Damaged { .. }));
-                if !differs || tries == TRIES {
-                    break span;
-                }
-                tokio::time::sleep(SOON).await;
-            };
-            report.files += span.files;
-            report.bytes += span.bytes;
-            for difference in span.differences {
-                if !report.differences.contains(&difference) {
-                    report.differences.push(difference);
-                }
-            }
-            match span.last {
-                Some(last) => after = last,
-                None => return Ok(report),
-            }
+/// Compares the replicas of a group; reads every byte if `deep`.
+/// # Errors
+/// `NotFound`: there is no such group. `Incomplete`: no replica answered. `Denied`: this client may not.
+pub(crate) async fn verify(
+    router: &CallRouter,
+    group: GroupId,
+    deep: bool,
+    end: Instant,
+) -> Result<GroupComparison, VolumeError> {
+    let view = router.map().view(group).ok_or(VolumeError::NotFound)?;
+    let mut report = GroupComparison::default();
+    for &(disk, role) in &view.members {
+        if !role.is_up() {
+            let server = server_name(router, disk);
+            report.differences.push(ReplicaDifference::NotInSync { server });
         }
     }
-
-    async fn compare(
-        &self,
-        view: &View,
-        after: Bytes,
-        deep: bool,
-        end: Instant,
-    ) -> Result<Span, VolumeError> {
-        let mut span = Span::default();
-        let mut first: Option<(String, messages::Verified)> = None;
-        for disk in view.up() {
-            let server = self.name_of(disk);
-            // Whatever lies up to where the first member got; all of the rest, if that was its end.
-            let until = match &first {
-                Some((_, found)) if found.more => found.last.clone(),
-                _ => Bytes::new(),
-            };
-            let limit = if first.is_none() { SPAN } else { SPAN * 10 };
-            let request = messages::Verify {
-                group: view.group.0,
-                epoch: view.epoch.0,
-                after: after.clone(),
-                until,
-                limit,
-                deep,
-            };
-            let told = self.call::<messages::Verified>(
-                disk,
-                Method::Verify,
-                &request,
-                end.max(machine::now() + ANSWER),
-            );
-            let found = match told.await {
-                Ok(found) => found,
-                Err(CallError::Failed(failure)) if failure.view.is_some() => {
-                    if let Some(newer) = &failure.view {
-                        self.map().learn(newer);
-                    }
-                    span.differences.push(ReplicaDifference::NotInSync { server });
-                    continue;
-                }
-                // Of the caller, not of the member: another one refuses as well.
-                Err(CallError::Failed(failure)) if failure.code() == Code::Denied => {
-                    return Err(volume_error(CallError::Failed(failure)));
-                }
-                Err(error) => {
-                    let why = error.to_string();
-                    span.differences.push(ReplicaDifference::Unreached { server, why });
-                    continue;
-                }
-            };
-            if !is_in_sync(found.role) {
-                let server = server.clone();
-                span.differences.push(ReplicaDifference::NotInSync { server });
+    let mut after = Bytes::new();
+    loop {
+        let mut tries = 0;
+        let range = loop {
+            let view = router.map().view(group).ok_or(VolumeError::NotFound)?;
+            let range = compare(router, &view, after.clone(), deep, end).await?;
+            tries += 1;
+            let differs =
+                range.differences.iter().any(|found| !matches!(found, ReplicaDifference::Damaged { .. }));
+            if !differs || tries == TRIES {
+                break range;
             }
-            for what in &found.damaged {
-                let (server, what) = (server.clone(), what.clone());
-                span.differences.push(ReplicaDifference::Damaged { server, what });
-            }
-            match &first {
-                None => first = Some((server, found)),
-                Some((from, known)) => {
-                    if (known.files, id(known.digest)) != (found.files, id(found.digest)) {
-                        let from = from.clone();
-                        span.differences.push(ReplicaDifference::OtherFiles { server, from });
-                    }
-                }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        };
+        report.files += range.files;
+        report.bytes += range.bytes;
+        for difference in range.differences {
+            if !report.differences.contains(&difference) {
+                report.differences.push(difference);
             }
         }
-        let (_, first) =
-            first.ok_or_else(|| VolumeError::Incomplete { what: format!("group {}", view.group) })?;
-        (span.files, span.bytes) = (first.files, first.bytes);
-        span.last = first.more.then_some(first.last);
-        Ok(span)
-    }
-
-    fn name_of(&self, disk: DiskId) -> String {
-        self.map().place(disk).map_or_else(|| format!("disk {disk}"), |place| place.server)
+        match range.last {
+            Some(last) => after = last,
+            None => return Ok(report),
+        }
     }
 }
 
+async fn compare(
+    router: &CallRouter,
+    view: &View,
+    after: Bytes,
+    deep: bool,
+    end: Instant,
+) -> Result<VerifiedRange, VolumeError> {
+    let mut range = VerifiedRange::default();
+    let mut first: Option<(String, messages::Verified)> = None;
+    for disk in view.up() {
+        let server = server_name(router, disk);
+        // The first replica determines the end of the range. If it has no more files, the range has no end.
+        let until = match &first {
+            Some((_, found)) if found.more => found.last.clone(),
+            _ => Bytes::new(),
+        };
+        let limit = if first.is_none() { RANGE_FILES } else { RANGE_FILES * 10 };
+        let request = messages::Verify {
+            group: view.group.0,
+            epoch: view.epoch.0,
+            after: after.clone(),
+            until,
+            limit,
+            deep,
+        };
+        let deadline = end.max(machine::now() + RANGE_TIMEOUT);
+        let answer = router.call::<messages::Verified>(disk, Method::Verify, &request, deadline).await;
+        let found = match answer {
+            Ok(found) => found,
+            Err(CallError::Failed(failure)) if failure.view.is_some() => {
+                if let Some(newer) = &failure.view {
+                    router.map().learn(newer);
+                }
+                range.differences.push(ReplicaDifference::NotInSync { server });
+                continue;
+            }
+            // The client lacks the right, so every replica refuses.
+            Err(CallError::Failed(failure)) if failure.code() == Code::Denied => {
+                return Err(volume_error(CallError::Failed(failure)));
+            }
+            Err(error) => {
+                let why = error.to_string();
+                range.differences.push(ReplicaDifference::Unreached { server, why });
+                continue;
+            }
+        };
+        if !is_in_sync(found.role) {
+            let server = server.clone();
+            range.differences.push(ReplicaDifference::NotInSync { server });
+        }
+        for what in &found.damaged {
+            let (server, what) = (server.clone(), what.clone());
+            range.differences.push(ReplicaDifference::Damaged { server, what });
+        }
+        match &first {
+            None => first = Some((server, found)),
+            Some((from, known)) => {
+                if (known.files, id(known.digest)) != (found.files, id(found.digest)) {
+                    let from = from.clone();
+                    range.differences.push(ReplicaDifference::OtherFiles { server, from });
+                }
+            }
+        }
+    }
+    let (_, first) =
+        first.ok_or_else(|| VolumeError::Incomplete { what: format!("group {}", view.group) })?;
+    (range.files, range.bytes) = (first.files, first.bytes);
+    range.last = first.more.then_some(first.last);
+    Ok(range)
+}
+
+fn server_name(router: &CallRouter, disk: DiskId) -> String {
+    router.map().place(disk).map_or_else(|| format!("disk {disk}"), |place| place.server)
+}
+
 #[derive(Default)]
-struct Span {
+struct VerifiedRange {
     files: u64,
     bytes: u64,
     differences: Vec<ReplicaDifference>,
-    /// Where to go on; none: this was the last.
+    /// Key after which the next range begins; `None`: this range was the last.
     last: Option<Bytes>,
 }

@@ -1,5 +1,4 @@
-//! Permits and the writer lease: what a client shows to be served.
+//! Permits: statements of the masters that a client shows with its calls to data servers.
 
-pub(crate) mod lease;
 pub(crate) mod permit_cache;
-pub(crate) mod permit_request;
+pub(crate) mod permit_source;

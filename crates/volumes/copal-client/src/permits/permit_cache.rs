@@ -1,12 +1,13 @@
-//! What a client shows data servers so that they let it do what it does: a permit that a master has signed.
+//! Cache of the permits that a client shows to data servers. A master has signed each of them.
 //!
-//! A client that may do everything shows one only while it holds the right to write, so that data servers
-//! notice when the right has ended. A named client shows one of the volume with every call.
+//! - A client with all rights shows a permit only while it holds the writer lease, so that data servers notice
+//!   the end of the lease.
+//! - A named client shows a permit of the volume with every call.
 //!
-//! Not here: asking for one (`permitted`).
+//! Not here: requests to the master (`permit_source`).
 //!
-//! Invariant: a permit that stands on a right to write is never shown after that right was given back or
-//! taken anew.
+//! Invariant: a permit that depends on a writer lease is never shown after that lease was released or taken
+//! anew.
 
 use crate::net::machine;
 use bytes::Bytes;
@@ -18,107 +19,107 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Permits that are kept.
-const MOST: usize = 10_000;
+/// Permits of volumes in the cache. Beyond that number all are dropped and requested again.
+const MAX_PERMITS: usize = 10_000;
 
 /// The permits of one client.
-pub(crate) struct Permits {
+pub(crate) struct PermitCache {
     client: Option<String>,
-    /// With which the client draws ids of files.
+    /// Incarnation of new file ids.
     incarnation: AtomicU64,
-    held: Mutex<Held>,
+    state: Mutex<PermitState>,
 }
 
 #[derive(Default)]
-struct Held {
-    /// The right to write that permits are asked for with.
-    lease: Option<Lease>,
-    of_volumes: HashMap<u64, Kept>,
+struct PermitState {
+    /// The writer lease that requests for permits name.
+    lease: Option<HeldLease>,
+    volumes: HashMap<u64, CachedPermit>,
 }
 
-struct Lease {
+struct HeldLease {
     number: u64,
     path: String,
-    /// Shown by a client that may do everything.
+    /// Shown by a client with all rights.
     permit: Bytes,
 }
 
-/// A permit, and until when it is shown without asking for another.
-struct Kept {
+/// A permit, and until when it is shown without a request for another one.
+struct CachedPermit {
     permit: Bytes,
     until: Instant,
 }
 
-impl Permits {
-    pub(crate) fn new(client: Option<String>) -> Permits {
-        Permits { client, incarnation: AtomicU64::new(0), held: Mutex::default() }
+impl PermitCache {
+    pub(crate) fn new(client: Option<String>) -> PermitCache {
+        PermitCache { client, incarnation: AtomicU64::new(0), state: Mutex::default() }
     }
 
-    /// The incarnation with which ids are drawn from here on, made of a random number. What a named client
-    /// buries is what clients of its name have made: their ids tell. Permits that name another incarnation
-    /// are not shown any more.
-    pub(crate) fn draw_from(&self, drawn: u64) -> u64 {
+    /// Makes the incarnation of new file ids from a random number, and drops permits of the previous one.
+    /// A named client's incarnation begins with a prefix of its name: it may delete, without the right to, only
+    /// files whose ids have that prefix.
+    pub(crate) fn set_incarnation(&self, random: u64) -> u64 {
         let incarnation = match &self.client {
-            None => drawn,
-            Some(client) => u64::from(incarnation_prefix(client)) << 32 | drawn >> 32,
+            None => random,
+            Some(client) => u64::from(incarnation_prefix(client)) << 32 | random >> 32,
         };
         self.incarnation.store(incarnation, Ordering::Relaxed);
-        self.held.lock().of_volumes.clear();
+        self.state.lock().volumes.clear();
         incarnation
     }
 
-    /// The right to write is over: nothing that stands on it is shown any more.
+    /// Drops the writer lease with all permits that depend on it.
     pub(crate) fn end_lease(&self) {
-        *self.held.lock() = Held::default();
+        *self.state.lock() = PermitState::default();
     }
 
     /// Whether every call needs a permit.
-    pub(crate) fn are_needed(&self) -> bool {
+    pub(crate) fn is_named_client(&self) -> bool {
         self.client.is_some()
     }
 
-    /// The right to write that is held: number and path.
+    /// Number and path of the writer lease.
     pub(crate) fn lease(&self) -> Option<(u64, String)> {
-        let held = self.held.lock();
-        held.lease.as_ref().map(|lease| (lease.number, lease.path.clone()))
+        let state = self.state.lock();
+        state.lease.as_ref().map(|lease| (lease.number, lease.path.clone()))
     }
 
-    /// What tells the right to write that is held; empty: none is.
-    pub(crate) fn of_lease(&self) -> Bytes {
-        let held = self.held.lock();
-        held.lease.as_ref().map_or_else(Bytes::new, |lease| lease.permit.clone())
+    /// The permit that proves the writer lease; empty: no lease is held.
+    pub(crate) fn lease_permit(&self) -> Bytes {
+        let state = self.state.lock();
+        state.lease.as_ref().map_or_else(Bytes::new, |lease| lease.permit.clone())
     }
 
-    /// The permit for a volume, if there is one that is good for a while.
-    pub(crate) fn of_volume(&self, volume: u64) -> Option<Bytes> {
-        let held = self.held.lock();
-        let kept = held.of_volumes.get(&volume).filter(|kept| machine::now() < kept.until);
-        kept.map(|kept| kept.permit.clone())
+    /// The permit of a volume, if at least half of its life is left.
+    pub(crate) fn volume_permit(&self, volume: u64) -> Option<Bytes> {
+        let state = self.state.lock();
+        let cached = state.volumes.get(&volume).filter(|cached| machine::now() < cached.until);
+        cached.map(|cached| cached.permit.clone())
     }
 
-    /// Keeps the permit for a volume that was asked for under a right to write, if that is still the one.
-    pub(crate) fn keep(&self, volume: u64, under: Option<u64>, permit: &Bytes, life: Duration) {
-        let mut held = self.held.lock();
-        if held.lease.as_ref().map(|lease| lease.number) != under {
+    /// Inserts the permit of a volume, unless the writer lease is no longer the one that the request named.
+    pub(crate) fn insert(&self, volume: u64, lease: Option<u64>, permit: &Bytes, lifetime: Duration) {
+        let mut state = self.state.lock();
+        if state.lease.as_ref().map(|lease| lease.number) != lease {
             return;
         }
-        if held.of_volumes.len() >= MOST {
-            held.of_volumes.clear();
+        if state.volumes.len() >= MAX_PERMITS {
+            state.volumes.clear();
         }
-        let kept = Kept { permit: permit.clone(), until: machine::now() + life / 2 };
-        held.of_volumes.insert(volume, kept);
+        let cached = CachedPermit { permit: permit.clone(), until: machine::now() + lifetime / 2 };
+        state.volumes.insert(volume, cached);
     }
 
-    /// Shows a right to write from here on.
-    pub(crate) fn hold_lease(&self, number: u64, path: &str, permit: &Bytes) {
-        let mut held = self.held.lock();
-        if held.lease.as_ref().is_none_or(|lease| lease.number != number) {
-            held.of_volumes.clear();
+    /// Shows the permit of this writer lease from now on.
+    pub(crate) fn set_lease(&self, number: u64, path: &str, permit: &Bytes) {
+        let mut state = self.state.lock();
+        if state.lease.as_ref().is_none_or(|lease| lease.number != number) {
+            state.volumes.clear();
         }
-        held.lease = Some(Lease { number, path: path.to_owned(), permit: permit.clone() });
+        state.lease = Some(HeldLease { number, path: path.to_owned(), permit: permit.clone() });
     }
 
-    /// How a permit is asked for.
+    /// The request for a permit.
     pub(crate) fn request(
         &self,
         path: &str,

@@ -1,5 +1,5 @@
-//! Reads: from one replica, from all of them, and the choice of the replica.
+//! Available reads: from one replica at a time, chosen by its latency, hedged by a second one.
 
 pub(crate) mod available;
+pub(crate) mod file_read;
 pub(crate) mod read_latency;
-pub(crate) mod strict;

@@ -8,7 +8,7 @@ use crate::{
     human,
 };
 use copal_client::{
-    ClusterStore, ReplicaDifference, VerifyReport,
+    ClusterStore, GroupComparison, ReplicaDifference,
     administration::{BoostReport, GroupMembers, GroupStory, MemberRole, requests},
 };
 use copal_volume::group::GroupId;
@@ -129,7 +129,7 @@ fn verify(context: &Context<'_>, store: &ClusterStore, groups: &[GroupId], deep:
         if context.is_ended() {
             return Err(Failure::new(exit::INTERRUPTED, "cancelled", "interrupted"));
         }
-        let report: VerifyReport =
+        let report: GroupComparison =
             store.wait(store.cluster().verify(*group, deep, store.end())).map_err(cluster::of_volume)?;
         files += report.files;
         bytes += report.bytes;

@@ -1,10 +1,10 @@
 use super::*;
 use std::io;
 
-/// No test noticed before when the error of a failed handshake named no fault: each of these says which
-/// certificate it is, or that a clock may be wrong.
+/// Each error of a failed handshake names the certificate at fault, or that a clock may be wrong. No earlier test
+/// noticed errors without that.
 #[test]
-fn a_failed_handshake_says_what_is_at_fault() {
+fn the_error_of_a_failed_handshake_names_the_fault() {
     let name = ServerName::try_from("master.copal").unwrap();
     let fault = |error: rustls::Error| handshake_fault(&io::Error::other(error), &name);
     let of_certificate = rustls::Error::InvalidCertificate;
@@ -28,8 +28,8 @@ fn a_failed_handshake_says_what_is_at_fault() {
             "the certificate of this process for ended: it is, or the clock there is wrong",
         ),
     ] {
-        let told = fault(error);
-        assert!(told.contains(sentence), "{told}");
+        let text = fault(error);
+        assert!(text.contains(sentence), "{text}");
     }
     assert_eq!(handshake_fault(&io::Error::other("no route"), &name), "no route");
 }
