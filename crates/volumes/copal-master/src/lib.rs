@@ -14,56 +14,30 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
-mod accepting;
-mod age;
-mod clients;
-mod clock_state;
-mod clocks;
-mod disks;
-mod fill;
-mod forgetting;
-mod keeping;
-mod layout;
-mod leases;
-mod map;
+mod leader;
 mod master;
-mod medium;
-mod meta;
-mod moving;
+mod membership;
 mod names;
-mod orders;
-mod progress;
 mod recovery;
-mod replacing;
-mod server_state;
-mod servers;
-mod sites;
 mod status;
 mod tables;
-mod tasks;
-mod tasks_kept;
-mod watch;
-mod why_degraded;
 
-pub use accepting::Remaining;
-pub use age::SeenBy;
-pub use clocks::ClockVerdict;
-pub use keeping::{KeepError, Kept, back_up, check as check_tables, put_back};
-pub use leases::{Lease, NoLease, WRITER_LEASE_MS};
-pub use map::ClusterMap;
+pub use leader::medium::Medium;
+pub use leader::staleness::SeenBy;
 pub use master::{Master, MasterError, MasterOptions, Mastered, Opened};
-pub use medium::Medium;
-pub use meta::{
+pub use membership::clocks::ClockVerdict;
+pub use membership::force_accept::Remaining;
+pub use membership::moves::WantedMove;
+pub use membership::servers::{Beat, Joiner};
+pub use names::volumes::Removing;
+pub use names::writer_leases::{Lease, NoLease, WRITER_LEASE_MS};
+pub use tables::cluster_map::ClusterMap;
+pub use tables::meta_store::{
     ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, MemberKind, Members, Meta,
     MetaError, MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, ServerState, TaskKind, TaskRow, setting,
 };
-pub use moving::WantedMove;
-pub use names::Removing;
-pub use servers::{Beat, Joiner};
+pub use tables::metadata_backup::{KeepError, Kept, back_up, check as check_tables, put_back};
 pub use tables::{MysqlStore, SqliteStore};
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod conformance;

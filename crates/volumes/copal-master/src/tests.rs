@@ -1,8 +1,8 @@
-mod accepting;
-mod gone;
+mod force_accept;
 mod recovery;
+mod removed_volumes;
 
-use super::*;
+use crate::*;
 use copal_volume::{
     VolumeError,
     group::{GroupId, Incarnation, Role},

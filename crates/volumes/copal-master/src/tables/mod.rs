@@ -3,8 +3,14 @@
 //! `store` has every statement once and `rows` reads the rows; `sql` is the interface to a database and lists
 //! the words in which the dialects differ. `sqlite` and `mysql` open their database and run statements.
 
+pub(crate) mod cluster_map;
+#[cfg(test)]
+pub(crate) mod conformance;
+pub(crate) mod meta_store;
+pub(crate) mod metadata_backup;
 mod mysql;
 mod rows;
+pub(crate) mod server_state;
 mod sql;
 mod sqlite;
 mod store;

@@ -21,7 +21,7 @@ use super::{
     },
     store::TableStore,
 };
-use crate::meta::{Holder, LEASE_MS, Lead, Meta, MetaError};
+use crate::tables::meta_store::{Holder, LEASE_MS, Lead, Meta, MetaError};
 use connection::Connection;
 use mysql::{Value, prelude::Queryable};
 

@@ -1,7 +1,7 @@
 //! Rows as columns, and as the values that they stand for.
 
 use super::sql::{Sql, SqlResult, SqlRow, SqlValue};
-use crate::meta::{ClusterRow, DirRow, MemberKind, Missed, Pool, ServerRow, ServerState};
+use crate::tables::meta_store::{ClusterRow, DirRow, MemberKind, Missed, Pool, ServerRow, ServerState};
 use SqlValue::{Bytes, Number, Text};
 use copal_volume::{
     VolumeId,

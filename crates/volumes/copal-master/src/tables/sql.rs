@@ -3,7 +3,7 @@
 //! Parameters are written as `?` and stand in the order of the statement: both databases know that form. The
 //! statements also share `REPLACE INTO`, `COALESCE` and `LIMIT ?`.
 
-use crate::meta::{Holder, Lead, Meta, MetaError};
+use crate::tables::meta_store::{Holder, Lead, Meta, MetaError};
 use copal_volume::VolumeError;
 use mysql::{FromRowError, prelude::FromValue};
 use rusqlite::types::FromSql;

@@ -9,7 +9,7 @@ use super::{
     sql::{Reign, RowReader, Sql, SqlDatabase, SqlDialect, SqlError, SqlResult, SqlRow, SqlValue, SqlWish},
     store::TableStore,
 };
-use crate::meta::{Holder, Lead, Meta, MetaError};
+use crate::tables::meta_store::{Holder, Lead, Meta, MetaError};
 use rusqlite::{
     Connection, ToSql, params_from_iter,
     types::{ToSqlOutput, ValueRef},

@@ -12,7 +12,7 @@ use super::{
     },
     sql::{Reign, Sql, SqlDatabase, SqlResult, SqlRow, SqlValue, SqlWish},
 };
-use crate::meta::{
+use crate::tables::meta_store::{
     ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, Lead, Members, Meta, MetaError, MetaStore,
     Missed, Place, Pool, QuotaRow, RAISED_VERSIONS, RAISED_VOLUMES, ServerRow, TaskKind, TaskRow, listed,
     setting,

@@ -4,7 +4,7 @@ mod racks;
 mod why_degraded;
 
 use super::*;
-use crate::meta::MemberKind;
+use crate::tables::meta_store::MemberKind;
 use copal_proto::administration::{RebalancePlan, TaskStatus};
 use copal_volume::group::DiskId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,7 +70,7 @@ impl Cluster {
         }
         // The first three have all groups; nothing is in them yet, so they may lie anywhere.
         let mut reign = cluster.master.reign.lock();
-        let spread = layout::initial(pool, &reign.disk_facts()).unwrap();
+        let spread = membership::layout::initial(pool, &reign.disk_facts()).unwrap();
         reign.change_members(spread).unwrap();
         drop(reign);
         for row in cluster.master.map().groups.values() {

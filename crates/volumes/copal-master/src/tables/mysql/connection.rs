@@ -8,10 +8,8 @@
 //! - No wait is without end: connecting, reading, writing and waiting for locks all have a limit.
 
 use super::schema;
-use crate::{
-    meta::{Meta, MetaError},
-    tables::sql::{Reign, SqlError, SqlRemedy, SqlResult, SqlWish},
-};
+use crate::tables::meta_store::{Meta, MetaError};
+use crate::tables::sql::{Reign, SqlError, SqlRemedy, SqlResult, SqlWish};
 use mysql::{Conn, Opts, OptsBuilder, Transaction, TxOpts, consts::CapabilityFlags, prelude::Queryable};
 use std::time::Duration;
 

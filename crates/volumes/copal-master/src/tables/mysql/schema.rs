@@ -3,10 +3,8 @@
 //! Every table has a primary key, and nothing needs locks by name, triggers or two-phase commits: Galera and
 //! TiDB have none. Format: docs/formats/master-mysql.md v1
 
-use crate::{
-    meta::MetaError,
-    tables::sql::{SqlError, SqlResult, checked},
-};
+use crate::tables::meta_store::MetaError;
+use crate::tables::sql::{SqlError, SqlResult, checked};
 use mysql::{Conn, prelude::Queryable};
 
 /// Version of the tables.

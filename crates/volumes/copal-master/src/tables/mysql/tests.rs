@@ -1,10 +1,8 @@
 //! The suite over a server of the test's own, and what only masters that share a database can meet.
 
 use super::*;
-use crate::{
-    MetaStore, Place,
-    conformance::{POOL, Subject, founded, holder, run, server},
-};
+use crate::tables::conformance::{POOL, Subject, founded, holder, run, server};
+use crate::{MetaStore, Place};
 use copal_testkit::MariaDb;
 use copal_volume::{VolumeId, group::GroupId};
 use std::{
