@@ -12,7 +12,7 @@ use super::{
 use anyhow::Result;
 use clap::Args;
 use copal_bench_harness::report::{Report, median};
-use copal_master::Pool;
+use copal_master::PoolConfig;
 use copal_volume::PutOptions;
 use std::{
     fs,
@@ -95,7 +95,7 @@ fn lowest_window(rates: &[f64]) -> f64 {
 
 /// Creates in each second, while: all servers are up, one is down, all are up, another is down, all are up.
 fn curve(directory: &Path, servers: usize, options: &Options) -> Result<Vec<f64>> {
-    let pool = Pool { replicas: 3, min_ack: 2, groups: 64 };
+    let pool = PoolConfig { replicas: 3, min_ack: 2, groups: 64 };
     let speed =
         Speed { commands_per_s: options.commands.into(), bytes_per_s: f64::from(options.kilobytes) * 1000.0 };
     let mut hosted = Hosted::start(directory, servers, pool, speed)?;

@@ -13,7 +13,7 @@ use anyhow::Result;
 use clap::Args;
 use copal_bench_harness::report::Report;
 use copal_client::ClusterStore;
-use copal_master::Pool;
+use copal_master::PoolConfig;
 use copal_volume::{PutOptions, VolumeId};
 use std::{
     fs,
@@ -82,7 +82,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 fn start(directory: &Path, servers: usize, options: &Options) -> Result<Hosted> {
-    let pool = Pool { replicas: 1, min_ack: 1, groups: 256 };
+    let pool = PoolConfig { replicas: 1, min_ack: 1, groups: 256 };
     let speed =
         Speed { commands_per_s: options.commands.into(), bytes_per_s: f64::from(options.kilobytes) * 1000.0 };
     Hosted::start(directory, servers, pool, speed)

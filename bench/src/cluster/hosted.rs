@@ -14,7 +14,7 @@ use copal_client::{
 };
 use copal_data::{MemberIdentity, MemberStore};
 use copal_device::Device;
-use copal_master::{Master, MasterOptions, Pool, SqliteStore};
+use copal_master::{Master, MasterOptions, PoolConfig, SqliteStore};
 use copal_server::{Authority, CLIENT_NAME, DataProcess, JoinToken, MasterProcess, Room, ServerHome};
 use copal_volume::{
     SystemClock,
@@ -118,11 +118,11 @@ impl Host {
 
 impl Hosted {
     /// Starts a cluster, and waits until all its groups are in sync.
-    pub(super) fn start(directory: &Path, servers: usize, pool: Pool, speed: Speed) -> Result<Hosted> {
+    pub(super) fn start(directory: &Path, servers: usize, pool: PoolConfig, speed: Speed) -> Result<Hosted> {
         std::fs::create_dir_all(directory)?;
         let authority = Authority::new("bench")?;
         let database = directory.join("master.db");
-        Master::found(&mut SqliteStore::open(&database)?, UUID, pool)?;
+        Master::create_cluster(&mut SqliteStore::open(&database)?, UUID, pool)?;
         let listen = free_address()?;
         let open: copal_server::OpenMeta = Box::new(move || Ok(Box::new(SqliteStore::open(&database)?) as _));
         let options = MasterOptions { first_servers: Some(servers), ..MasterOptions::default() };

@@ -8,7 +8,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use copal_bench_harness::report::Report;
-use copal_master::{Holder, MetaStore, MysqlStore, Pool, SqliteStore};
+use copal_master::{LeaseHolder, MetaStore, MysqlStore, PoolConfig, SqliteStore};
 use copal_testkit::{MariaDb, Random, scattered};
 use copal_volume::{VolumeId, group::GroupId};
 use mysql::prelude::Queryable;
@@ -108,8 +108,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 fn found(store: &mut dyn MetaStore) -> Result<()> {
-    let pool = Pool { replicas: 3, min_ack: 2, groups: GROUPS as u32 };
-    Ok(store.found([1; 16], pool)?)
+    let pool = PoolConfig { replicas: 3, min_ack: 2, groups: GROUPS as u32 };
+    Ok(store.create_cluster([1; 16], pool)?)
 }
 
 fn sqlite(report: &mut Report, directory: &Path, options: &Options) -> Result<()> {
@@ -205,7 +205,7 @@ fn measure_calls(
     }
     let seconds = started.elapsed().as_secs_f64();
     report.fact(format!("{what}: paths of two names looked up"), lookups as f64 / seconds, "/s");
-    store.lead(Holder([1; 24]))?;
+    store.lead(LeaseHolder([1; 24]))?;
     let made = 500;
     let started = Instant::now();
     for number in 0..made {

@@ -6,8 +6,9 @@
 
 use super::world::World;
 use copal_master::{
-    ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, LEASE_MS, Lead, Members, Meta, MetaError,
-    MetaStore, Missed, Place, Pool, QuotaRow, ServerRow, SqliteStore, TaskKind, TaskRow,
+    ClientRow, ClusterRow, DirRow, EventRow, GroupRow, LEASE_MS, LeaseHolder, LeaseOutcome, MemberList,
+    MetaError, MetaOutcome, MetaStore, MissedMember, PoolConfig, QuotaRow, ServerRow, SqliteStore, TaskKind,
+    TaskRow, VolumePlace,
 };
 use copal_volume::{VolumeId, group::GroupId};
 use parking_lot::Mutex;
@@ -16,7 +17,7 @@ use std::{collections::BTreeMap, sync::Arc};
 struct Tables {
     sqlite: SqliteStore,
     /// Leader, term, and end of the lease by the database's clock.
-    leader: Option<(Holder, u64, u64)>,
+    leader: Option<(LeaseHolder, u64, u64)>,
     is_away: bool,
 }
 
@@ -32,13 +33,13 @@ impl Database {
     pub(super) fn new(
         world: &Arc<World>,
         uuid: [u8; 16],
-        pool: Pool,
+        pool: PoolConfig,
         masters: &[String],
     ) -> Result<Database, MetaError> {
         let mut sqlite = SqliteStore::in_memory()?;
-        sqlite.found(uuid, pool)?;
+        sqlite.create_cluster(uuid, pool)?;
         // The master that founds a cluster leads it first.
-        sqlite.lead(Holder([0; 24]))?;
+        sqlite.lead(LeaseHolder([0; 24]))?;
         masters.iter().try_for_each(|address| sqlite.add_master(address))?;
         let tables = Tables { sqlite, leader: None, is_away: false };
         Ok(Database { world: Arc::clone(world), tables: Arc::new(Mutex::new(tables)) })
@@ -58,7 +59,7 @@ impl Database {
 /// A master's connection to the database.
 pub(super) struct Session {
     database: Database,
-    reign: Option<(Holder, u64)>,
+    reign: Option<(LeaseHolder, u64)>,
 }
 
 fn away() -> MetaError {
@@ -98,7 +99,7 @@ impl Session {
 }
 
 impl MetaStore for Session {
-    fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError> {
+    fn lead(&mut self, holder: LeaseHolder) -> Result<LeaseOutcome, MetaError> {
         let now_ms = self.database.world.now_ms();
         let mut tables = self.database.tables.lock();
         if tables.is_away {
@@ -109,15 +110,15 @@ impl MetaStore for Session {
         {
             self.reign = None;
             debug_assert!(of != holder);
-            return Ok(Lead::Theirs { left_ms: ends_ms - now_ms });
+            return Ok(LeaseOutcome::Theirs { left_ms: ends_ms - now_ms });
         }
         let term = match tables.sqlite.lead(holder)? {
-            Lead::Mine { term } => term,
+            LeaseOutcome::Mine { term } => term,
             theirs => return Ok(theirs),
         };
         tables.leader = Some((holder, term, now_ms + LEASE_MS));
         self.reign = Some((holder, term));
-        Ok(Lead::Mine { term })
+        Ok(LeaseOutcome::Mine { term })
     }
 
     fn renew(&mut self) -> Result<bool, MetaError> {
@@ -138,16 +139,16 @@ impl MetaStore for Session {
         true
     }
 
-    fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError> {
-        self.look(|tables| tables.found(uuid, pool))
+    fn create_cluster(&mut self, uuid: [u8; 16], pool: PoolConfig) -> Result<(), MetaError> {
+        self.look(|tables| tables.create_cluster(uuid, pool))
     }
 
     fn cluster(&mut self) -> Result<Option<ClusterRow>, MetaError> {
         self.look(|tables| tables.cluster())
     }
 
-    fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError> {
-        let raised = self.change(|tables| tables.raise(version, term))?;
+    fn raise_counters(&mut self, version: u64, term: u64) -> Result<u64, MetaError> {
+        let raised = self.change(|tables| tables.raise_counters(version, term))?;
         let mut tables = self.database.tables.lock();
         tables.leader = tables.leader.map(|(holder, _, ends_ms)| (holder, raised, ends_ms));
         self.reign = self.reign.map(|(holder, _)| (holder, raised));
@@ -158,8 +159,8 @@ impl MetaStore for Session {
         self.look(|tables| tables.settings())
     }
 
-    fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError> {
-        self.change(|tables| tables.set(name, value))
+    fn set_setting(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError> {
+        self.change(|tables| tables.set_setting(name, value))
     }
 
     fn tasks(&mut self) -> Result<Vec<TaskRow>, MetaError> {
@@ -186,7 +187,7 @@ impl MetaStore for Session {
         self.change(|tables| tables.add_server(server))
     }
 
-    fn change_server(&mut self, server: &ServerRow, missed: &[Missed]) -> Result<u64, MetaError> {
+    fn change_server(&mut self, server: &ServerRow, missed: &[MissedMember]) -> Result<u64, MetaError> {
         self.change(|tables| tables.change_server(server, missed))
     }
 
@@ -198,7 +199,11 @@ impl MetaStore for Session {
         self.look(|tables| tables.groups())
     }
 
-    fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError> {
+    fn change_groups(
+        &mut self,
+        groups: &[(GroupId, MemberList)],
+        missed: &[MissedMember],
+    ) -> Result<u64, MetaError> {
         self.change(|tables| tables.change_groups(groups, missed))
     }
 
@@ -206,15 +211,21 @@ impl MetaStore for Session {
         self.change(|tables| tables.forget_missed(disk, groups))
     }
 
-    fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError> {
-        self.look(|tables| tables.missed())
+    fn missed_members(&mut self) -> Result<Vec<(MissedMember, u64)>, MetaError> {
+        self.look(|tables| tables.missed_members())
     }
 
     fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError> {
         self.look(|tables| tables.resolve(path))
     }
 
-    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId, quota: Option<u64>) -> Meta<VolumeId> {
+    fn mkdir(
+        &mut self,
+        parent: VolumeId,
+        name: &str,
+        group: GroupId,
+        quota: Option<u64>,
+    ) -> MetaOutcome<VolumeId> {
         self.change(|tables| tables.mkdir(parent, name, group, quota))
     }
 
@@ -235,7 +246,7 @@ impl MetaStore for Session {
         self.look(|tables| tables.list(parent, after, limit))
     }
 
-    fn mark_removing(&mut self, at: Place<'_>, is_removing: bool) -> Meta<()> {
+    fn mark_removing(&mut self, at: VolumePlace<'_>, is_removing: bool) -> MetaOutcome<()> {
         self.change(|tables| tables.mark_removing(at, is_removing))
     }
 
@@ -243,19 +254,19 @@ impl MetaStore for Session {
         self.change(SqliteStore::unmark_all)
     }
 
-    fn remove(&mut self, at: Place<'_>) -> Meta<u64> {
+    fn remove(&mut self, at: VolumePlace<'_>) -> MetaOutcome<u64> {
         self.change(|tables| tables.remove(at))
     }
 
-    fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError> {
-        self.look(|tables| tables.gone(since))
+    fn removed_volumes(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError> {
+        self.look(|tables| tables.removed_volumes(since))
     }
 
-    fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError> {
-        self.change(|tables| tables.forget_gone(vid))
+    fn forget_removed_volume(&mut self, vid: VolumeId) -> Result<(), MetaError> {
+        self.change(|tables| tables.forget_removed_volume(vid))
     }
 
-    fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()> {
+    fn rename(&mut self, from: VolumePlace<'_>, parent: VolumeId, name: &str) -> MetaOutcome<()> {
         self.change(|tables| tables.rename(from, parent, name))
     }
 
@@ -283,8 +294,8 @@ impl MetaStore for Session {
         self.change(|tables| tables.remove_client(name))
     }
 
-    fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError> {
-        self.change(|tables| tables.note(now_ms, kind, text))
+    fn add_event(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError> {
+        self.change(|tables| tables.add_event(now_ms, kind, text))
     }
 
     fn events(&mut self, after: u64, limit: usize) -> Result<Vec<EventRow>, MetaError> {

@@ -14,7 +14,7 @@ use super::{
 };
 use anyhow::{Context, Result, ensure};
 use copal_client::{Cluster, administration::requests, machine};
-use copal_master::{MasterOptions, Pool};
+use copal_master::{MasterOptions, PoolConfig};
 use copal_volume::{
     VolumeId, VolumeOptions,
     group::{GroupId, View, invariants::Known},
@@ -158,7 +158,7 @@ impl Simulation {
     pub(super) async fn new(world: &Arc<World>) -> Result<Simulation> {
         let network = Network::new(world);
         let names = Names::new(MASTERS)?;
-        let pool = Pool { replicas: 3, min_ack: 2, groups: GROUPS };
+        let pool = PoolConfig { replicas: 3, min_ack: 2, groups: GROUPS };
         let database = Database::new(world, CLUSTER, pool, &names.masters)?;
         let mut masters = Vec::new();
         for number in 1..=MASTERS {

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 pub(crate) fn master() -> Master {
     let mut meta = SqliteStore::in_memory().unwrap();
-    let pool = Pool { replicas: 3, min_ack: 2, groups: 16 };
-    Master::found(&mut meta, [7; 16], pool).unwrap();
+    let pool = PoolConfig { replicas: 3, min_ack: 2, groups: 16 };
+    Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
     Master::open(Box::new(meta), MasterOptions::default()).unwrap()
 }
 
-pub(crate) fn joiner(number: u8) -> Joiner {
-    Joiner {
+pub(crate) fn joiner(number: u8) -> ServerJoin {
+    ServerJoin {
         name: format!("data{number}"),
         address: format!("127.0.0.1:740{number}"),
         server_uuid: [number; 16],
@@ -28,11 +28,11 @@ pub(crate) fn joiner(number: u8) -> Joiner {
     }
 }
 
-pub(crate) fn beat(number: u8, incarnation: u64) -> Beat {
-    Beat {
+pub(crate) fn beat(number: u8, incarnation: u64) -> ServerHeartbeat {
+    ServerHeartbeat {
         server_uuid: [number; 16],
         disk_uuid: [number + 100; 16],
-        // The drawn half tells two processes of one count apart.
+        // The random half distinguishes two processes with the same count.
         incarnation: Incarnation((incarnation << 20) | incarnation),
         pid: 1,
         address: format!("127.0.0.1:740{number}"),
@@ -43,7 +43,7 @@ pub(crate) fn beat(number: u8, incarnation: u64) -> Beat {
         capacity_bytes: 1 << 30,
         groups: Vec::new(),
         failed: None,
-        is_whole: true,
+        is_in_sync: true,
         map_version: u64::MAX,
         copied_bytes: 0,
         seen_term: 0,
@@ -62,7 +62,7 @@ fn three() -> Master {
     let master = master();
     for number in 1..=3 {
         master.join(&joiner(number), 1000).unwrap();
-        master.beat(beat(number, 1), 1000).unwrap();
+        master.heartbeat(beat(number, 1), 1000).unwrap();
     }
     master
 }
@@ -85,13 +85,13 @@ fn volumes_wait_for_servers_and_spread_over_groups() {
     assert_eq!(groups.len(), 16);
 }
 
-/// Symptom: of four servers of a new cluster the fourth held nothing, since groups lay on the first three
-/// that joined.
+/// Symptom: of four servers of a new cluster the fourth held nothing, because groups were assigned to the first
+/// three that joined.
 #[test]
 fn a_new_cluster_waits_for_the_servers_it_was_told_of() {
     let mut meta = SqliteStore::in_memory().unwrap();
-    let pool = Pool { replicas: 3, min_ack: 2, groups: 64 };
-    Master::found(&mut meta, [7; 16], pool).unwrap();
+    let pool = PoolConfig { replicas: 3, min_ack: 2, groups: 64 };
+    Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
     let options = MasterOptions { first_servers: Some(4), ..MasterOptions::default() };
     let master = Master::open(Box::new(meta), options).unwrap();
     for number in 1..=3 {
@@ -128,7 +128,7 @@ fn a_silent_server_is_one_row_and_a_new_epoch_for_all_its_groups() {
     let master = three();
     let before = master.map();
     for number in [1, 3] {
-        master.beat(beat(number, 1), 12_000).unwrap();
+        master.heartbeat(beat(number, 1), 12_000).unwrap();
     }
     master.tick(12_000).unwrap();
     assert_eq!(state(&master, 2), ServerState::Failed);
@@ -144,24 +144,24 @@ fn a_silent_server_is_one_row_and_a_new_epoch_for_all_its_groups() {
 #[test]
 fn who_comes_back_catches_up_before_it_is_whole() {
     let master = three();
-    master.fail(2, "refused a connection", 2000).unwrap();
-    let is_whole = Beat { is_whole: false, ..beat(2, 2) };
-    master.beat(is_whole, 3000).unwrap();
+    master.mark_failed(2, "refused a connection", 2000).unwrap();
+    let is_in_sync = ServerHeartbeat { is_in_sync: false, ..beat(2, 2) };
+    master.heartbeat(is_in_sync, 3000).unwrap();
     assert_eq!(state(&master, 2), ServerState::Recovering);
-    master.beat(beat(2, 2), 4000).unwrap();
+    master.heartbeat(beat(2, 2), 4000).unwrap();
     assert_eq!(state(&master, 2), ServerState::Normal);
-    // Started again between two heartbeats: it may have missed something all the same.
-    master.beat(beat(2, 3), 4500).unwrap();
+    // It restarted between two heartbeats, so it may have missed operations.
+    master.heartbeat(beat(2, 3), 4500).unwrap();
     assert_eq!(state(&master, 2), ServerState::Recovering);
 }
 
 #[test]
 fn an_emptied_or_older_directory_is_not_let_back_in() {
     let master = three();
-    master.beat(beat(2, 5), 2000).unwrap();
-    let emptied = Beat { disk_uuid: [9; 16], ..beat(2, 6) };
-    assert!(matches!(master.beat(emptied, 3000), Err(MasterError::Denied(_))));
-    assert!(matches!(master.beat(beat(2, 4), 3000), Err(MasterError::Denied(_))));
+    master.heartbeat(beat(2, 5), 2000).unwrap();
+    let emptied = ServerHeartbeat { disk_uuid: [9; 16], ..beat(2, 6) };
+    assert!(matches!(master.heartbeat(emptied, 3000), Err(MasterError::Denied(_))));
+    assert!(matches!(master.heartbeat(beat(2, 4), 3000), Err(MasterError::Denied(_))));
     let events = master.events(0, 100).unwrap();
     assert_eq!(events.iter().filter(|event| event.kind == "refused").count(), 2);
 }
@@ -181,9 +181,9 @@ fn a_new_reign_goes_on_with_the_same_map() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("master.db");
     let mut meta = SqliteStore::open(&path).unwrap();
-    let pool = Pool { replicas: 1, min_ack: 1, groups: 4 };
-    Master::found(&mut meta, [7; 16], pool).unwrap();
-    assert!(Master::found(&mut meta, [8; 16], pool).is_err(), "there is one");
+    let pool = PoolConfig { replicas: 1, min_ack: 1, groups: 4 };
+    Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
+    assert!(Master::create_cluster(&mut meta, [8; 16], pool).is_err(), "the cluster exists");
     let first = Master::open(Box::new(meta), MasterOptions::default()).unwrap();
     first.join(&joiner(1), 0).unwrap();
     let vid = first.mkdir("", "a", None).unwrap();
@@ -196,30 +196,30 @@ fn a_new_reign_goes_on_with_the_same_map() {
     assert!(second.group(GroupId(1)).unwrap().members.len() == 1);
 }
 
-/// Symptom: a server that was cut off from the master alone was whole again by its second heartbeat, without
-/// what it had missed. Cause: its word that all its groups were whole was from before it knew that it had
-/// been taken for failed.
-/// Fix: the word counts only of a server that goes by the map that says so.
+/// Symptom: a server that was cut off from the master alone counted as in sync at its second heartbeat, without
+/// the operations that it had missed.
+/// Cause: it reported its groups as in sync before it knew that it had counted as failed.
+/// Fix: the report counts only from a server that uses the map with its failure.
 #[test]
 fn who_does_not_know_yet_that_it_was_away_is_not_whole() {
     let master = three();
-    master.fail(2, "was silent too long", 2000).unwrap();
+    master.mark_failed(2, "was silent too long", 2000).unwrap();
     let before = master.map().version;
-    let unaware = Beat { map_version: before - 1, ..beat(2, 1) };
+    let unaware = ServerHeartbeat { map_version: before - 1, ..beat(2, 1) };
     for _ in 0..3 {
-        master.beat(unaware.clone(), 3000).unwrap();
+        master.heartbeat(unaware.clone(), 3000).unwrap();
         assert_eq!(state(&master, 2), ServerState::Recovering);
     }
-    let aware = Beat { map_version: master.map().version, ..beat(2, 1) };
-    master.beat(aware, 4000).unwrap();
+    let aware = ServerHeartbeat { map_version: master.map().version, ..beat(2, 1) };
+    master.heartbeat(aware, 4000).unwrap();
     assert_eq!(state(&master, 2), ServerState::Normal);
 }
 
-/// Symptom: after three failures a group stayed without a whole member for ever, though the one that had
-/// everything was back.
-/// Cause: two that were not whole came back first, and their view looked as if operations could hold in it
+/// Symptom: after three failures a group stayed without an in-sync member for ever, although the last in-sync
+/// one was back.
+/// Cause: two members that were not in sync returned first, and operations seemed able to complete in their view
 /// without the third.
-/// Fix: they can only where somebody that is up has missed nothing.
+/// Fix: operations can complete only if a member that is up has missed nothing.
 #[test]
 fn the_last_whole_member_is_awaited_and_not_passed_over() {
     let master = three();
@@ -233,35 +233,35 @@ fn the_last_whole_member_is_awaited_and_not_passed_over() {
         let map = master.map();
         map.views_since(0).find(|view| view.group == group).unwrap().epoch
     };
-    master.fail(1, "is away", 2000).unwrap();
-    assert!(missed(1) > 0, "the other two go on without it");
-    master.fail(2, "is away", 2000).unwrap();
-    assert_eq!(missed(2), 0, "one alone cannot go on");
-    master.beat(beat(1, 2), 3000).unwrap();
+    master.mark_failed(1, "is away", 2000).unwrap();
+    assert!(missed(1) > 0, "the other two complete operations without it");
+    master.mark_failed(2, "is away", 2000).unwrap();
+    assert_eq!(missed(2), 0, "one alone completes no operation");
+    master.heartbeat(beat(1, 2), 3000).unwrap();
     assert!(missed(2) > 0, "with the first, the third can");
-    master.fail(3, "is away", 4000).unwrap();
-    master.beat(beat(2, 2), 5000).unwrap();
-    assert_eq!(missed(3), 0, "neither of the two has everything");
-    master.beat(beat(3, 2), 6000).unwrap();
+    master.mark_failed(3, "is away", 4000).unwrap();
+    master.heartbeat(beat(2, 2), 5000).unwrap();
+    assert_eq!(missed(3), 0, "neither of the two is in sync");
+    master.heartbeat(beat(3, 2), 6000).unwrap();
     assert_eq!(missed(3), 0);
-    // Whoever takes over what it lacks from the third says so, and counts from then on.
+    // A member that has resynced from the third reports that, and counts as in sync from then on.
     let old = copal_volume::group::Epoch(1);
     let none = GroupId(1 << 20);
-    let refused = master.become_whole(1, &[(group, old), (none, epoch())]).unwrap();
-    assert_eq!(refused, [group, none], "an old view, and no group");
+    let refused = master.record_in_sync(1, &[(group, old), (none, epoch())]).unwrap();
+    assert_eq!(refused, [group, none], "an old view, and an unknown group");
     assert!(missed(1) > 0);
-    assert_eq!(master.become_whole(1, &[(none, epoch()), (group, epoch())]).unwrap(), [none]);
+    assert_eq!(master.record_in_sync(1, &[(none, epoch()), (group, epoch())]).unwrap(), [none]);
     assert_eq!(missed(1), 0);
-    master.fail(3, "is away", 7000).unwrap();
-    assert!(missed(3) > 0, "the first has everything by now");
+    master.mark_failed(3, "is away", 7000).unwrap();
+    assert!(missed(3) > 0, "the first is in sync by now");
 }
 
-/// Lets servers 1 to 3 beat; those of `full_hosts` take no operation.
+/// Sends a heartbeat of each present server; those in `full_hosts` take no operation.
 fn beat_with_full_hosts(master: &Master, present: &[u8], full_hosts: &[u8], now_ms: u64) {
     for &number in present {
         let is_host_full = full_hosts.contains(&number);
-        let told = Beat { is_full: is_host_full, is_host_full, ..beat(number, 1) };
-        master.beat(told, now_ms).unwrap();
+        let heartbeat = ServerHeartbeat { is_full: is_host_full, is_host_full, ..beat(number, 1) };
+        master.heartbeat(heartbeat, now_ms).unwrap();
     }
     master.tick(now_ms).unwrap();
 }
@@ -271,8 +271,9 @@ fn states(master: &Master) -> [ServerState; 3] {
     [1, 2, 3].map(|number| map.server(number).unwrap().state)
 }
 
-/// Symptom: writes of a group waited for a member whose host was full until that was started again (VOL-45).
-/// Cause: it counted as up. Fix: its groups go on without it, from its heartbeat to its next boot.
+/// Symptom: writes of a group waited for a member with a full host until its next start (VOL-45).
+/// Cause: it counted as up.
+/// Fix: its groups work without it from its heartbeat to its next boot.
 #[test]
 fn a_server_whose_host_is_full_counts_as_away_until_its_next_boot() {
     use ServerState::{Failed, Normal, Recovering};
@@ -289,11 +290,11 @@ fn a_server_whose_host_is_full_counts_as_away_until_its_next_boot() {
     );
     let server = &status.servers[1];
     assert!(server.host_full && server.full, "{server:?}");
-    // The others are enough no more, and it could not even enter a view that has it.
+    // The others are too few now, but it could not even enter a view that has it.
     beat_with_full_hosts(&master, &[1, 2], &[2], 13_000);
     assert_eq!(states(&master), [Normal, Failed, Failed]);
     beat_with_full_hosts(&master, &[1, 2, 3], &[2], 14_000);
-    master.beat(beat(2, 2), 15_000).unwrap();
+    master.heartbeat(beat(2, 2), 15_000).unwrap();
     assert_eq!(states(&master)[1], Recovering);
     assert!(!master.status(15_000).servers[1].full);
     let events = master.events(0, 100).unwrap();
@@ -310,8 +311,8 @@ fn a_server_whose_host_is_full_counts_as_away_until_its_next_boot() {
     );
 }
 
-/// Where the hosts of more servers are full than groups can do without, none of the rest counts as away: they
-/// are read.
+/// If more hosts are full than groups can do without, the remaining servers do not count as down, because they
+/// still serve reads.
 #[test]
 fn a_server_that_its_groups_need_stays_though_its_host_is_full() {
     use ServerState::{Failed, Normal};

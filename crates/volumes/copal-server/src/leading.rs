@@ -19,7 +19,9 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_client::{ConnectionPool, machine};
-use copal_master::{Holder, LEASE_MS, Master, MasterError, MasterOptions, MetaError, MetaStore, Opened};
+use copal_master::{
+    LEASE_MS, LeaseHolder, Master, MasterError, MasterOptions, MetaError, MetaStore, OpenedMaster,
+};
 use copal_proto::{
     Method,
     messages::{self, failure::Code},
@@ -81,7 +83,7 @@ pub struct Candidate {
     /// Where this master is reached.
     address: String,
     connections: ConnectionPool,
-    holder: Holder,
+    holder: LeaseHolder,
     reigning: RwLock<Option<Reigning>>,
     /// The first reign begins above what was lost.
     is_after_restore: AtomicBool,
@@ -128,8 +130,8 @@ impl Candidate {
         let this = Arc::clone(self);
         let opened = run_blocking(move || Master::open_as((this.open)()?, this.holder, options)).await?;
         let master = match opened {
-            Opened::Leads(master) => *master,
-            Opened::Follows { left_ms } => {
+            OpenedMaster::Leads(master) => *master,
+            OpenedMaster::Follows { left_ms } => {
                 self.has_reached_database.store(true, Ordering::Release);
                 tracing::debug!(left_ms, "another master leads");
                 return Ok(false);
@@ -142,7 +144,7 @@ impl Candidate {
                 let (seen, clocks) = server.ask_what_was_seen(false, SEEN).await;
                 let checked = Arc::clone(&server);
                 run_blocking(move || {
-                    checked.master.check_age(&seen)?;
+                    checked.master.check_staleness(&seen)?;
                     checked.go_by_clocks(&clocks)
                 })
                 .await?;
@@ -150,7 +152,7 @@ impl Candidate {
             }
         };
         let (reached, address) = (Arc::clone(&server), self.address.clone());
-        run_blocking(move || reached.master.be_reached_at(&address)).await?;
+        run_blocking(move || reached.master.register_address(&address)).await?;
         self.is_after_restore.store(false, Ordering::Release);
         let has_lease = server.master.has_lease();
         self.has_reached_database.store(true, Ordering::Release);
@@ -167,7 +169,7 @@ impl Candidate {
             .map(|server| server.master)
             .ok_or_else(|| MetaError::Failed("the reign is in use already".to_owned()))?;
         let now_ms = machine::wall_ms();
-        let risen = run_blocking(move || master.rise(&seen, now_ms)).await?;
+        let risen = run_blocking(move || master.raise_counters(&seen, now_ms)).await?;
         let risen = self.serving(risen);
         let checked = Arc::clone(&risen);
         run_blocking(move || checked.go_by_clocks(&clocks)).await?;
@@ -211,7 +213,7 @@ impl Candidate {
         let time = machine::spawn(Arc::clone(&server).watch_time());
         loop {
             let _ = tokio::time::timeout(RENEW, self.doubted.notified()).await;
-            if server.master.is_older() {
+            if server.master.is_stale() {
                 break;
             }
             let lease = self.reigning.read().as_ref().and_then(|reigning| reigning.lease);

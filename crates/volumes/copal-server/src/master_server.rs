@@ -10,7 +10,10 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_client::{CallError, ConnectionPool, deadline_passed, machine, name_of_server, without_deadline};
-use copal_master::{Beat, Joiner, Lease, Master, MasterError, Medium, NoLease, SeenBy, WRITER_LEASE_MS};
+use copal_master::{
+    DiskMedium, LeaseRefusal, Master, MasterError, PathLease, SeenCounters, ServerHeartbeat, ServerJoin,
+    WRITER_LEASE_MS,
+};
 use copal_proto::{
     CallClass, Method,
     administration::ClusterStatus,
@@ -147,7 +150,7 @@ impl MasterServer {
     /// Goes by the clocks that data servers have told before anybody is answered.
     pub(crate) fn go_by_clocks(&self, seen: &[SeenClock]) -> Result<(), MasterError> {
         let clocks: Vec<(u32, i64)> = seen.iter().map(|seen| (seen.disk, seen.ahead_ms)).collect();
-        self.master.note_clocks(&clocks, self.own_ahead_ms(), self.now_ms())?;
+        self.master.record_clocks(&clocks, self.own_ahead_ms(), self.now_ms())?;
         Ok(())
     }
 
@@ -179,7 +182,7 @@ impl MasterServer {
         });
         let since = request.map_version;
         let size = |size: &messages::GroupSize| (GroupId(size.group), size.bytes);
-        let beat = Beat {
+        let beat = ServerHeartbeat {
             server_uuid,
             disk_uuid: uuid(&request.disk_uuid)?,
             incarnation: Incarnation(request.incarnation),
@@ -189,12 +192,12 @@ impl MasterServer {
             capacity_bytes: request.capacity_bytes,
             groups: groups.collect(),
             failed: Some(request.failed.clone()).filter(|failed| !failed.is_empty()),
-            is_whole: request.recovered,
+            is_in_sync: request.recovered,
             map_version: since,
             copied_bytes: request.copied_bytes,
             sizes: request.sizes.iter().map(size).collect(),
             recovery_bytes_per_s: request.recovery_bytes_per_s,
-            medium: Medium::of_word(&request.medium),
+            medium: DiskMedium::of_word(&request.medium),
             is_full: request.full,
             is_host_full: request.host_full,
             room_bytes: request.room_bytes,
@@ -210,7 +213,7 @@ impl MasterServer {
             ),
             has_future_seals: request.future_seals,
         };
-        let disk = self.master.beat(beat, self.now_ms())?;
+        let disk = self.master.heartbeat(beat, self.now_ms())?;
         let map = self.master.map_since(since, Duration::ZERO, self.now_ms());
         let verdict = self.master.clock_verdict(disk);
         Ok(encoded(&messages::HeartbeatReply {
@@ -236,7 +239,7 @@ impl MasterServer {
         let groups = request.groups.iter();
         let groups: Vec<(GroupId, Epoch)> =
             groups.map(|told| (GroupId(told.group), Epoch(told.epoch))).collect();
-        let refused = self.master.become_whole(request.disk, &groups)?;
+        let refused = self.master.record_in_sync(request.disk, &groups)?;
         Ok(encoded(&messages::BecameWhole { refused: refused.into_iter().map(|group| group.0).collect() }))
     }
 
@@ -250,7 +253,7 @@ impl MasterServer {
         let name = name_of_server(&server_uuid).to_str().into_owned();
         let signed = self.authority.sign(&request.signing_request, &name, now_ms);
         let certificate = signed.map_err(|error| Status::new(Code::Invalid, error.to_string()))?;
-        let joiner = Joiner {
+        let joiner = ServerJoin {
             name: request.name,
             address: request.address,
             server_uuid,
@@ -306,7 +309,7 @@ impl MasterServer {
 
     /// Wakes whoever waits for the map: this master leads no more.
     pub(crate) fn wake_all(&self) {
-        self.master.wake_all();
+        self.master.wake_waiters();
         self.changed.notify_waiters();
     }
 
@@ -333,7 +336,7 @@ impl MasterServer {
         if refusals == 2 {
             let failed = blocking({
                 let master = Arc::clone(&self);
-                move || Ok(master.master.fail(disk, "refuses connections", master.now_ms())?)
+                move || Ok(master.master.mark_failed(disk, "refuses connections", master.now_ms())?)
             });
             if let Err(error) = failed.await {
                 tracing::error!(text = error.text(), "the master cannot write its database");
@@ -347,7 +350,7 @@ impl MasterServer {
         if let Some(server) = found.filter(|server| !server.is_away()) {
             Arc::clone(&self).suspect(server.disk).await;
         }
-        blocking(move || Ok(self.master.lose(&name, self.now_ms())?)).await
+        blocking(move || Ok(self.master.give_up_server(&name, self.now_ms())?)).await
     }
 
     /// What data servers have heard of, as far as they answer in time; of all that were not given up, or of
@@ -356,7 +359,7 @@ impl MasterServer {
         &self,
         of_all: bool,
         patience: Duration,
-    ) -> (Vec<SeenBy>, Vec<SeenClock>) {
+    ) -> (Vec<SeenCounters>, Vec<SeenClock>) {
         let asked =
             self.master.map().servers().cloned().collect::<Vec<_>>().into_iter().filter(
                 |server| match of_all {
@@ -364,7 +367,7 @@ impl MasterServer {
                     false => !server.is_away(),
                 },
             );
-        let answers: Arc<Mutex<(Vec<SeenBy>, Vec<SeenClock>)>> = Arc::default();
+        let answers: Arc<Mutex<(Vec<SeenCounters>, Vec<SeenClock>)>> = Arc::default();
         let cluster = Bytes::copy_from_slice(&self.master.uuid());
         let asked = asked.map(|server| {
             let (connections, cluster) = (self.connections.clone(), cluster.clone());
@@ -385,7 +388,7 @@ impl MasterServer {
                     let took = machine::since(asked_at);
                     let ahead_ms = server_clocks::of_answer(seen.clock_ms, asked_ms, took);
                     answers.1.extend(ahead_ms.map(|ahead_ms| SeenClock { disk: server.disk, ahead_ms }));
-                    answers.0.push(SeenBy {
+                    answers.0.push(SeenCounters {
                         disk: server.disk,
                         term: seen.term,
                         version: seen.version,
@@ -509,7 +512,9 @@ impl MasterServer {
         let messages::WriterLease { path, holder, number, .. } = request;
         let given = match action {
             Action::Take => self.master.take_lease(&path, &holder, now_ms),
-            Action::Renew => self.master.renew_lease(&path, &Lease { number, holder, ends_ms: 0 }, now_ms),
+            Action::Renew => {
+                self.master.renew_lease(&path, &PathLease { number, holder, ends_ms: 0 }, now_ms)
+            }
             Action::Release => {
                 self.master.release_lease(&path, number);
                 return Ok(encoded(&WriterLeaseReply::default()));
@@ -524,10 +529,10 @@ impl MasterServer {
                 milliseconds: WRITER_LEASE_MS,
                 ..WriterLeaseReply::default()
             },
-            Err(NoLease::Held { holder, seconds }) => {
+            Err(LeaseRefusal::Held { holder, seconds }) => {
                 WriterLeaseReply { held_by: holder, seconds, ..WriterLeaseReply::default() }
             }
-            Err(NoLease::Ended) => WriterLeaseReply::default(),
+            Err(LeaseRefusal::Ended) => WriterLeaseReply::default(),
         }))
     }
 
@@ -540,7 +545,7 @@ impl MasterServer {
             }
             Method::Known => {
                 let request: messages::Known = read(message)?;
-                let known = self.master.knows(VolumeId(request.volume));
+                let known = self.master.was_created(VolumeId(request.volume));
                 Ok(encoded(&messages::KnownReply { known }))
             }
             Method::Rename => {
@@ -568,7 +573,7 @@ impl Handler for MasterServer {
     /// Not before a data server has told its clock: one clock that is wrong would refuse all servers, and so
     /// never be overruled.
     fn clock_ms(&self) -> Option<u64> {
-        self.master.has_heard_clock().then(|| self.now_ms())
+        self.master.has_server_clock().then(|| self.now_ms())
     }
 
     async fn call(self: Arc<Self>, peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {

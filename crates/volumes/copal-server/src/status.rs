@@ -101,7 +101,7 @@ impl From<MasterError> for Status {
         let text = error.to_string();
         match error {
             MasterError::Volume(error) => error.into(),
-            MasterError::Older(_) | MasterError::Meta(MetaError::Deposed) => {
+            MasterError::StaleTables(_) | MasterError::Meta(MetaError::Deposed) => {
                 Status::new(Code::NotLeader, text)
             }
             MasterError::Meta(_) => Status::new(Code::Internal, text),

@@ -258,7 +258,7 @@ fn damage_on_a_disk_is_found_and_refilled_from_other_members() {
     assert!(matches!(looked.status.code(), Some(0 | 20)), "{looked:?}");
     let end = Instant::now() + Duration::from_secs(30);
     while !cluster.run(&["group", "verify", "--all", "--deep"]).status.success()
-        || !cluster.good(&["events"]).contains("data2 is not whole in group")
+        || !cluster.good(&["events"]).contains("data2 is not in sync in group")
     {
         let read = cluster.command(&["fs", "get", "mail", "large", "-"]).output().unwrap();
         assert!(read.status.success() && read.stdout == body);

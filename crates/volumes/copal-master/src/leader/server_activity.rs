@@ -1,76 +1,44 @@
-//! What the master remembers of a server, and no database needs to know.
+//! Latest reports of each data server, kept in memory only.
 
-use crate::leader::medium::Medium;
+use crate::leader::disk_medium::DiskMedium;
 use copal_volume::group::{Epoch, GroupId, Role};
-use parking_lot::{Condvar, MutexGuard};
-use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
+use std::collections::BTreeMap;
 
-/// See the module.
+/// Latest reports of one data server in this term.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watch {
-    /// When it was heard last, ms of the master's own clock; 0: not in this reign.
-    pub(crate) heard_ms: u64,
+pub(crate) struct ServerActivity {
+    /// Time of the last heartbeat, ms of the master's own clock; 0: none in this term.
+    pub(crate) last_heartbeat_ms: u64,
     pub(crate) pid: u32,
     pub(crate) used_bytes: u64,
     /// Its disk takes no new files, or lately did not.
     pub(crate) is_full: bool,
-    /// Its disk takes no operation: its host ran full inside a write.
+    /// Its disk takes no operation, because its host ran full inside a write.
     pub(crate) is_host_full: bool,
-    /// Bytes that new files may still take there, about.
+    /// Bytes that new files may still take there, estimated.
     pub(crate) room_bytes: Option<u64>,
-    /// The newest map that it has entered, as it told in this reign.
+    /// Newest version of the map that it has entered, as it reported in this term.
     pub(crate) entered_version: u64,
-    /// What its disk is, once it told.
-    pub(crate) medium: Option<Medium>,
-    /// States of its groups, as it tells them itself.
+    /// Medium of its disk, once reported.
+    pub(crate) medium: Option<DiskMedium>,
+    /// Its own roles in its groups, each with the epoch of the report.
     pub(crate) roles: BTreeMap<GroupId, (Epoch, Role)>,
-    /// Bytes of its groups on its disk, about.
+    /// Bytes of its groups on its disk, estimated.
     pub(crate) sizes: BTreeMap<GroupId, u64>,
-    /// Bytes that it has taken over from others since its boot.
+    /// Bytes that it has copied from other servers since its boot.
     pub(crate) copied_bytes: u64,
     /// Bytes a second that copies may take there.
     pub(crate) recovery_bytes_per_s: u64,
-    /// How far its clock is ahead of the ruler, ms, and when that was told.
+    /// How far its clock is ahead of the ruler, ms, and the time of that report.
     pub(crate) clock: Option<(i64, u64)>,
-    /// Since when its clock has been wrong.
+    /// Time since when its clock has been wrong.
     pub(crate) clock_wrong_since_ms: Option<u64>,
-    /// How far from the reference it was when that was told last, ms.
-    pub(crate) told_off_ms: i64,
-    /// It takes no part in writes for its clock.
+    /// Distance of its clock from the reference in the last event about it, ms.
+    pub(crate) reported_off_ms: i64,
+    /// It takes no part in writes because of its clock.
     pub(crate) is_shut_out: bool,
-    /// When its groups last got a newer view since it keeps seals from the future.
+    /// Last time when its groups got a newer view because it holds seals from the future.
     pub(crate) reopened_ms: u64,
-    /// The newest start of this server showed another disk, an older copy of its directory, or no store at
-    /// all.
+    /// The newest start of this server had another disk, an older copy of its directory, or no store at all.
     pub(crate) has_lost_data: bool,
-}
-
-/// Who is told when the map changes: threads that wait, and one who is called.
-#[derive(Default)]
-pub(crate) struct Changed {
-    waiting: Condvar,
-    hook: OnceLock<Box<dyn Fn() + Send + Sync>>,
-}
-
-impl Changed {
-    pub(crate) fn set_hook(&self, hook: Box<dyn Fn() + Send + Sync>) {
-        // Set once, by the process that serves the master.
-        let _ = self.hook.set(hook);
-    }
-
-    pub(crate) fn notify_all(&self) {
-        self.waiting.notify_all();
-        if let Some(hook) = self.hook.get() {
-            hook();
-        }
-    }
-
-    pub(crate) fn wait_while_for<T>(
-        &self,
-        guard: &mut MutexGuard<'_, T>,
-        condition: impl FnMut(&mut T) -> bool,
-        limit: Duration,
-    ) {
-        self.waiting.wait_while_for(guard, condition, limit);
-    }
 }

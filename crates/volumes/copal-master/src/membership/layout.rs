@@ -1,25 +1,47 @@
-//! Where groups lie at first: apart by racks and zones, there by weighted rendezvous hashing, so that each
-//! server holds about its share.
+//! First members of groups: apart by racks and zones, and within these by weighted rendezvous hashing, so that
+//! each server holds about its share.
 
-use crate::tables::meta_store::{MemberKind, Members, Pool};
+use crate::{
+    error::MasterResult,
+    leader::leader_state::LeaderState,
+    membership::disk_facts::disk_facts,
+    tables::meta_store::{MemberKind, MemberList, PoolConfig},
+};
 use copal_volume::group::{
     GroupId,
     placement::{self, DiskFacts},
 };
 
-/// Members of every group on the servers that are there; `None`: they are fewer than the copies to keep.
-pub(crate) fn initial(pool: Pool, disks: &[DiskFacts]) -> Option<Vec<(GroupId, Members)>> {
+/// Members of every group on the present disks; `None`: there are fewer disks than copies.
+pub(crate) fn initial(pool: PoolConfig, disks: &[DiskFacts]) -> Option<Vec<(GroupId, MemberList)>> {
     let copies = usize::from(pool.replicas);
     if disks.len() < copies {
         return None;
     }
     let groups = (1..=pool.groups).map(|group| {
         let chosen = placement::first_members(GroupId(group), copies, disks);
-        let mut members: Members = chosen.into_iter().map(|disk| (disk.0, MemberKind::Full)).collect();
+        let mut members: MemberList = chosen.into_iter().map(|disk| (disk.0, MemberKind::Full)).collect();
         members.sort_unstable_by_key(|(disk, _)| *disk);
         (GroupId(group), members)
     });
     Some(groups.collect())
+}
+
+/// Gives groups their first members once enough servers have joined.
+pub(crate) fn assign_first_members(state: &mut LeaderState, now_ms: u64) -> MasterResult<()> {
+    if !state.map.groups.is_empty() {
+        return Ok(());
+    }
+    let disks = disk_facts(state);
+    if disks.len() < state.first_servers {
+        return Ok(());
+    }
+    let Some(groups) = initial(state.map.pool, &disks) else {
+        return Ok(());
+    };
+    let text = format!("{} groups lie on {} servers", groups.len(), disks.len());
+    state.change_members(groups)?;
+    state.add_event(now_ms, "layout", &text)
 }
 
 #[cfg(test)]
@@ -59,7 +81,7 @@ pub(crate) mod tests {
         (1..=count).map(disk).collect()
     }
 
-    const POOL: Pool = Pool { replicas: 3, min_ack: 2, groups: 1024 };
+    const POOL: PoolConfig = PoolConfig { replicas: 3, min_ack: 2, groups: 1024 };
 
     #[test]
     fn groups_lie_on_different_servers_about_evenly() {

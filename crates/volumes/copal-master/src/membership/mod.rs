@@ -2,8 +2,11 @@
 
 pub(crate) mod clocks;
 pub(crate) mod disk_facts;
+pub(crate) mod drains;
 pub(crate) mod force_accept;
+pub(crate) mod full_disks;
 pub(crate) mod layout;
+pub(crate) mod member_roles;
 pub(crate) mod moves;
 pub(crate) mod orders;
 pub(crate) mod racks;

@@ -1,17 +1,17 @@
-//! Racks and zones as numbers, from the names that servers tell.
+//! Racks and zones as numbers, from the names that servers report.
 //!
 //! Design: docs/design/cluster.md#rules VOL-29
-//! Not here: what follows from them for members of groups (`copal_volume::group::placement`), and for
-//! failures of many servers (`copal_volume::group::recovery`).
+//! Not here: the choice of members by racks (`copal_volume::group::placement`), mass failures
+//! (`copal_volume::group::recovery`).
 
 use crate::tables::meta_store::ServerRow;
 use copal_volume::group::placement::Site;
 use std::collections::BTreeMap;
 
-/// Where each disk stands. A rack is known by its name and its zone's; who tells of none has a number of its
-/// own.
+/// The site of each disk. A rack is identified by its name and by the name of its zone. A disk without a
+/// reported rack counts as a rack of its own.
 pub(crate) fn sites<'a>(servers: impl Iterator<Item = &'a ServerRow> + Clone) -> BTreeMap<u32, Site> {
-    // The number of the first disk that stands there is nobody else's.
+    // The number of a rack or zone is that of its first disk, so it is unique.
     let (mut racks, mut zones) = (BTreeMap::new(), BTreeMap::new());
     for server in servers.clone() {
         racks.entry((&server.zone, &server.rack)).or_insert(server.disk);

@@ -1,67 +1,74 @@
-//! Clients that may do only what they were granted.
+//! Clients with restricted rights, and the names of removed clients.
 //!
 //! Paper: beanfs §3.4.1 (access is controlled at the master)
-//! Invariant: a name is given once. Nothing but the name stands in a certificate, so that of a client which
-//! was taken away would be good again for whoever is called the same.
+//! Invariant: a name is given once. A certificate holds the name alone, so a second client of that name would
+//! make the certificate of the removed one valid again.
 
-use crate::master::{Master, MasterError, Mastered};
-use crate::tables::meta_store::{ClientRow, setting};
+use crate::{
+    error::{MasterError, MasterResult},
+    tables::meta_store::{ClientRow, MetaStore, setting},
+};
+use std::collections::BTreeMap;
 
-/// Longer than a permit is good.
+/// Longer than the validity of a permit.
 const REVOKED_FOR_MS: u64 = 15 * 60_000;
 
-impl Master {
-    /// All of them, by name.
-    /// # Errors
-    /// The database failed.
-    pub fn clients(&self) -> Mastered<Vec<ClientRow>> {
-        Ok(self.reign.lock().meta.clients()?)
+/// Clients that were removed lately: names, and the times of their removal.
+pub(crate) struct RemovedClients {
+    names: Vec<(String, u64)>,
+}
+
+impl RemovedClients {
+    /// Reads the removed clients from the settings of the cluster.
+    pub(crate) fn of_settings(settings: &BTreeMap<String, String>) -> RemovedClients {
+        let prefix = setting::removed_client("");
+        let removed = settings.iter().filter_map(|(key, at_ms)| {
+            let name = key.strip_prefix(&prefix)?;
+            Some((name.to_owned(), at_ms.parse().ok()?))
+        });
+        RemovedClients { names: removed.collect() }
     }
 
-    /// Adds one; false: there is one of that name.
-    /// # Errors
-    /// `Denied`: there was one of that name. The database failed.
-    pub fn add_client(&self, client: &ClientRow) -> Mastered<bool> {
-        let mut reign = self.reign.lock();
-        let name = &client.name;
-        if reign.meta.settings()?.contains_key(&setting::removed_client(name)) {
-            let reason = format!(
-                "a client {name} was taken away, and its key would be good again: choose another name"
-            );
-            return Err(MasterError::Denied(reason));
-        }
-        let is_added = reign.meta.add_client(client)?;
-        if is_added {
-            let text = format!("client {} was let in below /{}", client.name, client.path);
-            reign.meta.note(client.made_ms, "client", &text)?;
-        }
-        Ok(is_added)
+    /// Names of clients that may still have a valid permit; forgets the others.
+    pub(crate) fn with_permits(&mut self, now_ms: u64) -> Vec<String> {
+        self.names.retain(|(_, at_ms)| at_ms.abs_diff(now_ms) < REVOKED_FOR_MS);
+        self.names.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Those that were taken away so lately that a permit of theirs may not have ended yet.
-    pub fn removed_clients(&self, now_ms: u64) -> Vec<String> {
-        let mut reign = self.reign.lock();
-        reign.removed_clients.retain(|(_, at_ms)| at_ms.abs_diff(now_ms) < REVOKED_FOR_MS);
-        reign.removed_clients.iter().map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Takes one away, and its name for good; false: there is none of that name. What it was permitted ends
-    /// within ten minutes.
-    /// # Errors
-    /// The database failed.
-    pub fn remove_client(&self, name: &str, now_ms: u64) -> Mastered<bool> {
-        let mut reign = self.reign.lock();
-        let mut known = reign.meta.clients()?.into_iter();
+    /// Removes a client and reserves its name; false: no client has that name.
+    pub(crate) fn remove_client(
+        &mut self,
+        tables: &mut dyn MetaStore,
+        name: &str,
+        now_ms: u64,
+    ) -> MasterResult<bool> {
+        let mut known = tables.clients()?.into_iter();
         if known.any(|client| client.name == name) {
-            // First: a name that is free again before this is written would be given to somebody else.
-            reign.meta.set(&setting::removed_client(name), Some(&now_ms.to_string()))?;
-            reign.removed_clients.push((name.to_owned(), now_ms));
+            // First: before this record, another client could get the name.
+            tables.set_setting(&setting::removed_client(name), Some(&now_ms.to_string()))?;
+            self.names.push((name.to_owned(), now_ms));
         }
-        let is_removed = reign.meta.remove_client(name)?;
+        let is_removed = tables.remove_client(name)?;
         if is_removed {
             let text = format!("client {name} was taken away");
-            reign.meta.note(now_ms, "client", &text)?;
+            tables.add_event(now_ms, "client", &text)?;
         }
         Ok(is_removed)
     }
+}
+
+/// Adds a client; false: a client has that name.
+pub(crate) fn add_client(tables: &mut dyn MetaStore, client: &ClientRow) -> MasterResult<bool> {
+    let name = &client.name;
+    if tables.settings()?.contains_key(&setting::removed_client(name)) {
+        let reason =
+            format!("a client {name} was taken away, and its key would be good again: choose another name");
+        return Err(MasterError::Denied(reason));
+    }
+    let is_added = tables.add_client(client)?;
+    if is_added {
+        let text = format!("client {} was let in below /{}", client.name, client.path);
+        tables.add_event(client.made_ms, "client", &text)?;
+    }
+    Ok(is_added)
 }

@@ -1,6 +1,6 @@
 //! The names of volumes and of clients, and the writer leases below paths.
 
 pub(crate) mod clients;
+pub(crate) mod path_leases;
 pub(crate) mod removed_volumes;
 pub(crate) mod volumes;
-pub(crate) mod writer_leases;

@@ -1,130 +1,132 @@
-//! Copies that wait and copies that run, as the master goes by them in its reign: the queue's rules over the
-//! rows of the map.
+//! State of the recovery queue in one term: waiting and running copies, and the reason of each.
 //!
-//! In the database is what has begun: a member that is joining, one that is leaving, a server that is being
-//! emptied; and what administrators want: boosts, moves, that no moves begin. A new reign fills its queue
-//! from these (`tasks_kept`).
+//! The database has only the parts that outlive a term: members that join or leave, servers that are being
+//! drained, and the orders of administrators. A new leader fills its queue from these (`saved_tasks`).
 //!
 //! Paper: beanfs §5.3
-//! Not here: when a member may take another's place (`replacing`), what `status` tells of it (`tasks`), the
-//! rules of the queue (`copal_volume::group::recovery`).
+//! Not here: the replacement of members (`membership::replacement`), the report of tasks
+//! (`status::recovery_tasks`), the rules of the queue (`copal_volume::group::recovery`).
 
-use crate::recovery::progress::Progress;
-use crate::tables::meta_store::{TaskKind, TaskRow};
+use crate::{
+    recovery::copy_progress::CopyProgress,
+    tables::meta_store::{TaskKind, TaskRow},
+};
 use copal_volume::group::{GroupId, placement::NoPlace, recovery::RecoveryQueue};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why a copy of a group is made.
+/// Reason of a copy of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// One is gone for good.
+pub(crate) enum CopyReason {
+    /// A member is lost for good.
     Replace,
-    /// The disk of a member is being emptied.
+    /// The disk of a member is being drained.
     Drain {
-        /// It leaves.
+        /// The disk that the group leaves.
         from: u32,
     },
-    /// One is to lie elsewhere.
-    Move(Move),
+    /// A member moves to another disk.
+    Move(GroupMove),
 }
 
-/// A copy that goes from one disk to another.
+/// A member that moves from one disk to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Move {
-    /// It leaves.
+pub(crate) struct GroupMove {
+    /// The disk that the group leaves.
     pub(crate) from: u32,
-    /// It takes the place.
+    /// The disk that takes its place.
     pub(crate) to: u32,
-    /// An administrator wants it, by itself or in a plan; else the master does, since the disk is too full.
+    /// An administrator ordered it, alone or in a plan. Otherwise the master did, because the disk is too
+    /// full.
     pub(crate) is_ordered: bool,
 }
 
-impl Need {
+impl CopyReason {
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Need::Replace => "copy",
-            Need::Drain { .. } => "drain",
-            Need::Move(_) => "move",
+            CopyReason::Replace => "copy",
+            CopyReason::Drain { .. } => "drain",
+            CopyReason::Move(_) => "move",
         }
     }
 
-    /// Who leaves when the copy is whole.
-    pub(crate) fn leaves(self) -> Option<u32> {
+    /// The disk that leaves the group when the copy is in sync.
+    pub(crate) fn leaving_disk(self) -> Option<u32> {
         match self {
-            Need::Replace => None,
-            Need::Drain { from } | Need::Move(Move { from, .. }) => Some(from),
+            CopyReason::Replace => None,
+            CopyReason::Drain { from } | CopyReason::Move(GroupMove { from, .. }) => Some(from),
         }
     }
 }
 
-/// See the module.
-pub(crate) struct Recovery {
+/// State of the recovery queue in one term.
+pub(crate) struct RecoveryState {
     pub(crate) queue: RecoveryQueue,
-    /// Why a group is in the queue.
-    pub(crate) needs: BTreeMap<GroupId, Need>,
+    /// Reason why a group is in the queue.
+    pub(crate) reasons: BTreeMap<GroupId, CopyReason>,
     pub(crate) boosts: BTreeMap<GroupId, u32>,
-    /// Since when a group has lacked a copy.
-    pub(crate) since: BTreeMap<GroupId, u64>,
-    /// Moves that are wanted and have not ended.
-    pub(crate) moves: BTreeMap<GroupId, Move>,
+    /// Time since when a group has lacked a copy, ms.
+    pub(crate) lacking_since: BTreeMap<GroupId, u64>,
+    /// Moves that have not ended.
+    pub(crate) moves: BTreeMap<GroupId, GroupMove>,
     /// Groups that no disk can take.
     pub(crate) without_place: BTreeMap<GroupId, NoPlace>,
-    pub(crate) progress: Progress,
-    /// Servers that are away, as the queue was told.
-    pub(crate) away: BTreeSet<u32>,
-    /// The number of the rack of each server, as the queue was told.
+    pub(crate) progress: CopyProgress,
+    /// Failed servers in the queue's last update.
+    pub(crate) failed_servers: BTreeSet<u32>,
+    /// Number of the rack of each server in the queue's last update.
     pub(crate) racks: BTreeMap<u32, u32>,
-    /// Copies that run at once; none: as many as the number of servers says.
+    /// Copies that run at once; `None`: a number that follows from the number of servers.
     pub(crate) copies_at_once: Option<usize>,
     pub(crate) was_held: bool,
-    /// Servers that were emptied, and are told to be empty.
-    pub(crate) empty: BTreeSet<u32>,
+    /// Drained servers for which an event says that they are empty.
+    pub(crate) reported_empty: BTreeSet<u32>,
     /// No moves begin.
-    pub(crate) is_paused: bool,
-    /// What administrators want, as the database has it.
-    pub(crate) kept: BTreeMap<(TaskKind, GroupId), TaskRow>,
-    /// When full disks were looked for last.
-    pub(crate) relieved_ms: u64,
-    /// Disks that are too full and cannot be brought down, and why.
-    pub(crate) stay_full: Vec<String>,
-    /// Bytes that the target of a copy had taken in when it got on last, and when that was.
-    pub(crate) got_on: BTreeMap<GroupId, (u64, u64)>,
+    pub(crate) are_moves_paused: bool,
+    /// Orders of administrators, as the database has them.
+    pub(crate) saved_tasks: BTreeMap<(TaskKind, GroupId), TaskRow>,
+    /// Time of the last search for full disks, ms.
+    pub(crate) last_relief_ms: u64,
+    /// Disks that stay too full, a sentence each with the reason.
+    pub(crate) full_disks: Vec<String>,
+    /// Bytes that the target of a copy had taken in when it last progressed, and that time.
+    pub(crate) last_progress: BTreeMap<GroupId, (u64, u64)>,
 }
 
-impl Default for Recovery {
-    fn default() -> Recovery {
-        Recovery {
+impl Default for RecoveryState {
+    fn default() -> RecoveryState {
+        RecoveryState {
             queue: RecoveryQueue::new(0),
-            needs: BTreeMap::new(),
+            reasons: BTreeMap::new(),
             boosts: BTreeMap::new(),
-            since: BTreeMap::new(),
+            lacking_since: BTreeMap::new(),
             moves: BTreeMap::new(),
             without_place: BTreeMap::new(),
-            progress: Progress::default(),
-            away: BTreeSet::new(),
+            progress: CopyProgress::default(),
+            failed_servers: BTreeSet::new(),
             racks: BTreeMap::new(),
             copies_at_once: None,
             was_held: false,
-            empty: BTreeSet::new(),
-            is_paused: false,
-            kept: BTreeMap::new(),
-            relieved_ms: 0,
-            stay_full: Vec::new(),
-            got_on: BTreeMap::new(),
+            reported_empty: BTreeSet::new(),
+            are_moves_paused: false,
+            saved_tasks: BTreeMap::new(),
+            last_relief_ms: 0,
+            full_disks: Vec::new(),
+            last_progress: BTreeMap::new(),
         }
     }
 }
 
-impl Recovery {
-    /// The reference has moved: waits last as long as before, rates are measured anew.
+impl RecoveryState {
+    /// Moves all times by a step of the reference, so that waits last as long as before. Rates are measured
+    /// anew.
     pub(crate) fn move_times(&mut self, step_ms: i64) {
         self.queue.move_times(step_ms);
         self.progress.restart();
-        self.relieved_ms = 0;
-        for since_ms in self.since.values_mut() {
+        self.last_relief_ms = 0;
+        for since_ms in self.lacking_since.values_mut() {
             *since_ms = since_ms.saturating_add_signed(step_ms);
         }
-        for (_, at_ms) in self.got_on.values_mut() {
+        for (_, at_ms) in self.last_progress.values_mut() {
             *at_ms = at_ms.saturating_add_signed(step_ms);
         }
     }

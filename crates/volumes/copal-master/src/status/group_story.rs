@@ -1,67 +1,63 @@
-//! Why a group lacks a copy: what happened to the members that are not whole, what is done about it, what
-//! keeps it from ending.
+//! History of a group that lacks a copy: the reason, the next step, and the obstacles.
 //!
-//! Told from the rows of the map, the queue, what members say of themselves, and the events that were written
-//! down. Where an event is too old to be kept, or from before this reign knew of it, the story is shorter and
-//! still true.
+//! It is built from the rows of the map, the queue, the reports of members, and the events. Where an event was
+//! dropped for its age, or is from before this term, the history is shorter and still true.
 //!
 //! Design: docs/design/cluster.md#master
-//! Not here: the whole cluster in a sentence (`status`).
+//! Not here: the status of the whole cluster (`cluster_status`).
 
-use crate::master::{Master, Mastered, Reign};
-use crate::recovery::recovery_state::Need;
-use crate::tables::meta_store::{EventRow, GroupRow, MemberKind, ServerRow, ServerState};
+use crate::{
+    error::MasterResult,
+    leader::leader_state::LeaderState,
+    membership::{
+        disk_facts::{bytes_on, group_bytes, seconds_for},
+        member_roles::{effective_role, in_sync_members},
+    },
+    recovery::recovery_state::CopyReason,
+    tables::meta_store::{EventRow, GroupRow, MemberKind, ServerRow, ServerState},
+};
 use copal_proto::administration::{EventRecord, GroupStory, MemberStory};
 use copal_volume::group::{DiskId, GroupId, Role, View, recovery::Start};
 
-/// Events that are looked through.
-const LOOKED_THROUGH: usize = 1000;
-/// Events that are told, the newest.
-const TOLD: usize = 20;
+/// Number of the newest events that are searched.
+const SEARCHED: usize = 1000;
+/// Number of the newest events in a history.
+const REPORTED: usize = 20;
 
-/// What is done about a group, and when that ends.
-struct Next {
+/// Next step for a group, and the seconds until it ends.
+struct NextStep {
     text: String,
     ends_in_s: Option<u64>,
 }
 
-impl Master {
-    /// Why a group lacks a copy; of one that is whole, that it is. `None`: there is no such group.
-    /// # Errors
-    /// `Meta`.
-    pub fn why_degraded(&self, group: GroupId, now_ms: u64) -> Mastered<Option<GroupStory>> {
-        let mut reign = self.reign.lock();
-        let events = reign.meta.events(0, LOOKED_THROUGH)?;
-        let Some(row) = reign.map.groups.get(&group) else {
-            return Ok(None);
-        };
-        let view = reign.map.view(row);
-        let story = Story {
-            reign: &reign,
-            row,
-            view: &view,
-            events: &events,
-            permanent_after_ms: self.options.permanent_after_ms,
-            now_ms,
-        };
-        Ok(Some(story.told()))
-    }
+/// History of a group; see [`crate::Master::why_degraded`].
+pub(crate) fn group_story(
+    state: &mut LeaderState,
+    group: GroupId,
+    now_ms: u64,
+) -> MasterResult<Option<GroupStory>> {
+    let events = state.tables.events(0, SEARCHED)?;
+    let Some(row) = state.map.groups.get(&group) else {
+        return Ok(None);
+    };
+    let view = state.map.view(row);
+    let story = StoryBuilder { state, row, view: &view, events: &events, now_ms };
+    Ok(Some(story.build()))
 }
 
-struct Story<'a> {
-    reign: &'a Reign,
+struct StoryBuilder<'a> {
+    state: &'a LeaderState,
     row: &'a GroupRow,
     view: &'a View,
     events: &'a [EventRow],
-    permanent_after_ms: u64,
     now_ms: u64,
 }
 
-impl Story<'_> {
-    fn told(&self) -> GroupStory {
+impl StoryBuilder<'_> {
+    fn build(&self) -> GroupStory {
         let group = self.row.group;
         let replicas = usize::from(self.view.replicas);
-        let whole = self.reign.whole_members(self.view).len();
+        let whole = in_sync_members(self.state, self.view).len();
         let members: Vec<MemberStory> =
             self.row.members.iter().filter_map(|member| self.member(*member)).collect();
         if whole >= replicas {
@@ -80,9 +76,11 @@ impl Story<'_> {
         }
         let blocked = self.blocked();
         let next = match blocked.first() {
-            // What would come next does not before that is gone.
-            Some(_) => Next { text: "nothing, before what blocks it is gone".to_owned(), ends_in_s: None },
-            None => self.next(),
+            // No step is taken before the obstacle is removed.
+            Some(_) => {
+                NextStep { text: "nothing, before what blocks it is gone".to_owned(), ends_in_s: None }
+            }
+            None => self.next_step(),
         };
         let end = match next.ends_in_s {
             Some(seconds) => format!("; whole in about {} s", seconds.max(1)),
@@ -98,12 +96,12 @@ impl Story<'_> {
             next: Some(next.text),
             blocked,
             ends_in_s: next.ends_in_s,
-            events: self.story(),
+            events: self.relevant_events(),
         }
     }
 
     fn server(&self, disk: u32) -> Option<&ServerRow> {
-        self.reign.map.servers.get(&disk)
+        self.state.map.servers.get(&disk)
     }
 
     fn name(&self, disk: u32) -> String {
@@ -112,10 +110,10 @@ impl Story<'_> {
 
     fn role(&self, disk: u32) -> Option<Role> {
         let role = self.view.role(DiskId(disk))?;
-        Some(self.reign.role(self.view, disk, role))
+        Some(effective_role(self.state, self.view, disk, role))
     }
 
-    /// A member, and where it is not whole why.
+    /// A member, with the reason if it is not in sync.
     fn member(&self, (disk, kind): (u32, MemberKind)) -> Option<MemberStory> {
         let (server, role) = (self.server(disk)?, self.role(disk)?);
         let (since_ms, why) = match role.is_in_sync() {
@@ -137,7 +135,7 @@ impl Story<'_> {
         })
     }
 
-    /// Since when a member is not whole, and what happened to it.
+    /// Time since when a member is not in sync, and the reason.
     fn why(&self, server: &ServerRow, kind: MemberKind, role: Role) -> (Option<u64>, String) {
         let name = &server.name;
         let at = |event: &EventRow| event.at_ms;
@@ -153,13 +151,13 @@ impl Story<'_> {
                 (state().map(at), text)
             }
             ServerState::Failed => {
-                // The event has the cause, too.
+                // The event names the cause.
                 let known = state().filter(|event| event.at_ms >= server.failed_since_ms);
                 let text = known.map_or_else(|| format!("{name} is away"), |event| event.text.clone());
                 (Some(server.failed_since_ms), text)
             }
             ServerState::Normal | ServerState::Recovering if kind == MemberKind::Joining => {
-                let since_ms = self.reign.recovery.since.get(&self.row.group).copied();
+                let since_ms = self.state.recovery.lacking_since.get(&self.row.group).copied();
                 (since_ms, format!("{name} is new in the group, and copies what is there"))
             }
             ServerState::Recovering => {
@@ -185,48 +183,49 @@ impl Story<'_> {
         events.rfind(|event| event.kind == kind && mentions(&event.text, &[name]))
     }
 
-    /// What is done about it.
-    fn next(&self) -> Next {
-        let (reign, group) = (self.reign, self.row.group);
-        let queue = &reign.recovery.queue;
-        let all = reign.group_bytes(group);
+    /// Next step towards the full number of copies.
+    fn next_step(&self) -> NextStep {
+        let (state, group) = (self.state, self.row.group);
+        let queue = &state.recovery.queue;
+        let all = group_bytes(state, group);
         if let Some(Start { source, target, .. }) = queue.running().find(|start| start.group == group) {
-            let here = reign.bytes_on(group, target.0).min(all);
+            let here = bytes_on(state, group, target.0).min(all);
             let percent = here * 100 / all.max(1);
             let (source, name) = (self.name(source.0), self.name(target.0));
-            return Next {
+            return NextStep {
                 text: format!("{name} copies it from {source}, {percent} % are there"),
-                ends_in_s: reign.seconds_for(all - here, 1),
+                ends_in_s: seconds_for(state, all - here, 1),
             };
         }
         if let Some(ahead) = queue.waiting().position(|job| job.group == group) {
             let target = queue.job(group).and_then(|job| job.target);
             let to = target.map_or_else(String::new, |disk| format!(" to {}", self.name(disk.0)));
-            let before = queue.waiting().take(ahead + 1).map(|job| reign.group_bytes(job.group));
-            return Next {
+            let before = queue.waiting().take(ahead + 1).map(|job| group_bytes(state, job.group));
+            return NextStep {
                 text: format!(
                     "a copy{to} waits for its turn, {ahead} others go before it; `copal group boost {group}`"
                 ),
-                ends_in_s: reign.seconds_for(before.fold(0, u64::saturating_add), ahead + 1 + queue.len().1),
+                ends_in_s: seconds_for(state, before.fold(0, u64::saturating_add), ahead + 1 + queue.len().1),
             };
         }
         let failed = self.members_down();
-        // The first that is given up ends the waiting.
-        let given_up_ms = failed.iter().map(|server| server.failed_since_ms + self.permanent_after_ms).min();
+        // The wait ends when the first of them counts as lost.
+        let given_up_ms =
+            failed.iter().map(|server| server.failed_since_ms + state.options.permanent_after_ms).min();
         match (failed.first(), given_up_ms) {
             (Some(server), Some(at_ms)) => {
                 let left_s = at_ms.saturating_sub(self.now_ms).div_ceil(1000);
                 let name = &server.name;
-                Next {
+                NextStep {
                     text: format!(
                         "{name} is waited for, {} min more: back before, it takes over what it missed, else the group is \
                          copied from others; `copal node lost {name}` begins that now",
                         left_s.div_ceil(60)
                     ),
-                    ends_in_s: reign.seconds_for(all, 1).map(|copying_s| left_s + copying_s),
+                    ends_in_s: seconds_for(state, all, 1).map(|copying_s| left_s + copying_s),
                 }
             }
-            _ => Next {
+            _ => NextStep {
                 text: "members that are there take over what they lack from one that is whole".to_owned(),
                 ends_in_s: None,
             },
@@ -238,13 +237,13 @@ impl Story<'_> {
         servers.filter(|server| server.state.is_down()).collect()
     }
 
-    /// What keeps it from getting its copy, a sentence each.
+    /// Reasons why it does not get its copy, a sentence each.
     fn blocked(&self) -> Vec<String> {
-        let (reign, group) = (self.reign, self.row.group);
+        let (state, group) = (self.state, self.row.group);
         let mut blocked = Vec::new();
-        if reign.whole_members(self.view).is_empty() {
-            // Who has missed nothing is whole as soon as it is back.
-            let missed = |disk: u32| reign.map.missed.contains_key(&(group, disk));
+        if in_sync_members(state, self.view).is_empty() {
+            // A member that has missed nothing is in sync as soon as it is back.
+            let missed = |disk: u32| state.map.missed.contains_key(&(group, disk));
             let away = self.members_down().into_iter();
             let have: Vec<String> =
                 away.filter(|server| !missed(server.disk)).map(|server| server.name.clone()).collect();
@@ -259,12 +258,12 @@ impl Story<'_> {
             });
         }
         let needs_hold = !self.members_down().is_empty();
-        let is_ordered = reign.recovery.queue.job(group).is_some_and(|job| job.is_ordered);
-        if let Some(hold) = reign.recovery.queue.hold().filter(|_| needs_hold && !is_ordered) {
+        let is_ordered = state.recovery.queue.job(group).is_some_and(|job| job.is_ordered);
+        if let Some(hold) = state.recovery.queue.hold().filter(|_| needs_hold && !is_ordered) {
             blocked.push(hold.to_string());
         }
-        if let Some(reason) = reign.recovery.without_place.get(&group)
-            && reign.recovery.needs.get(&group) == Some(&Need::Replace)
+        if let Some(reason) = state.recovery.without_place.get(&group)
+            && state.recovery.reasons.get(&group) == Some(&CopyReason::Replace)
         {
             blocked.push(reason.to_string());
         }
@@ -278,9 +277,9 @@ impl Story<'_> {
         blocked
     }
 
-    /// Events of its members that are not whole, of the group itself, and of the whole cluster's copies, the
-    /// oldest first.
-    fn story(&self) -> Vec<EventRecord> {
+    /// Events about its members that are not in sync, about the group itself, and about the pause of all
+    /// copies, the oldest first.
+    fn relevant_events(&self) -> Vec<EventRecord> {
         let is_short = |disk: &u32| !self.role(*disk).is_some_and(Role::is_in_sync);
         let names: Vec<String> = self
             .row
@@ -297,16 +296,16 @@ impl Story<'_> {
             "repair" => mentions(&event.text, &["group", &group]),
             _ => names.iter().any(|name| mentions(&event.text, &[name])),
         };
-        let told: Vec<&EventRow> = self.events.iter().filter(concerns).collect();
-        let newest = told.into_iter().rev().take(TOLD).rev();
+        let relevant: Vec<&EventRow> = self.events.iter().filter(concerns).collect();
+        let newest = relevant.into_iter().rev().take(REPORTED).rev();
         newest.cloned().map(EventRecord::from).collect()
     }
 }
 
-/// Whether words stand in a sentence, one behind the other but for others between them.
+/// Whether a sentence has the words in this order, possibly with other words between them.
 fn mentions(text: &str, words: &[&str]) -> bool {
-    let mut said = text.split([' ', ',', ':', ';']);
-    words.iter().all(|word| said.any(|said| said == *word))
+    let mut found = text.split([' ', ',', ':', ';']);
+    words.iter().all(|word| found.any(|found| found == *word))
 }
 
 #[cfg(test)]

@@ -1,27 +1,28 @@
-//! Who is a member of what, and where: the rows as views, with their epochs.
+//! The map in memory: servers and groups as rows, and the views of groups with their epochs.
 
-use crate::tables::meta_store::{GroupRow, MemberKind, Missed, Pool, ServerRow};
+use crate::tables::meta_store::{GroupRow, MemberKind, MissedMember, PoolConfig, ServerRow};
 use copal_volume::group::{DiskId, Epoch, GroupId, View};
 use std::collections::BTreeMap;
 
-/// The map in memory, as the database has it.
+/// The map in memory, equal to the database.
 #[derive(Clone, Debug)]
 pub struct ClusterMap {
-    pub(crate) pool: Pool,
+    pub(crate) pool: PoolConfig,
     pub(crate) version: u64,
     pub(crate) servers: BTreeMap<u32, ServerRow>,
     pub(crate) groups: BTreeMap<GroupId, GroupRow>,
-    /// Newest version from which on operations could hold without a member.
-    pub(crate) missed: BTreeMap<Missed, u64>,
+    /// Members that may lack operations, each with the newest version from which on operations could complete
+    /// without it.
+    pub(crate) missed: BTreeMap<MissedMember, u64>,
 }
 
 impl ClusterMap {
     pub(crate) fn new(
-        pool: Pool,
+        pool: PoolConfig,
         version: u64,
         servers: Vec<ServerRow>,
         groups: Vec<GroupRow>,
-        missed: Vec<(Missed, u64)>,
+        missed: Vec<(MissedMember, u64)>,
     ) -> ClusterMap {
         ClusterMap {
             pool,
@@ -32,8 +33,8 @@ impl ClusterMap {
         }
     }
 
-    /// The view of a group: its members' states as their servers', and the newest version of any of them as
-    /// its epoch.
+    /// The view of a group. A member's role follows from the state of its server. The epoch is the newest
+    /// version of the group and of its members' servers.
     #[must_use]
     pub fn view(&self, group: &GroupRow) -> View {
         let mut epoch = group.version;
@@ -64,12 +65,12 @@ impl ClusterMap {
         self.servers.values()
     }
 
-    /// The server of a name.
+    /// The server with a name.
     pub fn server_named(&self, name: &str) -> Option<&ServerRow> {
         self.servers.values().find(|server| server.name == name)
     }
 
-    /// Servers of a group's members that take part in operations.
+    /// Servers of the members of a group that are up.
     pub fn members_up(&self, group: GroupId) -> Vec<ServerRow> {
         let members = self.groups.get(&group).map(|row| row.members.as_slice());
         let servers = members.unwrap_or_default().iter().filter_map(|(disk, _)| self.servers.get(disk));
@@ -82,9 +83,9 @@ impl ClusterMap {
         views.filter(move |view| view.epoch.0 > since)
     }
 
-    /// Remembers members without which operations can hold from `version` on; for who joins with it, they
-    /// could until then.
-    pub(crate) fn note_missed(&mut self, missed: Vec<Missed>, version: u64) {
+    /// Records members without which operations can complete from `version` on. For a member that joins in
+    /// `version`, they could until the version before.
+    pub(crate) fn record_missed(&mut self, missed: Vec<MissedMember>, version: u64) {
         for (group, disk) in missed {
             let members = self.groups.get(&group).map(|row| row.members.as_slice());
             let is_joining = members.unwrap_or_default().contains(&(disk, MemberKind::Joining));
@@ -92,21 +93,21 @@ impl ClusterMap {
         }
     }
 
-    /// Members of some groups that are away while operations can hold without them, and that are not known to
-    /// have missed anything since they went.
-    pub(crate) fn newly_missed<'a>(&self, groups: impl Iterator<Item = &'a GroupRow>) -> Vec<Missed> {
+    /// Members of the groups that are down while operations can complete without them, and for which that is
+    /// not recorded since their failure.
+    pub(crate) fn newly_missed<'a>(&self, groups: impl Iterator<Item = &'a GroupRow>) -> Vec<MissedMember> {
         let mut found = Vec::new();
         for group in groups {
             let view = self.view(group);
-            // Somebody of those that are up has everything: who missed something says so before it is whole
-            // again.
-            let may_hold = view.up().any(|disk| !self.missed.contains_key(&(group.group, disk.0)));
-            if view.up().count() < view.needed() || !may_hold {
+            // Operations complete only if a member that is up is in sync. A member that has missed operations
+            // is recorded until it has resynced.
+            let can_complete = view.up().any(|disk| !self.missed.contains_key(&(group.group, disk.0)));
+            if view.up().count() < view.needed() || !can_complete {
                 continue;
             }
             for &(disk, role) in &view.members {
                 let key = (group.group, disk.0);
-                // The server's version is that of its failure, as long as it is away.
+                // While a server is down, its version is that of its failure.
                 let since = self.servers.get(&disk.0).map_or(0, |server| server.version);
                 let known = self.missed.get(&key).is_some_and(|&version| version >= since);
                 if !role.is_up() && !known {

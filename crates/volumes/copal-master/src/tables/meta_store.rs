@@ -1,15 +1,14 @@
-//! What the master keeps for ever, as typed calls: no statement of a database leaks out of an implementation.
+//! The master's persistent tables as typed calls, independent of the database.
 //!
-//! Paper: beanfs §3.4.1 (all of it in a relational database)
+//! Paper: beanfs §3.4.1 (metadata in a relational database)
 //! Invariants
 //! - A call is one transaction. Ids and versions come from the store and are never given twice.
-//! - Every change of a server, a disk, a group or a quota takes a new version, greater than all before: the
-//!   number of the map.
-//! - Only the holder of the lease changes anything: each change begins with a look at the lease, in its own
-//!   transaction, so that a master which was paused and has been replaced changes nothing
-//!   ([`MetaError::Deposed`]).
-//! - No call but [`MetaStore::find`] looks a volume up by its id: there is no index for that, and a scan of
-//!   fifty million rows stops the master.
+//! - Every change of a server, a disk, a group or a quota takes a new version of the map, greater than all
+//!   earlier ones.
+//! - Only the holder of the lease changes tables. Each change checks the lease in its own transaction, so a
+//!   master that was paused and replaced changes nothing ([`MetaError::Deposed`]).
+//! - Only [`MetaStore::find`] searches a volume by its id. No index serves that, and a scan of fifty million
+//!   rows stops the master.
 
 pub use crate::tables::server_state::{MemberKind, ServerState};
 use copal_volume::{
@@ -21,76 +20,76 @@ use std::collections::BTreeMap;
 /// A data server with its disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRow {
-    /// Number of the disk: what members of groups are known by.
+    /// Number of the disk; it identifies members of groups.
     pub disk: u32,
-    /// The server's name, unique among those that are there.
+    /// The server's name, unique among the present servers.
     pub name: String,
-    /// Where it listens: host:port.
+    /// Address: host:port.
     pub address: String,
     /// Name in its certificate.
     pub server_uuid: [u8; 16],
-    /// What tells the disk from one that was put in its place.
+    /// Identity of the disk; a disk in its place has another one.
     pub disk_uuid: [u8; 16],
-    /// State, and the version of the map since when.
+    /// State.
     pub state: ServerState,
-    /// Version of the map of its last change.
+    /// Version of the map with its last change.
     pub version: u64,
     /// The newest boot that was seen.
     pub incarnation: Incarnation,
-    /// It is being emptied.
+    /// It is being drained.
     pub is_draining: bool,
-    /// Away since, ms since 1970; 0: it is there. Ahead of now: its absence is announced until then, whether
-    /// it is away yet.
+    /// Time of its failure, ms since 1970; 0: it is up. A time in the future is the end of an announced
+    /// absence, which may not have begun.
     pub failed_since_ms: u64,
-    /// Bytes it can hold.
+    /// Bytes that the disk can hold.
     pub capacity_bytes: u64,
-    /// Where it stands, as it told last; empty: not told.
+    /// Zone of its last report; empty: not reported.
     pub zone: String,
-    /// The rack, in its zone; empty: not told.
+    /// Rack in the zone; empty: not reported.
     pub rack: String,
 }
 
 impl ServerRow {
-    /// Whether it takes part in nothing now.
+    /// Whether it takes part in no operation.
     pub fn is_away(&self) -> bool {
         self.state.is_away()
     }
 }
 
-/// A group, and the disk of a member without which its operations could hold.
-pub type Missed = (GroupId, u32);
+/// A group, and the disk of a member without which its operations could complete.
+pub type MissedMember = (GroupId, u32);
 
-/// Numbers of groups as a statement names them.
+/// Numbers of groups as a list in a statement.
 pub(crate) fn listed(groups: &[GroupId]) -> String {
     let numbers: Vec<String> = groups.iter().map(|group| group.0.to_string()).collect();
     numbers.join(",")
 }
 
-/// Disks of a group and how they are members, ascending.
-pub type Members = Vec<(u32, MemberKind)>;
+/// Disks of a group and the kinds of their membership, ascending.
+pub type MemberList = Vec<(u32, MemberKind)>;
 
 /// A group and its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRow {
     /// The group.
     pub group: GroupId,
-    /// Version of the map of the last change of its members.
+    /// Version of the map with the last change of its members.
     pub version: u64,
-    /// Disks and how they are members, ascending.
-    pub members: Members,
+    /// Disks and the kinds of their membership, ascending.
+    pub members: MemberList,
 }
 
-/// What an administrator wants of a group that has not ended.
+/// Order of an administrator for a group that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskRow {
-    /// Its copy goes before others of its age.
+    /// Its copy runs before others of its age.
     Boost {
         /// The group.
         group: GroupId,
-        /// By so much.
+        /// Number of boosts.
         by: u32,
     },
-    /// A copy of it is to lie elsewhere.
+    /// A copy of it moves.
     Move {
         /// The group.
         group: GroupId,
@@ -101,7 +100,7 @@ pub enum TaskRow {
     },
 }
 
-/// Tells tasks of a group apart.
+/// Kind of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TaskKind {
     /// See [`TaskRow::Boost`].
@@ -127,7 +126,7 @@ impl TaskRow {
         }
     }
 
-    /// Its kind: a group has one task of each at most.
+    /// Its kind; a group has at most one task of each kind.
     pub fn kind(&self) -> TaskKind {
         match self {
             TaskRow::Boost { .. } => TaskKind::Boost,
@@ -154,62 +153,63 @@ impl TaskRow {
     }
 }
 
-/// Names of what is kept beside the tables of rows.
+/// Names of settings.
 pub mod setting {
-    /// Servers, racks or zones: what the members of a group are to differ in (`host`, `rack`, `zone`).
+    /// Unit in which the members of a group differ: `host`, `rack` or `zone`.
     pub const DOMAIN: &str = "domain";
     /// Data servers that a new cluster waits for before its groups get their first members.
     pub const FIRST_SERVERS: &str = "first_servers";
-    /// Moves do not begin: `1`.
+    /// `1`: no moves begin.
     pub const REBALANCE_PAUSED: &str = "rebalance_paused";
-    /// A client of this name was taken away, and none is to be called so again.
+    /// A client of this name was removed; no other client gets the name.
     pub fn removed_client(name: &str) -> String {
         format!("removed_client/{name}")
     }
-    /// The tables are older than what data servers have heard of, or a copy that was put back; why, as a
-    /// sentence. Nobody leads by them before they were raised ([`super::MetaStore::raise`]).
-    pub const OLDER: &str = "older";
+    /// The tables are a restored copy, or older than versions that data servers have seen; the value is the
+    /// reason as a sentence. No master leads with them before their counters are raised
+    /// ([`super::MetaStore::raise_counters`]).
+    pub const STALE_TABLES: &str = "older";
 }
 
-/// How far versions of the map, and terms, are raised above all that were given: a cluster makes fewer in a
-/// lifetime.
+/// Distance by which versions of the map and terms are raised above all that were given. A cluster makes fewer
+/// in its lifetime.
 pub(crate) const RAISED_VERSIONS: u64 = 1 << 32;
-/// How far the numbers of new volumes are raised in each group.
+/// Distance by which the numbers of new volumes are raised in each group.
 pub(crate) const RAISED_VOLUMES: u64 = 1 << 24;
 
-/// What holds for all groups.
+/// Configuration of all groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct PoolConfig {
     /// Copies of each group.
     pub replicas: u8,
-    /// Members that must have an operation before it holds.
+    /// Members that must have an operation before it is complete.
     pub min_ack: u8,
-    /// Number of groups, fixed when the cluster was made.
+    /// Number of groups, fixed when the cluster was created.
     pub groups: u32,
 }
 
 /// The cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterRow {
-    /// Drawn when the cluster was made.
+    /// Drawn when the cluster was created.
     pub uuid: [u8; 16],
-    /// Highest version that was given.
+    /// Highest version of the map.
     pub map_version: u64,
-    /// Number of the reign.
+    /// Number of the term.
     pub term: u64,
-    /// What holds for all groups.
-    pub pool: Pool,
+    /// Configuration of all groups.
+    pub pool: PoolConfig,
 }
 
-/// Where a volume stands in the tree. Calls on a volume take it, since rows are found by parent and name
+/// Place of a volume in the tree. Calls on a volume take its place, because rows are found by parent and name
 /// alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
-    /// The volume above it.
+pub struct VolumePlace<'a> {
+    /// The parent volume.
     pub parent: VolumeId,
     /// Its name below its parent.
     pub name: &'a str,
-    /// The volume that is meant; another one of that name is left alone.
+    /// The volume. A call changes nothing if another volume has the name.
     pub vid: VolumeId,
 }
 
@@ -224,198 +224,209 @@ pub struct DirRow {
     pub is_removing: bool,
 }
 
-/// Limit of a volume, and the version of the map that set it.
+/// Quota of a volume, and the version of the map that set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaRow {
     /// The volume.
     pub vid: VolumeId,
-    /// Bytes that its files may have.
+    /// Limit for the bytes of its files.
     pub bytes: u64,
     /// Version of the map.
     pub version: u64,
 }
 
-/// One start of one master: uuid of the node, then a random number of the start, so that a restart begins a
-/// new reign.
+/// Identity of one start of a master: the uuid of the node, and a random number of the start, so that a restart
+/// begins a new term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder(pub [u8; 24]);
+pub struct LeaseHolder(pub [u8; 24]);
 
-/// Who leads, after a master has asked for it.
+/// Answer to a request for the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lead {
-    /// Whoever asked.
+pub enum LeaseOutcome {
+    /// The caller leads.
     Mine {
-        /// Number of its reign.
+        /// Number of its term.
         term: u64,
     },
-    /// Another master.
+    /// Another master leads.
     Theirs {
-        /// Until its lease ends if it is not renewed, ms of the database's clock.
+        /// Time until its lease ends if it is not renewed, ms of the database's clock.
         left_ms: u64,
     },
 }
 
-/// A lease that is not renewed ends after so long, by the database's clock.
+/// Duration of the lease after each renewal, ms of the database's clock.
 pub const LEASE_MS: u64 = 10_000;
 
-/// Errors of the store below.
+/// Errors of the database.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetaError {
-    /// Nothing was changed.
+    /// The call failed and changed nothing.
     #[error("the master's database failed: {0}")]
     Failed(String),
-    /// The database is not reached, or is just starting or ending. Nothing was changed.
+    /// The database cannot be reached, or is starting or stopping. The call changed nothing.
     #[error("the master's database is not reached: {0}")]
     Away(String),
-    /// The connection broke during the commit: whether the change holds is unknown, so the master has to
-    /// begin a new reign.
+    /// The connection broke during the commit, so the outcome of the change is unknown. The master must begin
+    /// a new term.
     #[error(
         "the master's database went away during a commit, which may hold or not: {0}; start the master again"
     )]
     Unclear(String),
-    /// Another process has the file.
+    /// Another process has the file open.
     #[error("{path} is in use by another master; stop that one first")]
     Held {
         /// The file.
         path: String,
     },
-    /// The lease is not held, or not any more. Nothing was changed.
+    /// The caller does not hold the lease. The call changed nothing.
     #[error("this master does not lead (any more), so it changes nothing; ask the one that does")]
     Deposed,
 }
 
-/// Outcome of a call that users can make fail.
-pub type Meta<T> = Result<Result<T, VolumeError>, MetaError>;
+/// Result of a call whose request may be invalid: the inner error is the user's.
+pub type MetaOutcome<T> = Result<Result<T, VolumeError>, MetaError>;
 
-/// What the master keeps for ever.
+/// The master's persistent tables.
 pub trait MetaStore: Send {
     /// The cluster; `None`: the store is new.
     fn cluster(&mut self) -> Result<Option<ClusterRow>, MetaError>;
-    /// Makes the cluster in a new store.
-    fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError>;
+    /// Creates the cluster in a new store.
+    fn create_cluster(&mut self, uuid: [u8; 16], pool: PoolConfig) -> Result<(), MetaError>;
 
-    /// Asks for the lease, which begins a reign: its term is a new one, also where the same holder had the
-    /// lease, since what others said to the reign before is not known to this one. Until it was given nothing
-    /// but [`MetaStore::found`] changes anything.
-    fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError>;
-    /// Renews the lease for [`LEASE_MS`]; false: another master has had it since, and this one is deposed.
+    /// Requests the lease, which begins a term. The term is a new one also if the same holder had the lease,
+    /// because this term does not know the reports to the one before. Before the lease is granted, only
+    /// [`MetaStore::create_cluster`] may change tables.
+    fn lead(&mut self, holder: LeaseHolder) -> Result<LeaseOutcome, MetaError>;
+    /// Renews the lease for [`LEASE_MS`]; false: another master has had it since, so this one is deposed.
     fn renew(&mut self) -> Result<bool, MetaError>;
 
-    /// Raises what the leader gives above everything that was given after the tables were copied: the version
-    /// of the map and the term above these, the numbers of new volumes by far, and takes away
-    /// [`setting::OLDER`] and all tokens. The reign goes on under the new term, which is returned.
-    fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError>;
+    /// Raises all counters above the values that were given after the tables were copied. The version of the
+    /// map and the term rise above the arguments, and the numbers of new volumes rise by a fixed distance.
+    /// Deletes [`setting::STALE_TABLES`] and all tokens. Returns the new term, in which the caller leads.
+    fn raise_counters(&mut self, version: u64, term: u64) -> Result<u64, MetaError>;
 
-    /// Whether the lease ends unless it is renewed: several masters may share the store.
+    /// Whether the lease ends unless it is renewed, because several masters may share the store.
     fn has_lease(&self) -> bool;
 
-    /// What is kept under names ([`setting`]).
+    /// All settings by name ([`setting`]).
     fn settings(&mut self) -> Result<BTreeMap<String, String>, MetaError>;
-    /// Keeps a setting; `None`: it goes.
-    fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError>;
-    /// What administrators want of groups, ascending by kind and group.
+    /// Sets a setting; `None` deletes it.
+    fn set_setting(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError>;
+    /// Orders of administrators, ascending by kind and group.
     fn tasks(&mut self) -> Result<Vec<TaskRow>, MetaError>;
-    /// Keeps tasks, each in the place of one of its kind and group, and forgets others.
+    /// Stores tasks, each in the place of the one of its kind and group, and deletes others.
     fn change_tasks(&mut self, keep: &[TaskRow], forget: &[(TaskKind, GroupId)]) -> Result<(), MetaError>;
 
     /// Addresses of all masters, in the order in which they were added.
     fn masters(&mut self) -> Result<Vec<String>, MetaError>;
-    /// Adds the address of a master; one that is there is left as it is.
+    /// Adds the address of a master, unless the table has it.
     fn add_master(&mut self, address: &str) -> Result<(), MetaError>;
 
     /// All servers.
     fn servers(&mut self) -> Result<Vec<ServerRow>, MetaError>;
-    /// Adds a server; its disk's number, and the map's version.
+    /// Adds a server and returns the number of its disk and the new version of the map.
     fn add_server(&mut self, server: &ServerRow) -> Result<(u32, u64), MetaError>;
-    /// Keeps what changed of a server, as the map's next version, which is returned. From that version on
-    /// operations can hold without the members in `missed`.
-    fn change_server(&mut self, server: &ServerRow, missed: &[Missed]) -> Result<u64, MetaError>;
-    /// Takes a server away that is a member of no group.
+    /// Changes a server as the next version of the map, which is returned. From that version on operations can
+    /// complete without the members in `missed`.
+    fn change_server(&mut self, server: &ServerRow, missed: &[MissedMember]) -> Result<u64, MetaError>;
+    /// Removes a server that is a member of no group.
     fn remove_server(&mut self, disk: u32) -> Result<(), MetaError>;
 
     /// All groups that have members.
     fn groups(&mut self) -> Result<Vec<GroupRow>, MetaError>;
-    /// Keeps the members of groups, as the map's next version, which is returned. From that version on
-    /// operations can hold without the members in `missed`; what is kept of disks that are no members any
-    /// more goes. Of a member that is joining the version before is kept: it takes part from this one on.
-    fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError>;
-    /// A disk has everything again in these groups.
+    /// Changes the members of groups as the next version of the map, which is returned. From that version on
+    /// operations can complete without the members in `missed`. For a joining member the version before is
+    /// stored, because it takes part from the new version on. Records of missed operations are deleted for
+    /// disks that are no members any more.
+    fn change_groups(
+        &mut self,
+        groups: &[(GroupId, MemberList)],
+        missed: &[MissedMember],
+    ) -> Result<u64, MetaError>;
+    /// Deletes the records of missed operations of a disk in these groups.
     fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError>;
-    /// Members without which operations could hold, and the newest version in which that began.
-    fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError>;
+    /// Members without which operations could complete, each with the newest version in which that began.
+    fn missed_members(&mut self) -> Result<Vec<(MissedMember, u64)>, MetaError>;
 
-    /// Volumes at the end of each prefix of a path, the top first; shorter than the path where one is
-    /// missing.
+    /// Volumes at the end of each prefix of a path, the top first. The list is shorter than the path if a volume
+    /// is missing.
     fn resolve(&mut self, path: &[&str]) -> Result<Vec<DirRow>, MetaError>;
-    /// Makes a volume in a group; with a quota it is a change of the map.
-    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId, quota: Option<u64>) -> Meta<VolumeId>;
-    /// Quotas that were set since a version of the map, in their order.
+    /// Makes a volume in a group. A quota is a change of the map.
+    fn mkdir(
+        &mut self,
+        parent: VolumeId,
+        name: &str,
+        group: GroupId,
+        quota: Option<u64>,
+    ) -> MetaOutcome<VolumeId>;
+    /// Quotas that were set since a version of the map, ascending by version.
     fn quotas(&mut self, since: u64) -> Result<Vec<QuotaRow>, MetaError>;
-    /// Where a volume is, by its id alone. Reads the whole table: for who has lost the path.
+    /// Parent and name of a volume by its id alone. Reads the whole table.
     fn find(&mut self, vid: VolumeId) -> Result<Option<(VolumeId, String)>, MetaError>;
     /// Direct children of a volume.
     fn list(&mut self, parent: VolumeId, after: Option<&str>, limit: usize)
     -> Result<Vec<DirRow>, MetaError>;
-    /// Marks a volume as being removed, or not any more. `NotEmpty`: it has volumes below it. `VolumeGone`:
-    /// it is not there.
-    fn mark_removing(&mut self, at: Place<'_>, is_removing: bool) -> Meta<()>;
-    /// Takes back every mark of a volume that is being removed: whoever began that rules no more. Returns how
-    /// many there were.
+    /// Sets or clears the mark of a volume that is being removed. `NotEmpty`: it has volumes below it.
+    /// `VolumeGone`: it does not exist.
+    fn mark_removing(&mut self, at: VolumePlace<'_>, is_removing: bool) -> MetaOutcome<()>;
+    /// Clears the marks of all volumes that are being removed, because the term that set them has ended.
+    /// Returns their number.
     fn unmark_all(&mut self) -> Result<u64, MetaError>;
-    /// Takes a volume away for good; the map's version from which on it is gone. `VolumeGone`: it is not
-    /// there.
-    fn remove(&mut self, at: Place<'_>) -> Meta<u64>;
-    /// Volumes that are gone since a version of the map, and not yet from everywhere.
-    fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError>;
-    /// Every member knows that a volume is gone, for ever: nobody has to be told any more.
-    fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError>;
-    /// Moves a volume that is not being removed. `NotFound`: it is not there. `VolumeExists`: the name is
+    /// Removes a volume for good, as the next version of the map, which is returned. `VolumeGone`: it does not
+    /// exist.
+    fn remove(&mut self, at: VolumePlace<'_>) -> MetaOutcome<u64>;
+    /// Volumes that were removed since a version of the map, and that some member may not know of.
+    fn removed_volumes(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError>;
+    /// Forgets a removed volume, after all members have recorded its removal for ever.
+    fn forget_removed_volume(&mut self, vid: VolumeId) -> Result<(), MetaError>;
+    /// Moves a volume that is not being removed. `NotFound`: it does not exist. `VolumeExists`: the name is
     /// taken.
-    fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()>;
-    /// Volumes born in each group: for spreading new ones.
+    fn rename(&mut self, from: VolumePlace<'_>, parent: VolumeId, name: &str) -> MetaOutcome<()>;
+    /// Number of volumes that were ever made in each group.
     fn volumes_by_group(&mut self) -> Result<Vec<(GroupId, u64)>, MetaError>;
 
-    /// Keeps the hash of a token's secret until it ends.
+    /// Stores the hash of a token's secret until it ends.
     fn add_token(&mut self, hash: [u8; 32], ends_ms: u64) -> Result<(), MetaError>;
-    /// Takes a token: whether it was there and had not ended.
+    /// Deletes a token; false: it did not exist or had ended.
     fn take_token(&mut self, hash: [u8; 32], now_ms: u64) -> Result<bool, MetaError>;
 
-    /// Clients that may do only what they were granted, by name.
+    /// Clients with restricted rights, by name.
     fn clients(&mut self) -> Result<Vec<ClientRow>, MetaError>;
-    /// Adds a client; false: there is one of that name.
+    /// Adds a client; false: a client has that name.
     fn add_client(&mut self, client: &ClientRow) -> Result<bool, MetaError>;
-    /// Takes a client away; false: there is none of that name.
+    /// Removes a client; false: no client has that name.
     fn remove_client(&mut self, name: &str) -> Result<bool, MetaError>;
 
-    /// Writes down what happened.
-    fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError>;
-    /// What happened last, the oldest first.
+    /// Adds an event.
+    fn add_event(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError>;
+    /// The newest events after a number, the oldest first.
     fn events(&mut self, after: u64, limit: usize) -> Result<Vec<EventRow>, MetaError>;
 }
 
-/// A client that may do only what it was granted.
+/// A client with restricted rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRow {
-    /// Its name, which stands in its certificate.
+    /// Its name, which its certificate holds.
     pub name: String,
-    /// Below which path it may do something.
+    /// Path below which the rights are valid.
     pub path: String,
-    /// What: 1 read, 2 create, 4 delete.
+    /// Rights: 1 read, 2 create, 4 delete.
     pub rights: u32,
-    /// Since when, ms since 1970.
+    /// Time of its creation, ms since 1970.
     pub made_ms: u64,
 }
 
-/// Something that happened.
+/// An event of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRow {
     /// Its number.
     pub number: u64,
-    /// When, ms since 1970.
+    /// Time, ms since 1970.
     pub at_ms: u64,
-    /// A word.
+    /// Kind, one word.
     pub kind: String,
-    /// A sentence.
+    /// Description, one sentence.
     pub text: String,
 }

@@ -1,16 +1,16 @@
-//! The master's tables in SQLite, kept elsewhere: a copy while a master runs, a copy put back, and whether
-//! tables agree.
+//! Backup of the master's tables in SQLite: a copy while a master runs, the restore of a copy, and a check of
+//! the tables.
 //!
 //! Invariants
-//! - A copy has everything of one moment, and appears under its name only when it is on the disk.
-//! - Ids and versions that were given after a copy was made are never given again by who goes on from it.
+//! - A copy is the state of one moment, and appears under its name only when it is durable.
+//! - A master that continues from a copy never gives an id or a version that was given after the copy was made.
 //!
-//! Not here: what only a running cluster knows (the master asks for it when it starts), other databases,
-//! which have tools of their own for this.
+//! Not here: the state of the running cluster (the master asks for it at its start); other databases, which
+//! have tools of their own.
 
 use crate::tables::SCHEMA_VERSION;
 use crate::tables::meta_store::{MetaError, RAISED_VERSIONS, RAISED_VOLUMES, setting};
-use file_exchange::{FileError, Files, SystemFiles, begin, beside, remove};
+use file_exchange::{FileError, FileOps, SystemFileOps, begin, beside, remove};
 use rusqlite::{Connection, OpenFlags, params};
 use std::{
     os::unix::ffi::OsStrExt,
@@ -19,71 +19,71 @@ use std::{
 
 mod file_exchange;
 
-/// How far the numbers of new disks are raised.
-const DISKS: i64 = 1 << 10;
-/// Sentences about one kind of disagreement.
+/// Distance by which the numbers of new disks are raised.
+const RAISED_DISKS: i64 = 1 << 10;
+/// Limit for the sentences about one rule.
 const MOST: usize = 10;
 
-/// A copy that cannot be made or put back.
+/// A copy that cannot be made, restored or checked.
 #[derive(Debug, thiserror::Error)]
-pub enum KeepError {
-    /// A file.
+pub enum MetadataBackupError {
+    /// A file operation failed.
     #[error("{}: {source}", .path.display())]
     System {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The database.
+    /// The database failed.
     #[error("{}: {source}", .path.display())]
     Database {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: rusqlite::Error,
     },
-    /// It is none of a master.
+    /// The file is no database of a master.
     #[error("{} is no database of a master of this release: {reason}", .path.display())]
     Other {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// A server that is to be marked is not there.
+    /// The copy has no server of a given name.
     #[error("{} knows of no server {name}", .path.display())]
     NoServer {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// The name.
+        /// The name of the server.
         name: String,
     },
-    /// It does not agree with itself.
+    /// The tables contradict each other.
     #[error("{} is damaged: {}", .path.display(), .found.join("; "))]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was found.
+        /// A sentence for each contradiction.
         found: Vec<String>,
     },
 }
 
-impl From<FileError> for KeepError {
-    fn from(FileError { path, source }: FileError) -> KeepError {
-        KeepError::System { path, source }
+impl From<FileError> for MetadataBackupError {
+    fn from(FileError { path, source }: FileError) -> MetadataBackupError {
+        MetadataBackupError::System { path, source }
     }
 }
 
-impl From<KeepError> for MetaError {
-    fn from(error: KeepError) -> MetaError {
+impl From<MetadataBackupError> for MetaError {
+    fn from(error: MetadataBackupError) -> MetaError {
         MetaError::Failed(error.to_string())
     }
 }
 
-/// What a database has.
+/// Counts of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct TableSummary {
     /// Volumes.
     pub volumes: u64,
     /// Data servers.
@@ -92,62 +92,68 @@ pub struct Kept {
     pub map_version: u64,
 }
 
-/// Copies the tables at `database`, which a master may be using, into the new file `to`. Blocks on both
-/// disks.
+/// Copies the tables at `database`, which a master may be using, to the new file `to`. Blocks on both disks.
 /// # Errors
-/// All of them; then there is no file `to`.
-pub fn back_up(database: &Path, to: &Path) -> Result<Kept, KeepError> {
-    // The log of a database that had the name before would be applied to the copy.
-    if let Some(path) = file_exchange::found(to) {
+/// Any; then the file `to` does not exist.
+pub fn back_up_tables(database: &Path, to: &Path) -> Result<TableSummary, MetadataBackupError> {
+    // SQLite would apply a log that an earlier database of this name left.
+    if let Some(path) = file_exchange::existing_file(to) {
         let source = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-        return Err(KeepError::System { path, source });
+        return Err(MetadataBackupError::System { path, source });
     }
     let half = beside(to, ".part");
     begin(&half)?;
     let copied = copy(database, &half).and_then(|()| {
-        let found = check(&half)?;
+        let found = check_tables(&half)?;
         match found.is_empty() {
-            true => kept(&half),
-            false => Err(KeepError::Damaged { path: database.to_owned(), found }),
+            true => summary(&half),
+            false => Err(MetadataBackupError::Damaged { path: database.to_owned(), found }),
         }
     });
-    match copied.and_then(|kept| placed(&half, to, kept)) {
-        Ok(kept) => Ok(kept),
+    match copied.and_then(|summary| placed(&half, to, summary)) {
+        Ok(summary) => Ok(summary),
         Err(error) => {
-            // The first error counts.
+            // The first error is reported.
             let _ = remove(&half);
             Err(error)
         }
     }
 }
 
-fn placed(half: &Path, to: &Path, kept: Kept) -> Result<Kept, KeepError> {
-    file_exchange::exchange(half, to, &mut SystemFiles)?;
-    Ok(kept)
+fn placed(half: &Path, to: &Path, summary: TableSummary) -> Result<TableSummary, MetadataBackupError> {
+    file_exchange::exchange(half, to, &mut SystemFileOps)?;
+    Ok(summary)
 }
 
-/// Makes the database `to` of a copy, for a master that is started with it and with its word for that
-/// ([`setting::OLDER`]): versions, terms and numbers begin far above all that were given after the copy was
-/// made. Servers of the names in `away` were away when the old master ended: what they missed since the copy
-/// was made is in no copy, so they count as having missed something and take everything over from others when
-/// they come back. Nobody may have `to` open. A database that is there, and logs that are there with or
-/// without one, are kept as `to.replaced`, or with a number behind it if that is taken. Blocks.
+/// Restores the copy `from` as the database `to`. Blocks.
+/// - Versions, terms and numbers begin far above all that were given after the copy was made.
+/// - The copy is marked as stale ([`setting::STALE_TABLES`]), so a master leads with it only after an
+///   administrator accepts it.
+/// - Servers in `away` were down when the old master ended. No copy records the operations that they missed
+///   since, so they count as having missed some, and resync when they return.
+/// - A present database `to` and its logs, or logs alone, are kept as `to.replaced`, or with a number behind it
+///   if that name is taken. No process may have `to` open.
 /// # Errors
-/// All of them; then `to` is as it was.
-pub fn put_back(from: &Path, to: &Path, away: &[String], now_ms: u64) -> Result<Kept, KeepError> {
-    put_back_by(from, to, away, now_ms, &mut SystemFiles)
-}
-
-fn put_back_by(
+/// Any; then `to` is unchanged.
+pub fn restore_tables(
     from: &Path,
     to: &Path,
     away: &[String],
     now_ms: u64,
-    files: &mut dyn Files,
-) -> Result<Kept, KeepError> {
-    let found = check(from)?;
+) -> Result<TableSummary, MetadataBackupError> {
+    restore_tables_by(from, to, away, now_ms, &mut SystemFileOps)
+}
+
+fn restore_tables_by(
+    from: &Path,
+    to: &Path,
+    away: &[String],
+    now_ms: u64,
+    files: &mut dyn FileOps,
+) -> Result<TableSummary, MetadataBackupError> {
+    let found = check_tables(from)?;
     if !found.is_empty() {
-        return Err(KeepError::Damaged { path: from.to_owned(), found });
+        return Err(MetadataBackupError::Damaged { path: from.to_owned(), found });
     }
     let half = beside(to, ".part");
     begin(&half)?;
@@ -160,14 +166,17 @@ fn put_back_by(
             [RAISED_VERSIONS as i64],
         )?;
         all.execute("UPDATE vgroup SET next_volume = next_volume + ?1", [RAISED_VOLUMES as i64])?;
-        all.execute("UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'server'", [DISKS])?;
-        let reason = "they are a copy that was put back, and what was changed after it was made is in none";
+        all.execute("UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'server'", [RAISED_DISKS])?;
+        let reason = "they are a copy that was put back, and no copy has the changes that came after it";
         all.execute(
             "CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
             [],
         )?;
-        all.execute("INSERT OR REPLACE INTO setting VALUES (?1, ?2)", params![setting::OLDER, reason])?;
-        // Secrets of then are good no more.
+        all.execute(
+            "INSERT OR REPLACE INTO setting VALUES (?1, ?2)",
+            params![setting::STALE_TABLES, reason],
+        )?;
+        // Tokens of the copy may have been used since.
         all.execute("DELETE FROM token", [])?;
         for name in away {
             let marked = all.execute(
@@ -186,23 +195,23 @@ fn put_back_by(
         }
         all.commit()
     });
-    raised.map_err(|source| KeepError::Database { path: half.clone(), source })?;
+    raised.map_err(|source| MetadataBackupError::Database { path: half.clone(), source })?;
     if let Some(name) = unknown {
         remove(&half)?;
-        return Err(KeepError::NoServer { path: from.to_owned(), name });
+        return Err(MetadataBackupError::NoServer { path: from.to_owned(), name });
     }
-    let kept = kept(&half)?;
+    let restored = summary(&half)?;
     file_exchange::exchange(&half, to, files)?;
-    Ok(kept)
+    Ok(restored)
 }
 
-/// What does not agree in the tables at `database`, a sentence each; a master may be using it. Reads all of
-/// it.
+/// Checks the tables at `database`, which a master may be using, and returns a sentence for each contradiction.
+/// Reads the whole file.
 /// # Errors
 /// `Database`, `Other`.
-pub fn check(database: &Path) -> Result<Vec<String>, KeepError> {
+pub fn check_tables(database: &Path) -> Result<Vec<String>, MetadataBackupError> {
     let tables = open(database)?;
-    let failed = |source| KeepError::Database { path: database.to_owned(), source };
+    let failed = |source| MetadataBackupError::Database { path: database.to_owned(), source };
     let mut found = Vec::new();
     for (query, sentence) in RULES {
         let mut rows = tables.prepare(query).map_err(failed)?;
@@ -214,7 +223,7 @@ pub fn check(database: &Path) -> Result<Vec<String>, KeepError> {
     Ok(found)
 }
 
-/// A query for each rule; a row is a violation, its one column stands in the sentence.
+/// Rules: a query whose rows are violations, and a sentence for the one column of a row.
 const RULES: [(&str, &str); 14] = [
     (
         "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
@@ -285,37 +294,37 @@ const RULES: [(&str, &str); 14] = [
     ),
 ];
 
-fn open(database: &Path) -> Result<Connection, KeepError> {
-    let failed = |source| KeepError::Database { path: database.to_owned(), source };
+fn open(database: &Path) -> Result<Connection, MetadataBackupError> {
+    let failed = |source| MetadataBackupError::Database { path: database.to_owned(), source };
     let tables = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
     let version: u32 = tables.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
     match version == SCHEMA_VERSION {
         true => Ok(tables),
-        false => Err(KeepError::Other {
+        false => Err(MetadataBackupError::Other {
             path: database.to_owned(),
             reason: format!("its tables have version {version}, this release knows {SCHEMA_VERSION}"),
         }),
     }
 }
 
-/// Everything of one moment, into a new file.
-fn copy(database: &Path, to: &Path) -> Result<(), KeepError> {
+/// Copies the state of one moment to a new file.
+fn copy(database: &Path, to: &Path) -> Result<(), MetadataBackupError> {
     let tables = open(database)?;
-    // A path need not be UTF-8; SQLite takes the bytes as they are.
+    // A path need not be UTF-8; SQLite takes its bytes unchanged.
     let name = to.as_os_str().as_bytes();
     let copied = tables.execute("VACUUM INTO CAST(?1 AS TEXT)", params![name]);
-    copied.map_err(|source| KeepError::Database { path: database.to_owned(), source })?;
+    copied.map_err(|source| MetadataBackupError::Database { path: database.to_owned(), source })?;
     Ok(())
 }
 
-fn kept(database: &Path) -> Result<Kept, KeepError> {
-    let failed = |source| KeepError::Database { path: database.to_owned(), source };
+fn summary(database: &Path) -> Result<TableSummary, MetadataBackupError> {
+    let failed = |source| MetadataBackupError::Database { path: database.to_owned(), source };
     let tables = open(database)?;
     let number = |query: &str| {
         let number = tables.query_row(query, [], |row| row.get::<_, i64>(0));
         number.map(|number| number as u64).map_err(failed)
     };
-    Ok(Kept {
+    Ok(TableSummary {
         volumes: number("SELECT count(*) FROM dir")?,
         servers: number("SELECT count(*) FROM server")?,
         map_version: number("SELECT map_version FROM cluster")?,

@@ -1,7 +1,8 @@
 //! The master's tables in a relational database: SQLite, or MySQL and MariaDB.
 //!
-//! `store` has every statement once and `rows` reads the rows; `sql` is the interface to a database and lists
-//! the words in which the dialects differ. `sqlite` and `mysql` open their database and run statements.
+//! `meta_store` is the interface that the master uses. `store` has every statement once, and `rows` converts the
+//! rows. `sql` is the interface to a database, with the words in which the dialects differ. `sqlite` and `mysql`
+//! open their database and run statements. `metadata_backup` copies and restores tables in SQLite.
 
 pub(crate) mod cluster_map;
 #[cfg(test)]

@@ -3,11 +3,11 @@
 //! Paper: beanfs §3.4.1, §4.2 (stand-by masters; here they share the database instead of following one
 //! another) Format: docs/formats/master-mysql.md v1
 //! Invariants
-//! - Leases end by the database's clock alone.
+//! - The database's clock alone ends leases.
 //! - Every change of a leader is fenced (`connection`), so a master that was paused beyond its lease changes
 //!   nothing.
 //!
-//! Not here: the statements (`store`); when to renew and when to stop (the master's server).
+//! Not here: the statements (`store`); the times of renewal (the master's server).
 
 mod connection;
 mod schema;
@@ -16,38 +16,38 @@ mod tests;
 
 use super::{
     sql::{
-        Reign, RowReader, Sql, SqlDatabase, SqlDialect, SqlError, SqlRemedy, SqlResult, SqlRow, SqlValue,
-        SqlWish, checked,
+        LeaderFence, RowReader, SqlDatabase, SqlDialect, SqlError, SqlOutcome, SqlRemedy, SqlResult, SqlRow,
+        SqlSession, SqlValue, checked,
     },
     store::TableStore,
 };
-use crate::tables::meta_store::{Holder, LEASE_MS, Lead, Meta, MetaError};
-use connection::Connection;
+use crate::tables::meta_store::{LEASE_MS, LeaseHolder, LeaseOutcome, MetaError, MetaOutcome};
+use connection::ServerConnection;
 use mysql::{Value, prelude::Queryable};
 
-/// Two transactions waited for each other; one waited too long for a lock. The whole of it may be run again.
+/// Deadlock; lock wait timeout. The whole transaction may run again.
 const RETRIED: [u16; 2] = [1213, 1205];
 
-/// Too many connections; the server is shutting down; a Galera node that is not ready.
+/// Too many connections; the server shuts down; a Galera node is not ready.
 const ENDING: [u16; 5] = [1040, 1053, 1077, 1079, 1047];
 
 /// The master's tables on a server.
 pub type MysqlStore = TableStore<MysqlDatabase>;
 
 impl MysqlStore {
-    /// Opens the database at `mysql://USER:PASSWORD@HOST:PORT/DATABASE`, and makes the tables where there are
-    /// none. With `?require_ssl=true`, and the other words of the client library for TLS, the connection is
-    /// encrypted. Blocks, 5 s at most for the connection and 15 s for an answer; so does every call.
+    /// Opens the database at `mysql://USER:PASSWORD@HOST:PORT/DATABASE`, and creates missing tables. With
+    /// `?require_ssl=true`, and the client library's other options for TLS, the connection is encrypted. This
+    /// and every other call blocks for at most 5 s for the connection and 15 s for an answer.
     /// # Errors
     /// It cannot be reached, or another release wrote it.
     pub fn open(url: &str) -> Result<MysqlStore, MetaError> {
-        Ok(TableStore::of(MysqlDatabase { connection: Connection::open(url)? }))
+        Ok(TableStore::of(MysqlDatabase { connection: ServerConnection::open(url)? }))
     }
 }
 
 /// A server with the tables.
 pub struct MysqlDatabase {
-    connection: Connection,
+    connection: ServerConnection,
 }
 
 impl SqlDatabase for MysqlDatabase {
@@ -66,15 +66,19 @@ impl SqlDatabase for MysqlDatabase {
     };
     const IS_SHARED: bool = true;
 
-    fn read<T>(&mut self, run: impl Fn(&mut dyn Sql) -> SqlResult<T>) -> Result<T, MetaError> {
-        self.connection.read(|on| run(&mut Session(on)))
+    fn read<T>(&mut self, run: impl Fn(&mut dyn SqlSession) -> SqlResult<T>) -> Result<T, MetaError> {
+        self.connection.read(|on| run(&mut MysqlSession(on)))
     }
 
-    fn transaction<T>(&mut self, fence: Option<Reign>, run: impl Fn(&mut dyn Sql) -> SqlWish<T>) -> Meta<T> {
-        self.connection.transact(fence, |on| run(&mut Session(on)))
+    fn transaction<T>(
+        &mut self,
+        fence: Option<LeaderFence>,
+        run: impl Fn(&mut dyn SqlSession) -> SqlOutcome<T>,
+    ) -> MetaOutcome<T> {
+        self.connection.transact(fence, |on| run(&mut MysqlSession(on)))
     }
 
-    fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError> {
+    fn lead(&mut self, holder: LeaseHolder) -> Result<LeaseOutcome, MetaError> {
         let take = format!(
             "UPDATE leader SET term = term + 1, holder = ?, expires = NOW(6) + INTERVAL {LEASE_MS} * 1000 MICROSECOND
              WHERE id = 1 AND (holder = ? OR expires < NOW(6))"
@@ -87,16 +91,16 @@ impl SqlDatabase for MysqlDatabase {
             checked(on.exec_first_opt(look, (me(),))?)
         })?;
         match row {
-            Some((term, true, _)) => Ok(Lead::Mine { term }),
+            Some((term, true, _)) => Ok(LeaseOutcome::Mine { term }),
             Some((_, false, left_us)) => {
                 let left_ms = u64::try_from(left_us / 1000).unwrap_or(0);
-                Ok(Lead::Theirs { left_ms })
+                Ok(LeaseOutcome::Theirs { left_ms })
             }
             None => Err(MetaError::Failed("it holds no cluster; make one first".to_owned())),
         }
     }
 
-    fn renew(&mut self, (holder, term): Reign) -> Result<bool, MetaError> {
+    fn renew(&mut self, (holder, term): LeaderFence) -> Result<bool, MetaError> {
         let renew = format!(
             "UPDATE leader SET expires = NOW(6) + INTERVAL {LEASE_MS} * 1000 MICROSECOND
              WHERE id = 1 AND holder = ? AND term = ?"
@@ -108,10 +112,10 @@ impl SqlDatabase for MysqlDatabase {
     }
 }
 
-/// A connection or a transaction, for statements.
-struct Session<'a, Q>(&'a mut Q);
+/// A connection or a transaction that runs statements.
+struct MysqlSession<'a, Q>(&'a mut Q);
 
-impl<Q: Queryable> Sql for Session<'_, Q> {
+impl<Q: Queryable> SqlSession for MysqlSession<'_, Q> {
     fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> SqlResult<u64> {
         // A statement without values is not prepared.
         if values.is_empty() {
@@ -163,7 +167,7 @@ impl From<mysql::Error> for SqlError {
     }
 }
 
-/// What the library says, without the names of its types around it.
+/// The library's message, without the names of its types.
 fn sentence(error: &mysql::Error) -> String {
     match error {
         mysql::Error::DriverError(error) => error.to_string(),

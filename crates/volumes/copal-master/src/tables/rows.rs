@@ -1,7 +1,9 @@
-//! Rows as columns, and as the values that they stand for.
+//! Conversion between rows and values.
 
-use super::sql::{Sql, SqlResult, SqlRow, SqlValue};
-use crate::tables::meta_store::{ClusterRow, DirRow, MemberKind, Missed, Pool, ServerRow, ServerState};
+use super::sql::{SqlResult, SqlRow, SqlSession, SqlValue};
+use crate::tables::meta_store::{
+    ClusterRow, DirRow, MemberKind, MissedMember, PoolConfig, ServerRow, ServerState,
+};
 use SqlValue::{Bytes, Number, Text};
 use copal_volume::{
     VolumeId,
@@ -13,16 +15,16 @@ pub(super) fn small(number: u32) -> SqlValue<'static> {
     Number(u64::from(number))
 }
 
-/// Takes the map's next version.
-pub(super) fn next_version(on: &mut dyn Sql) -> SqlResult<u64> {
+/// Takes the next version of the map.
+pub(super) fn next_version(on: &mut dyn SqlSession) -> SqlResult<u64> {
     on.execute("UPDATE cluster SET map_version = map_version + 1 WHERE id = 1", &[])?;
     let version = on.first("SELECT map_version FROM cluster WHERE id = 1", &[], |row| row.number(0))?;
     version.ok_or_else(|| on.missing("it holds no cluster".to_owned()))
 }
 
-/// Keeps since when operations can hold without members. One that is joining takes part from this version on,
-/// so of it the version before is kept.
-pub(super) fn keep_missed(on: &mut dyn Sql, missed: &[Missed], version: u64) -> SqlResult<()> {
+/// Records the version from which on operations can complete without members. A joining member takes part from
+/// this version on, so the version before is recorded for it.
+pub(super) fn keep_missed(on: &mut dyn SqlSession, missed: &[MissedMember], version: u64) -> SqlResult<()> {
     for (group, disk) in missed {
         on.execute(
             "REPLACE INTO missed SELECT gid, disk, CASE kind WHEN 'joining' THEN ? ELSE ? END FROM member
@@ -33,15 +35,15 @@ pub(super) fn keep_missed(on: &mut dyn Sql, missed: &[Missed], version: u64) -> 
     Ok(())
 }
 
-/// Keeps where a server stands.
-pub(super) fn keep_place(on: &mut dyn Sql, disk: u32, server: &ServerRow) -> SqlResult<()> {
+/// Stores the zone and the rack of a server.
+pub(super) fn keep_place(on: &mut dyn SqlSession, disk: u32, server: &ServerRow) -> SqlResult<()> {
     let keep = "REPLACE INTO place VALUES (?, ?, ?)";
     on.execute(keep, &[small(disk), Text(&server.zone), Text(&server.rack)])?;
     Ok(())
 }
 
-/// The volume of a name.
-pub(super) fn dir_at(on: &mut dyn Sql, parent: VolumeId, name: &str) -> SqlResult<Option<DirRow>> {
+/// The volume with a name.
+pub(super) fn dir_at(on: &mut dyn SqlSession, parent: VolumeId, name: &str) -> SqlResult<Option<DirRow>> {
     let select = "SELECT name, vid, removing FROM dir WHERE parent = ? AND name = ?";
     on.first(select, &[Number(parent.0), Bytes(name.as_bytes())], dir)
 }
@@ -57,7 +59,7 @@ pub(super) fn cluster(row: &SqlRow<'_>) -> SqlResult<ClusterRow> {
         uuid: fixed(row, 0)?,
         map_version: row.number(1)?,
         term: row.number(2)?,
-        pool: Pool { replicas: row.get(3)?, min_ack: row.get(4)?, groups: row.get(5)? },
+        pool: PoolConfig { replicas: row.get(3)?, min_ack: row.get(4)?, groups: row.get(5)? },
     })
 }
 

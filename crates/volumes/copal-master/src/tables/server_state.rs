@@ -1,21 +1,22 @@
-//! State of a server, kind of a membership, and the role that both give a member in a view.
+//! State of a server, kind of a membership, and the role of a member that follows from both.
 //!
 //! Each question about a state is an exhaustive `match` in this file.
 //!
-//! Not here: the questions about a role (`copal_volume::group::Role`), changes of a state (`servers`).
+//! Not here: the questions about a role (`copal_volume::group::Role`), changes of a state
+//! (`membership::servers`).
 
 use copal_volume::group::Role;
 
 /// State of a server or disk (the paper's N, R, F).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// There, and whole.
+    /// Up, and all its groups are in sync.
     Normal,
-    /// There, and some of its groups may lack something.
+    /// Up, and some of its groups may lack operations.
     Recovering,
-    /// Away.
+    /// Down.
     Failed,
-    /// Away for good, by an operator's word: it is not let back in.
+    /// Given up by an operator: it is not let back in.
     Lost,
 }
 
@@ -29,7 +30,7 @@ impl ServerState {
         }
     }
 
-    /// Whether it takes part in nothing now.
+    /// Whether it takes part in no operation.
     pub fn is_away(self) -> bool {
         match self {
             ServerState::Failed | ServerState::Lost => true,
@@ -37,7 +38,7 @@ impl ServerState {
         }
     }
 
-    /// Whether it is away and may come back.
+    /// Whether it is down and may return.
     pub fn is_down(self) -> bool {
         match self {
             ServerState::Failed => true,
@@ -53,7 +54,7 @@ impl ServerState {
         }
     }
 
-    /// Whether all its groups have everything, as far as the map tells.
+    /// Whether all its groups are in sync, by the map.
     pub fn is_in_sync(self) -> bool {
         match self {
             ServerState::Normal => true,
@@ -61,7 +62,7 @@ impl ServerState {
         }
     }
 
-    /// The role of a member in a view: the state of its server, and how the disk is a member.
+    /// The role of a member in a view, by the state of its server and the kind of its membership.
     pub(crate) fn role(self, kind: MemberKind) -> Role {
         match (self, kind) {
             (ServerState::Failed | ServerState::Lost, _) => Role::Failed,
@@ -71,7 +72,7 @@ impl ServerState {
         }
     }
 
-    /// The word for it in what is shown.
+    /// Its word in reports.
     pub(crate) fn word(self) -> &'static str {
         match self {
             ServerState::Normal => "up",
@@ -92,14 +93,14 @@ impl ServerState {
     }
 }
 
-/// How a disk is a member of a group.
+/// Kind of a disk's membership in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberKind {
-    /// A member as any.
+    /// Permanent member.
     Full,
-    /// New, being copied to.
+    /// New member, to which the group is being copied.
     Joining,
-    /// To go when another has taken its place.
+    /// Member that leaves when another one has taken its place.
     Leaving,
 }
 

@@ -1,19 +1,19 @@
-//! The interface between the statements of the store and a database.
+//! Interface between the statements of the store and a database.
 //!
 //! Parameters are written as `?` and stand in the order of the statement: both databases know that form. The
 //! statements also share `REPLACE INTO`, `COALESCE` and `LIMIT ?`.
 
-use crate::tables::meta_store::{Holder, Lead, Meta, MetaError};
+use crate::tables::meta_store::{LeaseHolder, LeaseOutcome, MetaError, MetaOutcome};
 use copal_volume::VolumeError;
 use mysql::{FromRowError, prelude::FromValue};
 use rusqlite::types::FromSql;
 use std::ops::ControlFlow;
 
-/// The words in which the dialects differ.
+/// Words in which the dialects differ.
 pub struct SqlDialect {
-    /// Begins an insert that leaves a row with the same key as it is.
+    /// Begin of an insert that leaves a present row with the same key unchanged.
     pub(super) insert_new: &'static str,
-    /// Ends a select of rows that the transaction is about to change. SQLite has one writer and no row locks.
+    /// End of a select of rows that the transaction is about to change. SQLite has one writer and no row locks.
     pub(super) for_update: &'static str,
     /// The larger of two numbers.
     pub(super) greatest: &'static str,
@@ -26,7 +26,7 @@ pub struct SqlDialect {
     pub(super) insert_cluster: &'static str,
     /// Inserts the row of the lease, where there is one.
     pub(super) insert_leader: Option<&'static str>,
-    /// Takes back all marks in `dir`. MariaDB can scan and lock all of `dir` for the subquery of SQLite's
+    /// Clears all marks in `dir`. MariaDB can scan and lock all of `dir` for the subquery of SQLite's
     /// statement; SQLite has no join in an update.
     pub(super) unmark_dir: &'static str,
 }
@@ -44,14 +44,14 @@ pub enum SqlValue<'a> {
     Text(&'a str),
 }
 
-/// What a transaction does about a failed statement.
+/// Reaction of a transaction to a failed statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SqlRemedy {
-    /// It fails.
+    /// The transaction fails.
     Nothing,
-    /// It runs again as a whole.
+    /// The whole transaction runs again.
     Again,
-    /// It runs again, once, over a new connection.
+    /// The transaction runs again, once, over a new connection.
     Reconnect,
 }
 
@@ -61,15 +61,15 @@ pub struct SqlError {
     pub(super) remedy: SqlRemedy,
 }
 
-/// The outcome of a statement.
+/// Result of a statement.
 pub(super) type SqlResult<T> = Result<T, SqlError>;
-/// The outcome of a user's wish in a transaction: an inner error undoes it and is the user's.
-pub(super) type SqlWish<T> = SqlResult<Result<T, VolumeError>>;
-/// A holder of the lease, and the term in which it leads.
-pub(super) type Reign = (Holder, u64);
+/// Result of a user's request in a transaction: an inner error undoes the transaction and is the user's.
+pub(super) type SqlOutcome<T> = SqlResult<Result<T, VolumeError>>;
+/// Holder of the lease, and the term in which it leads.
+pub(super) type LeaderFence = (LeaseHolder, u64);
 
 impl SqlError {
-    /// A row is not as the store writes it.
+    /// Error for a row that the store never writes.
     pub(super) fn of_row(sentence: String) -> SqlError {
         SqlError { error: MetaError::Failed(sentence), remedy: SqlRemedy::Nothing }
     }
@@ -117,7 +117,7 @@ impl SqlRow<'_> {
         }
     }
 
-    /// The error for a column with a value that the store never writes. SQLite says it in the words of its
+    /// The error for a column with a value that the store never writes. For SQLite it is an error of the
     /// library, with `value`.
     pub(super) fn unknown(&self, at: usize, value: i64, sentence: String) -> SqlError {
         match self {
@@ -132,25 +132,25 @@ fn column<T: FromValue>(row: &mysql::Row, at: usize) -> SqlResult<T> {
     row.get_opt(at).and_then(Result::ok).ok_or_else(wrong)
 }
 
-/// A first row of MySQL, or the error of a row that is not what it should be.
+/// A first row of MySQL, or the error of a row with unexpected columns.
 pub(super) fn checked<T>(first: Option<Result<T, FromRowError>>) -> SqlResult<Option<T>> {
     first.transpose().map_err(|error| SqlError::of_row(error.to_string()))
 }
 
-/// Takes the next row, and says whether it wants another.
+/// Takes the next row; the result tells whether to continue.
 pub(super) type RowReader<'a> = dyn FnMut(&SqlRow<'_>) -> SqlResult<ControlFlow<()>> + 'a;
 
-/// Statements, in a transaction or alone.
-pub trait Sql {
-    /// Runs a statement; the number of rows that it changed or found to be as wanted.
+/// Runs statements, in a transaction or alone.
+pub trait SqlSession {
+    /// Runs a statement and returns the number of rows that it matched.
     fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> SqlResult<u64>;
     /// Reads rows.
     fn query(&mut self, sql: &str, values: &[SqlValue<'_>], reader: &mut RowReader<'_>) -> SqlResult<()>;
-    /// The error for a row that is missing. SQLite says it in the words of its library.
+    /// The error for a missing row. For SQLite it is an error of the library.
     fn missing(&self, sentence: String) -> SqlError;
 }
 
-impl dyn Sql + '_ {
+impl dyn SqlSession + '_ {
     /// All rows.
     pub(super) fn all<T>(
         &mut self,
@@ -184,19 +184,23 @@ impl dyn Sql + '_ {
 
 /// A database with the tables.
 pub trait SqlDatabase: Send {
-    /// Its words.
+    /// Its dialect.
     const DIALECT: SqlDialect;
-    /// Several masters may share it: a lease says which of them leads.
+    /// Several masters may share it; a lease determines the leader.
     const IS_SHARED: bool;
 
-    /// Runs statements that change nothing, each for itself.
-    fn read<T>(&mut self, run: impl Fn(&mut dyn Sql) -> SqlResult<T>) -> Result<T, MetaError>;
-    /// Runs a transaction, which is undone where it returns an error of the user. With a `fence` it changes
-    /// nothing unless that holder leads in that term ([`MetaError::Deposed`]).
-    fn transaction<T>(&mut self, fence: Option<Reign>, run: impl Fn(&mut dyn Sql) -> SqlWish<T>) -> Meta<T>;
+    /// Runs statements that change nothing, without a transaction.
+    fn read<T>(&mut self, run: impl Fn(&mut dyn SqlSession) -> SqlResult<T>) -> Result<T, MetaError>;
+    /// Runs a transaction. An error of the user undoes it. With a `fence` it changes nothing unless that holder
+    /// leads in that term ([`MetaError::Deposed`]).
+    fn transaction<T>(
+        &mut self,
+        fence: Option<LeaderFence>,
+        run: impl Fn(&mut dyn SqlSession) -> SqlOutcome<T>,
+    ) -> MetaOutcome<T>;
 
-    /// Asks for the lease; see [`crate::MetaStore::lead`].
-    fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError>;
+    /// Requests the lease; see [`crate::MetaStore::lead`].
+    fn lead(&mut self, holder: LeaseHolder) -> Result<LeaseOutcome, MetaError>;
     /// Renews the lease of a term; false: another holder has had it since.
-    fn renew(&mut self, reign: Reign) -> Result<bool, MetaError>;
+    fn renew(&mut self, fence: LeaderFence) -> Result<bool, MetaError>;
 }

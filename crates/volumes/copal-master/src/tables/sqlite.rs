@@ -1,15 +1,18 @@
-//! The master's tables in SQLite: one file, one process, every commit on the disk before it is answered.
+//! The master's tables in SQLite: one file, one process, every commit durable before its answer.
 //!
-//! Names are bytes, ids of fixed width; the table of volumes has neither a row id nor a second index for
-//! looking them up by name, so that fifty million of them take less than the paper's 2.2 GB. One process has
-//! the file, by a lock on another beside it: so the lease is its own for as long as it runs.
+//! Names are bytes, and ids have a fixed width. The table of volumes has no row id and no second index, so that
+//! fifty million volumes take less than the paper's 2.2 GB. A lock on a second file gives the database to one
+//! process, which therefore leads for as long as it runs.
 //! Format: docs/formats/master-sqlite.md v1
 
 use super::{
-    sql::{Reign, RowReader, Sql, SqlDatabase, SqlDialect, SqlError, SqlResult, SqlRow, SqlValue, SqlWish},
+    sql::{
+        LeaderFence, RowReader, SqlDatabase, SqlDialect, SqlError, SqlOutcome, SqlResult, SqlRow, SqlSession,
+        SqlValue,
+    },
     store::TableStore,
 };
-use crate::tables::meta_store::{Holder, Lead, Meta, MetaError};
+use crate::tables::meta_store::{LeaseHolder, LeaseOutcome, MetaError, MetaOutcome};
 use rusqlite::{
     Connection, ToSql, params_from_iter,
     types::{ToSqlOutput, ValueRef},
@@ -47,7 +50,7 @@ CREATE TABLE event (number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NUL
     text TEXT NOT NULL);
 ";
 
-/// Tables that databases made before them get when they are opened.
+/// Tables of later releases; an older database gets them when it is opened.
 const ADDED: &str = "
 CREATE TABLE IF NOT EXISTS client (name TEXT PRIMARY KEY, path TEXT NOT NULL, rights INTEGER NOT NULL,
     made INTEGER NOT NULL) WITHOUT ROWID;
@@ -63,12 +66,12 @@ pub type SqliteStore = TableStore<SqliteDatabase>;
 /// A file with the tables.
 pub struct SqliteDatabase {
     connection: Connection,
-    /// Held for as long as the store is open.
+    /// Locked for as long as the store is open.
     _lock: Option<File>,
 }
 
 impl SqliteStore {
-    /// Opens or makes the database at `path`.
+    /// Opens or creates the database at `path`.
     /// # Errors
     /// `Held`: another process has it. `Failed`: it cannot be opened, or another release wrote it.
     pub fn open(path: &Path) -> Result<SqliteStore, MetaError> {
@@ -147,15 +150,19 @@ impl SqlDatabase for SqliteDatabase {
         insert_leader: None,
         unmark_dir: "UPDATE dir SET removing = 0 WHERE (parent, name) IN (SELECT parent, name FROM removing)",
     };
-    // The file is one process' own.
+    // The file belongs to one process.
     const IS_SHARED: bool = false;
 
-    fn read<T>(&mut self, run: impl Fn(&mut dyn Sql) -> SqlResult<T>) -> Result<T, MetaError> {
+    fn read<T>(&mut self, run: impl Fn(&mut dyn SqlSession) -> SqlResult<T>) -> Result<T, MetaError> {
         Ok(run(&mut &self.connection)?)
     }
 
-    /// The file has one leader, so the fence needs no look at the tables.
-    fn transaction<T>(&mut self, _fence: Option<Reign>, run: impl Fn(&mut dyn Sql) -> SqlWish<T>) -> Meta<T> {
+    /// The file has one leader, so the fence needs no check in the tables.
+    fn transaction<T>(
+        &mut self,
+        _fence: Option<LeaderFence>,
+        run: impl Fn(&mut dyn SqlSession) -> SqlOutcome<T>,
+    ) -> MetaOutcome<T> {
         let transaction = self.connection.transaction()?;
         let outcome = run(&mut &*transaction)?;
         if outcome.is_ok() {
@@ -164,18 +171,18 @@ impl SqlDatabase for SqliteDatabase {
         Ok(outcome)
     }
 
-    fn lead(&mut self, _holder: Holder) -> Result<Lead, MetaError> {
+    fn lead(&mut self, _holder: LeaseHolder) -> Result<LeaseOutcome, MetaError> {
         let next = "UPDATE cluster SET term = term + 1 RETURNING term";
         let term = self.connection.query_row(next, [], |row| row.get::<_, i64>(0))?;
-        Ok(Lead::Mine { term: term as u64 })
+        Ok(LeaseOutcome::Mine { term: term as u64 })
     }
 
-    fn renew(&mut self, _reign: Reign) -> Result<bool, MetaError> {
+    fn renew(&mut self, _fence: LeaderFence) -> Result<bool, MetaError> {
         Ok(true)
     }
 }
 
-impl Sql for &Connection {
+impl SqlSession for &Connection {
     fn execute(&mut self, sql: &str, values: &[SqlValue<'_>]) -> SqlResult<u64> {
         Ok(self.prepare_cached(sql)?.execute(params_from_iter(values))? as u64)
     }
@@ -207,8 +214,8 @@ impl ToSql for SqlValue<'_> {
     }
 }
 
-/// Opens or makes a file that only its owner may open: a lock that others can open is one that they can take.
-/// One of an earlier release is closed to others.
+/// Opens or creates a file that only its owner may open, because a user that can open a lock can take it. The
+/// mode of an earlier release's file is corrected.
 fn open_private(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.create(true).truncate(false).write(true);
@@ -219,8 +226,7 @@ fn open_private(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// The database, and the logs that SQLite makes beside it with the same mode, are their owner's alone,
-/// whatever the umask says.
+/// Restricts the database to its owner, regardless of the umask. SQLite gives its logs the same mode.
 fn make_private(database: &Path) -> Result<(), MetaError> {
     let failed = |error: std::io::Error| MetaError::Failed(format!("{}: {error}", database.display()));
     drop(open_private(database).map_err(failed)?);
@@ -235,7 +241,7 @@ fn make_private(database: &Path) -> Result<(), MetaError> {
     Ok(())
 }
 
-/// Refuses to make a database where the log of one lies that is lost: SQLite would remove that log.
+/// Refuses to create a database beside the log of a lost one, because SQLite would remove that log.
 fn refuse_lost(database: &Path) -> Result<(), MetaError> {
     if database.symlink_metadata().is_ok() {
         return Ok(());

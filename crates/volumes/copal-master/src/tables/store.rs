@@ -1,21 +1,21 @@
-//! The statements of the master's tables, once for both databases.
+//! All statements of the master's tables, for both databases.
 //!
 //! Invariants
-//! - A change is one transaction, which the database fences by the term of the leader that asked for it.
+//! - A change is one transaction, which the database fences by the term of the leader.
 //!
-//! Not here: opening a database and its lease (`sqlite`, `mysql`); when to renew it (the master's server).
+//! Not here: opening a database and its lease (`sqlite`, `mysql`); the times of renewal (the master's server).
 
 use super::{
     rows::{
         INSERT_SERVER, UPDATE_SERVER, cluster, columns, dir, dir_at, keep_missed, keep_place, member,
         next_version, server, small,
     },
-    sql::{Reign, Sql, SqlDatabase, SqlResult, SqlRow, SqlValue, SqlWish},
+    sql::{LeaderFence, SqlDatabase, SqlOutcome, SqlResult, SqlRow, SqlSession, SqlValue},
 };
 use crate::tables::meta_store::{
-    ClientRow, ClusterRow, DirRow, EventRow, GroupRow, Holder, Lead, Members, Meta, MetaError, MetaStore,
-    Missed, Place, Pool, QuotaRow, RAISED_VERSIONS, RAISED_VOLUMES, ServerRow, TaskKind, TaskRow, listed,
-    setting,
+    ClientRow, ClusterRow, DirRow, EventRow, GroupRow, LeaseHolder, LeaseOutcome, MemberList, MetaError,
+    MetaOutcome, MetaStore, MissedMember, PoolConfig, QuotaRow, RAISED_VERSIONS, RAISED_VOLUMES, ServerRow,
+    TaskKind, TaskRow, VolumePlace, listed, setting,
 };
 use SqlValue::{Bytes, Limit, Number, Text};
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
@@ -24,20 +24,20 @@ use std::collections::BTreeMap;
 /// The master's tables in a database.
 pub struct TableStore<D> {
     database: D,
-    reign: Option<Reign>,
+    fence: Option<LeaderFence>,
 }
 
 impl<D: SqlDatabase> TableStore<D> {
     pub(super) fn of(database: D) -> TableStore<D> {
-        TableStore { database, reign: None }
+        TableStore { database, fence: None }
     }
 
-    fn change<T>(&mut self, run: impl Fn(&mut dyn Sql) -> SqlWish<T>) -> Meta<T> {
-        let reign = self.reign.ok_or(MetaError::Deposed)?;
-        let outcome = self.database.transaction(Some(reign), run);
-        // After a commit that may hold or not, what is in memory may differ from what is in the tables.
+    fn change<T>(&mut self, run: impl Fn(&mut dyn SqlSession) -> SqlOutcome<T>) -> MetaOutcome<T> {
+        let fence = self.fence.ok_or(MetaError::Deposed)?;
+        let outcome = self.database.transaction(Some(fence), run);
+        // After a commit with an unknown outcome, the memory may differ from the tables.
         if matches!(outcome, Err(MetaError::Deposed | MetaError::Unclear(_))) {
-            self.reign = None;
+            self.fence = None;
         }
         outcome
     }
@@ -52,8 +52,11 @@ impl<D: SqlDatabase> TableStore<D> {
         self.database.read(|on| on.all(select, values, &row))
     }
 
-    /// A change that no user can make fail.
-    fn change_always<T>(&mut self, run: impl Fn(&mut dyn Sql) -> SqlResult<T>) -> Result<T, MetaError> {
+    /// A change without errors of the user.
+    fn change_always<T>(
+        &mut self,
+        run: impl Fn(&mut dyn SqlSession) -> SqlResult<T>,
+    ) -> Result<T, MetaError> {
         always(self.change(|on| Ok(Ok(run(on)?))))
     }
 
@@ -63,7 +66,7 @@ impl<D: SqlDatabase> TableStore<D> {
     }
 }
 
-fn always<T>(outcome: Meta<T>) -> Result<T, MetaError> {
+fn always<T>(outcome: MetaOutcome<T>) -> Result<T, MetaError> {
     outcome?.map_err(|error| MetaError::Failed(error.to_string()))
 }
 
@@ -72,7 +75,7 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         self.database.read(|on| on.first(D::DIALECT.select_cluster, &[], cluster))
     }
 
-    fn found(&mut self, uuid: [u8; 16], pool: Pool) -> Result<(), MetaError> {
+    fn create_cluster(&mut self, uuid: [u8; 16], pool: PoolConfig) -> Result<(), MetaError> {
         always(self.database.transaction(None, |on| {
             let (replicas, min_ack) = (small(pool.replicas.into()), small(pool.min_ack.into()));
             on.execute(D::DIALECT.insert_cluster, &[Bytes(&uuid), replicas, min_ack, small(pool.groups)])?;
@@ -88,19 +91,19 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         }))
     }
 
-    fn lead(&mut self, holder: Holder) -> Result<Lead, MetaError> {
+    fn lead(&mut self, holder: LeaseHolder) -> Result<LeaseOutcome, MetaError> {
         let lead = self.database.lead(holder)?;
-        self.reign = match lead {
-            Lead::Mine { term } => Some((holder, term)),
-            Lead::Theirs { .. } => None,
+        self.fence = match lead {
+            LeaseOutcome::Mine { term } => Some((holder, term)),
+            LeaseOutcome::Theirs { .. } => None,
         };
         Ok(lead)
     }
 
     fn renew(&mut self) -> Result<bool, MetaError> {
-        let Some(reign) = self.reign else { return Ok(false) };
-        let is_renewed = self.database.renew(reign)?;
-        self.reign = is_renewed.then_some(reign);
+        let Some(fence) = self.fence else { return Ok(false) };
+        let is_renewed = self.database.renew(fence)?;
+        self.fence = is_renewed.then_some(fence);
         Ok(is_renewed)
     }
 
@@ -108,29 +111,29 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         D::IS_SHARED
     }
 
-    fn raise(&mut self, version: u64, term: u64) -> Result<u64, MetaError> {
-        let reign @ (holder, _) = self.reign.ok_or(MetaError::Deposed)?;
+    fn raise_counters(&mut self, version: u64, term: u64) -> Result<u64, MetaError> {
+        let fence @ (holder, _) = self.fence.ok_or(MetaError::Deposed)?;
         let (greatest, term_table) = (D::DIALECT.greatest, D::DIALECT.term_table);
         let raise_version =
             format!("UPDATE cluster SET map_version = {greatest}(map_version, ?) + ? WHERE id = 1");
         let raise_term = format!("UPDATE {term_table} SET term = {greatest}(term, ?) + ? WHERE id = 1");
         let select_term = format!("SELECT term FROM {term_table} WHERE id = 1");
-        let outcome = self.database.transaction(Some(reign), |on| {
+        let outcome = self.database.transaction(Some(fence), |on| {
             on.execute(&raise_version, &[Number(version), Number(RAISED_VERSIONS)])?;
-            // The fence of this transaction was the last look at the term of before.
+            // The fence of this transaction has checked the old term; later ones check the new term.
             on.execute(&raise_term, &[Number(term), Number(RAISED_VERSIONS)])?;
             on.execute("UPDATE vgroup SET next_volume = next_volume + ?", &[Number(RAISED_VOLUMES)])?;
             on.execute("DELETE FROM token", &[])?;
-            on.execute("DELETE FROM setting WHERE name = ?", &[Text(setting::OLDER)])?;
+            on.execute("DELETE FROM setting WHERE name = ?", &[Text(setting::STALE_TABLES)])?;
             let raised = on.first(&select_term, &[], |row| row.number(0))?;
             Ok(Ok(raised.ok_or_else(|| on.missing("it holds no cluster".to_owned()))?))
         });
-        // A commit over a network may hold although it failed: then only the tables have the term.
+        // A failed commit over a network may be durable; then only the tables have the new term.
         if D::IS_SHARED {
-            self.reign = None;
+            self.fence = None;
         }
         let raised = always(outcome)?;
-        self.reign = Some((holder, raised));
+        self.fence = Some((holder, raised));
         Ok(raised)
     }
 
@@ -140,7 +143,7 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         Ok(rows.into_iter().collect())
     }
 
-    fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError> {
+    fn set_setting(&mut self, name: &str, value: Option<&str>) -> Result<(), MetaError> {
         match value {
             Some(value) => self.change_rows("REPLACE INTO setting VALUES (?, ?)", &[Text(name), Text(value)]),
             None => self.change_rows("DELETE FROM setting WHERE name = ?", &[Text(name)]),
@@ -199,7 +202,7 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         })
     }
 
-    fn change_server(&mut self, changed: &ServerRow, missed: &[Missed]) -> Result<u64, MetaError> {
+    fn change_server(&mut self, changed: &ServerRow, missed: &[MissedMember]) -> Result<u64, MetaError> {
         self.change_always(|on| {
             let version = next_version(on)?;
             on.execute(UPDATE_SERVER, &columns(changed, version, small(changed.disk)))?;
@@ -230,7 +233,11 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         Ok(groups)
     }
 
-    fn change_groups(&mut self, groups: &[(GroupId, Members)], missed: &[Missed]) -> Result<u64, MetaError> {
+    fn change_groups(
+        &mut self,
+        groups: &[(GroupId, MemberList)],
+        missed: &[MissedMember],
+    ) -> Result<u64, MetaError> {
         self.change_always(|on| {
             let version = next_version(on)?;
             for (group, members) in groups {
@@ -250,7 +257,7 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
     }
 
     fn forget_missed(&mut self, disk: u32, groups: &[GroupId]) -> Result<(), MetaError> {
-        // MySQL knows no empty list.
+        // MySQL has no empty list.
         if groups.is_empty() {
             return Ok(());
         }
@@ -258,7 +265,7 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         self.change_rows(&forget, &[]).map(drop)
     }
 
-    fn missed(&mut self) -> Result<Vec<(Missed, u64)>, MetaError> {
+    fn missed_members(&mut self) -> Result<Vec<(MissedMember, u64)>, MetaError> {
         let select = "SELECT gid, disk, version FROM missed ORDER BY gid, disk";
         self.all(select, &[], |row| Ok(((GroupId(row.get(0)?), row.get(1)?), row.number(2)?)))
     }
@@ -278,7 +285,13 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         })
     }
 
-    fn mkdir(&mut self, parent: VolumeId, name: &str, group: GroupId, quota: Option<u64>) -> Meta<VolumeId> {
+    fn mkdir(
+        &mut self,
+        parent: VolumeId,
+        name: &str,
+        group: GroupId,
+        quota: Option<u64>,
+    ) -> MetaOutcome<VolumeId> {
         let select = format!("SELECT next_volume FROM vgroup WHERE gid = ?{}", D::DIALECT.for_update);
         self.change(|on| {
             if let Some(taken) = dir_at(on, parent, name)? {
@@ -325,7 +338,7 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         self.all(select, &[Number(parent.0), after, Limit(limit as u64)], dir)
     }
 
-    fn mark_removing(&mut self, at: Place<'_>, is_removing: bool) -> Meta<()> {
+    fn mark_removing(&mut self, at: VolumePlace<'_>, is_removing: bool) -> MetaOutcome<()> {
         let (parent, name, vid) = place(at);
         let mark = match is_removing {
             true => format!("{} INTO removing VALUES (?, ?)", D::DIALECT.insert_new),
@@ -353,7 +366,7 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         })
     }
 
-    fn remove(&mut self, at: Place<'_>) -> Meta<u64> {
+    fn remove(&mut self, at: VolumePlace<'_>) -> MetaOutcome<u64> {
         let (parent, name, vid) = place(at);
         self.change(|on| {
             let remove = "DELETE FROM dir WHERE parent = ? AND name = ? AND vid = ?";
@@ -368,16 +381,16 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         })
     }
 
-    fn gone(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError> {
+    fn removed_volumes(&mut self, since: u64) -> Result<Vec<(VolumeId, u64)>, MetaError> {
         let select = "SELECT vid, version FROM gone_vol WHERE version > ? ORDER BY version";
         self.all(select, &[Number(since)], |row| Ok((VolumeId(row.number(0)?), row.number(1)?)))
     }
 
-    fn forget_gone(&mut self, vid: VolumeId) -> Result<(), MetaError> {
+    fn forget_removed_volume(&mut self, vid: VolumeId) -> Result<(), MetaError> {
         self.change_rows("DELETE FROM gone_vol WHERE vid = ?", &[Number(vid.0)]).map(drop)
     }
 
-    fn rename(&mut self, from: Place<'_>, parent: VolumeId, name: &str) -> Meta<()> {
+    fn rename(&mut self, from: VolumePlace<'_>, parent: VolumeId, name: &str) -> MetaOutcome<()> {
         self.change(|on| {
             let is_there = |row: &DirRow| row.vid == from.vid && !row.is_removing;
             if !dir_at(on, from.parent, from.name)?.is_some_and(|row| is_there(&row)) {
@@ -429,7 +442,7 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
         Ok(self.change_rows("DELETE FROM client WHERE name = ?", &[Text(name)])? == 1)
     }
 
-    fn note(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError> {
+    fn add_event(&mut self, now_ms: u64, kind: &str, text: &str) -> Result<(), MetaError> {
         let add = "INSERT INTO event (at, kind, text) VALUES (?, ?, ?)";
         self.change_rows(add, &[Number(now_ms), Text(kind), Text(text)]).map(drop)
     }
@@ -446,6 +459,6 @@ impl<D: SqlDatabase> MetaStore for TableStore<D> {
 }
 
 /// Columns of a place: parent, name, vid.
-fn place(at: Place<'_>) -> (SqlValue<'static>, SqlValue<'_>, SqlValue<'static>) {
+fn place(at: VolumePlace<'_>) -> (SqlValue<'static>, SqlValue<'_>, SqlValue<'static>) {
     (Number(at.parent.0), Bytes(at.name.as_bytes()), Number(at.vid.0))
 }

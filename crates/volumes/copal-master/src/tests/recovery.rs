@@ -1,4 +1,4 @@
-//! Copies in a cluster whose servers are simulated: they say what they have, and copy in a few beats.
+//! Copies in a cluster with simulated servers, which report their roles and copy in a few heartbeats.
 
 mod racks;
 mod why_degraded;
@@ -14,22 +14,22 @@ const STEP_MS: u64 = 250;
 struct Cluster {
     master: Master,
     now_ms: u64,
-    /// Boot of each server that is there.
+    /// Boot of each server that is up.
     up: BTreeMap<u8, u64>,
     boots: BTreeMap<u8, u64>,
     /// Bytes used, of each disk.
     used: BTreeMap<u8, u64>,
     bytes_of_group: u64,
-    /// Servers that stand in one rack, 1 to this one, and so on; 0: no rack is told.
+    /// Number of servers in a rack, in the order of their numbers; 0: no racks are reported.
     servers_a_rack: u8,
-    /// Beats that a copy takes.
+    /// Heartbeats that a copy takes.
     beats: u32,
     copied: BTreeMap<(GroupId, u32), u32>,
-    /// Who has everything of a group.
+    /// Members that are in sync.
     whole: BTreeSet<(GroupId, u32)>,
     before: BTreeMap<GroupId, Vec<(u32, MemberKind)>>,
     most_running: usize,
-    /// No copy lost what it was read from.
+    /// No copy lost its source.
     has_sources: bool,
     /// Servers that have entered no view since they joined.
     unaware: BTreeSet<u8>,
@@ -46,8 +46,8 @@ impl Cluster {
 
     fn in_racks(servers: u8, groups: u32, options: MasterOptions, servers_a_rack: u8) -> Cluster {
         let mut meta = SqliteStore::in_memory().unwrap();
-        let pool = Pool { replicas: 3, min_ack: 2, groups };
-        Master::found(&mut meta, [7; 16], pool).unwrap();
+        let pool = PoolConfig { replicas: 3, min_ack: 2, groups };
+        Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
         let master = Master::open(Box::new(meta), options).unwrap();
         let mut cluster = Cluster {
             master,
@@ -68,11 +68,11 @@ impl Cluster {
         for number in 1..=servers {
             cluster.join(number);
         }
-        // The first three have all groups; nothing is in them yet, so they may lie anywhere.
-        let mut reign = cluster.master.reign.lock();
-        let spread = membership::layout::initial(pool, &reign.disk_facts()).unwrap();
-        reign.change_members(spread).unwrap();
-        drop(reign);
+        // The first three have all groups. These are empty, so the members may change freely.
+        let mut state = cluster.master.state.lock();
+        let spread = membership::layout::initial(pool, &membership::disk_facts::disk_facts(&state)).unwrap();
+        state.change_members(spread).unwrap();
+        drop(state);
         for row in cluster.master.map().groups.values() {
             for (disk, _) in &row.members {
                 cluster.whole.insert((row.group, *disk));
@@ -82,20 +82,20 @@ impl Cluster {
         cluster
     }
 
-    /// Another master leads, by the same database.
+    /// Begins the term of another master over the same database.
     fn change_master(&mut self) {
-        let options = self.master.options;
+        let options = self.master.state.lock().options;
         let mut meta = SqliteStore::in_memory().unwrap();
         let pool = self.master.map().pool;
-        Master::found(&mut meta, [7; 16], pool).unwrap();
+        Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
         let other = Master::open(Box::new(meta), options).unwrap();
         let before = std::mem::replace(&mut self.master, other);
-        let meta = before.reign.into_inner().meta;
+        let meta = before.state.into_inner().tables;
         self.master = Master::open(meta, options).unwrap();
     }
 
     fn join(&mut self, number: u8) {
-        let joiner = Joiner { rack: self.rack(number), ..joiner(number) };
+        let joiner = ServerJoin { rack: self.rack(number), ..joiner(number) };
         self.master.join(&joiner, self.now_ms).unwrap();
         self.up.insert(number, 1);
         self.boots.insert(number, 1);
@@ -110,7 +110,7 @@ impl Cluster {
 
     fn kill(&mut self, number: u8) {
         self.up.remove(&number);
-        self.master.fail(number.into(), "refuses connections", self.now_ms).unwrap();
+        self.master.mark_failed(number.into(), "refuses connections", self.now_ms).unwrap();
         self.copied.retain(|(_, disk), _| *disk != u32::from(number));
     }
 
@@ -120,11 +120,11 @@ impl Cluster {
         self.up.insert(number, *boot);
     }
 
-    /// What a server says of its groups; copies get on by a beat.
-    fn told(&mut self, number: u8) -> Vec<(GroupId, copal_volume::group::Epoch, Role)> {
+    /// Roles of a server in its groups. Its copies progress by one heartbeat.
+    fn reported_roles(&mut self, number: u8) -> Vec<(GroupId, copal_volume::group::Epoch, Role)> {
         let disk = u32::from(number);
         let map = self.master.map();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for row in map.groups_of(disk) {
             let (group, view) = (row.group, map.view(row));
             let lacks = map.missed.contains_key(&(group, disk));
@@ -135,8 +135,8 @@ impl Cluster {
             let has_donor = row.members.iter().any(|(other, _)| {
                 self.up.contains_key(&(*other as u8)) && self.whole.contains(&(group, *other))
             });
-            let tells = || self.master.become_whole(disk, &[(group, view.epoch)]).unwrap().is_empty();
-            if lacks && is_done && has_donor && tells() {
+            let is_recorded = || self.master.record_in_sync(disk, &[(group, view.epoch)]).unwrap().is_empty();
+            if lacks && is_done && has_donor && is_recorded() {
                 self.whole.insert((group, disk));
             }
             let role = match self.master.map().missed.contains_key(&(group, disk)) {
@@ -144,21 +144,21 @@ impl Cluster {
                 true if is_joining => Role::Joining,
                 true => Role::Recovering,
             };
-            told.push((group, view.epoch, role));
+            reported.push((group, view.epoch, role));
         }
-        told
+        reported
     }
 
     fn step(&mut self) {
         self.now_ms += STEP_MS;
         for (number, boot) in self.up.clone() {
-            let groups = self.told(number);
+            let groups = self.reported_roles(number);
             let sizes = groups.iter().map(|(group, ..)| (*group, self.bytes_of_group)).collect();
             let used_bytes = match self.used.get(&number) {
                 Some(used) => *used,
                 None => groups.len() as u64 * self.bytes_of_group,
             };
-            let beat = Beat {
+            let beat = ServerHeartbeat {
                 groups,
                 sizes,
                 used_bytes,
@@ -166,7 +166,7 @@ impl Cluster {
                 map_version: if self.unaware.contains(&number) { 0 } else { u64::MAX },
                 ..beat(number, boot)
             };
-            self.master.beat(beat, self.now_ms).unwrap();
+            self.master.heartbeat(beat, self.now_ms).unwrap();
             self.check();
         }
         self.master.tick(self.now_ms).unwrap();
@@ -179,7 +179,7 @@ impl Cluster {
         }
     }
 
-    /// Until nothing is to do; how long it took.
+    /// Runs until no task is left, and returns the time that this took.
     fn settle(&mut self) -> u64 {
         let begun_ms = self.now_ms;
         while self.master.status(self.now_ms).health != "healthy" || !self.tasks().is_empty() {
@@ -203,8 +203,10 @@ impl Cluster {
         events.iter().filter(|event| event.kind == kind).count()
     }
 
-    /// What holds whatever happens: a whole copy goes only where the full number of others is whole, no disk
-    /// is read or written by two copies that were started, and no more run than half the servers.
+    /// Checks the invariants:
+    /// - An in-sync member leaves only if the full number of others is in sync.
+    /// - No disk is the source or the target of two running copies.
+    /// - At most half as many copies run as there are servers.
     fn check(&mut self) {
         let map = self.master.map();
         for (group, row) in &map.groups {
@@ -229,7 +231,7 @@ impl Cluster {
     }
 
     fn running(&self) -> Vec<copal_volume::group::recovery::Start> {
-        self.master.reign.lock().recovery.queue.running().collect()
+        self.master.state.lock().recovery.queue.running().collect()
     }
 
     fn groups_of(&self, number: u8) -> usize {
@@ -242,7 +244,7 @@ fn a_server_that_is_given_up_is_replaced_by_as_many_copies_at_a_time_as_disks_al
     let mut cluster = Cluster::new(8, 128);
     let held = cluster.groups_of(3);
     cluster.kill(3);
-    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
     cluster.step();
     let status = cluster.master.status(cluster.now_ms);
     let task = &status.tasks[0];
@@ -261,25 +263,25 @@ fn no_more_copies_run_than_the_operator_allows() {
     let options = MasterOptions { copies_at_once: Some(2), ..MasterOptions::default() };
     let mut cluster = Cluster::with(8, 128, options);
     cluster.kill(3);
-    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
     cluster.settle();
     assert_eq!(cluster.most_running, 2);
 }
 
-/// Symptom: a server whose disk had been exchanged was refused at its start, and its groups lacked a copy for
-/// 30 minutes all the same.
-/// Cause: only time, or an administrator, gave a server up. Fix: a start that shows another disk, or an older
-/// copy of the directory, gives it up once it is taken for failed.
+/// Symptom: a server with an exchanged disk was refused at its start, but its groups lacked a copy for 30
+/// minutes.
+/// Cause: only time, or an administrator, gave a server up.
+/// Fix: a start with another disk, or with an older copy of the directory, gives it up once it counts as failed.
 #[test]
 fn a_server_that_is_known_to_have_lost_its_data_is_replaced_at_once() {
-    let other_disk = |beat: Beat| Beat { disk_uuid: [0; 16], ..beat };
+    let other_disk = |beat: ServerHeartbeat| ServerHeartbeat { disk_uuid: [0; 16], ..beat };
     for shows_first in [true, false] {
         let mut cluster = Cluster::new(5, 16);
         let moved = cluster.groups_of(2);
         assert!(moved > 0);
         let show = |cluster: &Cluster| {
             let shown = other_disk(beat(2, 2));
-            assert!(matches!(cluster.master.beat(shown, cluster.now_ms), Err(MasterError::Denied(_))));
+            assert!(matches!(cluster.master.heartbeat(shown, cluster.now_ms), Err(MasterError::Denied(_))));
         };
         if shows_first {
             show(&cluster);
@@ -292,14 +294,14 @@ fn a_server_that_is_known_to_have_lost_its_data_is_replaced_at_once() {
         assert!(took_ms < 5 * 60_000, "{took_ms} ms");
         assert_eq!(cluster.groups_of(2), 0);
     }
-    // A second copy of a directory whose server is up gives nothing up.
+    // A second copy of a directory does not give up a server that is up.
     let mut cluster = Cluster::new(5, 16);
     let shown = other_disk(beat(2, 2));
-    assert!(cluster.master.beat(shown, cluster.now_ms).is_err());
+    assert!(cluster.master.heartbeat(shown, cluster.now_ms).is_err());
     cluster.pass(2_000);
     cluster.kill(2);
     cluster.pass(60_000);
-    assert!(cluster.groups_of(2) > 0, "it was up, so it has lost nothing");
+    assert!(cluster.groups_of(2) > 0, "it was up, so it has lost no data");
 }
 
 #[test]
@@ -307,7 +309,7 @@ fn the_last_copies_are_copied_first() {
     let mut cluster = Cluster::new(8, 256);
     for number in [3, 5] {
         cluster.kill(number);
-        cluster.master.lose(&format!("data{number}"), cluster.now_ms).unwrap();
+        cluster.master.give_up_server(&format!("data{number}"), cluster.now_ms).unwrap();
     }
     let single = |cluster: &Cluster| {
         let map = cluster.master.map();
@@ -339,7 +341,7 @@ fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
     for number in [1, 2] {
         cluster.kill(number);
     }
-    // Beyond the time after which one that failed alone is given up.
+    // Longer than the time after which a single failed server counts as lost.
     cluster.pass(31 * 60_000);
     assert_eq!(cluster.tasks(), []);
     assert_eq!(cluster.events("hold"), 1);
@@ -350,15 +352,15 @@ fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
     );
     cluster.start(1);
     cluster.pass(1000);
-    assert!(!cluster.tasks().is_empty(), "one that is away is no mass failure");
+    assert!(!cluster.tasks().is_empty(), "a single failure is no mass failure");
     cluster.start(2);
     cluster.settle();
-    // Given up by name: its groups are copied though the rest are held.
+    // Given up by name: its groups are copied although the other copies are held.
     for number in [1, 2, 3] {
         cluster.kill(number);
     }
     cluster.step();
-    cluster.master.lose("data1", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data1", cluster.now_ms).unwrap();
     cluster.pass(1000);
     assert!(cluster.sentence().contains("2 of 6 servers failed"), "{}", cluster.sentence());
     assert!(cluster.tasks().iter().any(|task| task.state == "running"));
@@ -374,27 +376,27 @@ fn an_administrator_puts_a_group_before_others_of_its_age() {
     let mut cluster = Cluster::new(5, 64);
     assert!(matches!(cluster.master.boost(GroupId(65), 0), Err(MasterError::Volume(VolumeError::NotFound))));
     cluster.kill(2);
-    cluster.master.lose("data2", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data2", cluster.now_ms).unwrap();
     let last = cluster.tasks().last().unwrap().gid;
     let boosted = cluster.master.boost(GroupId(last), cluster.now_ms).unwrap();
     assert_eq!((boosted.boost, boosted.ahead), (Some(1), Some(Some(0))));
     cluster.settle();
 }
 
-/// Symptom: a whole member lacked files that were acknowledged (simulator, seed 1645). Cause: it had left the
-/// group and failed to drop all it had; it was made a member again before it was back, and counted what was
-/// left for all there is. Fix: a disk takes a group only when its server has entered the view that the group
-/// has, so it has dropped what it had before.
+/// Symptom: an in-sync member lacked acknowledged files (simulator, seed 1645).
+/// Cause: it had left the group and failed before it dropped all its data; it became a member again before it
+/// was back, and counted the rest of its data as complete.
+/// Fix: a disk takes a group only after its server has entered the group's view, and so has dropped old data.
 #[test]
 fn a_disk_takes_no_group_before_its_server_knows_of_the_groups_view() {
     let mut cluster = Cluster::new(3, 16);
     cluster.unaware.insert(4);
     cluster.join(4);
     cluster.kill(3);
-    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
     cluster.pass(5000);
     assert_eq!(cluster.groups_of(4), 0);
-    assert!(!cluster.tasks().is_empty(), "they wait");
+    assert!(!cluster.tasks().is_empty(), "the copies wait");
     cluster.unaware.clear();
     cluster.settle();
     assert_eq!(cluster.groups_of(4), 16);
@@ -404,7 +406,7 @@ fn a_disk_takes_no_group_before_its_server_knows_of_the_groups_view() {
 fn a_group_without_a_place_says_what_it_needs() {
     let mut cluster = Cluster::new(3, 16);
     cluster.kill(3);
-    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
     cluster.pass(2000);
     let sentence = cluster.sentence();
     assert!(sentence.contains("each needs 3 servers, 2 are there"), "{sentence}");
@@ -412,7 +414,8 @@ fn a_group_without_a_place_says_what_it_needs() {
     cluster.settle();
 }
 
-/// A boot, a loss, a return, in any order: nothing whole is let go, and in the end everything is whole.
+/// Boots, losses and returns in random order: no in-sync copy is dropped too early, and in the end all members
+/// are in sync.
 #[test]
 fn whatever_fails_meanwhile_no_whole_copy_is_let_go_too_early() {
     for seed in 0..30_u64 {
@@ -431,7 +434,7 @@ fn whatever_fails_meanwhile_no_whole_copy_is_let_go_too_early() {
             let number = 1 + draw(7) as u8;
             match (away, draw(3)) {
                 (Some(number), 0) if lost < 2 => {
-                    cluster.master.lose(&format!("data{number}"), cluster.now_ms).unwrap();
+                    cluster.master.give_up_server(&format!("data{number}"), cluster.now_ms).unwrap();
                     (away, lost) = (None, lost + 1);
                 }
                 (Some(number), _) => {
@@ -439,7 +442,7 @@ fn whatever_fails_meanwhile_no_whole_copy_is_let_go_too_early() {
                     away = None;
                 }
                 (None, _) if cluster.up.contains_key(&number) => {
-                    // One that is alone with a group is spared.
+                    // The only in-sync member of a group is spared.
                     let map = cluster.master.map();
                     let is_alone = map.groups_of(number.into()).any(|row| {
                         let others = row.members.iter().filter(|(disk, _)| *disk != u32::from(number));
@@ -472,14 +475,14 @@ fn a_server_is_emptied_and_takes_part_until_the_last_of_its_groups_has_left() {
     let dry = cluster.master.drain("data2", false, true, cluster.now_ms).unwrap();
     assert!(dry.groups == held && dry.blocked.is_empty(), "{dry:?}");
     cluster.pass(1000);
-    assert_eq!((cluster.groups_of(2), cluster.tasks().len()), (held, 0), "nothing was done");
+    assert_eq!((cluster.groups_of(2), cluster.tasks().len()), (held, 0), "a dry run changes nothing");
     cluster.master.drain("data2", false, false, cluster.now_ms).unwrap();
     cluster.step();
     assert_eq!(cluster.tasks()[0].kind, "drain");
     assert!(cluster.sentence().contains("data2 is being emptied"), "{}", cluster.sentence());
-    let refused = cluster.master.remove("data2", false, cluster.now_ms).unwrap_err();
+    let refused = cluster.master.remove_server("data2", false, cluster.now_ms).unwrap_err();
     assert!(refused.to_string().contains("holds") && refused.to_string().contains("groups"), "{refused}");
-    // It may fail and come back meanwhile, and so may who takes its groups.
+    // It may fail and return meanwhile, and so may the servers that take its groups.
     cluster.has_sources = false;
     cluster.pass(2000);
     cluster.kill(2);
@@ -492,7 +495,7 @@ fn a_server_is_emptied_and_takes_part_until_the_last_of_its_groups_has_left() {
     assert_eq!(cluster.groups_of(2), 0);
     assert!(cluster.sentence().contains("`copal node rm data2`"), "{}", cluster.sentence());
     assert_eq!(cluster.events("drain"), 2, "begun, and empty");
-    cluster.master.remove("data2", false, cluster.now_ms).unwrap();
+    cluster.master.remove_server("data2", false, cluster.now_ms).unwrap();
     assert!(cluster.master.map().server_named("data2").is_none());
     assert!(cluster.master.drain("data2", false, false, 0).is_err());
 }
@@ -530,8 +533,8 @@ fn what_blocks_emptying_is_named_and_ends_with_a_new_server() {
 #[test]
 fn a_server_whose_absence_is_announced_is_not_given_up_before_it_ends() {
     let mut cluster = Cluster::new(4, 16);
-    assert!(cluster.master.announce("data2", 2 * 24 * 3_600_000, false, cluster.now_ms).is_err());
-    cluster.master.announce("data2", 60 * 60_000, false, cluster.now_ms).unwrap();
+    assert!(cluster.master.announce_absence("data2", 2 * 24 * 3_600_000, false, cluster.now_ms).is_err());
+    cluster.master.announce_absence("data2", 60 * 60_000, false, cluster.now_ms).unwrap();
     cluster.pass(1000);
     cluster.kill(2);
     cluster.kill(3);
@@ -542,24 +545,24 @@ fn a_server_whose_absence_is_announced_is_not_given_up_before_it_ends() {
     cluster.pass(59 * 60_000);
     assert!(cluster.tasks().is_empty());
     cluster.pass(31 * 60_000);
-    assert!(!cluster.tasks().is_empty(), "the time of any failure began then");
+    assert!(!cluster.tasks().is_empty(), "the time until a loss began then");
     cluster.settle();
     cluster.start(2);
     cluster.pass(1000);
     assert_eq!(cluster.groups_of(2), 0);
-    // Taken back.
-    cluster.master.announce("data3", 60_000, false, cluster.now_ms).unwrap();
-    cluster.master.announce("data3", 0, false, cluster.now_ms).unwrap();
+    // The announcement is withdrawn.
+    cluster.master.announce_absence("data3", 60_000, false, cluster.now_ms).unwrap();
+    cluster.master.announce_absence("data3", 0, false, cluster.now_ms).unwrap();
     cluster.kill(3);
     assert!(cluster.sentence().contains("data3 down 0 s"), "{}", cluster.sentence());
 }
 
-pub(super) fn wanted(group: u32, from: &str, to: &str) -> WantedMove {
-    WantedMove { group: GroupId(group), from: from.to_owned(), to: to.to_owned() }
+pub(super) fn wanted(group: u32, from: &str, to: &str) -> MoveOrder {
+    MoveOrder { group: GroupId(group), from: from.to_owned(), to: to.to_owned() }
 }
 
-/// The moves of a plan, as they are ordered.
-fn moves_of(plan: &RebalancePlan) -> Vec<WantedMove> {
+/// The moves of a plan as orders.
+fn moves_of(plan: &RebalancePlan) -> Vec<MoveOrder> {
     plan.moves.iter().map(|next| wanted(next.group, &next.from, &next.to)).collect()
 }
 
@@ -569,14 +572,14 @@ impl Cluster {
         map.groups[&GroupId(group)].members.iter().map(|(disk, _)| *disk).collect()
     }
 
-    /// A move of a group that is possible.
-    fn some_move(&self, group: u32) -> WantedMove {
+    /// A possible move of a group.
+    fn some_move(&self, group: u32) -> MoveOrder {
         let members = self.members(group);
         let to = self.up.keys().find(|number| !members.contains(&u32::from(**number))).unwrap();
         wanted(group, &format!("data{}", members[0]), &format!("data{to}"))
     }
 
-    fn denied(&self, moves: &[WantedMove]) -> String {
+    fn denied(&self, moves: &[MoveOrder]) -> String {
         self.master.rebalance_apply(moves, false, self.now_ms).unwrap_err().to_string()
     }
 }
@@ -599,7 +602,7 @@ fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
     cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
     cluster.settle();
     assert!(cluster.members(7) != before && cluster.members(7).len() == 3);
-    // Once more: it is done.
+    // The same order again: it is done.
     let again = cluster.master.move_group(&order, false, cluster.now_ms).unwrap();
     assert_eq!((again.groups, again.done), (0, 1));
     assert!(!cluster.master.cancel_move(GroupId(7), false, 0).unwrap().moves);
@@ -610,7 +613,7 @@ fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
 fn a_plan_with_a_move_that_cannot_be_is_refused_as_a_whole() {
     let mut cluster = Cluster::new(5, 16);
     let good = cluster.some_move(1);
-    let taken = WantedMove { to: format!("data{}", cluster.members(2)[1]), ..cluster.some_move(2) };
+    let taken = MoveOrder { to: format!("data{}", cluster.members(2)[1]), ..cluster.some_move(2) };
     let refused = cluster.denied(&[good.clone(), taken]);
     assert!(refused.contains("group 2 cannot move") && refused.contains("nothing was begun"), "{refused}");
     let unknown = cluster.denied(&[good.clone(), wanted(2, "data1", "nobody")]);
@@ -673,10 +676,10 @@ fn a_disk_above_85_percent_is_brought_down_to_80_by_itself() {
     );
 }
 
-/// Symptom: `copal status` said that a disk stays too full, by a number, long after half of its files were
+/// Symptom: `copal status` named a disk that stays too full, by its number, long after half of its files were
 /// deleted.
-/// Cause: the sentence was replaced only when some disk was too full again.
-/// Fix: the sentence names the server, and goes when no disk is too full, also while moves are paused.
+/// Cause: the sentence was replaced only when a disk was too full again.
+/// Fix: the sentence names the server, and disappears when no disk is too full, also while moves are paused.
 #[test]
 fn a_disk_that_has_room_again_is_not_said_to_stay_full() {
     let mut cluster = Cluster::new(3, 4);
@@ -709,29 +712,29 @@ fn a_copy_that_does_not_get_on_is_begun_again() {
     assert!(cluster.members(3).contains(&order.to[4..].parse().unwrap()));
 }
 
-/// Symptom: a server that had booted was told, group by group, to be whole no more. Cause: what it said of
-/// views from before it was whole came after it. Fix: only what it says of the present view, in which it has
-/// said that it was whole.
+/// Symptom: after a boot of a server, an event for each of its groups said that it was not in sync any more.
+/// Cause: its reports about views from before it was in sync came later.
+/// Fix: only a report about the present view counts, in which it has reported before that it was in sync.
 #[test]
 fn only_who_was_whole_in_the_present_view_is_told_to_be_whole_no_more() {
     let cluster = Cluster::new(3, 4);
     let map = cluster.master.map();
     let group = GroupId(1);
     let epoch = map.view(&map.groups[&group]).epoch;
-    let tell = |epoch, role| {
-        let told = Beat { groups: vec![(group, epoch, role)], ..beat(2, 1) };
-        cluster.master.beat(told, cluster.now_ms).unwrap();
+    let report = |epoch, role| {
+        let heartbeat = ServerHeartbeat { groups: vec![(group, epoch, role)], ..beat(2, 1) };
+        cluster.master.heartbeat(heartbeat, cluster.now_ms).unwrap();
         cluster.events("repair")
     };
-    assert_eq!(tell(copal_volume::group::Epoch(1), Role::Recovering), 0, "of an older view");
-    assert_eq!(tell(epoch, Role::Normal), 0);
-    assert_eq!(tell(epoch, Role::Recovering), 1);
-    assert_eq!(tell(epoch, Role::Recovering), 1, "told once");
+    assert_eq!(report(copal_volume::group::Epoch(1), Role::Recovering), 0, "of an older view");
+    assert_eq!(report(epoch, Role::Normal), 0);
+    assert_eq!(report(epoch, Role::Recovering), 1);
+    assert_eq!(report(epoch, Role::Recovering), 1, "reported once");
 }
 
-/// Symptom: who had ordered a move, a boost or a pause found nothing of it after another master had begun to
-/// lead. Cause: they were in memory only. Fix: the database has them when the order is answered, until what
-/// is wanted is done.
+/// Symptom: an order to move, boost or pause was lost when another master began to lead.
+/// Cause: orders were in memory only.
+/// Fix: the database has an order before it is answered, until it is done.
 #[test]
 fn what_was_ordered_is_wanted_by_the_next_master_too() {
     let mut cluster = Cluster::new(4, 6);
@@ -741,28 +744,28 @@ fn what_was_ordered_is_wanted_by_the_next_master_too() {
     let held: Vec<u32> = row.members.iter().map(|(disk, _)| *disk).collect();
     let target = (1..=4).find(|disk| !held.contains(disk)).unwrap();
     let name = |disk: u32| map.server(disk).unwrap().name.clone();
-    let wanted = WantedMove { group, from: name(held[0]), to: name(target) };
+    let wanted = MoveOrder { group, from: name(held[0]), to: name(target) };
     cluster.master.move_group(&wanted, false, cluster.now_ms).unwrap();
     cluster.change_master();
-    assert_eq!(cluster.master.reign.lock().recovery.moves[&group].to, target);
+    assert_eq!(cluster.master.state.lock().recovery.moves[&group].to, target);
     cluster.pass(60_000);
     cluster.settle();
     let members = &cluster.master.map().groups[&group].members;
     assert!(members.iter().any(|(disk, _)| *disk == target), "{members:?}");
     assert!(!members.iter().any(|(disk, _)| *disk == held[0]), "{members:?}");
-    let tasks = |cluster: &Cluster| cluster.master.reign.lock().meta.tasks().unwrap();
-    assert_eq!(tasks(&cluster), [], "what is done is forgotten");
+    let tasks = |cluster: &Cluster| cluster.master.state.lock().tables.tasks().unwrap();
+    assert_eq!(tasks(&cluster), [], "done orders are deleted");
 
     cluster.master.rebalance_pause(false, cluster.now_ms).unwrap();
     cluster.change_master();
     assert!(cluster.master.status(0).recovery.paused);
 
     cluster.kill(1);
-    cluster.master.lose("data1", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data1", cluster.now_ms).unwrap();
     cluster.step();
     let waiting = cluster
         .master
-        .reign
+        .state
         .lock()
         .recovery
         .queue
@@ -772,7 +775,7 @@ fn what_was_ordered_is_wanted_by_the_next_master_too() {
         .expect("copies wait for others");
     cluster.master.boost(waiting, cluster.now_ms).unwrap();
     cluster.change_master();
-    assert_eq!(cluster.master.reign.lock().recovery.boosts[&waiting], 1);
+    assert_eq!(cluster.master.state.lock().recovery.boosts[&waiting], 1);
 }
 
 #[test]
@@ -780,10 +783,10 @@ fn a_name_of_a_client_is_given_once() {
     let cluster = Cluster::new(3, 1);
     let client = ClientRow { name: "nightly".to_owned(), path: "vms".to_owned(), rights: 3, made_ms: 1 };
     assert!(cluster.master.add_client(&client).unwrap());
-    assert!(!cluster.master.add_client(&client).unwrap(), "it is there");
+    assert!(!cluster.master.add_client(&client).unwrap(), "a client has that name");
     assert!(!cluster.master.remove_client("other", 2).unwrap());
     assert!(cluster.master.remove_client("nightly", 2).unwrap());
-    // Its certificate names nothing but "nightly": whoever took it would be let in again.
+    // Its certificate holds only the name "nightly", so a new client of that name would make it valid again.
     let refused = cluster.master.add_client(&client).unwrap_err();
     assert!(matches!(refused, MasterError::Denied(_)), "{refused}");
 }

@@ -1,4 +1,4 @@
-//! Who is told that a volume is gone, and when the master forgets it.
+//! Members learn of a removed volume, and then the master forgets it.
 
 use super::*;
 use crate::tables::meta_store::MemberKind;
@@ -9,7 +9,7 @@ fn removed() -> (Master, VolumeId, u64) {
     let master = master();
     for number in 1..=4 {
         master.join(&joiner(number), 1000).unwrap();
-        told(&master, number, 0, 1000);
+        report(&master, number, 0, 1000);
     }
     let vid = master.mkdir("", "mail", Some(1 << 20)).unwrap();
     let kept = master.mkdir("", "kept", Some(1 << 20)).unwrap();
@@ -20,14 +20,14 @@ fn removed() -> (Master, VolumeId, u64) {
     (master, vid, version)
 }
 
-fn told(master: &Master, number: u8, map_version: u64, now_ms: u64) {
-    let beat = Beat { map_version, ..beat(number, 1) };
-    master.beat(beat, now_ms).unwrap();
+fn report(master: &Master, number: u8, map_version: u64, now_ms: u64) {
+    let beat = ServerHeartbeat { map_version, ..beat(number, 1) };
+    master.heartbeat(beat, now_ms).unwrap();
 }
 
-fn gone(master: &Master) -> usize {
-    let remembered = master.reign.lock().gone.len();
-    let kept = master.reign.lock().meta.gone(0).unwrap().len();
+fn removed_volumes(master: &Master) -> usize {
+    let remembered = master.state.lock().volumes.removed().len();
+    let kept = master.state.lock().tables.removed_volumes(0).unwrap().len();
     assert_eq!(remembered, kept, "memory and database agree");
     kept
 }
@@ -36,42 +36,42 @@ fn gone(master: &Master) -> usize {
 fn a_volume_is_remembered_until_all_members_know_that_it_is_gone() {
     let (master, _, version) = removed();
     for number in 1..=2 {
-        told(&master, number, version, 20_000);
+        report(&master, number, version, 20_000);
     }
-    // The third was heard before, and has not entered this map.
-    told(&master, 3, version - 1, 20_000);
+    // The third has sent a heartbeat, but has not entered this map.
+    report(&master, 3, version - 1, 20_000);
     master.tick(20_000).unwrap();
-    assert_eq!(gone(&master), 1);
-    // It is away, and is waited for.
-    master.fail(3, "refuses connections", 21_000).unwrap();
+    assert_eq!(removed_volumes(&master), 1);
+    // It is down, and the master waits for it.
+    master.mark_failed(3, "refuses connections", 21_000).unwrap();
     for now_ms in [32_000, 43_000] {
-        told(&master, 1, version, now_ms);
-        told(&master, 2, version, now_ms);
+        report(&master, 1, version, now_ms);
+        report(&master, 2, version, now_ms);
         master.tick(now_ms).unwrap();
     }
-    assert_eq!(gone(&master), 1);
-    told(&master, 3, version, 44_000);
+    assert_eq!(removed_volumes(&master), 1);
+    report(&master, 3, version, 44_000);
     master.tick(54_000).unwrap();
-    assert_eq!(gone(&master), 0);
+    assert_eq!(removed_volumes(&master), 0);
 }
 
 #[test]
 fn who_was_given_up_is_not_waited_for() {
     let (master, _, version) = removed();
     for number in 1..=2 {
-        told(&master, number, version, 20_000);
+        report(&master, number, version, 20_000);
     }
-    master.fail(3, "refuses connections", 21_000).unwrap();
-    master.lose("data3", 21_000).unwrap();
-    // The fourth takes its place once it knows of the groups, and is to be told, too.
+    master.mark_failed(3, "refuses connections", 21_000).unwrap();
+    master.give_up_server("data3", 21_000).unwrap();
+    // The fourth takes its place once it has entered the view, and must learn of the removal, too.
     for now_ms in [22_000, 28_000, 34_000] {
         let version = master.map().version;
         for number in [1, 2, 4] {
-            told(&master, number, version, now_ms);
+            report(&master, number, version, now_ms);
         }
         master.tick(now_ms).unwrap();
     }
-    assert_eq!(gone(&master), 0);
+    assert_eq!(removed_volumes(&master), 0);
 }
 
 #[test]
@@ -79,24 +79,25 @@ fn who_has_just_become_a_member_is_told_first() {
     let (master, vid, version) = removed();
     let group = vid.birth_group();
     for number in 1..=4 {
-        told(&master, number, version, 20_000);
+        report(&master, number, version, 20_000);
     }
     let mut members = master.map().groups[&group].members.clone();
     members[2] = (4, MemberKind::Full);
-    master.reign.lock().change_members(vec![(group, members)]).unwrap();
+    master.state.lock().change_members(vec![(group, members)]).unwrap();
     master.tick(20_000).unwrap();
-    assert_eq!(gone(&master), 1, "the fourth was told of nothing when it was no member");
+    assert_eq!(removed_volumes(&master), 1, "the fourth learned of no removal before it was a member");
     for number in 1..=4 {
-        told(&master, number, master.map().version, 31_000);
+        report(&master, number, master.map().version, 31_000);
     }
     master.tick(31_000).unwrap();
-    assert_eq!(gone(&master), 0);
+    assert_eq!(removed_volumes(&master), 0);
 }
 
-/// Symptom: a server that became a member of a group took creates of volumes that had been removed before,
-/// and went by no quota that was set before. Cause: the map tells what has changed since the one that the
-/// server has entered, and it had entered later ones as a member of other groups. Fix: where the members of a
-/// group have changed, all of its volumes that are gone and all of its quotas are told again.
+/// Symptom: a new member of a group accepted creates in volumes that had been removed before, and ignored quotas
+/// that were set before.
+/// Cause: the map has only changes since the version that the server has entered, and the server had entered
+/// later versions as a member of other groups.
+/// Fix: when the members of a group change, the map repeats all removed volumes and all quotas of the group.
 #[test]
 fn a_new_member_is_told_of_volumes_that_went_before_it_came() {
     let (master, vid, version) = removed();
@@ -111,9 +112,9 @@ fn a_new_member_is_told_of_volumes_that_went_before_it_came() {
         let since = master.map().version;
         let mut members = master.map().groups[&of].members.clone();
         members[2] = (4, MemberKind::Full);
-        master.reign.lock().change_members(vec![(of, members)]).unwrap();
+        master.state.lock().change_members(vec![(of, members)]).unwrap();
         let delta = delta(since);
-        let told: Vec<u64> = delta.limits.iter().map(|limit| limit.volume).collect();
-        assert_eq!((delta.gone_volumes, told), (gone, limits));
+        let limits_sent: Vec<u64> = delta.limits.iter().map(|limit| limit.volume).collect();
+        assert_eq!((delta.gone_volumes, limits_sent), (gone, limits));
     }
 }

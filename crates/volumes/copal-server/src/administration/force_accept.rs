@@ -6,7 +6,7 @@
 
 use crate::{answers::blocking, master_server::MasterServer, status::Status};
 use copal_client::name_of_server;
-use copal_master::Remaining;
+use copal_master::RemainingMember;
 use copal_proto::{
     CallClass, Method,
     administration::AcceptReport,
@@ -60,7 +60,7 @@ impl MasterServer {
             order.from, found.second_files
         );
         let (this, from) = (Arc::clone(&self), order.from);
-        let accepted = blocking(move || Ok(this.master.accept(group, &from, &text, this.now_ms())?));
+        let accepted = blocking(move || Ok(this.master.force_accept(group, &from, &text, this.now_ms())?));
         let epoch = accepted.await?;
         let became = self.tell(group, &remaining, epoch, false).await?;
         report.whole = Some(is_in_sync(became.role));
@@ -68,15 +68,15 @@ impl MasterServer {
         Ok(report)
     }
 
-    async fn look(self: &Arc<Self>, group: GroupId, from: &str) -> Result<Remaining, Status> {
+    async fn look(self: &Arc<Self>, group: GroupId, from: &str) -> Result<RemainingMember, Status> {
         let (this, from) = (Arc::clone(self), from.to_owned());
-        blocking(move || Ok(this.master.remaining(group, &from)?)).await
+        blocking(move || Ok(this.master.remaining_member(group, &from)?)).await
     }
 
     async fn tell(
         &self,
         group: GroupId,
-        remaining: &Remaining,
+        remaining: &RemainingMember,
         epoch: Epoch,
         dry_run: bool,
     ) -> Result<messages::AcceptAllReply, Status> {

@@ -12,7 +12,7 @@ use crate::{
     token::Joins,
 };
 use bytes::Bytes;
-use copal_master::WantedMove;
+use copal_master::MoveOrder;
 use copal_proto::{
     Method,
     administration::{AdminRequest, EventList, JoinSecret, LossReport, reply_message},
@@ -42,8 +42,8 @@ fn answer<R: AdminRequest>(
 }
 
 /// A move as an operator orders it.
-fn wanted(order: messages::WantedMove) -> WantedMove {
-    WantedMove { group: GroupId(order.group), from: order.from, to: order.to }
+fn wanted(order: messages::WantedMove) -> MoveOrder {
+    MoveOrder { group: GroupId(order.group), from: order.from, to: order.to }
 }
 
 fn no_group(group: u32) -> Status {
@@ -113,10 +113,10 @@ impl MasterServer {
                 Ok(master.drain(&order.name, order.undo, order.dry_run, now_ms)?)
             }),
             Method::RemoveServer => answer(message, |order: messages::RemoveServer| {
-                Ok(master.remove(&order.name, order.dry_run, now_ms)?)
+                Ok(master.remove_server(&order.name, order.dry_run, now_ms)?)
             }),
             Method::AnnounceAbsence => answer(message, |order: messages::AnnounceAbsence| {
-                Ok(master.announce(&order.name, order.for_ms, order.dry_run, now_ms)?)
+                Ok(master.announce_absence(&order.name, order.for_ms, order.dry_run, now_ms)?)
             }),
             Method::BoostGroup => {
                 answer(message, |order: messages::BoostGroup| Ok(master.boost(GroupId(order.group), now_ms)?))
@@ -129,7 +129,7 @@ impl MasterServer {
                 Ok(master.cancel_move(GroupId(order.group), order.dry_run, now_ms)?)
             }),
             Method::ApplyRebalance => answer(message, |order: messages::ApplyRebalance| {
-                let moves: Vec<WantedMove> = order.moves.into_iter().map(wanted).collect();
+                let moves: Vec<MoveOrder> = order.moves.into_iter().map(wanted).collect();
                 Ok(master.rebalance_apply(&moves, order.dry_run, now_ms)?)
             }),
             Method::PauseRebalance => answer(message, |order: messages::PauseRebalance| {

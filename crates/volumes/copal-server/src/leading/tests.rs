@@ -8,7 +8,7 @@ use crate::{
     traffic::Traffic,
 };
 use copal_client::{client_tls, name_of_server, server_tls};
-use copal_master::{Pool, ServerRow, ServerState, SqliteStore};
+use copal_master::{PoolConfig, ServerRow, ServerState, SqliteStore};
 use copal_volume::group::Incarnation;
 use prost::Message;
 
@@ -17,9 +17,9 @@ fn candidate(authority: Authority, servers: Vec<ServerRow>, options: MasterOptio
     let identity = authority.identity("master.copal").unwrap();
     let open = move || -> Result<Box<dyn MetaStore>, MetaError> {
         let mut meta = SqliteStore::in_memory()?;
-        let pool = Pool { replicas: 3, min_ack: 2, groups: 1 };
-        meta.found([7; 16], pool)?;
-        meta.lead(Holder([1; 24]))?;
+        let pool = PoolConfig { replicas: 3, min_ack: 2, groups: 1 };
+        meta.create_cluster([7; 16], pool)?;
+        meta.lead(LeaseHolder([1; 24]))?;
         for server in &servers {
             meta.add_server(server)?;
         }

@@ -213,8 +213,8 @@ fn a_server_that_was_away_until_its_certificate_had_ended_gets_another() {
 #[test]
 fn a_master_that_has_heard_no_other_clock_ends_no_certificate() {
     let mut meta = copal_master::SqliteStore::in_memory().unwrap();
-    let pool = copal_master::Pool { replicas: 3, min_ack: 2, groups: 2 };
-    copal_master::Master::found(&mut meta, [7; 16], pool).unwrap();
+    let pool = copal_master::PoolConfig { replicas: 3, min_ack: 2, groups: 2 };
+    copal_master::Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
     let master = copal_master::Master::open(Box::new(meta), MasterOptions::default()).unwrap();
     let authority = Authority::new("test").unwrap();
     let own = authority.identity(MASTER_NAME).unwrap();

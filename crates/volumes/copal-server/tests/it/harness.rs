@@ -9,7 +9,7 @@ use copal_device::{
     Device, Image,
     fault::{Fault, FaultDevice, FaultOptions, WriteFault},
 };
-use copal_master::{Master, MasterOptions, Pool, SqliteStore};
+use copal_master::{Master, MasterOptions, PoolConfig, SqliteStore};
 use copal_proto::{
     administration::{AdminRequest, ClusterStatus},
     messages,
@@ -132,8 +132,8 @@ impl Cluster {
     pub(crate) fn with(servers: usize, groups: u32, options: MasterOptions) -> Cluster {
         let authority = Authority::new("test").unwrap();
         let mut meta = SqliteStore::in_memory().unwrap();
-        let pool = Pool { replicas: 3, min_ack: 2, groups };
-        Master::found(&mut meta, [7; 16], pool).unwrap();
+        let pool = PoolConfig { replicas: 3, min_ack: 2, groups };
+        Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
         let master = Master::open(Box::new(meta), options).unwrap();
         let runtime = runtime();
         let client = authority.identity(CLIENT_NAME).unwrap();

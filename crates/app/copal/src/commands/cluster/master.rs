@@ -10,7 +10,7 @@ use crate::{
     failure::{Failure, Outcome, exit},
 };
 use copal_client::ClientProfile;
-use copal_master::{Master as Cluster, MasterError, MasterOptions, Pool};
+use copal_master::{Master as Cluster, MasterError, MasterOptions, PoolConfig};
 use copal_server::{Authority, CLIENT_NAME, MasterHome, MasterProcess, StartError, Validity};
 use serde_json::json;
 use std::{path::Path, time::Duration};
@@ -152,8 +152,8 @@ fn make(words: &Master) -> Outcome<MasterHome> {
         None => "",
     };
     let mut meta = opened.map_err(|error| start_failure(format!("no cluster was made: {error}{advice}")))?;
-    let pool = Pool { replicas: words.replicas, min_ack: words.replicas.min(2), groups: words.groups };
-    Cluster::found(meta.as_mut(), uuid, pool).map_err(of_master)?;
+    let pool = PoolConfig { replicas: words.replicas, min_ack: words.replicas.min(2), groups: words.groups };
+    Cluster::create_cluster(meta.as_mut(), uuid, pool).map_err(of_master)?;
     write_profile(words, uuid, vec![addresses.1.to_owned()], &authority)?;
     // Last: without it nothing of a half made cluster counts.
     home.write(&words.dir).map_err(start_failure)?;
@@ -238,7 +238,7 @@ fn find(words: &Master) -> Outcome<MasterHome> {
 
 fn of_master(error: MasterError) -> Failure {
     match error {
-        MasterError::Older(_) => Failure::new(exit::DENIED, "older", error.to_string()),
+        MasterError::StaleTables(_) => Failure::new(exit::DENIED, "older", error.to_string()),
         MasterError::Denied(reason) => Failure::new(exit::DENIED, "denied", reason),
         other => start_failure(other),
     }

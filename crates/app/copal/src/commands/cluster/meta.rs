@@ -5,7 +5,7 @@ use crate::{
     arguments::Meta,
     failure::{Failure, Outcome, exit},
 };
-use copal_master::{KeepError, Kept};
+use copal_master::{MetadataBackupError, TableSummary};
 use copal_server::MasterHome;
 use serde_json::json;
 use std::{
@@ -16,14 +16,14 @@ use std::{
 pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
     match verb {
         Meta::Backup { dir, file } => {
-            let kept = copal_master::back_up(&found(dir)?, file).map_err(failure)?;
+            let kept = copal_master::back_up_tables(&found(dir)?, file).map_err(failure)?;
             told(context, &kept, &format!("kept in {}", file.display()));
             Ok(())
         }
         Meta::Restore { dir, file, away } => {
             let _lock = take(dir)?;
             let database = MasterHome::database(dir);
-            let kept = copal_master::put_back(file, &database, away, now_ms()).map_err(failure)?;
+            let kept = copal_master::restore_tables(file, &database, away, now_ms()).map_err(failure)?;
             let home = MasterHome::read(dir).is_ok();
             let then = match home {
                 true => format!(
@@ -93,17 +93,19 @@ fn found(dir: &Path) -> Outcome<PathBuf> {
     }
 }
 
-fn told(context: &Context<'_>, kept: &Kept, what: &str) {
+fn told(context: &Context<'_>, kept: &TableSummary, what: &str) {
     let fields = json!({ "volumes": kept.volumes, "servers": kept.servers, "map_version": kept.map_version });
     context
         .output
         .summary(fields, || format!("{} volumes and {} servers {what}\n", kept.volumes, kept.servers));
 }
 
-fn failure(error: KeepError) -> Failure {
+fn failure(error: MetadataBackupError) -> Failure {
     match error {
-        KeepError::Damaged { .. } => Failure::new(exit::DAMAGED, "damaged", error.to_string()),
-        KeepError::System { path, source } if source.kind() == std::io::ErrorKind::AlreadyExists => {
+        MetadataBackupError::Damaged { .. } => Failure::new(exit::DAMAGED, "damaged", error.to_string()),
+        MetadataBackupError::System { path, source }
+            if source.kind() == std::io::ErrorKind::AlreadyExists =>
+        {
             Failure::new(
                 exit::DENIED,
                 "exists",

@@ -1,19 +1,20 @@
-use super::*;
-use crate::tests::{beat, joiner, master};
-use crate::{Beat, ServerState};
+use crate::{
+    Master, ServerHeartbeat, ServerState,
+    tests::{beat, joiner, master},
+};
 
 const HOUR: i64 = 3_600_000;
 const NOW: u64 = 1_700_000_000_000;
 const YEAR: i64 = 365 * 24 * HOUR;
 
-/// Three servers that hold all groups, and each server's clock ahead of the ruler.
+/// Three servers that hold all groups, and the distance of each server's clock from the ruler.
 struct House {
     master: Master,
-    /// By the ruler.
+    /// Time by the ruler.
     ruler_ms: u64,
     leader_ms: i64,
     servers: Vec<(u8, i64)>,
-    /// Those that were started anew and may lack something.
+    /// Servers that were restarted and may lack operations.
     recovering: Vec<u8>,
 }
 
@@ -38,19 +39,19 @@ impl House {
         self.ruler_ms.saturating_add_signed(self.master.reference_ahead_ms())
     }
 
-    /// Lets seconds pass: each server beats once in each.
+    /// Lets seconds pass; each server sends a heartbeat in each.
     fn pass(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.ruler_ms += 1000;
             self.master.judge_clocks(self.leader_ms, self.now_ms()).unwrap();
             for &(number, ahead_ms) in &self.servers {
-                let is_whole = !self.recovering.contains(&number);
-                let beat = Beat {
+                let is_in_sync = !self.recovering.contains(&number);
+                let beat = ServerHeartbeat {
                     clock_ahead_ms: Some(ahead_ms),
-                    is_whole,
-                    ..beat(number, if is_whole { 1 } else { 2 })
+                    is_in_sync,
+                    ..beat(number, if is_in_sync { 1 } else { 2 })
                 };
-                self.master.beat(beat, self.now_ms()).unwrap();
+                self.master.heartbeat(beat, self.now_ms()).unwrap();
             }
             self.master.tick(self.now_ms()).unwrap();
         }
@@ -66,16 +67,17 @@ impl House {
     }
 }
 
-/// Symptom: one data server's clock that was ahead stopped all writes of its groups, and `status` said
-/// healthy. Cause: nobody compared clocks. Fix: the median of all clocks is the reference; a server that is
-/// off it is told so, and shut out of writes while its groups can do without it.
+/// Symptom: a data server whose clock was ahead stopped all writes of its groups, and `status` said healthy.
+/// Cause: no process compared clocks.
+/// Fix: the median of all clocks is the reference. A server with a wrong clock is reported, and shut out of
+/// writes while its groups can work without it.
 #[test]
 fn a_server_with_a_wrong_clock_is_shut_out_until_it_is_right() {
     for wrong_ms in [6_000, -90_000, -HOUR, HOUR, YEAR] {
         let mut house = House::new();
         house.servers[1].1 = wrong_ms;
         house.pass(1);
-        assert!(house.master.clock_verdict(2).is_wrong, "told at once");
+        assert!(house.master.clock_verdict(2).is_wrong, "reported at once");
         house.pass(4);
         assert_eq!(house.state(2), ServerState::Failed);
         assert_eq!((house.state(1), house.state(3)), (ServerState::Normal, ServerState::Normal));
@@ -105,7 +107,7 @@ fn a_server_that_its_groups_need_is_let_in_again_whatever_its_clock_shows() {
     assert!(verdict.is_wrong && !verdict.is_shut_out);
 }
 
-/// A server whose clock is wrong is all that is left of its groups' files: the others have to copy first.
+/// A server with a wrong clock is the only one in sync, so the others have to copy first.
 #[test]
 fn the_only_whole_server_is_not_shut_out() {
     let mut house = House::new();
@@ -117,8 +119,8 @@ fn the_only_whole_server_is_not_shut_out() {
     assert_ne!(house.state(2), ServerState::Failed);
 }
 
-/// Seals from the future are ignored in the next view only (VOL-43), so the groups of a server that keeps
-/// some get one, now and then.
+/// Seals from the future are ignored only in the next view (VOL-43), so the groups of a server that holds some
+/// get a new view from time to time.
 #[test]
 fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
     let mut house = House::new();
@@ -128,8 +130,8 @@ fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
     house.pass(3);
     assert_eq!(epoch(&house), before, "nothing has changed");
     let sealed = |house: &House| {
-        let beat = Beat { clock_ahead_ms: Some(0), has_future_seals: true, ..beat(1, 1) };
-        house.master.beat(beat, house.now_ms()).unwrap();
+        let beat = ServerHeartbeat { clock_ahead_ms: Some(0), has_future_seals: true, ..beat(1, 1) };
+        house.master.heartbeat(beat, house.now_ms()).unwrap();
     };
     sealed(&house);
     let next = epoch(&house);
@@ -141,8 +143,8 @@ fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
     assert!(epoch(&house) > next);
 }
 
-/// An old measurement of a server's clock says nothing about now, and a leader that hears of no server's
-/// clock any more does not go back to its own.
+/// An old measurement of a server's clock is ignored. A leader without recent measurements does not return to
+/// its own clock.
 #[test]
 fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
     let mut house = House::new();
@@ -152,19 +154,20 @@ fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
     house.leader_ms = HOUR;
     house.pass(2);
     assert_eq!(house.master.reference_ahead_ms(), HOUR);
-    assert!(house.master.has_heard_clock());
+    assert!(house.master.has_server_clock());
     house.leader_ms = 0;
     house.servers.clear();
     house.pass(15);
-    assert_eq!(house.master.reference_ahead_ms(), HOUR, "nobody else is heard of");
-    // One that is back overrules the old clocks of all three.
+    assert_eq!(house.master.reference_ahead_ms(), HOUR, "no other clock is measured");
+    // The clock of one returned server overrules the old measurements of all three.
     house.servers = vec![(1, 0)];
     house.pass(2);
     assert_eq!(house.master.reference_ahead_ms(), 0);
 }
 
-/// Symptom: after the master was started on a machine whose clock was an hour ahead, no put succeeded. Cause:
-/// its clock was the cluster's. Fix: it goes by the median, and says so.
+/// Symptom: after the master was started on a machine whose clock was an hour ahead, no put succeeded.
+/// Cause: its clock was the cluster's.
+/// Fix: the cluster uses the median, and the status reports the wrong clock.
 #[test]
 fn a_leader_with_a_wrong_clock_goes_by_the_servers_and_nobody_is_shut_out_or_fails() {
     for wrong_ms in [-HOUR, 90_000, YEAR] {
@@ -182,8 +185,7 @@ fn a_leader_with_a_wrong_clock_goes_by_the_servers_and_nobody_is_shut_out_or_fai
     }
 }
 
-/// All clocks of a site are set: the reference follows, and what is measured in the master's memory moves
-/// with it.
+/// When all clocks of a site are set, the reference follows, and times in the master's memory move with it.
 #[test]
 fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before() {
     for step_ms in [-HOUR, HOUR, YEAR] {
@@ -205,7 +207,7 @@ fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before(
         assert!(ends.is_some_and(|ends_ms| (20_000..=26_000).contains(&(ends_ms - house.now_ms()))));
         house.servers.remove(0);
         house.pass(11);
-        assert_eq!(house.state(1), ServerState::Failed, "who is silent is noticed still");
+        assert_eq!(house.state(1), ServerState::Failed, "a silent server still fails");
     }
 }
 
@@ -213,6 +215,6 @@ fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before(
 fn a_reign_knows_the_reference_before_it_answers_anybody() {
     let house = House::new();
     let clocks = [(1, -HOUR), (2, -HOUR), (3, -HOUR)];
-    assert!(house.master.note_clocks(&clocks, 0, house.now_ms()).unwrap());
+    assert!(house.master.record_clocks(&clocks, 0, house.now_ms()).unwrap());
     assert_eq!(house.master.reference_ahead_ms(), -HOUR);
 }

@@ -1,16 +1,16 @@
-//! Cases about the cluster as a whole: its reign, servers, groups, tokens, events.
+//! Cases about the cluster: terms, servers, groups, tokens, events.
 
 use super::{POOL, Subject, founded, holder, reopened, server};
 use crate::tables::meta_store::{
-    Lead, MemberKind, MetaError, Missed, ServerRow, ServerState, TaskKind, TaskRow, setting,
+    LeaseOutcome, MemberKind, MetaError, MissedMember, ServerRow, ServerState, TaskKind, TaskRow, setting,
 };
 use copal_volume::group::GroupId;
 
 pub(super) fn founded_once(subject: &dyn Subject) {
     let mut store = subject.open().unwrap();
     assert_eq!(store.cluster().unwrap(), None);
-    store.found([7; 16], POOL).unwrap();
-    assert!(store.found([8; 16], POOL).is_err(), "there is one");
+    store.create_cluster([7; 16], POOL).unwrap();
+    assert!(store.create_cluster([8; 16], POOL).is_err(), "there is one");
     let cluster = store.cluster().unwrap().unwrap();
     assert_eq!((cluster.uuid, cluster.pool), ([7; 16], POOL));
     let groups: Vec<(GroupId, u64)> = (1..=POOL.groups).map(|group| (GroupId(group), 0)).collect();
@@ -21,15 +21,15 @@ pub(super) fn founded_once(subject: &dyn Subject) {
 
 pub(super) fn only_a_leader_changes(subject: &dyn Subject) {
     let mut store = subject.open().unwrap();
-    store.found([7; 16], POOL).unwrap();
+    store.create_cluster([7; 16], POOL).unwrap();
     let root = copal_volume::VolumeId::ROOT;
     assert!(matches!(store.add_server(&server(1)), Err(MetaError::Deposed)));
     assert!(matches!(store.mkdir(root, "a", GroupId(1), None), Err(MetaError::Deposed)));
-    assert!(matches!(store.note(1, "word", "text"), Err(MetaError::Deposed)));
+    assert!(matches!(store.add_event(1, "word", "text"), Err(MetaError::Deposed)));
     assert!(matches!(store.remove_server(1), Err(MetaError::Deposed)));
     assert!(!store.renew().unwrap());
     assert_eq!(store.servers().unwrap(), []);
-    assert!(matches!(store.lead(holder(1)).unwrap(), Lead::Mine { .. }));
+    assert!(matches!(store.lead(holder(1)).unwrap(), LeaseOutcome::Mine { .. }));
     store.add_server(&server(1)).unwrap();
 }
 
@@ -40,10 +40,10 @@ pub(super) fn one_master_leads(subject: &dyn Subject) {
         Err(MetaError::Held { .. }) => return,
         other => other.unwrap(),
     };
-    assert!(matches!(second.lead(holder(2)).unwrap(), Lead::Theirs { left_ms } if left_ms > 1000));
-    assert!(matches!(second.note(1, "word", "text"), Err(MetaError::Deposed)));
+    assert!(matches!(second.lead(holder(2)).unwrap(), LeaseOutcome::Theirs { left_ms } if left_ms > 1000));
+    assert!(matches!(second.add_event(1, "word", "text"), Err(MetaError::Deposed)));
     assert!(first.renew().unwrap());
-    first.note(1, "word", "text").unwrap();
+    first.add_event(1, "word", "text").unwrap();
     first.add_master("a:1").unwrap();
     first.add_master("b:1").unwrap();
     first.add_master("a:1").unwrap();
@@ -52,20 +52,20 @@ pub(super) fn one_master_leads(subject: &dyn Subject) {
     assert_eq!(second.events(0, 10).unwrap().len(), 1, "all may look");
 }
 
-/// Symptom: a group kept a member too many for ever after the database had been away for longer than the
-/// lease (simulator, seed 438). Cause: the same master led again under the term it had, so data servers took
-/// what they had told before for told, and the new reign, which begins with nothing, waited for their word.
-/// The numbers of writers' leases could also have come twice.
-/// Fix: each reign has a term of its own, whoever led before.
+/// Symptom: a group kept an extra member for ever after the database had been away for longer than the lease
+/// (simulator, seed 438). Numbers of writer leases could also have repeated.
+/// Cause: the same master led again under its old term. Data servers did not repeat their reports, and the new
+/// leader, which begins without reports, waited for them.
+/// Fix: each leadership has a term of its own, also of the same master.
 pub(super) fn each_reign_has_a_term_of_its_own(subject: &dyn Subject) {
     let mut store = founded(subject);
-    let Lead::Mine { term } = store.lead(holder(1)).unwrap() else {
-        panic!("it was given up");
+    let LeaseOutcome::Mine { term } = store.lead(holder(1)).unwrap() else {
+        panic!("no other master leads");
     };
     assert!(term > 0);
     assert!(store.renew().unwrap());
-    assert_eq!(store.cluster().unwrap().unwrap().term, term, "a reign that is renewed goes on");
-    let next = Lead::Mine { term: term + 1 };
+    assert_eq!(store.cluster().unwrap().unwrap().term, term, "renewal keeps the term");
+    let next = LeaseOutcome::Mine { term: term + 1 };
     assert_eq!(store.lead(holder(1)).unwrap(), next);
     assert!(store.renew().unwrap());
     assert_eq!(store.cluster().unwrap().unwrap().term, term + 1);
@@ -138,27 +138,27 @@ pub(super) fn who_missed_something_is_kept(subject: &dyn Subject) {
     }
     let groups: Vec<_> = [1, 2].map(|group| (GroupId(group), vec![(1, Full), (2, Full), (3, Full)])).into();
     store.change_groups(&groups, &[]).unwrap();
-    assert_eq!(store.missed().unwrap(), []);
+    assert_eq!(store.missed_members().unwrap(), []);
     let mut away = store.servers().unwrap()[1].clone();
     away.state = ServerState::Failed;
     let both = [(GroupId(1), 2), (GroupId(2), 2)];
     let first = store.change_server(&away, &both).unwrap();
-    // Nobody who is no member; of a member the newest version.
+    // Other disks than members are ignored; the newest version of a member is kept.
     let second = store.change_server(&away, &[both[1], (GroupId(1), 9)]).unwrap();
-    let sorted = |mut missed: Vec<(Missed, u64)>| {
+    let sorted = |mut missed: Vec<(MissedMember, u64)>| {
         missed.sort();
         missed
     };
-    assert_eq!(sorted(store.missed().unwrap()), [(both[0], first), (both[1], second)]);
-    // Whoever is replaced is forgotten, whoever joins takes part from this version on.
+    assert_eq!(sorted(store.missed_members().unwrap()), [(both[0], first), (both[1], second)]);
+    // The record of a replaced member is deleted; a joining member takes part from this version on.
     let replaced = (GroupId(1), vec![(1, Full), (3, Full), (4, Joining)]);
     let third = store.change_groups(&[replaced], &[(GroupId(1), 4), (GroupId(1), 3)]).unwrap();
     let mut store = reopened(subject, store);
     let kept = [((GroupId(1), 3), third), ((GroupId(1), 4), third - 1), (both[1], second)];
-    assert_eq!(sorted(store.missed().unwrap()), kept);
+    assert_eq!(sorted(store.missed_members().unwrap()), kept);
     store.forget_missed(both[1].1, &[both[1].0, GroupId(9)]).unwrap();
     store.forget_missed(both[0].1, &[]).unwrap();
-    assert_eq!(sorted(store.missed().unwrap()), kept[..2]);
+    assert_eq!(sorted(store.missed_members().unwrap()), kept[..2]);
     store.remove_server(2).unwrap();
     let left: Vec<u32> = store.servers().unwrap().iter().map(|row| row.disk).collect();
     assert_eq!(left, [1, 3]);
@@ -180,7 +180,7 @@ pub(super) fn events_are_numbered_and_paged(subject: &dyn Subject) {
     let mut store = founded(subject);
     let long = "ü".repeat(3000);
     for at_ms in 0..10 {
-        store.note(at_ms, "joined", &long).unwrap();
+        store.add_event(at_ms, "joined", &long).unwrap();
     }
     let all = store.events(0, 100).unwrap();
     assert!(all.windows(2).all(|pair| pair[0].number < pair[1].number));
@@ -194,12 +194,12 @@ pub(super) fn events_are_numbered_and_paged(subject: &dyn Subject) {
 pub(super) fn settings_are_kept_and_go(subject: &dyn Subject) {
     let mut store = founded(subject);
     assert!(store.settings().unwrap().is_empty());
-    store.set(setting::DOMAIN, Some("host")).unwrap();
-    store.set(setting::DOMAIN, Some("räck")).unwrap();
-    store.set(setting::REBALANCE_PAUSED, Some("1")).unwrap();
-    store.set("never set", None).unwrap();
+    store.set_setting(setting::DOMAIN, Some("host")).unwrap();
+    store.set_setting(setting::DOMAIN, Some("räck")).unwrap();
+    store.set_setting(setting::REBALANCE_PAUSED, Some("1")).unwrap();
+    store.set_setting("never set", None).unwrap();
     let mut store = reopened(subject, store);
-    store.set(setting::REBALANCE_PAUSED, None).unwrap();
+    store.set_setting(setting::REBALANCE_PAUSED, None).unwrap();
     let kept: Vec<(String, String)> = store.settings().unwrap().into_iter().collect();
     assert_eq!(kept, [(setting::DOMAIN.to_owned(), "räck".to_owned())]);
 }
@@ -226,8 +226,8 @@ pub(super) fn what_is_raised_is_above_all_that_was_given(subject: &dyn Subject) 
     let before = store.cluster().unwrap().unwrap();
     let vid = store.mkdir(root, "a", GroupId(1), None).unwrap().unwrap();
     store.add_token([1; 32], 100).unwrap();
-    store.set(setting::OLDER, Some("a copy")).unwrap();
-    let term = store.raise(before.map_version + 1000, before.term).unwrap();
+    store.set_setting(setting::STALE_TABLES, Some("a copy")).unwrap();
+    let term = store.raise_counters(before.map_version + 1000, before.term).unwrap();
     let after = store.cluster().unwrap().unwrap();
     assert_eq!(after.term, term);
     assert!(after.term > before.term + 1_000_000, "{after:?}");
@@ -236,13 +236,13 @@ pub(super) fn what_is_raised_is_above_all_that_was_given(subject: &dyn Subject) 
     assert!(!store.take_token([1; 32], 50).unwrap(), "secrets of then");
     let next = store.mkdir(root, "b", GroupId(1), None).unwrap().unwrap();
     assert!(next.0 > vid.0 + 1_000_000);
-    // The reign goes on, and further ones follow it.
+    // The leadership continues, and further terms follow it.
     assert!(store.renew().unwrap());
-    let again = store.raise(after.map_version + (1 << 40), after.term + 5).unwrap();
+    let again = store.raise_counters(after.map_version + (1 << 40), after.term + 5).unwrap();
     assert!(again > after.term + 5);
     let last = store.cluster().unwrap().unwrap();
     assert!(last.map_version > after.map_version + (1 << 40));
     let mut store = reopened(subject, store);
     assert!(store.cluster().unwrap().unwrap().term >= again);
-    store.note(1, "word", "text").unwrap();
+    store.add_event(1, "word", "text").unwrap();
 }

@@ -1,17 +1,18 @@
-//! What every store of the master must do, whatever it is made of: one suite, run over each.
+//! Conformance suite of the stores of the master, run over each.
 //!
-//! Not here: leases that end and masters that pause, which only a store that several masters share knows
-//! (`tables::mysql::tests`).
+//! Not here: leases that end and masters that pause, which only a shared store has (`tables::mysql::tests`).
 
 mod cluster;
 mod names;
 
-use crate::tables::meta_store::{Holder, Lead, MetaError, MetaStore, Pool, ServerRow, ServerState};
+use crate::tables::meta_store::{
+    LeaseHolder, LeaseOutcome, MetaError, MetaStore, PoolConfig, ServerRow, ServerState,
+};
 use std::path::PathBuf;
 
-/// A store of its own, that can be opened again.
+/// A private store that can be opened repeatedly.
 pub(crate) trait Subject {
-    /// Opens it.
+    /// Opens the store.
     fn open(&self) -> Result<Box<dyn MetaStore>, MetaError>;
 }
 
@@ -36,32 +37,32 @@ const CASES: [fn(&dyn Subject); 18] = [
     names::quotas_go_with_their_volume,
 ];
 
-/// Runs all cases, each on a store of its own.
+/// Runs all cases, each on a new store.
 pub(crate) fn run(mut fresh: impl FnMut() -> Box<dyn Subject>) {
     for case in CASES {
         case(&*fresh());
     }
 }
 
-pub(crate) const POOL: Pool = Pool { replicas: 3, min_ack: 2, groups: 8 };
+pub(crate) const POOL: PoolConfig = PoolConfig { replicas: 3, min_ack: 2, groups: 8 };
 
-pub(crate) fn holder(number: u8) -> Holder {
-    Holder([number; 24])
+pub(crate) fn holder(number: u8) -> LeaseHolder {
+    LeaseHolder([number; 24])
 }
 
-/// The store with a cluster in it, led.
+/// A store with a cluster and a leader.
 pub(crate) fn founded(subject: &dyn Subject) -> Box<dyn MetaStore> {
     let mut store = subject.open().unwrap();
-    store.found([7; 16], POOL).unwrap();
-    assert!(matches!(store.lead(holder(1)).unwrap(), Lead::Mine { .. }));
+    store.create_cluster([7; 16], POOL).unwrap();
+    assert!(matches!(store.lead(holder(1)).unwrap(), LeaseOutcome::Mine { .. }));
     store
 }
 
-/// The same, closed and opened again by another start of a master, after the lease has been given up.
+/// The same store, closed and opened by another start of a master after the lease has ended.
 pub(crate) fn reopened(subject: &dyn Subject, before: Box<dyn MetaStore>) -> Box<dyn MetaStore> {
     drop(before);
     let mut store = subject.open().unwrap();
-    assert!(matches!(store.lead(holder(1)).unwrap(), Lead::Mine { .. }));
+    assert!(matches!(store.lead(holder(1)).unwrap(), LeaseOutcome::Mine { .. }));
     store
 }
 

@@ -1,13 +1,13 @@
 //! Cases about volumes by name.
 
 use super::{Subject, founded, reopened};
-use crate::tables::meta_store::{MetaStore, Place, QuotaRow};
+use crate::tables::meta_store::{MetaStore, QuotaRow, VolumePlace};
 use copal_volume::{VolumeError, VolumeId, group::GroupId};
 
 const ROOT: VolumeId = VolumeId::ROOT;
 
-fn place(parent: VolumeId, name: &str, vid: VolumeId) -> Place<'_> {
-    Place { parent, name, vid }
+fn place(parent: VolumeId, name: &str, vid: VolumeId) -> VolumePlace<'_> {
+    VolumePlace { parent, name, vid }
 }
 
 fn mkdir(store: &mut dyn MetaStore, parent: VolumeId, name: &str) -> VolumeId {
@@ -103,12 +103,12 @@ pub(super) fn removal_is_marked_undone_and_done(subject: &dyn Subject) {
     assert_eq!(store.remove(at_below).unwrap(), Err(VolumeError::VolumeGone));
     store.mark_removing(at, true).unwrap().unwrap();
     let later = store.remove(at).unwrap().unwrap();
-    assert_eq!(store.gone(0).unwrap(), [(below, version), (a, later)]);
-    assert_eq!(store.gone(version).unwrap(), [(a, later)]);
-    store.forget_gone(below).unwrap();
-    store.forget_gone(below).unwrap();
+    assert_eq!(store.removed_volumes(0).unwrap(), [(below, version), (a, later)]);
+    assert_eq!(store.removed_volumes(version).unwrap(), [(a, later)]);
+    store.forget_removed_volume(below).unwrap();
+    store.forget_removed_volume(below).unwrap();
     let mut store = reopened(subject, store);
-    assert_eq!(store.gone(0).unwrap(), [(a, later)]);
+    assert_eq!(store.removed_volumes(0).unwrap(), [(a, later)]);
     assert!(!([a, below].contains(&mkdir(&mut *store, ROOT, "a"))), "ids are given once");
 }
 

@@ -1,14 +1,14 @@
 use super::*;
-use crate::{Holder, MetaStore, Pool, SqliteStore};
+use crate::{LeaseHolder, MetaStore, PoolConfig, SqliteStore};
 use copal_volume::{VolumeId, group::GroupId};
 
-const POOL: Pool = Pool { replicas: 3, min_ack: 2, groups: 4 };
-const HOLDER: Holder = Holder([1; 24]);
+const POOL: PoolConfig = PoolConfig { replicas: 3, min_ack: 2, groups: 4 };
+const HOLDER: LeaseHolder = LeaseHolder([1; 24]);
 
-/// A database that a master has open, with a volume below another.
+/// A database that a master has open, with a volume below another one.
 fn ruled(path: &Path) -> (SqliteStore, VolumeId) {
     let mut store = SqliteStore::open(path).unwrap();
-    store.found([7; 16], POOL).unwrap();
+    store.create_cluster([7; 16], POOL).unwrap();
     store.lead(HOLDER).unwrap();
     let mail = store.mkdir(VolumeId::ROOT, "mail", GroupId(1), Some(1 << 20)).unwrap().unwrap();
     store.mkdir(mail, "old", GroupId(2), None).unwrap().unwrap();
@@ -20,14 +20,14 @@ fn a_copy_is_made_while_a_master_rules_and_its_successor_gives_no_number_twice()
     let scratch = tempfile::tempdir().unwrap();
     let (database, kept) = (scratch.path().join("master.db"), scratch.path().join("kept"));
     let (mut store, _) = ruled(&database);
-    let first = back_up(&database, &kept).unwrap();
+    let first = back_up_tables(&database, &kept).unwrap();
     assert_eq!((first.volumes, first.servers), (2, 0));
-    // Given after the copy was made: nobody may ever get it again.
+    // Given after the copy was made, so it must never be given again.
     let later = store.mkdir(VolumeId::ROOT, "later", GroupId(1), Some(1)).unwrap().unwrap();
     let term = store.cluster().unwrap().unwrap().term;
     drop(store);
 
-    let put = put_back(&kept, &database, &[], 0).unwrap();
+    let put = restore_tables(&kept, &database, &[], 0).unwrap();
     assert_eq!(put.volumes, 2);
     assert!(scratch.path().join("master.db.replaced").exists());
     let mut store = SqliteStore::open(&database).unwrap();
@@ -37,7 +37,7 @@ fn a_copy_is_made_while_a_master_rules_and_its_successor_gives_no_number_twice()
     let next = store.mkdir(VolumeId::ROOT, "next", GroupId(1), None).unwrap().unwrap();
     assert!(next.0 > later.0, "{next:?} after {later:?}");
     drop(store);
-    assert_eq!(check(&database).unwrap(), Vec::<String>::new());
+    assert_eq!(check_tables(&database).unwrap(), Vec::<String>::new());
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn a_file_that_is_there_is_not_written_over_and_what_is_no_database_is_refused()
     let (database, kept) = (scratch.path().join("master.db"), scratch.path().join("kept"));
     drop(ruled(&database));
     std::fs::write(&kept, "mine").unwrap();
-    assert!(matches!(back_up(&database, &kept), Err(KeepError::System { .. })));
+    assert!(matches!(back_up_tables(&database, &kept), Err(MetadataBackupError::System { .. })));
     assert_eq!(std::fs::read(&kept).unwrap(), b"mine");
-    assert!(put_back(&kept, &database, &[], 0).is_err());
+    assert!(restore_tables(&kept, &database, &[], 0).is_err());
     assert!(SqliteStore::open(&database).unwrap().cluster().unwrap().is_some());
 }
 
@@ -76,12 +76,15 @@ fn each_disagreement_of_the_tables_is_named() {
         let scratch = tempfile::tempdir().unwrap();
         let database = scratch.path().join("master.db");
         drop(ruled(&database));
-        assert_eq!(check(&database).unwrap(), Vec::<String>::new());
+        assert_eq!(check_tables(&database).unwrap(), Vec::<String>::new());
         Connection::open(&database).unwrap().execute(change, []).unwrap();
-        let found = check(&database).unwrap();
+        let found = check_tables(&database).unwrap();
         assert!(found.iter().any(|found| found.contains(expected)), "{change}: {found:?}");
         let kept = scratch.path().join("kept");
-        assert!(matches!(back_up(&database, &kept), Err(KeepError::Damaged { .. })), "{change}");
+        assert!(
+            matches!(back_up_tables(&database, &kept), Err(MetadataBackupError::Damaged { .. })),
+            "{change}"
+        );
         assert!(!kept.exists());
     }
 }
@@ -98,14 +101,14 @@ fn who_was_away_has_missed_something_and_who_is_unknown_is_named() {
         tables.execute("INSERT INTO member SELECT gid, ?1, 'full' FROM vgroup", [disk]).unwrap();
     }
     drop(tables);
-    back_up(&database, &kept).unwrap();
-    let missing = put_back(&kept, &database, &["data9".to_owned()], 5);
-    assert!(matches!(missing, Err(KeepError::NoServer { name, .. }) if name == "data9"));
+    back_up_tables(&database, &kept).unwrap();
+    let missing = restore_tables(&kept, &database, &["data9".to_owned()], 5);
+    assert!(matches!(missing, Err(MetadataBackupError::NoServer { name, .. }) if name == "data9"));
     assert!(!scratch.path().join("master.db.replaced").exists());
-    put_back(&kept, &database, &["data2".to_owned()], 5).unwrap();
+    restore_tables(&kept, &database, &["data2".to_owned()], 5).unwrap();
     let mut store = SqliteStore::open(&database).unwrap();
     let version = store.cluster().unwrap().unwrap().map_version;
-    let missed = store.missed().unwrap();
+    let missed = store.missed_members().unwrap();
     assert_eq!(missed.len(), 4);
     assert!(missed.iter().all(|((_, disk), since)| *disk == 2 && *since == version), "{missed:?}");
     let servers = store.servers().unwrap();
@@ -114,7 +117,7 @@ fn who_was_away_has_missed_something_and_who_is_unknown_is_named() {
     assert_eq!(failed, ["data2"]);
 }
 
-/// What a master leaves that is killed: the database, and changes that only its log has.
+/// Files of a killed master: the database, and changes that only its log has.
 fn killed(database: &Path) -> Vec<String> {
     let (mut store, _) = ruled(database);
     let mut made = Vec::new();
@@ -135,11 +138,11 @@ fn killed(database: &Path) -> Vec<String> {
     made
 }
 
-/// A copy of a database with two volumes, and where.
+/// Path of a copy of a database with two volumes.
 fn copy_of_two(scratch: &Path) -> PathBuf {
     let (other, kept) = (scratch.join("other.db"), scratch.join("kept"));
     drop(ruled(&other));
-    back_up(&other, &kept).unwrap();
+    back_up_tables(&other, &kept).unwrap();
     kept
 }
 
@@ -149,12 +152,12 @@ fn volumes(database: &Path) -> Result<i64, rusqlite::Error> {
     Connection::open_with_flags(database, flags)?.query_row(query, [], |row| row.get(0))
 }
 
-/// Symptom: after `copal meta restore` where the database was lost and its log was not, the database was
-/// malformed, or held what the copy did not, without the raised versions.
+/// Symptom: after `copal meta restore` beside the log of a lost database, the database was malformed, or had
+/// changes that the copy lacked, without the raised versions.
 /// Cause: SQLite applies the log beside a database to it, and the log was moved away only together with a
 /// database.
-/// Fix: logs are moved away first and always. Siblings: a copy is not made beside a log; the log of a lost
-/// database is not removed by a start; the log of an unfinished copy is removed with it.
+/// Fix: logs are always moved away first. Also: a copy is not made beside a log; a start does not remove the
+/// log of a lost database; the log of an unfinished copy is removed with it.
 #[test]
 fn a_copy_is_not_put_beside_the_log_of_another_database() {
     for lost in [true, false] {
@@ -168,13 +171,13 @@ fn a_copy_is_not_put_beside_the_log_of_another_database() {
             assert!(refused.contains("copal meta restore"), "{refused}");
         }
         let copied = beside(&database, "-wal").metadata().unwrap().len();
-        put_back(&kept, &database, &[], 0).unwrap();
+        restore_tables(&kept, &database, &[], 0).unwrap();
         assert_eq!(beside(&database, ".replaced-wal").metadata().unwrap().len(), copied);
         assert!(!beside(&database, "-wal").exists(), "lost: {lost}");
-        assert_eq!(check(&database).unwrap(), Vec::<String>::new());
+        assert_eq!(check_tables(&database).unwrap(), Vec::<String>::new());
         assert_eq!(volumes(&database).unwrap(), 2, "lost: {lost}");
         let cluster = SqliteStore::open(&database).unwrap().cluster().unwrap().unwrap();
-        assert!(cluster.term > RAISED_VERSIONS, "the fence is there");
+        assert!(cluster.term > RAISED_VERSIONS, "its counters are raised");
         if !lost {
             let old = volumes(&beside(&database, ".replaced")).unwrap();
             assert_eq!(old, 2 + made.len() as i64, "the old database is kept with its log");
@@ -190,20 +193,20 @@ fn a_rollback_journal_and_the_log_of_a_killed_restore_are_in_no_new_database() {
     for end in ["-journal", ".part", ".part-wal", ".part-journal", ".part-shm"] {
         std::fs::write(beside(&database, end), [0xd9; 4096]).unwrap();
     }
-    put_back(&kept, &database, &[], 0).unwrap();
+    restore_tables(&kept, &database, &[], 0).unwrap();
     assert_eq!(volumes(&database).unwrap(), 2);
     assert_eq!(std::fs::read(beside(&database, ".replaced-journal")).unwrap(), [0xd9; 4096]);
     for end in ["-journal", ".part", ".part-wal", ".part-journal", ".part-shm"] {
         assert!(!beside(&database, end).exists(), "{end}");
     }
-    // A new copy is not made beside the log of an older one of its name.
+    // A new copy is not made beside the log of an older one with the same name.
     let taken = scratch.path().join("taken");
     std::fs::write(beside(&taken, "-wal"), "old").unwrap();
-    assert!(matches!(back_up(&database, &taken), Err(KeepError::System { .. })));
+    assert!(matches!(back_up_tables(&database, &taken), Err(MetadataBackupError::System { .. })));
     assert!(!taken.exists());
 }
 
-/// Lets one change of a name fail, and where the process dies all behind it.
+/// Lets one rename fail, and all later ones where the process dies.
 struct Failing {
     fails_at: usize,
     dies: bool,
@@ -220,20 +223,20 @@ impl Failing {
     }
 }
 
-impl Files for Failing {
+impl FileOps for Failing {
     fn rename(&mut self, from: &Path, to: &Path) -> std::io::Result<()> {
-        self.step(|| SystemFiles.rename(from, to))
+        self.step(|| SystemFileOps.rename(from, to))
     }
 
-    // No power is cut here.
+    // These tests cut no power.
     fn sync(&mut self, _: &Path) -> std::io::Result<()> {
         Ok(())
     }
 }
 
-/// At each step of a restore the process may die, or the disk may refuse: the name of the database leads to
-/// the old one with its log, to none, or to the new one without; the next restore is right; and no old file
-/// is lost.
+/// At each step of a restore the process dies, or the disk refuses. Then the name of the database belongs to the
+/// old one with its log, to no file, or to the new one without a log. The next restore succeeds, and no old
+/// file is lost.
 #[test]
 fn a_restore_is_safe_at_each_step() {
     for dies in [false, true] {
@@ -244,9 +247,9 @@ fn a_restore_is_safe_at_each_step() {
             let made = killed(&database);
             let old = 2 + made.len() as i64;
             let mut failing = Failing { fails_at, dies, steps: 0 };
-            put_back_by(&kept, &database, &[], 0, &mut failing).unwrap_err();
+            restore_tables_by(&kept, &database, &[], 0, &mut failing).unwrap_err();
             assert!(failing.steps > fails_at, "a restore has four steps");
-            // Looked at in a copy: SQLite changes what it opens.
+            // Checked in a copy, because SQLite changes the files that it opens.
             let look = scratch.path().join("look.db");
             for end in ["", "-wal", "-shm"] {
                 let _ = std::fs::copy(beside(&database, end), beside(&look, end));
@@ -255,26 +258,26 @@ fn a_restore_is_safe_at_each_step() {
                 true => assert_eq!(volumes(&look).unwrap(), old, "step {fails_at}"),
                 false => assert!(dies && fails_at > 0, "an error undoes the steps before it"),
             }
-            put_back(&kept, &database, &[], 0).unwrap();
+            restore_tables(&kept, &database, &[], 0).unwrap();
             assert_eq!(volumes(&database).unwrap(), 2, "step {fails_at}");
             let replaced = beside(&database, ".replaced");
             assert_eq!(volumes(&replaced).unwrap(), old, "step {fails_at}: nothing old is lost");
         }
     }
-    // A second restore keeps what the first has put aside.
+    // A second restore keeps the files that the first has moved away.
     let scratch = tempfile::tempdir().unwrap();
     let database = scratch.path().join("master.db");
     let kept = copy_of_two(scratch.path());
     for _ in 0..3 {
-        put_back(&kept, &database, &[], 0).unwrap();
+        restore_tables(&kept, &database, &[], 0).unwrap();
     }
     assert!(beside(&database, ".replaced").exists() && beside(&database, ".replaced-2").exists());
 }
 
-/// Symptom: with a umask of 022 the database of a master, its log and its lock could be read, and the lock
-/// taken, by each user of the machine; a copy under a name that is not UTF-8 was refused.
-/// Cause: the modes were left to the umask; the name was made a text. Fix: 0600 whatever the umask, also for
-/// files of an earlier release; the name's bytes are used.
+/// Symptom: with a umask of 022 every user of the machine could read the database of a master, its log and its
+/// lock, and could take the lock. A copy with a name that is not UTF-8 was refused.
+/// Cause: the umask determined the modes; the name was converted to text.
+/// Fix: the mode is always 0600, also for files of an earlier release; the bytes of the name are used.
 #[test]
 fn a_database_and_its_copies_are_their_owners_alone() {
     use std::os::unix::{ffi::OsStrExt, fs::PermissionsExt};
@@ -283,30 +286,30 @@ fn a_database_and_its_copies_are_their_owners_alone() {
     std::fs::create_dir(&directory).unwrap();
     let (database, kept) = (directory.join("master.db"), directory.join("kept"));
     let lock = beside(&database, ".lock");
-    // As an earlier release left them.
+    // With the modes of an earlier release.
     for path in [&database, &lock] {
         std::fs::write(path, "").unwrap();
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
     }
     let (store, _) = ruled(&database);
-    back_up(&database, &kept).unwrap();
+    back_up_tables(&database, &kept).unwrap();
     let logs = ["-wal", "-shm"].map(|end| beside(&database, end));
     for path in [&database, &lock, &kept, &logs[0], &logs[1]] {
         let mode = path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{}", path.display());
     }
     drop(store);
-    put_back(&kept, &database, &[], 0).unwrap();
+    restore_tables(&kept, &database, &[], 0).unwrap();
     assert_eq!(volumes(&database).unwrap(), 2);
     let mode = database.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
 }
 
-/// Symptom: no test would have noticed files that are never brought to the disk. A device that cannot be
-/// synced says so.
+/// Symptom: no test noticed files that were never synced. The sync of a device that cannot be synced must
+/// fail.
 #[test]
 fn the_files_of_the_system_are_synced() {
-    assert!(SystemFiles.sync(Path::new("/dev/null")).is_err());
+    assert!(SystemFileOps.sync(Path::new("/dev/null")).is_err());
     let directory = tempfile::tempdir().unwrap();
-    SystemFiles.sync(directory.path()).unwrap();
+    SystemFileOps.sync(directory.path()).unwrap();
 }

@@ -1,20 +1,18 @@
-//! One connection to the database server, and transactions that are run again as a whole where the server
-//! asks for it.
+//! One connection to the database server, with retries of whole transactions when the server demands it.
 //!
 //! Invariants
-//! - A transaction that changes anything begins with a write to the row of the lease, under the term of the
-//!   master that runs it. So a master that was replaced waits for, or is refused by, the one after it, and the
-//!   changes of masters have one order.
-//! - No wait is without end: connecting, reading, writing and waiting for locks all have a limit.
+//! - A transaction with changes begins with a write to the row of the lease, under the term of its master. So a
+//!   replaced master waits for its successor or is refused, and the changes of masters have one order.
+//! - Every wait has a limit: connecting, reading, writing and waiting for locks.
 
 use super::schema;
-use crate::tables::meta_store::{Meta, MetaError};
-use crate::tables::sql::{Reign, SqlError, SqlRemedy, SqlResult, SqlWish};
+use crate::tables::meta_store::{MetaError, MetaOutcome};
+use crate::tables::sql::{LeaderFence, SqlError, SqlOutcome, SqlRemedy, SqlResult};
 use mysql::{Conn, Opts, OptsBuilder, Transaction, TxOpts, consts::CapabilityFlags, prelude::Queryable};
 use std::time::Duration;
 
-/// Opens each transaction that changes something: a real write, so that a cluster of databases certifies it.
-/// No row: deposed.
+/// First statement of each transaction with changes. It is a real write, so that a cluster of databases
+/// certifies it. If it matches no row, the master is deposed.
 const FENCE: &str = "UPDATE leader SET beat = beat + 1 WHERE id = 1 AND holder = ? AND term = ?";
 const ATTEMPTS: u32 = 8;
 const CONNECT: Duration = Duration::from_secs(5);
@@ -24,47 +22,47 @@ const LOCK_WAIT_S: u32 = 3;
 /// "There is no such variable": a server without Galera.
 const NO_SUCH_VARIABLE: u16 = 1193;
 
-/// How a transaction ended that did not hold.
-enum Ended {
-    /// Before its commit: nothing of it holds.
+/// End of a failed transaction.
+enum TransactionEnd {
+    /// It failed before its commit, so it changed nothing.
     Undone(SqlError),
-    /// In its commit.
+    /// It failed in its commit, so the outcome is unknown.
     Unclear(mysql::Error),
     Deposed,
 }
 
-impl<T: Into<SqlError>> From<T> for Ended {
-    fn from(trouble: T) -> Ended {
-        Ended::Undone(trouble.into())
+impl<T: Into<SqlError>> From<T> for TransactionEnd {
+    fn from(trouble: T) -> TransactionEnd {
+        TransactionEnd::Undone(trouble.into())
     }
 }
 
-/// The connection, made again after it broke.
-pub(super) struct Connection {
+/// The connection; it is renewed after it broke.
+pub(super) struct ServerConnection {
     options: Opts,
     open: Option<Conn>,
 }
 
-impl Connection {
-    /// Connects to the database in `url` and makes the tables where there are none.
-    pub(super) fn open(url: &str) -> Result<Connection, MetaError> {
+impl ServerConnection {
+    /// Connects to the database in `url` and creates missing tables.
+    pub(super) fn open(url: &str) -> Result<ServerConnection, MetaError> {
         let given =
             Opts::from_url(url).map_err(|error| MetaError::Failed(format!("its address: {error}")))?;
         let options = OptsBuilder::from_opts(given)
-            // The socket of a server on this machine would go past TLS.
+            // The local socket of a server on this machine would bypass TLS.
             .prefer_socket(false)
             .tcp_connect_timeout(Some(CONNECT))
             .read_timeout(Some(ANSWER))
             .write_timeout(Some(ANSWER))
-            // Rows that an update found, whether or not it changed them.
+            // Updates report the rows that they matched, also unchanged ones.
             .additional_capabilities(CapabilityFlags::CLIENT_FOUND_ROWS)
             .init(vec![
-                // Clocks of one zone, which no summer moves: leases end by them.
+                // UTC has no daylight saving, and leases end by the clock.
                 "SET SESSION time_zone = '+00:00'".to_owned(),
                 "SET SESSION sql_mode = 'STRICT_ALL_TABLES'".to_owned(),
                 format!("SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT_S}"),
             ]);
-        let mut connection = Connection { options: options.into(), open: None };
+        let mut connection = ServerConnection { options: options.into(), open: None };
         schema::make(connection.get()?)?;
         Ok(connection)
     }
@@ -74,7 +72,7 @@ impl Connection {
             Some(connection) => connection,
             None => {
                 let mut connection = Conn::new(self.options.clone())?;
-                // What another server of a cluster of databases has answered is seen here.
+                // In a cluster of databases, reads see all commits that another node has answered.
                 match connection.query_drop("SET SESSION wsrep_sync_wait = 1") {
                     Err(mysql::Error::MySqlError(error)) if error.code == NO_SUCH_VARIABLE => {}
                     other => other?,
@@ -85,7 +83,7 @@ impl Connection {
         Ok(self.open.insert(connection))
     }
 
-    /// Runs reads, or one statement that may be run twice; again after a broken connection.
+    /// Runs reads, or one idempotent statement; runs them again after a broken connection.
     pub(super) fn read<T>(&mut self, run: impl Fn(&mut Conn) -> SqlResult<T>) -> Result<T, MetaError> {
         let mut attempt = 1;
         loop {
@@ -96,40 +94,40 @@ impl Connection {
         }
     }
 
-    /// Runs a transaction, under a leader's fence where it changes anything but the making of the cluster;
-    /// undone where a user's wish cannot be met.
+    /// Runs a transaction, under a leader's fence unless it creates the cluster. An error of the user undoes
+    /// it.
     pub(super) fn transact<T>(
         &mut self,
-        fence: Option<Reign>,
-        run: impl Fn(&mut Transaction<'_>) -> SqlWish<T>,
-    ) -> Meta<T> {
+        fence: Option<LeaderFence>,
+        run: impl Fn(&mut Transaction<'_>) -> SqlOutcome<T>,
+    ) -> MetaOutcome<T> {
         let mut attempt = 1;
         loop {
-            let outcome = self.get().map_err(Ended::from).and_then(|connection| {
+            let outcome = self.get().map_err(TransactionEnd::from).and_then(|connection| {
                 let mut transaction = connection.start_transaction(TxOpts::default())?;
                 if let Some((holder, term)) = fence {
                     transaction.exec_drop(FENCE, (holder.0.to_vec(), term))?;
                     if transaction.affected_rows() == 0 {
-                        return Err(Ended::Deposed);
+                        return Err(TransactionEnd::Deposed);
                     }
                 }
-                // Dropped, it is undone.
+                // A dropped transaction is undone.
                 let outcome = run(&mut transaction)?;
                 if outcome.is_ok() {
-                    transaction.commit().map_err(Ended::Unclear)?;
+                    transaction.commit().map_err(TransactionEnd::Unclear)?;
                 }
                 Ok(outcome)
             });
             let failed = match outcome {
                 Ok(outcome) => return Ok(outcome),
-                Err(Ended::Deposed) => return Err(MetaError::Deposed),
-                // A server that says no in so many words has undone it.
-                Err(Ended::Unclear(error @ mysql::Error::MySqlError(_))) => error.into(),
-                Err(Ended::Unclear(error)) => {
+                Err(TransactionEnd::Deposed) => return Err(MetaError::Deposed),
+                // The server refused the commit, so it has undone the transaction.
+                Err(TransactionEnd::Unclear(error @ mysql::Error::MySqlError(_))) => error.into(),
+                Err(TransactionEnd::Unclear(error)) => {
                     self.open = None;
                     return Err(MetaError::Unclear(error.to_string()));
                 }
-                Err(Ended::Undone(failed)) => failed,
+                Err(TransactionEnd::Undone(failed)) => failed,
             };
             self.prepare_again(failed, &mut attempt)?;
         }

@@ -1,7 +1,7 @@
-//! The tables, as they are made in an empty database.
+//! Definitions of the tables.
 //!
-//! Every table has a primary key, and nothing needs locks by name, triggers or two-phase commits: Galera and
-//! TiDB have none. Format: docs/formats/master-mysql.md v1
+//! Every table has a primary key. No statement needs named locks, triggers or two-phase commits, which Galera
+//! and TiDB lack. Format: docs/formats/master-mysql.md v1
 
 use crate::tables::meta_store::MetaError;
 use crate::tables::sql::{SqlError, SqlResult, checked};

@@ -1,8 +1,8 @@
-//! The suite over a server of the test's own, and what only masters that share a database can meet.
+//! The conformance suite over a private server, and cases of masters that share a database.
 
 use super::*;
 use crate::tables::conformance::{POOL, Subject, founded, holder, run, server};
-use crate::{MetaStore, Place};
+use crate::{MetaStore, VolumePlace};
 use copal_testkit::MariaDb;
 use copal_volume::{VolumeId, group::GroupId};
 use std::{
@@ -53,7 +53,7 @@ impl Database {
         connection.query_drop(statement).unwrap();
     }
 
-    /// Ten seconds without a renewal, at once.
+    /// Lets the lease end at once, as after ten seconds without a renewal.
     fn let_lease_end(&self) {
         self.statement("UPDATE leader SET expires = '2000-01-01 00:00:00'");
     }
@@ -65,10 +65,10 @@ impl Subject for Database {
     }
 }
 
-fn term(lead: Lead) -> u64 {
+fn term(lead: LeaseOutcome) -> u64 {
     match lead {
-        Lead::Mine { term } => term,
-        Lead::Theirs { left_ms } => panic!("another leads for {left_ms} ms"),
+        LeaseOutcome::Mine { term } => term,
+        LeaseOutcome::Theirs { left_ms } => panic!("another leads for {left_ms} ms"),
     }
 }
 
@@ -86,15 +86,18 @@ fn a_lease_that_ended_is_taken_and_the_term_grows() {
     let (mut first, mut second) = (database.store(), database.store());
     let before = term(first.lead(holder(1)).unwrap());
     let left = second.lead(holder(2)).unwrap();
-    assert!(matches!(left, Lead::Theirs { left_ms } if (1..=LEASE_MS).contains(&left_ms)), "{left:?}");
+    assert!(
+        matches!(left, LeaseOutcome::Theirs { left_ms } if (1..=LEASE_MS).contains(&left_ms)),
+        "{left:?}"
+    );
     database.let_lease_end();
     assert!(first.renew().unwrap(), "nobody else has had it");
-    assert!(matches!(second.lead(holder(2)).unwrap(), Lead::Theirs { .. }));
+    assert!(matches!(second.lead(holder(2)).unwrap(), LeaseOutcome::Theirs { .. }));
     database.let_lease_end();
     let after = term(second.lead(holder(2)).unwrap());
     assert_eq!(after, before + 1);
     assert!(!first.renew().unwrap());
-    assert!(matches!(first.lead(holder(1)).unwrap(), Lead::Theirs { .. }));
+    assert!(matches!(first.lead(holder(1)).unwrap(), LeaseOutcome::Theirs { .. }));
     // The same node started again is another holder.
     database.let_lease_end();
     assert_eq!(term(first.lead(holder(3)).unwrap()), after + 1);
@@ -107,11 +110,11 @@ fn a_master_that_was_paused_beyond_its_lease_changes_nothing() {
     let root = VolumeId::ROOT;
     let a = paused.mkdir(root, "a", GroupId(1), None).unwrap().unwrap();
     database.let_lease_end();
-    // It goes on as long as nobody has taken its place.
-    paused.note(1, "word", "text").unwrap();
+    // It continues as long as no other master has the lease.
+    paused.add_event(1, "word", "text").unwrap();
     let mut next = database.store();
-    let reign = term(next.lead(holder(2)).unwrap());
-    let at = Place { parent: root, name: "a", vid: a };
+    let next_term = term(next.lead(holder(2)).unwrap());
+    let at = VolumePlace { parent: root, name: "a", vid: a };
     let before = next.cluster().unwrap();
     let deposed: [Result<(), MetaError>; 5] = [
         paused.mkdir(root, "b", GroupId(1), None).map(|_| ()),
@@ -125,22 +128,22 @@ fn a_master_that_was_paused_beyond_its_lease_changes_nothing() {
     }
     assert_eq!(next.cluster().unwrap(), before);
     assert_eq!(next.resolve(&["b"]).unwrap(), []);
-    // Its own term is what fences it: not even its old name lets it in under another's reign.
+    // The term fences it: the same holder does not get in under a newer term.
     database.let_lease_end();
     let mut again = database.store();
-    assert_eq!(term(again.lead(holder(1)).unwrap()), reign + 1);
-    assert!(matches!(paused.note(1, "word", "text"), Err(MetaError::Deposed)));
+    assert_eq!(term(again.lead(holder(1)).unwrap()), next_term + 1);
+    assert!(matches!(paused.add_event(1, "word", "text"), Err(MetaError::Deposed)));
     assert!(!paused.renew().unwrap());
-    again.note(1, "word", "text").unwrap();
+    again.add_event(1, "word", "text").unwrap();
 }
 
-/// A transaction of the old reign that is under way holds the row of the lease: the new reign begins after
-/// it, and sees it.
+/// An unfinished transaction of the old term locks the row of the lease. The new term begins after it, and sees
+/// its changes.
 #[test]
 fn a_reign_begins_after_what_the_one_before_had_under_way() {
     let database = Database::new();
     let mut old = founded(&database);
-    old.note(1, "word", "text").unwrap();
+    old.add_event(1, "word", "text").unwrap();
     let mut between = mysql::Conn::new(database.url.as_str()).unwrap();
     database.let_lease_end();
     let mut under_way = between.start_transaction(mysql::TxOpts::default()).unwrap();
@@ -148,8 +151,8 @@ fn a_reign_begins_after_what_the_one_before_had_under_way() {
     under_way.query_drop("UPDATE cluster SET map_version = 77 WHERE id = 1").unwrap();
     let mut next = database.store();
     let taking = std::thread::spawn(move || {
-        let reign = term(next.lead(holder(2)).unwrap());
-        (reign, next.cluster().unwrap().unwrap().map_version)
+        let next_term = term(next.lead(holder(2)).unwrap());
+        (next_term, next.cluster().unwrap().unwrap().map_version)
     });
     assert!(!taking.is_finished());
     under_way.commit().unwrap();
@@ -162,8 +165,8 @@ fn a_transaction_that_meets_a_deadlock_is_run_again_as_a_whole() {
     let database = Database::new();
     let mut store = founded(&database);
     let root = VolumeId::ROOT;
-    // Holds the group that the volume is to be made in, then wants the lease that the store's transaction
-    // holds: one of the two is undone by the server, the one that has changed less.
+    // This transaction locks the group of the new volume, and then requests the lease that the store's
+    // transaction locks. The server undoes the one that has changed less.
     let mut other = mysql::Conn::new(database.url.as_str()).unwrap();
     let mut holding = other.start_transaction(mysql::TxOpts::default()).unwrap();
     for group in 1..=8 {
@@ -174,8 +177,8 @@ fn a_transaction_that_meets_a_deadlock_is_run_again_as_a_whole() {
         let made = store.mkdir(root, "a", GroupId(1), None);
         (store, made)
     });
-    // The store's transaction waits for the group: seen from outside, so that the order is certain. The
-    // server renews what it shows only when nobody has looked for a tenth of a second.
+    // Another connection observes that the store's transaction waits for the group, so the order is certain.
+    // The server refreshes these tables only after a tenth of a second without a query.
     let name = database.url.rsplit('/').next().unwrap();
     let mut look = mysql::Conn::new(database.server.maria.url("mysql").as_str()).unwrap();
     let waits = format!(
@@ -206,7 +209,7 @@ fn a_broken_connection_is_made_again() {
         for id in look.query::<u64, _>(ids).unwrap() {
             look.query_drop(format!("KILL {id}")).unwrap();
         }
-        store.note(1, "word", "text").unwrap();
+        store.add_event(1, "word", "text").unwrap();
     }
     assert_eq!(store.events(0, 10).unwrap().len(), 2);
     assert_eq!(store.cluster().unwrap().unwrap().pool, POOL);

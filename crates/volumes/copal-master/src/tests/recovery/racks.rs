@@ -1,9 +1,9 @@
-//! Servers that stand in racks: where copies lie, and what a rack that fails comes to.
+//! Racks: the places of copies, and the failure of whole racks.
 
 use super::*;
 
 impl Cluster {
-    /// Most members that any group has in one rack, the one of `without` left out.
+    /// Largest number of members of a group in one rack; the disk `without` does not count.
     fn most_in_a_rack(&self, without: u32) -> usize {
         let map = self.master.map();
         let most = map.groups.values().map(|row| {
@@ -24,20 +24,20 @@ fn no_group_has_two_members_in_one_rack_and_who_replaces_a_lost_one_is_in_its_ra
     let held: Vec<usize> = (1..=6).map(|number| cluster.groups_of(number)).collect();
     assert!(held.iter().all(|held| (20..=44).contains(held)), "{held:?}");
     cluster.kill(3);
-    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
     while !cluster.tasks().is_empty() {
         cluster.step();
-        assert_eq!(cluster.most_in_a_rack(3), 1, "while it is copied");
+        assert_eq!(cluster.most_in_a_rack(3), 1, "during the copies");
     }
     cluster.settle();
     assert_eq!(cluster.most_in_a_rack(0), 1);
-    assert_eq!(cluster.groups_of(4), 64, "the one that is left in the rack");
-    // Nothing is left there: copies that are too close are better than none.
+    assert_eq!(cluster.groups_of(4), 64, "the remaining server of the rack");
+    // The rack has no server left; copies that are too close are better than none.
     cluster.kill(4);
-    cluster.master.lose("data4", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data4", cluster.now_ms).unwrap();
     cluster.settle();
     assert_eq!(cluster.most_in_a_rack(0), 2);
-    // The rack is there again: a plan takes them apart.
+    // The rack has servers again, so a plan separates the members.
     for number in [7, 8] {
         cluster.join(number);
     }
@@ -61,7 +61,7 @@ fn a_move_into_the_rack_of_another_member_is_refused() {
     let cluster = Cluster::in_racks(6, 16, MasterOptions::default(), 2);
     let members = cluster.members(1);
     let (leaves, stays) = (members[0], members[1]);
-    // The other server of the rack of one that stays.
+    // The other server in the rack of a staying member.
     let beside = if stays % 2 == 0 { stays - 1 } else { stays + 1 };
     let refused = cluster.denied(&[wanted(1, &format!("data{leaves}"), &format!("data{beside}"))]);
     assert!(refused.contains("1 stand closer to another member than the one that leaves"), "{refused}");
@@ -73,12 +73,12 @@ fn a_rack_that_is_told_later_counts_from_then_on() {
     cluster.servers_a_rack = 2;
     cluster.pass(1000);
     assert_eq!(cluster.master.map().servers[&4].rack, "r2");
-    assert!(cluster.most_in_a_rack(0) > 1, "nothing moves by itself");
+    assert!(cluster.most_in_a_rack(0) > 1, "no group moves without an order");
     let plan = cluster.master.rebalance_plan();
     assert!(!plan.moves.is_empty(), "{plan:?}");
 }
 
-/// Four of 24 servers are no fifth: they start copies, unless they are two whole racks.
+/// Four of 24 servers are less than a fifth, so their failure starts copies, unless they are two whole racks.
 #[test]
 fn two_whole_racks_that_fail_at_once_start_no_copies() {
     for (killed, is_held) in [([1, 3, 5, 7], false), ([1, 2, 3, 4], true)] {

@@ -1,15 +1,15 @@
-//! The story of a group that lacks a copy, as an operator reads it.
+//! The history of a group that lacks a copy, as an operator reads it.
 
 use super::*;
 use copal_proto::administration::GroupStory;
 
 impl Cluster {
     fn why(&self, group: u32) -> GroupStory {
-        let told = self.master.why_degraded(GroupId(group), self.now_ms).unwrap();
-        told.unwrap()
+        let story = self.master.why_degraded(GroupId(group), self.now_ms).unwrap();
+        story.unwrap()
     }
 
-    /// What is told of a member that is not whole.
+    /// Reason why a member is not in sync.
     fn why_of(&self, group: u32, name: &str) -> Option<String> {
         let mut members = self.why(group).members.into_iter();
         members.find(|member| member.name == name)?.why
@@ -25,9 +25,9 @@ impl Cluster {
 #[test]
 fn a_group_that_is_whole_has_no_story() {
     let cluster = Cluster::new(4, 16);
-    let told = cluster.why(7);
-    assert_eq!((told.whole, &*told.sentence), (true, "group 7 is whole"));
-    assert_eq!(told.events, []);
+    let story = cluster.why(7);
+    assert_eq!((story.whole, &*story.sentence), (true, "group 7 is whole"));
+    assert_eq!(story.events, []);
     assert_eq!(cluster.why_of(7, "data1"), None);
     assert!(cluster.master.why_degraded(GroupId(99), cluster.now_ms).unwrap().is_none());
 }
@@ -39,27 +39,27 @@ fn a_server_that_is_away_is_waited_for_then_given_up_then_copied_from_others() {
     let killed_ms = cluster.now_ms;
     cluster.kill(2);
     cluster.pass(60_000);
-    let told = cluster.why(group);
-    assert_eq!((told.whole, told.whole_copies), (false, 2));
+    let story = cluster.why(group);
+    assert_eq!((story.whole, story.whole_copies), (false, 2));
     assert_eq!(cluster.why_of(group, "data2").unwrap(), "data2 refuses connections: it is taken for failed");
-    let away = told.members.iter().find(|member| member.name == "data2").unwrap();
+    let away = story.members.iter().find(|member| member.name == "data2").unwrap();
     assert_eq!(away.since_ms, Some(killed_ms));
-    let next = told.next.as_deref().unwrap();
+    let next = story.next.as_deref().unwrap();
     assert!(next.starts_with("data2 is waited for, 29 min more"), "{next}");
-    assert!(told.events.iter().any(|event| event.kind == "state"), "{told:?}");
+    assert!(story.events.iter().any(|event| event.kind == "state"), "{story:?}");
     assert!(
-        told.events.iter().all(|event| !event.text.contains("data3")),
-        "of others nothing is told: {told:?}"
+        story.events.iter().all(|event| !event.text.contains("data3")),
+        "no event is about others: {story:?}"
     );
-    cluster.master.lose("data2", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data2", cluster.now_ms).unwrap();
     assert_eq!(cluster.why_of(group, "data2").unwrap(), "data2 was given up: it is not let back in");
     cluster.step();
-    let mut said = BTreeSet::new();
+    let mut steps = BTreeSet::new();
     while !cluster.why(group).whole {
-        said.extend(cluster.why(group).next);
+        steps.extend(cluster.why(group).next);
         cluster.step();
     }
-    assert!(said.iter().any(|next| next.contains(" copies it from ")), "{said:?}");
+    assert!(steps.iter().any(|next| next.contains(" copies it from ")), "{steps:?}");
     cluster.settle();
     assert_eq!(cluster.why(group).sentence, format!("group {group} is whole"));
 }
@@ -68,12 +68,12 @@ fn a_server_that_is_away_is_waited_for_then_given_up_then_copied_from_others() {
 fn what_blocks_a_group_is_said_in_its_story() {
     let mut cluster = Cluster::new(3, 8);
     cluster.kill(3);
-    cluster.master.lose("data3", cluster.now_ms).unwrap();
+    cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
     cluster.pass(1000);
-    let told = cluster.why(1);
-    let blocked = &told.blocked[0];
+    let story = cluster.why(1);
+    let blocked = &story.blocked[0];
     assert!(blocked.starts_with("group 1 has no disk to go to: 3 hold it already"), "{blocked}");
-    // The last ones that have everything go as well.
+    // The last in-sync members fail as well.
     cluster.kill(2);
     cluster.kill(1);
     cluster.pass(1000);
@@ -96,30 +96,32 @@ fn a_mass_failure_is_named_as_what_holds_the_copies() {
         cluster.kill(number);
     }
     cluster.pass(1000);
-    let told = cluster.why(group);
-    let blocked = &told.blocked[0];
+    let story = cluster.why(group);
+    let blocked = &story.blocked[0];
     assert!(blocked.starts_with("2 of 6 servers failed within a minute"), "{blocked}");
-    assert_eq!(told.next.as_deref(), Some("nothing, before what blocks it is gone"));
+    assert_eq!(story.next.as_deref(), Some("nothing, before what blocks it is gone"));
 }
 
 #[test]
 fn damage_and_an_announced_absence_are_told_as_what_they_are() {
     let mut cluster = Cluster::new(4, 16);
     let group = cluster.one_of(1);
-    cluster.master.announce("data1", 30 * 60_000, false, cluster.now_ms).unwrap();
+    cluster.master.announce_absence("data1", 30 * 60_000, false, cluster.now_ms).unwrap();
     cluster.kill(1);
     cluster.step();
     let why = cluster.why_of(group, "data1").unwrap();
     assert!(why.starts_with("data1 is away as it was announced, for 30 min more"), "{why}");
     cluster.start(1);
     cluster.settle();
-    // It has said in the present view that it is whole.
+    // It has reported in the present view that it is in sync.
     cluster.step();
     let map = cluster.master.map();
     let epoch = map.view(&map.groups[&GroupId(group)]).epoch;
-    let damaged =
-        Beat { groups: vec![(GroupId(group), epoch, Role::Recovering)], ..beat(1, cluster.boots[&1]) };
-    cluster.master.beat(damaged, cluster.now_ms).unwrap();
+    let damaged = ServerHeartbeat {
+        groups: vec![(GroupId(group), epoch, Role::Recovering)],
+        ..beat(1, cluster.boots[&1])
+    };
+    cluster.master.heartbeat(damaged, cluster.now_ms).unwrap();
     let why = cluster.why_of(group, "data1").unwrap();
-    assert!(why.starts_with(&format!("data1 is not whole in group {group} any more")), "{why}");
+    assert!(why.starts_with(&format!("data1 is not in sync in group {group} any more")), "{why}");
 }

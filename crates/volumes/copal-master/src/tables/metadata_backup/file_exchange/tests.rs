@@ -1,25 +1,25 @@
-//! Power cuts during an exchange, at each step of it and of its undoing.
+//! Power cuts during an exchange, at each of its steps and of the steps that undo it.
 //!
-//! A disk may have any part of the names that changed since their directory was synced last, and no bytes of
-//! a file that was not.
+//! After a power cut, a disk may have any subset of the renames since the last sync of the directory. It may
+//! have no bytes of a file that was never synced.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names, and which file each leads to, by its first name.
+/// Names, and for each the first name of its file.
 type Names = BTreeMap<String, String>;
 
-/// A directory of which all is known that a power cut may leave.
+/// A directory, and all states that a power cut may leave.
 struct Cut {
     fails_at: usize,
     steps: usize,
-    /// The names that are on the disk for certain.
+    /// Durable names.
     durable: Names,
-    /// Changes behind them.
+    /// Renames that are not durable yet.
     pending: Vec<(String, String)>,
-    /// Whether the bytes of the new database are on the disk.
+    /// The bytes of the new database are durable.
     is_synced: bool,
-    /// What is seen after a power cut at any of the steps so far.
+    /// Possible states after a power cut at any of the steps so far.
     left: BTreeSet<Names>,
 }
 
@@ -28,7 +28,7 @@ fn name(path: &Path) -> String {
 }
 
 impl Cut {
-    fn note(&mut self) {
+    fn record_states(&mut self) {
         for kept in 0..1_u32 << self.pending.len() {
             let mut names = self.durable.clone();
             for (at, (from, to)) in self.pending.iter().enumerate() {
@@ -54,12 +54,12 @@ impl Cut {
     }
 }
 
-impl Files for Cut {
+impl FileOps for Cut {
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         self.step()?;
         std::fs::rename(from, to)?;
         self.pending.push((name(from), name(to)));
-        self.note();
+        self.record_states();
         Ok(())
     }
 
@@ -78,12 +78,11 @@ impl Files for Cut {
     }
 }
 
-/// Symptom: a power cut could leave an old database without its newest log, on a file system that brings
-/// names to the disk in any order. Where the last sync of a restore failed, the old log came to lie beside
-/// the new database. No test noticed when the new database had its name before its bytes were on the disk, or
-/// before the logs were gone.
-/// Cause: names were synced once for all old files; the last change of a name was not undone. Fix: each name
-/// is on the disk before the next one changes, and the last is undone first.
+/// Symptom: a power cut could leave an old database without its newest log, on a file system that writes names
+/// in any order. After a failed last sync of a restore, the old log lay beside the new database. No test
+/// noticed a new database that had its name before its bytes were durable, or before the logs were away.
+/// Cause: names were synced once for all old files, and the last rename was not undone.
+/// Fix: each name is durable before the next one changes, and the last rename is undone first.
 #[test]
 fn a_power_cut_leaves_the_old_database_with_its_logs_or_none_or_the_new_one_without() {
     let old = ["db", "db-wal", "db-shm"];

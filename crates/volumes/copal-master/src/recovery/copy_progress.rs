@@ -1,40 +1,40 @@
-//! How fast copies get on, and when they will be done.
+//! Rate of copies, and the estimated time until they are done.
 
 use std::collections::VecDeque;
 
-/// The rate is that of the last so many milliseconds.
+/// The rate is measured over so many milliseconds.
 const WINDOW_MS: u64 = 30_000;
-/// Between two samples.
+/// Time between two samples.
 const STEP_MS: u64 = 500;
-/// A group takes as long as so many bytes more than it has: its view changes twice.
+/// Fixed cost of a group, in bytes: its view changes twice.
 const PER_GROUP_BYTES: u64 = 256 << 10;
 
-/// Work that was done, and when. Nothing here reads a clock.
+/// Samples of the work that was done. Reads no clock.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct CopyProgress {
     copied_bytes: u64,
     groups: u64,
-    /// When; bytes and groups until then.
+    /// Time; bytes and groups until then.
     samples: VecDeque<(u64, u64, u64)>,
 }
 
-impl Progress {
-    /// Bytes were copied.
+impl CopyProgress {
+    /// Counts copied bytes.
     pub(crate) fn copied(&mut self, bytes: u64) {
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
     }
 
-    /// The clock has moved: what was measured by it says nothing.
+    /// Drops the samples, since the clock that measured them has moved.
     pub(crate) fn restart(&mut self) {
         self.samples.clear();
     }
 
-    /// A group got its copy.
+    /// Counts a group that got its copy.
     pub(crate) fn finished(&mut self) {
         self.groups += 1;
     }
 
-    /// Lets time pass; while nothing is to do nothing is measured.
+    /// Takes a sample when one is due; drops all samples while no copy is due.
     pub(crate) fn tick(&mut self, now_ms: u64, is_busy: bool) {
         if !is_busy {
             self.samples.clear();
@@ -49,7 +49,7 @@ impl Progress {
         }
     }
 
-    /// Milliseconds, bytes and groups between the first sample and the last.
+    /// Milliseconds, bytes and groups between the first and the last sample.
     fn measured(&self) -> Option<(u64, u64, u64)> {
         let (first, last) = (self.samples.front()?, self.samples.back()?);
         let passed_ms = last.0 - first.0;
@@ -62,7 +62,7 @@ impl Progress {
         Some((u128::from(bytes) * 1000 / u128::from(passed_ms)) as u64)
     }
 
-    /// Seconds for what is left; `None`: nothing has got on yet.
+    /// Seconds for the remaining work; `None`: no work was done yet.
     pub(crate) fn seconds_for(&self, bytes: u64, groups: usize) -> Option<u64> {
         if groups == 0 {
             return Some(0);
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_told_by_what_was_done_in_the_last_half_minute() {
-        let mut progress = Progress::default();
+    fn the_end_is_estimated_by_the_work_of_the_last_half_minute() {
+        let mut progress = CopyProgress::default();
         assert_eq!((progress.seconds_for(1, 1), progress.seconds_for(0, 0)), (None, Some(0)));
         for second in 0..100 {
             progress.tick(second * 1000, true);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn groups_without_bytes_take_their_time_too() {
-        let mut progress = Progress::default();
+        let mut progress = CopyProgress::default();
         for second in 0..10 {
             progress.tick(second * 1000, true);
             progress.finished();
