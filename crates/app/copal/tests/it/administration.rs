@@ -271,8 +271,8 @@ fn a_group_goes_on_from_one_member() {
     golden.once(&["group", "force-accept", &group, "--from", "data1", "--dry-run"]);
     golden.once(&order);
     golden.once(&[&order[..], &["--lose-since", "2100-01-01T00:00:00Z"]].concat());
-    golden.until(&["group", "why-degraded", &group], mentions(&["no whole copy is there"]));
+    golden.until(&["group", "why-degraded", &group], mentions(&["no member in sync is up"]));
     golden.once(&[&order[..], &["--lose-since", "everything"]].concat());
-    golden.until(&["group", "why-degraded", &group], mentions(&["1 of 3 whole copies"]));
+    golden.until(&["group", "why-degraded", &group], mentions(&["1 of 3 copies in sync"]));
     golden.end();
 }

@@ -88,16 +88,16 @@ fn a_disk_shows_what_is_on_it_and_what_it_still_takes() {
 #[test]
 fn why_a_group_lacks_a_copy_is_told() {
     let cluster = Served::start(&[]);
-    assert_eq!(cluster.good(&["group", "why-degraded", "7"]), "group 7 is whole\n");
+    assert_eq!(cluster.good(&["group", "why-degraded", "7"]), "group 7 is in sync\n");
     let missing = cluster.bad(40, &["group", "why-degraded", "999"]);
     assert!(missing.contains("there is no group 999"), "{missing}");
     cluster.signal("data2", "-KILL");
     cluster.good(&["status", "--wait", "degraded"]);
     let story = cluster.good(&["group", "why-degraded", "7"]);
     for part in [
-        "group 7 has 2 of 3 whole copies",
+        "group 7 has 2 of 3 copies in sync",
         "it is taken for failed, since ",
-        "next: data2 is waited for, 30 min more",
+        "next: the group waits for data2, 30 min more",
         "what happened:",
     ] {
         assert!(story.contains(part), "{part}\n{story}");

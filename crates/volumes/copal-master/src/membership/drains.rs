@@ -53,7 +53,7 @@ pub(crate) fn why_without_place(state: &LeaderState, groups: usize, fit: usize, 
     let needed = usize::from(state.map.pool.replicas);
     match fit < needed {
         true => format!(
-            "{groups} groups wait for a server: each needs {needed} servers, {fit} are there that stay; add one with \
+            "{groups} groups wait for a server: each needs {needed} servers, {fit} are available; add one with \
              `copal node token`"
         ),
         false => format!("{groups} groups wait for a server: {first}"),

@@ -98,10 +98,8 @@ fn check_none_in_sync(state: &LeaderState, view: &View) -> MasterResult<()> {
         let name = state.map.servers.get(&disk.0).map(|server| server.name.as_str()).unwrap_or_default();
         match reported_role(state, view, disk.0) {
             Some(role) if role.is_in_sync() => {
-                let reason = format!(
-                    "{name} has everything of group {}, and the others take it over from there",
-                    view.group
-                );
+                let reason =
+                    format!("{name} is in sync in group {}, and the others resync from it", view.group);
                 return Err(denied(reason));
             }
             Some(_) => {}

@@ -14,7 +14,7 @@ use crate::{
 use copal_proto::administration::{
     ClusterStatus, EventRecord, GroupCounts, GroupMembers, MasterStatus, MemberRole, ServerStatus,
 };
-use copal_volume::group::{DiskId, GroupId};
+use copal_volume::group::{DiskId, GroupId, Role};
 
 /// Health, servers, groups and tasks. `address` is that of this master.
 pub(crate) fn cluster_status(state: &LeaderState, address: String, now_ms: u64) -> ClusterStatus {
@@ -53,7 +53,7 @@ pub(crate) fn cluster_status(state: &LeaderState, address: String, now_ms: u64) 
 pub(crate) fn group_members(state: &LeaderState, group: GroupId) -> Option<GroupMembers> {
     let row = state.map.groups.get(&group)?;
     let view = state.map.view(row);
-    let member = |&(disk, role): &(DiskId, copal_volume::group::Role)| {
+    let member = |&(disk, role): &(DiskId, Role)| {
         let server = state.map.servers.get(&disk.0)?;
         Some(MemberRole {
             name: server.name.clone(),
@@ -95,7 +95,7 @@ fn health(state: &LeaderState, copies: GroupCounts, now_ms: u64) -> (&'static st
         return ("incomplete", sentence);
     }
     if copies.incomplete > 0 {
-        let sentence = format!("incomplete: {} groups have no whole copy that is there", copies.incomplete);
+        let sentence = format!("incomplete: {} groups have no copy in sync that is up", copies.incomplete);
         return ("incomplete", sentence);
     }
     let lacking = copies.total - copies.whole;
@@ -133,17 +133,18 @@ fn health(state: &LeaderState, copies: GroupCounts, now_ms: u64) -> (&'static st
         return ("recovering", sentence);
     }
     if let Some(server) = in_state(state, ServerState::Recovering).next() {
-        let sentence = format!("recovering: {} catches up, {lacking} groups are not whole yet", server.name);
+        let sentence =
+            format!("recovering: {} catches up, {lacking} groups are not in sync yet", server.name);
         return ("recovering", sentence);
     }
     if lacking > 0 {
-        return ("recovering", format!("recovering: {lacking} groups are not whole yet"));
+        return ("recovering", format!("recovering: {lacking} groups are not in sync yet"));
     }
     // It has joined and does not listen yet, or has sent no heartbeat in this term.
     let is_silent =
         |server: &&ServerRow| state.activity.get(&server.disk).is_none_or(|activity| activity.pid == 0);
     if let Some(server) = in_state(state, ServerState::Normal).find(is_silent) {
-        let sentence = format!("recovering: {} has not been heard of yet", server.name);
+        let sentence = format!("recovering: {} has sent no heartbeat yet", server.name);
         return ("recovering", sentence);
     }
     ("healthy", format!("healthy: {} groups, {} copies of each", copies.total, pool.replicas))

@@ -64,7 +64,7 @@ impl StoryBuilder<'_> {
             return GroupStory {
                 group: group.0,
                 whole: true,
-                sentence: format!("group {group} is whole"),
+                sentence: format!("group {group} is in sync"),
                 replicas,
                 whole_copies: whole,
                 members,
@@ -78,18 +78,18 @@ impl StoryBuilder<'_> {
         let next = match blocked.first() {
             // No step is taken before the obstacle is removed.
             Some(_) => {
-                NextStep { text: "nothing, before what blocks it is gone".to_owned(), ends_in_s: None }
+                NextStep { text: "nothing before the obstacle is removed".to_owned(), ends_in_s: None }
             }
             None => self.next_step(),
         };
         let end = match next.ends_in_s {
-            Some(seconds) => format!("; whole in about {} s", seconds.max(1)),
+            Some(seconds) => format!("; all in about {} s", seconds.max(1)),
             None => String::new(),
         };
         GroupStory {
             group: group.0,
             whole: false,
-            sentence: format!("group {group} has {whole} of {replicas} whole copies{end}"),
+            sentence: format!("group {group} has {whole} of {replicas} copies in sync{end}"),
             replicas,
             whole_copies: whole,
             members,
@@ -158,10 +158,10 @@ impl StoryBuilder<'_> {
             }
             ServerState::Normal | ServerState::Recovering if kind == MemberKind::Joining => {
                 let since_ms = self.state.recovery.lacking_since.get(&self.row.group).copied();
-                (since_ms, format!("{name} is new in the group, and copies what is there"))
+                (since_ms, format!("{name} is new in the group, and copies its data"))
             }
             ServerState::Recovering => {
-                let text = format!("{name} is back, and takes over what it missed meanwhile");
+                let text = format!("{name} is back, and copies the operations that it missed");
                 (state().map(at), text)
             }
             ServerState::Normal => {
@@ -172,7 +172,7 @@ impl StoryBuilder<'_> {
                     .rfind(|event| event.kind == "repair" && mentions(&event.text, &[name, "group", &group]));
                 match damage {
                     Some(event) if role.is_recovering() => (Some(event.at_ms), event.text.clone()),
-                    _ => (None, format!("{name} has not said yet that it is whole in this view")),
+                    _ => (None, format!("{name} has not reported yet that it is in sync in this view")),
                 }
             }
         }
@@ -193,7 +193,7 @@ impl StoryBuilder<'_> {
             let percent = here * 100 / all.max(1);
             let (source, name) = (self.name(source.0), self.name(target.0));
             return NextStep {
-                text: format!("{name} copies it from {source}, {percent} % are there"),
+                text: format!("{name} copies it from {source}, {percent} % are copied"),
                 ends_in_s: seconds_for(state, all - here, 1),
             };
         }
@@ -218,15 +218,15 @@ impl StoryBuilder<'_> {
                 let name = &server.name;
                 NextStep {
                     text: format!(
-                        "{name} is waited for, {} min more: back before, it takes over what it missed, else the group is \
-                         copied from others; `copal node lost {name}` begins that now",
+                        "the group waits for {name}, {} min more: if it returns, it copies the operations that it missed, \
+                         else the group is copied from others; `copal node lost {name}` begins that now",
                         left_s.div_ceil(60)
                     ),
                     ends_in_s: seconds_for(state, all, 1).map(|copying_s| left_s + copying_s),
                 }
             }
             _ => NextStep {
-                text: "members that are there take over what they lack from one that is whole".to_owned(),
+                text: "members that are up resync from one that is in sync".to_owned(),
                 ends_in_s: None,
             },
         }
@@ -249,10 +249,10 @@ impl StoryBuilder<'_> {
                 away.filter(|server| !missed(server.disk)).map(|server| server.name.clone()).collect();
             blocked.push(match have.is_empty() {
                 true => {
-                    "no whole copy is there, and none that is away is known to have missed nothing".to_owned()
+                    "no member in sync is up, and each one that is down may have missed operations".to_owned()
                 }
                 false => format!(
-                    "no whole copy is there; {} has everything that was acknowledged: bring it back",
+                    "no member in sync is up; {} has all acknowledged operations: bring it back",
                     have.join(" or ")
                 ),
             });
@@ -270,9 +270,8 @@ impl StoryBuilder<'_> {
         let up = self.view.up().count();
         if up < self.view.needed() {
             let needed = self.view.needed();
-            blocked.push(format!(
-                "{up} of its members are there, and {needed} have to be before anything can be written to it"
-            ));
+            blocked
+                .push(format!("{up} of its members are up, and {needed} must be before it accepts writes"));
         }
         blocked
     }

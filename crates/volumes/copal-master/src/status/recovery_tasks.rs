@@ -111,7 +111,7 @@ pub(crate) fn blocked_sentences(state: &LeaderState) -> Vec<String> {
     let without_source = waiting.filter(|job| job.sources.is_empty()).count();
     if without_source > 0 {
         sentences.push(format!(
-            "{without_source} groups have no whole copy that is there; bring back a server that has one"
+            "{without_source} groups have no copy in sync that is up; bring back a server that has one"
         ));
     }
     sentences

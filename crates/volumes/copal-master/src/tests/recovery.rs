@@ -409,7 +409,7 @@ fn a_group_without_a_place_says_what_it_needs() {
     cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
     cluster.pass(2000);
     let sentence = cluster.sentence();
-    assert!(sentence.contains("each needs 3 servers, 2 are there"), "{sentence}");
+    assert!(sentence.contains("each needs 3 servers, 2 are available"), "{sentence}");
     cluster.join(4);
     cluster.settle();
 }
@@ -520,7 +520,7 @@ fn emptying_a_server_stops_where_it_stands_and_nobody_has_too_few_copies() {
 fn what_blocks_emptying_is_named_and_ends_with_a_new_server() {
     let mut cluster = Cluster::new(3, 8);
     let told = cluster.master.drain("data3", false, false, cluster.now_ms).unwrap();
-    let blocked = "8 groups wait for a server: each needs 3 servers, 2 are there that stay";
+    let blocked = "8 groups wait for a server: each needs 3 servers, 2 are available";
     assert!(told.blocked[0].starts_with(blocked), "{told:?}");
     cluster.pass(1000);
     assert!(cluster.sentence().contains(blocked), "{}", cluster.sentence());

@@ -26,7 +26,7 @@ impl Cluster {
 fn a_group_that_is_whole_has_no_story() {
     let cluster = Cluster::new(4, 16);
     let story = cluster.why(7);
-    assert_eq!((story.whole, &*story.sentence), (true, "group 7 is whole"));
+    assert_eq!((story.whole, &*story.sentence), (true, "group 7 is in sync"));
     assert_eq!(story.events, []);
     assert_eq!(cluster.why_of(7, "data1"), None);
     assert!(cluster.master.why_degraded(GroupId(99), cluster.now_ms).unwrap().is_none());
@@ -45,7 +45,7 @@ fn a_server_that_is_away_is_waited_for_then_given_up_then_copied_from_others() {
     let away = story.members.iter().find(|member| member.name == "data2").unwrap();
     assert_eq!(away.since_ms, Some(killed_ms));
     let next = story.next.as_deref().unwrap();
-    assert!(next.starts_with("data2 is waited for, 29 min more"), "{next}");
+    assert!(next.starts_with("the group waits for data2, 29 min more"), "{next}");
     assert!(story.events.iter().any(|event| event.kind == "state"), "{story:?}");
     assert!(
         story.events.iter().all(|event| !event.text.contains("data3")),
@@ -61,7 +61,7 @@ fn a_server_that_is_away_is_waited_for_then_given_up_then_copied_from_others() {
     }
     assert!(steps.iter().any(|next| next.contains(" copies it from ")), "{steps:?}");
     cluster.settle();
-    assert_eq!(cluster.why(group).sentence, format!("group {group} is whole"));
+    assert_eq!(cluster.why(group).sentence, format!("group {group} is in sync"));
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn what_blocks_a_group_is_said_in_its_story() {
     cluster.pass(1000);
     let blocked = cluster.why(1).blocked;
     assert!(
-        blocked[0].contains("no whole copy is there; data1 or data2 has everything that was acknowledged"),
+        blocked[0].contains("no member in sync is up; data1 or data2 has all acknowledged operations"),
         "{blocked:?}"
     );
     assert!(
-        blocked.iter().any(|blocked| blocked.starts_with("0 of its members are there, and 2 have to be")),
+        blocked.iter().any(|blocked| blocked.starts_with("0 of its members are up, and 2 must be")),
         "{blocked:?}"
     );
 }
@@ -99,7 +99,7 @@ fn a_mass_failure_is_named_as_what_holds_the_copies() {
     let story = cluster.why(group);
     let blocked = &story.blocked[0];
     assert!(blocked.starts_with("2 of 6 servers failed within a minute"), "{blocked}");
-    assert_eq!(story.next.as_deref(), Some("nothing, before what blocks it is gone"));
+    assert_eq!(story.next.as_deref(), Some("nothing before the obstacle is removed"));
 }
 
 #[test]
