@@ -15,7 +15,9 @@ use copal_client::{
 use copal_data::{MemberIdentity, MemberStore};
 use copal_device::Device;
 use copal_master::{Master, MasterOptions, PoolConfig, SqliteStore};
-use copal_server::{Authority, CLIENT_NAME, DataProcess, JoinToken, MasterProcess, Room, ServerHome};
+use copal_server::{
+    CLIENT_NAME, CertificateAuthority, DataProcess, JoinToken, MasterProcess, ServerHome, StoreSpace,
+};
 use copal_volume::{
     SystemClock,
     group::{Incarnation, Term},
@@ -37,7 +39,7 @@ const RECOVERY_BYTES_PER_S: u64 = 200_000_000;
 
 struct DiskRoom(copal_object::Store);
 
-impl Room for DiskRoom {
+impl StoreSpace for DiskRoom {
     fn bytes(&self) -> (u64, u64) {
         let space = self.0.space();
         (space.live_bytes, 64 * DISK_BYTES)
@@ -120,7 +122,7 @@ impl Hosted {
     /// Starts a cluster, and waits until all its groups are in sync.
     pub(super) fn start(directory: &Path, servers: usize, pool: PoolConfig, speed: Speed) -> Result<Hosted> {
         std::fs::create_dir_all(directory)?;
-        let authority = Authority::new("bench")?;
+        let authority = CertificateAuthority::new("bench")?;
         let database = directory.join("master.db");
         Master::create_cluster(&mut SqliteStore::open(&database)?, UUID, pool)?;
         let listen = free_address()?;

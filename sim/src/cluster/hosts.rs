@@ -17,7 +17,8 @@ use copal_device::{
 };
 use copal_master::MasterOptions;
 use copal_server::{
-    Authority, CLIENT_NAME, Candidate, DataOptions, DataServer, JoinToken, Joining, Listener, Room, join,
+    CLIENT_NAME, CallListener, CertificateAuthority, DataOptions, DataServer, JoinToken, JoiningServer,
+    MasterCandidate, StoreSpace, join,
 };
 use copal_volume::{
     Clock,
@@ -48,14 +49,14 @@ const FIRST_CLIENT: u32 = 101;
 
 /// Identities of a simulated cluster.
 pub(super) struct Names {
-    pub(super) authority: Authority,
+    pub(super) authority: CertificateAuthority,
     pub(super) client: TlsIdentity,
     pub(super) masters: Vec<String>,
 }
 
 impl Names {
     pub(super) fn new(masters: u32) -> Result<Names> {
-        let authority = Authority::new("simulated")?;
+        let authority = CertificateAuthority::new("simulated")?;
         let client = authority.identity(CLIENT_NAME)?;
         Ok(Names { authority, client, masters: (1..=masters).map(address).collect() })
     }
@@ -82,7 +83,7 @@ pub(super) struct MasterHost {
     database: Database,
     options: MasterOptions,
     identity: TlsIdentity,
-    authority: Authority,
+    authority: CertificateAuthority,
     pub(super) process: Option<Arc<Process>>,
 }
 
@@ -119,9 +120,9 @@ impl MasterHost {
         let begun = process.run(async move {
             let open = Box::new(move || Ok(Box::new(database.session()) as _));
             let socket = address.parse().context("an address")?;
-            let candidate = Candidate::new(open, options, authority, address, connections)?;
+            let candidate = MasterCandidate::new(open, options, authority, address, connections)?;
             copal_client::machine::spawn(Arc::clone(&candidate).run());
-            copal_client::machine::spawn(Listener::of_gate(gate, socket).serve(candidate));
+            copal_client::machine::spawn(CallListener::from_source(gate, socket).serve(candidate));
             Ok::<_, anyhow::Error>(())
         });
         begun.await.context("it lives")??;
@@ -157,7 +158,7 @@ struct DiskRoom {
     taken_percent: Arc<AtomicU8>,
 }
 
-impl Room for DiskRoom {
+impl StoreSpace for DiskRoom {
     fn bytes(&self) -> (u64, u64) {
         let space = self.objects.space();
         let taken = space.size_bytes / 100 * u64::from(self.taken_percent.load(Ordering::Relaxed));
@@ -255,7 +256,7 @@ impl DataHost {
     pub(super) async fn join(&mut self, network: &Arc<Network>, token: JoinToken) -> Result<()> {
         let device: Arc<dyn Device> = self.device.clone();
         copal_object::Store::mkfs(&device, &copal_object::MkfsOptions::default())?;
-        let joining = Joining {
+        let joining = JoiningServer {
             name: self.name.clone(),
             address: address(self.number),
             server_uuid: self.uuid,
@@ -318,7 +319,7 @@ impl DataHost {
                 medium: String::new(),
             };
             let server = DataServer::new(data, booted, options, room, masters, connections)?;
-            copal_client::machine::spawn(Listener::of_gate(gate, socket).serve(Arc::clone(&server)));
+            copal_client::machine::spawn(CallListener::from_source(gate, socket).serve(Arc::clone(&server)));
             copal_client::machine::spawn(async move {
                 if let Err(refused) = server.run().await {
                     tells.log(|| format!("{name} is sent away: {refused}"));

@@ -6,7 +6,7 @@
 
 use super::{process::Process, world::World};
 use copal_client::machine::{AcceptedConnection, Stream};
-use copal_server::Gate;
+use copal_server::SimulatedSource;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustls_pki_types::ServerName;
@@ -163,7 +163,7 @@ impl Network {
         process: &Arc<Process>,
         address: &str,
         name: ServerName<'static>,
-    ) -> Box<dyn Gate> {
+    ) -> Box<dyn SimulatedSource> {
         let (door, taken) = mpsc::unbounded_channel();
         let listening = Listening { process: Arc::downgrade(process), name, door };
         self.state.lock().listening.insert(address.to_owned(), listening);
@@ -227,7 +227,7 @@ fn host_of(address: &str) -> u32 {
 
 struct GateOf(mpsc::UnboundedReceiver<AcceptedConnection>);
 
-impl Gate for GateOf {
+impl SimulatedSource for GateOf {
     fn next(&mut self) -> BoxFuture<'_, io::Result<AcceptedConnection>> {
         Box::pin(async move {
             match self.0.recv().await {

@@ -5,7 +5,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use copal_client::{Connection, TlsIdentity, client_tls, name_of_master, server_tls};
 use copal_proto::{Method, messages};
-use copal_server::{Handler, Listener, Peer, Status};
+use copal_server::{CallHandler, CallListener, PeerIdentity, Status};
 use prost::Message;
 use std::{sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
@@ -14,8 +14,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Keeper(&'static Memory);
 
-impl Handler for Keeper {
-    async fn call(self: Arc<Self>, _: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
+impl CallHandler for Keeper {
+    async fn call(self: Arc<Self>, _: PeerIdentity, method: Method, message: Bytes) -> Result<Bytes, Status> {
         let invalid = |text: &str| Status::new(messages::failure::Code::Invalid, text);
         if method != Method::Put {
             return Err(invalid("only puts are answered"));
@@ -33,7 +33,7 @@ pub(super) fn start(
     identity: &TlsIdentity,
     memory: &'static Memory,
 ) -> Result<Vec<Framed>> {
-    let listener = server.block_on(Listener::bind("127.0.0.1:0", server_tls(identity)?))?;
+    let listener = server.block_on(CallListener::bind("127.0.0.1:0", server_tls(identity)?))?;
     let address = listener.address()?.to_string();
     server.spawn(listener.serve(Arc::new(Keeper(memory))));
     let tls = client_tls(identity)?;

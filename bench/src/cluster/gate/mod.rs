@@ -12,7 +12,7 @@ use bytes::Bytes;
 use clap::Args;
 use copal_bench_harness::report::{Report, median};
 use copal_proto::messages;
-use copal_server::Authority;
+use copal_server::CertificateAuthority;
 use std::{
     fs,
     path::Path,
@@ -105,7 +105,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let runtime =
         |name: &str| Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build();
     let (server, client) = (runtime(SERVER)?, runtime(CLIENT)?);
-    let authority = Authority::new("gate")?;
+    let authority = CertificateAuthority::new("gate")?;
     let identity = authority.identity("master.copal")?;
     let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
     let framed = framed::start(&server, &client, &identity, memory)?;

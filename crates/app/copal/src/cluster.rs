@@ -8,7 +8,7 @@ use crate::{
 use copal_client::{
     CallError, ClientProfile, ClusterStore, ConnectError, ProfileError, administration::AdminRequest,
 };
-use copal_server::{SigningRequest, Validity};
+use copal_server::{CertificateValidity, SigningRequest};
 use copal_volume::{FileInfo, VolumeError};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -77,7 +77,8 @@ fn renew_in_place(store: &ClusterStore, path: &Path) {
         return;
     };
     let now_ms = copal_volume::VolumeStore::now_ms(store);
-    let is_due = Validity::of_pem(&profile.certificate).is_ok_and(|validity| validity.is_half_over(now_ms));
+    let is_due =
+        CertificateValidity::of_pem(&profile.certificate).is_ok_and(|validity| validity.is_half_over(now_ms));
     if is_due && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok() {
         let Ok(drawn) = SigningRequest::draw() else { return };
         match store.wait(store.cluster().renew(&drawn.request, TO_CONNECT)) {

@@ -11,7 +11,7 @@ use crate::messages::{NAME_BYTES, VERSION};
 use copal_backup::Repository;
 use copal_client::{AGENT_NAME, CallError, Connection, TlsCredentials, name_of_agent, probe_threads};
 use copal_proto::{Method, messages};
-use copal_server::Authority;
+use copal_server::CertificateAuthority;
 use std::{
     fmt,
     future::Future,
@@ -141,7 +141,7 @@ impl Network {
     /// # Errors
     /// The system gives no randomness or no threads.
     pub fn new(secret: &[u8; 32]) -> io::Result<Network> {
-        let authority = Authority::derived(secret, "Copal fleet").map_err(io::Error::other)?;
+        let authority = CertificateAuthority::derived(secret, "Copal fleet").map_err(io::Error::other)?;
         let identity = authority.lasting_identity(AGENT_NAME).map_err(io::Error::other)?;
         let credentials = TlsCredentials::new(&identity).map_err(io::Error::other)?;
         Ok(Network(Arc::new(Inner { runtime: Some(runtime("agent-network")?), credentials })))

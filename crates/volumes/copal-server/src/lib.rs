@@ -1,69 +1,42 @@
 //! The processes of a cluster.
 //!
-//! [`MasterServer`] stands round a `copal_master::Master`, [`DataServer`] round a `copal_data::MemberStore`;
-//! both answer calls that a [`Listener`] takes. A new data server comes with a [`JoinToken`].
+//! [`MasterServer`] serves a `copal_master::Master`, [`DataServer`] a `copal_data::MemberStore`. Both handle
+//! the calls that a [`CallListener`] accepts. A new data server joins with a [`JoinToken`].
 //!
 //! Invariants
-//! - Before a certificate was seen a connection has ten seconds and as little memory as its handshake takes.
-//! - What one connection sends ends that connection at most: nobody else notices.
-//! - What blocks runs on threads of its own, never where sockets are served.
+//! - Before a connection is authenticated, it has ten seconds and only the memory of its handshake.
+//! - Malformed input ends its own connection only and affects no other.
+//! - Blocking work runs on its own threads, never on those that serve sockets.
 //!
-//! Not here: what calls mean (`copal-master`, `copal-data`), the other end (`copal-client`).
+//! Not here: the effects of calls (`copal-master`, `copal-data`), the calling side (`copal-client`).
 
-mod accepting;
-mod access;
-mod administration;
-mod admission;
-mod answers;
-mod authority;
-mod caller;
-mod chaining;
-mod comparing;
-mod copying;
-mod damaged;
-mod data_calls;
-mod data_server;
-mod fetching;
-mod following;
-mod gossip;
-mod heard;
-mod homes;
-mod joining;
-mod leading;
-mod listener;
-mod master_server;
-#[cfg(test)]
-mod member_scene;
+mod data;
+mod master;
 mod monitoring;
-mod own_clock;
-mod permitting;
-mod processes;
-mod repairing;
-mod requests;
-mod rolling;
-mod server_clocks;
-mod showing;
-mod snapshots;
-mod status;
-mod syncing;
-mod token;
-mod traffic;
-mod unauthenticated;
-mod validity;
+mod net;
+mod process;
+mod replica;
+mod resync;
+mod security;
 
-pub use admission::{Admitted, Budgets};
-pub use answers::{blocking, encoded, read};
-pub use authority::{Authority, AuthorityError};
-pub use data_server::{DataOptions, DataServer, Room};
-pub use following::NotLetIn;
-pub use homes::{HomeError, MasterHome, ServerHome};
-pub use joining::{JoinError, JoinedMaster, Joining, SigningRequest, join, join_as_master};
-pub use leading::{Candidate, OpenMeta};
-pub use listener::{Acks, CLIENT_NAME, Gate, Handler, Listener, Part, Parts, Peer};
-pub use master_server::{MasterServer, SITE_NAME_BYTES};
-pub use monitoring::HttpAt;
-pub use processes::{DataProcess, MasterProcess, StartError, report_lost_store};
-pub use status::Status;
-pub use token::{JoinToken, Joins, NoToken, hex, unhex};
-pub use traffic::Traffic;
-pub use validity::Validity;
+pub use data::server::DataServer;
+pub use master::leadership::{MasterCandidate, OpenMeta};
+pub use master::membership::SITE_NAME_BYTES;
+pub use master::server::MasterServer;
+pub use monitoring::HttpEndpoint;
+pub use net::admission::{ClassBudgets, ClassUsage};
+pub use net::chain_frames::{ChainAcks, ChainPart, ChainParts};
+pub use net::handler::CallHandler;
+pub use net::listener::{CallListener, SimulatedSource};
+pub use net::messages::{blocking, encoded, read};
+pub use net::peer::{CLIENT_NAME, PeerIdentity};
+pub use net::status::Status;
+pub use net::traffic::TrafficCounters;
+pub use net::validity::CertificateValidity;
+pub use process::home::{HomeError, MasterHome, ServerHome};
+pub use process::processes::{DataProcess, MasterProcess, StartError, report_lost_store};
+pub use replica::heartbeat::ServerRefusal;
+pub use replica::host::{DataOptions, StoreSpace};
+pub use security::authority::{AuthorityError, CertificateAuthority};
+pub use security::join::{JoinError, JoinedMaster, JoiningServer, SigningRequest, join, join_as_master};
+pub use security::token::{JoinRole, JoinToken, TokenError, hex, unhex};

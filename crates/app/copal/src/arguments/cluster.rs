@@ -2,7 +2,7 @@
 
 use crate::human;
 use clap::{Args, Subcommand, ValueEnum};
-use copal_server::HttpAt;
+use copal_server::HttpEndpoint;
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
@@ -78,7 +78,7 @@ pub(crate) struct Monitored {
     /// Where to answer monitors over HTTP (/metrics, /health, /ready), or `none`; kept for later starts
     /// [default: on loopback, 200 ports behind its own]
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) http: Option<HttpAt>,
+    pub(crate) http: Option<HttpEndpoint>,
 }
 
 /// For processes that `copal serve` starts.

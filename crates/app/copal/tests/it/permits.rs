@@ -316,7 +316,7 @@ fn rewrite_certificate(cluster: &Served, (name, path): (&str, &str), ago_ms: u64
     let home = cluster.scratch.path().join("c/master/master.json");
     let home: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(home).unwrap()).unwrap();
     let text = |field: &str| home[field].as_str().unwrap().to_owned();
-    let authority = copal_server::Authority::of_pem(text("authority"), text("key"));
+    let authority = copal_server::CertificateAuthority::of_pem(text("authority"), text("key"));
     let now_ms = copal_volume::Clock::now_ms(&copal_volume::SystemClock);
     let old = authority.identity_at(&format!("{name}.client.copal"), now_ms - ago_ms).unwrap();
     let path = std::path::Path::new(path);

@@ -11,7 +11,7 @@ use copal_proto::{
     Method,
     messages::{self, failure::Code},
 };
-use copal_server::Authority;
+use copal_server::CertificateAuthority;
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -86,8 +86,8 @@ fn a_peer_without_the_secret_is_not_heard_and_members_are_served() {
     let refused = other.wait(other.connect(&address, "peer")).err().unwrap().to_string();
     assert!(refused.contains(&address) && refused.contains("another domain"), "{refused}");
     // One that trusts everybody gets no further: it has no certificate of this authority.
-    let of_this = Authority::derived(&[42; 32], "Copal fleet").unwrap();
-    let of_other = Authority::derived(&[1; 32], "Copal fleet").unwrap();
+    let of_this = CertificateAuthority::derived(&[42; 32], "Copal fleet").unwrap();
+    let of_other = CertificateAuthority::derived(&[1; 32], "Copal fleet").unwrap();
     let mut identity = of_other.lasting_identity(AGENT_NAME).unwrap();
     identity.authority = of_this.certificate().to_owned();
     let tls = TlsCredentials::new(&identity).unwrap().client_tls().unwrap();
@@ -101,7 +101,7 @@ fn a_peer_without_the_secret_is_not_heard_and_members_are_served() {
     scan.write_all(&[b'G'; 48]).unwrap();
     let mut heard = Vec::new();
     let _ = scan.read_to_end(&mut heard);
-    until("three peers that are turned away", || server.traffic().turned_away() >= 3);
+    until("three peers that are turned away", || server.traffic().refused_connections() >= 3);
     assert_eq!((twin.taken(), twin.marked()), (0, 0));
     connect(&server, 1);
 }
@@ -158,7 +158,7 @@ fn silent_connections_shut_no_member_out() {
     for instance in 5..10 {
         connect(&server, instance);
     }
-    until("some that are turned away", || server.traffic().turned_away() > 0);
+    until("some that are turned away", || server.traffic().refused_connections() > 0);
     let reply: Value = control::call(&address.to_string(), &network(), &7, HANG).unwrap();
     assert_eq!(reply, json!({ "echo": 7 }));
 }

@@ -11,7 +11,7 @@ use copal_proto::{
     Method,
     messages::{self, failure::Code},
 };
-use copal_server::{Handler, Peer, Status, blocking, encoded, read};
+use copal_server::{CallHandler, PeerIdentity, Status, blocking, encoded, read};
 use std::{
     sync::{
         Arc,
@@ -23,8 +23,13 @@ use std::{
 /// How long a call waits for answers before it comes back without.
 const TO_ANSWER: Duration = Duration::from_secs(20);
 
-impl Handler for Shared {
-    async fn call(self: Arc<Self>, _peer: Peer, method: Method, message: Bytes) -> Result<Bytes, Status> {
+impl CallHandler for Shared {
+    async fn call(
+        self: Arc<Self>,
+        _peer: PeerIdentity,
+        method: Method,
+        message: Bytes,
+    ) -> Result<Bytes, Status> {
         match method {
             Method::AgentHello => {
                 let hello: messages::AgentHello = read(message)?;

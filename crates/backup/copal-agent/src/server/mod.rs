@@ -17,7 +17,7 @@
 //!   limits.
 //! - Every thread has ended when [`Server::stop`] returns, or the server is dropped.
 //!
-//! Not here: comparing (`Detect`), carrying out commands (`Control`), connections (`copal_server::Listener`).
+//! Not here: comparing (`Detect`), carrying out commands (`Control`), connections (`copal_server::CallListener`).
 
 mod calls;
 mod compare;
@@ -28,7 +28,7 @@ mod tests;
 
 use crate::{control::Control, network};
 use compare::Due;
-use copal_server::{Budgets, Listener, Traffic};
+use copal_server::{CallListener, ClassBudgets, TrafficCounters};
 pub use options::{Detect, ServerCounts, ServerOptions};
 use outbox::Outbox;
 use std::{
@@ -44,7 +44,7 @@ use std::{
 use tokio::runtime::Runtime;
 
 /// Room for calls. A call that waits for answers counts 1 KiB, so 64 MiB are 65,536 askers.
-const BUDGETS: Budgets = Budgets { control: 4 << 20, small: 64 << 20, bulk: 4 << 20, recovery: 0 };
+const BUDGETS: ClassBudgets = ClassBudgets { control: 4 << 20, small: 64 << 20, bulk: 4 << 20, recovery: 0 };
 /// Pause between two looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long calls under way may take once the server stops.
@@ -65,7 +65,7 @@ struct Shared {
 pub struct Server {
     shared: Arc<Shared>,
     address: SocketAddr,
-    traffic: Arc<Traffic>,
+    traffic: Arc<TrafficCounters>,
     compare: Option<JoinHandle<()>>,
     runtime: Option<Runtime>,
 }
@@ -90,7 +90,7 @@ impl Server {
         let tls = options.network.credentials().server_tls().map_err(io::Error::other)?;
         let runtime = network::runtime("agent-server")?;
         let listener = runtime
-            .block_on(Listener::bind(&options.listen, tls))
+            .block_on(CallListener::bind(&options.listen, tls))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", options.listen)))?
             .with_budgets(&BUDGETS);
         let (address, traffic) = (listener.address()?, listener.traffic());
@@ -126,7 +126,7 @@ impl Server {
 
     /// Its connections and calls.
     #[must_use]
-    pub fn traffic(&self) -> &Traffic {
+    pub fn traffic(&self) -> &TrafficCounters {
         &self.traffic
     }
 

@@ -1,9 +1,9 @@
 //! Metric families, encoded by `prometheus-client`: a name with its type and help, then its samples.
 //!
-//! Names stand in this workspace as dashboards read them. That of a counter ends with `_total`, which the crate
-//! adds by itself.
+//! Names appear in the source as dashboards read them. A counter's name ends with `_total`, which the crate
+//! adds itself.
 //!
-//! Not here: where the values come from (`of_data`, `of_master`, `of_traffic`).
+//! Not here: the values (`data_metrics`, `master_metrics`, `traffic_metrics`).
 
 use prometheus_client::{
     collector::Collector,
@@ -21,16 +21,16 @@ pub(super) struct BucketCounts {
     pub(super) sum: f64,
 }
 
-/// Writes families one behind the other.
+/// Writes families in order.
 pub(super) struct FamilyEncoder<'a>(DescriptorEncoder<'a>);
 
 impl FamilyEncoder<'_> {
-    /// A number that rises and falls.
+    /// Writes a gauge.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    /// Numbers that rise and fall, told apart by labels.
+    /// Writes gauges with labels.
     pub(super) fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
@@ -44,13 +44,13 @@ impl FamilyEncoder<'_> {
         Ok(())
     }
 
-    /// A number that only rises.
+    /// Writes a counter.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
         let mut family = self.0.encode_descriptor(stem(name), help, None, MetricType::Counter)?;
         family.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    /// Numbers that only rise, told apart by labels.
+    /// Writes counters with labels.
     pub(super) fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
         &mut self,
         name: &str,
@@ -64,7 +64,7 @@ impl FamilyEncoder<'_> {
         Ok(())
     }
 
-    /// Distributions, told apart by labels.
+    /// Writes histograms with labels.
     pub(super) fn histograms<L: EncodeLabelSet>(
         &mut self,
         name: &str,
@@ -86,7 +86,7 @@ fn stem(name: &str) -> &str {
     name.strip_suffix("_total").unwrap_or(name)
 }
 
-/// Writes a page each time it is asked for one.
+/// Writes a page for each request.
 struct PageCollector<F>(F);
 
 impl<F> fmt::Debug for PageCollector<F> {
@@ -104,7 +104,7 @@ where
     }
 }
 
-/// The text that `write` makes of its families, as `/metrics` answers it.
+/// The `/metrics` page of the families that `write` encodes.
 /// # Errors
 /// `write` failed.
 pub(super) fn page(

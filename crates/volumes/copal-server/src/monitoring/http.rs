@@ -1,6 +1,6 @@
 //! A small HTTP server: `/metrics`, `/health`, `/ready`, for GET and HEAD.
 
-use crate::unauthenticated::Unauthenticated;
+use crate::net::unauthenticated::UnauthenticatedPeers;
 use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, header, server::conn::http1, service::service_fn,
 };
@@ -25,78 +25,78 @@ use tokio::{
     time::timeout,
 };
 
-/// How far the port lies behind that of the calls, unless an address is given.
-const PORT_BEHIND: u16 = 200;
-/// How long a connection may last, its answer included.
-const TO_ANSWER: Duration = Duration::from_secs(10);
-/// Bytes of a request's headers, the least that hyper takes.
+/// Offset of the default port from the port of calls.
+const PORT_OFFSET: u16 = 200;
+/// Time limit of a connection, including its reply.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of a request's headers, bytes: the least that hyper accepts.
 const HEADER_BYTES: usize = 8 << 10;
-/// Headers of a request.
+/// Most headers of a request.
 const HEADERS: usize = 64;
-/// Connections at a time; of more the oldest makes room, one that has asked for nothing first.
+/// Connections at a time. Above it the oldest is evicted, a silent one first.
 const CONNECTIONS: usize = 64;
-/// Answers that are made at a time.
+/// Replies computed at a time.
 const ANSWERS: usize = 16;
 
-/// Where a process answers a monitor.
+/// Endpoint of a process for monitors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HttpAt {
-    /// On loopback, 200 ports behind that of the calls; nowhere, where somebody has that port.
+pub enum HttpEndpoint {
+    /// Loopback, 200 ports above the port of calls; none if that port is in use.
     #[default]
     Behind,
-    /// There.
+    /// This address.
     Address(String),
-    /// Nowhere.
+    /// None.
     Nowhere,
 }
 
-impl FromStr for HttpAt {
+impl FromStr for HttpEndpoint {
     type Err = String;
 
-    fn from_str(typed: &str) -> Result<HttpAt, String> {
+    fn from_str(typed: &str) -> Result<HttpEndpoint, String> {
         let port = typed.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
         match (typed, port) {
-            ("none", _) => Ok(HttpAt::Nowhere),
-            (_, Some(Ok(_))) => Ok(HttpAt::Address(typed.to_owned())),
+            ("none", _) => Ok(HttpEndpoint::Nowhere),
+            (_, Some(Ok(_))) => Ok(HttpEndpoint::Address(typed.to_owned())),
             _ => Err("give HOST:PORT, or `none`".to_owned()),
         }
     }
 }
 
-/// A word for machines and whether it is a good one.
-pub(crate) struct Said {
+/// A reply to `/health` or `/ready`.
+pub(crate) struct HealthReply {
     pub(crate) is_good: bool,
     pub(crate) json: Value,
 }
 
-/// What a process has to tell. All of it may block on the device.
-pub(crate) trait Pages: Send + Sync + 'static {
-    /// Numbers, as Prometheus reads them.
+/// The pages of a process. Each may block on the device.
+pub(crate) trait MonitorPages: Send + Sync + 'static {
+    /// Metrics in the text format of Prometheus.
     /// # Errors
-    /// Something of it cannot be written as text.
+    /// A value cannot be formatted.
     fn metrics(&self) -> Result<String, fmt::Error>;
-    /// Whether somebody has to look after the process.
-    fn health(&self) -> Said;
-    /// Whether the process serves.
-    fn ready(&self) -> Said;
+    /// Whether the process needs attention.
+    fn health(&self) -> HealthReply;
+    /// Whether the process answers calls.
+    fn ready(&self) -> HealthReply;
 }
 
-/// Listens where `at` says; `None`: nowhere.
+/// Listens at the endpoint; `None`: there is none.
 /// # Errors
-/// An address that was given cannot be listened at.
+/// The given address cannot be used.
 pub(crate) async fn bind(
-    at: &HttpAt,
+    at: &HttpEndpoint,
     calls: SocketAddr,
 ) -> Result<Option<TcpListener>, (String, std::io::Error)> {
     match at {
-        HttpAt::Nowhere => Ok(None),
-        HttpAt::Address(address) => match TcpListener::bind(address).await {
+        HttpEndpoint::Nowhere => Ok(None),
+        HttpEndpoint::Address(address) => match TcpListener::bind(address).await {
             Ok(listener) => Ok(Some(listener)),
             Err(error) => Err((address.clone(), error)),
         },
-        HttpAt::Behind => {
-            let Some(port) = calls.port().checked_add(PORT_BEHIND) else {
+        HttpEndpoint::Behind => {
+            let Some(port) = calls.port().checked_add(PORT_OFFSET) else {
                 return Ok(None);
             };
             let host = match calls.ip() {
@@ -106,8 +106,8 @@ pub(crate) async fn bind(
             match TcpListener::bind((host, port)).await {
                 Ok(listener) => Ok(Some(listener)),
                 Err(error) => {
-                    // Nobody asked for it, so it keeps no server from its work.
-                    tracing::info!(%host, port, %error, "no monitor is answered; --http says where to");
+                    // The default endpoint is optional: the server starts without it.
+                    tracing::info!(%host, port, %error, "monitoring is off, since its default port is in use; set --http");
                     Ok(None)
                 }
             }
@@ -115,25 +115,25 @@ pub(crate) async fn bind(
     }
 }
 
-/// Answers until the task is dropped.
-pub(crate) async fn serve(listener: TcpListener, pages: Arc<dyn Pages>) {
+/// Serves until the task is dropped.
+pub(crate) async fn serve(listener: TcpListener, pages: Arc<dyn MonitorPages>) {
     let turns = Arc::new(Semaphore::new(ANSWERS));
-    let connections = Unauthenticated::with(CONNECTIONS, CONNECTIONS);
+    let connections = UnauthenticatedPeers::with(CONNECTIONS, CONNECTIONS);
     loop {
         let Ok((socket, address)) = listener.accept().await else {
-            // No descriptors left, mostly: some come back when connections end.
-            connections.make_room();
+            // Mostly no file descriptors are left; some are freed when connections end.
+            connections.evict_oldest();
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let (pages, turns) = (Arc::clone(&pages), Arc::clone(&turns));
-        let mut place = connections.enter(address.ip());
+        let mut place = connections.admit(address.ip());
         tokio::spawn(async move {
-            let conversation = converse(socket, pages, turns, Arc::clone(&place.has_spoken));
-            // Whoever is too slow, or sends something else, is not answered.
+            let conversation = converse(socket, pages, turns, Arc::clone(&place.has_sent));
+            // A slow or malformed request gets no reply.
             tokio::select! {
-                _ = timeout(TO_ANSWER, conversation) => {}
-                () = place.lost() => {}
+                _ = timeout(REQUEST_TIMEOUT, conversation) => {}
+                () = place.evicted() => {}
             }
         });
     }
@@ -141,7 +141,7 @@ pub(crate) async fn serve(listener: TcpListener, pages: Arc<dyn Pages>) {
 
 async fn converse(
     socket: TcpStream,
-    pages: Arc<dyn Pages>,
+    pages: Arc<dyn MonitorPages>,
     turns: Arc<Semaphore>,
     has_asked: Arc<AtomicBool>,
 ) -> Result<(), hyper::Error> {
@@ -149,7 +149,7 @@ async fn converse(
         let (pages, turns) = (Arc::clone(&pages), Arc::clone(&turns));
         has_asked.store(true, Ordering::Relaxed);
         async move {
-            // Never closed.
+            // The semaphore is never closed.
             let _turn = turns.acquire_owned().await;
             Ok::<_, Infallible>(answer(&request, pages).await)
         }
@@ -157,14 +157,14 @@ async fn converse(
     http1::Builder::new()
         .timer(TokioTimer::new())
         .keep_alive(false)
-        .header_read_timeout(TO_ANSWER)
+        .header_read_timeout(REQUEST_TIMEOUT)
         .max_buf_size(HEADER_BYTES)
         .max_headers(HEADERS)
         .serve_connection(TokioIo::new(socket), answer)
         .await
 }
 
-async fn answer(request: &Request<Incoming>, pages: Arc<dyn Pages>) -> Response<String> {
+async fn answer(request: &Request<Incoming>, pages: Arc<dyn MonitorPages>) -> Response<String> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".to_owned());
         let allowed = header::HeaderValue::from_static("GET, HEAD");
@@ -172,7 +172,7 @@ async fn answer(request: &Request<Incoming>, pages: Arc<dyn Pages>) -> Response<
         return refused;
     }
     let path = request.uri().path().to_owned();
-    let told = tokio::task::spawn_blocking(move || match path.as_str() {
+    let response = tokio::task::spawn_blocking(move || match path.as_str() {
         "/metrics" => match pages.metrics() {
             Ok(page) => text(StatusCode::OK, page),
             Err(_) => failed(),
@@ -181,7 +181,7 @@ async fn answer(request: &Request<Incoming>, pages: Arc<dyn Pages>) -> Response<
         "/ready" => json(&pages.ready()),
         _ => text(StatusCode::NOT_FOUND, "there are /metrics, /health and /ready\n".to_owned()),
     });
-    told.await.unwrap_or_else(|_| failed())
+    response.await.unwrap_or_else(|_| failed())
 }
 
 fn failed() -> Response<String> {
@@ -192,7 +192,7 @@ fn text(status: StatusCode, body: String) -> Response<String> {
     with_type(status, body, prometheus_text::CONTENT_TYPE)
 }
 
-fn json(said: &Said) -> Response<String> {
+fn json(said: &HealthReply) -> Response<String> {
     let status = match said.is_good {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,

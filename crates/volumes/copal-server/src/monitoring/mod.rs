@@ -1,22 +1,22 @@
-//! What a process tells a monitor over HTTP: numbers, whether it is well, whether it serves.
+//! Monitoring over HTTP: metrics, health and readiness of a process.
 //!
 //! Invariants
-//! - A monitor cannot make a server slow: few connections at a time, ten seconds and 8 KiB of headers each,
-//!   one answer.
-//! - Nothing can be changed here, and nothing secret is told: there is neither TLS nor a password.
+//! - Monitors cannot slow a server down: few connections at a time, ten seconds and 8 KiB of headers each,
+//!   one reply.
+//! - Read-only and without secrets, since there is neither TLS nor a password.
 //!
-//! Not here: counting (`traffic`), how a whole cluster is (`copal status`).
+//! Not here: the counters (`traffic`), the state of the cluster (`copal status`).
 
+mod data_metrics;
 mod families;
 mod http;
-mod of_data;
-mod of_master;
-mod of_traffic;
+mod master_metrics;
+mod traffic_metrics;
 
-pub use http::HttpAt;
-pub(crate) use http::{Pages, Said, bind, serve};
-pub(crate) use of_data::OfData;
-pub(crate) use of_master::OfMaster;
+pub(crate) use data_metrics::DataMetrics;
+pub use http::HttpEndpoint;
+pub(crate) use http::{HealthReply, MonitorPages, bind, serve};
+pub(crate) use master_metrics::MasterMetrics;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,23 +1,21 @@
-//! Pages of metrics, byte for byte but for the notation of numbers.
+//! Pages of metrics, byte for byte except for the notation of numbers.
 //!
-//! Dashboards and alerts go by names, types, labels and values: a page that changes is a page that breaks them.
+//! Dashboards and alerts depend on names, types, labels and values, so a changed page breaks them.
 
 use super::*;
-use crate::{
-    member_scene::{MemberScene, NOW},
-    status::Status,
-    traffic::{Called, Traffic, TurnedAway},
-};
+use crate::data::member_scene::{MemberScene, NOW};
+use crate::net::status::Status;
+use crate::net::traffic::{CallRecord, CloseReason, TrafficCounters};
 use copal_client::machine;
 use copal_proto::{Method, messages::failure::Code};
 use copal_volume::group::Role;
 use std::{sync::Arc, time::Duration};
 
-/// Names of a data server whose values depend on the engine, the kernel or the time.
+/// Metrics of a data server whose values depend on the engine, the kernel or the time.
 const OF_DATA: [&str; 4] =
     ["copal_memory_bytes", "copal_kv_", "copal_device_", "copal_heartbeat_age_seconds"];
 
-/// The page with each value as `{}` prints it, and `*` for those of names that begin with one of `changing`.
+/// The page with each value as `{}` prints it, and `*` for metrics whose names begin with one of `changing`.
 pub(crate) fn normalised(page: &str, changing: &[&str]) -> String {
     let line = |line: &str| {
         if line.starts_with('#') {
@@ -33,11 +31,11 @@ pub(crate) fn normalised(page: &str, changing: &[&str]) -> String {
     page.lines().map(|text| line(text) + "\n").collect()
 }
 
-/// Counts of a few calls.
-pub(crate) fn traffic() -> Arc<Traffic> {
-    let traffic = Traffic::default();
+/// Counters after a few calls.
+pub(crate) fn traffic() -> Arc<TrafficCounters> {
+    let traffic = TrafficCounters::default();
     let note = |method, micros, refusal: Option<Code>| {
-        traffic.note(&Called {
+        traffic.record(&CallRecord {
             method,
             bytes_in: 4096,
             bytes_out: 2,
@@ -49,10 +47,10 @@ pub(crate) fn traffic() -> Arc<Traffic> {
     note(Method::Put, 2_000, Some(Code::Exists));
     note(Method::Put, 40_000_000, Some(Code::Stale));
     note(Method::Stat, 1_000_000, None);
-    traffic.turn_away(TurnedAway::Garbage);
-    traffic.accept();
-    traffic.accept();
-    traffic.end();
+    traffic.record_close(CloseReason::Garbage);
+    traffic.connection_opened();
+    traffic.connection_opened();
+    traffic.connection_closed();
     Arc::new(traffic)
 }
 
@@ -61,8 +59,8 @@ async fn the_page_of_a_data_server_stays() {
     let script = |_, _| Err(Status::new(Code::Denied, "nothing is asked"));
     let scene = MemberScene::new((Role::Normal, Role::Recovering), script).await;
     scene.put(1, "a", NOW);
-    *scene.data.beaten.lock() = Some(machine::now());
-    let pages = OfData { server: Arc::clone(&scene.data), traffic: traffic() };
+    *scene.host.last_ack.lock() = Some(machine::now());
+    let pages = DataMetrics { host: Arc::clone(&scene.host), traffic: traffic() };
     let page = normalised(&pages.metrics().unwrap(), &OF_DATA);
     assert_eq!(page, include_str!("tests/data_server.txt"), "{page}");
 }

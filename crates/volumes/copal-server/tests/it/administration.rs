@@ -1,4 +1,4 @@
-//! Operators and masters of different releases, and requests of operators that are refused.
+//! Operators and masters of different releases, and refused requests of operators.
 
 use crate::harness::{Cluster, PATIENCE};
 use bytes::Bytes;
@@ -10,16 +10,17 @@ use copal_proto::{
     Method, UNKNOWN_CALL,
     messages::{self, AdministrationReply, Done, failure::Code},
 };
-use copal_server::{Authority, CLIENT_NAME, Handler, Listener, Peer, Status, encoded};
+use copal_server::{
+    CLIENT_NAME, CallHandler, CallListener, CertificateAuthority, PeerIdentity, Status, encoded,
+};
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
-/// A master of an older release: it knows no requests of operators, but one, whose reply it knows in another
-/// form.
+/// A master of an older release: it knows one request of operators, with another form of reply.
 struct OlderMaster;
 
-impl Handler for OlderMaster {
-    async fn call(self: Arc<Self>, _: Peer, method: Method, _: Bytes) -> Result<Bytes, Status> {
+impl CallHandler for OlderMaster {
+    async fn call(self: Arc<Self>, _: PeerIdentity, method: Method, _: Bytes) -> Result<Bytes, Status> {
         match method {
             Method::WatchMap => Ok(encoded(&messages::Map::default())),
             Method::ListDisks => {
@@ -31,12 +32,12 @@ impl Handler for OlderMaster {
 }
 
 impl OlderMaster {
-    /// Serves on a runtime; a client of it.
+    /// Serves on a runtime; returns a connected client.
     fn start(runtime: &Runtime) -> ClusterStore {
-        let authority = Authority::new("test").unwrap();
+        let authority = CertificateAuthority::new("test").unwrap();
         let identity = authority.identity("master.copal").unwrap();
         let address = runtime.block_on(async {
-            let listener = Listener::bind("127.0.0.1:0", master_tls(&identity).unwrap()).await.unwrap();
+            let listener = CallListener::bind("127.0.0.1:0", master_tls(&identity).unwrap()).await.unwrap();
             let address = listener.address().unwrap().to_string();
             tokio::spawn(listener.serve(Arc::new(OlderMaster)));
             address
@@ -48,7 +49,7 @@ impl OlderMaster {
     }
 }
 
-/// The sentence about releases with which a request ends.
+/// The sentence about releases that a request fails with.
 #[track_caller]
 fn other_release<R: AdminRequest>(client: &ClusterStore, request: &R) -> String
 where
@@ -71,13 +72,13 @@ fn an_older_master_is_told_from_one_that_refuses() {
     let sentence = other_release(&client, &messages::ListDisks {});
     let expected = "the master answers in another release's form: missing field `disk`";
     assert!(sentence.starts_with(expected), "{sentence}");
-    // A backup takes the right to write by a new call, too.
+    // A backup takes its writer lease by a new call, too.
     let refused = client.wait(client.cluster().take_lease("vms", "a process")).map(|_| ());
     assert!(matches!(refused, Err(LeaseError::Call(CallError::OtherRelease(_)))), "{refused:?}");
 }
 
-/// Releases before this one sent requests in words. Each caller reads why that does not work any more, also a
-/// client with few rights.
+/// Earlier releases sent requests as text. Each caller gets a refusal with the reason, including a client
+/// with few rights.
 #[test]
 fn a_request_in_words_is_answered_with_a_sentence_about_releases() {
     let cluster = Cluster::start(1, 1);

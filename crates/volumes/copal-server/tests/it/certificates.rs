@@ -1,5 +1,4 @@
-//! Certificates end by the cluster's clock, clients that are taken away may do nothing any more, and who is
-//! told so reads why.
+//! Certificates expire by the cluster's clock, removed clients lose all rights, and refusals name the reason.
 
 use crate::harness::{Cluster, eventually};
 use copal_proto::messages;
@@ -8,8 +7,8 @@ use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Symptom: a client that was taken away did for ten minutes more what it had been permitted. Cause: its
-/// permit was believed until its end. Fix: data servers hear with the next heartbeat who was taken away.
+/// Symptom: a removed client kept its rights for ten more minutes. Cause: its permit was accepted until its
+/// end. Fix: heartbeats report removed clients to data servers.
 #[test]
 fn a_client_that_is_taken_away_is_refused_by_data_servers_though_its_permit_is_good() {
     let cluster = Cluster::start(3, 2);
@@ -26,8 +25,8 @@ fn a_client_that_is_taken_away_is_refused_by_data_servers_though_its_permit_is_g
     eventually("it is refused", || matches!(put("after"), Err(VolumeError::Denied { .. })));
 }
 
-/// A machine whose clock is wrong by years is reached and told; a certificate ends when the cluster's clock
-/// says so, and the client is told by name what to do.
+/// A machine whose clock is wrong by years can still connect and gets a refusal with a reason. A certificate
+/// expires by the cluster's clock, and the refusal names the command to run.
 #[test]
 fn a_certificate_ends_by_the_clusters_clock_and_the_client_is_told_what_to_do() {
     let cluster = Cluster::start(3, 2);
@@ -36,8 +35,8 @@ fn a_certificate_ends_by_the_clusters_clock_and_the_client_is_told_what_to_do() 
     let vid = owner.create_volume("", "mail", &VolumeOptions::default()).unwrap();
     let named = cluster.named_client("nightly", "mail", "read,create");
     assert_eq!(named.open_volume("mail").unwrap(), vid);
-    // Clocks of all data servers go on by more than a certificate is good for; the master's own stays, and is
-    // overruled.
+    // The clocks of all data servers advance by more than the lifetime of a certificate. The master's own
+    // clock stays, and is outvoted.
     cluster.clock.move_on(DAY * 400);
     eventually("its certificate has ended", || {
         let request = messages::ShowStatus {};

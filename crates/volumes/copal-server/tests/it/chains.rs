@@ -1,5 +1,4 @@
-//! Bytes that go from member to member: how many are sent, hops that die or stand still, chains that nobody
-//! of ours sends.
+//! Chained writes: bytes sent, hops that die or stall, malformed chains.
 
 use crate::harness::{Cluster, PATIENCE};
 use bytes::Bytes;
@@ -69,7 +68,7 @@ fn a_chain_whose_hop_was_killed_loses_nothing_and_says_what_is_so() {
     client.cluster().set_transfer(TransferMode::Chain);
     let vid = volume(&client);
     cluster.stop(1);
-    // The dead one stands at another place in each.
+    // The dead hop has another position in each chain.
     let names = ["first", "middle", "last", "again"];
     for (name, len) in names.iter().zip([100_000, 5 << 20, 100_000, 5 << 20]) {
         put(&client, vid, name, len);
@@ -99,7 +98,7 @@ fn a_hop_that_dies_while_bytes_pass_through_it_takes_nothing_with_it() {
             }
         }
     });
-    // While the fourth is on its way.
+    // While the fourth file is being written.
     while told.recv().unwrap() < 2 {}
     cluster.stop(2);
     writer.join().unwrap();
@@ -118,7 +117,7 @@ fn a_hop_that_stands_still_is_passed_over() {
     client.cluster().set_transfer(TransferMode::Chain);
     let vid = volume(&client);
     let stands = cluster.freeze(1);
-    // Until the master counts it as away nothing can hold; then what the others have does.
+    // No operation completes until the master counts it as down; then the other two are enough.
     for name in ["a", "b", "c"] {
         put(&client, vid, name, 200_000);
     }
@@ -150,7 +149,7 @@ fn who_is_not_reached_from_here_is_served_through_another_member() {
                 }],
                 ..messages::Map::default()
             };
-            // Nobody listens there: what a wall between the two looks like.
+            // No process listens there, as behind a firewall.
             client.cluster().map().apply(&at("127.0.0.1:1"));
             for (name, len) in [("small", 100), ("large", 200_000), ("pieces", 5 << 20)] {
                 let name = format!("{transfer:?} {name} {disk}");
@@ -167,7 +166,7 @@ fn who_is_not_reached_from_here_is_served_through_another_member() {
     cluster.wait_for("healthy");
 }
 
-/// A chain of one put, as it would be right.
+/// A well-formed chain with one put.
 fn head(vid: VolumeId, epoch: u64, name: &str, body: &Bytes) -> PutChain {
     let now = std::time::SystemTime::now();
     let ms = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
@@ -195,7 +194,7 @@ fn head(vid: VolumeId, epoch: u64, name: &str, body: &Bytes) -> PutChain {
     }
 }
 
-/// Sends a chain as it is given; how the last answer was.
+/// Sends a chain as given; returns its answers.
 async fn send(
     connection: &Connection,
     head: &PutChain,

@@ -1,5 +1,5 @@
-//! Servers whose clock is wrong: writes go on, it is said, and what such a clock has done does not outlive
-//! it.
+//! Servers with wrong clocks: writes go on, the status names them, and their seals do not outlive the wrong
+//! clock.
 
 use crate::harness::{Cluster, eventually};
 use bytes::Bytes;
@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 const HOUR: i64 = 3_600_000;
 const YEAR: i64 = 365 * 24 * HOUR;
 
-/// Symptom: every put ended with 43 and every delete with 42 while one data server's clock was ahead by 90 s,
-/// and `status` said healthy. Cause: each member judged operations, and sealed time, by its own clock. Fix:
-/// all go by the median of the clocks.
+/// Symptom: every put ended with exit code 43 and every delete with 42 while one data server's clock was
+/// ahead by 90 s, and `status` reported a healthy cluster. Cause: each member judged operations and sealed
+/// buckets by its own clock. Fix: all members use the median of the clocks.
 #[test]
 fn writes_go_on_beside_a_server_whose_clock_is_wrong_and_it_is_said() {
     let cluster = Cluster::start(3, 4);
@@ -26,7 +26,7 @@ fn writes_go_on_beside_a_server_whose_clock_is_wrong_and_it_is_said() {
     let body = Bytes::from_static(b"body");
     for (at, wrong_ms) in [90_000, YEAR, -HOUR].into_iter().enumerate() {
         cluster.servers[1].clock.be_wrong_by(wrong_ms);
-        // Before anybody has noticed, and after.
+        // Before the wrong clock is noticed, and after.
         let name = format!("early{at}");
         let early = client.put(vid, name.as_bytes(), body.clone(), &PutOptions::default()).unwrap();
         let told = cluster.wait_until("shut out", |status| status.servers[1].shut_out);
@@ -43,11 +43,11 @@ fn writes_go_on_beside_a_server_whose_clock_is_wrong_and_it_is_said() {
     assert!(events.contains("the clock of data2 is right again"), "{events}");
 }
 
-/// Symptom: strict reads of a client whose own clock was ahead of the cluster's showed creates that were
-/// refused later, and a client that had drawn ids while the cluster's clock was ahead drew nothing but
-/// refused ones afterwards. Cause: the age of a create was judged by the client's own clock, and ids never go
-/// back. Fix: ages go by the cluster's clock, and ids far ahead of it are drawn anew. All servers' clocks are
-/// set here, so the client's own is the one that is wrong.
+/// Symptoms: strict reads of a client with a fast clock showed creates that were refused later; and a client
+/// that had drawn ids while the cluster's clock was ahead drew only refused ids afterwards.
+/// Cause: the age of a create was judged by the client's own clock, and ids never go back.
+/// Fix: ages are judged by the cluster's clock, and ids far ahead of it are drawn again. Here the clocks of
+/// all servers are set, so the client's own is the wrong one.
 #[test]
 fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
     let cluster = Cluster::start(3, 1);
@@ -69,12 +69,12 @@ fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
     eventually("servers go by it as well", || put("drawn an hour ahead").is_ok());
     set(-HOUR);
     eventually("ids are drawn by the clock of now", || put("drawn now").is_ok());
-    // A third member is up and not whole: it has two files of a name, of which none can be given up yet.
+    // A third member is up and not in sync: it has two files under one name, and neither can be deleted yet.
     let (store, group) = (cluster.store_of(2), vid.birth_group());
     put("name").unwrap();
     store.note_damage(group).unwrap();
     apply(store, group, &create_of(vid, "name", 4, client.cluster().map().now_ms()));
-    // Until it has the file, it may still refuse it.
+    // Until that member has the file, it may still refuse it.
     for number in 5..10 {
         let begun = create_of(vid, "begun", number, client.cluster().map().now_ms());
         for at in 0..2 {
@@ -86,7 +86,7 @@ fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
     }
 }
 
-/// The create of a file, as a client sends it that has drawn its ids now.
+/// The create of a file by a client that draws its ids now.
 fn create_of(vid: VolumeId, name: &'static str, number: u64, now_ms: u64) -> Operation {
     let body = Bytes::from_static(b"body");
     Operation::Create {
@@ -110,9 +110,9 @@ fn apply(store: &MemberStore, group: GroupId, operation: &Operation) {
     });
 }
 
-/// Symptom: a cluster whose members had sealed the future took no writes after all clocks were right again,
-/// and all servers were started anew. Cause: seals on the disk were believed for ever. Fix: the next view
-/// ignores those from the future.
+/// Symptom: a cluster whose members had sealed buckets in the future took no writes after all clocks were
+/// right again and all servers had been restarted. Cause: seals on disk were trusted for ever. Fix: the next
+/// view ignores seals from the future.
 #[test]
 fn a_cluster_that_has_sealed_the_future_takes_writes_after_its_next_start() {
     let mut cluster = Cluster::start(3, 2);
@@ -125,7 +125,7 @@ fn a_cluster_that_has_sealed_the_future_takes_writes_after_its_next_start() {
     for at in 0..3 {
         cluster.stop(at);
         cluster.servers[at].clock.be_wrong_by(YEAR);
-        // As a release did that knew no cluster's clock.
+        // As an earlier release did, which knew no cluster clock.
         cluster.with_store_at_rest(at, |store| {
             store.close_due(&BTreeMap::new()).unwrap();
             let group = store.membership(vid.birth_group()).unwrap().unwrap();

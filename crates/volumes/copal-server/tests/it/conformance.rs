@@ -1,4 +1,4 @@
-//! The client of a cluster keeps every promise of a volume store, with three real servers behind it.
+//! A cluster with three real servers passes the conformance suite of volume stores.
 
 use crate::harness::Cluster;
 use copal_volume::{VolumeStore, conformance};
@@ -10,7 +10,7 @@ fn a_cluster_keeps_every_promise_of_a_volume_store() {
     cluster.wait_for("healthy");
     let client = cluster.client();
     let count = AtomicUsize::new(0);
-    // Each case in a root of its own.
+    // Each case has its own root.
     conformance::run(&|| {
         let path = format!("case{}", count.fetch_add(1, Ordering::Relaxed));
         let store = client.rooted(&path).unwrap();

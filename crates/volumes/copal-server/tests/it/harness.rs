@@ -1,5 +1,5 @@
-//! A master and data servers on loopback, each on a runtime of its own, their disks in memory: a server can
-//! be taken away and come back with what it had.
+//! A master and data servers on loopback, each on its own runtime, with disks in memory. A server can be
+//! stopped and restarted with its data.
 
 use copal_client::{
     ClientProfile, ClusterStore, ConnectionPool, Masters, TlsIdentity, client_tls, master_tls, server_tls,
@@ -15,8 +15,8 @@ use copal_proto::{
     messages,
 };
 use copal_server::{
-    Authority, CLIENT_NAME, DataOptions, DataServer, JoinToken, Joining, Joins, Listener, MasterServer, Room,
-    SigningRequest, join,
+    CLIENT_NAME, CallListener, CertificateAuthority, DataOptions, DataServer, JoinRole, JoinToken,
+    JoiningServer, MasterServer, SigningRequest, StoreSpace, join,
 };
 use copal_volume::{
     Clock, SystemClock,
@@ -31,10 +31,10 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// How long anything may take before the test fails.
+/// Time limit of a wait; then the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The clocks of all data servers: the machine's, moved on.
+/// The common clock of all data servers: the machine's, advanced.
 #[derive(Default)]
 pub(crate) struct MovedClock {
     ahead_ms: AtomicU64,
@@ -52,7 +52,7 @@ impl Clock for MovedClock {
     }
 }
 
-/// The clock of one data server: that of all, and what it is wrong by.
+/// The clock of one data server: the common clock and an error.
 pub(crate) struct ServersClock {
     of_all: Arc<MovedClock>,
     wrong_by_ms: AtomicI64,
@@ -71,7 +71,7 @@ impl Clock for ServersClock {
     }
 }
 
-/// Looks again and again until something is so.
+/// Polls until a condition holds.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -83,7 +83,7 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 pub(crate) struct Cluster {
     pub(crate) clock: Arc<MovedClock>,
     pub(crate) master_address: String,
-    /// What a master shows when it calls.
+    /// Identity of a master as a caller.
     pub(crate) master_identity: TlsIdentity,
     master: Option<Runtime>,
     pub(crate) servers: Vec<Server>,
@@ -102,7 +102,7 @@ pub(crate) struct Server {
 
 struct Fixed;
 
-impl Room for Fixed {
+impl StoreSpace for Fixed {
     fn bytes(&self) -> (u64, u64) {
         (0, 256 << 20)
     }
@@ -130,7 +130,7 @@ impl Cluster {
     }
 
     pub(crate) fn with(servers: usize, groups: u32, options: MasterOptions) -> Cluster {
-        let authority = Authority::new("test").unwrap();
+        let authority = CertificateAuthority::new("test").unwrap();
         let mut meta = SqliteStore::in_memory().unwrap();
         let pool = PoolConfig { replicas: 3, min_ack: 2, groups };
         Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
@@ -140,15 +140,15 @@ impl Cluster {
         let master_identity = authority.identity("master.copal").unwrap();
         let identity = master_identity.clone();
         let (address, token) = runtime.block_on(async {
-            let listener = Listener::bind("127.0.0.1:0", master_tls(&identity).unwrap()).await.unwrap();
+            let listener = CallListener::bind("127.0.0.1:0", master_tls(&identity).unwrap()).await.unwrap();
             let address = listener.address().unwrap().to_string();
             let connections = ConnectionPool::new(client_tls(&identity).unwrap());
             let server = MasterServer::new(master, authority, address.clone(), connections);
             let token = {
                 let server = Arc::clone(&server);
-                move || server.draw_token(Joins::DataServer).unwrap()
+                move || server.draw_token(JoinRole::DataServer).unwrap()
             };
-            tokio::spawn(Arc::clone(&server).watch_time());
+            tokio::spawn(Arc::clone(&server).run_ticks());
             tokio::spawn(listener.serve(server));
             (address, token)
         });
@@ -186,7 +186,7 @@ impl Cluster {
         let mut uuid = [0; 16];
         getrandom::fill(&mut uuid).unwrap();
         let address = free_address();
-        let joining = Joining {
+        let joining = JoiningServer {
             name: name.to_owned(),
             address: address.clone(),
             server_uuid: uuid,
@@ -212,7 +212,7 @@ impl Cluster {
         self.run(at);
     }
 
-    /// Starts a server that stands still.
+    /// Starts a stopped server.
     pub(crate) fn run(&mut self, at: usize) {
         let server = &mut self.servers[at];
         let store = MemberStore::open(kv(&server.device), Arc::clone(&server.clock) as _).unwrap();
@@ -223,9 +223,9 @@ impl Cluster {
             let connections = ConnectionPool::new(client_tls(&server.identity).unwrap());
             let masters = Masters::new(std::slice::from_ref(&self.master_address), connections.clone());
             let listener = loop {
-                match Listener::bind(&server.address, server_tls(&server.identity).unwrap()).await {
+                match CallListener::bind(&server.address, server_tls(&server.identity).unwrap()).await {
                     Ok(listener) => break listener,
-                    // The one before it has not let go yet.
+                    // The earlier listener has not released the address yet.
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
                 }
             };
@@ -245,14 +245,14 @@ impl Cluster {
             )
             .unwrap();
             tokio::spawn(listener.serve(Arc::clone(&data)));
-            tokio::spawn(Arc::clone(&data).become_whole());
-            tokio::spawn(Arc::clone(&data).gossip());
-            tokio::spawn(data.follow());
+            tokio::spawn(Arc::clone(&data).run_resync());
+            tokio::spawn(Arc::clone(&data).run_gossip());
+            tokio::spawn(data.run_heartbeat());
         });
         server.running = Some((runtime, store));
     }
 
-    /// The store of a server that stands still, as its disk has it.
+    /// Opens the store of a stopped server.
     pub(crate) fn with_store_at_rest(&self, at: usize, look: impl FnOnce(&MemberStore)) {
         let server = &self.servers[at];
         let store = MemberStore::open(kv(&server.device), Arc::clone(&server.clock) as _).unwrap();
@@ -260,7 +260,7 @@ impl Cluster {
         store.close().unwrap();
     }
 
-    /// Takes a server away: its sockets close, its store as it is.
+    /// Stops a server: its sockets close, then its store.
     pub(crate) fn stop(&mut self, at: usize) {
         let (runtime, store) = self.servers[at].running.take().unwrap();
         runtime.shutdown_timeout(Duration::from_secs(5));
@@ -279,8 +279,7 @@ impl Cluster {
         self.servers[at].device = self.servers[at].device.reopen();
     }
 
-    /// Lets a server stand still, as one that was stopped by a signal does, until what is returned is
-    /// dropped.
+    /// Freezes a server, as SIGSTOP does, until the returned sender is dropped.
     pub(crate) fn freeze(&mut self, at: usize) -> std::sync::mpsc::Sender<()> {
         let (go_on, stands) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
@@ -294,7 +293,7 @@ impl Cluster {
         go_on
     }
 
-    /// What a client shows.
+    /// TLS of a client.
     pub(crate) fn client_tls(&self) -> Arc<tokio_rustls::rustls::ClientConfig> {
         client_tls(&TlsIdentity {
             authority: self.profile.authority.clone(),
@@ -304,7 +303,7 @@ impl Cluster {
         .unwrap()
     }
 
-    /// The store of a server that runs.
+    /// The store of a running server.
     pub(crate) fn store_of(&self, at: usize) -> &MemberStore {
         &self.servers[at].running.as_ref().unwrap().1
     }
@@ -313,12 +312,12 @@ impl Cluster {
         ClusterStore::connect(&self.profile, PATIENCE).unwrap()
     }
 
-    /// A client by name, with the rights that it is granted below a path.
+    /// A named client with rights below a path.
     pub(crate) fn named_client(&self, name: &str, path: &str, rights: &str) -> ClusterStore {
         ClusterStore::connect(&self.named_profile(name, path, rights), PATIENCE).unwrap()
     }
 
-    /// The profile of such a client.
+    /// The profile of a named client.
     pub(crate) fn named_profile(&self, name: &str, path: &str, rights: &str) -> ClientProfile {
         let drawn = SigningRequest::draw().unwrap();
         let certificate = self.administer(&messages::AddClient {
@@ -335,29 +334,29 @@ impl Cluster {
         profile
     }
 
-    /// What the master answers an operator.
+    /// Sends an operator's request to the master.
     pub(crate) fn administer<R: AdminRequest>(&self, request: &R) -> R::Reply {
         let client = self.client();
         client.wait(client.cluster().administer(request, PATIENCE)).unwrap()
     }
 
-    /// Gives a server up.
+    /// Declares a server lost.
     pub(crate) fn lose(&self, name: &str) {
         self.administer(&messages::LoseServer { name: name.to_owned() });
     }
 
-    /// Kinds and sentences of all events.
+    /// Kinds and texts of all events.
     pub(crate) fn events(&self) -> String {
         let events = self.administer(&messages::ListEvents { after: 0 }).events;
         events.iter().map(|event| format!("{}: {}\n", event.kind, event.text)).collect()
     }
 
-    /// Waits until the cluster says that it is in this health.
+    /// Waits until the cluster reports this health.
     pub(crate) fn wait_for(&self, health: &str) -> ClusterStatus {
         self.wait_until(health, |status| status.health == health)
     }
 
-    /// Waits until something holds of what the cluster says of itself.
+    /// Waits until a condition holds for the status of the cluster.
     pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&ClusterStatus) -> bool) -> ClusterStatus {
         let client = self.client();
         let end = Instant::now() + PATIENCE;
@@ -386,7 +385,7 @@ impl Drop for Cluster {
     }
 }
 
-/// An address of this machine that nobody uses, and that stays the server's own over its restarts.
+/// A free address of this machine, which the server keeps over restarts.
 fn free_address() -> String {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().to_string()

@@ -2,13 +2,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "a test without threads fails")]
 
-mod accepting;
 mod administration;
 mod certificates;
 mod chains;
 mod clocks;
-mod closing;
 mod conformance;
+mod force_accept;
 mod harness;
 mod members;
 mod rights;
+mod seals;

@@ -1,4 +1,4 @@
-//! Members that go away and come back, new ones, and those that are not let in.
+//! Members that go down and return, new members, and refused ones.
 
 use crate::harness::Cluster;
 use bytes::Bytes;
@@ -34,7 +34,7 @@ fn a_member_that_was_away_has_everything_when_it_is_whole_again() {
         let (bytes, _) = store.get(vid, name.as_bytes(), 0..u64::MAX, None).unwrap();
         assert_eq!(bytes.len(), len, "{name}");
     }
-    // Enough are up without either of the others.
+    // Enough members are up without the other one.
     cluster.stop(0);
     let (len, info) = (
         client.get(vid, b"third", 0..u64::MAX, &ReadOptions::default()).unwrap().len(),
@@ -43,11 +43,12 @@ fn a_member_that_was_away_has_everything_when_it_is_whole_again() {
     assert_eq!((len, info.size), (9 << 20, 5));
 }
 
-/// Symptom: a put that no server received said that its outcome is unknown; a delete that one of three
-/// members had taken said that nothing had happened, and the file went by itself later. Cause: a member that
-/// was called counted as one that may have the call, whether or not a connection to it came about; and a
-/// delete that some member had was told like one that none has. Fix: what was given to no connection has not
-/// arrived, and a delete that some member may have is an outcome that is not known.
+/// Symptoms: a put that no server had received returned an unknown outcome; a delete that one of three
+/// members had applied returned that nothing had happened, and the file was deleted later.
+/// Cause: a member counted as called whether or not a connection to it existed; and a delete that some member
+/// had was reported like one that none has.
+/// Fix: a call without a connection has not arrived, and a delete that some member may have has an unknown
+/// outcome.
 #[test]
 fn an_outcome_is_unknown_just_where_a_server_may_have_the_operation() {
     let mut cluster = Cluster::start(3, 4);
@@ -61,7 +62,7 @@ fn an_outcome_is_unknown_just_where_a_server_may_have_the_operation() {
     let refused = client.delete(vid, b"kept", fid);
     assert_eq!(refused, Err(VolumeError::Unknown { fid }), "one of three may have it");
     cluster.stop(2);
-    // One that has no connections left from before.
+    // A client without kept connections.
     let client = cluster.client().with_deadline(std::time::Duration::from_secs(3));
     for name in [&b"small"[..], b"large"] {
         let body = Bytes::from(vec![1; if name == b"small" { 10 } else { 2 << 20 }]);
@@ -90,7 +91,7 @@ fn one_member_alone_takes_nothing_and_says_how_many_it_takes() {
         matches!(refused, Err(VolumeError::Degraded { have: 1, need: 2 } | VolumeError::Unknown { .. })),
         "{refused:?}"
     );
-    // Of a large file the pieces come first: too few have them, so it is not created anywhere.
+    // The pieces of a large file are sent first: too few members have them, so no member creates the file.
     let large = Bytes::from(vec![1; 5 << 20]);
     let refused = client.put(vid, b"pieces", large, &PutOptions::default());
     assert_eq!(refused.map(drop), Err(VolumeError::Degraded { have: 1, need: 2 }));
@@ -151,7 +152,7 @@ fn a_new_server_knows_of_volumes_that_went_long_before_it_came() {
     let vid = volume(&client);
     put(&client, vid, "small", 10);
     client.remove_volume(vid, Remove::WithFiles).unwrap();
-    // The master has told all that are there, and forgets it.
+    // The master has reported the removal to all members that are up, and forgets it.
     cluster.wait_until("forgotten", |status| status.gone_volumes == 0);
     cluster.stop(2);
     cluster.wait_for("degraded");
@@ -159,15 +160,15 @@ fn a_new_server_knows_of_volumes_that_went_long_before_it_came() {
     cluster.join("data4", &token);
     cluster.lose("data3");
     cluster.wait_until("replaced", |status| status.health == "healthy" && status.servers.len() == 3);
-    // By the member that it copied from.
+    // Reported by the member that it copied from.
     let known = cluster.store_of(3).gone_volumes(vid.birth_group());
     assert_eq!(known.unwrap(), [vid]);
 }
 
-/// Symptom: while the host of one data server was full, puts and deletes of its groups waited until somebody
-/// stopped or started it.
-/// Cause: its disk has not failed, so it counted as up, and it takes no operation. Fix: its heartbeat says
-/// so, and its groups go on without it while others are enough.
+/// Symptom: while the host of one data server was full, puts and deletes of its groups waited until an
+/// operator stopped or started it.
+/// Cause: its disk had not failed, so it counted as up although it took no operation. Fix: its heartbeat
+/// reports the full host, and its groups go on without it while enough other members are up.
 #[test]
 fn groups_go_on_without_a_server_whose_host_is_full() {
     let mut cluster = Cluster::start(3, 4);
@@ -177,7 +178,7 @@ fn groups_go_on_without_a_server_whose_host_is_full() {
     let first = put(&client, vid, "first", 10);
     put(&client, vid, "second", 100_000);
     cluster.fill_host(1);
-    // It meets the full host itself, or is refused since the server's own writes have met it.
+    // The put meets the full host itself, or is refused since the server's own writes have met it.
     let meets = client.put(vid, b"meets", Bytes::from_static(b"it"), &PutOptions::default());
     assert!(matches!(meets, Ok(_) | Err(VolumeError::NoSpace)), "{meets:?}");
     let told = cluster.wait_until("left out", |status| status.servers[1].state == "down");

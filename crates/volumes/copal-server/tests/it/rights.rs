@@ -1,4 +1,4 @@
-//! Who may call what: every call by every kind of caller, and what a client may not do to files of others.
+//! Rights: every call by every kind of caller, and protection of other clients' files.
 
 use crate::harness::{Cluster, PATIENCE, eventually};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use copal_proto::{
     messages::{self, ChainAck, ChainCommit, Done, PutChain, failure::Code, writer_lease::Action},
     of_id,
 };
-use copal_server::Authority;
+use copal_server::CertificateAuthority;
 use copal_volume::{
     FileId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore, group::DiskId,
 };
@@ -32,7 +32,7 @@ fn identity_of(profile: &ClientProfile) -> TlsIdentity {
     }
 }
 
-/// A process with a certificate, that sends what it likes.
+/// A process with a certificate that sends arbitrary calls.
 struct Raw<'a> {
     cluster: &'a Cluster,
     wait: &'a ClusterStore,
@@ -54,7 +54,7 @@ impl Raw<'_> {
         self.wait.wait(Connection::open(&place.address, name, self.tls.clone()))
     }
 
-    /// Whether a call is let through, whatever becomes of it then: the code of its refusal otherwise.
+    /// Makes a call. Returns the error code of a refusal.
     fn ask(&self, to: &Connection, method: Method, message: &impl Message) -> Refusal {
         let request = EncodedRequest { message: message.encode_to_vec().into(), permit: self.permit.clone() };
         match self.wait.wait(to.call_encoded::<Done>(method, request, PATIENCE)) {
@@ -64,7 +64,7 @@ impl Raw<'_> {
         }
     }
 
-    /// Changes the right to write below `mail`; its number.
+    /// Takes, renews or releases the writer lease of `mail`; returns its number.
     fn lease(&self, action: Action, number: u64) -> u64 {
         let (path, holder) = ("mail".to_owned(), "a".to_owned());
         let request = messages::WriterLease { action: action.into(), path, holder, number };
@@ -88,7 +88,7 @@ impl Raw<'_> {
     }
 }
 
-/// Where a file of a test lies.
+/// Location of a test's file.
 struct Place {
     group: u32,
     epoch: u64,
@@ -101,7 +101,7 @@ fn place(client: &ClusterStore, vid: VolumeId) -> Place {
     Place { group: group.0, epoch, volume: vid.0 }
 }
 
-/// A request of a client to a data server, about a file of that id and name.
+/// Encodes a client's request to a data server about a file with this id and name.
 #[expect(clippy::needless_update, reason = "of some requests the macro names every field")]
 fn request(method: Method, at: &Place, name: &'static str, fid: FileId, now_ms: u64) -> Vec<u8> {
     let Place { group, epoch, volume } = *at;
@@ -149,10 +149,10 @@ const OF_VOLUMES: [Method; 10] = [
     Method::GetPiece,
 ];
 
-/// Calls that a chain may bring.
+/// Calls that a chain may carry.
 const IN_CHAINS: [Method; 4] = [Method::PutPiece, Method::Put, Method::Confirm, Method::Delete];
 
-/// Calls that only members, or only masters, make to data servers, and who speaks in them.
+/// Encodes calls that only members or masters make to data servers, in the name of `disk`.
 fn between_servers(method: Method, disk: u32) -> Vec<u8> {
     match method {
         Method::Gossip => messages::Gossip { disk, groups: Vec::new() }.encode_to_vec(),
@@ -167,22 +167,22 @@ enum Kind {
     Stranger,
     /// A certificate of another authority: another cluster's, or that of the agents of a fleet.
     OtherCluster,
-    /// May do everything.
+    /// All rights.
     Client,
-    /// May read only.
+    /// Rights to read only.
     Reader,
-    /// May do everything below another path.
+    /// All rights below another path.
     Elsewhere,
-    /// May read and create, as the agents of a fleet and what backs up do.
+    /// Rights to read and create, as agents of a fleet and backups have.
     Agent,
-    /// The data server whose disk is meant.
+    /// The data server of the disk in the call.
     Itself,
     /// Another data server.
     DataServer,
     Master,
 }
 
-/// Whether a data server lets a call through, and does not refuse the caller for what it is.
+/// Whether a data server admits a call of this kind of caller.
 fn data_server_lets(kind: Kind, method: Method) -> bool {
     let is_named = matches!(kind, Kind::Reader | Kind::Elsewhere);
     match method {
@@ -199,7 +199,7 @@ fn data_server_lets(kind: Kind, method: Method) -> bool {
     }
 }
 
-/// Whether a master lets a call through.
+/// Whether a master admits a call of this kind of caller.
 fn master_lets(kind: Kind, method: Method) -> bool {
     let is_named = matches!(kind, Kind::Reader | Kind::Elsewhere | Kind::Agent);
     let is_client = is_named || kind == Kind::Client;
@@ -207,20 +207,20 @@ fn master_lets(kind: Kind, method: Method) -> bool {
         Method::Join | Method::JoinMaster if kind == Kind::Stranger => true,
         _ if matches!(kind, Kind::Stranger | Kind::OtherCluster) => false,
         Method::Ping | Method::WatchMap | Method::Suspect | Method::Leading | Method::Known => true,
-        // The path that is asked about is the one that the reader was granted.
+        // The requested path is the one granted to the reader.
         Method::Resolve | Method::ListDirs => kind != Kind::Elsewhere,
         Method::Permit => matches!(kind, Kind::Client),
-        // Below the path that it was granted.
+        // Below the granted path.
         Method::Mkdir if kind == Kind::Agent => true,
         Method::Mkdir | Method::Rename | Method::Rmdir => is_client && !is_named,
-        // Below the path that it was granted.
+        // Below the granted path.
         Method::WriterLease if kind == Kind::Agent => true,
         Method::WriterLease => kind == Kind::Client,
         method if Method::ADMINISTRATION.contains(&method) => kind == Kind::Client,
         // Of earlier releases.
         Method::Ask => false,
         Method::Heartbeat | Method::BecomeWhole => kind == Kind::Itself,
-        // Each gets a certificate of its own name; masters have the authority.
+        // Each caller gets a certificate of its own name; masters have the authority.
         Method::Renew => kind != Kind::Master,
         _ => !is_named,
     }
@@ -251,9 +251,9 @@ fn of_master_call(method: Method, cluster: &Cluster) -> Vec<u8> {
     }
 }
 
-/// Symptom of several: lines that refuse a caller could be taken out, and no test failed. Every call, known
-/// by its number, is made by every kind of caller, to a data server and to a master; who is not let through
-/// is refused for that, and for nothing else.
+/// Symptom of several defects: checks of callers could be removed, and no test failed. Here every kind of
+/// caller makes every call, by number, to a data server and to a master. A refusal must be for missing rights
+/// and for nothing else.
 #[test]
 fn every_call_by_every_kind_of_caller() {
     let cluster = Cluster::start(3, 4);
@@ -266,8 +266,8 @@ fn every_call_by_every_kind_of_caller() {
     let elsewhere = cluster.named_profile("elsewhere", "others", "read,create,delete");
     let agent = cluster.named_profile("agent", "mine", "read,create");
     let own = u64::from(incarnation_prefix("agent")) << 32 | 7;
-    let mut foreign = Authority::new("another").unwrap().identity("client.copal").unwrap();
-    // It believes this cluster's servers; they do not believe it.
+    let mut foreign = CertificateAuthority::new("another").unwrap().identity("client.copal").unwrap();
+    // It trusts this cluster's servers; they do not trust it.
     foreign.authority = owner_authority(&cluster);
     let raw = |identity: &TlsIdentity| Raw {
         cluster: &cluster,
@@ -312,8 +312,7 @@ fn every_call_by_every_kind_of_caller() {
                     }
                     continue;
                 }
-                // A frame without its chain is dropped without an answer, as late frames of an ended chain
-                // are.
+                // A frame without its chain is dropped without a reply, like late frames of an ended chain.
                 Method::ChainData | Method::ChainCommit => continue,
                 _ => {}
             }
@@ -339,8 +338,8 @@ fn every_call_by_every_kind_of_caller() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // Symptom: to a client that may not compare members it was said that no copy is there. Fix: a refusal is
-    // told as one.
+    // Symptom: a client without the right to compare members was told that no copy exists. Fix: a refusal is
+    // reported as such.
     let named = ClusterStore::connect(&reader, PATIENCE).unwrap();
     let verified = named.wait(named.cluster().verify(vid.birth_group(), false, named.end()));
     assert!(matches!(verified, Err(VolumeError::Denied { .. })), "{:?}", verified.map(|report| report.files));
@@ -360,15 +359,15 @@ fn owner_authority(cluster: &Cluster) -> String {
     cluster.master_identity.authority.clone()
 }
 
-/// What shows no certificate, as one that wants to join does.
+/// TLS without a certificate, as a joining server uses it.
 fn stranger(cluster: &Cluster) -> Arc<ClientConfig> {
     copal_client::joining_tls(cluster.token().fingerprint)
 }
 
 /// Symptom: a client with rights below one path changed and removed files of other volumes of the group, and
-/// one that may only create replaced the bytes of files that were there. Every call of a named client goes
-/// against every other volume of its group, under its own permit and about its own volume with the ids of the
-/// others' files; nothing of it does anything.
+/// a client with the right to create replaced the bytes of existing files. Here a named client makes every
+/// call against every other volume of its group under its own permit, and about its own volume with ids of
+/// the others' files. None of them has an effect.
 #[test]
 fn no_call_of_a_named_client_touches_other_volumes_of_its_group() {
     let cluster = Cluster::start(3, 1);
@@ -420,7 +419,7 @@ fn no_call_of_a_named_client_touches_other_volumes_of_its_group() {
         }
         assert_eq!(owner.get(vid, name, 0..u64::MAX, &ReadOptions::STRICT).unwrap(), body(len));
     }
-    // The owner may delete them all the same.
+    // The owner may still delete them.
     for &(vid, name, fid, _) in &victims {
         owner.delete(vid, name, fid).unwrap();
         let gone = owner.stat(vid, name, &ReadOptions::STRICT);
@@ -436,8 +435,8 @@ fn name_of(name: &str) -> &'static str {
     }
 }
 
-/// Symptom: a client that may read and create replaced the bytes of a file that others had stored, on all
-/// replicas; by a piece of an upload, sent to each member, from member to member, or through one.
+/// Symptom: a client with the rights to read and create replaced the bytes of another client's file on all
+/// replicas. It used a piece of an upload, sent to each member, from member to member, or through one.
 #[test]
 fn who_may_create_cannot_change_a_file_that_is_there() {
     let cluster = Cluster::start(3, 4);
@@ -477,7 +476,7 @@ fn who_may_create_cannot_change_a_file_that_is_there() {
     }
     let read = |store: &ClusterStore| store.get(vid, b"pack", 0..100_000, &ReadOptions::STRICT).unwrap();
     assert_eq!(read(&owner), whole.slice(..100_000));
-    // Under an id of its own it uploads, also from member to member: all of them know who began it.
+    // It uploads under an id of its own, also from member to member: each of them knows the uploader.
     let own = FileId::new(owner.cluster().map().now_ms(), 3, incarnation);
     let answers = send_piece(&other, piece(own), bytes.clone(), false);
     assert_eq!(answers.len(), 3);
@@ -486,12 +485,12 @@ fn who_may_create_cannot_change_a_file_that_is_there() {
         let to = other.data(disk).unwrap();
         assert_eq!(other.ask(&to, Method::PutPiece, &piece(own)), Ok(()), "over another connection");
     }
-    // Nor under an id that another client has drawn.
+    // An id that another client has drawn is refused.
     let drawn_by_another = FileId::new(owner.cluster().map().now_ms(), 4, 7);
     let to = other.data(1).unwrap();
     let refused = other.ask(&to, Method::PutPiece, &piece(drawn_by_another));
     assert_eq!(refused, Err(Code::Denied.as_str_name().to_owned()));
-    // Nobody else adds to it.
+    // No other client may add to the upload.
     let third = cluster.named_profile("third", "mail", "read,create");
     let mut third = Raw { tls: client_tls(&identity_of(&third)).unwrap(), ..other };
     third.permit = third.permitted("third", "mail", vid, u64::from(incarnation_prefix("third")) << 32 | 7);
@@ -501,13 +500,14 @@ fn who_may_create_cannot_change_a_file_that_is_there() {
     assert_eq!(read(&owner), whole.slice(..100_000));
 }
 
-/// Sends a piece to the first member, which passes it on to the others; with `pass` it only does that.
+/// Sends a piece to the first member, which forwards it to the others; with `pass` it does not apply it
+/// itself.
 fn send_piece(by: &Raw<'_>, piece: messages::PutPiece, bytes: Bytes, pass: bool) -> Vec<messages::HopAnswer> {
     let head = chain_with(Method::PutPiece, &piece.encode_to_vec(), &[2, 3], pass);
     send_chain(by, &by.data(1).unwrap(), head, &bytes).unwrap()
 }
 
-/// The head of a chain that brings a request, without the bytes of that.
+/// The head of a chain with a request, without the request's bytes.
 fn chain_with(method: Method, request: &[u8], hops: &[u32], pass: bool) -> PutChain {
     let mut head = PutChain { hops: hops.to_vec(), pass, ..PutChain::default() };
     match method {
@@ -526,8 +526,7 @@ fn chain_with(method: Method, request: &[u8], hops: &[u32], pass: bool) -> PutCh
     head
 }
 
-/// Whether each of three members lets through what a chain brings, and does not refuse the caller for what it
-/// is.
+/// Whether each of three members admits the request of a chain.
 fn chain_is_let_through(by: &Raw<'_>, head: PutChain) -> [bool; 3] {
     let Ok(to) = by.data(1) else { return [false; 3] };
     let Ok(hops) = send_chain(by, &to, head, &body(100)) else {
@@ -537,8 +536,8 @@ fn chain_is_let_through(by: &Raw<'_>, head: PutChain) -> [bool; 3] {
     std::array::from_fn(|at| hops[at].failure.as_ref().is_none_or(|failure| failure.code() != Code::Denied))
 }
 
-/// Sends a chain to its first member and returns the answers of all; once more where it did not reach one of
-/// them, which says nothing of what that member would have answered.
+/// Sends a chain to its first member and returns the answers of all. Repeats it if it did not reach a member,
+/// since then that member's answer is unknown.
 fn send_chain(
     by: &Raw<'_>,
     to: &Connection,
@@ -581,9 +580,9 @@ fn send_chain_once(
     Ok(hops)
 }
 
-/// Symptom: what was sent under a right to write was taken after that right had ended and another client had
-/// it (VOL-40). Cause: a permit was looked at when a call came, and a chain may wait long for its bytes. Fix:
-/// its end and the number of its right are looked at again where the operation is applied.
+/// Symptom: a write was applied after its writer lease had ended and another client held the lease (VOL-40).
+/// Cause: a permit was checked only when the call arrived, and a chain may wait long for its bytes. Fix: the
+/// expiry and the lease number are checked again when the operation is applied.
 #[test]
 fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
     let cluster = Cluster::start(3, 4);
@@ -635,7 +634,7 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
         let part = part.encode_to_vec().into();
         client.wait(chain.send(Method::ChainData, part, PATIENCE)).unwrap();
     }
-    // The right is given back, and another client has it and has told all servers so.
+    // The lease is released; another client has taken it and shown it to all servers.
     raw.lease(Action::Release, number);
     first.take_lease("b").unwrap();
     let part = last.encode_to_vec().into();
@@ -645,7 +644,7 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
     let mut codes = Vec::new();
     while let Some(ack) = client.wait(chain.next::<ChainAck>(PATIENCE)) {
         for hop in ack.unwrap().hops {
-            // Symptom: red now and then. Cause: a member that the chain did not reach was counted as one that
+            // Symptom: failed now and then. Cause: a member that the chain did not reach counted as one that
             // had stored the file. Fix: the test sends the file to such a member directly, as the sender of a
             // chain does.
             codes.push(match hop.unreached {
@@ -665,8 +664,8 @@ fn nothing_is_taken_under_a_right_that_ended_while_its_bytes_came() {
     }
 }
 
-/// Symptom: files came to lie in volumes that were never made, under ids that are none, and with bodies that
-/// were not those that their heads tell of. Each is refused, by each way on which it may come.
+/// Symptom: files were stored in volumes that never existed, under invalid ids, and with bodies that did not
+/// match their heads. Each is refused, on every way.
 #[test]
 fn what_makes_no_sense_is_refused_and_leaves_nothing() {
     let cluster = Cluster::start(3, 1);

@@ -11,7 +11,7 @@ use copal_data::MemberIdentity;
 use copal_node::{
     Backend, MemberStack, MemoryShares, NewStore, NodeError, StoreLocation, StoreOptions, UnfinishedStore,
 };
-use copal_server::{DataProcess, HomeError, Room, ServerHome};
+use copal_server::{DataProcess, HomeError, ServerHome, StoreSpace};
 use copal_volume::group::{Incarnation, Term};
 use serde_json::json;
 use std::{
@@ -300,7 +300,7 @@ struct StoreRoom {
     limit_bytes: Option<u64>,
 }
 
-impl Room for StoreRoom {
+impl StoreSpace for StoreRoom {
     fn bytes(&self) -> (u64, u64) {
         let space = self.objects.space();
         let used = space.live_bytes + space.staged_bytes + space.quarantine_bytes;

@@ -11,7 +11,9 @@ use crate::{
 };
 use copal_client::ClientProfile;
 use copal_master::{Master as Cluster, MasterError, MasterOptions, PoolConfig};
-use copal_server::{Authority, CLIENT_NAME, MasterHome, MasterProcess, StartError, Validity};
+use copal_server::{
+    CLIENT_NAME, CertificateAuthority, CertificateValidity, MasterHome, MasterProcess, StartError,
+};
 use serde_json::json;
 use std::{path::Path, time::Duration};
 
@@ -125,7 +127,11 @@ fn addresses(words: &Master) -> Outcome<(&str, &str)> {
 }
 
 /// A home that knows its database.
-fn home_of(words: &Master, (listen, advertise): (&str, &str), authority: &Authority) -> Outcome<MasterHome> {
+fn home_of(
+    words: &Master,
+    (listen, advertise): (&str, &str),
+    authority: &CertificateAuthority,
+) -> Outcome<MasterHome> {
     let mut home = MasterHome::new(listen, advertise, authority);
     if let Some(url) = &words.meta {
         check_url(url)?;
@@ -144,7 +150,7 @@ fn make(words: &Master) -> Outcome<MasterHome> {
     let (high, low) = drawn.map_err(start_failure)?;
     uuid[..8].copy_from_slice(&high.to_be_bytes());
     uuid[8..].copy_from_slice(&low.to_be_bytes());
-    let authority = Authority::new(&copal_server::hex(&uuid)).map_err(start_failure)?;
+    let authority = CertificateAuthority::new(&copal_server::hex(&uuid)).map_err(start_failure)?;
     let home = home_of(words, addresses, &authority)?;
     let opened = Database::of(&home, &words.dir).open();
     let advice = match words.meta {
@@ -160,7 +166,12 @@ fn make(words: &Master) -> Outcome<MasterHome> {
     Ok(home)
 }
 
-fn write_profile(words: &Master, uuid: [u8; 16], masters: Vec<String>, authority: &Authority) -> Outcome<()> {
+fn write_profile(
+    words: &Master,
+    uuid: [u8; 16],
+    masters: Vec<String>,
+    authority: &CertificateAuthority,
+) -> Outcome<()> {
     let client = authority.identity(CLIENT_NAME).map_err(start_failure)?;
     let profile = ClientProfile::new(uuid, masters, client.authority, client.certificate, client.key);
     profile.write(&words.dir.join("client.json")).map_err(start_failure)
@@ -175,7 +186,8 @@ fn renew_profile(words: &Master, home: &MasterHome) {
         return;
     };
     let now_ms = crate::human::now_ms();
-    let is_due = Validity::of_pem(&profile.certificate).is_ok_and(|validity| validity.is_half_over(now_ms));
+    let is_due =
+        CertificateValidity::of_pem(&profile.certificate).is_ok_and(|validity| validity.is_half_over(now_ms));
     if !is_due {
         return;
     }

@@ -1,7 +1,7 @@
 //! Tokens as they are typed.
 
 use crate::failure::{Failure, Outcome};
-use copal_server::{JoinToken, NoToken};
+use copal_server::{JoinToken, TokenError};
 use std::io::Read;
 
 /// Longest token that is read.
@@ -15,5 +15,5 @@ pub(super) fn read(typed: &str) -> Outcome<JoinToken> {
         let read = std::io::stdin().take(MOST_BYTES).read_to_string(&mut text);
         read.map_err(|error| Failure::usage(format!("no token on standard input: {error}")))?;
     }
-    text.parse().map_err(|error: NoToken| Failure::usage(error.to_string()))
+    text.parse().map_err(|error: TokenError| Failure::usage(error.to_string()))
 }

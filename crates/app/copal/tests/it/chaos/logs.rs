@@ -7,7 +7,7 @@ use std::path::Path;
 const EXPECTED: [(&str, &str); 4] = [
     ("this master cannot ask for the lease", "its database is cut off, or was not there when it looked"),
     ("the lease could not be renewed yet", "its database is cut off, and the lease has not ended"),
-    ("this master leads no more", "it was frozen or cut off, and another leads"),
+    ("this master does not lead any more", "it was frozen or cut off, and another leads"),
     ("the master cannot write its database", "its database is cut off: whoever watches it is to look"),
 ];
 

@@ -4,22 +4,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 struct Sick;
 
-impl Pages for Sick {
+impl MonitorPages for Sick {
     fn metrics(&self) -> Result<String, fmt::Error> {
         Ok("copal_up 1\n".to_owned())
     }
 
-    fn health(&self) -> Said {
-        Said { is_good: false, json: json!({ "sentence": "the disk is gone" }) }
+    fn health(&self) -> HealthReply {
+        HealthReply { is_good: false, json: json!({ "sentence": "the disk is gone" }) }
     }
 
-    fn ready(&self) -> Said {
-        Said { is_good: true, json: json!({}) }
+    fn ready(&self) -> HealthReply {
+        HealthReply { is_good: true, json: json!({}) }
     }
 }
 
 async fn started() -> SocketAddr {
-    let at = HttpAt::Address("127.0.0.1:0".to_owned());
+    let at = HttpEndpoint::Address("127.0.0.1:0".to_owned());
     let listener = bind(&at, ([127, 0, 0, 1], 1).into()).await.unwrap().unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(serve(listener, Arc::new(Sick)));
@@ -79,9 +79,9 @@ async fn who_sends_headers_without_end_or_garbage_is_closed_and_others_are_answe
 
 #[test]
 fn an_address_is_a_host_and_a_port() {
-    assert_eq!("none".parse(), Ok(HttpAt::Nowhere));
-    assert_eq!("10.0.0.1:9100".parse(), Ok(HttpAt::Address("10.0.0.1:9100".to_owned())));
+    assert_eq!("none".parse(), Ok(HttpEndpoint::Nowhere));
+    assert_eq!("10.0.0.1:9100".parse(), Ok(HttpEndpoint::Address("10.0.0.1:9100".to_owned())));
     for typed in ["", "10.0.0.1", "10.0.0.1:", "10.0.0.1:port", "x:99999"] {
-        assert!(typed.parse::<HttpAt>().is_err(), "{typed}");
+        assert!(typed.parse::<HttpEndpoint>().is_err(), "{typed}");
     }
 }

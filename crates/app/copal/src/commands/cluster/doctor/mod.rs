@@ -15,7 +15,7 @@ use copal_client::{
     administration::{ClusterStatus, requests},
     client_tls,
 };
-use copal_server::Validity;
+use copal_server::CertificateValidity;
 use serde_json::json;
 use std::{
     os::unix::fs::PermissionsExt,
@@ -137,7 +137,7 @@ fn certificates(identity: &TlsIdentity, ahead_ms: i64, findings: &mut Findings) 
     for (whose, pem) in [("the authority's", &identity.authority), ("the own", &identity.certificate)] {
         let own_ms = human::now_ms();
         let now = UNIX_EPOCH + Duration::from_millis(own_ms.saturating_add_signed(ahead_ms));
-        match Validity::of_pem(pem) {
+        match CertificateValidity::of_pem(pem) {
             Err(error) => findings.bad("certificate", format!("{whose} certificate cannot be read: {error}")),
             Ok(validity) if now < validity.from => findings.bad(
                 "certificate",

@@ -1,0 +1,231 @@
+//! Anti-entropy: in-sync members compare the files of each group once an hour, without any sign of damage.
+//!
+//! Journals show differences only until the stable point. A row that a disk loses later, without an error,
+//! would be noticed only after its last copy is gone.
+//!
+//! - A member compares counts and digests of all files of a group with those of another in-sync member, a
+//!   different one each time.
+//! - Where they differ, it looks for files of the other member that it lacks.
+//! - A missing file that is older than the group's stable point should be on all members. So it is damage,
+//!   and is repaired as such.
+//! - Files that the other member lacks are found by that member's own comparison.
+//!
+//! Design: docs/design/cluster.md#rules VOL-34
+//! Not here: the repair of missing files (`repair`, `group_resync`).
+
+use crate::net::messages::blocking;
+use crate::net::status::Status;
+use crate::replica::host::ReplicaHost;
+use crate::resync::group_resync;
+use crate::resync::group_resync::ResyncError;
+use bytes::Bytes;
+use copal_client::{CallError, Connection, machine, name_of_server};
+use copal_data::{Membership, Span, Verified};
+use copal_proto::{CallClass, Method, id, messages};
+use copal_volume::group::{Bucket, DiskId, GroupId};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+/// Interval of the comparisons of a group by one member.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(3600);
+/// Interval of scans for due groups.
+const SCAN_INTERVAL: Duration = Duration::from_secs(10);
+/// Files compared at a time, and the pause after them: clients come first.
+const FILES: usize = 1000;
+const PAUSE: Duration = Duration::from_millis(20);
+/// Attempts before a range counts as different: files are created and deleted meanwhile.
+const TRIES: usize = 5;
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// Files of the other member requested at a time.
+const ENTRIES: u32 = 500;
+/// Time limit of one reply.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Another in-sync member of a group.
+struct OtherReplica {
+    server: String,
+    connection: Connection,
+}
+
+/// Compares all groups with other members, until the task is dropped.
+pub(crate) async fn run(host: Arc<ReplicaHost>) {
+    let mut due: BTreeMap<GroupId, Instant> = BTreeMap::new();
+    let mut turn = 0;
+    loop {
+        tokio::time::sleep(SCAN_INTERVAL).await;
+        let Ok(memberships) = host.store.memberships() else {
+            continue;
+        };
+        due.retain(|group, _| memberships.iter().any(|own| own.group == *group));
+        for own in memberships {
+            let at = *due.entry(own.group).or_insert_with(|| machine::now() + random_delay());
+            if machine::now() < at {
+                continue;
+            }
+            due.insert(own.group, machine::now() + COMPARE_INTERVAL);
+            turn += 1;
+            match compare_group(&host, own, turn).await {
+                Ok(()) => {}
+                Err(error) => tracing::debug!(group = %own.group, %error, "group comparison failed"),
+            }
+        }
+    }
+}
+
+async fn compare_group(host: &ReplicaHost, own: Membership, turn: usize) -> Result<(), ResyncError> {
+    if !own.role.is_in_sync() {
+        return Ok(());
+    }
+    let Some(other) = other_in_sync(host, own, turn).await? else {
+        return Ok(());
+    };
+    let is_equal = has_equal_files(host, own, &other).await?;
+    host.damage.compared.fetch_add(1, Ordering::Relaxed);
+    if is_equal {
+        return Ok(());
+    }
+    let missing = count_missing_files(host, own, &other).await?;
+    let now = host.store.membership(own.group).ok().flatten();
+    if !now.is_some_and(|now| now.epoch == own.epoch && now.role.is_in_sync()) {
+        return Ok(());
+    }
+    if missing == 0 {
+        // Either clients change files all the time, or the other member lacks some, which its own comparison
+        // finds.
+        tracing::debug!(group = %own.group, from = other.server, "files differ, but no stable file is missing here");
+        return Ok(());
+    }
+    host.damage.differing.fetch_add(1, Ordering::Relaxed);
+    tracing::warn!(
+        group = %own.group,
+        from = other.server,
+        files = missing,
+        "files are missing without a read error; they are copied from another member"
+    );
+    host.damage.report(own.group);
+    Ok(())
+}
+
+/// Another in-sync member, a different one each time.
+async fn other_in_sync(
+    host: &ReplicaHost,
+    own: Membership,
+    turn: usize,
+) -> Result<Option<OtherReplica>, ResyncError> {
+    let me = host.disk();
+    let view = host.map.view(own.group).filter(|view| view.epoch == own.epoch);
+    let others = view.map(|view| view.in_sync().filter(|disk| *disk != me).collect());
+    let others: Vec<DiskId> = others.unwrap_or_default();
+    let Some(&disk) = others.get(turn % others.len().max(1)) else {
+        return Ok(None);
+    };
+    let Some(place) = host.map.place(disk) else {
+        return Ok(None);
+    };
+    let name = name_of_server(&place.server_uuid);
+    let connection = host.connections.connect(&place.address, name, CallClass::Recovery).await?;
+    Ok(Some(OtherReplica { server: place.server, connection }))
+}
+
+/// Whether both members have the same files, apart from operations in progress.
+async fn has_equal_files(
+    host: &ReplicaHost,
+    own: Membership,
+    other: &OtherReplica,
+) -> Result<bool, ResyncError> {
+    let mut after = Bytes::new();
+    loop {
+        let mut tries = 0;
+        let last = loop {
+            let here = files_here(host, own.group, after.clone()).await?;
+            let there = files_there(own, other, &after, &here).await?;
+            if (here.files, here.digest) == (there.files, id(there.digest)) {
+                break here.more.then_some(here.last);
+            }
+            tries += 1;
+            if tries == TRIES {
+                return Ok(false);
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        };
+        match last {
+            None => return Ok(true),
+            Some(last) => after = last,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn files_here(host: &ReplicaHost, group: GroupId, after: Bytes) -> Result<Verified, Status> {
+    let store = host.store.clone();
+    blocking(move || {
+        let span = Span { after: Some(&*after).filter(|after| !after.is_empty()), until: None, limit: FILES };
+        Ok(store.verify(group, span, false)?)
+    })
+    .await
+}
+
+/// Counts stable files of the other member that this member lacks.
+async fn count_missing_files(
+    host: &ReplicaHost,
+    own: Membership,
+    other: &OtherReplica,
+) -> Result<usize, ResyncError> {
+    let open = messages::SyncOpen { group: own.group.0, epoch: own.epoch.0, disk: host.disk().0 };
+    let opened: messages::SyncOpened = other.connection.call(Method::SyncOpen, &open, ANSWER).await?;
+    let counted =
+        count_missing_entries(host, opened.sync, own.horizon.min(Bucket(opened.horizon)), other).await;
+    let close = messages::SyncClose { sync: opened.sync };
+    // An unclosed snapshot expires at the donor.
+    let _: Result<messages::Done, CallError> = other.connection.call(Method::SyncClose, &close, ANSWER).await;
+    counted
+}
+
+async fn count_missing_entries(
+    host: &ReplicaHost,
+    sync: u64,
+    horizon: Bucket,
+    other: &OtherReplica,
+) -> Result<usize, ResyncError> {
+    let (mut missing, mut after) = (0, Bytes::new());
+    loop {
+        let next = messages::SyncNext { sync, after: after.clone(), limit: ENTRIES };
+        let page: messages::SyncEntries = other.connection.call(Method::SyncNext, &next, ANSWER).await?;
+        let Some(last) = page.entries.last() else {
+            return Ok(missing);
+        };
+        after = last.key.clone();
+        let here = group_resync::missing_files(host, page.entries).await?;
+        missing += here.iter().filter(|entry| Bucket::of(entry.op) < horizon).count();
+        if !page.more {
+            return Ok(missing);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn files_there(
+    own: Membership,
+    other: &OtherReplica,
+    after: &Bytes,
+    here: &Verified,
+) -> Result<messages::Verified, CallError> {
+    let verify = messages::Verify {
+        group: own.group.0,
+        epoch: own.epoch.0,
+        after: after.clone(),
+        until: if here.more { here.last.clone() } else { Bytes::new() },
+        limit: 10 * FILES as u32,
+        deep: false,
+    };
+    other.connection.call(Method::Verify, &verify, ANSWER).await
+}
+
+/// A random delay, which spreads the first comparisons after a start.
+fn random_delay() -> Duration {
+    let drawn = machine::draw().unwrap_or(0) as u32;
+    COMPARE_INTERVAL.mul_f64(f64::from(drawn) / f64::from(u32::MAX))
+}

@@ -1,0 +1,157 @@
+//! The donor's side of a resync.
+
+use crate::net::messages::{blocking, encoded};
+use crate::net::status::Status;
+use crate::replica::file_head::PIECE_BYTES;
+use crate::replica::host::ReplicaHost;
+use crate::resync::roll_forward::journal_message;
+use bytes::Bytes;
+use copal_data::{GroupSnapshot, SnapshotEntry};
+use copal_proto::{
+    id,
+    messages::{self, failure::Code},
+    of_id,
+};
+use copal_volume::{
+    FileId, VolumeId,
+    group::{Bucket, Epoch, GroupId},
+};
+use std::sync::Arc;
+
+/// Entries in one reply.
+const MAX_ENTRIES: u32 = 1000;
+
+/// Takes a snapshot of a group for another member.
+pub(crate) async fn open_snapshot(
+    host: Arc<ReplicaHost>,
+    request: messages::SyncOpen,
+) -> Result<Bytes, Status> {
+    let group = GroupId(request.group);
+    // In the epoch of the other member or a later one: earlier operations are in the snapshot, later ones
+    // need the other member's own acknowledgement.
+    let membership = host.require_epoch(group, Epoch(request.epoch)).await?;
+    if !membership.role.is_in_sync() {
+        return Err(Status::new(Code::NotAuthoritative, "this member is not in sync itself"));
+    }
+    let this = Arc::clone(&host);
+    blocking(move || {
+        // Journal entries that are cut meanwhile are on every member.
+        let snapshot = this.store.snapshot(group)?;
+        let now = this.store.membership(group)?.unwrap_or(membership);
+        let removed = this.store.gone_volumes(group)?;
+        Ok(encoded(&messages::SyncOpened {
+            sync: this.snapshots.add(snapshot)?,
+            closed_below: now.closing.below.0,
+            horizon: membership.horizon.0,
+            gone_volumes: removed.into_iter().map(|vid| vid.0).collect(),
+        }))
+    })
+    .await
+}
+
+/// The groups in which the asking member lacks nothing: those with equal operations from the stable point on.
+pub(crate) async fn compare_groups(
+    host: Arc<ReplicaHost>,
+    request: messages::Compare,
+) -> Result<Bytes, Status> {
+    if request.groups.len() > MAX_ENTRIES as usize {
+        return Err(Status::new(Code::TooLarge, "1,000 groups are compared at a time"));
+    }
+    let mut equal = Vec::new();
+    for compared in request.groups {
+        let group = GroupId(compared.group);
+        // As for a snapshot: in the epoch of the other member or a later one.
+        let Ok(membership) = host.require_epoch(group, Epoch(compared.epoch)).await else {
+            continue;
+        };
+        if !membership.role.is_in_sync() || membership.horizon != Bucket(compared.horizon) {
+            continue;
+        }
+        let (store, seed) = (host.store.clone(), host.digest_seed());
+        let digest = blocking(move || Ok(store.digest_from(group, membership.horizon, seed)?));
+        let digest = digest.await?;
+        if digest.count == compared.count && digest.sum == id(compared.sum) {
+            equal.push(messages::EqualGroup { group: group.0, closed_below: membership.closing.below.0 });
+        }
+    }
+    Ok(encoded(&messages::CompareReply { equal }))
+}
+
+/// The next page of a snapshot's journal.
+pub(crate) async fn journal_page(
+    host: Arc<ReplicaHost>,
+    request: messages::SyncJournal,
+) -> Result<Bytes, Status> {
+    let snapshot = host.snapshots.get(request.sync)?;
+    blocking(move || {
+        let limit = request.limit.clamp(1, MAX_ENTRIES) as usize;
+        let after = Some(&*request.after).filter(|after| !after.is_empty());
+        let entries = snapshot.journal(after, limit)?;
+        Ok(encoded(&journal_message(entries, limit)))
+    })
+    .await
+}
+
+/// The live file of a name in a snapshot.
+pub(crate) async fn live_name(host: Arc<ReplicaHost>, request: messages::SyncName) -> Result<Bytes, Status> {
+    let snapshot = host.snapshots.get(request.sync)?;
+    blocking(move || {
+        let fid = snapshot.named(VolumeId(request.volume), &request.name)?;
+        Ok(encoded(&messages::SyncNamed { fid: fid.map(|fid| of_id(fid.0)) }))
+    })
+    .await
+}
+
+/// The next page of a snapshot's files.
+pub(crate) async fn entry_page(host: Arc<ReplicaHost>, request: messages::SyncNext) -> Result<Bytes, Status> {
+    let snapshot = host.snapshots.get(request.sync)?;
+    blocking(move || next_entries(&snapshot, &request)).await
+}
+
+/// A part of a file of a snapshot.
+pub(crate) async fn read_file(host: Arc<ReplicaHost>, request: messages::SyncFetch) -> Result<Bytes, Status> {
+    if request.sync != 0 {
+        host.snapshots.get(request.sync)?;
+    }
+    let this = Arc::clone(&host);
+    let (fetched, bytes) = blocking(move || file_part(&this, request)).await?;
+    host.throttle.sending(bytes).await;
+    Ok(fetched)
+}
+
+/// The reply, and the bytes of the file in it.
+fn file_part(host: &ReplicaHost, request: messages::SyncFetch) -> Result<(Bytes, u64), Status> {
+    let file = (VolumeId(request.volume), &*request.name, FileId(id(request.fid)));
+    let end = request.start.saturating_add(PIECE_BYTES as u64);
+    let found = host.store.fetch(file, request.start..end);
+    let found = found.inspect_err(|error| host.report_damage(file.0.birth_group(), error))?;
+    let deleted = || Status::new(Code::NotFound, "the file was deleted meanwhile");
+    let (info, op, bytes) = found.ok_or_else(deleted)?;
+    let length = bytes.len() as u64;
+    let fetched = encoded(&messages::SyncFetched {
+        head: Some(messages::FileHead {
+            fid: Some(of_id(info.fid.0)),
+            op: Some(of_id(op.0)),
+            size: info.size,
+            crc32c: info.crc32c,
+            metadata: info.metadata,
+        }),
+        bytes,
+    });
+    Ok((fetched, length))
+}
+
+fn next_entries(snapshot: &GroupSnapshot, request: &messages::SyncNext) -> Result<Bytes, Status> {
+    let limit = request.limit.clamp(1, MAX_ENTRIES) as usize;
+    let after = Some(&*request.after).filter(|after| !after.is_empty());
+    let entries = snapshot.live(after, limit)?;
+    let more = entries.len() == limit;
+    let entry = |entry: SnapshotEntry| messages::SyncEntry {
+        key: entry.key,
+        volume: entry.vid.0,
+        name: entry.name,
+        fid: Some(of_id(entry.fid.0)),
+        op: Some(of_id(entry.op.0)),
+    };
+    Ok(encoded(&messages::SyncEntries { entries: entries.into_iter().map(entry).collect(), more }))
+}

@@ -1,0 +1,100 @@
+//! Fetching of a file from another member: piece by piece, verified against its head, and turned into an
+//! operation of this member.
+
+use crate::net::messages::blocking;
+use crate::net::status::Status;
+use crate::replica::file_head::{PIECE_BYTES, new_head};
+use crate::replica::host::ReplicaHost;
+use bytes::Bytes;
+use copal_client::{CallError, Connection};
+use copal_codec::crc32c;
+use copal_data::{Body, Operation};
+use copal_proto::{
+    Method,
+    messages::{self, failure::Code},
+    of_id,
+};
+use copal_volume::{FileId, VolumeId};
+use std::time::Duration;
+
+/// Time limit of one reply.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// The member that files are fetched from.
+pub(crate) struct FetchSource {
+    /// Connection to the other member.
+    pub(crate) connection: Connection,
+    /// Number of its snapshot; 0: none.
+    pub(crate) snapshot: u64,
+}
+
+/// Why a file could not be fetched.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    #[error("{0}")]
+    Call(#[from] CallError),
+    #[error("{0}")]
+    Local(#[from] Status),
+}
+
+/// Fetches a file as an operation; `None`: it was deleted meanwhile.
+pub(crate) async fn fetch_file(
+    host: &ReplicaHost,
+    source: &FetchSource,
+    vid: VolumeId,
+    name: &Bytes,
+    fid: FileId,
+    is_journalled: bool,
+) -> Result<Option<Operation>, FetchError> {
+    let (mut start, mut sum) = (0, 0);
+    loop {
+        let fetch = messages::SyncFetch {
+            sync: source.snapshot,
+            volume: vid.0,
+            name: name.clone(),
+            fid: Some(of_id(fid.0)),
+            start,
+        };
+        let connection = &source.connection;
+        let fetched = connection.call::<messages::SyncFetched>(Method::SyncFetch, &fetch, ANSWER).await;
+        let fetched = match fetched {
+            Ok(fetched) => fetched,
+            Err(CallError::Failed(failure)) if failure.code == i32::from(Code::NotFound) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let head = new_head(fetched.head)?;
+        let damaged = || Status::new(Code::Corrupt, "a file of the donor does not match its head");
+        if head.fid != fid {
+            return Err(damaged().into());
+        }
+        let bytes = fetched.bytes;
+        host.throttle.received(bytes.len() as u64).await;
+        sum = crc32c(sum, &bytes);
+        let end = start + bytes.len() as u64;
+        let is_last = end >= head.size;
+        let is_right = match is_last {
+            true => end == head.size && sum == head.crc32c,
+            false => bytes.len() == PIECE_BYTES,
+        };
+        if !is_right {
+            return Err(damaged().into());
+        }
+        let operation =
+            |body| Operation::TakeOver { vid, name: name.clone(), head: head.clone(), body, is_journalled };
+        if is_last && start == 0 {
+            return Ok(Some(operation(Body::Here(bytes))));
+        }
+        let store = host.store.clone();
+        let index = (start / PIECE_BYTES as u64) as u32;
+        blocking(move || Ok(store.stage(vid, fid, index, bytes)?)).await?;
+        if is_last {
+            return Ok(Some(operation(Body::Staged)));
+        }
+        start = end;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Forced accept: by an operator's order, a member of a group without in-sync members counts as in sync with
+//! the operations it has.
+//!
+//! Paper:  beanfs §6 (dead volumes are repaired by hand)
+//! Design: docs/design/cluster.md#rules VOL-35
+//! Not here: the rights for the order, and the master's record of it (`administration::force_accept`).
+
+use crate::net::messages::{blocking, encoded};
+use crate::net::status::Status;
+use crate::replica::host::ReplicaHost;
+use crate::resync::group_resync;
+use crate::resync::group_resync::{ResyncError, VerifiedGroup};
+use bytes::Bytes;
+use copal_data::{Disputed, Membership, Operation};
+use copal_proto::{
+    messages::{self, failure::Code},
+    role_of,
+};
+use copal_volume::group::{BUCKET_MS, Epoch, GroupId, Term};
+use std::{sync::Arc, time::Duration};
+
+/// Names with two files settled in one pass.
+const DISPUTED: usize = 1000;
+/// Attempts to find the view that follows the order, and the pause between them.
+const VIEW_CHECKS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Reports this member's state of a group. Without `dry_run` it then declares the member in sync.
+pub(crate) async fn accept(host: Arc<ReplicaHost>, request: messages::AcceptAll) -> Result<Bytes, Status> {
+    let group = GroupId(request.group);
+    let this = Arc::clone(&host);
+    let obeys = blocking(move || this.require_term(Term(request.term)));
+    obeys.await?;
+    let mut membership = own_membership(&host, group).await?;
+    let mut disputed = disputed_names(&host, group).await?;
+    if !request.dry_run {
+        membership = wait_for_view(&host, group, Epoch(request.epoch)).await?;
+        if !membership.role.is_in_sync() {
+            while !disputed.is_empty() {
+                keep_first_claims(&host, group, &disputed).await?;
+                disputed = disputed_names(&host, group).await?;
+            }
+            membership = declare_in_sync(&host, membership).await?;
+        }
+    }
+    Ok(encoded(&messages::AcceptAllReply {
+        epoch: membership.epoch.0,
+        role: role_of(membership.role).into(),
+        covered: membership.is_covered,
+        horizon_ms: membership.horizon.0.saturating_mul(BUCKET_MS),
+        second_files: disputed.iter().map(|name| name.claims.len() as u32 - 1).sum(),
+    }))
+}
+
+async fn own_membership(host: &ReplicaHost, group: GroupId) -> Result<Membership, Status> {
+    let store = host.store.clone();
+    blocking(move || {
+        let own = store.membership(group)?;
+        own.ok_or_else(|| Status::new(Code::NotFound, "this server is not a member of the group yet"))
+    })
+    .await
+}
+
+async fn disputed_names(host: &ReplicaHost, group: GroupId) -> Result<Vec<Disputed>, Status> {
+    let store = host.store.clone();
+    blocking(move || Ok(store.disputed(group, DISPUTED)?)).await
+}
+
+/// Waits for the view that follows the order, or a later one.
+async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Result<Membership, Status> {
+    for _ in 0..VIEW_CHECKS {
+        let own = own_membership(host, group).await?;
+        if own.epoch >= epoch {
+            return Ok(own);
+        }
+        host.refresh_map().await;
+        tokio::time::sleep(PAUSE).await;
+    }
+    let text = "this server has not entered the view that follows the order; repeat the order";
+    Err(Status::new(Code::Unavailable, text))
+}
+
+/// Keeps the first of two files under a name: it is unknown which one was acknowledged.
+async fn keep_first_claims(host: &ReplicaHost, group: GroupId, disputed: &[Disputed]) -> Result<(), Status> {
+    for name in disputed {
+        for loser in name.claims.iter().skip(1) {
+            let op = host.ids.lock().draw_op_above(host.map.now_ms(), loser.op);
+            let delete =
+                Operation::TakeOverDelete { vid: name.vid, name: name.name.clone(), fid: loser.fid, op };
+            tracing::warn!(%group, loser = %loser.fid, "two files claimed one name: the loser is deleted by order");
+            group_resync::apply_operation(host, group, name.vid, delete).await.map_err(status_of)?;
+        }
+    }
+    Ok(())
+}
+
+/// Marks the member as in sync, as after a resync from its own snapshot.
+async fn declare_in_sync(host: &ReplicaHost, own: Membership) -> Result<Membership, Status> {
+    let verified = VerifiedGroup {
+        group: own.group,
+        generation: host.damage.generation(own.group),
+        asked_in: own.epoch,
+        closing: own.closing,
+    };
+    let became = group_resync::mark_in_sync(host, &[verified]).await.map_err(status_of)?;
+    match became.is_empty() {
+        false => own_membership(host, own.group).await,
+        true => {
+            let text = "the view has changed meanwhile, or the group is being repaired; repeat the order";
+            Err(Status::new(Code::Unavailable, text))
+        }
+    }
+}
+
+fn status_of(error: ResyncError) -> Status {
+    match error {
+        ResyncError::Local(refused) => refused,
+        error => Status::new(Code::Unavailable, error.to_string()),
+    }
+}

@@ -1,0 +1,598 @@
+//! Resync: a replica copies missing operations from an in-sync replica, the donor, group by group.
+//!
+//! Paper:  beanfs §5.2 (volume synchronization)
+//! Design: docs/design/cluster.md#rules VOL-16
+//! Invariants
+//! - A member is in sync once it holds every operation of a snapshot that an in-sync member took in the epoch
+//!   of the request or a later one. Since that epoch no operation may have completed without it.
+//! - It requests a snapshot only in an epoch in which it is up: while it is down, operations complete without
+//!   it.
+//! - It applies live operations meanwhile; their order relative to the copied ones does not matter (VOL-10).
+
+use crate::master::membership::MAX_IN_SYNC_GROUPS;
+use crate::net::messages::blocking;
+use crate::net::status::Status;
+use crate::replica::host::ReplicaHost;
+use crate::replica::peer_status::sealed_by_all;
+use crate::resync::fetch;
+use crate::resync::fetch::{FetchError, FetchSource};
+use crate::resync::roll_forward;
+use crate::resync::roll_forward::{copied_delete, entry_of, record};
+use bytes::Bytes;
+use copal_client::{CallError, Connection, name_of_server};
+use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry, Taken, Told};
+use copal_proto::{
+    CallClass, Method, id,
+    messages::{self, failure::Code},
+    of_id,
+};
+use copal_volume::{
+    FileId, OpId, VolumeId,
+    group::{Bucket, Closing, DiskId, Epoch, GroupId, Role, View, settle_name},
+};
+use futures_util::{StreamExt, stream};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Groups in resync at a time.
+const GROUPS: usize = 4;
+/// Files of one group copied at a time.
+const FILES: usize = 8;
+/// Groups compared in one call.
+const COMPARED: usize = 1000;
+/// Names with two files settled in one pass.
+const DISPUTED: usize = 1000;
+/// Attempts and pause while waiting for a delete that the donor already has.
+const DELETE_CHECKS: u32 = 20;
+const DELETE_PAUSE: Duration = Duration::from_millis(100);
+/// Entries requested at a time.
+const ENTRIES: u32 = 500;
+/// Time limit of one reply of a donor.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Pause between two scans for groups that are not in sync.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a group is not in sync yet.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResyncError {
+    #[error("{0}")]
+    Call(#[from] CallError),
+    #[error("{0}")]
+    Local(#[from] Status),
+    #[error("no in-sync member to copy from")]
+    NoDonor,
+    #[error("this member is down in its view: operations complete without it")]
+    Down,
+    #[error(
+        "the view or the donor's files have changed, or a name has two files and neither can be deleted yet"
+    )]
+    Changed,
+}
+
+impl From<FetchError> for ResyncError {
+    fn from(error: FetchError) -> ResyncError {
+        match error {
+            FetchError::Call(error) => ResyncError::Call(error),
+            FetchError::Local(refused) => ResyncError::Local(refused),
+        }
+    }
+}
+
+/// Whether a disk copies part in operations of a view.
+fn takes_part(view: &View, disk: DiskId) -> bool {
+    view.role(disk).is_some_and(Role::takes_writes)
+}
+
+/// A group whose content was verified against a donor's snapshot.
+pub(crate) struct VerifiedGroup {
+    pub(crate) group: GroupId,
+    /// Repair generation before the comparison.
+    pub(crate) generation: u64,
+    pub(crate) asked_in: Epoch,
+    pub(crate) closing: Closing,
+}
+
+/// A donor with an open snapshot.
+struct SnapshotDonor {
+    group: GroupId,
+    source: FetchSource,
+    closing: Closing,
+    /// Epoch of the request.
+    asked_in: Epoch,
+    /// Seals of all participating members before the snapshot was copied.
+    sealed_before: Vec<Closing>,
+}
+
+/// Resyncs groups that are not in sync, until the task is dropped.
+pub(crate) async fn run(host: Arc<ReplicaHost>) {
+    loop {
+        let _ = tokio::time::timeout(PAUSE, host.resync_due.notified()).await;
+        let Ok(all) = host.store.memberships() else {
+            continue;
+        };
+        let missing = all
+            .into_iter()
+            .filter(|membership| !membership.role.is_in_sync())
+            .filter(|membership| !host.damage.is_repairing(membership.group));
+        let missing = resync_equal_groups(&host, missing.collect()).await;
+        let mut resyncs = stream::iter(missing)
+            .map(|membership| resync_group(Arc::clone(&host), membership))
+            .buffer_unordered(GROUPS);
+        while resyncs.next().await.is_some() {}
+    }
+}
+
+async fn resync_group(host: Arc<ReplicaHost>, membership: Membership) {
+    let group = membership.group;
+    match resync_from_donor(&host, membership).await {
+        Ok(copied) => tracing::info!(%group, copied, "group in sync"),
+        Err(error) => tracing::debug!(%group, %error, "group not in sync yet"),
+    }
+}
+
+/// Compares groups with in-sync members by digest, many groups in one call; equal ones become in sync.
+/// Returns the others.
+async fn resync_equal_groups(host: &ReplicaHost, missing: Vec<Membership>) -> Vec<Membership> {
+    let me = host.disk();
+    let mut by_donor: BTreeMap<DiskId, Vec<Membership>> = BTreeMap::new();
+    for membership in missing.iter().filter(|membership| membership.is_covered) {
+        let view = host
+            .map
+            .view(membership.group)
+            .filter(|view| view.epoch == membership.epoch && takes_part(view, me));
+        if let Some(donor) = view.and_then(|view| view.in_sync().find(|disk| *disk != me)) {
+            by_donor.entry(donor).or_default().push(*membership);
+        }
+    }
+    let mut done = BTreeSet::new();
+    for (donor, memberships) in by_donor {
+        for part in memberships.chunks(COMPARED) {
+            match compare_with_donor(host, donor, part).await {
+                Ok(groups) => done.extend(groups),
+                Err(error) => tracing::debug!(%donor, %error, "group comparison failed"),
+            }
+        }
+    }
+    let mut rest = missing;
+    rest.retain(|membership| !done.contains(&membership.group));
+    rest
+}
+
+/// Compares groups with a donor's. Returns those that are in sync now.
+async fn compare_with_donor(
+    host: &ReplicaHost,
+    donor: DiskId,
+    memberships: &[Membership],
+) -> Result<Vec<GroupId>, ResyncError> {
+    let connection = recovery_connection(host, donor).await.ok_or(ResyncError::NoDonor)?;
+    let (store, seed) = (host.store.clone(), host.digest_seed());
+    let asked = memberships.to_vec();
+    let generations = memberships.iter().map(|membership| host.damage.generation(membership.group));
+    let generations: Vec<u64> = generations.collect();
+    let groups = blocking(move || {
+        let mut groups = Vec::new();
+        for membership in asked {
+            // Damage may have been reported meanwhile.
+            let now = store.membership(membership.group)?;
+            if now.is_none_or(|now| !now.is_covered) {
+                continue;
+            }
+            let digest = store.digest_from(membership.group, membership.horizon, seed)?;
+            groups.push(messages::ComparedGroup {
+                group: membership.group.0,
+                epoch: membership.epoch.0,
+                horizon: membership.horizon.0,
+                count: digest.count,
+                sum: Some(of_id(digest.sum)),
+            });
+        }
+        Ok(groups)
+    });
+    let compare = messages::Compare { disk: host.disk().0, groups: groups.await? };
+    let reply: messages::CompareReply = connection.call(Method::Compare, &compare, ANSWER).await?;
+    let mut verified = Vec::new();
+    for equal in reply.equal {
+        let group = GroupId(equal.group);
+        let mut known = memberships.iter().zip(&generations);
+        let Some((membership, generation)) = known.find(|(membership, _)| membership.group == group) else {
+            continue;
+        };
+        let closing = Closing { below: Bucket(equal.closed_below) };
+        if host.store.is_seal_in_future(closing) {
+            continue;
+        }
+        verified.push(VerifiedGroup { group, generation: *generation, asked_in: membership.epoch, closing });
+    }
+    mark_in_sync(host, &verified).await
+}
+
+async fn recovery_connection(host: &ReplicaHost, disk: DiskId) -> Option<Connection> {
+    let place = host.map.place(disk)?;
+    let name = name_of_server(&place.server_uuid);
+    host.connections.connect(&place.address, name, CallClass::Recovery).await.ok()
+}
+
+/// Copies the operations that a donor has and this member lacks. Returns their number.
+async fn resync_from_donor(host: &ReplicaHost, membership: Membership) -> Result<u64, ResyncError> {
+    let group = membership.group;
+    let generation = host.damage.generation(group);
+    if host.damage.is_repairing(group) {
+        return Err(ResyncError::Changed);
+    }
+    let cached = host.map.cached(group).ok_or(ResyncError::NoDonor)?;
+    if cached.view.epoch != membership.epoch {
+        host.refresh_map().await;
+        return Err(ResyncError::Changed);
+    }
+    let me = host.disk();
+    if !takes_part(&cached.view, me) {
+        return Err(ResyncError::Down);
+    }
+    let reports = host.peer_status.in_epoch(group, membership.epoch);
+    let sealed_before = sealed_by_all(&cached.view, (me, membership.closing), &reports);
+    let mut donors: Vec<(DiskId, Role)> = cached.view.members.clone();
+    donors.retain(|(disk, role)| *disk != me && role.is_up());
+    // First the source that the master proposes, then members that the master lists as in sync. The donor
+    // checks its own role.
+    let source = cached.source_of(me);
+    donors.sort_by_key(|(disk, role)| (Some(*disk) != source, !role.is_in_sync()));
+    for (donor, _) in donors {
+        let Some(connection) = recovery_connection(host, donor).await else {
+            continue;
+        };
+        let open = messages::SyncOpen { group: group.0, epoch: membership.epoch.0, disk: me.0 };
+        let opened: Result<messages::SyncOpened, _> = connection.call(Method::SyncOpen, &open, ANSWER).await;
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Stale) => {
+                host.refresh_map().await;
+                return Err(ResyncError::Changed);
+            }
+            Err(_) => continue,
+        };
+        let removed = opened.gone_volumes.iter().map(|vid| VolumeId(*vid));
+        learn_removed_volumes(host, group, removed.collect()).await?;
+        let closing = Closing { below: Bucket(opened.closed_below) };
+        if host.store.is_seal_in_future(closing) {
+            // A seal copied over from it would outlive the wrong clock.
+            tracing::warn!(%group, %donor, "donor skipped: it has sealed buckets in the future");
+            close_snapshot(&connection, opened.sync).await;
+            continue;
+        }
+        let donor = SnapshotDonor {
+            group,
+            source: FetchSource { connection, snapshot: opened.sync },
+            closing,
+            asked_in: membership.epoch,
+            sealed_before,
+        };
+        let copied = copy_snapshot(host, &donor, Bucket(opened.horizon)).await;
+        close_snapshot(&donor.source.connection, opened.sync).await;
+        let copied = copied?;
+        let verified =
+            VerifiedGroup { group, generation, asked_in: membership.epoch, closing: donor.closing };
+        return match mark_in_sync(host, &[verified]).await?.is_empty() {
+            false => Ok(copied),
+            true => Err(ResyncError::Changed),
+        };
+    }
+    Err(ResyncError::NoDonor)
+}
+
+async fn close_snapshot(connection: &Connection, sync: u64) {
+    let close = messages::SyncClose { sync };
+    let closed: Result<messages::Done, _> = connection.call(Method::SyncClose, &close, ANSWER).await;
+    // An unclosed snapshot expires at the donor.
+    let _ = closed;
+}
+
+/// Takes over the donor's list of removed volumes: the master may have dropped its own by now.
+async fn learn_removed_volumes(
+    host: &ReplicaHost,
+    group: GroupId,
+    removed: Vec<VolumeId>,
+) -> Result<(), ResyncError> {
+    let store = host.store.clone();
+    let learned = blocking(move || {
+        for vid in removed.into_iter().filter(|vid| vid.birth_group() == group) {
+            store.tell_volume(vid, Told::Gone)?;
+        }
+        Ok(())
+    });
+    Ok(learned.await?)
+}
+
+async fn copy_snapshot(
+    host: &ReplicaHost,
+    donor: &SnapshotDonor,
+    horizon: Bucket,
+) -> Result<u64, ResyncError> {
+    let (store, group, closed) = (host.store.clone(), donor.group, donor.closing);
+    let is_covered = blocking(move || {
+        store.begin_taking(group, horizon, closed)?;
+        Ok(store.membership(group)?.is_some_and(|own| own.is_covered))
+    });
+    let is_covered = is_covered.await?;
+    // Deletes first, so that deleted files are not copied.
+    let mut copied = 0;
+    for creates in [false, true] {
+        copied += copy_journal(host, donor, creates).await?;
+    }
+    if !is_covered {
+        copied += copy_files(host, donor).await?;
+    }
+    settle_names(host, donor).await?;
+    Ok(copied)
+}
+
+/// Copies either the deletes or the creates of a donor's journal.
+async fn copy_journal(host: &ReplicaHost, donor: &SnapshotDonor, creates: bool) -> Result<u64, ResyncError> {
+    let (mut copied, mut after) = (0, Bytes::new());
+    loop {
+        let next =
+            messages::SyncJournal { sync: donor.source.snapshot, after: after.clone(), limit: ENTRIES };
+        let connection = &donor.source.connection;
+        let page: messages::JournalRecords = connection.call(Method::SyncJournal, &next, ANSWER).await?;
+        let Some(last) = page.records.last() else { break };
+        after = last.key.clone();
+        let entries = page.records.into_iter().map(entry_of).filter(|entry| entry.is_create == creates);
+        let missing = roll_forward::missing_operations(host, donor.group, entries.collect()).await?;
+        copied += missing.len() as u64;
+        let copies = missing.into_iter().map(|entry| copy_operation(host, donor, entry));
+        let mut copies = stream::iter(copies).buffer_unordered(FILES);
+        while let Some(outcome) = copies.next().await {
+            outcome?;
+        }
+        if !page.more {
+            break;
+        }
+    }
+    Ok(copied)
+}
+
+async fn copy_operation(
+    host: &ReplicaHost,
+    donor: &SnapshotDonor,
+    entry: JournalEntry,
+) -> Result<(), ResyncError> {
+    let is_create = entry.is_create;
+    let operation = match is_create {
+        false => copied_delete(&entry, entry.fid, entry.op),
+        true => {
+            let fetched = fetch::fetch_file(host, &donor.source, entry.vid, &entry.name, entry.fid, true);
+            match fetched.await? {
+                Some(operation) => operation,
+                None => {
+                    wait_for_delete(host, entry.vid, entry.name.clone(), entry.fid).await?;
+                    record(&entry)
+                }
+            }
+        }
+    };
+    apply_operation(host, donor.group, entry.vid, operation).await
+}
+
+/// Copies files below the donor's stable point, whose operations are in no journal any more.
+async fn copy_files(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<u64, ResyncError> {
+    let (mut copied, mut after) = (0, Bytes::new());
+    loop {
+        let next = messages::SyncNext { sync: donor.source.snapshot, after: after.clone(), limit: ENTRIES };
+        let connection = &donor.source.connection;
+        let page: messages::SyncEntries = connection.call(Method::SyncNext, &next, ANSWER).await?;
+        let Some(last) = page.entries.last() else { break };
+        after = last.key.clone();
+        let missing = missing_files(host, page.entries).await?;
+        copied += missing.len() as u64;
+        let copies = missing.into_iter().map(|entry| copy_file(host, donor, entry));
+        let mut copies = stream::iter(copies).buffer_unordered(FILES);
+        while let Some(outcome) = copies.next().await {
+            outcome?;
+        }
+        if !page.more {
+            break;
+        }
+    }
+    Ok(copied)
+}
+
+async fn copy_file(
+    host: &ReplicaHost,
+    donor: &SnapshotDonor,
+    entry: SnapshotEntry,
+) -> Result<(), ResyncError> {
+    let fetched = fetch::fetch_file(host, &donor.source, entry.vid, &entry.name, entry.fid, false);
+    match fetched.await? {
+        Some(operation) => apply_operation(host, donor.group, entry.vid, operation).await,
+        None => wait_for_delete(host, entry.vid, entry.name, entry.fid).await,
+    }
+}
+
+/// Waits until this member has a delete of the file. The donor has deleted the file since the snapshot.
+/// - The delete is sent to this member, too.
+/// - If its client died before, the delete is in the journal of the next snapshot.
+///
+/// Without this wait the member could lack a file that others keep.
+async fn wait_for_delete(
+    host: &ReplicaHost,
+    vid: VolumeId,
+    name: Bytes,
+    fid: FileId,
+) -> Result<(), ResyncError> {
+    for _ in 0..DELETE_CHECKS {
+        let (store, name) = (host.store.clone(), name.clone());
+        let is_over = blocking(move || Ok(store.is_over_by_name(vid, &name, fid)?));
+        if is_over.await? {
+            return Ok(());
+        }
+        tokio::time::sleep(DELETE_PAUSE).await;
+    }
+    Err(ResyncError::Changed)
+}
+
+/// The files of a page that this member lacks.
+pub(crate) async fn missing_files(
+    host: &ReplicaHost,
+    entries: Vec<messages::SyncEntry>,
+) -> Result<Vec<SnapshotEntry>, ResyncError> {
+    let store = host.store.clone();
+    let missing = blocking(move || {
+        let mut missing = Vec::new();
+        for entry in entries {
+            let entry = SnapshotEntry {
+                key: entry.key,
+                vid: VolumeId(entry.volume),
+                name: entry.name,
+                fid: FileId(id(entry.fid)),
+                op: OpId(id(entry.op)),
+            };
+            if store.lacks_file(&entry)? {
+                missing.push(entry);
+            }
+        }
+        Ok(missing)
+    });
+    Ok(missing.await?)
+}
+
+/// Settles names with two files by the donor's snapshot (VOL-19).
+async fn settle_names(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<(), ResyncError> {
+    let (store, group) = (host.store.clone(), donor.group);
+    let disputed = blocking(move || Ok(store.disputed(group, DISPUTED)?));
+    for disputed in disputed.await? {
+        let ask = messages::SyncName {
+            sync: donor.source.snapshot,
+            volume: disputed.vid.0,
+            name: disputed.name.clone(),
+        };
+        let connection = &donor.source.connection;
+        let named: messages::SyncNamed = connection.call(Method::SyncName, &ask, ANSWER).await?;
+        let donor_file = named.fid.map(|fid| FileId(id(Some(fid))));
+        let Some(stays) = settle_name(&disputed.claims, &donor.sealed_before, donor_file) else {
+            continue;
+        };
+        for loser in disputed.claims.iter().filter(|claim| claim.fid != stays) {
+            let op = host.ids.lock().draw_op_above(host.map.now_ms(), loser.op);
+            let delete = Operation::TakeOverDelete {
+                vid: disputed.vid,
+                name: disputed.name.clone(),
+                fid: loser.fid,
+                op,
+            };
+            tracing::info!(%group, loser = %loser.fid, "two files claimed one name: the loser is deleted");
+            delete_loser(host, donor, delete).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes a file that loses its name, only in the epoch of the request. Seals of that view do not count in a
+/// later one, where members may have withdrawn a seal from the future (VOL-43).
+async fn delete_loser(
+    host: &ReplicaHost,
+    donor: &SnapshotDonor,
+    delete: Operation,
+) -> Result<(), ResyncError> {
+    match host.apply(donor.group, donor.asked_in, delete).await? {
+        Ok(_) => Ok(()),
+        Err(NotHeld::Failed(error)) => Err(ResyncError::Local(error.into())),
+        Err(_) => Err(ResyncError::Changed),
+    }
+}
+
+pub(crate) async fn apply_operation(
+    host: &ReplicaHost,
+    group: GroupId,
+    vid: VolumeId,
+    operation: Operation,
+) -> Result<(), ResyncError> {
+    if vid.birth_group() != group {
+        return Err(ResyncError::Local(Status::new(
+            Code::Invalid,
+            "a donor sent an operation of another group",
+        )));
+    }
+    loop {
+        let epoch = own_epoch(host, group)?;
+        match host.apply(group, epoch, operation.clone()).await? {
+            Ok(_) => return Ok(()),
+            Err(NotHeld::OtherEpoch { .. } | NotHeld::Unwanted) => {}
+            Err(NotHeld::NoMember) => return Err(ResyncError::Changed),
+            Err(NotHeld::Refused(answer)) => {
+                return Err(ResyncError::Local(Status::new(Code::Internal, format!("{answer:?}"))));
+            }
+            Err(NotHeld::Denied { reason }) => {
+                return Err(ResyncError::Local(Status::new(Code::Denied, reason)));
+            }
+            Err(NotHeld::Failed(error)) => return Err(ResyncError::Local(error.into())),
+        }
+    }
+}
+
+fn own_epoch(host: &ReplicaHost, group: GroupId) -> Result<Epoch, ResyncError> {
+    let membership = host.store.membership(group).map_err(Status::from)?;
+    membership.map(|membership| membership.epoch).ok_or(ResyncError::Changed)
+}
+
+/// Marks groups as in sync in their present epochs and returns them. Only groups count in which no operation
+/// completed without this member since before the epoch of the request.
+///
+/// The state is persisted first, then reported to the master in one call. From then on operations may
+/// complete on this member's acknowledgement.
+pub(crate) async fn mark_in_sync(
+    host: &ReplicaHost,
+    verified: &[VerifiedGroup],
+) -> Result<Vec<GroupId>, ResyncError> {
+    let _turn = host.view_lock.lock().await;
+    let mut resynced_groups = Vec::new();
+    for group in verified {
+        resynced_groups.extend(resynced_group(host, group)?);
+    }
+    if resynced_groups.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (store, all) = (host.store.clone(), resynced_groups.clone());
+    let begun = blocking(move || Ok(store.begin_whole(&all)?));
+    let begun: BTreeSet<GroupId> = begun.await?.into_iter().collect();
+    let mut in_sync = Vec::new();
+    let mut reported: Vec<(GroupId, Epoch)> =
+        resynced_groups.into_iter().map(|own| (own.group, own.epoch)).collect();
+    reported.retain(|(group, _)| begun.contains(group));
+    for part in reported.chunks(MAX_IN_SYNC_GROUPS) {
+        let groups = part.iter().map(|(group, epoch)| messages::GroupIn { group: group.0, epoch: epoch.0 });
+        let request = messages::BecomeWhole { disk: host.disk().0, groups: groups.collect() };
+        let became: messages::BecameWhole = host.masters.call(Method::BecomeWhole, &request, ANSWER).await?;
+        let part: Vec<(GroupId, Epoch)> =
+            part.iter().copied().filter(|(group, _)| !became.refused.contains(&group.0)).collect();
+        let store = host.store.clone();
+        let ended = blocking(move || Ok(store.end_whole(&part)?));
+        let ended = ended.await?;
+        let resynced = ended.iter().filter(|own| own.role.is_in_sync());
+        in_sync.extend(resynced.map(|own| own.group));
+        host.report_memberships(ended);
+    }
+    Ok(in_sync)
+}
+
+/// The state to persist for a group; `None`: the view has changed, or damage was reported.
+fn resynced_group(host: &ReplicaHost, verified: &VerifiedGroup) -> Result<Option<Taken>, ResyncError> {
+    let group = verified.group;
+    // A repair since then removed rows that were part of the comparison.
+    if host.damage.is_repairing(group) || host.damage.generation(group) != verified.generation {
+        return Ok(None);
+    }
+    let epoch = own_epoch(host, group)?;
+    let cached = host.map.cached(group).filter(|cached| cached.view.epoch == epoch);
+    let Some(cached) = cached else {
+        return Ok(None);
+    };
+    let members = cached.view.members.iter().zip(&cached.missed);
+    let mut own = members.filter(|((disk, _), _)| *disk == host.disk());
+    let may_be = own.next().is_some_and(|((_, role), missed)| *missed < verified.asked_in && role.is_up());
+    Ok(may_be.then_some(Taken { group, epoch, closing: verified.closing }))
+}
+
+#[cfg(test)]
+mod tests;

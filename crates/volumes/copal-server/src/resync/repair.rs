@@ -1,0 +1,94 @@
+//! Repair of damage on a member's disk: damaged rows are dropped, and the group resyncs from another member.
+//!
+//! Invariants
+//! - Rows are dropped only if another in-sync member exists to copy from.
+//! - A comparison from before the drop makes no member in sync.
+//!
+//! Not here: which rows are dropped (`copal-data`), the resync (`group_resync`).
+
+use crate::net::messages::blocking;
+use crate::net::status::Status;
+use crate::replica::host::ReplicaHost;
+use copal_client::machine;
+use copal_volume::group::GroupId;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Interval of scans for damage found by scrubs, and for failed repairs.
+const SCAN_INTERVAL: Duration = Duration::from_secs(10);
+/// Pause between two scrubs.
+const SCRUB_PAUSE: Duration = Duration::from_secs(24 * 3600);
+/// A scrub takes this many seconds, but reads at least the given bytes a second.
+const SCRUB_SECONDS: u64 = 10 * 24 * 3600;
+const SCRUB_BYTES_PER_S: u64 = 4 << 20;
+
+/// Repairs damaged groups, and scrubs the disk, until the task is dropped.
+pub(crate) async fn run(host: Arc<ReplicaHost>) {
+    let mut scrub = None;
+    let mut scrubbed: Option<Instant> = None;
+    loop {
+        let _ = tokio::time::timeout(SCAN_INTERVAL, host.damage.wait()).await;
+        if scrub.as_ref().is_some_and(copal_data::Scrubbing::is_over) {
+            (scrub, scrubbed) = (None, Some(machine::now()));
+        }
+        if scrub.is_none() && scrubbed.is_none_or(|ended| machine::since(ended) > SCRUB_PAUSE) {
+            let (used_bytes, _) = host.space.bytes();
+            let rate = SCRUB_BYTES_PER_S.max(used_bytes / SCRUB_SECONDS);
+            scrub = host.store.scrub(rate);
+        }
+        let mut damaged = host.damage.take();
+        damaged.extend(host.store.damaged_groups().unwrap_or_default());
+        for group in damaged {
+            match repair_group(&host, group).await {
+                Ok(true) => host.resync_due.notify_one(),
+                // Retried in the next round.
+                Ok(false) => host.damage.retry_later(group),
+                Err(refused) => {
+                    tracing::error!(%group, text = refused.text(), "damaged rows could not be dropped");
+                    host.damage.retry_later(group);
+                }
+            }
+        }
+    }
+}
+
+/// Drops the damaged rows of a group. Returns false, with nothing changed, if no other member is in sync.
+async fn repair_group(host: &ReplicaHost, group: GroupId) -> Result<bool, Status> {
+    let me = host.disk();
+    let view = host.map.view(group);
+    let has_donor = view.is_some_and(|view| view.in_sync().any(|disk| disk != me));
+    if !has_donor {
+        return Ok(false);
+    }
+    let turn = host.view_lock.lock().await;
+    host.damage.begin_repair(group);
+    let store = host.store.clone();
+    let noted = blocking(move || {
+        store.note_damage(group)?;
+        Ok((store.membership(group)?, store))
+    });
+    let noted = noted.await;
+    drop(turn);
+    let given_up = match noted {
+        Ok((membership, store)) => {
+            // From here on operations complete without this member's acknowledgement.
+            host.report_memberships(membership.into_iter().collect());
+            blocking(move || Ok(store.give_up_damaged(group)?)).await
+        }
+        Err(refused) => Err(refused),
+    };
+    host.damage.end_repair(group);
+    let given_up = given_up?;
+    tracing::warn!(
+        %group,
+        files = given_up.files,
+        ranges = given_up.ranges,
+        "damaged rows were dropped; they are copied from another member"
+    );
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! Roll-forward: an operation in a bucket that all members have sealed is copied to the members that lack it.
+//!
+//! A client that dies in the middle of a create leaves its file on some members. Once all participating
+//! members have sealed its bucket, each member that lacks the operation copies it, deletes before creates. If
+//! two in-sync members hold two files under one name, neither was acknowledged, and the higher one is
+//! deleted.
+//!
+//! Design: docs/design/cluster.md#rules VOL-20
+//! Invariant: only operations sealed on every participating member are copied.
+
+use crate::net::messages::{blocking, encoded};
+use crate::net::status::Status;
+use crate::replica::host::ReplicaHost;
+use crate::replica::peer_status::sealed_by_all;
+use crate::resync::fetch;
+use crate::resync::fetch::{FetchError, FetchSource};
+use bytes::Bytes;
+use copal_client::name_of_server;
+use copal_data::{JournalEntry, NotHeld, Operation};
+use copal_proto::{
+    CallClass, Method, id,
+    messages::{self, failure::Code},
+    of_id,
+};
+use copal_volume::{
+    FileId, OpId, VolumeId,
+    group::{Bucket, Claim, Closing, DiskId, Epoch, Forward, GroupId, OwnTold, Role, View, roll_forward},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Time limit of one reply.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Operations requested at a time.
+const RECORDS: u32 = 500;
+
+/// A group, and the other member that this one copies from.
+struct RollSource<'a> {
+    group: GroupId,
+    epoch: Epoch,
+    roles: (Role, Role),
+    closings: &'a [Closing],
+    source: FetchSource,
+}
+
+/// Copies sealed operations that this member lacks, from every other member.
+pub(crate) async fn roll_forward_group(
+    host: &ReplicaHost,
+    group: GroupId,
+    view: &View,
+    own: &OwnTold,
+    reports: &BTreeMap<DiskId, OwnTold>,
+) -> Result<(), Status> {
+    let closings = sealed_by_all(view, (host.disk(), own.closing), reports);
+    let Some(closed) = closings.iter().map(|closing| closing.below).min() else {
+        return Ok(());
+    };
+    for (&disk, theirs) in reports {
+        if !theirs.is_covered {
+            continue;
+        }
+        let from = own.horizon.max(theirs.horizon);
+        let buckets: BTreeSet<Bucket> =
+            theirs.digests.range(from..closed.max(from)).map(|(at, _)| *at).collect();
+        let unequal = |bucket: &Bucket| theirs.digests.get(bucket) != own.digests.get(bucket);
+        let unequal: Vec<Bucket> = buckets.into_iter().filter(unequal).collect();
+        let Some(place) = host.map.place(disk).filter(|_| !unequal.is_empty()) else {
+            continue;
+        };
+        let name = name_of_server(&place.server_uuid);
+        let Ok(connection) = host.connections.connect(&place.address, name, CallClass::Recovery).await else {
+            continue;
+        };
+        let other = RollSource {
+            group,
+            epoch: own.epoch,
+            roles: (own.role, theirs.role),
+            closings: &closings,
+            source: FetchSource { connection, snapshot: 0 },
+        };
+        // Deletes of all buckets first, so that deleted files are not copied.
+        for creates in [false, true] {
+            for &bucket in &unequal {
+                roll_bucket(host, &other, bucket, creates).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn roll_bucket(
+    host: &ReplicaHost,
+    other: &RollSource<'_>,
+    bucket: Bucket,
+    creates: bool,
+) -> Result<(), Status> {
+    let mut after = Bytes::new();
+    loop {
+        let request = messages::JournalOf {
+            group: other.group.0,
+            epoch: other.epoch.0,
+            bucket: bucket.0,
+            after: after.clone(),
+            limit: RECORDS,
+        };
+        let connection = &other.source.connection;
+        let page: Result<messages::JournalRecords, _> =
+            connection.call(Method::JournalOf, &request, ANSWER).await;
+        let page = page.map_err(|error| Status::new(Code::Unavailable, error.to_string()))?;
+        let Some(last) = page.records.last() else {
+            return Ok(());
+        };
+        after = last.key.clone();
+        let entries = page.records.into_iter().map(entry_of);
+        let entries = entries.filter(|entry| entry.is_create == creates && Bucket::of(entry.op) == bucket);
+        for entry in missing_operations(host, other.group, entries.collect()).await? {
+            roll_operation(host, other, entry).await?;
+        }
+        if !page.more {
+            return Ok(());
+        }
+    }
+}
+
+async fn roll_operation(
+    host: &ReplicaHost,
+    other: &RollSource<'_>,
+    entry: JournalEntry,
+) -> Result<(), Status> {
+    if entry.vid.birth_group() != other.group {
+        return Err(Status::new(Code::Invalid, "a member sent an operation of another group"));
+    }
+    if !entry.is_create {
+        return apply_operation(host, other, copied_delete(&entry, entry.fid, entry.op)).await;
+    }
+    let theirs = Claim { fid: entry.fid, op: entry.op };
+    let store = host.store.clone();
+    let (vid, name, fid) = (entry.vid, entry.name.clone(), entry.fid);
+    let known = blocking(move || {
+        let is_over = store.is_over_by_name(vid, &name, fid)?;
+        Ok((is_over, store.claim(vid, &name)?))
+    });
+    let (is_over, bound) = known.await?;
+    if is_over {
+        return apply_operation(host, other, record(&entry)).await;
+    }
+    match roll_forward(other.roles, &theirs, bound.as_ref(), other.closings) {
+        Forward::Wait => Ok(()),
+        Forward::Take => roll_create(host, other, &entry).await,
+        Forward::Bury { loser } if loser == entry.fid => {
+            delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
+            apply_operation(host, other, record(&entry)).await
+        }
+        // The other file replaces the own one only if it can still be fetched. The other member may have
+        // deleted it in its resync, since the own file was acknowledged.
+        Forward::Bury { loser } => match fetch_created(host, other, &entry).await? {
+            Some(operation) => {
+                delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
+                apply_operation(host, other, operation).await
+            }
+            None => Ok(()),
+        },
+    }
+}
+
+/// Deletes the loser of two files under one name.
+async fn delete_loser(
+    host: &ReplicaHost,
+    other: &RollSource<'_>,
+    entry: &JournalEntry,
+    loser: FileId,
+    bound: Option<&Claim>,
+) -> Result<(), Status> {
+    let after = bound.map_or(entry.op, |own| own.op).max(entry.op);
+    let op = host.ids.lock().draw_op_above(host.map.now_ms(), after);
+    tracing::info!(group = %other.group, %loser, "two unacknowledged files claimed one name: the loser is deleted");
+    apply_operation(host, other, copied_delete(entry, loser, op)).await
+}
+
+async fn roll_create(host: &ReplicaHost, other: &RollSource<'_>, entry: &JournalEntry) -> Result<(), Status> {
+    match fetch_created(host, other, entry).await? {
+        Some(operation) => apply_operation(host, other, operation).await,
+        None => Ok(()),
+    }
+}
+
+/// Fetches the file of a create; `None`: the other member has deleted it by a later operation that is not
+/// sealed yet.
+async fn fetch_created(
+    host: &ReplicaHost,
+    other: &RollSource<'_>,
+    entry: &JournalEntry,
+) -> Result<Option<Operation>, Status> {
+    let fetched = fetch::fetch_file(host, &other.source, entry.vid, &entry.name, entry.fid, true);
+    fetched.await.map_err(|error| match error {
+        FetchError::Local(error) => error,
+        FetchError::Call(error) => Status::new(Code::Unavailable, error.to_string()),
+    })
+}
+
+async fn apply_operation(
+    host: &ReplicaHost,
+    other: &RollSource<'_>,
+    operation: Operation,
+) -> Result<(), Status> {
+    match host.apply(other.group, other.epoch, operation).await? {
+        Ok(_) => Ok(()),
+        Err(NotHeld::Failed(error)) => Err(error.into()),
+        // The view has changed, or the name was taken meanwhile: the next round decides again.
+        Err(
+            NotHeld::Refused(_)
+            | NotHeld::OtherEpoch { .. }
+            | NotHeld::NoMember
+            | NotHeld::Unwanted
+            | NotHeld::Denied { .. },
+        ) => Ok(()),
+    }
+}
+
+/// The operations of another member that this member's journal lacks.
+pub(crate) async fn missing_operations(
+    host: &ReplicaHost,
+    group: GroupId,
+    entries: Vec<JournalEntry>,
+) -> Result<Vec<JournalEntry>, Status> {
+    let store = host.store.clone();
+    blocking(move || {
+        let mut missing = Vec::new();
+        for entry in entries {
+            if store.lacks_operation(group, &entry)? {
+                missing.push(entry);
+            }
+        }
+        Ok(missing)
+    })
+    .await
+}
+
+/// A page of a sealed bucket's operations, for another member.
+pub(crate) async fn journal_page(
+    host: Arc<ReplicaHost>,
+    request: messages::JournalOf,
+) -> Result<Bytes, Status> {
+    let group = GroupId(request.group);
+    host.require_epoch(group, Epoch(request.epoch)).await?;
+    blocking(move || {
+        let limit = request.limit.clamp(1, RECORDS) as usize;
+        let after = Some(&*request.after).filter(|after| !after.is_empty());
+        let entries = host.store.journal_of(group, Bucket(request.bucket), after, limit)?;
+        Ok(encoded(&journal_message(entries, limit)))
+    })
+    .await
+}
+
+/// A delete copied from another member, or one that settles a name with two files.
+pub(crate) fn copied_delete(entry: &JournalEntry, fid: FileId, op: OpId) -> Operation {
+    Operation::TakeOverDelete { vid: entry.vid, name: entry.name.clone(), fid, op }
+}
+
+/// The record of a create whose file is deleted.
+pub(crate) fn record(entry: &JournalEntry) -> Operation {
+    Operation::Record { vid: entry.vid, name: entry.name.clone(), fid: entry.fid, op: entry.op }
+}
+
+pub(crate) fn journal_message(entries: Vec<JournalEntry>, limit: usize) -> messages::JournalRecords {
+    let more = entries.len() == limit;
+    let record = |entry: JournalEntry| messages::JournalRecord {
+        key: entry.key,
+        op: Some(of_id(entry.op.0)),
+        create: entry.is_create,
+        volume: entry.vid.0,
+        name: entry.name,
+        fid: Some(of_id(entry.fid.0)),
+    };
+    messages::JournalRecords { records: entries.into_iter().map(record).collect(), more }
+}
+
+pub(crate) fn entry_of(record: messages::JournalRecord) -> JournalEntry {
+    JournalEntry {
+        key: record.key,
+        op: OpId(id(record.op)),
+        is_create: record.create,
+        vid: VolumeId(record.volume),
+        name: record.name,
+        fid: FileId(id(record.fid)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
