@@ -10,7 +10,7 @@ use bytes::Bytes;
 use clap::Args;
 use copal_bench_harness::report::{Report, median};
 use copal_client::{
-    ClusterStore, ClientProfile,
+    ClientProfile, ClusterStore,
     administration::{AdminRequest, ClusterStatus, requests},
 };
 use copal_testkit::MariaDb;

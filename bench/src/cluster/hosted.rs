@@ -9,7 +9,7 @@ use super::{
 };
 use anyhow::{Result, anyhow};
 use copal_client::{
-    ClusterStore, ClientProfile,
+    ClientProfile, ClusterStore,
     administration::{AdminRequest, ClusterStatus, requests},
 };
 use copal_data::{MemberIdentity, MemberStore};
@@ -130,7 +130,8 @@ impl Hosted {
         let options = MasterOptions { first_servers: Some(servers), ..MasterOptions::default() };
         let master = MasterProcess::start(open, options, authority.clone(), &listen, &listen)?;
         let client = authority.identity(CLIENT_NAME)?;
-        let profile = ClientProfile::new(UUID, vec![listen], client.authority, client.certificate, client.key);
+        let profile =
+            ClientProfile::new(UUID, vec![listen], client.authority, client.certificate, client.key);
         let mut hosted = Hosted {
             master: Some(master),
             hosts: Vec::new(),

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, bail};
 use copal_client::{
-    ClusterStore, ClientProfile,
+    ClientProfile, ClusterStore,
     administration::{AdminRequest, ClusterStatus, requests},
 };
 use serde_json::Value;

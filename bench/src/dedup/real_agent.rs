@@ -13,7 +13,7 @@ use copal_backup::{
     peers::{Peers, ShortId},
 };
 use copal_bench_harness::report::Report;
-use copal_client::{ClusterStore, ClientProfile};
+use copal_client::{ClientProfile, ClusterStore};
 use std::{
     fs, io,
     path::{Path, PathBuf},

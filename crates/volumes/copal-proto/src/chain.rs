@@ -1,9 +1,9 @@
-//! The bytes of a chain as they come: checked one part after the other, and as a whole at the end.
+//! Receives the bytes of a chain: verifies each part as it arrives, and all bytes at the end.
 //!
 //! Rule: VOL-32, docs/design/cluster.md
 //! Invariants
-//! - No more bytes are taken than the head of the chain said, and no more than a piece has.
-//! - Every part but the last is as long as parts are, so that their number is bounded by their length.
+//! - No more bytes are accepted than the head of the chain announces, and no more than one piece.
+//! - Every part but the last has the fixed length of a part, so that the number of parts is bounded.
 
 use crate::{
     Method,
@@ -16,33 +16,33 @@ use prost::Message;
 
 /// Bytes of a part; the last may be shorter.
 pub const CHAIN_PART_BYTES: usize = 60 << 10;
-/// Bytes of a chain: a piece of a body.
+/// Most bytes of a chain: one piece of a body.
 pub const CHAIN_BYTES: usize = 4 << 20;
-/// Hops of a chain.
-const MOST_HOPS: usize = 15;
+/// Most hops of a chain.
+const MAX_HOPS: usize = 15;
 
-/// Why a chain is not passed on.
+/// Why a chain is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
-    /// More bytes than a chain may have, or than its head said.
-    #[error("a chain of more bytes than it may have")]
+    /// More bytes than a chain may have, or than its head announces.
+    #[error("a chain has more bytes than it may have")]
     TooLong,
-    /// Another part than the next.
-    #[error("a part of a chain came out of turn")]
+    /// A part with another number than the next one.
+    #[error("a part of a chain arrived out of order")]
     OutOfTurn,
-    /// Not the bytes that were sent.
-    #[error("bytes of a chain are not those whose checksum came with them")]
+    /// The bytes differ from those that were sent.
+    #[error("bytes of a chain do not match their checksum")]
     Checksum,
-    /// Fewer bytes than its head said.
-    #[error("a chain ended before all its bytes had come")]
+    /// Fewer bytes than its head announces.
+    #[error("a chain ended before all its bytes had arrived")]
     Short,
-    /// Hops that are no members of the group, or this one, or the same one twice, or too many.
-    #[error("a chain names hops that are not other members of the group")]
+    /// Too many hops, the same hop twice, this replica itself, or hops that are not replicas of the group.
+    #[error("a chain names hops that are not other replicas of the group")]
     Hops,
 }
 
 impl PutChain {
-    /// What the chain brings as calls of its own, without bytes: one, or the chain is none.
+    /// The calls that the chain carries, without bytes. A valid chain carries exactly one.
     pub fn calls(&self) -> Vec<(Method, Bytes)> {
         let calls = [
             self.put.as_ref().map(|put| (Method::Put, put.encode_to_vec())),
@@ -54,7 +54,7 @@ impl PutChain {
         calls.map(|(method, bytes)| (method, bytes.into())).collect()
     }
 
-    /// The volume that the chain is about.
+    /// The volume of the chain's call.
     pub fn volume(&self) -> Option<u64> {
         let put = self.put.as_ref().map(|put| put.volume);
         let piece = self.piece.as_ref().map(|piece| piece.volume);
@@ -64,7 +64,7 @@ impl PutChain {
     }
 }
 
-/// Bytes of a chain that have come.
+/// The received bytes of a chain.
 pub struct ChainBody {
     len: usize,
     bytes: BytesMut,
@@ -72,7 +72,7 @@ pub struct ChainBody {
 }
 
 impl ChainBody {
-    /// None yet, of so many.
+    /// Starts a chain that announces `len` bytes.
     /// # Errors
     /// `TooLong`.
     pub fn new(len: u64) -> Result<ChainBody, ChainError> {
@@ -84,7 +84,7 @@ impl ChainBody {
         Ok(ChainBody { len, bytes, next: 0 })
     }
 
-    /// Takes the next part.
+    /// Adds the next part.
     /// # Errors
     /// `OutOfTurn`, `TooLong`, `Short`, `Checksum`.
     pub fn add(&mut self, part: &ChainData) -> Result<(), ChainError> {
@@ -106,7 +106,7 @@ impl ChainBody {
         Ok(())
     }
 
-    /// All bytes, once they have come.
+    /// All bytes, after the last part.
     /// # Errors
     /// `Short`, `Checksum`.
     pub fn finish(self, commit: &ChainCommit) -> Result<Bytes, ChainError> {
@@ -129,11 +129,11 @@ impl ChainBody {
     }
 }
 
-/// The hops that a chain names behind `own`: other members of the group, each once.
+/// The hops after `own`, verified: other replicas of the group, each once.
 /// # Errors
 /// `Hops`.
 pub fn checked_hops(hops: &[u32], own: DiskId, members: &[DiskId]) -> Result<Vec<DiskId>, ChainError> {
-    if hops.len() > MOST_HOPS {
+    if hops.len() > MAX_HOPS {
         return Err(ChainError::Hops);
     }
     let mut checked = Vec::with_capacity(hops.len());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_out_as_they_were_cut() {
+    fn parts_join_to_the_original_bytes() {
         for len in [0, 1, CHAIN_PART_BYTES, CHAIN_PART_BYTES + 1, 200_000, CHAIN_BYTES] {
             let bytes = body(len);
             let mut taken = ChainBody::new(len as u64).unwrap();
@@ -180,9 +180,9 @@ mod tests {
         let mut twice = start();
         twice.add(&parts[0]).unwrap();
         assert_eq!(twice.add(&parts[0]), Err(ChainError::OutOfTurn));
-        let mut turned = parts[0].clone();
-        turned.crc32c ^= 1;
-        assert_eq!(start().add(&turned), Err(ChainError::Checksum));
+        let mut corrupt = parts[0].clone();
+        corrupt.crc32c ^= 1;
+        assert_eq!(start().add(&corrupt), Err(ChainError::Checksum));
         for (len, error) in [(0, ChainError::Short), (1, ChainError::Short), (200_001, ChainError::TooLong)] {
             let bytes = body(len);
             let part = ChainData { seq: 0, crc32c: crc32c(0, &bytes), bytes };
@@ -191,15 +191,15 @@ mod tests {
         assert_eq!(twice.finish(&commit(&bytes)), Err(ChainError::Short));
         assert!(ChainBody::new(CHAIN_BYTES as u64 + 1).is_err());
         assert!(ChainBody::new(u64::MAX).is_err());
-        let mut whole = start();
-        parts.iter().for_each(|part| whole.add(part).unwrap());
+        let mut taken = start();
+        parts.iter().for_each(|part| taken.add(part).unwrap());
         let mut other = commit(&bytes);
         other.crc32c ^= 1;
-        assert_eq!(whole.finish(&other), Err(ChainError::Checksum));
+        assert_eq!(taken.finish(&other), Err(ChainError::Checksum));
     }
 
     #[test]
-    fn hops_are_other_members_each_once_and_few() {
+    fn hops_are_a_few_other_replicas_each_once() {
         let members: Vec<DiskId> = (1..=20).map(DiskId).collect();
         let own = DiskId(1);
         assert_eq!(checked_hops(&[3, 2], own, &members), Ok(vec![DiskId(3), DiskId(2)]));

@@ -1,29 +1,29 @@
-//! Classes of calls: what may not stand in each other's way, on a connection or in a server's memory.
+//! Classes of calls: each class has its own connections and its own share of a server's memory.
 //!
-//! A small read does not wait behind a body of 4 MiB, and copies that members take from each other take no
-//! room from clients. Rule: VOL-31, docs/design/cluster.md
+//! So a small read does not wait behind a body of 4 MiB, and resync between replicas takes no memory from clients.
+//! Rule: VOL-31, docs/design/cluster.md
 
 use crate::{Method, messages};
 use bytes::Bytes;
 use prost::Message;
 
-/// A call of more bytes than this, question and answer together, is bulk.
+/// Calls with more bytes of request and reply together are bulk.
 pub const SMALL_BYTES: usize = 64 << 10;
-/// Longest part of a file in one message.
+/// Most bytes of a file in one message.
 const PIECE_BYTES: u64 = 4 << 20;
-/// What a page of heads, or of operations, has at most, nearly always.
+/// Estimated bytes of a page of heads or operations; few pages are larger.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// See the module.
+/// Class of a call: see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallClass {
-    /// To and from masters, and whether somebody answers.
+    /// Calls to and from masters, and pings.
     Control,
-    /// Reads and changes of few bytes.
+    /// Reads and writes of few bytes.
     Small,
-    /// Bodies.
+    /// Bodies of files.
     Bulk,
-    /// What members take over from each other.
+    /// Copies between replicas.
     Recovery,
 }
 
@@ -43,19 +43,19 @@ impl CallClass {
     }
 }
 
-/// What a call takes of a server's memory while it is under way.
+/// Memory that a call takes in a server while it is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallCost {
-    /// Beside what others.
+    /// Class whose share of the memory it takes.
     pub class: CallClass,
-    /// Bytes of question and answer, as far as the question tells.
+    /// Bytes of request and reply, as estimated from the request.
     pub bytes: usize,
 }
 
 impl CallCost {
-    /// Of a call with this message.
+    /// Cost of a call with this message.
     pub fn of(method: Method, message: &Bytes) -> CallCost {
-        let bytes = message.len() + answer_bytes(method, message);
+        let bytes = message.len() + reply_bytes(method, message);
         let class = match method {
             Method::PutPiece
             | Method::Put
@@ -68,8 +68,8 @@ impl CallCost {
             | Method::Totals
             | Method::GetPiece
             | Method::AgentAsk
-            | Method::Verify => of_client(bytes),
-            // Waits for answers; their bytes count where they wait.
+            | Method::Verify => client_class(bytes),
+            // The bytes of these replies are counted in the agent's outbox.
             Method::AgentMark | Method::AgentTake => CallClass::Small,
             Method::PutChain | Method::ChainData | Method::ChainCommit => CallClass::Bulk,
             Method::SyncOpen
@@ -84,28 +84,28 @@ impl CallCost {
         CallCost { class, bytes }
     }
 
-    /// Of a call of which no more is known than its length.
+    /// Cost of a call whose length only is known.
     pub fn of_length(method: Option<Method>, bytes: usize) -> CallCost {
         let class = method.map_or(CallClass::Bulk, |method| CallCost::of(method, &Bytes::new()).class);
-        let class = if class == CallClass::Small { of_client(bytes) } else { class };
+        let class = if class == CallClass::Small { client_class(bytes) } else { class };
         CallCost { class, bytes }
     }
 }
 
-fn of_client(bytes: usize) -> CallClass {
+fn client_class(bytes: usize) -> CallClass {
     match bytes <= SMALL_BYTES {
         true => CallClass::Small,
         false => CallClass::Bulk,
     }
 }
 
-fn answer_bytes(method: Method, message: &Bytes) -> usize {
+fn reply_bytes(method: Method, message: &Bytes) -> usize {
     match method {
         Method::Get => messages::Get::decode(message.clone())
             .map_or(0, |get| get.end.saturating_sub(get.start).min(PIECE_BYTES) as usize),
         Method::PutChain => {
             let chain = messages::PutChain::decode(message.clone());
-            // Once whole, and once in the parts that go on.
+            // Once as the received body, and once as the parts that are passed on.
             chain.map_or(0, |chain| 2 * chain.len.min(PIECE_BYTES) as usize)
         }
         Method::GetPiece | Method::SyncFetch => PIECE_BYTES as usize,
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_are_bulk_and_what_is_asked_about_them_is_not() {
+    fn bodies_are_bulk_and_questions_about_them_are_not() {
         let of = |method, message: &[u8]| CallCost::of(method, &Bytes::copy_from_slice(message));
         let get = |end| messages::Get { end, ..messages::Get::default() }.encode_to_vec();
         assert_eq!(of(Method::Get, &get(100)).class, CallClass::Small);

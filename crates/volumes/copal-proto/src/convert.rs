@@ -1,7 +1,6 @@
-//! Ids, views and answers of the rules as messages, and back.
+//! Conversion of ids, views and answers of the group protocol to messages and back.
 //!
-//! What comes from the network is checked here: a view's members ascend and are states, a role is one that
-//! exists.
+//! Input from the network is checked: roles must be known, and the members of a view must ascend.
 
 use crate::messages::{self, Failure, failure::Code};
 use copal_volume::{
@@ -14,12 +13,12 @@ pub fn of_id(id: u128) -> messages::Id {
     messages::Id { high: (id >> 64) as u64, low: id as u64 }
 }
 
-/// The id in a message; 0 where there is none.
+/// The id in a message; 0 if the field is absent.
 pub fn id(message: Option<messages::Id>) -> u128 {
     message.map_or(0, |id| u128::from(id.high) << 64 | u128::from(id.low))
 }
 
-/// A state as a message.
+/// A role as a message.
 pub fn role_of(role: Role) -> messages::Role {
     match role {
         Role::Normal => messages::Role::Normal,
@@ -29,7 +28,7 @@ pub fn role_of(role: Role) -> messages::Role {
     }
 }
 
-/// The state in a message; `None`: it is none that this release knows.
+/// The role in a message; `None`: this release does not know it.
 pub fn role(message: i32) -> Option<Role> {
     match messages::Role::try_from(message).ok()? {
         messages::Role::Unspecified => None,
@@ -40,7 +39,7 @@ pub fn role(message: i32) -> Option<Role> {
     }
 }
 
-/// Whether the state in a message is in sync; one that this release does not know is not.
+/// Whether the role in a message is in sync. An unknown role is not.
 pub fn is_in_sync(message: i32) -> bool {
     role(message).is_some_and(Role::is_in_sync)
 }
@@ -62,7 +61,7 @@ pub fn of_view(view: &View) -> messages::View {
     }
 }
 
-/// The view in a message; `None`: it breaks a rule that every view keeps.
+/// The view in a message; `None`: the view is not valid.
 pub fn view_of(message: &messages::View) -> Option<View> {
     let mut members = Vec::with_capacity(message.members.len().min(16));
     for member in &message.members {
@@ -84,7 +83,7 @@ pub fn view_of(message: &messages::View) -> Option<View> {
     })
 }
 
-/// A member's refusal as a message; an Ok has a message of its own.
+/// A replica's refusal as a message. `Ok` has its own message.
 pub fn failure_of(answer: &Answer) -> Failure {
     let plain = |code: Code| Failure { code: code.into(), ..Failure::default() };
     match answer {
@@ -107,7 +106,7 @@ pub fn failure_of(answer: &Answer) -> Failure {
     }
 }
 
-/// The member's answer in a failure; `None`: the failure is of another kind.
+/// The replica's answer in a failure; `None`: a failure of another kind.
 pub fn answer_of(failure: &Failure) -> Option<Answer> {
     let number = |at: usize| failure.numbers.get(at).copied().unwrap_or(0);
     Some(match Code::try_from(failure.code).ok()? {
@@ -119,7 +118,7 @@ pub fn answer_of(failure: &Failure) -> Option<Answer> {
         Code::NoSpace => Answer::NoSpace,
         Code::Quota => Answer::QuotaExceeded { quota: number(0), used: number(1), wanted: number(2) },
         Code::Missing => Answer::Missing,
-        // Of an operation: reads have answers of their own.
+        // Only of an operation; reads evaluate this code themselves.
         Code::NotFound => Answer::OtherFile,
         Code::Busy => Answer::Busy,
         _ => return None,
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_come_back() {
+    fn answers_survive_the_conversion() {
         let fid = FileId::new(1, 2, 3);
         let quota = Answer::QuotaExceeded { quota: 1, used: 2, wanted: 3 };
         for answer in [
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_comes_back_and_a_crafted_one_does_not() {
+    fn a_view_survives_the_conversion_and_an_invalid_one_is_refused() {
         let view = View {
             group: GroupId(3),
             epoch: Epoch(9),
@@ -162,15 +161,15 @@ mod tests {
         };
         let message = of_view(&view);
         assert_eq!(view_of(&message), Some(view));
-        let broken = |change: &dyn Fn(&mut messages::View)| {
+        let changed = |change: &dyn Fn(&mut messages::View)| {
             let mut message = message.clone();
             change(&mut message);
             view_of(&message)
         };
-        assert_eq!(broken(&|view| view.group = 0), None);
-        assert_eq!(broken(&|view| view.group = MAX_GROUP + 1), None);
-        assert_eq!(broken(&|view| view.members.reverse()), None);
-        assert_eq!(broken(&|view| view.members[0].role = 0), None);
-        assert_eq!(broken(&|view| view.replicas = 256), None);
+        assert_eq!(changed(&|view| view.group = 0), None);
+        assert_eq!(changed(&|view| view.group = MAX_GROUP + 1), None);
+        assert_eq!(changed(&|view| view.members.reverse()), None);
+        assert_eq!(changed(&|view| view.members[0].role = 0), None);
+        assert_eq!(changed(&|view| view.replicas = 256), None);
     }
 }

@@ -1,15 +1,14 @@
-//! A frame: length, number of the request, method, flags, checksum, number of the operation, time that is
-//! left, permit, message.
+//! A frame: length, number of the request, method, flags, checksum, trace number, time left, permit, message.
 //!
-//! All numbers are big-endian, as the length is that the transport reads first.
+//! All numbers are big-endian, like the length, which the transport reads first.
 //! Format: docs/formats/wire-frame.md
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use copal_codec::crc32c;
 
-/// Bytes behind the length and before the message.
+/// Bytes between the length and the optional fields.
 pub const FRAME_HEADER_LEN: usize = 16;
-/// Longest frame behind its length: a piece of 4 MiB with its message round it.
+/// Longest frame without its length: a piece of 4 MiB and the other fields of its message.
 pub const MAX_FRAME_BYTES: usize = (4 << 20) + (64 << 10);
 
 const REPLY: u16 = 1;
@@ -25,31 +24,30 @@ const LEFT_LEN: usize = 4;
 pub const MAX_PERMIT_BYTES: usize = 2 << 10;
 const SUM_AT: usize = 12;
 
-/// One message on its way.
+/// A frame with one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireFrame {
-    /// Number of the request among those of its connection; a reply has that of its request.
+    /// Number of the request within its connection; a reply has the number of its request.
     pub id: u64,
-    /// Number of the call.
+    /// Number of the method.
     pub method: u16,
-    /// A reply; else a request.
+    /// Whether it is a reply; otherwise a request.
     pub is_reply: bool,
     /// The message is a `Failure`.
     pub is_failure: bool,
     /// More replies to the request follow.
     pub is_more: bool,
-    /// Number of the operation that the call is part of, for logs; 0: none.
+    /// Trace number of the operation that the call is part of, for logs; 0: none.
     pub trace: u64,
-    /// Milliseconds in which the answer is wanted, of a request; `None`: it does not say.
+    /// In a request: milliseconds until the caller's deadline; `None`: not stated.
     pub left_ms: Option<u32>,
-    /// What its sender may do, a `SignedPermit`; empty: it shows none. Longer ones than `MAX_PERMIT_BYTES`
-    /// are not sent.
+    /// Permit of the sender, a `SignedPermit`; empty: none. A permit longer than `MAX_PERMIT_BYTES` is not sent.
     pub permit: Bytes,
     /// The message, encoded.
     pub message: Bytes,
 }
 
-/// Why bytes are no frame. The connection they came on cannot be used any more.
+/// Why bytes are not a frame. Their connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Fewer bytes than a header.
@@ -58,12 +56,12 @@ pub enum FrameError {
     /// More bytes than a frame may have.
     #[error("a frame of {0} bytes is too long")]
     Long(usize),
-    /// Not the bytes that were sent.
+    /// The bytes differ from those that were sent.
     #[error("a frame's checksum is {stored:08x}, its bytes give {computed:08x}")]
     Checksum {
-        /// What the frame says.
+        /// Checksum in the frame.
         stored: u32,
-        /// What its bytes give.
+        /// Checksum of its bytes.
         computed: u32,
     },
     /// Flags of a newer release.
@@ -72,7 +70,7 @@ pub enum FrameError {
 }
 
 impl WireFrame {
-    /// The bytes behind the length.
+    /// The bytes after the length.
     pub fn encode(&self) -> Bytes {
         let permit = match self.permit.len() {
             1..=MAX_PERMIT_BYTES => &self.permit[..],
@@ -87,9 +85,9 @@ impl WireFrame {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.put_u64(self.id);
         out.put_u16(self.method);
-        let told = flag(self.trace != 0, TRACED) | flag(self.left_ms.is_some(), TIMED);
-        let carries = told | flag(self.is_more, MORE) | flag(!permit.is_empty(), PERMITTED);
-        out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE) | carries);
+        let optional = flag(self.trace != 0, TRACED) | flag(self.left_ms.is_some(), TIMED);
+        let optional = optional | flag(self.is_more, MORE) | flag(!permit.is_empty(), PERMITTED);
+        out.put_u16(flag(self.is_reply, REPLY) | flag(self.is_failure, FAILURE) | optional);
         let length = (permit.len() as u16).to_be_bytes();
         let length = if permit.is_empty() { &[][..] } else { &length[..] };
         let parts = [trace, left, length, permit];
@@ -100,8 +98,8 @@ impl WireFrame {
         out.freeze()
     }
 
-    /// What the first bytes behind the length say, with no message: to be believed only when the whole is
-    /// read.
+    /// Number and method from the first bytes after the length, without a message. They are not verified until
+    /// the complete frame is decoded.
     pub fn peek(mut header: &[u8]) -> WireFrame {
         let id = header.try_get_u64().unwrap_or(0);
         WireFrame {
@@ -117,9 +115,9 @@ impl WireFrame {
         }
     }
 
-    /// Reads what stood behind the length.
+    /// Decodes the bytes after the length.
     /// # Errors
-    /// The connection carries something else, or a byte was turned on the way.
+    /// The bytes are damaged, or are not a frame of this protocol.
     pub fn decode(mut bytes: Bytes) -> Result<WireFrame, FrameError> {
         if bytes.len() < FRAME_HEADER_LEN {
             return Err(FrameError::Short(bytes.len()));
@@ -207,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_comes_back_as_it_was_sent() {
+    fn a_frame_survives_the_conversion() {
         let is_more = true;
         for frame in [frame(), traced(), timed(), permitted(), WireFrame { is_more, ..frame() }] {
             assert_eq!(WireFrame::decode(frame.encode()), Ok(frame));
@@ -216,7 +214,7 @@ mod tests {
 
     /// The example of docs/formats/wire-frame.md.
     #[test]
-    fn the_bytes_of_the_document() {
+    fn the_bytes_of_the_format_page() {
         let hex = |frame: WireFrame| -> String {
             let bytes = frame.encode();
             bytes.iter().map(|byte| format!("{byte:02x}")).collect()

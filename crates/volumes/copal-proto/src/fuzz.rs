@@ -1,6 +1,6 @@
-//! What decodes bytes from the network, by name: for the fuzz targets, and a short run of each here.
+//! Decoders of bytes from the network, by name, for the fuzz targets and a short test here.
 //!
-//! A checksum guards a frame; the messages behind it are listed too: chance does not get past a sum.
+//! A checksum guards each frame, and random bytes do not pass it. So the messages in frames are listed, too.
 //! Built for tests and fuzzing only.
 
 use crate::{Method, WireFrame, administration::READERS, answer_of, messages, view_of};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use copal_volume::group::DiskId;
 use prost::Message;
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Decodes any bytes, returns nothing and must not panic.
 pub type Decoder = fn(&[u8]);
 
 /// Names and decoders.
@@ -16,7 +16,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
     ("frame", |bytes| {
         let _ = WireFrame::decode(Bytes::copy_from_slice(bytes));
     }),
-    ("frame behind its sum", |bytes| {
+    ("frame with a valid checksum", |bytes| {
         let frame = WireFrame {
             permit: Bytes::new(),
             id: 1,
@@ -53,7 +53,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         if let Ok(data) = messages::ChainData::decode(bytes) {
             let mut body = crate::ChainBody::new(200_000).expect("a length that is allowed");
             if body.add(&data).is_ok() {
-                assert!(body.add(&data).is_err(), "a number comes once");
+                assert!(body.add(&data).is_err(), "each part has another number");
             }
         }
     }),

@@ -1,14 +1,13 @@
-//! What the processes of a cluster say to each other.
+//! Wire protocol between the processes of a cluster.
 //!
-//! Messages are specified in `proto/copal/*.proto` and generated into [`messages`]; a [`WireFrame`] carries one
-//! of them with the number of its request, its [`Method`] and a checksum. Ids, views and refusals of the
-//! rules become messages and come back in `convert`. Replies to operators are JSON of the structs of
-//! [`administration`].
+//! Messages are specified in `proto/copal/*.proto` and generated into [`messages`]. A [`WireFrame`] carries one
+//! message with the number of its request, its [`Method`] and a checksum. `convert` converts ids, views and
+//! refusals of the group protocol. Replies to operators are JSON of the structs of [`administration`].
 //!
 //! Format: docs/formats/wire-frame.md
 //! Invariants
-//! - A frame is believed only after its checksum, and nothing is allocated for a length that was not bounded
-//!   before.
+//! - A frame is used only after its checksum was verified.
+//! - No memory is allocated for a length before the length was bounded.
 //!
 //! Not here: sockets, TLS, deadlines (`copal-server`, `copal-client`).
 

@@ -6,7 +6,7 @@ pub struct AdministrationReply {
     #[prost(string, tag = "1")]
     pub json: ::prost::alloc::string::String,
 }
-/// ---- questions
+/// ---- queries
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowStatus {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -25,7 +25,7 @@ pub struct ExplainGroup {
 pub struct ListDisks {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListEvents {
-    /// number of an event; 0: from the first on
+    /// number of the last known event; 0: none
     #[prost(uint64, tag = "1")]
     pub after: u64,
 }
@@ -36,7 +36,7 @@ pub struct PlanRebalance {}
 /// ---- servers
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrawToken {
-    /// for a further master, not for a data server
+    /// for a master instead of a data server
     #[prost(bool, tag = "1")]
     pub master: bool,
 }
@@ -60,7 +60,7 @@ pub struct RemoveServer {
 pub struct AnnounceAbsence {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// 0: takes an announcement back
+    /// 0: cancels the announcement
     #[prost(uint64, tag = "2")]
     pub for_ms: u64,
     #[prost(bool, tag = "3")]
@@ -120,7 +120,7 @@ pub struct ForceAccept {
     /// name of the server whose replica is accepted
     #[prost(string, tag = "2")]
     pub from: ::prost::alloc::string::String,
-    /// operations acknowledged since then may be lost; 0: any
+    /// operations acknowledged since this time may be lost; 0: any operation
     #[prost(uint64, optional, tag = "3")]
     pub lose_since_ms: ::core::option::Option<u64>,
     #[prost(bool, tag = "4")]
@@ -133,7 +133,7 @@ pub struct AddClient {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub path: ::prost::alloc::string::String,
-    /// read, create and delete, with commas
+    /// read, create and delete, separated by commas
     #[prost(string, tag = "3")]
     pub rights: ::prost::alloc::string::String,
     /// PEM
@@ -153,21 +153,21 @@ pub struct RemoveClient {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
-/// The first call on a connection, and its answer: name and release of each side.
+/// First call on a connection, and its reply: name and release of each side.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentHello {
-    /// of these messages; sides with different versions do not work together
+    /// of these messages; sides with different versions refuse each other
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// at most 64 bytes
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
 }
-/// Ids of one partition, for its owner to look up. It accepts them at once and compares them when all hosts
-/// have asked.
+/// Batch of ids of one partition for its owner. The owner accepts it at once, and compares the ids after all hosts
+/// have sent theirs.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentAsk {
-    /// 16 bytes, drawn by each asker: answers are taken under the same
+    /// 16 bytes, drawn by each sender; its answers are fetched with the same bytes
     #[prost(bytes = "bytes", tag = "1")]
     pub instance: ::prost::bytes::Bytes,
     /// 16 bytes
@@ -178,7 +178,7 @@ pub struct AgentAsk {
     /// number of the VM in the job
     #[prost(uint32, tag = "4")]
     pub vm: u32,
-    /// the asker's number; a batch that is asked again has the same
+    /// the sender's number; a repeated batch keeps it
     #[prost(uint64, tag = "5")]
     pub batch: u64,
     /// bits of an id that choose its partition, at most 24
@@ -191,7 +191,7 @@ pub struct AgentAsk {
     #[prost(bytes = "bytes", tag = "8")]
     pub ids: ::prost::bytes::Bytes,
 }
-/// The sender has asked all it will ask in the round. May come again.
+/// Marker: the sender asks nothing more in the round. May be repeated.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentMarker {
     #[prost(bytes = "bytes", tag = "1")]
@@ -203,30 +203,30 @@ pub struct AgentMarker {
     /// hosts that send this marker
     #[prost(uint32, tag = "4")]
     pub participants: u32,
-    /// how long the sender waits for other hosts from now on
+    /// how long the sender waits for other hosts, from now
     #[prost(uint32, tag = "5")]
     pub patience_ms: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentAccepted {}
-/// Takes answers that are ready; waits for the first one. A page that the asker has not received comes again.
+/// Fetches answers that are ready; waits for the first one. A page that was not received is sent again.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentTake {
     #[prost(bytes = "bytes", tag = "1")]
     pub instance: ::prost::bytes::Bytes,
-    /// number of the newest page that the asker has received; 0: none
+    /// number of the newest page that the caller has received; 0: none
     #[prost(uint64, tag = "2")]
     pub received: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentAnswers {
-    /// its number; without answers that of the page before it
+    /// its number; of a page without answers: that of the previous page
     #[prost(uint64, tag = "1")]
     pub page: u64,
     #[prost(message, repeated, tag = "2")]
     pub answers: ::prost::alloc::vec::Vec<AgentAnswer>,
 }
-/// The answers to one batch, in the order of its ids.
+/// Answers to one batch, in the order of its ids.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentAnswer {
     #[prost(bytes = "bytes", tag = "1")]
@@ -244,7 +244,7 @@ pub struct AgentAnswer {
     #[prost(fixed32, repeated, tag = "6")]
     pub codes: ::prost::alloc::vec::Vec<u32>,
 }
-/// A command to an agent and its reply: JSON of at most 1 MiB.
+/// Command to an agent, and its reply: JSON of at most 1 MiB.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentCommand {
     #[prost(bytes = "bytes", tag = "1")]
@@ -261,14 +261,14 @@ pub struct Member {
     pub disk: u32,
     #[prost(enumeration = "Role", tag = "2")]
     pub role: i32,
-    /// newest epoch in which operations could hold without it; 0: none
+    /// newest epoch in which operations could complete without it; 0: none
     #[prost(uint64, tag = "3")]
     pub missed: u64,
-    /// of one that is joining: the disk it is to copy from; 0: any
+    /// of a joining replica: the disk that it copies from; 0: any
     #[prost(uint32, tag = "4")]
     pub source: u32,
 }
-/// Members and states of a group, as of one epoch.
+/// Replicas of a group and their roles in one epoch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct View {
     #[prost(uint32, tag = "1")]
@@ -282,7 +282,7 @@ pub struct View {
     #[prost(uint32, tag = "5")]
     pub min_ack: u32,
 }
-/// Where a disk is.
+/// Place of a disk.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Disk {
     #[prost(uint32, tag = "1")]
@@ -293,14 +293,14 @@ pub struct Disk {
     /// host:port
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
-    /// 16 bytes: the name in its certificate
+    /// 16 bytes; the name in its certificate
     #[prost(bytes = "bytes", tag = "4")]
     pub server_uuid: ::prost::bytes::Bytes,
-    /// of the map, when its state changed last
+    /// version of the map at its last change
     #[prost(uint64, tag = "5")]
     pub version: u64,
 }
-/// Who is where; whole, or what changed since a version.
+/// All views and addresses, or those that changed since a version.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Map {
     #[prost(uint64, tag = "1")]
@@ -324,7 +324,7 @@ pub struct Map {
     #[prost(string, repeated, tag = "9")]
     pub masters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// Most bytes of live files that a volume may hold.
+/// Limit on the bytes of live files of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VolumeLimit {
     #[prost(uint64, tag = "1")]
@@ -340,12 +340,12 @@ pub struct Id {
     #[prost(fixed64, tag = "2")]
     pub low: u64,
 }
-/// What a client may do, for how long, and on which right to write it stands.
+/// Rights of a client, their end, and the writer lease that they depend on.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Permit {
     #[prost(bytes = "bytes", tag = "1")]
     pub cluster: ::prost::bytes::Bytes,
-    /// its name; empty: one that may do everything
+    /// its name; empty: a client with all rights
     #[prost(string, tag = "2")]
     pub client: ::prost::alloc::string::String,
     /// 0: every volume
@@ -357,17 +357,17 @@ pub struct Permit {
     /// by the cluster's clock
     #[prost(uint64, tag = "5")]
     pub until_ms: u64,
-    /// number of the right to write; 0: none
+    /// number of the writer lease; 0: none
     #[prost(uint64, tag = "6")]
     pub lease: u64,
-    /// below which that right is
+    /// of the writer lease
     #[prost(string, tag = "7")]
     pub path: ::prost::alloc::string::String,
-    /// files whose ids it drew it may bury without the right to delete
+    /// of its file ids: it may delete such files without the right to delete
     #[prost(fixed64, tag = "8")]
     pub incarnation: u64,
 }
-/// A permit as a master gives it away, and a client shows it with every call.
+/// A permit with the master's signature. The client shows it with every call.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SignedPermit {
     #[prost(bytes = "bytes", tag = "1")]
@@ -376,7 +376,7 @@ pub struct SignedPermit {
     #[prost(bytes = "bytes", tag = "2")]
     pub signature: ::prost::bytes::Bytes,
 }
-/// What stands in a frame whose error flag is set.
+/// Message of a frame with the error flag.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Failure {
     #[prost(enumeration = "failure::Code", tag = "1")]
@@ -411,7 +411,7 @@ pub mod failure {
         /// numbers: milliseconds to wait
         Busy = 10,
         NotFound = 11,
-        /// a member that is not whole does not know
+        /// a replica that is not in sync cannot answer
         NotAuthoritative = 12,
         Corrupt = 13,
         WrongCluster = 14,
@@ -426,13 +426,13 @@ pub mod failure {
         /// numbers: bytes, limit
         TooLarge = 21,
         Internal = 22,
-        /// text: address of the leader, if it is known
+        /// text: address of the leader, if known
         NotLeader = 23,
-        /// the request means a view that the server cannot learn of
+        /// the request names a newer view, which the server cannot fetch
         Newer = 24,
-        /// the time that the request was given is over
+        /// the deadline of the request has passed
         Expired = 25,
-        /// by the cluster's clock; text: whose, and how another is to be had
+        /// by the cluster's clock; text: the certificate's name, and how to renew it
         CertificateEnded = 26,
     }
     impl Code {
@@ -506,7 +506,7 @@ pub mod failure {
         }
     }
 }
-/// State of a member of a group: the paper's N, R, F, M.
+/// Role of a replica of a group: the paper's N, R, F, M.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Role {
@@ -555,7 +555,7 @@ pub struct FileHead {
     #[prost(bytes = "bytes", tag = "5")]
     pub metadata: ::prost::bytes::Bytes,
 }
-/// One piece of a body above 4 MiB, ahead of its Put.
+/// One piece of a body above 4 MiB, sent before its Put.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutPiece {
     #[prost(uint32, tag = "1")]
@@ -585,7 +585,7 @@ pub struct Put {
     pub name: ::prost::bytes::Bytes,
     #[prost(message, optional, tag = "5")]
     pub head: ::core::option::Option<FileHead>,
-    /// whole, up to 4 MiB; else empty, and the pieces came before
+    /// complete, up to 4 MiB; otherwise empty: the pieces are staged
     #[prost(bytes = "bytes", tag = "6")]
     pub body: ::prost::bytes::Bytes,
     #[prost(bool, tag = "7")]
@@ -619,7 +619,7 @@ pub struct Delete {
     #[prost(message, optional, tag = "6")]
     pub op: ::core::option::Option<Id>,
 }
-/// A member has the operation on its device.
+/// The replica has the operation durably on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Accepted {
     #[prost(enumeration = "Role", tag = "1")]
@@ -704,7 +704,7 @@ pub struct ListReply {
     #[prost(enumeration = "Role", tag = "3")]
     pub role: i32,
 }
-/// What became of a file: live, among the deleted, or unknown here.
+/// State of a file id on this replica: live, deleted or unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Find {
     #[prost(uint32, tag = "1")]
@@ -715,7 +715,7 @@ pub struct Find {
     pub volume: u64,
     #[prost(message, optional, tag = "4")]
     pub fid: ::core::option::Option<Id>,
-    /// whether it is among the deleted; else all heads of the volume are read
+    /// look only for a tombstone; otherwise all heads of the volume are read
     #[prost(bool, tag = "5")]
     pub buried_only: bool,
 }
@@ -750,7 +750,7 @@ pub struct Totals {
     #[prost(enumeration = "Role", tag = "3")]
     pub role: i32,
 }
-/// One piece of a body that is staged, for a member that lacks it.
+/// Reads one staged piece, for a replica that lacks it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetPiece {
     #[prost(uint32, tag = "1")]
@@ -769,17 +769,17 @@ pub struct Piece {
     #[prost(bytes = "bytes", tag = "1")]
     pub bytes: ::prost::bytes::Bytes,
 }
-/// Live files of a group between two keys, counted and hashed, so that members can be compared.
+/// Counts and hashes the live files of a group between two keys, to compare replicas.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Verify {
     #[prost(uint32, tag = "1")]
     pub group: u32,
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// a key; empty: from the first
+    /// a key; empty: from the first one
     #[prost(bytes = "bytes", tag = "3")]
     pub after: ::prost::bytes::Bytes,
-    /// a key, included; empty: as far as `limit` goes
+    /// a key, included; empty: no end but `limit`
     #[prost(bytes = "bytes", tag = "4")]
     pub until: ::prost::bytes::Bytes,
     #[prost(uint32, tag = "5")]
@@ -796,7 +796,7 @@ pub struct Verified {
     pub bytes: u64,
     #[prost(message, optional, tag = "3")]
     pub digest: ::core::option::Option<Id>,
-    /// key of the last file; empty: there was none
+    /// key of the last file; empty: no file
     #[prost(bytes = "bytes", tag = "4")]
     pub last: ::prost::bytes::Bytes,
     #[prost(bool, tag = "5")]
@@ -806,11 +806,11 @@ pub struct Verified {
     #[prost(enumeration = "Role", tag = "7")]
     pub role: i32,
 }
-/// A file, or a piece of one, that goes from member to member: the first frame of a chain. Bytes follow in frames of ChainData with
-/// the number of this request, then one ChainCommit; without bytes the commit follows at once.
+/// First frame of a chain: a file, a piece or a call that passes from replica to replica. Bytes follow in frames of ChainData with
+/// the number of this request, then one ChainCommit. Without bytes the commit follows at once.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutChain {
-    /// one of these four, without its bytes
+    /// exactly one of these four, without its bytes
     #[prost(message, optional, tag = "1")]
     pub put: ::core::option::Option<Put>,
     #[prost(message, optional, tag = "2")]
@@ -819,13 +819,13 @@ pub struct PutChain {
     pub confirm: ::core::option::Option<Confirm>,
     #[prost(message, optional, tag = "4")]
     pub delete: ::core::option::Option<Delete>,
-    /// of all bytes; up to 4 MiB
+    /// number of all bytes, up to 4 MiB
     #[prost(uint64, tag = "5")]
     pub len: u64,
-    /// disks that come after this one, in order
+    /// disks after this one, in order
     #[prost(uint32, repeated, tag = "6")]
     pub hops: ::prost::alloc::vec::Vec<u32>,
-    /// not for this disk, which only passes it on
+    /// this disk only passes the call on
     #[prost(bool, tag = "7")]
     pub pass: bool,
 }
@@ -837,7 +837,7 @@ pub struct ChainData {
     /// 60 KiB; the last may be shorter
     #[prost(bytes = "bytes", tag = "2")]
     pub bytes: ::prost::bytes::Bytes,
-    /// of these
+    /// of these bytes
     #[prost(fixed32, tag = "3")]
     pub crc32c: u32,
 }
@@ -848,11 +848,11 @@ pub struct ChainCommit {
     /// of all bytes
     #[prost(fixed32, tag = "2")]
     pub crc32c: u32,
-    /// nothing is to be done
+    /// abort: nothing is executed
     #[prost(bool, tag = "3")]
     pub drop: bool,
 }
-/// What is known of hops by now; the answer to a chain is several of these, each with other hops.
+/// Answers of some hops. A chain is answered by several of these, each with other hops.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ChainAck {
     #[prost(message, repeated, tag = "1")]
@@ -862,24 +862,24 @@ pub struct ChainAck {
 pub struct HopAnswer {
     #[prost(uint32, tag = "1")]
     pub disk: u32,
-    /// it has it, and is in this state; of a piece: in none
+    /// it has accepted the call in this role; of a piece: unspecified
     #[prost(enumeration = "Role", tag = "2")]
     pub role: i32,
-    /// it refused
+    /// it has refused
     #[prost(message, optional, tag = "3")]
     pub failure: ::core::option::Option<Failure>,
-    /// it was not reached, or was silent: to be served directly
+    /// not reached, or no answer: the client calls it directly
     #[prost(bool, tag = "4")]
     pub unreached: bool,
 }
-/// A member that is not whole asks one that is: from here on it answers from one snapshot.
+/// A replica that resyncs opens a snapshot of a donor in sync. The next requests read this snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncOpen {
     #[prost(uint32, tag = "1")]
     pub group: u32,
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// who asks
+    /// disk of the caller
     #[prost(uint32, tag = "3")]
     pub disk: u32,
 }
@@ -888,17 +888,17 @@ pub struct SyncOpened {
     /// names the snapshot
     #[prost(uint64, tag = "1")]
     pub sync: u64,
-    /// a bucket of time: what this member has closed
+    /// the donor has sealed all buckets below this one
     #[prost(uint64, tag = "2")]
     pub closed_below: u64,
-    /// a bucket: what is older is on every member, and in nobody's journal
+    /// stable point: older operations are on every replica, and in no journal
     #[prost(uint64, tag = "3")]
     pub horizon: u64,
-    /// volumes of the group that were removed: who becomes whole refuses what comes late for them
+    /// removed volumes of the group: a replica in sync refuses late operations for them
     #[prost(uint64, repeated, tag = "4")]
     pub gone_volumes: ::prost::alloc::vec::Vec<u64>,
 }
-/// The next operations of the snapshot's journal behind a key.
+/// Reads operations of the snapshot's journal after a key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncJournal {
     #[prost(uint64, tag = "1")]
@@ -908,15 +908,15 @@ pub struct SyncJournal {
     #[prost(uint32, tag = "3")]
     pub limit: u32,
 }
-/// One operation that a member has accepted.
+/// One operation that a replica has accepted.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JournalRecord {
-    /// what to go on behind
+    /// continue after this key
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
     #[prost(message, optional, tag = "2")]
     pub op: ::core::option::Option<Id>,
-    /// else a delete
+    /// otherwise a delete
     #[prost(bool, tag = "3")]
     pub create: bool,
     #[prost(uint64, tag = "4")]
@@ -933,7 +933,7 @@ pub struct JournalRecords {
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
-/// Which live file the snapshot has under a name.
+/// Finds the live file of a name in the snapshot.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncName {
     #[prost(uint64, tag = "1")]
@@ -945,11 +945,11 @@ pub struct SyncName {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncNamed {
-    /// absent: none
+    /// absent: there is none
     #[prost(message, optional, tag = "1")]
     pub fid: ::core::option::Option<Id>,
 }
-/// The next operations of one closed bucket behind a key.
+/// Reads operations of one sealed bucket after a key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JournalOf {
     #[prost(uint32, tag = "1")]
@@ -963,7 +963,7 @@ pub struct JournalOf {
     #[prost(uint32, tag = "5")]
     pub limit: u32,
 }
-/// Operations of one bucket of time, as a number of them and a sum of their hashes.
+/// Digest of one bucket: number of its operations and sum of their hashes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BucketDigest {
     #[prost(uint64, tag = "1")]
@@ -973,7 +973,7 @@ pub struct BucketDigest {
     #[prost(message, optional, tag = "3")]
     pub sum: ::core::option::Option<Id>,
 }
-/// What a member says of itself in a group.
+/// State of a replica in a group, as it reports it in gossip.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GroupGossip {
     #[prost(uint32, tag = "1")]
@@ -986,23 +986,23 @@ pub struct GroupGossip {
     pub closed_below: u64,
     #[prost(uint64, tag = "5")]
     pub horizon: u64,
-    /// it has everything from before its horizon
+    /// it has all operations from before its stable point
     #[prost(bool, tag = "6")]
     pub covered: bool,
-    /// of closed buckets from its horizon on
+    /// of sealed buckets from its stable point on
     #[prost(message, repeated, tag = "7")]
     pub digests: ::prost::alloc::vec::Vec<BucketDigest>,
 }
-/// What a member tells another of the groups that both are in; answered by the other's of the same groups.
+/// Gossip about the groups that both disks have replicas of. The reply is the other disk's gossip about the same groups.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gossip {
-    /// who tells
+    /// disk of the sender
     #[prost(uint32, tag = "1")]
     pub disk: u32,
     #[prost(message, repeated, tag = "2")]
     pub groups: ::prost::alloc::vec::Vec<GroupGossip>,
 }
-/// Whether a member that comes back has missed anything in many groups at once.
+/// Finds, among many groups, those in which a returning replica missed nothing.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Compare {
     #[prost(uint32, tag = "1")]
@@ -1018,7 +1018,7 @@ pub struct ComparedGroup {
     pub epoch: u64,
     #[prost(uint64, tag = "3")]
     pub horizon: u64,
-    /// operations from the horizon on
+    /// operations from the stable point on
     #[prost(uint64, tag = "4")]
     pub count: u64,
     #[prost(message, optional, tag = "5")]
@@ -1033,11 +1033,11 @@ pub struct CompareReply {
 pub struct EqualGroup {
     #[prost(uint32, tag = "1")]
     pub group: u32,
-    /// by whom it was compared with
+    /// the donor has sealed all buckets below this one
     #[prost(uint64, tag = "2")]
     pub closed_below: u64,
 }
-/// The next live files of the snapshot behind a key.
+/// Reads live files of the snapshot after a key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncNext {
     #[prost(uint64, tag = "1")]
@@ -1049,7 +1049,7 @@ pub struct SyncNext {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncEntry {
-    /// what to go on behind
+    /// continue after this key
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
     #[prost(uint64, tag = "2")]
@@ -1068,10 +1068,10 @@ pub struct SyncEntries {
     #[prost(bool, tag = "2")]
     pub more: bool,
 }
-/// A file of the snapshot, its bytes from `start` on as far as one message goes.
+/// Reads a file of the snapshot: its bytes from `start` on, up to the limit of one message.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SyncFetch {
-    /// 0: not of a snapshot
+    /// 0: outside a snapshot
     #[prost(uint64, tag = "1")]
     pub sync: u64,
     #[prost(uint64, tag = "2")]
@@ -1097,7 +1097,7 @@ pub struct SyncClose {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Done {}
-/// What the master tells a member of a volume. Answered when the member goes by it, durably.
+/// The master sets the state of a volume on a replica. Answered once the state is durable and in effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VolumeState {
     #[prost(uint32, tag = "1")]
@@ -1108,7 +1108,7 @@ pub struct VolumeState {
     pub state: i32,
     #[prost(uint64, tag = "4")]
     pub term: u64,
-    /// of a volume that lives
+    /// in state LIVE
     #[prost(uint64, tag = "5")]
     pub quota_bytes: u64,
     #[prost(bool, tag = "6")]
@@ -1119,11 +1119,11 @@ pub mod volume_state {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
     #[repr(i32)]
     pub enum State {
-        /// with or without a quota, and not removed after all
+        /// not being removed, or no longer; with or without a quota
         Live = 0,
-        /// takes no creates; nothing is lost yet
+        /// accepts no creates; no file is deleted yet
         Removing = 1,
-        /// its files go
+        /// removed: its files are deleted
         Gone = 2,
     }
     impl State {
@@ -1154,17 +1154,17 @@ pub struct VolumeStateReply {
     #[prost(bool, tag = "1")]
     pub has_files: bool,
 }
-/// The master to a member of a group none of whose members is whole: by an operator's order it goes on from what it has.
+/// Order of an operator for a group without replicas in sync: the master continues the group from this replica's data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcceptAll {
     #[prost(uint32, tag = "1")]
     pub group: u32,
-    /// the view that follows the order; this or a later one
+    /// of the view that follows the order, or of a later one
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
     #[prost(uint64, tag = "3")]
     pub term: u64,
-    /// tells only
+    /// report only, change nothing
     #[prost(bool, tag = "4")]
     pub dry_run: bool,
 }
@@ -1174,13 +1174,13 @@ pub struct AcceptAllReply {
     pub epoch: u64,
     #[prost(enumeration = "Role", tag = "2")]
     pub role: i32,
-    /// what is older than horizon_ms is here
+    /// all operations older than horizon_ms are here
     #[prost(bool, tag = "3")]
     pub covered: bool,
     /// ms since 1970
     #[prost(uint64, tag = "4")]
     pub horizon_ms: u64,
-    /// files that go, since their names belong to others here
+    /// files that are removed, since other files have their names here
     #[prost(uint32, tag = "5")]
     pub second_files: u32,
 }
@@ -1199,7 +1199,7 @@ pub struct Resolved {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VolumeWish {
-    /// 0: the pool's
+    /// 0: the number of the pool
     #[prost(uint32, tag = "1")]
     pub replicas: u32,
     /// empty: any
@@ -1219,7 +1219,7 @@ pub struct Mkdir {
     #[prost(message, optional, tag = "3")]
     pub options: ::core::option::Option<VolumeWish>,
 }
-/// Whether a volume of that id was ever made.
+/// Whether a volume with this id was ever created.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Known {
     #[prost(uint64, tag = "1")]
@@ -1236,7 +1236,7 @@ pub struct Rmdir {
     pub volume: u64,
     #[prost(bool, tag = "2")]
     pub with_files: bool,
-    /// where the client found it; empty: it does not know
+    /// path at which the client found it; empty: not known
     #[prost(string, tag = "3")]
     pub path: ::prost::alloc::string::String,
 }
@@ -1270,7 +1270,7 @@ pub struct DirList {
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<DirEntry>,
 }
-/// Answered at once when there is something newer than `since`, else when there is, or after `wait_ms`.
+/// Answered once there is a map newer than `since`, or after `wait_ms`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchMap {
     #[prost(uint64, tag = "1")]
@@ -1285,7 +1285,7 @@ pub struct Suspect {
     #[prost(string, tag = "2")]
     pub evidence: ::prost::alloc::string::String,
 }
-/// Answered by the master that leads; others say who does.
+/// Answered by the leader; other masters refuse with its address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leading {}
 /// ---- masters
@@ -1294,7 +1294,7 @@ pub struct JoinMaster {
     /// of a token for masters
     #[prost(string, tag = "1")]
     pub secret: ::prost::alloc::string::String,
-    /// where others are to reach the new one
+    /// at which others reach the new master
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
 }
@@ -1305,7 +1305,7 @@ pub struct JoinedMaster {
     /// PEM
     #[prost(string, tag = "2")]
     pub authority: ::prost::alloc::string::String,
-    /// PEM; whoever has it is the cluster
+    /// PEM; its holder can act as any process of the cluster
     #[prost(string, tag = "3")]
     pub authority_key: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "4")]
@@ -1329,7 +1329,7 @@ pub struct Join {
     pub signing_request: ::prost::alloc::string::String,
     #[prost(uint64, tag = "7")]
     pub capacity_bytes: u64,
-    /// failure domains; empty: not told
+    /// failure domains; empty: not stated
     #[prost(string, tag = "8")]
     pub zone: ::prost::alloc::string::String,
     #[prost(string, tag = "9")]
@@ -1377,61 +1377,61 @@ pub struct Heartbeat {
     pub used_bytes: u64,
     #[prost(uint64, tag = "8")]
     pub capacity_bytes: u64,
-    /// what changed since the last that was answered
+    /// groups that changed since the last heartbeat that was answered
     #[prost(message, repeated, tag = "9")]
     pub groups: ::prost::alloc::vec::Vec<GroupState>,
-    /// why the disk takes no more writes; empty: it does
+    /// why the disk accepts no writes; empty: it accepts them
     #[prost(string, tag = "10")]
     pub failed: ::prost::alloc::string::String,
-    /// every group of the disk is whole
+    /// every group of the disk is in sync
     #[prost(bool, tag = "11")]
     pub recovered: bool,
-    /// taken over from others since the boot
+    /// copied from other replicas since the start of the process
     #[prost(uint64, tag = "12")]
     pub copied_bytes: u64,
-    /// what changed much since it was told last
+    /// sizes that changed much since they were last sent
     #[prost(message, repeated, tag = "13")]
     pub sizes: ::prost::alloc::vec::Vec<GroupSize>,
-    /// what copies may take there
+    /// bandwidth for copies to this disk
     #[prost(uint64, tag = "14")]
     pub recovery_bytes_per_s: u64,
-    /// newest reign that it ever heard of
+    /// newest term that it has ever received
     #[prost(uint64, tag = "15")]
     pub seen_term: u64,
-    /// newest version of the map that it ever heard of
+    /// newest version of the map that it has ever received
     #[prost(uint64, tag = "16")]
     pub seen_version: u64,
-    /// failure domains; empty: not told
+    /// failure domains; empty: not stated
     #[prost(string, tag = "17")]
     pub zone: ::prost::alloc::string::String,
     #[prost(string, tag = "18")]
     pub rack: ::prost::alloc::string::String,
-    /// what the disk is: hdd, ssd; empty: not known
+    /// kind of disk: hdd, ssd; empty: not known
     #[prost(string, tag = "19")]
     pub medium: ::prost::alloc::string::String,
-    /// the server's own clock as it sends this; 0: not told
+    /// the server's own clock when it sends this; 0: not stated
     #[prost(uint64, tag = "20")]
     pub clock_ms: u64,
-    /// the reign of which clock_ahead_ms was measured; 0: not measured yet
+    /// the term in which clock_ahead_ms was measured; 0: not measured yet
     #[prost(uint64, tag = "21")]
     pub clock_term: u64,
-    /// how far its own clock is ahead of the ruler of that reign's master
+    /// how far its own clock is ahead of the ruler of that term's leader
     #[prost(sint64, tag = "22")]
     pub clock_ahead_ms: i64,
-    /// it keeps seals from the future of the reference, and ignores them from the next view on
+    /// it has seals from the future of the reference, and ignores them from the next view on
     #[prost(bool, tag = "23")]
     pub future_seals: bool,
-    /// the disk takes no new files, or lately did not
+    /// the disk accepts no new files, or lately did not
     #[prost(bool, tag = "24")]
     pub full: bool,
-    /// what new files may still take, about
+    /// approximate space left for new files
     #[prost(uint64, optional, tag = "25")]
     pub room_bytes: ::core::option::Option<u64>,
-    /// the host ran full inside a write: the disk takes no operation before the next boot
+    /// the host ran out of space inside a write: the disk accepts no operation before the next start
     #[prost(bool, tag = "26")]
     pub host_full: bool,
 }
-/// A master that is about to lead asks each data server what it has heard of before; answered by SeenReply.
+/// A master that becomes leader asks each data server for the newest term and map version that it knows.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WhatSeen {
     #[prost(bytes = "bytes", tag = "1")]
@@ -1445,7 +1445,7 @@ pub struct SeenReply {
     pub version: u64,
     #[prost(message, repeated, tag = "3")]
     pub groups: ::prost::alloc::vec::Vec<GroupState>,
-    /// the server's own clock; 0: not told
+    /// the server's own clock; 0: not stated
     #[prost(uint64, tag = "4")]
     pub clock_ms: u64,
 }
@@ -1453,11 +1453,11 @@ pub struct SeenReply {
 pub struct GroupSize {
     #[prost(uint32, tag = "1")]
     pub group: u32,
-    /// on this disk, about
+    /// on this disk, approximately
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
-/// A member has everything of groups, 1,000 at most: from here on operations may hold by its word.
+/// The disk is in sync in these groups, at most 1,000. From now on operations may complete with its acknowledgement.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BecomeWhole {
     #[prost(uint32, tag = "1")]
@@ -1469,13 +1469,13 @@ pub struct BecomeWhole {
 pub struct GroupIn {
     #[prost(uint32, tag = "1")]
     pub group: u32,
-    /// the view that is meant
+    /// of the view in which it is in sync
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BecameWhole {
-    /// groups whose view is another by now, or that the disk is no member of
+    /// groups whose view has changed, or that have no replica on the disk
     #[prost(uint32, repeated, tag = "1")]
     pub refused: ::prost::alloc::vec::Vec<u32>,
 }
@@ -1487,23 +1487,23 @@ pub struct HeartbeatReply {
     pub term: u64,
     #[prost(uint32, tag = "3")]
     pub disk: u32,
-    /// the ruler against which the master has clocks measured: it never jumps; 0: not told
+    /// the ruler, with which the master compares clocks: it never jumps; 0: not stated
     #[prost(uint64, tag = "4")]
     pub clock_ms: u64,
-    /// how far the server's own clock is from the reference
+    /// deviation of the server's own clock from the reference
     #[prost(sint64, tag = "5")]
     pub clock_off_ms: i64,
-    /// that is too far
+    /// whether that deviation is too large
     #[prost(bool, tag = "6")]
     pub clock_wrong: bool,
-    /// and the server takes no part in writes before it is right
+    /// whether the server takes no part in writes until its clock is right
     #[prost(bool, tag = "7")]
     pub shut_out: bool,
-    /// taken away lately: nothing that they were permitted counts any more
+    /// removed lately: their permits are no longer valid
     #[prost(string, repeated, tag = "8")]
     pub removed_clients: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// A process whose certificate has half of its time behind it asks for another with the same name, for a new key.
+/// A process requests a certificate with its name for a new key, after half the life of the present certificate.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Renew {
     /// PEM
@@ -1518,28 +1518,28 @@ pub struct Renewed {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {}
-/// A client asks for a permit.
+/// Request of a client for a permit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PermitRequest {
-    /// its name; empty: the profile that may do everything
+    /// its name; empty: a client with all rights
     #[prost(string, tag = "1")]
     pub client: ::prost::alloc::string::String,
-    /// of the volume, or of the right to write
+    /// of the volume, or of the writer lease
     #[prost(string, tag = "2")]
     pub path: ::prost::alloc::string::String,
-    /// 0: every volume, for a profile that may do everything
+    /// 0: every volume, for a client with all rights
     #[prost(uint64, tag = "3")]
     pub volume: u64,
-    /// number of the right to write; 0: none
+    /// number of the writer lease; 0: none
     #[prost(uint64, tag = "4")]
     pub lease: u64,
     #[prost(string, tag = "5")]
     pub lease_path: ::prost::alloc::string::String,
-    /// with which the client draws ids of files
+    /// of the client's file ids
     #[prost(fixed64, tag = "6")]
     pub incarnation: u64,
 }
-/// The right to write below a path (VOL-40): taken, renewed, given back.
+/// Takes, renews or releases the writer lease below a path (VOL-40).
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WriterLease {
     #[prost(enumeration = "writer_lease::Action", tag = "1")]
@@ -1549,7 +1549,7 @@ pub struct WriterLease {
     /// shown to others
     #[prost(string, tag = "3")]
     pub holder: ::prost::alloc::string::String,
-    /// of the lease; 0 to take one
+    /// of the lease; 0 to take a new one
     #[prost(uint64, tag = "4")]
     pub number: u64,
 }
@@ -1590,16 +1590,16 @@ pub mod writer_lease {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WriterLeaseReply {
-    /// of the lease that is held from here on; 0: none is
+    /// of the lease that the client holds now; 0: none
     #[prost(uint64, tag = "1")]
     pub number: u64,
-    /// for which it lasts when it is not renewed
+    /// until it ends without a renewal
     #[prost(uint64, tag = "2")]
     pub milliseconds: u64,
-    /// another holder; empty: none is in the way
+    /// present holder; empty: the request succeeded
     #[prost(string, tag = "3")]
     pub held_by: ::prost::alloc::string::String,
-    /// until its lease ends if it is not renewed
+    /// until that holder's lease ends without a renewal
     #[prost(uint64, tag = "4")]
     pub seconds: u64,
 }

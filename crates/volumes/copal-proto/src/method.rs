@@ -1,12 +1,12 @@
 //! The calls of the cluster, each with its number.
 
-/// The refusal of a call whose number the server's release does not know. Earlier releases send the same:
-/// callers tell an older release by it.
+/// Refusal of a call that the server's release does not know. Earlier releases send the same text: callers recognise
+/// an older release by it.
 pub const UNKNOWN_CALL: &str = "this release knows no such call";
 
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
-        /// A call. Numbers are never used twice.
+        /// A method. Numbers are never reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u16)]
         pub enum Method {
@@ -24,7 +24,7 @@ macro_rules! methods {
                 }
             }
 
-            /// The call with this number.
+            /// The method with this number.
             pub fn of_number(number: u16) -> Option<Method> {
                 match number {
                     $($number => Some(Method::$name),)*
@@ -36,103 +36,103 @@ macro_rules! methods {
 }
 
 methods! {
-    /// Nothing: whether the other side answers.
+    /// Any process to any process: answer, nothing else.
     Ping = 1,
-    /// Client to data server: one piece of a larger body.
+    /// Client to data server: stage one piece of a larger body.
     PutPiece = 16,
-    /// Client to data server: a file.
+    /// Client to data server: create a file.
     Put = 17,
-    /// Client to data server: whether a file is held in this epoch.
+    /// Client to data server: confirm in this epoch that the replica has a file.
     Confirm = 18,
     /// Client to data server: delete a file by its id.
     Delete = 19,
-    /// Client to data server: part of a file.
+    /// Client to data server: read part of a file.
     Get = 20,
-    /// Client to data server: the head of a file.
+    /// Client to data server: read the head of a file.
     Stat = 21,
-    /// Client to data server: heads in the order of their names.
+    /// Client to data server: list heads in the order of their names.
     List = 22,
-    /// Client to data server: what became of a file id.
+    /// Client to data server: state of a file id: live, deleted or unknown.
     Find = 23,
     /// Client to data server: files and bytes of a volume.
     Totals = 24,
-    /// Client to data server: a piece that is staged.
+    /// Client to data server: read a staged piece.
     GetPiece = 25,
-    /// Operator to data server: a part of a group, counted and hashed.
+    /// Operator to data server: count and hash a part of a group.
     Verify = 26,
-    /// Client or member to member: a file or a piece that goes on to others.
+    /// Client or replica to replica: begin a chain with a file or a piece.
     PutChain = 27,
-    /// Client or member to member: bytes of a chain.
+    /// Client or replica to replica: bytes of a chain.
     ChainData = 28,
-    /// Client or member to member: the end of a chain's bytes.
+    /// Client or replica to replica: end of a chain's bytes.
     ChainCommit = 29,
-    /// Member to member: a snapshot of a group.
+    /// Replica to replica: open a snapshot of a group.
     SyncOpen = 32,
-    /// Member to member: entries of a snapshot.
+    /// Replica to replica: read entries of a snapshot.
     SyncNext = 33,
-    /// Member to member: a file of a snapshot.
+    /// Replica to replica: read a file of a snapshot.
     SyncFetch = 34,
-    /// Member to member: the snapshot is not needed any more.
+    /// Replica to replica: close a snapshot.
     SyncClose = 35,
-    /// Member to member: operations of a snapshot.
+    /// Replica to replica: read operations of a snapshot.
     SyncJournal = 37,
-    /// Member to member: the live file of a name in a snapshot.
+    /// Replica to replica: find the live file of a name in a snapshot.
     SyncName = 38,
-    /// Member to member: what is closed, and digests of it.
+    /// Replica to replica: exchange sealed buckets and their digests.
     Gossip = 39,
-    /// Member to member: operations of a closed bucket.
+    /// Replica to replica: read operations of a sealed bucket.
     JournalOf = 40,
-    /// Member to member: whether anything was missed, in many groups.
+    /// Replica to replica: find the groups in which nothing was missed.
     Compare = 41,
-    /// Master to data server: the newest reign and map that it has heard of.
+    /// Master to data server: ask for the newest term and map version that it knows.
     WhatSeen = 42,
-    /// Master to member, by an operator's order: go on from what is there.
+    /// Master to replica, by an operator's order: accept the data of this replica as complete.
     AcceptAll = 43,
-    /// Master to member: a volume is removed, or not any more.
+    /// Master to replica: set the state of a volume: live, being removed, removed.
     VolumeState = 36,
-    /// Client to master: the volume at a path.
+    /// Client to master: find the volume at a path.
     Resolve = 48,
-    /// Client to master: a new volume.
+    /// Client to master: create a volume.
     Mkdir = 49,
-    /// Client to master: a volume is removed.
+    /// Client to master: remove a volume.
     Rmdir = 50,
-    /// Client to master: a volume moves.
+    /// Client to master: move a volume to another path.
     Rename = 51,
-    /// Client to master: volumes below one.
+    /// Client to master: list the volumes below a path.
     ListDirs = 52,
-    /// Anybody to master: views and addresses, when they change.
+    /// Any process to master: wait for changed views and addresses.
     WatchMap = 53,
-    /// Anybody to master: a data server does not answer.
+    /// Any process to master: report a data server that does not answer.
     Suspect = 54,
-    /// Client to master: whether a volume was ever made.
+    /// Client to master: whether a volume was ever created.
     Known = 56,
-    /// Client to master: what it may do, signed.
+    /// Client to master: request a permit.
     Permit = 57,
-    /// Client to master: the right to write below a path, taken, renewed or given back.
+    /// Client to master: take, renew or release the writer lease below a path.
     WriterLease = 58,
-    /// A new data server to master, with a token.
+    /// New data server to master: join with a token.
     Join = 64,
-    /// Data server to master, every second.
+    /// Data server to master: report its state, every second.
     Heartbeat = 65,
-    /// Data server to master: it has everything of a group.
+    /// Data server to master: report replicas that are in sync.
     BecomeWhole = 66,
-    /// Anybody to master: whether it leads.
+    /// Any process to master: whether it is the leader.
     Leading = 67,
-    /// A new master to the one that leads, with a token.
+    /// New master to the leader: join with a token.
     JoinMaster = 68,
-    /// Data server or client to master: another certificate before its own ends.
+    /// Data server or client to master: renew the certificate before it expires.
     Renew = 69,
-    /// Of earlier releases: a question or an order of an operator, in words. Refused.
+    /// Operator's command as text, of earlier releases. Refused.
     Ask = 80,
-    /// Agent to agent: name and release, the first call on a connection.
+    /// Agent to agent: exchange names and releases, as the first call on a connection.
     AgentHello = 96,
-    /// Agent to agent: a batch of ids for the owner of their partition.
+    /// Agent to agent: send a batch of ids to the owner of their partition.
     AgentAsk = 97,
-    /// Agent to agent: the sender has asked all it will ask in a round.
+    /// Agent to agent: marker that the sender asks nothing more in a round.
     AgentMark = 98,
-    /// Agent to agent: answers that are ready.
+    /// Agent to agent: fetch answers that are ready.
     AgentTake = 99,
-    /// Operator or agent to agent: a command.
+    /// Operator or agent to agent: run a command.
     AgentCommand = 100,
     /// Operator to master: health, servers, groups and tasks.
     ShowStatus = 112,
@@ -140,43 +140,43 @@ methods! {
     ListGroups = 113,
     /// Operator to master: a group and its members.
     ShowGroup = 114,
-    /// Operator to master: why a group lacks a copy.
+    /// Operator to master: why a group lacks a replica in sync.
     ExplainGroup = 115,
-    /// Operator to master: disks, how full they are and what they take.
+    /// Operator to master: disks, their usage and free space.
     ListDisks = 116,
     /// Operator to master: events.
     ListEvents = 117,
     /// Operator to master: named clients and their rights.
     ListClients = 118,
-    /// Operator to master: moves that would make disks equally full.
+    /// Operator to master: plan moves that balance the disks.
     PlanRebalance = 119,
-    /// Operator to master: a token with which a server or a master joins.
+    /// Operator to master: draw a token with which a server or a master joins.
     DrawToken = 120,
-    /// Operator to master: empty a server, or stop that.
+    /// Operator to master: drain a server, or stop that.
     DrainServer = 121,
     /// Operator to master: remove a server that holds no group.
     RemoveServer = 122,
-    /// Operator to master: a server will be away for a while.
+    /// Operator to master: announce that a server will be down for a while.
     AnnounceAbsence = 123,
-    /// Operator to master: give a server up that is away.
+    /// Operator to master: declare a server that is down lost.
     LoseServer = 124,
-    /// Operator to master: put the copy of a group first.
+    /// Operator to master: put the copy of a group first in the recovery queue.
     BoostGroup = 125,
-    /// Operator to master: move a copy of a group.
+    /// Operator to master: move a replica of a group.
     MoveGroup = 126,
     /// Operator to master: end the move of a group.
     CancelMove = 127,
     /// Operator to master: carry out a plan of moves.
     ApplyRebalance = 128,
-    /// Operator to master: begin no more moves.
+    /// Operator to master: start no further moves.
     PauseRebalance = 129,
-    /// Operator to master: a group goes on from one replica.
+    /// Operator to master: continue a group from one replica.
     ForceAccept = 130,
     /// Operator to master: add a named client.
     AddClient = 131,
-    /// Operator to master: a new certificate of a named client.
+    /// Operator to master: renew the certificate of a named client.
     RenewClient = 132,
-    /// Operator to master: take a named client away.
+    /// Operator to master: remove a named client.
     RemoveClient = 133,
 }
 
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_lead_back_to_their_call() {
+    fn every_number_finds_its_method() {
         for &method in Method::ALL {
             assert_eq!(Method::of_number(method as u16), Some(method), "{}", method.name());
         }

@@ -1,4 +1,4 @@
-//! What a client may do: rights, and what a master signs of them.
+//! Rights of clients, and the signed part of a permit.
 
 use crate::messages;
 use prost::Message;
@@ -10,19 +10,19 @@ pub struct RightSet(pub u32);
 impl RightSet {
     /// Files and names may be read.
     pub const READ: RightSet = RightSet(1);
-    /// Files and volumes may be made.
+    /// Files and volumes may be created.
     pub const CREATE: RightSet = RightSet(2);
     /// Files and volumes may be deleted.
     pub const DELETE: RightSet = RightSet(4);
-    /// Everything.
+    /// All rights.
     pub const ALL: RightSet = RightSet(7);
 
-    /// Whether all of `other` are among them.
+    /// Whether all rights of `other` are in this set.
     pub fn contains(self, other: RightSet) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Reads `read,create,delete`, in any order; `None`: another word, or none.
+    /// Parses `read,create,delete`, in any order; `None`: an unknown word, or an empty text.
     pub fn parse(text: &str) -> Option<RightSet> {
         let mut rights = RightSet::default();
         for word in text.split(',') {
@@ -46,24 +46,24 @@ impl std::fmt::Display for RightSet {
     }
 }
 
-/// What is signed of an encoded permit. It begins as no certificate does, which the authority's key signs,
-/// too.
+/// The bytes of an encoded permit that are signed. The authority's key also signs certificates, and no certificate
+/// begins with these bytes.
 pub fn signed_part(permit: &[u8]) -> Vec<u8> {
     [b"copal permit 1\0", permit].concat()
 }
 
-/// Upper half of the incarnation with which a client of this name draws ids: what it buries is what a client
-/// of its name has made.
+/// Upper half of the incarnation of a named client's file ids. Without the right to delete, the client may delete
+/// only files whose ids have this prefix.
 pub fn incarnation_prefix(client: &str) -> u32 {
-    // FNV-1a: names of one cluster are few, and whoever is named chose none of them.
+    // FNV-1a suffices: a cluster has few named clients, and they do not choose their names.
     let hash = client
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     (hash >> 32) as u32 ^ hash as u32
 }
 
-/// The volume that a client's request to a data server is about; `None`: the bytes are no such request. The
-/// number stands in the same field of all of them.
+/// The volume of a client's request to a data server; `None`: the bytes are not such a request. All these requests
+/// carry the volume in the same field.
 pub fn volume_of(request: &[u8]) -> Option<u64> {
     let read = messages::VolumeTotals::decode(request).ok()?;
     Some(read.volume)
@@ -75,7 +75,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn rights_are_read_as_they_are_shown() {
+    fn rights_survive_the_conversion_to_text() {
         let rights = RightSet::parse("create, read").unwrap();
         assert!(
             rights.contains(RightSet::READ)
@@ -89,15 +89,15 @@ mod tests {
     }
 
     #[test]
-    fn every_request_of_a_client_tells_its_volume_in_the_same_field() {
+    fn every_request_of_a_client_has_its_volume_in_the_same_field() {
         let volume = 0x1234_5678_9abc;
-        macro_rules! tells {
+        macro_rules! check_field {
             ($($name:ident),*) => {$({
                 let request = messages::$name { group: 1, epoch: 2, volume, ..Default::default() };
                 assert_eq!(volume_of(&request.encode_to_vec()), Some(volume), stringify!($name));
             })*};
         }
-        tells!(PutPiece, Put, Confirm, Delete, Get, Stat, List, Find, GetPiece);
+        check_field!(PutPiece, Put, Confirm, Delete, Get, Stat, List, Find, GetPiece);
         let body = messages::Put { volume, body: Bytes::from(vec![7; 100]), ..messages::Put::default() };
         assert_eq!(volume_of(&body.encode_to_vec()), Some(volume));
         assert_eq!(volume_of(b"\xff\xff"), None);

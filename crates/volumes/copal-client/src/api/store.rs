@@ -115,7 +115,7 @@ impl ClusterStore {
     fn check_lease(&self) -> Result<(), VolumeError> {
         match &self.lease {
             Some(lease) if !lease.is_held() => Err(VolumeError::Denied {
-                reason: "the right to write was not renewed in time; run the command again".to_owned(),
+                reason: "the writer lease was not renewed in time; run the command again".to_owned(),
             }),
             _ => Ok(()),
         }

@@ -114,8 +114,8 @@ impl Cluster {
             path: self.router.volumes().path(vid),
         };
         let messages::Done {} = self.call_master(Method::Rmdir, &request, end).await?;
-        let gone = messages::Map { gone_volumes: vec![vid.0], ..messages::Map::default() };
-        self.map().apply(&gone);
+        let removed = messages::Map { gone_volumes: vec![vid.0], ..messages::Map::default() };
+        self.map().apply(&removed);
         Ok(())
     }
 

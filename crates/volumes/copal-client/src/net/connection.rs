@@ -148,14 +148,14 @@ fn handshake_fault(error: &std::io::Error, name: &ServerName<'_>) -> String {
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. } => {
-                format!("the certificate of {name} and its authority's were never good at the same time")
+                format!("the certificate of {name} and its authority's were never valid at the same time")
             }
             CertificateError::Other(reason) => return reason.to_string(),
             _ => format!("the certificate of {name} cannot be used"),
         },
         Some(rustls::Error::AlertReceived(AlertDescription::CertificateExpired)) => {
             format!(
-                "{name} takes the certificate of this process for ended: it is, or the clock there is wrong"
+                "{name} considers the certificate of this process expired: it is, or the clock there is wrong"
             )
         }
         _ => return error.to_string(),
@@ -168,13 +168,14 @@ fn agent_fault(error: &std::io::Error) -> String {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::InvalidCertificate(_)) => {
-            "it belongs to another domain: its certificate is not of the key of this repository".to_owned()
+            "it belongs to another domain: its certificate does not belong to the key of this repository"
+                .to_owned()
         }
         // An agent from before 2026-12 closes the connection, since it does not know the handshake.
         _ if tls.is_some()
             || matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) =>
         {
-            format!("it is no agent of this release ({error}); run one release on all hosts of a fleet")
+            format!("it is not an agent of this release ({error}); run one release on all hosts of a fleet")
         }
         _ => error.to_string(),
     }

@@ -63,7 +63,7 @@ struct MapState {
 
 /// See the module.
 pub struct MapCache {
-    known: RwLock<MapState>,
+    state: RwLock<MapState>,
     changed: watch::Sender<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Default for MapCache {
             clock: None,
             fallback: (machine::wall_ms(), machine::now()),
         };
-        MapCache { known: RwLock::new(known), changed: watch::Sender::new(0) }
+        MapCache { state: RwLock::new(known), changed: watch::Sender::new(0) }
     }
 }
 
@@ -91,7 +91,7 @@ impl MapCache {
     /// As [`MapCache::apply`], for the answer to a request that was sent at `asked`. The answer's time was right at
     /// some moment between then and now, however long the answer was delayed.
     pub fn apply_answer(&self, map: &messages::Map, asked: Instant) -> Vec<CachedView> {
-        let mut known = self.known.write();
+        let mut known = self.state.write();
         known.term = known.term.max(map.term);
         if map.now_ms > 0 {
             known.learn_clock(map.now_ms, asked);
@@ -122,7 +122,7 @@ impl MapCache {
 
     /// Takes the view of a server that has a newer one. Returns whether it is new here.
     pub fn learn(&self, view: &messages::View) -> bool {
-        let is_new = self.known.write().learn(view).is_some();
+        let is_new = self.state.write().learn(view).is_some();
         if is_new {
             self.notify();
         }
@@ -140,52 +140,52 @@ impl MapCache {
 
     /// Version of the newest map that was received.
     pub fn version(&self) -> u64 {
-        self.known.read().version
+        self.state.read().version
     }
 
     /// The newest term that was received.
     pub fn term(&self) -> u64 {
-        self.known.read().term
+        self.state.read().term
     }
 
     /// The view of a group.
     pub fn view(&self, group: GroupId) -> Option<View> {
-        self.known.read().views.get(&group).map(|cached| cached.view.clone())
+        self.state.read().views.get(&group).map(|cached| cached.view.clone())
     }
 
     /// The view of a group, with the missed epochs of its replicas.
     pub fn cached(&self, group: GroupId) -> Option<CachedView> {
-        self.known.read().views.get(&group).cloned()
+        self.state.read().views.get(&group).cloned()
     }
 
     /// All groups, ascending.
     pub fn groups(&self) -> Vec<GroupId> {
-        let mut groups: Vec<GroupId> = self.known.read().views.keys().copied().collect();
+        let mut groups: Vec<GroupId> = self.state.read().views.keys().copied().collect();
         groups.sort_unstable();
         groups
     }
 
     /// The place of a disk.
     pub fn place(&self, disk: DiskId) -> Option<DiskPlace> {
-        self.known.read().disks.get(&disk).cloned()
+        self.state.read().disks.get(&disk).cloned()
     }
 
     /// Whether a volume was removed.
-    pub fn is_gone(&self, vid: VolumeId) -> bool {
-        self.known.read().removed.contains(&vid)
+    pub fn is_removed(&self, vid: VolumeId) -> bool {
+        self.state.read().removed.contains(&vid)
     }
 
     /// The cluster's clock, advanced by this process' own: ms since 1970. So a client whose clock is wrong writes
     /// like any other.
     pub fn now_ms(&self) -> u64 {
-        let known = self.known.read();
+        let known = self.state.read();
         advanced(known.clock.unwrap_or(known.fallback))
     }
 }
 
 impl ReferenceClock for MapCache {
     fn reference_ms(&self) -> Option<u64> {
-        self.known.read().clock.map(advanced)
+        self.state.read().clock.map(advanced)
     }
 }
 
@@ -269,10 +269,10 @@ mod tests {
         };
         let most = MAX_REMOVED as u64;
         cache.apply(&removed(0..most));
-        assert!(cache.is_gone(VolumeId(0)) && cache.is_gone(VolumeId(most - 1)));
+        assert!(cache.is_removed(VolumeId(0)) && cache.is_removed(VolumeId(most - 1)));
         cache.apply(&removed(most..most + 1));
-        assert!(cache.is_gone(VolumeId(most)));
-        assert!(cache.known.read().removed.len() <= MAX_REMOVED);
+        assert!(cache.is_removed(VolumeId(most)));
+        assert!(cache.state.read().removed.len() <= MAX_REMOVED);
     }
 
     #[test]

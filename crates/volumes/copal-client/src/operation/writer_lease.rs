@@ -40,7 +40,7 @@ const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// Another client holds it.
-    #[error("{holder} is writing there; its right to ends in {seconds} s if it has died")]
+    #[error("{holder} is writing there; its writer lease ends in {seconds} s if it has died")]
     Held {
         /// The holder, as it named itself.
         holder: String,

@@ -190,7 +190,7 @@ impl CallRouter {
     /// The view of a volume's group; waits for one until `end`.
     pub(crate) async fn view(&self, vid: VolumeId, end: Instant) -> Result<View, VolumeError> {
         let group = vid.birth_group();
-        if vid == VolumeId::ROOT || group == GroupId(0) || self.state.map.is_gone(vid) {
+        if vid == VolumeId::ROOT || group == GroupId(0) || self.state.map.is_removed(vid) {
             return Err(VolumeError::VolumeGone);
         }
         if !self.state.volumes.contains(vid) {

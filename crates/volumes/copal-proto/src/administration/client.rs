@@ -1,4 +1,4 @@
-//! Named clients: the list, and orders about one of them.
+//! Named clients: the list, and changes of one client.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +14,9 @@ pub struct ClientList {
 pub struct ClientRights {
     /// Its name.
     pub name: String,
-    /// Volume below which it has rights; empty: everywhere.
+    /// Path below which it has rights; empty: the whole cluster.
     pub path: String,
-    /// Its rights, with commas.
+    /// Its rights, separated by commas.
     pub rights: String,
     /// When it was added, ms since 1970.
     pub made_ms: u64,
@@ -27,7 +27,7 @@ pub struct ClientRights {
 pub struct ClientCertificate {
     /// Name of the client.
     pub name: String,
-    /// PEM.
+    /// Its certificate, PEM.
     pub certificate: String,
 }
 
@@ -36,6 +36,6 @@ pub struct ClientCertificate {
 pub struct RemovedClient {
     /// Its name.
     pub removed: String,
-    /// Minutes after which its last permit has ended.
+    /// Minutes until its last permit has expired.
     pub minutes: u64,
 }

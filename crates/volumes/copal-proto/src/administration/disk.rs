@@ -1,4 +1,4 @@
-//! Disks: how full they are and what they still take.
+//! Disks: their usage and free space.
 
 use super::nullable;
 use serde::{Deserialize, Serialize};
@@ -17,31 +17,31 @@ pub struct DiskUsage {
     pub name: String,
     /// Its number.
     pub disk: u32,
-    /// Zone of its server; empty: none is known.
+    /// Zone of its server; empty: not known.
     pub zone: String,
-    /// Rack of its server; empty: none is known.
+    /// Rack of its server; empty: not known.
     pub rack: String,
     /// `up`, `recovering`, `down` or `lost`.
     pub state: String,
-    /// It is being emptied.
+    /// Its server is being drained.
     pub draining: bool,
-    /// It takes no new files.
+    /// It accepts no new files.
     pub full: bool,
     /// `hdd` or `ssd`; null: not known.
     #[serde(deserialize_with = "nullable")]
     pub medium: Option<String>,
-    /// Bytes that it holds.
+    /// Bytes in use.
     pub used_bytes: u64,
-    /// Bytes on their way to it.
+    /// Bytes of copies to it that are in progress or planned.
     pub arriving_bytes: u64,
-    /// Bytes that it can hold.
+    /// Capacity in bytes.
     pub capacity_bytes: u64,
-    /// Part that is used, 0 to 100.
+    /// Used part of the capacity in percent.
     pub used_percent: f64,
     /// Groups on it.
     pub groups: usize,
-    /// Bytes of copies and moves that it takes.
+    /// Bytes of copies and moves that it still accepts.
     pub copies_take_bytes: u64,
-    /// Bytes of new files that it takes.
+    /// Bytes of new files that it still accepts.
     pub files_take_bytes: u64,
 }

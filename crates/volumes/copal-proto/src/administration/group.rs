@@ -1,4 +1,4 @@
-//! Groups: their members, why one lacks a copy, and the events of the cluster.
+//! Groups: their replicas, why one lacks a replica in sync, and the events of the cluster.
 
 use super::nullable;
 use serde::{Deserialize, Serialize};
@@ -10,18 +10,18 @@ pub struct GroupList {
     pub groups: Vec<GroupMembers>,
 }
 
-/// Reply to `ShowGroup`: a group and its members.
+/// Reply to `ShowGroup`: a group and its replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupMembers {
     /// Its number.
     pub group: u32,
     /// Epoch of its view.
     pub epoch: u64,
-    /// Its members.
+    /// Its replicas.
     pub members: Vec<MemberRole>,
 }
 
-/// A member of a group.
+/// A replica of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRole {
     /// Name of its server.
@@ -34,34 +34,34 @@ pub struct MemberRole {
     pub role: String,
 }
 
-/// Reply to `ExplainGroup`: why a group lacks a copy.
+/// Reply to `ExplainGroup`: why a group lacks a replica in sync.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupStory {
     /// Its number.
     pub group: u32,
-    /// It lacks none.
+    /// Whether it has all its replicas in sync.
     pub whole: bool,
-    /// The same for people, in numbers.
+    /// The same as a sentence with numbers.
     pub sentence: String,
-    /// Copies that it is to have.
+    /// Replicas that it should have.
     pub replicas: usize,
-    /// Whole copies that it has.
+    /// Replicas in sync that it has.
     pub whole_copies: usize,
-    /// Its members.
+    /// Its replicas.
     pub members: Vec<MemberStory>,
-    /// What is done about it.
+    /// The next step of the recovery; null: none.
     #[serde(deserialize_with = "nullable")]
     pub next: Option<String>,
-    /// What keeps it from getting its copy, a sentence each.
+    /// Obstacles to the recovery, a sentence each.
     pub blocked: Vec<String>,
-    /// Seconds until it is whole; null: not known.
+    /// Seconds until all its replicas are in sync; null: not known.
     #[serde(deserialize_with = "nullable")]
     pub ends_in_s: Option<u64>,
     /// Its events, the oldest first.
     pub events: Vec<EventRecord>,
 }
 
-/// A member, and why it is not whole.
+/// A replica, and why it is not in sync.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStory {
     /// Name of its server.
@@ -72,14 +72,14 @@ pub struct MemberStory {
     pub role: String,
     /// `full`, `joining` or `leaving`.
     pub kind: String,
-    /// Zone of its server; empty: none is known.
+    /// Zone of its server; empty: not known.
     pub zone: String,
-    /// Rack of its server; empty: none is known.
+    /// Rack of its server; empty: not known.
     pub rack: String,
-    /// Since when it is not whole, ms since 1970; null: it is, or that is not known.
+    /// Time since which it is not in sync, ms since 1970; null: it is in sync, or the time is not known.
     #[serde(deserialize_with = "nullable")]
     pub since_ms: Option<u64>,
-    /// Why it is not whole; null: it is.
+    /// Why it is not in sync; null: it is.
     #[serde(deserialize_with = "nullable")]
     pub why: Option<String>,
 }
@@ -96,11 +96,11 @@ pub struct EventList {
 pub struct EventRecord {
     /// Its number.
     pub number: u64,
-    /// When, ms since 1970.
+    /// Time, ms since 1970.
     pub at_ms: u64,
-    /// A word.
+    /// Kind, one word.
     pub kind: String,
-    /// A sentence.
+    /// Description, a sentence.
     pub text: String,
 }
 
@@ -109,17 +109,17 @@ pub struct EventRecord {
 pub struct BoostReport {
     /// Number of the group.
     pub group: u32,
-    /// It lacks a copy.
+    /// Whether it lacks a replica in sync.
     pub lacks: bool,
-    /// Times that its copy was put first; not there: it lacks none.
+    /// How often its copy was put first; absent: it lacks none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boost: Option<u32>,
-    /// Copies before its own; null: its copy does not wait; not there: it lacks none.
+    /// Copies ahead of it in the queue; null: its copy does not wait; absent: it lacks none.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub ahead: Option<Option<usize>>,
 }
 
-/// A field that may be missing, and may be null where it is there.
+/// Deserializes a field that may be absent, and may be null if present.
 fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {
@@ -133,29 +133,29 @@ pub struct AcceptReport {
     pub group: u32,
     /// Server whose replica is accepted.
     pub from: String,
-    /// Operations acknowledged since then may be lost, ms since 1970; 0: any.
+    /// Operations acknowledged since this time may be lost, ms since 1970; 0: any operation.
     pub may_lack_since_ms: u64,
-    /// The replica has everything that is older.
+    /// Whether the replica has all older operations.
     pub covered: bool,
-    /// Files that go because their names belong to others.
+    /// Files that are removed because their names belong to other files.
     pub second_files: u32,
-    /// Members that are away and may have more.
+    /// Replicas that are down and may have more operations.
     pub away: Vec<AwayMember>,
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// The member is whole now; not there: nothing was changed.
+    /// Whether the replica is in sync now; absent: nothing was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<bool>,
-    /// Epoch since when; not there: nothing was changed.
+    /// Epoch since which it is in sync; absent: nothing was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
 }
 
-/// A member that is away.
+/// A replica that is down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AwayMember {
     /// Name of its server.
     pub name: String,
-    /// Since when, ms since 1970.
+    /// Time since which it is down, ms since 1970.
     pub since_ms: u64,
 }

@@ -1,12 +1,11 @@
-//! Administration of a cluster: each request with its method and the struct of its reply.
+//! Administration of a cluster: requests of operators, each with its method and the struct of its reply.
 //!
-//! Requests are messages of `proto/copal/administration.proto`. Replies travel as JSON, which `copal --json`
-//! prints field by field: a renamed field is another protocol.
+//! Requests are messages of `proto/copal/administration.proto`. Replies are sent as JSON, and `copal --json` prints
+//! the same fields. So a renamed field changes the protocol.
 //!
 //! Invariants
-//! - A reply that lacks a field is refused as a whole ([`ReplyError`]); fields that are unknown are passed
-//!   over.
-//! - A field that is null at times is still there: `nullable`.
+//! - A reply that lacks a field is refused ([`ReplyError`]). Unknown fields are ignored.
+//! - A nullable field is always present: `nullable`.
 //!
 //! Not here: rights (`copal-server`), text for people (`copal`).
 
@@ -35,34 +34,34 @@ use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
 /// A request of an operator.
 pub trait AdminRequest: Message + Default + 'static {
-    /// Its call.
+    /// Method of the request.
     const METHOD: Method;
-    /// What the master answers.
+    /// The master's reply.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 }
 
-/// A reply that is none of this release.
+/// A reply in the form of another release.
 #[derive(Debug, thiserror::Error)]
 #[error("the master answers in another release's form: {0}")]
 pub struct ReplyError(#[from] serde_json::Error);
 
-/// The message that carries a reply.
+/// Encodes a reply as a message.
 /// # Errors
-/// A number of the reply has no form in JSON.
+/// JSON cannot represent a number of the reply.
 pub fn reply_message<R: AdminRequest>(
     reply: &R::Reply,
 ) -> Result<messages::AdministrationReply, serde_json::Error> {
     Ok(messages::AdministrationReply { json: serde_json::to_string(reply)? })
 }
 
-/// The reply in a message.
+/// Decodes the reply in a message.
 /// # Errors
-/// A field is missing, or of another type.
+/// A field is missing or has another type.
 pub fn reply_of<R: AdminRequest>(message: &messages::AdministrationReply) -> Result<R::Reply, ReplyError> {
     Ok(serde_json::from_str(&message.json)?)
 }
 
-/// A field that may be null and may not be missing.
+/// Deserializes a field that may be null but must be present.
 fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
     Option::deserialize(from)
 }
@@ -75,7 +74,7 @@ macro_rules! requests {
         }
 
         impl Method {
-            /// Calls of operators to a master.
+            /// Methods of operators' requests to a master.
             pub const ADMINISTRATION: &[Method] = &[$(Method::$request),*];
         }
 
@@ -84,7 +83,7 @@ macro_rules! requests {
             type Reply = $reply;
         })*
 
-        /// Whether JSON is the reply to a request, by its method. What is read can be written and read again.
+        /// For each method: whether a JSON text is a valid reply. A valid reply can be written and read again.
         #[cfg(any(test, feature = "fuzz"))]
         pub(crate) const READERS: &[(Method, fn(&str) -> bool)] = &[
             $((Method::$request, |json| {

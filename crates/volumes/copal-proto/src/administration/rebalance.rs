@@ -1,12 +1,12 @@
-//! Moves of groups: a plan for all disks, orders to move, and their end.
+//! Moves of groups: plans for all disks, and orders to start and stop moves.
 
 use super::nullable;
 use serde::{Deserialize, Serialize};
 
-/// Reply to `PlanRebalance`; also the form of a plan in a file.
+/// Reply to `PlanRebalance`; also the format of a plan file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RebalancePlan {
-    /// Version of this form.
+    /// Version of this format.
     pub v: u32,
     /// Groups that would move.
     pub moves: Vec<PlannedMove>,
@@ -14,15 +14,15 @@ pub struct RebalancePlan {
     pub disks: Vec<DiskForecast>,
     /// Bytes that would move.
     pub bytes: u64,
-    /// Hours that it takes at least; null: no rate is known.
+    /// Least duration in hours; null: no rate is known.
     #[serde(deserialize_with = "nullable")]
     pub hours: Option<f64>,
-    /// Why disks stay too full, a sentence each.
+    /// Disks that stay too full with the reason, a sentence each.
     pub refused: Vec<String>,
 }
 
 impl RebalancePlan {
-    /// Version of the form that this release writes and reads.
+    /// Version of the format that this release writes and reads.
     pub const VERSION: u32 = 1;
 }
 
@@ -33,9 +33,9 @@ pub struct PlannedMove {
     pub group: u32,
     /// Server that it leaves.
     pub from: String,
-    /// Server that it goes to.
+    /// Server that receives it.
     pub to: String,
-    /// Its bytes, about.
+    /// Its bytes, approximately.
     pub bytes: u64,
 }
 
@@ -44,15 +44,15 @@ pub struct PlannedMove {
 pub struct DiskForecast {
     /// Name of its server.
     pub name: String,
-    /// Bytes that it can hold.
+    /// Capacity in bytes.
     pub capacity_bytes: u64,
-    /// Bytes that it holds.
+    /// Bytes in use before the plan.
     pub before_bytes: u64,
-    /// Bytes that it would hold.
+    /// Bytes in use after the plan.
     pub after_bytes: u64,
-    /// Groups on it.
+    /// Groups on it before the plan.
     pub before_groups: u64,
-    /// Groups that would be on it.
+    /// Groups on it after the plan.
     pub after_groups: u64,
 }
 
@@ -61,13 +61,13 @@ pub struct DiskForecast {
 pub struct MoveReport {
     /// Groups that move.
     pub groups: usize,
-    /// Groups that moved before, or move already.
+    /// Groups that have moved already, or are moving.
     pub done: usize,
     /// Bytes that move.
     pub bytes: u64,
-    /// Nothing was begun.
+    /// Whether this was a dry run, which starts nothing.
     pub dry_run: bool,
-    /// Seconds that it takes; null: not known.
+    /// Duration in seconds; null: not known.
     #[serde(deserialize_with = "nullable")]
     pub ends_in_s: Option<u64>,
 }
@@ -77,22 +77,22 @@ pub struct MoveReport {
 pub struct CancelReport {
     /// Number of the group.
     pub group: u32,
-    /// It was to move.
+    /// Whether a move of it was ordered.
     pub moves: bool,
-    /// Its move had begun; not there: it was not to move.
+    /// Whether its move had begun; absent: no move was ordered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub has_begun: Option<bool>,
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
 }
 
 /// Reply to `PauseRebalance`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PauseReport {
-    /// Moves that are left out.
+    /// Moves that are dropped from the queue.
     pub left_out: usize,
-    /// Moves that go on.
+    /// Moves that continue.
     pub running: usize,
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
 }

@@ -1,4 +1,4 @@
-//! Data servers: tokens to join with, and orders about one of them.
+//! Data servers: tokens to join, and orders about one server.
 
 use super::nullable;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct JoinSecret {
     /// The token.
     pub token: String,
-    /// Minutes for which it is good.
+    /// Minutes for which it is valid.
     pub minutes: u32,
 }
 
@@ -17,17 +17,17 @@ pub struct JoinSecret {
 pub struct DrainReport {
     /// Name of the server.
     pub name: String,
-    /// It is being emptied from here on.
+    /// Whether it is being drained from now on.
     pub draining: bool,
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
     /// Groups that leave it.
     pub groups: usize,
     /// Bytes that leave it.
     pub bytes: u64,
-    /// What keeps groups from leaving, a sentence each.
+    /// Obstacles to the drain, a sentence each.
     pub blocked: Vec<String>,
-    /// Seconds that it takes; null: not known.
+    /// Duration in seconds; null: not known.
     #[serde(deserialize_with = "nullable")]
     pub ends_in_s: Option<u64>,
 }
@@ -37,7 +37,7 @@ pub struct DrainReport {
 pub struct RemovalReport {
     /// Name of the server.
     pub name: String,
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
 }
 
@@ -48,15 +48,15 @@ pub struct AbsenceReport {
     pub name: String,
     /// End of the absence, ms since 1970.
     pub until_ms: u64,
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Groups to which nothing can be written meanwhile.
+    /// Groups that accept no writes during the absence.
     pub groups_too_few: usize,
 }
 
 /// Reply to `LoseServer`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossReport {
-    /// Name of the server that is given up.
+    /// Name of the server that is declared lost.
     pub lost: String,
 }

@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 pub struct ClusterStatus {
     /// `healthy`, `recovering`, `degraded` or `incomplete`.
     pub health: String,
-    /// The same for people, with the reason.
+    /// The same as a sentence with the reason.
     pub sentence: String,
     /// All data servers.
     pub servers: Vec<ServerStatus>,
-    /// Groups by the number of their whole copies.
+    /// Groups by the number of their replicas in sync.
     pub groups: GroupCounts,
-    /// Copies and moves: those that run, then the next that wait.
+    /// Copies and moves: first those in progress, then the next ones that wait.
     pub tasks: Vec<TaskStatus>,
     /// The queue of copies and moves.
     pub recovery: RecoveryStatus,
     /// Version of the map.
     pub map_version: u64,
-    /// Removed volumes whose files are not deleted everywhere yet.
+    /// Removed volumes whose files are not deleted on all replicas yet.
     pub gone_volumes: usize,
     /// Release of the master.
     pub version: String,
@@ -39,54 +39,54 @@ pub struct ServerStatus {
     pub disk: u32,
     /// `up`, `recovering`, `down` or `lost`.
     pub state: String,
-    /// Its zone; empty: none is known.
+    /// Its zone; empty: not known.
     pub zone: String,
-    /// Its rack; empty: none is known.
+    /// Its rack; empty: not known.
     pub rack: String,
-    /// Number of its process; 0: this master has not heard from it.
+    /// Id of its process; 0: this master has received no heartbeat from it.
     pub pid: u32,
     /// host:port.
     pub address: String,
     /// Number of its boot.
     pub incarnation: u64,
-    /// Bytes that its disk holds.
+    /// Bytes in use on its disk.
     pub used_bytes: u64,
-    /// Bytes that its disk can hold.
+    /// Capacity of its disk in bytes.
     pub capacity_bytes: u64,
-    /// Groups of which it is a member.
+    /// Groups with a replica on it.
     pub groups: usize,
-    /// It is being emptied.
+    /// Whether it is being drained.
     pub draining: bool,
-    /// It takes no new files.
+    /// Whether it accepts no new files.
     pub full: bool,
-    /// Its host ran full inside a write: it takes no operation before the next boot.
+    /// Whether its host ran out of space inside a write: it accepts no operation before its next start.
     pub host_full: bool,
     /// End of its announced absence, ms since 1970.
     #[serde(deserialize_with = "nullable")]
     pub announced_until_ms: Option<u64>,
-    /// Distance of its clock from the reference, ms; null: not measured.
+    /// Deviation of its clock from the reference, ms; null: not measured.
     #[serde(deserialize_with = "nullable")]
     pub clock_off_ms: Option<i64>,
-    /// That distance is too long.
+    /// Whether that deviation is too large.
     pub clock_wrong: bool,
-    /// It takes no part in writes, for its clock.
+    /// Whether it takes no part in writes because of its clock.
     pub shut_out: bool,
     /// Time since its last heartbeat, ms.
     pub silent_ms: u64,
 }
 
-/// Groups by the number of their whole copies.
+/// Groups by the number of their replicas in sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupCounts {
-    /// All of them.
+    /// All groups.
     pub total: u64,
-    /// With every copy.
+    /// With all replicas in sync.
     pub whole: u64,
-    /// With two copies or more, and not all.
+    /// With two or more replicas in sync, but not all.
     pub two_copies: u64,
-    /// With one copy.
+    /// With one replica in sync.
     pub one_copy: u64,
-    /// Without a whole copy that is there.
+    /// Without a replica in sync that is up.
     pub incomplete: u64,
 }
 
@@ -97,35 +97,35 @@ pub struct TaskStatus {
     pub kind: String,
     /// Number of the group.
     pub gid: u32,
-    /// Server that is read.
+    /// Server that is copied from; null: none is available.
     #[serde(deserialize_with = "nullable")]
     pub src: Option<String>,
-    /// Server that is written; null: no place was found.
+    /// Server that is copied to; null: no place was found.
     #[serde(deserialize_with = "nullable")]
     pub dst: Option<String>,
-    /// Server that leaves the group afterwards.
+    /// Server that leaves the group afterwards; null: none.
     #[serde(deserialize_with = "nullable")]
     pub leaves: Option<String>,
-    /// Place in the queue.
+    /// Its priority in the queue.
     pub priority: TaskPriority,
     /// `running`, `waiting`, `held`, `without_place` or `without_source`.
     pub state: String,
-    /// Part that is copied, 0 to 1.
+    /// Copied part, 0 to 1.
     pub done: f64,
-    /// Bytes of the group, about.
+    /// Bytes of the group, approximately.
     pub bytes: u64,
 }
 
-/// What the place of a task in the queue depends on.
+/// Criteria for the place of a task in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskPriority {
-    /// Whole copies of its group.
+    /// Replicas in sync of its group.
     #[serde(deserialize_with = "nullable")]
     pub whole_copies: Option<u8>,
-    /// When the copy was lost, ms since 1970.
+    /// Time of the replica's loss, ms since 1970.
     #[serde(deserialize_with = "nullable")]
     pub since_ms: Option<u64>,
-    /// Times that an operator put it first.
+    /// How often an operator put it first.
     #[serde(deserialize_with = "nullable")]
     pub boost: Option<u32>,
 }
@@ -133,33 +133,33 @@ pub struct TaskPriority {
 /// The queue of copies and moves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryStatus {
-    /// Tasks that run.
+    /// Tasks in progress.
     pub running: usize,
     /// Tasks that wait.
     pub waiting: usize,
     /// Bytes left to copy.
     pub bytes_left: u64,
-    /// Measured rate; null: nothing runs.
+    /// Measured rate; null: no task is in progress.
     #[serde(deserialize_with = "nullable")]
     pub bytes_per_s: Option<u64>,
     /// Seconds until the queue is empty; null: not known.
     #[serde(deserialize_with = "nullable")]
     pub ends_in_s: Option<u64>,
-    /// Why no task begins.
+    /// Why no task starts; null: tasks start.
     #[serde(deserialize_with = "nullable")]
     pub hold: Option<String>,
-    /// What keeps tasks from ending, a sentence each.
+    /// Obstacles to tasks, a sentence each.
     pub blocked: Vec<String>,
-    /// Servers that are being emptied, a sentence each.
+    /// Servers that are being drained, a sentence each.
     pub drains: Vec<String>,
-    /// Moves are paused.
+    /// Whether moves are paused.
     pub paused: bool,
 }
 
 /// The master that answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterStatus {
-    /// It leads.
+    /// Whether it is the leader.
     pub leader: bool,
     /// host:port.
     pub address: String,
@@ -167,8 +167,8 @@ pub struct MasterStatus {
     pub term: u64,
     /// Addresses of all masters.
     pub masters: Vec<String>,
-    /// Distance of its clock from the reference, ms.
+    /// Deviation of its clock from the reference, ms.
     pub clock_off_ms: i64,
-    /// That distance is too long.
+    /// Whether that deviation is too large.
     pub clock_wrong: bool,
 }

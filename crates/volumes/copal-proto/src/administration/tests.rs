@@ -3,7 +3,7 @@ use crate::messages::{AdministrationReply, ShowStatus};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Fields that are missing in some replies: an order that changed nothing, a group that lacks nothing.
+/// Fields that are absent from some replies, for example if an order changed nothing.
 const OPTIONAL: &[&str] = &["ahead", "boost", "epoch of an accept", "has_begun", "whole of an accept"];
 
 /// A reply to each request, with every field.
@@ -118,24 +118,24 @@ fn without_each(value: &Value) -> Vec<(String, Value)> {
 
 #[test]
 fn a_reply_without_one_of_its_fields_is_refused() {
-    let mut left_out = BTreeSet::new();
+    let mut optional = BTreeSet::new();
     for (method, sample) in samples() {
         let (_, reads) = READERS.iter().find(|(of, _)| *of == method).unwrap();
         assert!(reads(&sample.to_string()), "{}: {sample}", method.name());
         let mut more = sample.clone();
         more["added_later"] = json!([1]);
-        assert!(reads(&more.to_string()), "{}: unknown fields are passed over", method.name());
+        assert!(reads(&more.to_string()), "{}: unknown fields are ignored", method.name());
         let mut fields = 0;
         for (name, less) in without_each(&sample) {
             fields += 1;
             if reads(&less.to_string()) {
                 let of_accept = if method == Method::ForceAccept { " of an accept" } else { "" };
-                left_out.insert(format!("{name}{of_accept}"));
+                optional.insert(format!("{name}{of_accept}"));
             }
         }
         assert!(fields > 0, "{}", method.name());
     }
-    assert_eq!(left_out.iter().map(String::as_str).collect::<Vec<_>>(), OPTIONAL);
+    assert_eq!(optional.iter().map(String::as_str).collect::<Vec<_>>(), OPTIONAL);
     assert_eq!(samples().len(), Method::ADMINISTRATION.len());
 }
 
@@ -149,14 +149,14 @@ fn an_incomplete_reply_names_the_field_and_the_release() {
     );
 }
 
-/// A group that is copied has no place in the queue; of one that lacks nothing none is told.
+/// A copy in progress has a null place in the queue. A group that lacks no replica has no such field.
 #[test]
-fn null_and_nothing_stay_apart() {
+fn null_and_an_absent_field_differ() {
     let copied = BoostReport { group: 1, lacks: true, boost: Some(2), ahead: Some(None) };
-    let whole = BoostReport { lacks: false, boost: None, ahead: None, ..copied.clone() };
+    let complete = BoostReport { lacks: false, boost: None, ahead: None, ..copied.clone() };
     for (report, form) in [
         (copied, r#"{"group":1,"lacks":true,"boost":2,"ahead":null}"#),
-        (whole, r#"{"group":1,"lacks":false}"#),
+        (complete, r#"{"group":1,"lacks":false}"#),
     ] {
         assert_eq!(serde_json::to_string(&report).unwrap(), form);
         assert_eq!(serde_json::from_str::<BoostReport>(form).unwrap(), report);

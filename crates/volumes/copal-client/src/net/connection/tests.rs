@@ -16,16 +16,16 @@ fn the_error_of_a_failed_handshake_names_the_fault() {
         ),
         (
             of_certificate(CertificateError::Expired),
-            "the certificate of master.copal and its authority's were never good at the same time",
+            "the certificate of master.copal and its authority's were never valid at the same time",
         ),
         (
             of_certificate(CertificateError::NotValidYet),
-            "the certificate of master.copal and its authority's were never good at the same time",
+            "the certificate of master.copal and its authority's were never valid at the same time",
         ),
         (of_certificate(CertificateError::BadSignature), "the certificate of master.copal cannot be used"),
         (
             rustls::Error::AlertReceived(AlertDescription::CertificateExpired),
-            "the certificate of this process for ended: it is, or the clock there is wrong",
+            "the certificate of this process expired: it is, or the clock there is wrong",
         ),
     ] {
         let text = fault(error);
