@@ -163,7 +163,7 @@ impl Hosted {
         copal_object::Store::mkfs(&whole, &copal_object::MkfsOptions::default())?;
         let mut host = Host { home, directory, device, started: None };
         let (objects, store) = host.open()?;
-        store.found(&MemberIdentity {
+        store.assign(&MemberIdentity {
             cluster: UUID,
             server: host.home.server_uuid(),
             disk: host.home.disk_uuid(),

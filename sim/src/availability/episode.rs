@@ -4,8 +4,8 @@ use super::{Arguments, Found, failures::Failure};
 use anyhow::{Context, Result};
 use copal_volume::group::{
     DiskId, GroupId,
-    placement::{self, DiskFacts, Site},
-    recovery::{Job, RecoveryQueue},
+    placement::{self, DiskFacts, DiskSite},
+    recovery::{RecoveryJob, RecoveryQueue},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +77,7 @@ impl Cluster {
                 DiskFacts {
                     disk: DiskId(server),
                     identity,
-                    site: Site { rack: server, zone: server },
+                    site: DiskSite { rack: server, zone: server },
                     capacity_bytes,
                     used_bytes: 0,
                     is_up: true,
@@ -291,9 +291,9 @@ impl Play<'_> {
             self.disks[chosen.0 as usize].used_bytes += GROUP_BYTES;
             Some(chosen)
         });
-        self.queue.put(Job {
+        self.queue.put(RecoveryJob {
             group,
-            whole_copies: sources.len() as u8,
+            in_sync_copies: sources.len() as u8,
             since_ms: known.map_or(now_ms, |job| job.since_ms),
             boost: 0,
             pool: 0,

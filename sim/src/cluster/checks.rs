@@ -2,12 +2,12 @@
 
 use super::{history::History, hosts::DataHost, workload::text};
 use copal_client::MapCache;
-use copal_data::{Known as Found, MemberStore, Membership, Span as Part};
+use copal_data::{FileState, GroupMembership, MemberStore, VerifySpan};
 use copal_volume::{
     FileId, VolumeError, VolumeId,
     group::{
         DiskId, GroupId, Role, View,
-        invariants::{self, File, Known, Replica},
+        invariants::{self, FileResults, KnownResult, ReplicaState},
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ struct Shown {
     live: BTreeSet<FileId>,
 }
 
-impl Replica for Shown {
+impl ReplicaState for Shown {
     fn disk(&self) -> DiskId {
         self.disk
     }
@@ -41,7 +41,12 @@ impl Replica for Shown {
 impl Shown {
     /// # Errors
     /// The disk could not be read: its contents are unknown.
-    fn of(store: &MemberStore, disk: DiskId, role: Role, files: &[File<'_>]) -> Result<Shown, VolumeError> {
+    fn of(
+        store: &MemberStore,
+        disk: DiskId,
+        role: Role,
+        files: &[FileResults<'_>],
+    ) -> Result<Shown, VolumeError> {
         let mut shown = Shown { disk, role, named: BTreeMap::new(), live: BTreeSet::new() };
         for file in files {
             match store.stat(file.vid, file.name, None) {
@@ -49,7 +54,7 @@ impl Shown {
                 Err(VolumeError::NotFound) => {}
                 Err(error) => return Err(error),
             }
-            if let Found::Live { .. } = store.find(file.vid, file.fid)? {
+            if let FileState::Live { .. } = store.find(file.vid, file.fid)? {
                 shown.live.insert(file.fid);
             }
         }
@@ -100,7 +105,7 @@ pub(super) fn always(map: &MapCache, data: &[DataHost], history: &History) -> Ve
     let mut found = Vec::new();
     for group in map.groups() {
         let Some(view) = map.view(group) else { continue };
-        let of_group: Vec<File<'_>> =
+        let of_group: Vec<FileResults<'_>> =
             files.iter().filter(|file| file.vid.birth_group() == group).cloned().collect();
         let shown = members(&view, map, data)
             .filter_map(|(_, store, disk)| Shown::of(store, disk, Role::Normal, &of_group).ok());
@@ -113,7 +118,7 @@ pub(super) fn always(map: &MapCache, data: &[DataHost], history: &History) -> Ve
 }
 
 /// Names and files of all running replicas of a group, for the report of a violation.
-fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[File<'_>]) -> String {
+fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[FileResults<'_>]) -> String {
     let names: BTreeSet<(VolumeId, &[u8])> = files.iter().map(|file| (file.vid, file.name)).collect();
     let mut all = format!("{view:?}");
     for (disk, _) in &view.members {
@@ -131,9 +136,9 @@ fn told(view: &View, map: &MapCache, data: &[DataHost], files: &[File<'_>]) -> S
         for file in files {
             let found = running.store.find(file.vid, file.fid);
             let is = match found {
-                Ok(Found::Nothing) => continue,
-                Ok(Found::Buried) => "buried",
-                Ok(Found::Live { .. }) => "live",
+                Ok(FileState::Unknown) => continue,
+                Ok(FileState::Deleted) => "buried",
+                Ok(FileState::Live { .. }) => "live",
                 Err(_) => "unreadable",
             };
             let (created, deleted) = (file.created, file.deleted);
@@ -163,7 +168,7 @@ pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
             }
         }
         for (host, store, _) in members(&view, map, data) {
-            match store.disputed(group, 10) {
+            match store.disputed_names(group, 10) {
                 Ok(disputed) if disputed.is_empty() => {}
                 other => found.push(format!(
                     "group {group}: {} has names with two files: {}",
@@ -177,14 +182,14 @@ pub(super) fn differences(map: &MapCache, data: &[DataHost]) -> Vec<String> {
 }
 
 /// Own membership of each running server in a group.
-fn own_words(data: &[DataHost], group: GroupId) -> Vec<(&String, Option<Membership>)> {
+fn own_words(data: &[DataHost], group: GroupId) -> Vec<(&String, Option<GroupMembership>)> {
     let running = data.iter().filter_map(|host| Some((&host.name, host.running.as_ref()?)));
     let words = running.map(|(name, running)| (name, running.store.membership(group).ok().flatten()));
     words.filter(|(_, own)| own.is_some()).collect()
 }
 
 fn verify(store: &MemberStore, group: GroupId) -> Result<(u64, u128), String> {
-    let all = Part { after: None, until: None, limit: usize::MAX >> 1 };
+    let all = VerifySpan { after: None, until: None, limit: usize::MAX >> 1 };
     let found = store.verify(group, all, true).map_err(|error| error.to_string())?;
     match found.damaged.is_empty() {
         true => Ok((found.files, found.digest)),
@@ -216,7 +221,7 @@ pub(super) fn contents(map: &MapCache, data: &[DataHost], history: &History) -> 
                         Some(create) if (create.vid, &create.name[..]) != (vid, &name[..]) => {
                             "a body of another name".to_owned()
                         }
-                        Some(create) if create.known == Known::Refused => {
+                        Some(create) if create.known == KnownResult::Refused => {
                             "I9: a file whose create failed for good".to_owned()
                         }
                         Some(create) if create.fid.is_some_and(|fid| fid != info.fid) => {

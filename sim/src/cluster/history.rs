@@ -6,26 +6,26 @@
 
 use copal_volume::{
     FileId, FileInfo, VolumeId,
-    group::invariants::{File, Known},
+    group::invariants::{FileResults, KnownResult},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Start of an operation and time of its result; ms.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct CallSpan {
     pub(super) began_ms: u64,
     /// None: the client got no result.
     pub(super) ended_ms: Option<u64>,
 }
 
-impl Span {
+impl CallSpan {
     /// Whether it ended before the other began.
-    fn is_before(&self, other: &Span) -> bool {
+    fn is_before(&self, other: &CallSpan) -> bool {
         self.ended_ms.is_some_and(|ended| ended < other.began_ms)
     }
 
     /// Whether it may have taken effect before the other ended.
-    fn may_be_before(&self, other: &Span) -> bool {
+    fn may_be_before(&self, other: &CallSpan) -> bool {
         other.ended_ms.is_none_or(|ended| self.began_ms <= ended)
     }
 }
@@ -36,8 +36,8 @@ pub(super) struct Create {
     pub(super) vid: VolumeId,
     pub(super) name: Vec<u8>,
     pub(super) body: Vec<u8>,
-    pub(super) span: Span,
-    pub(super) known: Known,
+    pub(super) span: CallSpan,
+    pub(super) known: KnownResult,
     /// The id that the client drew last; none: the client never received one.
     pub(super) fid: Option<FileId>,
 }
@@ -46,8 +46,8 @@ pub(super) struct Create {
 #[derive(Clone, Debug)]
 pub(super) struct Delete {
     pub(super) fid: FileId,
-    pub(super) span: Span,
-    pub(super) known: Known,
+    pub(super) span: CallSpan,
+    pub(super) known: KnownResult,
 }
 
 /// Result of a strict read of a name.
@@ -55,7 +55,7 @@ pub(super) struct Delete {
 pub(super) struct Read {
     pub(super) vid: VolumeId,
     pub(super) name: Vec<u8>,
-    pub(super) span: Span,
+    pub(super) span: CallSpan,
     pub(super) shown: Option<FileId>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Read {
 #[derive(Clone, Debug)]
 pub(super) struct Listed {
     pub(super) vid: VolumeId,
-    pub(super) span: Span,
+    pub(super) span: CallSpan,
     pub(super) files: Vec<(Vec<u8>, FileId)>,
 }
 
@@ -96,23 +96,23 @@ impl History {
     }
 
     /// Known result of all deletes of a file.
-    fn deleted(&self, fid: FileId) -> Known {
+    fn deleted(&self, fid: FileId) -> KnownResult {
         let deletes = self.deletes.iter().filter(|delete| delete.fid == fid);
-        let mut known = Known::NotAsked;
+        let mut known = KnownResult::NotAsked;
         for delete in deletes {
             known = match (known, delete.known) {
-                (Known::Held, _) | (_, Known::Held) => Known::Held,
-                _ => Known::Open,
+                (KnownResult::Complete, _) | (_, KnownResult::Complete) => KnownResult::Complete,
+                _ => KnownResult::Open,
             };
         }
         known
     }
 
     /// All files with known ids, for the invariants.
-    pub(super) fn files(&self) -> Vec<File<'_>> {
+    pub(super) fn files(&self) -> Vec<FileResults<'_>> {
         let known = self.creates.iter().filter_map(|create| {
             let fid = create.fid?;
-            Some(File {
+            Some(FileResults {
                 vid: create.vid,
                 name: &create.name,
                 fid,
@@ -138,7 +138,7 @@ impl History {
 
     fn was_promised_to_nobody(&self, fid: FileId) -> bool {
         let create = self.made_by.get(&fid).and_then(|number| self.creates.get(*number));
-        create.is_some_and(|create| create.known != Known::Held)
+        create.is_some_and(|create| create.known != KnownResult::Complete)
     }
 
     /// All contradictions to results that clients received.
@@ -170,20 +170,21 @@ impl History {
         &'a self,
         vid: VolumeId,
         name: &'a [u8],
-        at: &'a Span,
+        at: &'a CallSpan,
         deletes: &'a BTreeMap<FileId, Vec<&'a Delete>>,
     ) -> impl Iterator<Item = FileId> + 'a {
         let of_name = self.creates.iter().filter(move |create| (create.vid, &*create.name) == (vid, name));
-        let held = of_name.filter(move |create| create.known == Known::Held && create.span.is_before(at));
+        let held =
+            of_name.filter(move |create| create.known == KnownResult::Complete && create.span.is_before(at));
         held.filter_map(|create| create.fid).filter(move |fid| {
             let mut of = deletes.get(fid).into_iter().flatten();
             !of.any(|delete| delete.span.may_be_before(at))
         })
     }
 
-    fn is_surely_gone(&self, fid: FileId, at: &Span, deletes: &BTreeMap<FileId, Vec<&Delete>>) -> bool {
+    fn is_surely_gone(&self, fid: FileId, at: &CallSpan, deletes: &BTreeMap<FileId, Vec<&Delete>>) -> bool {
         let mut of = deletes.get(&fid).into_iter().flatten();
-        of.any(|delete| delete.known == Known::Held && delete.span.is_before(at))
+        of.any(|delete| delete.known == KnownResult::Complete && delete.span.is_before(at))
     }
 
     fn judge_read(&self, read: &Read, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
@@ -278,7 +279,8 @@ impl History {
     /// I4 over time: of two acknowledged files of a name, the delete of one began before the other was
     /// acknowledged.
     fn judge_owners(&self, deletes: &BTreeMap<FileId, Vec<&Delete>>, found: &mut Vec<String>) {
-        let held: Vec<&Create> = self.creates.iter().filter(|create| create.known == Known::Held).collect();
+        let held: Vec<&Create> =
+            self.creates.iter().filter(|create| create.known == KnownResult::Complete).collect();
         for (at, one) in held.iter().enumerate() {
             for other in
                 held[at + 1..].iter().filter(|other| (other.vid, &other.name) == (one.vid, &one.name))
@@ -309,20 +311,27 @@ mod tests {
         VolumeId::in_group(GroupId(1), 1)
     }
 
-    fn span(began_ms: u64, ended_ms: u64) -> Span {
-        Span { began_ms, ended_ms: Some(ended_ms) }
+    fn span(began_ms: u64, ended_ms: u64) -> CallSpan {
+        CallSpan { began_ms, ended_ms: Some(ended_ms) }
     }
 
-    fn create(fid: FileId, span: Span) -> Create {
-        Create { vid: volume(), name: b"n".to_vec(), body: vec![1], span, known: Known::Held, fid: Some(fid) }
+    fn create(fid: FileId, span: CallSpan) -> Create {
+        Create {
+            vid: volume(),
+            name: b"n".to_vec(),
+            body: vec![1],
+            span,
+            known: KnownResult::Complete,
+            fid: Some(fid),
+        }
     }
 
-    fn read(span: Span, shown: Option<FileId>) -> Read {
+    fn read(span: CallSpan, shown: Option<FileId>) -> Read {
         Read { vid: volume(), name: b"n".to_vec(), span, shown }
     }
 
-    fn delete(span: Span) -> Delete {
-        Delete { fid: FILE, span, known: Known::Held }
+    fn delete(span: CallSpan) -> Delete {
+        Delete { fid: FILE, span, known: KnownResult::Complete }
     }
 
     /// A file that was acknowledged at 10 ms and, with `deleted`, whose delete was acknowledged at 30 ms.

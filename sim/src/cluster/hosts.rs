@@ -269,7 +269,7 @@ impl DataHost {
         let (cluster, identity) = joined.await.context("it lives")??;
         stranger.kill();
         let (objects, store) = self.open(&network.world)?;
-        store.found(&MemberIdentity {
+        store.assign(&MemberIdentity {
             cluster,
             server: self.uuid,
             disk: self.uuid,

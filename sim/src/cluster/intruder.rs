@@ -23,7 +23,7 @@ use copal_proto::{
 use copal_server::SigningRequest;
 use copal_volume::{
     FileId, VolumeId,
-    group::{DiskId, Role, invariants::Known},
+    group::{DiskId, Role, invariants::KnownResult},
 };
 use prost::Message;
 use std::{
@@ -160,7 +160,8 @@ impl Intruder {
             name: create.name.clone().into(),
             fid,
             body: create.body.clone().into(),
-            is_live: create.known == Known::Held && !history.deletes.iter().any(|delete| delete.fid == fid),
+            is_live: create.known == KnownResult::Complete
+                && !history.deletes.iter().any(|delete| delete.fid == fid),
         })
     }
 

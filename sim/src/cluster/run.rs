@@ -17,7 +17,7 @@ use copal_client::{Cluster, administration::requests, machine};
 use copal_master::{MasterOptions, PoolConfig};
 use copal_volume::{
     VolumeId, VolumeOptions,
-    group::{GroupId, View, invariants::Known},
+    group::{GroupId, View, invariants::KnownResult},
 };
 use parking_lot::Mutex;
 use std::{
@@ -130,7 +130,7 @@ async fn try_one(trial: &Trial) -> Result<Outcome> {
     let history = simulation.work.history.lock();
     violations.extend(history.violations());
     let mut counts = BTreeMap::new();
-    let held = |known: Known| u64::from(known == Known::Held);
+    let held = |known: KnownResult| u64::from(known == KnownResult::Complete);
     let creates = history.creates.iter().map(|create| held(create.known)).sum();
     counts.insert("creates that were acknowledged", creates);
     let deletes = history.deletes.iter().map(|delete| held(delete.known)).sum();

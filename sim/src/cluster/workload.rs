@@ -1,7 +1,7 @@
 //! Operations of the clients: a few names that collide and are reused often.
 
 use super::{
-    history::{Create, Delete, History, Listed, Read, Span},
+    history::{CallSpan, Create, Delete, History, Listed, Read},
     hosts::ClientHost,
     network::Network,
     process::Process,
@@ -10,8 +10,8 @@ use anyhow::Result;
 use bytes::Bytes;
 use copal_client::{Cluster, machine};
 use copal_volume::{
-    Consistency, FileId, Outcome, PutOptions, ReadOptions, Settle, VolumeError, VolumeId,
-    group::invariants::Known,
+    Consistency, FileId, PutOptions, ReadOptions, SettleChoice, SettleOutcome, VolumeError, VolumeId,
+    group::invariants::KnownResult,
 };
 use parking_lot::Mutex;
 use std::{
@@ -139,8 +139,8 @@ impl Client {
                 vid,
                 name: name.clone(),
                 body: bytes.clone(),
-                span: Span { began_ms: self.now_ms(), ended_ms: None },
-                known: Known::Open,
+                span: CallSpan { began_ms: self.now_ms(), ended_ms: None },
+                known: KnownResult::Open,
                 fid: None,
             });
             (number, Bytes::from(bytes))
@@ -154,27 +154,27 @@ impl Client {
             let answer = told(answer.as_ref().map(|info| info.fid.to_string()));
             format!("put {number} as {} in {vid}: {answer}", text(&name))
         });
-        let note = |known: Known, fid: Option<FileId>| {
+        let note = |known: KnownResult, fid: Option<FileId>| {
             let mut history = self.work.history.lock();
             let ended = self.now_ms();
             let create = &mut history.creates[number];
             (create.known, create.fid) = (known, fid.or(create.fid));
-            create.span.ended_ms = (known != Known::Open).then_some(ended);
+            create.span.ended_ms = (known != KnownResult::Open).then_some(ended);
         };
         match &answer {
-            Ok(info) => note(Known::Held, Some(info.fid)),
-            Err(VolumeError::Unknown { fid }) => note(Known::Open, Some(*fid)),
-            Err(_) => note(Known::Refused, None),
+            Ok(info) => note(KnownResult::Complete, Some(info.fid)),
+            Err(VolumeError::Unknown { fid }) => note(KnownResult::Open, Some(*fid)),
+            Err(_) => note(KnownResult::Refused, None),
         }
         if let Err(VolumeError::Unknown { fid: of }) = answer {
             self.process.world.sometimes("settled");
-            let want = if world.one_in(2) { Settle::Commit } else { Settle::Abort };
+            let want = if world.one_in(2) { SettleChoice::Commit } else { SettleChoice::Abort };
             let (cluster, end) = (self.cluster.clone(), self.end());
             let settled = self.run(async move { cluster.settle(vid, of, want, end).await }).await;
             self.log(|| format!("settle {of}: {settled:?}"));
             match settled {
-                Some(Ok(Outcome::Committed)) => note(Known::Held, None),
-                Some(Ok(Outcome::Aborted)) => note(Known::Refused, None),
+                Some(Ok(SettleOutcome::Committed)) => note(KnownResult::Complete, None),
+                Some(Ok(SettleOutcome::Aborted)) => note(KnownResult::Refused, None),
                 _ => {}
             }
         }
@@ -188,14 +188,14 @@ impl Client {
         let was_held = {
             let history = self.work.history.lock();
             let mut creates = history.creates.iter();
-            creates.any(|create| create.fid == Some(fid) && create.known == Known::Held)
+            creates.any(|create| create.fid == Some(fid) && create.known == KnownResult::Complete)
         };
         let number = {
             let mut history = self.work.history.lock();
             history.deletes.push(Delete {
                 fid,
-                span: Span { began_ms: self.now_ms(), ended_ms: None },
-                known: Known::Open,
+                span: CallSpan { began_ms: self.now_ms(), ended_ms: None },
+                known: KnownResult::Open,
             });
             history.deletes.len() - 1
         };
@@ -209,7 +209,7 @@ impl Client {
         if answer.is_ok() && was_held {
             let mut history = self.work.history.lock();
             let delete = &mut history.deletes[number];
-            (delete.known, delete.span.ended_ms) = (Known::Held, Some(self.process.world.now_ms()));
+            (delete.known, delete.span.ended_ms) = (KnownResult::Complete, Some(self.process.world.now_ms()));
         }
         if self.process.world.one_in(2) {
             self.put(vid, name).await;
@@ -232,7 +232,7 @@ impl Client {
             Err(VolumeError::NotFound) => None,
             Err(_) => return None,
         };
-        let span = Span { began_ms, ended_ms: Some(self.now_ms()) };
+        let span = CallSpan { began_ms, ended_ms: Some(self.now_ms()) };
         self.work.history.lock().reads.push(Read { vid, name, span, shown });
         shown
     }
@@ -272,7 +272,7 @@ impl Client {
         let Some(answer) = listed.await else { return };
         self.log(|| format!("list {vid}: {}", told(answer.as_ref().map(|files| files.len().to_string()))));
         let Ok(files) = answer else { return };
-        let span = Span { began_ms, ended_ms: Some(self.now_ms()) };
+        let span = CallSpan { began_ms, ended_ms: Some(self.now_ms()) };
         let mut history = self.work.history.lock();
         files.iter().for_each(|(_, info)| history.saw(info));
         let files = files.into_iter().map(|(name, info)| (name.to_vec(), info.fid));

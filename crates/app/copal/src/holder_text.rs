@@ -1,11 +1,11 @@
 //! Who has a store locked, in words and as JSON.
 
 use crate::human;
-use copal_node::Holder;
+use copal_node::LockHolder;
 use serde::Serialize;
 
 /// All of them in words; empty when none is known.
-pub(crate) fn as_text(holders: &[Holder]) -> String {
+pub(crate) fn as_text(holders: &[LockHolder]) -> String {
     let words: Vec<String> = holders.iter().map(in_words).collect();
     words.join(" and ")
 }
@@ -18,15 +18,15 @@ pub(crate) struct HolderFields {
     age_seconds: Option<u64>,
 }
 
-impl From<&Holder> for HolderFields {
-    fn from(holder: &Holder) -> HolderFields {
+impl From<&LockHolder> for HolderFields {
+    fn from(holder: &LockHolder) -> HolderFields {
         let command = human::visible(&holder.command).into_owned();
         HolderFields { pid: holder.pid, command, age_seconds: holder.age_seconds }
     }
 }
 
 /// `"copal prune" (process 4711, started 3m07s ago)`.
-fn in_words(holder: &Holder) -> String {
+fn in_words(holder: &LockHolder) -> String {
     let pid = holder.pid;
     if holder.command.is_empty() {
         return format!("process {pid}, which has ended or is hidden from this user");
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_command_that_anybody_may_have_chosen_is_shown_escaped() {
-        let holder = Holder { pid: 7, command: "a\nb\u{1b}[2J".to_owned(), age_seconds: None };
+        let holder = LockHolder { pid: 7, command: "a\nb\u{1b}[2J".to_owned(), age_seconds: None };
         assert_eq!(as_text(std::slice::from_ref(&holder)), "\"a\\nb\\u{1b}[2J\" (process 7)");
         assert_eq!(HolderFields::from(&holder).command, "a\\nb\\u{1b}[2J");
     }

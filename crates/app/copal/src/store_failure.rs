@@ -7,7 +7,7 @@ use crate::{
     human,
 };
 use copal_device::DeviceError;
-use copal_node::{Missing, NodeError};
+use copal_node::{MissingStore, NodeError};
 use std::{io::ErrorKind, path::Path};
 
 impl From<NodeError> for Failure {
@@ -65,14 +65,14 @@ impl From<NodeError> for Failure {
     }
 }
 
-fn not_found(directory: &Path, found: Missing) -> Failure {
+fn not_found(directory: &Path, found: MissingStore) -> Failure {
     let name = directory.display();
     let sentence = match found {
-        Missing::Directory => format!("{name} holds a directory where a Copal store would have a file"),
-        Missing::Nothing => format!(
+        MissingStore::Directory => format!("{name} holds a directory where a Copal store would have a file"),
+        MissingStore::Nothing => format!(
             "there is no repository at {name}; check the path, or make one with `copal init --repo {name}`"
         ),
-        Missing::NotADirectory => {
+        MissingStore::NotADirectory => {
             format!("{name} is not a repository; a repository is a directory that `copal init` made")
         }
     };

@@ -1,4 +1,4 @@
-//! Durable creates per second, and what they cost the device.
+//! Measures durable creates per second, and their cost on the device.
 //!
 //!     cargo run --release -p copal-data --example puts -- [FILE] [SECONDS]
 //!

@@ -1,4 +1,4 @@
-//! What a large store costs: many small files, a list of them, a restart, one large stream.
+//! Measures a large store: many small files, a list of them, a restart, one large stream.
 //!
 //!     cargo run --release -p copal-data --example scale -- [FILE] [FILES] [STREAM_MIB]
 //!
@@ -63,7 +63,7 @@ fn small_files(device: &Arc<dyn Device>, files: u64) -> Result<()> {
     let began = Instant::now();
     for first in (0..files).step_by(BATCH as usize) {
         let batch = (first..files.min(first + BATCH)).map(|n| {
-            // Names in random order, as hashes are.
+            // Names in random order, like hashes.
             let name = copal_testkit::scattered(n).to_be_bytes();
             (Bytes::copy_from_slice(&name), Bytes::from(vec![n as u8; 200]), PutOptions::default())
         });

@@ -1,8 +1,8 @@
-//! What an error of the engine means to a user of volumes.
+//! Translation of engine errors to errors of volumes.
 
 use copal_volume::VolumeError;
 
-/// The meaning of an engine error in a read, or in a write that certainly did not happen.
+/// Translates an engine error of a read, or of a write that certainly did not happen.
 pub(crate) fn of_engine(error: &copal_kv::Error) -> VolumeError {
     if error.is_no_space() || error.is_host_full() {
         return VolumeError::NoSpace;
@@ -18,25 +18,25 @@ pub(crate) fn of_engine(error: &copal_kv::Error) -> VolumeError {
     }
 }
 
-/// A write to a store that is open for reading only.
+/// Error of a write to a store that is open for reading only.
 pub(crate) fn read_only() -> VolumeError {
     VolumeError::Denied { reason: "the store is open read-only".to_owned() }
 }
 
-/// Why a store takes no more writes until it is opened again.
+/// Reason that a store accepts no more writes until it is reopened.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop {
+pub(crate) struct WriteStop {
     pub(crate) reason: String,
-    /// The host ran full inside a write: no disk failed.
+    /// Whether the host had no space left during a write: then no disk failed.
     pub(crate) is_host_full: bool,
 }
 
-impl Stop {
-    pub(crate) fn by(error: &copal_kv::Error) -> Stop {
-        Stop { reason: error.to_string(), is_host_full: error.is_host_full() }
+impl WriteStop {
+    pub(crate) fn by(error: &copal_kv::Error) -> WriteStop {
+        WriteStop { reason: error.to_string(), is_host_full: error.is_host_full() }
     }
 
-    /// The answer to a write that comes later: nothing of it is written.
+    /// Error of each later write; nothing of that write reaches the device.
     pub(crate) fn refusal(&self) -> VolumeError {
         if self.is_host_full {
             return VolumeError::NoSpace;
@@ -45,13 +45,13 @@ impl Stop {
     }
 }
 
-/// The engine refused the batch before writing any of it.
+/// Whether the engine refused the batch before it wrote any of it.
 pub(crate) fn refused_cleanly(error: &copal_kv::Error) -> bool {
     let no_room = matches!(error, copal_kv::Error::OverBudget { .. } | copal_kv::Error::BatchTooLarge { .. });
     no_room || error.is_no_space() || matches!(of_engine(error), VolumeError::Denied { .. })
 }
 
-/// Damage found in a row or a body.
+/// Error for a damaged row or body.
 pub(crate) fn corrupt(what: impl Into<String>) -> VolumeError {
     VolumeError::Corrupt { what: what.into() }
 }

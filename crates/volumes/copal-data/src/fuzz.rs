@@ -1,7 +1,7 @@
-//! What decodes the rows of volumes, by name: for the fuzz targets, and a short run of each here.
+//! Decoders of the rows of volumes, by name, for the fuzz targets; a test runs each of them briefly.
 //!
-//! Where a checksum guards a structure, what lies behind it is listed too: chance does not get past a sum.
-//! Built for tests and fuzzing only.
+//! Random input does not pass a checksum. For a structure with a checksum, the list therefore also has a
+//! decoder of the contents behind it. Built for tests and fuzzing only.
 
 use crate::{
     format::{self, FileHead},
@@ -11,14 +11,14 @@ use bytes::Bytes;
 use copal_codec::Reader;
 use copal_volume::{FileId, OpId};
 
-/// Takes any bytes, gives nothing back and must not panic.
+/// Decoder of arbitrary bytes. It returns nothing and must not panic.
 pub type Decoder = fn(&[u8]);
 
 const KEY: &[u8] = b"key";
-/// Key of a mark that reads as one.
+/// A valid key of a clock mark.
 const MARK_KEY: &[u8] = b"mark/\0\0\0\0\0\0\0\x01";
 const FLAG_CLASS: u16 = 1;
-/// Bytes of a piece whose sums are asked for.
+/// Length of the piece whose checksums are decoded.
 const PIECE_LEN: u64 = 100_000;
 
 /// Names and decoders.
@@ -57,7 +57,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = format::JournalRow::parse(KEY, &Bytes::copy_from_slice(bytes));
     }),
     ("deleted file", |bytes| {
-        let _ = format::TombRow::parse(KEY, &Bytes::copy_from_slice(bytes));
+        let _ = format::TombstoneRow::parse(KEY, &Bytes::copy_from_slice(bytes));
     }),
     ("volume", |bytes| {
         let _ = format::VolumeRow::parse(KEY, bytes);
@@ -83,7 +83,7 @@ pub const DECODERS: &[(&str, Decoder)] = &[
         let _ = format::parse_name_row(KEY, &row(b'N'));
         let _ = format::parse_number_row(KEY, &row(b'X'));
         let _ = format::parse_group_row(KEY, &row(b'G'));
-        // A mark says everything in its key.
+        // A mark stores everything in its key.
         let _ = format::parse_mark(bytes, &format::crafted(b'T', 0, bytes, &[]));
     }),
     ("identity", |bytes| {

@@ -2,9 +2,10 @@
 //!
 //! Format: docs/formats/data-rows.md v1
 //! Invariants
-//! - Every key is big-endian and begins with the group (u32), then mostly the volume (u64): a group is
-//!   one range, and so is a volume in it. A volume's rows lie in the group it was born in.
-//! - Names stand last and unescaped, so rows are ordered as names are.
+//! - Every key is big-endian and begins with the group (u32). In most keyspaces the volume (u64) follows. The
+//!   keys of a group, and of a volume in it, therefore form one range.
+//! - A volume's rows lie in its birth group.
+//! - A name is the last part of a key and is not escaped, so rows have the order of names.
 
 use copal_volume::{
     FileId, OpId, VolumeId,
@@ -12,35 +13,36 @@ use copal_volume::{
 };
 use std::ops::Bound;
 
-/// The only group of an embedded store: that of volumes with small numbers.
+/// The only group of an embedded store: its volumes have small numbers.
 pub(crate) const GROUP: u32 = 0;
-/// Bytes of a group.
+/// Length of a group in a key, bytes.
 pub(crate) const GROUP_LEN: usize = 4;
-/// Bytes of group and volume: rows that share them share value objects.
+/// Length of group and volume in a key, bytes: rows with the same prefix share value objects.
 pub(crate) const VOLUME_PREFIX_LEN: usize = 12;
 
-/// A group: all rows of it in one keyspace, and the key of what a member knows about itself.
+/// Prefix of all rows of a group in one keyspace, and key of the member's own state (`groups`).
 pub(crate) fn group(group: GroupId) -> [u8; GROUP_LEN] {
     group.0.to_be_bytes()
 }
 
-/// Key of a deleted file (`tombs`).
-pub(crate) fn tomb(of: GroupId, fid: FileId) -> [u8; 20] {
+/// Key of a tombstone (`tombstones`).
+pub(crate) fn tombstone(of: GroupId, fid: FileId) -> [u8; 20] {
     let mut key = [0; 20];
     key[..4].copy_from_slice(&group(of));
     key[4..].copy_from_slice(&fid.0.to_be_bytes());
     key
 }
 
-/// Key of a delete of a file whose id another volume or name has deleted as well (`tombs`): behind the first.
-pub(crate) fn tomb_of_other(of: GroupId, fid: FileId, vid: VolumeId, name: &[u8]) -> Vec<u8> {
-    let mut key = tomb(of, fid).to_vec();
+/// Key of a further tombstone of the same file id, for another volume or name (`tombstones`). It follows the
+/// first.
+pub(crate) fn second_tombstone(of: GroupId, fid: FileId, vid: VolumeId, name: &[u8]) -> Vec<u8> {
+    let mut key = tombstone(of, fid).to_vec();
     key.extend_from_slice(&vid.0.to_be_bytes());
     key.extend_from_slice(name);
     key
 }
 
-/// Key of an accepted operation (`journal`): operations of one bucket lie together.
+/// Key of an accepted operation (`journal`). Operations of one bucket are adjacent.
 pub(crate) fn journal(of: GroupId, op: OpId) -> [u8; 28] {
     let mut key = [0; 28];
     key[..12].copy_from_slice(&journal_bucket(of, Bucket::of(op).0));
@@ -48,12 +50,12 @@ pub(crate) fn journal(of: GroupId, op: OpId) -> [u8; 28] {
     key
 }
 
-/// Operation of a journal's key.
+/// Operation of a journal key.
 pub(crate) fn split_journal(key: &[u8]) -> Option<OpId> {
     Some(OpId(u128::from_be_bytes(key.get(12..)?.try_into().ok()?)))
 }
 
-/// Beginning of the journal's keys in one bucket.
+/// Prefix of the journal keys of one bucket.
 pub(crate) fn journal_bucket(of: GroupId, bucket: u64) -> [u8; 12] {
     let mut key = [0; 12];
     key[..4].copy_from_slice(&group(of));
@@ -61,20 +63,20 @@ pub(crate) fn journal_bucket(of: GroupId, bucket: u64) -> [u8; 12] {
     key
 }
 
-/// Key of a file beside another of its name (`siblings`).
+/// Key of a file beside another one of the same name (`siblings`).
 pub(crate) fn sibling(vid: VolumeId, name: &[u8], fid: FileId) -> Vec<u8> {
     let mut key = named(vid, name);
     key.extend_from_slice(&fid.0.to_be_bytes());
     key
 }
 
-/// Name and file of a sibling's key, without its volume.
+/// Name and file of a sibling key without its volume.
 pub(crate) fn split_sibling(rest: &[u8]) -> Option<(&[u8], FileId)> {
     let (name, fid) = rest.split_at_checked(rest.len().checked_sub(16)?)?;
     Some((name, FileId(u128::from_be_bytes(fid.try_into().ok()?))))
 }
 
-/// Group and volume: all rows of a volume in one keyspace, or all names below a parent.
+/// Prefix of all rows of a volume in one keyspace, or of all names below a parent.
 pub(crate) fn volume(vid: VolumeId) -> [u8; VOLUME_PREFIX_LEN] {
     let mut key = [0; VOLUME_PREFIX_LEN];
     key[..4].copy_from_slice(&group(vid.birth_group()));
@@ -90,7 +92,7 @@ pub(crate) fn named(vid: VolumeId, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Key of a staged upload (`uploads`); prefix of the pieces of a file.
+/// Key of a staged upload (`uploads`), and prefix of the pieces of a file.
 pub(crate) fn upload(vid: VolumeId, fid: FileId) -> [u8; 28] {
     let mut key = [0; 28];
     key[..12].copy_from_slice(&volume(vid));
@@ -107,7 +109,7 @@ pub(crate) fn piece(vid: VolumeId, fid: FileId, index: u32) -> [u8; 32] {
     key
 }
 
-/// Volume and the rest of a key; `None` when the key is too short, or of another group than the volume.
+/// Volume and the rest of a key; `None` if the key is too short, or its group is not the volume's.
 pub(crate) fn split(key: &[u8]) -> Option<(VolumeId, &[u8])> {
     let (prefix, rest) = key.split_at_checked(VOLUME_PREFIX_LEN)?;
     let (group, vid) = prefix.split_at_checked(4)?;
@@ -118,19 +120,19 @@ pub(crate) fn split(key: &[u8]) -> Option<(VolumeId, &[u8])> {
     Some((vid, rest))
 }
 
-/// File and index of a piece's key, without its volume.
+/// File and index of a piece key without its volume.
 pub(crate) fn split_piece(rest: &[u8]) -> Option<(FileId, u32)> {
     let (fid, index) = rest.split_at_checked(16)?;
     let fid = FileId(u128::from_be_bytes(fid.try_into().ok()?));
     Some((fid, u32::from_be_bytes(index.try_into().ok()?)))
 }
 
-/// File of an upload's key, without its volume.
+/// File of an upload key without its volume.
 pub(crate) fn split_upload(rest: &[u8]) -> Option<FileId> {
     Some(FileId(u128::from_be_bytes(rest.try_into().ok()?)))
 }
 
-/// The first key above all that begin with `prefix`; `None` when there is none.
+/// The first key above all keys with this prefix; `None` if there is none.
 pub(crate) fn above(prefix: &[u8]) -> Option<Vec<u8>> {
     let keep = prefix.iter().rposition(|&byte| byte != 0xFF)? + 1;
     let mut above = prefix[..keep].to_vec();
@@ -138,10 +140,10 @@ pub(crate) fn above(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(above)
 }
 
-/// A range of keys as the engine takes it.
+/// A range of keys in the engine's form.
 pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// All keys that begin with `prefix`, or only those above `after`. Never starts above its end.
+/// All keys with this prefix, or only those above `after`. The start is never above the end.
 pub(crate) fn range(prefix: &[u8], after: Option<&[u8]>) -> KeyRange {
     let end = above(prefix);
     let start = match (after, &end) {
@@ -152,7 +154,7 @@ pub(crate) fn range(prefix: &[u8], after: Option<&[u8]>) -> KeyRange {
     (start, end.map_or(Bound::Unbounded, Bound::Excluded))
 }
 
-/// The same range, borrowed.
+/// The same range as borrowed slices.
 pub(crate) fn borrowed(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (range.0.as_ref().map(Vec::as_slice), range.1.as_ref().map(Vec::as_slice))
 }

@@ -1,23 +1,22 @@
 //! Data node: volumes of immutable files on the key-value engine.
 //!
-//! Here is the embedded node, [`LocalStore`]: all of [`VolumeStore`](copal_volume::VolumeStore) in one
-//! `copal-kv` store, one process, no network. [`MemberStore`] keeps groups that other disks keep, too: the
-//! same rows, and beside them what was deleted, a journal, and what the disk knows about itself in each
-//! group. In an embedded store the group's number is 0 and the epoch constant.
+//! [`LocalStore`] is the embedded node: all of [`VolumeStore`](copal_volume::VolumeStore) in one `copal-kv`
+//! store, in one process, without a network. [`MemberStore`] keeps groups that have replicas on other disks.
+//! It has the same rows, and additionally tombstones, a journal, and the disk's own state in each group. In
+//! an embedded store the group is 0 and the epoch constant.
 //!
 //! Format: docs/formats/data-rows.md v1
 //!
 //! Invariants
-//! - One operation is one atomic batch: a name, its file's head and the last of its pieces appear
+//! - One operation is one atomic batch. A name, the head of its file and the file's last piece appear
 //!   together or not at all (VOL-3).
-//! - Acknowledged means durable on the device (VOL-5).
-//! - Nothing is read before it is checked: heads against a checksum that covers their key, bodies
-//!   against theirs (VOL-6).
+//! - An acknowledged operation is durable on the device (VOL-5).
+//! - Everything is checked before it is returned: heads by a checksum that covers their key, bodies by their
+//!   own checksums (VOL-6).
 //!
 //! Design: docs/design/volume.md#rows
 //!
-//! Not here: the rules of replication (`copal-volume`), servers; ids, names and the promises
-//! of a volume store (`copal-volume`).
+//! Not here: rules of replication, ids, names and the promises of a volume store (`copal-volume`); servers.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test without threads fails"))]
 
@@ -28,20 +27,21 @@ mod format;
 #[doc(hidden)]
 pub mod fuzz;
 mod keys;
+mod keyspaces;
 mod local;
 mod member;
 mod name_locks;
+mod operation_clock;
 mod rescue;
-mod spaces;
-mod spare;
-mod times;
+mod second_copies;
 
-pub use check::{CheckOptions, CheckReport, Damage};
+pub use check::{CheckOptions, VolumeCheckReport, VolumeDamage};
 pub use format::MemberIdentity;
 pub use local::{LocalOptions, LocalStore};
 pub use member::{
-    Body, Disputed, GivenUp, GroupSnapshot, JournalDepth, JournalEntry, Known, MemberStore, Membership,
-    NewHead, NotHeld, Operation, Piece, Reply, Scrubbing, SnapshotEntry, Span, Taken, Told, ToldView,
-    UploadOrigin, Verified, Work,
+    AssignedView, BodySource, DiskScrub, DisputedName, DroppedRows, FileState, GroupMembership,
+    GroupOperation, GroupSnapshot, JournalDepth, JournalEntry, MemberStore, NewHead, OperationError,
+    OperationResult, QueueWorker, ResyncedGroup, SnapshotEntry, StagedPiece, UploadOrigin, VerifiedSpan,
+    VerifySpan, VolumeNotice,
 };
-pub use rescue::{Rescued, rescue};
+pub use rescue::{RescueReport, rescue};

@@ -1,16 +1,17 @@
-//! Rescue: copies every row that can be read into another store, as it is.
+//! Rescue: copies every readable row of a damaged store to another store.
 //!
-//! Rows keep their keys, so volumes, files and times are in the copy what they were; what is damaged there is
-//! damaged here too, and is found by the same checksums. Index keyspaces of other layers are left out: they
-//! are made anew. Invariants
-//! - A row is copied as it was read and verified by the engine; the one exception is a piece of a body of
-//!   which parts are damaged: they become zeros, which the checksums of the piece's blocks, in rows of their
-//!   own, give away.
-//! - Damage ends no copy: it is passed over, and counted.
-//! - Rows that describe the store are taken from their second copies where the first cannot be read.
-//! - Files of a volume that is lost are left out: nobody could name them, and they would take space for ever.
+//! Rows keep their keys, so volumes, files and times are the same in the copy. Damaged files stay damaged in
+//! the copy, and the same checksums find them. Index keyspaces of other layers are not copied: they can be
+//! rebuilt.
 //!
-//! Not here: what the files mean; what to do about those that are lost.
+//! Invariants
+//! - A row is copied as the engine read and verified it. The only exception is a piece of a body with damaged
+//!   parts: they become zeros. The checksums of the piece's blocks, in rows of their own, reveal them.
+//! - Damage does not end the copy: it is skipped and counted.
+//! - A row that describes the store is taken from its second copy if the first is unreadable.
+//! - Files of a lost volume are not copied: without a name they could never be deleted.
+//!
+//! Not here: contents of the files; treatment of the lost ones.
 
 use crate::{
     error::of_engine,
@@ -19,9 +20,9 @@ use crate::{
         parse_number_row,
     },
     keys::{self, GROUP},
+    keyspaces::DataKeyspaces,
     local::EPOCH,
-    spaces::Spaces,
-    spare::{self, Of},
+    second_copies::{self, CopiedRows},
 };
 use bytes::Bytes;
 use copal_kv::{Batch, Durability, Error, Keyspace, Store};
@@ -30,46 +31,51 @@ use std::{collections::BTreeSet, ops::Bound};
 
 /// Bytes of rows in one batch.
 const BATCH_BYTES: usize = 512 << 10;
-/// Parts of a damaged piece that are tried one by one; the engine sums no smaller ones.
+/// Size of the parts of a damaged piece that are read separately. The engine has no checksums of smaller
+/// ones.
 const PART_BYTES: u64 = 64 << 10;
-/// No piece of a body is longer.
+/// Maximum length of a piece.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// What a rescue copied, and what it could not.
+/// Result of a rescue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rescued {
+pub struct RescueReport {
     /// Rows in the copy.
     pub rows: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Rows whose keys were read and whose values were not, or not all.
+    /// Rows with a readable key whose value is unreadable, completely or in part.
     pub damaged_rows: u64,
-    /// Stretches of keys that cannot be read, as sentences.
+    /// Ranges of unreadable keys, a sentence each.
     pub lost: Vec<String>,
 }
 
-impl Rescued {
-    /// Everything was copied.
+impl RescueReport {
+    /// Whether everything was copied.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.damaged_rows == 0 && self.lost.is_empty()
     }
 }
 
-/// Copies the volumes of `from`, which may be damaged, into `to`, which is empty. `go_on` is told how many
-/// bytes were copied, often, and may end the copy. Blocks for as long as reading everything takes; durable on
+/// Copies the volumes of `from`, which may be damaged, into the empty store `to`. Calls `go_on` often with
+/// the number of copied bytes; `false` ends the copy. Blocks until everything is read; the copy is durable on
 /// return.
 /// # Errors
-/// `NoSpace`: `to` is full. `Failed`: either store failed otherwise, or `go_on` ended it. Damage of `from` is
-/// no error.
-pub fn rescue(from: &Store, to: &Store, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Rescued, VolumeError> {
-    let target = Spaces::open(to)?;
-    let mut rescue = Rescue {
+/// `NoSpace`: `to` is full. `Failed`: one of the stores failed otherwise, or `go_on` ended the copy. Damage
+/// of `from` is no error.
+pub fn rescue(
+    from: &Store,
+    to: &Store,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<RescueReport, VolumeError> {
+    let target = DataKeyspaces::open(to)?;
+    let mut rescue = RescueRun {
         from,
         to,
         batch: to.batch(),
         batch_bytes: 0,
-        done: Rescued::default(),
+        done: RescueReport::default(),
         volumes: BTreeSet::new(),
         lost_volumes: BTreeSet::new(),
         go_on,
@@ -90,21 +96,21 @@ pub fn rescue(from: &Store, to: &Store, go_on: &mut dyn FnMut(u64) -> bool) -> R
     Ok(rescue.done)
 }
 
-struct Rescue<'a> {
+struct RescueRun<'a> {
     from: &'a Store,
     to: &'a Store,
     batch: Batch,
     batch_bytes: usize,
-    done: Rescued,
-    /// Volumes that were copied, and those of which only files are left.
+    done: RescueReport,
+    /// Volumes that were copied, and volumes of which only files remain.
     volumes: BTreeSet<VolumeId>,
     lost_volumes: BTreeSet<VolumeId>,
     go_on: &'a mut dyn FnMut(u64) -> bool,
 }
 
-/// Writes what follows from other rows and may be lost: names of volumes, and the next volume's number. A
-/// copy without an identity gets one when it is opened first.
-fn describe(to: &Store, target: &Spaces) -> Result<(), VolumeError> {
+/// Writes rows that follow from others and may be lost: the names of volumes, and the next volume id. A copy
+/// without an identity gets one at its first opening.
+fn describe(to: &Store, target: &DataKeyspaces) -> Result<(), VolumeError> {
     let mut next = 1;
     let mut batch = to.batch();
     for row in target.volumes.prefix(&[]) {
@@ -136,20 +142,20 @@ fn describe(to: &Store, target: &Spaces) -> Result<(), VolumeError> {
     batch.commit(Durability::Deferred).map_err(|error| of_engine(&error))
 }
 
-impl Rescue<'_> {
-    /// Puts the second copies back; first copies that can be read take their places.
-    fn spares(&mut self, target: &Spaces) -> Result<(), VolumeError> {
-        let spare = self.from.open_keyspace(spare::NAME);
+impl RescueRun<'_> {
+    /// Restores the second copies. Readable first copies replace them later.
+    fn spares(&mut self, target: &DataKeyspaces) -> Result<(), VolumeError> {
+        let spare = self.from.open_keyspace(second_copies::NAME);
         let Some(spare) = spare.map_err(|error| of_engine(&error))? else {
             return Ok(());
         };
-        for of in Of::ALL {
-            for row in spare::copies(&spare, of) {
+        for of in CopiedRows::ALL {
+            for row in second_copies::copies(&spare, of) {
                 let (key, row) = match row {
                     Err(error) if error.is_corruption() => break,
                     row => row.map_err(|error| of_engine(&error))?,
                 };
-                if of == Of::Volumes {
+                if of == CopiedRows::Volumes {
                     self.volumes.extend(keys::split(&key).map(|(vid, _)| vid));
                 }
                 self.put(of.space(target), &key, row)?;
@@ -158,8 +164,8 @@ impl Rescue<'_> {
         Ok(())
     }
 
-    /// Every row of a keyspace: up to damage, from the other side of it as far back as can be read, and on
-    /// behind it.
+    /// Copies every row of a keyspace. At damage, the copy continues backwards from the end of the damaged
+    /// range, then forwards behind it.
     fn space(&mut self, source: &Keyspace, target: &Keyspace) -> Result<(), VolumeError> {
         let mut next: Vec<u8> = Vec::new();
         loop {
@@ -192,7 +198,7 @@ impl Rescue<'_> {
         }
     }
 
-    /// Where the damage that a walk met at `next` or behind it ends; `None`: with the keyspace.
+    /// End of the damage that a walk met at or after `next`; `None`: the end of the keyspace.
     fn end_of_damage(&self, keyspace: &str, next: &[u8]) -> Option<Vec<u8>> {
         let ranges = self.from.damaged_ranges().into_iter();
         let behind = ranges.filter(|range| {
@@ -202,7 +208,7 @@ impl Rescue<'_> {
         first.end.map(|end| end.to_vec())
     }
 
-    /// Whether a row of a file belongs to a volume that is there.
+    /// Whether a file row belongs to a known volume.
     fn has_volume(&mut self, keyspace: &str, key: &[u8]) -> bool {
         let is_of_file = matches!(keyspace, "files" | "extents" | "sums" | "uploads");
         let volume = keys::split(key).map(|(vid, _)| vid);
@@ -263,8 +269,8 @@ impl Rescue<'_> {
     }
 }
 
-/// A value of which parts are damaged, with zeros in their place; `None`: it is short, or none of it can be
-/// read.
+/// Reads a value with damaged parts and puts zeros in their place. `None`: it is short, or none of it is
+/// readable.
 fn in_parts(source: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, Error> {
     let mut value: Vec<u8> = Vec::new();
     let mut any = false;

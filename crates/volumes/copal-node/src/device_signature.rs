@@ -26,7 +26,7 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// Position of a signature.
 #[derive(Clone, Copy)]
-enum At {
+enum SignaturePlace {
     /// Bytes from the start.
     Start(u64),
     /// Bytes before the end.
@@ -36,82 +36,124 @@ enum At {
 }
 
 /// One signature: its name in messages, its bytes, and its possible positions.
-struct Signature {
+struct DeviceSignature {
     name: &'static str,
     bytes: &'static [u8],
-    places: &'static [At],
+    places: &'static [SignaturePlace],
 }
 
-const fn signature(name: &'static str, bytes: &'static [u8], places: &'static [At]) -> Signature {
-    Signature { name, bytes, places }
+const fn signature(
+    name: &'static str,
+    bytes: &'static [u8],
+    places: &'static [SignaturePlace],
+) -> DeviceSignature {
+    DeviceSignature { name, bytes, places }
 }
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// Specific signatures stand before those that they contain.
-const SIGNATURES: [Signature; 31] = [
-    signature("an encrypted volume (LUKS)", b"LUKS\xba\xbe", &[At::Start(0)]),
+const SIGNATURES: [DeviceSignature; 31] = [
+    signature("an encrypted volume (LUKS)", b"LUKS\xba\xbe", &[SignaturePlace::Start(0)]),
     signature(
         "the second header of an encrypted volume (LUKS2)",
         b"SKUL\xba\xbe",
         &[
-            At::Start(16 * KIB),
-            At::Start(32 * KIB),
-            At::Start(64 * KIB),
-            At::Start(128 * KIB),
-            At::Start(256 * KIB),
-            At::Start(512 * KIB),
-            At::Start(MIB),
-            At::Start(2 * MIB),
-            At::Start(4 * MIB),
+            SignaturePlace::Start(16 * KIB),
+            SignaturePlace::Start(32 * KIB),
+            SignaturePlace::Start(64 * KIB),
+            SignaturePlace::Start(128 * KIB),
+            SignaturePlace::Start(256 * KIB),
+            SignaturePlace::Start(512 * KIB),
+            SignaturePlace::Start(MIB),
+            SignaturePlace::Start(2 * MIB),
+            SignaturePlace::Start(4 * MIB),
         ],
     ),
     signature(
         "a physical volume of LVM",
         b"LABELONE",
-        &[At::Start(0), At::Start(512), At::Start(1024), At::Start(1536)],
+        &[
+            SignaturePlace::Start(0),
+            SignaturePlace::Start(512),
+            SignaturePlace::Start(1024),
+            SignaturePlace::Start(1536),
+        ],
     ),
     signature(
         "a member of an md RAID",
         b"\xfc\x4e\x2b\xa9",
-        &[At::Start(0), At::Start(4 * KIB), At::Aligned(4 * KIB, 8 * KIB), At::Aligned(64 * KIB, 64 * KIB)],
+        &[
+            SignaturePlace::Start(0),
+            SignaturePlace::Start(4 * KIB),
+            SignaturePlace::Aligned(4 * KIB, 8 * KIB),
+            SignaturePlace::Aligned(64 * KIB, 64 * KIB),
+        ],
     ),
-    signature("a member of an md RAID", b"\xa9\x2b\x4e\xfc", &[At::Aligned(64 * KIB, 64 * KIB)]),
-    signature("a member of a RAID (DDF)", b"\xde\x11\xde\x11", &[At::End(512), At::End(4 * KIB)]),
-    signature("a member of a RAID (Intel)", b"Intel Raid ISM Cfg Sig.", &[At::End(1024), At::End(8 * KIB)]),
-    signature("ext2, ext3 or ext4", b"\x53\xef", &[At::Start(1080)]),
-    signature("XFS", b"XFSB", &[At::Start(0)]),
+    signature("a member of an md RAID", b"\xa9\x2b\x4e\xfc", &[SignaturePlace::Aligned(64 * KIB, 64 * KIB)]),
+    signature(
+        "a member of a RAID (DDF)",
+        b"\xde\x11\xde\x11",
+        &[SignaturePlace::End(512), SignaturePlace::End(4 * KIB)],
+    ),
+    signature(
+        "a member of a RAID (Intel)",
+        b"Intel Raid ISM Cfg Sig.",
+        &[SignaturePlace::End(1024), SignaturePlace::End(8 * KIB)],
+    ),
+    signature("ext2, ext3 or ext4", b"\x53\xef", &[SignaturePlace::Start(1080)]),
+    signature("XFS", b"XFSB", &[SignaturePlace::Start(0)]),
     signature(
         "btrfs",
         b"_BHRfS_M",
-        &[At::Start(64 * KIB + 64), At::Start(64 * MIB + 64), At::Start((256 << 30) + 64)],
+        &[
+            SignaturePlace::Start(64 * KIB + 64),
+            SignaturePlace::Start(64 * MIB + 64),
+            SignaturePlace::Start((256 << 30) + 64),
+        ],
     ),
-    signature("F2FS", b"\x10\x20\xf5\xf2", &[At::Start(KIB)]),
-    signature("NTFS", b"NTFS    ", &[At::Start(3)]),
-    signature("exFAT", b"EXFAT   ", &[At::Start(3)]),
-    signature("FAT", b"FAT32   ", &[At::Start(82)]),
-    signature("FAT", b"FAT16   ", &[At::Start(54)]),
-    signature("FAT", b"FAT12   ", &[At::Start(54)]),
-    signature("APFS", b"NXSB", &[At::Start(32)]),
-    signature("HFS+", b"H+\x00\x04", &[At::Start(KIB), At::End(KIB)]),
-    signature("ISO 9660", b"CD001", &[At::Start(32 * KIB + 1)]),
-    signature("SquashFS", b"hsqs", &[At::Start(0)]),
-    signature("swap space", b"SWAPSPACE2", &[At::Start(4086), At::Start(16374), At::Start(65526)]),
-    signature("a suspended system in swap space", b"S1SUSPEND", &[At::Start(4086)]),
+    signature("F2FS", b"\x10\x20\xf5\xf2", &[SignaturePlace::Start(KIB)]),
+    signature("NTFS", b"NTFS    ", &[SignaturePlace::Start(3)]),
+    signature("exFAT", b"EXFAT   ", &[SignaturePlace::Start(3)]),
+    signature("FAT", b"FAT32   ", &[SignaturePlace::Start(82)]),
+    signature("FAT", b"FAT16   ", &[SignaturePlace::Start(54)]),
+    signature("FAT", b"FAT12   ", &[SignaturePlace::Start(54)]),
+    signature("APFS", b"NXSB", &[SignaturePlace::Start(32)]),
+    signature("HFS+", b"H+\x00\x04", &[SignaturePlace::Start(KIB), SignaturePlace::End(KIB)]),
+    signature("ISO 9660", b"CD001", &[SignaturePlace::Start(32 * KIB + 1)]),
+    signature("SquashFS", b"hsqs", &[SignaturePlace::Start(0)]),
+    signature(
+        "swap space",
+        b"SWAPSPACE2",
+        &[SignaturePlace::Start(4086), SignaturePlace::Start(16374), SignaturePlace::Start(65526)],
+    ),
+    signature("a suspended system in swap space", b"S1SUSPEND", &[SignaturePlace::Start(4086)]),
     signature(
         "bcache",
         b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
-        &[At::Start(4 * KIB + 24)],
+        &[SignaturePlace::Start(4 * KIB + 24)],
     ),
-    signature("Ceph BlueStore", b"bluestore block device", &[At::Start(0)]),
-    signature("VDO", b"dmvdo001", &[At::Start(0)]),
-    signature("Stratis", b"!Stra0tis\x86\xff\x02^\x41rh", &[At::Start(516), At::Start(9 * 512 + 4)]),
-    signature("VMFS", b"\x0d\xd0\x01\xc0", &[At::Start(MIB)]),
-    signature("a partition table (GPT)", b"EFI PART", &[At::Start(512), At::Start(4 * KIB)]),
-    signature("the backup of a partition table (GPT)", b"EFI PART", &[At::End(512), At::End(4 * KIB)]),
-    signature("a qcow2 image", b"QFI\xfb", &[At::Start(0)]),
-    signature("a partition table (MBR)", b"\x55\xaa", &[At::Start(510)]),
+    signature("Ceph BlueStore", b"bluestore block device", &[SignaturePlace::Start(0)]),
+    signature("VDO", b"dmvdo001", &[SignaturePlace::Start(0)]),
+    signature(
+        "Stratis",
+        b"!Stra0tis\x86\xff\x02^\x41rh",
+        &[SignaturePlace::Start(516), SignaturePlace::Start(9 * 512 + 4)],
+    ),
+    signature("VMFS", b"\x0d\xd0\x01\xc0", &[SignaturePlace::Start(MIB)]),
+    signature(
+        "a partition table (GPT)",
+        b"EFI PART",
+        &[SignaturePlace::Start(512), SignaturePlace::Start(4 * KIB)],
+    ),
+    signature(
+        "the backup of a partition table (GPT)",
+        b"EFI PART",
+        &[SignaturePlace::End(512), SignaturePlace::End(4 * KIB)],
+    ),
+    signature("a qcow2 image", b"QFI\xfb", &[SignaturePlace::Start(0)]),
+    signature("a partition table (MBR)", b"\x55\xaa", &[SignaturePlace::Start(510)]),
 ];
 
 /// Description of the data on the device at `path`; `None`: all bytes that were read are zero. Blocks on the
@@ -133,9 +175,9 @@ fn by_signature(file: &mut File, size: u64) -> io::Result<Option<&'static str>> 
     for signature in &SIGNATURES {
         for place in signature.places {
             let at = match *place {
-                At::Start(bytes) => Some(bytes),
-                At::End(bytes) => size.checked_sub(bytes),
-                At::Aligned(unit, bytes) => (size - size % unit).checked_sub(bytes),
+                SignaturePlace::Start(bytes) => Some(bytes),
+                SignaturePlace::End(bytes) => size.checked_sub(bytes),
+                SignaturePlace::Aligned(unit, bytes) => (size - size % unit).checked_sub(bytes),
             };
             let length = signature.bytes.len();
             if let Some(at) = at.filter(|at| at.saturating_add(length as u64) <= size)

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 
 /// Content of the place where a store was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingStore {
     /// Nothing.
     Nothing,
     /// A directory where the store's file should be.
@@ -30,7 +30,7 @@ pub enum NodeError {
         /// The named directory.
         directory: PathBuf,
         /// Content of that place.
-        found: Missing,
+        found: MissingStore,
     },
     /// The store's file has no write permission, and the caller wanted to write.
     #[error("the store {} is read-only", .path.display())]

@@ -16,7 +16,7 @@ const COMMAND_CHARS: usize = 120;
 
 /// A process that holds the lock of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// Process id.
     pub pid: u32,
     /// Its command line at the start. Any user may have chosen it, so it is shown escaped only. Empty for a
@@ -28,13 +28,13 @@ pub struct Holder {
 
 /// The processes that hold the lock of the store at `path`: a file, a block device, or a directory of files.
 /// Reads `/proc`; empty if that has no answer.
-pub fn holders(path: &Path) -> Vec<Holder> {
+pub fn holders(path: &Path) -> Vec<LockHolder> {
     let Ok(locks) = std::fs::read_to_string("/proc/locks") else {
         return Vec::new();
     };
-    let mut found: Vec<Holder> = Vec::new();
+    let mut found: Vec<LockHolder> = Vec::new();
     let locked = locked_files(path);
-    for lock in locks.lines().filter_map(Lock::parse) {
+    for lock in locks.lines().filter_map(FileLock::parse) {
         let fits = locked.iter().any(|(name, meta)| lock.is_on(name, meta));
         if fits && found.iter().all(|holder| holder.pid != lock.pid) {
             found.push(look_at(lock.pid));
@@ -54,17 +54,17 @@ fn locked_files(path: &Path) -> Vec<(PathBuf, Metadata)> {
 
 /// A held lock on a whole file, from a line of `/proc/locks`.
 #[derive(Debug, PartialEq, Eq)]
-struct Lock {
+struct FileLock {
     pid: u32,
     major: u32,
     minor: u32,
     inode: u64,
 }
 
-impl Lock {
+impl FileLock {
     /// Parses `1: FLOCK ADVISORY WRITE 3997 fe:00:5391347 0 EOF`; a process that waits for a lock has `->`
     /// behind the number.
-    fn parse(line: &str) -> Option<Lock> {
+    fn parse(line: &str) -> Option<FileLock> {
         let mut words = line.split_ascii_whitespace().skip(1);
         if words.next()? != "FLOCK" {
             return None;
@@ -73,7 +73,7 @@ impl Lock {
         let pid = words.next()?.parse().ok()?;
         let mut place = words.next()?.split(':');
         let mut hex = || u32::from_str_radix(place.next()?, 16).ok();
-        Some(Lock { pid, major: hex()?, minor: hex()?, inode: place.next()?.parse().ok()? })
+        Some(FileLock { pid, major: hex()?, minor: hex()?, inode: place.next()?.parse().ok()? })
     }
 
     fn is_on(&self, name: &Path, meta: &Metadata) -> bool {
@@ -93,9 +93,9 @@ impl Lock {
     }
 }
 
-fn look_at(pid: u32) -> Holder {
+fn look_at(pid: u32) -> LockHolder {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    Holder { pid, command: command(&words), age_seconds: age_seconds(pid) }
+    LockHolder { pid, command: command(&words), age_seconds: age_seconds(pid) }
 }
 
 /// The command line of a process, with the program's directory removed.
@@ -127,8 +127,8 @@ mod tests {
 
     #[test]
     fn a_line_of_the_kernel_is_a_lock_that_is_held() {
-        let lock = Lock::parse("1: FLOCK  ADVISORY  WRITE 3997 fe:0a:5391347 0 EOF");
-        let want = Lock { pid: 3997, major: 0xfe, minor: 10, inode: 5_391_347 };
+        let lock = FileLock::parse("1: FLOCK  ADVISORY  WRITE 3997 fe:0a:5391347 0 EOF");
+        let want = FileLock { pid: 3997, major: 0xfe, minor: 10, inode: 5_391_347 };
         assert_eq!(lock, Some(want));
         for line in [
             "",
@@ -137,7 +137,7 @@ mod tests {
             "3: FLOCK  ADVISORY  WRITE -1 fe:00:5391347 0 EOF",
             "4: FLOCK  ADVISORY  WRITE 3997",
         ] {
-            assert_eq!(Lock::parse(line), None, "{line}");
+            assert_eq!(FileLock::parse(line), None, "{line}");
         }
     }
 

@@ -38,10 +38,10 @@ mod stack;
 mod unfinished_store;
 
 pub use directory_lock::DirectoryLock;
-pub use error::{Missing, NodeError};
-pub use holder::{Holder, holders};
+pub use error::{MissingStore, NodeError};
+pub use holder::{LockHolder, holders};
 pub use idle_marker::IdleMarker;
-pub use location::{Access, Opened, StoreLocation, StoreOptions, refuse_taken};
+pub use location::{Access, OpenedStore, StoreLocation, StoreOptions, refuse_taken};
 pub use member_stack::MemberStack;
 pub use memory_shares::MemoryShares;
 pub use patience::Patience;

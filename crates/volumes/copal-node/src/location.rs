@@ -6,7 +6,7 @@
 //! Not here: creation (`unfinished_store`), contents (`stack`).
 
 use crate::{
-    error::{Missing, NodeError},
+    error::{MissingStore, NodeError},
     patience::Patience,
 };
 use copal_device::FileOptions;
@@ -83,7 +83,7 @@ pub enum StoreLocation {
 }
 
 /// A store, and the report of its recovery.
-pub type Opened = (Store, RecoveryReport);
+pub type OpenedStore = (Store, RecoveryReport);
 
 pub(crate) fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.file_type().is_block_device())
@@ -159,7 +159,7 @@ impl StoreLocation {
         access: Access,
         options: &StoreOptions,
         patience: &Patience,
-    ) -> Result<Opened, NodeError> {
+    ) -> Result<OpenedStore, NodeError> {
         if access == Access::Write {
             self.refuse_read_only()?;
         }
@@ -169,7 +169,11 @@ impl StoreLocation {
     /// Opens the readable parts of a damaged store, for reading.
     /// # Errors
     /// `Objects`.
-    pub fn open_to_save(&self, options: &StoreOptions, patience: &Patience) -> Result<Opened, NodeError> {
+    pub fn open_to_save(
+        &self,
+        options: &StoreOptions,
+        patience: &Patience,
+    ) -> Result<OpenedStore, NodeError> {
         let of_objects = OpenOptions { salvage: true, ..options.of_objects(Access::Read) };
         self.open_as(Access::Read, options, &of_objects, patience)
     }
@@ -189,7 +193,7 @@ impl StoreLocation {
         options: &StoreOptions,
         of_objects: &OpenOptions,
         patience: &Patience,
-    ) -> Result<Opened, NodeError> {
+    ) -> Result<OpenedStore, NodeError> {
         let path = self.path();
         let opened = match self {
             StoreLocation::Files(dir) => patience.open(path, || Store::open_dir(dir, of_objects)),
@@ -255,10 +259,10 @@ fn is_directory(path: &Path) -> Result<bool, NodeError> {
 fn refuse_missing(directory: &Path, path: &Path) -> Result<(), NodeError> {
     let none = |found| Err(NodeError::NotFound { directory: directory.to_owned(), found });
     match path.metadata() {
-        Ok(meta) if meta.is_dir() => none(Missing::Directory),
+        Ok(meta) if meta.is_dir() => none(MissingStore::Directory),
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => none(Missing::Nothing),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => none(Missing::NotADirectory),
+        Err(error) if error.kind() == ErrorKind::NotFound => none(MissingStore::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => none(MissingStore::NotADirectory),
         Err(source) => Err(NodeError::System { path: directory.to_owned(), action: "look at", source }),
     }
 }
@@ -274,13 +278,13 @@ mod tests {
             Err(NodeError::NotFound { found, .. }) => found,
             other => panic!("{other:?}"),
         };
-        assert_eq!(found(scratch.path()), Missing::Nothing);
+        assert_eq!(found(scratch.path()), MissingStore::Nothing);
         let file = scratch.path().join("file");
         std::fs::write(&file, b"no directory").unwrap();
-        assert_eq!(found(&file), Missing::NotADirectory);
+        assert_eq!(found(&file), MissingStore::NotADirectory);
         let taken = scratch.path().join("taken");
         std::fs::create_dir_all(taken.join(STORE_FILE)).unwrap();
-        assert_eq!(found(&taken), Missing::Directory);
+        assert_eq!(found(&taken), MissingStore::Directory);
         assert!(matches!(refuse_taken(&taken), Err(NodeError::Taken { .. })));
         assert!(refuse_taken(scratch.path()).is_ok());
     }

@@ -1,6 +1,6 @@
 //! The layers below a data server: objects -> keys and values -> groups.
 
-use crate::{error::NodeError, idle_marker::IdleMarker, location::Opened};
+use crate::{error::NodeError, idle_marker::IdleMarker, location::OpenedStore};
 use copal_data::MemberStore;
 use copal_volume::SystemClock;
 use std::{path::Path, sync::Arc};
@@ -17,7 +17,7 @@ impl MemberStack {
     /// [`UnfinishedStore::open`](crate::UnfinishedStore::open); `path` is for messages. Blocks on the device.
     /// # Errors
     /// `Engine`, `Volumes`.
-    pub fn open(path: &Path, (objects, _): Opened, engine_bytes: u64) -> Result<MemberStack, NodeError> {
+    pub fn open(path: &Path, (objects, _): OpenedStore, engine_bytes: u64) -> Result<MemberStack, NodeError> {
         let options = copal_kv::Options { memory_bytes: engine_bytes, ..copal_kv::Options::default() };
         let kv = copal_kv::Store::open(objects.clone(), options)
             .map_err(|source| NodeError::Engine { path: path.to_owned(), source })?;

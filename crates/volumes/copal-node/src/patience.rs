@@ -1,6 +1,6 @@
 //! Waiting for a store that another process has open.
 
-use crate::holder::{Holder, holders};
+use crate::holder::{LockHolder, holders};
 use copal_device::DeviceOpenError;
 use copal_object::StoreOpenError;
 use std::{
@@ -19,14 +19,14 @@ const FIRST_STEP: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_millis(100);
 
 /// Called once when a wait is longer than a moment, with the path and its holders.
-type Tell = dyn Fn(&Path, &[Holder]) + Send + Sync;
+type WaitReport = dyn Fn(&Path, &[LockHolder]) + Send + Sync;
 
 /// Limit, cancellation and report of a program's waits. Cheap to clone.
 #[derive(Clone)]
 pub struct Patience {
     limit: Duration,
     is_cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
-    tell: Arc<Tell>,
+    tell: Arc<WaitReport>,
 }
 
 impl Patience {
@@ -34,7 +34,7 @@ impl Patience {
     pub fn new(
         limit: Duration,
         is_cancelled: impl Fn() -> bool + Send + Sync + 'static,
-        tell: impl Fn(&Path, &[Holder]) + Send + Sync + 'static,
+        tell: impl Fn(&Path, &[LockHolder]) + Send + Sync + 'static,
     ) -> Patience {
         Patience { limit, is_cancelled: Arc::new(is_cancelled), tell: Arc::new(tell) }
     }

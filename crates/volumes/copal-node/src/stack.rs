@@ -1,7 +1,7 @@
 //! The layers below a program: objects -> keys and values -> volumes, opened from the bottom up and closed
 //! from the top down.
 
-use crate::{error::NodeError, idle_marker::IdleMarker, location::Access, location::Opened};
+use crate::{error::NodeError, idle_marker::IdleMarker, location::Access, location::OpenedStore};
 use copal_data::LocalStore;
 use copal_object::RecoveryReport;
 use std::{path::Path, sync::Arc};
@@ -24,7 +24,7 @@ impl Stack {
     /// `Engine`, `Volumes`.
     pub fn open(
         path: &Path,
-        (objects, recovery): Opened,
+        (objects, recovery): OpenedStore,
         access: Access,
         engine_bytes: u64,
     ) -> Result<Stack, NodeError> {

@@ -10,7 +10,7 @@
 use crate::{
     device_signature,
     error::NodeError,
-    location::{Access, Opened, STORE_FILE, STORE_FILES, StoreLocation, StoreOptions},
+    location::{Access, OpenedStore, STORE_FILE, STORE_FILES, StoreLocation, StoreOptions},
     location::{is_block_device, refuse_taken},
     patience::Patience,
 };
@@ -65,7 +65,7 @@ pub struct UnfinishedStore {
     store: PathBuf,
     finished: bool,
     /// Released last. None for a block device.
-    _directory: Option<Directory>,
+    _directory: Option<StoreDirectory>,
 }
 
 impl UnfinishedStore {
@@ -80,7 +80,7 @@ impl UnfinishedStore {
         if new.backend == Backend::File && new.size_bytes < LEAST_BYTES {
             return Err(NodeError::TooSmall { bytes: new.size_bytes, least: LEAST_BYTES });
         }
-        let directory = Directory::take(named)?;
+        let directory = StoreDirectory::take(named)?;
         // The previous holder of the directory may have made a store since the first check.
         refuse_taken(named)?;
         let name = match new.backend {
@@ -121,7 +121,7 @@ impl UnfinishedStore {
     /// Opens the store, to be filled.
     /// # Errors
     /// `Objects`.
-    pub fn open(&self, options: &StoreOptions, patience: &Patience) -> Result<Opened, NodeError> {
+    pub fn open(&self, options: &StoreOptions, patience: &Patience) -> Result<OpenedStore, NodeError> {
         match &self.device {
             None => self.unfinished.open(Access::Write, options, patience),
             Some(device) => {
@@ -159,15 +159,15 @@ impl Drop for UnfinishedStore {
 }
 
 /// Directory of a store under construction, locked by one process at a time.
-struct Directory {
+struct StoreDirectory {
     path: PathBuf,
     is_new: bool,
     lock: PathBuf,
     _locked: File,
 }
 
-impl Directory {
-    fn take(path: &Path) -> Result<Directory, NodeError> {
+impl StoreDirectory {
+    fn take(path: &Path) -> Result<StoreDirectory, NodeError> {
         let is_new = !path.exists();
         let mut directories = DirBuilder::new();
         let made = directories.recursive(true).mode(0o700).create(path);
@@ -191,7 +191,7 @@ impl Directory {
             }
             // The previous holder may have removed the file: a lock on an unlinked file excludes no process.
             if is_same(&file, &lock).map_err(cannot_create(&lock))? {
-                return Ok(Directory { path: path.to_owned(), is_new, lock, _locked: file });
+                return Ok(StoreDirectory { path: path.to_owned(), is_new, lock, _locked: file });
             }
         }
     }
@@ -206,7 +206,7 @@ fn is_same(file: &File, path: &Path) -> std::io::Result<bool> {
     }
 }
 
-impl Drop for Directory {
+impl Drop for StoreDirectory {
     fn drop(&mut self) {
         // A remaining lock file is unlocked; a directory that is not empty stays.
         let _ = std::fs::remove_file(&self.lock);

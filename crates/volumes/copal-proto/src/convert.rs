@@ -5,7 +5,7 @@
 use crate::messages::{self, Failure, failure::Code};
 use copal_volume::{
     FileId,
-    group::{Answer, DiskId, Epoch, GroupId, MAX_GROUP, Role, View},
+    group::{DiskId, Epoch, GroupId, MAX_GROUP, MemberAnswer, Role, View},
 };
 
 /// An id as a message.
@@ -84,43 +84,43 @@ pub fn view_of(message: &messages::View) -> Option<View> {
 }
 
 /// A replica's refusal as a message. `Ok` has its own message.
-pub fn failure_of(answer: &Answer) -> Failure {
+pub fn failure_of(answer: &MemberAnswer) -> Failure {
     let plain = |code: Code| Failure { code: code.into(), ..Failure::default() };
     match answer {
-        Answer::Ok { .. } => plain(Code::Internal),
-        Answer::Exists { fid } => Failure { fid: Some(of_id(fid.0)), ..plain(Code::Exists) },
-        Answer::Buried => plain(Code::Buried),
-        Answer::TooOld => plain(Code::TooOld),
-        Answer::ClockSkew => plain(Code::ClockSkew),
-        Answer::VolumeGone => plain(Code::VolumeGone),
-        Answer::NoSpace => plain(Code::NoSpace),
-        Answer::QuotaExceeded { quota, used, wanted } => {
+        MemberAnswer::Ok { .. } => plain(Code::Internal),
+        MemberAnswer::Exists { fid } => Failure { fid: Some(of_id(fid.0)), ..plain(Code::Exists) },
+        MemberAnswer::Deleted => plain(Code::Buried),
+        MemberAnswer::TooOld => plain(Code::TooOld),
+        MemberAnswer::ClockSkew => plain(Code::ClockSkew),
+        MemberAnswer::VolumeGone => plain(Code::VolumeGone),
+        MemberAnswer::NoSpace => plain(Code::NoSpace),
+        MemberAnswer::QuotaExceeded { quota, used, wanted } => {
             Failure { numbers: vec![*quota, *used, *wanted], ..plain(Code::Quota) }
         }
-        Answer::Missing => plain(Code::Missing),
-        Answer::OtherFile => Failure {
+        MemberAnswer::Missing => plain(Code::Missing),
+        MemberAnswer::OtherFile => Failure {
             text: "the file's id belongs to another name or volume; draw a new one".to_owned(),
             ..plain(Code::NotFound)
         },
-        Answer::Busy => plain(Code::Busy),
+        MemberAnswer::Busy => plain(Code::Busy),
     }
 }
 
 /// The replica's answer in a failure; `None`: a failure of another kind.
-pub fn answer_of(failure: &Failure) -> Option<Answer> {
+pub fn answer_of(failure: &Failure) -> Option<MemberAnswer> {
     let number = |at: usize| failure.numbers.get(at).copied().unwrap_or(0);
     Some(match Code::try_from(failure.code).ok()? {
-        Code::Exists => Answer::Exists { fid: FileId(id(failure.fid)) },
-        Code::Buried => Answer::Buried,
-        Code::TooOld => Answer::TooOld,
-        Code::ClockSkew => Answer::ClockSkew,
-        Code::VolumeGone => Answer::VolumeGone,
-        Code::NoSpace => Answer::NoSpace,
-        Code::Quota => Answer::QuotaExceeded { quota: number(0), used: number(1), wanted: number(2) },
-        Code::Missing => Answer::Missing,
+        Code::Exists => MemberAnswer::Exists { fid: FileId(id(failure.fid)) },
+        Code::Buried => MemberAnswer::Deleted,
+        Code::TooOld => MemberAnswer::TooOld,
+        Code::ClockSkew => MemberAnswer::ClockSkew,
+        Code::VolumeGone => MemberAnswer::VolumeGone,
+        Code::NoSpace => MemberAnswer::NoSpace,
+        Code::Quota => MemberAnswer::QuotaExceeded { quota: number(0), used: number(1), wanted: number(2) },
+        Code::Missing => MemberAnswer::Missing,
         // Only of an operation; reads evaluate this code themselves.
-        Code::NotFound => Answer::OtherFile,
-        Code::Busy => Answer::Busy,
+        Code::NotFound => MemberAnswer::OtherFile,
+        Code::Busy => MemberAnswer::Busy,
         _ => return None,
     })
 }
@@ -132,18 +132,18 @@ mod tests {
     #[test]
     fn answers_survive_the_conversion() {
         let fid = FileId::new(1, 2, 3);
-        let quota = Answer::QuotaExceeded { quota: 1, used: 2, wanted: 3 };
+        let quota = MemberAnswer::QuotaExceeded { quota: 1, used: 2, wanted: 3 };
         for answer in [
-            Answer::Exists { fid },
-            Answer::Buried,
-            Answer::TooOld,
-            Answer::ClockSkew,
-            Answer::VolumeGone,
-            Answer::NoSpace,
+            MemberAnswer::Exists { fid },
+            MemberAnswer::Deleted,
+            MemberAnswer::TooOld,
+            MemberAnswer::ClockSkew,
+            MemberAnswer::VolumeGone,
+            MemberAnswer::NoSpace,
             quota,
-            Answer::Missing,
-            Answer::OtherFile,
-            Answer::Busy,
+            MemberAnswer::Missing,
+            MemberAnswer::OtherFile,
+            MemberAnswer::Busy,
         ] {
             assert_eq!(answer_of(&failure_of(&answer)), Some(answer));
         }

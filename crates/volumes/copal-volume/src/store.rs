@@ -69,7 +69,7 @@ pub struct VolumeOptions {
 
 /// Treatment of existing files by `remove_volume`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remove {
+pub enum RemoveMode {
     /// Refuse with `NotEmpty`.
     IfEmpty,
     /// Remove them with the volume. Volumes below it are never removed with it.
@@ -78,7 +78,7 @@ pub enum Remove {
 
 /// Final outcome of a create with an unknown one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SettleOutcome {
     /// The file is there.
     Committed,
     /// The file is not there and never will be (again).
@@ -87,7 +87,7 @@ pub enum Outcome {
 
 /// Outcome that the caller of `settle` prefers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settle {
+pub enum SettleChoice {
     /// Keep the file if any copy of it is complete.
     Commit,
     /// Delete the file unless its create is settled already.
@@ -165,7 +165,7 @@ pub trait VolumeStore: Send + Sync {
     /// Removes a volume, completely or not at all; frees its space without reading its files.
     /// # Errors
     /// `NotEmpty`: it holds volumes, or files and `how` is `IfEmpty`.
-    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError>;
+    fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError>;
 
     /// Creates a file: exclusive, whole or absent, durable on return.
     /// # Errors
@@ -231,7 +231,7 @@ pub trait VolumeStore: Send + Sync {
     /// preference.
     /// # Errors
     /// Only those common to all operations.
-    fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError>;
+    fn settle(&self, vid: VolumeId, fid: FileId, want: SettleChoice) -> Result<SettleOutcome, VolumeError>;
 
     /// Creates several small files (name, body, options), one answer each in the same order. One durable
     /// write, or a few with little memory. Not atomic as a whole.

@@ -20,7 +20,7 @@ use copal_backup::{
     CheckReport, FreeMethod, IndexHome, Listing, Progress, PruneOptions, ReadData, Repository, Snapshot,
     SnapshotId, Stage,
 };
-use copal_data::{LocalStore, Rescued};
+use copal_data::{LocalStore, RescueReport};
 use copal_node::{
     Access, Backend, MemoryShares, NewStore, NodeError, StoreLocation, UnfinishedStore, refuse_taken,
 };
@@ -102,7 +102,12 @@ fn as_new(old: &StoreLocation) -> NewStore {
     }
 }
 
-fn copy(context: &Context<'_>, from: &copal_kv::Store, to: &copal_kv::Store, used: u64) -> Outcome<Rescued> {
+fn copy(
+    context: &Context<'_>,
+    from: &copal_kv::Store,
+    to: &copal_kv::Store,
+    used: u64,
+) -> Outcome<RescueReport> {
     let meter = context.meter();
     meter.stage(Stage::ReadData, "copy", used);
     let mut before = 0;
@@ -185,7 +190,7 @@ fn conclude(
     context: &Context<'_>,
     to: &Path,
     judged: &Judged,
-    rescued: &Rescued,
+    rescued: &RescueReport,
     recovery: &RecoveryReport,
     lost_of_logs: &[String],
 ) -> Outcome<()> {
@@ -212,9 +217,9 @@ fn conclude(
         "lost_of_logs": lost_of_logs,
         "peak_memory_bytes": peak_memory_bytes(),
     });
-    let is_whole = judged.lost.is_empty() && judged.unknown.is_empty() && missing.is_empty();
+    let is_complete = judged.lost.is_empty() && judged.unknown.is_empty() && missing.is_empty();
     context.output.summary(fields, || as_text(to, judged, &missing));
-    if is_whole {
+    if is_complete {
         return Ok(());
     }
     Err(Failure::new(

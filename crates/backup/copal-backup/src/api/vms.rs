@@ -16,7 +16,7 @@ use crate::request::progress::{CancelFlag, Progress};
 use crate::request::{FreeMethod, PruneOptions, PruneSummary, Vm, VmStats};
 use crate::sessions::parts::RepositoryParts;
 use crate::steps::removal::{VmUse, in_use};
-use copal_volume::{Remove, VolumeError};
+use copal_volume::{RemoveMode, VolumeError};
 
 /// Carries out `Repository::vm_stats`.
 pub(crate) fn vm_stats(parts: &RepositoryParts, vm: &str) -> Result<VmStats> {
@@ -137,7 +137,7 @@ pub(crate) fn remove_vm(
         Ok(())
     })?;
     for vid in volumes {
-        match store.remove_volume(vid, Remove::WithFiles) {
+        match store.remove_volume(vid, RemoveMode::WithFiles) {
             Ok(()) | Err(VolumeError::VolumeGone) => {}
             Err(error) => return Err(error.into()),
         }

@@ -132,7 +132,7 @@ impl RepositoryVolumes {
     /// Removes a volume of packs if it is empty.
     pub(crate) fn remove_empty(&self, home: PackHome, number: u32, vid: VolumeId) -> Result<()> {
         self.open.lock().remove(&(home, number));
-        match self.store.remove_volume(vid, copal_volume::Remove::IfEmpty) {
+        match self.store.remove_volume(vid, copal_volume::RemoveMode::IfEmpty) {
             Ok(()) | Err(VolumeError::NotEmpty | VolumeError::VolumeGone) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -220,9 +220,9 @@ pub(crate) fn for_each_file(
 
 /// Settles a create whose outcome is unknown: `true` if the file exists.
 pub(crate) fn settled(store: &dyn VolumeStore, vid: VolumeId, fid: copal_volume::FileId) -> Result<bool> {
-    use copal_volume::{Outcome, Settle};
-    match store.settle(vid, fid, Settle::Commit) {
-        Ok(outcome) => Ok(outcome == Outcome::Committed),
+    use copal_volume::{SettleChoice, SettleOutcome};
+    match store.settle(vid, fid, SettleChoice::Commit) {
+        Ok(outcome) => Ok(outcome == SettleOutcome::Committed),
         Err(error) => Err(Error::from(error)),
     }
 }

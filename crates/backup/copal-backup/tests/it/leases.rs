@@ -4,7 +4,7 @@ use crate::mortal_store::MortalStore;
 use crate::world::*;
 use copal_backup::*;
 use copal_data::LocalStore;
-use copal_volume::{ManualClock, Remove, VolumeStore};
+use copal_volume::{ManualClock, RemoveMode, VolumeStore};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ fn a_fenced_and_swept_backup_reports_that_it_was_fenced() {
                 for volume in files(&servers.store).into_iter().map(|(volume, ..)| volume) {
                     if volume.contains(".c") || volume.ends_with(".meta") {
                         let vid = servers.store.open_volume(&volume).unwrap();
-                        let _ = servers.store.remove_volume(vid, Remove::WithFiles);
+                        let _ = servers.store.remove_volume(vid, RemoveMode::WithFiles);
                     }
                 }
             })),

@@ -152,7 +152,7 @@ impl VolumeStore for MortalStore {
         self.note_reads(page.len());
         Ok(page)
     }
-    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+    fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
         self.step()?;
         self.removed.lock().unwrap().push(vid);
         self.inner.remove_volume(vid, how)
@@ -215,7 +215,7 @@ impl VolumeStore for MortalStore {
         self.order.lock().unwrap().push((Did::Delete, vid));
         self.inner.delete(vid, name, fid)
     }
-    fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError> {
+    fn settle(&self, vid: VolumeId, fid: FileId, want: SettleChoice) -> Result<SettleOutcome, VolumeError> {
         self.step()?;
         self.inner.settle(vid, fid, want)
     }

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{Method, messages};
 use copal_volume::{
-    Consistency, FileId, FileInfo, Outcome, PutOptions, ReadOptions, Settle, VolumeError, VolumeId,
-    VolumeStats, check_file_name, check_metadata, group::View,
+    Consistency, FileId, FileInfo, PutOptions, ReadOptions, SettleChoice, SettleOutcome, VolumeError,
+    VolumeId, VolumeStats, check_file_name, check_metadata, group::View,
 };
 use std::{ops::Range, time::Instant};
 
@@ -183,9 +183,9 @@ impl Cluster {
         &self,
         vid: VolumeId,
         fid: FileId,
-        want: Settle,
+        want: SettleChoice,
         end: Instant,
-    ) -> Result<Outcome, VolumeError> {
+    ) -> Result<SettleOutcome, VolumeError> {
         settle::settle(&self.operations, vid, fid, want, end).await
     }
 }

@@ -15,9 +15,9 @@ use crate::{
 };
 use bytes::Bytes;
 use copal_volume::{
-    FileId, FileInfo, FileWriter, MAX_BATCH_BYTES, Outcome, PutOptions, ReadOptions, Remove, Settle,
-    VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore, check_volume_name, split_parent,
-    split_path,
+    FileId, FileInfo, FileWriter, MAX_BATCH_BYTES, PutOptions, ReadOptions, RemoveMode, SettleChoice,
+    SettleOutcome, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore, check_volume_name,
+    split_parent, split_path,
 };
 use futures_util::future::join_all;
 use std::{
@@ -196,7 +196,7 @@ impl VolumeStore for ClusterStore {
         }
     }
 
-    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+    fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
         self.check_lease()?;
         self.wait(self.cluster.remove_volume(vid, how, self.end()))
     }
@@ -268,7 +268,7 @@ impl VolumeStore for ClusterStore {
         or_already_deleted(self.wait(self.cluster.delete(vid, name, fid, self.end())))
     }
 
-    fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError> {
+    fn settle(&self, vid: VolumeId, fid: FileId, want: SettleChoice) -> Result<SettleOutcome, VolumeError> {
         self.check_lease()?;
         self.wait(self.cluster.settle(vid, fid, want, self.end()))
     }

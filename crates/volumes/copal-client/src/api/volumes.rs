@@ -5,7 +5,7 @@ use crate::{
     net::{errors::volume_error, machine},
 };
 use copal_proto::{Method, messages};
-use copal_volume::{Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, split_path};
+use copal_volume::{RemoveMode, VolumeError, VolumeId, VolumeOptions, check_volume_name, split_path};
 use std::time::{Duration, Instant};
 
 fn below(parent: &str, name: &str) -> String {
@@ -107,10 +107,15 @@ impl Cluster {
     /// Removes a volume.
     /// # Errors
     /// As [`VolumeStore::remove_volume`](copal_volume::VolumeStore::remove_volume).
-    pub async fn remove_volume(&self, vid: VolumeId, how: Remove, end: Instant) -> Result<(), VolumeError> {
+    pub async fn remove_volume(
+        &self,
+        vid: VolumeId,
+        how: RemoveMode,
+        end: Instant,
+    ) -> Result<(), VolumeError> {
         let request = messages::Rmdir {
             volume: vid.0,
-            with_files: how == Remove::WithFiles,
+            with_files: how == RemoveMode::WithFiles,
             path: self.router.volumes().path(vid),
         };
         let messages::Done {} = self.call_master(Method::Rmdir, &request, end).await?;

@@ -15,7 +15,7 @@ use copal_proto::{
     Method, id, is_in_sync,
     messages::{self, failure::Code},
 };
-use copal_volume::{FileId, VolumeError, VolumeId, group::Call};
+use copal_volume::{FileId, VolumeError, VolumeId, group::CallKind};
 use futures_util::future::join_all;
 use std::{
     collections::BTreeSet,
@@ -34,7 +34,7 @@ pub(crate) async fn create_first(
     let Some(disk) = view.in_sync().next() else {
         return Ok(());
     };
-    match operations.call_replica(create, disk, view.epoch, Call::Create, end).await {
+    match operations.call_replica(create, disk, view.epoch, CallKind::Create, end).await {
         Err(CallError::Failed(failure)) if failure.code == i32::from(Code::Exists) => {
             Err(VolumeError::Exists { fid: FileId(id(failure.fid)) })
         }

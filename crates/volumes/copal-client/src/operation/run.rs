@@ -20,7 +20,10 @@ use bytes::Bytes;
 use copal_proto::{Method, answer_of, messages, messages::failure::Code, of_id, role, view_of};
 use copal_volume::{
     FileId, FileIds, OpId, VolumeError, VolumeId,
-    group::{Action, Answer, Call, ClientOp, DiskId, Epoch, Event, MAX_OP_AHEAD_MS, Outcome, Refusal, View},
+    group::{
+        CallKind, ClientOp, DiskId, Epoch, MAX_OP_AHEAD_MS, MemberAnswer, OperationAction, OperationEvent,
+        OperationOutcome, OperationRefusal, View,
+    },
 };
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::{Mutex, MutexGuard};
@@ -75,7 +78,7 @@ pub(crate) struct FileOperation {
 }
 
 /// Result of a call: events of the protocol; and the replica that denied the call, with its reason.
-type CallOutcome = (Vec<Event>, Option<(DiskId, String)>);
+type CallOutcome = (Vec<OperationEvent>, Option<(DiskId, String)>);
 
 /// How a replica is called.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -238,23 +241,23 @@ impl OperationRunner {
             calls.extend(chain);
             for action in std::mem::take(&mut actions) {
                 match action {
-                    Action::Send { disk, epoch, call } => {
+                    OperationAction::Send { disk, epoch, call } => {
                         let hop = hops.as_mut().and_then(|hops| hops.remove(&disk));
                         calls.push(match hop {
                             Some(answer) => self.await_hop(&operation, disk, epoch, call, answer),
                             None => self.send(&operation, disk, epoch, call, CallRoute::Direct, last),
                         });
                     }
-                    Action::SendLater { disk, epoch, call } => {
+                    OperationAction::SendLater { disk, epoch, call } => {
                         let route = match unreached.contains(&disk) {
                             true => CallRoute::Relayed,
                             false => CallRoute::Delayed,
                         };
                         calls.push(self.send(&operation, disk, epoch, call, route, last));
                     }
-                    Action::Suspect(disk) => self.router().suspect(disk),
-                    Action::Finish(outcome) => {
-                        if outcome == Outcome::Unknown {
+                    OperationAction::Suspect(disk) => self.router().suspect(disk),
+                    OperationAction::Finish(outcome) => {
+                        if outcome == OperationOutcome::Unknown {
                             self.state.is_unsettled.store(true, Ordering::Relaxed);
                         }
                         return result_of(&operation, outcome);
@@ -272,8 +275,8 @@ impl OperationRunner {
                     }
                     for event in events {
                         match &event {
-                            Event::Unreachable { disk, .. } => drop(unreached.insert(*disk)),
-                            Event::Answered { disk, .. } => drop(unreached.remove(disk)),
+                            OperationEvent::Unreachable { disk, .. } => drop(unreached.insert(*disk)),
+                            OperationEvent::Answered { disk, .. } => drop(unreached.remove(disk)),
                             _ => {}
                         }
                         actions.extend(op.step(event));
@@ -281,14 +284,14 @@ impl OperationRunner {
                 }
                 _ = watch.changed() => {
                     if let Some(view) = self.map().view(group) {
-                        actions.extend(op.step(Event::View(view)));
+                        actions.extend(op.step(OperationEvent::View(view)));
                     }
                 }
                 () = clock => {
                     let is_last = next_clock >= last;
                     next_clock = last;
                     op.only_reached(&operation.delivery.close());
-                    actions.extend(op.step(if is_last { Event::GiveUp } else { Event::Deadline }));
+                    actions.extend(op.step(if is_last { OperationEvent::GiveUp } else { OperationEvent::Deadline }));
                 }
             }
         }
@@ -299,7 +302,7 @@ impl OperationRunner {
         operation: &Arc<FileOperation>,
         disk: DiskId,
         epoch: Epoch,
-        call: Call,
+        call: CallKind,
         route: CallRoute,
         end: Instant,
     ) -> BoxFuture<'static, CallOutcome> {
@@ -325,7 +328,7 @@ impl OperationRunner {
     fn chain_of(
         &self,
         operation: &Arc<FileOperation>,
-        actions: &[Action],
+        actions: &[OperationAction],
         end: Instant,
     ) -> Option<(BoxFuture<'static, CallOutcome>, BTreeMap<DiskId, HopReceiver>)> {
         let (OperationKind::Create(FileBody::Inline(body)) | OperationKind::Complete(FileBody::Inline(body))) =
@@ -334,7 +337,7 @@ impl OperationRunner {
             return None;
         };
         let creates = actions.iter().filter_map(|action| match action {
-            Action::Send { disk, epoch, call: Call::Create } => Some((*disk, *epoch)),
+            OperationAction::Send { disk, epoch, call: CallKind::Create } => Some((*disk, *epoch)),
             _ => None,
         });
         let creates: Vec<(DiskId, Epoch)> = creates.collect();
@@ -342,7 +345,7 @@ impl OperationRunner {
         if !self.chains().is_faster(body.len(), creates.len()) {
             return None;
         }
-        let head = chain_head(operation, epoch, Call::Create);
+        let head = chain_head(operation, epoch, CallKind::Create);
         let order = creates.iter().map(|(disk, _)| *disk).collect();
         let (chain, hops) = ChainPlan::new(order, self.router().next_turn());
         let (operations, body, delivery) = (self.clone(), body.clone(), operation.delivery.clone());
@@ -360,7 +363,7 @@ impl OperationRunner {
         operation: &Arc<FileOperation>,
         disk: DiskId,
         epoch: Epoch,
-        call: Call,
+        call: CallKind,
         answer: HopReceiver,
     ) -> BoxFuture<'static, CallOutcome> {
         let (operations, operation) = (self.clone(), Arc::clone(operation));
@@ -370,7 +373,7 @@ impl OperationRunner {
                     let answer = answer.map(|role| messages::Accepted { role });
                     operations.outcome(&operation, disk, epoch, call, answer)
                 }
-                Err(_) => (vec![Event::Unreachable { disk, call }], None),
+                Err(_) => (vec![OperationEvent::Unreachable { disk, call }], None),
             }
         })
     }
@@ -380,12 +383,12 @@ impl OperationRunner {
         operation: &FileOperation,
         disk: DiskId,
         epoch: Epoch,
-        call: Call,
+        call: CallKind,
         end: Instant,
     ) -> Result<i32, CallError> {
         let body = match (operation.kind.body(), call) {
-            (Some(FileBody::Inline(body)), Call::Create) => body.clone(),
-            (Some(FileBody::Staged(upload)), Call::Create) => {
+            (Some(FileBody::Inline(body)), CallKind::Create) => body.clone(),
+            (Some(FileBody::Staged(upload)), CallKind::Create) => {
                 upload.complete_replica(self.chains(), disk, end).await?;
                 Bytes::new()
             }
@@ -394,7 +397,7 @@ impl OperationRunner {
         let head = chain_head(operation, epoch, call);
         // A delete that takes a create back is sent after the record is closed, too.
         let delivery = match call {
-            Call::Bury => &DeliveryRecord::default(),
+            CallKind::UndoCreate => &DeliveryRecord::default(),
             _ => &operation.delivery,
         };
         self.chains().relay(operation.vid.birth_group(), disk, head, body, delivery, end).await
@@ -406,7 +409,7 @@ impl OperationRunner {
         operation: &FileOperation,
         disk: DiskId,
         epoch: Epoch,
-        call: Call,
+        call: CallKind,
         end: Instant,
     ) -> Result<messages::Accepted, CallError> {
         let head = chain_head(operation, epoch, call);
@@ -426,7 +429,7 @@ impl OperationRunner {
         }
         let delete = head.delete.unwrap_or_default();
         match call {
-            Call::Bury => self.router().call(disk, Method::Delete, &delete, end).await,
+            CallKind::UndoCreate => self.router().call(disk, Method::Delete, &delete, end).await,
             _ => self.deliver(delivery, disk, Method::Delete, &delete, end).await,
         }
     }
@@ -455,10 +458,10 @@ impl OperationRunner {
         operation: &FileOperation,
         disk: DiskId,
         epoch: Epoch,
-        call: Call,
+        call: CallKind,
         answer: Result<messages::Accepted, CallError>,
     ) -> CallOutcome {
-        let answered = |answer: Answer| Event::Answered { disk, epoch, call, answer };
+        let answered = |answer: MemberAnswer| OperationEvent::Answered { disk, epoch, call, answer };
         let denial = match &answer {
             Err(CallError::Failed(failure)) if failure.code() == Code::Denied => {
                 Some((disk, failure.text.clone()))
@@ -467,12 +470,12 @@ impl OperationRunner {
         };
         let events = match answer {
             Ok(accepted) => match role(accepted.role) {
-                Some(role) => vec![answered(Answer::Ok { role })],
-                None => vec![Event::Unreachable { disk, call }],
+                Some(role) => vec![answered(MemberAnswer::Ok { role })],
+                None => vec![OperationEvent::Unreachable { disk, call }],
             },
             Err(CallError::Failed(failure)) => match answer_of(&failure) {
                 Some(answer) => {
-                    if let (Answer::Missing, Some(FileBody::Staged(upload))) =
+                    if let (MemberAnswer::Missing, Some(FileBody::Staged(upload))) =
                         (&answer, operation.kind.body())
                     {
                         upload.forget_replica(disk);
@@ -485,12 +488,12 @@ impl OperationRunner {
                         self.map().learn(view);
                     }
                     let view = newer.and_then(view_of).filter(|view: &View| view.epoch > epoch);
-                    let (again, view) = (answered(Answer::Busy), view.map(Event::View));
+                    let (again, view) = (answered(MemberAnswer::Busy), view.map(OperationEvent::View));
                     // The newer view makes the protocol call the replica again.
                     view.map_or_else(|| vec![again], |view| vec![view])
                 }
             },
-            Err(_) => vec![Event::Unreachable { disk, call }],
+            Err(_) => vec![OperationEvent::Unreachable { disk, call }],
         };
         (events, denial)
     }
@@ -518,11 +521,13 @@ impl DenialCount {
     /// Takes the events of one call. Returns the reason once all replicas that are up deny the operation.
     fn note(
         &mut self,
-        events: &[Event],
+        events: &[OperationEvent],
         denial: Option<(DiskId, String)>,
         view: Option<&View>,
     ) -> Option<String> {
-        let is_ok = |event: &Event| matches!(event, Event::Answered { answer: Answer::Ok { .. }, .. });
+        let is_ok = |event: &OperationEvent| {
+            matches!(event, OperationEvent::Answered { answer: MemberAnswer::Ok { .. }, .. })
+        };
         self.is_accepted |= events.iter().any(is_ok);
         let (disk, reason) = denial?;
         self.by.insert(disk);
@@ -532,13 +537,13 @@ impl DenialCount {
 }
 
 /// The request of a call in the form of a chain's head, without bytes.
-fn chain_head(operation: &FileOperation, epoch: Epoch, call: Call) -> messages::PutChain {
+fn chain_head(operation: &FileOperation, epoch: Epoch, call: CallKind) -> messages::PutChain {
     let (group, volume) = (operation.vid.birth_group().0, operation.vid.0);
     let (epoch, name) = (epoch.0, operation.name.clone());
     let head = Some(operation.head.clone());
     let mut chain = messages::PutChain::default();
     match (call, operation.kind.body()) {
-        (Call::Create, Some(body)) => {
+        (CallKind::Create, Some(body)) => {
             chain.put = Some(messages::Put {
                 group,
                 epoch,
@@ -549,11 +554,11 @@ fn chain_head(operation: &FileOperation, epoch: Epoch, call: Call) -> messages::
                 staged: matches!(body, FileBody::Staged(_)),
             });
         }
-        (Call::Confirm, _) => {
+        (CallKind::Confirm, _) => {
             chain.confirm = Some(messages::Confirm { group, epoch, volume, name, head });
         }
-        (Call::Bury | Call::Delete | Call::Create, _) => {
-            let op = if call == Call::Bury { operation.undo_op } else { operation.op };
+        (CallKind::UndoCreate | CallKind::Delete | CallKind::Create, _) => {
+            let op = if call == CallKind::UndoCreate { operation.undo_op } else { operation.op };
             chain.delete = Some(messages::Delete {
                 group,
                 epoch,
@@ -567,27 +572,35 @@ fn chain_head(operation: &FileOperation, epoch: Epoch, call: Call) -> messages::
     chain
 }
 
-fn result_of(operation: &FileOperation, outcome: Outcome) -> Result<(), VolumeError> {
+fn result_of(operation: &FileOperation, outcome: OperationOutcome) -> Result<(), VolumeError> {
     let unavailable = |reason: &str| VolumeError::Unavailable { reason: reason.to_owned() };
     let refusal = match outcome {
-        Outcome::Held => return Ok(()),
-        Outcome::Unknown => return Err(VolumeError::Unknown { fid: operation.fid }),
-        Outcome::Refused(refusal) => refusal,
+        OperationOutcome::Complete => return Ok(()),
+        OperationOutcome::Unknown => return Err(VolumeError::Unknown { fid: operation.fid }),
+        OperationOutcome::Refused(refusal) => refusal,
     };
     Err(match refusal {
-        Refusal::Exists { fid } => VolumeError::Exists { fid },
-        Refusal::Buried => {
+        OperationRefusal::Exists { fid } => VolumeError::Exists { fid },
+        OperationRefusal::Deleted => {
             unavailable("another client settled this create by deleting the file; nothing of it is left")
         }
-        Refusal::TooOld => {
+        OperationRefusal::TooOld => {
             unavailable("the operation took too long: the replicas have sealed its time bucket")
         }
-        Refusal::ClockSkew => unavailable("the clock of a data server is more than 10 s behind the master's"),
-        Refusal::VolumeGone => VolumeError::VolumeGone,
-        Refusal::NoSpace => VolumeError::NoSpace,
-        Refusal::OtherFile if matches!(operation.kind, OperationKind::Delete) => VolumeError::NotFound,
-        Refusal::OtherFile => unavailable("the file's id belongs to another name or volume; create it anew"),
-        Refusal::QuotaExceeded { quota, used, wanted } => VolumeError::QuotaExceeded { quota, used, wanted },
-        Refusal::Degraded { have, need } => VolumeError::Degraded { have, need },
+        OperationRefusal::ClockSkew => {
+            unavailable("the clock of a data server is more than 10 s behind the master's")
+        }
+        OperationRefusal::VolumeGone => VolumeError::VolumeGone,
+        OperationRefusal::NoSpace => VolumeError::NoSpace,
+        OperationRefusal::OtherFile if matches!(operation.kind, OperationKind::Delete) => {
+            VolumeError::NotFound
+        }
+        OperationRefusal::OtherFile => {
+            unavailable("the file's id belongs to another name or volume; create it anew")
+        }
+        OperationRefusal::QuotaExceeded { quota, used, wanted } => {
+            VolumeError::QuotaExceeded { quota, used, wanted }
+        }
+        OperationRefusal::Degraded { have, need } => VolumeError::Degraded { have, need },
     })
 }

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_proto::{id, messages};
 use copal_volume::{
-    FileId, OpId, Outcome, Settle, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
+    FileId, OpId, SettleChoice, SettleOutcome, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
     group::{Epoch, MAX_OP_AHEAD_MS},
 };
 use std::{sync::Arc, time::Instant};
@@ -33,9 +33,9 @@ pub(crate) async fn settle(
     operations: &OperationRunner,
     vid: VolumeId,
     fid: FileId,
-    want: Settle,
+    want: SettleChoice,
     end: Instant,
-) -> Result<Outcome, VolumeError> {
+) -> Result<SettleOutcome, VolumeError> {
     let router = operations.router();
     loop {
         let view = router.view(vid, end).await?;
@@ -47,13 +47,13 @@ pub(crate) async fn settle(
             return Err(VolumeError::NotFound);
         }
         match survey.create_state() {
-            CreateState::Permanent => return Ok(Outcome::Committed),
-            CreateState::NotAcknowledged if want == Settle::Commit && survey.live.is_some() => {
+            CreateState::Permanent => return Ok(SettleOutcome::Committed),
+            CreateState::NotAcknowledged if want == SettleChoice::Commit && survey.live.is_some() => {
                 complete(operations, vid, &survey, end).await?;
             }
             CreateState::Deleted | CreateState::NotAcknowledged => {
                 delete_surveyed(operations, vid, fid, &survey, end).await?;
-                return Ok(Outcome::Aborted);
+                return Ok(SettleOutcome::Aborted);
             }
             CreateState::Open => complete(operations, vid, &survey, end).await?,
             CreateState::Undecided => {}

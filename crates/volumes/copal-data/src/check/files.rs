@@ -1,26 +1,26 @@
-//! Files: heads, pieces, bodies, and pieces that belong to nothing.
+//! Check of files: heads, pieces, bodies, and pieces without a file.
 
-use super::{CheckOptions, CheckReport, walk};
+use super::{CheckOptions, VolumeCheckReport, walk};
 use crate::format::{
     BLOCK_BYTES, FileHead, INLINE_BYTES, block_sum, piece_len, pieces_of, upload_started_ms,
 };
 use crate::keys;
-use crate::local::{is_alone, piece_sums};
-use crate::spaces::Spaces;
+use crate::keyspaces::DataKeyspaces;
+use crate::local::{is_single_block, piece_sums};
 use copal_codec::crc32c;
 use copal_volume::{FileId, VolumeId, check_file_name};
 use std::collections::HashSet;
 
-/// File ids held at a time while looking for pieces of no file: 4 MiB of ids.
+/// File ids in memory during the search for pieces without a file: 4 MiB of ids.
 const IDS_AT_A_TIME: u64 = 262_144;
 
 /// Checks the files of one volume.
 pub(super) fn check_volume(
-    spaces: &Spaces,
+    spaces: &DataKeyspaces,
     vid: VolumeId,
     options: &CheckOptions,
-    report: &mut CheckReport,
-    progress: &mut dyn FnMut(&CheckReport),
+    report: &mut VolumeCheckReport,
+    progress: &mut dyn FnMut(&VolumeCheckReport),
 ) {
     let mut in_pieces = 0_u64;
     let range = keys::range(&keys::volume(vid), None);
@@ -56,13 +56,13 @@ pub(super) fn check_volume(
     }
 }
 
-/// Checks one body; the error says what is wrong with it.
+/// Checks one body; the error describes the damage.
 fn check_body(
-    spaces: &Spaces,
+    spaces: &DataKeyspaces,
     vid: VolumeId,
     head: &FileHead,
     options: &CheckOptions,
-    report: &mut CheckReport,
+    report: &mut VolumeCheckReport,
 ) -> Result<(), String> {
     let differs = "its checksum differs from that of its bytes";
     if let Some(body) = &head.inline {
@@ -75,7 +75,7 @@ fn check_body(
     let mut sum = 0;
     for index in 0..pieces_of(head.size) {
         let key = keys::piece(vid, head.fid, index);
-        let sums = if is_alone(head.size) {
+        let sums = if is_single_block(head.size) {
             None
         } else {
             let sums = piece_sums(spaces, head, index, &key);
@@ -116,24 +116,30 @@ fn check_body(
     Ok(())
 }
 
-/// Every piece must belong to a live file or an upload. File ids are looked at in `passes` shares
-/// so that they fit into memory.
-fn check_owners(spaces: &Spaces, vid: VolumeId, passes: u64, pass: u64, report: &mut CheckReport) {
-    let mine = |fid: FileId| fid.0 % u128::from(passes) == u128::from(pass);
+/// Reports pieces that belong to no live file and no upload. It examines one of `passes` shares of the file
+/// ids, so that they fit into memory.
+fn check_owners(
+    spaces: &DataKeyspaces,
+    vid: VolumeId,
+    passes: u64,
+    pass: u64,
+    report: &mut VolumeCheckReport,
+) {
+    let own = |fid: FileId| fid.0 % u128::from(passes) == u128::from(pass);
     let mut owners: HashSet<FileId> = HashSet::new();
     let range = keys::range(&keys::volume(vid), None);
-    // What cannot be read was reported before.
-    let mut unheard = CheckReport::default();
-    walk(&spaces.files, "", &range, false, &mut unheard, &mut |key, row, unheard| match FileHead::parse(
+    // Unreadable rows were reported before.
+    let mut ignored = VolumeCheckReport::default();
+    walk(&spaces.files, "", &range, false, &mut ignored, &mut |key, row, ignored| match FileHead::parse(
         key, &row,
     ) {
-        Ok(head) if head.inline.is_none() && mine(head.fid) => {
+        Ok(head) if head.inline.is_none() && own(head.fid) => {
             owners.insert(head.fid);
         }
         Ok(_) => {}
-        Err(error) => unheard.found(None, None, error.to_string()),
+        Err(error) => ignored.found(None, None, error.to_string()),
     });
-    let heads_unread = !unheard.is_clean();
+    let heads_unread = !ignored.is_clean();
     walk(
         &spaces.uploads,
         &format!("the uploads of volume {vid}"),
@@ -142,7 +148,7 @@ fn check_owners(spaces: &Spaces, vid: VolumeId, passes: u64, pass: u64, report: 
         report,
         &mut |key, row, report| {
             let fid = keys::split(key).and_then(|(_, rest)| keys::split_upload(rest));
-            let Some(fid) = fid.filter(|&fid| mine(fid)) else {
+            let Some(fid) = fid.filter(|&fid| own(fid)) else {
                 return;
             };
             report.uploads += 1;
@@ -153,7 +159,7 @@ fn check_owners(spaces: &Spaces, vid: VolumeId, passes: u64, pass: u64, report: 
         },
     );
     if heads_unread {
-        // The owner of a piece may be among them.
+        // The owner of a piece may be among the unreadable heads.
         return;
     }
     for (space, what) in [(&spaces.extents, "a piece"), (&spaces.sums, "checksums")] {
@@ -164,7 +170,7 @@ fn check_owners(spaces: &Spaces, vid: VolumeId, passes: u64, pass: u64, report: 
                 let what = format!("{what} has the key \"{}\"", key.escape_ascii());
                 return report.found(Some(vid), None, what);
             };
-            if mine(fid) && !owners.contains(&fid) && last != Some(fid) {
+            if own(fid) && !owners.contains(&fid) && last != Some(fid) {
                 last = Some(fid);
                 let what = format!("{what} of file {fid}, which does not exist, takes space");
                 report.found(Some(vid), None, what);
@@ -173,8 +179,8 @@ fn check_owners(spaces: &Spaces, vid: VolumeId, passes: u64, pass: u64, report: 
     }
 }
 
-/// Rows of volumes that do not exist. Those of volumes being removed go at the next open.
-pub(super) fn check_strays(spaces: &Spaces, volumes: &[VolumeId], report: &mut CheckReport) {
+/// Reports rows of volumes that do not exist. Rows of a volume under removal are freed at the next opening.
+pub(super) fn check_strays(spaces: &DataKeyspaces, volumes: &[VolumeId], report: &mut VolumeCheckReport) {
     let names = ["files", "pieces", "checksums", "uploads"];
     let all = keys::range(b"", None);
     for (space, what) in spaces.of_files().into_iter().zip(names) {

@@ -1,12 +1,12 @@
-//! Walks every row of a volume store and lists what is damaged.
+//! Check of a volume store: a walk over every row that lists the damage.
 //!
-//! Names must lead to volumes and back, every piece of every file must be there and every
-//! checksum of a row must hold; with `read_data` every body is read and verified. Damage is a
-//! finding, not a stop: the walk goes on behind it.
+//! Names must lead to volumes and back. Every piece of every file must be present, and every checksum of a
+//! row must match. With `read_data` every body is read and verified. Damage becomes a finding, and the walk
+//! continues behind it.
 //!
 //! Invariants
-//! - Memory is bounded: at most 10,000 findings are kept (the rest is counted), and file ids are
-//!   held for 262,144 files at a time.
+//! - Memory is bounded: at most 10,000 findings are kept, the rest is counted, and the ids of at most 262,144
+//!   files are in memory.
 //! - The check writes nothing.
 //!
 //! Not here: repair (another copy, or deleting the damaged file); the object layer's own checks.
@@ -16,39 +16,38 @@ mod tree;
 
 use crate::error::of_engine;
 use crate::keys::{self, KeyRange};
-use crate::spaces::Spaces;
+use crate::keyspaces::DataKeyspaces;
 use bytes::Bytes;
 use copal_kv::{Keyspace, Store};
 use copal_volume::{VolumeError, VolumeId};
 use std::fmt;
 use std::ops::Bound;
 
-/// Findings kept in a report; more are only counted.
+/// Maximum number of findings in a report; further ones are only counted.
 const KEPT_FINDINGS: usize = 10_000;
 
-/// How deep to look.
+/// Depth of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
     /// Read every body and verify its checksums, not only the rows.
     pub read_data: bool,
-    /// Have the engine check itself too: its tables, values and accounts; with `read_data` every
-    /// byte of them, rows that are deleted but not yet merged away included. Keeps the engine's
-    /// flushes and merges waiting meanwhile.
+    /// Let the engine check its tables, values and accounts too; with `read_data` every byte of them,
+    /// including deleted rows that no merge has dropped yet. The engine's flushes and merges wait meanwhile.
     pub engine: bool,
 }
 
-/// One thing that is not as it was written.
+/// One damaged or missing item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// The volume it belongs to, if that is known.
+pub struct VolumeDamage {
+    /// Its volume, if known.
     pub volume: Option<VolumeId>,
-    /// The file it belongs to, if that is known.
+    /// Name of its file, if known.
     pub file: Option<Vec<u8>>,
-    /// What is wrong.
+    /// Description of the damage.
     pub what: String,
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for VolumeDamage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(vid) = self.volume {
             write!(f, "volume {vid}, ")?;
@@ -60,36 +59,36 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What a check has seen so far.
+/// Progress and result of a check.
 #[derive(Clone, Debug, Default)]
-pub struct CheckReport {
-    /// Volumes that are there.
+pub struct VolumeCheckReport {
+    /// Number of volumes.
     pub volumes: u64,
-    /// Files whose heads could be read.
+    /// Files with readable heads.
     pub files: u64,
     /// Sum of their sizes in bytes.
     pub bytes: u64,
-    /// Pieces found of bodies that are not inline.
+    /// Pieces of bodies that are not inline.
     pub pieces: u64,
-    /// Bytes of bodies that were read and are whole.
+    /// Bytes of bodies that were read and have the right checksum.
     pub verified_bytes: u64,
-    /// Bytes of tables and values that the engine has read; 0: it has not begun.
+    /// Bytes of tables and values that the engine has read; 0 before it begins.
     pub engine_bytes: u64,
     /// Uploads under way; their pieces belong to no file yet.
     pub uploads: u64,
-    /// Objects of the engine that a kill left behind, and their bytes: no damage, freed at the next opening
-    /// that may write. Counted with `engine` only.
+    /// Objects of the engine that a killed process left, and their bytes: no damage. The next opening that
+    /// may write frees them. Counted only with `engine`.
     pub leftovers: u64,
     /// See `leftovers`.
     pub leftover_bytes: u64,
-    /// The first findings.
-    pub damage: Vec<Damage>,
-    /// Findings beyond those kept.
+    /// The first findings, at most 10,000.
+    pub damage: Vec<VolumeDamage>,
+    /// Number of further findings.
     pub more_damage: u64,
 }
 
-impl CheckReport {
-    /// Nothing is damaged.
+impl VolumeCheckReport {
+    /// Whether nothing is damaged.
     pub fn is_clean(&self) -> bool {
         self.damage.is_empty()
     }
@@ -99,18 +98,18 @@ impl CheckReport {
             self.more_damage += 1;
             return;
         }
-        self.damage.push(Damage { volume, file: file.map(<[u8]>::to_vec), what: what.into() });
+        self.damage.push(VolumeDamage { volume, file: file.map(<[u8]>::to_vec), what: what.into() });
     }
 }
 
 /// Runs the whole check.
 pub(crate) fn run(
     kv: &Store,
-    spaces: &Spaces,
+    spaces: &DataKeyspaces,
     options: &CheckOptions,
-    progress: &mut dyn FnMut(&CheckReport),
-) -> Result<CheckReport, VolumeError> {
-    let mut report = CheckReport::default();
+    progress: &mut dyn FnMut(&VolumeCheckReport),
+) -> Result<VolumeCheckReport, VolumeError> {
+    let mut report = VolumeCheckReport::default();
     tree::check_node(spaces, &mut report);
     let volumes = tree::check(spaces, &mut report);
     for &vid in &volumes {
@@ -139,16 +138,15 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// Shows the rows of a range to `visit`, in either order. Where rows cannot be read, that is a
-/// finding, and the walk goes on from the other end: what lies between the first and the last
-/// unreadable place is not seen.
+/// Calls `visit` for the rows of a range, in any order. An unreadable row becomes a finding, and the walk
+/// continues from the other end. Rows between the first and the last unreadable place are not visited.
 fn walk(
     space: &Keyspace,
     what: &str,
     range: &KeyRange,
     keys_only: bool,
-    report: &mut CheckReport,
-    visit: &mut dyn FnMut(&[u8], Bytes, &mut CheckReport),
+    report: &mut VolumeCheckReport,
+    visit: &mut dyn FnMut(&[u8], Bytes, &mut VolumeCheckReport),
 ) {
     let rows = |range: &KeyRange| {
         let rows = space.iter(keys::borrowed(range));

@@ -1,22 +1,22 @@
-//! Volumes, names, and the rows about the store itself.
+//! Check of volumes, names, and the rows that describe the store.
 
-use super::{CheckReport, walk};
+use super::{VolumeCheckReport, walk};
 use crate::format::{
     IDENTITY_KEY, MARK_PREFIX, NEXT_VID_KEY, VolumeRow, VolumeState, parse_group_row, parse_identity,
     parse_mark, parse_name_row, parse_number_row,
 };
 use crate::keys::{self, GROUP};
-use crate::spaces::Spaces;
+use crate::keyspaces::DataKeyspaces;
 use bytes::Bytes;
 use copal_kv::Keyspace;
 use copal_volume::VolumeId;
 
-/// One row under a fixed key.
+/// Checks one row under a fixed key.
 fn fixed<T, E: std::fmt::Display>(
     space: &Keyspace,
     key: &[u8],
     what: &str,
-    report: &mut CheckReport,
+    report: &mut VolumeCheckReport,
     parse: impl Fn(&[u8], &Bytes) -> Result<T, E>,
 ) -> Option<T> {
     match space.get(key) {
@@ -38,8 +38,8 @@ fn fixed<T, E: std::fmt::Display>(
     }
 }
 
-/// Identity, group, clock marks.
-pub(super) fn check_node(spaces: &Spaces, report: &mut CheckReport) {
+/// Checks identity, group and clock marks.
+pub(super) fn check_node(spaces: &DataKeyspaces, report: &mut VolumeCheckReport) {
     let identity = "the identity of the store";
     fixed(&spaces.node, IDENTITY_KEY, identity, report, |_, row| parse_identity(row));
     let group = "the row of the group";
@@ -52,8 +52,8 @@ pub(super) fn check_node(spaces: &Spaces, report: &mut CheckReport) {
     });
 }
 
-/// Checks volumes against names; returns the volumes that are there, ascending.
-pub(super) fn check(spaces: &Spaces, report: &mut CheckReport) -> Vec<VolumeId> {
+/// Checks volumes against names. Returns the existing volumes, ascending.
+pub(super) fn check(spaces: &DataKeyspaces, report: &mut VolumeCheckReport) -> Vec<VolumeId> {
     let next_vid = "the next volume id";
     let next = fixed(&spaces.node, NEXT_VID_KEY, next_vid, report, |key, row| parse_number_row(key, row));
     let mut volumes = Vec::new();
@@ -70,13 +70,13 @@ pub(super) fn check(spaces: &Spaces, report: &mut CheckReport) -> Vec<VolumeId> 
                 check_name(spaces, vid, &row, report);
             }
             Err(error) => {
-                // Its files are still checked.
+                // Its files are checked nevertheless.
                 volumes.push(vid);
                 report.found(Some(vid), None, format!("the row of the volume: {error}"));
             }
         }
         if next.is_some_and(|next| vid.0 >= next) {
-            let what = "its id is not below the next volume id, and would be given again";
+            let what = "its id is not below the next volume id and could be assigned again";
             report.found(Some(vid), None, what);
         }
     });
@@ -108,8 +108,8 @@ pub(super) fn check(spaces: &Spaces, report: &mut CheckReport) -> Vec<VolumeId> 
     volumes
 }
 
-/// The name in the volume's row must lead back to it.
-fn check_name(spaces: &Spaces, vid: VolumeId, row: &VolumeRow, report: &mut CheckReport) {
+/// Checks that the name in a volume's row leads back to the volume.
+fn check_name(spaces: &DataKeyspaces, vid: VolumeId, row: &VolumeRow, report: &mut VolumeCheckReport) {
     let key = keys::named(row.parent, row.name.as_bytes());
     let leads = match spaces.names.get(&key) {
         Ok(Some(name)) => parse_name_row(&key, &name).map_err(|error| error.to_string()),

@@ -1,9 +1,9 @@
-//! The head of a file, and the mark of an upload under way.
+//! Head of a file, and mark of an upload under way.
 //!
 //! Format: docs/formats/data-rows.md v1
 
 use super::INLINE_BYTES;
-use super::frame::{Kind, RowError, open, set_checksum, start, verify};
+use super::frame::{RowError, RowKind, open, set_checksum, start, verify};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use copal_volume::{FileId, FileInfo, MAX_FILE_BYTES, MAX_METADATA_BYTES, OpId};
@@ -11,25 +11,25 @@ use copal_volume::{FileId, FileInfo, MAX_FILE_BYTES, MAX_METADATA_BYTES, OpId};
 const FLAG_INLINE: u16 = 1;
 const FIELDS_LEN: usize = 16 + 16 + 8 + 4 + 2 + 2;
 
-/// Everything about a file but a body that lies in pieces.
+/// A file without the pieces of its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileHead {
     pub(crate) fid: FileId,
-    /// The create; its time is the file's creation time.
+    /// The create; its time is the creation time of the file.
     pub(crate) op: OpId,
     pub(crate) size: u64,
     pub(crate) crc32c: u32,
     pub(crate) metadata: Bytes,
-    /// The body of a small file; not checked yet. `None`: it lies in pieces.
+    /// The body of a small file, not checked yet; `None`: the body is in pieces.
     pub(crate) inline: Option<Bytes>,
 }
 
 impl FileHead {
-    /// The row under `key`.
+    /// Encodes the row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
         let body_len = self.inline.as_ref().map_or(0, Bytes::len);
         let flags = if self.inline.is_some() { FLAG_INLINE } else { 0 };
-        let mut row = start(Kind::Head, flags, FIELDS_LEN + self.metadata.len() + body_len);
+        let mut row = start(RowKind::Head, flags, FIELDS_LEN + self.metadata.len() + body_len);
         row.put_u128(self.fid.0);
         row.put_u128(self.op.0);
         row.put_u64(self.size);
@@ -44,11 +44,10 @@ impl FileHead {
         Bytes::from(row)
     }
 
-    /// Reads the row under `key`. Head and metadata are checked; an inline body is cut out but
-    /// only checked in length.
+    /// Decodes the row under `key`. Head and metadata are checked; of an inline body only the length.
     pub(crate) fn parse(key: &[u8], row: &Bytes) -> Result<FileHead, RowError> {
         let mut input = Reader::new(row);
-        let frame = open(Kind::Head, FLAG_INLINE, &mut input)?;
+        let frame = open(RowKind::Head, FLAG_INLINE, &mut input)?;
         let fid = FileId(input.u128()?);
         let op = OpId(input.u128()?);
         let size = input.u64()?;
@@ -76,8 +75,8 @@ impl FileHead {
         Ok(FileHead { fid, op, size, crc32c, metadata: row.slice(metadata_at..end), inline })
     }
 
-    /// What callers of the store see. The metadata is copied, so that a list of heads does not
-    /// keep the bodies beside them in memory.
+    /// The head in the form for callers of the store. The metadata is copied: a list of heads must not keep
+    /// the adjacent bodies in memory.
     pub(crate) fn info(&self) -> FileInfo {
         FileInfo {
             fid: self.fid,
@@ -93,18 +92,18 @@ fn value(field: &'static str, value: u64) -> RowError {
     RowError::Value { field, value }
 }
 
-/// Mark of an upload that began at `started_ms`.
+/// Encodes the mark of an upload that began at `started_ms`.
 pub(crate) fn upload_row(key: &[u8], started_ms: u64) -> Bytes {
-    let mut row = start(Kind::Upload, 0, 8);
+    let mut row = start(RowKind::Upload, 0, 8);
     row.put_u64(started_ms);
     set_checksum(key, &mut row);
     Bytes::from(row)
 }
 
-/// When the upload under `key` began.
+/// Decodes the start time of the upload under `key`.
 pub(crate) fn upload_started_ms(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
     let mut input = Reader::new(row);
-    let frame = open(Kind::Upload, 0, &mut input)?;
+    let frame = open(RowKind::Upload, 0, &mut input)?;
     let started_ms = input.u64()?;
     input.finish()?;
     verify(&frame, key, row)?;

@@ -1,47 +1,47 @@
-//! Rows of a member of a replicated group: its state, its journal, its deleted files.
+//! Rows of a member of a replicated group: its state, its journal, its tombstones.
 //!
 //! Format: docs/formats/data-rows.md v1
 
-use super::frame::{Kind, RowError, open, set_checksum, start, verify};
+use super::frame::{RowError, RowKind, open, set_checksum, start, verify};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use copal_volume::{
     FileId, MAX_FILE_NAME_BYTES, VolumeId,
-    group::{Bucket, Closing, Epoch, Role},
+    group::{Bucket, BucketSeal, Epoch, Role},
 };
 
-/// What a member knows about itself in one group.
+/// Persistent state of a member in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemberRow {
-    /// The newest view it has taken part in.
+    /// The newest view that it has entered.
     pub(crate) epoch: Epoch,
     pub(crate) role: Role,
-    /// The newest epoch in which it was whole; 0: never.
-    pub(crate) last_normal: Epoch,
-    /// What it takes no more operations of.
-    pub(crate) closing: Closing,
-    /// Operations of earlier buckets are on every member: none of them is journalled any more.
-    pub(crate) horizon: Bucket,
-    /// Whether everything from before the horizon is here: not on a new member, and not on one that was
-    /// damaged, until it has compared all of its files with a donor's.
+    /// The newest epoch in which it was in sync, or was about to report that; 0: never.
+    pub(crate) last_in_sync: Epoch,
+    /// Its sealed buckets.
+    pub(crate) seal: BucketSeal,
+    /// The stable point: earlier operations are on every member and are not journalled any more.
+    pub(crate) stable_point: Bucket,
+    /// Whether everything below the stable point is present. It is false on a new member and on a damaged
+    /// one, until the member has compared all of its files with a donor's.
     pub(crate) is_covered: bool,
 }
 
 impl MemberRow {
-    /// Whether the member has everything of the group: it is whole, or has written down in this epoch that it
-    /// is about to be. Then it has no second file of a name, and takes none (VOL-14).
+    /// Whether the member has everything of the group: it is in sync, or has persisted in this epoch that it
+    /// is about to be. Then no name has a second file, and none is accepted (VOL-14).
     pub(crate) fn has_everything(&self) -> bool {
-        let is_about_to_be = self.is_covered && self.last_normal == self.epoch && self.epoch > Epoch(0);
+        let is_about_to_be = self.is_covered && self.last_in_sync == self.epoch && self.epoch > Epoch(0);
         self.role.is_in_sync() || is_about_to_be
     }
 
-    /// The row under `key`.
+    /// Encodes the row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
-        let mut row = start(Kind::Member, 0, 40);
+        let mut row = start(RowKind::Member, 0, 40);
         row.put_u64(self.epoch.0);
-        row.put_u64(self.last_normal.0);
-        row.put_u64(self.closing.below.0);
-        row.put_u64(self.horizon.0);
+        row.put_u64(self.last_in_sync.0);
+        row.put_u64(self.seal.below.0);
+        row.put_u64(self.stable_point.0);
         row.put_u8(self.role.letter() as u8);
         row.put_u8(u8::from(self.is_covered));
         row.put_zeros(6);
@@ -49,20 +49,20 @@ impl MemberRow {
         Bytes::from(row)
     }
 
-    /// Reads the row under `key`.
+    /// Decodes the row under `key`.
     pub(crate) fn parse(key: &[u8], row: &[u8]) -> Result<MemberRow, RowError> {
         let mut input = Reader::new(row);
-        let frame = open(Kind::Member, 0, &mut input)?;
+        let frame = open(RowKind::Member, 0, &mut input)?;
         verify(&frame, key, row)?;
         let epoch = Epoch(input.u64()?);
-        let last_normal = Epoch(input.u64()?);
+        let last_in_sync = Epoch(input.u64()?);
         let below = Bucket(input.u64()?);
-        let horizon = Bucket(input.u64()?);
+        let stable_point = Bucket(input.u64()?);
         let letter = input.u8()?;
         let covered = input.u8()?;
         input.zeros(6)?;
         input.finish()?;
-        // Whoever is away writes no rows.
+        // A member that is down writes no rows.
         let role = Role::of_letter(char::from(letter))
             .filter(|role| role.is_up())
             .ok_or(RowError::Value { field: "role", value: u64::from(letter) })?;
@@ -72,35 +72,35 @@ impl MemberRow {
         Ok(MemberRow {
             epoch,
             role,
-            last_normal,
-            closing: Closing { below },
-            horizon,
+            last_in_sync,
+            seal: BucketSeal { below },
+            stable_point,
             is_covered: covered == 1,
         })
     }
 }
 
-/// What an operation did.
+/// Kind of a journalled operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Did {
+pub(crate) enum JournalAction {
     Create = 1,
     Delete = 2,
 }
 
-/// One accepted operation, until all members have it; its id and time are in the key.
+/// One accepted operation, kept until all members have it. Its id and time are in the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JournalRow {
-    pub(crate) did: Did,
+    pub(crate) did: JournalAction,
     pub(crate) vid: VolumeId,
     pub(crate) fid: FileId,
     pub(crate) name: Bytes,
 }
 
 impl JournalRow {
-    /// The row under `key`.
+    /// Encodes the row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
-        let mut row = start(Kind::Journal, 0, 32 + self.name.len());
+        let mut row = start(RowKind::Journal, 0, 32 + self.name.len());
         row.put_u64(self.vid.0);
         row.put_u128(self.fid.0);
         row.put_u8(self.did as u8);
@@ -110,16 +110,16 @@ impl JournalRow {
         Bytes::from(row)
     }
 
-    /// Reads the row under `key`.
+    /// Decodes the row under `key`.
     pub(crate) fn parse(key: &[u8], row: &Bytes) -> Result<JournalRow, RowError> {
         let mut input = Reader::new(row);
-        let frame = open(Kind::Journal, 0, &mut input)?;
+        let frame = open(RowKind::Journal, 0, &mut input)?;
         verify(&frame, key, row)?;
         let vid = VolumeId(input.u64()?);
         let fid = FileId(input.u128()?);
         let did = match input.u8()? {
-            1 => Did::Create,
-            2 => Did::Delete,
+            1 => JournalAction::Create,
+            2 => JournalAction::Delete,
             other => return Err(value("kind", other.into())),
         };
         input.zeros(7)?;
@@ -128,19 +128,19 @@ impl JournalRow {
     }
 }
 
-/// A deleted file, until no member can bring it back; its id is in the key.
+/// A tombstone, kept until no member can bring the file back. The file's id is in the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TombRow {
+pub(crate) struct TombstoneRow {
     pub(crate) vid: VolumeId,
     /// The delete.
     pub(crate) op: u128,
     pub(crate) name: Bytes,
 }
 
-impl TombRow {
-    /// The row under `key`.
+impl TombstoneRow {
+    /// Encodes the row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
-        let mut row = start(Kind::Tomb, 0, 24 + self.name.len());
+        let mut row = start(RowKind::Tomb, 0, 24 + self.name.len());
         row.put_u64(self.vid.0);
         row.put_u128(self.op);
         row.put_bytes(&self.name);
@@ -148,19 +148,19 @@ impl TombRow {
         Bytes::from(row)
     }
 
-    /// Reads the row under `key`.
-    pub(crate) fn parse(key: &[u8], row: &Bytes) -> Result<TombRow, RowError> {
+    /// Decodes the row under `key`.
+    pub(crate) fn parse(key: &[u8], row: &Bytes) -> Result<TombstoneRow, RowError> {
         let mut input = Reader::new(row);
-        let frame = open(Kind::Tomb, 0, &mut input)?;
+        let frame = open(RowKind::Tomb, 0, &mut input)?;
         verify(&frame, key, row)?;
         let vid = VolumeId(input.u64()?);
         let op = input.u128()?;
         let name = name(row, input.position())?;
-        Ok(TombRow { vid, op, name })
+        Ok(TombstoneRow { vid, op, name })
     }
 }
 
-/// The name that stands last in a row.
+/// Decodes the name at the end of a row.
 fn name(row: &Bytes, at: usize) -> Result<Bytes, RowError> {
     let name = row.slice(at..);
     if name.len() > MAX_FILE_NAME_BYTES {
@@ -182,29 +182,29 @@ mod tests {
         let member = MemberRow {
             epoch: Epoch(9),
             role: Role::Recovering,
-            last_normal: Epoch(7),
-            closing: Closing { below: Bucket(11) },
-            horizon: Bucket(10),
+            last_in_sync: Epoch(7),
+            seal: BucketSeal { below: Bucket(11) },
+            stable_point: Bucket(10),
             is_covered: true,
         };
         assert_eq!(MemberRow::parse(b"k", &member.row(b"k")), Ok(member));
         let journal = JournalRow {
-            did: Did::Delete,
+            did: JournalAction::Delete,
             vid: VolumeId(3),
             fid: FileId(4),
             name: Bytes::from_static(b"name"),
         };
         assert_eq!(JournalRow::parse(b"k", &journal.row(b"k")), Ok(journal.clone()));
-        let tomb = TombRow { vid: VolumeId(3), op: 5, name: Bytes::from_static(b"name") };
-        assert_eq!(TombRow::parse(b"k", &tomb.row(b"k")), Ok(tomb.clone()));
+        let tombstone = TombstoneRow { vid: VolumeId(3), op: 5, name: Bytes::from_static(b"name") };
+        assert_eq!(TombstoneRow::parse(b"k", &tombstone.row(b"k")), Ok(tombstone.clone()));
         assert!(MemberRow::parse(b"l", &member.row(b"k")).is_err());
         assert!(JournalRow::parse(b"l", &journal.row(b"k")).is_err());
-        assert!(TombRow::parse(b"k", &journal.row(b"k")).is_err());
+        assert!(TombstoneRow::parse(b"k", &journal.row(b"k")).is_err());
     }
 
     #[test]
     fn nobody_who_is_away_has_a_row_that_says_so() {
-        let mut row = start(Kind::Member, 0, 40);
+        let mut row = start(RowKind::Member, 0, 40);
         row.put_zeros(32);
         row.put_u8(b'F');
         row.put_zeros(7);

@@ -1,11 +1,11 @@
-//! Rows of the data node, byte by byte.
+//! Binary format of the data node's rows.
 //!
 //! Format: docs/formats/data-rows.md v1
 //! Invariants
-//! - Every row but a piece of a body begins with the same 8 bytes: version, kind, flags that must
-//!   be understood, and a CRC32C that covers the row's key too, so a row read for another key is
-//!   damage and not an answer.
-//! - A reader refuses versions, kinds, flags and lengths it does not know.
+//! - Every row except a piece of a body begins with the same 8 bytes: version, kind, flags that a reader must
+//!   understand, and a CRC32C. The checksum also covers the row's key, so a row that was read for another key
+//!   is detected as damage.
+//! - A reader refuses unknown versions, kinds, flags and lengths.
 
 mod frame;
 mod head;
@@ -16,7 +16,7 @@ mod upload;
 mod volume;
 
 pub(crate) use head::{FileHead, upload_row, upload_started_ms};
-pub(crate) use member::{Did, JournalRow, MemberRow, TombRow};
+pub(crate) use member::{JournalAction, JournalRow, MemberRow, TombstoneRow};
 pub use node::MemberIdentity;
 pub(crate) use node::{
     GROUP_KEY_LEN, IDENTITY_KEY, MARK_PREFIX, NEXT_VID_KEY, StoreIdentity, group_row, mark_key, mark_row,
@@ -28,12 +28,12 @@ pub(crate) use volume::{VolumeRow, VolumeState, name_row, parse_name_row};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use {frame::crafted, node::crafted_identity};
 
-/// Bodies up to here lie in the row of their head.
+/// Maximum length of a body in the row of its head.
 pub(crate) const INLINE_BYTES: u64 = 4096;
-/// Larger bodies are cut into pieces of this size; the last may be shorter.
+/// Length of the pieces of a larger body; the last one may be shorter.
 pub(crate) const PIECE_BYTES: u64 = 4 << 20;
-/// Bodies above this size carry one checksum per block of this size, so that a part can be read
-/// and checked alone.
+/// Bodies above this size have one checksum per block of this size, so that parts can be read and checked
+/// separately.
 pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
 
 /// Number of pieces of a body that is not inline.

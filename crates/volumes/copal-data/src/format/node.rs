@@ -1,8 +1,8 @@
-//! Rows about the store itself: identity, next volume id, clock marks, the one group.
+//! Rows that describe the store: identity, next volume id, clock marks, the one group.
 //!
 //! Format: docs/formats/data-rows.md v1
 
-use super::frame::{Kind, RowError, open, set_checksum, start, verify};
+use super::frame::{RowError, RowKind, open, set_checksum, start, verify};
 use bytes::Bytes;
 use copal_codec::{ENVELOPE_LEN, Envelope, EnvelopeError, Format, Put, Reader};
 use copal_volume::{
@@ -14,36 +14,36 @@ use copal_volume::{
 pub(crate) const IDENTITY_KEY: &[u8] = b"identity";
 /// Key of the next volume id.
 pub(crate) const NEXT_VID_KEY: &[u8] = b"next-vid";
-/// Keys of clock marks begin so.
+/// Prefix of the keys of clock marks.
 pub(crate) const MARK_PREFIX: &[u8] = b"mark/";
-/// A group's key is its big-endian number.
+/// Length of a group's key, a big-endian number.
 pub(crate) const GROUP_KEY_LEN: usize = 4;
 
 const IDENTITY: Format =
     Format { magic: *b"COPALDAT", name: "volume store", oldest: 1, version: 1, known_flags: 0 };
 
-/// A data server's rows stand under groups that other disks keep too: an embedded store refuses them by the
-/// version.
+/// Identity of a data server's disk. Its rows belong to groups with replicas on other disks; an embedded
+/// store refuses them by this version.
 const MEMBER_IDENTITY: Format =
     Format { magic: *b"COPALDAT", name: "data server's store", oldest: 2, version: 2, known_flags: 0 };
 
-/// Whose disk this is, and how often its server has booted.
+/// Cluster and server of a disk, and the number of the server's boots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberIdentity {
     /// The cluster.
     pub cluster: [u8; 16],
-    /// The server, as its certificate names it.
+    /// The server, as named in its certificate.
     pub server: [u8; 16],
-    /// What tells the disk from one that was put in its place.
+    /// Random identity of the disk: a replaced disk has another one.
     pub disk: [u8; 16],
-    /// The boot that has the disk.
+    /// The current boot of the server.
     pub incarnation: Incarnation,
-    /// The highest reign of a master that was heard of.
+    /// The highest term of a leader that the server has accepted.
     pub term: Term,
 }
 
 impl MemberIdentity {
-    /// The row under [`IDENTITY_KEY`].
+    /// Encodes the row under [`IDENTITY_KEY`].
     pub(crate) fn row(&self) -> Bytes {
         let mut row = vec![0; ENVELOPE_LEN];
         for id in [&self.cluster, &self.server, &self.disk] {
@@ -55,7 +55,7 @@ impl MemberIdentity {
         Bytes::from(row)
     }
 
-    /// Reads the row under [`IDENTITY_KEY`].
+    /// Decodes the row under [`IDENTITY_KEY`].
     pub(crate) fn parse(row: &[u8]) -> Result<MemberIdentity, EnvelopeError> {
         let (_, body) = Envelope::open(&MEMBER_IDENTITY, row)?;
         let fields = |mut input: Reader<'_>| -> Result<MemberIdentity, copal_codec::DecodeError> {
@@ -75,7 +75,7 @@ impl MemberIdentity {
     }
 }
 
-/// Who this store is, and the version of all its rows.
+/// Identity of an embedded store, with the version of all its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreIdentity {
     pub(crate) uuid: [u8; 16],
@@ -83,7 +83,7 @@ pub(crate) struct StoreIdentity {
 }
 
 impl StoreIdentity {
-    /// The row under [`IDENTITY_KEY`].
+    /// Encodes the row under [`IDENTITY_KEY`].
     pub(crate) fn row(&self) -> Bytes {
         let mut row = vec![0; ENVELOPE_LEN];
         row.put_bytes(&self.uuid);
@@ -93,7 +93,7 @@ impl StoreIdentity {
     }
 }
 
-/// Reads the row under [`IDENTITY_KEY`].
+/// Decodes the row under [`IDENTITY_KEY`].
 pub(crate) fn parse_identity(row: &[u8]) -> Result<StoreIdentity, EnvelopeError> {
     let (_, body) = Envelope::open(&IDENTITY, row)?;
     let cut = || EnvelopeError::Truncated {
@@ -107,18 +107,18 @@ pub(crate) fn parse_identity(row: &[u8]) -> Result<StoreIdentity, EnvelopeError>
     Ok(StoreIdentity { uuid, created_ms })
 }
 
-/// A number of the store, under its own key.
+/// Encodes a number under its own key.
 pub(crate) fn number_row(key: &[u8], number: u64) -> Bytes {
-    let mut row = start(Kind::Number, 0, 8);
+    let mut row = start(RowKind::Number, 0, 8);
     row.put_u64(number);
     set_checksum(key, &mut row);
     Bytes::from(row)
 }
 
-/// Reads a number of the store.
+/// Decodes a number.
 pub(crate) fn parse_number_row(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
     let mut input = Reader::new(row);
-    let frame = open(Kind::Number, 0, &mut input)?;
+    let frame = open(RowKind::Number, 0, &mut input)?;
     verify(&frame, key, row)?;
     let number = input.u64()?;
     input.finish()?;
@@ -133,32 +133,32 @@ pub(crate) fn mark_key(mark_ms: u64) -> [u8; 13] {
     key
 }
 
-/// The row of a clock mark; its time is in the key.
+/// Encodes the row of a clock mark; its time is in the key.
 pub(crate) fn mark_row(key: &[u8]) -> Bytes {
-    let mut row = start(Kind::Mark, 0, 0);
+    let mut row = start(RowKind::Mark, 0, 0);
     set_checksum(key, &mut row);
     Bytes::from(row)
 }
 
-/// The time of a clock mark.
+/// Decodes the time of a clock mark.
 pub(crate) fn parse_mark(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
     let mut input = Reader::new(row);
-    let frame = open(Kind::Mark, 0, &mut input)?;
+    let frame = open(RowKind::Mark, 0, &mut input)?;
     input.finish()?;
     verify(&frame, key, row)?;
     let mut time = Reader::new(key.get(MARK_PREFIX.len()..).unwrap_or(&[]));
     let mark_ms = u64::from_be_bytes(time.array()?);
     time.finish()?;
-    // A store at the end of time has no ids left to give.
+    // Above this time no id is left.
     if mark_ms > LAST_ID_MS {
         return Err(RowError::Value { field: "time", value: mark_ms });
     }
     Ok(mark_ms)
 }
 
-/// The row of a group with one member in state N.
+/// Encodes the row of a group with one member in role N.
 pub(crate) fn group_row(key: &[u8], epoch: u64) -> Bytes {
-    let mut row = start(Kind::Group, 0, 16);
+    let mut row = start(RowKind::Group, 0, 16);
     row.put_u64(epoch);
     row.put_u8(b'N');
     row.put_zeros(7);
@@ -166,10 +166,10 @@ pub(crate) fn group_row(key: &[u8], epoch: u64) -> Bytes {
     Bytes::from(row)
 }
 
-/// The epoch of a group whose only member is in state N.
+/// Decodes the epoch of a group whose only member is in role N.
 pub(crate) fn parse_group_row(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
     let mut input = Reader::new(row);
-    let frame = open(Kind::Group, 0, &mut input)?;
+    let frame = open(RowKind::Group, 0, &mut input)?;
     verify(&frame, key, row)?;
     let epoch = input.u64()?;
     let role = input.u8()?;
@@ -181,7 +181,7 @@ pub(crate) fn parse_group_row(key: &[u8], row: &[u8]) -> Result<u64, RowError> {
     Ok(epoch)
 }
 
-/// Any bytes as the body of an identity, with the right sum.
+/// Any bytes as the body of an identity, with a valid checksum.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn crafted_identity(body: &[u8]) -> Vec<u8> {
     let mut row = vec![0; ENVELOPE_LEN];

@@ -3,7 +3,7 @@ use crate::keys;
 use bytes::Bytes;
 use copal_volume::{FileId, OpId, VolumeId, VolumeOptions};
 
-/// The hex blocks of the document, in order: key, row, key, row, ...
+/// The hex blocks of the format page, in order: key, row, key, row, ...
 fn examples() -> Vec<Vec<u8>> {
     let document = include_str!("../../../../../docs/formats/data-rows.md");
     document
@@ -51,7 +51,7 @@ fn example_staged_piece() -> StagedPieceRow {
     StagedPieceRow { len: 100_000, crc32c: copal_codec::crc32c(0, &[9; 100_000]) }
 }
 
-/// Every kind of row once: (key, row).
+/// One row of each kind: (key, row).
 fn all_rows() -> Vec<(Vec<u8>, Bytes)> {
     let (head_key, head) = example_head();
     let (volume_key, volume) = example_volume();
@@ -76,7 +76,7 @@ fn all_rows() -> Vec<(Vec<u8>, Bytes)> {
     rows.to_vec()
 }
 
-/// What each kind's reader says, in the order of [`all_rows`].
+/// Result of the decoder for each kind, in the order of [`all_rows`].
 fn reads(kind: usize, key: &[u8], row: &Bytes) -> Result<(), RowError> {
     match kind {
         0 => FileHead::parse(key, row).map(drop),
@@ -110,8 +110,8 @@ fn the_examples_of_the_document_are_what_we_write_and_read() {
     assert_eq!(parse_identity(&examples[21]), Ok(identity));
 }
 
-/// Rows of before 2026-11 may hold a number of replicas and a class of disk, which no store obeyed. They are
-/// read as the same volume without these.
+/// Rows from before 2026-11 may contain a number of replicas and a class of disk, which no store used. They
+/// decode to the same volume without these.
 #[test]
 fn a_volume_with_the_reserved_fields_of_before_is_read() {
     let (key, volume) = example_volume();
@@ -174,7 +174,7 @@ fn rows_of_other_kinds_and_versions_are_named() {
     let rows = all_rows();
     let (key, row) = &rows[4];
     let read = reads(3, key, row);
-    assert_eq!(read, Err(RowError::Kind { found: b'N', wanted: b'V' }));
+    assert_eq!(read, Err(RowError::RowKind { found: b'N', wanted: b'V' }));
     let mut newer = row.to_vec();
     newer[0] = 2;
     let read = reads(4, key, &Bytes::from(newer));

@@ -1,37 +1,37 @@
-//! Rows of an upload on a data server: whose it is, and the checksum of each piece until the file is there.
+//! Rows of an upload on a data server: its origin, and the checksum of each piece until the file exists.
 //!
 //! Format: docs/formats/data-rows.md v1
 //! Not here: the mark of an upload in an embedded store, which has one writer (`head`).
 
 use super::{
     PIECE_BYTES,
-    frame::{Kind, RowError, open, set_checksum, start, verify},
+    frame::{RowError, RowKind, open, set_checksum, start, verify},
 };
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 
-/// The row says which client began the upload; releases before wrote rows without it.
+/// The row names the client that began the upload; earlier releases wrote rows without it.
 const HAS_ORIGIN: u16 = 1;
-/// Longest name in a certificate.
+/// Maximum length of a name in a certificate, bytes.
 const MOST_CLIENT_BYTES: usize = 255;
 
-/// An upload whose file is not there yet.
+/// An upload without a file yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UploadRow {
-    /// When its last piece came, ms since 1970.
+    /// Arrival time of its last piece, ms since 1970.
     pub(crate) touched_ms: u64,
     /// Bytes of its pieces.
     pub(crate) bytes: u64,
-    /// Name in the certificate of the client that began it; empty: this server itself.
+    /// Name in the certificate of the client that began it; empty: this server.
     pub(crate) client: Bytes,
-    /// The incarnation of that client.
+    /// Incarnation of that client.
     pub(crate) incarnation: u64,
 }
 
 impl UploadRow {
-    /// The row under `key`.
+    /// Encodes the row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
-        let mut row = start(Kind::Upload, HAS_ORIGIN, 25 + self.client.len());
+        let mut row = start(RowKind::Upload, HAS_ORIGIN, 25 + self.client.len());
         row.put_u64(self.touched_ms);
         row.put_u64(self.bytes);
         row.put_u64(self.incarnation);
@@ -41,10 +41,10 @@ impl UploadRow {
         Bytes::from(row)
     }
 
-    /// Reads the row under `key`; `None`: an earlier release wrote it.
+    /// Decodes the row under `key`; `None`: an earlier release wrote it.
     pub(crate) fn parse(key: &[u8], row: &Bytes) -> Result<Option<UploadRow>, RowError> {
         let mut input = Reader::new(row);
-        let frame = open(Kind::Upload, HAS_ORIGIN, &mut input)?;
+        let frame = open(RowKind::Upload, HAS_ORIGIN, &mut input)?;
         verify(&frame, key, row)?;
         let touched_ms = input.u64()?;
         if frame.flags & HAS_ORIGIN == 0 {
@@ -66,26 +66,26 @@ impl UploadRow {
 /// One piece of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StagedPieceRow {
-    /// Its bytes.
+    /// Its length in bytes.
     pub(crate) len: u32,
-    /// CRC32C of them.
+    /// CRC32C of its bytes.
     pub(crate) crc32c: u32,
 }
 
 impl StagedPieceRow {
-    /// The row under `key`.
+    /// Encodes the row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
-        let mut row = start(Kind::Piece, 0, 8);
+        let mut row = start(RowKind::Piece, 0, 8);
         row.put_u32(self.len);
         row.put_u32(self.crc32c);
         set_checksum(key, &mut row);
         Bytes::from(row)
     }
 
-    /// Reads the row under `key`.
+    /// Decodes the row under `key`.
     pub(crate) fn parse(key: &[u8], row: &[u8]) -> Result<StagedPieceRow, RowError> {
         let mut input = Reader::new(row);
-        let frame = open(Kind::Piece, 0, &mut input)?;
+        let frame = open(RowKind::Piece, 0, &mut input)?;
         verify(&frame, key, row)?;
         let (len, crc32c) = (input.u32()?, input.u32()?);
         input.finish()?;

@@ -2,33 +2,34 @@
 //!
 //! Format: docs/formats/data-rows.md v1
 
-use super::frame::{Kind, RowError, open, set_checksum, start, verify};
+use super::frame::{RowError, RowKind, open, set_checksum, start, verify};
 use bytes::Bytes;
 use copal_codec::{Put, Reader};
 use copal_volume::{MAX_VOLUME_NAME_BYTES, VolumeId, VolumeOptions};
 
 const NONE_U64: u64 = u64::MAX;
-/// Reserved: a class of disk, which no store ever obeyed. Rows of before 2026-11 may have one.
+/// Reserved: a class of disk, which no store ever used. Rows from before 2026-11 may have one.
 const FLAG_CLASS: u16 = 1;
-/// Reserved bytes of a row: a number of replicas and the length of a class. Written as zero, not read.
+/// Reserved bytes of a row: a number of replicas and the length of a class. Written as zero and ignored by
+/// readers.
 const NO_REPLICAS: u8 = 0;
 const NO_CLASS: u8 = 0;
 const FLAG_SPARE: u16 = 2;
 
-/// Whether a volume is there.
+/// State of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum VolumeState {
     /// Its name leads to it.
     Live = 1,
-    /// An embedded store's: removed, its rows are being purged. A member's: it may be removed, and takes no
-    /// creates.
+    /// In an embedded store: removed, and its rows are being purged. On a member: it may be removed, and
+    /// accepts no creates.
     Removing = 2,
-    /// A member's: removed.
-    Gone = 3,
+    /// Removed; used on members only.
+    Removed = 3,
 }
 
-/// What the store knows of a volume.
+/// Row of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeRow {
     pub(crate) state: VolumeState,
@@ -52,10 +53,10 @@ impl VolumeRow {
         }
     }
 
-    /// The row under `key`.
+    /// Encodes the row under `key`.
     pub(crate) fn row(&self, key: &[u8]) -> Bytes {
         let flags = if self.spare_copies { FLAG_SPARE } else { 0 };
-        let mut row = start(Kind::Volume, flags, 32 + self.name.len());
+        let mut row = start(RowKind::Volume, flags, 32 + self.name.len());
         row.put_u64(self.parent.0);
         row.put_u64(self.created_ms);
         row.put_u64(self.quota_bytes.unwrap_or(NONE_U64));
@@ -69,10 +70,10 @@ impl VolumeRow {
         Bytes::from(row)
     }
 
-    /// Reads the row under `key`.
+    /// Decodes the row under `key`.
     pub(crate) fn parse(key: &[u8], row: &[u8]) -> Result<VolumeRow, RowError> {
         let mut input = Reader::new(row);
-        let frame = open(Kind::Volume, FLAG_CLASS | FLAG_SPARE, &mut input)?;
+        let frame = open(RowKind::Volume, FLAG_CLASS | FLAG_SPARE, &mut input)?;
         verify(&frame, key, row)?;
         let parent = VolumeId(input.u64()?);
         let created_ms = input.u64()?;
@@ -80,7 +81,7 @@ impl VolumeRow {
         let state = match input.u8()? {
             1 => VolumeState::Live,
             2 => VolumeState::Removing,
-            3 => VolumeState::Gone,
+            3 => VolumeState::Removed,
             other => return Err(value("state", other)),
         };
         input.u8()?;
@@ -114,18 +115,18 @@ fn text(field: &'static str, bytes: &[u8]) -> Result<String, RowError> {
     }
 }
 
-/// The row that leads from a name to a volume.
+/// Encodes the row from a name to its volume.
 pub(crate) fn name_row(key: &[u8], vid: VolumeId) -> Bytes {
-    let mut row = start(Kind::Name, 0, 8);
+    let mut row = start(RowKind::Name, 0, 8);
     row.put_u64(vid.0);
     set_checksum(key, &mut row);
     Bytes::from(row)
 }
 
-/// The volume that a name leads to.
+/// Decodes the volume of a name.
 pub(crate) fn parse_name_row(key: &[u8], row: &[u8]) -> Result<VolumeId, RowError> {
     let mut input = Reader::new(row);
-    let frame = open(Kind::Name, 0, &mut input)?;
+    let frame = open(RowKind::Name, 0, &mut input)?;
     verify(&frame, key, row)?;
     let vid = VolumeId(input.u64()?);
     input.finish()?;

@@ -1,12 +1,11 @@
-//! Several small files in one durable write, or in a few where the engine has no room for all of them at
-//! once.
+//! Several small files in one durable write, or in a few if the engine has no memory for all of them at once.
 
 use super::create::NewFile;
 use super::{CommitError, LocalCore};
 use crate::format::FileHead;
 use crate::keys;
-use crate::name_locks::Inside;
-use crate::times::Stamp;
+use crate::name_locks::VolumeAccess;
+use crate::operation_clock::OperationStamp;
 use bytes::Bytes;
 use copal_kv::Batch;
 use copal_volume::{
@@ -17,20 +16,20 @@ use std::collections::HashMap;
 
 type Answer<T> = Result<T, VolumeError>;
 
-/// Files that are committed together: as many as a batch has room for.
-struct Part {
+/// Files that are committed in one batch.
+struct BatchPart {
     batch: Batch,
-    /// Places of their answers.
+    /// Indices of their answers.
     answers: Vec<usize>,
-    /// Keys and heads, where the volume wants second copies.
-    spared: Vec<(Vec<u8>, FileHead)>,
-    /// Of the volume's quota.
+    /// Keys and heads, if the volume has second copies.
+    copied: Vec<(Vec<u8>, FileHead)>,
+    /// Bytes taken from the volume's quota.
     taken_bytes: u64,
 }
 
-impl Part {
-    fn new(inner: &LocalCore) -> Part {
-        Part { batch: inner.kv.batch(), answers: Vec::new(), spared: Vec::new(), taken_bytes: 0 }
+impl BatchPart {
+    fn new(inner: &LocalCore) -> BatchPart {
+        BatchPart { batch: inner.kv.batch(), answers: Vec::new(), copied: Vec::new(), taken_bytes: 0 }
     }
 }
 
@@ -54,21 +53,21 @@ impl LocalCore {
         let names = files.iter().map(|(name, _, _)| keys::named(vid, name));
         let _reserved = self.name_locks.reserve(names.collect());
         let stamp = self.times.stamp();
-        let is_spared = self.is_spared(vid);
-        let mut part = Part::new(self);
-        let mut mine = HashMap::new();
+        let has_second_copies = self.has_second_copies(vid);
+        let mut part = BatchPart::new(self);
+        let mut own = HashMap::new();
         let mut answers = Vec::with_capacity(files.len());
         for (name, body, options) in files {
             if part.batch.memory_bytes() > self.kv.batch_bytes() / 2 {
-                let part = std::mem::replace(&mut part, Part::new(self));
+                let part = std::mem::replace(&mut part, BatchPart::new(self));
                 self.put_part(part, vid, &inside, &stamp, &mut answers)?;
             }
             let size = body.len() as u64;
             let accepted = check_file_name(&name)
                 .and_then(|()| check_metadata(&options.metadata))
-                .and_then(|()| match mine.get(&name) {
+                .and_then(|()| match own.get(&name) {
                     Some(&fid) => Err(VolumeError::Exists { fid }),
-                    None => self.must_be_free(&keys::named(vid, &name)),
+                    None => self.check_name_free(&keys::named(vid, &name)),
                 })
                 .and_then(|()| inside.take(size));
             if accepted.is_ok() {
@@ -79,10 +78,10 @@ impl LocalCore {
                 let file = NewFile::small(self.times.file(), body, options.metadata);
                 let key = keys::named(vid, &name);
                 let head = file.put(self, &mut part.batch, vid, &key, stamp.op);
-                mine.insert(name, file.fid);
+                own.insert(name, file.fid);
                 let info = head.info();
-                if is_spared {
-                    part.spared.push((key, head));
+                if has_second_copies {
+                    part.copied.push((key, head));
                 }
                 info
             }));
@@ -91,15 +90,15 @@ impl LocalCore {
         Ok(answers)
     }
 
-    /// Makes the files of a part visible, or has their answers say why not.
+    /// Makes the files of a part visible, or sets the errors of their answers.
     /// # Errors
-    /// It was refused, and so far no file was accepted: nothing was written.
+    /// The batch was refused, and no file was accepted so far: nothing was written.
     fn put_part(
         &self,
-        mut part: Part,
+        mut part: BatchPart,
         vid: VolumeId,
-        inside: &Inside<'_>,
-        stamp: &Stamp,
+        inside: &VolumeAccess<'_>,
+        stamp: &OperationStamp,
         answers: &mut [Answer<FileInfo>],
     ) -> Result<(), VolumeError> {
         let Some(&first) = part.answers.first() else {
@@ -109,7 +108,7 @@ impl LocalCore {
         let error = match self.commit(part.batch) {
             Ok(()) => {
                 self.times.confirm(stamp);
-                self.spare_files(vid, part.spared.iter().map(|(key, head)| (&key[..], head)));
+                self.copy_files(vid, part.copied.iter().map(|(key, head)| (&key[..], head)));
                 return Ok(());
             }
             Err(error) => error,

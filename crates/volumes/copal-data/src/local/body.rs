@@ -1,61 +1,67 @@
-//! Bodies: how they are cut into rows, and how parts of them are read and checked.
+//! Bodies of files: their division into rows, and checked reads of their parts.
 //!
 //! Invariants
-//! - Whole bodies are checked against the CRC32C of the file; parts against the checksums of the
-//!   blocks they touch, which are read with them.
-//! - Writing slices the caller's bytes and copies nothing; reading one piece copies nothing either.
+//! - A whole body is checked against the CRC32C of the file. A part is checked against the checksums of all
+//!   blocks that it touches.
+//! - Writing slices the caller's bytes without a copy; reading one piece makes no copy either.
 
 use crate::error::{corrupt, of_engine};
 use crate::format::{
     BLOCK_BYTES, FileHead, INLINE_BYTES, PIECE_BYTES, block_sum, parse_sums, piece_len, pieces_of, sums_row,
 };
 use crate::keys;
-use crate::spaces::Spaces;
+use crate::keyspaces::DataKeyspaces;
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_kv::Batch;
 use copal_volume::{FileId, VolumeError, VolumeId};
 use std::ops::Range;
 
-/// Adds one piece of a body to a batch, with checksums of its blocks when the body needs them.
-/// `alone` is a body of one block: the file's own checksum covers it.
+/// Adds one piece of a body to a batch, with the checksums of its blocks unless `single_block`: the file's own
+/// checksum covers a body of one block.
 pub(crate) fn add_piece(
-    spaces: &Spaces,
+    spaces: &DataKeyspaces,
     batch: &mut Batch,
     vid: VolumeId,
     fid: FileId,
     index: u32,
     bytes: Bytes,
-    alone: bool,
+    single_block: bool,
 ) {
     let key = keys::piece(vid, fid, index);
-    if !alone {
+    if !single_block {
         batch.put(&spaces.sums, &key, sums_row(&key, &bytes));
     }
     batch.put(&spaces.extents, &key, bytes);
 }
 
 /// Whether a body of this size has no checksums of blocks.
-pub(crate) fn is_alone(size: u64) -> bool {
+pub(crate) fn is_single_block(size: u64) -> bool {
     size <= BLOCK_BYTES
 }
 
-/// Bodies of more pieces are deleted as a range: a batch has room for the deletion of any body, however
-/// little memory there is. A range stays in memory until merges drop it, so few pieces go one by one.
+/// Bodies with more pieces are deleted as a range, so that the deletion of any body fits into a batch, even
+/// with little memory. A range stays in memory until merges drop it; few pieces are therefore deleted one by
+/// one.
 const MANY_PIECES: u32 = 256;
 
 /// Adds the deletion of all pieces of a body to a batch.
-pub(crate) fn delete_pieces(spaces: &Spaces, batch: &mut Batch, vid: VolumeId, fid: FileId, size: u64) {
+pub(crate) fn delete_pieces(
+    spaces: &DataKeyspaces,
+    batch: &mut Batch,
+    vid: VolumeId,
+    fid: FileId,
+    size: u64,
+) {
     if size <= INLINE_BYTES {
         return;
     }
-    delete_first_pieces(spaces, batch, vid, fid, pieces_of(size), !is_alone(size));
+    delete_first_pieces(spaces, batch, vid, fid, pieces_of(size), !is_single_block(size));
 }
 
-/// Adds the deletion of the first `count` pieces of a body to a batch, and of their checksums if it
-/// `has_sums`.
+/// Adds the deletion of the first `count` pieces of a body to a batch, and of their checksums if `has_sums`.
 pub(super) fn delete_first_pieces(
-    spaces: &Spaces,
+    spaces: &DataKeyspaces,
     batch: &mut Batch,
     vid: VolumeId,
     fid: FileId,
@@ -74,11 +80,11 @@ pub(super) fn delete_first_pieces(
     }
 }
 
-/// Reads `range` of a body, which must lie inside it, and checks it.
+/// Reads and checks `range` of a body. It must lie inside the body.
 /// # Errors
-/// `Corrupt` also when a piece is missing: then the file may have been deleted meanwhile.
+/// `Corrupt`, also if a piece is missing: the file may have been deleted in the meantime.
 pub(crate) fn read(
-    spaces: &Spaces,
+    spaces: &DataKeyspaces,
     vid: VolumeId,
     head: &FileHead,
     range: Range<u64>,
@@ -92,7 +98,7 @@ pub(crate) fn read(
     if range.is_empty() {
         return Ok(Bytes::new());
     }
-    if is_alone(head.size) {
+    if is_single_block(head.size) {
         let body = piece(spaces, vid, head, 0)?;
         check_whole(head, crc32c(0, &body))?;
         return Ok(cut(body));
@@ -118,7 +124,7 @@ pub(crate) fn read(
     Ok(Bytes::from(parts))
 }
 
-fn read_whole(spaces: &Spaces, vid: VolumeId, head: &FileHead) -> Result<Bytes, VolumeError> {
+fn read_whole(spaces: &DataKeyspaces, vid: VolumeId, head: &FileHead) -> Result<Bytes, VolumeError> {
     let pieces = pieces_of(head.size);
     let first = piece(spaces, vid, head, 0)?;
     let mut sum = crc32c(0, &first);
@@ -126,7 +132,7 @@ fn read_whole(spaces: &Spaces, vid: VolumeId, head: &FileHead) -> Result<Bytes, 
         check_whole(head, sum)?;
         return Ok(first);
     }
-    // Grown piece by piece: the size was not checked yet against what there is.
+    // It grows piece by piece: the size is not verified against the existing pieces yet.
     let mut body = Vec::from(first.as_ref());
     drop(first);
     for index in 1..pieces {
@@ -148,8 +154,8 @@ fn check_whole(head: &FileHead, sum: u32) -> Result<(), VolumeError> {
     )))
 }
 
-/// One whole piece, its length checked.
-fn piece(spaces: &Spaces, vid: VolumeId, head: &FileHead, index: u32) -> Result<Bytes, VolumeError> {
+/// Reads one whole piece and checks its length.
+fn piece(spaces: &DataKeyspaces, vid: VolumeId, head: &FileHead, index: u32) -> Result<Bytes, VolumeError> {
     let key = keys::piece(vid, head.fid, index);
     let bytes = spaces.extents.get(&key).map_err(|e| of_engine(&e))?.ok_or_else(|| missing(head, index))?;
     let wanted = piece_len(head.size, index);
@@ -159,9 +165,9 @@ fn piece(spaces: &Spaces, vid: VolumeId, head: &FileHead, index: u32) -> Result<
     Ok(bytes)
 }
 
-/// Part of one piece, checked by the checksums of the blocks it touches.
+/// Reads a part of one piece and checks it by the checksums of the blocks that it touches.
 fn read_part(
-    spaces: &Spaces,
+    spaces: &DataKeyspaces,
     vid: VolumeId,
     head: &FileHead,
     index: u32,
@@ -192,9 +198,9 @@ fn read_part(
     Ok(bytes.slice(start..start + (range.end - range.start) as usize))
 }
 
-/// The checksums of the blocks of one piece.
+/// Reads the checksums of the blocks of one piece.
 pub(crate) fn piece_sums(
-    spaces: &Spaces,
+    spaces: &DataKeyspaces,
     head: &FileHead,
     index: u32,
     key: &[u8],
@@ -220,9 +226,9 @@ mod tests {
     use copal_volume::MAX_FILE_BYTES;
     use std::sync::Arc;
 
-    /// Symptom: a file of tens of gigabytes could not be deleted where the engine has little memory.
-    /// Cause: its deletion named each of its pieces, twice, and one batch has no room for so many.
-    /// Fix: many pieces are deleted as a range.
+    /// Symptom: with little engine memory, a file of tens of gigabytes could not be deleted. Cause: the
+    /// deletion named each piece twice, and one batch has no memory for so many. Fix: many pieces are deleted
+    /// as a range.
     #[test]
     fn the_longest_file_is_deleted_with_the_least_memory() {
         let device: Arc<dyn Device> = MemoryDevice::new(64 << 20);
@@ -230,7 +236,7 @@ mod tests {
         let (objects, _) = copal_object::Store::open(device, &copal_object::OpenOptions::default()).unwrap();
         let options = Options { memory_bytes: 4 << 20, ..Options::default() };
         let kv = Store::open(objects, options).unwrap();
-        let spaces = Spaces::open(&kv).unwrap();
+        let spaces = DataKeyspaces::open(&kv).unwrap();
         let (vid, fid, next) = (VolumeId(3), FileId(7), FileId(8));
         let last = pieces_of(MAX_FILE_BYTES) - 1;
         let mut batch = kv.batch();

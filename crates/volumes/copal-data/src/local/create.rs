@@ -1,13 +1,13 @@
-//! Creating a file whose body is in memory.
+//! Create of a file whose body is in memory.
 
 use super::LocalCore;
-use super::body::{add_piece, is_alone};
-use super::writer::Upload;
+use super::body::{add_piece, is_single_block};
+use super::writer::LocalUpload;
 use crate::error::{corrupt, of_engine};
 use crate::format::{FileHead, INLINE_BYTES, PIECE_BYTES};
 use crate::keys;
-use crate::name_locks::Inside;
-use crate::spare::{self, Of};
+use crate::name_locks::VolumeAccess;
+use crate::second_copies::{self, CopiedRows};
 use bytes::Bytes;
 use copal_codec::crc32c;
 use copal_volume::{
@@ -16,30 +16,36 @@ use copal_volume::{
 };
 use std::sync::Arc;
 
-/// A file that has everything but its operation id.
+/// A new file without its operation id.
 pub(super) struct NewFile {
     pub(super) fid: FileId,
     pub(super) size: u64,
     pub(super) crc32c: u32,
     pub(super) metadata: Bytes,
-    pub(super) body: Body,
+    pub(super) body: NewBody,
 }
 
-/// Where the body of a new file is.
-pub(super) enum Body {
+/// Place of a new file's body.
+pub(super) enum NewBody {
     /// Up to one piece, in memory.
     Here(Bytes),
-    /// Staged under an upload row, whole.
+    /// Staged completely, under an upload row.
     Staged,
 }
 
 impl NewFile {
     /// A file of at most one piece.
     pub(super) fn small(fid: FileId, body: Bytes, metadata: Bytes) -> NewFile {
-        NewFile { fid, size: body.len() as u64, crc32c: crc32c(0, &body), metadata, body: Body::Here(body) }
+        NewFile {
+            fid,
+            size: body.len() as u64,
+            crc32c: crc32c(0, &body),
+            metadata,
+            body: NewBody::Here(body),
+        }
     }
 
-    /// Adds the rows that make the file visible to a batch; returns the head.
+    /// Adds the rows that make the file visible to a batch. Returns the head.
     pub(super) fn put(
         &self,
         inner: &LocalCore,
@@ -58,12 +64,12 @@ impl NewFile {
             inline: None,
         };
         match &self.body {
-            Body::Here(body) if self.size <= INLINE_BYTES => head.inline = Some(body.clone()),
-            Body::Here(body) => {
-                let alone = is_alone(self.size);
-                add_piece(spaces, batch, vid, self.fid, 0, body.clone(), alone);
+            NewBody::Here(body) if self.size <= INLINE_BYTES => head.inline = Some(body.clone()),
+            NewBody::Here(body) => {
+                let single_block = is_single_block(self.size);
+                add_piece(spaces, batch, vid, self.fid, 0, body.clone(), single_block);
             }
-            Body::Staged => {
+            NewBody::Staged => {
                 batch.delete(&spaces.uploads, &keys::upload(vid, self.fid));
             }
         }
@@ -90,25 +96,25 @@ impl LocalCore {
             let file = NewFile::small(self.times.file(), body, options.metadata.clone());
             return self.create(&inside, vid, key, &file);
         }
-        // Above one piece: look before moving megabytes, stage, and look again under the name.
+        // Above one piece: check the name before staging megabytes, and again under its reservation.
         drop(self.name_locks.enter(vid, &**self)?);
-        self.must_be_free(&key)?;
-        let mut upload = Upload::start(self, vid);
+        self.check_name_free(&key)?;
+        let mut upload = LocalUpload::start(self, vid);
         upload.append(body)?;
         upload.commit(key, options.metadata.clone())
     }
 
-    /// Makes one file visible, or says who holds its name. The file's size is taken from the
-    /// volume's quota.
+    /// Makes one file visible, or reports the file that has its name. Takes the file's size from the volume's
+    /// quota.
     pub(super) fn create(
         &self,
-        inside: &Inside<'_>,
+        inside: &VolumeAccess<'_>,
         vid: VolumeId,
         key: Vec<u8>,
         file: &NewFile,
     ) -> Result<FileInfo, VolumeError> {
         let reserved = self.name_locks.reserve(vec![key.clone()]);
-        self.must_be_free(&key)?;
+        self.check_name_free(&key)?;
         inside.take(file.size)?;
         let stamp = self.times.stamp();
         let mut batch = self.kv.batch();
@@ -119,7 +125,7 @@ impl LocalCore {
         match committed {
             Ok(()) => {
                 self.times.confirm(&stamp);
-                self.spare_files(vid, [(&key[..], &head)]);
+                self.copy_files(vid, [(&key[..], &head)]);
                 Ok(head.info())
             }
             Err(error) => {
@@ -129,33 +135,33 @@ impl LocalCore {
         }
     }
 
-    /// Writes the second copies of files that were just committed, where their volume wants them.
-    pub(super) fn spare_files<'a>(
+    /// Writes second copies of files that were just committed, if their volume has them.
+    pub(super) fn copy_files<'a>(
         &self,
         vid: VolumeId,
         files: impl IntoIterator<Item = (&'a [u8], &'a FileHead)>,
     ) {
-        if !self.is_spared(vid) {
+        if !self.has_second_copies(vid) {
             return;
         }
         let mut spares = self.kv.batch();
         for (key, head) in files {
             if head.inline.is_some() {
-                spare::put(&self.spaces, &mut spares, Of::Files, key, head.row(key));
+                second_copies::put(&self.spaces, &mut spares, CopiedRows::Files, key, head.row(key));
             }
         }
-        self.commit_spares(spares);
+        self.commit_second_copies(spares);
     }
 
-    /// `Exists` when the name under `key` has a live file.
-    pub(super) fn must_be_free(&self, key: &[u8]) -> Result<(), VolumeError> {
+    /// Refuses with `Exists` if the name under `key` has a live file.
+    pub(super) fn check_name_free(&self, key: &[u8]) -> Result<(), VolumeError> {
         match self.head(key)? {
             None => Ok(()),
             Some(head) => Err(VolumeError::Exists { fid: head.fid }),
         }
     }
 
-    /// The head under `key`, if there is one.
+    /// The head under `key`, if any.
     pub(super) fn head(&self, key: &[u8]) -> Result<Option<FileHead>, VolumeError> {
         let row = self.spaces.files.get(key).map_err(|e| of_engine(&e))?;
         row.map(|row| {

@@ -1,13 +1,13 @@
-//! Deleting files by id.
+//! Deletion of files by id.
 
 use super::body::delete_pieces;
 use super::{CommitError, LocalCore};
 use crate::keys;
-use crate::spare::{self, Of};
+use crate::second_copies::{self, CopiedRows};
 use bytes::Bytes;
 use copal_volume::{FileId, MAX_BATCH_BYTES, VolumeError, VolumeId, check_file_name};
 
-/// Bytes of one batch: longer ones could not use what a full store keeps back for deletes.
+/// Maximum size of one batch: a longer one cannot use the reserve for deletes in a full store.
 const MOST_AT_ONCE: u64 = 512 << 10;
 
 impl LocalCore {
@@ -42,19 +42,19 @@ impl LocalCore {
         Ok(checked)
     }
 
-    /// Deletes those files whose names still mean them, in one durable batch, or in several where one has no
-    /// room for all.
+    /// Deletes the files whose names still lead to them: in one durable batch, or in several if one has no
+    /// memory for all.
     fn delete_keys(&self, vid: VolumeId, files: &[(Vec<u8>, FileId)]) -> Result<(), VolumeError> {
         let inside = self.name_locks.enter(vid, self)?;
         let _reserved = self.name_locks.reserve(files.iter().map(|(key, _)| key.clone()).collect());
-        if self.is_spared(vid) {
+        if self.has_second_copies(vid) {
             let mut spares = self.kv.batch();
             for (key, fid) in files {
                 if self.head(key)?.is_some_and(|head| head.fid == *fid) {
-                    spare::delete(&self.spaces, &mut spares, Of::Files, key);
+                    second_copies::delete(&self.spaces, &mut spares, CopiedRows::Files, key);
                 }
             }
-            self.commit_behind(spares)?;
+            self.commit_deferred(spares)?;
         }
         let mut batch = self.kv.batch();
         let mut freed_bytes = 0;

@@ -1,11 +1,11 @@
-//! Walking the heads of a volume: list, totals, and what became of a file.
+//! Walks over the heads of a volume: list, totals, and settling.
 
 use super::LocalCore;
 use crate::error::{corrupt, of_engine};
 use crate::format::FileHead;
 use crate::keys;
 use bytes::Bytes;
-use copal_volume::{FileId, FileInfo, Outcome, VolumeError, VolumeId, VolumeStats};
+use copal_volume::{FileId, FileInfo, SettleOutcome, VolumeError, VolumeId, VolumeStats};
 
 impl LocalCore {
     pub(super) fn list(
@@ -36,23 +36,23 @@ impl LocalCore {
         Ok(stats)
     }
 
-    /// Whether the file is live. A write whose outcome is unknown closes the store for writing,
-    /// and only the next run, which has replayed the log, knows what became of it.
-    pub(super) fn settle(&self, vid: VolumeId, fid: FileId) -> Result<Outcome, VolumeError> {
+    /// Whether the file is live. After a write with an unknown outcome the store accepts no writes. Only the
+    /// next run, after it has replayed the log, knows the outcome.
+    pub(super) fn settle(&self, vid: VolumeId, fid: FileId) -> Result<SettleOutcome, VolumeError> {
         self.writable()?;
-        let mut outcome = Outcome::Aborted;
+        let mut outcome = SettleOutcome::Aborted;
         let walk = self.heads(vid, b"", None, usize::MAX, &mut |_, head| {
             if head.fid == fid {
-                outcome = Outcome::Committed;
+                outcome = SettleOutcome::Committed;
             }
-            outcome == Outcome::Aborted
+            outcome == SettleOutcome::Aborted
         });
         self.alive(vid)?;
         walk?;
         Ok(outcome)
     }
 
-    /// Shows up to `limit` heads in name order until `visit` says stop.
+    /// Calls `visit` for up to `limit` heads in name order, until it returns `false`.
     fn heads(
         &self,
         vid: VolumeId,

@@ -2,15 +2,15 @@
 //!
 //! Paper:  beanfs §3.3, §3.4.2
 //! Invariants
-//! - A create looks and writes under a reservation of its name, so at most one of racing creators
-//!   wins; no lock is held across the flush, so creates of different names share it.
-//! - Bodies above one piece are staged first, under a row in `uploads`, and become visible with
-//!   their head. The engine keeps a prefix of commit order over a crash, so a piece without a
-//!   head always has its upload row; one process owns the store, so every upload found at open
-//!   is dead and is freed.
-//! - Removing a volume is one batch (VOL-7: its name goes, its state turns); the purge of its rows
-//!   follows and is finished at the next open if a crash cuts it short.
-//! - After a write whose outcome is unknown nothing more is written until the store is reopened.
+//! - A create checks and writes under a reservation of its name, so at most one of several concurrent
+//!   creators wins. No lock is held across the flush, so creates of different names share it.
+//! - A body above one piece is staged first, under a row in `uploads`, and becomes visible with its head.
+//!   After a crash the engine has a prefix of the commit order. A piece without a head therefore always has
+//!   its upload row.
+//! - One process owns the store. Every upload found at opening is therefore dead and is freed.
+//! - Removing a volume is one batch, which deletes its name and changes its state (VOL-7). The purge of its
+//!   rows follows; the next opening finishes it after a crash.
+//! - After a write with an unknown outcome, nothing more is written until the store is reopened.
 
 mod batches;
 mod body;
@@ -22,29 +22,29 @@ mod read;
 mod tree;
 mod writer;
 
-pub(crate) use body::{add_piece, delete_pieces, is_alone, piece_sums, read as read_body};
+pub(crate) use body::{add_piece, delete_pieces, is_single_block, piece_sums, read as read_body};
 pub(crate) use open::EPOCH;
 pub use open::LocalOptions;
 
-use crate::check::{self, CheckOptions, CheckReport};
-use crate::error::{Stop, of_engine, refused_cleanly};
+use crate::check::{self, CheckOptions, VolumeCheckReport};
+use crate::error::{WriteStop, of_engine, refused_cleanly};
 use crate::format::{VolumeRow, VolumeState};
 use crate::keys;
-use crate::name_locks::{Load, NameLocks};
-use crate::spaces::Spaces;
-use crate::times::Times;
+use crate::keyspaces::DataKeyspaces;
+use crate::name_locks::{NameLocks, VolumeLoader};
+use crate::operation_clock::OperationClock;
 use bytes::Bytes;
 use copal_kv::{Batch, Durability, Store};
 use copal_volume::{
-    FileId, FileInfo, FileWriter, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeError, VolumeId,
-    VolumeOptions, VolumeStats, VolumeStore,
+    FileId, FileInfo, FileWriter, PutOptions, ReadOptions, RemoveMode, SettleChoice, SettleOutcome,
+    VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// All of [`VolumeStore`] on one `copal-kv` store: no network, no runtime. Cheap to clone.
+/// [`VolumeStore`] on one `copal-kv` store: no network, no runtime. Cheap to clone.
 #[derive(Clone)]
 pub struct LocalStore {
     inner: Arc<LocalCore>,
@@ -52,22 +52,22 @@ pub struct LocalStore {
 
 struct LocalCore {
     kv: Store,
-    spaces: Spaces,
+    spaces: DataKeyspaces,
     name_locks: NameLocks,
-    times: Times,
-    /// Held by whoever changes the tree of volumes.
+    times: OperationClock,
+    /// Held during changes of the tree of volumes.
     tree: Mutex<()>,
     /// Volumes whose small files have second copies.
-    spared: Mutex<BTreeSet<VolumeId>>,
-    /// Why nothing more is written.
-    stopped: Mutex<Option<Stop>>,
+    copied: Mutex<BTreeSet<VolumeId>>,
+    /// Reason that nothing more is written.
+    stopped: Mutex<Option<WriteStop>>,
 }
 
 impl LocalStore {
-    /// Opens the volumes in `kv`, making it a volume store when it is new, and frees what uploads
-    /// and removals that a crash cut short have left. Blocks on the device.
+    /// Opens the volumes in `kv` and initialises a new store. Frees the remains of uploads and removals that
+    /// a crash interrupted. Blocks on the device.
     /// # Errors
-    /// `Corrupt`: the rows that describe the store are damaged. `Denied`: read-only and not a
+    /// `Corrupt`: the rows that describe the store are damaged. `Denied`: the store is read-only and not a
     /// volume store. `Failed`: the engine failed, or another release wrote the store.
     pub fn open(kv: Store) -> Result<LocalStore, VolumeError> {
         LocalStore::open_with(kv, LocalOptions::default())
@@ -78,29 +78,28 @@ impl LocalStore {
         &self.inner.kv
     }
 
-    /// 16 random bytes drawn when the store was made.
+    /// Random identity of the store, drawn at its creation.
     /// # Errors
     /// `Corrupt`; `Failed`.
     pub fn uuid(&self) -> Result<[u8; 16], VolumeError> {
         open::identity(&self.inner.spaces)
     }
 
-    /// Walks every row of the store and reports what is damaged; with `read_data` it reads and verifies every
-    /// body too. `progress` is called after every file, every volume, and while the engine reads its tables
-    /// and values. Damage is reported and walked past; only an engine that answers nothing more ends the walk
-    /// early.
+    /// Checks every row of the store; with `read_data` it also reads and verifies every body. Calls
+    /// `progress` after every file and volume, and while the engine reads its tables and values. Damage is
+    /// reported and skipped; only an engine without any answer ends the check early.
     /// # Errors
     /// `Failed`.
     pub fn check(
         &self,
         options: &CheckOptions,
-        progress: &mut dyn FnMut(&CheckReport),
-    ) -> Result<CheckReport, VolumeError> {
+        progress: &mut dyn FnMut(&VolumeCheckReport),
+    ) -> Result<VolumeCheckReport, VolumeError> {
         check::run(&self.inner.kv, &self.inner.spaces, options, progress)
     }
 
-    /// Notes the exact time of the last operation and closes the engine; everything acknowledged
-    /// is durable already. Later calls on clones fail.
+    /// Writes the exact time of the last operation and closes the engine. Acknowledged operations are durable
+    /// already. Later calls on clones fail.
     /// # Errors
     /// `Failed`.
     pub fn close(&self) -> Result<(), VolumeError> {
@@ -116,13 +115,13 @@ impl Drop for LocalCore {
 }
 
 impl LocalCore {
-    /// Refuses when an earlier write failed.
+    /// Refuses if an earlier write failed.
     fn writable(&self) -> Result<(), VolumeError> {
         self.stopped.lock().as_ref().map_or(Ok(()), |stop| Err(stop.refusal()))
     }
 
-    /// Commits a batch that makes something visible. Any failure but a clean refusal leaves the
-    /// outcome open, and the store takes no further writes.
+    /// Commits a batch that makes something visible. After any failure but a clean refusal the outcome is
+    /// unknown, and the store accepts no further writes.
     fn commit(&self, batch: Batch) -> Result<(), CommitError> {
         match batch.commit(Durability::Device) {
             Ok(()) => Ok(()),
@@ -131,17 +130,17 @@ impl LocalCore {
         }
     }
 
-    /// Takes no more writes from here on.
+    /// Stops all later writes.
     fn fail(&self, error: &copal_kv::Error) -> String {
         tracing::error!(%error, "a write failed; the store must be opened again");
-        let stop = Stop::by(error);
+        let stop = WriteStop::by(error);
         let reason = stop.reason.clone();
         self.stopped.lock().get_or_insert(stop);
         reason
     }
 
-    /// Commits a batch whose loss does no harm: a later durable commit makes it durable too.
-    fn commit_behind(&self, batch: Batch) -> Result<(), VolumeError> {
+    /// Commits a batch whose loss does no harm. A later durable commit makes it durable too.
+    fn commit_deferred(&self, batch: Batch) -> Result<(), VolumeError> {
         batch.commit(Durability::Deferred).map_err(|error| {
             if !refused_cleanly(&error) {
                 self.fail(&error);
@@ -150,22 +149,22 @@ impl LocalCore {
         })
     }
 
-    /// Writes second copies behind what was just committed. Without them nothing is lost but a rescue's last
-    /// resort, so a failure is no failure of what was committed.
-    fn commit_spares(&self, batch: Batch) {
+    /// Writes second copies of rows that were just committed. Only a rescue needs them, so a failure does not
+    /// fail the commit.
+    fn commit_second_copies(&self, batch: Batch) {
         if !batch.is_empty()
-            && let Err(error) = self.commit_behind(batch)
+            && let Err(error) = self.commit_deferred(batch)
         {
             tracing::warn!(%error, "rows that describe the store have no second copy for now");
         }
     }
 
-    fn is_spared(&self, vid: VolumeId) -> bool {
-        self.spared.lock().contains(&vid)
+    fn has_second_copies(&self, vid: VolumeId) -> bool {
+        self.copied.lock().contains(&vid)
     }
 
-    /// On a clean close: the exact time instead of a mark ahead of it. Losing it costs at most a
-    /// second of creation times that run ahead.
+    /// Replaces the clock mark with the exact time, at a clean close. Without it, creation times may be up to
+    /// a second ahead.
     fn note_time(&self) {
         if self.stopped.lock().is_some() {
             return;
@@ -178,7 +177,7 @@ impl LocalCore {
         }
     }
 
-    /// The row of a volume that is there.
+    /// The row of an existing volume.
     fn volume_row(&self, vid: VolumeId) -> Result<Option<VolumeRow>, VolumeError> {
         let key = keys::volume(vid);
         let row = self.spaces.volumes.get(&key).map_err(|e| of_engine(&e))?;
@@ -190,8 +189,8 @@ impl LocalCore {
         }
     }
 
-    /// `VolumeGone` unless the volume is there now. Reads ask *after* they read: then it was
-    /// there all the while.
+    /// `VolumeGone` unless the volume exists now. Reads ask *after* they read: then it existed during the
+    /// whole read.
     fn alive(&self, vid: VolumeId) -> Result<(), VolumeError> {
         if self.name_locks.remembers(vid) {
             return Ok(());
@@ -206,7 +205,7 @@ impl LocalCore {
     }
 }
 
-/// Why a commit did not succeed.
+/// Failure of a commit.
 enum CommitError {
     /// Nothing was written.
     Refused(VolumeError),
@@ -215,7 +214,7 @@ enum CommitError {
 }
 
 impl CommitError {
-    /// For creates: the caller can settle the file.
+    /// Error of a create: the caller can settle the file.
     fn of_create(self, fid: FileId) -> VolumeError {
         match self {
             CommitError::Refused(error) => error,
@@ -223,7 +222,7 @@ impl CommitError {
         }
     }
 
-    /// For everything else: repeating it after a reopen does no harm.
+    /// Error of any other operation: a repetition after the reopening does no harm.
     fn of_other(self) -> VolumeError {
         match self {
             CommitError::Refused(error) => error,
@@ -232,7 +231,7 @@ impl CommitError {
     }
 }
 
-impl Load for LocalCore {
+impl VolumeLoader for LocalCore {
     fn row(&self, vid: VolumeId) -> Result<Option<VolumeRow>, VolumeError> {
         self.volume_row(vid)
     }
@@ -272,7 +271,7 @@ impl VolumeStore for LocalStore {
         self.inner.list_volumes(parent, after, limit)
     }
 
-    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+    fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
         self.inner.remove_volume(vid, how)
     }
 
@@ -324,7 +323,7 @@ impl VolumeStore for LocalStore {
         self.inner.delete(vid, name, fid)
     }
 
-    fn settle(&self, vid: VolumeId, fid: FileId, _want: Settle) -> Result<Outcome, VolumeError> {
+    fn settle(&self, vid: VolumeId, fid: FileId, _want: SettleChoice) -> Result<SettleOutcome, VolumeError> {
         self.inner.settle(vid, fid)
     }
 

@@ -1,4 +1,4 @@
-//! Opening: identity, clock marks, and freeing what a crash left behind.
+//! Opening of a store: identity, clock marks, and freeing the remains of a crash.
 
 use super::{LocalCore, LocalStore};
 use crate::error::{corrupt, of_engine, read_only};
@@ -7,10 +7,10 @@ use crate::format::{
     number_row, parse_group_row, parse_identity, parse_mark,
 };
 use crate::keys::{self, GROUP};
+use crate::keyspaces::DataKeyspaces;
 use crate::name_locks::NameLocks;
-use crate::spaces::Spaces;
-use crate::spare;
-use crate::times::Times;
+use crate::operation_clock::OperationClock;
+use crate::second_copies;
 use copal_kv::{Durability, Store};
 use copal_volume::{Clock, FileId, SystemClock, VolumeError, VolumeId, random_incarnation};
 use parking_lot::Mutex;
@@ -18,15 +18,15 @@ use std::sync::Arc;
 
 /// Keys deleted in one batch while freeing a dead upload.
 const SWEEP_BATCH: usize = 1000;
-/// Epoch of the only view an embedded group ever has.
+/// Epoch of the only view of an embedded group.
 pub(crate) const EPOCH: u64 = 1;
 
-/// What a store takes from outside; the default is the machine's clock and randomness.
+/// External inputs of a store; the default is the machine's clock and randomness.
 #[derive(Clone, Default)]
 pub struct LocalOptions {
     /// Wall clock; `None`: the machine's.
     pub clock: Option<Arc<dyn Clock>>,
-    /// Incarnation in file ids; `None`: random. Never the same twice for one store.
+    /// Incarnation in file ids; `None`: random. It must never repeat for one store.
     pub incarnation: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for LocalOptions {
 }
 
 impl LocalStore {
-    /// As [`LocalStore::open`], with clock and incarnation from outside.
+    /// As [`LocalStore::open`], with clock and incarnation from the caller.
     /// # Errors
     /// As [`LocalStore::open`].
     pub fn open_with(kv: Store, options: LocalOptions) -> Result<LocalStore, VolumeError> {
@@ -46,19 +46,19 @@ impl LocalStore {
             Some(incarnation) => incarnation,
             None => random_incarnation().map_err(no_randomness)?,
         };
-        let spaces = Spaces::open(&kv)?;
-        found(&kv, &spaces, &*clock)?;
+        let spaces = DataKeyspaces::open(&kv)?;
+        check_identity(&kv, &spaces, &*clock)?;
         let marks = marks(&spaces)?;
         let inner = LocalCore {
-            times: Times::new(clock, incarnation, marks),
+            times: OperationClock::new(clock, incarnation, marks),
             name_locks: NameLocks::default(),
             tree: Mutex::new(()),
-            spared: Mutex::default(),
+            copied: Mutex::default(),
             stopped: Mutex::new(None),
             kv,
             spaces,
         };
-        match spare::fill(&inner.kv, &inner.spaces) {
+        match second_copies::fill(&inner.kv, &inner.spaces) {
             Err(error) if error != read_only() => {
                 tracing::warn!(%error, "rows that describe the store have no second copy for now");
             }
@@ -66,9 +66,9 @@ impl LocalStore {
         }
         match inner.sweep() {
             Err(error) if error == read_only() => {}
-            // The files can still be read; `check` names the damage.
+            // Files are readable nevertheless; `check` reports the damage.
             Err(error) if error.is_corruption() => {
-                tracing::warn!(%error, "what an interrupted run had left was not freed");
+                tracing::warn!(%error, "the remains of an interrupted run were not freed");
             }
             swept => swept?,
         }
@@ -81,7 +81,7 @@ fn no_randomness(error: impl std::fmt::Display) -> VolumeError {
 }
 
 /// The identity of the store.
-pub(super) fn identity(spaces: &Spaces) -> Result<[u8; 16], VolumeError> {
+pub(super) fn identity(spaces: &DataKeyspaces) -> Result<[u8; 16], VolumeError> {
     let row = spaces
         .node
         .get(IDENTITY_KEY)
@@ -94,8 +94,8 @@ pub(super) fn identity(spaces: &Spaces) -> Result<[u8; 16], VolumeError> {
     }
 }
 
-/// Checks who the store is; makes it a volume store when it is new.
-fn found(kv: &Store, spaces: &Spaces, clock: &dyn Clock) -> Result<(), VolumeError> {
+/// Checks the identity of the store; writes it for a new store.
+fn check_identity(kv: &Store, spaces: &DataKeyspaces, clock: &dyn Clock) -> Result<(), VolumeError> {
     let group_key: [u8; GROUP_KEY_LEN] = GROUP.to_be_bytes();
     let known = spaces.node.get(IDENTITY_KEY).map_err(|e| of_engine(&e))?;
     if known.is_some() {
@@ -121,7 +121,7 @@ fn found(kv: &Store, spaces: &Spaces, clock: &dyn Clock) -> Result<(), VolumeErr
     let identity = StoreIdentity { uuid, created_ms };
     let mut batch = kv.batch();
     batch.put(&spaces.node, IDENTITY_KEY, identity.row());
-    // A store that was saved has volumes, and may have no identity.
+    // A rescued store has volumes, but may have no identity.
     let next = spaces.node.get(NEXT_VID_KEY).map_err(|e| of_engine(&e))?;
     if next.is_none() {
         batch.put(&spaces.node, NEXT_VID_KEY, number_row(NEXT_VID_KEY, 1));
@@ -130,8 +130,8 @@ fn found(kv: &Store, spaces: &Spaces, clock: &dyn Clock) -> Result<(), VolumeErr
     batch.commit(Durability::Device).map_err(|e| of_engine(&e))
 }
 
-/// Times of all clock marks. A damaged one is no reason to stop: the others and the clock remain.
-fn marks(spaces: &Spaces) -> Result<Vec<u64>, VolumeError> {
+/// Times of all clock marks. A damaged mark is ignored: the other marks and the clock remain.
+fn marks(spaces: &DataKeyspaces) -> Result<Vec<u64>, VolumeError> {
     let mut marks = Vec::new();
     for row in spaces.node.prefix(MARK_PREFIX) {
         let (key, row) = row.map_err(|e| of_engine(&e))?;
@@ -144,7 +144,7 @@ fn marks(spaces: &Spaces) -> Result<Vec<u64>, VolumeError> {
 }
 
 impl LocalCore {
-    /// Frees dead uploads and finishes removals. What is damaged stays for `check` to report.
+    /// Frees dead uploads and finishes removals. Damaged rows stay; `check` reports them.
     fn sweep(&self) -> Result<(), VolumeError> {
         let mut uploads = Vec::new();
         for row in self.spaces.uploads.prefix(&[]).keys_only() {
@@ -169,7 +169,7 @@ impl LocalCore {
                 removing.push(vid);
             }
             if row.spare_copies {
-                self.spared.lock().insert(vid);
+                self.copied.lock().insert(vid);
             }
         }
         for &vid in &removing {
@@ -179,13 +179,13 @@ impl LocalCore {
             tracing::info!(
                 uploads = uploads.len(),
                 volumes = removing.len(),
-                "freed what an interrupted run had left"
+                "freed the remains of an interrupted run"
             );
         }
         Ok(())
     }
 
-    /// Deletes the pieces of a dead upload, then its mark.
+    /// Deletes the pieces of a dead upload, then its row.
     fn free_upload(&self, vid: VolumeId, fid: FileId) -> Result<(), VolumeError> {
         let prefix = keys::upload(vid, fid);
         for space in [&self.spaces.extents, &self.spaces.sums] {
@@ -196,16 +196,16 @@ impl LocalCore {
                 batch.delete(space, &key);
                 pending += 1;
                 if pending == SWEEP_BATCH {
-                    self.commit_behind(std::mem::replace(&mut batch, self.kv.batch()))?;
+                    self.commit_deferred(std::mem::replace(&mut batch, self.kv.batch()))?;
                     pending = 0;
                 }
             }
             if pending > 0 {
-                self.commit_behind(batch)?;
+                self.commit_deferred(batch)?;
             }
         }
         let mut batch = self.kv.batch();
         batch.delete(&self.spaces.uploads, &prefix);
-        self.commit_behind(batch)
+        self.commit_deferred(batch)
     }
 }

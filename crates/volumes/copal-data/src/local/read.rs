@@ -1,4 +1,4 @@
-//! Reading files.
+//! Reads of files.
 
 use super::{LocalCore, body};
 use crate::format::FileHead;
@@ -21,7 +21,7 @@ impl LocalCore {
         bytes
     }
 
-    /// `range` of the file under the name, as long as it is at most `limit` bytes.
+    /// Reads `range` of the named file, at most `limit` bytes.
     pub(super) fn read(
         &self,
         vid: VolumeId,
@@ -46,8 +46,8 @@ impl LocalCore {
             let Err(VolumeError::Corrupt { what }) = read else {
                 return read;
             };
-            // Head and pieces are read one after another: if the name means another file by
-            // now, this one was deleted in between and nothing is damaged.
+            // Head and pieces are read one after the other. If the name leads to another file now, this one
+            // was deleted in between, and nothing is damaged.
             let now = self.wanted(&key, options)?;
             if now.fid == head.fid {
                 return Err(VolumeError::Corrupt { what });
@@ -56,7 +56,7 @@ impl LocalCore {
         }
     }
 
-    /// The head under `key`, if it is the file the caller means.
+    /// The head under `key`, if it is the requested file.
     fn wanted(&self, key: &[u8], options: &ReadOptions) -> Result<FileHead, VolumeError> {
         let head = self.head(key)?.ok_or(VolumeError::NotFound)?;
         match options.if_file {

@@ -1,6 +1,6 @@
-//! The tree of volumes: names that lead to volumes, and what removing one means.
+//! The tree of volumes: names of volumes, and removal of a volume.
 //!
-//! Changes of the tree are rare and hold one lock; files are not concerned by it.
+//! Changes of the tree are rare and take one lock; operations on files do not take it.
 
 use super::LocalCore;
 use crate::error::{corrupt, of_engine};
@@ -8,14 +8,14 @@ use crate::format::{
     NEXT_VID_KEY, VolumeRow, VolumeState, name_row, number_row, parse_name_row, parse_number_row,
 };
 use crate::keys;
-use crate::spare::{self, Of};
+use crate::second_copies::{self, CopiedRows};
 use copal_kv::Durability;
 use copal_volume::{
-    Remove, VolumeError, VolumeId, VolumeOptions, check_volume_name, split_parent, split_path,
+    RemoveMode, VolumeError, VolumeId, VolumeOptions, check_volume_name, split_parent, split_path,
 };
 
 impl LocalCore {
-    /// The volume of that name below `parent`.
+    /// The volume with this name below `parent`.
     fn child(&self, parent: VolumeId, name: &str) -> Result<Option<VolumeId>, VolumeError> {
         let key = keys::named(parent, name.as_bytes());
         let row = self.spaces.names.get(&key).map_err(|e| of_engine(&e))?;
@@ -73,13 +73,13 @@ impl LocalCore {
         self.commit(batch).map_err(super::CommitError::of_other)?;
         self.times.confirm(&stamp);
         if options.spare_copies {
-            self.spared.lock().insert(vid);
+            self.copied.lock().insert(vid);
         }
         let mut spares = self.kv.batch();
         let number = number_row(NEXT_VID_KEY, next + 1);
-        spare::put(&self.spaces, &mut spares, Of::Node, NEXT_VID_KEY, number);
-        spare::put(&self.spaces, &mut spares, Of::Volumes, &key, row.row(&key));
-        self.commit_spares(spares);
+        second_copies::put(&self.spaces, &mut spares, CopiedRows::Node, NEXT_VID_KEY, number);
+        second_copies::put(&self.spaces, &mut spares, CopiedRows::Volumes, &key, row.row(&key));
+        self.commit_second_copies(spares);
         Ok(vid)
     }
 
@@ -116,8 +116,8 @@ impl LocalCore {
         batch.put(&self.spaces.volumes, &key, row.row(&key));
         self.commit(batch).map_err(super::CommitError::of_other)?;
         let mut spares = self.kv.batch();
-        spare::put(&self.spaces, &mut spares, Of::Volumes, &key, row.row(&key));
-        self.commit_spares(spares);
+        second_copies::put(&self.spaces, &mut spares, CopiedRows::Volumes, &key, row.row(&key));
+        self.commit_second_copies(spares);
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl LocalCore {
         Ok(volumes)
     }
 
-    pub(super) fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+    pub(super) fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
         self.writable()?;
         let _tree = self.tree.lock();
         let closed = self.name_locks.close(vid, self)?;
@@ -153,11 +153,11 @@ impl LocalCore {
             first.transpose().map_err(|e| of_engine(&e))
         };
         if holds(&self.spaces.names)?.is_some()
-            || (how == Remove::IfEmpty && holds(&self.spaces.files)?.is_some())
+            || (how == RemoveMode::IfEmpty && holds(&self.spaces.files)?.is_some())
         {
             return Err(VolumeError::NotEmpty);
         }
-        self.delete_spares(vid)?;
+        self.delete_second_copies(vid)?;
         let mut batch = self.kv.batch();
         let name_key = keys::named(row.parent, row.name.as_bytes());
         batch.delete(&self.spaces.names, &name_key);
@@ -172,18 +172,18 @@ impl LocalCore {
         Ok(())
     }
 
-    /// Drops the second copies of a volume's row and files.
-    fn delete_spares(&self, vid: VolumeId) -> Result<(), VolumeError> {
+    /// Deletes the second copies of a volume's row and files.
+    fn delete_second_copies(&self, vid: VolumeId) -> Result<(), VolumeError> {
         let prefix = keys::volume(vid);
-        if self.spared.lock().remove(&vid) {
-            spare::delete_files(&self.spaces, &prefix)?;
+        if self.copied.lock().remove(&vid) {
+            second_copies::delete_files(&self.spaces, &prefix)?;
         }
         let mut batch = self.kv.batch();
-        spare::delete(&self.spaces, &mut batch, Of::Volumes, &prefix);
-        self.commit_behind(batch)
+        second_copies::delete(&self.spaces, &mut batch, CopiedRows::Volumes, &prefix);
+        self.commit_deferred(batch)
     }
 
-    /// Drops all rows of a volume that is being removed, value objects unread; then its own row.
+    /// Deletes all rows of a volume under removal, without reading value objects, and its own row last.
     pub(super) fn purge(&self, vid: VolumeId) -> Result<(), VolumeError> {
         let prefix = keys::volume(vid);
         for space in self.spaces.of_files() {
@@ -191,10 +191,10 @@ impl LocalCore {
         }
         let mut batch = self.kv.batch();
         batch.delete(&self.spaces.volumes, &prefix);
-        self.commit_behind(batch)
+        self.commit_deferred(batch)
     }
 
-    /// Brings the space of deleted files back now.
+    /// Frees the space of deleted files now.
     pub(super) fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
         self.alive(vid)?;
         self.writable()?;

@@ -1,14 +1,14 @@
-//! Streaming a file: pieces are staged as they fill, the head makes them visible.
+//! Streamed file: pieces are staged as they fill, and the head makes them visible.
 //!
 //! Paper: beanfs §4.1 (a client that dies in the middle of an update)
 //! Invariants
 //! - At most one piece of the file is in memory.
 //! - The upload's row is committed with or before its first piece.
-//! - Nothing staged outlives its writer: a commit that fails and a drop free it at once.
+//! - Staged pieces do not outlive their writer: a failed commit and a drop free them at once.
 
 use super::LocalCore;
 use super::body::{add_piece, delete_first_pieces};
-use super::create::{Body, NewFile, check_size};
+use super::create::{NewBody, NewFile, check_size};
 use crate::format::{PIECE_BYTES, upload_row};
 use crate::keys;
 use bytes::{Bytes, BytesMut};
@@ -18,7 +18,7 @@ use copal_volume::{
 };
 use std::sync::Arc;
 
-/// Starts a writer for a name that looks free now.
+/// Starts a writer; the name must be free now.
 pub(super) fn start(
     inner: &Arc<LocalCore>,
     vid: VolumeId,
@@ -30,12 +30,16 @@ pub(super) fn start(
     inner.writable()?;
     drop(inner.name_locks.enter(vid, &**inner)?);
     let key = keys::named(vid, name);
-    inner.must_be_free(&key)?;
-    Ok(Box::new(LocalWriter { upload: Upload::start(inner, vid), key, metadata: options.metadata.clone() }))
+    inner.check_name_free(&key)?;
+    Ok(Box::new(LocalWriter {
+        upload: LocalUpload::start(inner, vid),
+        key,
+        metadata: options.metadata.clone(),
+    }))
 }
 
 struct LocalWriter {
-    upload: Upload,
+    upload: LocalUpload,
     key: Vec<u8>,
     metadata: Bytes,
 }
@@ -50,8 +54,8 @@ impl FileWriter for LocalWriter {
     }
 }
 
-/// A body on its way into the store.
-pub(super) struct Upload {
+/// A body that is being staged.
+pub(super) struct LocalUpload {
     inner: Arc<LocalCore>,
     vid: VolumeId,
     fid: FileId,
@@ -60,17 +64,17 @@ pub(super) struct Upload {
     crc32c: u32,
     /// Pieces staged.
     staged: u32,
-    /// The piece that is filling.
+    /// The incomplete piece.
     filling: BytesMut,
-    /// First failure; everything after it fails alike.
+    /// The first failure; every later call fails in the same way.
     failed: Option<VolumeError>,
     /// The pieces belong to a file now, or may.
     done: bool,
 }
 
-impl Upload {
-    pub(super) fn start(inner: &Arc<LocalCore>, vid: VolumeId) -> Upload {
-        Upload {
+impl LocalUpload {
+    pub(super) fn start(inner: &Arc<LocalCore>, vid: VolumeId) -> LocalUpload {
+        LocalUpload {
             inner: Arc::clone(inner),
             vid,
             fid: inner.times.file(),
@@ -83,7 +87,7 @@ impl Upload {
         }
     }
 
-    /// Adds bytes; stages every piece that is full and certainly not the only one.
+    /// Adds bytes. Stages each full piece that is certainly not the only one.
     pub(super) fn append(&mut self, data: Bytes) -> Result<(), VolumeError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -104,11 +108,11 @@ impl Upload {
         const PIECE: usize = PIECE_BYTES as usize;
         while !data.is_empty() {
             if self.filling.len() == PIECE {
-                // Split, not taken: the next piece gets this one's memory once it is written.
+                // Split, not taken: the next piece reuses this one's memory after it is written.
                 let piece = self.filling.split().freeze();
                 self.stage(piece)?;
             } else if self.filling.is_empty() && data.len() > PIECE {
-                // Whole pieces go as slices of the caller's bytes.
+                // Whole pieces are slices of the caller's bytes.
                 let piece = data.split_to(PIECE);
                 self.stage(piece)?;
             } else {
@@ -134,7 +138,7 @@ impl Upload {
         self.staged += 1;
         let spaces = &inner.spaces;
         add_piece(spaces, &mut batch, self.vid, self.fid, index, piece, false);
-        inner.commit_behind(batch)
+        inner.commit_deferred(batch)
     }
 
     /// Makes the file visible under `key`.
@@ -151,7 +155,7 @@ impl Upload {
             if !rest.is_empty() {
                 self.stage(rest)?;
             }
-            NewFile { fid: self.fid, size: self.size, crc32c: self.crc32c, metadata, body: Body::Staged }
+            NewFile { fid: self.fid, size: self.size, crc32c: self.crc32c, metadata, body: NewBody::Staged }
         };
         let inside = inner.name_locks.enter(self.vid, &*inner)?;
         let created = inner.create(&inside, self.vid, key, &file);
@@ -164,13 +168,13 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for LocalUpload {
     fn drop(&mut self) {
         if self.done || self.staged == 0 {
             return;
         }
         let inner = &*self.inner;
-        // A removed volume took the pieces along.
+        // The removal of the volume has deleted the pieces too.
         let Ok(_inside) = inner.name_locks.enter(self.vid, inner) else {
             return;
         };
@@ -178,7 +182,7 @@ impl Drop for Upload {
         delete_first_pieces(&inner.spaces, &mut batch, self.vid, self.fid, self.staged, true);
         let key = keys::upload(self.vid, self.fid);
         batch.delete(&inner.spaces.uploads, &key);
-        if let Err(error) = inner.commit_behind(batch) {
+        if let Err(error) = inner.commit_deferred(batch) {
             tracing::warn!(%error, "an abandoned upload is freed at the next open");
         }
     }

@@ -1,11 +1,10 @@
-//! Damaged rows of a group: found, given up, so that they can be taken over from a member that has them.
+//! Removal of damaged rows of a group, so that the member can copy them from another one.
 //!
-//! What can be read stays. A file that cannot be read to its last byte goes with its head: then it is lacking
-//! like one that was never here, and becoming whole brings it back (VOL-16). Lost deletes and lost records of
-//! the journal come back the same way.
+//! Readable rows stay. A file with any unreadable byte is dropped with its head: then it is missing, and the
+//! next resync copies it (VOL-16). Lost tombstones and journal rows are copied in the same way.
 //!
 //! Design: docs/design/cluster.md#rules VOL-28
-//! Not here: whether another member has all of it, and when to look (`copal-server`).
+//! Not here: whether another member has everything, and when damage is searched for (`copal-server`).
 
 use super::store::MemberStore;
 use crate::{
@@ -19,46 +18,44 @@ use copal_kv::{DamagedRange, Durability, Keyspace};
 use copal_volume::{FileId, VolumeError, VolumeId, group::GroupId};
 use std::ops::Bound;
 
-/// Damaged ranges of one keyspace and group that are given up one after the other, before it is said that
-/// there is no end.
+/// Number of damaged ranges of one keyspace and group after which the removal fails.
 const MOST_RANGES: usize = 100_000;
 
-/// What was given up of a group.
+/// Rows that were dropped from a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct DroppedRows {
     /// Files.
     pub files: u64,
     /// Ranges of keys.
     pub ranges: u64,
 }
 
-/// A file that cannot be read.
-struct Unreadable {
+/// An unreadable file.
+struct UnreadableFile {
     key: Bytes,
     vid: VolumeId,
-    /// `None`: its head cannot be understood.
+    /// `None`: its head is unreadable.
     file: Option<(FileId, u64)>,
 }
 
-/// The disk being read in the background, until it is dropped.
-pub struct Scrubbing(copal_kv::Scrub);
+/// A background read of the disk; ends on drop.
+pub struct DiskScrub(copal_kv::Scrub);
 
-impl Scrubbing {
+impl DiskScrub {
     /// Whether it has ended.
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.0.is_over()
     }
 }
 
 impl MemberStore {
-    /// Reads everything on the disk in the background, at most so many bytes a second; what is damaged is
-    /// found by [`MemberStore::damaged_groups`]. `None`: the store is being closed.
-    pub fn scrub(&self, bytes_per_s: u64) -> Option<Scrubbing> {
-        self.core.kv.scrub(bytes_per_s).ok().map(Scrubbing)
+    /// Starts to read the whole disk in the background, `bytes_per_s` at most.
+    /// [`MemberStore::damaged_groups`] reports the damage found. `None`: the store is being closed.
+    pub fn scrub(&self, bytes_per_s: u64) -> Option<DiskScrub> {
+        self.core.kv.scrub(bytes_per_s).ok().map(DiskScrub)
     }
 
-    /// Groups of this disk in which damage was met and has not been given up: what reads, scrubs and checks
-    /// have found.
+    /// Groups of this disk with damage that was found, by reads, scrubs or checks, and not dropped yet.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn damaged_groups(&self) -> Result<Vec<GroupId>, VolumeError> {
@@ -79,48 +76,48 @@ impl MemberStore {
         Ok(groups)
     }
 
-    /// Reads everything of a group, and gives up what cannot be read. The member is not whole meanwhile, nor
-    /// afterwards ([`MemberStore::note_damage`] comes first). Operations wait while something is given up,
-    /// not while it is read. Blocks.
+    /// Reads all rows of a group and drops the unreadable ones. The caller calls [`MemberStore::note_damage`]
+    /// first, so the member is not in sync until its next resync. Operations wait while rows are dropped, not
+    /// while rows are read. Blocks.
     /// # Errors
-    /// `Corrupt`: damage that does not go away. `NoSpace`, `Failed`.
-    pub fn give_up_damaged(&self, group: GroupId) -> Result<GivenUp, VolumeError> {
-        let mut given_up = GivenUp { ranges: self.salvage(group)?, files: 0 };
+    /// `Corrupt`: the damage stays. `NoSpace`, `Failed`.
+    pub fn drop_damaged(&self, group: GroupId) -> Result<DroppedRows, VolumeError> {
+        let mut dropped = DroppedRows { ranges: self.salvage(group)?, files: 0 };
         let own = &self.core.own;
-        for space in [&own.tombs, &own.journal, &own.siblings] {
-            self.walk(group, space, &mut given_up, |_, _| Ok(()))?;
+        for space in [&own.tombstones, &own.journal, &own.siblings] {
+            self.walk(group, space, &mut dropped, |_, _| Ok(()))?;
         }
         let mut unreadable = Vec::new();
-        self.walk(group, &self.core.spaces.files, &mut given_up, |key, row| {
+        self.walk(group, &self.core.spaces.files, &mut dropped, |key, row| {
             let Some((vid, _)) = keys::split(key) else {
                 return Err(corrupt("the key of a file is cut"));
             };
             let file = match FileHead::parse(key, row) {
-                Ok(head) => match self.read_through(key, &head)? {
+                Ok(head) => match self.find_damage(key, &head)? {
                     Some(_) => Some((head.fid, head.size)),
                     None => return Ok(()),
                 },
                 Err(_) => None,
             };
-            unreadable.push(Unreadable { key: key.clone(), vid, file });
+            unreadable.push(UnreadableFile { key: key.clone(), vid, file });
             Ok(())
         })?;
         for file in unreadable {
-            given_up.files += u64::from(self.give_up_file(group, &file)?);
+            dropped.files += u64::from(self.drop_file(group, &file)?);
         }
-        // Pieces that were found damaged by reading files, and what files left behind that were given up.
-        given_up.ranges += self.salvage(group)?;
+        // Pieces whose damage the reads found, and pieces of dropped files.
+        dropped.ranges += self.salvage(group)?;
         self.core.digests.lock().forget_group(group);
         self.core.used.lock().retain(|vid, _| vid.birth_group() != group);
-        Ok(given_up)
+        Ok(dropped)
     }
 
-    /// Goes through the rows of a group in one keyspace; damaged ranges on the way are given up.
+    /// Calls `each` for the rows of a group in one keyspace. Damaged ranges are dropped on the way.
     fn walk(
         &self,
         group: GroupId,
         space: &Keyspace,
-        given_up: &mut GivenUp,
+        dropped: &mut DroppedRows,
         mut each: impl FnMut(&Bytes, &Bytes) -> Result<(), VolumeError>,
     ) -> Result<(), VolumeError> {
         let mut after: Option<Bytes> = None;
@@ -143,13 +140,13 @@ impl MemberStore {
             let Some(what) = damage else { return Ok(()) };
             match self.salvage(group)? {
                 0 => return Err(corrupt(what)),
-                ranges => given_up.ranges += ranges,
+                ranges => dropped.ranges += ranges,
             }
         }
-        Err(corrupt("there is no end to the damage of a group"))
+        Err(corrupt("the damage of a group does not end"))
     }
 
-    /// Gives up the damaged ranges of a group that are known; rows in them that can be read stay. How many.
+    /// Drops the known damaged ranges of a group and keeps their readable rows. Returns their number.
     fn salvage(&self, group: GroupId) -> Result<u64, VolumeError> {
         let mut ranges = 0;
         for damage in self.core.kv.damaged_ranges() {
@@ -160,19 +157,19 @@ impl MemberStore {
                 continue;
             };
             let queue = self.core.queue(group)?;
-            // Nobody writes there meanwhile.
+            // No operation writes there meanwhile.
             let _member = queue.member.lock();
             let end = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
             let salvaged = space.salvage((Bound::Included(&start[..]), end));
             salvaged.map_err(|error| of_engine(&error))?;
-            tracing::warn!(%group, keyspace = damage.keyspace, what = damage.what, "damaged rows were given up");
+            tracing::warn!(%group, keyspace = damage.keyspace, what = damage.what, "damaged rows were dropped");
             ranges += 1;
         }
         Ok(ranges)
     }
 
-    /// Drops a file that cannot be read; whether it still was what its name meant.
-    fn give_up_file(&self, group: GroupId, file: &Unreadable) -> Result<bool, VolumeError> {
+    /// Drops an unreadable file. Returns whether it still had its name.
+    fn drop_file(&self, group: GroupId, file: &UnreadableFile) -> Result<bool, VolumeError> {
         let core = &self.core;
         let queue = core.queue(group)?;
         let _member = queue.member.lock();
@@ -186,20 +183,20 @@ impl MemberStore {
         }
         batch.delete(&core.spaces.files, &file.key);
         core.commit_essential(batch, Durability::Device)?;
-        tracing::warn!(%group, volume = %file.vid, "a file that cannot be read was given up");
+        tracing::warn!(%group, volume = %file.vid, "an unreadable file was dropped");
         Ok(true)
     }
 
-    /// A keyspace whose rows other members have as well.
+    /// A keyspace with replicas on other members.
     fn space_of_group(&self, name: &str) -> Option<&Keyspace> {
         let (spaces, own) = (self.core.spaces.of_files(), &self.core.own);
-        let all = spaces.into_iter().chain([&own.tombs, &own.journal, &own.siblings]);
+        let all = spaces.into_iter().chain([&own.tombstones, &own.journal, &own.siblings]);
         let mut named = all.filter(|space| space.name() == name);
         named.next()
     }
 }
 
-/// The part of a damaged range that belongs to a group: its first key, and the first behind it.
+/// The part of a damaged range that belongs to a group: its first key, and the first key after it.
 fn within(damage: &DamagedRange, group: GroupId) -> Option<(Bytes, Option<Bytes>)> {
     let first = Bytes::copy_from_slice(&keys::group(group));
     let behind = keys::above(&first).map(Bytes::from);

@@ -1,45 +1,46 @@
-//! Whose an id of a file is: one name of one volume (VOL-14), under which alone it is created and deleted.
+//! Ownership of file ids: an id belongs to one name of one volume (VOL-14). The file is created and deleted
+//! under that name only.
 //!
-//! The id of a file is a key of its pieces and of its tombstone. A create under an id that another file has
-//! would share its pieces; a delete under another name would hide it. Both are refused where the owner is
-//! known: by the journal while the id is fresh, by its pieces, and by the heads of a small group. Where it is
-//! not known, what is written stands under the other volume and name, and does nothing to the owner.
+//! The id of a file is a key of its pieces and of its tombstone. A create under another file's id would share
+//! its pieces; a delete under another name would hide it. Both are refused if the owner is known. It is known
+//! from the journal while the id is fresh, from its pieces, and from the heads of a small group. If it is
+//! unknown, the rows are written under the other volume and name, and do not affect the owner.
 //!
 //! Design: docs/design/cluster.md#rules VOL-72
-//! Not here: what is fresh (`recent_files`).
+//! Not here: freshness of ids (`recent_files`).
 
 use super::{
+    core::MemberCore,
     recent_files::{bucket_of_ms, is_fresh},
-    rows::MemberCore,
 };
 use crate::{
     error::{corrupt, of_engine},
-    format::{FileHead, TombRow},
+    format::{FileHead, TombstoneRow},
     keys,
 };
 use bytes::Bytes;
 use copal_kv::Batch;
 use copal_volume::{FileId, UNKNOWN_FILE_NAME, VolumeError, VolumeId, group::GroupId};
 
-/// Bytes of a group's heads that are read to find the owner of an id that is not fresh.
+/// Maximum size of a group's heads that are searched for the owner of an id that is not fresh, bytes.
 const SEARCHED_BYTES: u64 = 16 << 20;
 
-/// A file as it is called: its volume and its name.
+/// Volume and name of a file in a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Called<'a> {
+pub(super) struct FileAddress<'a> {
     pub(super) vid: VolumeId,
-    /// `None`: whatever its name is.
+    /// `None`: any name.
     pub(super) name: Option<&'a [u8]>,
 }
 
-impl<'a> Called<'a> {
-    /// A name that is told; who settles a create may know none (VOL-60).
-    pub(super) fn told(vid: VolumeId, name: &'a [u8]) -> Called<'a> {
-        Called { vid, name: (name != UNKNOWN_FILE_NAME).then_some(name) }
+impl<'a> FileAddress<'a> {
+    /// The address in a request. A client that settles a create may not know the name (VOL-60).
+    pub(super) fn of_request(vid: VolumeId, name: &'a [u8]) -> FileAddress<'a> {
+        FileAddress { vid, name: (name != UNKNOWN_FILE_NAME).then_some(name) }
     }
 
-    /// Whether another volume and name are, or may be, the same.
-    pub(super) fn may_be(&self, other: Called<'_>) -> bool {
+    /// Whether both addresses are, or may be, those of one file.
+    pub(super) fn may_be(&self, other: FileAddress<'_>) -> bool {
         self.vid == other.vid
             && match (self.name, other.name) {
                 (Some(name), Some(other)) => name == other,
@@ -49,12 +50,12 @@ impl<'a> Called<'a> {
 }
 
 impl MemberCore {
-    /// Whether an id belongs to another file than the one that is called so, as far as that is known here.
-    /// The caller has the lock of the group.
+    /// Whether an id is known to belong to a file with another address. The caller holds the lock of the
+    /// group.
     pub(super) fn belongs_to_another(
         &self,
         group: GroupId,
-        called: Called<'_>,
+        called: FileAddress<'_>,
         fid: FileId,
         now_ms: u64,
     ) -> Result<bool, VolumeError> {
@@ -65,15 +66,16 @@ impl MemberCore {
         if !self.recent.lock().may_have(group, fid) {
             return Ok(false);
         }
-        let mut is_another = false;
+        let mut is_foreign = false;
         self.each_record(group, bucket_of_ms(fid.ms()), None, |entry| {
-            is_another |=
-                entry.is_create && entry.fid == fid && !called.may_be(Called::told(entry.vid, &entry.name));
+            is_foreign |= entry.is_create
+                && entry.fid == fid
+                && !called.may_be(FileAddress::of_request(entry.vid, &entry.name));
         })?;
-        Ok(is_another)
+        Ok(is_foreign)
     }
 
-    /// Whether pieces of a file lie under an id: those of an upload, or of a file.
+    /// Whether pieces exist under an id, of an upload or of a file.
     pub(super) fn has_pieces(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
         let first = self.spaces.extents.contains(&keys::piece(vid, fid, 0));
         first.map_err(|error| of_engine(&error))
@@ -94,8 +96,13 @@ impl MemberCore {
         Ok(())
     }
 
-    /// Looks through the heads of a group, unless they are too many for that.
-    fn search_heads(&self, group: GroupId, called: Called<'_>, fid: FileId) -> Result<bool, VolumeError> {
+    /// Searches the heads of a group for the owner of an id, unless they are too large.
+    fn search_heads(
+        &self,
+        group: GroupId,
+        called: FileAddress<'_>,
+        fid: FileId,
+    ) -> Result<bool, VolumeError> {
         let range = keys::range(&keys::group(group), None);
         if self.spaces.files.approximate_bytes(keys::borrowed(&range)) > SEARCHED_BYTES {
             return Ok(false);
@@ -103,7 +110,7 @@ impl MemberCore {
         for (space, behind) in [(&self.spaces.files, 0), (&self.own.siblings, 16)] {
             for row in space.prefix(&keys::group(group)) {
                 let (key, row) = row.map_err(|error| of_engine(&error))?;
-                // A head that cannot be read is found by who reads it.
+                // Reads of the file report an unreadable head.
                 let Ok(head) = FileHead::parse(&key, &row) else {
                     continue;
                 };
@@ -111,7 +118,7 @@ impl MemberCore {
                     continue;
                 };
                 let name = &rest[..rest.len().saturating_sub(behind)];
-                let owner = Called { vid, name: Some(name) };
+                let owner = FileAddress { vid, name: Some(name) };
                 if !called.may_be(owner) {
                     return Ok(true);
                 }
@@ -120,70 +127,78 @@ impl MemberCore {
         Ok(false)
     }
 
-    /// Deletes of files with this id, each with its key: nearly always one at most.
-    pub(super) fn tombs_of(&self, group: GroupId, fid: FileId) -> Result<Vec<(Bytes, TombRow)>, VolumeError> {
-        let key = keys::tomb(group, fid);
-        // Others stand behind the first only.
-        let first = self.own.tombs.get(&key).map_err(|error| of_engine(&error))?;
+    /// Tombstones with this file id and their keys: nearly always one at most.
+    pub(super) fn tombstones_of(
+        &self,
+        group: GroupId,
+        fid: FileId,
+    ) -> Result<Vec<(Bytes, TombstoneRow)>, VolumeError> {
+        let key = keys::tombstone(group, fid);
+        // Other tombstones exist only behind the first one.
+        let first = self.own.tombstones.get(&key).map_err(|error| of_engine(&error))?;
         if first.is_none() {
             return Ok(Vec::new());
         }
-        let rows = self.own.tombs.prefix(&key);
+        let rows = self.own.tombstones.prefix(&key);
         rows.map(|row| {
             let (key, row) = row.map_err(|error| of_engine(&error))?;
-            let tomb = TombRow::parse(&key, &row)
+            let tombstone = TombstoneRow::parse(&key, &row)
                 .map_err(|error| corrupt(format!("the row of a deleted file: {error}")))?;
-            Ok((key, tomb))
+            Ok((key, tombstone))
         })
         .collect()
     }
 
-    /// Forgets that a file was deleted. Returns whether there are other tombstones of its id: what follows
-    /// for it has to come in another batch.
-    pub(super) fn delete_tomb(
+    /// Deletes the tombstone of a file. Returns whether its id has other ones: then the next row of this id
+    /// must be in another batch.
+    pub(super) fn delete_tombstone(
         &self,
         batch: &mut Batch,
         group: GroupId,
-        called: Called<'_>,
+        called: FileAddress<'_>,
         fid: FileId,
     ) -> Result<bool, VolumeError> {
-        let mut tombs = self.tombs_of(group, fid)?;
-        let Some(at) = tombs.iter().position(|(_, tomb)| called.may_be(tomb.called())) else {
+        let mut tombstones = self.tombstones_of(group, fid)?;
+        let Some(at) = tombstones.iter().position(|(_, tombstone)| called.may_be(tombstone.called())) else {
             return Ok(false);
         };
-        let (key, _) = tombs.remove(at);
-        batch.delete(&self.own.tombs, &key);
-        // One of the others takes the first place, behind which they stand.
+        let (key, _) = tombstones.remove(at);
+        batch.delete(&self.own.tombstones, &key);
+        // One of the others takes the first place, because all others follow it.
         if at == 0
-            && let Some((other, tomb)) = tombs.first()
+            && let Some((other, tombstone)) = tombstones.first()
         {
-            batch.delete(&self.own.tombs, other);
-            batch.put(&self.own.tombs, &key, tomb.row(&key));
+            batch.delete(&self.own.tombstones, other);
+            batch.put(&self.own.tombstones, &key, tombstone.row(&key));
         }
-        Ok(!tombs.is_empty())
+        Ok(!tombstones.is_empty())
     }
 
-    /// Whether nothing can come of a file any more: it stands among the deleted, or its volume is gone.
-    pub(super) fn is_over(&self, called: Called<'_>, fid: FileId) -> Result<bool, VolumeError> {
-        Ok(self.is_buried(called.vid.birth_group(), called, fid)? || self.is_gone(called.vid)?)
-    }
-
-    /// Whether a file stands among the deleted.
-    pub(super) fn is_buried(
+    /// Whether a file can never be live again: it has a tombstone, or its volume was removed.
+    pub(super) fn is_deleted_or_removed(
         &self,
-        group: GroupId,
-        called: Called<'_>,
+        called: FileAddress<'_>,
         fid: FileId,
     ) -> Result<bool, VolumeError> {
-        let tombs = self.tombs_of(group, fid)?;
-        Ok(tombs.iter().any(|(_, tomb)| called.may_be(tomb.called())))
+        Ok(self.has_tombstone(called.vid.birth_group(), called, fid)? || self.is_removed(called.vid)?)
+    }
+
+    /// Whether a file has a tombstone.
+    pub(super) fn has_tombstone(
+        &self,
+        group: GroupId,
+        called: FileAddress<'_>,
+        fid: FileId,
+    ) -> Result<bool, VolumeError> {
+        let tombstones = self.tombstones_of(group, fid)?;
+        Ok(tombstones.iter().any(|(_, tombstone)| called.may_be(tombstone.called())))
     }
 }
 
-impl TombRow {
-    /// The file that was deleted, as it was called.
-    pub(super) fn called(&self) -> Called<'_> {
-        Called::told(self.vid, &self.name)
+impl TombstoneRow {
+    /// The address of the deleted file.
+    pub(super) fn called(&self) -> FileAddress<'_> {
+        FileAddress::of_request(self.vid, &self.name)
     }
 }
 

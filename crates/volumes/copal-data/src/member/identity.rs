@@ -1,4 +1,4 @@
-//! Whose disk this is: the row that a data server boots by.
+//! Identity of a data server's disk, and its boots.
 
 use super::store::MemberStore;
 use crate::{
@@ -12,7 +12,7 @@ use copal_volume::{
 };
 
 impl MemberStore {
-    /// Whose disk this is; `None`: nobody's yet.
+    /// The identity of the disk; `None`: it belongs to no server yet.
     /// # Errors
     /// `Corrupt`, also for the store of an embedded node; `Failed`.
     pub fn identity(&self) -> Result<Option<MemberIdentity>, VolumeError> {
@@ -20,35 +20,35 @@ impl MemberStore {
         row.map(|row| MemberIdentity::parse(&row).map_err(|error| corrupt(error.to_string()))).transpose()
     }
 
-    /// Makes the disk that of a server, before its first boot.
+    /// Assigns the disk to a server, before its first boot.
     /// # Errors
-    /// `Denied`: it is somebody's. `NoSpace`, `Failed`.
-    pub fn found(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
+    /// `Denied`: it belongs to a server. `NoSpace`, `Failed`.
+    pub fn assign(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
         match self.identity()? {
-            None => self.keep(identity),
+            None => self.write_identity(identity),
             Some(_) => Err(VolumeError::Denied { reason: "the disk belongs to a server already".to_owned() }),
         }
     }
 
-    /// Begins a boot: durable before anybody hears of it. `drawn` is random.
+    /// Begins a boot with a new incarnation, durable before it is sent anywhere. `drawn` is random.
     /// # Errors
-    /// `Corrupt`: the disk is nobody's. `NoSpace`, `Failed`.
+    /// `Corrupt`: the disk belongs to no server. `NoSpace`, `Failed`.
     pub fn boot(&self, drawn: u64) -> Result<MemberIdentity, VolumeError> {
-        let none = || corrupt("the store does not say whose it is");
+        let none = || corrupt("the store has no identity of a server");
         let mut identity = self.identity()?.ok_or_else(none)?;
         identity.incarnation = Incarnation::next(identity.incarnation, drawn);
-        self.keep(&identity)?;
+        self.write_identity(&identity)?;
         self.begin_recovering()?;
         Ok(identity)
     }
 
-    /// Remembers the reign of a master, durably before any order of it is carried out. `false`: it is older
-    /// than one that was heard of, and nothing it says is to be done.
+    /// Stores the term of a leader, durably, before any of its orders is executed. `false`: the term is older
+    /// than an accepted one, and its orders must be refused.
     /// # Errors
     /// `NoSpace`, `Failed`.
-    pub fn hear(&self, term: Term) -> Result<bool, VolumeError> {
-        let mut heard = self.core.heard.lock();
-        let identity = match *heard {
+    pub fn accept_term(&self, term: Term) -> Result<bool, VolumeError> {
+        let mut cached = self.core.identity.lock();
+        let identity = match *cached {
             Some(identity) => Some(identity),
             None => self.identity()?,
         };
@@ -57,25 +57,25 @@ impl MemberStore {
         };
         if term > identity.term {
             identity.term = term;
-            self.keep(&identity)?;
+            self.write_identity(&identity)?;
         }
-        *heard = Some(identity);
+        *cached = Some(identity);
         Ok(term >= identity.term)
     }
 
-    /// The newest reign that was heard of; 0: none.
+    /// The newest accepted term; 0: none.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn term(&self) -> Result<Term, VolumeError> {
-        let heard = self.core.heard.lock();
-        let identity = match *heard {
+        let cached = self.core.identity.lock();
+        let identity = match *cached {
             Some(identity) => Some(identity),
             None => self.identity()?,
         };
         Ok(identity.map(|identity| identity.term).unwrap_or_default())
     }
 
-    fn keep(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
+    fn write_identity(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
         let core = &self.core;
         let mut batch = core.kv.batch();
         batch.put(&core.spaces.node, IDENTITY_KEY, identity.row());

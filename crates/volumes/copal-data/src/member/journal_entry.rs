@@ -1,8 +1,8 @@
-//! An operation as the journal of a member keeps it, and how its row is read.
+//! Journal entry: one accepted operation, decoded from its row.
 
 use crate::{
     error::corrupt,
-    format::{Did, JournalRow},
+    format::{JournalAction, JournalRow},
     keys,
 };
 use bytes::Bytes;
@@ -11,13 +11,13 @@ use copal_volume::{FileId, OpId, VolumeError, VolumeId};
 /// One operation that a member has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// What to go on behind.
+    /// Key of the row: the next page starts after it.
     pub key: Bytes,
     /// The operation.
     pub op: OpId,
-    /// A create; else a delete.
+    /// Whether it is a create; else a delete.
     pub is_create: bool,
-    /// Volume, name and file.
+    /// The file's volume.
     pub vid: VolumeId,
     /// The file's name.
     pub name: Bytes,
@@ -31,7 +31,7 @@ pub(super) fn journal_entry(key: Bytes, row: &Bytes) -> Result<JournalEntry, Vol
     let op = keys::split_journal(&key).ok_or_else(|| damaged("its key is cut".to_owned()))?;
     Ok(JournalEntry {
         op,
-        is_create: parsed.did == Did::Create,
+        is_create: parsed.did == JournalAction::Create,
         vid: parsed.vid,
         name: parsed.name,
         fid: parsed.fid,

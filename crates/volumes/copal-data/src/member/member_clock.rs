@@ -1,10 +1,10 @@
-//! The clock that a member goes by: the cluster's reference once it was told, its own before.
+//! Clock of a member: the cluster's reference once it is known, before that the machine's own clock.
 //!
 //! Design: docs/design/cluster.md#rules VOL-42, VOL-43
-//! Invariant: time buckets are sealed by the earlier of the two clocks, so one clock that is ahead seals
-//! nothing too early.
+//! Invariant: the earlier of the two clocks determines which buckets are sealed, so one clock that is ahead
+//! seals nothing too early.
 //!
-//! Not here: who tells the reference (`copal-server`), the rules for seals in the future
+//! Not here: the source of the reference (`copal-server`), the rules for seals in the future
 //! (`copal_volume::group`).
 
 use copal_volume::{Clock, ReferenceClock};
@@ -22,27 +22,27 @@ impl MemberClock {
         MemberClock { own, reference: RwLock::default() }
     }
 
-    /// Goes by a reference as soon as that is told.
-    pub(super) fn go_by(&self, reference: Arc<dyn ReferenceClock>) {
+    /// Follows a reference as soon as it is known.
+    pub(super) fn follow_reference(&self, reference: Arc<dyn ReferenceClock>) {
         *self.reference.write() = Some(reference);
     }
 
-    /// What this machine's own clock shows, ms since 1970.
+    /// Current time of the machine's own clock, ms since 1970.
     pub(super) fn own_ms(&self) -> u64 {
         self.own.now_ms()
     }
 
-    /// The cluster's reference, ms since 1970; `None`: this process has not been told it yet.
+    /// The cluster's reference, ms since 1970; `None`: this process does not know it yet.
     pub(super) fn reference_ms(&self) -> Option<u64> {
         self.reference.read().as_ref()?.reference_ms()
     }
 
-    /// The time by which operations are judged.
+    /// Current time for decisions on operations, ms since 1970.
     pub(super) fn now_ms(&self) -> u64 {
         self.reference_ms().unwrap_or_else(|| self.own.now_ms())
     }
 
-    /// The time up to which buckets may be sealed.
+    /// Current time for seals, ms since 1970.
     pub(super) fn sealing_ms(&self) -> u64 {
         let own_ms = self.own.now_ms();
         self.reference_ms().map_or(own_ms, |reference| reference.min(own_ms))

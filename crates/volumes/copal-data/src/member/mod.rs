@@ -1,61 +1,61 @@
-//! What a data server keeps of the groups its disk is a member of.
+//! Rows of a data server for the groups of its disk.
 //!
-//! The rows of files are those of the embedded store; beside them stand what was deleted, a journal of every
-//! operation, and what the member knows about itself. The rules (`copal_volume::group`) decide; here their
-//! facts are looked up and their decisions written, one batch for many operations of a group.
+//! Files have the rows of the embedded store. Additionally there are tombstones, a journal of all operations,
+//! and the member's state in each group. The rules (`copal_volume::group`) decide; this module looks up the
+//! facts and writes the decisions, one batch for many operations of a group.
 //!
 //! Design: docs/design/cluster.md#rules VOL-10, VOL-11, VOL-13, VOL-14
 //! Invariants
-//! - An operation and its journal row are one batch; Ok is said when it is durable (VOL-13).
-//! - A file that stands among the deleted is never written again.
+//! - An operation and its journal row are one batch; it is acknowledged when the batch is durable (VOL-13).
+//! - A file with a tombstone is never written again.
 //! - An id of a file belongs to one name of one volume (VOL-72).
 //! - The epoch of a group never falls.
 //!
-//! Not here: who sends operations and learns their answers, which views there are (`copal-server`).
+//! Not here: senders of operations, transport of answers, views (`copal-server`).
 
-mod apply;
-mod closing;
+mod batch_overlay;
+mod core;
 mod damage;
-mod depth;
-mod digests;
-mod facts;
+mod digest_cache;
+mod disk_space;
 mod file_ids;
+mod group_batch;
+mod group_queue;
 mod identity;
+mod in_sync;
+mod journal_depth;
 mod journal_entry;
-mod line;
 mod member_clock;
 mod operation;
+mod queue_worker;
 mod reads;
 mod recent_files;
+mod resync;
 mod roles;
-mod room;
-mod rows;
+mod seal;
 mod stage;
 mod store;
-mod union;
 mod upload_expiry;
 mod upload_rows;
 mod uploads;
 mod verify;
 mod volumes;
-mod whole;
-mod work;
 
-pub use closing::Disputed;
-pub use damage::{GivenUp, Scrubbing};
-pub use depth::JournalDepth;
+pub use damage::{DiskScrub, DroppedRows};
+pub use in_sync::ResyncedGroup;
+pub use journal_depth::JournalDepth;
 pub use journal_entry::JournalEntry;
-pub use operation::{Body, NewHead, NotHeld, Operation, Reply};
-pub use reads::Known;
-pub use roles::{Membership, ToldView};
-pub use stage::Piece;
+pub use operation::{BodySource, GroupOperation, NewHead, OperationError, OperationResult};
+pub use queue_worker::QueueWorker;
+pub use reads::FileState;
+pub use resync::{GroupSnapshot, SnapshotEntry};
+pub use roles::{AssignedView, GroupMembership};
+pub use seal::DisputedName;
+pub use stage::StagedPiece;
 pub use store::MemberStore;
-pub use union::{GroupSnapshot, SnapshotEntry};
 pub use uploads::UploadOrigin;
-pub use verify::{Span, Verified};
-pub use volumes::Told;
-pub use whole::Taken;
-pub use work::Work;
+pub use verify::{VerifiedSpan, VerifySpan};
+pub use volumes::VolumeNotice;
 
 #[cfg(test)]
 mod tests;

@@ -1,42 +1,42 @@
-//! What a member is asked to do, and what it answers.
+//! Operations on a group, and their results.
 
 use super::uploads::UploadOrigin;
 use bytes::Bytes;
 use copal_volume::{
     FileId, OpId, VolumeError, VolumeId,
-    group::{Answer, Epoch, Role},
+    group::{Epoch, MemberAnswer, Role},
 };
 
-/// The head of a file as its creator made it: the same on every member.
+/// The head of a file from its creator: the same on every member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewHead {
     /// The file.
     pub fid: FileId,
     /// Its create.
     pub op: OpId,
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     pub size: u64,
     /// CRC32C of the body.
     pub crc32c: u32,
-    /// The caller's.
+    /// Metadata of the caller.
     pub metadata: Bytes,
 }
 
-/// Where the bytes of a new file are.
+/// Source of a new file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// Here, up to one piece.
-    Here(Bytes),
-    /// Staged before, piece by piece, by this server.
+pub enum BodySource {
+    /// Attached to the operation, at most one piece.
+    Attached(Bytes),
+    /// Staged before by this server.
     Staged,
-    /// Staged before, piece by piece, by a client.
+    /// Staged before by a client.
     StagedBy(UploadOrigin),
 }
 
-/// What a client asks a member to do to a group.
+/// An operation on a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Take a file.
+pub enum GroupOperation {
+    /// Accept a file.
     Create {
         /// Its volume.
         vid: VolumeId,
@@ -45,9 +45,9 @@ pub enum Operation {
         /// Its head.
         head: NewHead,
         /// Its bytes.
-        body: Body,
+        body: BodySource,
     },
-    /// Say again that a file is held.
+    /// Acknowledge again that a file is present.
     Confirm {
         /// Its volume.
         vid: VolumeId,
@@ -56,7 +56,7 @@ pub enum Operation {
         /// Its head.
         head: NewHead,
     },
-    /// Delete a file, or bury one that may never have come.
+    /// Delete a file, which may be unknown here.
     Delete {
         /// Its volume.
         vid: VolumeId,
@@ -67,8 +67,8 @@ pub enum Operation {
         /// The delete.
         op: OpId,
     },
-    /// Take over a file that another member has: however old it is.
-    TakeOver {
+    /// Copy a file of another member, of any age.
+    CopyCreate {
         /// Its volume.
         vid: VolumeId,
         /// Its name.
@@ -76,23 +76,23 @@ pub enum Operation {
         /// Its head.
         head: NewHead,
         /// Its bytes.
-        body: Body,
-        /// Whether its create is journalled here: not from before the horizon, where no member has a journal.
+        body: BodySource,
+        /// Whether its create is journalled: not below the stable point, where no member has a journal.
         is_journalled: bool,
     },
-    /// Journal a create whose file is deleted: every member has every operation (VOL-18).
-    Record {
+    /// Journal the create of a deleted file: every member has every operation (VOL-18).
+    RecordCreate {
         /// The file's volume.
         vid: VolumeId,
         /// Its name.
         name: Bytes,
-        /// The file, which stands among the deleted here.
+        /// The file; it has a tombstone here.
         fid: FileId,
         /// The create.
         op: OpId,
     },
-    /// Take over a delete that another member has.
-    TakeOverDelete {
+    /// Copy a delete of another member.
+    CopyDelete {
         /// The file's volume.
         vid: VolumeId,
         /// Its name.
@@ -104,28 +104,28 @@ pub enum Operation {
     },
 }
 
-/// Why an operation is not held.
+/// Reason that an operation was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotHeld {
-    /// The caller means another view than this member is in.
+pub enum OperationError {
+    /// The request is for another view than the member's.
     OtherEpoch {
-        /// The member's own.
+        /// Epoch of the member's view.
         own: Epoch,
     },
-    /// This disk is no member of the group.
-    NoMember,
+    /// This disk is not a member of the group.
+    NotMember,
     /// The rules refuse it.
-    Refused(Answer),
-    /// Nobody waits for it any more; it was not begun.
-    Unwanted,
-    /// The caller may not do it, or not any more; nothing was done.
+    Refused(MemberAnswer),
+    /// The caller no longer waits for it; it was not started.
+    Cancelled,
+    /// The caller has no right to it, or not any more; nothing was done.
     Denied {
-        /// What forbids it.
+        /// The missing right.
         reason: String,
     },
-    /// The store failed, or has no room in memory now.
+    /// The store failed, or has no memory now.
     Failed(VolumeError),
 }
 
-/// What becomes of an operation: the member's state when it is held.
-pub type Reply = Result<Role, NotHeld>;
+/// Result of an operation: the member's role if it was accepted.
+pub type OperationResult = Result<Role, OperationError>;

@@ -1,6 +1,6 @@
-//! What a member answers to reads: files of its own rows, whatever its state; the caller judges by that.
+//! Reads of a member: its own rows, whatever its role. The caller evaluates the answer by that role.
 
-use super::{file_ids::Called, rows::MemberCore, store::MemberStore};
+use super::{core::MemberCore, file_ids::FileAddress, store::MemberStore};
 use crate::{
     error::{corrupt, of_engine},
     format::{FileHead, VolumeRow, VolumeState},
@@ -12,13 +12,13 @@ use copal_kv::Keyspace;
 use copal_volume::{FileId, FileInfo, OpId, VolumeError, VolumeId, VolumeStats};
 use std::ops::Range;
 
-/// A removal that nobody has decided for so long is forgotten.
+/// An undecided removal is ignored after this time.
 const REMOVING_MS: u64 = 60_000;
 
-/// What a member knows about a file id.
+/// State of a file id on a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// It is live, under this name.
+pub enum FileState {
+    /// It is live under this name.
     Live {
         /// Its name.
         name: Bytes,
@@ -27,10 +27,10 @@ pub enum Known {
         /// Its create.
         op: OpId,
     },
-    /// It stands among the deleted.
-    Buried,
-    /// Nothing.
-    Nothing,
+    /// It has a tombstone.
+    Deleted,
+    /// It is unknown.
+    Unknown,
 }
 
 impl MemberStore {
@@ -41,7 +41,7 @@ impl MemberStore {
         Ok(self.core.wanted(vid, name, if_file)?.info())
     }
 
-    /// The part of `range` that lies inside the file, checked; and the file's head.
+    /// The part of `range` inside the file, verified, and the file's head.
     /// # Errors
     /// As [`MemberStore::stat`].
     pub fn get(
@@ -59,7 +59,7 @@ impl MemberStore {
             let Err(VolumeError::Corrupt { what }) = read else {
                 return Ok((read?, head.info()));
             };
-            // Deleted between head and pieces: nothing is damaged.
+            // Deleted between the reads of head and pieces: nothing is damaged.
             let now = self.core.wanted(vid, name, if_file)?;
             if now.fid == head.fid {
                 return Err(VolumeError::Corrupt { what });
@@ -91,7 +91,7 @@ impl MemberStore {
         Ok(files)
     }
 
-    /// Files and bytes of a volume; reads all of its heads.
+    /// Number of files and bytes of a volume; reads all of its heads.
     /// # Errors
     /// As [`MemberStore::list`].
     pub fn totals(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError> {
@@ -105,28 +105,28 @@ impl MemberStore {
         Ok(totals)
     }
 
-    /// Whether a file stands among the deleted.
+    /// Whether a file has a tombstone.
     /// # Errors
     /// `VolumeGone`, `Corrupt`, `Failed`.
     pub fn is_deleted(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
-        let called = Called { vid, name: None };
-        let is_buried = self.core.is_buried(vid.birth_group(), called, fid)?;
+        let called = FileAddress { vid, name: None };
+        let is_buried = self.core.has_tombstone(vid.birth_group(), called, fid)?;
         self.core.alive(vid)?;
         Ok(is_buried)
     }
 
-    /// What is known of a file id; reads the heads of its volume.
+    /// State of a file id; reads the heads of its volume.
     /// # Errors
     /// As [`MemberStore::list`].
-    pub fn find(&self, vid: VolumeId, fid: FileId) -> Result<Known, VolumeError> {
+    pub fn find(&self, vid: VolumeId, fid: FileId) -> Result<FileState, VolumeError> {
         if self.is_deleted(vid, fid)? {
-            return Ok(Known::Buried);
+            return Ok(FileState::Deleted);
         }
         if let Some((name, head)) = self.core.named(vid, fid)? {
-            return Ok(Known::Live { name, info: head.info(), op: head.op });
+            return Ok(FileState::Live { name, info: head.info(), op: head.op });
         }
         self.core.alive(vid)?;
-        Ok(Known::Nothing)
+        Ok(FileState::Unknown)
     }
 }
 
@@ -168,7 +168,7 @@ impl MemberCore {
         let mut found = Vec::new();
         for row in self.own.siblings.prefix(&prefix) {
             let (key, row) = row.map_err(|error| of_engine(&error))?;
-            // A longer name that begins like this one is another name.
+            // A longer name with the same beginning is another name.
             if key.len() == prefix.len() + 16 {
                 found.push(parse(&key, &row)?);
             }
@@ -186,7 +186,7 @@ impl MemberCore {
         Ok(bytes)
     }
 
-    /// Counts bytes of a volume, where they are counted.
+    /// Adds `bytes` to the count of a volume, if it is counted.
     pub(super) fn count(&self, vid: VolumeId, bytes: i64) {
         if let Some(used) = self.used.lock().get_mut(&vid) {
             *used = used.saturating_add_signed(bytes);
@@ -194,12 +194,12 @@ impl MemberCore {
     }
 
     /// Whether the volume was removed.
-    pub(super) fn is_gone(&self, vid: VolumeId) -> Result<bool, VolumeError> {
+    pub(super) fn is_removed(&self, vid: VolumeId) -> Result<bool, VolumeError> {
         let row = self.volume_row(vid)?;
-        Ok(row.is_some_and(|row| row.state == VolumeState::Gone))
+        Ok(row.is_some_and(|row| row.state == VolumeState::Removed))
     }
 
-    /// Whether the volume may be removed: until that is decided, nothing is created in it.
+    /// Whether a removal of the volume is undecided: until then creates in it are refused.
     pub(super) fn is_removing(&self, vid: VolumeId) -> Result<bool, VolumeError> {
         let now_ms = self.clock.now_ms();
         let is_marked = |row: VolumeRow| {
@@ -208,7 +208,7 @@ impl MemberCore {
         Ok(self.volume_row(vid)?.is_some_and(is_marked))
     }
 
-    /// Whether just that is known of a volume that is there.
+    /// Whether the stored row says that the volume exists with this quota.
     pub(super) fn is_live_with(&self, vid: VolumeId, quota_bytes: Option<u64>) -> Result<bool, VolumeError> {
         Ok(match self.volume_row(vid)? {
             Some(row) => row.state == VolumeState::Live && row.quota_bytes == quota_bytes,
@@ -221,7 +221,7 @@ impl MemberCore {
         Ok(self.volume_row(vid)?.and_then(|row| row.quota_bytes))
     }
 
-    /// Most volumes have no row here: there is nothing to know of them.
+    /// Most volumes have no row on a member.
     fn volume_row(&self, vid: VolumeId) -> Result<Option<VolumeRow>, VolumeError> {
         let key = keys::volume(vid);
         let row = self.spaces.volumes.get(&key).map_err(|error| of_engine(&error))?;
@@ -233,7 +233,7 @@ impl MemberCore {
     }
 
     fn alive(&self, vid: VolumeId) -> Result<(), VolumeError> {
-        match self.is_gone(vid)? {
+        match self.is_removed(vid)? {
             true => Err(VolumeError::VolumeGone),
             false => Ok(()),
         }

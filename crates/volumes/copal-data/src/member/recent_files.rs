@@ -1,11 +1,11 @@
-//! Ids of files that were created lately: a filter in memory in front of the journal.
+//! Filter of recently created file ids, in memory before the journal.
 //!
-//! A second name for a file's id is refused. Whether an id is in use says the journal, which has every create
-//! of the last minute, but a scan of it is too dear for each create. So a create is looked up here first:
-//! eight bytes for each id.
+//! A second name for a file's id is refused. The journal knows each create of the last minute, but a scan per
+//! create would be too slow. So a create looks up this filter first; it has eight bytes per id.
 //!
-//! Invariant: an id that the filter does not know was not created here since it became fresh, unless there
-//! were too many: then a second name for it is found by its pieces only, and shares nothing with the first.
+//! Invariant: an id that is not in the filter was not created here since it became fresh, unless there were
+//! too many. In that case a second name of an id is detected by its pieces only; it shares nothing with the
+//! first.
 //!
 //! Not here: ids that are not fresh (`file_ids`).
 
@@ -18,13 +18,13 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-/// Ids that are kept; beyond, the oldest of a group go.
+/// Maximum number of ids; above it, the oldest of a group are dropped.
 const MOST: usize = 1 << 20;
-/// How old an id is at most whose create certainly stands in the journal, ms: buckets are closed, and cut
-/// later still, a minute after their end.
+/// Maximum age of an id whose create is certainly in the journal, ms. A bucket is sealed a minute after its
+/// end, and cut later.
 const FRESH_MS: u64 = MAX_OP_AGE_MS;
 
-/// Whether the create of a file with this id, if there was one, stands in the journal.
+/// Whether the journal certainly has the create of a file with this id, if there was one.
 pub(super) fn is_fresh(fid: FileId, now_ms: u64) -> bool {
     fid.ms().saturating_add(FRESH_MS) > now_ms
 }
@@ -37,16 +37,16 @@ pub(super) struct RecentFiles {
     count: usize,
 }
 
-/// Hashes of ids, by the ids' times.
+/// Hashes of ids by bucket of the id.
 type OfGroup = BTreeMap<Bucket, HashSet<u64>>;
 
 impl RecentFiles {
-    /// Whether the ids of a group were read from its journal.
+    /// Whether the group's journal was read.
     pub(super) fn is_loaded(&self, group: GroupId) -> bool {
         self.groups.contains_key(&group)
     }
 
-    /// Begins with ids from a group's journal.
+    /// Starts the filter of a group with ids from its journal.
     pub(super) fn load(&mut self, group: GroupId, fids: impl IntoIterator<Item = FileId>, now_ms: u64) {
         self.groups.entry(group).or_default();
         for fid in fids {
@@ -54,7 +54,7 @@ impl RecentFiles {
         }
     }
 
-    /// A file was created; nothing happens in a group that was not loaded.
+    /// Adds a created file; no effect for a group without a filter.
     pub(super) fn note(&mut self, group: GroupId, fid: FileId, now_ms: u64) {
         if !is_fresh(fid, now_ms) {
             return;
@@ -77,8 +77,8 @@ impl RecentFiles {
         }
     }
 
-    /// Whether a file with this fresh id may have been created in a group. Of a group that was not loaded
-    /// everything may.
+    /// Whether a file with this fresh id may have been created in a group; always for a group without a
+    /// filter.
     pub(super) fn may_have(&self, group: GroupId, fid: FileId) -> bool {
         let Some(of_group) = self.groups.get(&group) else {
             return true;
@@ -87,7 +87,7 @@ impl RecentFiles {
         of_group.get(&bucket_of(fid)).is_some_and(|ids| ids.contains(&hash))
     }
 
-    /// Nothing of a group is here any more.
+    /// Drops the filter of a group.
     pub(super) fn forget(&mut self, group: GroupId) {
         if let Some(of_group) = self.groups.remove(&group) {
             self.count -= of_group.values().map(HashSet::len).sum::<usize>();
@@ -99,7 +99,7 @@ fn bucket_of(fid: FileId) -> Bucket {
     bucket_of_ms(fid.ms())
 }
 
-/// The bucket of time in which a moment lies.
+/// The bucket of a time.
 pub(super) fn bucket_of_ms(ms: u64) -> Bucket {
     Bucket(ms / copal_volume::group::BUCKET_MS)
 }

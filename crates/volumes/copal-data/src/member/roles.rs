@@ -1,6 +1,6 @@
-//! Which groups this disk is a member of, in which state, at which epoch.
+//! Memberships of a disk: its groups, with role and epoch in each.
 
-use super::{line::GroupQueue, rows::MemberCore, store::MemberStore};
+use super::{core::MemberCore, group_queue::GroupQueue, store::MemberStore};
 use crate::{
     error::{corrupt, of_engine},
     format::MemberRow,
@@ -9,26 +9,26 @@ use crate::{
 use copal_kv::Durability;
 use copal_volume::{
     VolumeError,
-    group::{Bucket, Closing, Epoch, GroupId, OwnState, Role, own_role, without_future},
+    group::{Bucket, BucketSeal, Epoch, GroupId, OwnState, Role, own_role, without_future},
 };
 use std::sync::Arc;
 
-/// What a member knows about itself in one group.
+/// State of a disk in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Membership {
+pub struct GroupMembership {
     /// The group.
     pub group: GroupId,
-    /// The newest view it has taken part in.
+    /// The newest view that it has entered.
     pub epoch: Epoch,
-    /// Its own state.
+    /// Its own role.
     pub role: Role,
-    /// The newest epoch in which it was whole, or had everything and was about to tell the master; 0: never.
-    pub last_normal: Epoch,
-    /// What it takes no more operations of.
-    pub closing: Closing,
-    /// Operations of earlier buckets are on every member.
-    pub horizon: Bucket,
-    /// Whether everything from before the horizon is here.
+    /// The newest epoch in which it was in sync, or had everything and was about to report that; 0: never.
+    pub last_in_sync: Epoch,
+    /// Its sealed buckets.
+    pub seal: BucketSeal,
+    /// The stable point: operations of earlier buckets are on every member.
+    pub stable_point: Bucket,
+    /// Whether it has everything below the stable point.
     pub is_covered: bool,
 }
 
@@ -36,7 +36,7 @@ impl MemberStore {
     /// All groups of this disk.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn memberships(&self) -> Result<Vec<Membership>, VolumeError> {
+    pub fn memberships(&self) -> Result<Vec<GroupMembership>, VolumeError> {
         let rows = self.core.spaces.groups.prefix(&[]);
         rows.map(|row| {
             let (key, row) = row.map_err(|error| of_engine(&error))?;
@@ -45,23 +45,23 @@ impl MemberStore {
         .collect()
     }
 
-    /// What this disk is in a group; `None`: no member.
+    /// The state of this disk in a group; `None`: it is not a member.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn membership(&self, group: GroupId) -> Result<Option<Membership>, VolumeError> {
+    pub fn membership(&self, group: GroupId) -> Result<Option<GroupMembership>, VolumeError> {
         let queue = self.core.queue(group)?;
-        Ok(queue.shown().map(|row| of_row(group, row)))
+        Ok(queue.published().map(|row| of_row(group, row)))
     }
 
-    /// Writes down what lies in memory only, so that [`MemberStore::group_bytes`] counts it. Blocks.
+    /// Flushes the memtables, so that [`MemberStore::group_bytes`] counts their rows. Blocks.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn flush(&self) -> Result<(), VolumeError> {
         self.core.kv.flush().map_err(|error| of_engine(&error))
     }
 
-    /// Bytes that the files of a group take here, about: without those whose keys lie in memory only. Reads
-    /// nothing.
+    /// Approximate bytes of a group's files, without keys that are in memory only. Reads nothing from the
+    /// device.
     pub fn group_bytes(&self, group: GroupId) -> u64 {
         let range = keys::range(&keys::group(group), None);
         let spaces = self.core.spaces.of_files();
@@ -69,11 +69,16 @@ impl MemberStore {
         bytes.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Takes part in a newer view. Returns when no operation of an older one is under way any more, and this
-    /// is durable; an older view than the present one changes nothing.
+    /// Enters a newer view. Returns when no operation of an older view is under way and the new state is
+    /// durable. An older view changes nothing.
     /// # Errors
     /// `NoSpace`, `Failed`.
-    pub fn enter_view(&self, group: GroupId, epoch: Epoch, role: Role) -> Result<Membership, VolumeError> {
+    pub fn enter_view(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        role: Role,
+    ) -> Result<GroupMembership, VolumeError> {
         let queue = self.core.queue(group)?;
         let mut member = queue.member.lock();
         let before = *member;
@@ -84,18 +89,18 @@ impl MemberStore {
             return Ok(of_row(group, row));
         }
         let row = self.core.next_row(group, before, epoch, role)?;
-        self.core.keep_rows(&[(group, Some(row))])?;
+        self.core.write_rows(&[(group, Some(row))])?;
         queue.set(&mut member, Some(row));
         Ok(of_row(group, row))
     }
 
-    /// Takes part in many newer views, with the state that the rules give (`own_role`): one durable write for
-    /// all of them. Returns those that are new here.
+    /// Enters many newer views with the roles of the rules (`own_role`), in one durable write. Returns the
+    /// new ones.
     /// # Errors
     /// As [`MemberStore::enter_view`].
-    pub fn enter_views(&self, views: &[ToldView]) -> Result<Vec<Membership>, VolumeError> {
-        let mut views: Vec<&ToldView> = views.iter().collect();
-        // In one order: whoever else takes several does so as well.
+    pub fn enter_views(&self, views: &[AssignedView]) -> Result<Vec<GroupMembership>, VolumeError> {
+        let mut views: Vec<&AssignedView> = views.iter().collect();
+        // All callers lock several groups in ascending order.
         views.sort_unstable_by_key(|view| view.group);
         views.dedup_by_key(|view| view.group);
         let queues = views.iter().map(|view| self.core.queue(view.group));
@@ -107,13 +112,13 @@ impl MemberStore {
             if before.is_some_and(|row| view.epoch <= row.epoch) {
                 continue;
             }
-            let own = before.map(|row| OwnState { role: row.role, last_normal: row.last_normal });
+            let own = before.map(|row| OwnState { role: row.role, last_in_sync: row.last_in_sync });
             let role = own_role(own, view.role, view.missed);
             let row = self.core.next_row(view.group, before, view.epoch, role)?;
             rows.push((view.group, Some(row)));
             entered.push((at, row));
         }
-        self.core.keep_rows(&rows)?;
+        self.core.write_rows(&rows)?;
         for &(at, row) in &entered {
             queues[at].set(&mut members[at], Some(row));
         }
@@ -121,7 +126,7 @@ impl MemberStore {
         Ok(entered.map(|(at, row)| of_row(views[at].group, row)).collect())
     }
 
-    /// A server that boots may have missed something in every group, until a view tells otherwise.
+    /// Sets all groups out of sync: a booting server may lack operations of each until a view says otherwise.
     pub(super) fn begin_recovering(&self) -> Result<(), VolumeError> {
         let mut rows = Vec::new();
         for membership in self.memberships()? {
@@ -133,11 +138,11 @@ impl MemberStore {
                 rows.push((membership.group, Some(row)));
             }
         }
-        self.core.keep_rows(&rows)
+        self.core.write_rows(&rows)
     }
 
-    /// The disk is no member of a group any more: every row of it goes, so that nothing of it decides
-    /// anything should the disk become a member again.
+    /// Leaves a group. All of its rows are deleted, so none of them decides anything if the disk joins the
+    /// group again.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn leave(&self, group: GroupId) -> Result<(), VolumeError> {
@@ -147,20 +152,19 @@ impl MemberStore {
             return Ok(());
         }
         let core = &self.core;
-        let spaces = [&core.own.tombs, &core.own.journal, &core.own.siblings];
-        // The row of the group goes last: what is half done is done again.
+        let spaces = [&core.own.tombstones, &core.own.journal, &core.own.siblings];
+        // The row of the group is deleted last: after a crash the deletion is repeated.
         for space in core.spaces.of_files().into_iter().chain(spaces) {
             let purged = space.purge_prefix(&keys::group(group), Durability::Deferred);
             purged.map_err(|error| of_engine(&error))?;
         }
         core.forget_group(group);
-        core.keep_rows(&[(group, None)])?;
+        core.write_rows(&[(group, None)])?;
         queue.set(&mut member, None);
         Ok(())
     }
 
-    /// Something of a group is damaged here: the member is not whole until it has taken over what it lacks
-    /// from another.
+    /// Sets a damaged group out of sync until its next resync.
     /// # Errors
     /// `NoSpace`, `Failed`.
     pub fn note_damage(&self, group: GroupId) -> Result<(), VolumeError> {
@@ -168,26 +172,26 @@ impl MemberStore {
         let mut member = queue.member.lock();
         let Some(mut row) = *member else { return Ok(()) };
         row.role = row.role.out_of_sync();
-        row.last_normal = Epoch(0);
-        // What was lost may be as old as the group.
+        row.last_in_sync = Epoch(0);
+        // The lost rows may be as old as the group.
         row.is_covered = false;
-        self.core.keep_rows(&[(group, Some(row))])?;
+        self.core.write_rows(&[(group, Some(row))])?;
         queue.set(&mut member, Some(row));
         Ok(())
     }
 }
 
-/// A view of a group, as this disk is told it.
+/// A view of a group, with the disk's role in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldView {
+pub struct AssignedView {
     /// The group.
     pub group: GroupId,
-    /// The view.
+    /// Epoch of the view.
     pub epoch: Epoch,
-    /// The disk's state in it.
+    /// The disk's role in it.
     pub role: Role,
-    /// The newest epoch in which operations could hold without this disk; 0: never, or not since it told that
-    /// it is whole.
+    /// The newest epoch in which operations could complete without this disk; 0: never, or not since it
+    /// reported that it is in sync.
     pub missed: Epoch,
 }
 
@@ -199,7 +203,7 @@ impl MemberCore {
         epoch: Epoch,
         role: Role,
     ) -> Result<MemberRow, VolumeError> {
-        // Of a name with two live files nobody knows yet which stays (VOL-14).
+        // Of a name with two live files, it is unknown yet which one stays (VOL-14).
         let role = match role.is_in_sync() && self.has_siblings(group)? {
             true => role.out_of_sync(),
             false => role,
@@ -207,46 +211,46 @@ impl MemberCore {
         let before = before.unwrap_or(MemberRow {
             epoch: Epoch(0),
             role,
-            last_normal: Epoch(0),
-            closing: Closing::default(),
-            horizon: Bucket::default(),
+            last_in_sync: Epoch(0),
+            seal: BucketSeal::default(),
+            stable_point: Bucket::default(),
             is_covered: false,
         });
-        let is_whole = role.is_in_sync();
-        let (closing, horizon) = match epoch > before.epoch {
+        let is_in_sync = role.is_in_sync();
+        let (seal, stable_point) = match epoch > before.epoch {
             true => self.sealed_in_a_new_view(group, &before),
-            false => (before.closing, before.horizon),
+            false => (before.seal, before.stable_point),
         };
         Ok(MemberRow {
             epoch,
             role,
-            last_normal: if is_whole { epoch } else { before.last_normal },
-            closing,
-            horizon,
-            is_covered: is_whole || before.is_covered,
+            last_in_sync: if is_in_sync { epoch } else { before.last_in_sync },
+            seal,
+            stable_point,
+            is_covered: is_in_sync || before.is_covered,
         })
     }
 
-    /// Seal and horizon of a group as they are in a newer view. What lies in the future of the cluster's
-    /// clock was sealed by a clock that was wrong, and would refuse every operation until that time comes: it
-    /// is ignored (VOL-43). Only here: what other members concluded from the seal they concluded in the older
-    /// view, in which nothing holds any more.
-    fn sealed_in_a_new_view(&self, group: GroupId, before: &MemberRow) -> (Closing, Bucket) {
+    /// Seal and stable point of a group in a newer view. A wrong clock made a seal in the future of the
+    /// cluster's clock, which would refuse every operation until that time. Such a seal is ignored (VOL-43).
+    /// This is done only at the change of the view. Other members derived their conclusions from the seal in
+    /// the older view, and those no longer count.
+    fn sealed_in_a_new_view(&self, group: GroupId, before: &MemberRow) -> (BucketSeal, Bucket) {
         let Some(reference_ms) = self.clock.reference_ms() else {
-            return (before.closing, before.horizon);
+            return (before.seal, before.stable_point);
         };
-        let below = without_future(before.closing.below, reference_ms);
-        if below < before.closing.below {
-            let ahead = (before.closing.below.0 - below.0) * copal_volume::group::BUCKET_MS / 1000;
-            tracing::warn!(%group, ahead_seconds = ahead, "a seal lies in the future of the cluster's clock: it is ignored");
-            // Buckets that are open again are counted again.
+        let below = without_future(before.seal.below, reference_ms);
+        if below < before.seal.below {
+            let ahead = (before.seal.below.0 - below.0) * copal_volume::group::BUCKET_MS / 1000;
+            tracing::warn!(%group, ahead_seconds = ahead, "a seal in the future of the cluster's clock is ignored");
+            // Buckets that are open again get new digests.
             self.digests.lock().forget_group(group);
         }
-        (Closing { below }, before.horizon.min(below))
+        (BucketSeal { below }, before.stable_point.min(below))
     }
 
-    /// Makes rows of groups durable; `None`: the row goes.
-    pub(super) fn keep_rows(&self, rows: &[(GroupId, Option<MemberRow>)]) -> Result<(), VolumeError> {
+    /// Writes rows of groups durably; `None` deletes the row.
+    pub(super) fn write_rows(&self, rows: &[(GroupId, Option<MemberRow>)]) -> Result<(), VolumeError> {
         if rows.is_empty() {
             return Ok(());
         }
@@ -268,7 +272,7 @@ impl MemberCore {
         Ok(first.transpose().map_err(|error| of_engine(&error))?.is_some())
     }
 
-    /// The queue of a group, with what the disk knows about itself there.
+    /// The queue of a group, with the disk's state in it.
     pub(super) fn queue(&self, group: GroupId) -> Result<Arc<GroupQueue>, VolumeError> {
         if let Some(queue) = self.queues.lock().get(&group) {
             return Ok(Arc::clone(queue));
@@ -291,19 +295,19 @@ fn parse(key: &[u8], row: &[u8]) -> Result<MemberRow, VolumeError> {
     MemberRow::parse(key, row).map_err(|error| corrupt(format!("the row of a group: {error}")))
 }
 
-fn membership(key: &[u8], row: &[u8]) -> Result<Membership, VolumeError> {
+fn membership(key: &[u8], row: &[u8]) -> Result<GroupMembership, VolumeError> {
     let group = key.try_into().map(u32::from_be_bytes).map_err(|_| corrupt("a key of a group"))?;
     Ok(of_row(GroupId(group), parse(key, row)?))
 }
 
-fn of_row(group: GroupId, row: MemberRow) -> Membership {
-    Membership {
+fn of_row(group: GroupId, row: MemberRow) -> GroupMembership {
+    GroupMembership {
         group,
         epoch: row.epoch,
         role: row.role,
-        last_normal: row.last_normal,
-        closing: row.closing,
-        horizon: row.horizon,
+        last_in_sync: row.last_in_sync,
+        seal: row.seal,
+        stable_point: row.stable_point,
         is_covered: row.is_covered,
     }
 }

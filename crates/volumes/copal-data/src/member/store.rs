@@ -1,15 +1,15 @@
-//! The store of a disk's groups: opening, handing operations in, closing.
+//! Store of a disk's groups: opening, submission of operations, space, closing.
 
 use super::{
-    line::Queued,
+    core::{MemberCore, MemberSpaces},
+    disk_space::DiskSpace,
+    group_queue::QueuedOperation,
     member_clock::MemberClock,
-    operation::{NotHeld, Operation, Reply},
-    room::DiskRoom,
-    rows::{MemberCore, MemberSpaces},
-    uploads::Uploads,
-    work::Work,
+    operation::{GroupOperation, OperationError, OperationResult},
+    queue_worker::QueueWorker,
+    uploads::UploadTable,
 };
-use crate::{error::of_engine, spaces::Spaces};
+use crate::{error::of_engine, keyspaces::DataKeyspaces};
 use copal_kv::{KeyspaceOptions, Store};
 use copal_volume::{
     Clock, ReferenceClock, VolumeError,
@@ -18,7 +18,7 @@ use copal_volume::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// With less room than this a disk is full: next to nothing fits.
+/// With fewer free bytes a disk counts as full.
 const LEAST_ROOM_BYTES: u64 = 64 << 10;
 
 /// The groups of one disk. Cheap to clone; calls block on the device.
@@ -41,11 +41,14 @@ impl MemberStore {
             };
             kv.keyspace(name, options).map_err(|error| of_engine(&error))
         };
-        let own =
-            MemberSpaces { tombs: rows("tombs")?, journal: rows("journal")?, siblings: rows("siblings")? };
-        let spaces = Spaces::of_member(&kv)?;
+        let own = MemberSpaces {
+            tombstones: rows("tombs")?,
+            journal: rows("journal")?,
+            siblings: rows("siblings")?,
+        };
+        let spaces = DataKeyspaces::of_member(&kv)?;
         let core = MemberCore {
-            uploads: Mutex::new(Uploads::load(&spaces)),
+            uploads: Mutex::new(UploadTable::load(&spaces)),
             recent: Mutex::default(),
             spaces,
             own,
@@ -54,8 +57,8 @@ impl MemberStore {
             queues: Mutex::default(),
             used: Mutex::default(),
             digests: Mutex::default(),
-            heard: Mutex::default(),
-            room: DiskRoom::default(),
+            identity: Mutex::default(),
+            room: DiskSpace::default(),
             stopped: Mutex::default(),
         };
         Ok(MemberStore { core: Arc::new(core) })
@@ -66,113 +69,117 @@ impl MemberStore {
         &self.core.kv
     }
 
-    /// Hands an operation in; `tell` learns what became of it, on the thread that serves the group. Where
-    /// nobody serves the group, the caller does: the work it gets is to be run on a thread that may block.
+    /// Submits an operation. `on_result` gets the result, on the worker's thread. If the queue has no worker, the
+    /// caller gets one and must run it on a thread that may block.
     /// # Errors
-    /// `Corrupt`, `Failed`: nothing was handed in.
+    /// `Corrupt`, `Failed`: nothing was submitted.
     pub fn submit(
         &self,
         group: GroupId,
         epoch: Epoch,
-        operation: Operation,
-        tell: impl FnOnce(Reply) + Send + 'static,
-    ) -> Result<Option<Work>, VolumeError> {
-        self.submit_while(group, epoch, operation, || true, tell)
+        operation: GroupOperation,
+        on_result: impl FnOnce(OperationResult) + Send + 'static,
+    ) -> Result<Option<QueueWorker>, VolumeError> {
+        self.submit_while(group, epoch, operation, || true, on_result)
     }
 
-    /// As [`MemberStore::submit`], for an operation that is not begun when its turn comes and nobody wants it
-    /// any more.
+    /// As [`MemberStore::submit`]; the operation is not started if `is_wanted` is false at its turn.
     /// # Errors
     /// As [`MemberStore::submit`].
     pub fn submit_while(
         &self,
         group: GroupId,
         epoch: Epoch,
-        operation: Operation,
+        operation: GroupOperation,
         is_wanted: impl Fn() -> bool + Send + 'static,
-        tell: impl FnOnce(Reply) + Send + 'static,
-    ) -> Result<Option<Work>, VolumeError> {
+        on_result: impl FnOnce(OperationResult) + Send + 'static,
+    ) -> Result<Option<QueueWorker>, VolumeError> {
         let may_run = move || match is_wanted() {
             true => Ok(()),
-            false => Err(NotHeld::Unwanted),
+            false => Err(OperationError::Cancelled),
         };
-        self.submit_if(group, epoch, operation, may_run, tell)
+        self.submit_if(group, epoch, operation, may_run, on_result)
     }
 
-    /// As [`MemberStore::submit`], for an operation that `may_run` can refuse when its turn has come: it is
-    /// asked while no other operation of the group is under way.
+    /// As [`MemberStore::submit`]; `may_run` can refuse the operation at its turn, while no other operation
+    /// of the group is under way.
     /// # Errors
     /// As [`MemberStore::submit`].
     pub fn submit_if(
         &self,
         group: GroupId,
         epoch: Epoch,
-        operation: Operation,
-        may_run: impl Fn() -> Result<(), NotHeld> + Send + 'static,
-        tell: impl FnOnce(Reply) + Send + 'static,
-    ) -> Result<Option<Work>, VolumeError> {
+        operation: GroupOperation,
+        may_run: impl Fn() -> Result<(), OperationError> + Send + 'static,
+        on_result: impl FnOnce(OperationResult) + Send + 'static,
+    ) -> Result<Option<QueueWorker>, VolumeError> {
         let queue = self.core.queue(group)?;
-        let queued = Queued { epoch, operation, may_run: Box::new(may_run), tell: Box::new(tell) };
+        let queued =
+            QueuedOperation { epoch, operation, may_run: Box::new(may_run), on_result: Box::new(on_result) };
         let core = Arc::clone(&self.core);
         let serves = queue.push(queued);
-        // Made only for who is to serve: dropping one abandons the queue.
-        Ok(serves.then(|| Work { core, group, queue, is_done: false }))
+        // Created only if it will run: dropping a worker abandons the queue.
+        Ok(serves.then(|| QueueWorker { core, group, queue, is_done: false }))
     }
 
-    /// As [`MemberStore::submit`], and waits.
+    /// As [`MemberStore::submit`], and waits for the result.
     /// # Errors
     /// As [`MemberStore::submit`].
-    pub fn apply(&self, group: GroupId, epoch: Epoch, operation: Operation) -> Result<Reply, VolumeError> {
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
+    pub fn apply(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        operation: GroupOperation,
+    ) -> Result<OperationResult, VolumeError> {
+        let (sender, result) = std::sync::mpsc::sync_channel(1);
         let work = self.submit(group, epoch, operation, move |reply| {
             // The receiver waits below.
-            let _ = tell.send(reply);
+            let _ = sender.send(reply);
         })?;
         if let Some(work) = work {
             work.run();
         }
-        told.recv().map_err(|_| VolumeError::Failed {
-            reason: "the thread that served the group ended by a panic".to_owned(),
+        result.recv().map_err(|_| VolumeError::Failed {
+            reason: "the thread of the group's worker panicked".to_owned(),
         })
     }
 
-    /// Closes the engine; everything acknowledged is durable already.
+    /// Closes the engine; acknowledged operations are durable already.
     /// # Errors
     /// `Failed`.
     pub fn close(&self) -> Result<(), VolumeError> {
         self.core.kv.close().map_err(|error| of_engine(&error))
     }
 
-    /// Goes by the reference of a cluster from here on, as soon as that is told.
-    pub fn go_by(&self, reference: Arc<dyn ReferenceClock>) {
-        self.core.clock.go_by(reference);
+    /// Follows the reference of a cluster as soon as it is known.
+    pub fn follow_reference(&self, reference: Arc<dyn ReferenceClock>) {
+        self.core.clock.follow_reference(reference);
     }
 
-    /// What this machine's own clock shows, ms since 1970.
+    /// Current time of the machine's own clock, ms since 1970.
     pub fn own_clock_ms(&self) -> u64 {
         self.core.clock.own_ms()
     }
 
-    /// From now on `bytes` says how many bytes of the disk are used, and how many there are; asked for each
-    /// batch of creates.
+    /// Sets the source of the disk's used bytes and capacity; it is read for each batch of creates.
     pub fn watch_room(&self, bytes: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
         self.core.room.watch(bytes);
     }
 
-    /// Whether the disk takes no creates of clients, nor pieces of them; deletes go on, unless its host is
-    /// full ([`MemberStore::is_host_full`]). It was so lately, or is so now.
+    /// Whether the disk accepts no creates or pieces from clients, now or a moment ago. Deletes are accepted
+    /// unless the host is full ([`MemberStore::is_host_full`]).
     pub fn is_full(&self) -> bool {
         self.core.kv.is_full() || self.room_bytes() < LEAST_ROOM_BYTES
     }
 
-    /// Whether the host ran full inside a write: the disk takes no more operations, and has not failed. With
-    /// space on the host it goes on once it is opened again.
+    /// Whether the host had no space left during a write. The disk accepts no more operations, but has not
+    /// failed: with space on the host it continues after a reopening.
     pub fn is_host_full(&self) -> bool {
         let stopped = self.core.stopped.lock();
         stopped.as_ref().is_some_and(|stop| stop.is_host_full)
     }
 
-    /// Bytes that new files may still take, about.
+    /// Approximate bytes that new files may still take.
     pub fn room_bytes(&self) -> u64 {
         if self.is_host_full() {
             return 0;
@@ -181,7 +188,7 @@ impl MemberStore {
         self.core.kv.room_bytes().map_or(below_mark, |bytes| bytes.min(below_mark))
     }
 
-    /// Why the disk failed, and takes no more writes; `None`: it has not. A full host is no failure.
+    /// Failure after which the disk accepts no writes; `None`: it has not failed. A full host is no failure.
     pub fn failure(&self) -> Option<String> {
         let stopped = self.core.stopped.lock();
         let failed = stopped.as_ref().filter(|stop| !stop.is_host_full);

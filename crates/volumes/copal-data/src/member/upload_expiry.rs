@@ -1,12 +1,12 @@
-//! Uploads that nobody goes on with are freed.
+//! Expiry of abandoned uploads.
 //!
-//! Not here: after how long (`uploads`).
+//! Not here: the time limits (`uploads`).
 
-use super::{store::MemberStore, uploads::Upload};
+use super::{store::MemberStore, uploads::StagedUpload};
 use copal_volume::VolumeError;
 
 impl MemberStore {
-    /// Frees what belongs to uploads that nobody goes on with. Returns how many went.
+    /// Frees expired uploads. Returns their number.
     /// # Errors
     /// `Corrupt`, `NoSpace`, `Failed`.
     pub fn expire_uploads(&self) -> Result<usize, VolumeError> {
@@ -17,17 +17,17 @@ impl MemberStore {
         for &(vid, fid) in &expired {
             let queue = core.queue(vid.birth_group())?;
             let _member = queue.member.lock();
-            // Something may have been added since.
-            let is_expired = |upload: &Upload| upload.is_expired(now_ms, is_full);
+            // A piece may have arrived since.
+            let is_expired = |upload: &StagedUpload| upload.is_expired(now_ms, is_full);
             if core.uploads.lock().get(vid, fid).is_some_and(is_expired) {
                 core.drop_upload(vid, fid)?;
-                tracing::info!(volume = %vid, file = %fid, "an upload that nobody went on with was freed");
+                tracing::info!(volume = %vid, file = %fid, "an expired upload was freed");
             }
         }
         Ok(expired.len())
     }
 
-    /// Uploads whose file is not there yet, and bytes of their pieces.
+    /// Number of uploads without a file, and bytes of their pieces.
     pub fn upload_totals(&self) -> (usize, u64) {
         let uploads = self.core.uploads.lock();
         (uploads.len(), uploads.bytes())

@@ -1,10 +1,10 @@
-//! Rows of uploads that go: of one that was given up, that nobody goes on with, or whose file comes whole.
+//! Deletion of the rows of uploads: abandoned, expired, or replaced by a complete file.
 //!
-//! Invariant: the row of an upload goes with its pieces, or after them.
+//! Invariant: the row of an upload is deleted with its pieces or after them.
 //!
-//! Not here: what is known of uploads in memory (`uploads`).
+//! Not here: the table of uploads in memory (`uploads`).
 
-use super::{rows::MemberCore, uploads::MOST_UPLOADS};
+use super::{core::MemberCore, uploads::MOST_UPLOADS};
 use crate::{
     error::{corrupt, of_engine},
     format::StagedPieceRow,
@@ -14,10 +14,10 @@ use copal_kv::{Batch, Durability, Keyspace};
 use copal_volume::{FileId, VolumeError, VolumeId, group::GroupId};
 use std::collections::BTreeMap;
 
-/// More pieces than these go as a range: a range stays in memory until merges drop it.
+/// More pieces than this are deleted as a range. A range stays in memory until merges drop it.
 const MANY_PIECES: usize = 256;
 
-/// Adds the deletion of rows of some pieces, given in their order: one by one, or from the first to the last.
+/// Adds the deletion of the rows of some pieces, given in ascending order: one by one, or as one range.
 pub(super) fn delete_piece_rows(
     batch: &mut Batch,
     spaces: &[&Keyspace],
@@ -40,13 +40,13 @@ pub(super) fn delete_piece_rows(
 }
 
 impl MemberCore {
-    /// Frees an upload with its pieces, if there is one; the caller has the lock of its group.
+    /// Frees an upload with its pieces, if there is one. The caller holds the lock of its group.
     pub(super) fn drop_upload(&self, vid: VolumeId, fid: FileId) -> Result<(), VolumeError> {
         let Some(upload) = self.uploads.lock().get(vid, fid).cloned() else {
             return Ok(());
         };
         let mut batch = self.kv.batch();
-        // An earlier release could begin an upload under a file that is there: its pieces stay.
+        // An earlier release could begin an upload under an existing file: its pieces stay.
         let is_of_file = upload.is_legacy && self.named(vid, fid)?.is_some();
         let pieces = self.staged_pieces(vid, fid)?;
         let mut spaces = vec![&self.spaces.uploads];
@@ -64,13 +64,13 @@ impl MemberCore {
             delete_piece_rows(&mut batch, &spaces, (vid, fid), &indices);
         }
         batch.delete(&self.spaces.uploads, &keys::upload(vid, fid));
-        // It brings a full disk forward.
+        // It may free space on a full disk.
         self.commit_essential(batch, Durability::Deferred)?;
         self.uploads.lock().remove(vid, fid);
         Ok(())
     }
 
-    /// The pieces of an upload by their index.
+    /// Rows of the pieces of an upload, by index.
     pub(super) fn staged_pieces(
         &self,
         vid: VolumeId,
@@ -90,12 +90,12 @@ impl MemberCore {
         Ok(pieces)
     }
 
-    /// Whether a client may still begin an upload here.
-    pub(super) fn has_room_for_upload(&self) -> bool {
+    /// Whether a client may begin another upload.
+    pub(super) fn may_begin_upload(&self) -> bool {
         self.uploads.lock().len() < MOST_UPLOADS
     }
 
-    /// A group's rows are gone: so is what is remembered of them.
+    /// Drops all cached state of a group after its rows were deleted.
     pub(super) fn forget_group(&self, group: GroupId) {
         self.digests.lock().forget_group(group);
         self.used.lock().retain(|vid, _| vid.birth_group() != group);

@@ -1,72 +1,72 @@
-//! Uploads whose file is not there yet: who began each, how much of it lies here, and when it goes.
+//! Table of uploads without a file yet: origin, bytes and expiry of each.
 //!
-//! All of them are known in memory, from rows that are read at the start: there are few, and each is of more
-//! than 4 MiB.
+//! All of them are in memory, read from rows at the start. There are few, since each has more than 4 MiB.
 //!
 //! Invariants
-//! - An upload has one origin; nobody else adds to it, and nobody else's create makes a file of it.
-//! - No upload stands under the id of a file that is there: what goes with it is never a piece of a file.
-//! - One to which nothing was added for a day goes, with its pieces; on a full disk for ten minutes.
+//! - An upload has one origin. Only that origin adds pieces to it and makes a file of it.
+//! - No upload has the id of an existing file: its expiry never deletes a piece of a file.
+//! - An upload expires one day after its last piece, on a full disk after ten minutes.
 //!
 //! Format: docs/formats/data-rows.md v1
 //! Design: docs/design/cluster.md#rules VOL-73
-//! Not here: when pieces are taken (`stage`), when they become a file (`apply`), and how their rows go
+//! Not here: acceptance of pieces (`stage`), creation of the file (`group_batch`), deletion of rows
 //! (`upload_rows`).
 
-use crate::{format::UploadRow, keys, spaces::Spaces};
+use crate::{format::UploadRow, keys, keyspaces::DataKeyspaces};
 use bytes::Bytes;
 use copal_volume::{FileId, VolumeId};
 use std::collections::BTreeMap;
 
-/// An upload to which nothing was added for so long goes.
+/// Time from the last piece to the expiry of an upload, ms.
 const EXPIRY_MS: u64 = 24 * 3600 * 1000;
-/// The same on a full disk: those that were refused for lack of room hold what others could have.
+/// The same on a full disk, ms: refused uploads hold space that others could use.
 const EXPIRY_WHEN_FULL_MS: u64 = 600_000;
-/// One of a process that has probably died may be begun anew by another of the same name after so long.
+/// Time after which another process with the same client name may restart an upload, ms: its own process has
+/// probably died.
 const IDLE_MS: u64 = 60_000;
-/// Uploads of one disk.
+/// Maximum number of uploads on one disk.
 pub(super) const MOST_UPLOADS: usize = 16_384;
 
-/// Who began an upload. It stays the same over connections, and over members that pass pieces on.
+/// Origin of an upload. It stays the same over connections, and over members that pass pieces on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UploadOrigin {
-    /// Name in the client's certificate; empty: this server, which takes a file over.
+    /// Name in the client's certificate; empty: this server, which copies a file.
     pub client: Bytes,
     /// The incarnation of that client.
     pub incarnation: u64,
 }
 
 impl UploadOrigin {
-    /// Whether it is this server itself.
+    /// Whether it is this server.
     pub fn is_own(&self) -> bool {
         self.client.is_empty()
     }
 }
 
-/// What is known of an upload.
+/// Known state of an upload.
 #[derive(Clone, Debug)]
-pub(super) struct Upload {
+pub(super) struct StagedUpload {
     pub(super) origin: UploadOrigin,
     pub(super) touched_ms: u64,
     pub(super) bytes: u64,
-    /// Written by an earlier release, which knew no origins and no checksums of pieces, and could begin one
-    /// under a file that is there.
+    /// Written by an earlier release, without origin and checksums of pieces. It may belong to an existing
+    /// file.
     pub(super) is_legacy: bool,
 }
 
 /// All uploads of a disk.
 #[derive(Default)]
-pub(super) struct Uploads(BTreeMap<(VolumeId, FileId), Upload>);
+pub(super) struct UploadTable(BTreeMap<(VolumeId, FileId), StagedUpload>);
 
-impl Uploads {
-    /// Reads the rows of a disk. What cannot be read takes room until its volume goes.
-    pub(super) fn load(spaces: &Spaces) -> Uploads {
+impl UploadTable {
+    /// Reads the rows of a disk. An unreadable upload takes space until its volume is removed.
+    pub(super) fn load(spaces: &DataKeyspaces) -> UploadTable {
         let mut uploads = BTreeMap::new();
         for row in spaces.uploads.prefix(&[]) {
             let (key, row) = match row {
                 Ok(row) => row,
                 Err(error) => {
-                    tracing::warn!(%error, "uploads behind this cannot be read, and stay");
+                    tracing::warn!(%error, "further uploads are unreadable and stay on the disk");
                     break;
                 }
             };
@@ -78,16 +78,16 @@ impl Uploads {
                 continue;
             };
             match UploadRow::parse(&key, &row) {
-                Ok(upload) => drop(uploads.insert((vid, fid), Upload::of(upload))),
+                Ok(upload) => drop(uploads.insert((vid, fid), StagedUpload::of(upload))),
                 Err(error) => {
                     tracing::warn!(volume = %vid, file = %fid, %error, "the row of an upload is damaged")
                 }
             }
         }
-        Uploads(uploads)
+        UploadTable(uploads)
     }
 
-    pub(super) fn get(&self, vid: VolumeId, fid: FileId) -> Option<&Upload> {
+    pub(super) fn get(&self, vid: VolumeId, fid: FileId) -> Option<&StagedUpload> {
         self.0.get(&(vid, fid))
     }
 
@@ -95,7 +95,7 @@ impl Uploads {
         self.0.len()
     }
 
-    pub(super) fn insert(&mut self, vid: VolumeId, fid: FileId, upload: Upload) {
+    pub(super) fn insert(&mut self, vid: VolumeId, fid: FileId, upload: StagedUpload) {
         self.0.insert((vid, fid), upload);
     }
 
@@ -114,24 +114,24 @@ impl Uploads {
         of_volume.map(|(_, upload)| upload.bytes).sum()
     }
 
-    /// A group or a volume is gone from this disk, with all its rows.
-    pub(super) fn forget(&mut self, is_gone: impl Fn(VolumeId) -> bool) {
-        self.0.retain(|(vid, _), _| !is_gone(*vid));
+    /// Drops the uploads of removed groups or volumes.
+    pub(super) fn forget(&mut self, is_removed: impl Fn(VolumeId) -> bool) {
+        self.0.retain(|(vid, _), _| !is_removed(*vid));
     }
 
-    /// Those to which nothing was added for so long.
+    /// All expired uploads.
     pub(super) fn expired(&self, now_ms: u64, is_disk_full: bool) -> Vec<(VolumeId, FileId)> {
-        let is_expired = |upload: &Upload| upload.is_expired(now_ms, is_disk_full);
+        let is_expired = |upload: &StagedUpload| upload.is_expired(now_ms, is_disk_full);
         let expired = self.0.iter().filter(|(_, upload)| is_expired(upload));
         expired.map(|(key, _)| *key).collect()
     }
 }
 
-impl Upload {
-    fn of(row: Option<UploadRow>) -> Upload {
+impl StagedUpload {
+    fn of(row: Option<UploadRow>) -> StagedUpload {
         let is_legacy = row.is_none();
         let row = row.unwrap_or(UploadRow { touched_ms: 0, bytes: 0, client: Bytes::new(), incarnation: 0 });
-        Upload {
+        StagedUpload {
             origin: UploadOrigin { client: row.client, incarnation: row.incarnation },
             touched_ms: row.touched_ms,
             bytes: row.bytes,
@@ -148,7 +148,7 @@ impl Upload {
         }
     }
 
-    /// Whether nothing was added for so long that it goes.
+    /// Whether the upload has expired.
     pub(super) fn is_expired(&self, now_ms: u64, is_disk_full: bool) -> bool {
         let after_ms = match is_disk_full {
             true => EXPIRY_WHEN_FULL_MS,
@@ -157,14 +157,14 @@ impl Upload {
         self.touched_ms.saturating_add(after_ms) <= now_ms
     }
 
-    /// Whether another origin may begin the upload anew: this server always, and a client of the same name,
-    /// or one that may do everything, when its owner has probably died.
-    pub(super) fn yields_to(&self, origin: &UploadOrigin, may_do_everything: bool, now_ms: u64) -> bool {
+    /// Whether another origin may restart the upload. This server always may. A client may if the owner has
+    /// probably died, and only with the same name or with all rights.
+    pub(super) fn yields_to(&self, origin: &UploadOrigin, has_all_rights: bool, now_ms: u64) -> bool {
         if self.is_legacy || origin.is_own() {
             return true;
         }
         let is_idle = self.touched_ms.saturating_add(IDLE_MS) <= now_ms;
-        is_idle && !self.origin.is_own() && (may_do_everything || self.origin.client == origin.client)
+        is_idle && !self.origin.is_own() && (has_all_rights || self.origin.client == origin.client)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Comparing members: live files of a group, counted and hashed, and read to the last byte where that is
-//! wanted.
+//! Comparison of members: counts and hashes of a group's live files, with verification of their bodies on
+//! request.
 
 use super::store::MemberStore;
 use crate::{error::of_engine, format::FileHead, keys, local::read_body};
@@ -7,43 +7,48 @@ use bytes::Bytes;
 use copal_volume::{VolumeError, group::GroupId};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Which live files of a group are looked at.
+/// A span of the live files of a group, in the order of their keys.
 #[derive(Clone, Copy, Debug)]
-pub struct Span<'a> {
-    /// Above this key; none: from the first.
+pub struct VerifySpan<'a> {
+    /// Start, exclusive; `None`: from the first file.
     pub after: Option<&'a [u8]>,
-    /// Up to this key, included; none: as far as `limit` goes.
+    /// End, inclusive; `None`: up to `limit` files.
     pub until: Option<&'a [u8]>,
-    /// Files at most.
+    /// Maximum number of files.
     pub limit: usize,
 }
 
-/// What was found there.
+/// Result for a span.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
-    /// Files.
+pub struct VerifiedSpan {
+    /// Number of files.
     pub files: u64,
     /// Bytes of their bodies.
     pub bytes: u64,
-    /// Hash over keys and heads: equal where the files are.
+    /// Hash of keys and heads: equal for equal files.
     pub digest: u128,
     /// Key of the last file.
     pub last: Bytes,
-    /// The limit was reached.
+    /// Whether the limit ended the span.
     pub more: bool,
-    /// What cannot be read, a sentence each.
+    /// Unreadable items, a sentence each.
     pub damaged: Vec<String>,
 }
 
 impl MemberStore {
-    /// Counts and hashes the live files of a span, and reads their bodies if `deep`. Damage is an answer, no
-    /// error.
+    /// Counts and hashes the live files of a span, and reads their bodies if `deep`. Damage is part of the
+    /// answer, no error.
     /// # Errors
     /// `Failed`.
-    pub fn verify(&self, group: GroupId, span: Span<'_>, deep: bool) -> Result<Verified, VolumeError> {
+    pub fn verify(
+        &self,
+        group: GroupId,
+        span: VerifySpan<'_>,
+        deep: bool,
+    ) -> Result<VerifiedSpan, VolumeError> {
         let core = &self.core;
         let range = keys::range(&keys::group(group), span.after);
-        let mut found = Verified::default();
+        let mut found = VerifiedSpan::default();
         let mut hash = Xxh3::new();
         for row in core.spaces.files.iter(keys::borrowed(&range)) {
             let (key, row) = match row {
@@ -76,7 +81,7 @@ impl MemberStore {
                     ];
                     numbers.into_iter().for_each(|number| hash.update(number));
                     hash.update(&head.metadata);
-                    if deep && let Some(damage) = self.read_through(&key, &head)? {
+                    if deep && let Some(damage) = self.find_damage(&key, &head)? {
                         found.damaged.push(damage);
                     }
                 }
@@ -87,8 +92,8 @@ impl MemberStore {
         Ok(found)
     }
 
-    /// Reads a body piece by piece; what is wrong with it, unless it was deleted meanwhile.
-    pub(super) fn read_through(&self, key: &[u8], head: &FileHead) -> Result<Option<String>, VolumeError> {
+    /// Reads a body piece by piece. Returns its damage, unless it was deleted meanwhile.
+    pub(super) fn find_damage(&self, key: &[u8], head: &FileHead) -> Result<Option<String>, VolumeError> {
         const AT_A_TIME: u64 = 4 << 20;
         let Some((vid, _)) = keys::split(key) else {
             return Ok(Some("the key of a file is cut".to_owned()));

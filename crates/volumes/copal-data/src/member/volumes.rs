@@ -1,9 +1,9 @@
-//! Volumes that are being removed, or are gone, as the master tells their members.
+//! State of volumes on a member: live, under removal or removed, by notice from the master.
 //!
 //! Invariants
-//! - A volume that is gone stays gone here: its row says so for ever, since its id is never used again.
-//! - A removal that nobody decides ends by itself, since whoever began it may have died: the mark counts for
-//!   a minute, and the master decides in less.
+//! - A removed volume stays removed: its row is permanent, since its id is never used again.
+//! - An undecided removal expires, since its initiator may have died. The mark counts for a minute; the
+//!   master decides sooner.
 
 use super::store::MemberStore;
 use crate::{
@@ -14,55 +14,55 @@ use crate::{
 use copal_kv::Durability;
 use copal_volume::{VolumeError, VolumeId, VolumeOptions, group::GroupId};
 
-/// What the master tells the members of a volume.
+/// Notice of the master about a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// It is there, with this quota, and not removed after all.
+pub enum VolumeNotice {
+    /// The volume exists with this quota, and is not being removed.
     Live {
-        /// Most bytes of live files.
+        /// Maximum bytes of live files.
         quota_bytes: Option<u64>,
     },
-    /// It takes no creates for a minute; nothing of it is lost yet.
+    /// It accepts no creates for a minute; no file is deleted yet.
     Removing,
-    /// Its files go.
-    Gone,
+    /// It was removed; its files are deleted.
+    Removed,
 }
 
 impl MemberStore {
-    /// Volumes of a group that are gone, as this member was told: who becomes a member is told in turn.
+    /// Removed volumes of a group, for a new member.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn gone_volumes(&self, group: GroupId) -> Result<Vec<VolumeId>, VolumeError> {
+    pub fn removed_volumes(&self, group: GroupId) -> Result<Vec<VolumeId>, VolumeError> {
         let mut gone = Vec::new();
         for row in self.core.spaces.volumes.prefix(&keys::group(group)) {
             let (key, row) = row.map_err(|error| of_engine(&error))?;
             let parsed = VolumeRow::parse(&key, &row);
             let row = parsed.map_err(|error| corrupt(format!("the row of a volume: {error}")))?;
-            if let Some((vid, _)) = keys::split(&key).filter(|_| row.state == VolumeState::Gone) {
+            if let Some((vid, _)) = keys::split(&key).filter(|_| row.state == VolumeState::Removed) {
                 gone.push(vid);
             }
         }
         Ok(gone)
     }
 
-    /// Goes by what the master tells of a volume, durably; whether the volume has files here. Blocks until no
-    /// operation of its group is under way.
+    /// Applies a notice durably. Returns whether the volume has files here. Blocks until no operation of its
+    /// group is under way.
     /// # Errors
     /// `Corrupt`, `NoSpace`, `Failed`.
-    pub fn tell_volume(&self, vid: VolumeId, told: Told) -> Result<bool, VolumeError> {
+    pub fn note_volume(&self, vid: VolumeId, notice: VolumeNotice) -> Result<bool, VolumeError> {
         let core = &self.core;
         let queue = core.queue(vid.birth_group())?;
         let _member = queue.member.lock();
         let key = keys::volume(vid);
         let first = core.spaces.files.prefix(&key).keys_only().next();
         let has_files = first.transpose().map_err(|error| of_engine(&error))?.is_some();
-        if told == Told::Gone && !has_files && core.is_gone(vid)? {
+        if notice == VolumeNotice::Removed && !has_files && core.is_removed(vid)? {
             return Ok(false);
         }
-        if let Told::Live { quota_bytes } = told
+        if let VolumeNotice::Live { quota_bytes } = notice
             && core.is_live_with(vid, quota_bytes)?
         {
-            // Told again: nothing to write.
+            // A repeated notice: nothing to write.
             return Ok(has_files);
         }
         let mut batch = core.kv.batch();
@@ -72,19 +72,21 @@ impl MemberStore {
             let row = VolumeRow { state, ..VolumeRow::new(VolumeId::ROOT, "", now_ms, &options) };
             row.row(&key)
         };
-        // Should the removal be forgotten, the quota is not.
+        // The quota survives a removal that is not carried out.
         let quota = core.quota(vid)?;
-        match told {
-            // Nothing has to be known of it.
-            Told::Live { quota_bytes: None } => batch.delete(&core.spaces.volumes, &key),
-            Told::Live { quota_bytes } => {
+        match notice {
+            // A live volume without a quota needs no row.
+            VolumeNotice::Live { quota_bytes: None } => batch.delete(&core.spaces.volumes, &key),
+            VolumeNotice::Live { quota_bytes } => {
                 batch.put(&core.spaces.volumes, &key, row(VolumeState::Live, quota_bytes))
             }
-            Told::Removing => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removing, quota)),
-            Told::Gone => batch.put(&core.spaces.volumes, &key, row(VolumeState::Gone, None)),
+            VolumeNotice::Removing => {
+                batch.put(&core.spaces.volumes, &key, row(VolumeState::Removing, quota))
+            }
+            VolumeNotice::Removed => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removed, None)),
         };
         core.commit_essential(batch, Durability::Device)?;
-        if told == Told::Gone {
+        if notice == VolumeNotice::Removed {
             core.used.lock().remove(&vid);
             core.uploads.lock().forget(|of| of == vid);
             for space in core.spaces.of_files().into_iter().chain([&core.own.siblings]) {

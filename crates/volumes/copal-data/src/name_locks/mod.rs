@@ -1,18 +1,17 @@
-//! Who may touch which name and volume right now.
+//! Locks of names and volumes in the embedded store.
 //!
-//! A create looks whether its name is free and then writes; two creators of one name must not do
-//! that at the same time. Names are reserved for as long as one operation takes, without a
-//! lock across the engine's flush: operations on different names run side by side, and the engine
-//! commits them in one group.
+//! A create checks that its name is free and then writes; two creates of one name must not do so at the same
+//! time. A name is reserved for the time of one operation, and no lock is held across the engine's flush.
+//! Operations on different names therefore run in parallel, and the engine commits them in one group.
 //!
 //! Invariants
-//! - A name is reserved by at most one operation; whoever wants several takes them in one order,
-//!   so reservations cannot wait in a circle.
-//! - While a volume is closed nobody is inside it, and nobody enters.
-//! - What is remembered of a volume is dropped with it; an entry loaded while any volume was
-//!   being removed is not kept.
+//! - A name is reserved by at most one operation. An operation with several names reserves them in ascending
+//!   order, so reservations cannot deadlock.
+//! - While a volume is locked exclusively, no operation is inside it and none enters.
+//! - The cached entry of a volume is dropped with the volume. An entry that was loaded during the removal of
+//!   any volume is not cached.
 //!
-//! Not here: what is written (`local`), the rows (`format`).
+//! Not here: the written rows (`local`), their format (`format`).
 
 use crate::format::VolumeRow;
 use copal_volume::{VolumeError, VolumeId};
@@ -20,63 +19,67 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Idle volumes remembered before some are forgotten (about 200 B each).
+/// Number of cached idle volumes above which all of them are dropped (about 200 B each).
 const REMEMBERED_VOLUMES: usize = 4096;
 
-/// Reservations of names and volumes.
+/// Locks of names and volumes.
 #[derive(Default)]
 pub(crate) struct NameLocks {
-    state: Mutex<Reservations>,
+    state: Mutex<NameReservations>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Reservations {
+struct NameReservations {
     names: HashSet<Vec<u8>>,
-    volumes: HashMap<VolumeId, Entry>,
-    /// Raised by every removal.
+    volumes: HashMap<VolumeId, VolumeEntry>,
+    /// Number of removals so far.
     removals: u64,
 }
 
-struct Entry {
+struct VolumeEntry {
     row: Arc<VolumeRow>,
-    /// Operations inside the volume.
+    /// Number of operations inside the volume.
     users: u32,
-    /// Somebody wants the volume for themselves.
+    /// An operation has the volume exclusively, or waits for that.
     closed: bool,
     /// Bytes of live files and of creates under way; known for volumes with a quota.
     used_bytes: Option<u64>,
 }
 
 /// Reads a volume's row and, if it has a quota, counts the bytes of its files.
-pub(crate) trait Load {
-    /// The row; `None` for a volume that is gone or going.
+pub(crate) trait VolumeLoader {
+    /// The row; `None`: the volume does not exist or is being removed.
     fn row(&self, vid: VolumeId) -> Result<Option<VolumeRow>, VolumeError>;
     /// Sum of the sizes of the live files.
     fn used_bytes(&self, vid: VolumeId) -> Result<u64, VolumeError>;
 }
 
-/// An operation inside a volume; leaves on drop.
-pub(crate) struct Inside<'a> {
+/// Access of one operation to a volume; ends on drop.
+pub(crate) struct VolumeAccess<'a> {
     locks: &'a NameLocks,
     vid: VolumeId,
 }
 
-/// The volume is closed; opens on drop unless it was removed.
-pub(crate) struct Closed<'a> {
+/// Exclusive access to a volume; ends on drop, or with the volume's removal.
+pub(crate) struct ExclusiveVolume<'a> {
     locks: &'a NameLocks,
     vid: VolumeId,
 }
 
-/// Reserved names; free on drop.
-pub(crate) struct Names<'a> {
+/// Reserved names; released on drop.
+pub(crate) struct ReservedNames<'a> {
     locks: &'a NameLocks,
     keys: Vec<Vec<u8>>,
 }
 
 impl NameLocks {
-    /// Enters a volume: it stays until the answer is dropped. Waits while it is closed.
-    pub(crate) fn enter(&self, vid: VolumeId, load: &dyn Load) -> Result<Inside<'_>, VolumeError> {
+    /// Enters a volume: it exists until the result is dropped. Blocks while it is locked exclusively.
+    pub(crate) fn enter(
+        &self,
+        vid: VolumeId,
+        load: &dyn VolumeLoader,
+    ) -> Result<VolumeAccess<'_>, VolumeError> {
         loop {
             let removals = {
                 let mut state = self.state.lock();
@@ -85,7 +88,7 @@ impl NameLocks {
                 }
                 if let Some(entry) = state.volumes.get_mut(&vid) {
                     entry.users += 1;
-                    return Ok(Inside { locks: self, vid });
+                    return Ok(VolumeAccess { locks: self, vid });
                 }
                 state.removals
             };
@@ -96,10 +99,10 @@ impl NameLocks {
                 continue;
             }
             state.forget_some();
-            let entry = Entry {
+            let entry = VolumeEntry {
                 row,
                 users: 0,
-                // Bytes are counted while nobody is inside.
+                // Bytes are counted while no operation is inside.
                 closed: has_quota,
                 used_bytes: None,
             };
@@ -111,7 +114,7 @@ impl NameLocks {
         }
     }
 
-    fn count(&self, vid: VolumeId, load: &dyn Load) -> Result<(), VolumeError> {
+    fn count(&self, vid: VolumeId, load: &dyn VolumeLoader) -> Result<(), VolumeError> {
         let used_bytes = load.used_bytes(vid);
         let mut state = self.state.lock();
         match used_bytes {
@@ -131,13 +134,17 @@ impl NameLocks {
         }
     }
 
-    /// Closes a volume that exists: waits until nobody is inside.
-    pub(crate) fn close(&self, vid: VolumeId, load: &dyn Load) -> Result<Closed<'_>, VolumeError> {
+    /// Locks an existing volume exclusively. Blocks until no operation is inside.
+    pub(crate) fn close(
+        &self,
+        vid: VolumeId,
+        load: &dyn VolumeLoader,
+    ) -> Result<ExclusiveVolume<'_>, VolumeError> {
         drop(self.enter(vid, load)?);
         let mut state = self.state.lock();
         loop {
             match state.volumes.get_mut(&vid) {
-                // Forgotten or removed since: look again.
+                // Dropped or removed since: look again.
                 None => {
                     drop(state);
                     return self.close(vid, load);
@@ -152,11 +159,11 @@ impl NameLocks {
         while state.volumes.get(&vid).is_some_and(|entry| entry.users > 0) {
             self.changed.wait(&mut state);
         }
-        Ok(Closed { locks: self, vid })
+        Ok(ExclusiveVolume { locks: self, vid })
     }
 
-    /// Reserves the rows of these names, waiting for whoever holds them. Keys may repeat.
-    pub(crate) fn reserve(&self, mut keys: Vec<Vec<u8>>) -> Names<'_> {
+    /// Reserves these names. Blocks while other operations hold any of them. Keys may repeat.
+    pub(crate) fn reserve(&self, mut keys: Vec<Vec<u8>>) -> ReservedNames<'_> {
         keys.sort_unstable();
         keys.dedup();
         let mut state = self.state.lock();
@@ -166,17 +173,17 @@ impl NameLocks {
             }
             state.names.insert(key.clone());
         }
-        Names { locks: self, keys }
+        ReservedNames { locks: self, keys }
     }
 
-    /// Whether the volume is known to be there, without asking the engine.
+    /// Whether the volume is known to exist, without asking the engine.
     pub(crate) fn remembers(&self, vid: VolumeId) -> bool {
         let state = self.state.lock();
         state.volumes.get(&vid).is_some_and(|entry| !entry.closed)
     }
 }
 
-impl Reservations {
+impl NameReservations {
     fn forget_some(&mut self) {
         if self.volumes.len() >= REMEMBERED_VOLUMES {
             self.volumes.retain(|_, entry| entry.users > 0 || entry.closed);
@@ -184,9 +191,9 @@ impl Reservations {
     }
 }
 
-impl Inside<'_> {
-    /// Takes `bytes` of the volume's quota, if it has one; give them back with
-    /// [`give_back`](Inside::give_back) when the create fails or the file is deleted.
+impl VolumeAccess<'_> {
+    /// Takes `bytes` of the volume's quota, if it has one. The caller returns them with
+    /// [`give_back`](VolumeAccess::give_back) when the create fails or the file is deleted.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), VolumeError> {
         self.quota(bytes, true)
     }
@@ -214,7 +221,7 @@ impl Inside<'_> {
         Ok(())
     }
 
-    /// Gives bytes of the quota back.
+    /// Returns bytes to the quota.
     pub(crate) fn give_back(&self, bytes: u64) {
         let mut state = self.locks.state.lock();
         if let Some(entry) = state.volumes.get_mut(&self.vid) {
@@ -223,7 +230,7 @@ impl Inside<'_> {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for VolumeAccess<'_> {
     fn drop(&mut self) {
         let mut state = self.locks.state.lock();
         if let Some(entry) = state.volumes.get_mut(&self.vid) {
@@ -235,8 +242,8 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl Closed<'_> {
-    /// The volume is gone for good: whoever waits will look and not find it.
+impl ExclusiveVolume<'_> {
+    /// Records the removal of the volume: waiting operations look again and find that it is gone.
     pub(crate) fn removed(self) {
         let mut state = self.locks.state.lock();
         state.removals += 1;
@@ -244,7 +251,7 @@ impl Closed<'_> {
     }
 }
 
-impl Drop for Closed<'_> {
+impl Drop for ExclusiveVolume<'_> {
     fn drop(&mut self) {
         let mut state = self.locks.state.lock();
         if let Some(entry) = state.volumes.get_mut(&self.vid) {
@@ -254,7 +261,7 @@ impl Drop for Closed<'_> {
     }
 }
 
-impl Drop for Names<'_> {
+impl Drop for ReservedNames<'_> {
     fn drop(&mut self) {
         let mut state = self.locks.state.lock();
         for key in &self.keys {

@@ -3,7 +3,7 @@ use crate::format::VolumeState;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// Rows of volumes as a test wants them.
+/// Rows of volumes that a test sets.
 #[derive(Default)]
 struct Rows {
     quota_bytes: Option<u64>,
@@ -12,7 +12,7 @@ struct Rows {
     loads: AtomicU64,
 }
 
-impl Load for Rows {
+impl VolumeLoader for Rows {
     fn row(&self, _vid: VolumeId) -> Result<Option<VolumeRow>, VolumeError> {
         self.loads.fetch_add(1, Ordering::SeqCst);
         let row = VolumeRow {

@@ -1,4 +1,4 @@
-//! The suite of the `VolumeStore` seam.
+//! The conformance suite of `VolumeStore` on the embedded store.
 
 use crate::stack::{MIB, format, fresh, open};
 use copal_device::{FileOptions, open_file};
@@ -19,7 +19,7 @@ fn the_store_keeps_every_promise_on_a_file() {
         let device = open_file(&path, &options).expect("a preallocated file");
         format(&device);
         let store = open(&device);
-        // The handle keeps the file alive; its space returns when the case is over.
+        // The handle keeps the file alive; its space is freed at the end of the case.
         std::fs::remove_file(&path).expect("unlink");
         Box::new(store)
     });

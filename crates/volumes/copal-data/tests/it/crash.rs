@@ -1,8 +1,8 @@
-//! Power cuts: after any crash the store holds what was acknowledged, and the operation that was
-//! under way happened wholly or not at all.
+//! Power cuts: after any crash the store has all acknowledged operations, and the operation under way
+//! happened completely or not at all.
 //!
-//! A history of operations runs on the recording device. Sampled crash states are opened, and
-//! what they hold is compared with a model of the operations acknowledged by then.
+//! A history of operations runs on the recording device. Sampled crash states are opened and compared with a
+//! model of the operations acknowledged by then.
 
 use crate::stack::{MIB, body, everything, format, get, open};
 use copal_data::LocalStore;
@@ -10,7 +10,7 @@ use copal_device::fault::FaultDevice;
 use copal_device::{Device, DeviceHistory, crash};
 use copal_testkit::Random;
 use copal_volume::{
-    FileId, PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore,
+    FileId, PutOptions, ReadOptions, RemoveMode, VolumeError, VolumeId, VolumeOptions, VolumeStore,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ type Model = BTreeMap<String, BTreeMap<Vec<u8>, (FileId, u64, usize)>>;
 struct Step {
     /// Events of the device before the operation began.
     began: usize,
-    /// Events when it was acknowledged.
+    /// Events at its acknowledgement.
     acknowledged: usize,
     model: Model,
 }
@@ -37,7 +37,7 @@ struct Run {
 }
 
 impl Run {
-    /// Runs one operation and notes what the store must hold from its acknowledgement on.
+    /// Runs one operation and records the contents that the store must have from its acknowledgement on.
     fn step(&mut self, operation: impl FnOnce(&mut Run)) {
         let began = self.device.step();
         operation(self);
@@ -90,7 +90,7 @@ impl Run {
 
     fn remove(&mut self, volume: &str) {
         self.step(|run| {
-            run.store.remove_volume(run.vids[volume], Remove::WithFiles).expect("remove");
+            run.store.remove_volume(run.vids[volume], RemoveMode::WithFiles).expect("remove");
             run.model.remove(volume);
         });
     }
@@ -128,7 +128,7 @@ impl Run {
     }
 }
 
-/// A device with an empty volume store on it, as it was closed; recording starts here.
+/// A device with an empty volume store, as it was closed; recording starts here.
 fn founded(seed: u64) -> Arc<FaultDevice> {
     let device = FaultDevice::new(128 * MIB, seed);
     let dyn_device: Arc<dyn Device> = device.clone();
@@ -137,7 +137,7 @@ fn founded(seed: u64) -> Arc<FaultDevice> {
     FaultDevice::from_image(device.image(), seed + 1)
 }
 
-/// A history that goes through every kind of operation.
+/// A history with every kind of operation.
 fn history() -> (DeviceHistory, Vec<Step>) {
     let device = founded(42);
     let dyn_device: Arc<dyn Device> = device.clone();
@@ -178,7 +178,7 @@ fn history() -> (DeviceHistory, Vec<Step>) {
     (device.history(), steps)
 }
 
-/// What the store holds, every body read.
+/// Contents of the store, with every body read.
 fn contents(store: &LocalStore) -> Model {
     let mut model = Model::new();
     for (volume, vid) in store.list_volumes("", None, 100).expect("list volumes") {
@@ -194,7 +194,7 @@ fn contents(store: &LocalStore) -> Model {
     model
 }
 
-/// Opens a crashed device and compares; names what it may hold at `step`.
+/// Opens a crashed device and compares it with the permitted contents at `step`.
 fn verify(device: &Arc<dyn Device>, step: usize, steps: &[Step], what: &str) {
     let store = open(device);
     let found = contents(&store);
@@ -245,12 +245,12 @@ fn acknowledged_operations_survive_a_power_cut_and_others_are_whole_or_absent() 
     verify(&end, history.len(), &steps, "everything flushed");
 }
 
-/// Removes all volumes and says how many bytes of the device live objects hold.
+/// Removes all volumes. Returns the bytes of the device in live objects.
 fn emptied(store: &LocalStore) -> u64 {
     let keep = store.create_volume("", "keep", &VolumeOptions::default()).expect("create a volume");
     for (name, vid) in store.list_volumes("", None, 100).expect("list") {
         if name != "keep" {
-            store.remove_volume(vid, Remove::WithFiles).expect("remove");
+            store.remove_volume(vid, RemoveMode::WithFiles).expect("remove");
         }
     }
     store.kv().flush().expect("flush");
@@ -286,7 +286,7 @@ struct Create {
     size: usize,
     /// Events of the device before it began.
     began: usize,
-    /// Events when it was acknowledged; `None`: another creator won.
+    /// Events at its acknowledgement; `None`: another creator won.
     acknowledged: Option<usize>,
 }
 
@@ -362,7 +362,7 @@ fn creates_of_many_threads_survive_a_power_cut_once_acknowledged() {
                         );
                     }
                     _ => {
-                        // Absent, or whole by whoever creates that name and had begun.
+                        // Absent, or the complete file of a creator of that name that had begun.
                         let by_somebody = |bytes: &bytes::Bytes| {
                             creates
                                 .iter()

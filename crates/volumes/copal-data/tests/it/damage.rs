@@ -1,16 +1,16 @@
-//! Rows that are not as they were written: reads say so, and the check lists them and goes on.
+//! Changed rows: reads report them, and the check lists them and continues.
 
 use crate::stack::{body, everything, fresh, get, put, volume};
-use copal_data::{CheckOptions, CheckReport, LocalStore};
+use copal_data::{CheckOptions, LocalStore, VolumeCheckReport};
 use copal_kv::{Durability, Keyspace};
 use copal_volume::{FileInfo, ReadOptions, VolumeError, VolumeId, VolumeStore};
 
-fn check(store: &LocalStore, read_data: bool) -> CheckReport {
+fn check(store: &LocalStore, read_data: bool) -> VolumeCheckReport {
     let options = CheckOptions { read_data, engine: true };
     store.check(&options, &mut |_| {}).expect("check")
 }
 
-/// What a check says, one line per finding.
+/// Findings of a check, one line each.
 fn findings(store: &LocalStore, read_data: bool) -> Vec<String> {
     let report = check(store, read_data);
     report.damage.iter().map(ToString::to_string).collect()
@@ -76,7 +76,7 @@ fn a_sound_store_has_no_findings() {
     volume(&store, "empty");
     let mut calls = 0;
     let options = everything();
-    let mut count = |so_far: &CheckReport| calls += u32::from(so_far.engine_bytes == 0);
+    let mut count = |so_far: &VolumeCheckReport| calls += u32::from(so_far.engine_bytes == 0);
     let report = store.check(&options, &mut count).expect("check");
     assert_eq!(report.damage, []);
     assert!(report.is_clean());
@@ -89,8 +89,8 @@ fn a_sound_store_has_no_findings() {
     assert_eq!(check(&store, false).verified_bytes, files.small.size);
 }
 
-/// Symptom: the progress of a check stood still while the engine read its tables and values. Cause: it told
-/// nothing before its end. Fix: it tells after every table, and every few values.
+/// Symptom: the progress of a check stopped while the engine read its tables and values. Cause: the engine
+/// reported only at its end. Fix: it reports after every table, and after every few values.
 #[test]
 fn what_the_engine_reads_is_told_on_the_way() {
     let store = fresh();
@@ -100,7 +100,7 @@ fn what_the_engine_reads_is_told_on_the_way() {
     }
     store.kv().flush().expect("flush");
     let mut told = Vec::new();
-    let mut note = |so_far: &CheckReport| told.push(so_far.engine_bytes);
+    let mut note = |so_far: &VolumeCheckReport| told.push(so_far.engine_bytes);
     let report = store.check(&everything(), &mut note).expect("check");
     assert!(report.is_clean() && report.engine_bytes > 300 * 20_000, "{report:?}");
     told.retain(|bytes| *bytes > 0);

@@ -1,18 +1,18 @@
-//! A device that fails: the store stops writing, says what is unknown, and the next run settles it.
+//! A failing device: the store stops writing and reports unknown outcomes, which the next run settles.
 
 use crate::members::{GROUP, boot_member, create, delete, name, vid};
 use crate::stack::{MIB, body, everything, format, get, open, put, volume};
-use copal_data::{LocalStore, MemberStore, NotHeld};
+use copal_data::{LocalStore, MemberStore, OperationError};
 use copal_device::Device;
 use copal_device::fault::{Fault, FaultDevice, FlushFault, WriteFault};
 use copal_volume::{
-    FileId, Outcome, Settle, VolumeError, VolumeId, VolumeOptions, VolumeStore,
+    FileId, SettleChoice, SettleOutcome, VolumeError, VolumeId, VolumeOptions, VolumeStore,
     group::{Epoch, Role},
 };
 use std::sync::Arc;
 
-/// Symptom: no test would have noticed a member that goes on writing after a write of its disk has failed.
-/// Its server tells the master by this that the disk failed.
+/// Symptom: no test noticed a member that continues to write after a failed write of its disk. Its server
+/// reports the disk's failure to the master by this.
 #[test]
 fn a_member_whose_disk_failed_takes_nothing_more_and_says_why() {
     let device = FaultDevice::new(64 * MIB, 3);
@@ -24,17 +24,17 @@ fn a_member_whose_disk_failed_takes_nothing_more_and_says_why() {
     assert_eq!(store.failure(), None);
     device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });
     let failed = apply(2);
-    assert!(matches!(failed, Err(NotHeld::Failed(VolumeError::Failed { .. }))), "{failed:?}");
+    assert!(matches!(failed, Err(OperationError::Failed(VolumeError::Failed { .. }))), "{failed:?}");
     let why = store.failure().expect("it says why");
     let later = store.apply(GROUP, epoch, delete(1)).expect("it is served");
-    assert_eq!(later, Err(NotHeld::Failed(VolumeError::Failed { reason: why.clone() })));
+    assert_eq!(later, Err(OperationError::Failed(VolumeError::Failed { reason: why.clone() })));
     assert_eq!(store.failure(), Some(why));
 }
 
-/// Symptom: the host of a data server ran full inside a write, and the server told the master that its disk
-/// had failed: after half an hour all its data is copied to others.
-/// Cause: any error of a write was a failed disk. Fix: the disk is full, not failed. It refuses later
-/// operations, and goes on once the host has space and the store is opened again.
+/// Symptom: the host of a data server had no space left during a write, and the server reported a failed disk
+/// to the master, which copies all its data elsewhere after half an hour. Cause: any failed write counted as
+/// a failed disk. Fix: the disk is full, not failed. It refuses later operations, and continues once the host
+/// has space and the store is reopened.
 #[test]
 fn a_member_whose_host_ran_full_is_full_and_not_failed() {
     let fault = WriteFault::HostFull;
@@ -51,12 +51,12 @@ fn a_member_whose_host_ran_full_is_full_and_not_failed() {
     device.inject(Fault::Write { skip: 0, fault });
     let unknown = apply(&store, epoch, create(2, 70_000));
     assert!(
-        matches!(unknown, Err(NotHeld::Failed(VolumeError::Failed { .. }))),
+        matches!(unknown, Err(OperationError::Failed(VolumeError::Failed { .. }))),
         "its outcome is unknown: {unknown:?}"
     );
     for later in [create(3, 10), delete(1)] {
         let refused = apply(&store, epoch, later);
-        assert_eq!(refused, Err(NotHeld::Failed(VolumeError::NoSpace)));
+        assert_eq!(refused, Err(OperationError::Failed(VolumeError::NoSpace)));
     }
     assert_eq!(store.enter_view(GROUP, Epoch(epoch.0 + 1), Role::Normal), Err(VolumeError::NoSpace));
     assert_eq!((store.failure(), store.is_full(), store.room_bytes()), (None, true, 0));
@@ -79,7 +79,7 @@ fn device() -> (Arc<FaultDevice>, LocalStore, VolumeId) {
     (device, store, vid)
 }
 
-/// Puts until the device fails; the acknowledged files, and the one whose outcome is unknown.
+/// Puts files until the device fails. Returns the acknowledged files, and the one with an unknown outcome.
 fn put_until_failure(store: &LocalStore, vid: VolumeId, size: usize) -> (Vec<u64>, Option<(u64, FileId)>) {
     let mut acknowledged = Vec::new();
     for n in 0..200_u64 {
@@ -111,7 +111,7 @@ fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
         let refused = store.create_volume("", "later", &VolumeOptions::default());
         assert!(matches!(refused, Err(VolumeError::Failed { .. })), "{refused:?}");
         if let Some((_, fid)) = unknown {
-            let settled = store.settle(vid, fid, Settle::Abort);
+            let settled = store.settle(vid, fid, SettleChoice::Abort);
             assert!(matches!(settled, Err(VolumeError::Failed { .. })), "not final yet");
             unknowns += 1;
         }
@@ -125,9 +125,9 @@ fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
         assert!(get(&store, vid, b"before") == Ok(body(1000, size)));
         if let Some((n, fid)) = unknown {
             let read = get(&store, vid, &n.to_be_bytes());
-            match store.settle(vid, fid, Settle::Commit).expect("settle") {
-                Outcome::Committed => assert!(read == Ok(body(n, size)), "{fault:?}: not whole"),
-                Outcome::Aborted => assert_eq!(read, Err(VolumeError::NotFound)),
+            match store.settle(vid, fid, SettleChoice::Commit).expect("settle") {
+                SettleOutcome::Committed => assert!(read == Ok(body(n, size)), "{fault:?}: not whole"),
+                SettleOutcome::Aborted => assert_eq!(read, Err(VolumeError::NotFound)),
             }
         }
         let report = store.check(&everything(), &mut |_| {});
@@ -137,7 +137,7 @@ fn after_a_failed_write_or_flush_nothing_is_written_and_the_next_run_settles() {
     assert!(unknowns > 0, "no create was ever left open");
 }
 
-/// Symptom, cause and fix as of a member: a full host is no failed store.
+/// Symptom, cause and fix as for a member: a full host is not a failed store.
 #[test]
 fn a_local_store_whose_host_ran_full_refuses_for_lack_of_space() {
     let (device, store, vid) = device();

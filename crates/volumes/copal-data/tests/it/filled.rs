@@ -1,11 +1,11 @@
-//! A disk that an older build filled, and could not open any more (`tests/golden/README.md`).
+//! A disk that an older build filled and could not open again (`tests/golden/README.md`).
 
 use crate::{
     members::GROUP,
     stack::{body, engine},
 };
 use bytes::Bytes;
-use copal_data::{Body, MemberStore, NewHead, Operation};
+use copal_data::{BodySource, GroupOperation, MemberStore, NewHead};
 use copal_device::{Image, MemoryDevice};
 use copal_volume::{
     FileId, ManualClock, OpId, VolumeId,
@@ -13,7 +13,7 @@ use copal_volume::{
 };
 use std::{path::Path, process::Command, sync::Arc};
 
-/// When the last file was created, ms.
+/// Creation time of the last file, ms.
 const FILLED_MS: u64 = 1_795_824_291_094;
 const VOLUME: VolumeId = VolumeId(17_592_186_044_417);
 const LEN: usize = 20_000;
@@ -27,9 +27,9 @@ fn unpacked() -> Image {
     image
 }
 
-/// Symptom: after a cluster was full and restarted no server started, and no file could be read. Cause: the
-/// first rows of a server were refused like a put, and that refusal called the disk broken. Fix: see
-/// `member_space`; here is a disk that the old build left.
+/// Symptom: after a cluster was full and restarted, no server started, and no file was readable. Cause: the
+/// first rows of a server were refused like a put, and that refusal counted as a failed disk. Fix: see
+/// `member_space`; this test uses a disk of the old build.
 #[test]
 fn a_disk_that_an_older_build_filled_opens_and_gives_room_back() {
     let image = unpacked();
@@ -53,7 +53,8 @@ fn a_disk_that_an_older_build_filled_opens_and_gives_room_back() {
     let apply = |operation| store.apply(group, epoch, operation).expect("it is served");
     let op = |counter| OpId(FileId::new(FILLED_MS, counter, 9).0);
     for (at, (name, info)) in files.iter().enumerate().filter(|(at, _)| at % 2 == 0) {
-        let gone = Operation::Delete { vid: VOLUME, name: name.clone(), fid: info.fid, op: op(at as u16) };
+        let gone =
+            GroupOperation::Delete { vid: VOLUME, name: name.clone(), fid: info.fid, op: op(at as u16) };
         assert_eq!(apply(gone), Ok(Role::Normal));
     }
     let new: Vec<_> = (0..20).map(|number| created(number, group)).collect();
@@ -76,7 +77,7 @@ fn a_disk_that_an_older_build_filled_opens_and_gives_room_back() {
 }
 
 /// A create, and the name and the bytes of its file.
-fn created(number: u16, group: GroupId) -> (Operation, Bytes, Bytes) {
+fn created(number: u16, group: GroupId) -> (GroupOperation, Bytes, Bytes) {
     let bytes = body(u64::from(number), LEN);
     let name = Bytes::from(format!("new {number} of {group}"));
     let head = NewHead {
@@ -86,7 +87,11 @@ fn created(number: u16, group: GroupId) -> (Operation, Bytes, Bytes) {
         crc32c: copal_codec::crc32c(0, &bytes),
         metadata: Bytes::new(),
     };
-    let operation =
-        Operation::Create { vid: VOLUME, name: name.clone(), head, body: Body::Here(bytes.clone()) };
+    let operation = GroupOperation::Create {
+        vid: VOLUME,
+        name: name.clone(),
+        head,
+        body: BodySource::Attached(bytes.clone()),
+    };
     (operation, name, bytes)
 }

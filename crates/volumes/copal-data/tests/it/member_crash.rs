@@ -1,12 +1,12 @@
-//! Power cuts of a data server: what a member has acknowledged is on the device.
+//! Power cuts of a data server: acknowledged operations of a member are on the device.
 //!
-//! Only what was flushed is left of the device after each operation, the least that a cut of power leaves.
+//! After each operation only flushed bytes stay on the device, the minimum that a power cut leaves.
 
 use crate::{
     members::{GROUP, boot_member, create, delete, fid, head, name, open_member, vid},
     stack::{MIB, body, format},
 };
-use copal_data::{Body, Known, MemberStore, Operation, Told};
+use copal_data::{BodySource, FileState, GroupOperation, MemberStore, VolumeNotice};
 use copal_device::{Device, crash, fault::FaultDevice};
 use copal_volume::{
     VolumeId,
@@ -14,7 +14,7 @@ use copal_volume::{
 };
 use std::{collections::BTreeSet, sync::Arc};
 
-/// A device on which a member stands that was closed; recording starts here.
+/// A device with a member that was closed; recording starts here.
 fn founded() -> Arc<FaultDevice> {
     let device = FaultDevice::new(64 * MIB, 1);
     let dynamic: Arc<dyn Device> = device.clone();
@@ -25,7 +25,7 @@ fn founded() -> Arc<FaultDevice> {
     FaultDevice::from_image(device.image(), 2)
 }
 
-/// What is looked for once the power is back.
+/// Check to run once the power is back.
 type Looks = Box<dyn Fn(&MemberStore)>;
 
 fn is_live(number: u64, len: usize) -> Looks {
@@ -37,15 +37,15 @@ fn is_live(number: u64, len: usize) -> Looks {
     })
 }
 
-/// Something that was acknowledged.
+/// An acknowledged operation.
 struct Acknowledged {
-    /// Events of the device by then.
+    /// Events of the device at the acknowledgement.
     from: usize,
     looks: Looks,
 }
 
 /// Symptom: a member could acknowledge operations before they were on its device, and no test noticed. Cause:
-/// the member's store had no test of a cut of power, only the embedded one. Fix: this.
+/// only the embedded store had a test of power cuts, the member's had none. Fix: this test.
 #[test]
 fn what_a_member_has_acknowledged_survives_a_power_cut() {
     let device = founded();
@@ -70,15 +70,15 @@ fn what_a_member_has_acknowledged_survives_a_power_cut() {
     for (index, piece) in (0..).zip([bytes.slice(..4 << 20), bytes.slice(4 << 20..)]) {
         store.stage(vid(), new.fid, index, piece).expect("a piece");
     }
-    apply(Operation::Create { vid: vid(), name: name(4), head: new, body: Body::Staged });
+    apply(GroupOperation::Create { vid: vid(), name: name(4), head: new, body: BodySource::Staged });
     done(is_live(4, 5_000_000));
     apply(create(5, 100));
     apply(delete(5));
     done(Box::new(|store| {
         let found = store.find(vid(), fid(5)).expect("a look");
-        assert_eq!(found, Known::Buried, "a delete that was acknowledged");
+        assert_eq!(found, FileState::Deleted, "a delete that was acknowledged");
     }));
-    store.hear(Term(9)).expect("a master");
+    store.accept_term(Term(9)).expect("a master");
     done(Box::new(|store| assert_eq!(store.term(), Ok(Term(9)))));
     let later = Epoch(epoch.0 + 5);
     store.enter_view(GROUP, later, Role::Normal).expect("a view");
@@ -87,9 +87,9 @@ fn what_a_member_has_acknowledged_survives_a_power_cut() {
         assert_eq!(found.map(|found| found.epoch), Some(later), "a view that was entered");
     }));
     let other = VolumeId::in_group(GROUP, 2);
-    store.tell_volume(other, Told::Gone).expect("a removal");
+    store.note_volume(other, VolumeNotice::Removed).expect("a removal");
     done(Box::new(move |store| {
-        assert_eq!(store.gone_volumes(GROUP).expect("a look"), [other]);
+        assert_eq!(store.removed_volumes(GROUP).expect("a look"), [other]);
     }));
     drop(store);
     let history = device.history();

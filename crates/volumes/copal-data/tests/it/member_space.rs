@@ -1,22 +1,21 @@
-//! A full disk of a data server: it is not broken, it starts, enters views and closes, and what is deleted
-//! comes back.
+//! A full disk of a data server: it is not failed; it starts, enters views and seals, and deletes free space.
 
 use crate::{
     members::{GROUP, NOW, boot_member, create, delete, fid, name, vid},
     stack::{MIB, blank, body},
 };
-use copal_data::{MemberStore, NotHeld, Told};
+use copal_data::{MemberStore, OperationError, VolumeNotice};
 use copal_volume::{
     VolumeError,
-    group::{Answer, Bucket, Epoch, Role, Term},
+    group::{Bucket, Epoch, MemberAnswer, Role, Term},
 };
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-/// Eight writers create files of `len` bytes until each of them is refused; the numbers of those that are
-/// held.
+/// Eight writers create files of `len` bytes until each of them is refused. Returns the numbers of the
+/// accepted files.
 fn fill(store: &MemberStore, epoch: Epoch, next: &AtomicU64, len: usize) -> Vec<u64> {
     let writer = || {
         let mut held = Vec::new();
@@ -24,7 +23,10 @@ fn fill(store: &MemberStore, epoch: Epoch, next: &AtomicU64, len: usize) -> Vec<
             let number = next.fetch_add(1, Ordering::Relaxed);
             match store.apply(GROUP, epoch, create(number, len)).expect("it is served") {
                 Ok(_) => held.push(number),
-                Err(NotHeld::Refused(Answer::NoSpace) | NotHeld::Failed(VolumeError::NoSpace)) => {
+                Err(
+                    OperationError::Refused(MemberAnswer::NoSpace)
+                    | OperationError::Failed(VolumeError::NoSpace),
+                ) => {
                     return held;
                 }
                 Err(other) => panic!("a full disk says so, not {other:?}"),
@@ -38,29 +40,28 @@ fn fill(store: &MemberStore, epoch: Epoch, next: &AtomicU64, len: usize) -> Vec<
     })
 }
 
-/// Everything that a server does of itself, on a disk that is full.
+/// All internal operations of a server on a full disk.
 fn goes_on(store: &MemberStore, epoch: Epoch) -> Epoch {
     let next = Epoch(epoch.0 + 1);
-    assert_eq!(store.hear(Term(epoch.0)), Ok(true));
+    assert_eq!(store.accept_term(Term(epoch.0)), Ok(true));
     store.enter_view(GROUP, next, Role::Normal).expect("a view");
-    store.close_due(&Default::default()).expect("closing");
-    store.raise_horizon(GROUP, Bucket(1)).expect("a horizon");
-    let quota = Told::Live { quota_bytes: Some(1 << 40) };
-    store.tell_volume(vid(), quota).expect("a quota");
-    // A burial of what never came adds rows and frees nothing.
+    store.seal_due(&Default::default()).expect("closing");
+    store.raise_stable_point(GROUP, Bucket(1)).expect("a stable point");
+    let quota = VolumeNotice::Live { quota_bytes: Some(1 << 40) };
+    store.note_volume(vid(), quota).expect("a quota");
+    // A delete of an unknown file adds rows and frees nothing.
     let buried = store.apply(GROUP, next, delete(u64::MAX)).expect("it is served");
     assert_eq!(buried, Ok(Role::Normal));
     assert_eq!(store.failure(), None);
     next
 }
 
-/// Symptom: a disk that had been filled counted as failed, its server did not start any more, and what was
-/// deleted did not come back: after a restart of three full servers all their data was away.
-/// Cause: rows of views, boots, volumes and closing were puts like any other, and their refusal for lack of
-/// space was taken for a failed write; nothing was merged before the tree wanted it; a create that did not
-/// fit took deletes of its batch along.
-/// Fix: these rows use what is kept back; a refusal is no failure; a full store frees what it can; operations
-/// that have no room together are tried apart.
+/// Symptom: a disk that had been filled counted as failed, its server did not start, and deletes did not free
+/// space. After a restart of three full servers all their data was unavailable. Cause: (1) Rows of views,
+/// boots, volumes and seals were ordinary puts, and their refusal for lack of space counted as a failed
+/// write. (2) No merge ran before the tree wanted it. (3) A create that did not fit failed the deletes of its
+/// batch. Fix: these rows use the reserve, a refusal is no failure, a full store frees what it can, and
+/// operations that do not fit together are tried separately.
 #[test]
 fn a_full_disk_starts_goes_on_and_gives_back_what_is_deleted() {
     for len in [20_000, 1_000_000] {
@@ -71,7 +72,8 @@ fn a_full_disk_starts_goes_on_and_gives_back_what_is_deleted() {
         for round in 0..3 {
             let (store, epoch) = boot_member(&device);
             let until = Instant::now() + Duration::from_secs(60);
-            // A frame of the log lies in one piece: where a file of a mebibyte was, another may not fit.
+            // A frame of the log is contiguous: the space of a deleted file of a mebibyte may not fit another
+            // one.
             while kept.len() < most * 3 / 4 || kept.is_empty() || most == 0 {
                 let held = fill(&store, epoch, &next, len);
                 kept.extend(held);
@@ -84,7 +86,7 @@ fn a_full_disk_starts_goes_on_and_gives_back_what_is_deleted() {
                     store.kv().stats()
                 );
             }
-            // Later rounds free beside the last refusals.
+            // Later rounds free space near the last refusals.
             assert!(round > 0 || store.room_bytes() < 16 * MIB);
             let epoch = goes_on(&store, epoch);
             let (gone, left): (Vec<_>, Vec<_>) = kept.iter().partition(|number| *number % 2 == 0);
@@ -106,8 +108,8 @@ fn a_full_disk_starts_goes_on_and_gives_back_what_is_deleted() {
     }
 }
 
-/// Symptom: a batch of operations was refused as a whole where one of them had no room, deletes among them.
-/// Cause: they are one write. Fix: what adds no file is done first, each of the others alone.
+/// Symptom: a batch was refused as a whole, including its deletes, if one of its operations did not fit.
+/// Cause: it is one write. Fix: operations without a file go first, each of the others separately.
 #[test]
 fn a_delete_beside_a_create_that_does_not_fit_is_done() {
     let (store, epoch) = boot_member(&blank(64 * MIB));
@@ -119,7 +121,7 @@ fn a_delete_beside_a_create_that_does_not_fit_is_done() {
         let tell = move |reply| drop(told.send((what, reply)));
         store.submit(GROUP, epoch, operation, tell).expect("it is handed in")
     };
-    // They wait for whoever serves the queue, and are one batch.
+    // They wait for a worker, and are one batch.
     let work = hand_in("create", create(NOW, 4_000_000));
     for &number in &held[..3] {
         assert!(hand_in("delete", delete(number)).is_none());
@@ -130,16 +132,18 @@ fn a_delete_beside_a_create_that_does_not_fit_is_done() {
     let (what, refused) = replies.remove(0);
     assert_eq!((what, replies.len()), ("create", 3));
     assert!(
-        matches!(refused, Err(NotHeld::Failed(VolumeError::NoSpace) | NotHeld::Refused(Answer::NoSpace))),
+        matches!(
+            refused,
+            Err(OperationError::Failed(VolumeError::NoSpace) | OperationError::Refused(MemberAnswer::NoSpace))
+        ),
         "{refused:?}"
     );
     assert!(replies.iter().all(|(_, reply)| *reply == Ok(Role::Normal)), "{replies:?}");
 }
 
-/// Symptom: the mark above which a disk takes no files was looked at once a second, and a burst of creates
-/// ran far past it.
-/// Cause: the heartbeat set a flag. Fix: each create is measured where it is applied, its neighbours in the
-/// batch included.
+/// Symptom: the mark above which a disk accepts no files was checked once a second, and a burst of creates
+/// went far beyond it. Cause: the heartbeat set a flag. Fix: each create is measured at its execution,
+/// together with its neighbours in the batch.
 #[test]
 fn the_mark_is_looked_at_where_a_create_is_applied() {
     let (store, epoch) = boot_member(&blank(64 * MIB));
@@ -148,7 +152,7 @@ fn the_mark_is_looked_at_where_a_create_is_applied() {
     let mut work = None;
     for number in 1..=10 {
         let told = told.clone();
-        let tell = move |reply: copal_data::Reply| assert!(told.send(reply.is_ok()).is_ok());
+        let tell = move |reply: copal_data::OperationResult| assert!(told.send(reply.is_ok()).is_ok());
         let served = store.submit(GROUP, epoch, create(number, 10_000), tell).expect("handed in");
         work = work.or(served);
     }

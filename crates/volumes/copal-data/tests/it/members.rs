@@ -2,7 +2,7 @@
 
 use crate::stack::{body, engine};
 use bytes::Bytes;
-use copal_data::{Body, MemberIdentity, MemberStore, NewHead, Operation};
+use copal_data::{BodySource, GroupOperation, MemberIdentity, MemberStore, NewHead};
 use copal_device::Device;
 use copal_volume::{
     FileId, ManualClock, OpId, VolumeId,
@@ -18,7 +18,7 @@ pub(crate) fn open_member(device: &Arc<dyn Device>) -> MemberStore {
     MemberStore::open(engine(device), Arc::new(ManualClock::new(NOW))).expect("groups")
 }
 
-/// Whose disk the tests have.
+/// Identity of the disk in the tests.
 pub(crate) fn identity() -> MemberIdentity {
     MemberIdentity {
         cluster: [1; 16],
@@ -29,11 +29,11 @@ pub(crate) fn identity() -> MemberIdentity {
     }
 }
 
-/// As [`open_member`], founded at first; booted, and whole in the next epoch of its group.
+/// As [`open_member`]; assigned at first, booted, and in sync in the next epoch of its group.
 pub(crate) fn boot_member(device: &Arc<dyn Device>) -> (MemberStore, Epoch) {
     let store = open_member(device);
     if store.identity().expect("an identity").is_none() {
-        store.found(&identity()).expect("found");
+        store.assign(&identity()).expect("found");
     }
     store.boot(7).expect("boot");
     let before = store.membership(GROUP).expect("a membership");
@@ -55,7 +55,7 @@ pub(crate) fn name(number: u64) -> Bytes {
     Bytes::from(format!("file {number}"))
 }
 
-/// The head of file `number`, whose body depends on that alone.
+/// The head of file `number`; its body depends on the number alone.
 pub(crate) fn head(number: u64, len: usize) -> (NewHead, Bytes) {
     let bytes = body(number, len);
     let head = NewHead {
@@ -68,13 +68,13 @@ pub(crate) fn head(number: u64, len: usize) -> (NewHead, Bytes) {
     (head, bytes)
 }
 
-pub(crate) fn create(number: u64, len: usize) -> Operation {
+pub(crate) fn create(number: u64, len: usize) -> GroupOperation {
     let (head, bytes) = head(number, len);
-    Operation::Create { vid: vid(), name: name(number), head, body: Body::Here(bytes) }
+    GroupOperation::Create { vid: vid(), name: name(number), head, body: BodySource::Attached(bytes) }
 }
 
-pub(crate) fn delete(number: u64) -> Operation {
-    Operation::Delete {
+pub(crate) fn delete(number: u64) -> GroupOperation {
+    GroupOperation::Delete {
         vid: vid(),
         name: name(number),
         fid: fid(number),

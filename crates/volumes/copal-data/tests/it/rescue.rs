@@ -1,4 +1,4 @@
-//! Saving what can be read: of a store that lost any one page, everything that page did not hold.
+//! Rescue of readable rows: a store that lost any one page loses only the contents of that page.
 
 use crate::stack::{MIB, body, format, open};
 use copal_data::{LocalOptions, LocalStore, rescue};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const FILES: u64 = 40;
 
-/// A closed store whose rows are in tables, and the pages under a sum that hold what the engine wrote.
+/// A closed store with its rows in tables, and its pages with a checksum that hold bytes of the engine.
 fn image() -> (Image, Vec<u64>) {
     let device = FaultDevice::new(64 * MIB, 5);
     let dynamic: Arc<dyn Device> = device.clone();
@@ -22,12 +22,12 @@ fn image() -> (Image, Vec<u64>) {
         for n in 0..FILES {
             store.put(vid, &file(n), body(n, 60), &PutOptions::default()).unwrap();
         }
-        // What was deleted does not come back.
+        // Deleted files stay deleted.
         let gone = store.put(vid, b"gone", body(1, 60), &PutOptions::default()).unwrap();
         store.delete(vid, b"gone", gone.fid).unwrap();
     }
     let short_lived = store.create_volume("", "short-lived", &VolumeOptions::default()).unwrap();
-    store.remove_volume(short_lived, copal_volume::Remove::WithFiles).unwrap();
+    store.remove_volume(short_lived, copal_volume::RemoveMode::WithFiles).unwrap();
     store.kv().flush().unwrap();
     let mut pages = Vec::new();
     let all = CheckOptions { data: true, repair: false };
@@ -48,7 +48,7 @@ fn file(n: u64) -> Vec<u8> {
     format!("file {n}").into_bytes()
 }
 
-/// What is saved of an image.
+/// Result of the rescue of an image.
 fn saved(image: Image) -> LocalStore {
     let options =
         copal_object::OpenOptions { read_only: true, salvage: true, ..copal_object::OpenOptions::default() };
@@ -63,10 +63,9 @@ fn saved(image: Image) -> LocalStore {
     LocalStore::open_with(to, LocalOptions::default()).unwrap()
 }
 
-/// Symptom: one flipped bit in the block of the rows that say which volumes there are, and nothing was saved
-/// of the store; with the next volume's number lost, new volumes took the numbers of old ones.
-/// Cause: these rows stood once.
-/// Fix: they have second copies in another block, and the number is told by the volumes that are there.
+/// Symptom: one flipped bit in the block with the rows of volumes, and nothing was rescued. The next volume
+/// id was lost, so new volumes got the ids of old ones. Cause: these rows existed once. Fix: they have second
+/// copies in another block, and the next volume id follows from the existing volumes.
 #[test]
 fn no_damaged_page_costs_a_volume_or_a_file_with_a_spare_copy() {
     let (image, pages) = image();

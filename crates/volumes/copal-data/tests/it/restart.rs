@@ -1,9 +1,11 @@
-//! What a store keeps when it is closed, or dropped, and opened again.
+//! Contents of a store after it was closed, or dropped, and opened again.
 
 use crate::stack::{MIB, blank, body, engine, everything, get, open, open_at, put, volume};
 use bytes::Bytes;
 use copal_data::CheckOptions;
-use copal_volume::{ManualClock, PutOptions, ReadOptions, Remove, VolumeError, VolumeOptions, VolumeStore};
+use copal_volume::{
+    ManualClock, PutOptions, ReadOptions, RemoveMode, VolumeError, VolumeOptions, VolumeStore,
+};
 use std::sync::Arc;
 
 #[test]
@@ -19,7 +21,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
         let infos: Vec<_> = sizes.into_iter().enumerate().map(put).collect();
         store.delete(vid, &[1], infos[1].fid).expect("delete");
         let gone = volume(&store, "gone");
-        store.remove_volume(gone, Remove::IfEmpty).expect("remove");
+        store.remove_volume(gone, RemoveMode::IfEmpty).expect("remove");
         assert_eq!(store.open_volume("a"), Ok(a));
         (store.uuid().expect("uuid"), vid, infos)
     };
@@ -91,7 +93,7 @@ fn an_upload_left_by_a_dead_process_is_freed_at_open() {
         let vid = volume(&store, "v");
         let mut writer = store.writer(vid, b"n", &PutOptions::default()).expect("writer");
         writer.append(body(1, 9_000_000)).expect("append");
-        // The process dies: nobody drops the writer.
+        // The process dies: the writer is not dropped.
         std::mem::forget(writer);
         let report = store.check(&CheckOptions::default(), &mut |_| {});
         let report = report.expect("check");
@@ -142,7 +144,7 @@ fn a_store_opened_for_reading_reads_and_refuses_to_write() {
     denied(put(&store, vid, b"new", body(1, 9_000_000)).map(drop));
     let fid = store.stat(vid, b"f", &Default::default()).expect("stat").fid;
     denied(store.delete(vid, b"f", fid));
-    denied(store.remove_volume(vid, Remove::WithFiles));
+    denied(store.remove_volume(vid, RemoveMode::WithFiles));
     denied(store.rename_volume("v", "w"));
     denied(store.create_volume("", "w", &VolumeOptions::default()).map(drop));
     assert_eq!(get(&store, vid, b"f"), Ok(body(1, 100_000)));
@@ -150,10 +152,10 @@ fn a_store_opened_for_reading_reads_and_refuses_to_write() {
     assert_eq!(device.counters().writes, written, "nothing was written");
 }
 
-/// Symptom: a clock mark at the end of time, with a right sum, and opening the store panicked (`u64::MAX`),
-/// or the store did after 65,536 ids more (2^48 - 1).
-/// Cause: the time of a mark was believed whatever it was, and one was added to it.
-/// Fix: a mark that no clock can have drawn is damage, which is reported and passed over.
+/// Symptom: with a clock mark at the end of time and a right checksum, opening the store panicked
+/// (`u64::MAX`), or the store panicked after 65,536 further ids (2^48 - 1). Cause: any time of a mark was
+/// accepted, and one was added to it. Fix: a mark that no clock can have drawn is damage, which is reported
+/// and skipped.
 #[test]
 fn a_clock_mark_at_the_end_of_time_stops_nothing() {
     for ms in [u64::MAX, (1 << 48) - 1, copal_volume::LAST_ID_MS + 1] {

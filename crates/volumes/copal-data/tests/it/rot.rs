@@ -1,5 +1,5 @@
-//! Flipped bits anywhere on the device: every read gives the bytes that were written or an error,
-//! and the check names whatever cannot be read.
+//! Flipped bits anywhere on the device: every read returns the written bytes or an error, and the check
+//! reports all unreadable items.
 
 use crate::stack::{MIB, body, everything, open};
 use copal_data::{LocalOptions, LocalStore};
@@ -15,7 +15,7 @@ fn name(n: usize) -> Vec<u8> {
     format!("file {n}").into_bytes()
 }
 
-/// A closed store with files of every layout in two volumes: its device's image.
+/// Image of the device of a closed store with files of every layout in two volumes.
 fn image() -> Image {
     let device = FaultDevice::new(64 * MIB, 5);
     let dyn_device: Arc<dyn Device> = device.clone();
@@ -37,7 +37,7 @@ fn image() -> Image {
     device.image()
 }
 
-/// Opens without panicking; `None` when the store refuses.
+/// Opens without panicking; `None`: the store refuses.
 fn try_open(device: Arc<dyn Device>) -> Option<LocalStore> {
     let options = copal_object::OpenOptions::default();
     let (objects, _) = copal_object::Store::open(device, &options).ok()?;
@@ -50,7 +50,7 @@ fn a_flipped_bit_is_never_read_as_something_else() {
     const ROUNDS: u64 = 100;
     let image = image();
     let mut random = Random::new(9);
-    // Only what was ever written is worth flipping.
+    // Only bytes that were ever written are flipped.
     let mut buf = vec![0; 4096];
     let written: Vec<u64> = (0..image.size() / 4096)
         .map(|page| page * 4096)
@@ -62,7 +62,7 @@ fn a_flipped_bit_is_never_read_as_something_else() {
     let (mut refused, mut unreadable, mut sound) = (0, 0, 0);
     for round in 0..ROUNDS {
         let mut damaged = image.clone();
-        // Metadata is a small part of the store; half of the flips go to its pages.
+        // Metadata is a small part of the store; half of the flips hit its pages.
         let page = if round % 2 == 0 {
             random.below(written.len() as u64)
         } else {

@@ -1,5 +1,5 @@
-//! Random histories with restarts: closed, killed, or with the power cut at that moment. The store
-//! always equals the in-memory twin, since every operation was acknowledged.
+//! Random histories with restarts: closed, killed, or with a power cut at that moment. The store always
+//! equals the in-memory twin, since every operation was acknowledged.
 
 use crate::stack::{MIB, body, everything, format, get, open, volume};
 use copal_data::LocalStore;
@@ -37,7 +37,7 @@ impl Subject for Restarting {
 
     fn restart(&mut self) {
         let how = self.random.below(4);
-        // What a crash at this moment may leave; closing goes on behind it.
+        // A possible state after a crash at this moment; closing continues behind it.
         let step = self.device.step();
         let history = self.device.history();
         if how == 0 {
@@ -71,8 +71,8 @@ fn random_histories_with_restarts_and_power_cuts_equal_the_twin() {
     }
 }
 
-/// A store that is nearly always full: creates fail cleanly, deletes never do, restarts lose
-/// nothing, and in the end all space is back.
+/// A store that is nearly always full: creates fail cleanly, deletes never fail, restarts lose nothing, and
+/// in the end all space is free.
 #[test]
 fn a_store_at_the_edge_of_its_space_keeps_what_it_acknowledged() {
     for seed in 0..3 {

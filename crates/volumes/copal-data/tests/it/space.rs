@@ -1,15 +1,15 @@
-//! Space: a full store refuses cleanly, and what is deleted comes back.
+//! Space: a full store refuses cleanly, and deletes free space.
 
 use crate::stack::{MIB, blank, body, get, open, put, volume};
 use bytes::Bytes;
 use copal_data::LocalStore;
-use copal_volume::{PutOptions, Remove, VolumeError, VolumeId, VolumeStore};
+use copal_volume::{PutOptions, RemoveMode, VolumeError, VolumeId, VolumeStore};
 
 fn free(store: &LocalStore) -> u64 {
     store.kv().objects().space().free_bytes
 }
 
-/// Fills the store with files of 2 MiB; returns their names.
+/// Fills the store with files of 2 MiB. Returns their names.
 fn fill(store: &LocalStore, vid: VolumeId) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     loop {
@@ -35,7 +35,7 @@ fn a_full_store_refuses_and_deletes_bring_it_back() {
     for (n, name) in names.iter().enumerate() {
         assert!(get(&store, vid, name) == Ok(body(n as u64, 2 << 20)));
     }
-    // A stream meets the end of the space too, and leaves nothing.
+    // A stream reaches the end of the space too, and leaves nothing.
     let mut writer = store.writer(vid, b"stream", &PutOptions::default()).expect("writer");
     let failed = (0..64_u64).map(|n| writer.append(body(n, 2 << 20))).find(Result::is_err);
     assert_eq!(failed, Some(Err(VolumeError::NoSpace)));
@@ -94,7 +94,7 @@ fn a_removed_volume_gives_its_space_back_without_being_read() {
     store.kv().flush().expect("flush");
     assert!(free(&store) + 90 * MIB < before, "100 MiB are stored");
     let reads = device.counters().read_bytes;
-    store.remove_volume(vid, Remove::WithFiles).expect("remove");
+    store.remove_volume(vid, RemoveMode::WithFiles).expect("remove");
     store.reclaim(keep).expect("reclaim");
     assert!(free(&store) + 8 * MIB > before, "{} bytes free, {before} before the volume came", free(&store));
     let read = device.counters().read_bytes - reads;
@@ -102,11 +102,11 @@ fn a_removed_volume_gives_its_space_back_without_being_read() {
     assert_eq!(get(&store, keep, b"f"), Ok(body(1, 3 << 20)));
 }
 
-/// Symptom: tens of thousands of small files, put or deleted in one call, were refused by an engine of little
-/// memory, and one that was short of it for a moment took no writes any more until it was opened again.
-/// Cause: they went into one batch, whatever room the engine has for it, and a refusal for lack of memory was
-/// taken for a write that may have happened.
-/// Fix: as many go into a batch as there is room for, and that refusal is told as what it is.
+/// Symptom: an engine with little memory refused tens of thousands of small files, put or deleted in one
+/// call. An engine that lacked memory for a moment accepted no writes until it was reopened. Cause: all files
+/// went into one batch, regardless of the engine's memory, and a refusal for lack of memory counted as a
+/// write that may have happened. Fix: a batch has as many files as fit, and such a refusal is reported as
+/// one.
 #[test]
 fn batches_of_many_files_need_little_memory() {
     const FILES: u32 = 20_000;
@@ -118,7 +118,7 @@ fn batches_of_many_files_need_little_memory() {
     let vid = volume(&store, "v");
     let name = |n: u32| Bytes::from([&[b'x'; 100][..], &n.to_be_bytes()].concat());
     let file = |n: u32| (name(n), body(u64::from(n), 20), PutOptions::default());
-    // A name that is taken, in between.
+    // A taken name in between.
     put(&store, vid, &name(15_000), body(1, 10)).expect("put");
     let answers = store.put_batch(vid, (0..FILES).map(file).collect()).expect("a batch");
     let refused: Vec<_> = answers.iter().filter(|answer| answer.is_err()).collect();

@@ -1,4 +1,4 @@
-//! Volumes on the engine on objects on a device.
+//! Volumes on engine, object store and device, for tests.
 
 use bytes::Bytes;
 use copal_data::{CheckOptions, LocalOptions, LocalStore};
@@ -37,7 +37,7 @@ pub(crate) fn open(device: &Arc<dyn Device>) -> LocalStore {
     LocalStore::open(engine(device)).expect("volumes")
 }
 
-/// The volumes on the device, on a clock of the test's.
+/// The volumes on the device, with a clock of the test.
 pub(crate) fn open_at(device: &Arc<dyn Device>, clock: &Arc<ManualClock>) -> LocalStore {
     let options = LocalOptions { clock: Some(clock.clone()), incarnation: None };
     LocalStore::open_with(engine(device), options).expect("volumes")
@@ -68,7 +68,7 @@ pub(crate) fn get(store: &LocalStore, vid: VolumeId, name: &[u8]) -> Result<Byte
     store.get(vid, name, 0..u64::MAX, &copal_volume::ReadOptions::default())
 }
 
-/// `len` bytes that no other seed gives and nothing compresses.
+/// `len` bytes, different for each seed and incompressible.
 pub(crate) fn body(seed: u64, len: usize) -> Bytes {
     let mut random = copal_testkit::Random::new(seed);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -79,7 +79,7 @@ pub(crate) fn body(seed: u64, len: usize) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// A check that reads every byte there is.
+/// A check that reads every byte.
 pub(crate) fn everything() -> CheckOptions {
     CheckOptions { read_data: true, engine: true }
 }

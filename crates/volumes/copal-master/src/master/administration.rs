@@ -22,7 +22,7 @@ use copal_volume::{
     VolumeError,
     group::{
         Epoch, GroupId,
-        rebalance::{self, Goal},
+        rebalance::{self, PlanGoal},
     },
 };
 
@@ -123,7 +123,7 @@ impl Master {
         let rate = slowest_rate(&state);
         drop(state);
         // Without the lock, since planning takes long in a large cluster.
-        let plan = rebalance::plan(&facts, &groups, Goal::Even);
+        let plan = rebalance::plan(&facts, &groups, PlanGoal::Even);
         named_plan(&self.state.lock(), &plan, rate)
     }
 

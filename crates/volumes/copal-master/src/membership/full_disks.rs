@@ -19,7 +19,7 @@ use crate::{
 use copal_volume::group::{
     DiskId, GroupId, Role,
     placement::{self, DiskFacts, HARD_STOP_PERCENT, NoPlace},
-    rebalance::{self, Goal, GroupFacts, Plan},
+    rebalance::{self, GroupFacts, MovePlan, PlanGoal},
 };
 
 /// Time between two searches for full disks. A disk that was relieved does not get its groups back at once.
@@ -36,7 +36,7 @@ pub(crate) fn group_facts(state: &LeaderState) -> Vec<GroupFacts> {
             group: row.group,
             bytes: group_bytes(state, row.group),
             members: row.members.iter().map(|(disk, _)| DiskId(*disk)).collect(),
-            is_whole: is_full
+            is_in_sync: is_full
                 && view.members.iter().all(is_in_sync)
                 && !state.recovery.moves.contains_key(&row.group),
         }
@@ -50,7 +50,7 @@ pub(crate) fn disk_name(state: &LeaderState, disk: DiskId) -> String {
 }
 
 /// Disks that stay too full after a plan, a sentence each with the reason.
-pub(crate) fn refusals(state: &LeaderState, plan: &Plan) -> Vec<String> {
+pub(crate) fn refusals(state: &LeaderState, plan: &MovePlan) -> Vec<String> {
     let refused = plan.refused.iter();
     refused.map(|refusal| format!("{} {refusal}", disk_name(state, refusal.disk()))).collect()
 }
@@ -74,7 +74,7 @@ pub(crate) fn relieve_full_disks(state: &mut LeaderState, now_ms: u64) -> Master
         return Ok(());
     }
     state.recovery.last_relief_ms = now_ms;
-    let plan = rebalance::plan(&facts, &group_facts(state), Goal::Watermarks);
+    let plan = rebalance::plan(&facts, &group_facts(state), PlanGoal::Watermarks);
     for next in &plan.moves {
         let planned = GroupMove { from: next.source.0, to: next.target.0, is_ordered: false };
         state.recovery.moves.insert(next.group, planned);

@@ -48,7 +48,7 @@ pub(crate) fn assign_first_members(state: &mut LeaderState, now_ms: u64) -> Mast
 pub(crate) mod tests {
     use super::*;
     use crate::tables::meta_store::{ServerRow, ServerState};
-    use copal_volume::group::{DiskId, placement::Site};
+    use copal_volume::group::{DiskId, placement::DiskSite};
 
     pub(crate) fn server(number: u8) -> ServerRow {
         ServerRow {
@@ -72,7 +72,7 @@ pub(crate) mod tests {
         let disk = |number: u8| DiskFacts {
             disk: DiskId(number.into()),
             identity: [number; 16],
-            site: Site { rack: number.into(), zone: number.into() },
+            site: DiskSite { rack: number.into(), zone: number.into() },
             capacity_bytes: 1 << 40,
             used_bytes: 0,
             is_up: true,

@@ -30,7 +30,7 @@ use copal_volume::{
     VolumeError,
     group::{
         DiskId, GroupId,
-        rebalance::{Fill, Plan},
+        rebalance::{MovePlan, PlannedFill},
     },
 };
 
@@ -135,14 +135,14 @@ pub(crate) fn pause_moves(state: &mut LeaderState, dry_run: bool, now_ms: u64) -
 }
 
 /// A plan with the names of servers.
-pub(crate) fn named_plan(state: &LeaderState, plan: &Plan, rate: Option<u64>) -> RebalancePlan {
+pub(crate) fn named_plan(state: &LeaderState, plan: &MovePlan, rate: Option<u64>) -> RebalancePlan {
     let moves = plan.moves.iter().map(|next| PlannedMove {
         group: next.group.0,
         from: disk_name(state, next.source),
         to: disk_name(state, next.target),
         bytes: next.bytes,
     });
-    let disk = |fill: &Fill| DiskForecast {
+    let disk = |fill: &PlannedFill| DiskForecast {
         name: disk_name(state, fill.disk),
         capacity_bytes: fill.capacity_bytes,
         before_bytes: fill.before_bytes,

@@ -5,19 +5,19 @@
 //! (`copal_volume::group::recovery`).
 
 use crate::tables::meta_store::ServerRow;
-use copal_volume::group::placement::Site;
+use copal_volume::group::placement::DiskSite;
 use std::collections::BTreeMap;
 
 /// The site of each disk. A rack is identified by its name and by the name of its zone. A disk without a
 /// reported rack counts as a rack of its own.
-pub(crate) fn sites<'a>(servers: impl Iterator<Item = &'a ServerRow> + Clone) -> BTreeMap<u32, Site> {
+pub(crate) fn sites<'a>(servers: impl Iterator<Item = &'a ServerRow> + Clone) -> BTreeMap<u32, DiskSite> {
     // The number of a rack or zone is that of its first disk, so it is unique.
     let (mut racks, mut zones) = (BTreeMap::new(), BTreeMap::new());
     for server in servers.clone() {
         racks.entry((&server.zone, &server.rack)).or_insert(server.disk);
         zones.entry(&server.zone).or_insert(server.disk);
     }
-    let site = |server: &ServerRow| Site {
+    let site = |server: &ServerRow| DiskSite {
         rack: match server.rack.is_empty() {
             true => server.disk,
             false => racks[&(&server.zone, &server.rack)],

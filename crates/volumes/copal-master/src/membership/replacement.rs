@@ -31,7 +31,7 @@ use copal_volume::{
     VolumeError,
     group::{
         DiskId, GroupId, Role, placement,
-        recovery::{Job, Start},
+        recovery::{CopyOrder, RecoveryJob},
     },
 };
 use std::collections::BTreeMap;
@@ -263,7 +263,7 @@ fn fill_queue(
             .map(DiskId)
             .filter(|disk| disks.contains(disk))
             .collect();
-        let whole_copies = sources.len() as u8;
+        let in_sync_copies = sources.len() as u8;
         if !sources.is_empty() {
             // Spreads the reads over the members.
             let first = group.0 as usize % sources.len();
@@ -298,9 +298,9 @@ fn fill_queue(
             .ok()
             .copied()
             .filter(|disk| joining.is_some() || has_entered(state, disk.0, row.version));
-        let job = Job {
+        let job = RecoveryJob {
             group,
-            whole_copies,
+            in_sync_copies,
             since_ms: *state.recovery.lacking_since.entry(group).or_insert(now_ms),
             boost: state.recovery.boosts.get(&group).copied().unwrap_or_default(),
             pool: 0,
@@ -329,7 +329,7 @@ fn fill_queue(
 }
 
 /// Adds a job. If its target has joined already, the job runs, also when an earlier term started it.
-fn queue_job(state: &mut LeaderState, job: Job, joining: Option<DiskId>) {
+fn queue_job(state: &mut LeaderState, job: RecoveryJob, joining: Option<DiskId>) {
     let queue = &mut state.recovery.queue;
     let group = job.group;
     let running = queue.running().find(|start| start.group == group);
@@ -343,7 +343,7 @@ fn queue_job(state: &mut LeaderState, job: Job, joining: Option<DiskId>) {
     let source = job.sources.iter().find(is_free).or(job.sources.first());
     match (joining, source.copied()) {
         (Some(target), Some(source)) => {
-            let start = Start { group, source, target };
+            let start = CopyOrder { group, source, target };
             if !queue.resume(job.clone(), start) {
                 queue.put(job);
             }
@@ -358,7 +358,7 @@ fn restart_stalled_copies(
     changes: &mut BTreeMap<GroupId, MemberList>,
     now_ms: u64,
 ) -> MasterResult<()> {
-    let running: Vec<Start> = state.recovery.queue.running().collect();
+    let running: Vec<CopyOrder> = state.recovery.queue.running().collect();
     state.recovery.last_progress.retain(|group, _| running.iter().any(|start| start.group == *group));
     for start in running {
         let copied = state.activity.get(&start.target.0).map_or(0, |activity| activity.copied_bytes);

@@ -17,7 +17,7 @@ use crate::{
     tables::meta_store::{EventRow, GroupRow, MemberKind, ServerRow, ServerState},
 };
 use copal_proto::administration::{EventRecord, GroupStory, MemberStory};
-use copal_volume::group::{DiskId, GroupId, Role, View, recovery::Start};
+use copal_volume::group::{DiskId, GroupId, Role, View, recovery::CopyOrder};
 
 /// Number of the newest events that are searched.
 const SEARCHED: usize = 1000;
@@ -188,7 +188,7 @@ impl StoryBuilder<'_> {
         let (state, group) = (self.state, self.row.group);
         let queue = &state.recovery.queue;
         let all = group_bytes(state, group);
-        if let Some(Start { source, target, .. }) = queue.running().find(|start| start.group == group) {
+        if let Some(CopyOrder { source, target, .. }) = queue.running().find(|start| start.group == group) {
             let here = bytes_on(state, group, target.0).min(all);
             let percent = here * 100 / all.max(1);
             let (source, name) = (self.name(source.0), self.name(target.0));

@@ -45,7 +45,7 @@ pub(crate) fn task_list(state: &LeaderState) -> Vec<TaskStatus> {
             dst: dst.and_then(name),
             leaves: reason.leaving_disk().and_then(name),
             priority: TaskPriority {
-                whole_copies: job.map(|job| job.whole_copies),
+                whole_copies: job.map(|job| job.in_sync_copies),
                 since_ms: job.map(|job| job.since_ms),
                 boost: job.map(|job| job.boost),
             },

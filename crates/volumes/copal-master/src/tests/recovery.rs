@@ -230,7 +230,7 @@ impl Cluster {
         assert!(running.len() <= (map.servers.len() / 2).max(1), "{running:?}");
     }
 
-    fn running(&self) -> Vec<copal_volume::group::recovery::Start> {
+    fn running(&self) -> Vec<copal_volume::group::recovery::CopyOrder> {
         self.master.state.lock().recovery.queue.running().collect()
     }
 

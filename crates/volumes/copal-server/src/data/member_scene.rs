@@ -12,7 +12,7 @@ use crate::replica::host::{DataOptions, ReplicaHost, StoreSpace};
 use crate::resync::fetch::FetchSource;
 use bytes::Bytes;
 use copal_client::{ConnectionPool, Masters, client_tls, name_of_server, server_tls};
-use copal_data::{Body, MemberIdentity, MemberStore, NewHead, Operation};
+use copal_data::{BodySource, GroupOperation, MemberIdentity, MemberStore, NewHead};
 use copal_device::{Device, MemoryDevice};
 use copal_proto::{
     CallClass, Method,
@@ -92,7 +92,7 @@ impl MemberScene {
             term: Term(0),
         };
         let store = store();
-        store.found(&identity).unwrap();
+        store.assign(&identity).unwrap();
         let identity = store.boot(1).unwrap();
         let own_name = name_of_server(&identity.server).to_str().into_owned();
         let tls = client_tls(&authority.identity(&own_name).unwrap()).unwrap();
@@ -161,7 +161,7 @@ impl MemberScene {
     pub(crate) fn put(&self, number: u64, name: &'static str, created_ms: u64) {
         let body = Bytes::from_static(b"body");
         let head = head(number, &body, created_ms);
-        let create = Operation::TakeOver {
+        let create = GroupOperation::CopyCreate {
             vid: vid(),
             name: Bytes::from_static(name.as_bytes()),
             head: NewHead {
@@ -171,7 +171,7 @@ impl MemberScene {
                 crc32c: head.crc32c,
                 metadata: Bytes::new(),
             },
-            body: Body::Here(body),
+            body: BodySource::Attached(body),
             is_journalled: true,
         };
         self.host.store.apply(GROUP, EPOCH, create).unwrap().unwrap();

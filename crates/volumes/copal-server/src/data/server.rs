@@ -13,7 +13,10 @@ use crate::security::caller::{CallerPermit, denial};
 use bytes::Bytes;
 use copal_client::{ConnectionPool, Masters, current_deadline, machine};
 use copal_codec::crc32c;
-use copal_data::{Body, Known, MemberIdentity, MemberStore, NotHeld, Operation, Piece, Span, Told};
+use copal_data::{
+    BodySource, FileState, GroupOperation, MemberIdentity, MemberStore, OperationError, StagedPiece,
+    VerifySpan, VolumeNotice,
+};
 use copal_proto::{
     Method, id,
     messages::{self, failure::Code},
@@ -91,7 +94,7 @@ impl DataServer {
         caller: &CallerPermit,
         group: u32,
         epoch: u64,
-        operation: Result<Operation, Status>,
+        operation: Result<GroupOperation, Status>,
     ) -> Result<Bytes, Status> {
         let (group, epoch, operation) = (GroupId(group), Epoch(epoch), operation?);
         if vid_of(&operation).birth_group() != group {
@@ -107,7 +110,10 @@ impl DataServer {
     }
 
     /// Repeats the permit check where the operation is applied.
-    fn may_run(self: &Arc<Self>, caller: CallerPermit) -> impl Fn() -> Result<(), NotHeld> + Send + use<> {
+    fn may_run(
+        self: &Arc<Self>,
+        caller: CallerPermit,
+    ) -> impl Fn() -> Result<(), OperationError> + Send + use<> {
         let this = Arc::clone(self);
         move || {
             let now_ms = this.host.map.now_ms();
@@ -115,14 +121,14 @@ impl DataServer {
         }
     }
 
-    fn refusal_of(&self, group: GroupId, refusal: NotHeld) -> Status {
+    fn refusal_of(&self, group: GroupId, refusal: OperationError) -> Status {
         match refusal {
-            NotHeld::Refused(answer) => answer.into(),
-            NotHeld::OtherEpoch { .. } | NotHeld::NoMember => self.host.stale(group),
-            NotHeld::Unwanted => expired(),
-            NotHeld::Denied { reason } => Status::new(Code::Denied, reason),
-            NotHeld::Failed(VolumeError::NoSpace) => Status::new(Code::NoSpace, "the disk is full"),
-            NotHeld::Failed(error) => {
+            OperationError::Refused(answer) => answer.into(),
+            OperationError::OtherEpoch { .. } | OperationError::NotMember => self.host.stale(group),
+            OperationError::Cancelled => expired(),
+            OperationError::Denied { reason } => Status::new(Code::Denied, reason),
+            OperationError::Failed(VolumeError::NoSpace) => Status::new(Code::NoSpace, "the disk is full"),
+            OperationError::Failed(error) => {
                 self.host.report_damage(group, &error);
                 error.into()
             }
@@ -247,21 +253,21 @@ impl DataServer {
                 let (vid, at) = (VolumeId(request.volume), (request.group, request.epoch));
                 let fid = FileId(id(request.fid));
                 let find = move |store: &MemberStore| match request.buried_only {
-                    true if store.is_deleted(vid, fid)? => Ok(Known::Buried),
-                    true => Ok(Known::Nothing),
+                    true if store.is_deleted(vid, fid)? => Ok(FileState::Deleted),
+                    true => Ok(FileState::Unknown),
                     false => store.find(vid, fid),
                 };
                 let (known, role) = self.read_in_epoch(at, vid, find).await?;
                 let mut found =
                     messages::FindReply { role: role_of(role).into(), ..messages::FindReply::default() };
                 match known {
-                    Known::Live { name, info, op } => {
+                    FileState::Live { name, info, op } => {
                         // With the id of the create: another member takes over the same operation.
                         let head = messages::FileHead { op: Some(of_id(op.0)), ..head_of(&info) };
                         (found.live, found.name, found.head) = (true, name, Some(head));
                     }
-                    Known::Buried => found.buried = true,
-                    Known::Nothing => {}
+                    FileState::Deleted => found.buried = true,
+                    FileState::Unknown => {}
                 }
                 Ok(encoded(&found))
             }
@@ -288,7 +294,7 @@ impl DataServer {
         let verified = blocking(move || {
             let key = |key: &Bytes| Some(key.clone()).filter(|key| !key.is_empty());
             let (after, until) = (key(&request.after), key(&request.until));
-            let span = Span {
+            let span = VerifySpan {
                 after: after.as_deref(),
                 until: until.as_deref(),
                 limit: request.limit.min(MOST) as usize,
@@ -329,13 +335,13 @@ impl DataServer {
         let fid = FileId(id(request.fid));
         caller.require_own_id(fid)?;
         self.require_known_volume(vid).await?;
-        let piece = Piece {
+        let piece = StagedPiece {
             vid,
             fid,
             index: request.index,
             bytes: request.bytes,
             origin: caller.upload_origin(fid),
-            may_do_everything: caller.is_unrestricted(),
+            has_all_rights: caller.is_unrestricted(),
         };
         let may_run = self.may_run(caller.clone());
         let this = Arc::clone(&self);
@@ -364,37 +370,37 @@ impl DataServer {
         let this = Arc::clone(&self);
         let state = match messages::volume_state::State::try_from(request.state) {
             Ok(messages::volume_state::State::Live) => {
-                Told::Live { quota_bytes: request.has_quota.then_some(request.quota_bytes) }
+                VolumeNotice::Live { quota_bytes: request.has_quota.then_some(request.quota_bytes) }
             }
-            Ok(messages::volume_state::State::Removing) => Told::Removing,
-            Ok(messages::volume_state::State::Gone) => Told::Gone,
+            Ok(messages::volume_state::State::Removing) => VolumeNotice::Removing,
+            Ok(messages::volume_state::State::Gone) => VolumeNotice::Removed,
             Err(_) => return Err(Status::new(Code::Invalid, "no state of a volume")),
         };
         let has_files = blocking(move || {
             this.host.require_term(Term(request.term))?;
-            Ok(this.host.store.tell_volume(VolumeId(request.volume), state)?)
+            Ok(this.host.store.note_volume(VolumeId(request.volume), state)?)
         });
         Ok(encoded(&messages::VolumeStateReply { has_files: has_files.await? }))
     }
 }
 
-fn vid_of(operation: &Operation) -> VolumeId {
+fn vid_of(operation: &GroupOperation) -> VolumeId {
     match operation {
-        Operation::Create { vid, .. }
-        | Operation::Confirm { vid, .. }
-        | Operation::Delete { vid, .. }
-        | Operation::TakeOver { vid, .. }
-        | Operation::TakeOverDelete { vid, .. }
-        | Operation::Record { vid, .. } => *vid,
+        GroupOperation::Create { vid, .. }
+        | GroupOperation::Confirm { vid, .. }
+        | GroupOperation::Delete { vid, .. }
+        | GroupOperation::CopyCreate { vid, .. }
+        | GroupOperation::CopyDelete { vid, .. }
+        | GroupOperation::RecordCreate { vid, .. } => *vid,
     }
 }
 
 /// The create of a request.
-pub(crate) fn create(caller: &CallerPermit, request: messages::Put) -> Result<Operation, Status> {
+pub(crate) fn create(caller: &CallerPermit, request: messages::Put) -> Result<GroupOperation, Status> {
     let name = checked(request.name)?;
     let head = new_head(request.head)?;
     let body = match request.staged {
-        true => Body::StagedBy(caller.upload_origin(head.fid)),
+        true => BodySource::StagedBy(caller.upload_origin(head.fid)),
         false => {
             let body = request.body;
             if body.len() as u64 != head.size || body.len() > PIECE_BYTES {
@@ -403,15 +409,15 @@ pub(crate) fn create(caller: &CallerPermit, request: messages::Put) -> Result<Op
             if crc32c(0, &body) != head.crc32c {
                 return Err(Status::new(Code::Corrupt, "the checksum of the body does not match its bytes"));
             }
-            Body::Here(body)
+            BodySource::Attached(body)
         }
     };
-    Ok(Operation::Create { vid: VolumeId(request.volume), name, head, body })
+    Ok(GroupOperation::Create { vid: VolumeId(request.volume), name, head, body })
 }
 
 /// The confirm of a request.
-pub(crate) fn confirm_of(request: messages::Confirm) -> Result<Operation, Status> {
-    Ok(Operation::Confirm {
+pub(crate) fn confirm_of(request: messages::Confirm) -> Result<GroupOperation, Status> {
+    Ok(GroupOperation::Confirm {
         vid: VolumeId(request.volume),
         name: checked(request.name)?,
         head: new_head(request.head)?,
@@ -419,8 +425,8 @@ pub(crate) fn confirm_of(request: messages::Confirm) -> Result<Operation, Status
 }
 
 /// The delete of a request.
-pub(crate) fn delete_of(request: messages::Delete) -> Result<Operation, Status> {
-    Ok(Operation::Delete {
+pub(crate) fn delete_of(request: messages::Delete) -> Result<GroupOperation, Status> {
+    Ok(GroupOperation::Delete {
         vid: VolumeId(request.volume),
         name: checked(request.name)?,
         fid: FileId(id(request.fid)),

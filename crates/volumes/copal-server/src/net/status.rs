@@ -11,7 +11,7 @@ use copal_proto::{
     messages::{self, Failure, failure::Code},
     of_id,
 };
-use copal_volume::{VolumeError, group::Answer};
+use copal_volume::{VolumeError, group::MemberAnswer};
 
 /// Error reply of a server.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +58,8 @@ impl From<Status> for Failure {
     }
 }
 
-impl From<Answer> for Status {
-    fn from(answer: Answer) -> Status {
+impl From<MemberAnswer> for Status {
+    fn from(answer: MemberAnswer) -> Status {
         Status(Box::new(failure_of(&answer)))
     }
 }

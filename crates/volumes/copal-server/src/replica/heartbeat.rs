@@ -10,7 +10,7 @@ use crate::replica::host::ReplicaHost;
 use crate::replica::own_clock::SendTime;
 use bytes::Bytes;
 use copal_client::{CachedView, CallError, machine};
-use copal_data::{Membership, Told, ToldView};
+use copal_data::{AssignedView, GroupMembership, VolumeNotice};
 use copal_proto::{Method, messages, messages::failure::Code, role_of};
 use copal_volume::{
     VolumeId,
@@ -51,7 +51,7 @@ impl ReplicaHost {
     }
 
     /// The newest term and map version that this server has seen, including earlier boots.
-    fn newest_seen(&self, memberships: &[Membership]) -> (Term, u64) {
+    fn newest_seen(&self, memberships: &[GroupMembership]) -> (Term, u64) {
         let epochs = memberships.iter().map(|membership| membership.epoch.0);
         let entered = self.entered_version.load(Ordering::Acquire);
         let term = self.store.term().unwrap_or_default();
@@ -66,9 +66,9 @@ impl ReplicaHost {
         blocking(move || {
             let memberships = self.store.memberships()?;
             let (term, version) = self.newest_seen(&memberships);
-            let state = |membership: &Membership| messages::GroupState {
+            let state = |membership: &GroupMembership| messages::GroupState {
                 group: membership.group.0,
-                epoch: membership.last_normal.0,
+                epoch: membership.last_in_sync.0,
                 role: role_of(membership.role).into(),
             };
             Ok(encoded(&messages::SeenReply {
@@ -82,8 +82,8 @@ impl ReplicaHost {
     }
 
     async fn send_heartbeat(&self, last_term: &mut u64) -> Result<(), CallError> {
-        let reported: Vec<Membership> = std::mem::take(&mut *self.unreported.lock());
-        let state = |membership: &Membership| messages::GroupState {
+        let reported: Vec<GroupMembership> = std::mem::take(&mut *self.unreported.lock());
+        let state = |membership: &GroupMembership| messages::GroupState {
             group: membership.group.0,
             epoch: membership.epoch.0,
             role: role_of(membership.role).into(),
@@ -212,14 +212,14 @@ impl ReplicaHost {
         let limits = map.limits.iter().map(|limit| (VolumeId(limit.volume), limit.quota_bytes));
         let limits: Vec<(VolumeId, u64)> = limits.collect();
         let entered = blocking(move || {
-            if !store.hear(term)? {
+            if !store.accept_term(term)? {
                 return Ok(None);
             }
             let mut views = Vec::new();
             for cached in &known {
                 let view = &cached.view;
                 match view.members.iter().position(|(member, _)| *member == disk) {
-                    Some(at) => views.push(ToldView {
+                    Some(at) => views.push(AssignedView {
                         group: view.group,
                         epoch: view.epoch,
                         role: view.members[at].1,
@@ -232,12 +232,12 @@ impl ReplicaHost {
             for (vid, quota_bytes) in limits {
                 if store.membership(vid.birth_group())?.is_some() {
                     let quota_bytes = Some(quota_bytes);
-                    store.tell_volume(vid, Told::Live { quota_bytes })?;
+                    store.note_volume(vid, VolumeNotice::Live { quota_bytes })?;
                 }
             }
             for vid in removed {
                 if store.membership(vid.birth_group())?.is_some() {
-                    store.tell_volume(vid, Told::Gone)?;
+                    store.note_volume(vid, VolumeNotice::Removed)?;
                 }
             }
             Ok(Some(entered))
@@ -254,7 +254,7 @@ impl ReplicaHost {
     }
 
     /// Reports group states to the master with an immediate heartbeat.
-    pub(crate) fn report_memberships(&self, memberships: Vec<Membership>) {
+    pub(crate) fn report_memberships(&self, memberships: Vec<GroupMembership>) {
         self.unreported.lock().extend(memberships);
         self.heartbeat_due.notify_one();
     }

@@ -5,17 +5,17 @@
 use crate::net::status::Status;
 use crate::replica::damage::DamagedGroups;
 use crate::replica::own_clock::OwnClock;
-use crate::replica::peer_status::PeerStatus;
+use crate::replica::peer_status::PeerReports;
 use crate::replica::snapshots::DonorSnapshots;
 use crate::replica::throttle::CopyThrottle;
 use crate::security::access::AccessControl;
 use crate::security::authority::AuthorityError;
 use copal_client::{ConnectionPool, MapCache, Masters, current_deadline, machine, without_deadline};
-use copal_data::{MemberIdentity, MemberStore, Membership, NotHeld, Operation};
+use copal_data::{GroupMembership, GroupOperation, MemberIdentity, MemberStore, OperationError};
 use copal_proto::{messages::failure::Code, of_view};
 use copal_volume::{
     FileIds, VolumeError,
-    group::{DiskId, Epoch, GroupId, Matching, Role, Term, match_epoch},
+    group::{DiskId, Epoch, EpochMatch, GroupId, Role, Term, match_epoch},
 };
 use parking_lot::Mutex;
 use std::sync::{
@@ -49,7 +49,7 @@ pub(crate) struct ReplicaHost {
     /// Version of the newest map whose views this server has entered.
     pub(crate) entered_version: AtomicU64,
     /// Group states not yet reported to the master.
-    pub(crate) unreported: Mutex<Vec<Membership>>,
+    pub(crate) unreported: Mutex<Vec<GroupMembership>>,
     /// Held while views are entered: one map after the other.
     pub(crate) view_lock: tokio::sync::Mutex<()>,
     /// Time of the last acknowledged heartbeat.
@@ -66,7 +66,7 @@ pub(crate) struct ReplicaHost {
     pub(crate) throttle: CopyThrottle,
     pub(crate) damage: DamagedGroups,
     /// Latest gossip of other members.
-    pub(crate) peer_status: PeerStatus,
+    pub(crate) peer_status: PeerReports,
     /// Draws ids of this member's own operations: deletes of files that lose their name.
     pub(crate) ids: Mutex<FileIds>,
     pub(crate) access: AccessControl,
@@ -102,13 +102,13 @@ impl ReplicaHost {
         disk.copy_from_slice(&identity.disk[..8]);
         let drawn = u64::from_be_bytes(disk) ^ identity.incarnation.0;
         let map = Arc::new(MapCache::default());
-        store.go_by(Arc::clone(&map) as _);
+        store.follow_reference(Arc::clone(&map) as _);
         let space: Arc<dyn StoreSpace> = Arc::from(space);
         let watched = Arc::clone(&space);
         store.watch_room(move || watched.bytes());
         Ok(ReplicaHost {
             access: AccessControl::new(identity.cluster, &options.authority)?,
-            peer_status: PeerStatus::default(),
+            peer_status: PeerReports::default(),
             ids: Mutex::new(FileIds::new(drawn, 0)),
             snapshots: DonorSnapshots::default(),
             throttle: CopyThrottle::new(options.recovery_bytes_per_s),
@@ -154,7 +154,11 @@ impl ReplicaHost {
     /// Requires the epoch of a request. If the request names a newer epoch, the map is fetched first.
     /// # Errors
     /// `Stale` with the newer view; `Newer`, `Unavailable`.
-    pub(crate) async fn require_epoch(&self, group: GroupId, epoch: Epoch) -> Result<Membership, Status> {
+    pub(crate) async fn require_epoch(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+    ) -> Result<GroupMembership, Status> {
         if self.entered_version.load(Ordering::Acquire) == 0 {
             // A server that still uses its pre-restart view may accept a second file under a taken name. If
             // every replica did so, none would be in sync.
@@ -164,8 +168,8 @@ impl ReplicaHost {
             let membership = self.store.membership(group)?;
             let own = membership.map_or(Epoch(0), |membership| membership.epoch);
             match (match_epoch(own, epoch), membership) {
-                (Matching::Run, Some(membership)) => return Ok(membership),
-                (Matching::Stale, _) => return Err(self.stale(group)),
+                (EpochMatch::Run, Some(membership)) => return Ok(membership),
+                (EpochMatch::Stale, _) => return Err(self.stale(group)),
                 _ if is_last => break,
                 // The request names a newer view, or this disk is a new member. Views are entered for all
                 // groups, so the deadline of this request does not apply.
@@ -191,8 +195,8 @@ impl ReplicaHost {
         &self,
         group: GroupId,
         epoch: Epoch,
-        operation: Operation,
-    ) -> Result<Result<Role, NotHeld>, Status> {
+        operation: GroupOperation,
+    ) -> Result<Result<Role, OperationError>, Status> {
         self.apply_if(group, epoch, operation, || Ok(())).await
     }
 
@@ -202,14 +206,14 @@ impl ReplicaHost {
         &self,
         group: GroupId,
         epoch: Epoch,
-        operation: Operation,
-        may_run: impl Fn() -> Result<(), NotHeld> + Send + 'static,
-    ) -> Result<Result<Role, NotHeld>, Status> {
+        operation: GroupOperation,
+        may_run: impl Fn() -> Result<(), OperationError> + Send + 'static,
+    ) -> Result<Result<Role, OperationError>, Status> {
         let (sender, reply) = oneshot::channel();
         let end = current_deadline();
         let may_run = move || match end.is_none_or(|end| machine::now() < end) {
             true => may_run(),
-            false => Err(NotHeld::Unwanted),
+            false => Err(OperationError::Cancelled),
         };
         let submitted = self.store.submit_if(group, epoch, operation, may_run, move |outcome| {
             // Fails if the caller has given up.
@@ -230,7 +234,7 @@ impl ReplicaHost {
 
     /// Requires an order to be of the newest known term. Blocks.
     pub(crate) fn require_term(&self, term: Term) -> Result<(), Status> {
-        match self.store.hear(term)? {
+        match self.store.accept_term(term)? {
             true => Ok(()),
             false => Err(Status::new(Code::Fenced, "the order is of an older term")),
         }

@@ -2,24 +2,24 @@
 //!
 //! Invariant: gossip of one view of a group does not count in another.
 
-use copal_volume::group::{Closing, DiskId, Epoch, GroupId, OwnTold, View};
+use copal_volume::group::{BucketSeal, DiskId, Epoch, GroupId, PeerStatus, View};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// Latest gossip from other members.
 #[derive(Default)]
-pub(crate) struct PeerStatus {
+pub(crate) struct PeerReports {
     groups: Mutex<BTreeMap<GroupId, GroupStatus>>,
 }
 
 #[derive(Default)]
 struct GroupStatus {
     epoch: Epoch,
-    members: BTreeMap<DiskId, OwnTold>,
+    members: BTreeMap<DiskId, PeerStatus>,
 }
 
-impl PeerStatus {
-    pub(crate) fn record(&self, group: GroupId, from: DiskId, report: OwnTold) {
+impl PeerReports {
+    pub(crate) fn record(&self, group: GroupId, from: DiskId, report: PeerStatus) {
         let mut groups = self.groups.lock();
         let known = groups.entry(group).or_default();
         if report.epoch > known.epoch {
@@ -33,7 +33,7 @@ impl PeerStatus {
     }
 
     /// Gossip about a group in this epoch.
-    pub(crate) fn in_epoch(&self, group: GroupId, epoch: Epoch) -> BTreeMap<DiskId, OwnTold> {
+    pub(crate) fn in_epoch(&self, group: GroupId, epoch: Epoch) -> BTreeMap<DiskId, PeerStatus> {
         let groups = self.groups.lock();
         let reports = groups.get(&group).filter(|known| known.epoch == epoch);
         reports.map(|known| known.members.clone()).unwrap_or_default()
@@ -48,11 +48,11 @@ impl PeerStatus {
     }
 
     /// The highest seal of other members, by group.
-    pub(crate) fn highest_seals(&self) -> BTreeMap<GroupId, Closing> {
+    pub(crate) fn highest_seals(&self) -> BTreeMap<GroupId, BucketSeal> {
         let groups = self.groups.lock();
         let most = |known: &GroupStatus| {
-            let closings = known.members.values().map(|report| report.closing);
-            closings.fold(Closing::default(), Closing::joined)
+            let closings = known.members.values().map(|report| report.seal);
+            closings.fold(BucketSeal::default(), BucketSeal::joined)
         };
         groups.iter().map(|(group, known)| (*group, most(known))).collect()
     }
@@ -61,13 +61,13 @@ impl PeerStatus {
 /// Seals of all participating members. A member without gossip in this epoch counts as having sealed nothing.
 pub(crate) fn sealed_by_all(
     view: &View,
-    own: (DiskId, Closing),
-    reports: &BTreeMap<DiskId, OwnTold>,
-) -> Vec<Closing> {
+    own: (DiskId, BucketSeal),
+    reports: &BTreeMap<DiskId, PeerStatus>,
+) -> Vec<BucketSeal> {
     let up = view.members.iter().filter(|(_, role)| role.is_up());
     up.map(|(disk, _)| match *disk == own.0 {
         true => own.1,
-        false => reports.get(disk).map(|report| report.closing).unwrap_or_default(),
+        false => reports.get(disk).map(|report| report.seal).unwrap_or_default(),
     })
     .collect()
 }

@@ -5,7 +5,7 @@
 //! Not here: the copies (`group_resync`, `donor`), the choice of the rate (`copal data --recovery-rate`).
 
 use copal_client::machine;
-use copal_data::{MemberStore, Membership};
+use copal_data::{GroupMembership, MemberStore};
 use copal_proto::messages;
 use copal_volume::{TokenBucket, group::GroupId};
 use parking_lot::Mutex;
@@ -87,7 +87,7 @@ impl CopyThrottle {
     pub(crate) fn changed_sizes(
         &self,
         store: &MemberStore,
-        groups: &[Membership],
+        groups: &[GroupMembership],
         used_bytes: u64,
     ) -> Vec<messages::GroupSize> {
         let mut sizes = self.sizes.lock();

@@ -20,7 +20,7 @@ use crate::resync::group_resync;
 use crate::resync::group_resync::ResyncError;
 use bytes::Bytes;
 use copal_client::{CallError, Connection, machine, name_of_server};
-use copal_data::{Membership, Span, Verified};
+use copal_data::{GroupMembership, VerifiedSpan, VerifySpan};
 use copal_proto::{CallClass, Method, id, messages};
 use copal_volume::group::{Bucket, DiskId, GroupId};
 use std::{
@@ -75,7 +75,7 @@ pub(crate) async fn run(host: Arc<ReplicaHost>) {
     }
 }
 
-async fn compare_group(host: &ReplicaHost, own: Membership, turn: usize) -> Result<(), ResyncError> {
+async fn compare_group(host: &ReplicaHost, own: GroupMembership, turn: usize) -> Result<(), ResyncError> {
     if !own.role.is_in_sync() {
         return Ok(());
     }
@@ -112,7 +112,7 @@ async fn compare_group(host: &ReplicaHost, own: Membership, turn: usize) -> Resu
 /// Another in-sync member, a different one each time.
 async fn other_in_sync(
     host: &ReplicaHost,
-    own: Membership,
+    own: GroupMembership,
     turn: usize,
 ) -> Result<Option<OtherReplica>, ResyncError> {
     let me = host.disk();
@@ -133,7 +133,7 @@ async fn other_in_sync(
 /// Whether both members have the same files, apart from operations in progress.
 async fn has_equal_files(
     host: &ReplicaHost,
-    own: Membership,
+    own: GroupMembership,
     other: &OtherReplica,
 ) -> Result<bool, ResyncError> {
     let mut after = Bytes::new();
@@ -159,10 +159,11 @@ async fn has_equal_files(
     }
 }
 
-async fn files_here(host: &ReplicaHost, group: GroupId, after: Bytes) -> Result<Verified, Status> {
+async fn files_here(host: &ReplicaHost, group: GroupId, after: Bytes) -> Result<VerifiedSpan, Status> {
     let store = host.store.clone();
     blocking(move || {
-        let span = Span { after: Some(&*after).filter(|after| !after.is_empty()), until: None, limit: FILES };
+        let span =
+            VerifySpan { after: Some(&*after).filter(|after| !after.is_empty()), until: None, limit: FILES };
         Ok(store.verify(group, span, false)?)
     })
     .await
@@ -171,13 +172,13 @@ async fn files_here(host: &ReplicaHost, group: GroupId, after: Bytes) -> Result<
 /// Counts stable files of the other member that this member lacks.
 async fn count_missing_files(
     host: &ReplicaHost,
-    own: Membership,
+    own: GroupMembership,
     other: &OtherReplica,
 ) -> Result<usize, ResyncError> {
     let open = messages::SyncOpen { group: own.group.0, epoch: own.epoch.0, disk: host.disk().0 };
     let opened: messages::SyncOpened = other.connection.call(Method::SyncOpen, &open, ANSWER).await?;
     let counted =
-        count_missing_entries(host, opened.sync, own.horizon.min(Bucket(opened.horizon)), other).await;
+        count_missing_entries(host, opened.sync, own.stable_point.min(Bucket(opened.horizon)), other).await;
     let close = messages::SyncClose { sync: opened.sync };
     // An unclosed snapshot expires at the donor.
     let _: Result<messages::Done, CallError> = other.connection.call(Method::SyncClose, &close, ANSWER).await;
@@ -208,10 +209,10 @@ async fn count_missing_entries(
 }
 
 async fn files_there(
-    own: Membership,
+    own: GroupMembership,
     other: &OtherReplica,
     after: &Bytes,
-    here: &Verified,
+    here: &VerifiedSpan,
 ) -> Result<messages::Verified, CallError> {
     let verify = messages::Verify {
         group: own.group.0,

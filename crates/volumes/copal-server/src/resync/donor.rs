@@ -38,11 +38,11 @@ pub(crate) async fn open_snapshot(
         // Journal entries that are cut meanwhile are on every member.
         let snapshot = this.store.snapshot(group)?;
         let now = this.store.membership(group)?.unwrap_or(membership);
-        let removed = this.store.gone_volumes(group)?;
+        let removed = this.store.removed_volumes(group)?;
         Ok(encoded(&messages::SyncOpened {
             sync: this.snapshots.add(snapshot)?,
-            closed_below: now.closing.below.0,
-            horizon: membership.horizon.0,
+            closed_below: now.seal.below.0,
+            horizon: membership.stable_point.0,
             gone_volumes: removed.into_iter().map(|vid| vid.0).collect(),
         }))
     })
@@ -64,14 +64,14 @@ pub(crate) async fn compare_groups(
         let Ok(membership) = host.require_epoch(group, Epoch(compared.epoch)).await else {
             continue;
         };
-        if !membership.role.is_in_sync() || membership.horizon != Bucket(compared.horizon) {
+        if !membership.role.is_in_sync() || membership.stable_point != Bucket(compared.horizon) {
             continue;
         }
         let (store, seed) = (host.store.clone(), host.digest_seed());
-        let digest = blocking(move || Ok(store.digest_from(group, membership.horizon, seed)?));
+        let digest = blocking(move || Ok(store.digest_from(group, membership.stable_point, seed)?));
         let digest = digest.await?;
         if digest.count == compared.count && digest.sum == id(compared.sum) {
-            equal.push(messages::EqualGroup { group: group.0, closed_below: membership.closing.below.0 });
+            equal.push(messages::EqualGroup { group: group.0, closed_below: membership.seal.below.0 });
         }
     }
     Ok(encoded(&messages::CompareReply { equal }))

@@ -8,7 +8,7 @@ use crate::replica::host::ReplicaHost;
 use bytes::Bytes;
 use copal_client::{CallError, Connection};
 use copal_codec::crc32c;
-use copal_data::{Body, Operation};
+use copal_data::{BodySource, GroupOperation};
 use copal_proto::{
     Method,
     messages::{self, failure::Code},
@@ -45,7 +45,7 @@ pub(crate) async fn fetch_file(
     name: &Bytes,
     fid: FileId,
     is_journalled: bool,
-) -> Result<Option<Operation>, FetchError> {
+) -> Result<Option<GroupOperation>, FetchError> {
     let (mut start, mut sum) = (0, 0);
     loop {
         let fetch = messages::SyncFetch {
@@ -81,16 +81,21 @@ pub(crate) async fn fetch_file(
         if !is_right {
             return Err(damaged().into());
         }
-        let operation =
-            |body| Operation::TakeOver { vid, name: name.clone(), head: head.clone(), body, is_journalled };
+        let operation = |body| GroupOperation::CopyCreate {
+            vid,
+            name: name.clone(),
+            head: head.clone(),
+            body,
+            is_journalled,
+        };
         if is_last && start == 0 {
-            return Ok(Some(operation(Body::Here(bytes))));
+            return Ok(Some(operation(BodySource::Attached(bytes))));
         }
         let store = host.store.clone();
         let index = (start / PIECE_BYTES as u64) as u32;
         blocking(move || Ok(store.stage(vid, fid, index, bytes)?)).await?;
         if is_last {
-            return Ok(Some(operation(Body::Staged)));
+            return Ok(Some(operation(BodySource::Staged)));
         }
         start = end;
     }

@@ -11,7 +11,7 @@ use crate::replica::host::ReplicaHost;
 use crate::resync::group_resync;
 use crate::resync::group_resync::{ResyncError, VerifiedGroup};
 use bytes::Bytes;
-use copal_data::{Disputed, Membership, Operation};
+use copal_data::{DisputedName, GroupMembership, GroupOperation};
 use copal_proto::{
     messages::{self, failure::Code},
     role_of,
@@ -47,12 +47,12 @@ pub(crate) async fn accept(host: Arc<ReplicaHost>, request: messages::AcceptAll)
         epoch: membership.epoch.0,
         role: role_of(membership.role).into(),
         covered: membership.is_covered,
-        horizon_ms: membership.horizon.0.saturating_mul(BUCKET_MS),
+        horizon_ms: membership.stable_point.0.saturating_mul(BUCKET_MS),
         second_files: disputed.iter().map(|name| name.claims.len() as u32 - 1).sum(),
     }))
 }
 
-async fn own_membership(host: &ReplicaHost, group: GroupId) -> Result<Membership, Status> {
+async fn own_membership(host: &ReplicaHost, group: GroupId) -> Result<GroupMembership, Status> {
     let store = host.store.clone();
     blocking(move || {
         let own = store.membership(group)?;
@@ -61,13 +61,13 @@ async fn own_membership(host: &ReplicaHost, group: GroupId) -> Result<Membership
     .await
 }
 
-async fn disputed_names(host: &ReplicaHost, group: GroupId) -> Result<Vec<Disputed>, Status> {
+async fn disputed_names(host: &ReplicaHost, group: GroupId) -> Result<Vec<DisputedName>, Status> {
     let store = host.store.clone();
-    blocking(move || Ok(store.disputed(group, DISPUTED)?)).await
+    blocking(move || Ok(store.disputed_names(group, DISPUTED)?)).await
 }
 
 /// Waits for the view that follows the order, or a later one.
-async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Result<Membership, Status> {
+async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Result<GroupMembership, Status> {
     for _ in 0..VIEW_CHECKS {
         let own = own_membership(host, group).await?;
         if own.epoch >= epoch {
@@ -81,12 +81,16 @@ async fn wait_for_view(host: &ReplicaHost, group: GroupId, epoch: Epoch) -> Resu
 }
 
 /// Keeps the first of two files under a name: it is unknown which one was acknowledged.
-async fn keep_first_claims(host: &ReplicaHost, group: GroupId, disputed: &[Disputed]) -> Result<(), Status> {
+async fn keep_first_claims(
+    host: &ReplicaHost,
+    group: GroupId,
+    disputed: &[DisputedName],
+) -> Result<(), Status> {
     for name in disputed {
         for loser in name.claims.iter().skip(1) {
             let op = host.ids.lock().draw_op_above(host.map.now_ms(), loser.op);
             let delete =
-                Operation::TakeOverDelete { vid: name.vid, name: name.name.clone(), fid: loser.fid, op };
+                GroupOperation::CopyDelete { vid: name.vid, name: name.name.clone(), fid: loser.fid, op };
             tracing::warn!(%group, loser = %loser.fid, "two files claimed one name: the loser is deleted by order");
             group_resync::apply_operation(host, group, name.vid, delete).await.map_err(status_of)?;
         }
@@ -95,12 +99,12 @@ async fn keep_first_claims(host: &ReplicaHost, group: GroupId, disputed: &[Dispu
 }
 
 /// Marks the member as in sync, as after a resync from its own snapshot.
-async fn declare_in_sync(host: &ReplicaHost, own: Membership) -> Result<Membership, Status> {
+async fn declare_in_sync(host: &ReplicaHost, own: GroupMembership) -> Result<GroupMembership, Status> {
     let verified = VerifiedGroup {
         group: own.group,
         generation: host.damage.generation(own.group),
         asked_in: own.epoch,
-        closing: own.closing,
+        seal: own.seal,
     };
     let became = group_resync::mark_in_sync(host, &[verified]).await.map_err(status_of)?;
     match became.is_empty() {

@@ -20,7 +20,9 @@ use copal_proto::{
     messages::{self, failure::Code},
     of_id, role, role_of,
 };
-use copal_volume::group::{Bucket, Closing, Digest, DiskId, Epoch, GroupId, OwnTold, Told, View, horizon};
+use copal_volume::group::{
+    Bucket, BucketSeal, DiskId, Epoch, GroupId, OperationDigest, PeerStatus, SealReport, View, stable_point,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -37,20 +39,20 @@ const GROUPS: usize = 200;
 const DIGESTS: usize = 400;
 
 /// The stable point of a group, from the reports of all members.
-fn stable(view: &View, own: (DiskId, &OwnTold), reports: &BTreeMap<DiskId, OwnTold>) -> Bucket {
+fn stable(view: &View, own: (DiskId, &PeerStatus), reports: &BTreeMap<DiskId, PeerStatus>) -> Bucket {
     // A reported stable point holds for all members.
     let report = reports.values().filter(|report| report.is_covered);
-    let from = report.map(|report| report.horizon).fold(own.1.horizon, Bucket::max);
+    let from = report.map(|report| report.stable_point).fold(own.1.stable_point, Bucket::max);
     let all = view.members.iter().map(|(disk, _)| match *disk == own.0 {
         true => Some(own.1),
         false => reports.get(disk),
     });
     let covered = all.map(|report| report.filter(|report| report.is_covered));
-    let Some(all) = covered.collect::<Option<Vec<&OwnTold>>>() else {
+    let Some(all) = covered.collect::<Option<Vec<&PeerStatus>>>() else {
         return from;
     };
-    let all = all.into_iter().map(|report| Told { closing: report.closing, digests: report.digests.clone() });
-    horizon(from, &all.collect::<Vec<Told>>())
+    let all = all.into_iter().map(|report| SealReport { seal: report.seal, digests: report.digests.clone() });
+    stable_point(from, &all.collect::<Vec<SealReport>>())
 }
 
 /// Seals due buckets and exchanges gossip, until the task is dropped.
@@ -66,7 +68,7 @@ pub(crate) async fn run(host: Arc<ReplicaHost>) {
 async fn run_round(host: Arc<ReplicaHost>) -> Result<(), Status> {
     let this = Arc::clone(&host);
     let groups = blocking(move || {
-        let open = this.store.close_due(&this.peer_status.highest_seals())?;
+        let open = this.store.seal_due(&this.peer_status.highest_seals())?;
         let mut groups: BTreeSet<GroupId> = open.into_iter().collect();
         groups.extend(this.peer_status.with_digests());
         Ok(groups)
@@ -123,7 +125,7 @@ async fn own_reports(host: &ReplicaHost, groups: Vec<GroupId>) -> Result<Vec<mes
     blocking(move || {
         let mut all = Vec::new();
         for group in groups {
-            let report = store.told(group, seed)?;
+            let report = store.peer_status(group, seed)?;
             all.extend(report.map(|report| report_message(group, &report)));
         }
         Ok(all)
@@ -139,7 +141,7 @@ fn record_reports(host: &ReplicaHost, from: DiskId, groups: Vec<messages::GroupG
             members.any(|(disk, _)| *disk == from)
         });
         // A seal of a wrong clock does not count. Its member withdraws it in the next view.
-        let is_believed = |report: &OwnTold| !host.store.is_seal_in_future(report.closing);
+        let is_believed = |report: &PeerStatus| !host.store.is_seal_in_future(report.seal);
         if let Some(report) = report_of(message).filter(|report| is_member && is_believed(report)) {
             host.peer_status.record(group, from, report);
         }
@@ -169,7 +171,7 @@ pub(crate) async fn answer_gossip(
 async fn advance_group(host: Arc<ReplicaHost>, group: GroupId) -> Result<(), Status> {
     let this = Arc::clone(&host);
     let seed = host.digest_seed();
-    let own = blocking(move || Ok(this.store.told(group, seed)?));
+    let own = blocking(move || Ok(this.store.peer_status(group, seed)?));
     let (Some(own), Some(view)) = (own.await?, host.map.view(group)) else {
         return Ok(());
     };
@@ -178,16 +180,16 @@ async fn advance_group(host: Arc<ReplicaHost>, group: GroupId) -> Result<(), Sta
     }
     let reports = host.peer_status.in_epoch(group, own.epoch);
     let stable = stable(&view, (host.disk(), &own), &reports);
-    if stable > own.horizon || own.digests.is_empty() {
+    if stable > own.stable_point || own.digests.is_empty() {
         let this = Arc::clone(&host);
-        blocking(move || Ok(this.store.raise_horizon(group, stable)?)).await?;
+        blocking(move || Ok(this.store.raise_stable_point(group, stable)?)).await?;
     }
     roll_forward::roll_forward_group(&host, group, &view, &own, &reports).await
 }
 
-fn report_message(group: GroupId, report: &OwnTold) -> messages::GroupGossip {
+fn report_message(group: GroupId, report: &PeerStatus) -> messages::GroupGossip {
     let digests = report.digests.iter().take(DIGESTS);
-    let digest = |(bucket, digest): (&Bucket, &Digest)| messages::BucketDigest {
+    let digest = |(bucket, digest): (&Bucket, &OperationDigest)| messages::BucketDigest {
         bucket: bucket.0,
         count: digest.count,
         sum: Some(of_id(digest.sum)),
@@ -195,30 +197,30 @@ fn report_message(group: GroupId, report: &OwnTold) -> messages::GroupGossip {
     // Buckets that do not fit into the message are reported as open.
     let below = match report.digests.keys().nth(DIGESTS) {
         Some(&first_untold) => first_untold,
-        None => report.closing.below,
+        None => report.seal.below,
     };
     messages::GroupGossip {
         group: group.0,
         epoch: report.epoch.0,
         role: role_of(report.role).into(),
         closed_below: below.0,
-        horizon: report.horizon.0,
+        horizon: report.stable_point.0,
         covered: report.is_covered,
         digests: digests.map(digest).collect(),
     }
 }
 
-fn report_of(message: messages::GroupGossip) -> Option<OwnTold> {
+fn report_of(message: messages::GroupGossip) -> Option<PeerStatus> {
     let role = role(message.role).filter(|role| role.is_up())?;
     let digest = |digest: messages::BucketDigest| {
-        let value = Digest { count: digest.count, sum: id(digest.sum) };
+        let value = OperationDigest { count: digest.count, sum: id(digest.sum) };
         (Bucket(digest.bucket), value)
     };
-    Some(OwnTold {
+    Some(PeerStatus {
         epoch: Epoch(message.epoch),
         role,
-        closing: Closing { below: Bucket(message.closed_below) },
-        horizon: Bucket(message.horizon),
+        seal: BucketSeal { below: Bucket(message.closed_below) },
+        stable_point: Bucket(message.horizon),
         is_covered: message.covered,
         digests: message.digests.into_iter().map(digest).collect(),
     })
@@ -245,19 +247,20 @@ mod tests {
         }
     }
 
-    fn report(below: u64, horizon: u64, buckets: &[(u64, u64)]) -> OwnTold {
-        let digest = |&(bucket, count): &(u64, u64)| (Bucket(bucket), Digest { count, sum: count.into() });
-        OwnTold {
+    fn report(below: u64, stable_point: u64, buckets: &[(u64, u64)]) -> PeerStatus {
+        let digest =
+            |&(bucket, count): &(u64, u64)| (Bucket(bucket), OperationDigest { count, sum: count.into() });
+        PeerStatus {
             epoch: Epoch(7),
             role: Role::Normal,
-            closing: Closing { below: Bucket(below) },
-            horizon: Bucket(horizon),
+            seal: BucketSeal { below: Bucket(below) },
+            stable_point: Bucket(stable_point),
             is_covered: true,
             digests: buckets.iter().map(digest).collect(),
         }
     }
 
-    fn reports(others: &[OwnTold]) -> BTreeMap<DiskId, OwnTold> {
+    fn reports(others: &[PeerStatus]) -> BTreeMap<DiskId, PeerStatus> {
         let others = others.iter().enumerate();
         others.map(|(at, report)| (DiskId(at as u32 + 2), report.clone())).collect()
     }
@@ -266,7 +269,7 @@ mod tests {
     fn a_member_that_is_away_or_new_holds_the_horizon_up() {
         let own = report(9, 2, &[(4, 1)]);
         let all = view(&[Role::Normal; 3]);
-        let of = |others: &[OwnTold]| stable(&all, (ME, &own), &reports(others));
+        let of = |others: &[PeerStatus]| stable(&all, (ME, &own), &reports(others));
         assert_eq!(of(&[own.clone(), own.clone()]), Bucket(9));
         assert_eq!(of(std::slice::from_ref(&own)), Bucket(2), "one member sent no gossip");
         let mut new = own.clone();
@@ -285,17 +288,17 @@ mod tests {
 
     #[test]
     fn who_told_nothing_has_closed_nothing() {
-        let closings = |reports: &BTreeMap<DiskId, OwnTold>| {
+        let closings = |reports: &BTreeMap<DiskId, PeerStatus>| {
             sealed_by_all(
                 &view(&[Role::Normal, Role::Recovering, Role::Failed]),
-                (ME, Closing { below: Bucket(9) }),
+                (ME, BucketSeal { below: Bucket(9) }),
                 reports,
             )
         };
         let none = closings(&BTreeMap::new());
-        assert_eq!(none, [Closing { below: Bucket(9) }, Closing::default()]);
+        assert_eq!(none, [BucketSeal { below: Bucket(9) }, BucketSeal::default()]);
         let two = closings(&reports(&[report(8, 0, &[])]));
-        assert_eq!(two[1], Closing { below: Bucket(8) }, "a member that is down does not take part");
+        assert_eq!(two[1], BucketSeal { below: Bucket(8) }, "a member that is down does not take part");
     }
 
     #[test]
@@ -314,10 +317,10 @@ mod tests {
         let script = |_, _| Err(Status::new(Code::Denied, "nothing is asked"));
         let scene = MemberScene::new((Role::Normal, Role::Normal), script).await;
         let reports = |from, below_ms: u64| {
-            let report = OwnTold { epoch: EPOCH, ..report(below_ms / BUCKET_MS, 0, &[]) };
+            let report = PeerStatus { epoch: EPOCH, ..report(below_ms / BUCKET_MS, 0, &[]) };
             record_reports(&scene.host, from, vec![report_message(GROUP, &report)]);
             let reports = scene.host.peer_status.in_epoch(GROUP, EPOCH);
-            reports.get(&from).map(|report| report.closing.below)
+            reports.get(&from).map(|report| report.seal.below)
         };
         assert_eq!(reports(DiskId(9), NOW - 60_000), None, "it is no member");
         assert_eq!(reports(OTHER, NOW + 3_600_000), None);

@@ -20,7 +20,9 @@ use crate::resync::roll_forward;
 use crate::resync::roll_forward::{copied_delete, entry_of, record};
 use bytes::Bytes;
 use copal_client::{CallError, Connection, name_of_server};
-use copal_data::{JournalEntry, Membership, NotHeld, Operation, SnapshotEntry, Taken, Told};
+use copal_data::{
+    GroupMembership, GroupOperation, JournalEntry, OperationError, ResyncedGroup, SnapshotEntry, VolumeNotice,
+};
 use copal_proto::{
     CallClass, Method, id,
     messages::{self, failure::Code},
@@ -28,7 +30,7 @@ use copal_proto::{
 };
 use copal_volume::{
     FileId, OpId, VolumeId,
-    group::{Bucket, Closing, DiskId, Epoch, GroupId, Role, View, settle_name},
+    group::{Bucket, BucketSeal, DiskId, Epoch, GroupId, Role, View, settle_name},
 };
 use futures_util::{StreamExt, stream};
 use std::{
@@ -92,18 +94,18 @@ pub(crate) struct VerifiedGroup {
     /// Repair generation before the comparison.
     pub(crate) generation: u64,
     pub(crate) asked_in: Epoch,
-    pub(crate) closing: Closing,
+    pub(crate) seal: BucketSeal,
 }
 
 /// A donor with an open snapshot.
 struct SnapshotDonor {
     group: GroupId,
     source: FetchSource,
-    closing: Closing,
+    seal: BucketSeal,
     /// Epoch of the request.
     asked_in: Epoch,
     /// Seals of all participating members before the snapshot was copied.
-    sealed_before: Vec<Closing>,
+    sealed_before: Vec<BucketSeal>,
 }
 
 /// Resyncs groups that are not in sync, until the task is dropped.
@@ -125,7 +127,7 @@ pub(crate) async fn run(host: Arc<ReplicaHost>) {
     }
 }
 
-async fn resync_group(host: Arc<ReplicaHost>, membership: Membership) {
+async fn resync_group(host: Arc<ReplicaHost>, membership: GroupMembership) {
     let group = membership.group;
     match resync_from_donor(&host, membership).await {
         Ok(copied) => tracing::info!(%group, copied, "group in sync"),
@@ -135,9 +137,9 @@ async fn resync_group(host: Arc<ReplicaHost>, membership: Membership) {
 
 /// Compares groups with in-sync members by digest, many groups in one call; equal ones become in sync.
 /// Returns the others.
-async fn resync_equal_groups(host: &ReplicaHost, missing: Vec<Membership>) -> Vec<Membership> {
+async fn resync_equal_groups(host: &ReplicaHost, missing: Vec<GroupMembership>) -> Vec<GroupMembership> {
     let me = host.disk();
-    let mut by_donor: BTreeMap<DiskId, Vec<Membership>> = BTreeMap::new();
+    let mut by_donor: BTreeMap<DiskId, Vec<GroupMembership>> = BTreeMap::new();
     for membership in missing.iter().filter(|membership| membership.is_covered) {
         let view = host
             .map
@@ -165,7 +167,7 @@ async fn resync_equal_groups(host: &ReplicaHost, missing: Vec<Membership>) -> Ve
 async fn compare_with_donor(
     host: &ReplicaHost,
     donor: DiskId,
-    memberships: &[Membership],
+    memberships: &[GroupMembership],
 ) -> Result<Vec<GroupId>, ResyncError> {
     let connection = recovery_connection(host, donor).await.ok_or(ResyncError::NoDonor)?;
     let (store, seed) = (host.store.clone(), host.digest_seed());
@@ -180,11 +182,11 @@ async fn compare_with_donor(
             if now.is_none_or(|now| !now.is_covered) {
                 continue;
             }
-            let digest = store.digest_from(membership.group, membership.horizon, seed)?;
+            let digest = store.digest_from(membership.group, membership.stable_point, seed)?;
             groups.push(messages::ComparedGroup {
                 group: membership.group.0,
                 epoch: membership.epoch.0,
-                horizon: membership.horizon.0,
+                horizon: membership.stable_point.0,
                 count: digest.count,
                 sum: Some(of_id(digest.sum)),
             });
@@ -200,11 +202,11 @@ async fn compare_with_donor(
         let Some((membership, generation)) = known.find(|(membership, _)| membership.group == group) else {
             continue;
         };
-        let closing = Closing { below: Bucket(equal.closed_below) };
-        if host.store.is_seal_in_future(closing) {
+        let seal = BucketSeal { below: Bucket(equal.closed_below) };
+        if host.store.is_seal_in_future(seal) {
             continue;
         }
-        verified.push(VerifiedGroup { group, generation: *generation, asked_in: membership.epoch, closing });
+        verified.push(VerifiedGroup { group, generation: *generation, asked_in: membership.epoch, seal });
     }
     mark_in_sync(host, &verified).await
 }
@@ -216,7 +218,7 @@ async fn recovery_connection(host: &ReplicaHost, disk: DiskId) -> Option<Connect
 }
 
 /// Copies the operations that a donor has and this member lacks. Returns their number.
-async fn resync_from_donor(host: &ReplicaHost, membership: Membership) -> Result<u64, ResyncError> {
+async fn resync_from_donor(host: &ReplicaHost, membership: GroupMembership) -> Result<u64, ResyncError> {
     let group = membership.group;
     let generation = host.damage.generation(group);
     if host.damage.is_repairing(group) {
@@ -232,7 +234,7 @@ async fn resync_from_donor(host: &ReplicaHost, membership: Membership) -> Result
         return Err(ResyncError::Down);
     }
     let reports = host.peer_status.in_epoch(group, membership.epoch);
-    let sealed_before = sealed_by_all(&cached.view, (me, membership.closing), &reports);
+    let sealed_before = sealed_by_all(&cached.view, (me, membership.seal), &reports);
     let mut donors: Vec<(DiskId, Role)> = cached.view.members.clone();
     donors.retain(|(disk, role)| *disk != me && role.is_up());
     // First the source that the master proposes, then members that the master lists as in sync. The donor
@@ -255,8 +257,8 @@ async fn resync_from_donor(host: &ReplicaHost, membership: Membership) -> Result
         };
         let removed = opened.gone_volumes.iter().map(|vid| VolumeId(*vid));
         learn_removed_volumes(host, group, removed.collect()).await?;
-        let closing = Closing { below: Bucket(opened.closed_below) };
-        if host.store.is_seal_in_future(closing) {
+        let seal = BucketSeal { below: Bucket(opened.closed_below) };
+        if host.store.is_seal_in_future(seal) {
             // A seal copied over from it would outlive the wrong clock.
             tracing::warn!(%group, %donor, "donor skipped: it has sealed buckets in the future");
             close_snapshot(&connection, opened.sync).await;
@@ -265,15 +267,14 @@ async fn resync_from_donor(host: &ReplicaHost, membership: Membership) -> Result
         let donor = SnapshotDonor {
             group,
             source: FetchSource { connection, snapshot: opened.sync },
-            closing,
+            seal,
             asked_in: membership.epoch,
             sealed_before,
         };
         let copied = copy_snapshot(host, &donor, Bucket(opened.horizon)).await;
         close_snapshot(&donor.source.connection, opened.sync).await;
         let copied = copied?;
-        let verified =
-            VerifiedGroup { group, generation, asked_in: membership.epoch, closing: donor.closing };
+        let verified = VerifiedGroup { group, generation, asked_in: membership.epoch, seal: donor.seal };
         return match mark_in_sync(host, &[verified]).await?.is_empty() {
             false => Ok(copied),
             true => Err(ResyncError::Changed),
@@ -298,7 +299,7 @@ async fn learn_removed_volumes(
     let store = host.store.clone();
     let learned = blocking(move || {
         for vid in removed.into_iter().filter(|vid| vid.birth_group() == group) {
-            store.tell_volume(vid, Told::Gone)?;
+            store.note_volume(vid, VolumeNotice::Removed)?;
         }
         Ok(())
     });
@@ -310,9 +311,9 @@ async fn copy_snapshot(
     donor: &SnapshotDonor,
     horizon: Bucket,
 ) -> Result<u64, ResyncError> {
-    let (store, group, closed) = (host.store.clone(), donor.group, donor.closing);
+    let (store, group, closed) = (host.store.clone(), donor.group, donor.seal);
     let is_covered = blocking(move || {
-        store.begin_taking(group, horizon, closed)?;
+        store.begin_resync(group, horizon, closed)?;
         Ok(store.membership(group)?.is_some_and(|own| own.is_covered))
     });
     let is_covered = is_covered.await?;
@@ -423,7 +424,7 @@ async fn wait_for_delete(
 ) -> Result<(), ResyncError> {
     for _ in 0..DELETE_CHECKS {
         let (store, name) = (host.store.clone(), name.clone());
-        let is_over = blocking(move || Ok(store.is_over_by_name(vid, &name, fid)?));
+        let is_over = blocking(move || Ok(store.is_deleted_or_removed_by_name(vid, &name, fid)?));
         if is_over.await? {
             return Ok(());
         }
@@ -460,24 +461,24 @@ pub(crate) async fn missing_files(
 /// Settles names with two files by the donor's snapshot (VOL-19).
 async fn settle_names(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<(), ResyncError> {
     let (store, group) = (host.store.clone(), donor.group);
-    let disputed = blocking(move || Ok(store.disputed(group, DISPUTED)?));
-    for disputed in disputed.await? {
+    let disputed_names = blocking(move || Ok(store.disputed_names(group, DISPUTED)?));
+    for disputed_names in disputed_names.await? {
         let ask = messages::SyncName {
             sync: donor.source.snapshot,
-            volume: disputed.vid.0,
-            name: disputed.name.clone(),
+            volume: disputed_names.vid.0,
+            name: disputed_names.name.clone(),
         };
         let connection = &donor.source.connection;
         let named: messages::SyncNamed = connection.call(Method::SyncName, &ask, ANSWER).await?;
         let donor_file = named.fid.map(|fid| FileId(id(Some(fid))));
-        let Some(stays) = settle_name(&disputed.claims, &donor.sealed_before, donor_file) else {
+        let Some(stays) = settle_name(&disputed_names.claims, &donor.sealed_before, donor_file) else {
             continue;
         };
-        for loser in disputed.claims.iter().filter(|claim| claim.fid != stays) {
+        for loser in disputed_names.claims.iter().filter(|claim| claim.fid != stays) {
             let op = host.ids.lock().draw_op_above(host.map.now_ms(), loser.op);
-            let delete = Operation::TakeOverDelete {
-                vid: disputed.vid,
-                name: disputed.name.clone(),
+            let delete = GroupOperation::CopyDelete {
+                vid: disputed_names.vid,
+                name: disputed_names.name.clone(),
                 fid: loser.fid,
                 op,
             };
@@ -493,11 +494,11 @@ async fn settle_names(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<(), R
 async fn delete_loser(
     host: &ReplicaHost,
     donor: &SnapshotDonor,
-    delete: Operation,
+    delete: GroupOperation,
 ) -> Result<(), ResyncError> {
     match host.apply(donor.group, donor.asked_in, delete).await? {
         Ok(_) => Ok(()),
-        Err(NotHeld::Failed(error)) => Err(ResyncError::Local(error.into())),
+        Err(OperationError::Failed(error)) => Err(ResyncError::Local(error.into())),
         Err(_) => Err(ResyncError::Changed),
     }
 }
@@ -506,7 +507,7 @@ pub(crate) async fn apply_operation(
     host: &ReplicaHost,
     group: GroupId,
     vid: VolumeId,
-    operation: Operation,
+    operation: GroupOperation,
 ) -> Result<(), ResyncError> {
     if vid.birth_group() != group {
         return Err(ResyncError::Local(Status::new(
@@ -518,15 +519,15 @@ pub(crate) async fn apply_operation(
         let epoch = own_epoch(host, group)?;
         match host.apply(group, epoch, operation.clone()).await? {
             Ok(_) => return Ok(()),
-            Err(NotHeld::OtherEpoch { .. } | NotHeld::Unwanted) => {}
-            Err(NotHeld::NoMember) => return Err(ResyncError::Changed),
-            Err(NotHeld::Refused(answer)) => {
+            Err(OperationError::OtherEpoch { .. } | OperationError::Cancelled) => {}
+            Err(OperationError::NotMember) => return Err(ResyncError::Changed),
+            Err(OperationError::Refused(answer)) => {
                 return Err(ResyncError::Local(Status::new(Code::Internal, format!("{answer:?}"))));
             }
-            Err(NotHeld::Denied { reason }) => {
+            Err(OperationError::Denied { reason }) => {
                 return Err(ResyncError::Local(Status::new(Code::Denied, reason)));
             }
-            Err(NotHeld::Failed(error)) => return Err(ResyncError::Local(error.into())),
+            Err(OperationError::Failed(error)) => return Err(ResyncError::Local(error.into())),
         }
     }
 }
@@ -554,7 +555,7 @@ pub(crate) async fn mark_in_sync(
         return Ok(Vec::new());
     }
     let (store, all) = (host.store.clone(), resynced_groups.clone());
-    let begun = blocking(move || Ok(store.begin_whole(&all)?));
+    let begun = blocking(move || Ok(store.record_in_sync(&all)?));
     let begun: BTreeSet<GroupId> = begun.await?.into_iter().collect();
     let mut in_sync = Vec::new();
     let mut reported: Vec<(GroupId, Epoch)> =
@@ -567,7 +568,7 @@ pub(crate) async fn mark_in_sync(
         let part: Vec<(GroupId, Epoch)> =
             part.iter().copied().filter(|(group, _)| !became.refused.contains(&group.0)).collect();
         let store = host.store.clone();
-        let ended = blocking(move || Ok(store.end_whole(&part)?));
+        let ended = blocking(move || Ok(store.confirm_in_sync(&part)?));
         let ended = ended.await?;
         let resynced = ended.iter().filter(|own| own.role.is_in_sync());
         in_sync.extend(resynced.map(|own| own.group));
@@ -577,7 +578,10 @@ pub(crate) async fn mark_in_sync(
 }
 
 /// The state to persist for a group; `None`: the view has changed, or damage was reported.
-fn resynced_group(host: &ReplicaHost, verified: &VerifiedGroup) -> Result<Option<Taken>, ResyncError> {
+fn resynced_group(
+    host: &ReplicaHost,
+    verified: &VerifiedGroup,
+) -> Result<Option<ResyncedGroup>, ResyncError> {
     let group = verified.group;
     // A repair since then removed rows that were part of the comparison.
     if host.damage.is_repairing(group) || host.damage.generation(group) != verified.generation {
@@ -591,7 +595,7 @@ fn resynced_group(host: &ReplicaHost, verified: &VerifiedGroup) -> Result<Option
     let members = cached.view.members.iter().zip(&cached.missed);
     let mut own = members.filter(|((disk, _), _)| *disk == host.disk());
     let may_be = own.next().is_some_and(|((_, role), missed)| *missed < verified.asked_in && role.is_up());
-    Ok(may_be.then_some(Taken { group, epoch, closing: verified.closing }))
+    Ok(may_be.then_some(ResyncedGroup { group, epoch, seal: verified.seal }))
 }
 
 #[cfg(test)]

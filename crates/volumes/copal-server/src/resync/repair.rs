@@ -30,7 +30,7 @@ pub(crate) async fn run(host: Arc<ReplicaHost>) {
     let mut scrubbed: Option<Instant> = None;
     loop {
         let _ = tokio::time::timeout(SCAN_INTERVAL, host.damage.wait()).await;
-        if scrub.as_ref().is_some_and(copal_data::Scrubbing::is_over) {
+        if scrub.as_ref().is_some_and(copal_data::DiskScrub::is_finished) {
             (scrub, scrubbed) = (None, Some(machine::now()));
         }
         if scrub.is_none() && scrubbed.is_none_or(|ended| machine::since(ended) > SCRUB_PAUSE) {
@@ -75,7 +75,7 @@ async fn repair_group(host: &ReplicaHost, group: GroupId) -> Result<bool, Status
         Ok((membership, store)) => {
             // From here on operations complete without this member's acknowledgement.
             host.report_memberships(membership.into_iter().collect());
-            blocking(move || Ok(store.give_up_damaged(group)?)).await
+            blocking(move || Ok(store.drop_damaged(group)?)).await
         }
         Err(refused) => Err(refused),
     };

@@ -16,7 +16,7 @@ use crate::resync::fetch;
 use crate::resync::fetch::{FetchError, FetchSource};
 use bytes::Bytes;
 use copal_client::name_of_server;
-use copal_data::{JournalEntry, NotHeld, Operation};
+use copal_data::{GroupOperation, JournalEntry, OperationError};
 use copal_proto::{
     CallClass, Method, id,
     messages::{self, failure::Code},
@@ -24,7 +24,10 @@ use copal_proto::{
 };
 use copal_volume::{
     FileId, OpId, VolumeId,
-    group::{Bucket, Claim, Closing, DiskId, Epoch, Forward, GroupId, OwnTold, Role, View, roll_forward},
+    group::{
+        Bucket, BucketSeal, DiskId, Epoch, GroupId, NameClaim, PeerStatus, Role, RollForward, View,
+        roll_forward,
+    },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,7 +45,7 @@ struct RollSource<'a> {
     group: GroupId,
     epoch: Epoch,
     roles: (Role, Role),
-    closings: &'a [Closing],
+    closings: &'a [BucketSeal],
     source: FetchSource,
 }
 
@@ -51,10 +54,10 @@ pub(crate) async fn roll_forward_group(
     host: &ReplicaHost,
     group: GroupId,
     view: &View,
-    own: &OwnTold,
-    reports: &BTreeMap<DiskId, OwnTold>,
+    own: &PeerStatus,
+    reports: &BTreeMap<DiskId, PeerStatus>,
 ) -> Result<(), Status> {
-    let closings = sealed_by_all(view, (host.disk(), own.closing), reports);
+    let closings = sealed_by_all(view, (host.disk(), own.seal), reports);
     let Some(closed) = closings.iter().map(|closing| closing.below).min() else {
         return Ok(());
     };
@@ -62,7 +65,7 @@ pub(crate) async fn roll_forward_group(
         if !theirs.is_covered {
             continue;
         }
-        let from = own.horizon.max(theirs.horizon);
+        let from = own.stable_point.max(theirs.stable_point);
         let buckets: BTreeSet<Bucket> =
             theirs.digests.range(from..closed.max(from)).map(|(at, _)| *at).collect();
         let unequal = |bucket: &Bucket| theirs.digests.get(bucket) != own.digests.get(bucket);
@@ -136,11 +139,11 @@ async fn roll_operation(
     if !entry.is_create {
         return apply_operation(host, other, copied_delete(&entry, entry.fid, entry.op)).await;
     }
-    let theirs = Claim { fid: entry.fid, op: entry.op };
+    let theirs = NameClaim { fid: entry.fid, op: entry.op };
     let store = host.store.clone();
     let (vid, name, fid) = (entry.vid, entry.name.clone(), entry.fid);
     let known = blocking(move || {
-        let is_over = store.is_over_by_name(vid, &name, fid)?;
+        let is_over = store.is_deleted_or_removed_by_name(vid, &name, fid)?;
         Ok((is_over, store.claim(vid, &name)?))
     });
     let (is_over, bound) = known.await?;
@@ -148,15 +151,15 @@ async fn roll_operation(
         return apply_operation(host, other, record(&entry)).await;
     }
     match roll_forward(other.roles, &theirs, bound.as_ref(), other.closings) {
-        Forward::Wait => Ok(()),
-        Forward::Take => roll_create(host, other, &entry).await,
-        Forward::Bury { loser } if loser == entry.fid => {
+        RollForward::Wait => Ok(()),
+        RollForward::Copy => roll_create(host, other, &entry).await,
+        RollForward::Delete { loser } if loser == entry.fid => {
             delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
             apply_operation(host, other, record(&entry)).await
         }
         // The other file replaces the own one only if it can still be fetched. The other member may have
         // deleted it in its resync, since the own file was acknowledged.
-        Forward::Bury { loser } => match fetch_created(host, other, &entry).await? {
+        RollForward::Delete { loser } => match fetch_created(host, other, &entry).await? {
             Some(operation) => {
                 delete_loser(host, other, &entry, loser, bound.as_ref()).await?;
                 apply_operation(host, other, operation).await
@@ -172,7 +175,7 @@ async fn delete_loser(
     other: &RollSource<'_>,
     entry: &JournalEntry,
     loser: FileId,
-    bound: Option<&Claim>,
+    bound: Option<&NameClaim>,
 ) -> Result<(), Status> {
     let after = bound.map_or(entry.op, |own| own.op).max(entry.op);
     let op = host.ids.lock().draw_op_above(host.map.now_ms(), after);
@@ -193,7 +196,7 @@ async fn fetch_created(
     host: &ReplicaHost,
     other: &RollSource<'_>,
     entry: &JournalEntry,
-) -> Result<Option<Operation>, Status> {
+) -> Result<Option<GroupOperation>, Status> {
     let fetched = fetch::fetch_file(host, &other.source, entry.vid, &entry.name, entry.fid, true);
     fetched.await.map_err(|error| match error {
         FetchError::Local(error) => error,
@@ -204,18 +207,18 @@ async fn fetch_created(
 async fn apply_operation(
     host: &ReplicaHost,
     other: &RollSource<'_>,
-    operation: Operation,
+    operation: GroupOperation,
 ) -> Result<(), Status> {
     match host.apply(other.group, other.epoch, operation).await? {
         Ok(_) => Ok(()),
-        Err(NotHeld::Failed(error)) => Err(error.into()),
+        Err(OperationError::Failed(error)) => Err(error.into()),
         // The view has changed, or the name was taken meanwhile: the next round decides again.
         Err(
-            NotHeld::Refused(_)
-            | NotHeld::OtherEpoch { .. }
-            | NotHeld::NoMember
-            | NotHeld::Unwanted
-            | NotHeld::Denied { .. },
+            OperationError::Refused(_)
+            | OperationError::OtherEpoch { .. }
+            | OperationError::NotMember
+            | OperationError::Cancelled
+            | OperationError::Denied { .. },
         ) => Ok(()),
     }
 }
@@ -249,20 +252,20 @@ pub(crate) async fn journal_page(
     blocking(move || {
         let limit = request.limit.clamp(1, RECORDS) as usize;
         let after = Some(&*request.after).filter(|after| !after.is_empty());
-        let entries = host.store.journal_of(group, Bucket(request.bucket), after, limit)?;
+        let entries = host.store.bucket_operations(group, Bucket(request.bucket), after, limit)?;
         Ok(encoded(&journal_message(entries, limit)))
     })
     .await
 }
 
 /// A delete copied from another member, or one that settles a name with two files.
-pub(crate) fn copied_delete(entry: &JournalEntry, fid: FileId, op: OpId) -> Operation {
-    Operation::TakeOverDelete { vid: entry.vid, name: entry.name.clone(), fid, op }
+pub(crate) fn copied_delete(entry: &JournalEntry, fid: FileId, op: OpId) -> GroupOperation {
+    GroupOperation::CopyDelete { vid: entry.vid, name: entry.name.clone(), fid, op }
 }
 
 /// The record of a create whose file is deleted.
-pub(crate) fn record(entry: &JournalEntry) -> Operation {
-    Operation::Record { vid: entry.vid, name: entry.name.clone(), fid: entry.fid, op: entry.op }
+pub(crate) fn record(entry: &JournalEntry) -> GroupOperation {
+    GroupOperation::RecordCreate { vid: entry.vid, name: entry.name.clone(), fid: entry.fid, op: entry.op }
 }
 
 pub(crate) fn journal_message(entries: Vec<JournalEntry>, limit: usize) -> messages::JournalRecords {

@@ -9,7 +9,7 @@
 use crate::net::peer::CLIENT_NAME;
 use crate::net::status::Status;
 use bytes::Bytes;
-use copal_data::{NotHeld, UploadOrigin};
+use copal_data::{OperationError, UploadOrigin};
 use copal_proto::{
     incarnation_prefix,
     messages::{self, failure::Code},
@@ -69,6 +69,6 @@ impl CallerPermit {
 }
 
 /// Converts a refusal of `access` into one of the store.
-pub(crate) fn denial(refusal: &Status) -> NotHeld {
-    NotHeld::Denied { reason: refusal.text().to_owned() }
+pub(crate) fn denial(refusal: &Status) -> OperationError {
+    OperationError::Denied { reason: refusal.text().to_owned() }
 }

@@ -4,7 +4,7 @@
 use crate::harness::{Cluster, eventually};
 use bytes::Bytes;
 use copal_codec::crc32c;
-use copal_data::{Body, MemberStore, NewHead, Operation};
+use copal_data::{BodySource, GroupOperation, MemberStore, NewHead};
 use copal_volume::{
     Clock, FileId, OpId, PutOptions, ReadOptions, SystemClock, VolumeId, VolumeOptions, VolumeStore,
     group::GroupId,
@@ -87,9 +87,9 @@ fn a_client_goes_by_the_clusters_clock_and_not_by_its_own() {
 }
 
 /// The create of a file by a client that draws its ids now.
-fn create_of(vid: VolumeId, name: &'static str, number: u64, now_ms: u64) -> Operation {
+fn create_of(vid: VolumeId, name: &'static str, number: u64, now_ms: u64) -> GroupOperation {
     let body = Bytes::from_static(b"body");
-    Operation::Create {
+    GroupOperation::Create {
         vid,
         name: Bytes::from_static(name.as_bytes()),
         head: NewHead {
@@ -99,11 +99,11 @@ fn create_of(vid: VolumeId, name: &'static str, number: u64, now_ms: u64) -> Ope
             crc32c: crc32c(0, &body),
             metadata: Bytes::new(),
         },
-        body: Body::Here(body),
+        body: BodySource::Attached(body),
     }
 }
 
-fn apply(store: &MemberStore, group: GroupId, operation: &Operation) {
+fn apply(store: &MemberStore, group: GroupId, operation: &GroupOperation) {
     eventually("the member takes it", || {
         let epoch = store.membership(group).unwrap().unwrap().epoch;
         store.apply(group, epoch, operation.clone()).unwrap().is_ok()
@@ -127,9 +127,9 @@ fn a_cluster_that_has_sealed_the_future_takes_writes_after_its_next_start() {
         cluster.servers[at].clock.be_wrong_by(YEAR);
         // As an earlier release did, which knew no cluster clock.
         cluster.with_store_at_rest(at, |store| {
-            store.close_due(&BTreeMap::new()).unwrap();
+            store.seal_due(&BTreeMap::new()).unwrap();
             let group = store.membership(vid.birth_group()).unwrap().unwrap();
-            assert!(group.closing.below.0 > 365 * 24 * 360);
+            assert!(group.seal.below.0 > 365 * 24 * 360);
         });
         cluster.servers[at].clock.be_wrong_by(0);
     }
@@ -139,7 +139,7 @@ fn a_cluster_that_has_sealed_the_future_takes_writes_after_its_next_start() {
     eventually("writes are taken", || put("after").is_ok());
     for at in 0..3 {
         let store = cluster.store_of(at);
-        let sealed = |group| store.membership(group).unwrap().unwrap().closing.below;
+        let sealed = |group| store.membership(group).unwrap().unwrap().seal.below;
         let all = [vid.birth_group(), GroupId(1), GroupId(2)];
         let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
         assert!(all.into_iter().all(|group| sealed(group).0 < now_s / 10 + 10));

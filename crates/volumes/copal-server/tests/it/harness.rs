@@ -205,7 +205,7 @@ impl Cluster {
             incarnation: Incarnation(0),
             term: Term(0),
         };
-        store.found(&whose).unwrap();
+        store.assign(&whose).unwrap();
         store.close().unwrap();
         self.servers.push(Server { device, identity, of_cluster, uuid, address, clock, running: None });
         let at = self.servers.len() - 1;

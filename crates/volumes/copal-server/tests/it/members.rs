@@ -2,7 +2,7 @@
 
 use crate::harness::Cluster;
 use bytes::Bytes;
-use copal_volume::{PutOptions, ReadOptions, Remove, VolumeError, VolumeId, VolumeOptions, VolumeStore};
+use copal_volume::{PutOptions, ReadOptions, RemoveMode, VolumeError, VolumeId, VolumeOptions, VolumeStore};
 
 fn volume(store: &dyn VolumeStore) -> VolumeId {
     store.create_volume("", "mail", &VolumeOptions::default()).unwrap()
@@ -151,7 +151,7 @@ fn a_new_server_knows_of_volumes_that_went_long_before_it_came() {
     let client = cluster.client();
     let vid = volume(&client);
     put(&client, vid, "small", 10);
-    client.remove_volume(vid, Remove::WithFiles).unwrap();
+    client.remove_volume(vid, RemoveMode::WithFiles).unwrap();
     // The master has reported the removal to all members that are up, and forgets it.
     cluster.wait_until("forgotten", |status| status.gone_volumes == 0);
     cluster.stop(2);
@@ -161,7 +161,7 @@ fn a_new_server_knows_of_volumes_that_went_long_before_it_came() {
     cluster.lose("data3");
     cluster.wait_until("replaced", |status| status.health == "healthy" && status.servers.len() == 3);
     // Reported by the member that it copied from.
-    let known = cluster.store_of(3).gone_volumes(vid.birth_group());
+    let known = cluster.store_of(3).removed_volumes(vid.birth_group());
     assert_eq!(known.unwrap(), [vid]);
 }
 

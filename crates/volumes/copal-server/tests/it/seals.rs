@@ -3,7 +3,7 @@
 use crate::harness::{Cluster, eventually};
 use bytes::Bytes;
 use copal_codec::crc32c;
-use copal_data::{Body, MemberStore, NewHead, Operation};
+use copal_data::{BodySource, GroupOperation, MemberStore, NewHead};
 use copal_volume::{
     FileId, FileIds, OpId, PutOptions, ReadOptions, VolumeError, VolumeId, VolumeOptions, VolumeStore,
     group::{Epoch, GroupId},
@@ -27,12 +27,17 @@ fn left_over(store: &MemberStore, vid: VolumeId, name: &'static [u8], number: u6
         metadata: Bytes::new(),
     };
     let fid = head.fid;
-    let create = Operation::Create { vid, name: Bytes::from_static(name), head, body: Body::Here(body) };
+    let create = GroupOperation::Create {
+        vid,
+        name: Bytes::from_static(name),
+        head,
+        body: BodySource::Attached(body),
+    };
     apply(store, vid, create);
     fid
 }
 
-fn apply(store: &MemberStore, vid: VolumeId, operation: Operation) {
+fn apply(store: &MemberStore, vid: VolumeId, operation: GroupOperation) {
     let group = vid.birth_group();
     loop {
         let epoch = store.membership(group).unwrap().map_or(Epoch(0), |own| own.epoch);
@@ -72,7 +77,7 @@ fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
     let (lower, higher) = (left_over(store(0), vid, b"two", 2), left_over(store(1), vid, b"two", 3));
     let lower = lower.min(higher);
     // A delete that reached one member.
-    let delete = Operation::Delete {
+    let delete = GroupOperation::Delete {
         vid,
         name: Bytes::from_static(b"kept"),
         fid: kept.fid,
@@ -94,7 +99,10 @@ fn what_a_dead_client_left_comes_to_all_members_and_journals_end() {
             cluster.clock.move_on(Duration::from_secs(1));
             journal_len(store(at), vid.birth_group()) == 0
         });
-        assert!(!store(at).is_over(vid, gone.fid).unwrap(), "and what was deleted is forgotten");
+        assert!(
+            !store(at).is_deleted_or_removed(vid, gone.fid).unwrap(),
+            "and what was deleted is forgotten"
+        );
     }
 }
 
@@ -112,7 +120,7 @@ fn a_strict_read_by_who_may_not_delete_waits_for_the_delete_of_another() {
     let vid = client.create_volume("vms", "vm1", &VolumeOptions::default()).unwrap();
     let body = Bytes::from_static(b"body");
     let put = client.put(vid, b"name", body, &PutOptions::default()).unwrap();
-    let delete = Operation::Delete {
+    let delete = GroupOperation::Delete {
         vid,
         name: Bytes::from_static(b"name"),
         fid: put.fid,
@@ -158,7 +166,7 @@ fn a_delete_that_was_cut_short_is_brought_to_its_end_by_the_next() {
     // For any choice of asked members: two that lack the file decide.
     for keeps in [0, 0, 0, 1, 1, 1, 2, 2, 2] {
         let put = client.put(vid, b"name", Bytes::from_static(b"body"), &PutOptions::default()).unwrap();
-        let delete = Operation::Delete {
+        let delete = GroupOperation::Delete {
             vid,
             name: Bytes::from_static(b"name"),
             fid: put.fid,
@@ -193,14 +201,14 @@ fn a_name_with_two_files_is_settled_by_the_donors() {
     store.note_damage(group).unwrap();
     let other = left_over(store, vid, b"name", 5);
     assert_ne!(other, put.fid);
-    assert_eq!(store.disputed(group, 9).unwrap().len(), 1);
+    assert_eq!(store.disputed_names(group, 9).unwrap().len(), 1);
     cluster.clock.move_on(LONG);
     eventually("the member is whole", || {
         let own = store.membership(group).unwrap().unwrap();
-        own.role.is_in_sync() && store.disputed(group, 9).unwrap().is_empty()
+        own.role.is_in_sync() && store.disputed_names(group, 9).unwrap().is_empty()
     });
     assert_eq!(live(store, vid, b"name"), Some(put.fid));
-    assert!(store.is_over(vid, other).unwrap());
+    assert!(store.is_deleted_or_removed(vid, other).unwrap());
 }
 
 #[test]
@@ -226,7 +234,7 @@ fn strict_reads_and_lists_show_what_all_whole_members_agree_on_and_end_what_has_
         assert_eq!(listed(), [put.fid]);
     }
     // A delete that one member has was requested: once a read has seen it, it stays.
-    let delete = Operation::Delete {
+    let delete = GroupOperation::Delete {
         vid,
         name: Bytes::from_static(b"kept"),
         fid: put.fid,

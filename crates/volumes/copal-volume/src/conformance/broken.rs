@@ -5,8 +5,8 @@ use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
 use crate::memory::MemoryStore;
 use crate::store::{
-    Consistency, FileInfo, FileWriter, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeOptions,
-    VolumeStats, VolumeStore,
+    Consistency, FileInfo, FileWriter, PutOptions, ReadOptions, RemoveMode, SettleChoice, SettleOutcome,
+    VolumeOptions, VolumeStats, VolumeStore,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -165,16 +165,16 @@ impl VolumeStore for Broken {
     ) -> Result<Vec<(String, VolumeId)>, VolumeError> {
         self.twin.list_volumes(parent, after, limit)
     }
-    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+    fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
         if self.is(Fault::RemoveTakesFilesUnasked) {
-            return self.twin.remove_volume(vid, Remove::WithFiles);
+            return self.twin.remove_volume(vid, RemoveMode::WithFiles);
         }
         match self.twin.remove_volume(vid, how) {
             Err(VolumeError::NotEmpty) if self.is(Fault::RemoveForgetsVolumesBelow) => {
                 for n in 0..3 {
                     let below = self.twin.open_volume(&format!("a/{}", ["b", "c", "d"][n]));
                     if let Ok(below) = below {
-                        self.twin.remove_volume(below, Remove::WithFiles)?;
+                        self.twin.remove_volume(below, RemoveMode::WithFiles)?;
                     }
                 }
                 self.twin.remove_volume(vid, how)
@@ -296,10 +296,10 @@ impl VolumeStore for Broken {
         };
         self.twin.delete(vid, name, fid)
     }
-    fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Result<Outcome, VolumeError> {
+    fn settle(&self, vid: VolumeId, fid: FileId, want: SettleChoice) -> Result<SettleOutcome, VolumeError> {
         let outcome = self.twin.settle(vid, fid, want)?;
         Ok(match self.fault {
-            Fault::SettleSaysAborted => Outcome::Aborted,
+            Fault::SettleSaysAborted => SettleOutcome::Aborted,
             _ => outcome,
         })
     }

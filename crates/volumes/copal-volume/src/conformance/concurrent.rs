@@ -4,7 +4,7 @@
 
 use super::{Random, body, volume};
 use crate::error::VolumeError;
-use crate::store::{PutOptions, ReadOptions, Remove, VolumeStore};
+use crate::store::{PutOptions, ReadOptions, RemoveMode, VolumeStore};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -219,7 +219,7 @@ pub(super) fn list_under_changes(store: &dyn VolumeStore) {
 
 pub(super) fn remove_race(store: &dyn VolumeStore) {
     for round in 0..6_u64 {
-        let how = if round % 2 == 0 { Remove::WithFiles } else { Remove::IfEmpty };
+        let how = if round % 2 == 0 { RemoveMode::WithFiles } else { RemoveMode::IfEmpty };
         let vid = volume(store, "v");
         let barrier = Barrier::new(5);
         let (removed, created) = thread::scope(|scope| {
@@ -251,14 +251,14 @@ pub(super) fn remove_race(store: &dyn VolumeStore) {
         });
         match removed {
             Ok(()) => {
-                assert!(how == Remove::WithFiles || created == 0, "acknowledged files lost");
+                assert!(how == RemoveMode::WithFiles || created == 0, "acknowledged files lost");
                 assert_eq!(store.volume_stats(vid), Err(VolumeError::VolumeGone));
                 assert_eq!(store.open_volume("v"), Err(VolumeError::NotFound));
             }
             Err(VolumeError::NotEmpty) => {
-                assert_eq!(how, Remove::IfEmpty);
+                assert_eq!(how, RemoveMode::IfEmpty);
                 assert_eq!(store.volume_stats(vid).expect("stats").files, created);
-                store.remove_volume(vid, Remove::WithFiles).expect("remove");
+                store.remove_volume(vid, RemoveMode::WithFiles).expect("remove");
             }
             Err(error) => panic!("remove: {error}"),
         }

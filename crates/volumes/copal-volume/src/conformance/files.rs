@@ -4,7 +4,7 @@ use super::{body, volume};
 use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
 use crate::limits::{MAX_FILE_NAME_BYTES, MAX_METADATA_BYTES};
-use crate::store::{Consistency, Outcome, PutOptions, ReadOptions, Settle, VolumeStore};
+use crate::store::{Consistency, PutOptions, ReadOptions, SettleChoice, SettleOutcome, VolumeStore};
 use bytes::Bytes;
 
 const WHOLE: std::ops::Range<u64> = 0..u64::MAX;
@@ -165,7 +165,7 @@ pub(super) fn refusals(store: &dyn VolumeStore) {
     assert_eq!(store.delete(nowhere, b"n", FileId(1)), gone);
     assert_eq!(store.volume_stats(nowhere).map(drop), gone);
     assert_eq!(store.reclaim(nowhere), gone);
-    assert_eq!(store.settle(nowhere, FileId(1), Settle::Commit).map(drop), gone);
+    assert_eq!(store.settle(nowhere, FileId(1), SettleChoice::Commit).map(drop), gone);
     assert_eq!(
         store.list(vid, b"", None, 9, &ReadOptions::STRICT).expect("list"),
         [],
@@ -176,18 +176,18 @@ pub(super) fn refusals(store: &dyn VolumeStore) {
 pub(super) fn settle(store: &dyn VolumeStore) {
     let vid = volume(store, "v");
     let info = store.put(vid, b"n", body(1, 9000), &PutOptions::default()).expect("put");
-    for want in [Settle::Commit, Settle::Abort] {
+    for want in [SettleChoice::Commit, SettleChoice::Abort] {
         assert_eq!(
             store.settle(vid, info.fid, want).expect("settle"),
-            Outcome::Committed,
+            SettleOutcome::Committed,
             "an acknowledged file stays whatever is wanted"
         );
-        assert_eq!(store.settle(vid, FileId(info.fid.0 ^ 3), want).expect("settle"), Outcome::Aborted);
+        assert_eq!(store.settle(vid, FileId(info.fid.0 ^ 3), want).expect("settle"), SettleOutcome::Aborted);
     }
     store.delete(vid, b"n", info.fid).expect("delete");
     assert_eq!(
-        store.settle(vid, info.fid, Settle::Commit).expect("settle"),
-        Outcome::Aborted,
+        store.settle(vid, info.fid, SettleChoice::Commit).expect("settle"),
+        SettleOutcome::Aborted,
         "a deleted file does not come back"
     );
 }

@@ -8,7 +8,7 @@ use super::{Random, body};
 use crate::error::VolumeError;
 use crate::ids::{FileId, VolumeId};
 use crate::memory::MemoryStore;
-use crate::store::{FileInfo, PutOptions, ReadOptions, Remove, VolumeOptions, VolumeStore};
+use crate::store::{FileInfo, PutOptions, ReadOptions, RemoveMode, VolumeOptions, VolumeStore};
 use bytes::Bytes;
 
 const STEPS: usize = 600;
@@ -152,7 +152,7 @@ impl History<'_> {
 
     fn remove_volume(&mut self) {
         let (real, twin) = self.volume();
-        let how = if self.random.one_in(2) { Remove::IfEmpty } else { Remove::WithFiles };
+        let how = if self.random.one_in(2) { RemoveMode::IfEmpty } else { RemoveMode::WithFiles };
         let answers = (self.subject.store().remove_volume(real, how), self.twin.remove_volume(twin, how));
         assert_eq!(answers.0, answers.1, "remove_volume {how:?}");
     }

@@ -3,7 +3,7 @@
 use super::{body, volume};
 use crate::VolumeId;
 use crate::error::VolumeError;
-use crate::store::{PutOptions, ReadOptions, Remove, VolumeOptions, VolumeStore};
+use crate::store::{PutOptions, ReadOptions, RemoveMode, VolumeOptions, VolumeStore};
 
 fn child(store: &dyn VolumeStore, parent: &str, name: &str) -> Result<VolumeId, VolumeError> {
     store.create_volume(parent, name, &VolumeOptions::default())
@@ -80,32 +80,32 @@ pub(super) fn remove(store: &dyn VolumeStore) {
         let info = store.put(b, &n.to_be_bytes(), body(n, size), &PutOptions::default());
         last = Some(info.expect("put"));
     }
-    for how in [Remove::IfEmpty, Remove::WithFiles] {
+    for how in [RemoveMode::IfEmpty, RemoveMode::WithFiles] {
         assert_eq!(
             store.remove_volume(a, how),
             Err(VolumeError::NotEmpty),
             "volumes below are never removed along"
         );
     }
-    assert_eq!(store.remove_volume(b, Remove::IfEmpty), Err(VolumeError::NotEmpty));
+    assert_eq!(store.remove_volume(b, RemoveMode::IfEmpty), Err(VolumeError::NotEmpty));
     assert_eq!(store.volume_stats(b).expect("stats").files, 20);
     let mut open_stream = store.writer(b, b"stream", &PutOptions::default()).expect("writer");
     open_stream.append(body(1, 5 << 20)).expect("append");
-    store.remove_volume(b, Remove::WithFiles).expect("remove");
+    store.remove_volume(b, RemoveMode::WithFiles).expect("remove");
     let gone = VolumeError::VolumeGone;
     assert_eq!(open_stream.commit(), Err(gone.clone()), "a stream into a removed volume");
     assert_eq!(store.open_volume("a/b"), Err(VolumeError::NotFound));
     assert_eq!(store.list_volumes("a", None, 9).expect("list"), []);
     assert_eq!(store.list(b, b"", None, 9, &ReadOptions::STRICT), Err(gone.clone()));
-    assert_eq!(store.remove_volume(b, Remove::WithFiles), Err(gone.clone()), "a second removal");
+    assert_eq!(store.remove_volume(b, RemoveMode::WithFiles), Err(gone.clone()), "a second removal");
     let fid = last.expect("twenty files").fid;
     assert_eq!(store.delete(b, &19_u64.to_be_bytes(), fid), Err(gone.clone()));
     assert_eq!(store.put(b, b"x", body(1, 1), &PutOptions::default()), Err(gone));
     let again = child(store, "a", "b").expect("the name is free");
     assert_ne!(again, b, "a volume id was used twice");
     assert_eq!(store.list(again, b"", None, 9, &ReadOptions::STRICT).expect("list"), []);
-    store.remove_volume(again, Remove::IfEmpty).expect("empty now");
-    store.remove_volume(a, Remove::IfEmpty).expect("empty now");
+    store.remove_volume(again, RemoveMode::IfEmpty).expect("empty now");
+    store.remove_volume(a, RemoveMode::IfEmpty).expect("empty now");
     let top = store.list_volumes("", None, 9).expect("list");
     assert_eq!(top, [("keep".to_owned(), keep)]);
     let kept = store.get(keep, b"f", 0..u64::MAX, &ReadOptions::default());
@@ -117,6 +117,6 @@ pub(super) fn ids(store: &dyn VolumeStore) {
     for _ in 0..20 {
         let vid = volume(store, "again");
         assert!(vid != VolumeId::ROOT && seen.insert(vid), "a volume id was used twice");
-        store.remove_volume(vid, Remove::IfEmpty).expect("remove");
+        store.remove_volume(vid, RemoveMode::IfEmpty).expect("remove");
     }
 }

@@ -14,7 +14,7 @@
 //! Not here: members and their addresses, deadlines as times (the caller turns clocks into events).
 
 use super::{
-    member::Answer,
+    member::MemberAnswer,
     role::Role,
     view::{DiskId, Epoch, View},
 };
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Kind of a client's call to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Call {
+pub enum CallKind {
     /// Accept the file, with its bytes.
     Create,
     /// Acknowledge in this epoch that the file is present.
@@ -31,12 +31,12 @@ pub enum Call {
     /// Delete the file.
     Delete,
     /// Delete the file of this client's failed create.
-    Bury,
+    UndoCreate,
 }
 
 /// Event of an operation under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum OperationEvent {
     /// A member answered a call that was sent in `epoch`.
     Answered {
         /// The member.
@@ -44,16 +44,16 @@ pub enum Event {
         /// Epoch of the call.
         epoch: Epoch,
         /// The call.
-        call: Call,
+        call: CallKind,
         /// Answer of the member.
-        answer: Answer,
+        answer: MemberAnswer,
     },
     /// A member could not be reached, or the connection broke before its answer.
     Unreachable {
         /// The member.
         disk: DiskId,
         /// The call.
-        call: Call,
+        call: CallKind,
     },
     /// A view arrived: from the master, or from a member with a newer one.
     View(View),
@@ -65,7 +65,7 @@ pub enum Event {
 
 /// Action of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum OperationAction {
     /// Call a member in this epoch.
     Send {
         /// The member.
@@ -73,7 +73,7 @@ pub enum Action {
         /// Epoch of the call.
         epoch: Epoch,
         /// Kind of the call.
-        call: Call,
+        call: CallKind,
     },
     /// Call a member a little later: it could not be reached, or is busy.
     SendLater {
@@ -82,24 +82,24 @@ pub enum Action {
         /// Epoch of the call.
         epoch: Epoch,
         /// Kind of the call.
-        call: Call,
+        call: CallKind,
     },
     /// Report to the master that a member does not answer.
     Suspect(DiskId),
     /// The operation has ended.
-    Finish(Outcome),
+    Finish(OperationOutcome),
 }
 
 /// Reason of a final refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum OperationRefusal {
     /// The name belongs to another file.
     Exists {
         /// The other file.
         fid: FileId,
     },
     /// The file was deleted by a client that settled it.
-    Buried,
+    Deleted,
     /// The bucket of the operation is sealed.
     TooOld,
     /// The client's time is wrong.
@@ -130,18 +130,18 @@ pub enum Refusal {
 
 /// End of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum OperationOutcome {
     /// It is complete: nothing takes it back.
-    Held,
+    Complete,
     /// It did not happen and never will.
-    Refused(Refusal),
+    Refused(OperationRefusal),
     /// Some member may have it; it may become complete or not.
     Unknown,
 }
 
 /// Known state of the operation on one member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Reached {
+enum MemberProgress {
     /// A call was sent; it may have arrived.
     Sent,
     /// The member has the operation on its device, and answered so in this epoch.
@@ -149,20 +149,20 @@ enum Reached {
     /// The member does not have the operation, and will not accept it.
     Refused,
     /// The member has deleted the file, and answered so in this epoch.
-    Buried { epoch: Epoch, role: Role },
+    Deleted { epoch: Epoch, role: Role },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    Bringing,
+enum OperationPhase {
+    Sending,
     /// A member has no space, and no member has answered yet that it has the file. If all refuse it, there is
     /// nothing to delete, and a full disk gets no row of a delete.
-    Refusing {
-        why: Refusal,
+    OutOfSpace {
+        why: OperationRefusal,
     },
     /// The create has failed, and the file is deleted on all members that are up.
-    Burying {
-        why: Refusal,
+    Undoing {
+        why: OperationRefusal,
     },
     Ended,
 }
@@ -173,56 +173,56 @@ pub struct ClientOp {
     is_create: bool,
     /// Whether a failed operation may delete the file: true for its creator, false for a client that only
     /// copies an existing file to other members.
-    may_bury: bool,
+    may_delete: bool,
     view: View,
     /// Epoch of the first call.
     first: Epoch,
-    members: BTreeMap<DiskId, Reached>,
+    members: BTreeMap<DiskId, MemberProgress>,
     /// Members that were called more than once: a refusal of one call does not cover the others.
     again: BTreeSet<DiskId>,
     /// Whether any member has answered that it has the operation.
     was_taken: bool,
-    phase: Phase,
+    phase: OperationPhase,
 }
 
 impl ClientOp {
     /// Starts to create a file on the members of `view`.
-    pub fn create(view: View) -> (ClientOp, Vec<Action>) {
+    pub fn create(view: View) -> (ClientOp, Vec<OperationAction>) {
         ClientOp::start(true, true, view)
     }
 
     /// Starts to copy a file of some member to all members of `view`. It may be acknowledged already, so it
     /// is never deleted: after a refusal the outcome is unknown.
-    pub fn complete(view: View) -> (ClientOp, Vec<Action>) {
+    pub fn complete(view: View) -> (ClientOp, Vec<OperationAction>) {
         ClientOp::start(true, false, view)
     }
 
     /// Starts to delete a file on the members of `view`.
-    pub fn delete(view: View) -> (ClientOp, Vec<Action>) {
+    pub fn delete(view: View) -> (ClientOp, Vec<OperationAction>) {
         ClientOp::start(false, false, view)
     }
 
-    fn start(is_create: bool, may_bury: bool, view: View) -> (ClientOp, Vec<Action>) {
+    fn start(is_create: bool, may_delete: bool, view: View) -> (ClientOp, Vec<OperationAction>) {
         let mut op = ClientOp {
             is_create,
-            may_bury,
+            may_delete,
             first: view.epoch,
             view,
             members: BTreeMap::new(),
             again: BTreeSet::new(),
             was_taken: false,
-            phase: Phase::Bringing,
+            phase: OperationPhase::Sending,
         };
         let actions = op.send_to_all();
         (op, actions)
     }
 
     /// States that the caller has sent creates and deletes to these members only, and sends no more: all
-    /// other members have no trace of the operation. Must be called before [`Event::Deadline`].
+    /// other members have no trace of the operation. Must be called before [`OperationEvent::Deadline`].
     pub fn only_reached(&mut self, reached: &BTreeSet<DiskId>) {
         for (disk, state) in &mut self.members {
-            if *state == Reached::Sent && !reached.contains(disk) {
-                *state = Reached::Refused;
+            if *state == MemberProgress::Sent && !reached.contains(disk) {
+                *state = MemberProgress::Refused;
             }
         }
     }
@@ -233,218 +233,236 @@ impl ClientOp {
     }
 
     /// Handles an event and returns the actions. Events after the end change nothing.
-    pub fn step(&mut self, event: Event) -> Vec<Action> {
+    pub fn step(&mut self, event: OperationEvent) -> Vec<OperationAction> {
         match (self.phase.clone(), event) {
-            (Phase::Ended, _) => Vec::new(),
-            (Phase::Bringing, event) => self.bring(event),
-            (Phase::Refusing { why }, event) => self.hear_the_others(why, event),
-            (Phase::Burying { why }, event) => self.bury(why, event),
+            (OperationPhase::Ended, _) => Vec::new(),
+            (OperationPhase::Sending, event) => self.step_sending(event),
+            (OperationPhase::OutOfSpace { why }, event) => self.step_out_of_space(why, event),
+            (OperationPhase::Undoing { why }, event) => self.step_undoing(why, event),
         }
     }
 
-    fn bring(&mut self, event: Event) -> Vec<Action> {
+    fn step_sending(&mut self, event: OperationEvent) -> Vec<OperationAction> {
         match event {
-            Event::Answered { disk, epoch, call, answer } => self.answered(disk, epoch, call, answer),
-            Event::Unreachable { disk, call } => {
-                let mut actions = vec![Action::Suspect(disk)];
+            OperationEvent::Answered { disk, epoch, call, answer } => {
+                self.answered(disk, epoch, call, answer)
+            }
+            OperationEvent::Unreachable { disk, call } => {
+                let mut actions = vec![OperationAction::Suspect(disk)];
                 actions.extend(self.again_later(disk, call));
                 actions
             }
-            Event::View(view) if view.epoch > self.view.epoch => {
+            OperationEvent::View(view) if view.epoch > self.view.epoch => {
                 self.view = view;
                 self.send_to_all()
             }
-            Event::View(_) => Vec::new(),
-            Event::Deadline | Event::GiveUp => {
+            OperationEvent::View(_) => Vec::new(),
+            OperationEvent::Deadline | OperationEvent::GiveUp => {
                 let have = self.holding().count();
                 let need = self.view.needed();
-                self.refuse(Refusal::Degraded { have, need })
+                self.refuse(OperationRefusal::Degraded { have, need })
             }
         }
     }
 
-    fn answered(&mut self, disk: DiskId, epoch: Epoch, call: Call, answer: Answer) -> Vec<Action> {
+    fn answered(
+        &mut self,
+        disk: DiskId,
+        epoch: Epoch,
+        call: CallKind,
+        answer: MemberAnswer,
+    ) -> Vec<OperationAction> {
         let refusal = match answer {
-            Answer::Ok { role } => {
+            MemberAnswer::Ok { role } => {
                 self.was_taken = true;
-                self.members.insert(disk, Reached::Has { epoch, role });
+                self.members.insert(disk, MemberProgress::Has { epoch, role });
                 if epoch < self.view.epoch {
                     return self.send(disk).into_iter().collect();
                 }
-                return self.hold_if_all();
+                return self.complete_if_all();
             }
-            Answer::Missing => {
-                self.members.insert(disk, Reached::Sent);
+            MemberAnswer::Missing => {
+                self.members.insert(disk, MemberProgress::Sent);
                 return self.send(disk).into_iter().collect();
             }
-            Answer::Busy => return self.again_later(disk, call),
-            Answer::Exists { fid } => Refusal::Exists { fid },
-            Answer::Buried => Refusal::Buried,
-            Answer::TooOld => Refusal::TooOld,
-            Answer::ClockSkew => Refusal::ClockSkew,
-            Answer::VolumeGone => Refusal::VolumeGone,
-            Answer::NoSpace => Refusal::NoSpace,
-            Answer::OtherFile => Refusal::OtherFile,
-            Answer::QuotaExceeded { quota, used, wanted } => Refusal::QuotaExceeded { quota, used, wanted },
+            MemberAnswer::Busy => return self.again_later(disk, call),
+            MemberAnswer::Exists { fid } => OperationRefusal::Exists { fid },
+            MemberAnswer::Deleted => OperationRefusal::Deleted,
+            MemberAnswer::TooOld => OperationRefusal::TooOld,
+            MemberAnswer::ClockSkew => OperationRefusal::ClockSkew,
+            MemberAnswer::VolumeGone => OperationRefusal::VolumeGone,
+            MemberAnswer::NoSpace => OperationRefusal::NoSpace,
+            MemberAnswer::OtherFile => OperationRefusal::OtherFile,
+            MemberAnswer::QuotaExceeded { quota, used, wanted } => {
+                OperationRefusal::QuotaExceeded { quota, used, wanted }
+            }
         };
         self.note_refused(disk, &refusal);
         self.refuse(refusal)
     }
 
     /// Records that a member which refused its only call does not have the operation.
-    fn note_refused(&mut self, disk: DiskId, refusal: &Refusal) {
-        let was_sent = matches!(self.members.get(&disk), Some(Reached::Sent));
-        let never_has = matches!(refusal, Refusal::Buried | Refusal::OtherFile);
+    fn note_refused(&mut self, disk: DiskId, refusal: &OperationRefusal) {
+        let was_sent = matches!(self.members.get(&disk), Some(MemberProgress::Sent));
+        let never_has = matches!(refusal, OperationRefusal::Deleted | OperationRefusal::OtherFile);
         if never_has || (was_sent && !self.again.contains(&disk)) {
-            self.members.insert(disk, Reached::Refused);
+            self.members.insert(disk, MemberProgress::Refused);
         }
     }
 
     /// Calls every member that is up and has not answered in this epoch.
-    fn send_to_all(&mut self) -> Vec<Action> {
+    fn send_to_all(&mut self) -> Vec<OperationAction> {
         let up: Vec<DiskId> = self.view.up().collect();
         up.into_iter().filter_map(|disk| self.send(disk)).collect()
     }
 
-    fn send(&mut self, disk: DiskId) -> Option<Action> {
+    fn send(&mut self, disk: DiskId) -> Option<OperationAction> {
         let epoch = self.view.epoch;
         if !self.view.role(disk)?.is_up() {
             return None;
         }
         let call = match self.members.get(&disk) {
-            Some(Reached::Has { epoch: of, .. }) if *of == epoch => return None,
-            Some(Reached::Has { .. }) if self.is_create => Call::Confirm,
-            _ if self.is_create => Call::Create,
-            _ => Call::Delete,
+            Some(MemberProgress::Has { epoch: of, .. }) if *of == epoch => return None,
+            Some(MemberProgress::Has { .. }) if self.is_create => CallKind::Confirm,
+            _ if self.is_create => CallKind::Create,
+            _ => CallKind::Delete,
         };
         // A member with the operation keeps it, even if the confirmation fails.
-        let has = matches!(self.members.get(&disk), Some(Reached::Has { .. }));
-        if !has && self.members.insert(disk, Reached::Sent).is_some() {
+        let has = matches!(self.members.get(&disk), Some(MemberProgress::Has { .. }));
+        if !has && self.members.insert(disk, MemberProgress::Sent).is_some() {
             self.again.insert(disk);
         }
-        Some(Action::Send { disk, epoch, call })
+        Some(OperationAction::Send { disk, epoch, call })
     }
 
-    fn again_later(&mut self, disk: DiskId, call: Call) -> Vec<Action> {
+    fn again_later(&mut self, disk: DiskId, call: CallKind) -> Vec<OperationAction> {
         let epoch = self.view.epoch;
         self.again.insert(disk);
         let is_up = self.view.role(disk).is_some_and(Role::is_up);
-        let later = Action::SendLater { disk, epoch, call };
+        let later = OperationAction::SendLater { disk, epoch, call };
         is_up.then_some(later).into_iter().collect()
     }
 
     /// Roles of members that answered Ok in the current epoch.
     fn holding(&self) -> impl Iterator<Item = Role> + '_ {
         self.view.up().filter_map(|disk| match self.members.get(&disk) {
-            Some(Reached::Has { epoch, role }) if *epoch == self.view.epoch => Some(*role),
+            Some(MemberProgress::Has { epoch, role }) if *epoch == self.view.epoch => Some(*role),
             _ => None,
         })
     }
 
-    fn hold_if_all(&mut self) -> Vec<Action> {
+    fn complete_if_all(&mut self) -> Vec<OperationAction> {
         let up = self.view.up().count();
         let have: Vec<Role> = self.holding().collect();
         if have.len() < up || have.len() < self.view.needed() || !have.iter().copied().any(Role::is_in_sync) {
             return Vec::new();
         }
-        self.end(Outcome::Held)
+        self.end(OperationOutcome::Complete)
     }
 
     /// Ends a failed operation. A create is deleted wherever it may have arrived. A delete may be repeated by
     /// any client.
-    fn refuse(&mut self, why: Refusal) -> Vec<Action> {
+    fn refuse(&mut self, why: OperationRefusal) -> Vec<OperationAction> {
         if !self.is_create {
             // Once a member has accepted it, it spreads despite the refusals of others.
-            let is_untouched = self.members.values().all(|reached| *reached == Reached::Refused);
+            let is_untouched = self.members.values().all(|reached| *reached == MemberProgress::Refused);
             // No member deletes a file of a removed volume, or under a name that is not the file's.
-            let is_void = matches!(why, Refusal::VolumeGone | Refusal::OtherFile);
-            return self.end(match is_untouched || is_void {
-                true => Outcome::Refused(why),
-                false => Outcome::Unknown,
+            let is_final = matches!(why, OperationRefusal::VolumeGone | OperationRefusal::OtherFile);
+            return self.end(match is_untouched || is_final {
+                true => OperationOutcome::Refused(why),
+                false => OperationOutcome::Unknown,
             });
         }
-        if !self.may_bury {
-            return self.end(Outcome::Unknown);
+        if !self.may_delete {
+            return self.end(OperationOutcome::Unknown);
         }
         if !self.was_taken && self.may_have().next().is_none() {
-            return self.end(Outcome::Refused(why));
+            return self.end(OperationOutcome::Refused(why));
         }
-        let is_for_room = matches!(why, Refusal::NoSpace | Refusal::QuotaExceeded { .. });
-        if is_for_room && !self.was_taken && self.phase == Phase::Bringing {
-            self.phase = Phase::Refusing { why };
+        let is_for_room = matches!(why, OperationRefusal::NoSpace | OperationRefusal::QuotaExceeded { .. });
+        if is_for_room && !self.was_taken && self.phase == OperationPhase::Sending {
+            self.phase = OperationPhase::OutOfSpace { why };
             return Vec::new();
         }
-        self.begin_burial(why)
+        self.begin_undo(why)
     }
 
-    fn begin_burial(&mut self, why: Refusal) -> Vec<Action> {
-        self.phase = Phase::Burying { why };
-        self.send_burials()
+    fn begin_undo(&mut self, why: OperationRefusal) -> Vec<OperationAction> {
+        self.phase = OperationPhase::Undoing { why };
+        self.send_undo()
     }
 
     /// Handles answers of the other members to a create that one has no space for. Any event except their
     /// refusals starts the delete.
-    fn hear_the_others(&mut self, why: Refusal, event: Event) -> Vec<Action> {
+    fn step_out_of_space(&mut self, why: OperationRefusal, event: OperationEvent) -> Vec<OperationAction> {
         match event {
-            Event::Answered { disk, answer: Answer::NoSpace | Answer::QuotaExceeded { .. }, .. } => {
-                self.note_refused(disk, &Refusal::NoSpace);
+            OperationEvent::Answered {
+                disk,
+                answer: MemberAnswer::NoSpace | MemberAnswer::QuotaExceeded { .. },
+                ..
+            } => {
+                self.note_refused(disk, &OperationRefusal::NoSpace);
                 match self.may_have().count() {
-                    0 => self.end(Outcome::Refused(why)),
+                    0 => self.end(OperationOutcome::Refused(why)),
                     _ => Vec::new(),
                 }
             }
-            Event::Answered { disk, epoch, answer: Answer::Ok { role }, .. } => {
+            OperationEvent::Answered { disk, epoch, answer: MemberAnswer::Ok { role }, .. } => {
                 self.was_taken = true;
-                self.members.insert(disk, Reached::Has { epoch, role });
-                self.begin_burial(why)
+                self.members.insert(disk, MemberProgress::Has { epoch, role });
+                self.begin_undo(why)
             }
-            Event::Unreachable { disk, .. } => {
-                let mut actions = vec![Action::Suspect(disk)];
-                actions.extend(self.begin_burial(why));
+            OperationEvent::Unreachable { disk, .. } => {
+                let mut actions = vec![OperationAction::Suspect(disk)];
+                actions.extend(self.begin_undo(why));
                 actions
             }
-            Event::View(view) if view.epoch <= self.view.epoch => Vec::new(),
-            Event::View(view) => {
+            OperationEvent::View(view) if view.epoch <= self.view.epoch => Vec::new(),
+            OperationEvent::View(view) => {
                 self.view = view;
-                self.begin_burial(why)
+                self.begin_undo(why)
             }
-            Event::Answered { .. } | Event::Deadline | Event::GiveUp => self.begin_burial(why),
+            OperationEvent::Answered { .. } | OperationEvent::Deadline | OperationEvent::GiveUp => {
+                self.begin_undo(why)
+            }
         }
     }
 
     fn may_have(&self) -> impl Iterator<Item = DiskId> + '_ {
-        let has_none = |reached: &Reached| matches!(reached, Reached::Refused | Reached::Buried { .. });
+        let has_none = |reached: &MemberProgress| {
+            matches!(reached, MemberProgress::Refused | MemberProgress::Deleted { .. })
+        };
         let touched = self.members.iter();
         touched.filter_map(move |(disk, reached)| (!has_none(reached)).then_some(*disk))
     }
 
     /// Members that still have to delete the file: all that are up, as for a delete. A member that was not
     /// called, or that refused, may have copied the file from another one, in a resync or by roll-forward.
-    fn to_bury(&self) -> Vec<DiskId> {
+    fn undo_targets(&self) -> Vec<DiskId> {
         let present = self.view.epoch;
         let is_left = |disk: &DiskId| match self.members.get(disk) {
-            Some(Reached::Buried { epoch, .. }) => *epoch != present,
+            Some(MemberProgress::Deleted { epoch, .. }) => *epoch != present,
             _ => true,
         };
         self.view.up().filter(is_left).collect()
     }
 
-    fn send_burials(&mut self) -> Vec<Action> {
-        let (epoch, call) = (self.view.epoch, Call::Bury);
-        let send = |disk| Action::Send { disk, epoch, call };
-        self.to_bury().into_iter().map(send).collect()
+    fn send_undo(&mut self) -> Vec<OperationAction> {
+        let (epoch, call) = (self.view.epoch, CallKind::UndoCreate);
+        let send = |disk| OperationAction::Send { disk, epoch, call };
+        self.undo_targets().into_iter().map(send).collect()
     }
 
     /// Whether no member can bring the file back. In the epoch of the first call only members that are up can
     /// have it. After a change of the view a member that is down may have it; it learns of the delete later,
     /// as of any delete.
-    fn is_buried(&self) -> bool {
-        if !self.to_bury().is_empty() {
+    fn is_undone(&self) -> bool {
+        if !self.undo_targets().is_empty() {
             return false;
         }
         let present = self.view.epoch;
         let roles = self.view.up().filter_map(|disk| match self.members.get(&disk) {
-            Some(Reached::Buried { epoch, role }) if *epoch == present => Some(*role),
+            Some(MemberProgress::Deleted { epoch, role }) if *epoch == present => Some(*role),
             _ => None,
         });
         let roles: Vec<Role> = roles.collect();
@@ -452,60 +470,63 @@ impl ClientOp {
             || (roles.len() >= self.view.needed() && roles.iter().copied().any(Role::is_in_sync))
     }
 
-    fn bury(&mut self, why: Refusal, event: Event) -> Vec<Action> {
+    fn step_undoing(&mut self, why: OperationRefusal, event: OperationEvent) -> Vec<OperationAction> {
         let present = self.view.epoch;
         match event {
-            Event::Answered { answer: Answer::VolumeGone, .. } => self.end(Outcome::Refused(why)),
-            Event::Answered {
+            OperationEvent::Answered { answer: MemberAnswer::VolumeGone, .. } => {
+                self.end(OperationOutcome::Refused(why))
+            }
+            OperationEvent::Answered {
                 disk,
                 epoch,
-                call: call @ Call::Bury,
-                answer: answer @ (Answer::Ok { .. } | Answer::OtherFile),
+                call: call @ CallKind::UndoCreate,
+                answer: answer @ (MemberAnswer::Ok { .. } | MemberAnswer::OtherFile),
             } => {
                 let role = match answer {
-                    Answer::Ok { role } => role,
+                    MemberAnswer::Ok { role } => role,
                     // This member has no such file and accepts none in any role; its answer carries no role.
                     _ => Role::Recovering,
                 };
-                self.members.insert(disk, Reached::Buried { epoch, role });
-                if self.is_buried() {
-                    return self.end(Outcome::Refused(why));
+                self.members.insert(disk, MemberProgress::Deleted { epoch, role });
+                if self.is_undone() {
+                    return self.end(OperationOutcome::Refused(why));
                 }
-                let again = epoch < present && self.to_bury().contains(&disk);
-                let send = Action::Send { disk, epoch: present, call };
+                let again = epoch < present && self.undo_targets().contains(&disk);
+                let send = OperationAction::Send { disk, epoch: present, call };
                 again.then_some(send).into_iter().collect()
             }
-            Event::Answered { disk, call: call @ Call::Bury, .. }
-            | Event::Unreachable { disk, call: call @ Call::Bury } => {
-                let later = Action::SendLater { disk, epoch: present, call };
-                let is_wanted = self.to_bury().contains(&disk);
+            OperationEvent::Answered { disk, call: call @ CallKind::UndoCreate, .. }
+            | OperationEvent::Unreachable { disk, call: call @ CallKind::UndoCreate } => {
+                let later = OperationAction::SendLater { disk, epoch: present, call };
+                let is_wanted = self.undo_targets().contains(&disk);
                 is_wanted.then_some(later).into_iter().collect()
             }
             // A late answer to a create: a delete is under way to that member already, or is needed now.
-            Event::Answered { disk, answer: Answer::Ok { role }, epoch, .. } => {
+            OperationEvent::Answered { disk, answer: MemberAnswer::Ok { role }, epoch, .. } => {
                 self.was_taken = true;
-                if matches!(self.members.get(&disk), Some(Reached::Buried { .. })) {
+                if matches!(self.members.get(&disk), Some(MemberProgress::Deleted { .. })) {
                     return Vec::new();
                 }
-                let known = self.members.insert(disk, Reached::Has { epoch, role });
-                let send = Action::Send { disk, epoch: present, call: Call::Bury };
-                let is_needed = matches!(known, Some(Reached::Refused) | None);
+                let known = self.members.insert(disk, MemberProgress::Has { epoch, role });
+                let send = OperationAction::Send { disk, epoch: present, call: CallKind::UndoCreate };
+                let is_needed = matches!(known, Some(MemberProgress::Refused) | None);
                 is_needed.then_some(send).into_iter().collect()
             }
-            Event::View(view) if view.epoch > present => {
+            OperationEvent::View(view) if view.epoch > present => {
                 self.view = view;
-                self.send_burials()
+                self.send_undo()
             }
-            Event::GiveUp => self.end(Outcome::Unknown),
-            Event::Answered { .. } | Event::Unreachable { .. } | Event::View(_) | Event::Deadline => {
-                Vec::new()
-            }
+            OperationEvent::GiveUp => self.end(OperationOutcome::Unknown),
+            OperationEvent::Answered { .. }
+            | OperationEvent::Unreachable { .. }
+            | OperationEvent::View(_)
+            | OperationEvent::Deadline => Vec::new(),
         }
     }
 
-    fn end(&mut self, outcome: Outcome) -> Vec<Action> {
-        self.phase = Phase::Ended;
-        vec![Action::Finish(outcome)]
+    fn end(&mut self, outcome: OperationOutcome) -> Vec<OperationAction> {
+        self.phase = OperationPhase::Ended;
+        vec![OperationAction::Finish(outcome)]
     }
 }
 

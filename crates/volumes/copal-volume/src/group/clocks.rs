@@ -15,7 +15,7 @@
 //!
 //! Not here: measurement of clocks (`copal-server`), servers excluded from writes (`copal-master`).
 
-use super::closing::Bucket;
+use super::seal::Bucket;
 
 /// A clock farther than this from the reference is wrong, ms.
 pub const MAX_CLOCK_OFF_MS: u64 = 5_000;
@@ -29,7 +29,7 @@ pub const CLOCK_STEP_MS: u64 = 1_000;
 /// more than a bucket ahead.
 const KEPT_AHEAD: u64 = 2;
 /// A seal that many buckets above the due one comes from a wrong clock, not from clocks that differ a little.
-const SEAL_SLACK: u64 = super::CLOSING_LAG_MS / super::BUCKET_MS + KEPT_AHEAD;
+const SEAL_SLACK: u64 = super::SEAL_LAG_MS / super::BUCKET_MS + KEPT_AHEAD;
 
 /// Distance of the reference from the ruler against which the clocks were measured, ms; `None`: no clock was
 /// reported. `present`: the previous distance, if known.

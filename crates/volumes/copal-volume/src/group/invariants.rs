@@ -12,7 +12,7 @@ use super::{
 use crate::ids::{FileId, VolumeId};
 
 /// Contents of a member.
-pub trait Replica {
+pub trait ReplicaState {
     /// Its disk.
     fn disk(&self) -> DiskId;
     /// Its own role; [`Role::Failed`] if it is down in the current view.
@@ -25,20 +25,20 @@ pub trait Replica {
 
 /// Result of one operation as the clients know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Known {
+pub enum KnownResult {
     /// No client has asked for it.
     NotAsked,
     /// A client has asked for it; its result is unknown, or will never be known.
     Open,
     /// It was reported as complete.
-    Held,
+    Complete,
     /// It was reported as one that never happens.
     Refused,
 }
 
 /// Results of a file's operations as the clients know them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File<'a> {
+pub struct FileResults<'a> {
     /// Its volume.
     pub vid: VolumeId,
     /// Its name.
@@ -46,16 +46,16 @@ pub struct File<'a> {
     /// The file.
     pub fid: FileId,
     /// Its create.
-    pub created: Known,
+    pub created: KnownResult,
     /// All deletes of it by users.
-    pub deleted: Known,
+    pub deleted: KnownResult,
 }
 
 /// A violated invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum InvariantViolation {
     /// I1: an in-sync member lacks an acknowledged file.
-    #[error("I1: file {fid} was acknowledged, and disk {disk}, which is whole, does not show it")]
+    #[error("I1: file {fid} was acknowledged, and disk {disk}, which is in sync, lacks it")]
     Lost {
         /// The file.
         fid: FileId,
@@ -63,7 +63,7 @@ pub enum Violation {
         disk: DiskId,
     },
     /// I2: two members differ although nothing is under way.
-    #[error("I2: nothing is under way any more, and disks {one} and {other} differ")]
+    #[error("I2: no operation is under way, and disks {one} and {other} differ")]
     Different {
         /// A member.
         one: DiskId,
@@ -71,7 +71,7 @@ pub enum Violation {
         other: DiskId,
     },
     /// I3: an in-sync member has a file whose delete was acknowledged.
-    #[error("I3: the delete of file {fid} was acknowledged, and disk {disk}, which is whole, shows the file")]
+    #[error("I3: the delete of file {fid} was acknowledged, and disk {disk}, which is in sync, has the file")]
     CameBack {
         /// The file.
         fid: FileId,
@@ -93,7 +93,7 @@ pub enum Violation {
         disk: DiskId,
     },
     /// I9: an in-sync member has a file whose create failed for good.
-    #[error("I9: file {fid} was refused for good, and disk {disk}, which is whole, shows it")]
+    #[error("I9: file {fid} was refused for good, and disk {disk}, which is in sync, has it")]
     RefusedAppears {
         /// The file.
         fid: FileId,
@@ -105,7 +105,7 @@ pub enum Violation {
 /// Checks I1, I3, I4 and I9 in one state.
 /// # Errors
 /// The first violation.
-pub fn check(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {
+pub fn check(members: &[impl ReplicaState], files: &[FileResults<'_>]) -> Result<(), InvariantViolation> {
     for member in members.iter().filter(|member| member.role().is_in_sync()) {
         for file in files {
             check_file(member, file)?;
@@ -114,30 +114,35 @@ pub fn check(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violati
     one_of_a_name(files)
 }
 
-fn check_file(member: &impl Replica, file: &File<'_>) -> Result<(), Violation> {
+fn check_file(member: &impl ReplicaState, file: &FileResults<'_>) -> Result<(), InvariantViolation> {
     let (fid, disk) = (file.fid, member.disk());
     let is_live = member.is_live(file.vid, file.name, fid);
     let is_shown = is_live && member.resolve(file.vid, file.name) == Some(fid);
     // A file with an unfinished delete may be live or not.
-    if file.created == Known::Held && matches!(file.deleted, Known::NotAsked | Known::Refused) && !is_shown {
-        return Err(Violation::Lost { fid, disk });
+    if file.created == KnownResult::Complete
+        && matches!(file.deleted, KnownResult::NotAsked | KnownResult::Refused)
+        && !is_shown
+    {
+        return Err(InvariantViolation::Lost { fid, disk });
     }
-    if is_live && file.deleted == Known::Held {
-        return Err(Violation::CameBack { fid, disk });
+    if is_live && file.deleted == KnownResult::Complete {
+        return Err(InvariantViolation::CameBack { fid, disk });
     }
-    if is_live && file.created == Known::Refused {
-        return Err(Violation::RefusedAppears { fid, disk });
+    if is_live && file.created == KnownResult::Refused {
+        return Err(InvariantViolation::RefusedAppears { fid, disk });
     }
     Ok(())
 }
 
 /// I4: of the files of a name without any delete by a client, at most one was acknowledged.
-fn one_of_a_name(files: &[File<'_>]) -> Result<(), Violation> {
-    let stays = |file: &&File<'_>| file.created == Known::Held && file.deleted == Known::NotAsked;
+fn one_of_a_name(files: &[FileResults<'_>]) -> Result<(), InvariantViolation> {
+    let stays = |file: &&FileResults<'_>| {
+        file.created == KnownResult::Complete && file.deleted == KnownResult::NotAsked
+    };
     for (at, one) in files.iter().enumerate().filter(|(_, file)| stays(file)) {
         let mut others = files[at + 1..].iter().filter(stays);
         if let Some(other) = others.find(|other| (other.vid, other.name) == (one.vid, one.name)) {
-            return Err(Violation::TwoOfOneName { one: one.fid, other: other.fid });
+            return Err(InvariantViolation::TwoOfOneName { one: one.fid, other: other.fid });
         }
     }
     Ok(())
@@ -147,15 +152,18 @@ fn one_of_a_name(files: &[File<'_>]) -> Result<(), Violation> {
 /// these files.
 /// # Errors
 /// `Different`.
-pub fn check_equal(members: &[impl Replica], files: &[File<'_>]) -> Result<(), Violation> {
+pub fn check_equal(
+    members: &[impl ReplicaState],
+    files: &[FileResults<'_>],
+) -> Result<(), InvariantViolation> {
     let whole: Vec<_> = members.iter().filter(|member| member.role().is_in_sync()).collect();
     for two in whole.windows(2) {
-        let differs = |file: &File<'_>| {
+        let differs = |file: &FileResults<'_>| {
             let live = |member: usize| two[member].is_live(file.vid, file.name, file.fid);
             live(0) != live(1)
         };
         if files.iter().any(differs) {
-            return Err(Violation::Different { one: two[0].disk(), other: two[1].disk() });
+            return Err(InvariantViolation::Different { one: two[0].disk(), other: two[1].disk() });
         }
     }
     Ok(())
@@ -164,9 +172,13 @@ pub fn check_equal(members: &[impl Replica], files: &[File<'_>]) -> Result<(), V
 /// I5, for one step of a member or a restart.
 /// # Errors
 /// `WentBack`.
-pub fn check_step(disk: DiskId, before: (Epoch, Term), after: (Epoch, Term)) -> Result<(), Violation> {
+pub fn check_step(
+    disk: DiskId,
+    before: (Epoch, Term),
+    after: (Epoch, Term),
+) -> Result<(), InvariantViolation> {
     match after.0 < before.0 || after.1 < before.1 {
-        true => Err(Violation::WentBack { disk }),
+        true => Err(InvariantViolation::WentBack { disk }),
         false => Ok(()),
     }
 }
@@ -178,7 +190,7 @@ mod tests {
 
     struct Shown(Role, Option<FileId>, Vec<FileId>);
 
-    impl Replica for Shown {
+    impl ReplicaState for Shown {
         fn disk(&self) -> DiskId {
             DiskId(3)
         }
@@ -193,35 +205,35 @@ mod tests {
         }
     }
 
-    fn file(number: u64, created: Known, deleted: Known) -> File<'static> {
-        File { vid: VolumeId(1), name: b"a", fid: FileId::new(number, 0, 0), created, deleted }
+    fn file(number: u64, created: KnownResult, deleted: KnownResult) -> FileResults<'static> {
+        FileResults { vid: VolumeId(1), name: b"a", fid: FileId::new(number, 0, 0), created, deleted }
     }
 
     #[test]
     fn each_violation_is_seen() {
-        use Known::{Held, NotAsked, Open, Refused};
-        let (one, other) = (file(1, Held, NotAsked), file(2, Held, NotAsked));
+        use KnownResult::{Complete, NotAsked, Open, Refused};
+        let (one, other) = (file(1, Complete, NotAsked), file(2, Complete, NotAsked));
         let (fid, disk) = (one.fid, DiskId(3));
         let whole = |shown: Option<FileId>, live: &[FileId]| Shown(Role::Normal, shown, live.to_vec());
-        let lost = Err(Violation::Lost { fid, disk });
+        let lost = Err(InvariantViolation::Lost { fid, disk });
         assert_eq!(check(&[whole(None, &[])], from_ref(&one)), lost);
         assert_eq!(check(&[whole(None, &[fid])], from_ref(&one)), lost, "hidden behind another");
         assert_eq!(check(&[whole(Some(fid), &[fid])], from_ref(&one)), Ok(()));
-        assert_eq!(check(&[whole(None, &[])], &[file(1, Held, Open)]), Ok(()));
+        assert_eq!(check(&[whole(None, &[])], &[file(1, Complete, Open)]), Ok(()));
         assert_eq!(check(&[Shown(Role::Recovering, None, vec![])], from_ref(&one)), Ok(()));
-        let back = check(&[whole(Some(fid), &[fid])], &[file(1, Held, Held)]);
-        assert_eq!(back, Err(Violation::CameBack { fid, disk }));
+        let back = check(&[whole(Some(fid), &[fid])], &[file(1, Complete, Complete)]);
+        assert_eq!(back, Err(InvariantViolation::CameBack { fid, disk }));
         let refused = check(&[whole(Some(fid), &[fid])], &[file(1, Refused, NotAsked)]);
-        assert_eq!(refused, Err(Violation::RefusedAppears { fid, disk }));
+        assert_eq!(refused, Err(InvariantViolation::RefusedAppears { fid, disk }));
         let nobody: [Shown; 0] = [];
-        let two = Violation::TwoOfOneName { one: fid, other: other.fid };
+        let two = InvariantViolation::TwoOfOneName { one: fid, other: other.fid };
         assert_eq!(check(&nobody, &[one.clone(), other]), Err(two));
         let unequal = check_equal(&[whole(None, &[]), whole(Some(fid), &[fid])], from_ref(&one));
-        assert_eq!(unequal, Err(Violation::Different { one: disk, other: disk }));
+        assert_eq!(unequal, Err(InvariantViolation::Different { one: disk, other: disk }));
         let at = |epoch, term| (Epoch(epoch), Term(term));
         assert_eq!(check_step(disk, at(2, 2), at(3, 2)), Ok(()));
         for lower in [at(1, 2), at(2, 1)] {
-            assert_eq!(check_step(disk, at(2, 2), lower), Err(Violation::WentBack { disk }));
+            assert_eq!(check_step(disk, at(2, 2), lower), Err(InvariantViolation::WentBack { disk }));
         }
     }
 }

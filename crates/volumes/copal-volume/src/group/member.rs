@@ -13,7 +13,7 @@ pub const MAX_OP_AHEAD_MS: u64 = 10_000;
 
 /// Answer of a member to a client's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum MemberAnswer {
     /// The operation is in the journal here, and on the device.
     Ok {
         /// The member's own role, which only it knows exactly.
@@ -25,7 +25,7 @@ pub enum Answer {
         fid: FileId,
     },
     /// The file was deleted, or a client settled its create so. Final for the create.
-    Buried,
+    Deleted,
     /// The bucket of the operation is sealed here. Final for the operation's id.
     TooOld,
     /// The operation's time is too far ahead of the member's clock.
@@ -54,7 +54,7 @@ pub enum Answer {
 
 /// How an operation is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accept {
+pub enum AcceptKind {
     /// It is new: write its rows.
     Apply,
     /// It is new, and its name has a live file already: write it beside that one. Only a member that may have
@@ -81,11 +81,11 @@ pub struct CreateFacts {
     /// Whether the volume was removed.
     pub is_volume_gone: bool,
     /// Whether the file has a tombstone.
-    pub is_buried: bool,
+    pub has_tombstone: bool,
     /// Whether the bucket of the operation is sealed.
-    pub is_closed: bool,
+    pub is_sealed: bool,
     /// Whether the file is live here.
-    pub is_held: bool,
+    pub is_live: bool,
     /// Another live file of the same name.
     pub other: Option<FileId>,
 }
@@ -93,48 +93,48 @@ pub struct CreateFacts {
 /// Decides whether and how a create is accepted.
 /// # Errors
 /// The refusing answer.
-pub fn decide_create(facts: &CreateFacts) -> Result<Accept, Answer> {
+pub fn decide_create(facts: &CreateFacts) -> Result<AcceptKind, MemberAnswer> {
     if facts.is_volume_gone {
-        return Err(Answer::VolumeGone);
+        return Err(MemberAnswer::VolumeGone);
     }
-    check_time(facts.now_ms, facts.op, facts.is_closed)?;
-    if facts.is_buried {
-        return Err(Answer::Buried);
+    check_time(facts.now_ms, facts.op, facts.is_sealed)?;
+    if facts.has_tombstone {
+        return Err(MemberAnswer::Deleted);
     }
-    if facts.is_held {
-        return Ok(Accept::Again);
+    if facts.is_live {
+        return Ok(AcceptKind::Again);
     }
-    bind(facts)
+    bind_name(facts)
 }
 
 /// Decides whether a file of another member is copied: like a create, without a limit of its age. `Again`:
 /// nothing is to be done.
 /// # Errors
 /// The refusing answer.
-pub fn decide_union(facts: &CreateFacts) -> Result<Accept, Answer> {
-    if facts.is_volume_gone || facts.is_buried || facts.is_held {
-        return Ok(Accept::Again);
+pub fn decide_copy(facts: &CreateFacts) -> Result<AcceptKind, MemberAnswer> {
+    if facts.is_volume_gone || facts.has_tombstone || facts.is_live {
+        return Ok(AcceptKind::Again);
     }
-    bind(facts)
+    bind_name(facts)
 }
 
 /// Decides how a new file gets its name (VOL-14).
-fn bind(facts: &CreateFacts) -> Result<Accept, Answer> {
+fn bind_name(facts: &CreateFacts) -> Result<AcceptKind, MemberAnswer> {
     match (facts.other, facts.has_everything) {
-        (None, _) => Ok(Accept::Apply),
+        (None, _) => Ok(AcceptKind::Apply),
         // A member that has everything knows that the name is taken.
-        (Some(fid), true) => Err(Answer::Exists { fid }),
-        (Some(_), false) => Ok(Accept::ApplyBeside),
+        (Some(fid), true) => Err(MemberAnswer::Exists { fid }),
+        (Some(_), false) => Ok(AcceptKind::ApplyBeside),
     }
 }
 
 /// Decides whether a member that got the bytes in an earlier epoch acknowledges them in this one.
 /// # Errors
 /// The refusing answer; `Missing`: the member needs the bytes.
-pub fn decide_confirm(facts: &CreateFacts) -> Result<Accept, Answer> {
+pub fn decide_confirm(facts: &CreateFacts) -> Result<AcceptKind, MemberAnswer> {
     match decide_create(facts)? {
-        Accept::Again => Ok(Accept::Again),
-        Accept::Apply | Accept::ApplyBeside | Accept::Done => Err(Answer::Missing),
+        AcceptKind::Again => Ok(AcceptKind::Again),
+        AcceptKind::Apply | AcceptKind::ApplyBeside | AcceptKind::Done => Err(MemberAnswer::Missing),
     }
 }
 
@@ -148,9 +148,9 @@ pub struct DeleteFacts {
     /// Whether the volume was removed.
     pub is_volume_gone: bool,
     /// Whether the file has a tombstone.
-    pub is_buried: bool,
+    pub has_tombstone: bool,
     /// Whether the bucket of the operation is sealed.
-    pub is_closed: bool,
+    pub is_sealed: bool,
     /// Creation time of the file if it is live here, ms; 0: it is not live, or the time was not looked up. A
     /// file that was created while clocks were ahead can be deleted all the same: its delete is later than
     /// its create, and so as far ahead.
@@ -160,19 +160,19 @@ pub struct DeleteFacts {
 /// Decides whether and how a delete is accepted. The file need not be live: an unknown file may arrive later.
 /// # Errors
 /// The refusing answer.
-pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
+pub fn decide_delete(facts: &DeleteFacts) -> Result<AcceptKind, MemberAnswer> {
     if facts.is_volume_gone {
-        return Err(Answer::VolumeGone);
+        return Err(MemberAnswer::VolumeGone);
     }
-    let time = match check_time(facts.now_ms, facts.op, facts.is_closed) {
-        Err(Answer::ClockSkew) => check_time(facts.created_ms, facts.op, facts.is_closed),
+    let time = match check_time(facts.now_ms, facts.op, facts.is_sealed) {
+        Err(MemberAnswer::ClockSkew) => check_time(facts.created_ms, facts.op, facts.is_sealed),
         time => time,
     };
-    match (facts.is_buried, time) {
+    match (facts.has_tombstone, time) {
         // Another delete of the same file is a separate operation, which every member must have.
-        (true, Ok(())) => Ok(Accept::Again),
-        (true, Err(_)) => Ok(Accept::Done),
-        (false, time) => time.map(|()| Accept::Apply),
+        (true, Ok(())) => Ok(AcceptKind::Again),
+        (true, Err(_)) => Ok(AcceptKind::Done),
+        (false, time) => time.map(|()| AcceptKind::Apply),
     }
 }
 
@@ -180,22 +180,22 @@ pub fn decide_delete(facts: &DeleteFacts) -> Result<Accept, Answer> {
 /// nor in the future.
 /// # Errors
 /// The refusing answer.
-pub fn check_file_id(now_ms: u64, fid: FileId) -> Result<(), Answer> {
+pub fn check_file_id(now_ms: u64, fid: FileId) -> Result<(), MemberAnswer> {
     if fid == FileId(0) {
-        return Err(Answer::OtherFile);
+        return Err(MemberAnswer::OtherFile);
     }
     match fid.ms().saturating_sub(now_ms) > MAX_OP_AHEAD_MS {
-        true => Err(Answer::ClockSkew),
+        true => Err(MemberAnswer::ClockSkew),
         false => Ok(()),
     }
 }
 
-fn check_time(now_ms: u64, op: OpId, is_closed: bool) -> Result<(), Answer> {
-    if is_closed || now_ms.saturating_sub(op.ms()) > MAX_OP_AGE_MS {
-        return Err(Answer::TooOld);
+fn check_time(now_ms: u64, op: OpId, is_sealed: bool) -> Result<(), MemberAnswer> {
+    if is_sealed || now_ms.saturating_sub(op.ms()) > MAX_OP_AGE_MS {
+        return Err(MemberAnswer::TooOld);
     }
     if op.ms().saturating_sub(now_ms) > MAX_OP_AHEAD_MS {
-        return Err(Answer::ClockSkew);
+        return Err(MemberAnswer::ClockSkew);
     }
     Ok(())
 }
@@ -213,9 +213,9 @@ mod tests {
             op: OpId(FileId::new(NOW, 1, 7).0),
             fid: FileId::new(NOW, 0, 7),
             is_volume_gone: false,
-            is_buried: false,
-            is_closed: false,
-            is_held: false,
+            has_tombstone: false,
+            is_sealed: false,
+            is_live: false,
             other: None,
         }
     }
@@ -224,42 +224,42 @@ mod tests {
     fn a_name_that_is_taken_is_refused_by_who_has_everything_and_kept_beside_by_others() {
         let fid = FileId::new(5, 5, 5);
         let taken = |has_everything| CreateFacts { has_everything, other: Some(fid), ..facts() };
-        for decide in [decide_create, decide_union] {
-            assert_eq!(decide(&taken(true)), Err(Answer::Exists { fid }));
-            assert_eq!(decide(&taken(false)), Ok(Accept::ApplyBeside));
+        for decide in [decide_create, decide_copy] {
+            assert_eq!(decide(&taken(true)), Err(MemberAnswer::Exists { fid }));
+            assert_eq!(decide(&taken(false)), Ok(AcceptKind::ApplyBeside));
         }
     }
 
     #[test]
     fn what_was_buried_never_comes_back() {
-        let buried = CreateFacts { is_buried: true, is_held: true, ..facts() };
-        assert_eq!(decide_create(&buried), Err(Answer::Buried));
+        let buried = CreateFacts { has_tombstone: true, is_live: true, ..facts() };
+        assert_eq!(decide_create(&buried), Err(MemberAnswer::Deleted));
     }
 
     #[test]
     fn a_duplicate_is_confirmed_again_and_what_is_unknown_is_asked_for() {
-        let held = CreateFacts { is_held: true, ..facts() };
-        assert_eq!(decide_create(&held), Ok(Accept::Again));
-        assert_eq!(decide_confirm(&held), Ok(Accept::Again));
-        assert_eq!(decide_confirm(&facts()), Err(Answer::Missing));
+        let held = CreateFacts { is_live: true, ..facts() };
+        assert_eq!(decide_create(&held), Ok(AcceptKind::Again));
+        assert_eq!(decide_confirm(&held), Ok(AcceptKind::Again));
+        assert_eq!(decide_confirm(&facts()), Err(MemberAnswer::Missing));
     }
 
     #[test]
     fn a_closed_time_takes_nothing_more_not_even_a_confirmation() {
-        let closed = CreateFacts { is_closed: true, is_held: true, ..facts() };
-        assert_eq!(decide_confirm(&closed), Err(Answer::TooOld));
+        let closed = CreateFacts { is_sealed: true, is_live: true, ..facts() };
+        assert_eq!(decide_confirm(&closed), Err(MemberAnswer::TooOld));
         let late = CreateFacts { now_ms: NOW + MAX_OP_AGE_MS + 1, ..facts() };
-        assert_eq!(decide_create(&late), Err(Answer::TooOld));
+        assert_eq!(decide_create(&late), Err(MemberAnswer::TooOld));
         let early = CreateFacts { now_ms: NOW - MAX_OP_AHEAD_MS - 1, ..facts() };
-        assert_eq!(decide_create(&early), Err(Answer::ClockSkew));
+        assert_eq!(decide_create(&early), Err(MemberAnswer::ClockSkew));
     }
 
     #[test]
     fn an_id_of_a_file_is_not_zero_and_not_of_the_future() {
-        assert_eq!(check_file_id(NOW, FileId(0)), Err(Answer::OtherFile));
+        assert_eq!(check_file_id(NOW, FileId(0)), Err(MemberAnswer::OtherFile));
         let ahead = |ms| check_file_id(NOW, FileId::new(NOW + ms, 0, 7));
         assert_eq!(ahead(MAX_OP_AHEAD_MS), Ok(()));
-        assert_eq!(ahead(MAX_OP_AHEAD_MS + 1), Err(Answer::ClockSkew));
+        assert_eq!(ahead(MAX_OP_AHEAD_MS + 1), Err(MemberAnswer::ClockSkew));
         assert_eq!(check_file_id(NOW, FileId::new(1, 0, 7)), Ok(()), "a long upload");
     }
 
@@ -269,16 +269,16 @@ mod tests {
             now_ms: NOW,
             op: facts().op,
             is_volume_gone: false,
-            is_buried: false,
-            is_closed: false,
+            has_tombstone: false,
+            is_sealed: false,
             created_ms: 0,
         };
-        assert_eq!(decide_delete(&delete), Ok(Accept::Apply));
-        delete.is_closed = true;
-        assert_eq!(decide_delete(&delete), Err(Answer::TooOld));
-        delete.is_buried = true;
-        assert_eq!(decide_delete(&delete), Ok(Accept::Done));
-        delete.is_closed = false;
-        assert_eq!(decide_delete(&delete), Ok(Accept::Again));
+        assert_eq!(decide_delete(&delete), Ok(AcceptKind::Apply));
+        delete.is_sealed = true;
+        assert_eq!(decide_delete(&delete), Err(MemberAnswer::TooOld));
+        delete.has_tombstone = true;
+        assert_eq!(decide_delete(&delete), Ok(AcceptKind::Done));
+        delete.is_sealed = false;
+        assert_eq!(decide_delete(&delete), Ok(AcceptKind::Again));
     }
 }

@@ -13,7 +13,6 @@
 
 mod client;
 mod clocks;
-mod closing;
 pub mod invariants;
 mod member;
 mod own_state;
@@ -21,20 +20,24 @@ pub mod placement;
 pub mod rebalance;
 pub mod recovery;
 mod role;
+mod seal;
 mod settle;
 mod view;
 
-pub use client::{Action, Call, ClientOp, Event, Outcome, Refusal};
+pub use client::{CallKind, ClientOp, OperationAction, OperationEvent, OperationOutcome, OperationRefusal};
 pub use clocks::{
     CLOCK_RIGHT_MS, CLOCK_STEP_MS, MAX_CLOCK_OFF_MS, is_clock_wrong, is_seal_in_future, reference_of,
     without_future,
 };
-pub use closing::{BUCKET_MS, Bucket, CLOSING_LAG_MS, Closing, Digest, OwnTold, Record, Told, horizon};
 pub use member::{
-    Accept, Answer, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, check_file_id, decide_confirm,
-    decide_create, decide_delete, decide_union,
+    AcceptKind, CreateFacts, DeleteFacts, MAX_OP_AGE_MS, MAX_OP_AHEAD_MS, MemberAnswer, check_file_id,
+    decide_confirm, decide_copy, decide_create, decide_delete,
 };
 pub use own_state::{OwnState, own_role};
 pub use role::Role;
-pub use settle::{Claim, Forward, is_closed_everywhere, roll_forward, settle_name};
-pub use view::{DiskId, Epoch, GroupId, Incarnation, MAX_GROUP, Matching, Term, View, match_epoch};
+pub use seal::{
+    BUCKET_MS, Bucket, BucketSeal, OperationDigest, OperationRecord, PeerStatus, SEAL_LAG_MS, SealReport,
+    stable_point,
+};
+pub use settle::{NameClaim, RollForward, is_sealed_everywhere, roll_forward, settle_name};
+pub use view::{DiskId, Epoch, EpochMatch, GroupId, Incarnation, MAX_GROUP, Term, View, match_epoch};

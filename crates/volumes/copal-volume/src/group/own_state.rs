@@ -21,24 +21,24 @@ pub struct OwnState {
     pub role: Role,
     /// The newest epoch in which it was in sync, or had everything and was about to report that; 0: never, or
     /// not since it was damaged.
-    pub last_normal: Epoch,
+    pub last_in_sync: Epoch,
 }
 
-/// Role of a member in a view that gives it the role `told`. `missed`: the newest epoch in which operations
+/// Role of a member in a view that gives it the role `assigned`. `missed`: the newest epoch in which operations
 /// could complete without it; 0: none, or none since it reported that it is in sync. `own` is none for a disk
 /// that has never been a member of the group.
-pub fn own_role(own: Option<OwnState>, told: Role, missed: Epoch) -> Role {
+pub fn own_role(own: Option<OwnState>, assigned: Role, missed: Epoch) -> Role {
     // Only the master's record ends a missed epoch. Otherwise operations would complete by this member's
     // word, and the master would not store which members lack them.
-    let is_known = missed == Epoch(0);
-    let is_whole = match own {
-        Some(own) => is_known && own.last_normal > Epoch(0),
+    let is_recorded = missed == Epoch(0);
+    let is_in_sync = match own {
+        Some(own) => is_recorded && own.last_in_sync > Epoch(0),
         // It was a member from the beginning, and no operation ever completed without it: nothing can be
         // missing.
-        None => is_known && !told.is_joining(),
+        None => is_recorded && !assigned.is_joining(),
     };
-    match told {
-        _ if is_whole => Role::Normal,
+    match assigned {
+        _ if is_in_sync => Role::Normal,
         Role::Joining => Role::Joining,
         // A member that reads in a view that it is down is up again.
         Role::Normal | Role::Recovering | Role::Failed => Role::Recovering,
@@ -49,15 +49,15 @@ pub fn own_role(own: Option<OwnState>, told: Role, missed: Epoch) -> Role {
 mod tests {
     use super::*;
 
-    fn own(role: Role, last_normal: u64) -> Option<OwnState> {
-        Some(OwnState { role, last_normal: Epoch(last_normal) })
+    fn own(role: Role, last_in_sync: u64) -> Option<OwnState> {
+        Some(OwnState { role, last_in_sync: Epoch(last_in_sync) })
     }
 
     #[test]
     fn who_missed_nothing_stays_whole() {
-        for told in [Role::Normal, Role::Recovering, Role::Failed, Role::Joining] {
+        for assigned in [Role::Normal, Role::Recovering, Role::Failed, Role::Joining] {
             for role in [Role::Normal, Role::Recovering] {
-                assert_eq!(own_role(own(role, 7), told, Epoch(0)), Role::Normal, "also after a boot");
+                assert_eq!(own_role(own(role, 7), assigned, Epoch(0)), Role::Normal, "also after a boot");
             }
         }
     }
@@ -69,10 +69,10 @@ mod tests {
     /// is not in sync.
     #[test]
     fn who_told_the_master_is_whole_once_the_master_knows() {
-        let said = own(Role::Recovering, 9);
-        assert_eq!(own_role(said, Role::Recovering, Epoch(0)), Role::Normal);
-        assert_eq!(own_role(said, Role::Recovering, Epoch(6)), Role::Recovering);
-        assert_eq!(own_role(said, Role::Joining, Epoch(6)), Role::Joining);
+        let persisted = own(Role::Recovering, 9);
+        assert_eq!(own_role(persisted, Role::Recovering, Epoch(0)), Role::Normal);
+        assert_eq!(own_role(persisted, Role::Recovering, Epoch(6)), Role::Recovering);
+        assert_eq!(own_role(persisted, Role::Joining, Epoch(6)), Role::Joining);
     }
 
     /// Symptom: a member that was taken for down became in sync without a file that was acknowledged
@@ -82,15 +82,15 @@ mod tests {
     /// Fix: only a snapshot of a later epoch suffices.
     #[test]
     fn the_epoch_that_was_missed_is_not_enough() {
-        for told in [Role::Normal, Role::Recovering, Role::Failed] {
-            assert_eq!(own_role(own(Role::Normal, 8), told, Epoch(8)), Role::Recovering);
+        for assigned in [Role::Normal, Role::Recovering, Role::Failed] {
+            assert_eq!(own_role(own(Role::Normal, 8), assigned, Epoch(8)), Role::Recovering);
         }
     }
 
     #[test]
     fn who_missed_a_view_that_could_acknowledge_is_not() {
-        for told in [Role::Normal, Role::Recovering, Role::Failed] {
-            assert_eq!(own_role(own(Role::Normal, 7), told, Epoch(8)), Role::Recovering);
+        for assigned in [Role::Normal, Role::Recovering, Role::Failed] {
+            assert_eq!(own_role(own(Role::Normal, 7), assigned, Epoch(8)), Role::Recovering);
         }
         assert_eq!(own_role(own(Role::Joining, 0), Role::Joining, Epoch(8)), Role::Joining);
         assert_eq!(own_role(own(Role::Recovering, 0), Role::Normal, Epoch(0)), Role::Recovering);

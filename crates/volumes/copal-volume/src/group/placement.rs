@@ -25,7 +25,7 @@ pub const HARD_STOP_PERCENT: u64 = 95;
 /// Rack and zone of a disk: the failure domains above a server, each with a number unique to it. A disk
 /// without a known rack or zone gets a number of its own, so it is apart from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
+pub struct DiskSite {
     /// Rack.
     pub rack: u32,
     /// Zone, of several racks.
@@ -35,7 +35,7 @@ pub struct Site {
 /// Number of members that would be lost together with a disk: fewer in its rack are preferred over fewer in
 /// its zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Crowd {
+pub struct SharedDomains {
     /// Other members in its rack.
     pub in_rack: usize,
     /// Other members in its zone.
@@ -50,7 +50,7 @@ pub struct DiskFacts {
     /// Persistent identity of its server, which determines its rank.
     pub identity: [u8; 16],
     /// Where it stands.
-    pub site: Site,
+    pub site: DiskSite,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
     /// Bytes it holds, including those still to arrive.
@@ -115,15 +115,15 @@ fn score(group: GroupId, identity: [u8; 16], capacity_bytes: u64) -> f64 {
 }
 
 /// Sites of members, by disk.
-pub fn sites(members: &[DiskId], disks: &[DiskFacts]) -> Vec<(DiskId, Site)> {
+pub fn sites(members: &[DiskId], disks: &[DiskFacts]) -> Vec<(DiskId, DiskSite)> {
     let here = disks.iter().filter(|facts| members.contains(&facts.disk));
     here.map(|facts| (facts.disk, facts.site)).collect()
 }
 
 /// Number of other members with which a disk shares rack and zone.
-pub fn crowd(facts: &DiskFacts, members: &[(DiskId, Site)]) -> Crowd {
+pub fn crowd(facts: &DiskFacts, members: &[(DiskId, DiskSite)]) -> SharedDomains {
     let others = || members.iter().filter(|(disk, _)| *disk != facts.disk);
-    Crowd {
+    SharedDomains {
         in_rack: others().filter(|(_, site)| site.rack == facts.site.rack).count(),
         in_zone: others().filter(|(_, site)| site.zone == facts.site.zone).count(),
     }
@@ -133,7 +133,7 @@ pub fn crowd(facts: &DiskFacts, members: &[(DiskId, Site)]) -> Crowd {
 /// ranked. All `disks` must be able to take one. The result has fewer than `copies` if there are no more
 /// disks.
 pub fn first_members(group: GroupId, copies: usize, disks: &[DiskFacts]) -> Vec<DiskId> {
-    let mut chosen: Vec<(DiskId, Site)> = Vec::with_capacity(copies);
+    let mut chosen: Vec<(DiskId, DiskSite)> = Vec::with_capacity(copies);
     while chosen.len() < copies {
         let is_free = |facts: &&DiskFacts| chosen.iter().all(|(disk, _)| *disk != facts.disk);
         match best(group, &chosen, disks.iter().filter(is_free)) {
@@ -182,8 +182,8 @@ pub fn choose_for_move(
 fn choose(
     group: GroupId,
     members: &[DiskId],
-    staying: &[(DiskId, Site)],
-    most: Option<Crowd>,
+    staying: &[(DiskId, DiskSite)],
+    most: Option<SharedDomains>,
     bytes: u64,
     disks: &[DiskFacts],
 ) -> Result<DiskId, NoPlace> {
@@ -219,14 +219,14 @@ pub fn least_wanted(group: GroupId, members: &[DiskId], disks: &[DiskFacts]) -> 
 
 fn best<'a>(
     group: GroupId,
-    members: &[(DiskId, Site)],
+    members: &[(DiskId, DiskSite)],
     candidates: impl Iterator<Item = &'a DiskFacts>,
 ) -> Option<&'a DiskFacts> {
     candidates.min_by(|a, b| order(group, members, a, b))
 }
 
 /// Orders disks: less crowded first, then better ranked.
-fn order(group: GroupId, members: &[(DiskId, Site)], a: &DiskFacts, b: &DiskFacts) -> Ordering {
+fn order(group: GroupId, members: &[(DiskId, DiskSite)], a: &DiskFacts, b: &DiskFacts) -> Ordering {
     let score = |facts: &DiskFacts| score(group, facts.identity, facts.capacity_bytes);
     let crowds = crowd(a, members).cmp(&crowd(b, members));
     crowds.then_with(|| score(b).total_cmp(&score(a))).then(a.disk.cmp(&b.disk))

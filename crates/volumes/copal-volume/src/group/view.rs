@@ -118,7 +118,7 @@ impl View {
 
 /// Action of a member on a request of another epoch (VOL-11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Matching {
+pub enum EpochMatch {
     /// Both have the same view: run the request.
     Run,
     /// The request's view is older: answer with the newer one.
@@ -128,11 +128,11 @@ pub enum Matching {
 }
 
 /// Compares the epoch of a request with the member's own.
-pub fn match_epoch(own: Epoch, of_request: Epoch) -> Matching {
+pub fn match_epoch(own: Epoch, of_request: Epoch) -> EpochMatch {
     match of_request.cmp(&own) {
-        std::cmp::Ordering::Equal => Matching::Run,
-        std::cmp::Ordering::Less => Matching::Stale,
-        std::cmp::Ordering::Greater => Matching::Refresh,
+        std::cmp::Ordering::Equal => EpochMatch::Run,
+        std::cmp::Ordering::Less => EpochMatch::Stale,
+        std::cmp::Ordering::Greater => EpochMatch::Refresh,
     }
 }
 

@@ -13,8 +13,8 @@ use crate::ids::{FileId, VolumeId};
 use crate::limits::{MAX_BATCH_BYTES, MAX_FILE_BYTES, check_metadata};
 use crate::names::{check_file_name, split_parent, split_path};
 use crate::store::{
-    FileInfo, FileWriter, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeOptions, VolumeStats,
-    VolumeStore,
+    FileInfo, FileWriter, PutOptions, ReadOptions, RemoveMode, SettleChoice, SettleOutcome, VolumeOptions,
+    VolumeStats, VolumeStore,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -110,7 +110,7 @@ impl VolumeStore for MemoryStore {
         self.state.lock().list_volumes(&split_path(parent)?, after, limit)
     }
 
-    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+    fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
         self.state.lock().remove_volume(vid, how)
     }
 
@@ -187,13 +187,13 @@ impl VolumeStore for MemoryStore {
         self.state.lock().delete(vid, name, fid)
     }
 
-    fn settle(&self, vid: VolumeId, fid: FileId, _want: Settle) -> Result<Outcome, VolumeError> {
+    fn settle(&self, vid: VolumeId, fid: FileId, _want: SettleChoice) -> Result<SettleOutcome, VolumeError> {
         let state = self.state.lock();
         let volume = state.volume(vid)?;
         Ok(if volume.files.values().any(|file| file.info.fid == fid) {
-            Outcome::Committed
+            SettleOutcome::Committed
         } else {
-            Outcome::Aborted
+            SettleOutcome::Aborted
         })
     }
 

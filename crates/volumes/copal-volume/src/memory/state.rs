@@ -5,7 +5,7 @@
 
 use crate::error::VolumeError;
 use crate::ids::{FileId, FileIds, VolumeId};
-use crate::store::{FileInfo, ReadOptions, Remove, VolumeOptions, VolumeStats};
+use crate::store::{FileInfo, ReadOptions, RemoveMode, VolumeOptions, VolumeStats};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -124,10 +124,10 @@ impl State {
             .collect())
     }
 
-    pub(super) fn remove_volume(&mut self, vid: VolumeId, how: Remove) -> Result<(), VolumeError> {
+    pub(super) fn remove_volume(&mut self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
         let volume = self.volume(vid)?;
         let has_children = self.names.keys().any(|(parent, _)| *parent == vid);
-        if has_children || (how == Remove::IfEmpty && !volume.files.is_empty()) {
+        if has_children || (how == RemoveMode::IfEmpty && !volume.files.is_empty()) {
             return Err(VolumeError::NotEmpty);
         }
         self.volumes.remove(&vid);

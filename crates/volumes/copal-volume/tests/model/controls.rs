@@ -2,26 +2,27 @@
 //! From the same beginnings it must find nothing with all rules.
 
 use crate::{
-    moves::Move::{
-        self, Arrives, BecomesWhole, ClientLearnsView, Closes, ComesBack, CopiesFrom, HasEverything,
-        IsReplaced, IsTakenForAway, MemberLearnsView, SaysItIsWhole, Start,
+    moves::ModelMove::{
+        self, Arrives, BecomesInSync, ClaimsInSync, ClientLearnsView, CopiesFrom, IsMarkedDown, IsReplaced,
+        MemberLearnsView, PersistsInSync, Returns, Seals, Start,
     },
     search::{limit, search},
-    setup::{Setup, Sync, Weak, Work},
-    state::Message,
+    setup::{ClientWork, ResyncRule, SearchSetup, WeakRule},
+    state::CallMessage,
 };
-use Work::Create;
-use copal_volume::group::{Call, DiskId, Epoch};
+use ClientWork::Create;
+use copal_volume::group::{CallKind, DiskId, Epoch};
 
 const LIMIT: usize = 3_000_000;
 
-fn must_fail(name: &str, invariant: &str, setup: &Setup) {
+fn must_fail(name: &str, invariant: &str, setup: &SearchSetup) {
     let found = search(name, setup, LIMIT);
     let trace = found.violation.expect("the search finds what is wrong");
     println!("{trace}\n");
     let last = trace.lines().next_back().unwrap_or_default();
     assert!(last.starts_with(invariant), "found another: {last}");
-    let twin = Setup { weak: None, sync: Sync::Containment, min_ack: setup.min_ack, ..setup.clone() };
+    let twin =
+        SearchSetup { weak: None, sync: ResyncRule::Containment, min_ack: setup.min_ack, ..setup.clone() };
     let found = search(&format!("{name}, by all rules"), &twin, limit() / 2);
     if let Some(trace) = found.violation {
         panic!("{trace}");
@@ -29,19 +30,19 @@ fn must_fail(name: &str, invariant: &str, setup: &Setup) {
 }
 
 /// A create arrives at a disk.
-fn create(client: usize, disk: u32, epoch: u64) -> Move {
-    Arrives(Message { client, disk: DiskId(disk), epoch: Epoch(epoch), call: Call::Create })
+fn create(client: usize, disk: u32, epoch: u64) -> ModelMove {
+    Arrives(CallMessage { client, disk: DiskId(disk), epoch: Epoch(epoch), call: CallKind::Create })
 }
 
 /// CE1: one copy acknowledges after two failures, and its log is not passed on.
 #[test]
 fn the_papers_log_of_missed_operations_loses_a_file() {
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 2,
         min_ack: 1,
-        sync: Sync::MissedLog { cache: false },
-        before: vec![Start(0), IsTakenForAway(0), IsTakenForAway(1)],
-        ..Setup::new(&[Create(0)])
+        sync: ResyncRule::MissedLog { cache: false },
+        before: vec![Start(0), IsMarkedDown(0), IsMarkedDown(1)],
+        ..SearchSetup::new(&[Create(0)])
     };
     must_fail("CE1, missed log", "I1", &setup);
 }
@@ -50,30 +51,34 @@ fn the_papers_log_of_missed_operations_loses_a_file() {
 /// meanwhile.
 #[test]
 fn the_papers_cache_of_answers_loses_a_file() {
-    let setup = Setup { failures: 1, sync: Sync::MissedLog { cache: true }, ..Setup::new(&[Create(0)]) };
+    let setup = SearchSetup {
+        failures: 1,
+        sync: ResyncRule::MissedLog { cache: true },
+        ..SearchSetup::new(&[Create(0)])
+    };
     must_fail("CE2, cache of answers", "I1", &setup);
 }
 
 /// CE3: a client dies between two members.
 #[test]
 fn the_papers_members_differ_for_ever_after_a_client_died() {
-    let setup = Setup {
-        closings: 1,
-        sync: Sync::MissedLog { cache: false },
+    let setup = SearchSetup {
+        seals: 1,
+        sync: ResyncRule::MissedLog { cache: false },
         checks_equal: true,
-        ..Setup::new(&[Create(0)])
+        ..SearchSetup::new(&[Create(0)])
     };
     must_fail("CE3, client dies", "I2", &setup);
 }
 
 /// The first file is on the first member alone, which was down and accepts both.
-fn two_files_at_one_member() -> Vec<Move> {
+fn two_files_at_one_member() -> Vec<ModelMove> {
     vec![
         Start(0),
         Start(1),
         create(0, 1, 1),
-        IsTakenForAway(0),
-        ComesBack(0),
+        IsMarkedDown(0),
+        Returns(0),
         ClientLearnsView(1),
         create(1, 1, 3),
     ]
@@ -82,11 +87,11 @@ fn two_files_at_one_member() -> Vec<Move> {
 /// CE4: the member chooses one of the two while the other is being acknowledged.
 #[test]
 fn a_name_settled_before_it_is_closed_loses_a_file() {
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 1,
-        weak: Some(Weak::SettleBeforeClosing),
+        weak: Some(WeakRule::SettleBeforeSeal),
         before: two_files_at_one_member(),
-        ..Setup::new(&[Create(0), Create(1)])
+        ..SearchSetup::new(&[Create(0), Create(1)])
     };
     must_fail("CE4, settled early", "I1", &setup);
 }
@@ -95,11 +100,11 @@ fn a_name_settled_before_it_is_closed_loses_a_file() {
 /// request, which is later than its missed epoch. Found by the simulator, seed 586.
 #[test]
 fn a_member_that_asks_while_it_is_away_becomes_whole_without_a_file() {
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 2,
-        weak: Some(Weak::CopiesWhileAway),
-        before: vec![IsTakenForAway(0), IsTakenForAway(1), ComesBack(1)],
-        ..Setup::new(&[Create(0)])
+        weak: Some(WeakRule::CopiesWhileDown),
+        before: vec![IsMarkedDown(0), IsMarkedDown(1), Returns(1)],
+        ..SearchSetup::new(&[Create(0)])
     };
     must_fail("asked while away", "I1", &setup);
 }
@@ -107,60 +112,62 @@ fn a_member_that_asks_while_it_is_away_becomes_whole_without_a_file() {
 /// CE5: the member chooses one of the two, and a client is told that the other is complete.
 #[test]
 fn a_confirmation_after_closing_loses_a_file() {
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 1,
-        closings: 1,
-        weak: Some(Weak::ConfirmAfterClosing),
+        seals: 1,
+        weak: Some(WeakRule::ConfirmAfterSeal),
         before: two_files_at_one_member()
             .into_iter()
-            .chain([create(1, 2, 3), MemberLearnsView(2), Closes(0), Closes(1)])
+            .chain([create(1, 2, 3), MemberLearnsView(2), Seals(0), Seals(1)])
             .collect(),
-        ..Setup::new(&[Create(0), Create(1)])
+        ..SearchSetup::new(&[Create(0), Create(1)])
     };
     must_fail("CE5, confirmed late", "I1", &setup);
 }
 
 #[test]
 fn a_donor_of_an_older_view_lacks_a_file() {
-    let setup = Setup { failures: 1, weak: Some(Weak::DonorBehind), ..Setup::new(&[Create(0)]) };
+    let setup =
+        SearchSetup { failures: 1, weak: Some(WeakRule::DonorBehind), ..SearchSetup::new(&[Create(0)]) };
     must_fail("donor behind", "I1", &setup);
 }
 
 #[test]
 fn a_member_with_two_files_of_a_name_hides_one() {
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 1,
-        weak: Some(Weak::WholeWithTwoOfOneName),
+        weak: Some(WeakRule::InSyncWithTwoFiles),
         before: two_files_at_one_member(),
-        ..Setup::new(&[Create(0), Create(1)])
+        ..SearchSetup::new(&[Create(0), Create(1)])
     };
     must_fail("whole with two of a name", "I1", &setup);
 }
 
 #[test]
 fn a_member_that_is_not_told_what_it_missed_lacks_a_file() {
-    let setup = Setup { failures: 1, weak: Some(Weak::MissedNotTold), ..Setup::new(&[Create(0)]) };
+    let setup =
+        SearchSetup { failures: 1, weak: Some(WeakRule::MissedNotSent), ..SearchSetup::new(&[Create(0)]) };
     must_fail("missed and not told", "I1", &setup);
 }
 
 /// The first file is on the first member alone, the second is acknowledged without it, and both are sealed.
 #[test]
 fn a_whole_member_that_yields_to_one_that_is_not_loses_a_file() {
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 1,
-        closings: 1,
-        weak: Some(Weak::WholeYieldsToAny),
+        seals: 1,
+        weak: Some(WeakRule::InSyncYieldsToAny),
         before: vec![
             Start(0),
             Start(1),
             create(0, 1, 1),
-            IsTakenForAway(0),
+            IsMarkedDown(0),
             ClientLearnsView(1),
             create(1, 2, 2),
             create(1, 3, 2),
-            ComesBack(0),
+            Returns(0),
         ],
-        ..Setup::new(&[Create(0), Create(1)])
+        ..SearchSetup::new(&[Create(0), Create(1)])
     };
     must_fail("yields to any", "I1", &setup);
 }
@@ -168,34 +175,34 @@ fn a_whole_member_that_yields_to_one_that_is_not_loses_a_file() {
 /// A new member accepts, from its client, a file whose sealed create was deleted before the member joined.
 #[test]
 fn what_a_donor_has_closed_is_closed() {
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 4,
         replacements: 1,
-        closings: 1,
+        seals: 1,
         min_ack: 1,
-        weak: Some(Weak::ClosingNotTakenOver),
+        weak: Some(WeakRule::SealNotCopied),
         before: two_files_at_one_member()
             .into_iter()
             .chain([MemberLearnsView(1), MemberLearnsView(2)])
-            .chain([Closes(0), Closes(1), Closes(2)])
+            .chain([Seals(0), Seals(1), Seals(2)])
             .chain([
                 CopiesFrom(0, 1),
-                Move::Settles(0, 0),
-                HasEverything(0),
-                BecomesWhole(0),
-                SaysItIsWhole(0),
+                ModelMove::Settles(0, 0),
+                PersistsInSync(0),
+                BecomesInSync(0),
+                ClaimsInSync(0),
             ])
-            .chain([IsTakenForAway(1), IsReplaced(1)])
+            .chain([IsMarkedDown(1), IsReplaced(1)])
             .chain([
                 MemberLearnsView(1),
                 MemberLearnsView(2),
                 CopiesFrom(1, 2),
-                HasEverything(1),
-                BecomesWhole(1),
+                PersistsInSync(1),
+                BecomesInSync(1),
             ])
-            .chain([IsTakenForAway(0), IsTakenForAway(2)])
+            .chain([IsMarkedDown(0), IsMarkedDown(2)])
             .collect(),
-        ..Setup::new(&[Create(0), Create(1)])
+        ..SearchSetup::new(&[Create(0), Create(1)])
     };
     must_fail("closing not taken over", "I1", &setup);
 }

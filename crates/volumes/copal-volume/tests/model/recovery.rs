@@ -1,16 +1,16 @@
 //! Failures and resync of members: master and members, by the production rules.
 
 use crate::{
-    setup::{MEMBERS, Setup, Sync, Weak, create, fid, number},
-    state::{Copying, Files, Member, State},
+    setup::{MEMBERS, ResyncRule, SearchSetup, WeakRule, create, fid, number},
+    state::{FileSet, ModelMember, ModelState, ResyncState},
 };
 use copal_volume::group::{
-    Accept, Bucket, Claim, Closing, CreateFacts, DiskId, Epoch, Forward, Role, View, decide_union,
-    roll_forward, settle_name,
+    AcceptKind, Bucket, BucketSeal, CreateFacts, DiskId, Epoch, NameClaim, Role, RollForward, View,
+    decide_copy, roll_forward, settle_name,
 };
 use std::sync::Arc;
 
-impl State {
+impl ModelState {
     /// The master publishes a view with other roles.
     fn give_out(&mut self, changed: DiskId, change: impl FnOnce(&mut View)) {
         let mut map = (*self.master.map).clone();
@@ -50,9 +50,9 @@ impl State {
     pub(crate) fn replace(&mut self, at: usize) {
         let old = self.members[at].disk;
         let disk = DiskId(old.0 + MEMBERS as u32);
-        self.members[at] = Member::new(disk);
+        self.members[at] = ModelMember::new(disk);
         for member in &mut self.members {
-            member.missed[at] = Files::default();
+            member.missed[at] = FileSet::default();
         }
         self.give_out(disk, |view| {
             view.members.retain(|&(other, _)| other != old);
@@ -63,7 +63,7 @@ impl State {
 
     /// Whether the master accepts a member's report that it is in sync: not one from before the master knew
     /// of its return.
-    pub(crate) fn may_say_whole(&self, at: usize) -> bool {
+    pub(crate) fn may_claim_in_sync(&self, at: usize) -> bool {
         let member = &self.members[at];
         let role = self.role_of(at);
         let is_back = role.is_up() && !role.is_in_sync();
@@ -71,29 +71,29 @@ impl State {
     }
 
     /// Seals of every member that is up, as another member of the same epoch can ask for them.
-    fn closings(&self, at: usize) -> Vec<Closing> {
+    fn seals(&self, at: usize) -> Vec<BucketSeal> {
         let asking = &self.members[at];
         let Some(map) = &asking.map else {
-            return vec![Closing::default()];
+            return vec![BucketSeal::default()];
         };
         let of = |disk| {
             let member = self.members.iter().find(|member| member.disk == disk);
             let answers = member.filter(|member| member.epoch() == asking.epoch());
-            answers.map_or(Closing::default(), |member| member.closing)
+            answers.map_or(BucketSeal::default(), |member| member.seal)
         };
         map.view.up().map(of).collect()
     }
 
-    pub(crate) fn may_copy(&self, setup: &Setup, at: usize, donor: usize) -> bool {
+    pub(crate) fn may_copy(&self, setup: &SearchSetup, at: usize, donor: usize) -> bool {
         let (member, donor) = (&self.members[at], &self.members[donor]);
-        let is_new_enough = donor.epoch() >= member.epoch() || setup.is_weak(Weak::DonorBehind);
-        let is_asked = member.takes_part() || setup.is_weak(Weak::CopiesWhileAway);
+        let is_new_enough = donor.epoch() >= member.epoch() || setup.is_weak(WeakRule::DonorBehind);
+        let is_asked = member.takes_part() || setup.is_weak(WeakRule::CopiesWhileDown);
         let wants = !member.role.is_in_sync() && is_asked;
         wants && donor.role.is_in_sync() && is_new_enough
     }
 
-    pub(crate) fn start_copying(&mut self, setup: &Setup, at: usize, donor: usize) {
-        if matches!(setup.sync, Sync::MissedLog { .. }) {
+    pub(crate) fn start_copying(&mut self, setup: &SearchSetup, at: usize, donor: usize) {
+        if matches!(setup.sync, ResyncRule::MissedLog { .. }) {
             let missed = std::mem::take(&mut self.members[donor].missed[at]);
             for file in missed.iter() {
                 self.members[at].take(file);
@@ -102,17 +102,17 @@ impl State {
             self.forget_missed(at);
             return;
         }
-        let closings = self.closings(at);
-        let everywhere = closings.iter().map(|closing| closing.below).min();
+        let seals = self.seals(at);
+        let everywhere = seals.iter().map(|seal| seal.below).min();
         let asked_in = self.members[at].epoch();
         let donor = &self.members[donor];
-        self.members[at].copying = Some(Copying {
+        self.members[at].copying = Some(ResyncState {
             asked_in,
             live: donor.live,
             bound: donor.bound,
-            buried: donor.buried,
-            closing: donor.closing,
-            everywhere: Closing { below: everywhere.unwrap_or_default() },
+            deleted: donor.deleted,
+            seal: donor.seal,
+            everywhere: BucketSeal { below: everywhere.unwrap_or_default() },
         });
     }
 
@@ -120,16 +120,16 @@ impl State {
     pub(crate) fn next_to_copy(&self, at: usize) -> Option<(bool, usize)> {
         let member = &self.members[at];
         let copying = member.copying.as_ref()?;
-        let known = member.live.and(member.buried);
+        let known = member.live.and(member.deleted);
         let live = copying.live.without(known).iter().map(|file| (true, file));
-        let buried = copying.buried.without(member.buried).iter().map(|file| (false, file));
-        live.chain(buried).next()
+        let deleted = copying.deleted.without(member.deleted).iter().map(|file| (false, file));
+        live.chain(deleted).next()
     }
 
     pub(crate) fn copy_one(&mut self, at: usize) {
         match self.next_to_copy(at) {
             Some((true, file)) => self.unite(at, file),
-            Some((false, file)) => self.members[at].bury(file),
+            Some((false, file)) => self.members[at].delete(file),
             None => {}
         }
     }
@@ -143,55 +143,55 @@ impl State {
             op: create(file),
             fid: fid(file),
             is_volume_gone: false,
-            is_buried: member.buried.has(file),
-            is_closed: member.closing.is_closed(create(file)),
-            is_held: member.live.has(file),
+            has_tombstone: member.deleted.has(file),
+            is_sealed: member.seal.is_sealed(create(file)),
+            is_live: member.live.has(file),
             other: member.bound.map(fid).filter(|&other| number(other) != file),
         };
-        if matches!(decide_union(&facts), Ok(Accept::Apply | Accept::ApplyBeside)) {
+        if matches!(decide_copy(&facts), Ok(AcceptKind::Apply | AcceptKind::ApplyBeside)) {
             member.take(file);
         }
     }
 
     /// Whether it has all of the snapshot, and is in a view in which no operation completes without it.
-    pub(crate) fn may_have_everything(&self, setup: &Setup, at: usize) -> bool {
+    pub(crate) fn may_persist_in_sync(&self, setup: &SearchSetup, at: usize) -> bool {
         let member = &self.members[at];
         let (Some(copying), Some(map)) = (&member.copying, &member.map) else {
             return false;
         };
         let missed = map.missed.get(&member.disk).copied().unwrap_or_default();
-        let is_whole = self.next_to_copy(at).is_none() && missed < copying.asked_in;
-        let is_one = !member.has_two_of_one_name() || setup.is_weak(Weak::WholeWithTwoOfOneName);
-        is_whole && is_one && member.takes_part() && !member.has_everything()
+        let is_in_sync = self.next_to_copy(at).is_none() && missed < copying.asked_in;
+        let is_one = !member.has_two_of_one_name() || setup.is_weak(WeakRule::InSyncWithTwoFiles);
+        is_in_sync && is_one && member.takes_part() && !member.has_everything()
     }
 
     /// Persists this, with the donor's seal.
-    pub(crate) fn have_everything(&mut self, setup: &Setup, at: usize) {
+    pub(crate) fn persist_in_sync(&mut self, setup: &SearchSetup, at: usize) {
         let member = &mut self.members[at];
         let Some(copying) = &member.copying else {
             return;
         };
-        if !setup.is_weak(Weak::ClosingNotTakenOver) {
-            member.closing = member.closing.joined(copying.closing);
+        if !setup.is_weak(WeakRule::SealNotCopied) {
+            member.seal = member.seal.joined(copying.seal);
         }
-        member.last_normal = member.epoch();
+        member.last_in_sync = member.epoch();
         member.copying = None;
     }
 
     /// The master accepts the report only in its current view.
-    pub(crate) fn may_become_whole(&self, at: usize) -> bool {
+    pub(crate) fn may_become_in_sync(&self, at: usize) -> bool {
         let member = &self.members[at];
         let is_present = member.epoch() == self.master.map.view.epoch && member.takes_part();
         !member.role.is_in_sync() && member.has_everything() && is_present
     }
 
     /// Reports to the master, and acts on the reply.
-    pub(crate) fn become_whole(&mut self, setup: &Setup, at: usize) {
+    pub(crate) fn become_in_sync(&mut self, setup: &SearchSetup, at: usize) {
         self.forget_missed(at);
         let member = &mut self.members[at];
-        if setup.is_weak(Weak::WholeWithTwoOfOneName) {
+        if setup.is_weak(WeakRule::InSyncWithTwoFiles) {
             member.role = Role::Normal;
-            member.be_whole_if_normal();
+            member.note_in_sync();
         } else {
             member.be(Role::Normal);
         }
@@ -203,19 +203,19 @@ impl State {
         self.master.map = Arc::new(map);
     }
 
-    fn claims(&self, at: usize) -> Vec<Claim> {
+    fn claims(&self, at: usize) -> Vec<NameClaim> {
         self.members[at].live.iter().map(claim).collect()
     }
 
     /// The file that keeps the name on a member that has copied all and knows of two.
-    pub(crate) fn settled(&self, setup: &Setup, at: usize) -> Option<usize> {
+    pub(crate) fn settled(&self, setup: &SearchSetup, at: usize) -> Option<usize> {
         let member = &self.members[at];
         let copying = member.copying.as_ref()?;
         if !member.has_two_of_one_name() || self.next_to_copy(at).is_some() {
             return None;
         }
-        let everywhere = match setup.is_weak(Weak::SettleBeforeClosing) {
-            true => member.closing.joined(Closing { below: Bucket(u64::MAX) }),
+        let everywhere = match setup.is_weak(WeakRule::SettleBeforeSeal) {
+            true => member.seal.joined(BucketSeal { below: Bucket(u64::MAX) }),
             false => copying.everywhere,
         };
         let donors = copying.bound.map(fid);
@@ -225,50 +225,50 @@ impl State {
     pub(crate) fn settle(&mut self, at: usize, stays: usize) {
         let member = &mut self.members[at];
         for file in member.live.iter().filter(|&file| file != stays) {
-            member.bury(file);
+            member.delete(file);
         }
     }
 
     /// Action for a sealed operation that another member has and it lacks: a file to copy or to delete.
-    pub(crate) fn forward(&self, setup: &Setup, at: usize, other: usize) -> Option<Step> {
+    pub(crate) fn forward(&self, setup: &SearchSetup, at: usize, other: usize) -> Option<CopyStep> {
         let (member, other) = (&self.members[at], &self.members[other]);
         let is_near = member.epoch() == other.epoch();
         if !is_near || !member.takes_part() || !other.takes_part() {
             return None;
         }
-        if let Some(file) = other.buried.without(member.buried).iter().next() {
-            return Some(Step::Bury(file));
+        if let Some(file) = other.deleted.without(member.deleted).iter().next() {
+            return Some(CopyStep::CopyDelete(file));
         }
-        let lacks = other.live.without(member.live.and(member.buried));
+        let lacks = other.live.without(member.live.and(member.deleted));
         let bound = member.bound.map(claim);
-        let closings = self.closings(at);
-        let their_role = match setup.is_weak(Weak::WholeYieldsToAny) {
+        let seals = self.seals(at);
+        let their_role = match setup.is_weak(WeakRule::InSyncYieldsToAny) {
             true => Role::Normal,
             false => other.role,
         };
         let roles = (member.role, their_role);
-        lacks.iter().find_map(|file| match roll_forward(roles, &claim(file), bound.as_ref(), &closings) {
-            Forward::Wait => None,
-            Forward::Take => Some(Step::Take(file)),
-            Forward::Bury { loser } => Some(Step::Bury(number(loser))),
+        lacks.iter().find_map(|file| match roll_forward(roles, &claim(file), bound.as_ref(), &seals) {
+            RollForward::Wait => None,
+            RollForward::Copy => Some(CopyStep::CopyFile(file)),
+            RollForward::Delete { loser } => Some(CopyStep::CopyDelete(number(loser))),
         })
     }
 
-    pub(crate) fn bring_over(&mut self, at: usize, step: Step) {
+    pub(crate) fn roll_forward_step(&mut self, at: usize, step: CopyStep) {
         match step {
-            Step::Take(file) => self.unite(at, file),
-            Step::Bury(file) => self.members[at].bury(file),
+            CopyStep::CopyFile(file) => self.unite(at, file),
+            CopyStep::CopyDelete(file) => self.members[at].delete(file),
         }
     }
 }
 
 /// An operation copied from another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Step {
-    Take(usize),
-    Bury(usize),
+pub(crate) enum CopyStep {
+    CopyFile(usize),
+    CopyDelete(usize),
 }
 
-fn claim(file: usize) -> Claim {
-    Claim { fid: fid(file), op: create(file) }
+fn claim(file: usize) -> NameClaim {
+    NameClaim { fid: fid(file), op: create(file) }
 }

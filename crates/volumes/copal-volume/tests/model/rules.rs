@@ -1,78 +1,85 @@
 //! Copal's rules hold in every order of events.
 
 use crate::{
-    moves::Move::{
-        BecomesWhole, ComesBack, CopiesFrom, HasEverything, IsTakenForAway, MemberLearnsView, Start,
+    moves::ModelMove::{
+        BecomesInSync, CopiesFrom, IsMarkedDown, MemberLearnsView, PersistsInSync, Returns, Start,
     },
     search::{limit, search},
-    setup::{Setup, Work},
+    setup::{ClientWork, SearchSetup},
 };
-use Work::{Create, Delete};
+use ClientWork::{Create, Delete};
 
-fn must_hold(name: &str, setup: &Setup) -> bool {
+fn must_hold(name: &str, setup: &SearchSetup) -> bool {
     let found = search(name, setup, limit());
     if let Some(trace) = found.violation {
         panic!("{name}:\n{trace}");
     }
-    assert!(found.was_held, "{name}: no create ever held");
+    assert!(found.was_complete, "{name}: no create ever held");
     found.is_exhaustive
 }
 
 #[test]
 fn one_create_and_one_failure() {
-    let setup = Setup { failures: 1, ..Setup::new(&[Create(0)]) };
+    let setup = SearchSetup { failures: 1, ..SearchSetup::new(&[Create(0)]) };
     let found = search("a create, a failure", &setup, 4_000_000);
     assert_eq!(found.violation, None);
-    assert!(found.is_exhaustive && found.was_held);
+    assert!(found.is_exhaustive && found.was_complete);
 }
 
 #[test]
 fn members_become_equal_once_everything_is_closed() {
-    let setup = Setup { closings: 1, checks_equal: true, ..Setup::new(&[Create(0), Create(1)]) };
+    let setup = SearchSetup { seals: 1, checks_equal: true, ..SearchSetup::new(&[Create(0), Create(1)]) };
     must_hold("two creates, clients die", &setup);
-    let setup = Setup { closings: 2, checks_equal: true, ..Setup::new(&[Create(0), Delete(0)]) };
+    let setup = SearchSetup { seals: 2, checks_equal: true, ..SearchSetup::new(&[Create(0), Delete(0)]) };
     must_hold("a create and a delete, clients die", &setup);
 }
 
 #[test]
 fn a_create_that_is_given_up() {
-    let setup = Setup { failures: 1, deadlines: 1, ..Setup::new(&[Create(0)]) };
+    let setup = SearchSetup { failures: 1, deadlines: 1, ..SearchSetup::new(&[Create(0)]) };
     must_hold("given up, a failure", &setup);
-    let setup = Setup { closings: 1, deadlines: 1, lost_answers: 1, ..Setup::new(&[Create(0)]) };
+    let setup = SearchSetup { seals: 1, deadlines: 1, lost_answers: 1, ..SearchSetup::new(&[Create(0)]) };
     must_hold("given up, closed, an answer lost", &setup);
-    let setup = Setup { failures: 1, closings: 1, deadlines: 1, lost_answers: 1, ..Setup::new(&[Create(0)]) };
+    let setup = SearchSetup {
+        failures: 1,
+        seals: 1,
+        deadlines: 1,
+        lost_answers: 1,
+        ..SearchSetup::new(&[Create(0)])
+    };
     must_hold("given up, closed, a failure, an answer lost", &setup);
 }
 
 #[test]
 fn two_creators_of_one_name() {
-    let setup = Setup::new(&[Create(0), Create(1)]);
+    let setup = SearchSetup::new(&[Create(0), Create(1)]);
     must_hold("two creates", &setup);
-    let setup = Setup { failures: 1, closings: 1, ..Setup::new(&[Create(0), Create(1)]) };
+    let setup = SearchSetup { failures: 1, seals: 1, ..SearchSetup::new(&[Create(0), Create(1)]) };
     must_hold("two creates, a failure", &setup);
 }
 
 #[test]
 fn a_name_that_is_used_again() {
-    let setup = Setup::new(&[Create(0), Delete(0), Create(1)]);
+    let setup = SearchSetup::new(&[Create(0), Delete(0), Create(1)]);
     must_hold("create, delete, create", &setup);
-    let setup = Setup { failures: 1, closings: 1, ..Setup::new(&[Create(0), Delete(0), Create(1)]) };
+    let setup = SearchSetup { failures: 1, seals: 1, ..SearchSetup::new(&[Create(0), Delete(0), Create(1)]) };
     must_hold("create, delete, create, a failure", &setup);
 }
 
 #[test]
 fn a_second_failure_and_a_new_disk() {
-    let setup = Setup { failures: 2, ..Setup::new(&[Create(0)]) };
+    let setup = SearchSetup { failures: 2, ..SearchSetup::new(&[Create(0)]) };
     must_hold("a create, two failures", &setup);
-    let setup = Setup { failures: 2, replacements: 1, closings: 1, ..Setup::new(&[Create(0), Delete(0)]) };
+    let setup =
+        SearchSetup { failures: 2, replacements: 1, seals: 1, ..SearchSetup::new(&[Create(0), Delete(0)]) };
     must_hold("create and delete, two failures, a new disk", &setup);
 }
 
 #[test]
 fn all_members_start_again() {
-    let setup = Setup { restarts: 3, ..Setup::new(&[Create(0)]) };
+    let setup = SearchSetup { restarts: 3, ..SearchSetup::new(&[Create(0)]) };
     must_hold("a create, three restarts", &setup);
-    let setup = Setup { restarts: 3, closings: 1, ..Setup::new(&[Create(1), Create(0)]) };
+    let setup = SearchSetup { restarts: 3, seals: 1, ..SearchSetup::new(&[Create(1), Create(0)]) };
     must_hold("two creates, three restarts", &setup);
 }
 
@@ -80,28 +87,28 @@ fn all_members_start_again() {
 /// yet.
 #[test]
 fn no_whole_member_is_left() {
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 4,
         before: vec![
-            IsTakenForAway(0),
-            IsTakenForAway(1),
-            ComesBack(0),
+            IsMarkedDown(0),
+            IsMarkedDown(1),
+            Returns(0),
             MemberLearnsView(0),
             MemberLearnsView(2),
             CopiesFrom(0, 2),
-            HasEverything(0),
-            BecomesWhole(0),
-            IsTakenForAway(2),
-            ComesBack(1),
+            PersistsInSync(0),
+            BecomesInSync(0),
+            IsMarkedDown(2),
+            Returns(1),
             Start(0),
         ],
-        ..Setup::new(&[Create(0)])
+        ..SearchSetup::new(&[Create(0)])
     };
     must_hold("no whole member is left", &setup);
-    let setup = Setup {
+    let setup = SearchSetup {
         failures: 3,
-        before: vec![Start(0), IsTakenForAway(0), IsTakenForAway(1), IsTakenForAway(2)],
-        ..Setup::new(&[Create(0)])
+        before: vec![Start(0), IsMarkedDown(0), IsMarkedDown(1), IsMarkedDown(2)],
+        ..SearchSetup::new(&[Create(0)])
     };
     must_hold("all are away", &setup);
 }

@@ -2,20 +2,20 @@
 
 use crate::{
     moves::{EQUAL, HELD, TOLD},
-    setup::Setup,
+    setup::SearchSetup,
 };
 use copal_volume::group::invariants::{check, check_equal};
 use stateright::{Checker, HasDiscoveries, Model};
 use std::time::Instant;
 
 /// Result of a search.
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// The shortest sequence to a violation, and the violation.
     pub(crate) violation: Option<String>,
     /// Whether every state was visited.
     pub(crate) is_exhaustive: bool,
     /// Whether some create was reported as complete.
-    pub(crate) was_held: bool,
+    pub(crate) was_complete: bool,
 }
 
 /// Number of states of a search: few among other tests, more if `COPAL_MODEL_STATES` is set.
@@ -25,7 +25,7 @@ pub(crate) fn limit() -> usize {
 }
 
 /// Visits up to about `limit` states, the nearest first, and prints their number.
-pub(crate) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
+pub(crate) fn search(name: &str, setup: &SearchSetup, limit: usize) -> SearchResult {
     let started = Instant::now();
     let checker = setup
         .clone()
@@ -50,7 +50,7 @@ pub(crate) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
         end,
         started.elapsed().as_secs_f64(),
     );
-    Found {
+    SearchResult {
         violation: path.map(|path| {
             let state = path.last_state();
             let (seen, files) = (state.seen(), state.files(setup));
@@ -63,6 +63,6 @@ pub(crate) fn search(name: &str, setup: &Setup, limit: usize) -> Found {
             )
         }),
         is_exhaustive,
-        was_held: checker.discovery(HELD).is_some(),
+        was_complete: checker.discovery(HELD).is_some(),
     }
 }

@@ -1,6 +1,6 @@
 //! Setup of a search: numbers of clients, failures and seals, and the rules.
 
-use crate::moves::Move;
+use crate::moves::ModelMove;
 use copal_volume::{
     FileId, OpId, VolumeId,
     group::{BUCKET_MS, Bucket, DiskId, Epoch, GroupId, Role, View},
@@ -13,7 +13,7 @@ pub(crate) const NAME: &[u8] = b"a";
 
 /// A client's operation; files are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Work {
+pub(crate) enum ClientWork {
     Create(usize),
     /// Starts as soon as a client can know of the file.
     Delete(usize),
@@ -21,7 +21,7 @@ pub(crate) enum Work {
 
 /// How a member that was down learns the operations it missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sync {
+pub(crate) enum ResyncRule {
     /// Copal: it copies everything of a donor's snapshot.
     Containment,
     /// The paper: an in-sync member keeps a log of missed operations for each member that is down. `cache`: a
@@ -31,24 +31,24 @@ pub(crate) enum Sync {
 
 /// A rule that is left out, to check that the search finds the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weak {
-    SettleBeforeClosing,
+pub(crate) enum WeakRule {
+    SettleBeforeSeal,
     /// A member confirms a file even after its bucket is sealed.
-    ConfirmAfterClosing,
+    ConfirmAfterSeal,
     DonorBehind,
-    ClosingNotTakenOver,
-    WholeWithTwoOfOneName,
+    SealNotCopied,
+    InSyncWithTwoFiles,
     /// A member that was down does not learn that it missed operations.
-    MissedNotTold,
+    MissedNotSent,
     /// A member requests missing operations in a view in which it is down.
-    CopiesWhileAway,
+    CopiesWhileDown,
     /// An in-sync member deletes its own file of a name in favour of that of a member that is not in sync.
-    WholeYieldsToAny,
+    InSyncYieldsToAny,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Setup {
-    pub(crate) work: Vec<Work>,
+pub(crate) struct SearchSetup {
+    pub(crate) work: Vec<ClientWork>,
     /// Members taken for down. It makes no difference whether they are: a member that is down does nothing.
     pub(crate) failures: u8,
     /// Number of restarts of members.
@@ -58,42 +58,42 @@ pub(crate) struct Setup {
     /// Number of clients that give up. A crashed client simply does nothing more.
     pub(crate) deadlines: u8,
     /// Number of buckets that can be sealed: creates are in the first, deletes in the second.
-    pub(crate) closings: u64,
+    pub(crate) seals: u64,
     pub(crate) min_ack: u8,
     /// Number of lost answers; the call is then repeated.
     pub(crate) lost_answers: u8,
-    pub(crate) sync: Sync,
-    pub(crate) weak: Option<Weak>,
+    pub(crate) sync: ResyncRule,
+    pub(crate) weak: Option<WeakRule>,
     /// Whether members must be equal when no operation is under way.
     pub(crate) checks_equal: bool,
     /// Events before the search begins.
-    pub(crate) before: Vec<Move>,
+    pub(crate) before: Vec<ModelMove>,
 }
 
-impl Setup {
-    pub(crate) fn new(work: &[Work]) -> Setup {
-        Setup {
+impl SearchSetup {
+    pub(crate) fn new(work: &[ClientWork]) -> SearchSetup {
+        SearchSetup {
             work: work.to_vec(),
             failures: 0,
             restarts: 0,
             replacements: 0,
             deadlines: 0,
-            closings: 0,
+            seals: 0,
             min_ack: 2,
             lost_answers: 0,
-            sync: Sync::Containment,
+            sync: ResyncRule::Containment,
             weak: None,
             checks_equal: false,
             before: Vec::new(),
         }
     }
 
-    pub(crate) fn is_weak(&self, weak: Weak) -> bool {
+    pub(crate) fn is_weak(&self, weak: WeakRule) -> bool {
         self.weak == Some(weak)
     }
 
     pub(crate) fn files(&self) -> usize {
-        let creates = self.work.iter().filter(|work| matches!(work, Work::Create(_)));
+        let creates = self.work.iter().filter(|work| matches!(work, ClientWork::Create(_)));
         creates.count()
     }
 

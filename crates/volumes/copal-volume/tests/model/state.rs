@@ -1,11 +1,11 @@
 //! State of a group of three members, its master, its clients and the calls between them.
 
-use crate::setup::{MEMBERS, NAME, Setup, VID, Weak, fid};
+use crate::setup::{MEMBERS, NAME, SearchSetup, VID, WeakRule, fid};
 use copal_volume::{
     FileId, VolumeId,
     group::{
-        Call, ClientOp, Closing, DiskId, Epoch, Outcome, OwnState, Role, View,
-        invariants::{File, Known, Replica},
+        BucketSeal, CallKind, ClientOp, DiskId, Epoch, OperationOutcome, OwnState, Role, View,
+        invariants::{FileResults, KnownResult, ReplicaState},
         own_role,
     },
 };
@@ -16,9 +16,9 @@ use std::{
 
 /// Files by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Files(pub(crate) u8);
+pub(crate) struct FileSet(pub(crate) u8);
 
-impl Files {
+impl FileSet {
     pub(crate) fn has(self, file: usize) -> bool {
         self.0 >> file & 1 == 1
     }
@@ -28,11 +28,11 @@ impl Files {
     pub(crate) fn remove(&mut self, file: usize) {
         self.0 &= !(1 << file);
     }
-    pub(crate) fn without(self, other: Files) -> Files {
-        Files(self.0 & !other.0)
+    pub(crate) fn without(self, other: FileSet) -> FileSet {
+        FileSet(self.0 & !other.0)
     }
-    pub(crate) fn and(self, other: Files) -> Files {
-        Files(self.0 | other.0)
+    pub(crate) fn and(self, other: FileSet) -> FileSet {
+        FileSet(self.0 | other.0)
     }
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         (0..8).filter(move |&file| self.has(file))
@@ -44,7 +44,7 @@ impl Files {
 
 /// A view, and the facts that the master sends with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Map {
+pub(crate) struct ModelMap {
     pub(crate) view: View,
     /// For each member, the epoch from which on operations could complete without it, in its last absence.
     pub(crate) missed: BTreeMap<DiskId, Epoch>,
@@ -52,7 +52,7 @@ pub(crate) struct Map {
     pub(crate) since: BTreeMap<DiskId, Epoch>,
 }
 
-impl Map {
+impl ModelMap {
     /// The master stores which members are down while operations can complete: when enough are up, and one of
     /// them has missed nothing.
     pub(crate) fn note_missed(&mut self) {
@@ -72,46 +72,46 @@ impl Map {
 
 /// A resync under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Copying {
+pub(crate) struct ResyncState {
     /// The donor's snapshot.
-    pub(crate) live: Files,
+    pub(crate) live: FileSet,
     pub(crate) bound: Option<usize>,
-    pub(crate) buried: Files,
-    pub(crate) closing: Closing,
+    pub(crate) deleted: FileSet,
+    pub(crate) seal: BucketSeal,
     /// The member's epoch at its request.
     pub(crate) asked_in: Epoch,
     /// Seals of every member that is up, from before the snapshot.
-    pub(crate) everywhere: Closing,
+    pub(crate) everywhere: BucketSeal,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Member {
+pub(crate) struct ModelMember {
     pub(crate) disk: DiskId,
     pub(crate) role: Role,
-    pub(crate) last_normal: Epoch,
+    pub(crate) last_in_sync: Epoch,
     /// The newest epoch in which it has taken part; none: new.
-    pub(crate) map: Option<Arc<Map>>,
-    pub(crate) live: Files,
+    pub(crate) map: Option<Arc<ModelMap>>,
+    pub(crate) live: FileSet,
     /// The live file to which its name leads.
     pub(crate) bound: Option<usize>,
-    pub(crate) buried: Files,
-    pub(crate) closing: Closing,
-    pub(crate) copying: Option<Copying>,
+    pub(crate) deleted: FileSet,
+    pub(crate) seal: BucketSeal,
+    pub(crate) copying: Option<ResyncState>,
     /// The paper's log of operations that each other member misses.
-    pub(crate) missed: [Files; MEMBERS],
+    pub(crate) missed: [FileSet; MEMBERS],
 }
 
-impl Member {
-    pub(crate) fn new(disk: DiskId) -> Member {
-        Member {
+impl ModelMember {
+    pub(crate) fn new(disk: DiskId) -> ModelMember {
+        ModelMember {
             disk,
             role: Role::Joining,
-            last_normal: Epoch(0),
+            last_in_sync: Epoch(0),
             map: None,
-            live: Files::default(),
+            live: FileSet::default(),
             bound: None,
-            buried: Files::default(),
-            closing: Closing { below: crate::setup::FIRST },
+            deleted: FileSet::default(),
+            seal: BucketSeal { below: crate::setup::FIRST },
             copying: None,
             missed: Default::default(),
         }
@@ -128,9 +128,9 @@ impl Member {
     }
 
     /// Deletes a file; the lowest of those beside it takes the name.
-    pub(crate) fn bury(&mut self, file: usize) {
+    pub(crate) fn delete(&mut self, file: usize) {
         self.live.remove(file);
-        self.buried.add(file);
+        self.deleted.add(file);
         if self.bound == Some(file) {
             self.bound = self.live.iter().next();
         }
@@ -146,13 +146,13 @@ impl Member {
         self.copying = None;
     }
 
-    pub(crate) fn enter(&mut self, setup: &Setup, map: &Arc<Map>) {
+    pub(crate) fn enter(&mut self, setup: &SearchSetup, map: &Arc<ModelMap>) {
         if map.view.epoch <= self.epoch() {
             return;
         }
-        let own = self.map.as_ref().map(|_| OwnState { role: self.role, last_normal: self.last_normal });
+        let own = self.map.as_ref().map(|_| OwnState { role: self.role, last_in_sync: self.last_in_sync });
         let told = map.view.role(self.disk).unwrap_or(Role::Failed);
-        let missed = match setup.is_weak(Weak::MissedNotTold) {
+        let missed = match setup.is_weak(WeakRule::MissedNotSent) {
             true => Epoch(0),
             false => map.missed.get(&self.disk).copied().unwrap_or_default(),
         };
@@ -169,18 +169,18 @@ impl Member {
             true => role.out_of_sync(),
             false => role,
         };
-        self.be_whole_if_normal();
+        self.note_in_sync();
     }
 
     /// Like the row of a member (`copal-data`): it is in sync, or has persisted in this epoch that it is
     /// about to be.
     pub(crate) fn has_everything(&self) -> bool {
-        self.role.is_in_sync() || (self.last_normal == self.epoch() && self.last_normal > Epoch(0))
+        self.role.is_in_sync() || (self.last_in_sync == self.epoch() && self.last_in_sync > Epoch(0))
     }
 
-    pub(crate) fn be_whole_if_normal(&mut self) {
+    pub(crate) fn note_in_sync(&mut self) {
         if self.role.is_in_sync() {
-            self.last_normal = self.epoch();
+            self.last_in_sync = self.epoch();
             self.copying = None;
         }
     }
@@ -193,29 +193,29 @@ impl Member {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Client {
+pub(crate) enum ClientState {
     NotStarted,
     At(ClientOp),
-    Ended(Outcome),
+    Ended(OperationOutcome),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Master {
-    pub(crate) map: Arc<Map>,
+pub(crate) struct ModelMaster {
+    pub(crate) map: Arc<ModelMap>,
 }
 
 /// A call under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Message {
+pub(crate) struct CallMessage {
     pub(crate) client: usize,
     pub(crate) disk: DiskId,
     pub(crate) epoch: Epoch,
-    pub(crate) call: Call,
+    pub(crate) call: CallKind,
 }
 
 /// Numbers of faults that may still happen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Left {
+pub(crate) struct RemainingFaults {
     pub(crate) failures: u8,
     pub(crate) restarts: u8,
     pub(crate) replacements: u8,
@@ -224,37 +224,37 @@ pub(crate) struct Left {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct State {
-    pub(crate) master: Master,
-    pub(crate) members: Vec<Member>,
-    pub(crate) clients: Vec<Client>,
-    pub(crate) messages: BTreeSet<Message>,
-    pub(crate) left: Left,
+pub(crate) struct ModelState {
+    pub(crate) master: ModelMaster,
+    pub(crate) members: Vec<ModelMember>,
+    pub(crate) clients: Vec<ClientState>,
+    pub(crate) messages: BTreeSet<CallMessage>,
+    pub(crate) left: RemainingFaults,
     /// Members below this one can be distinguished; all others are still equal.
     pub(crate) touched: usize,
 }
 
-impl State {
-    pub(crate) fn first(setup: &Setup) -> State {
+impl ModelState {
+    pub(crate) fn first(setup: &SearchSetup) -> ModelState {
         let view = setup.first_view();
         let disks = view.members.iter().map(|&(disk, _)| disk);
-        let map = Arc::new(Map {
+        let map = Arc::new(ModelMap {
             since: disks.clone().map(|disk| (disk, view.epoch)).collect(),
             missed: BTreeMap::new(),
             view: view.clone(),
         });
         let member = |disk| {
-            let mut member = Member::new(disk);
+            let mut member = ModelMember::new(disk);
             member.enter(setup, &map);
             member
         };
-        State {
+        ModelState {
             members: disks.map(member).collect(),
-            master: Master { map: Arc::clone(&map) },
-            clients: vec![Client::NotStarted; setup.work.len()],
+            master: ModelMaster { map: Arc::clone(&map) },
+            clients: vec![ClientState::NotStarted; setup.work.len()],
             messages: BTreeSet::new(),
             touched: 0,
-            left: Left {
+            left: RemainingFaults {
                 failures: setup.failures,
                 restarts: setup.restarts,
                 replacements: setup.replacements,
@@ -273,13 +273,13 @@ impl State {
         role.unwrap_or(Role::Failed)
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen<'_>> {
+    pub(crate) fn seen(&self) -> Vec<MemberView<'_>> {
         // A member that returned and does not know it answers clients of old views only.
-        let knows = |member: &Member| {
+        let knows = |member: &ModelMember| {
             let since = self.master.map.since.get(&member.disk);
             since.is_some_and(|since| member.epoch() >= *since)
         };
-        let seen = |(at, member)| Seen {
+        let seen = |(at, member)| MemberView {
             member,
             counts: match self.role_of(at) {
                 role if role.is_in_sync() => true,
@@ -290,13 +290,13 @@ impl State {
     }
 
     /// Results of each file's operations as the clients know them.
-    pub(crate) fn files(&self, setup: &Setup) -> Vec<File<'static>> {
-        use crate::setup::Work::{Create, Delete};
+    pub(crate) fn files(&self, setup: &SearchSetup) -> Vec<FileResults<'static>> {
+        use crate::setup::ClientWork::{Create, Delete};
         let of = |wanted| {
             let at = setup.work.iter().position(|&work| work == wanted);
-            at.map_or(Known::NotAsked, |at| known(&self.clients[at]))
+            at.map_or(KnownResult::NotAsked, |at| known(&self.clients[at]))
         };
-        let files = (0..setup.files()).map(|file| File {
+        let files = (0..setup.files()).map(|file| FileResults {
             vid: VID,
             name: NAME,
             fid: fid(file),
@@ -307,22 +307,22 @@ impl State {
     }
 }
 
-fn known(client: &Client) -> Known {
+fn known(client: &ClientState) -> KnownResult {
     match client {
-        Client::NotStarted => Known::NotAsked,
-        Client::At(_) | Client::Ended(Outcome::Unknown) => Known::Open,
-        Client::Ended(Outcome::Held) => Known::Held,
-        Client::Ended(Outcome::Refused(_)) => Known::Refused,
+        ClientState::NotStarted => KnownResult::NotAsked,
+        ClientState::At(_) | ClientState::Ended(OperationOutcome::Unknown) => KnownResult::Open,
+        ClientState::Ended(OperationOutcome::Complete) => KnownResult::Complete,
+        ClientState::Ended(OperationOutcome::Refused(_)) => KnownResult::Refused,
     }
 }
 
 /// A member as the invariants see it.
-pub(crate) struct Seen<'a> {
-    member: &'a Member,
+pub(crate) struct MemberView<'a> {
+    member: &'a ModelMember,
     counts: bool,
 }
 
-impl Replica for Seen<'_> {
+impl ReplicaState for MemberView<'_> {
     fn disk(&self) -> DiskId {
         self.member.disk
     }

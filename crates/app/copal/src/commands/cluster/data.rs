@@ -221,7 +221,7 @@ fn found_store(
     let opened = unfinished.open(options, &context.patience())?;
     let shares = shares(context, home)?;
     let stack = MemberStack::open(unfinished.path(), opened, shares.engine)?;
-    let founded = stack.members().found(&MemberIdentity {
+    let founded = stack.members().assign(&MemberIdentity {
         cluster: home.cluster(),
         server: home.server_uuid(),
         disk: home.disk_uuid(),

@@ -11,8 +11,8 @@ use crate::{
 use bytes::Bytes;
 use copal_client::{ClusterStore, TransferMode, administration::requests};
 use copal_volume::{
-    Consistency, FileId, FileInfo, Outcome as Settled, PutOptions, ReadOptions, Remove, Settle, VolumeError,
-    VolumeId, VolumeOptions, VolumeStore,
+    Consistency, FileId, FileInfo, PutOptions, ReadOptions, RemoveMode, SettleChoice,
+    SettleOutcome as Settled, VolumeError, VolumeId, VolumeOptions, VolumeStore,
 };
 use serde_json::{Value, json};
 use std::{
@@ -293,8 +293,8 @@ impl Files<'_> {
     fn rmdir(&self, path: &str, with_files: bool) -> Outcome<()> {
         let vid = self.volume(path)?;
         let how = match with_files {
-            true => Remove::WithFiles,
-            false => Remove::IfEmpty,
+            true => RemoveMode::WithFiles,
+            false => RemoveMode::IfEmpty,
         };
         self.store.remove_volume(vid, how).map_err(of_volume)?;
         self.context.output.summary(json!({ "volume": path }), || format!("removed {path}\n"));
@@ -310,8 +310,8 @@ impl Files<'_> {
     fn settle(&self, path: &str, fid: FileId, abort: bool) -> Outcome<()> {
         let vid = self.volume(path)?;
         let want = match abort {
-            true => Settle::Abort,
-            false => Settle::Commit,
+            true => SettleChoice::Abort,
+            false => SettleChoice::Commit,
         };
         let outcome = self.store.settle(vid, fid, want).map_err(|error| match error {
             VolumeError::NotFound => Failure::new(

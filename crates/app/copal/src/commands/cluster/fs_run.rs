@@ -10,8 +10,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use copal_client::{Cluster, ClusterStore};
 use copal_volume::{
-    Consistency, FileId, Outcome as Settled, PutOptions, ReadOptions, Remove, Settle, VolumeError, VolumeId,
-    VolumeOptions,
+    Consistency, FileId, PutOptions, ReadOptions, RemoveMode, SettleChoice, SettleOutcome as Settled,
+    VolumeError, VolumeId, VolumeOptions,
 };
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -217,8 +217,8 @@ impl Operation<'_> {
             "rmdir" => {
                 let vid = self.volume().await?;
                 let how = match line.with_files {
-                    true => Remove::WithFiles,
-                    false => Remove::IfEmpty,
+                    true => RemoveMode::WithFiles,
+                    false => RemoveMode::IfEmpty,
                 };
                 cluster.remove_volume(vid, how, end).await?;
                 self.volumes.lock().remove(&line.volume);
@@ -228,8 +228,8 @@ impl Operation<'_> {
                 let vid = self.volume().await?;
                 let fid = self.fid()?.ok_or_else(|| Wrong::Words("settle takes a fid".to_owned()))?;
                 let want = match line.abort {
-                    true => Settle::Abort,
-                    false => Settle::Commit,
+                    true => SettleChoice::Abort,
+                    false => SettleChoice::Commit,
                 };
                 let outcome = match cluster.settle(vid, fid, want, end).await? {
                     Settled::Committed => "committed",

@@ -35,7 +35,7 @@ use crate::sessions::parts::RepositoryParts;
 use crate::sessions::repository_locks::RepositoryLocks;
 use bytes::Bytes;
 use copal_chunk::Chunker;
-use copal_volume::{PutOptions, Remove, VolumeId, VolumeStore};
+use copal_volume::{PutOptions, RemoveMode, VolumeId, VolumeStore};
 use std::sync::Arc;
 use uuid::Uuid;
 use zeroize::Zeroizing;
@@ -85,7 +85,7 @@ impl Repository {
                 return Err(Error::RepositoryExists);
             }
             // The remains of a killed init; nothing was ever stored under it.
-            volumes.remove_volume(vid, Remove::WithFiles)?;
+            volumes.remove_volume(vid, RemoveMode::WithFiles)?;
         }
         let domain = Uuid::from_bytes(random()?);
         let master = Zeroizing::new(random::<32>()?);

@@ -6,8 +6,8 @@ use crate::world::*;
 use crate::{IndexHome, InitOptions, Layout, Repository, Unlock};
 use bytes::Bytes;
 use copal_volume::{
-    FileId, FileInfo, FileWriter, MemoryStore, Outcome, PutOptions, ReadOptions, Remove, Settle, VolumeError,
-    VolumeId, VolumeOptions, VolumeStats, VolumeStore,
+    FileId, FileInfo, FileWriter, MemoryStore, PutOptions, ReadOptions, RemoveMode, SettleChoice,
+    SettleOutcome, VolumeError, VolumeId, VolumeOptions, VolumeStats, VolumeStore,
 };
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -73,7 +73,7 @@ impl VolumeStore for LateStore {
     fn list_volumes(&self, parent: &str, after: Option<&str>, limit: usize) -> Done<Vec<(String, VolumeId)>> {
         self.inner.list_volumes(parent, after, limit)
     }
-    fn remove_volume(&self, vid: VolumeId, how: Remove) -> Done<()> {
+    fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Done<()> {
         self.inner.remove_volume(vid, how)
     }
     fn put(&self, vid: VolumeId, name: &[u8], body: Bytes, options: &PutOptions) -> Done<FileInfo> {
@@ -106,7 +106,7 @@ impl VolumeStore for LateStore {
         late.deletes.push((vid, name.to_vec(), fid));
         Err(VolumeError::Unavailable { reason: "the process died".to_owned() })
     }
-    fn settle(&self, vid: VolumeId, fid: FileId, want: Settle) -> Done<Outcome> {
+    fn settle(&self, vid: VolumeId, fid: FileId, want: SettleChoice) -> Done<SettleOutcome> {
         self.inner.settle(vid, fid, want)
     }
     fn put_batch(&self, vid: VolumeId, files: Vec<(Bytes, Bytes, PutOptions)>) -> Done<Vec<Done<FileInfo>>> {

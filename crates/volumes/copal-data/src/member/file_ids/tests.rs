@@ -1,12 +1,12 @@
-//! An id of a file under other names and volumes: what is refused, and what does nothing to the file that has
-//! it.
+//! Requests with a file's id under other names and volumes: refused, or without effect on the owner of the
+//! id.
 
 use super::super::tests::*;
 use super::super::*;
 use super::*;
 use copal_volume::{
     Clock, ManualClock, OpId,
-    group::{Answer, Bucket, Closing, Epoch, Role},
+    group::{Bucket, BucketSeal, Epoch, MemberAnswer, Role},
 };
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ fn other_volume() -> VolumeId {
     VolumeId::in_group(GROUP, 2)
 }
 
-fn apply(store: &MemberStore, operation: Operation) -> Reply {
+fn apply(store: &MemberStore, operation: GroupOperation) -> OperationResult {
     store.apply(GROUP, Epoch(5), operation).unwrap()
 }
 
-fn delete_at(vid: VolumeId, name: &'static str, fid: FileId, op: OpId) -> Operation {
-    Operation::Delete { vid, name: Bytes::from_static(name.as_bytes()), fid, op }
+fn delete_at(vid: VolumeId, name: &'static str, fid: FileId, op: OpId) -> GroupOperation {
+    GroupOperation::Delete { vid, name: Bytes::from_static(name.as_bytes()), fid, op }
 }
 
 fn op_at(ms: u64, number: u64) -> OpId {
@@ -40,21 +40,21 @@ fn journal_len(store: &MemberStore) -> usize {
 }
 
 fn tomb_count(store: &MemberStore) -> usize {
-    store.core.own.tombs.prefix(&[]).count()
+    store.core.own.tombstones.prefix(&[]).count()
 }
 
-const OTHER_FILE: Reply = Err(NotHeld::Refused(Answer::OtherFile));
+const OTHER_FILE: OperationResult = Err(OperationError::Refused(MemberAnswer::OtherFile));
 
-/// Symptom: a client that may delete below one path removed files of other volumes of the group: they were
-/// missing after the next resync, and their creates were refused. Cause: a delete was found by the file's id
-/// alone. Fix: a delete under another volume or name is refused and leaves no row.
+/// Symptom: a client with the right to delete below one path removed files of other volumes of the group.
+/// They were missing after the next resync, and their creates were refused. Cause: a delete found its file by
+/// the id alone. Fix: a delete under another volume or name is refused and leaves no row.
 #[test]
 fn a_delete_under_another_volume_or_name_leaves_nothing() {
     for len in [10, 5000, 300_000] {
         let clock = SharedClock(Arc::new(ManualClock::new(NOW)));
         let store = member_with(Role::Normal, clock.clone());
         apply(&store, create(1, "a", bytes(len))).unwrap();
-        // Also when the journal is asked no more, since the file is not new.
+        // Also when the journal is not read because the id is not fresh.
         for later in [0, 200_000] {
             clock.0.set(NOW + later);
             let op = op_at(NOW + later, 8);
@@ -66,19 +66,19 @@ fn a_delete_under_another_volume_or_name_leaves_nothing() {
         }
         assert_eq!((tomb_count(&store), journal_len(&store)), (0, 1));
         assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0.len(), len);
-        assert!(matches!(store.find(vid(), fid(1)), Ok(Known::Live { .. })));
-        assert_eq!(store.find(other_volume(), fid(1)), Ok(Known::Nothing));
-        // Under its own name it goes, and once it is gone others still cannot delete it.
+        assert!(matches!(store.find(vid(), fid(1)), Ok(FileState::Live { .. })));
+        assert_eq!(store.find(other_volume(), fid(1)), Ok(FileState::Unknown));
+        // Under its own name it is deleted. After that others still cannot delete it.
         apply(&store, delete_at(vid(), "a", fid(1), op_at(NOW + 200_000, 7))).unwrap();
         let late = delete_at(other_volume(), "x", fid(1), op_at(NOW + 200_000, 6));
         assert_eq!(apply(&store, late), OTHER_FILE);
         assert_eq!(tomb_count(&store), 1);
-        assert_eq!(store.find(other_volume(), fid(1)), Ok(Known::Nothing));
+        assert_eq!(store.find(other_volume(), fid(1)), Ok(FileState::Unknown));
     }
 }
 
-/// Symptom: two names had one file's pieces, and deleting one made the other unreadable. Fix: an id belongs
-/// to one name.
+/// Symptom: two names had the pieces of one file, and deleting one made the other unreadable. Fix: an id
+/// belongs to one name.
 #[test]
 fn a_second_name_for_an_id_is_refused() {
     for len in [10, 5000, 300_000] {
@@ -89,18 +89,18 @@ fn a_second_name_for_an_id_is_refused() {
             clock.0.set(NOW + later);
             for (vid, second_len) in [(vid(), 10), (vid(), 300_000), (other_volume(), 10)] {
                 let body = bytes(second_len);
-                let second = Operation::Create {
+                let second = GroupOperation::Create {
                     vid,
                     name: Bytes::from_static(b"b"),
                     head: NewHead { op: op_at(NOW + later, 3), ..head(1, &body) },
-                    body: Body::Here(body),
+                    body: BodySource::Attached(body),
                 };
                 assert_eq!(apply(&store, second), OTHER_FILE, "{len} {later} {second_len}");
             }
         }
         let again = apply(
             &store,
-            Operation::Confirm {
+            GroupOperation::Confirm {
                 vid: vid(),
                 name: Bytes::from_static(b"a"),
                 head: NewHead { op: op_at(NOW + 200_000, 4), ..head(1, &bytes(len)) },
@@ -112,9 +112,9 @@ fn a_second_name_for_an_id_is_refused() {
     }
 }
 
-/// Symptom: a file could be created over the pieces of another one whose head is not known here, and no test
-/// noticed. Cause: in the tests the heads of a group are few, and tell. Fix: this; where the heads are not
-/// looked through the pieces tell.
+/// Symptom: a file could be created over the pieces of another one with an unknown head, and no test noticed.
+/// Cause: the groups of the tests are small, so their heads show the owner. Fix: this test; where the heads
+/// are not searched, the pieces show the owner.
 #[test]
 fn an_id_under_which_pieces_lie_is_taken() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -127,7 +127,7 @@ fn an_id_under_which_pieces_lie_is_taken() {
     assert_eq!(journal_len(&store), 0);
 }
 
-/// The same within one batch, and after a restart, which leaves the journal only.
+/// The same within one batch, and after a restart, which leaves only the journal.
 #[test]
 fn a_second_name_is_refused_within_a_batch_and_after_a_restart() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
@@ -141,7 +141,7 @@ fn a_second_name_is_refused_within_a_batch_and_after_a_restart() {
     assert!(submit(create(1, "b", bytes(10))).is_none());
     assert!(submit(delete_at(other_volume(), "a", fid(1), op_at(NOW, 5))).is_none());
     work.run();
-    let replies: Vec<Reply> = told.try_iter().collect();
+    let replies: Vec<OperationResult> = told.try_iter().collect();
     assert!(replies.contains(&Ok(Role::Normal)));
     assert_eq!(replies.iter().filter(|reply| **reply == OTHER_FILE).count(), 2, "{replies:?}");
     let store = MemberStore::open(store.kv().clone(), Arc::new(ManualClock::new(NOW + 1000))).unwrap();
@@ -153,41 +153,41 @@ fn a_second_name_is_refused_within_a_batch_and_after_a_restart() {
 fn ids_that_no_client_draws_are_refused() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
     let ahead = FileId::new(NOW + 10_001, 0, 1);
-    let skew = Err(NotHeld::Refused(Answer::ClockSkew));
+    let skew = Err(OperationError::Refused(MemberAnswer::ClockSkew));
     for (fid, refusal) in [(FileId(0), OTHER_FILE), (ahead, skew)] {
         let head = NewHead { fid, ..head(1, &bytes(10)) };
         let (vid, name) = (vid(), Bytes::from_static(b"a"));
-        let body = Body::Here(bytes(10));
-        let create = Operation::Create { vid, name: name.clone(), head: head.clone(), body };
+        let body = BodySource::Attached(bytes(10));
+        let create = GroupOperation::Create { vid, name: name.clone(), head: head.clone(), body };
         assert_eq!(apply(&store, create), refusal);
-        assert_eq!(apply(&store, Operation::Confirm { vid, name, head }), refusal);
+        assert_eq!(apply(&store, GroupOperation::Confirm { vid, name, head }), refusal);
         assert_eq!(apply(&store, delete_at(vid, "a", fid, op_at(NOW, 1))), refusal);
     }
     // A client draws the id of a file before that of its create.
     let mut late = head(1, &bytes(10));
     late.op = OpId(FileId::new(NOW - 1, 0, 1).0);
-    let behind = Operation::Create {
+    let behind = GroupOperation::Create {
         vid: vid(),
         name: Bytes::from_static(b"a"),
         head: late,
-        body: Body::Here(bytes(10)),
+        body: BodySource::Attached(bytes(10)),
     };
     assert_eq!(apply(&store, behind), OTHER_FILE);
     assert_eq!((tomb_count(&store), journal_len(&store)), (0, 0));
 }
 
-/// A member that may lack the file cannot know whose the id is: a delete under another name is taken, and
-/// does nothing to the file, whichever of the two comes first. Each has its tombstone, and each goes with its
-/// own journal.
+/// A member that may lack the file cannot know the owner of the id. It accepts a delete under another name,
+/// which has no effect on the file, in either order. Each delete has its own tombstone, which is cut with its
+/// own journal row.
 #[test]
 fn deletes_of_one_id_under_two_names_do_not_touch_each_other() {
     let clock = SharedClock(Arc::new(ManualClock::new(NOW)));
     let store = member_with(Role::Recovering, clock.clone());
     let foreign = delete_at(other_volume(), "x", fid(1), op_at(NOW, 8));
     apply(&store, foreign.clone()).unwrap();
-    assert_eq!(store.find(other_volume(), fid(1)), Ok(Known::Buried));
-    assert_eq!(store.find(vid(), fid(1)), Ok(Known::Nothing));
-    // The file comes all the same, and goes by its own delete.
+    assert_eq!(store.find(other_volume(), fid(1)), Ok(FileState::Deleted));
+    assert_eq!(store.find(vid(), fid(1)), Ok(FileState::Unknown));
+    // The file is accepted nevertheless, and its own delete removes it.
     apply(&store, create(1, "a", bytes(5000))).unwrap();
     assert_eq!(apply(&store, foreign), Ok(Role::Recovering), "told again, nothing new");
     assert_eq!(store.get(vid(), b"a", 0..u64::MAX, None).unwrap().0.len(), 5000);
@@ -202,24 +202,28 @@ fn deletes_of_one_id_under_two_names_do_not_touch_each_other() {
     apply(&store, delete_at(vid(), "a", fid(1), op_at(NOW, 7))).unwrap();
     assert_eq!(tomb_count(&store), 2);
     for vid in [vid(), other_volume()] {
-        assert_eq!(store.find(vid, fid(1)), Ok(Known::Buried));
+        assert_eq!(store.find(vid, fid(1)), Ok(FileState::Deleted));
     }
     assert!(!store.lacks_file(&entry).unwrap(), "it was deleted");
     let unnamed = SnapshotEntry { name: Bytes::from_static(b"b"), ..entry };
     assert!(store.lacks_file(&unnamed).unwrap(), "another name was not");
     let refused = apply(&store, create(1, "a", bytes(5000)));
-    assert_eq!(refused, Err(NotHeld::Refused(Answer::Buried)));
-    // Both go with their journal rows, whichever stands first.
+    assert_eq!(refused, Err(OperationError::Refused(MemberAnswer::Deleted)));
+    // Both are cut with their journal rows, in either order.
     clock.0.set(NOW + 1_000_000);
     store
-        .begin_whole(&[Taken { group: GROUP, epoch: Epoch(5), closing: Closing { below: Bucket(0) } }])
+        .record_in_sync(&[ResyncedGroup {
+            group: GROUP,
+            epoch: Epoch(5),
+            seal: BucketSeal { below: Bucket(0) },
+        }])
         .unwrap();
-    store.close_due(&Default::default()).unwrap();
-    store.raise_horizon(GROUP, Bucket(NOW / 10_000 + 50)).unwrap();
+    store.seal_due(&Default::default()).unwrap();
+    store.raise_stable_point(GROUP, Bucket(NOW / 10_000 + 50)).unwrap();
     assert_eq!((tomb_count(&store), journal_len(&store)), (0, 0));
 }
 
-/// The one that stands first may go before the other, which then takes its place.
+/// The first one may be cut before the other, which then takes its place.
 #[test]
 fn a_tombstone_outlives_the_one_in_front_of_it() {
     let store = member_with(Role::Recovering, ManualClock::new(NOW));
@@ -227,10 +231,10 @@ fn a_tombstone_outlives_the_one_in_front_of_it() {
     apply(&store, delete_at(vid(), "a", fid(1), op_at(NOW, 7))).unwrap();
     let core = &store.core;
     let mut batch = core.kv.batch();
-    let first = Called::told(other_volume(), b"x");
-    core.delete_tomb(&mut batch, GROUP, first, fid(1)).unwrap();
+    let first = FileAddress::of_request(other_volume(), b"x");
+    core.delete_tombstone(&mut batch, GROUP, first, fid(1)).unwrap();
     batch.commit(copal_kv::Durability::Device).unwrap();
     assert_eq!(tomb_count(&store), 1);
-    assert_eq!(store.find(vid(), fid(1)), Ok(Known::Buried));
-    assert_eq!(store.find(other_volume(), fid(1)), Ok(Known::Nothing));
+    assert_eq!(store.find(vid(), fid(1)), Ok(FileState::Deleted));
+    assert_eq!(store.find(other_volume(), fid(1)), Ok(FileState::Unknown));
 }

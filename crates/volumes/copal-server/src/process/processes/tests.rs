@@ -113,7 +113,7 @@ fn clients_and_data_servers_judge_certificates_by_the_clusters_clock() {
         incarnation: Incarnation(0),
         term: Term(0),
     };
-    store.found(&identity).unwrap();
+    store.assign(&identity).unwrap();
     let identity = store.boot(1).unwrap();
     let process =
         DataProcess::start(store, identity, &home, Path::new("unused"), Box::new(EmptySpace), 1 << 30, "")
@@ -190,7 +190,7 @@ fn a_server_that_was_away_until_its_certificate_had_ended_gets_another() {
         incarnation: Incarnation(0),
         term: Term(0),
     };
-    store.found(&identity).unwrap();
+    store.assign(&identity).unwrap();
     let identity = store.boot(1).unwrap();
     let room = Box::new(EmptySpace);
     let process = DataProcess::start(store, identity, &home, directory.path(), room, 1 << 30, "").unwrap();

@@ -32,7 +32,7 @@ async fn the_views_of_a_master_whose_reign_is_over_are_not_entered() {
     let scene = scene().await;
     let entered = || scene.host.store.membership(GROUP).unwrap().unwrap().epoch;
     let next = Epoch(EPOCH.0 + 2);
-    assert!(scene.host.store.hear(Term(9)).unwrap());
+    assert!(scene.host.store.accept_term(Term(9)).unwrap());
     let old = scene.map(next, ROLES, Epoch(0));
     scene.host.enter_map(old.clone(), machine::now()).await.unwrap();
     assert_eq!((entered(), scene.host.entered_version.load(Ordering::Acquire)), (EPOCH, 1));

@@ -8,7 +8,7 @@ use prost::Message;
 /// A part of a file as a donor sends it: its first byte, the file's head, the bytes.
 type Part = (u64, messages::FileHead, Bytes);
 
-async fn fetch(parts: Vec<Part>) -> Result<Option<Operation>, FetchError> {
+async fn fetch(parts: Vec<Part>) -> Result<Option<GroupOperation>, FetchError> {
     let script = move |method, message: Bytes| {
         assert_eq!(method, Method::SyncFetch);
         let asked = messages::SyncFetch::decode(message).unwrap();
@@ -21,7 +21,7 @@ async fn fetch(parts: Vec<Part>) -> Result<Option<Operation>, FetchError> {
     fetch_file(&scene.host, &source, vid(), &name, fid(1, NOW), true).await
 }
 
-fn is_corrupt(fetched: &Result<Option<Operation>, FetchError>) -> bool {
+fn is_corrupt(fetched: &Result<Option<GroupOperation>, FetchError>) -> bool {
     matches!(fetched, Err(FetchError::Local(refused)) if refused.code() == Code::Corrupt)
 }
 
@@ -35,14 +35,14 @@ async fn what_a_donor_sends_is_compared_with_the_heads_sum() {
     let right = fetch(vec![(0, small.clone(), body.slice(..1000))]).await;
     assert!(matches!(
         right,
-        Ok(Some(Operation::TakeOver { body: Body::Here(here), .. })) if here == body[..1000]
+        Ok(Some(GroupOperation::CopyCreate { body: BodySource::Attached(here), .. })) if here == body[..1000]
     ));
     let right = fetch(vec![
         (0, large.clone(), body.slice(..PIECE_BYTES)),
         (at, large.clone(), body.slice(PIECE_BYTES..)),
     ])
     .await;
-    assert!(matches!(right, Ok(Some(Operation::TakeOver { body: Body::Staged, .. }))));
+    assert!(matches!(right, Ok(Some(GroupOperation::CopyCreate { body: BodySource::Staged, .. }))));
     let other = |len: usize| {
         let mut other = vec![7; len];
         other[len / 2] ^= 1;

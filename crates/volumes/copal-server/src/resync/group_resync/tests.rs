@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::data::member_scene::{EPOCH, GROUP, MemberScene, NOW, OTHER, head, record, reply, vid};
-use copal_data::Body;
+use copal_data::BodySource;
 use copal_volume::group::BUCKET_MS;
 use prost::Message;
 
@@ -49,11 +49,11 @@ fn verified(scene: &MemberScene, asked_in: Epoch) -> VerifiedGroup {
         group: GROUP,
         generation: scene.host.damage.generation(GROUP),
         asked_in,
-        closing: Closing::default(),
+        seal: BucketSeal::default(),
     }
 }
 
-fn own(scene: &MemberScene) -> Membership {
+fn own(scene: &MemberScene) -> GroupMembership {
     scene.host.store.membership(GROUP).unwrap().unwrap()
 }
 
@@ -106,8 +106,12 @@ async fn a_file_that_the_donor_has_no_more_is_left_out_only_once_it_is_deleted_h
     let wait = || wait_for_delete(&scene.host, vid(), name.clone(), fid);
     let waited = wait().await;
     assert!(matches!(waited, Err(ResyncError::Changed)), "{waited:?}");
-    let delete =
-        Operation::TakeOverDelete { vid: vid(), name: name.clone(), fid, op: OpId(FileId::new(OLD, 2, 1).0) };
+    let delete = GroupOperation::CopyDelete {
+        vid: vid(),
+        name: name.clone(),
+        fid,
+        op: OpId(FileId::new(OLD, 2, 1).0),
+    };
     scene.host.store.apply(GROUP, EPOCH, delete).unwrap().unwrap();
     assert!(wait().await.is_ok());
 }
@@ -138,7 +142,7 @@ async fn a_donor_that_shows_another_groups_volume_is_not_copied_from() {
     let scene = MemberScene::new(ROLES, donor(SEALED, records)).await;
     let refused = resync_from_donor(&scene.host, own(&scene)).await;
     assert!(matches!(&refused, Err(ResyncError::Local(refused)) if refused.code() == Code::Invalid));
-    assert!(!scene.host.store.is_over(other, FileId::new(OLD, 0, 1)).unwrap());
+    assert!(!scene.host.store.is_deleted_or_removed(other, FileId::new(OLD, 0, 1)).unwrap());
 }
 
 /// Symptom: a seal from the future outlived the wrong clock that had made it: members took it over during
@@ -150,7 +154,7 @@ async fn a_donor_that_has_sealed_the_future_is_not_believed() {
     assert!(matches!(refused, Err(ResyncError::NoDonor)), "{refused:?}");
     assert!(scene.was_asked(Method::SyncClose) && !scene.was_asked(Method::SyncJournal));
     assert!(compare_with_donor(&scene.host, OTHER, &[own(&scene)]).await.unwrap().is_empty());
-    assert_eq!(own(&scene).closing, Closing::default());
+    assert_eq!(own(&scene).seal, BucketSeal::default());
     assert!(!scene.was_asked(Method::BecomeWhole));
 }
 
@@ -158,10 +162,10 @@ async fn a_donor_that_has_sealed_the_future_is_not_believed() {
 async fn a_donor_whose_seals_are_of_now_is_believed() {
     let scene = scene().await;
     assert_eq!(compare_with_donor(&scene.host, OTHER, &[own(&scene)]).await.unwrap(), [GROUP]);
-    assert_eq!(own(&scene).closing.below, Bucket(SEALED));
+    assert_eq!(own(&scene).seal.below, Bucket(SEALED));
     let scene = self::scene().await;
     assert_eq!(resync_from_donor(&scene.host, own(&scene)).await.unwrap(), 0);
-    assert_eq!(own(&scene).closing.below, Bucket(SEALED));
+    assert_eq!(own(&scene).seal.below, Bucket(SEALED));
 }
 
 /// Seals of the request's view do not count in a later one (VOL-43): the file that loses its name stays.
@@ -172,13 +176,13 @@ async fn a_name_is_settled_in_the_view_of_the_question_only() {
     let donor = SnapshotDonor {
         group: GROUP,
         source: scene.source().await,
-        closing: Closing::default(),
+        seal: BucketSeal::default(),
         asked_in: EPOCH,
         sealed_before: Vec::new(),
     };
     let next = Epoch(EPOCH.0 + 1);
     scene.host.store.enter_view(GROUP, next, Role::Recovering).unwrap();
-    let delete = Operation::TakeOverDelete {
+    let delete = GroupOperation::CopyDelete {
         vid: vid(),
         name: Bytes::from_static(b"a"),
         fid: FileId(id(head(1, b"", OLD).fid)),
@@ -196,11 +200,11 @@ async fn a_name_is_settled_in_the_view_of_the_question_only() {
 async fn an_operation_of_another_group_is_not_taken() {
     let scene = scene().await;
     let other = VolumeId::in_group(GroupId(GROUP.0 + 1), 1);
-    let create = Operation::TakeOver {
+    let create = GroupOperation::CopyCreate {
         vid: other,
         name: Bytes::from_static(b"a"),
         head: crate::replica::file_head::new_head(Some(head(1, b"body", OLD))).unwrap(),
-        body: Body::Here(Bytes::from_static(b"body")),
+        body: BodySource::Attached(Bytes::from_static(b"body")),
         is_journalled: true,
     };
     let refused = apply_operation(&scene.host, GROUP, other, create).await;

@@ -5,7 +5,7 @@ use super::*;
 use crate::data::member_scene::{
     EPOCH, GROUP, MemberScene, NOW, OTHER, OWN, fid, head, op, record, reply, vid,
 };
-use copal_volume::group::{Digest, Record};
+use copal_volume::group::{OperationDigest, OperationRecord};
 
 const ROLES: (Role, Role) = (Role::Normal, Role::Normal);
 /// A time that is sealed.
@@ -35,15 +35,15 @@ fn other(
 
 /// Gossip of a member that has sealed everything up to now, with or without a digest of the bucket of old
 /// operations.
-fn told_by(has_records: bool) -> OwnTold {
-    let mut digest = Digest::default();
-    digest.add(1, &Record { is_create: true, op: op(1, OLD), vid: vid(), fid: fid(1, OLD) });
+fn told_by(has_records: bool) -> PeerStatus {
+    let mut digest = OperationDigest::default();
+    digest.add(1, &OperationRecord { is_create: true, op: op(1, OLD), vid: vid(), fid: fid(1, OLD) });
     let digests = [(Bucket::of(op(1, OLD)), digest)];
-    OwnTold {
+    PeerStatus {
         epoch: EPOCH,
         role: Role::Normal,
-        closing: Closing { below: Bucket::first_open(NOW) },
-        horizon: Bucket(0),
+        seal: BucketSeal { below: Bucket::first_open(NOW) },
+        stable_point: Bucket(0),
         is_covered: true,
         digests: digests.into_iter().filter(|_| has_records).collect(),
     }
@@ -69,9 +69,9 @@ async fn nothing_is_rolled_forward_before_all_members_have_sealed_it() {
     let scene = MemberScene::new(ROLES, other(vec![record(1, "a", OLD, false)], Vec::new())).await;
     roll(&scene, &[OWN, OTHER, DiskId(3)]).await.unwrap();
     assert!(!scene.was_asked(Method::JournalOf), "the third has told nothing");
-    assert!(!scene.host.store.is_over(vid(), fid(1, OLD)).unwrap());
+    assert!(!scene.host.store.is_deleted_or_removed(vid(), fid(1, OLD)).unwrap());
     roll(&scene, &[OWN, OTHER]).await.unwrap();
-    assert!(scene.host.store.is_over(vid(), fid(1, OLD)).unwrap());
+    assert!(scene.host.store.is_deleted_or_removed(vid(), fid(1, OLD)).unwrap());
 }
 
 /// Symptom: an acknowledged file was deleted in favour of another of its name that no longer existed
@@ -104,7 +104,7 @@ async fn deletes_are_rolled_forward_before_creates() {
 #[tokio::test]
 async fn a_file_whose_id_was_deleted_under_another_name_is_rolled_forward() {
     let scene = MemberScene::new(ROLES, other(vec![record(1, "a", OLD, true)], vec![1])).await;
-    let delete = Operation::TakeOverDelete {
+    let delete = GroupOperation::CopyDelete {
         vid: vid(),
         name: Bytes::from_static(b"x"),
         fid: fid(1, OLD),
@@ -122,5 +122,5 @@ async fn a_member_that_shows_another_groups_volume_is_refused() {
     let scene = MemberScene::new(ROLES, other(vec![foreign], Vec::new())).await;
     let refusal = roll(&scene, &[OWN, OTHER]).await.unwrap_err();
     assert_eq!(refusal.code(), Code::Invalid);
-    assert!(!scene.host.store.is_over(volume, fid(1, OLD)).unwrap());
+    assert!(!scene.host.store.is_deleted_or_removed(volume, fid(1, OLD)).unwrap());
 }

@@ -15,25 +15,25 @@ fn view(epoch: u64, roles: &[Role]) -> View {
     }
 }
 
-fn sent(actions: &[Action]) -> Vec<(u32, Call)> {
+fn sent(actions: &[OperationAction]) -> Vec<(u32, CallKind)> {
     let sends = actions.iter().filter_map(|action| match action {
-        Action::Send { disk, call, .. } => Some((disk.0, *call)),
+        OperationAction::Send { disk, call, .. } => Some((disk.0, *call)),
         _ => None,
     });
     sends.collect()
 }
 
-fn answer(disk: u32, epoch: u64, call: Call, answer: Answer) -> Event {
-    Event::Answered { disk: DiskId(disk), epoch: Epoch(epoch), call, answer }
+fn answer(disk: u32, epoch: u64, call: CallKind, answer: MemberAnswer) -> OperationEvent {
+    OperationEvent::Answered { disk: DiskId(disk), epoch: Epoch(epoch), call, answer }
 }
 
-fn ok(disk: u32, epoch: u64, role: Role) -> Event {
-    answer(disk, epoch, Call::Create, Answer::Ok { role })
+fn ok(disk: u32, epoch: u64, role: Role) -> OperationEvent {
+    answer(disk, epoch, CallKind::Create, MemberAnswer::Ok { role })
 }
 
-fn outcome(actions: &[Action]) -> Option<Outcome> {
+fn outcome(actions: &[OperationAction]) -> Option<OperationOutcome> {
     actions.iter().find_map(|action| match action {
-        Action::Finish(outcome) => Some(outcome.clone()),
+        OperationAction::Finish(outcome) => Some(outcome.clone()),
         _ => None,
     })
 }
@@ -41,11 +41,11 @@ fn outcome(actions: &[Action]) -> Option<Outcome> {
 #[test]
 fn it_holds_when_all_that_are_up_have_answered_in_one_epoch() {
     let (mut op, actions) = ClientOp::create(view(5, &[N, N, N]));
-    let create = Call::Create;
+    let create = CallKind::Create;
     assert_eq!(sent(&actions), [(1, create), (2, create), (3, create)]);
     assert!(op.step(ok(1, 5, N)).is_empty());
     assert!(op.step(ok(3, 5, N)).is_empty(), "two are enough to keep it, and not to end it");
-    assert_eq!(outcome(&op.step(ok(2, 5, N))), Some(Outcome::Held));
+    assert_eq!(outcome(&op.step(ok(2, 5, N))), Some(OperationOutcome::Complete));
 }
 
 #[test]
@@ -53,25 +53,28 @@ fn a_member_that_went_away_is_waited_for_until_the_view_says_so() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
     op.step(ok(1, 5, N));
     op.step(ok(2, 5, N));
-    let unreachable = Event::Unreachable { disk: DiskId(3), call: Call::Create };
-    assert!(op.step(unreachable).contains(&Action::Suspect(DiskId(3))));
+    let unreachable = OperationEvent::Unreachable { disk: DiskId(3), call: CallKind::Create };
+    assert!(op.step(unreachable).contains(&OperationAction::Suspect(DiskId(3))));
     // The old answers do not count in the new view: members of it may not know the operation.
-    let actions = op.step(Event::View(view(6, &[N, N, F])));
-    assert_eq!(sent(&actions), [(1, Call::Confirm), (2, Call::Confirm)]);
-    let confirmed = |disk| answer(disk, 6, Call::Confirm, Answer::Ok { role: N });
+    let actions = op.step(OperationEvent::View(view(6, &[N, N, F])));
+    assert_eq!(sent(&actions), [(1, CallKind::Confirm), (2, CallKind::Confirm)]);
+    let confirmed = |disk| answer(disk, 6, CallKind::Confirm, MemberAnswer::Ok { role: N });
     assert!(op.step(confirmed(1)).is_empty());
-    assert_eq!(outcome(&op.step(confirmed(2))), Some(Outcome::Held));
+    assert_eq!(outcome(&op.step(confirmed(2))), Some(OperationOutcome::Complete));
 }
 
 #[test]
 fn an_answer_of_an_older_epoch_is_no_answer() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
     op.step(ok(1, 5, N));
-    op.step(Event::View(view(6, &[N, N, R])));
-    assert_eq!(sent(&op.step(ok(2, 5, N))), [(2, Call::Confirm)]);
+    op.step(OperationEvent::View(view(6, &[N, N, R])));
+    assert_eq!(sent(&op.step(ok(2, 5, N))), [(2, CallKind::Confirm)]);
     op.step(ok(3, 6, R));
-    op.step(answer(1, 6, Call::Confirm, Answer::Ok { role: N }));
-    assert_eq!(outcome(&op.step(answer(2, 6, Call::Confirm, Answer::Ok { role: N }))), Some(Outcome::Held));
+    op.step(answer(1, 6, CallKind::Confirm, MemberAnswer::Ok { role: N }));
+    assert_eq!(
+        outcome(&op.step(answer(2, 6, CallKind::Confirm, MemberAnswer::Ok { role: N }))),
+        Some(OperationOutcome::Complete)
+    );
 }
 
 #[test]
@@ -80,7 +83,7 @@ fn without_one_that_has_everything_nothing_holds() {
     op.step(ok(1, 5, R));
     assert_eq!(outcome(&op.step(ok(2, 5, R))), None);
     // The member learns that it is in sync before the master does.
-    assert_eq!(outcome(&op.step(ok(2, 5, N))), Some(Outcome::Held));
+    assert_eq!(outcome(&op.step(ok(2, 5, N))), Some(OperationOutcome::Complete));
 }
 
 #[test]
@@ -88,13 +91,13 @@ fn a_name_that_is_taken_is_told_once_nobody_can_bring_the_file_back() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
     op.step(ok(1, 5, N));
     let fid = FileId::new(1, 2, 3);
-    let actions = op.step(answer(2, 5, Call::Create, Answer::Exists { fid }));
-    let bury = Call::Bury;
+    let actions = op.step(answer(2, 5, CallKind::Create, MemberAnswer::Exists { fid }));
+    let bury = CallKind::UndoCreate;
     assert_eq!(sent(&actions), [(1, bury), (2, bury), (3, bury)]);
-    let buried = |disk| answer(disk, 5, Call::Bury, Answer::Ok { role: N });
+    let buried = |disk| answer(disk, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
     assert_eq!(outcome(&op.step(buried(1))), None);
     assert_eq!(outcome(&op.step(buried(2))), None);
-    let exists = Outcome::Refused(Refusal::Exists { fid });
+    let exists = OperationOutcome::Refused(OperationRefusal::Exists { fid });
     assert_eq!(outcome(&op.step(buried(3))), Some(exists));
 }
 
@@ -102,25 +105,25 @@ fn a_name_that_is_taken_is_told_once_nobody_can_bring_the_file_back() {
 fn what_cannot_be_buried_is_unknown() {
     let (mut op, _) = ClientOp::create(view(5, &[N, F, F]));
     op.step(ok(1, 5, N));
-    let actions = op.step(Event::Deadline);
-    assert_eq!(sent(&actions), [(1, Call::Bury)]);
-    let lost = Event::Unreachable { disk: DiskId(1), call: Call::Bury };
-    assert!(matches!(op.step(lost)[..], [Action::SendLater { .. }]));
-    assert_eq!(outcome(&op.step(Event::GiveUp)), Some(Outcome::Unknown));
+    let actions = op.step(OperationEvent::Deadline);
+    assert_eq!(sent(&actions), [(1, CallKind::UndoCreate)]);
+    let lost = OperationEvent::Unreachable { disk: DiskId(1), call: CallKind::UndoCreate };
+    assert!(matches!(op.step(lost)[..], [OperationAction::SendLater { .. }]));
+    assert_eq!(outcome(&op.step(OperationEvent::GiveUp)), Some(OperationOutcome::Unknown));
 }
 
 #[test]
 fn too_few_members_leave_nothing_behind() {
     let (mut op, _) = ClientOp::create(view(5, &[N, F, F]));
     op.step(ok(1, 5, N));
-    op.step(Event::Deadline);
-    let degraded = Outcome::Refused(Refusal::Degraded { have: 1, need: 2 });
-    let actions = op.step(answer(1, 5, Call::Bury, Answer::Ok { role: N }));
+    op.step(OperationEvent::Deadline);
+    let degraded = OperationOutcome::Refused(OperationRefusal::Degraded { have: 1, need: 2 });
+    let actions = op.step(answer(1, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N }));
     assert_eq!(outcome(&actions), Some(degraded));
     let (mut nobody, actions) = ClientOp::create(view(5, &[F, F, F]));
     assert!(actions.is_empty());
-    let none = Outcome::Refused(Refusal::Degraded { have: 0, need: 2 });
-    assert_eq!(outcome(&nobody.step(Event::Deadline)), Some(none));
+    let none = OperationOutcome::Refused(OperationRefusal::Degraded { have: 0, need: 2 });
+    assert_eq!(outcome(&nobody.step(OperationEvent::Deadline)), Some(none));
 }
 
 #[test]
@@ -130,21 +133,21 @@ fn a_member_that_asks_for_the_bytes_gets_them() {
     op.step(ok(2, 5, N));
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
     op.step(ok(1, 5, N));
-    op.step(Event::View(view(6, &[N, N, F])));
-    let actions = op.step(answer(1, 6, Call::Confirm, Answer::Missing));
-    assert_eq!(sent(&actions), [(1, Call::Create)], "its disk was replaced meanwhile");
+    op.step(OperationEvent::View(view(6, &[N, N, F])));
+    let actions = op.step(answer(1, 6, CallKind::Confirm, MemberAnswer::Missing));
+    assert_eq!(sent(&actions), [(1, CallKind::Create)], "its disk was replaced meanwhile");
 }
 
 #[test]
 fn a_late_answer_to_a_failed_create_is_buried_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
-    let too_old = answer(1, 5, Call::Create, Answer::TooOld);
-    assert_eq!(sent(&op.step(too_old)), [(1, Call::Bury), (2, Call::Bury)]);
+    let too_old = answer(1, 5, CallKind::Create, MemberAnswer::TooOld);
+    assert_eq!(sent(&op.step(too_old)), [(1, CallKind::UndoCreate), (2, CallKind::UndoCreate)]);
     // The answer to the create arrives after that to the delete.
     assert!(op.step(ok(2, 5, N)).is_empty());
-    let buried = |disk| answer(disk, 5, Call::Bury, Answer::Ok { role: N });
+    let buried = |disk| answer(disk, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
     assert_eq!(outcome(&op.step(buried(1))), None);
-    assert_eq!(outcome(&op.step(buried(2))), Some(Outcome::Refused(Refusal::TooOld)));
+    assert_eq!(outcome(&op.step(buried(2))), Some(OperationOutcome::Refused(OperationRefusal::TooOld)));
 }
 
 /// Symptom: each create that full disks refused left a delete and a journal row on each of them, until these
@@ -153,27 +156,28 @@ fn a_late_answer_to_a_failed_create_is_buried_as_well() {
 /// Fix: a create without space is deleted only if some member has it, or may have it.
 #[test]
 fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
-    let no_space = |disk| answer(disk, 5, Call::Create, Answer::NoSpace);
+    let no_space = |disk| answer(disk, 5, CallKind::Create, MemberAnswer::NoSpace);
     let begin = || {
         let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
         assert!(op.step(no_space(1)).is_empty());
         op
     };
-    let refused = Some(Outcome::Refused(Refusal::NoSpace));
+    let refused = Some(OperationOutcome::Refused(OperationRefusal::NoSpace));
     let mut op = begin();
     assert!(op.step(no_space(3)).is_empty());
     let all = op.step(no_space(2));
     assert_eq!((outcome(&all), sent(&all).len()), (refused.clone(), 0));
     // A member that has it, may have it, or is another process now is a reason to delete it.
-    let everywhere = [(1, Call::Bury), (2, Call::Bury), (3, Call::Bury)];
-    let unreachable = Event::Unreachable { disk: DiskId(2), call: Call::Create };
-    let reasons = [ok(2, 5, N), Event::Deadline, Event::View(view(6, &[N, N, N])), unreachable];
+    let everywhere = [(1, CallKind::UndoCreate), (2, CallKind::UndoCreate), (3, CallKind::UndoCreate)];
+    let unreachable = OperationEvent::Unreachable { disk: DiskId(2), call: CallKind::Create };
+    let reasons =
+        [ok(2, 5, N), OperationEvent::Deadline, OperationEvent::View(view(6, &[N, N, N])), unreachable];
     for reason in reasons {
         let mut op = begin();
         let actions = op.step(reason.clone());
         assert_eq!(sent(&actions), everywhere, "{reason:?}");
         let epoch = op.view().epoch.0;
-        let buried = |disk| answer(disk, epoch, Call::Bury, Answer::Ok { role: N });
+        let buried = |disk| answer(disk, epoch, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
         assert_eq!(outcome(&op.step(buried(1))), None);
         assert_eq!(outcome(&op.step(buried(2))), None);
         assert_eq!(outcome(&op.step(buried(3))), refused);
@@ -187,12 +191,12 @@ fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
 #[test]
 fn a_delete_that_some_may_have_is_unknown_at_the_deadline() {
     let (mut op, actions) = ClientOp::delete(view(5, &[N, N, F]));
-    assert_eq!(sent(&actions), [(1, Call::Delete), (2, Call::Delete)]);
-    let deleted = |disk| answer(disk, 5, Call::Delete, Answer::Ok { role: N });
+    assert_eq!(sent(&actions), [(1, CallKind::Delete), (2, CallKind::Delete)]);
+    let deleted = |disk| answer(disk, 5, CallKind::Delete, MemberAnswer::Ok { role: N });
     op.step(deleted(1));
     let mut late = op.clone();
-    assert_eq!(outcome(&late.step(Event::Deadline)), Some(Outcome::Unknown));
-    assert_eq!(outcome(&op.step(deleted(2))), Some(Outcome::Held));
+    assert_eq!(outcome(&late.step(OperationEvent::Deadline)), Some(OperationOutcome::Unknown));
+    assert_eq!(outcome(&op.step(deleted(2))), Some(OperationOutcome::Complete));
 }
 
 /// Symptom: a delete that one member had accepted and another found too old was reported as one that never
@@ -201,12 +205,12 @@ fn a_delete_that_some_may_have_is_unknown_at_the_deadline() {
 #[test]
 fn a_delete_that_one_has_taken_is_not_refused_by_another() {
     let (mut op, _) = ClientOp::delete(view(5, &[N, N, F]));
-    op.step(answer(1, 5, Call::Delete, Answer::Ok { role: N }));
+    op.step(answer(1, 5, CallKind::Delete, MemberAnswer::Ok { role: N }));
     let mut gone = op.clone();
-    let too_old = op.step(answer(2, 5, Call::Delete, Answer::TooOld));
-    assert_eq!(outcome(&too_old), Some(Outcome::Unknown));
-    let removed = gone.step(answer(2, 5, Call::Delete, Answer::VolumeGone));
-    assert_eq!(outcome(&removed), Some(Outcome::Refused(Refusal::VolumeGone)));
+    let too_old = op.step(answer(2, 5, CallKind::Delete, MemberAnswer::TooOld));
+    assert_eq!(outcome(&too_old), Some(OperationOutcome::Unknown));
+    let removed = gone.step(answer(2, 5, CallKind::Delete, MemberAnswer::VolumeGone));
+    assert_eq!(outcome(&removed), Some(OperationOutcome::Refused(OperationRefusal::VolumeGone)));
 }
 
 /// Symptom: a create was refused for good, but existed on a member that had returned meanwhile. Cause: it was
@@ -216,17 +220,17 @@ fn a_delete_that_one_has_taken_is_not_refused_by_another() {
 fn a_failed_create_is_buried_by_who_may_have_taken_it_over() {
     let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
     op.step(ok(2, 5, N));
-    let actions = op.step(Event::Deadline);
-    assert_eq!(sent(&actions), [(2, Call::Bury), (3, Call::Bury)]);
-    let actions = op.step(Event::View(view(6, &[R, N, N])));
-    let bury = Call::Bury;
+    let actions = op.step(OperationEvent::Deadline);
+    assert_eq!(sent(&actions), [(2, CallKind::UndoCreate), (3, CallKind::UndoCreate)]);
+    let actions = op.step(OperationEvent::View(view(6, &[R, N, N])));
+    let bury = CallKind::UndoCreate;
     assert_eq!(sent(&actions), [(1, bury), (2, bury), (3, bury)]);
-    let buried = |disk, epoch, role| answer(disk, epoch, bury, Answer::Ok { role });
+    let buried = |disk, epoch, role| answer(disk, epoch, bury, MemberAnswer::Ok { role });
     let actions = op.step(buried(2, 5, N));
     assert_eq!(sent(&actions), [(2, bury)], "an answer of an older epoch");
     op.step(buried(2, 6, N));
     assert!(op.step(buried(3, 6, N)).is_empty());
-    let degraded = Outcome::Refused(Refusal::Degraded { have: 1, need: 2 });
+    let degraded = OperationOutcome::Refused(OperationRefusal::Degraded { have: 1, need: 2 });
     assert_eq!(outcome(&op.step(buried(1, 6, R))), Some(degraded));
 }
 
@@ -236,14 +240,14 @@ fn a_failed_create_is_buried_by_who_may_have_taken_it_over() {
 fn a_burial_over_a_change_of_the_view_needs_as_many_as_a_file() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
     op.step(ok(1, 5, N));
-    op.step(Event::View(view(6, &[N, F, F])));
-    assert_eq!(sent(&op.step(Event::Deadline)), [(1, Call::Bury)]);
-    let buried = |disk, epoch| answer(disk, epoch, Call::Bury, Answer::Ok { role: N });
+    op.step(OperationEvent::View(view(6, &[N, F, F])));
+    assert_eq!(sent(&op.step(OperationEvent::Deadline)), [(1, CallKind::UndoCreate)]);
+    let buried = |disk, epoch| answer(disk, epoch, CallKind::UndoCreate, MemberAnswer::Ok { role: N });
     assert!(op.step(buried(1, 6)).is_empty());
-    let actions = op.step(Event::View(view(7, &[N, N, F])));
-    assert_eq!(sent(&actions), [(1, Call::Bury), (2, Call::Bury)]);
+    let actions = op.step(OperationEvent::View(view(7, &[N, N, F])));
+    assert_eq!(sent(&actions), [(1, CallKind::UndoCreate), (2, CallKind::UndoCreate)]);
     op.step(buried(2, 7));
-    let degraded = Outcome::Refused(Refusal::Degraded { have: 0, need: 2 });
+    let degraded = OperationOutcome::Refused(OperationRefusal::Degraded { have: 0, need: 2 });
     assert_eq!(outcome(&op.step(buried(1, 7))), Some(degraded));
 }
 
@@ -252,11 +256,11 @@ fn a_burial_over_a_change_of_the_view_needs_as_many_as_a_file() {
 #[test]
 fn a_member_that_was_called_twice_buries_what_it_refused_once() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
-    let unreachable = Event::Unreachable { disk: DiskId(2), call: Call::Create };
+    let unreachable = OperationEvent::Unreachable { disk: DiskId(2), call: CallKind::Create };
     op.step(unreachable);
     let fid = FileId::new(1, 2, 3);
-    let actions = op.step(answer(2, 5, Call::Create, Answer::Exists { fid }));
-    assert_eq!(sent(&actions), [(1, Call::Bury), (2, Call::Bury)]);
+    let actions = op.step(answer(2, 5, CallKind::Create, MemberAnswer::Exists { fid }));
+    assert_eq!(sent(&actions), [(1, CallKind::UndoCreate), (2, CallKind::UndoCreate)]);
 }
 
 /// Symptom: a create was refused for good, but existed on a member that had refused it. Cause: the member had
@@ -266,12 +270,12 @@ fn a_member_that_was_called_twice_buries_what_it_refused_once() {
 fn who_refused_a_create_that_another_has_buries_it_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
     op.step(ok(2, 5, N));
-    let actions = op.step(answer(3, 5, Call::Create, Answer::TooOld));
-    assert_eq!(sent(&actions), [(2, Call::Bury), (3, Call::Bury)]);
+    let actions = op.step(answer(3, 5, CallKind::Create, MemberAnswer::TooOld));
+    assert_eq!(sent(&actions), [(2, CallKind::UndoCreate), (3, CallKind::UndoCreate)]);
     // A create that no member has accepted needs no delete.
     let (mut untaken, _) = ClientOp::create(view(5, &[F, F, N]));
-    let too_old = untaken.step(answer(3, 5, Call::Create, Answer::TooOld));
-    assert_eq!(outcome(&too_old), Some(Outcome::Refused(Refusal::TooOld)));
+    let too_old = untaken.step(answer(3, 5, CallKind::Create, MemberAnswer::TooOld));
+    assert_eq!(outcome(&too_old), Some(OperationOutcome::Refused(OperationRefusal::TooOld)));
 }
 
 /// Symptom: a create that no member had received was reported as one with an unknown outcome. Cause: every
@@ -282,29 +286,29 @@ fn what_was_handed_to_nobody_did_not_happen() {
     let reached = |disks: &[u32]| disks.iter().map(|disk| DiskId(*disk)).collect();
     for start in [ClientOp::create, ClientOp::delete] {
         let (mut op, _) = start(view(5, &[N, N, N]));
-        op.step(Event::Unreachable { disk: DiskId(1), call: Call::Create });
+        op.step(OperationEvent::Unreachable { disk: DiskId(1), call: CallKind::Create });
         op.only_reached(&reached(&[]));
-        let degraded = Outcome::Refused(Refusal::Degraded { have: 0, need: 2 });
-        assert_eq!(outcome(&op.step(Event::Deadline)), Some(degraded));
+        let degraded = OperationOutcome::Refused(OperationRefusal::Degraded { have: 0, need: 2 });
+        assert_eq!(outcome(&op.step(OperationEvent::Deadline)), Some(degraded));
         let (mut op, _) = start(view(5, &[N, N, N]));
         op.only_reached(&reached(&[2]));
-        op.step(Event::Deadline);
-        let ended = op.step(Event::GiveUp);
-        assert!(matches!(outcome(&ended), None | Some(Outcome::Unknown)), "{ended:?}");
+        op.step(OperationEvent::Deadline);
+        let ended = op.step(OperationEvent::GiveUp);
+        assert!(matches!(outcome(&ended), None | Some(OperationOutcome::Unknown)), "{ended:?}");
     }
 }
 
 #[test]
 fn an_id_that_another_file_has_ends_a_create_and_a_delete() {
-    let other = |disk, call| answer(disk, 5, call, Answer::OtherFile);
+    let other = |disk, call| answer(disk, 5, call, MemberAnswer::OtherFile);
     let (mut op, _) = ClientOp::delete(view(5, &[N, N, N]));
-    let refused = Some(Outcome::Refused(Refusal::OtherFile));
-    assert_eq!(outcome(&op.step(other(1, Call::Delete))), refused);
+    let refused = Some(OperationOutcome::Refused(OperationRefusal::OtherFile));
+    assert_eq!(outcome(&op.step(other(1, CallKind::Delete))), refused);
     // Each member answers that it does not have the create, or deletes it.
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
     op.step(ok(1, 5, N));
-    assert_eq!(outcome(&op.step(other(2, Call::Create))), None);
-    op.step(other(2, Call::Bury));
-    op.step(answer(1, 5, Call::Bury, Answer::Ok { role: N }));
-    assert_eq!(outcome(&op.step(other(3, Call::Bury))), refused);
+    assert_eq!(outcome(&op.step(other(2, CallKind::Create))), None);
+    op.step(other(2, CallKind::UndoCreate));
+    op.step(answer(1, 5, CallKind::UndoCreate, MemberAnswer::Ok { role: N }));
+    assert_eq!(outcome(&op.step(other(3, CallKind::UndoCreate))), refused);
 }

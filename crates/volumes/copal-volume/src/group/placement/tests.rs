@@ -5,7 +5,7 @@ fn disks(count: u32) -> Vec<DiskFacts> {
         .map(|number| DiskFacts {
             disk: DiskId(number),
             identity: [number as u8; 16],
-            site: Site { rack: number, zone: number },
+            site: DiskSite { rack: number, zone: number },
             capacity_bytes: 1000,
             used_bytes: 100,
             is_up: true,
@@ -67,12 +67,12 @@ fn in_racks(count: u32, racks_a_zone: u32) -> Vec<DiskFacts> {
     for facts in &mut disks {
         let at = facts.disk.0 - 1;
         let wide = 2 * racks_a_zone;
-        facts.site = Site { rack: at / 2 * 2 + 1, zone: at / wide * wide + 1 };
+        facts.site = DiskSite { rack: at / 2 * 2 + 1, zone: at / wide * wide + 1 };
     }
     disks
 }
 
-fn distinct(members: &[DiskId], disks: &[DiskFacts], of: impl Fn(Site) -> u32) -> usize {
+fn distinct(members: &[DiskId], disks: &[DiskFacts], of: impl Fn(DiskSite) -> u32) -> usize {
     let here = disks.iter().filter(|facts| members.contains(&facts.disk));
     let named: std::collections::BTreeSet<u32> = here.map(|facts| of(facts.site)).collect();
     named.len()
@@ -124,7 +124,7 @@ fn who_takes_the_place_of_a_lost_member_lies_in_a_rack_that_the_others_have_not(
 fn a_disk_of_no_rack_is_apart_from_all_others() {
     let mut disks = in_racks(4, 1);
     // Disk 4 has no known site; disks 1 and 2, and 3, are in racks.
-    disks[3].site = Site { rack: 4, zone: 4 };
+    disks[3].site = DiskSite { rack: 4, zone: 4 };
     for group in (1..100).map(GroupId) {
         let members = first_members(group, 3, &disks);
         assert!(members.contains(&DiskId(4)) && members.contains(&DiskId(3)), "{members:?}");

@@ -19,7 +19,9 @@ mod tests;
 
 use super::{
     DiskId, GroupId,
-    placement::{self, Crowd, DiskFacts, HIGH_WATERMARK_PERCENT, LOW_WATERMARK_PERCENT, NoPlace, Site},
+    placement::{
+        self, DiskFacts, DiskSite, HIGH_WATERMARK_PERCENT, LOW_WATERMARK_PERCENT, NoPlace, SharedDomains,
+    },
 };
 use std::collections::BTreeSet;
 
@@ -38,12 +40,12 @@ pub struct GroupFacts {
     /// Disks that hold it.
     pub members: Vec<DiskId>,
     /// Whether all its members are in sync and none is moving: only then it may move.
-    pub is_whole: bool,
+    pub is_in_sync: bool,
 }
 
 /// Move of one copy between two disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct GroupMove {
     /// The group.
     pub group: GroupId,
     /// The copy leaves this disk once the new one is verified.
@@ -56,7 +58,7 @@ pub struct Move {
 
 /// Goal of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub enum PlanGoal {
     /// Disks above the high watermark come down to the low one; other disks keep their groups.
     Watermarks,
     /// Additionally, members of a group are in different racks and zones, and all disks about equally full.
@@ -65,7 +67,7 @@ pub enum Goal {
 
 /// A disk before and after the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fill {
+pub struct PlannedFill {
     /// The disk.
     pub disk: DiskId,
     /// Its capacity in bytes.
@@ -82,7 +84,7 @@ pub struct Fill {
 
 /// Reason that a disk stays above the low watermark. The text follows the name of the disk or its server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum MoveRefusal {
     /// Its movable groups have no other disk; the reason is that of the last of them.
     #[error("stays too full: {reason}")]
     NoPlace {
@@ -102,26 +104,26 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl MoveRefusal {
     /// The disk that stays full.
     pub fn disk(&self) -> DiskId {
-        let (Refusal::NoPlace { disk, .. } | Refusal::NothingMayMove { disk }) = self;
+        let (MoveRefusal::NoPlace { disk, .. } | MoveRefusal::NothingMayMove { disk }) = self;
         *disk
     }
 }
 
 /// Moves in their order, and their effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct MovePlan {
     /// The copies.
-    pub moves: Vec<Move>,
+    pub moves: Vec<GroupMove>,
     /// Every disk, in the order given.
-    pub disks: Vec<Fill>,
+    pub disks: Vec<PlannedFill>,
     /// Disks that the plan leaves above the low watermark, with reasons.
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<MoveRefusal>,
 }
 
-impl Plan {
+impl MovePlan {
     /// Bytes that the plan copies.
     pub fn moved_bytes(&self) -> u64 {
         self.moves.iter().fold(0, |sum, next| sum.saturating_add(next.bytes))
@@ -141,43 +143,43 @@ impl Plan {
 /// Plans moves for `goal`. For the watermarks it takes few and large moves, from the fullest disk first. Then
 /// it separates members of a group that share a rack or a zone. Then, for evenness, it repeatedly moves the
 /// group that helps two disks most.
-pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: Goal) -> Plan {
-    let mut planning = Planning {
+pub fn plan(disks: &[DiskFacts], groups: &[GroupFacts], goal: PlanGoal) -> MovePlan {
+    let mut planner = MovePlanner {
         facts: disks.to_vec(),
         groups: groups.to_vec(),
         moves: Vec::new(),
         moved: BTreeSet::new(),
         refused: Vec::new(),
     };
-    planning.bring_down_full_disks();
-    if goal == Goal::Even {
-        planning.take_apart();
-        planning.even_out();
+    planner.bring_down_full_disks();
+    if goal == PlanGoal::Even {
+        planner.take_apart();
+        planner.even_out();
     }
     let held = |groups: &[GroupFacts], disk: DiskId| {
         groups.iter().filter(|group| group.members.contains(&disk)).count() as u64
     };
-    let fills = disks.iter().zip(&planning.facts).map(|(before, after)| Fill {
+    let fills = disks.iter().zip(&planner.facts).map(|(before, after)| PlannedFill {
         disk: before.disk,
         capacity_bytes: before.capacity_bytes,
         before_bytes: before.used_bytes,
         after_bytes: after.used_bytes,
         before_groups: held(groups, before.disk),
-        after_groups: held(&planning.groups, before.disk),
+        after_groups: held(&planner.groups, before.disk),
     });
-    Plan { disks: fills.collect(), moves: planning.moves, refused: planning.refused }
+    MovePlan { disks: fills.collect(), moves: planner.moves, refused: planner.refused }
 }
 
 /// Disks and groups after the moves so far.
-struct Planning {
+struct MovePlanner {
     facts: Vec<DiskFacts>,
     groups: Vec<GroupFacts>,
-    moves: Vec<Move>,
+    moves: Vec<GroupMove>,
     moved: BTreeSet<GroupId>,
-    refused: Vec<Refusal>,
+    refused: Vec<MoveRefusal>,
 }
 
-impl Planning {
+impl MovePlanner {
     fn bring_down_full_disks(&mut self) {
         let is_full = |disk: &&DiskFacts| !disk.stays_within(0, HIGH_WATERMARK_PERCENT);
         let mut full: Vec<DiskFacts> = self.facts.iter().filter(is_full).cloned().collect();
@@ -204,8 +206,8 @@ impl Planning {
             }
             if self.excess(source).is_some() {
                 self.refused.push(match last_reason {
-                    Some(reason) => Refusal::NoPlace { disk: source, reason },
-                    None => Refusal::NothingMayMove { disk: source },
+                    Some(reason) => MoveRefusal::NoPlace { disk: source, reason },
+                    None => MoveRefusal::NothingMayMove { disk: source },
                 });
             }
         }
@@ -291,7 +293,7 @@ impl Planning {
 
     fn may_move(&self, at: usize, source: DiskId) -> bool {
         let group = &self.groups[at];
-        group.is_whole && group.members.contains(&source) && !self.moved.contains(&group.group)
+        group.is_in_sync && group.members.contains(&source) && !self.moved.contains(&group.group)
     }
 
     /// Whether a group may move from a disk with this crowding to `target`: there is space, and it gets no
@@ -299,8 +301,8 @@ impl Planning {
     fn can_take(
         &self,
         group: &GroupFacts,
-        others: &[(DiskId, Site)],
-        most: Crowd,
+        others: &[(DiskId, DiskSite)],
+        most: SharedDomains,
         target: &DiskFacts,
     ) -> bool {
         !group.members.contains(&target.disk)
@@ -309,7 +311,7 @@ impl Planning {
     }
 
     /// Sites of all members of a group but one.
-    fn others(&self, group: &GroupFacts, source: DiskId) -> Vec<(DiskId, Site)> {
+    fn others(&self, group: &GroupFacts, source: DiskId) -> Vec<(DiskId, DiskSite)> {
         let mut others = placement::sites(&group.members, &self.facts);
         others.retain(|(disk, _)| *disk != source);
         others
@@ -345,7 +347,7 @@ impl Planning {
                 disk.used_bytes = disk.used_bytes.saturating_add(bytes);
             }
         }
-        self.moves.push(Move { group: group.group, source, target, bytes });
+        self.moves.push(GroupMove { group: group.group, source, target, bytes });
     }
 }
 

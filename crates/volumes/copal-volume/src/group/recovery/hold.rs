@@ -33,7 +33,7 @@ impl fmt::Display for MassFailure {
 
 /// Failures that may be parts of one event, and that event.
 #[derive(Clone, Debug)]
-pub(super) struct Failures {
+pub(super) struct ServerFailures {
     servers: usize,
     /// Current rack number of each server; a server without a known rack has a unique number.
     racks: BTreeMap<u32, u32>,
@@ -43,9 +43,9 @@ pub(super) struct Failures {
     held_by: BTreeSet<u32>,
 }
 
-impl Failures {
-    pub(super) fn new(servers: usize) -> Failures {
-        Failures { servers, racks: BTreeMap::new(), away: BTreeMap::new(), held_by: BTreeSet::new() }
+impl ServerFailures {
+    pub(super) fn new(servers: usize) -> ServerFailures {
+        ServerFailures { servers, racks: BTreeMap::new(), away: BTreeMap::new(), held_by: BTreeSet::new() }
     }
 
     pub(super) fn set_racks(&mut self, racks: BTreeMap<u32, u32>) {

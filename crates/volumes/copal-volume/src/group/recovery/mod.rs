@@ -20,7 +20,7 @@ mod tests;
 pub use hold::MassFailure;
 
 use super::{DiskId, GroupId};
-use hold::Failures;
+use hold::ServerFailures;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Failures less than this apart have equal age, so that a boost can order them.
@@ -32,11 +32,11 @@ const LOOK_AHEAD: usize = 1024;
 
 /// A group that lacks a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct RecoveryJob {
     /// The group.
     pub group: GroupId,
     /// Number of remaining in-sync copies (N); with none it waits until there is a source.
-    pub whole_copies: u8,
+    pub in_sync_copies: u8,
     /// When the copy was lost.
     pub since_ms: u64,
     /// Set by an administrator: higher goes first among jobs of equal age.
@@ -53,7 +53,7 @@ pub struct Job {
 
 /// Order to copy a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Start {
+pub struct CopyOrder {
     /// The group.
     pub group: GroupId,
     /// Read from here.
@@ -64,18 +64,18 @@ pub struct Start {
 
 /// Position in the queue; the lowest goes first. The group makes it unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Priority {
-    whole_copies: u8,
+struct JobPriority {
+    in_sync_copies: u8,
     age_step: u64,
     less_boost: u32,
     pool: u32,
     group: GroupId,
 }
 
-impl Job {
-    fn priority(&self) -> Priority {
-        Priority {
-            whole_copies: self.whole_copies,
+impl RecoveryJob {
+    fn priority(&self) -> JobPriority {
+        JobPriority {
+            in_sync_copies: self.in_sync_copies,
             age_step: self.since_ms / AGE_STEP_MS,
             less_boost: u32::MAX - self.boost,
             pool: self.pool,
@@ -85,28 +85,28 @@ impl Job {
 }
 
 #[derive(Clone, Debug)]
-struct Waiting {
-    job: Job,
+struct WaitingJob {
+    job: RecoveryJob,
     /// End of its pause.
     ready_ms: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Running {
-    job: Job,
-    start: Start,
+struct RunningCopy {
+    job: RecoveryJob,
+    start: CopyOrder,
 }
 
 /// Waiting jobs and running copies. Nothing here waits or reads a clock.
 #[derive(Clone, Debug)]
 pub struct RecoveryQueue {
-    waiting: BTreeMap<Priority, Waiting>,
-    places: BTreeMap<GroupId, Priority>,
-    running: BTreeMap<GroupId, Running>,
+    waiting: BTreeMap<JobPriority, WaitingJob>,
+    places: BTreeMap<GroupId, JobPriority>,
+    running: BTreeMap<GroupId, RunningCopy>,
     read_from: BTreeSet<DiskId>,
     written_to: BTreeSet<DiskId>,
     most_running: usize,
-    failures: Failures,
+    failures: ServerFailures,
 }
 
 impl RecoveryQueue {
@@ -119,7 +119,7 @@ impl RecoveryQueue {
             read_from: BTreeSet::new(),
             written_to: BTreeSet::new(),
             most_running: (servers / 2).max(1),
-            failures: Failures::new(servers),
+            failures: ServerFailures::new(servers),
         }
     }
 
@@ -131,10 +131,10 @@ impl RecoveryQueue {
 
     /// Adds the job of a group, or replaces its waiting job. A running copy keeps its target; the new
     /// sources, age and boost count only if the job returns to the queue.
-    pub fn put(&mut self, job: Job) {
+    pub fn put(&mut self, job: RecoveryJob) {
         if let Some(running) = self.running.get_mut(&job.group) {
             let target = running.job.target;
-            running.job = Job { target, ..job };
+            running.job = RecoveryJob { target, ..job };
             return;
         }
         let rests_until_ms = self.withdraw_waiting(job.group).map_or(0, |waiting| waiting.ready_ms);
@@ -143,14 +143,14 @@ impl RecoveryQueue {
 
     /// Adds a copy that is already running, by any order. It occupies its slots even if a disk then has
     /// several copies. Returns whether it was new.
-    pub fn resume(&mut self, job: Job, start: Start) -> bool {
+    pub fn resume(&mut self, job: RecoveryJob, start: CopyOrder) -> bool {
         if self.running.contains_key(&start.group) {
             return false;
         }
         self.withdraw_waiting(start.group);
         self.read_from.insert(start.source);
         self.written_to.insert(start.target);
-        self.running.insert(start.group, Running { job, start });
+        self.running.insert(start.group, RunningCopy { job, start });
         true
     }
 
@@ -161,13 +161,13 @@ impl RecoveryQueue {
         }
     }
 
-    fn wait(&mut self, job: Job, ready_ms: u64) {
+    fn wait(&mut self, job: RecoveryJob, ready_ms: u64) {
         let priority = job.priority();
         self.places.insert(job.group, priority);
-        self.waiting.insert(priority, Waiting { job, ready_ms });
+        self.waiting.insert(priority, WaitingJob { job, ready_ms });
     }
 
-    fn withdraw_waiting(&mut self, group: GroupId) -> Option<Waiting> {
+    fn withdraw_waiting(&mut self, group: GroupId) -> Option<WaitingJob> {
         let priority = self.places.remove(&group)?;
         self.waiting.remove(&priority)
     }
@@ -177,33 +177,39 @@ impl RecoveryQueue {
     ///
     /// Among jobs of equal urgency, those with two idle disks go first. One disk is read and written at once
     /// only when nothing else can run.
-    pub fn next(&mut self, now_ms: u64) -> Vec<Start> {
+    pub fn next(&mut self, now_ms: u64) -> Vec<CopyOrder> {
         let mut starts = Vec::new();
-        let mut urgency = self.waiting.keys().next().map(|first| first.whole_copies);
-        while let Some(whole_copies) = urgency {
-            self.start_those_with(whole_copies, Load::IdleDisks, now_ms, &mut starts);
-            self.start_those_with(whole_copies, Load::FreeSlots, now_ms, &mut starts);
+        let mut urgency = self.waiting.keys().next().map(|first| first.in_sync_copies);
+        while let Some(in_sync_copies) = urgency {
+            self.start_those_with(in_sync_copies, DiskLoad::IdleDisks, now_ms, &mut starts);
+            self.start_those_with(in_sync_copies, DiskLoad::FreeSlots, now_ms, &mut starts);
             if self.running.len() >= self.most_running {
                 break;
             }
-            let less_urgent = self.waiting.keys().map(|priority| priority.whole_copies);
-            urgency = less_urgent.into_iter().find(|&copies| copies > whole_copies);
+            let less_urgent = self.waiting.keys().map(|priority| priority.in_sync_copies);
+            urgency = less_urgent.into_iter().find(|&copies| copies > in_sync_copies);
         }
         starts
     }
 
-    fn start_those_with(&mut self, whole_copies: u8, load: Load, now_ms: u64, starts: &mut Vec<Start>) {
+    fn start_those_with(
+        &mut self,
+        in_sync_copies: u8,
+        load: DiskLoad,
+        now_ms: u64,
+        starts: &mut Vec<CopyOrder>,
+    ) {
         let looked_at = match load {
-            Load::IdleDisks => LOOK_AHEAD,
-            Load::FreeSlots => usize::MAX,
+            DiskLoad::IdleDisks => LOOK_AHEAD,
+            DiskLoad::FreeSlots => usize::MAX,
         };
         let is_held = self.failures.hold().is_some();
-        let mut found: Vec<(Priority, Start)> = Vec::new();
+        let mut found: Vec<(JobPriority, CopyOrder)> = Vec::new();
         for (priority, waiting) in self
             .waiting
             .iter()
-            .skip_while(|(priority, _)| priority.whole_copies < whole_copies)
-            .take_while(|(priority, _)| priority.whole_copies == whole_copies)
+            .skip_while(|(priority, _)| priority.in_sync_copies < in_sync_copies)
+            .take_while(|(priority, _)| priority.in_sync_copies == in_sync_copies)
             .take(looked_at)
         {
             if self.running.len() + found.len() >= self.most_running {
@@ -223,26 +229,26 @@ impl RecoveryQueue {
             if let Some(waiting) = self.waiting.remove(&priority) {
                 self.places.remove(&start.group);
                 let job = waiting.job;
-                self.running.insert(start.group, Running { job, start });
+                self.running.insert(start.group, RunningCopy { job, start });
                 starts.push(start);
             }
         }
     }
 
-    fn fitting(&self, job: &Job, load: Load) -> Option<Start> {
+    fn fitting(&self, job: &RecoveryJob, load: DiskLoad) -> Option<CopyOrder> {
         let target = job.target?;
         let is_free = |disk: &DiskId, own: &BTreeSet<DiskId>, other: &BTreeSet<DiskId>| {
-            !own.contains(disk) && (load == Load::FreeSlots || !other.contains(disk))
+            !own.contains(disk) && (load == DiskLoad::FreeSlots || !other.contains(disk))
         };
         if !is_free(&target, &self.written_to, &self.read_from) {
             return None;
         }
         let is_source = |disk: &&DiskId| **disk != target && is_free(disk, &self.read_from, &self.written_to);
         let source = *job.sources.iter().find(is_source)?;
-        Some(Start { group: job.group, source, target })
+        Some(CopyOrder { group: job.group, source, target })
     }
 
-    fn stop(&mut self, group: GroupId) -> Option<Job> {
+    fn stop(&mut self, group: GroupId) -> Option<RecoveryJob> {
         let running = self.running.remove(&group)?;
         // A resumed copy may share a slot.
         let (source, target) = (running.start.source, running.start.target);
@@ -299,7 +305,7 @@ impl RecoveryQueue {
 
     /// The group needs no copy any more: its member returned, or its pool was removed. Returns the running
     /// copy, which the caller stops.
-    pub fn withdraw(&mut self, group: GroupId) -> Option<Start> {
+    pub fn withdraw(&mut self, group: GroupId) -> Option<CopyOrder> {
         self.withdraw_waiting(group);
         let start = self.running.get(&group).map(|running| running.start);
         self.stop(group);
@@ -339,7 +345,7 @@ impl RecoveryQueue {
     }
 
     /// The job of a group, waiting or running.
-    pub fn job(&self, group: GroupId) -> Option<&Job> {
+    pub fn job(&self, group: GroupId) -> Option<&RecoveryJob> {
         if let Some(running) = self.running.get(&group) {
             return Some(&running.job);
         }
@@ -348,19 +354,19 @@ impl RecoveryQueue {
     }
 
     /// Waiting jobs, the next first.
-    pub fn waiting(&self) -> impl Iterator<Item = &Job> + '_ {
+    pub fn waiting(&self) -> impl Iterator<Item = &RecoveryJob> + '_ {
         self.waiting.values().map(|waiting| &waiting.job)
     }
 
     /// Running copies, by group.
-    pub fn running(&self) -> impl Iterator<Item = Start> + '_ {
+    pub fn running(&self) -> impl Iterator<Item = CopyOrder> + '_ {
         self.running.values().map(|running| running.start)
     }
 }
 
 /// Permitted load of the disks of a new copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Load {
+enum DiskLoad {
     /// Neither is read or written by another copy.
     IdleDisks,
     /// The source may be being written, the target being read.

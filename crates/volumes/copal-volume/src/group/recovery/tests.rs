@@ -13,10 +13,10 @@ impl Draw {
     }
 }
 
-fn job(group: u32, whole_copies: u8, sources: &[u32], target: u32) -> Job {
-    Job {
+fn job(group: u32, in_sync_copies: u8, sources: &[u32], target: u32) -> RecoveryJob {
+    RecoveryJob {
         group: GroupId(group),
-        whole_copies,
+        in_sync_copies,
         since_ms: 0,
         boost: 0,
         pool: 1,
@@ -26,36 +26,36 @@ fn job(group: u32, whole_copies: u8, sources: &[u32], target: u32) -> Job {
     }
 }
 
-fn drawn_job(draw: &mut Draw, group: u32, disks: u64) -> Job {
-    let whole_copies = 1 + draw.below(2) as u8;
+fn drawn_job(draw: &mut Draw, group: u32, disks: u64) -> RecoveryJob {
+    let in_sync_copies = 1 + draw.below(2) as u8;
     let mut members = Vec::new();
-    while members.len() < usize::from(whole_copies) + 1 {
+    while members.len() < usize::from(in_sync_copies) + 1 {
         let disk = draw.below(disks) as u32;
         if !members.contains(&disk) {
             members.push(disk);
         }
     }
     let target = members.remove(0);
-    Job {
+    RecoveryJob {
         since_ms: draw.below(300_000),
         boost: draw.below(3) as u32,
-        ..job(group, whole_copies, &members, target)
+        ..job(group, in_sync_copies, &members, target)
     }
 }
 
-fn groups(starts: &[Start]) -> Vec<u32> {
+fn groups(starts: &[CopyOrder]) -> Vec<u32> {
     starts.iter().map(|start| start.group.0).collect()
 }
 
 /// Whether a job could run beside the running copies, by the rule as documented.
-fn could_run(running: &[Start], job: &Job) -> bool {
+fn could_run(running: &[CopyOrder], job: &RecoveryJob) -> bool {
     let target_is_free = job.target.is_some_and(|target| running.iter().all(|start| start.target != target));
     let has_source = job.sources.iter().any(|source| running.iter().all(|start| start.source != *source));
     target_is_free && has_source
 }
 
 fn check_slots(queue: &RecoveryQueue, servers: usize) {
-    let running: Vec<Start> = queue.running().collect();
+    let running: Vec<CopyOrder> = queue.running().collect();
     assert!(running.len() <= (servers / 2).max(1), "{running:?}");
     for (index, a) in running.iter().enumerate() {
         assert_ne!(a.source, a.target);
@@ -71,9 +71,9 @@ fn fewer_copies_go_first_then_age_then_boost_then_pool() {
     queue.limit_running(1);
     let a_minute_on = 60_000;
     queue.put(job(1, 2, &[1, 2], 3));
-    queue.put(Job { pool: 0, since_ms: a_minute_on, ..job(2, 1, &[4], 5) });
-    queue.put(Job { pool: 0, ..job(3, 1, &[6], 7) });
-    queue.put(Job { boost: 1, since_ms: a_minute_on - 1, ..job(4, 1, &[8], 9) });
+    queue.put(RecoveryJob { pool: 0, since_ms: a_minute_on, ..job(2, 1, &[4], 5) });
+    queue.put(RecoveryJob { pool: 0, ..job(3, 1, &[6], 7) });
+    queue.put(RecoveryJob { boost: 1, since_ms: a_minute_on - 1, ..job(4, 1, &[8], 9) });
     queue.put(job(5, 1, &[10], 11));
     let mut order = Vec::new();
     loop {
@@ -101,19 +101,19 @@ fn whatever_happens_slots_and_order_hold_and_every_job_is_done() {
         let (mut now_ms, mut done, mut failures_left) = (0, 0, 20);
         for round in 0.. {
             assert!(round < 2000, "seed {seed}: the queue stands still at {:?}", queue.len());
-            let ready: Vec<Job> = queue
+            let ready: Vec<RecoveryJob> = queue
                 .waiting
                 .values()
                 .filter(|waiting| waiting.ready_ms <= now_ms)
                 .map(|waiting| waiting.job.clone())
                 .collect();
-            let mut running: Vec<Start> = queue.running().collect();
+            let mut running: Vec<CopyOrder> = queue.running().collect();
             let mut started = BTreeSet::new();
             for start in queue.next(now_ms) {
-                let copies = queue.job(start.group).map_or(0, |job| job.whole_copies);
+                let copies = queue.job(start.group).map_or(0, |job| job.in_sync_copies);
                 for other in &ready {
                     assert!(
-                        other.whole_copies >= copies
+                        other.in_sync_copies >= copies
                             || started.contains(&other.group)
                             || !could_run(&running, other),
                         "seed {seed}: {start:?} before {other:?}"
@@ -131,7 +131,7 @@ fn whatever_happens_slots_and_order_hold_and_every_job_is_done() {
                 break;
             }
             now_ms += 5_000;
-            let running: Vec<Start> = queue.running().collect();
+            let running: Vec<CopyOrder> = queue.running().collect();
             let Some(picked) = running.get(draw.below(running.len().max(1) as u64) as usize) else {
                 continue;
             };
@@ -148,10 +148,11 @@ fn whatever_happens_slots_and_order_hold_and_every_job_is_done() {
                         };
                         let is_fit = |disk: &DiskId| *disk != picked.target && !job.sources.contains(disk);
                         let target = (0..servers as u32).map(DiskId).find(is_fit);
-                        queue.put(Job { target, ..job });
+                        queue.put(RecoveryJob { target, ..job });
                     }
                     // The disk returns; otherwise groups with their only copy there would wait for ever.
-                    let without_source: Vec<Job> = queue.waiting.values().map(|w| w.job.clone()).collect();
+                    let without_source: Vec<RecoveryJob> =
+                        queue.waiting.values().map(|w| w.job.clone()).collect();
                     for mut job in without_source.into_iter().filter(|job| job.sources.is_empty()) {
                         job.sources.push(picked.target);
                         queue.put(job);
@@ -258,7 +259,7 @@ fn what_an_administrator_wants_runs_while_the_others_are_held() {
     queue.server_failed(1, 0);
     queue.server_failed(2, 0);
     queue.put(job(1, 1, &[1], 2));
-    queue.put(Job { is_ordered: true, ..job(2, 1, &[3], 4) });
+    queue.put(RecoveryJob { is_ordered: true, ..job(2, 1, &[3], 4) });
     assert_eq!(groups(&queue.next(0)), [2]);
     queue.lift_hold();
     assert_eq!(groups(&queue.next(0)), [1]);
@@ -267,7 +268,7 @@ fn what_an_administrator_wants_runs_while_the_others_are_held() {
 #[test]
 fn copies_that_run_already_hold_their_slots_until_the_last_of_them_ends() {
     let mut queue = RecoveryQueue::new(16);
-    let start = |group, source, target| Start {
+    let start = |group, source, target| CopyOrder {
         group: GroupId(group),
         source: DiskId(source),
         target: DiskId(target),

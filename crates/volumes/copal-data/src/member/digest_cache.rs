@@ -1,20 +1,20 @@
-//! Digests that were counted once, in memory.
+//! Cache of bucket digests in memory.
 
-use copal_volume::group::{Bucket, Digest, GroupId};
+use copal_volume::group::{Bucket, GroupId, OperationDigest};
 use std::collections::{BTreeMap, HashMap};
 
-/// Digests of closed buckets that were counted already.
+/// Cached digests of sealed buckets.
 #[derive(Default)]
-pub(super) struct Digests {
-    by_group: HashMap<GroupId, BTreeMap<Bucket, Digest>>,
+pub(super) struct DigestCache {
+    by_group: HashMap<GroupId, BTreeMap<Bucket, OperationDigest>>,
 }
 
-impl Digests {
-    pub(super) fn keep(&mut self, group: GroupId, bucket: Bucket, digest: Digest) {
+impl DigestCache {
+    pub(super) fn keep(&mut self, group: GroupId, bucket: Bucket, digest: OperationDigest) {
         self.by_group.entry(group).or_default().insert(bucket, digest);
     }
 
-    pub(super) fn known(&self, group: GroupId, bucket: Bucket) -> Option<Digest> {
+    pub(super) fn known(&self, group: GroupId, bucket: Bucket) -> Option<OperationDigest> {
         let of_group = self.by_group.get(&group)?;
         of_group.get(&bucket).copied()
     }

@@ -1,17 +1,16 @@
-//! Becoming whole: what a donor shows of a group at one moment, and what a member takes over from it.
+//! Resync: a donor's snapshot of a group, and the comparison with a member's own rows.
 //!
-//! A group is a two-phase set, so taking over is union: a file that is known changes nothing, one that is
-//! buried here stays buried, a delete buries whatever it names. Live operations are applied meanwhile; no
-//! order of the two matters (VOL-10).
+//! A group is a two-phase set, so a resync is a union. A known file changes nothing, a file with a tombstone
+//! stays deleted, and a delete applies to any file. Live operations run at the same time; their order does
+//! not matter (VOL-10).
 //!
 //! Paper:  beanfs §5.2 (volume synchronization)
-//! Not here: who asks whom, and when the member counts as whole (`copal-server`, rules in
-//! `copal_volume::group`).
+//! Not here: choice of the donor, end of a resync (`copal-server`; rules in `copal_volume::group`).
 
 use super::{
-    file_ids::Called,
+    core::MemberCore,
+    file_ids::FileAddress,
     journal_entry::{JournalEntry, journal_entry},
-    rows::MemberCore,
     store::MemberStore,
 };
 use crate::{
@@ -27,7 +26,7 @@ use std::{ops::Range, sync::Arc};
 /// One file of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotEntry {
-    /// What to go on behind.
+    /// Key of the row: the next page starts after it.
     pub key: Bytes,
     /// Its volume.
     pub vid: VolumeId,
@@ -39,7 +38,7 @@ pub struct SnapshotEntry {
     pub op: OpId,
 }
 
-/// A group as it was when the snapshot was taken.
+/// Snapshot of a group.
 pub struct GroupSnapshot {
     core: Arc<MemberCore>,
     group: GroupId,
@@ -73,8 +72,8 @@ impl GroupSnapshot {
 }
 
 impl GroupSnapshot {
-    /// Up to `limit` operations above `after`, by their time: what a member that was away since then may have
-    /// missed.
+    /// Up to `limit` operations above `after`, in the order of their times: a member that was down since then
+    /// may lack them.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn journal(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<JournalEntry>, VolumeError> {
@@ -111,13 +110,13 @@ fn entry(key: Bytes, row: &Bytes) -> Result<SnapshotEntry, VolumeError> {
 }
 
 impl MemberStore {
-    /// Whether a live file of a donor is missing here: neither held nor buried.
+    /// Whether a donor's live file is missing here: neither present nor deleted.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn lacks_file(&self, entry: &SnapshotEntry) -> Result<bool, VolumeError> {
         let core = &self.core;
-        let called = Called::told(entry.vid, &entry.name);
-        if core.is_over(called, entry.fid)? {
+        let called = FileAddress::of_request(entry.vid, &entry.name);
+        if core.is_deleted_or_removed(called, entry.fid)? {
             return Ok(false);
         }
         let live = core.head(&core.spaces.files, &keys::named(entry.vid, &entry.name))?;
@@ -128,8 +127,8 @@ impl MemberStore {
         Ok(core.head(&core.own.siblings, &beside)?.is_none())
     }
 
-    /// Head and bytes of a file for a member that lacks it; `None`: it is not live any more, and the member
-    /// learns that delete itself.
+    /// Head and bytes of a file for another member; `None`: it is not live any more, and that member learns
+    /// of the delete itself.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn fetch(
@@ -143,7 +142,7 @@ impl MemberStore {
         let end = range.end.min(head.size);
         match read_body(&self.core.spaces, vid, &head, range.start.min(end)..end) {
             Ok(bytes) => Ok(Some((head.info(), head.op, bytes))),
-            // Deleted between head and pieces: nothing is damaged.
+            // Deleted between the reads of head and pieces: nothing is damaged.
             Err(VolumeError::Corrupt { .. }) if self.held(vid, name, fid)?.is_none() => Ok(None),
             Err(error) => Err(error),
         }

@@ -1,26 +1,25 @@
-//! The end of a time: what a member closes, the digests of what it has closed, and the cutting of what is
-//! stable.
+//! Sealed buckets of a member: sealing, their digests, and cutting of journal and tombstones below the stable
+//! point.
 //!
-//! A digest is counted from the journal once its bucket is closed, and kept in memory until something is
-//! added to the bucket, which only union does. So an operation costs nothing beside its journal row, and a
-//! digest can never drift from the rows that it speaks for.
+//! A digest is computed from the journal after its bucket is sealed. It stays in memory until the bucket gets
+//! another operation, which only a copy from another member adds. An operation therefore costs nothing but
+//! its journal row, and a digest always matches its rows.
 //!
 //! Design: docs/design/cluster.md#rules VOL-17, VOL-18
 //! Invariants
-//! - What is told as closed is on the device.
-//! - A deleted id goes with the last journal row that its delete has, and that goes long after all members
-//!   have it.
+//! - A seal is on the device before it is sent.
+//! - A tombstone is cut together with the last journal row of its delete, long after all members have that.
 //!
-//! Not here: who tells whom (`copal-server`), when buckets close and what the horizon is
+//! Not here: gossip (`copal-server`), when buckets are sealed and what the stable point is
 //! (`copal_volume::group`).
 
 use super::{
-    Membership, NotHeld,
-    apply::Batching,
-    file_ids::Called,
+    GroupMembership, OperationError,
+    core::MemberCore,
+    file_ids::FileAddress,
+    group_batch::GroupBatch,
+    group_queue::GroupQueue,
     journal_entry::{JournalEntry, journal_entry},
-    line::GroupQueue,
-    rows::MemberCore,
     store::MemberStore,
 };
 use crate::{
@@ -32,66 +31,69 @@ use bytes::Bytes;
 use copal_kv::{Batch, Durability, Keyspace};
 use copal_volume::{
     FileId, VolumeError, VolumeId,
-    group::{Bucket, Claim, Closing, Digest, GroupId, OwnTold, Record, is_seal_in_future},
+    group::{
+        Bucket, BucketSeal, GroupId, NameClaim, OperationDigest, OperationRecord, PeerStatus,
+        is_seal_in_future,
+    },
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-/// Journals are kept for so many buckets below the horizon: ids of two clients may differ by the skew of
-/// their clocks, and a delete that was drawn early has to outlive the create that it buries.
+/// Number of buckets below the stable point whose journal is kept. The ids of two clients may differ by the
+/// skew of their clocks, and the tombstone of an early delete must outlive a late create of its file.
 const KEPT_BUCKETS: u64 = 3;
-/// Rows that one batch of cutting reads.
+/// Maximum number of rows that one batch of cutting reads.
 const CUT_ROWS: usize = 2_000;
 
 impl MemberStore {
-    /// Closes in all groups what is due and has operations in it, and what others have closed: `told` by
-    /// group. What is due goes by the cluster's clock or by this machine's own, whichever is earlier
-    /// (VOL-42).
-    /// One durable write, and none where nothing changes, so a group that nobody writes to costs nothing.
-    /// Frees uploads that have expired. Returns groups whose journal is not empty.
+    /// Seals the due buckets of all groups that have operations in them, or that others have sealed further:
+    /// `peer_seals` has those seals by group. The earlier of the cluster's clock and this machine's own determines
+    /// the due buckets (VOL-42). It is one durable write, or none if nothing changes, so an idle group costs
+    /// nothing. Expired uploads are freed. Returns groups with a journal.
     /// # Errors
     /// `NoSpace`, `Failed`.
-    pub fn close_due(&self, told: &BTreeMap<GroupId, Closing>) -> Result<Vec<GroupId>, VolumeError> {
-        // What cannot be freed now is tried again, and keeps no bucket open.
+    pub fn seal_due(&self, peer_seals: &BTreeMap<GroupId, BucketSeal>) -> Result<Vec<GroupId>, VolumeError> {
+        // They are freed at the next call; sealing continues.
         if let Err(error) = self.expire_uploads() {
-            tracing::warn!(%error, "uploads that nobody goes on with could not be freed");
+            tracing::warn!(%error, "expired uploads could not be freed");
         }
         let now_ms = self.core.clock.sealing_ms();
-        let (mut open, mut closes) = (Vec::new(), Vec::new());
+        let (mut open, mut seals) = (Vec::new(), Vec::new());
         for membership in self.memberships()? {
             let group = membership.group;
             let first = self.core.first_bucket(group, Bucket(0))?;
-            let others = told.get(&group).copied().unwrap_or_default();
-            if first.is_none() && others.below <= membership.closing.below {
+            let peer = peer_seals.get(&group).copied().unwrap_or_default();
+            if first.is_none() && peer.below <= membership.seal.below {
                 continue;
             }
-            let due = membership.closing.at(now_ms);
-            // A journal that nothing is added to is closed on, until all of it lies well below the horizon.
-            if due.below > membership.closing.below {
-                closes.push((group, due));
+            let due = membership.seal.at(now_ms);
+            // A group with a journal is sealed further, until all of its journal is well below the stable
+            // point.
+            if due.below > membership.seal.below {
+                seals.push((group, due));
             }
             if first.is_some() {
                 open.push(group);
             }
         }
-        self.close_groups(&closes)?;
+        self.seal_groups(&seals)?;
         Ok(open)
     }
 
-    /// Closes in many groups, which stand in their order; one durable write.
-    fn close_groups(&self, closes: &[(GroupId, Closing)]) -> Result<(), VolumeError> {
-        let queues = closes.iter().map(|(group, _)| self.core.queue(*group));
+    /// Seals buckets of many groups, given in ascending order, in one durable write.
+    fn seal_groups(&self, seals: &[(GroupId, BucketSeal)]) -> Result<(), VolumeError> {
+        let queues = seals.iter().map(|(group, _)| self.core.queue(*group));
         let queues: Vec<Arc<GroupQueue>> = queues.collect::<Result<_, _>>()?;
         let mut members: Vec<_> = queues.iter().map(|queue| queue.member.lock()).collect();
-        let rows = closes.iter().zip(&members).map(|(&(group, closing), member)| {
-            let row = member.map(|row| MemberRow { closing: row.closing.joined(closing), ..row });
+        let rows = seals.iter().zip(&members).map(|(&(group, seal), member)| {
+            let row = member.map(|row| MemberRow { seal: row.seal.joined(seal), ..row });
             (group, row)
         });
         let rows: Vec<(GroupId, Option<MemberRow>)> = rows.filter(|(_, row)| row.is_some()).collect();
-        self.core.keep_rows(&rows)?;
-        for (at, &(group, _)) in closes.iter().enumerate() {
+        self.core.write_rows(&rows)?;
+        for (at, &(group, _)) in seals.iter().enumerate() {
             if let Some((_, row)) = rows.iter().find(|(of, _)| *of == group) {
                 queues[at].set(&mut members[at], *row);
             }
@@ -99,54 +101,58 @@ impl MemberStore {
         Ok(())
     }
 
-    /// What this member tells others of a group: `None` where it is no member. Digests are those from its
-    /// horizon on.
+    /// The status of this member for its peers, with digests from the stable point on; `None`: not a member.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn told(&self, group: GroupId, seed: u64) -> Result<Option<OwnTold>, VolumeError> {
+    pub fn peer_status(&self, group: GroupId, seed: u64) -> Result<Option<PeerStatus>, VolumeError> {
         let Some(membership) = self.membership(group)? else {
             return Ok(None);
         };
-        let below = membership.closing.below;
+        let below = membership.seal.below;
         let mut digests = BTreeMap::new();
-        let mut at = membership.horizon;
+        let mut at = membership.stable_point;
         while let Some(bucket) = self.core.first_bucket(group, at)?
             && bucket < below
         {
             digests.insert(bucket, self.core.digest(group, bucket, seed)?);
             at = Bucket(bucket.0 + 1);
         }
-        Ok(Some(OwnTold {
+        Ok(Some(PeerStatus {
             epoch: membership.epoch,
             role: membership.role,
-            closing: membership.closing,
-            horizon: membership.horizon,
+            seal: membership.seal,
+            stable_point: membership.stable_point,
             is_covered: membership.is_covered,
             digests,
         }))
     }
 
-    /// Digest of all operations from a bucket on, those of open ones included: what is compared when a member
-    /// comes back.
+    /// Digest of all operations from a bucket on, unsealed ones included, for the comparison after a member's
+    /// return.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn digest_from(&self, group: GroupId, from: Bucket, seed: u64) -> Result<Digest, VolumeError> {
-        let mut digest = Digest::default();
+    pub fn digest_from(
+        &self,
+        group: GroupId,
+        from: Bucket,
+        seed: u64,
+    ) -> Result<OperationDigest, VolumeError> {
+        let mut digest = OperationDigest::default();
         self.core.each_record(group, from, None, |entry| {
             digest.add(seed, &entry.record());
         })?;
         Ok(digest)
     }
 
-    /// Raises the horizon of a group, not above what is closed here, and cuts what lies well below it, some
-    /// rows at a time.
+    /// Raises the stable point of a group, at most to its seal, and cuts rows well below it, in several
+    /// batches.
     /// # Errors
     /// `NoSpace`, `Failed`.
-    pub fn raise_horizon(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
+    pub fn raise_stable_point(&self, group: GroupId, stable_point: Bucket) -> Result<(), VolumeError> {
         self.change(group, |row| match row.is_covered {
             true => MemberRow {
                 // A view that was entered since may have taken back a seal in the future.
-                horizon: row.horizon.max(horizon.min(row.closing.below)),
+                stable_point: row.stable_point.max(stable_point.min(row.seal.below)),
                 ..row
             },
             false => row,
@@ -154,29 +160,36 @@ impl MemberStore {
         self.core.cut(group)
     }
 
-    /// Begins to take everything over from a donor: what lies below the donor's horizon comes as files, not
-    /// as operations, and what this member took there by itself counts for nothing. From now on it takes
-    /// nothing from clients that the donor has closed.
+    /// Prepares the copy of everything from a donor. Below the donor's stable point files are copied instead
+    /// of operations, and this member's own operations there are discarded. From now on it accepts nothing
+    /// from clients in buckets that the donor has sealed.
     /// # Errors
     /// `Corrupt`, `NoSpace`, `Failed`.
-    pub fn begin_taking(&self, group: GroupId, horizon: Bucket, closed: Closing) -> Result<(), VolumeError> {
-        let is_covered = |row: Membership| row.is_covered;
+    pub fn begin_resync(
+        &self,
+        group: GroupId,
+        stable_point: Bucket,
+        closed: BucketSeal,
+    ) -> Result<(), VolumeError> {
+        let is_covered = |row: GroupMembership| row.is_covered;
         if self.membership(group)?.is_none_or(is_covered) {
             return Ok(());
         }
         self.change(group, |row| match row.is_covered {
             true => row,
-            false => {
-                MemberRow { horizon: row.horizon.max(horizon), closing: row.closing.joined(closed), ..row }
-            }
+            false => MemberRow {
+                stable_point: row.stable_point.max(stable_point),
+                seal: row.seal.joined(closed),
+                ..row
+            },
         })?;
-        self.core.void(group, horizon)
+        self.core.discard_below(group, stable_point)
     }
 
     /// Up to `limit` operations of one bucket above a key.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn journal_of(
+    pub fn bucket_operations(
         &self,
         group: GroupId,
         bucket: Bucket,
@@ -196,16 +209,16 @@ impl MemberStore {
     /// The live file of a name, with its create.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn claim(&self, vid: VolumeId, name: &[u8]) -> Result<Option<Claim>, VolumeError> {
+    pub fn claim(&self, vid: VolumeId, name: &[u8]) -> Result<Option<NameClaim>, VolumeError> {
         let head = self.core.head(&self.core.spaces.files, &keys::named(vid, name))?;
         Ok(head.map(|head| claim_of(&head)))
     }
 
-    /// Names of a group that have more than one live file, up to `limit` of them, each with all its files.
+    /// Up to `limit` names of a group with more than one live file, each with all its files.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn disputed(&self, group: GroupId, limit: usize) -> Result<Vec<Disputed>, VolumeError> {
-        let mut disputed: Vec<Disputed> = Vec::new();
+    pub fn disputed_names(&self, group: GroupId, limit: usize) -> Result<Vec<DisputedName>, VolumeError> {
+        let mut disputed: Vec<DisputedName> = Vec::new();
         for row in self.core.own.siblings.prefix(&keys::group(group)) {
             let (key, _) = row.map_err(|error| of_engine(&error))?;
             let cut = || corrupt("the key of a file beside another is cut");
@@ -219,35 +232,40 @@ impl MemberStore {
             }
             let beside = self.core.siblings(vid, name)?;
             let claims = self.claim(vid, name)?.into_iter().chain(beside.iter().map(claim_of));
-            disputed.push(Disputed { vid, name: Bytes::copy_from_slice(name), claims: claims.collect() });
+            disputed.push(DisputedName { vid, name: Bytes::copy_from_slice(name), claims: claims.collect() });
         }
         Ok(disputed)
     }
 
-    /// Whether nothing can come of a file any more: it stands among the deleted, or its volume is gone.
+    /// Whether a file can never be live again: it has a tombstone, or its volume was removed.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn is_over(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
-        self.core.is_over(Called { vid, name: None }, fid)
+    pub fn is_deleted_or_removed(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
+        self.core.is_deleted_or_removed(FileAddress { vid, name: None }, fid)
     }
 
-    /// As [`MemberStore::is_over`], for a file whose name is known: a delete under another name does not end
-    /// it.
+    /// As [`MemberStore::is_deleted_or_removed`], for a file with a known name: a tombstone under another
+    /// name does not count.
     /// # Errors
     /// `Corrupt`, `Failed`.
-    pub fn is_over_by_name(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<bool, VolumeError> {
-        self.core.is_over(Called::told(vid, name), fid)
+    pub fn is_deleted_or_removed_by_name(
+        &self,
+        vid: VolumeId,
+        name: &[u8],
+        fid: FileId,
+    ) -> Result<bool, VolumeError> {
+        self.core.is_deleted_or_removed(FileAddress::of_request(vid, name), fid)
     }
 
-    /// Whether an operation of another member is missing in this one's journal, and is none that every member
-    /// has.
+    /// Whether this journal lacks an operation of another member. Operations that every member has do not
+    /// count.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn lacks_operation(&self, group: GroupId, entry: &JournalEntry) -> Result<bool, VolumeError> {
         let Some(membership) = self.membership(group)? else {
             return Ok(false);
         };
-        if Bucket::of(entry.op) < membership.horizon && membership.is_covered {
+        if Bucket::of(entry.op) < membership.stable_point && membership.is_covered {
             return Ok(false);
         }
         let key = keys::journal(group, entry.op);
@@ -255,8 +273,7 @@ impl MemberStore {
         Ok(row.map_err(|error| of_engine(&error))?.is_none())
     }
 
-    /// Whether any group here has a seal that lies in the future of the cluster's clock: it is ignored from
-    /// the next view on.
+    /// Whether any group has a seal in the future of the cluster's clock. The next view ignores such a seal.
     /// # Errors
     /// `Corrupt`, `Failed`.
     pub fn has_future_seals(&self) -> Result<bool, VolumeError> {
@@ -264,13 +281,13 @@ impl MemberStore {
             return Ok(false);
         };
         let mut all = self.memberships()?.into_iter();
-        Ok(all.any(|own| is_seal_in_future(own.closing.below, reference_ms)))
+        Ok(all.any(|own| is_seal_in_future(own.seal.below, reference_ms)))
     }
 
-    /// Whether a seal that another member claims lies in the future of the cluster's clock.
-    pub fn is_seal_in_future(&self, closing: Closing) -> bool {
+    /// Whether a seal from another member is in the future of the cluster's clock.
+    pub fn is_seal_in_future(&self, seal: BucketSeal) -> bool {
         let reference_ms = self.core.clock.reference_ms();
-        reference_ms.is_some_and(|reference_ms| is_seal_in_future(closing.below, reference_ms))
+        reference_ms.is_some_and(|reference_ms| is_seal_in_future(seal.below, reference_ms))
     }
 
     fn change(&self, group: GroupId, change: impl FnOnce(MemberRow) -> MemberRow) -> Result<(), VolumeError> {
@@ -281,7 +298,7 @@ impl MemberStore {
         if row == before {
             return Ok(());
         }
-        self.core.keep_rows(&[(group, Some(row))])?;
+        self.core.write_rows(&[(group, Some(row))])?;
         queue.set(&mut member, Some(row));
         Ok(())
     }
@@ -289,28 +306,28 @@ impl MemberStore {
 
 /// A name with more than one live file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disputed {
+pub struct DisputedName {
     /// Its volume.
     pub vid: VolumeId,
     /// The name.
     pub name: Bytes,
     /// Its files.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<NameClaim>,
 }
 
-fn claim_of(head: &FileHead) -> Claim {
-    Claim { fid: head.fid, op: head.op }
+fn claim_of(head: &FileHead) -> NameClaim {
+    NameClaim { fid: head.fid, op: head.op }
 }
 
 impl JournalEntry {
-    /// The operation as digests count it.
-    pub fn record(&self) -> Record {
-        Record { is_create: self.is_create, op: self.op, vid: self.vid, fid: self.fid }
+    /// The operation in the form for digests.
+    pub fn record(&self) -> OperationRecord {
+        OperationRecord { is_create: self.is_create, op: self.op, vid: self.vid, fid: self.fid }
     }
 }
 
 impl MemberCore {
-    /// The first bucket from `from` on in which there are operations.
+    /// The first bucket with operations, from `from` on.
     fn first_bucket(&self, group: GroupId, from: Bucket) -> Result<Option<Bucket>, VolumeError> {
         let prefix = keys::group(group);
         let end = keys::above(&prefix);
@@ -327,18 +344,18 @@ impl MemberCore {
         Ok(keys::split_journal(&key).map(Bucket::of))
     }
 
-    fn digest(&self, group: GroupId, bucket: Bucket, seed: u64) -> Result<Digest, VolumeError> {
+    fn digest(&self, group: GroupId, bucket: Bucket, seed: u64) -> Result<OperationDigest, VolumeError> {
         if let Some(digest) = self.digests.lock().known(group, bucket) {
             return Ok(digest);
         }
-        // No batch of the group is on its way meanwhile: what it adds would be missing in what is kept here.
+        // No batch of the group is on its way meanwhile: the kept digest would lack its operations.
         let queue = self.queue(group)?;
         let member = queue.member.lock();
-        let mut digest = Digest::default();
+        let mut digest = OperationDigest::default();
         self.each_record(group, bucket, Some(bucket), |entry| {
             digest.add(seed, &entry.record());
         })?;
-        if member.is_some_and(|row| bucket < row.closing.below) {
+        if member.is_some_and(|row| bucket < row.seal.below) {
             self.digests.lock().keep(group, bucket, digest);
         }
         Ok(digest)
@@ -368,40 +385,40 @@ impl MemberCore {
         Ok(())
     }
 
-    /// Takes away what a new member took below a horizon: files that it was sent, and deletes. What of them
-    /// is held the donor has; the rest, which others refused, can never hold, and such a delete would hide a
-    /// file that does. A member that was whole before has nothing of the kind: below a horizon it has closed
-    /// what all others have.
-    fn void(&self, group: GroupId, horizon: Bucket) -> Result<(), VolumeError> {
+    /// Removes a new member's own operations below a stable point: files from clients, and deletes. The donor
+    /// has those that completed. The others were refused elsewhere and never complete, and such a delete
+    /// would hide a complete file. A member that was in sync before has no such operations: its seal covers
+    /// everything below a stable point.
+    fn discard_below(&self, group: GroupId, stable_point: Bucket) -> Result<(), VolumeError> {
         let queue = self.queue(group)?;
         let member = queue.member.lock();
         let Some(row) = member.filter(|row| row.role.is_joining()) else {
             return Ok(());
         };
-        let mut void: Vec<JournalEntry> = Vec::new();
-        let mut buried: BTreeSet<FileId> = BTreeSet::new();
-        self.each_record(group, Bucket(0), None, |entry| match Bucket::of(entry.op) < horizon {
-            true => void.push(entry.clone()),
-            false if !entry.is_create => drop(buried.insert(entry.fid)),
+        let mut discarded: Vec<JournalEntry> = Vec::new();
+        let mut deleted: BTreeSet<FileId> = BTreeSet::new();
+        self.each_record(group, Bucket(0), None, |entry| match Bucket::of(entry.op) < stable_point {
+            true => discarded.push(entry.clone()),
+            false if !entry.is_create => drop(deleted.insert(entry.fid)),
             false => {}
         })?;
         let failed = |error| match error {
-            NotHeld::Failed(error) => error,
+            OperationError::Failed(error) => error,
             other => VolumeError::Failed {
-                reason: format!("what a new member took cannot be taken away: {other:?}"),
+                reason: format!("operations of a new member could not be discarded: {other:?}"),
             },
         };
-        let mut batch = Batching::new(self, group, &row);
-        for entry in &void {
+        let mut batch = GroupBatch::new(self, group, &row);
+        for entry in &discarded {
             if batch.is_full() || batch.is_split {
-                std::mem::replace(&mut batch, Batching::new(self, group, &row)).commit()?;
+                std::mem::replace(&mut batch, GroupBatch::new(self, group, &row)).commit()?;
             }
-            batch.take_away(entry, buried.contains(&entry.fid)).map_err(failed)?;
+            batch.undo(entry, deleted.contains(&entry.fid)).map_err(failed)?;
         }
         batch.commit()
     }
 
-    /// Cuts journal and deleted ids well below the horizon.
+    /// Cuts journal and tombstones well below the stable point.
     fn cut(&self, group: GroupId) -> Result<(), VolumeError> {
         loop {
             let queue = self.queue(group)?;
@@ -409,7 +426,7 @@ impl MemberCore {
             let Some(row) = member.filter(|row| row.is_covered) else {
                 return Ok(());
             };
-            let below = row.horizon.0.saturating_sub(KEPT_BUCKETS);
+            let below = row.stable_point.0.saturating_sub(KEPT_BUCKETS);
             let start = keys::group(group);
             let end = keys::journal_bucket(group, below);
             if end[..] <= start[..] {
@@ -430,7 +447,7 @@ impl MemberCore {
             if count == 0 {
                 return Ok(());
             }
-            // Done again after a cut of power: nothing reads what lies below.
+            // Repeated after a power loss: nothing reads rows below it.
             let committed = self.commit_essential(batch, Durability::Deferred);
             drop(member);
             committed?;
@@ -440,7 +457,7 @@ impl MemberCore {
         }
     }
 
-    /// Returns whether the next row has to be cut by another batch.
+    /// Cuts one row. Returns whether the next row must be in another batch.
     fn cut_row(
         &self,
         batch: &mut Batch,
@@ -451,7 +468,12 @@ impl MemberCore {
         batch.delete(journal, &entry.key);
         match entry.is_create {
             true => Ok(false),
-            false => self.delete_tomb(batch, group, Called::told(entry.vid, &entry.name), entry.fid),
+            false => self.delete_tombstone(
+                batch,
+                group,
+                FileAddress::of_request(entry.vid, &entry.name),
+                entry.fid,
+            ),
         }
     }
 }

@@ -1,19 +1,18 @@
-//! Ids and creation times that never go back, over restarts too (VOL-1).
+//! Ids and creation times that never go back, not even over restarts (VOL-1).
 //!
-//! The generator of ids starts above every time that an earlier run of the store may have
-//! acknowledged. For that the store keeps a *mark*: no operation is acknowledged with a time above
-//! a durable mark. A mark is set one second ahead and travels in the batch of the operation that
-//! needs it, so it costs one small row per second of activity and no write of its own. A clean
-//! close replaces it by the exact time; after a crash creation times may run up to a second ahead
-//! of the clock.
+//! The generator of ids starts above every time that an earlier run of the store may have acknowledged. For
+//! this the store keeps a *mark*: no operation is acknowledged with a time above the durable mark. A mark
+//! lies one second ahead and is part of the batch of the operation that needs it. It costs one small row per
+//! second of activity and no write of its own. A clean close replaces it with the exact time. After a crash,
+//! creation times may be up to a second ahead of the clock.
 //!
 //! Invariants
-//! - Every batch whose operation lies above the durable mark carries a mark above it.
-//! - Each mark is a row of its own (its time is in the key), so marks that commit in another order
-//!   than they were drawn cannot hide each other.
+//! - Every batch with an operation above the durable mark contains a higher mark.
+//! - Each mark is a separate row with the time in its key. Marks may commit in another order than they were
+//!   drawn, and none hides another.
 
 use crate::format;
-use crate::spaces::Spaces;
+use crate::keyspaces::DataKeyspaces;
 use copal_kv::Batch;
 use copal_volume::{Clock, FileId, FileIds, OpId};
 use parking_lot::Mutex;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 const AHEAD_MS: u64 = 1000;
 
 /// The store's generator of ids.
-pub(crate) struct Times {
+pub(crate) struct OperationClock {
     clock: Arc<dyn Clock>,
     state: Mutex<MarkState>,
 }
@@ -33,24 +32,24 @@ struct MarkState {
     durable_ms: u64,
     /// Highest mark put into any batch.
     drawn_ms: u64,
-    /// Marks in the store, or on their way there.
+    /// Marks in the store, or in batches under way.
     marks: Vec<u64>,
 }
 
-/// The id of an operation, and the mark its batch has to carry.
-pub(crate) struct Stamp {
+/// Id of an operation, and the mark that its batch has to contain.
+pub(crate) struct OperationStamp {
     pub(crate) op: OpId,
     mark_ms: Option<u64>,
-    /// Marks that a durable one has made useless.
+    /// Marks below the durable one: they are deleted.
     stale: Vec<u64>,
 }
 
-impl Times {
-    /// Starts above all `marks` found in the store.
-    pub(crate) fn new(clock: Arc<dyn Clock>, incarnation: u64, marks: Vec<u64>) -> Times {
+impl OperationClock {
+    /// Creates a generator that starts above all `marks` of the store.
+    pub(crate) fn new(clock: Arc<dyn Clock>, incarnation: u64, marks: Vec<u64>) -> OperationClock {
         let durable_ms = marks.iter().copied().max().unwrap_or(0);
         let floor_ms = if marks.is_empty() { 0 } else { durable_ms + 1 };
-        Times {
+        OperationClock {
             clock,
             state: Mutex::new(MarkState {
                 ids: FileIds::new(incarnation, floor_ms),
@@ -61,24 +60,24 @@ impl Times {
         }
     }
 
-    /// What the clock shows, which ids may have to run ahead of.
+    /// Current time of the clock, ms since 1970. Ids may be ahead of it.
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now_ms()
     }
 
-    /// Id for a file whose writing starts now.
+    /// Draws the id of a file at the start of its upload.
     pub(crate) fn file(&self) -> FileId {
         let now_ms = self.clock.now_ms();
         self.state.lock().ids.draw_file(now_ms)
     }
 
-    /// Id for an operation that is committed now; put the stamp into its batch.
-    pub(crate) fn stamp(&self) -> Stamp {
+    /// Draws the id of an operation that is about to commit. The stamp belongs in the same batch.
+    pub(crate) fn stamp(&self) -> OperationStamp {
         let now_ms = self.clock.now_ms();
         let mut state = self.state.lock();
         let op = state.ids.draw_op(now_ms);
         if op.ms() <= state.durable_ms {
-            return Stamp { op, mark_ms: None, stale: Vec::new() };
+            return OperationStamp { op, mark_ms: None, stale: Vec::new() };
         }
         if op.ms() > state.drawn_ms {
             state.drawn_ms = op.ms().saturating_add(AHEAD_MS);
@@ -87,20 +86,20 @@ impl Times {
         }
         let durable_ms = state.durable_ms;
         let stale = state.marks.extract_if(.., |mark| *mark < durable_ms).collect();
-        Stamp { op, mark_ms: Some(state.drawn_ms), stale }
+        OperationStamp { op, mark_ms: Some(state.drawn_ms), stale }
     }
 
-    /// The batch with this stamp is durable.
-    pub(crate) fn confirm(&self, stamp: &Stamp) {
+    /// Records that the batch with this stamp is durable.
+    pub(crate) fn confirm(&self, stamp: &OperationStamp) {
         if let Some(mark_ms) = stamp.mark_ms {
             let mut state = self.state.lock();
             state.durable_ms = state.durable_ms.max(mark_ms);
         }
     }
 
-    /// For a clean close: replaces the marks by the exact time of the last operation. `false` when
-    /// there is nothing to write.
-    pub(crate) fn note_exact_time(&self, spaces: &Spaces, batch: &mut Batch) -> bool {
+    /// Replaces the marks with the exact time of the last operation, for a clean close. `false`: there is
+    /// nothing to write.
+    pub(crate) fn note_exact_time(&self, spaces: &DataKeyspaces, batch: &mut Batch) -> bool {
         let mut state = self.state.lock();
         let exact_ms = state.ids.high_ms();
         if state.marks.is_empty() || state.marks == [exact_ms] {
@@ -118,9 +117,9 @@ impl Times {
     }
 }
 
-impl Stamp {
-    /// Adds what the operation's batch must carry.
-    pub(crate) fn put(&self, spaces: &Spaces, batch: &mut Batch) {
+impl OperationStamp {
+    /// Adds the marks to the operation's batch.
+    pub(crate) fn put(&self, spaces: &DataKeyspaces, batch: &mut Batch) {
         if let Some(mark_ms) = self.mark_ms {
             put_mark(spaces, batch, mark_ms);
         }
@@ -130,7 +129,7 @@ impl Stamp {
     }
 }
 
-fn put_mark(spaces: &Spaces, batch: &mut Batch, mark_ms: u64) {
+fn put_mark(spaces: &DataKeyspaces, batch: &mut Batch, mark_ms: u64) {
     let key = format::mark_key(mark_ms);
     batch.put(&spaces.node, &key, format::mark_row(&key));
 }
@@ -140,9 +139,9 @@ mod tests {
     use super::*;
     use copal_volume::ManualClock;
 
-    fn times(now_ms: u64, marks: Vec<u64>) -> (Arc<ManualClock>, Times) {
+    fn times(now_ms: u64, marks: Vec<u64>) -> (Arc<ManualClock>, OperationClock) {
         let clock = Arc::new(ManualClock::new(now_ms));
-        (clock.clone(), Times::new(clock, 1, marks))
+        (clock.clone(), OperationClock::new(clock, 1, marks))
     }
 
     #[test]
@@ -151,7 +150,7 @@ mod tests {
         let first = times.stamp();
         assert_eq!(first.op.ms(), 10_000);
         assert_eq!(first.mark_ms, Some(11_000));
-        // Not durable yet: another one carries the same mark.
+        // The first mark is not durable yet, so another stamp has the same one.
         let second = times.stamp();
         assert_eq!(second.mark_ms, Some(11_000));
         times.confirm(&second);

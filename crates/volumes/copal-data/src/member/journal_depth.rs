@@ -1,4 +1,4 @@
-//! How much stands in the journals, for who watches a server.
+//! Size of the journals, for monitoring.
 
 use super::store::MemberStore;
 use crate::{error::of_engine, keys};
@@ -11,13 +11,13 @@ use std::collections::HashMap;
 /// See [`MemberStore::journal_depth`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalDepth {
-    /// Operations that stand in journals.
+    /// Operations in journals.
     pub operations: u64,
-    /// Those of them that are not known to be on every member.
+    /// Those that are not known to be on every member.
     pub unstable: u64,
-    /// The oldest bucket that has one of those.
+    /// The oldest bucket with such an operation.
     pub oldest: Option<Bucket>,
-    /// There are more than were counted.
+    /// Whether the limit ended the count.
     pub is_cut: bool,
 }
 
@@ -27,7 +27,8 @@ impl MemberStore {
     /// `Corrupt`, `Failed`.
     pub fn journal_depth(&self, limit: u64) -> Result<JournalDepth, VolumeError> {
         let memberships = self.memberships()?.into_iter();
-        let horizons: HashMap<GroupId, Bucket> = memberships.map(|own| (own.group, own.horizon)).collect();
+        let horizons: HashMap<GroupId, Bucket> =
+            memberships.map(|own| (own.group, own.stable_point)).collect();
         let mut depth = JournalDepth::default();
         for row in self.core.own.journal.prefix(&[]).keys_only() {
             let (key, _) = row.map_err(|error| of_engine(&error))?;
@@ -41,8 +42,8 @@ impl MemberStore {
                 continue;
             };
             let bucket = Bucket::of(op);
-            let horizon = horizons.get(&GroupId(u32::from_be_bytes(*group)));
-            if horizon.is_none_or(|horizon| bucket >= *horizon) {
+            let stable_point = horizons.get(&GroupId(u32::from_be_bytes(*group)));
+            if stable_point.is_none_or(|stable_point| bucket >= *stable_point) {
                 depth.unstable += 1;
                 depth.oldest = Some(depth.oldest.map_or(bucket, |oldest| oldest.min(bucket)));
             }

@@ -1,33 +1,33 @@
-//! Whether a disk takes new files: decided where they are applied, by what is used at that moment.
+//! Space for new files on a disk, computed at the time of each batch.
 //!
-//! Two limits, whichever is met first: the mark above which a disk takes no creates (VOL-27), and what the
-//! engine keeps back for itself. Deletes, views, closing and what is taken over from others go beyond the
-//! first, and what is essential goes beyond the second.
+//! There are two limits, and the lower one counts: the mark above which a disk accepts no creates (VOL-27),
+//! and the engine's own reserve. Deletes, views, seals and copies from other members may exceed the first
+//! limit; essential rows may exceed both.
 //!
 //! Design: docs/design/cluster.md#rules VOL-27
-//! Not here: what a full engine frees by itself (`copal-kv`), who is told (`copal-server`).
+//! Not here: space that a full engine frees by itself (`copal-kv`), reports of a full disk (`copal-server`).
 
 use copal_volume::group::placement::HARD_STOP_PERCENT;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Says how many bytes are used, and how many there are.
+/// Returns used bytes and capacity.
 type Bytes = dyn Fn() -> (u64, u64) + Send + Sync;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct DiskRoom {
-    /// `None`: only the engine knows an end.
+pub(super) struct DiskSpace {
+    /// `None`: only the engine has a limit.
     bytes: Mutex<Option<Arc<Bytes>>>,
 }
 
-impl DiskRoom {
-    /// From now on `bytes` is asked.
+impl DiskSpace {
+    /// Sets the source of usage and capacity.
     pub(super) fn watch(&self, bytes: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
         *self.bytes.lock() = Some(Arc::new(bytes));
     }
 
-    /// Bytes that new files may take before the mark.
+    /// Bytes that new files may take below the mark.
     pub(super) fn below_mark(&self) -> u64 {
         let Some(bytes) = self.bytes.lock().clone() else {
             return u64::MAX;

@@ -1,27 +1,26 @@
-//! The keyspaces of a data node and their options.
+//! Keyspaces of a data node, with their options.
 //!
 //! Invariants
-//! - Rows with values of their own size class: heads stay in tables, bodies above
-//!   [`INLINE_BYTES`](crate::format::INLINE_BYTES) leave them.
-//! - Bodies are grouped by volume, so that removing a volume drops whole value objects unread
+//! - Heads stay in tables; bodies above [`INLINE_BYTES`](crate::format::INLINE_BYTES) go to value objects.
+//! - Bodies are grouped by volume: removing a volume drops whole value objects without reading them
 //!   (docs/decisions/2026-11-21-value-groups-per-volume.md).
 
 use crate::error::{of_engine, read_only};
 use crate::keys::{GROUP_LEN, VOLUME_PREFIX_LEN};
-use crate::spare;
+use crate::second_copies;
 use copal_kv::{Keyspace, KeyspaceOptions, Store};
 use copal_volume::VolumeError;
 
 /// Handles of all keyspaces; cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Spaces {
+pub(crate) struct DataKeyspaces {
     /// gid vid name -> head, and the body of a small file.
     pub(crate) files: Keyspace,
     /// gid vid fid index -> 4 MiB piece of a body.
     pub(crate) extents: Keyspace,
     /// gid vid fid index -> checksums of the blocks of a piece.
     pub(crate) sums: Keyspace,
-    /// gid vid fid -> when an upload began.
+    /// gid vid fid -> start time of an upload.
     pub(crate) uploads: Keyspace,
     /// gid vid -> parent, name, state and options of a volume.
     pub(crate) volumes: Keyspace,
@@ -31,11 +30,11 @@ pub(crate) struct Spaces {
     pub(crate) groups: Keyspace,
     /// Identity, next volume id, clock marks.
     pub(crate) node: Keyspace,
-    /// Second copies of some rows of others; `None` in a store that never had any and is only read.
+    /// Second copies of some rows of the other keyspaces; `None` for a read-only store without any.
     pub(crate) spare: Option<Keyspace>,
 }
 
-/// Values of this keyspace never leave the tables.
+/// Options for values that never leave the tables.
 fn rows() -> KeyspaceOptions {
     KeyspaceOptions {
         group_prefix_len: 0,
@@ -45,19 +44,19 @@ fn rows() -> KeyspaceOptions {
     }
 }
 
-impl Spaces {
-    /// Opens all keyspaces of an embedded store, creating those that are missing.
-    pub(crate) fn open(kv: &Store) -> Result<Spaces, VolumeError> {
-        Spaces::grouped_by(kv, VOLUME_PREFIX_LEN)
+impl DataKeyspaces {
+    /// Opens all keyspaces of an embedded store and creates the missing ones.
+    pub(crate) fn open(kv: &Store) -> Result<DataKeyspaces, VolumeError> {
+        DataKeyspaces::grouped_by(kv, VOLUME_PREFIX_LEN)
     }
 
-    /// The same for a data server, whose bodies share value objects by group: it has too many volumes for
-    /// objects of their own.
-    pub(crate) fn of_member(kv: &Store) -> Result<Spaces, VolumeError> {
-        Spaces::grouped_by(kv, GROUP_LEN)
+    /// Opens all keyspaces of a data server. Its bodies share value objects by group: it has too many volumes
+    /// for separate objects.
+    pub(crate) fn of_member(kv: &Store) -> Result<DataKeyspaces, VolumeError> {
+        DataKeyspaces::grouped_by(kv, GROUP_LEN)
     }
 
-    fn grouped_by(kv: &Store, prefix_len: usize) -> Result<Spaces, VolumeError> {
+    fn grouped_by(kv: &Store, prefix_len: usize) -> Result<DataKeyspaces, VolumeError> {
         let space = |name: &str, options: KeyspaceOptions| {
             if let Some(space) = kv.open_keyspace(name).map_err(|e| of_engine(&e))? {
                 return Ok(space);
@@ -71,7 +70,7 @@ impl Spaces {
             }
         };
         let bodies = KeyspaceOptions { group_prefix_len: prefix_len as u8, ..KeyspaceOptions::default() };
-        Ok(Spaces {
+        Ok(DataKeyspaces {
             files: space("files", rows())?,
             extents: space("extents", bodies)?,
             sums: space("sums", rows())?,
@@ -80,7 +79,7 @@ impl Spaces {
             names: space("names", rows())?,
             groups: space("groups", rows())?,
             node: space("node", rows())?,
-            spare: match space(spare::NAME, rows()) {
+            spare: match space(second_copies::NAME, rows()) {
                 Ok(spare) => Some(spare),
                 Err(VolumeError::Denied { .. }) => None,
                 Err(error) => return Err(error),
@@ -88,7 +87,7 @@ impl Spaces {
         })
     }
 
-    /// All that hold first copies.
+    /// All keyspaces with first copies.
     pub(crate) fn all(&self) -> [&Keyspace; 8] {
         [
             &self.groups,
@@ -102,7 +101,7 @@ impl Spaces {
         ]
     }
 
-    /// Those whose keys begin with group and volume and belong to the volume's files.
+    /// Keyspaces of file rows: their keys begin with group and volume.
     pub(crate) fn of_files(&self) -> [&Keyspace; 4] {
         [&self.files, &self.extents, &self.sums, &self.uploads]
     }

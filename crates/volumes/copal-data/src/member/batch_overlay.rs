@@ -1,24 +1,24 @@
-//! What a batch in the making has changed: read before the rows, which know nothing of it yet.
+//! Changes of a batch under construction. They are read before the stored rows, which do not have them yet.
 
-use super::file_ids::Called;
+use super::file_ids::FileAddress;
 use crate::{
-    format::{FileHead, TombRow},
+    format::{FileHead, TombstoneRow},
     keys,
 };
 use bytes::Bytes;
 use copal_volume::{FileId, VolumeId};
 use std::collections::BTreeMap;
 
-/// Heads by key, live ones and those beside them; `None`: gone with this batch.
+/// Changed heads by key, live ones and those beside them; `None`: deleted by this batch.
 #[derive(Default)]
-pub(super) struct Overlay {
+pub(super) struct BatchOverlay {
     live: BTreeMap<Vec<u8>, Option<FileHead>>,
     beside: BTreeMap<Vec<u8>, Option<FileHead>>,
-    /// Deletes of a file, each with its key.
-    buried: BTreeMap<FileId, Vec<(Bytes, TombRow)>>,
+    /// Added tombstones of a file, each with its key.
+    deleted: BTreeMap<FileId, Vec<(Bytes, TombstoneRow)>>,
 }
 
-impl Overlay {
+impl BatchOverlay {
     pub(super) fn set(&mut self, is_beside: bool, key: Vec<u8>, head: Option<FileHead>) {
         let heads = match is_beside {
             true => &mut self.beside,
@@ -27,7 +27,7 @@ impl Overlay {
         heads.insert(key, head);
     }
 
-    /// `None`: this batch says nothing about the key.
+    /// `None`: this batch does not change the key.
     pub(super) fn get(&self, is_beside: bool, key: &[u8]) -> Option<&Option<FileHead>> {
         match is_beside {
             true => self.beside.get(key),
@@ -35,17 +35,17 @@ impl Overlay {
         }
     }
 
-    pub(super) fn bury(&mut self, fid: FileId, key: Bytes, tomb: TombRow) {
-        self.buried.entry(fid).or_default().push((key, tomb));
+    pub(super) fn add_tombstone(&mut self, fid: FileId, key: Bytes, tombstone: TombstoneRow) {
+        self.deleted.entry(fid).or_default().push((key, tombstone));
     }
 
-    /// Deletes of a file that this batch adds.
-    pub(super) fn tombs_of(&self, fid: FileId) -> &[(Bytes, TombRow)] {
-        self.buried.get(&fid).map_or(&[], Vec::as_slice)
+    /// Tombstones of a file that this batch adds.
+    pub(super) fn tombstones_of(&self, fid: FileId) -> &[(Bytes, TombstoneRow)] {
+        self.deleted.get(&fid).map_or(&[], Vec::as_slice)
     }
 
     /// Whether this batch adds a file with this id under another name, or to another volume.
-    pub(super) fn has_another(&self, called: Called<'_>, fid: FileId) -> bool {
+    pub(super) fn has_another(&self, called: FileAddress<'_>, fid: FileId) -> bool {
         let all = [(&self.live, 0), (&self.beside, 16)];
         let mut all = all
             .into_iter()
@@ -57,7 +57,7 @@ impl Overlay {
                 return false;
             };
             let name = &rest[..rest.len().saturating_sub(behind)];
-            !called.may_be(Called { vid, name: Some(name) })
+            !called.may_be(FileAddress { vid, name: Some(name) })
         })
     }
 
@@ -75,7 +75,7 @@ impl Overlay {
         })
     }
 
-    /// Files beside the live one of `named`, given those that are `stored`.
+    /// Files beside the live one of `named`; `stored` are those before the batch.
     pub(super) fn siblings(&self, named: &[u8], stored: Vec<FileHead>) -> Vec<FileHead> {
         let mut found: BTreeMap<FileId, FileHead> = stored.into_iter().map(|head| (head.fid, head)).collect();
         for (key, head) in &self.beside {
