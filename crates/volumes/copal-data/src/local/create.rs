@@ -78,100 +78,98 @@ impl NewFile {
     }
 }
 
-impl LocalCore {
-    pub(super) fn put(
-        self: &Arc<Self>,
-        vid: VolumeId,
-        name: &[u8],
-        body: Bytes,
-        options: &PutOptions,
-    ) -> Result<FileInfo, VolumeError> {
-        check_file_name(name)?;
-        check_metadata(&options.metadata)?;
-        check_size(body.len() as u64)?;
-        self.writable()?;
-        let key = keys::named(vid, name);
-        if body.len() as u64 <= PIECE_BYTES {
-            let inside = self.name_locks.enter(vid, &**self)?;
-            let file = NewFile::small(self.times.file(), body, options.metadata.clone());
-            return self.create(&inside, vid, key, &file);
-        }
-        // Above one piece: check the name before staging megabytes, and again under its reservation.
-        drop(self.name_locks.enter(vid, &**self)?);
-        self.check_name_free(&key)?;
-        let mut upload = LocalUpload::start(self, vid);
-        upload.append(body)?;
-        upload.commit(key, options.metadata.clone())
+pub(super) fn put(
+    core: &Arc<LocalCore>,
+    vid: VolumeId,
+    name: &[u8],
+    body: Bytes,
+    options: &PutOptions,
+) -> Result<FileInfo, VolumeError> {
+    check_file_name(name)?;
+    check_metadata(&options.metadata)?;
+    check_size(body.len() as u64)?;
+    core.writable()?;
+    let key = keys::named(vid, name);
+    if body.len() as u64 <= PIECE_BYTES {
+        let inside = core.name_locks.enter(vid, &**core)?;
+        let file = NewFile::small(core.times.file(), body, options.metadata.clone());
+        return create(core, &inside, vid, key, &file);
     }
+    // Above one piece: check the name before staging megabytes, and again under its reservation.
+    drop(core.name_locks.enter(vid, &**core)?);
+    check_name_free(core, &key)?;
+    let mut upload = LocalUpload::start(core, vid);
+    upload.append(body)?;
+    upload.commit(key, options.metadata.clone())
+}
 
-    /// Makes one file visible, or reports the file that has its name. Takes the file's size from the volume's
-    /// quota.
-    pub(super) fn create(
-        &self,
-        inside: &VolumeAccess<'_>,
-        vid: VolumeId,
-        key: Vec<u8>,
-        file: &NewFile,
-    ) -> Result<FileInfo, VolumeError> {
-        let reserved = self.name_locks.reserve(vec![key.clone()]);
-        self.check_name_free(&key)?;
-        inside.take(file.size)?;
-        let stamp = self.times.stamp();
-        let mut batch = self.kv.batch();
-        let head = file.put(self, &mut batch, vid, &key, stamp.op);
-        stamp.put(&self.spaces, &mut batch);
-        let committed = self.commit(batch);
-        drop(reserved);
-        match committed {
-            Ok(()) => {
-                self.times.confirm(&stamp);
-                self.copy_files(vid, [(&key[..], &head)]);
-                Ok(head.info())
-            }
-            Err(error) => {
-                inside.give_back(file.size);
-                Err(error.of_create(file.fid))
-            }
+/// Makes one file visible, or reports the file that has its name. Takes the file's size from the volume's
+/// quota.
+pub(super) fn create(
+    core: &LocalCore,
+    inside: &VolumeAccess<'_>,
+    vid: VolumeId,
+    key: Vec<u8>,
+    file: &NewFile,
+) -> Result<FileInfo, VolumeError> {
+    let reserved = core.name_locks.reserve(vec![key.clone()]);
+    check_name_free(core, &key)?;
+    inside.take(file.size)?;
+    let stamp = core.times.stamp();
+    let mut batch = core.kv.batch();
+    let head = file.put(core, &mut batch, vid, &key, stamp.op);
+    stamp.put(&core.spaces, &mut batch);
+    let committed = core.commit(batch);
+    drop(reserved);
+    match committed {
+        Ok(()) => {
+            core.times.confirm(&stamp);
+            copy_files(core, vid, [(&key[..], &head)]);
+            Ok(head.info())
+        }
+        Err(error) => {
+            inside.give_back(file.size);
+            Err(error.of_create(file.fid))
         }
     }
+}
 
-    /// Writes second copies of files that were just committed, if their volume has them.
-    pub(super) fn copy_files<'a>(
-        &self,
-        vid: VolumeId,
-        files: impl IntoIterator<Item = (&'a [u8], &'a FileHead)>,
-    ) {
-        if !self.has_second_copies(vid) {
-            return;
-        }
-        let mut spares = self.kv.batch();
-        for (key, head) in files {
-            if head.inline.is_some() {
-                second_copies::put(&self.spaces, &mut spares, CopiedRows::Files, key, head.row(key));
-            }
-        }
-        self.commit_second_copies(spares);
+/// Writes second copies of files that were just committed, if their volume has them.
+pub(super) fn copy_files<'a>(
+    core: &LocalCore,
+    vid: VolumeId,
+    files: impl IntoIterator<Item = (&'a [u8], &'a FileHead)>,
+) {
+    if !core.has_second_copies(vid) {
+        return;
     }
-
-    /// Refuses with `Exists` if the name under `key` has a live file.
-    pub(super) fn check_name_free(&self, key: &[u8]) -> Result<(), VolumeError> {
-        match self.head(key)? {
-            None => Ok(()),
-            Some(head) => Err(VolumeError::Exists { fid: head.fid }),
+    let mut spares = core.kv.batch();
+    for (key, head) in files {
+        if head.inline.is_some() {
+            second_copies::put(&core.spaces, &mut spares, CopiedRows::Files, key, head.row(key));
         }
     }
+    core.commit_second_copies(spares);
+}
 
-    /// The head under `key`, if any.
-    pub(super) fn head(&self, key: &[u8]) -> Result<Option<FileHead>, VolumeError> {
-        let row = self.spaces.files.get(key).map_err(|e| of_engine(&e))?;
-        row.map(|row| {
-            FileHead::parse(key, &row).map_err(|error| {
-                let name = keys::split(key).map_or(&[][..], |(_, name)| name);
-                corrupt(format!("the head of file \"{}\": {error}", name.escape_ascii()))
-            })
+/// Refuses with `Exists` if the name under `key` has a live file.
+pub(super) fn check_name_free(core: &LocalCore, key: &[u8]) -> Result<(), VolumeError> {
+    match find_head(core, key)? {
+        None => Ok(()),
+        Some(head) => Err(VolumeError::Exists { fid: head.fid }),
+    }
+}
+
+/// The head under `key`, if any.
+pub(super) fn find_head(core: &LocalCore, key: &[u8]) -> Result<Option<FileHead>, VolumeError> {
+    let row = core.spaces.files.get(key).map_err(|e| of_engine(&e))?;
+    row.map(|row| {
+        FileHead::parse(key, &row).map_err(|error| {
+            let name = keys::split(key).map_or(&[][..], |(_, name)| name);
+            corrupt(format!("the head of file \"{}\": {error}", name.escape_ascii()))
         })
-        .transpose()
-    }
+    })
+    .transpose()
 }
 
 /// Refuses a file above the limit.

@@ -236,7 +236,7 @@ impl VolumeLoader for LocalCore {
         self.volume_row(vid)
     }
     fn used_bytes(&self, vid: VolumeId) -> Result<u64, VolumeError> {
-        Ok(self.count(vid)?.bytes)
+        Ok(lists::count_files(self, vid)?.bytes)
     }
 }
 
@@ -251,15 +251,15 @@ impl VolumeStore for LocalStore {
         name: &str,
         options: &VolumeOptions,
     ) -> Result<VolumeId, VolumeError> {
-        self.inner.create_volume(parent, name, options)
+        tree::create_volume(&self.inner, parent, name, options)
     }
 
     fn open_volume(&self, path: &str) -> Result<VolumeId, VolumeError> {
-        self.inner.open_volume(path)
+        tree::open_volume(&self.inner, path)
     }
 
     fn rename_volume(&self, from: &str, to: &str) -> Result<(), VolumeError> {
-        self.inner.rename_volume(from, to)
+        tree::rename_volume(&self.inner, from, to)
     }
 
     fn list_volumes(
@@ -268,11 +268,11 @@ impl VolumeStore for LocalStore {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, VolumeId)>, VolumeError> {
-        self.inner.list_volumes(parent, after, limit)
+        tree::list_volumes(&self.inner, parent, after, limit)
     }
 
     fn remove_volume(&self, vid: VolumeId, how: RemoveMode) -> Result<(), VolumeError> {
-        self.inner.remove_volume(vid, how)
+        tree::remove_volume(&self.inner, vid, how)
     }
 
     fn put(
@@ -282,7 +282,7 @@ impl VolumeStore for LocalStore {
         body: Bytes,
         options: &PutOptions,
     ) -> Result<FileInfo, VolumeError> {
-        self.inner.put(vid, name, body, options)
+        create::put(&self.inner, vid, name, body, options)
     }
 
     fn writer(
@@ -301,11 +301,11 @@ impl VolumeStore for LocalStore {
         range: Range<u64>,
         options: &ReadOptions,
     ) -> Result<Bytes, VolumeError> {
-        self.inner.get(vid, name, range, options)
+        read::get(&self.inner, vid, name, range, options)
     }
 
     fn stat(&self, vid: VolumeId, name: &[u8], options: &ReadOptions) -> Result<FileInfo, VolumeError> {
-        self.inner.stat(vid, name, options)
+        read::stat(&self.inner, vid, name, options)
     }
 
     fn list(
@@ -316,15 +316,15 @@ impl VolumeStore for LocalStore {
         limit: usize,
         _options: &ReadOptions,
     ) -> Result<Vec<(Bytes, FileInfo)>, VolumeError> {
-        self.inner.list(vid, prefix, after, limit)
+        lists::list_files(&self.inner, vid, prefix, after, limit)
     }
 
     fn delete(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<(), VolumeError> {
-        self.inner.delete(vid, name, fid)
+        delete::delete(&self.inner, vid, name, fid)
     }
 
     fn settle(&self, vid: VolumeId, fid: FileId, _want: SettleChoice) -> Result<SettleOutcome, VolumeError> {
-        self.inner.settle(vid, fid)
+        lists::settle(&self.inner, vid, fid)
     }
 
     fn put_batch(
@@ -332,7 +332,7 @@ impl VolumeStore for LocalStore {
         vid: VolumeId,
         files: Vec<(Bytes, Bytes, PutOptions)>,
     ) -> Result<Vec<Result<FileInfo, VolumeError>>, VolumeError> {
-        self.inner.put_batch(vid, files)
+        batches::put_batch(&self.inner, vid, files)
     }
 
     fn get_batch(
@@ -341,7 +341,7 @@ impl VolumeStore for LocalStore {
         names: &[Bytes],
         options: &ReadOptions,
     ) -> Result<Vec<Result<Bytes, VolumeError>>, VolumeError> {
-        self.inner.get_batch(vid, names, options)
+        batches::get_batch(&self.inner, vid, names, options)
     }
 
     fn delete_batch(
@@ -349,16 +349,16 @@ impl VolumeStore for LocalStore {
         vid: VolumeId,
         files: &[(Bytes, FileId)],
     ) -> Result<Vec<Result<(), VolumeError>>, VolumeError> {
-        self.inner.delete_batch(vid, files)
+        delete::delete_batch(&self.inner, vid, files)
     }
 
     fn volume_stats(&self, vid: VolumeId) -> Result<VolumeStats, VolumeError> {
-        let stats = self.inner.count(vid)?;
+        let stats = lists::count_files(&self.inner, vid)?;
         self.inner.alive(vid)?;
         Ok(stats)
     }
 
     fn reclaim(&self, vid: VolumeId) -> Result<(), VolumeError> {
-        self.inner.reclaim(vid)
+        tree::reclaim(&self.inner, vid)
     }
 }

@@ -1,5 +1,6 @@
 //! Opening of a store: identity, clock marks, and freeing the remains of a crash.
 
+use super::tree;
 use super::{LocalCore, LocalStore};
 use crate::error::{corrupt, of_engine, read_only};
 use crate::format::{
@@ -64,7 +65,7 @@ impl LocalStore {
             }
             _ => {}
         }
-        match inner.sweep() {
+        match sweep(&inner) {
             Err(error) if error == read_only() => {}
             // Files are readable nevertheless; `check` reports the damage.
             Err(error) if error.is_corruption() => {
@@ -143,69 +144,67 @@ fn marks(spaces: &DataKeyspaces) -> Result<Vec<u64>, VolumeError> {
     Ok(marks)
 }
 
-impl LocalCore {
-    /// Frees dead uploads and finishes removals. Damaged rows stay; `check` reports them.
-    fn sweep(&self) -> Result<(), VolumeError> {
-        let mut uploads = Vec::new();
-        for row in self.spaces.uploads.prefix(&[]).keys_only() {
-            let (key, _) = row.map_err(|e| of_engine(&e))?;
-            let Some((vid, rest)) = keys::split(&key) else {
-                continue;
-            };
-            if let Some(fid) = keys::split_upload(rest) {
-                uploads.push((vid, fid));
-            }
+/// Frees dead uploads and finishes removals. Damaged rows stay; `check` reports them.
+fn sweep(core: &LocalCore) -> Result<(), VolumeError> {
+    let mut uploads = Vec::new();
+    for row in core.spaces.uploads.prefix(&[]).keys_only() {
+        let (key, _) = row.map_err(|e| of_engine(&e))?;
+        let Some((vid, rest)) = keys::split(&key) else {
+            continue;
+        };
+        if let Some(fid) = keys::split_upload(rest) {
+            uploads.push((vid, fid));
         }
-        for &(vid, fid) in &uploads {
-            self.free_upload(vid, fid)?;
-        }
-        let mut removing = Vec::new();
-        for row in self.spaces.volumes.prefix(&[]) {
-            let (key, row) = row.map_err(|e| of_engine(&e))?;
-            let (Some((vid, [])), Ok(row)) = (keys::split(&key), VolumeRow::parse(&key, &row)) else {
-                continue;
-            };
-            if row.state == VolumeState::Removing {
-                removing.push(vid);
-            }
-            if row.spare_copies {
-                self.copied.lock().insert(vid);
-            }
-        }
-        for &vid in &removing {
-            self.purge(vid)?;
-        }
-        if !uploads.is_empty() || !removing.is_empty() {
-            tracing::info!(
-                uploads = uploads.len(),
-                volumes = removing.len(),
-                "freed the remains of an interrupted run"
-            );
-        }
-        Ok(())
     }
+    for &(vid, fid) in &uploads {
+        free_upload(core, vid, fid)?;
+    }
+    let mut removing = Vec::new();
+    for row in core.spaces.volumes.prefix(&[]) {
+        let (key, row) = row.map_err(|e| of_engine(&e))?;
+        let (Some((vid, [])), Ok(row)) = (keys::split(&key), VolumeRow::parse(&key, &row)) else {
+            continue;
+        };
+        if row.state == VolumeState::Removing {
+            removing.push(vid);
+        }
+        if row.spare_copies {
+            core.copied.lock().insert(vid);
+        }
+    }
+    for &vid in &removing {
+        tree::purge(core, vid)?;
+    }
+    if !uploads.is_empty() || !removing.is_empty() {
+        tracing::info!(
+            uploads = uploads.len(),
+            volumes = removing.len(),
+            "freed the remains of an interrupted run"
+        );
+    }
+    Ok(())
+}
 
-    /// Deletes the pieces of a dead upload, then its row.
-    fn free_upload(&self, vid: VolumeId, fid: FileId) -> Result<(), VolumeError> {
-        let prefix = keys::upload(vid, fid);
-        for space in [&self.spaces.extents, &self.spaces.sums] {
-            let mut batch = self.kv.batch();
-            let mut pending = 0;
-            for row in space.prefix(&prefix).keys_only() {
-                let (key, _) = row.map_err(|e| of_engine(&e))?;
-                batch.delete(space, &key);
-                pending += 1;
-                if pending == SWEEP_BATCH {
-                    self.commit_deferred(std::mem::replace(&mut batch, self.kv.batch()))?;
-                    pending = 0;
-                }
-            }
-            if pending > 0 {
-                self.commit_deferred(batch)?;
+/// Deletes the pieces of a dead upload, then its row.
+fn free_upload(core: &LocalCore, vid: VolumeId, fid: FileId) -> Result<(), VolumeError> {
+    let prefix = keys::upload(vid, fid);
+    for space in [&core.spaces.extents, &core.spaces.sums] {
+        let mut batch = core.kv.batch();
+        let mut pending = 0;
+        for row in space.prefix(&prefix).keys_only() {
+            let (key, _) = row.map_err(|e| of_engine(&e))?;
+            batch.delete(space, &key);
+            pending += 1;
+            if pending == SWEEP_BATCH {
+                core.commit_deferred(std::mem::replace(&mut batch, core.kv.batch()))?;
+                pending = 0;
             }
         }
-        let mut batch = self.kv.batch();
-        batch.delete(&self.spaces.uploads, &prefix);
-        self.commit_deferred(batch)
+        if pending > 0 {
+            core.commit_deferred(batch)?;
+        }
     }
+    let mut batch = core.kv.batch();
+    batch.delete(&core.spaces.uploads, &prefix);
+    core.commit_deferred(batch)
 }

@@ -8,6 +8,7 @@
 
 use super::LocalCore;
 use super::body::{add_piece, delete_first_pieces};
+use super::create;
 use super::create::{NewBody, NewFile, check_size};
 use crate::format::{PIECE_BYTES, upload_row};
 use crate::keys;
@@ -30,7 +31,7 @@ pub(super) fn start(
     inner.writable()?;
     drop(inner.name_locks.enter(vid, &**inner)?);
     let key = keys::named(vid, name);
-    inner.check_name_free(&key)?;
+    create::check_name_free(inner, &key)?;
     Ok(Box::new(LocalWriter {
         upload: LocalUpload::start(inner, vid),
         key,
@@ -158,7 +159,7 @@ impl LocalUpload {
             NewFile { fid: self.fid, size: self.size, crc32c: self.crc32c, metadata, body: NewBody::Staged }
         };
         let inside = inner.name_locks.enter(self.vid, &*inner)?;
-        let created = inner.create(&inside, self.vid, key, &file);
+        let created = create::create(&inner, &inside, self.vid, key, &file);
         // After an unknown outcome the pieces may belong to a visible file.
         self.done = match &created {
             Ok(_) => true,
