@@ -7,9 +7,11 @@
 
 use crate::error::{of_engine, read_only};
 use crate::keys::{GROUP_LEN, VOLUME_PREFIX_LEN};
-use crate::second_copies;
 use copal_kv::{Keyspace, KeyspaceOptions, Store};
 use copal_volume::VolumeError;
+
+/// Name of the keyspace of second copies.
+pub(crate) const SECOND_COPIES: &str = "spare";
 
 /// Handles of all keyspaces; cheap to clone.
 #[derive(Clone)]
@@ -79,7 +81,7 @@ impl DataKeyspaces {
             names: space("names", rows())?,
             groups: space("groups", rows())?,
             node: space("node", rows())?,
-            spare: match space(second_copies::NAME, rows()) {
+            spare: match space(SECOND_COPIES, rows()) {
                 Ok(spare) => Some(spare),
                 Err(VolumeError::Denied { .. }) => None,
                 Err(error) => return Err(error),

@@ -20,7 +20,7 @@ use crate::{
         parse_number_row,
     },
     keys::{self, GROUP},
-    keyspaces::DataKeyspaces,
+    keyspaces::{DataKeyspaces, SECOND_COPIES},
     local::EPOCH,
     second_copies::{self, CopiedRows},
 };
@@ -145,7 +145,7 @@ fn describe(to: &Store, target: &DataKeyspaces) -> Result<(), VolumeError> {
 impl RescueRun<'_> {
     /// Restores the second copies. Readable first copies replace them later.
     fn spares(&mut self, target: &DataKeyspaces) -> Result<(), VolumeError> {
-        let spare = self.from.open_keyspace(second_copies::NAME);
+        let spare = self.from.open_keyspace(SECOND_COPIES);
         let Some(spare) = spare.map_err(|error| of_engine(&error))? else {
             return Ok(());
         };

@@ -21,9 +21,6 @@ use bytes::Bytes;
 use copal_kv::{Batch, Durability, Keyspace, Store};
 use copal_volume::VolumeError;
 
-/// Name of the keyspace.
-pub(crate) const NAME: &str = "spare";
-
 /// Longer than a block of a table, and incompressible.
 const SEPARATOR_BYTES: usize = 64 << 10;
 const SEPARATOR_KEY: &[u8] = &[0];

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_kernel_is_a_lock_that_is_held() {
+    fn a_line_of_the_kernel_is_a_held_lock() {
         let lock = FileLock::parse("1: FLOCK  ADVISORY  WRITE 3997 fe:0a:5391347 0 EOF");
         let want = FileLock { pid: 3997, major: 0xfe, minor: 10, inode: 5_391_347 };
         assert_eq!(lock, Some(want));

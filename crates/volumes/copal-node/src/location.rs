@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_there_is_told_apart() {
+    fn contents_of_the_place_are_distinguished() {
         let scratch = tempfile::tempdir().unwrap();
         let found = |named: &Path| match StoreLocation::find(named) {
             Err(NodeError::NotFound { found, .. }) => found,

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_is_away_has_a_row_that_says_so() {
+    fn a_row_with_role_f_is_refused() {
         let mut row = start(RowKind::Member, 0, 40);
         row.put_zeros(32);
         row.put_u8(b'F');

@@ -1,20 +1,15 @@
-//! Create of a file whose body is in memory.
+//! Create of a file: the rows that make it visible under a free name.
 
 use super::LocalCore;
 use super::body::{add_piece, is_single_block};
-use super::writer::LocalUpload;
 use crate::error::{corrupt, of_engine};
-use crate::format::{FileHead, INLINE_BYTES, PIECE_BYTES};
+use crate::format::{FileHead, INLINE_BYTES};
 use crate::keys;
 use crate::name_locks::VolumeAccess;
 use crate::second_copies::{self, CopiedRows};
 use bytes::Bytes;
 use copal_codec::crc32c;
-use copal_volume::{
-    FileId, FileInfo, MAX_FILE_BYTES, OpId, PutOptions, VolumeError, VolumeId, check_file_name,
-    check_metadata,
-};
-use std::sync::Arc;
+use copal_volume::{FileId, FileInfo, MAX_FILE_BYTES, OpId, VolumeError, VolumeId};
 
 /// A new file without its operation id.
 pub(super) struct NewFile {
@@ -76,31 +71,6 @@ impl NewFile {
         batch.put(&spaces.files, key, head.row(key));
         head
     }
-}
-
-pub(super) fn put(
-    core: &Arc<LocalCore>,
-    vid: VolumeId,
-    name: &[u8],
-    body: Bytes,
-    options: &PutOptions,
-) -> Result<FileInfo, VolumeError> {
-    check_file_name(name)?;
-    check_metadata(&options.metadata)?;
-    check_size(body.len() as u64)?;
-    core.writable()?;
-    let key = keys::named(vid, name);
-    if body.len() as u64 <= PIECE_BYTES {
-        let inside = core.name_locks.enter(vid, &**core)?;
-        let file = NewFile::small(core.times.file(), body, options.metadata.clone());
-        return create(core, &inside, vid, key, &file);
-    }
-    // Above one piece: check the name before staging megabytes, and again under its reservation.
-    drop(core.name_locks.enter(vid, &**core)?);
-    check_name_free(core, &key)?;
-    let mut upload = LocalUpload::start(core, vid);
-    upload.append(body)?;
-    upload.commit(key, options.metadata.clone())
 }
 
 /// Makes one file visible, or reports the file that has its name. Takes the file's size from the volume's

@@ -18,6 +18,7 @@ mod create;
 mod delete;
 mod lists;
 mod open;
+mod put;
 mod read;
 mod tree;
 mod writer;
@@ -282,7 +283,7 @@ impl VolumeStore for LocalStore {
         body: Bytes,
         options: &PutOptions,
     ) -> Result<FileInfo, VolumeError> {
-        create::put(&self.inner, vid, name, body, options)
+        put::put(&self.inner, vid, name, body, options)
     }
 
     fn writer(

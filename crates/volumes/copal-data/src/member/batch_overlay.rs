@@ -45,7 +45,7 @@ impl BatchOverlay {
     }
 
     /// Whether this batch adds a file with this id under another name, or to another volume.
-    pub(super) fn has_another(&self, called: FileAddress<'_>, fid: FileId) -> bool {
+    pub(super) fn has_another(&self, address: FileAddress<'_>, fid: FileId) -> bool {
         let all = [(&self.live, 0), (&self.beside, 16)];
         let mut all = all
             .into_iter()
@@ -57,7 +57,7 @@ impl BatchOverlay {
                 return false;
             };
             let name = &rest[..rest.len().saturating_sub(behind)];
-            !called.may_be(FileAddress { vid, name: Some(name) })
+            !address.may_equal(FileAddress { vid, name: Some(name) })
         })
     }
 

@@ -6,7 +6,7 @@
 //! Design: docs/design/cluster.md#rules VOL-28
 //! Not here: whether another member has everything, and when damage is searched for (`copal-server`).
 
-use super::store::MemberStore;
+use super::{disk_state::MemberCore, heads, roles, verify};
 use crate::{
     error::{corrupt, of_engine},
     format::FileHead,
@@ -48,152 +48,142 @@ impl DiskScrub {
     }
 }
 
-impl MemberStore {
-    /// Starts to read the whole disk in the background, `bytes_per_s` at most.
-    /// [`MemberStore::damaged_groups`] reports the damage found. `None`: the store is being closed.
-    pub fn scrub(&self, bytes_per_s: u64) -> Option<DiskScrub> {
-        self.core.kv.scrub(bytes_per_s).ok().map(DiskScrub)
-    }
+/// See `MemberStore::scrub`.
+pub(super) fn scrub(core: &MemberCore, bytes_per_s: u64) -> Option<DiskScrub> {
+    core.kv.scrub(bytes_per_s).ok().map(DiskScrub)
+}
 
-    /// Groups of this disk with damage that was found, by reads, scrubs or checks, and not dropped yet.
-    /// # Errors
-    /// `Corrupt`, `Failed`.
-    pub fn damaged_groups(&self) -> Result<Vec<GroupId>, VolumeError> {
-        let damaged = self.core.kv.damaged_ranges();
-        let mut groups = Vec::new();
-        if damaged.is_empty() {
-            return Ok(groups);
-        }
-        for membership in self.memberships()? {
-            let group = membership.group;
-            let is_of_group = |damage: &DamagedRange| {
-                self.space_of_group(&damage.keyspace).is_some() && within(damage, group).is_some()
-            };
-            if damaged.iter().any(is_of_group) {
-                groups.push(group);
-            }
-        }
-        Ok(groups)
+/// See `MemberStore::damaged_groups`.
+pub(super) fn damaged_groups(core: &MemberCore) -> Result<Vec<GroupId>, VolumeError> {
+    let damaged = core.kv.damaged_ranges();
+    let mut groups = Vec::new();
+    if damaged.is_empty() {
+        return Ok(groups);
     }
-
-    /// Reads all rows of a group and drops the unreadable ones. The caller calls [`MemberStore::note_damage`]
-    /// first, so the member is not in sync until its next resync. Operations wait while rows are dropped, not
-    /// while rows are read. Blocks.
-    /// # Errors
-    /// `Corrupt`: the damage stays. `NoSpace`, `Failed`.
-    pub fn drop_damaged(&self, group: GroupId) -> Result<DroppedRows, VolumeError> {
-        let mut dropped = DroppedRows { ranges: self.salvage(group)?, files: 0 };
-        let own = &self.core.own;
-        for space in [&own.tombstones, &own.journal, &own.siblings] {
-            self.walk(group, space, &mut dropped, |_, _| Ok(()))?;
+    for membership in roles::memberships(core)? {
+        let group = membership.group;
+        let is_of_group = |damage: &DamagedRange| {
+            space_of_group(core, &damage.keyspace).is_some() && within(damage, group).is_some()
+        };
+        if damaged.iter().any(is_of_group) {
+            groups.push(group);
         }
-        let mut unreadable = Vec::new();
-        self.walk(group, &self.core.spaces.files, &mut dropped, |key, row| {
-            let Some((vid, _)) = keys::split(key) else {
-                return Err(corrupt("the key of a file is cut"));
-            };
-            let file = match FileHead::parse(key, row) {
-                Ok(head) => match self.find_damage(key, &head)? {
-                    Some(_) => Some((head.fid, head.size)),
-                    None => return Ok(()),
-                },
-                Err(_) => None,
-            };
-            unreadable.push(UnreadableFile { key: key.clone(), vid, file });
-            Ok(())
-        })?;
-        for file in unreadable {
-            dropped.files += u64::from(self.drop_file(group, &file)?);
-        }
-        // Pieces whose damage the reads found, and pieces of dropped files.
-        dropped.ranges += self.salvage(group)?;
-        self.core.digests.lock().forget_group(group);
-        self.core.used.lock().retain(|vid, _| vid.birth_group() != group);
-        Ok(dropped)
     }
+    Ok(groups)
+}
 
-    /// Calls `each` for the rows of a group in one keyspace. Damaged ranges are dropped on the way.
-    fn walk(
-        &self,
-        group: GroupId,
-        space: &Keyspace,
-        dropped: &mut DroppedRows,
-        mut each: impl FnMut(&Bytes, &Bytes) -> Result<(), VolumeError>,
-    ) -> Result<(), VolumeError> {
-        let mut after: Option<Bytes> = None;
-        for _ in 0..MOST_RANGES {
-            let range = keys::range(&keys::group(group), after.as_deref());
-            let mut damage = None;
-            for row in space.iter(keys::borrowed(&range)) {
-                match row {
-                    Ok((key, row)) => {
-                        each(&key, &row)?;
-                        after = Some(key);
-                    }
-                    Err(error) if error.is_corruption() => {
-                        damage = Some(error.to_string());
-                        break;
-                    }
-                    Err(error) => return Err(of_engine(&error)),
+/// See `MemberStore::drop_damaged`.
+pub(super) fn drop_damaged(core: &MemberCore, group: GroupId) -> Result<DroppedRows, VolumeError> {
+    let mut dropped = DroppedRows { ranges: salvage(core, group)?, files: 0 };
+    let own = &core.own;
+    for space in [&own.tombstones, &own.journal, &own.siblings] {
+        walk(core, group, space, &mut dropped, |_, _| Ok(()))?;
+    }
+    let mut unreadable = Vec::new();
+    walk(core, group, &core.spaces.files, &mut dropped, |key, row| {
+        let Some((vid, _)) = keys::split(key) else {
+            return Err(corrupt("the key of a file is cut"));
+        };
+        let file = match FileHead::parse(key, row) {
+            Ok(head) => match verify::find_damage(core, key, &head)? {
+                Some(_) => Some((head.fid, head.size)),
+                None => return Ok(()),
+            },
+            Err(_) => None,
+        };
+        unreadable.push(UnreadableFile { key: key.clone(), vid, file });
+        Ok(())
+    })?;
+    for file in unreadable {
+        dropped.files += u64::from(drop_file(core, group, &file)?);
+    }
+    // Pieces whose damage the reads found, and pieces of dropped files.
+    dropped.ranges += salvage(core, group)?;
+    core.digests.lock().forget_group(group);
+    core.used.lock().retain(|vid, _| vid.birth_group() != group);
+    Ok(dropped)
+}
+
+/// Calls `each` for the rows of a group in one keyspace. Damaged ranges are dropped on the way.
+fn walk(
+    core: &MemberCore,
+    group: GroupId,
+    space: &Keyspace,
+    dropped: &mut DroppedRows,
+    mut each: impl FnMut(&Bytes, &Bytes) -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
+    let mut after: Option<Bytes> = None;
+    for _ in 0..MOST_RANGES {
+        let range = keys::range(&keys::group(group), after.as_deref());
+        let mut damage = None;
+        for row in space.iter(keys::borrowed(&range)) {
+            match row {
+                Ok((key, row)) => {
+                    each(&key, &row)?;
+                    after = Some(key);
                 }
-            }
-            let Some(what) = damage else { return Ok(()) };
-            match self.salvage(group)? {
-                0 => return Err(corrupt(what)),
-                ranges => dropped.ranges += ranges,
+                Err(error) if error.is_corruption() => {
+                    damage = Some(error.to_string());
+                    break;
+                }
+                Err(error) => return Err(of_engine(&error)),
             }
         }
-        Err(corrupt("the damage of a group does not end"))
-    }
-
-    /// Drops the known damaged ranges of a group and keeps their readable rows. Returns their number.
-    fn salvage(&self, group: GroupId) -> Result<u64, VolumeError> {
-        let mut ranges = 0;
-        for damage in self.core.kv.damaged_ranges() {
-            let Some(space) = self.space_of_group(&damage.keyspace) else {
-                continue;
-            };
-            let Some((start, end)) = within(&damage, group) else {
-                continue;
-            };
-            let queue = self.core.queue(group)?;
-            // No operation writes there meanwhile.
-            let _member = queue.member.lock();
-            let end = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
-            let salvaged = space.salvage((Bound::Included(&start[..]), end));
-            salvaged.map_err(|error| of_engine(&error))?;
-            tracing::warn!(%group, keyspace = damage.keyspace, what = damage.what, "damaged rows were dropped");
-            ranges += 1;
+        let Some(what) = damage else { return Ok(()) };
+        match salvage(core, group)? {
+            0 => return Err(corrupt(what)),
+            ranges => dropped.ranges += ranges,
         }
-        Ok(ranges)
     }
+    Err(corrupt("the damage of a group does not end"))
+}
 
-    /// Drops an unreadable file. Returns whether it still had its name.
-    fn drop_file(&self, group: GroupId, file: &UnreadableFile) -> Result<bool, VolumeError> {
-        let core = &self.core;
-        let queue = core.queue(group)?;
+/// Drops the known damaged ranges of a group and keeps their readable rows. Returns their number.
+fn salvage(core: &MemberCore, group: GroupId) -> Result<u64, VolumeError> {
+    let mut ranges = 0;
+    for damage in core.kv.damaged_ranges() {
+        let Some(space) = space_of_group(core, &damage.keyspace) else {
+            continue;
+        };
+        let Some((start, end)) = within(&damage, group) else {
+            continue;
+        };
+        let queue = roles::queue(core, group)?;
+        // No operation writes there meanwhile.
         let _member = queue.member.lock();
-        let mut batch = core.kv.batch();
-        if let Some((fid, size)) = file.file {
-            let now = core.head(&core.spaces.files, &file.key)?;
-            if now.is_none_or(|now| now.fid != fid) {
-                return Ok(false);
-            }
-            delete_pieces(&core.spaces, &mut batch, file.vid, fid, size);
-        }
-        batch.delete(&core.spaces.files, &file.key);
-        core.commit_essential(batch, Durability::Device)?;
-        tracing::warn!(%group, volume = %file.vid, "an unreadable file was dropped");
-        Ok(true)
+        let end = end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(&end[..]));
+        let salvaged = space.salvage((Bound::Included(&start[..]), end));
+        salvaged.map_err(|error| of_engine(&error))?;
+        tracing::warn!(%group, keyspace = damage.keyspace, what = damage.what, "damaged rows were dropped");
+        ranges += 1;
     }
+    Ok(ranges)
+}
 
-    /// A keyspace with replicas on other members.
-    fn space_of_group(&self, name: &str) -> Option<&Keyspace> {
-        let (spaces, own) = (self.core.spaces.of_files(), &self.core.own);
-        let all = spaces.into_iter().chain([&own.tombstones, &own.journal, &own.siblings]);
-        let mut named = all.filter(|space| space.name() == name);
-        named.next()
+/// Drops an unreadable file. Returns whether it still had its name.
+fn drop_file(core: &MemberCore, group: GroupId, file: &UnreadableFile) -> Result<bool, VolumeError> {
+    let queue = roles::queue(core, group)?;
+    let _member = queue.member.lock();
+    let mut batch = core.kv.batch();
+    if let Some((fid, size)) = file.file {
+        let now = heads::find_head(&core.spaces.files, &file.key)?;
+        if now.is_none_or(|now| now.fid != fid) {
+            return Ok(false);
+        }
+        delete_pieces(&core.spaces, &mut batch, file.vid, fid, size);
     }
+    batch.delete(&core.spaces.files, &file.key);
+    core.commit_essential(batch, Durability::Device)?;
+    tracing::warn!(%group, volume = %file.vid, "an unreadable file was dropped");
+    Ok(true)
+}
+
+/// A keyspace with replicas on other members.
+fn space_of_group<'a>(core: &'a MemberCore, name: &str) -> Option<&'a Keyspace> {
+    let (spaces, own) = (core.spaces.of_files(), &core.own);
+    let all = spaces.into_iter().chain([&own.tombstones, &own.journal, &own.siblings]);
+    let mut named = all.filter(|space| space.name() == name);
+    named.next()
 }
 
 /// The part of a damaged range that belongs to a group: its first key, and the first key after it.

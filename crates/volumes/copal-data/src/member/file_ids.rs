@@ -10,8 +10,10 @@
 //! Not here: freshness of ids (`recent_files`).
 
 use super::{
-    core::MemberCore,
+    disk_state::MemberCore,
+    journal_entry,
     recent_files::{bucket_of_ms, is_fresh},
+    volumes,
 };
 use crate::{
     error::{corrupt, of_engine},
@@ -40,7 +42,7 @@ impl<'a> FileAddress<'a> {
     }
 
     /// Whether both addresses are, or may be, those of one file.
-    pub(super) fn may_be(&self, other: FileAddress<'_>) -> bool {
+    pub(super) fn may_equal(&self, other: FileAddress<'_>) -> bool {
         self.vid == other.vid
             && match (self.name, other.name) {
                 (Some(name), Some(other)) => name == other,
@@ -49,155 +51,154 @@ impl<'a> FileAddress<'a> {
     }
 }
 
-impl MemberCore {
-    /// Whether an id is known to belong to a file with another address. The caller holds the lock of the
-    /// group.
-    pub(super) fn belongs_to_another(
-        &self,
-        group: GroupId,
-        called: FileAddress<'_>,
-        fid: FileId,
-        now_ms: u64,
-    ) -> Result<bool, VolumeError> {
-        if !is_fresh(fid, now_ms) {
-            return self.search_heads(group, called, fid);
-        }
-        self.load_recent(group, now_ms)?;
-        if !self.recent.lock().may_have(group, fid) {
-            return Ok(false);
-        }
-        let mut is_foreign = false;
-        self.each_record(group, bucket_of_ms(fid.ms()), None, |entry| {
-            is_foreign |= entry.is_create
-                && entry.fid == fid
-                && !called.may_be(FileAddress::of_request(entry.vid, &entry.name));
-        })?;
-        Ok(is_foreign)
+/// Whether an id is known to belong to a file with another address. The caller holds the lock of the
+/// group.
+pub(super) fn belongs_to_another(
+    core: &MemberCore,
+    group: GroupId,
+    address: FileAddress<'_>,
+    fid: FileId,
+    now_ms: u64,
+) -> Result<bool, VolumeError> {
+    if !is_fresh(fid, now_ms) {
+        return search_heads(core, group, address, fid);
     }
-
-    /// Whether pieces exist under an id, of an upload or of a file.
-    pub(super) fn has_pieces(&self, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
-        let first = self.spaces.extents.contains(&keys::piece(vid, fid, 0));
-        first.map_err(|error| of_engine(&error))
+    load_recent(core, group, now_ms)?;
+    if !core.recent.lock().may_have(group, fid) {
+        return Ok(false);
     }
+    let mut is_foreign = false;
+    journal_entry::each_record(core, group, bucket_of_ms(fid.ms()), None, |entry| {
+        is_foreign |= entry.is_create
+            && entry.fid == fid
+            && !address.may_equal(FileAddress::of_request(entry.vid, &entry.name));
+    })?;
+    Ok(is_foreign)
+}
 
-    fn load_recent(&self, group: GroupId, now_ms: u64) -> Result<(), VolumeError> {
-        if self.recent.lock().is_loaded(group) {
-            return Ok(());
-        }
-        let mut fids = Vec::new();
-        let from = bucket_of_ms(now_ms.saturating_sub(copal_volume::group::MAX_OP_AGE_MS));
-        self.each_record(group, from, None, |entry| {
-            if entry.is_create && is_fresh(entry.fid, now_ms) {
-                fids.push(entry.fid);
-            }
-        })?;
-        self.recent.lock().load(group, fids, now_ms);
-        Ok(())
+/// Whether pieces exist under an id, of an upload or of a file.
+pub(super) fn has_pieces(core: &MemberCore, vid: VolumeId, fid: FileId) -> Result<bool, VolumeError> {
+    let first = core.spaces.extents.contains(&keys::piece(vid, fid, 0));
+    first.map_err(|error| of_engine(&error))
+}
+
+fn load_recent(core: &MemberCore, group: GroupId, now_ms: u64) -> Result<(), VolumeError> {
+    if core.recent.lock().is_loaded(group) {
+        return Ok(());
     }
+    let mut fids = Vec::new();
+    let from = bucket_of_ms(now_ms.saturating_sub(copal_volume::group::MAX_OP_AGE_MS));
+    journal_entry::each_record(core, group, from, None, |entry| {
+        if entry.is_create && is_fresh(entry.fid, now_ms) {
+            fids.push(entry.fid);
+        }
+    })?;
+    core.recent.lock().load(group, fids, now_ms);
+    Ok(())
+}
 
-    /// Searches the heads of a group for the owner of an id, unless they are too large.
-    fn search_heads(
-        &self,
-        group: GroupId,
-        called: FileAddress<'_>,
-        fid: FileId,
-    ) -> Result<bool, VolumeError> {
-        let range = keys::range(&keys::group(group), None);
-        if self.spaces.files.approximate_bytes(keys::borrowed(&range)) > SEARCHED_BYTES {
-            return Ok(false);
-        }
-        for (space, behind) in [(&self.spaces.files, 0), (&self.own.siblings, 16)] {
-            for row in space.prefix(&keys::group(group)) {
-                let (key, row) = row.map_err(|error| of_engine(&error))?;
-                // Reads of the file report an unreadable head.
-                let Ok(head) = FileHead::parse(&key, &row) else {
-                    continue;
-                };
-                let Some((vid, rest)) = keys::split(&key).filter(|_| head.fid == fid) else {
-                    continue;
-                };
-                let name = &rest[..rest.len().saturating_sub(behind)];
-                let owner = FileAddress { vid, name: Some(name) };
-                if !called.may_be(owner) {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
+/// Searches the heads of a group for the owner of an id, unless they are too large.
+fn search_heads(
+    core: &MemberCore,
+    group: GroupId,
+    address: FileAddress<'_>,
+    fid: FileId,
+) -> Result<bool, VolumeError> {
+    let range = keys::range(&keys::group(group), None);
+    if core.spaces.files.approximate_bytes(keys::borrowed(&range)) > SEARCHED_BYTES {
+        return Ok(false);
     }
-
-    /// Tombstones with this file id and their keys: nearly always one at most.
-    pub(super) fn tombstones_of(
-        &self,
-        group: GroupId,
-        fid: FileId,
-    ) -> Result<Vec<(Bytes, TombstoneRow)>, VolumeError> {
-        let key = keys::tombstone(group, fid);
-        // Other tombstones exist only behind the first one.
-        let first = self.own.tombstones.get(&key).map_err(|error| of_engine(&error))?;
-        if first.is_none() {
-            return Ok(Vec::new());
-        }
-        let rows = self.own.tombstones.prefix(&key);
-        rows.map(|row| {
+    for (space, behind) in [(&core.spaces.files, 0), (&core.own.siblings, 16)] {
+        for row in space.prefix(&keys::group(group)) {
             let (key, row) = row.map_err(|error| of_engine(&error))?;
-            let tombstone = TombstoneRow::parse(&key, &row)
-                .map_err(|error| corrupt(format!("the row of a deleted file: {error}")))?;
-            Ok((key, tombstone))
-        })
-        .collect()
-    }
-
-    /// Deletes the tombstone of a file. Returns whether its id has other ones: then the next row of this id
-    /// must be in another batch.
-    pub(super) fn delete_tombstone(
-        &self,
-        batch: &mut Batch,
-        group: GroupId,
-        called: FileAddress<'_>,
-        fid: FileId,
-    ) -> Result<bool, VolumeError> {
-        let mut tombstones = self.tombstones_of(group, fid)?;
-        let Some(at) = tombstones.iter().position(|(_, tombstone)| called.may_be(tombstone.called())) else {
-            return Ok(false);
-        };
-        let (key, _) = tombstones.remove(at);
-        batch.delete(&self.own.tombstones, &key);
-        // One of the others takes the first place, because all others follow it.
-        if at == 0
-            && let Some((other, tombstone)) = tombstones.first()
-        {
-            batch.delete(&self.own.tombstones, other);
-            batch.put(&self.own.tombstones, &key, tombstone.row(&key));
+            // Reads of the file report an unreadable head.
+            let Ok(head) = FileHead::parse(&key, &row) else {
+                continue;
+            };
+            let Some((vid, rest)) = keys::split(&key).filter(|_| head.fid == fid) else {
+                continue;
+            };
+            let name = &rest[..rest.len().saturating_sub(behind)];
+            let owner = FileAddress { vid, name: Some(name) };
+            if !address.may_equal(owner) {
+                return Ok(true);
+            }
         }
-        Ok(!tombstones.is_empty())
     }
+    Ok(false)
+}
 
-    /// Whether a file can never be live again: it has a tombstone, or its volume was removed.
-    pub(super) fn is_deleted_or_removed(
-        &self,
-        called: FileAddress<'_>,
-        fid: FileId,
-    ) -> Result<bool, VolumeError> {
-        Ok(self.has_tombstone(called.vid.birth_group(), called, fid)? || self.is_removed(called.vid)?)
+/// Tombstones with this file id and their keys: nearly always one at most.
+pub(super) fn tombstones_of(
+    core: &MemberCore,
+    group: GroupId,
+    fid: FileId,
+) -> Result<Vec<(Bytes, TombstoneRow)>, VolumeError> {
+    let key = keys::tombstone(group, fid);
+    // Other tombstones exist only behind the first one.
+    let first = core.own.tombstones.get(&key).map_err(|error| of_engine(&error))?;
+    if first.is_none() {
+        return Ok(Vec::new());
     }
+    let rows = core.own.tombstones.prefix(&key);
+    rows.map(|row| {
+        let (key, row) = row.map_err(|error| of_engine(&error))?;
+        let tombstone = TombstoneRow::parse(&key, &row)
+            .map_err(|error| corrupt(format!("the row of a deleted file: {error}")))?;
+        Ok((key, tombstone))
+    })
+    .collect()
+}
 
-    /// Whether a file has a tombstone.
-    pub(super) fn has_tombstone(
-        &self,
-        group: GroupId,
-        called: FileAddress<'_>,
-        fid: FileId,
-    ) -> Result<bool, VolumeError> {
-        let tombstones = self.tombstones_of(group, fid)?;
-        Ok(tombstones.iter().any(|(_, tombstone)| called.may_be(tombstone.called())))
+/// Deletes the tombstone of a file. Returns whether its id has other ones: then the next row of this id
+/// must be in another batch.
+pub(super) fn delete_tombstone(
+    core: &MemberCore,
+    batch: &mut Batch,
+    group: GroupId,
+    address: FileAddress<'_>,
+    fid: FileId,
+) -> Result<bool, VolumeError> {
+    let mut tombstones = tombstones_of(core, group, fid)?;
+    let Some(at) = tombstones.iter().position(|(_, tombstone)| address.may_equal(tombstone.address())) else {
+        return Ok(false);
+    };
+    let (key, _) = tombstones.remove(at);
+    batch.delete(&core.own.tombstones, &key);
+    // One of the others takes the first place, because all others follow it.
+    if at == 0
+        && let Some((other, tombstone)) = tombstones.first()
+    {
+        batch.delete(&core.own.tombstones, other);
+        batch.put(&core.own.tombstones, &key, tombstone.row(&key));
     }
+    Ok(!tombstones.is_empty())
+}
+
+/// Whether a file can never be live again: it has a tombstone, or its volume was removed.
+pub(super) fn is_deleted_or_removed(
+    core: &MemberCore,
+    address: FileAddress<'_>,
+    fid: FileId,
+) -> Result<bool, VolumeError> {
+    Ok(has_tombstone(core, address.vid.birth_group(), address, fid)?
+        || volumes::is_removed(core, address.vid)?)
+}
+
+/// Whether a file has a tombstone.
+pub(super) fn has_tombstone(
+    core: &MemberCore,
+    group: GroupId,
+    address: FileAddress<'_>,
+    fid: FileId,
+) -> Result<bool, VolumeError> {
+    let tombstones = tombstones_of(core, group, fid)?;
+    Ok(tombstones.iter().any(|(_, tombstone)| address.may_equal(tombstone.address())))
 }
 
 impl TombstoneRow {
     /// The address of the deleted file.
-    pub(super) fn called(&self) -> FileAddress<'_> {
+    pub(super) fn address(&self) -> FileAddress<'_> {
         FileAddress::of_request(self.vid, &self.name)
     }
 }

@@ -1,14 +1,18 @@
-//! Several operations of one group as one atomic batch: facts, decisions, rows and journal.
+//! Several operations of one group as one atomic batch: decisions, rows and journal.
+
+mod facts;
 
 use super::{
     batch_overlay::BatchOverlay,
-    core::MemberCore,
-    file_ids::FileAddress,
+    disk_state::MemberCore,
+    file_ids::{self, FileAddress},
+    heads,
     journal_entry::JournalEntry,
     operation::{BodySource, GroupOperation, NewHead, OperationError},
     recent_files::is_fresh,
-    upload_rows::delete_piece_rows,
+    upload_rows::{self, delete_piece_rows},
     uploads::{StagedUpload, UploadOrigin},
+    volumes,
 };
 use crate::{
     error::of_engine,
@@ -23,10 +27,10 @@ use bytes::Bytes;
 use copal_codec::crc32c_joined;
 use copal_kv::{Batch, Durability};
 use copal_volume::{
-    FileId, OpId, UNKNOWN_FILE_NAME, VolumeError, VolumeId,
+    FileId, OpId, VolumeError, VolumeId,
     group::{
-        AcceptKind, Bucket, BucketSeal, CreateFacts, DeleteFacts, GroupId, MAX_OP_AHEAD_MS, MemberAnswer,
-        check_file_id, decide_confirm, decide_copy, decide_create, decide_delete,
+        AcceptKind, Bucket, BucketSeal, DeleteFacts, GroupId, MemberAnswer, check_file_id, decide_confirm,
+        decide_copy, decide_create, decide_delete,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,11 +192,11 @@ impl<'a> GroupBatch<'a> {
 
     /// Deletes the tombstones of a file, including those of this batch.
     fn delete_tombstones(&mut self, entry: &JournalEntry) -> Result<(), OperationError> {
-        let called = FileAddress::of_request(entry.vid, &entry.name);
-        let deleted = self.core.delete_tombstone(&mut self.batch, self.group, called, entry.fid);
+        let address = FileAddress::of_request(entry.vid, &entry.name);
+        let deleted = file_ids::delete_tombstone(self.core, &mut self.batch, self.group, address, entry.fid);
         self.is_split |= deleted.map_err(OperationError::Failed)?;
         for (key, tombstone) in self.overlay.tombstones_of(entry.fid) {
-            if called.may_be(tombstone.called()) {
+            if address.may_equal(tombstone.address()) {
                 self.batch.delete(&self.core.own.tombstones, key);
             }
         }
@@ -205,17 +209,17 @@ impl<'a> GroupBatch<'a> {
 
     /// Refuses a new file whose id another file has (VOL-72), or whose id is later than its create's.
     fn check_unused(&self, vid: VolumeId, name: &[u8], head: &NewHead) -> Result<(), OperationError> {
-        let called = FileAddress { vid, name: Some(name) };
+        let address = FileAddress { vid, name: Some(name) };
         let fid = head.fid;
         let has_upload = self.core.uploads.lock().get(vid, fid).is_some();
         // A small file with a fresh id has no pieces to share, and the journal knows the other file.
         let may_share = head.size > INLINE_BYTES || !is_fresh(fid, self.now_ms);
         let is_foreign = head.fid.ms() > head.op.ms()
-            || self.overlay.has_another(called, fid)
+            || self.overlay.has_another(address, fid)
             // For an upload, this was checked at its start.
             || (!has_upload
-                && ((may_share && self.core.has_pieces(vid, fid).map_err(OperationError::Failed)?)
-                    || self.belongs_to_another(called, fid)?));
+                && ((may_share && file_ids::has_pieces(self.core, vid, fid).map_err(OperationError::Failed)?)
+                    || self.belongs_to_another(address, fid)?));
         match is_foreign {
             true => Err(OperationError::Refused(MemberAnswer::OtherFile)),
             false => Ok(()),
@@ -229,11 +233,11 @@ impl<'a> GroupBatch<'a> {
         if is_live || self.sibling(vid, &name, fid)?.is_some() {
             return Ok(());
         }
-        let called = FileAddress::of_request(vid, &name);
+        let address = FileAddress::of_request(vid, &name);
         // No create with such an id arrives any more, except for an upload that began here.
         let is_final = self.has_everything && !is_fresh(fid, self.now_ms) && !self.is_staged(vid, fid);
-        match self.overlay.has_another(called, fid)
-            || self.belongs_to_another(called, fid)?
+        match self.overlay.has_another(address, fid)
+            || self.belongs_to_another(address, fid)?
             || (is_final && self.is_deleted(fid)?)
         {
             true => Err(OperationError::Refused(MemberAnswer::OtherFile)),
@@ -241,64 +245,12 @@ impl<'a> GroupBatch<'a> {
         }
     }
 
-    /// Whether a file with this id was deleted under any volume and name.
-    fn is_deleted(&self, fid: FileId) -> Result<bool, OperationError> {
-        let stored = self.core.tombstones_of(self.group, fid).map_err(OperationError::Failed)?;
-        Ok(!stored.is_empty() || !self.overlay.tombstones_of(fid).is_empty())
-    }
-
-    fn belongs_to_another(&self, called: FileAddress<'_>, fid: FileId) -> Result<bool, OperationError> {
-        let found = self.core.belongs_to_another(self.group, called, fid, self.now_ms);
-        found.map_err(OperationError::Failed)
-    }
-
     /// Refuses a create, to be repeated, while the removal of its volume is undecided.
     fn check_no_removal(&self, vid: VolumeId) -> Result<(), OperationError> {
-        match self.core.is_removing(vid).map_err(OperationError::Failed)? {
+        match volumes::is_removing(self.core, vid).map_err(OperationError::Failed)? {
             true => Err(OperationError::Refused(MemberAnswer::Busy)),
             false => Ok(()),
         }
-    }
-
-    /// Creation time of the file of a delete that is ahead of the clock; 0: it is not live here. Other files
-    /// are not looked up.
-    fn created_ms(
-        &self,
-        vid: VolumeId,
-        name: &[u8],
-        fid: FileId,
-        delete: OpId,
-    ) -> Result<u64, OperationError> {
-        if delete.ms() <= self.now_ms.saturating_add(MAX_OP_AHEAD_MS) {
-            return Ok(0);
-        }
-        let live = self.live(vid, name)?.filter(|live| live.fid == fid);
-        let held = match live {
-            Some(live) => Some(live),
-            None => self.sibling(vid, name, fid)?,
-        };
-        Ok(held.map_or(0, |held| held.op.ms()))
-    }
-
-    fn create_facts(
-        &self,
-        vid: VolumeId,
-        name: &[u8],
-        head: &NewHead,
-    ) -> Result<CreateFacts, OperationError> {
-        let live = self.live(vid, name)?;
-        let is_beside = self.sibling(vid, name, head.fid)?.is_some();
-        Ok(CreateFacts {
-            has_everything: self.has_everything,
-            now_ms: self.now_ms,
-            op: head.op,
-            fid: head.fid,
-            is_volume_gone: self.is_removed(vid)?,
-            has_tombstone: self.has_tombstone(vid, name, head.fid)?,
-            is_sealed: self.seal.is_sealed(head.op),
-            is_live: is_beside || live.as_ref().is_some_and(|live| live.fid == head.fid),
-            other: live.map(|live| live.fid).filter(|&fid| fid != head.fid),
-        })
     }
 }
 
@@ -333,7 +285,7 @@ impl GroupBatch<'_> {
         // Staged pieces under the id belong to this file or to none.
         let is_attached = matches!(body, BodySource::Attached(_));
         if is_attached {
-            self.core.drop_upload(vid, new.fid).map_err(OperationError::Failed)?;
+            upload_rows::drop_upload(self.core, vid, new.fid).map_err(OperationError::Failed)?;
         }
         let is_beside = accept == AcceptKind::ApplyBeside;
         let key = match is_beside {
@@ -361,14 +313,14 @@ impl GroupBatch<'_> {
 
     /// Refuses a create beyond the volume's quota, by the files on this member.
     fn check_quota(&mut self, vid: VolumeId, size: u64) -> Result<(), OperationError> {
-        let Some(quota) = self.core.quota(vid).map_err(OperationError::Failed)? else {
+        let Some(quota) = volumes::quota(self.core, vid).map_err(OperationError::Failed)? else {
             return Ok(());
         };
         let known = self.core.used.lock().get(&vid).copied();
         let used = match known {
             Some(used) => used,
             None => {
-                let mut used = self.core.live_bytes(vid).map_err(OperationError::Failed)?;
+                let mut used = heads::live_bytes(self.core, vid).map_err(OperationError::Failed)?;
                 // Rows of this batch are not stored yet.
                 let added = self.added.iter().filter(|(of, _)| *of == vid).map(|(_, bytes)| bytes);
                 used = used.saturating_add_signed(added.sum());
@@ -384,7 +336,7 @@ impl GroupBatch<'_> {
 
     fn count(&mut self, vid: VolumeId, bytes: i64) {
         self.added.push((vid, bytes));
-        self.core.count(vid, bytes);
+        volumes::count_bytes(self.core, vid, bytes);
     }
 
     /// Adds the rows of a body. Returns the bytes for the head.
@@ -418,7 +370,7 @@ impl GroupBatch<'_> {
         if !self.core.uploads.lock().get(vid, new.fid).is_some_and(is_its_own) {
             return Err(missing);
         }
-        let pieces = self.core.staged_pieces(vid, new.fid).map_err(OperationError::Failed)?;
+        let pieces = upload_rows::staged_pieces(self.core, vid, new.fid).map_err(OperationError::Failed)?;
         if new.size <= INLINE_BYTES || !self.has_all_pieces(vid, new, &pieces)? {
             return Err(missing);
         }
@@ -454,7 +406,7 @@ impl GroupBatch<'_> {
         let beside = self.sibling(vid, name, fid)?;
         // Pieces of an upload that becomes a file with this batch are deleted as the file's.
         if self.is_staged(vid, fid) && !self.finished.contains(&(vid, fid)) {
-            self.core.drop_upload(vid, fid).map_err(OperationError::Failed)?;
+            upload_rows::drop_upload(self.core, vid, fid).map_err(OperationError::Failed)?;
         }
         let tombstone = self.tombstone_key(vid, name, fid)?;
         if let Some(head) = live.as_ref().or(beside.as_ref()) {
@@ -479,20 +431,6 @@ impl GroupBatch<'_> {
         // With the name of the request: the journals of all members must be equal.
         self.journal(JournalAction::Delete, vid, requested, fid, op);
         Ok(())
-    }
-
-    /// The name of a file that is deleted by id alone. A tombstone under another name would not apply to the
-    /// file, which would stay after the tombstone is cut (VOL-60). Reads all heads of the volume; settling is
-    /// rare.
-    fn name_of(&self, vid: VolumeId, requested: &Bytes, fid: FileId) -> Result<Bytes, OperationError> {
-        if requested != UNKNOWN_FILE_NAME {
-            return Ok(requested.clone());
-        }
-        if let Some(name) = self.overlay.name_of(vid, fid) {
-            return Ok(name);
-        }
-        let found = self.core.named(vid, fid).map_err(OperationError::Failed)?;
-        Ok(found.map_or_else(|| requested.clone(), |(name, _)| name))
     }
 
     /// Gives a free name to the lowest of the files beside it.
@@ -527,29 +465,6 @@ impl GroupBatch<'_> {
         Ok(sum == new.crc32c)
     }
 
-    fn is_staged(&self, vid: VolumeId, fid: FileId) -> bool {
-        self.core.uploads.lock().get(vid, fid).is_some()
-    }
-
-    /// The key for the tombstone of a file. If another volume or name has deleted a file with this id, it
-    /// follows that tombstone: neither replaces the other.
-    fn tombstone_key(&self, vid: VolumeId, name: &Bytes, fid: FileId) -> Result<Bytes, OperationError> {
-        let first = keys::tombstone(self.group, fid);
-        let stored = self.core.tombstones_of(self.group, fid).map_err(OperationError::Failed)?;
-        let mut all = stored.iter().chain(self.overlay.tombstones_of(fid));
-        let called = FileAddress::of_request(vid, name);
-        let mut is_taken = false;
-        let own = all.find(|(key, tombstone)| {
-            is_taken |= key[..] == first[..];
-            called.may_be(tombstone.called())
-        });
-        Ok(match own {
-            Some((key, _)) => key.clone(),
-            None if is_taken => keys::second_tombstone(self.group, fid, vid, name).into(),
-            None => Bytes::copy_from_slice(&first),
-        })
-    }
-
     fn journal(&mut self, did: JournalAction, vid: VolumeId, name: &Bytes, fid: FileId, op: OpId) {
         let key = keys::journal(self.group, op);
         let row = JournalRow { did, vid, fid, name: name.clone() };
@@ -572,7 +487,7 @@ impl GroupBatch<'_> {
         };
         if committed.is_err() {
             // It was refused, or the disk accepts no more writes and the counts do not matter.
-            added.iter().for_each(|&(vid, bytes)| core.count(vid, -bytes));
+            added.iter().for_each(|&(vid, bytes)| volumes::count_bytes(core, vid, -bytes));
             return committed;
         }
         let mut digests = core.digests.lock();
@@ -581,51 +496,6 @@ impl GroupBatch<'_> {
         let mut uploads = core.uploads.lock();
         finished.iter().for_each(|&(vid, fid)| uploads.remove(vid, fid));
         Ok(())
-    }
-
-    // ---- stored rows, overlaid with this batch
-
-    /// The live file of a name.
-    fn live(&self, vid: VolumeId, name: &[u8]) -> Result<Option<FileHead>, OperationError> {
-        let key = keys::named(vid, name);
-        match self.overlay.get(false, &key) {
-            Some(known) => Ok(known.clone()),
-            None => self.core.head(&self.core.spaces.files, &key).map_err(OperationError::Failed),
-        }
-    }
-
-    /// The file beside the live one of a name.
-    fn sibling(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<Option<FileHead>, OperationError> {
-        if self.has_everything {
-            return Ok(None);
-        }
-        let key = keys::sibling(vid, name, fid);
-        match self.overlay.get(true, &key) {
-            Some(known) => Ok(known.clone()),
-            None => self.core.head(&self.core.own.siblings, &key).map_err(OperationError::Failed),
-        }
-    }
-
-    /// All files beside the live one of a name, the lowest first.
-    fn siblings(&self, vid: VolumeId, name: &[u8]) -> Result<Vec<FileHead>, OperationError> {
-        if self.has_everything {
-            return Ok(Vec::new());
-        }
-        let stored = self.core.siblings(vid, name).map_err(OperationError::Failed)?;
-        Ok(self.overlay.siblings(&keys::named(vid, name), stored))
-    }
-
-    fn has_tombstone(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<bool, OperationError> {
-        let called = FileAddress::of_request(vid, name);
-        let mut tombstones = self.overlay.tombstones_of(fid).iter();
-        if tombstones.any(|(_, tombstone)| called.may_be(tombstone.called())) {
-            return Ok(true);
-        }
-        self.core.has_tombstone(self.group, called, fid).map_err(OperationError::Failed)
-    }
-
-    fn is_removed(&self, vid: VolumeId) -> Result<bool, OperationError> {
-        self.core.is_removed(vid).map_err(OperationError::Failed)
     }
 }
 

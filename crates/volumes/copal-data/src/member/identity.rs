@@ -1,6 +1,6 @@
 //! Identity of a data server's disk, and its boots.
 
-use super::store::MemberStore;
+use super::{disk_state::MemberCore, roles};
 use crate::{
     error::{corrupt, of_engine},
     format::{IDENTITY_KEY, MemberIdentity},
@@ -11,74 +11,60 @@ use copal_volume::{
     group::{Incarnation, Term},
 };
 
-impl MemberStore {
-    /// The identity of the disk; `None`: it belongs to no server yet.
-    /// # Errors
-    /// `Corrupt`, also for the store of an embedded node; `Failed`.
-    pub fn identity(&self) -> Result<Option<MemberIdentity>, VolumeError> {
-        let row = self.core.spaces.node.get(IDENTITY_KEY).map_err(|error| of_engine(&error))?;
-        row.map(|row| MemberIdentity::parse(&row).map_err(|error| corrupt(error.to_string()))).transpose()
-    }
+/// See `MemberStore::identity`.
+pub(super) fn read_identity(core: &MemberCore) -> Result<Option<MemberIdentity>, VolumeError> {
+    let row = core.spaces.node.get(IDENTITY_KEY).map_err(|error| of_engine(&error))?;
+    row.map(|row| MemberIdentity::parse(&row).map_err(|error| corrupt(error.to_string()))).transpose()
+}
 
-    /// Assigns the disk to a server, before its first boot.
-    /// # Errors
-    /// `Denied`: it belongs to a server. `NoSpace`, `Failed`.
-    pub fn assign(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
-        match self.identity()? {
-            None => self.write_identity(identity),
-            Some(_) => Err(VolumeError::Denied { reason: "the disk belongs to a server already".to_owned() }),
-        }
+/// See `MemberStore::assign`.
+pub(super) fn assign(core: &MemberCore, identity: &MemberIdentity) -> Result<(), VolumeError> {
+    match read_identity(core)? {
+        None => write_identity(core, identity),
+        Some(_) => Err(VolumeError::Denied { reason: "the disk belongs to a server already".to_owned() }),
     }
+}
 
-    /// Begins a boot with a new incarnation, durable before it is sent anywhere. `drawn` is random.
-    /// # Errors
-    /// `Corrupt`: the disk belongs to no server. `NoSpace`, `Failed`.
-    pub fn boot(&self, drawn: u64) -> Result<MemberIdentity, VolumeError> {
-        let none = || corrupt("the store has no identity of a server");
-        let mut identity = self.identity()?.ok_or_else(none)?;
-        identity.incarnation = Incarnation::next(identity.incarnation, drawn);
-        self.write_identity(&identity)?;
-        self.begin_recovering()?;
-        Ok(identity)
-    }
+/// See `MemberStore::boot`.
+pub(super) fn boot(core: &MemberCore, drawn: u64) -> Result<MemberIdentity, VolumeError> {
+    let none = || corrupt("the store has no identity of a server");
+    let mut identity = read_identity(core)?.ok_or_else(none)?;
+    identity.incarnation = Incarnation::next(identity.incarnation, drawn);
+    write_identity(core, &identity)?;
+    roles::begin_recovering(core)?;
+    Ok(identity)
+}
 
-    /// Stores the term of a leader, durably, before any of its orders is executed. `false`: the term is older
-    /// than an accepted one, and its orders must be refused.
-    /// # Errors
-    /// `NoSpace`, `Failed`.
-    pub fn accept_term(&self, term: Term) -> Result<bool, VolumeError> {
-        let mut cached = self.core.identity.lock();
-        let identity = match *cached {
-            Some(identity) => Some(identity),
-            None => self.identity()?,
-        };
-        let Some(mut identity) = identity else {
-            return Ok(false);
-        };
-        if term > identity.term {
-            identity.term = term;
-            self.write_identity(&identity)?;
-        }
-        *cached = Some(identity);
-        Ok(term >= identity.term)
+/// See `MemberStore::accept_term`.
+pub(super) fn accept_term(core: &MemberCore, term: Term) -> Result<bool, VolumeError> {
+    let mut cached = core.identity.lock();
+    let identity = match *cached {
+        Some(identity) => Some(identity),
+        None => read_identity(core)?,
+    };
+    let Some(mut identity) = identity else {
+        return Ok(false);
+    };
+    if term > identity.term {
+        identity.term = term;
+        write_identity(core, &identity)?;
     }
+    *cached = Some(identity);
+    Ok(term >= identity.term)
+}
 
-    /// The newest accepted term; 0: none.
-    /// # Errors
-    /// `Corrupt`, `Failed`.
-    pub fn term(&self) -> Result<Term, VolumeError> {
-        let cached = self.core.identity.lock();
-        let identity = match *cached {
-            Some(identity) => Some(identity),
-            None => self.identity()?,
-        };
-        Ok(identity.map(|identity| identity.term).unwrap_or_default())
-    }
+/// See `MemberStore::term`.
+pub(super) fn term(core: &MemberCore) -> Result<Term, VolumeError> {
+    let cached = core.identity.lock();
+    let identity = match *cached {
+        Some(identity) => Some(identity),
+        None => read_identity(core)?,
+    };
+    Ok(identity.map(|identity| identity.term).unwrap_or_default())
+}
 
-    fn write_identity(&self, identity: &MemberIdentity) -> Result<(), VolumeError> {
-        let core = &self.core;
-        let mut batch = core.kv.batch();
-        batch.put(&core.spaces.node, IDENTITY_KEY, identity.row());
-        core.commit_essential(batch, Durability::Device)
-    }
+fn write_identity(core: &MemberCore, identity: &MemberIdentity) -> Result<(), VolumeError> {
+    let mut batch = core.kv.batch();
+    batch.put(&core.spaces.node, IDENTITY_KEY, identity.row());
+    core.commit_essential(batch, Durability::Device)
 }

@@ -1,12 +1,16 @@
 //! Journal entry: one accepted operation, decoded from its row.
 
+use super::disk_state::MemberCore;
 use crate::{
-    error::corrupt,
+    error::{corrupt, of_engine},
     format::{JournalAction, JournalRow},
     keys,
 };
 use bytes::Bytes;
-use copal_volume::{FileId, OpId, VolumeError, VolumeId};
+use copal_volume::{
+    FileId, OpId, VolumeError, VolumeId,
+    group::{Bucket, GroupId},
+};
 
 /// One operation that a member has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,4 +41,49 @@ pub(super) fn journal_entry(key: Bytes, row: &Bytes) -> Result<JournalEntry, Vol
         fid: parsed.fid,
         key,
     })
+}
+
+/// The first bucket with operations, from `from` on.
+pub(super) fn first_bucket(
+    core: &MemberCore,
+    group: GroupId,
+    from: Bucket,
+) -> Result<Option<Bucket>, VolumeError> {
+    let prefix = keys::group(group);
+    let end = keys::above(&prefix);
+    let start = keys::journal_bucket(group, from.0);
+    let end = match &end {
+        Some(end) => std::ops::Bound::Excluded(&end[..]),
+        None => std::ops::Bound::Unbounded,
+    };
+    let range = (std::ops::Bound::Included(&start[..]), end);
+    let first = core.own.journal.iter(range).keys_only().next();
+    let Some((key, _)) = first.transpose().map_err(|error| of_engine(&error))? else {
+        return Ok(None);
+    };
+    Ok(keys::split_journal(&key).map(Bucket::of))
+}
+
+pub(super) fn each_record(
+    core: &MemberCore,
+    group: GroupId,
+    from: Bucket,
+    last: Option<Bucket>,
+    mut each: impl FnMut(&JournalEntry),
+) -> Result<(), VolumeError> {
+    let start = keys::journal_bucket(group, from.0);
+    let end = match last {
+        Some(last) => keys::above(&keys::journal_bucket(group, last.0)),
+        None => keys::above(&keys::group(group)),
+    };
+    let end = match &end {
+        Some(end) => std::ops::Bound::Excluded(&end[..]),
+        None => std::ops::Bound::Unbounded,
+    };
+    let range = (std::ops::Bound::Included(&start[..]), end);
+    for row in core.own.journal.iter(range) {
+        let (key, row) = row.map_err(|error| of_engine(&error))?;
+        each(&journal_entry(key, &row)?);
+    }
+    Ok(())
 }

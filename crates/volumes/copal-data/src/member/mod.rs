@@ -14,13 +14,14 @@
 //! Not here: senders of operations, transport of answers, views (`copal-server`).
 
 mod batch_overlay;
-mod core;
 mod damage;
 mod digest_cache;
 mod disk_space;
+mod disk_state;
 mod file_ids;
 mod group_batch;
 mod group_queue;
+mod heads;
 mod identity;
 mod in_sync;
 mod journal_depth;

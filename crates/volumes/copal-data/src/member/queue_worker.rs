@@ -8,7 +8,7 @@
 //! batch.
 
 use super::{
-    core::MemberCore,
+    disk_state::MemberCore,
     group_batch::GroupBatch,
     group_queue::{GroupQueue, QueuedOperation},
     operation::{GroupOperation, OperationError, OperationResult},

@@ -8,10 +8,10 @@
 //! Not here: choice of the donor, end of a resync (`copal-server`; rules in `copal_volume::group`).
 
 use super::{
-    core::MemberCore,
-    file_ids::FileAddress,
+    disk_state::MemberCore,
+    file_ids::{self, FileAddress},
+    heads,
     journal_entry::{JournalEntry, journal_entry},
-    store::MemberStore,
 };
 use crate::{
     error::{corrupt, of_engine},
@@ -45,13 +45,9 @@ pub struct GroupSnapshot {
     snapshot: copal_kv::Snapshot,
 }
 
-impl MemberStore {
-    /// Takes a snapshot of a group.
-    /// # Errors
-    /// `Failed`.
-    pub fn snapshot(&self, group: GroupId) -> Result<GroupSnapshot, VolumeError> {
-        Ok(GroupSnapshot { core: Arc::clone(&self.core), group, snapshot: self.core.kv.snapshot() })
-    }
+/// See `MemberStore::snapshot`.
+pub(super) fn snapshot(core: &Arc<MemberCore>, group: GroupId) -> Result<GroupSnapshot, VolumeError> {
+    Ok(GroupSnapshot { core: Arc::clone(core), group, snapshot: core.kv.snapshot() })
 }
 
 impl GroupSnapshot {
@@ -109,51 +105,42 @@ fn entry(key: Bytes, row: &Bytes) -> Result<SnapshotEntry, VolumeError> {
     Ok(SnapshotEntry { vid, name: Bytes::copy_from_slice(name), fid: head.fid, op: head.op, key })
 }
 
-impl MemberStore {
-    /// Whether a donor's live file is missing here: neither present nor deleted.
-    /// # Errors
-    /// `Corrupt`, `Failed`.
-    pub fn lacks_file(&self, entry: &SnapshotEntry) -> Result<bool, VolumeError> {
-        let core = &self.core;
-        let called = FileAddress::of_request(entry.vid, &entry.name);
-        if core.is_deleted_or_removed(called, entry.fid)? {
-            return Ok(false);
-        }
-        let live = core.head(&core.spaces.files, &keys::named(entry.vid, &entry.name))?;
-        if live.is_some_and(|head| head.fid == entry.fid) {
-            return Ok(false);
-        }
-        let beside = keys::sibling(entry.vid, &entry.name, entry.fid);
-        Ok(core.head(&core.own.siblings, &beside)?.is_none())
+/// See `MemberStore::lacks_file`.
+pub(super) fn lacks_file(core: &MemberCore, entry: &SnapshotEntry) -> Result<bool, VolumeError> {
+    let address = FileAddress::of_request(entry.vid, &entry.name);
+    if file_ids::is_deleted_or_removed(core, address, entry.fid)? {
+        return Ok(false);
     }
+    let live = heads::find_head(&core.spaces.files, &keys::named(entry.vid, &entry.name))?;
+    if live.is_some_and(|head| head.fid == entry.fid) {
+        return Ok(false);
+    }
+    let beside = keys::sibling(entry.vid, &entry.name, entry.fid);
+    Ok(heads::find_head(&core.own.siblings, &beside)?.is_none())
+}
 
-    /// Head and bytes of a file for another member; `None`: it is not live any more, and that member learns
-    /// of the delete itself.
-    /// # Errors
-    /// `Corrupt`, `Failed`.
-    pub fn fetch(
-        &self,
-        (vid, name, fid): (VolumeId, &[u8], FileId),
-        range: Range<u64>,
-    ) -> Result<Option<(FileInfo, OpId, Bytes)>, VolumeError> {
-        let Some(head) = self.held(vid, name, fid)? else {
-            return Ok(None);
-        };
-        let end = range.end.min(head.size);
-        match read_body(&self.core.spaces, vid, &head, range.start.min(end)..end) {
-            Ok(bytes) => Ok(Some((head.info(), head.op, bytes))),
-            // Deleted between the reads of head and pieces: nothing is damaged.
-            Err(VolumeError::Corrupt { .. }) if self.held(vid, name, fid)?.is_none() => Ok(None),
-            Err(error) => Err(error),
-        }
+/// See `MemberStore::fetch`.
+pub(super) fn fetch(
+    core: &MemberCore,
+    (vid, name, fid): (VolumeId, &[u8], FileId),
+    range: Range<u64>,
+) -> Result<Option<(FileInfo, OpId, Bytes)>, VolumeError> {
+    let Some(head) = held(core, vid, name, fid)? else {
+        return Ok(None);
+    };
+    let end = range.end.min(head.size);
+    match read_body(&core.spaces, vid, &head, range.start.min(end)..end) {
+        Ok(bytes) => Ok(Some((head.info(), head.op, bytes))),
+        // Deleted between the reads of head and pieces: nothing is damaged.
+        Err(VolumeError::Corrupt { .. }) if held(core, vid, name, fid)?.is_none() => Ok(None),
+        Err(error) => Err(error),
     }
+}
 
-    fn held(&self, vid: VolumeId, name: &[u8], fid: FileId) -> Result<Option<FileHead>, VolumeError> {
-        let core = &self.core;
-        let live = core.head(&core.spaces.files, &keys::named(vid, name))?;
-        if let Some(head) = live.filter(|head| head.fid == fid) {
-            return Ok(Some(head));
-        }
-        core.head(&core.own.siblings, &keys::sibling(vid, name, fid))
+fn held(core: &MemberCore, vid: VolumeId, name: &[u8], fid: FileId) -> Result<Option<FileHead>, VolumeError> {
+    let live = heads::find_head(&core.spaces.files, &keys::named(vid, name))?;
+    if let Some(head) = live.filter(|head| head.fid == fid) {
+        return Ok(Some(head));
     }
+    heads::find_head(&core.own.siblings, &keys::sibling(vid, name, fid))
 }

@@ -9,11 +9,13 @@
 //! Not here: expiry of uploads (`uploads`).
 
 use super::{
-    core::MemberCore,
-    file_ids::FileAddress,
+    disk_state::MemberCore,
+    file_ids::{self, FileAddress},
+    heads,
     operation::OperationError,
-    store::MemberStore,
+    roles, upload_rows,
     uploads::{StagedUpload, UploadOrigin},
+    volumes,
 };
 use crate::{
     error::of_engine,
@@ -46,180 +48,174 @@ pub struct StagedPiece {
     pub has_all_rights: bool,
 }
 
-impl MemberStore {
-    /// Stages a piece of a file that this server copies from another member. A duplicate changes nothing. It
-    /// becomes durable with the create.
-    /// # Errors
-    /// `NoSpace`, `Failed`; `VolumeGone`; `Denied`: the file exists, was deleted, or cannot have this piece.
-    pub fn stage(&self, vid: VolumeId, fid: FileId, index: u32, bytes: Bytes) -> Result<(), VolumeError> {
-        let piece =
-            StagedPiece { vid, fid, index, bytes, origin: UploadOrigin::default(), has_all_rights: true };
-        self.stage_while(piece, || Ok(())).map_err(|refused| match refused {
-            OperationError::Failed(error) => error,
-            OperationError::Refused(MemberAnswer::VolumeGone) => VolumeError::VolumeGone,
-            OperationError::Refused(MemberAnswer::NoSpace) => VolumeError::NoSpace,
-            OperationError::Denied { reason } => VolumeError::Denied { reason },
-            other => VolumeError::Denied { reason: format!("the piece was refused: {other:?}") },
-        })
-    }
+/// See `MemberStore::stage`.
+pub(super) fn stage(
+    core: &MemberCore,
+    vid: VolumeId,
+    fid: FileId,
+    index: u32,
+    bytes: Bytes,
+) -> Result<(), VolumeError> {
+    let piece = StagedPiece { vid, fid, index, bytes, origin: UploadOrigin::default(), has_all_rights: true };
+    stage_while(core, piece, || Ok(())).map_err(|refused| match refused {
+        OperationError::Failed(error) => error,
+        OperationError::Refused(MemberAnswer::VolumeGone) => VolumeError::VolumeGone,
+        OperationError::Refused(MemberAnswer::NoSpace) => VolumeError::NoSpace,
+        OperationError::Denied { reason } => VolumeError::Denied { reason },
+        other => VolumeError::Denied { reason: format!("the piece was refused: {other:?}") },
+    })
+}
 
-    /// Stages a piece of a client's file, unless `may_run` refuses it at its turn. Blocks.
-    /// # Errors
-    /// The reason of the refusal.
-    pub fn stage_while(
-        &self,
-        piece: StagedPiece,
-        may_run: impl FnOnce() -> Result<(), OperationError>,
-    ) -> Result<(), OperationError> {
-        let queue = self.core.queue(piece.vid.birth_group()).map_err(OperationError::Failed)?;
-        let member = queue.member.lock();
-        let Some(row) = *member else {
-            return Err(OperationError::NotMember);
-        };
-        may_run()?;
-        self.core.stage(&row, piece)
-    }
+/// See `MemberStore::stage_while`.
+pub(super) fn stage_while(
+    core: &MemberCore,
+    piece: StagedPiece,
+    may_run: impl FnOnce() -> Result<(), OperationError>,
+) -> Result<(), OperationError> {
+    let queue = roles::queue(core, piece.vid.birth_group()).map_err(OperationError::Failed)?;
+    let member = queue.member.lock();
+    let Some(row) = *member else {
+        return Err(OperationError::NotMember);
+    };
+    may_run()?;
+    stage_locked(core, &row, piece)
+}
 
-    /// A staged piece, for another member that lacks it.
-    /// # Errors
-    /// `NotFound`, `Failed`.
-    pub fn staged_piece(&self, vid: VolumeId, fid: FileId, index: u32) -> Result<Bytes, VolumeError> {
-        let piece = self.core.spaces.extents.get(&keys::piece(vid, fid, index));
-        piece.map_err(|error| of_engine(&error))?.ok_or(VolumeError::NotFound)
-    }
+/// See `MemberStore::staged_piece`.
+pub(super) fn staged_piece(
+    core: &MemberCore,
+    vid: VolumeId,
+    fid: FileId,
+    index: u32,
+) -> Result<Bytes, VolumeError> {
+    let piece = core.spaces.extents.get(&keys::piece(vid, fid, index));
+    piece.map_err(|error| of_engine(&error))?.ok_or(VolumeError::NotFound)
 }
 
 fn denied(reason: &str) -> OperationError {
     OperationError::Denied { reason: reason.to_owned() }
 }
 
-impl MemberCore {
-    fn stage(&self, row: &MemberRow, piece: StagedPiece) -> Result<(), OperationError> {
-        let StagedPiece { vid, fid, index, .. } = piece;
-        let now_ms = self.clock.now_ms();
-        self.writable().map_err(OperationError::Failed)?;
-        self.check_piece(&piece, now_ms)?;
-        let known = self.uploads.lock().get(vid, fid).cloned();
-        let upload = match known {
-            Some(upload) if upload.origin == piece.origin && !upload.is_legacy => upload,
-            Some(upload) if upload.yields_to(&piece.origin, piece.has_all_rights, now_ms) => {
-                self.drop_upload(vid, fid).map_err(OperationError::Failed)?;
-                StagedUpload::begin(&piece)
-            }
-            // This server is copying the file, or the upload belongs to a process that stopped a moment ago:
-            // a later attempt may succeed.
-            Some(upload)
-                if upload.origin.is_own()
-                    || piece.has_all_rights
-                    || upload.origin.client == piece.origin.client =>
-            {
-                return Err(OperationError::Refused(MemberAnswer::Busy));
-            }
-            Some(_) => return Err(denied("another client's upload has this file's id")),
-            None if self.is_stored(&piece, now_ms)? => return Ok(()),
-            None if !piece.origin.is_own() && !self.may_begin_upload() => {
-                return Err(OperationError::Refused(MemberAnswer::Busy));
-            }
-            None => StagedUpload::begin(&piece),
-        };
-        let key = keys::piece(vid, fid, index);
-        let before = self
-            .spaces
-            .uploads
-            .get(&key)
-            .map_err(failed)?
-            .and_then(|row| StagedPieceRow::parse(&key, &row).ok());
-        let len = piece.bytes.len() as u64;
-        let added = len.saturating_sub(before.map_or(0, |before| before.len.into()));
-        if row.has_everything() && !piece.origin.is_own() {
-            self.check_quota(vid, added)?;
+fn stage_locked(core: &MemberCore, row: &MemberRow, piece: StagedPiece) -> Result<(), OperationError> {
+    let StagedPiece { vid, fid, index, .. } = piece;
+    let now_ms = core.clock.now_ms();
+    core.writable().map_err(OperationError::Failed)?;
+    check_piece(core, &piece, now_ms)?;
+    let known = core.uploads.lock().get(vid, fid).cloned();
+    let upload = match known {
+        Some(upload) if upload.origin == piece.origin && !upload.is_legacy => upload,
+        Some(upload) if upload.yields_to(&piece.origin, piece.has_all_rights, now_ms) => {
+            upload_rows::drop_upload(core, vid, fid).map_err(OperationError::Failed)?;
+            StagedUpload::begin(&piece)
         }
-        let upload = StagedUpload { touched_ms: now_ms, bytes: upload.bytes + added, ..upload };
-        let staged = StagedPieceRow { len: len as u32, crc32c: crc32c(0, &piece.bytes) };
-        let mut batch = self.kv.batch();
-        let of_upload = keys::upload(vid, fid);
-        batch.put(&self.spaces.uploads, &of_upload, upload.row().row(&of_upload));
-        batch.put(&self.spaces.uploads, &key, staged.row(&key));
-        add_piece(&self.spaces, &mut batch, vid, fid, index, piece.bytes, false);
-        batch.commit(Durability::Deferred).map_err(failed)?;
-        self.uploads.lock().insert(vid, fid, upload);
-        Ok(())
-    }
-
-    /// Refuses a piece that no file can have.
-    fn check_piece(&self, piece: &StagedPiece, now_ms: u64) -> Result<(), OperationError> {
-        let StagedPiece { vid, fid, .. } = *piece;
-        if self.is_removed(vid).map_err(OperationError::Failed)? {
-            return Err(OperationError::Refused(MemberAnswer::VolumeGone));
-        }
-        let len = piece.bytes.len() as u64;
-        if piece.index >= pieces_of(MAX_FILE_BYTES) || !(1..=PIECE_BYTES).contains(&len) {
-            return Err(denied("a piece has 1 byte to 4 MiB, and a file at most 64 GiB"));
-        }
-        if piece.origin.is_own() {
-            return Ok(());
-        }
-        check_file_id(now_ms, fid).map_err(OperationError::Refused)?;
-        if self.is_removing(vid).map_err(OperationError::Failed)? {
+        // This server is copying the file, or the upload belongs to a process that stopped a moment ago:
+        // a later attempt may succeed.
+        Some(upload)
+            if upload.origin.is_own()
+                || piece.has_all_rights
+                || upload.origin.client == piece.origin.client =>
+        {
             return Err(OperationError::Refused(MemberAnswer::Busy));
         }
-        if !self.has_room_for(len) {
-            return Err(OperationError::Refused(MemberAnswer::NoSpace));
+        Some(_) => return Err(denied("another client's upload has this file's id")),
+        None if is_stored(core, &piece, now_ms)? => return Ok(()),
+        None if !piece.origin.is_own() && !upload_rows::may_begin_upload(core) => {
+            return Err(OperationError::Refused(MemberAnswer::Busy));
         }
-        let called = FileAddress { vid, name: None };
-        match self.has_tombstone(vid.birth_group(), called, fid).map_err(OperationError::Failed)? {
-            true => Err(OperationError::Refused(MemberAnswer::Deleted)),
-            false => Ok(()),
-        }
+        None => StagedUpload::begin(&piece),
+    };
+    let key = keys::piece(vid, fid, index);
+    let before =
+        core.spaces.uploads.get(&key).map_err(failed)?.and_then(|row| StagedPieceRow::parse(&key, &row).ok());
+    let len = piece.bytes.len() as u64;
+    let added = len.saturating_sub(before.map_or(0, |before| before.len.into()));
+    if row.has_everything() && !piece.origin.is_own() {
+        check_quota(core, vid, added)?;
     }
+    let upload = StagedUpload { touched_ms: now_ms, bytes: upload.bytes + added, ..upload };
+    let staged = StagedPieceRow { len: len as u32, crc32c: crc32c(0, &piece.bytes) };
+    let mut batch = core.kv.batch();
+    let of_upload = keys::upload(vid, fid);
+    batch.put(&core.spaces.uploads, &of_upload, upload.row().row(&of_upload));
+    batch.put(&core.spaces.uploads, &key, staged.row(&key));
+    add_piece(&core.spaces, &mut batch, vid, fid, index, piece.bytes, false);
+    batch.commit(Durability::Deferred).map_err(failed)?;
+    core.uploads.lock().insert(vid, fid, upload);
+    Ok(())
+}
 
-    /// Whether the client's file exists already with exactly this piece. Refuses the id of any other file.
-    fn is_stored(&self, piece: &StagedPiece, now_ms: u64) -> Result<bool, OperationError> {
-        let StagedPiece { vid, fid, index, .. } = *piece;
-        if piece.origin.is_own() {
-            return Ok(false);
-        }
-        if self.has_pieces(vid, fid).map_err(OperationError::Failed)? {
-            let key = keys::piece(vid, fid, index);
-            let sums = self.spaces.sums.get(&key).map_err(failed)?;
-            return match sums.is_some_and(|sums| sums == sums_row(&key, &piece.bytes)) {
-                true => Ok(true),
-                false => Err(denied("the file exists already, and files never change")),
-            };
-        }
-        // No address matches: any owner of the id is another file.
-        let nothing = FileAddress { vid: VolumeId::ROOT, name: None };
-        let group = vid.birth_group();
-        match self.belongs_to_another(group, nothing, fid, now_ms).map_err(OperationError::Failed)? {
-            true => Err(denied("another file has this id")),
-            false => Ok(false),
-        }
+/// Refuses a piece that no file can have.
+fn check_piece(core: &MemberCore, piece: &StagedPiece, now_ms: u64) -> Result<(), OperationError> {
+    let StagedPiece { vid, fid, .. } = *piece;
+    if volumes::is_removed(core, vid).map_err(OperationError::Failed)? {
+        return Err(OperationError::Refused(MemberAnswer::VolumeGone));
     }
+    let len = piece.bytes.len() as u64;
+    if piece.index >= pieces_of(MAX_FILE_BYTES) || !(1..=PIECE_BYTES).contains(&len) {
+        return Err(denied("a piece has 1 byte to 4 MiB, and a file at most 64 GiB"));
+    }
+    if piece.origin.is_own() {
+        return Ok(());
+    }
+    check_file_id(now_ms, fid).map_err(OperationError::Refused)?;
+    if volumes::is_removing(core, vid).map_err(OperationError::Failed)? {
+        return Err(OperationError::Refused(MemberAnswer::Busy));
+    }
+    if !core.has_room_for(len) {
+        return Err(OperationError::Refused(MemberAnswer::NoSpace));
+    }
+    let address = FileAddress { vid, name: None };
+    match file_ids::has_tombstone(core, vid.birth_group(), address, fid).map_err(OperationError::Failed)? {
+        true => Err(OperationError::Refused(MemberAnswer::Deleted)),
+        false => Ok(()),
+    }
+}
 
-    /// Refuses bytes beyond the volume's quota, files and uploads together.
-    fn check_quota(&self, vid: VolumeId, wanted: u64) -> Result<(), OperationError> {
-        let Some(quota) = self.quota(vid).map_err(OperationError::Failed)? else {
-            return Ok(());
+/// Whether the client's file exists already with exactly this piece. Refuses the id of any other file.
+fn is_stored(core: &MemberCore, piece: &StagedPiece, now_ms: u64) -> Result<bool, OperationError> {
+    let StagedPiece { vid, fid, index, .. } = *piece;
+    if piece.origin.is_own() {
+        return Ok(false);
+    }
+    if file_ids::has_pieces(core, vid, fid).map_err(OperationError::Failed)? {
+        let key = keys::piece(vid, fid, index);
+        let sums = core.spaces.sums.get(&key).map_err(failed)?;
+        return match sums.is_some_and(|sums| sums == sums_row(&key, &piece.bytes)) {
+            true => Ok(true),
+            false => Err(denied("the file exists already, and files never change")),
         };
-        let used = self
-            .used_bytes(vid)
-            .map_err(OperationError::Failed)?
-            .saturating_add(self.uploads.lock().bytes_of(vid));
-        match used.saturating_add(wanted) > quota {
-            true => Err(OperationError::Refused(MemberAnswer::QuotaExceeded { quota, used, wanted })),
-            false => Ok(()),
-        }
     }
+    // No address matches: any owner of the id is another file.
+    let nothing = FileAddress { vid: VolumeId::ROOT, name: None };
+    let group = vid.birth_group();
+    match file_ids::belongs_to_another(core, group, nothing, fid, now_ms).map_err(OperationError::Failed)? {
+        true => Err(denied("another file has this id")),
+        false => Ok(false),
+    }
+}
 
-    /// Bytes of a volume's live files: counted once, then updated. The caller holds the lock of the group.
-    fn used_bytes(&self, vid: VolumeId) -> Result<u64, VolumeError> {
-        if let Some(used) = self.used.lock().get(&vid) {
-            return Ok(*used);
-        }
-        let used = self.live_bytes(vid)?;
-        self.used.lock().insert(vid, used);
-        Ok(used)
+/// Refuses bytes beyond the volume's quota, files and uploads together.
+fn check_quota(core: &MemberCore, vid: VolumeId, wanted: u64) -> Result<(), OperationError> {
+    let Some(quota) = volumes::quota(core, vid).map_err(OperationError::Failed)? else {
+        return Ok(());
+    };
+    let used = used_bytes(core, vid)
+        .map_err(OperationError::Failed)?
+        .saturating_add(core.uploads.lock().bytes_of(vid));
+    match used.saturating_add(wanted) > quota {
+        true => Err(OperationError::Refused(MemberAnswer::QuotaExceeded { quota, used, wanted })),
+        false => Ok(()),
     }
+}
+
+/// Bytes of a volume's live files: counted once, then updated. The caller holds the lock of the group.
+fn used_bytes(core: &MemberCore, vid: VolumeId) -> Result<u64, VolumeError> {
+    if let Some(used) = core.used.lock().get(&vid) {
+        return Ok(*used);
+    }
+    let used = heads::live_bytes(core, vid)?;
+    core.used.lock().insert(vid, used);
+    Ok(used)
 }
 
 impl StagedUpload {

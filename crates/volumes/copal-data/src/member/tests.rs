@@ -132,7 +132,7 @@ fn a_delete_that_knows_no_name_finds_the_file_by_its_id() {
         let left = hidden.then(|| fid(1)).ok_or(VolumeError::NotFound);
         assert_eq!(store.stat(vid(), b"a", None).map(|info| info.fid), left);
         assert_eq!(store.find(vid(), fid(2)), Ok(FileState::Deleted));
-        assert!(store.core.named(vid(), fid(2)).unwrap().is_none(), "it hides nowhere");
+        assert!(heads::find_by_id(&store.core, vid(), fid(2)).unwrap().is_none(), "it hides nowhere");
         assert_eq!(store.stat(vid(), b"?", None).map(|info| info.fid), Ok(fid(3)));
         apply(by_id(3));
         assert_eq!(store.stat(vid(), b"?", None), Err(VolumeError::NotFound));
@@ -140,7 +140,7 @@ fn a_delete_that_knows_no_name_finds_the_file_by_its_id() {
 }
 
 #[test]
-fn of_two_creators_of_a_name_one_is_told_who_won() {
+fn of_two_creators_of_a_name_one_is_refused_with_the_winner() {
     let store = member(Role::Normal);
     store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap().unwrap();
     let second = store.apply(GROUP, Epoch(5), create(2, "a", bytes(10))).unwrap();
@@ -150,7 +150,7 @@ fn of_two_creators_of_a_name_one_is_told_who_won() {
 }
 
 #[test]
-fn who_may_have_missed_a_delete_keeps_both_until_one_is_buried() {
+fn a_member_that_may_lack_a_delete_keeps_both_files_until_one_is_deleted() {
     let store = member(Role::Recovering);
     store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap().unwrap();
     store.apply(GROUP, Epoch(5), create(2, "a", bytes(20_000))).unwrap().unwrap();
@@ -180,7 +180,7 @@ fn a_name_with_two_files_keeps_its_member_from_being_whole() {
 /// while the leader counted on it. Fix: after it has persisted that it has everything, it refuses the same
 /// creates as an in-sync member.
 #[test]
-fn who_is_about_to_be_whole_takes_no_second_file_of_a_name() {
+fn a_member_about_to_be_in_sync_accepts_no_second_file_of_a_name() {
     let store = member(Role::Recovering);
     let made = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
     assert_eq!(made, Ok(Role::Recovering));
@@ -198,7 +198,7 @@ fn who_is_about_to_be_whole_takes_no_second_file_of_a_name() {
 /// could start. Fix: a dropped worker reports an error to the waiting callers, and the next operation starts
 /// another.
 #[test]
-fn work_that_is_dropped_leaves_the_group_to_the_next() {
+fn a_dropped_worker_leaves_the_queue_to_the_next() {
     let store = member(Role::Normal);
     let (tell, told) = std::sync::mpsc::channel();
     let dropped = store.submit(GROUP, Epoch(5), create(1, "a", bytes(10)), move |reply| {
@@ -211,7 +211,7 @@ fn work_that_is_dropped_leaves_the_group_to_the_next() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_not_begun() {
+fn a_cancelled_operation_is_not_started() {
     let store = member(Role::Normal);
     let (tell, told) = std::sync::mpsc::channel();
     let unwanted = store.submit_while(
@@ -229,7 +229,7 @@ fn what_nobody_waits_for_any_more_is_not_begun() {
 }
 
 #[test]
-fn what_was_buried_before_it_came_never_comes() {
+fn a_file_deleted_before_its_create_is_never_accepted() {
     let store = member(Role::Normal);
     store.apply(GROUP, Epoch(5), delete(1, "a")).unwrap().unwrap();
     let late = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
@@ -289,7 +289,7 @@ fn a_member_takes_over_what_it_lacks_and_nothing_that_it_buried() {
 /// Symptom: the test failed now and then. Cause: it asked the engine whether it is full, which ends as soon
 /// as the engine's worker finds space. Fix: the test counts how often the engine had no space.
 #[test]
-fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
+fn a_full_disk_accepts_deletes_known_files_and_copies() {
     let store = member(Role::Normal);
     let shortages = || store.kv().stats().space_shortages;
     let held = store.apply(GROUP, Epoch(5), create(1, "a", bytes(10))).unwrap();
@@ -319,7 +319,7 @@ fn a_full_disk_takes_deletes_what_is_known_and_what_others_have() {
 
 /// A file whose bytes do not match its head is dropped with its head, so that it is missing; the others stay.
 #[test]
-fn what_cannot_be_read_is_given_up_and_taken_over_like_what_never_came() {
+fn unreadable_rows_are_dropped_and_copied_like_missing_ones() {
     let store = member(Role::Normal);
     for (number, name, len) in [(1, "a", 100), (2, "b", 30_000), (3, "c", 9_000_000), (4, "d", 30_000)] {
         let created = create(number, name, bytes(len));
@@ -392,7 +392,7 @@ fn a_member_shows_which_volumes_of_a_group_are_gone() {
 /// Symptom: creates in a volume ran into their deadlines for ever. Cause: the master had died during the
 /// volume's removal, and the members obeyed the mark that it had left. Fix: a mark expires after a minute.
 #[test]
-fn a_removal_that_nobody_decides_ends_by_itself() {
+fn an_undecided_removal_expires() {
     let clock = Arc::new(ManualClock::new(NOW));
     let store = member_with(Role::Normal, Arc::clone(&clock));
     let quota_bytes = Some(100);

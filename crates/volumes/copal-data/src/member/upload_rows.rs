@@ -4,7 +4,7 @@
 //!
 //! Not here: the table of uploads in memory (`uploads`).
 
-use super::{core::MemberCore, uploads::MOST_UPLOADS};
+use super::{disk_state::MemberCore, heads, uploads::MOST_UPLOADS};
 use crate::{
     error::{corrupt, of_engine},
     format::StagedPieceRow,
@@ -39,67 +39,65 @@ pub(super) fn delete_piece_rows(
     }
 }
 
-impl MemberCore {
-    /// Frees an upload with its pieces, if there is one. The caller holds the lock of its group.
-    pub(super) fn drop_upload(&self, vid: VolumeId, fid: FileId) -> Result<(), VolumeError> {
-        let Some(upload) = self.uploads.lock().get(vid, fid).cloned() else {
-            return Ok(());
+/// Frees an upload with its pieces, if there is one. The caller holds the lock of its group.
+pub(super) fn drop_upload(core: &MemberCore, vid: VolumeId, fid: FileId) -> Result<(), VolumeError> {
+    let Some(upload) = core.uploads.lock().get(vid, fid).cloned() else {
+        return Ok(());
+    };
+    let mut batch = core.kv.batch();
+    // An earlier release could begin an upload under an existing file: its pieces stay.
+    let is_of_file = upload.is_legacy && heads::find_by_id(core, vid, fid)?.is_some();
+    let pieces = staged_pieces(core, vid, fid)?;
+    let mut spaces = vec![&core.spaces.uploads];
+    if !is_of_file {
+        spaces.extend([&core.spaces.extents, &core.spaces.sums]);
+    }
+    if upload.is_legacy {
+        // Its pieces have no rows of their own.
+        let (first, last) = (keys::piece(vid, fid, 0), keys::piece(vid, fid, u32::MAX));
+        for space in spaces {
+            batch.delete_range(space, &first, &last);
+        }
+    } else {
+        let indices: Vec<u32> = pieces.keys().copied().collect();
+        delete_piece_rows(&mut batch, &spaces, (vid, fid), &indices);
+    }
+    batch.delete(&core.spaces.uploads, &keys::upload(vid, fid));
+    // It may free space on a full disk.
+    core.commit_essential(batch, Durability::Deferred)?;
+    core.uploads.lock().remove(vid, fid);
+    Ok(())
+}
+
+/// Rows of the pieces of an upload, by index.
+pub(super) fn staged_pieces(
+    core: &MemberCore,
+    vid: VolumeId,
+    fid: FileId,
+) -> Result<BTreeMap<u32, StagedPieceRow>, VolumeError> {
+    let mut pieces = BTreeMap::new();
+    for row in core.spaces.uploads.prefix(&keys::upload(vid, fid)) {
+        let (key, row) = row.map_err(|error| of_engine(&error))?;
+        let piece = keys::split(&key).and_then(|(_, rest)| keys::split_piece(rest));
+        let Some((_, index)) = piece else {
+            continue;
         };
-        let mut batch = self.kv.batch();
-        // An earlier release could begin an upload under an existing file: its pieces stay.
-        let is_of_file = upload.is_legacy && self.named(vid, fid)?.is_some();
-        let pieces = self.staged_pieces(vid, fid)?;
-        let mut spaces = vec![&self.spaces.uploads];
-        if !is_of_file {
-            spaces.extend([&self.spaces.extents, &self.spaces.sums]);
-        }
-        if upload.is_legacy {
-            // Its pieces have no rows of their own.
-            let (first, last) = (keys::piece(vid, fid, 0), keys::piece(vid, fid, u32::MAX));
-            for space in spaces {
-                batch.delete_range(space, &first, &last);
-            }
-        } else {
-            let indices: Vec<u32> = pieces.keys().copied().collect();
-            delete_piece_rows(&mut batch, &spaces, (vid, fid), &indices);
-        }
-        batch.delete(&self.spaces.uploads, &keys::upload(vid, fid));
-        // It may free space on a full disk.
-        self.commit_essential(batch, Durability::Deferred)?;
-        self.uploads.lock().remove(vid, fid);
-        Ok(())
+        let row = StagedPieceRow::parse(&key, &row)
+            .map_err(|error| corrupt(format!("the row of a piece of file {fid}: {error}")))?;
+        pieces.insert(index, row);
     }
+    Ok(pieces)
+}
 
-    /// Rows of the pieces of an upload, by index.
-    pub(super) fn staged_pieces(
-        &self,
-        vid: VolumeId,
-        fid: FileId,
-    ) -> Result<BTreeMap<u32, StagedPieceRow>, VolumeError> {
-        let mut pieces = BTreeMap::new();
-        for row in self.spaces.uploads.prefix(&keys::upload(vid, fid)) {
-            let (key, row) = row.map_err(|error| of_engine(&error))?;
-            let piece = keys::split(&key).and_then(|(_, rest)| keys::split_piece(rest));
-            let Some((_, index)) = piece else {
-                continue;
-            };
-            let row = StagedPieceRow::parse(&key, &row)
-                .map_err(|error| corrupt(format!("the row of a piece of file {fid}: {error}")))?;
-            pieces.insert(index, row);
-        }
-        Ok(pieces)
-    }
+/// Whether a client may begin another upload.
+pub(super) fn may_begin_upload(core: &MemberCore) -> bool {
+    core.uploads.lock().len() < MOST_UPLOADS
+}
 
-    /// Whether a client may begin another upload.
-    pub(super) fn may_begin_upload(&self) -> bool {
-        self.uploads.lock().len() < MOST_UPLOADS
-    }
-
-    /// Drops all cached state of a group after its rows were deleted.
-    pub(super) fn forget_group(&self, group: GroupId) {
-        self.digests.lock().forget_group(group);
-        self.used.lock().retain(|vid, _| vid.birth_group() != group);
-        self.uploads.lock().forget(|vid| vid.birth_group() == group);
-        self.recent.lock().forget(group);
-    }
+/// Drops all cached state of a group after its rows were deleted.
+pub(super) fn forget_group(core: &MemberCore, group: GroupId) {
+    core.digests.lock().forget_group(group);
+    core.used.lock().retain(|vid, _| vid.birth_group() != group);
+    core.uploads.lock().forget(|vid| vid.birth_group() == group);
+    core.recent.lock().forget(group);
 }

@@ -5,7 +5,7 @@
 //! - An undecided removal expires, since its initiator may have died. The mark counts for a minute; the
 //!   master decides sooner.
 
-use super::store::MemberStore;
+use super::{disk_state::MemberCore, roles};
 use crate::{
     error::{corrupt, of_engine},
     format::{VolumeRow, VolumeState},
@@ -13,6 +13,9 @@ use crate::{
 };
 use copal_kv::Durability;
 use copal_volume::{VolumeError, VolumeId, VolumeOptions, group::GroupId};
+
+/// An undecided removal is ignored after this time.
+const REMOVING_MS: u64 = 60_000;
 
 /// Notice of the master about a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,72 +31,122 @@ pub enum VolumeNotice {
     Removed,
 }
 
-impl MemberStore {
-    /// Removed volumes of a group, for a new member.
-    /// # Errors
-    /// `Corrupt`, `Failed`.
-    pub fn removed_volumes(&self, group: GroupId) -> Result<Vec<VolumeId>, VolumeError> {
-        let mut gone = Vec::new();
-        for row in self.core.spaces.volumes.prefix(&keys::group(group)) {
-            let (key, row) = row.map_err(|error| of_engine(&error))?;
-            let parsed = VolumeRow::parse(&key, &row);
-            let row = parsed.map_err(|error| corrupt(format!("the row of a volume: {error}")))?;
-            if let Some((vid, _)) = keys::split(&key).filter(|_| row.state == VolumeState::Removed) {
-                gone.push(vid);
-            }
+/// See `MemberStore::removed_volumes`.
+pub(super) fn removed_volumes(core: &MemberCore, group: GroupId) -> Result<Vec<VolumeId>, VolumeError> {
+    let mut gone = Vec::new();
+    for row in core.spaces.volumes.prefix(&keys::group(group)) {
+        let (key, row) = row.map_err(|error| of_engine(&error))?;
+        let parsed = VolumeRow::parse(&key, &row);
+        let row = parsed.map_err(|error| corrupt(format!("the row of a volume: {error}")))?;
+        if let Some((vid, _)) = keys::split(&key).filter(|_| row.state == VolumeState::Removed) {
+            gone.push(vid);
         }
-        Ok(gone)
     }
+    Ok(gone)
+}
 
-    /// Applies a notice durably. Returns whether the volume has files here. Blocks until no operation of its
-    /// group is under way.
-    /// # Errors
-    /// `Corrupt`, `NoSpace`, `Failed`.
-    pub fn note_volume(&self, vid: VolumeId, notice: VolumeNotice) -> Result<bool, VolumeError> {
-        let core = &self.core;
-        let queue = core.queue(vid.birth_group())?;
-        let _member = queue.member.lock();
-        let key = keys::volume(vid);
-        let first = core.spaces.files.prefix(&key).keys_only().next();
-        let has_files = first.transpose().map_err(|error| of_engine(&error))?.is_some();
-        if notice == VolumeNotice::Removed && !has_files && core.is_removed(vid)? {
-            return Ok(false);
+/// See `MemberStore::note_volume`.
+pub(super) fn note_volume(
+    core: &MemberCore,
+    vid: VolumeId,
+    notice: VolumeNotice,
+) -> Result<bool, VolumeError> {
+    let queue = roles::queue(core, vid.birth_group())?;
+    let _member = queue.member.lock();
+    let key = keys::volume(vid);
+    let first = core.spaces.files.prefix(&key).keys_only().next();
+    let has_files = first.transpose().map_err(|error| of_engine(&error))?.is_some();
+    if notice == VolumeNotice::Removed && !has_files && is_removed(core, vid)? {
+        return Ok(false);
+    }
+    if let VolumeNotice::Live { quota_bytes } = notice
+        && is_live_with(core, vid, quota_bytes)?
+    {
+        // A repeated notice: nothing to write.
+        return Ok(has_files);
+    }
+    let mut batch = core.kv.batch();
+    let now_ms = core.clock.now_ms();
+    let row = |state, quota_bytes| {
+        let options = VolumeOptions { quota_bytes, ..VolumeOptions::default() };
+        let row = VolumeRow { state, ..VolumeRow::new(VolumeId::ROOT, "", now_ms, &options) };
+        row.row(&key)
+    };
+    // The quota survives a removal that is not carried out.
+    let quota = quota(core, vid)?;
+    match notice {
+        // A live volume without a quota needs no row.
+        VolumeNotice::Live { quota_bytes: None } => batch.delete(&core.spaces.volumes, &key),
+        VolumeNotice::Live { quota_bytes } => {
+            batch.put(&core.spaces.volumes, &key, row(VolumeState::Live, quota_bytes))
         }
-        if let VolumeNotice::Live { quota_bytes } = notice
-            && core.is_live_with(vid, quota_bytes)?
-        {
-            // A repeated notice: nothing to write.
-            return Ok(has_files);
+        VolumeNotice::Removing => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removing, quota)),
+        VolumeNotice::Removed => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removed, None)),
+    };
+    core.commit_essential(batch, Durability::Device)?;
+    if notice == VolumeNotice::Removed {
+        core.used.lock().remove(&vid);
+        core.uploads.lock().forget(|of| of == vid);
+        for space in core.spaces.of_files().into_iter().chain([&core.own.siblings]) {
+            let purged = space.purge_prefix(&key, Durability::Deferred);
+            purged.map_err(|error| of_engine(&error))?;
         }
-        let mut batch = core.kv.batch();
-        let now_ms = core.clock.now_ms();
-        let row = |state, quota_bytes| {
-            let options = VolumeOptions { quota_bytes, ..VolumeOptions::default() };
-            let row = VolumeRow { state, ..VolumeRow::new(VolumeId::ROOT, "", now_ms, &options) };
-            row.row(&key)
-        };
-        // The quota survives a removal that is not carried out.
-        let quota = core.quota(vid)?;
-        match notice {
-            // A live volume without a quota needs no row.
-            VolumeNotice::Live { quota_bytes: None } => batch.delete(&core.spaces.volumes, &key),
-            VolumeNotice::Live { quota_bytes } => {
-                batch.put(&core.spaces.volumes, &key, row(VolumeState::Live, quota_bytes))
-            }
-            VolumeNotice::Removing => {
-                batch.put(&core.spaces.volumes, &key, row(VolumeState::Removing, quota))
-            }
-            VolumeNotice::Removed => batch.put(&core.spaces.volumes, &key, row(VolumeState::Removed, None)),
-        };
-        core.commit_essential(batch, Durability::Device)?;
-        if notice == VolumeNotice::Removed {
-            core.used.lock().remove(&vid);
-            core.uploads.lock().forget(|of| of == vid);
-            for space in core.spaces.of_files().into_iter().chain([&core.own.siblings]) {
-                let purged = space.purge_prefix(&key, Durability::Deferred);
-                purged.map_err(|error| of_engine(&error))?;
-            }
-        }
-        Ok(has_files)
+    }
+    Ok(has_files)
+}
+
+/// Adds `bytes` to the count of a volume, if it is counted.
+pub(super) fn count_bytes(core: &MemberCore, vid: VolumeId, bytes: i64) {
+    if let Some(used) = core.used.lock().get_mut(&vid) {
+        *used = used.saturating_add_signed(bytes);
+    }
+}
+
+/// Whether the volume was removed.
+pub(super) fn is_removed(core: &MemberCore, vid: VolumeId) -> Result<bool, VolumeError> {
+    let row = volume_row(core, vid)?;
+    Ok(row.is_some_and(|row| row.state == VolumeState::Removed))
+}
+
+/// Whether a removal of the volume is undecided: until then creates in it are refused.
+pub(super) fn is_removing(core: &MemberCore, vid: VolumeId) -> Result<bool, VolumeError> {
+    let now_ms = core.clock.now_ms();
+    let is_marked =
+        |row: VolumeRow| row.state == VolumeState::Removing && row.created_ms.abs_diff(now_ms) < REMOVING_MS;
+    Ok(volume_row(core, vid)?.is_some_and(is_marked))
+}
+
+/// Whether the stored row says that the volume exists with this quota.
+pub(super) fn is_live_with(
+    core: &MemberCore,
+    vid: VolumeId,
+    quota_bytes: Option<u64>,
+) -> Result<bool, VolumeError> {
+    Ok(match volume_row(core, vid)? {
+        Some(row) => row.state == VolumeState::Live && row.quota_bytes == quota_bytes,
+        None => quota_bytes.is_none(),
+    })
+}
+
+/// The volume's quota.
+pub(super) fn quota(core: &MemberCore, vid: VolumeId) -> Result<Option<u64>, VolumeError> {
+    Ok(volume_row(core, vid)?.and_then(|row| row.quota_bytes))
+}
+
+/// Most volumes have no row on a member.
+pub(super) fn volume_row(core: &MemberCore, vid: VolumeId) -> Result<Option<VolumeRow>, VolumeError> {
+    let key = keys::volume(vid);
+    let row = core.spaces.volumes.get(&key).map_err(|error| of_engine(&error))?;
+    row.map(|row| {
+        let row = VolumeRow::parse(&key, &row);
+        row.map_err(|error| corrupt(format!("the row of volume {vid}: {error}")))
+    })
+    .transpose()
+}
+
+pub(super) fn check_exists(core: &MemberCore, vid: VolumeId) -> Result<(), VolumeError> {
+    match is_removed(core, vid)? {
+        true => Err(VolumeError::VolumeGone),
+        false => Ok(()),
     }
 }

@@ -55,7 +55,7 @@ fn a_name_is_held_by_one_at_a_time() {
 }
 
 #[test]
-fn a_closed_volume_has_nobody_inside() {
+fn an_exclusively_locked_volume_has_no_operation_inside() {
     let (locks, rows) = (NameLocks::default(), Rows::default());
     let inside = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn a_closed_volume_has_nobody_inside() {
 }
 
 #[test]
-fn whoever_waited_for_a_removed_volume_does_not_find_it() {
+fn a_waiter_for_a_removed_volume_does_not_find_it() {
     let (locks, rows) = (NameLocks::default(), Rows::default());
     let closed = locks.close(VID, &rows).expect("the volume is there");
     assert!(!locks.remembers(VID), "reads must ask the engine now");

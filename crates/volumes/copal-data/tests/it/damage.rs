@@ -92,7 +92,7 @@ fn a_sound_store_has_no_findings() {
 /// Symptom: the progress of a check stopped while the engine read its tables and values. Cause: the engine
 /// reported only at its end. Fix: it reports after every table, and after every few values.
 #[test]
-fn what_the_engine_reads_is_told_on_the_way() {
+fn the_progress_of_the_engine_is_reported() {
     let store = fresh();
     let vid = volume(&store, "v");
     for i in 0..300u32 {
@@ -126,7 +126,7 @@ fn a_damaged_head_is_corrupt_and_the_others_read_on() {
 }
 
 #[test]
-fn a_damaged_inline_body_is_corrupt_though_its_head_is_whole() {
+fn a_damaged_inline_body_is_corrupt_although_its_head_is_valid() {
     let store = fresh();
     let files = example(&store);
     change(&store, "files", b"small", |row| {

@@ -155,7 +155,7 @@ fn a_local_store_whose_host_ran_full_refuses_for_lack_of_space() {
 }
 
 #[test]
-fn reads_go_on_after_a_failed_write() {
+fn reads_continue_after_a_failed_write() {
     let (device, store, vid) = device();
     put(&store, vid, b"a", body(1, 5000)).expect("put");
     device.inject(Fault::Write { skip: 0, fault: WriteFault::Error });

@@ -31,7 +31,7 @@ fn unpacked() -> Image {
 /// first rows of a server were refused like a put, and that refusal counted as a failed disk. Fix: see
 /// `member_space`; this test uses a disk of the old build.
 #[test]
-fn a_disk_that_an_older_build_filled_opens_and_gives_room_back() {
+fn a_disk_that_an_older_build_filled_opens_and_frees_space() {
     let image = unpacked();
     let bytes = image.size();
     let device = MemoryDevice::from_image(image, bytes);

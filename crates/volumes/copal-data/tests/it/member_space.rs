@@ -60,10 +60,10 @@ fn goes_on(store: &MemberStore, epoch: Epoch) -> Epoch {
 /// space. After a restart of three full servers all their data was unavailable. Cause: (1) Rows of views,
 /// boots, volumes and seals were ordinary puts, and their refusal for lack of space counted as a failed
 /// write. (2) No merge ran before the tree wanted it. (3) A create that did not fit failed the deletes of its
-/// batch. Fix: these rows use the reserve, a refusal is no failure, a full store frees what it can, and
+/// batch. Fix: these rows use the reserve, a refusal is no failure, a full store frees dead rows, and
 /// operations that do not fit together are tried separately.
 #[test]
-fn a_full_disk_starts_goes_on_and_gives_back_what_is_deleted() {
+fn a_full_disk_starts_continues_and_frees_deleted_files() {
     for len in [20_000, 1_000_000] {
         let device = blank(80 * MIB);
         let next = AtomicU64::new(1);
@@ -111,7 +111,7 @@ fn a_full_disk_starts_goes_on_and_gives_back_what_is_deleted() {
 /// Symptom: a batch was refused as a whole, including its deletes, if one of its operations did not fit.
 /// Cause: it is one write. Fix: operations without a file go first, each of the others separately.
 #[test]
-fn a_delete_beside_a_create_that_does_not_fit_is_done() {
+fn a_delete_succeeds_beside_a_create_that_does_not_fit() {
     let (store, epoch) = boot_member(&blank(64 * MIB));
     let next = AtomicU64::new(1);
     let held = fill(&store, epoch, &next, 1_000_000);
@@ -145,7 +145,7 @@ fn a_delete_beside_a_create_that_does_not_fit_is_done() {
 /// went far beyond it. Cause: the heartbeat set a flag. Fix: each create is measured at its execution,
 /// together with its neighbours in the batch.
 #[test]
-fn the_mark_is_looked_at_where_a_create_is_applied() {
+fn the_mark_is_checked_when_a_create_is_applied() {
     let (store, epoch) = boot_member(&blank(64 * MIB));
     store.watch_room(|| (900_000, 1_000_000));
     let (told, replies) = std::sync::mpsc::channel();

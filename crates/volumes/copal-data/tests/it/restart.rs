@@ -48,7 +48,7 @@ fn everything_acknowledged_is_there_after_a_restart() {
 }
 
 #[test]
-fn creation_times_go_on_when_the_clock_went_back_over_a_restart() {
+fn creation_times_rise_although_the_clock_went_back_over_a_restart() {
     let device = blank(64 * MIB);
     let clock = Arc::new(ManualClock::new(5_000_000));
     let (vid, before) = {

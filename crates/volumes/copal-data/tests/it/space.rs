@@ -24,7 +24,7 @@ fn fill(store: &LocalStore, vid: VolumeId) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_full_store_refuses_and_deletes_bring_it_back() {
+fn a_full_store_refuses_and_deletes_free_its_space() {
     let device = blank(96 * MIB);
     let store = open(&device);
     let vid = volume(&store, "v");

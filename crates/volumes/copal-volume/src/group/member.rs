@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_is_refused_by_who_has_everything_and_kept_beside_by_others() {
+    fn a_taken_name_is_refused_by_complete_members_and_kept_beside_by_others() {
         let fid = FileId::new(5, 5, 5);
         let taken = |has_everything| CreateFacts { has_everything, other: Some(fid), ..facts() };
         for decide in [decide_create, decide_copy] {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_buried_never_comes_back() {
+    fn a_deleted_file_never_comes_back() {
         let buried = CreateFacts { has_tombstone: true, is_live: true, ..facts() };
         assert_eq!(decide_create(&buried), Err(MemberAnswer::Deleted));
     }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_time_takes_nothing_more_not_even_a_confirmation() {
+    fn a_sealed_bucket_accepts_nothing_not_even_a_confirmation() {
         let closed = CreateFacts { is_sealed: true, is_live: true, ..facts() };
         assert_eq!(decide_confirm(&closed), Err(MemberAnswer::TooOld));
         let late = CreateFacts { now_ms: NOW + MAX_OP_AGE_MS + 1, ..facts() };
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delete_of_an_unknown_file_is_taken_and_may_be_repeated_for_ever() {
+    fn a_delete_of_an_unknown_file_is_accepted_and_may_be_repeated() {
         let mut delete = DeleteFacts {
             now_ms: NOW,
             op: facts().op,

@@ -68,7 +68,7 @@ mod tests {
     /// this before it reports, and is in sync when a view lists no missed epoch for it. Before that view it
     /// is not in sync.
     #[test]
-    fn who_told_the_master_is_whole_once_the_master_knows() {
+    fn a_member_that_reported_is_in_sync_once_the_leader_knows() {
         let persisted = own(Role::Recovering, 9);
         assert_eq!(own_role(persisted, Role::Recovering, Epoch(0)), Role::Normal);
         assert_eq!(own_role(persisted, Role::Recovering, Epoch(6)), Role::Recovering);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn who_missed_a_view_that_could_acknowledge_is_not() {
+    fn a_member_that_missed_an_acknowledging_view_is_not_in_sync() {
         for assigned in [Role::Normal, Role::Recovering, Role::Failed] {
             assert_eq!(own_role(own(Role::Normal, 7), assigned, Epoch(8)), Role::Recovering);
         }

@@ -1,30 +1,30 @@
-//! State of one member of a group, and the questions that other code asks about it.
+//! Role of one member of a group, and the questions that other code asks about it.
 //!
-//! Each question is an exhaustive `match` in this file. A new state fails to compile here; elsewhere no comparison
-//! takes it silently for one of the others.
+//! Each question is an exhaustive `match` in this file. A new role fails to compile here, so no comparison
+//! elsewhere can silently confuse it with another one.
 //!
 //! Paper:  beanfs §5.1 (replica states)
 //! Design: docs/design/cluster.md#rules VOL-15
-//! Not here: the state that a new view gives a member (`own_state`), numbers on the wire (`copal-proto`).
+//! Not here: the role that a new view gives a member (`own_state`), numbers on the wire (`copal-proto`).
 
 /// Role of one member of a group (the paper's N, R, F, M).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// In sync: has every acknowledged operation.
     Normal,
-    /// Recovering: was down, accepts all operations, and lacks those it missed.
+    /// Recovering: was down, accepts all operations, and lacks some of those completed meanwhile.
     Recovering,
     /// Down.
     Failed,
-    /// Joining: is new, accepts all operations, and is being copied to.
+    /// Joining: is new, accepts all operations, and is the target of a copy.
     Joining,
 }
 
 impl Role {
-    /// Each state once, in the order in which lists show them.
+    /// Each role once, in the order of lists.
     pub const ALL: [Role; 4] = [Role::Normal, Role::Recovering, Role::Failed, Role::Joining];
 
-    /// Has everything that was acknowledged: its answers alone count, and others copy from it.
+    /// Whether it has every acknowledged operation: only its answers count, and others copy from it.
     pub fn is_in_sync(self) -> bool {
         match self {
             Role::Normal => true,
@@ -32,7 +32,7 @@ impl Role {
         }
     }
 
-    /// Answers calls: it is not away.
+    /// Whether it answers calls.
     pub fn is_up(self) -> bool {
         match self {
             Role::Normal | Role::Recovering | Role::Joining => true,
@@ -40,7 +40,7 @@ impl Role {
         }
     }
 
-    /// Takes operations: none holds without its word (VOL-12).
+    /// Whether it accepts operations: none completes without its acknowledgement (VOL-12).
     pub fn takes_writes(self) -> bool {
         match self {
             Role::Normal | Role::Recovering | Role::Joining => true,
@@ -48,7 +48,7 @@ impl Role {
         }
     }
 
-    /// Was in sync before, and copies what it missed or lost.
+    /// Whether it was in sync before, and copies the operations that it lacks.
     pub fn is_recovering(self) -> bool {
         match self {
             Role::Recovering => true,
@@ -56,7 +56,7 @@ impl Role {
         }
     }
 
-    /// Is new, and has never been in sync.
+    /// Whether it is new and was never in sync.
     pub fn is_joining(self) -> bool {
         match self {
             Role::Joining => true,
@@ -64,7 +64,7 @@ impl Role {
         }
     }
 
-    /// The state once the member may lack something.
+    /// The role of a member that may lack an operation.
     #[must_use]
     pub fn out_of_sync(self) -> Role {
         match self {
@@ -73,7 +73,7 @@ impl Role {
         }
     }
 
-    /// The paper's letter.
+    /// The letter of the paper.
     pub fn letter(self) -> char {
         match self {
             Role::Normal => 'N',
@@ -83,7 +83,7 @@ impl Role {
         }
     }
 
-    /// The state with this letter.
+    /// The role with this letter.
     pub fn of_letter(letter: char) -> Option<Role> {
         Role::ALL.into_iter().find(|role| role.letter() == letter)
     }
@@ -104,8 +104,11 @@ mod tests {
     #[test]
     fn questions_agree_with_each_other() {
         for role in Role::ALL {
-            assert!(role.is_up() || !role.takes_writes(), "{role:?}: a member that is away takes no writes");
-            assert!(role.is_up() || !role.is_in_sync(), "{role:?}: a member that is away lacks something");
+            assert!(
+                role.is_up() || !role.takes_writes(),
+                "{role:?}: a member that is down accepts no writes"
+            );
+            assert!(role.is_up() || !role.is_in_sync(), "{role:?}: a member that is down is out of sync");
             assert!(!role.out_of_sync().is_in_sync(), "{role:?}");
             assert_eq!(role.out_of_sync().is_up(), role.is_up(), "{role:?}");
             assert!(!role.is_recovering() || !role.is_joining(), "{role:?}");

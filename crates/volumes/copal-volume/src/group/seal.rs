@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_closes_a_minute_after_its_end_and_never_opens_again() {
+    fn a_bucket_is_sealed_a_minute_after_its_end_and_never_opens_again() {
         let op = record(29_999, 1, true).op;
         let open = BucketSeal::default().at(89_999);
         assert!(!open.is_sealed(op));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_horizon_rises_to_the_first_bucket_that_is_open_or_unequal() {
+    fn the_stable_point_rises_to_the_first_open_or_unequal_bucket() {
         let (early, late) = (record(15_000, 1, true), record(35_000, 2, true));
         let all = [early, late];
         let whole = || report(9, &all);

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_donors_file_keeps_the_name_and_else_the_lower_one_once_both_are_closed_everywhere() {
+    fn the_donors_file_or_else_the_lower_one_keeps_the_name_once_both_are_sealed() {
         let both = [claim(25_000), claim(15_000)];
         assert_eq!(settle_name(&both, &seals(&[3, 3, 2]), None), None);
         let closed = seals(&[3, 9, 3]);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_everywhere_is_rolled_forward() {
+    fn operations_sealed_everywhere_are_rolled_forward() {
         let (theirs, own) = (claim(25_000), claim(15_000));
         let normal = (Role::Normal, Role::Normal);
         assert_eq!(roll_forward(normal, &theirs, None, &seals(&[3, 2])), RollForward::Wait);

@@ -18,7 +18,7 @@ use crate::store::{
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
-use state::State;
+use state::MemoryState;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct MemoryStore {
     clock: Arc<dyn Clock>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemoryState>>,
     is_replicated: bool,
 }
 
@@ -44,7 +44,11 @@ impl MemoryStore {
 
     /// An empty store on the given clock, drawing file ids as the given incarnation.
     pub fn with_clock(clock: Arc<dyn Clock>, incarnation: u64) -> MemoryStore {
-        MemoryStore { clock, state: Arc::new(Mutex::new(State::new(incarnation))), is_replicated: false }
+        MemoryStore {
+            clock,
+            state: Arc::new(Mutex::new(MemoryState::new(incarnation))),
+            is_replicated: false,
+        }
     }
 
     /// The same store, which claims to lie on several servers: for tests of the consequences.

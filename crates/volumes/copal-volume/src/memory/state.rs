@@ -10,18 +10,18 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-pub(super) struct File {
+pub(super) struct MemoryFile {
     pub(super) info: FileInfo,
     pub(super) body: Bytes,
 }
 
 #[derive(Default)]
-pub(super) struct Volume {
-    pub(super) files: BTreeMap<Vec<u8>, File>,
+pub(super) struct MemoryVolume {
+    pub(super) files: BTreeMap<Vec<u8>, MemoryFile>,
     quota_bytes: Option<u64>,
 }
 
-impl Volume {
+impl MemoryVolume {
     pub(super) fn stats(&self) -> VolumeStats {
         VolumeStats {
             files: self.files.len() as u64,
@@ -30,17 +30,17 @@ impl Volume {
     }
 }
 
-pub(super) struct State {
+pub(super) struct MemoryState {
     pub(super) ids: FileIds,
     pub(super) capacity_bytes: u64,
     next_vid: u64,
     names: BTreeMap<(VolumeId, String), VolumeId>,
-    volumes: BTreeMap<VolumeId, Volume>,
+    volumes: BTreeMap<VolumeId, MemoryVolume>,
 }
 
-impl State {
-    pub(super) fn new(incarnation: u64) -> State {
-        State {
+impl MemoryState {
+    pub(super) fn new(incarnation: u64) -> MemoryState {
+        MemoryState {
             ids: FileIds::new(incarnation, 0),
             capacity_bytes: u64::MAX,
             next_vid: 1,
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    pub(super) fn volume(&self, vid: VolumeId) -> Result<&Volume, VolumeError> {
+    pub(super) fn volume(&self, vid: VolumeId) -> Result<&MemoryVolume, VolumeError> {
         self.volumes.get(&vid).ok_or(VolumeError::VolumeGone)
     }
 
@@ -78,7 +78,7 @@ impl State {
         let vid = VolumeId(self.next_vid);
         self.next_vid += 1;
         self.names.insert(key, vid);
-        let volume = Volume { files: BTreeMap::new(), quota_bytes: options.quota_bytes };
+        let volume = MemoryVolume { files: BTreeMap::new(), quota_bytes: options.quota_bytes };
         self.volumes.insert(vid, volume);
         Ok(vid)
     }
@@ -140,7 +140,7 @@ impl State {
         vid: VolumeId,
         name: &[u8],
         options: &ReadOptions,
-    ) -> Result<&File, VolumeError> {
+    ) -> Result<&MemoryFile, VolumeError> {
         let file = self.volume(vid)?.files.get(name).ok_or(VolumeError::NotFound)?;
         match options.if_file {
             Some(wanted) if wanted != file.info.fid => Err(VolumeError::NotFound),
@@ -184,7 +184,7 @@ impl State {
             created_ms: self.ids.draw_op(now_ms).ms(),
             metadata: metadata.clone(),
         };
-        let file = File { info: info.clone(), body };
+        let file = MemoryFile { info: info.clone(), body };
         let volume = self.volumes.get_mut(&vid).ok_or(VolumeError::VolumeGone)?;
         volume.files.insert(name.to_vec(), file);
         Ok(info)

@@ -86,7 +86,7 @@ fn two_files_at_one_member() -> Vec<ModelMove> {
 
 /// CE4: the member chooses one of the two while the other is being acknowledged.
 #[test]
-fn a_name_settled_before_it_is_closed_loses_a_file() {
+fn a_name_settled_before_its_seal_loses_a_file() {
     let setup = SearchSetup {
         failures: 1,
         weak: Some(WeakRule::SettleBeforeSeal),
@@ -111,7 +111,7 @@ fn a_member_that_asks_while_it_is_away_becomes_whole_without_a_file() {
 
 /// CE5: the member chooses one of the two, and a client is told that the other is complete.
 #[test]
-fn a_confirmation_after_closing_loses_a_file() {
+fn a_confirmation_after_the_seal_loses_a_file() {
     let setup = SearchSetup {
         failures: 1,
         seals: 1,
@@ -174,7 +174,7 @@ fn a_whole_member_that_yields_to_one_that_is_not_loses_a_file() {
 
 /// A new member accepts, from its client, a file whose sealed create was deleted before the member joined.
 #[test]
-fn what_a_donor_has_closed_is_closed() {
+fn the_seal_of_a_donor_is_copied() {
     let setup = SearchSetup {
         failures: 4,
         replacements: 1,

@@ -35,7 +35,7 @@ fn members_become_equal_once_everything_is_closed() {
 }
 
 #[test]
-fn a_create_that_is_given_up() {
+fn a_create_that_is_abandoned() {
     let setup = SearchSetup { failures: 1, deadlines: 1, ..SearchSetup::new(&[Create(0)]) };
     must_hold("given up, a failure", &setup);
     let setup = SearchSetup { seals: 1, deadlines: 1, lost_answers: 1, ..SearchSetup::new(&[Create(0)]) };

@@ -116,7 +116,7 @@ fn a_second_name_for_an_id_is_refused() {
 /// Cause: the groups of the tests are small, so their heads show the owner. Fix: this test; where the heads
 /// are not searched, the pieces show the owner.
 #[test]
-fn an_id_under_which_pieces_lie_is_taken() {
+fn an_id_with_pieces_belongs_to_a_file() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
     let core = &store.core;
     let mut batch = core.kv.batch();
@@ -232,7 +232,7 @@ fn a_tombstone_outlives_the_one_in_front_of_it() {
     let core = &store.core;
     let mut batch = core.kv.batch();
     let first = FileAddress::of_request(other_volume(), b"x");
-    core.delete_tombstone(&mut batch, GROUP, first, fid(1)).unwrap();
+    delete_tombstone(core, &mut batch, GROUP, first, fid(1)).unwrap();
     batch.commit(copal_kv::Durability::Device).unwrap();
     assert_eq!(tomb_count(&store), 1);
     assert_eq!(store.find(vid(), fid(1)), Ok(FileState::Deleted));

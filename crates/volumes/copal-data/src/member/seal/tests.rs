@@ -3,7 +3,7 @@ use super::super::{
     tests::{GROUP, NOW, bytes, create, delete, fid, head, member_with, vid},
 };
 use super::*;
-use crate::{AssignedView, GroupMembership, ResyncedGroup};
+use crate::{AssignedView, GroupMembership, MemberStore, ResyncedGroup};
 use copal_volume::{
     ManualClock, OpId,
     group::{Epoch, MemberAnswer, Role},
@@ -42,7 +42,7 @@ fn copy_from_donor(number: u64, name: &'static str) -> GroupOperation {
 }
 
 #[test]
-fn what_is_closed_takes_nothing_more_from_clients_also_after_the_clock_went_back() {
+fn a_sealed_bucket_accepts_no_client_operations_even_after_the_clock_went_back() {
     let (store, clock) = member(Role::Normal);
     apply(&store, create(1, "a", bytes(10)));
     seal_all(&store, &clock);
@@ -102,7 +102,7 @@ fn a_create_without_its_file_is_journalled_only_where_the_file_is_deleted() {
 }
 
 #[test]
-fn what_lies_well_below_the_horizon_is_cut_and_the_files_stay() {
+fn rows_well_below_the_stable_point_are_cut_and_files_stay() {
     let (store, clock) = member(Role::Normal);
     apply(&store, create(1, "a", bytes(10)));
     apply(&store, create(2, "b", bytes(9000)));
@@ -132,7 +132,7 @@ fn what_lies_well_below_the_horizon_is_cut_and_the_files_stay() {
 }
 
 #[test]
-fn a_group_that_nobody_writes_to_is_not_closed_and_writes_nothing() {
+fn an_idle_group_is_not_sealed_and_writes_nothing() {
     let (store, clock) = member(Role::Normal);
     clock.set(NOW + 100_000);
     assert_eq!(store.seal_due(&BTreeMap::new()).unwrap(), []);
@@ -143,7 +143,7 @@ fn a_group_that_nobody_writes_to_is_not_closed_and_writes_nothing() {
 }
 
 #[test]
-fn who_becomes_whole_closes_what_its_donor_had_closed_and_a_name_with_two_files_waits() {
+fn a_resync_copies_the_donors_seal_and_a_name_with_two_files_waits() {
     let (store, _) = member(Role::Recovering);
     store.note_damage(GROUP).unwrap();
     for number in [1, 2] {
@@ -257,7 +257,7 @@ fn a_second_file_that_comes_while_a_member_becomes_whole_is_not_hidden() {
 /// change. So no record existed that operations completed without the first member. Fix: a member that has
 /// not reported to the leader is not in sync.
 #[test]
-fn who_has_not_told_the_master_is_not_whole() {
+fn a_member_that_has_not_reported_is_not_in_sync() {
     let (store, _) = member(Role::Recovering);
     assert_eq!(store.record_in_sync(&[taken(EPOCH, BucketSeal::default())]).unwrap(), [GROUP]);
     let untold = store.membership(GROUP).unwrap().unwrap();
@@ -270,7 +270,7 @@ fn who_has_not_told_the_master_is_not_whole() {
 /// is in sync, and the reply was lost. Fix: the member persists its report, and is in sync in the next view
 /// that contains it.
 #[test]
-fn who_told_the_master_and_heard_no_answer_is_whole_in_the_next_view() {
+fn a_report_with_a_lost_reply_counts_in_the_next_view() {
     let (store, _) = member(Role::Recovering);
     assert_eq!(store.record_in_sync(&[taken(EPOCH, BucketSeal::default())]).unwrap(), [GROUP]);
     let told = |epoch, missed| AssignedView {
@@ -289,7 +289,7 @@ fn who_told_the_master_and_heard_no_answer_is_whole_in_the_next_view() {
 /// during the report to the leader, and the earlier comparison counted. Fix: damage invalidates the persisted
 /// report.
 #[test]
-fn damage_that_is_met_while_the_master_is_told_counts() {
+fn damage_found_during_the_report_counts() {
     let (store, _) = member(Role::Recovering);
     store.record_in_sync(&[taken(EPOCH, BucketSeal::default())]).unwrap();
     store.note_damage(GROUP).unwrap();
@@ -348,7 +348,7 @@ fn a_clock_that_is_ahead_seals_nothing_and_refuses_nothing() {
 }
 
 #[test]
-fn a_clock_that_is_behind_takes_what_the_cluster_draws_and_seals_late() {
+fn a_clock_that_is_behind_accepts_the_clusters_operations_and_seals_late() {
     let (store, own, _) = member_of_cluster(NOW - BEHIND, NOW);
     apply(&store, create(1, "a", bytes(10)));
     store.seal_due(&BTreeMap::new()).unwrap();
@@ -483,8 +483,8 @@ fn a_file_from_the_future_can_be_deleted() {
 }
 
 /// Symptom: a member without everything from its donor could cut its journal below the donor's stable point,
-/// and no test noticed. Cause: only covered members were tested. Fix: this test. Such a member may learn what
-/// it lacks from these operations only.
+/// and no test noticed. Cause: only covered members were tested. Fix: this test. Only these
+/// operations may show such a member which of its files are missing.
 #[test]
 fn a_member_that_is_not_covered_cuts_nothing() {
     let (store, clock) = member(Role::Normal);

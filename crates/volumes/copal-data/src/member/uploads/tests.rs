@@ -181,7 +181,7 @@ fn pieces_that_are_not_the_body_become_no_file() {
 /// Symptom: the disk of a data server filled with pieces of unfinished uploads. Cause: they never expired.
 /// Fix: an upload expires a day after its last piece, also over restarts; others stay.
 #[test]
-fn uploads_that_nobody_goes_on_with_go() {
+fn abandoned_uploads_expire() {
     let clock = SharedClock::new();
     let store = member_with(Role::Normal, clock.clone());
     let own = origin("a.client.copal", 1);
@@ -243,7 +243,7 @@ fn no_upload_stays_under_the_id_of_a_file() {
 /// A member that copies a file from another one does not wait for a client's upload of it, and no client adds
 /// to the member's own upload. A client that returns under the same name restarts an idle upload.
 #[test]
-fn an_upload_yields_to_the_server_itself_and_later_to_its_name() {
+fn an_upload_yields_to_its_server_and_later_to_its_client_name() {
     let clock = SharedClock::new();
     let store = member_with(Role::Normal, clock.clone());
     let own = origin("a.client.copal", 1);
@@ -326,7 +326,7 @@ fn a_piece_under_an_id_that_no_client_draws_is_refused() {
 /// Clients begin no more uploads than a disk can track. Uploads under way continue, and so does a server that
 /// copies a file.
 #[test]
-fn so_many_uploads_and_no_more_are_begun() {
+fn the_number_of_uploads_is_limited() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
     let own = origin("a.client.copal", 1);
     stage(&store, piece(1, 0, bytes(10), own.clone())).unwrap();
@@ -364,7 +364,7 @@ fn a_delete_frees_the_upload_of_its_file() {
 /// Symptom: on a full disk the pieces of uploads that were refused, or whose clients had died, took a third
 /// of its space for a day. Fix: there they expire ten minutes after the last piece.
 #[test]
-fn uploads_that_nobody_goes_on_with_leave_a_full_disk_soon() {
+fn abandoned_uploads_expire_soon_on_a_full_disk() {
     let clock = SharedClock::new();
     let store = member_with(Role::Normal, clock.clone());
     stage(&store, piece(1, 0, bytes(10), origin("a.client.copal", 1))).unwrap();
@@ -400,7 +400,7 @@ fn an_upload_that_cannot_be_freed_keeps_no_bucket_open() {
 /// An upload of an earlier release has no origin: the sender of its next piece restarts it. It may have the
 /// id of an existing file, which then keeps its pieces.
 #[test]
-fn uploads_of_an_earlier_release_are_begun_anew_and_take_no_file_with_them() {
+fn uploads_of_an_earlier_release_are_restarted_and_delete_no_file() {
     let clock = SharedClock::new();
     let store = member_with(Role::Normal, clock.clone());
     let body = bytes(300_000);
@@ -427,7 +427,7 @@ fn uploads_of_an_earlier_release_are_begun_anew_and_take_no_file_with_them() {
 /// back. Cause: the rows of the group were deleted, the byte counts of its volumes stayed, and the resync
 /// added to them. Fix: leaving a group drops the counts.
 #[test]
-fn what_a_volume_uses_is_counted_anew_when_its_group_comes_back() {
+fn the_bytes_of_a_volume_are_counted_again_when_its_group_returns() {
     let store = member_with(Role::Normal, ManualClock::new(NOW));
     let quota_bytes = Some(1_000_000);
     store.note_volume(vid(), VolumeNotice::Live { quota_bytes }).unwrap();

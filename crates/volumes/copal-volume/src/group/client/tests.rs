@@ -78,7 +78,7 @@ fn an_answer_of_an_older_epoch_is_no_answer() {
 }
 
 #[test]
-fn without_one_that_has_everything_nothing_holds() {
+fn without_an_in_sync_member_nothing_completes() {
     let (mut op, _) = ClientOp::create(view(5, &[R, R, F]));
     op.step(ok(1, 5, R));
     assert_eq!(outcome(&op.step(ok(2, 5, R))), None);
@@ -87,7 +87,7 @@ fn without_one_that_has_everything_nothing_holds() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_told_once_nobody_can_bring_the_file_back() {
+fn a_taken_name_is_reported_once_no_member_can_bring_the_file_back() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
     op.step(ok(1, 5, N));
     let fid = FileId::new(1, 2, 3);
@@ -102,7 +102,7 @@ fn a_name_that_is_taken_is_told_once_nobody_can_bring_the_file_back() {
 }
 
 #[test]
-fn what_cannot_be_buried_is_unknown() {
+fn a_create_that_cannot_be_undone_is_unknown() {
     let (mut op, _) = ClientOp::create(view(5, &[N, F, F]));
     op.step(ok(1, 5, N));
     let actions = op.step(OperationEvent::Deadline);
@@ -139,7 +139,7 @@ fn a_member_that_asks_for_the_bytes_gets_them() {
 }
 
 #[test]
-fn a_late_answer_to_a_failed_create_is_buried_as_well() {
+fn a_late_answer_to_a_failed_create_is_undone_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
     let too_old = answer(1, 5, CallKind::Create, MemberAnswer::TooOld);
     assert_eq!(sent(&op.step(too_old)), [(1, CallKind::UndoCreate), (2, CallKind::UndoCreate)]);
@@ -155,7 +155,7 @@ fn a_late_answer_to_a_failed_create_is_buried_as_well() {
 /// that they have nothing.
 /// Fix: a create without space is deleted only if some member has it, or may have it.
 #[test]
-fn a_create_that_all_refuse_for_lack_of_room_leaves_no_row() {
+fn a_create_that_all_refuse_for_lack_of_space_leaves_no_row() {
     let no_space = |disk| answer(disk, 5, CallKind::Create, MemberAnswer::NoSpace);
     let begin = || {
         let (mut op, _) = ClientOp::create(view(5, &[N, N, N]));
@@ -203,7 +203,7 @@ fn a_delete_that_some_may_have_is_unknown_at_the_deadline() {
 /// happens. Cause: every refusal except the deadline counted as final. Fix: an operation that a member has
 /// accepted spreads, so its outcome is unknown.
 #[test]
-fn a_delete_that_one_has_taken_is_not_refused_by_another() {
+fn a_delete_that_one_member_accepted_is_not_final_by_anothers_refusal() {
     let (mut op, _) = ClientOp::delete(view(5, &[N, N, F]));
     op.step(answer(1, 5, CallKind::Delete, MemberAnswer::Ok { role: N }));
     let mut gone = op.clone();
@@ -217,7 +217,7 @@ fn a_delete_that_one_has_taken_is_not_refused_by_another() {
 /// deleted where it had been sent, and this member had copied it from one of those before. Fix: after a
 /// change of the view all members that are up delete it, like any delete.
 #[test]
-fn a_failed_create_is_buried_by_who_may_have_taken_it_over() {
+fn a_failed_create_is_undone_on_members_that_may_have_copied_it() {
     let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
     op.step(ok(2, 5, N));
     let actions = op.step(OperationEvent::Deadline);
@@ -237,7 +237,7 @@ fn a_failed_create_is_buried_by_who_may_have_taken_it_over() {
 /// After a change of the view, as many members must delete the file as an operation needs. Otherwise a member
 /// that is down may bring it back alone.
 #[test]
-fn a_burial_over_a_change_of_the_view_needs_as_many_as_a_file() {
+fn an_undo_over_a_change_of_the_view_needs_as_many_members_as_a_file() {
     let (mut op, _) = ClientOp::create(view(5, &[N, N, F]));
     op.step(ok(1, 5, N));
     op.step(OperationEvent::View(view(6, &[N, F, F])));
@@ -267,7 +267,7 @@ fn a_member_that_was_called_twice_buries_what_it_refused_once() {
 /// sealed the create's bucket, and copied the create from another one before the delete arrived. Fix: all
 /// members that are up delete it.
 #[test]
-fn who_refused_a_create_that_another_has_buries_it_as_well() {
+fn a_member_that_refused_a_create_of_another_undoes_it_as_well() {
     let (mut op, _) = ClientOp::create(view(5, &[F, N, N]));
     op.step(ok(2, 5, N));
     let actions = op.step(answer(3, 5, CallKind::Create, MemberAnswer::TooOld));
@@ -282,7 +282,7 @@ fn who_refused_a_create_that_another_has_buries_it_as_well() {
 /// called member counted as one that may have it. Fix: before the deadline the caller reports the members to
 /// which it has sent any call.
 #[test]
-fn what_was_handed_to_nobody_did_not_happen() {
+fn an_operation_sent_to_no_member_did_not_happen() {
     let reached = |disks: &[u32]| disks.iter().map(|disk| DiskId(*disk)).collect();
     for start in [ClientOp::create, ClientOp::delete] {
         let (mut op, _) = start(view(5, &[N, N, N]));

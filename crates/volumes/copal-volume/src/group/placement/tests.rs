@@ -31,7 +31,7 @@ fn a_new_member_is_up_stays_and_has_room() {
 }
 
 #[test]
-fn without_a_place_it_says_what_ruled_the_disks_out() {
+fn without_a_place_the_reasons_are_counted() {
     let mut disks = disks(4);
     disks[1].is_up = false;
     disks[2].is_draining = true;
@@ -42,7 +42,7 @@ fn without_a_place_it_says_what_ruled_the_disks_out() {
 }
 
 #[test]
-fn the_chosen_is_the_best_ranked_whatever_the_order() {
+fn the_best_ranked_disk_is_chosen_in_any_order() {
     let mut disks = disks(9);
     for group in (1..50).map(GroupId) {
         let ranked = rank(group, disks.iter().map(|d| (d.disk, d.identity, d.capacity_bytes)));

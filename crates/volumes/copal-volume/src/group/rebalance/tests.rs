@@ -47,7 +47,7 @@ fn a_disk_above_85_comes_down_to_80_and_one_at_85_is_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_its_reason() {
+fn an_impossible_move_is_refused_with_its_reason() {
     let full = plan(&[disk(1, 960), disk(2, 790)], &[group(1, 11, &[1])], PlanGoal::Watermarks);
     assert!(full.moves.is_empty());
     let said = full.refused[0].to_string();
@@ -161,7 +161,7 @@ fn a_new_disk_takes_its_share_and_nothing_moves_twice() {
 }
 
 #[test]
-fn what_is_even_stays_where_it_is() {
+fn even_disks_keep_their_groups() {
     let mut disks: Vec<DiskFacts> = (0..4).map(|number| disk(number, 300)).collect();
     let groups: Vec<GroupFacts> =
         (0..4).map(|number| group(number + 1, 100, &[number, (number + 1) % 4, (number + 2) % 4])).collect();

@@ -205,7 +205,7 @@ fn a_failed_source_or_target_returns_the_job() {
 }
 
 #[test]
-fn what_is_learned_of_a_running_job_counts_when_it_comes_back() {
+fn changes_of_a_running_job_count_when_it_returns() {
     let mut queue = RecoveryQueue::new(8);
     queue.put(job(1, 2, &[1, 2], 3));
     queue.next(0);
@@ -254,7 +254,7 @@ fn two_whole_racks_hold_it_and_one_server_of_four_does_not() {
 }
 
 #[test]
-fn what_an_administrator_wants_runs_while_the_others_are_held() {
+fn ordered_jobs_run_while_the_others_are_held() {
     let mut queue = RecoveryQueue::new(4);
     queue.server_failed(1, 0);
     queue.server_failed(2, 0);

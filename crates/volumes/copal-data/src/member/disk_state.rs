@@ -14,6 +14,9 @@ use copal_volume::{VolumeError, VolumeId, group::GroupId};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
+/// With fewer free bytes a disk counts as full.
+const LEAST_FREE_BYTES: u64 = 64 << 10;
+
 /// Keyspaces that exist only on a member of a replicated group.
 #[derive(Clone)]
 pub(super) struct MemberSpaces {
@@ -49,6 +52,26 @@ pub(super) struct MemberCore {
 }
 
 impl MemberCore {
+    /// See `MemberStore::is_full`.
+    pub(super) fn is_full(&self) -> bool {
+        self.kv.is_full() || self.free_bytes() < LEAST_FREE_BYTES
+    }
+
+    /// See `MemberStore::is_host_full`.
+    pub(super) fn is_host_full(&self) -> bool {
+        let stopped = self.stopped.lock();
+        stopped.as_ref().is_some_and(|stop| stop.is_host_full)
+    }
+
+    /// See `MemberStore::room_bytes`.
+    pub(super) fn free_bytes(&self) -> u64 {
+        if self.is_host_full() {
+            return 0;
+        }
+        let below_mark = self.room.below_mark();
+        self.kv.room_bytes().map_or(below_mark, |bytes| bytes.min(below_mark))
+    }
+
     /// Whether `bytes` of new files fit below the mark. If not, the engine frees deleted data at once.
     pub(super) fn has_room_for(&self, bytes: u64) -> bool {
         let has_room = self.room.below_mark() > bytes;

@@ -1,12 +1,16 @@
 //! Store of a disk's groups: opening, submission of operations, space, closing.
 
+mod files;
+mod groups;
+
 use super::{
-    core::{MemberCore, MemberSpaces},
     disk_space::DiskSpace,
+    disk_state::{MemberCore, MemberSpaces},
     group_queue::QueuedOperation,
     member_clock::MemberClock,
     operation::{GroupOperation, OperationError, OperationResult},
     queue_worker::QueueWorker,
+    roles,
     uploads::UploadTable,
 };
 use crate::{error::of_engine, keyspaces::DataKeyspaces};
@@ -17,9 +21,6 @@ use copal_volume::{
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
-
-/// With fewer free bytes a disk counts as full.
-const LEAST_ROOM_BYTES: u64 = 64 << 10;
 
 /// The groups of one disk. Cheap to clone; calls block on the device.
 #[derive(Clone)]
@@ -113,7 +114,7 @@ impl MemberStore {
         may_run: impl Fn() -> Result<(), OperationError> + Send + 'static,
         on_result: impl FnOnce(OperationResult) + Send + 'static,
     ) -> Result<Option<QueueWorker>, VolumeError> {
-        let queue = self.core.queue(group)?;
+        let queue = roles::queue(&self.core, group)?;
         let queued =
             QueuedOperation { epoch, operation, may_run: Box::new(may_run), on_result: Box::new(on_result) };
         let core = Arc::clone(&self.core);
@@ -169,23 +170,18 @@ impl MemberStore {
     /// Whether the disk accepts no creates or pieces from clients, now or a moment ago. Deletes are accepted
     /// unless the host is full ([`MemberStore::is_host_full`]).
     pub fn is_full(&self) -> bool {
-        self.core.kv.is_full() || self.room_bytes() < LEAST_ROOM_BYTES
+        self.core.is_full()
     }
 
     /// Whether the host had no space left during a write. The disk accepts no more operations, but has not
     /// failed: with space on the host it continues after a reopening.
     pub fn is_host_full(&self) -> bool {
-        let stopped = self.core.stopped.lock();
-        stopped.as_ref().is_some_and(|stop| stop.is_host_full)
+        self.core.is_host_full()
     }
 
     /// Approximate bytes that new files may still take.
     pub fn room_bytes(&self) -> u64 {
-        if self.is_host_full() {
-            return 0;
-        }
-        let below_mark = self.core.room.below_mark();
-        self.core.kv.room_bytes().map_or(below_mark, |bytes| bytes.min(below_mark))
+        self.core.free_bytes()
     }
 
     /// Failure after which the disk accepts no writes; `None`: it has not failed. A full host is no failure.
