@@ -28,7 +28,7 @@ pub(crate) use open::EPOCH;
 pub use open::LocalOptions;
 
 use crate::check::{self, CheckOptions, VolumeCheckReport};
-use crate::error::{WriteStop, of_engine, refused_cleanly};
+use crate::error::{WriteFence, of_engine, refused_cleanly};
 use crate::format::{VolumeRow, VolumeState};
 use crate::keys;
 use crate::keyspaces::DataKeyspaces;
@@ -59,9 +59,8 @@ struct LocalCore {
     /// Held during changes of the tree of volumes.
     tree: Mutex<()>,
     /// Volumes whose small files have second copies.
-    copied: Mutex<BTreeSet<VolumeId>>,
-    /// Reason that nothing more is written.
-    stopped: Mutex<Option<WriteStop>>,
+    copied_volumes: Mutex<BTreeSet<VolumeId>>,
+    fence: WriteFence,
 }
 
 impl LocalStore {
@@ -118,7 +117,7 @@ impl Drop for LocalCore {
 impl LocalCore {
     /// Refuses if an earlier write failed.
     fn writable(&self) -> Result<(), VolumeError> {
-        self.stopped.lock().as_ref().map_or(Ok(()), |stop| Err(stop.refusal()))
+        self.fence.check()
     }
 
     /// Commits a batch that makes something visible. After any failure but a clean refusal the outcome is
@@ -134,10 +133,7 @@ impl LocalCore {
     /// Stops all later writes.
     fn fail(&self, error: &copal_kv::Error) -> String {
         tracing::error!(%error, "a write failed; the store must be opened again");
-        let stop = WriteStop::by(error);
-        let reason = stop.reason.clone();
-        self.stopped.lock().get_or_insert(stop);
-        reason
+        self.fence.stop(error)
     }
 
     /// Commits a batch whose loss does no harm. A later durable commit makes it durable too.
@@ -161,13 +157,13 @@ impl LocalCore {
     }
 
     fn has_second_copies(&self, vid: VolumeId) -> bool {
-        self.copied.lock().contains(&vid)
+        self.copied_volumes.lock().contains(&vid)
     }
 
     /// Replaces the clock mark with the exact time, at a clean close. Without it, creation times may be up to
     /// a second ahead.
     fn note_time(&self) {
-        if self.stopped.lock().is_some() {
+        if self.fence.is_stopped() {
             return;
         }
         let mut batch = self.kv.batch();

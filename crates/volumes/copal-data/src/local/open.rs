@@ -2,7 +2,7 @@
 
 use super::tree;
 use super::{LocalCore, LocalStore};
-use crate::error::{corrupt, of_engine, read_only};
+use crate::error::{WriteFence, corrupt, of_engine, read_only};
 use crate::format::{
     GROUP_KEY_LEN, IDENTITY_KEY, MARK_PREFIX, NEXT_VID_KEY, StoreIdentity, VolumeRow, VolumeState, group_row,
     number_row, parse_group_row, parse_identity, parse_mark,
@@ -54,8 +54,8 @@ impl LocalStore {
             times: OperationClock::new(clock, incarnation, marks),
             name_locks: NameLocks::default(),
             tree: Mutex::new(()),
-            copied: Mutex::default(),
-            stopped: Mutex::new(None),
+            copied_volumes: Mutex::default(),
+            fence: WriteFence::default(),
             kv,
             spaces,
         };
@@ -169,7 +169,7 @@ fn sweep(core: &LocalCore) -> Result<(), VolumeError> {
             removing.push(vid);
         }
         if row.spare_copies {
-            core.copied.lock().insert(vid);
+            core.copied_volumes.lock().insert(vid);
         }
     }
     for &vid in &removing {

@@ -71,7 +71,7 @@ pub(super) fn create_volume(
     core.commit(batch).map_err(super::CommitError::of_other)?;
     core.times.confirm(&stamp);
     if options.spare_copies {
-        core.copied.lock().insert(vid);
+        core.copied_volumes.lock().insert(vid);
     }
     let mut spares = core.kv.batch();
     let number = number_row(NEXT_VID_KEY, next + 1);
@@ -169,7 +169,7 @@ pub(super) fn remove_volume(core: &LocalCore, vid: VolumeId, how: RemoveMode) ->
 /// Deletes the second copies of a volume's row and files.
 fn delete_second_copies(core: &LocalCore, vid: VolumeId) -> Result<(), VolumeError> {
     let prefix = keys::volume(vid);
-    if core.copied.lock().remove(&vid) {
+    if core.copied_volumes.lock().remove(&vid) {
         second_copies::delete_files(&core.spaces, &prefix)?;
     }
     let mut batch = core.kv.batch();

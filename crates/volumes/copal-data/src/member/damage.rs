@@ -100,7 +100,7 @@ pub(super) fn drop_damaged(core: &MemberCore, group: GroupId) -> Result<DroppedR
     // Pieces whose damage the reads found, and pieces of dropped files.
     dropped.ranges += salvage(core, group)?;
     core.digests.lock().forget_group(group);
-    core.used.lock().retain(|vid, _| vid.birth_group() != group);
+    core.usage.forget_group(group);
     Ok(dropped)
 }
 

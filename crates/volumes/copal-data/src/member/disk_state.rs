@@ -1,18 +1,17 @@
 //! Shared state of a member store: keyspaces, queues of its groups, and the reason that writing stopped.
 
 use super::{
-    digest_cache::DigestCache, disk_space::DiskSpace, group_queue::GroupQueue, member_clock::MemberClock,
-    recent_files::RecentFiles, uploads::UploadTable,
+    digest_cache::DigestCache, disk_space::DiskSpace, group_queue::GroupQueues, member_clock::MemberClock,
+    recent_files::RecentFiles, uploads::UploadTable, volume_usage::VolumeUsage,
 };
 use crate::{
-    error::{WriteStop, of_engine, refused_cleanly},
+    error::{WriteFence, of_engine, refused_cleanly},
     format::MemberIdentity,
     keyspaces::DataKeyspaces,
 };
 use copal_kv::{Batch, Durability, Keyspace, Store};
-use copal_volume::{VolumeError, VolumeId, group::GroupId};
+use copal_volume::VolumeError;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
 
 /// With fewer free bytes a disk counts as full.
 const LEAST_FREE_BYTES: u64 = 64 << 10;
@@ -34,9 +33,8 @@ pub(super) struct MemberCore {
     pub(super) spaces: DataKeyspaces,
     pub(super) own: MemberSpaces,
     pub(super) clock: MemberClock,
-    pub(super) queues: Mutex<HashMap<GroupId, Arc<GroupQueue>>>,
-    /// Bytes of live files in volumes with a quota that were written to.
-    pub(super) used: Mutex<HashMap<VolumeId, u64>>,
+    pub(super) queues: GroupQueues,
+    pub(super) usage: VolumeUsage,
     /// Uploads without a file yet.
     pub(super) uploads: Mutex<UploadTable>,
     /// Ids of recently created files.
@@ -47,8 +45,7 @@ pub(super) struct MemberCore {
     pub(super) identity: Mutex<Option<MemberIdentity>>,
     /// Capacity and usage of the disk.
     pub(super) room: DiskSpace,
-    /// Reason that nothing more is written.
-    pub(super) stopped: Mutex<Option<WriteStop>>,
+    pub(super) fence: WriteFence,
 }
 
 impl MemberCore {
@@ -57,15 +54,9 @@ impl MemberCore {
         self.kv.is_full() || self.free_bytes() < LEAST_FREE_BYTES
     }
 
-    /// See `MemberStore::is_host_full`.
-    pub(super) fn is_host_full(&self) -> bool {
-        let stopped = self.stopped.lock();
-        stopped.as_ref().is_some_and(|stop| stop.is_host_full)
-    }
-
     /// See `MemberStore::room_bytes`.
     pub(super) fn free_bytes(&self) -> u64 {
-        if self.is_host_full() {
+        if self.fence.is_host_full() {
             return 0;
         }
         let below_mark = self.room.below_mark();
@@ -81,10 +72,6 @@ impl MemberCore {
         has_room
     }
 
-    pub(super) fn writable(&self) -> Result<(), VolumeError> {
-        self.stopped.lock().as_ref().map_or(Ok(()), |stop| Err(stop.refusal()))
-    }
-
     /// Commits rows that a full disk needs to open, to seal, or to become emptier. They may use its reserve.
     /// # Errors
     /// `NoSpace`, or another clean refusal: nothing was written. `Failed`.
@@ -93,7 +80,7 @@ impl MemberCore {
         mut batch: Batch,
         durability: Durability,
     ) -> Result<(), VolumeError> {
-        self.writable()?;
+        self.fence.check()?;
         batch.essential();
         self.outcome(batch.commit(durability))
     }
@@ -111,9 +98,6 @@ impl MemberCore {
     /// Stops all later writes. The outcome of the failed one is unknown, even if the host is full.
     fn fail(&self, error: &copal_kv::Error) -> String {
         tracing::error!(%error, "a write failed; the disk accepts no more operations");
-        let stop = WriteStop::by(error);
-        let reason = stop.reason.clone();
-        self.stopped.lock().get_or_insert(stop);
-        reason
+        self.fence.stop(error)
     }
 }

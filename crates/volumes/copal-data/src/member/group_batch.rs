@@ -316,7 +316,7 @@ impl GroupBatch<'_> {
         let Some(quota) = volumes::quota(self.core, vid).map_err(OperationError::Failed)? else {
             return Ok(());
         };
-        let known = self.core.used.lock().get(&vid).copied();
+        let known = self.core.usage.get(vid);
         let used = match known {
             Some(used) => used,
             None => {
@@ -324,7 +324,7 @@ impl GroupBatch<'_> {
                 // Rows of this batch are not stored yet.
                 let added = self.added.iter().filter(|(of, _)| *of == vid).map(|(_, bytes)| bytes);
                 used = used.saturating_add_signed(added.sum());
-                self.core.used.lock().insert(vid, used);
+                self.core.usage.set(vid, used);
                 used
             }
         };
@@ -336,7 +336,7 @@ impl GroupBatch<'_> {
 
     fn count(&mut self, vid: VolumeId, bytes: i64) {
         self.added.push((vid, bytes));
-        volumes::count_bytes(self.core, vid, bytes);
+        self.core.usage.add(vid, bytes);
     }
 
     /// Adds the rows of a body. Returns the bytes for the head.
@@ -483,11 +483,11 @@ impl GroupBatch<'_> {
         let finished = self.finished;
         let committed = match self.has_files {
             false => core.commit_essential(self.batch, Durability::Device),
-            true => core.writable().and_then(|()| core.outcome(self.batch.commit(Durability::Device))),
+            true => core.fence.check().and_then(|()| core.outcome(self.batch.commit(Durability::Device))),
         };
         if committed.is_err() {
             // It was refused, or the disk accepts no more writes and the counts do not matter.
-            added.iter().for_each(|&(vid, bytes)| volumes::count_bytes(core, vid, -bytes));
+            added.iter().for_each(|&(vid, bytes)| core.usage.add(vid, -bytes));
             return committed;
         }
         let mut digests = core.digests.lock();

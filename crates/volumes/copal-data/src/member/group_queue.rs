@@ -2,9 +2,12 @@
 
 use super::operation::{GroupOperation, OperationError, OperationResult};
 use crate::format::MemberRow;
-use copal_volume::group::Epoch;
+use copal_volume::group::{Epoch, GroupId};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 /// Maximum number of operations in one batch.
 const MOST_OPERATIONS: usize = 256;
@@ -77,5 +80,23 @@ impl GroupQueue {
         for queued in rest.into_iter().rev() {
             queue.operations.push_front(queued);
         }
+    }
+}
+
+/// Queues of a disk's groups; each is created at its first use.
+#[derive(Default)]
+pub(super) struct GroupQueues {
+    by_group: Mutex<HashMap<GroupId, Arc<GroupQueue>>>,
+}
+
+impl GroupQueues {
+    pub(super) fn get(&self, group: GroupId) -> Option<Arc<GroupQueue>> {
+        self.by_group.lock().get(&group).cloned()
+    }
+
+    /// The queue of a group; a new one starts with the stored row of the group.
+    pub(super) fn get_or_insert(&self, group: GroupId, row: Option<MemberRow>) -> Arc<GroupQueue> {
+        let mut queues = self.by_group.lock();
+        Arc::clone(queues.entry(group).or_insert_with(|| Arc::new(GroupQueue::of(row))))
     }
 }

@@ -8,7 +8,7 @@ use copal_volume::{
 };
 use std::collections::HashMap;
 
-/// See [`MemberStore::journal_depth`].
+/// See [`MemberStore::journal_depth`](crate::MemberStore::journal_depth).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalDepth {
     /// Operations in journals.

@@ -40,6 +40,7 @@ mod upload_expiry;
 mod upload_rows;
 mod uploads;
 mod verify;
+mod volume_usage;
 mod volumes;
 
 pub use damage::{DiskScrub, DroppedRows};

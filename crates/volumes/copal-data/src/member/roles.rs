@@ -251,8 +251,8 @@ pub(super) fn write_rows(
 
 /// The queue of a group, with the disk's state in it.
 pub(super) fn queue(core: &MemberCore, group: GroupId) -> Result<Arc<GroupQueue>, VolumeError> {
-    if let Some(queue) = core.queues.lock().get(&group) {
-        return Ok(Arc::clone(queue));
+    if let Some(queue) = core.queues.get(group) {
+        return Ok(queue);
     }
     let key = keys::group(group);
     let row = core
@@ -262,9 +262,7 @@ pub(super) fn queue(core: &MemberCore, group: GroupId) -> Result<Arc<GroupQueue>
         .map_err(|error| of_engine(&error))?
         .map(|row| parse(&key, &row))
         .transpose()?;
-    let mut queues = core.queues.lock();
-    let queue = queues.entry(group).or_insert_with(|| Arc::new(GroupQueue::of(row)));
-    Ok(Arc::clone(queue))
+    Ok(core.queues.get_or_insert(group, row))
 }
 
 fn parse(key: &[u8], row: &[u8]) -> Result<MemberRow, VolumeError> {

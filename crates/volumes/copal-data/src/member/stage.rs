@@ -99,7 +99,7 @@ fn denied(reason: &str) -> OperationError {
 fn stage_locked(core: &MemberCore, row: &MemberRow, piece: StagedPiece) -> Result<(), OperationError> {
     let StagedPiece { vid, fid, index, .. } = piece;
     let now_ms = core.clock.now_ms();
-    core.writable().map_err(OperationError::Failed)?;
+    core.fence.check().map_err(OperationError::Failed)?;
     check_piece(core, &piece, now_ms)?;
     let known = core.uploads.lock().get(vid, fid).cloned();
     let upload = match known {
@@ -210,11 +210,11 @@ fn check_quota(core: &MemberCore, vid: VolumeId, wanted: u64) -> Result<(), Oper
 
 /// Bytes of a volume's live files: counted once, then updated. The caller holds the lock of the group.
 fn used_bytes(core: &MemberCore, vid: VolumeId) -> Result<u64, VolumeError> {
-    if let Some(used) = core.used.lock().get(&vid) {
-        return Ok(*used);
+    if let Some(used) = core.usage.get(vid) {
+        return Ok(used);
     }
     let used = heads::live_bytes(core, vid)?;
-    core.used.lock().insert(vid, used);
+    core.usage.set(vid, used);
     Ok(used)
 }
 

@@ -97,7 +97,7 @@ pub(super) fn may_begin_upload(core: &MemberCore) -> bool {
 /// Drops all cached state of a group after its rows were deleted.
 pub(super) fn forget_group(core: &MemberCore, group: GroupId) {
     core.digests.lock().forget_group(group);
-    core.used.lock().retain(|vid, _| vid.birth_group() != group);
+    core.usage.forget_group(group);
     core.uploads.lock().forget(|vid| vid.birth_group() == group);
     core.recent.lock().forget(group);
 }

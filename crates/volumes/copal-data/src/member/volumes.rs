@@ -85,7 +85,7 @@ pub(super) fn note_volume(
     };
     core.commit_essential(batch, Durability::Device)?;
     if notice == VolumeNotice::Removed {
-        core.used.lock().remove(&vid);
+        core.usage.forget(vid);
         core.uploads.lock().forget(|of| of == vid);
         for space in core.spaces.of_files().into_iter().chain([&core.own.siblings]) {
             let purged = space.purge_prefix(&key, Durability::Deferred);
@@ -93,13 +93,6 @@ pub(super) fn note_volume(
         }
     }
     Ok(has_files)
-}
-
-/// Adds `bytes` to the count of a volume, if it is counted.
-pub(super) fn count_bytes(core: &MemberCore, vid: VolumeId, bytes: i64) {
-    if let Some(used) = core.used.lock().get_mut(&vid) {
-        *used = used.saturating_add_signed(bytes);
-    }
 }
 
 /// Whether the volume was removed.

@@ -6,14 +6,18 @@ mod groups;
 use super::{
     disk_space::DiskSpace,
     disk_state::{MemberCore, MemberSpaces},
-    group_queue::QueuedOperation,
+    group_queue::{GroupQueues, QueuedOperation},
     member_clock::MemberClock,
     operation::{GroupOperation, OperationError, OperationResult},
     queue_worker::QueueWorker,
     roles,
     uploads::UploadTable,
+    volume_usage::VolumeUsage,
 };
-use crate::{error::of_engine, keyspaces::DataKeyspaces};
+use crate::{
+    error::{WriteFence, of_engine},
+    keyspaces::DataKeyspaces,
+};
 use copal_kv::{KeyspaceOptions, Store};
 use copal_volume::{
     Clock, ReferenceClock, VolumeError,
@@ -55,12 +59,12 @@ impl MemberStore {
             own,
             kv,
             clock: MemberClock::new(clock),
-            queues: Mutex::default(),
-            used: Mutex::default(),
+            queues: GroupQueues::default(),
+            usage: VolumeUsage::default(),
             digests: Mutex::default(),
             identity: Mutex::default(),
             room: DiskSpace::default(),
-            stopped: Mutex::default(),
+            fence: WriteFence::default(),
         };
         Ok(MemberStore { core: Arc::new(core) })
     }
@@ -176,7 +180,7 @@ impl MemberStore {
     /// Whether the host had no space left during a write. The disk accepts no more operations, but has not
     /// failed: with space on the host it continues after a reopening.
     pub fn is_host_full(&self) -> bool {
-        self.core.is_host_full()
+        self.core.fence.is_host_full()
     }
 
     /// Approximate bytes that new files may still take.
@@ -186,8 +190,6 @@ impl MemberStore {
 
     /// Failure after which the disk accepts no writes; `None`: it has not failed. A full host is no failure.
     pub fn failure(&self) -> Option<String> {
-        let stopped = self.core.stopped.lock();
-        let failed = stopped.as_ref().filter(|stop| !stop.is_host_full);
-        failed.map(|stop| stop.reason.clone())
+        self.core.fence.failure()
     }
 }
