@@ -82,7 +82,7 @@ pub enum VolumeError {
     },
     /// No in-sync copy of the volume's group is available.
     #[error(
-        "incomplete: no whole copy of {what} is there; start the servers that are down (`copal status` names them)"
+        "incomplete: no in-sync replica of {what} is available; start the servers that are down (`copal status` names them)"
     )]
     Incomplete {
         /// Name of the group or volume without such a copy.

@@ -73,9 +73,9 @@ impl DiskFacts {
 /// that applies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "group {group} has no disk to go to: {members} hold it already, {beside} stand closer to another member than the one that \
-     leaves, {away} are away, {draining} are being emptied, {full} would be filled above 80 %; add a server, or wait until one \
-     returns"
+    "group {group} has no disk to go to: {members} hold it already, {beside} share a rack or zone with more members than the \
+     leaving one, {away} are down, {draining} are being emptied, {full} would be filled above 80 %; add a server, or wait until \
+     one returns"
 )]
 pub struct NoPlace {
     /// The group.

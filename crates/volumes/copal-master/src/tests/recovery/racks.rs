@@ -64,7 +64,7 @@ fn a_move_into_the_rack_of_another_member_is_refused() {
     // The other server in the rack of a staying member.
     let beside = if stays % 2 == 0 { stays - 1 } else { stays + 1 };
     let refused = cluster.denied(&[wanted(1, &format!("data{leaves}"), &format!("data{beside}"))]);
-    assert!(refused.contains("1 stand closer to another member than the one that leaves"), "{refused}");
+    assert!(refused.contains("1 share a rack or zone with more members than the leaving one"), "{refused}");
 }
 
 #[test]

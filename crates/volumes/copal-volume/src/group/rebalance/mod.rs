@@ -95,7 +95,7 @@ pub enum MoveRefusal {
     },
     /// Its remaining groups lack a copy, or it has none.
     #[error(
-        "stays too full: none of what is left on it may move, since its groups are not whole yet or take little; \
+        "stays too full: none of its remaining groups may move, because they are out of sync or small; \
          wait until `copal group ls --degraded` is empty, and plan again"
     )]
     NothingMayMove {

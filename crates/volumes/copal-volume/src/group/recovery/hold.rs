@@ -24,7 +24,7 @@ impl fmt::Display for MassFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} of {} servers failed within a minute ({} whole racks): no copies are made until they return; look at switches \
+            "{} of {} servers failed within a minute ({} whole racks): no copies are made until they return; check switches \
              and power first, and lift the hold if they are lost for good",
             self.away, self.servers, self.racks
         )
