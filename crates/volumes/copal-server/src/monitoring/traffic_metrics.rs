@@ -15,12 +15,12 @@ pub(super) fn write(families: &mut FamilyEncoder<'_>, traffic: &TrafficCounters)
     let refused = CloseReason::ALL.map(|why| ([("why", why.name())], traffic.closes_for(why)));
     families.counters(
         "copal_connections_refused_total",
-        "ConnectionPool that the server closed, by reason.",
+        "Connections that the server closed, by reason.",
         refused,
     )?;
     admitted(families, traffic)?;
     let (accepted, open) = traffic.connections();
-    families.counter("copal_connections_total", "ConnectionPool that were accepted.", accepted)?;
+    families.counter("copal_connections_total", "Connections that were accepted.", accepted)?;
     families.gauge("copal_connections_open", "Open connections.", open)
 }
 

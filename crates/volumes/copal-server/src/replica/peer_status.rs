@@ -51,8 +51,8 @@ impl PeerReports {
     pub(crate) fn highest_seals(&self) -> BTreeMap<GroupId, BucketSeal> {
         let groups = self.groups.lock();
         let most = |known: &GroupStatus| {
-            let closings = known.members.values().map(|report| report.seal);
-            closings.fold(BucketSeal::default(), BucketSeal::joined)
+            let seals = known.members.values().map(|report| report.seal);
+            seals.fold(BucketSeal::default(), BucketSeal::joined)
         };
         groups.iter().map(|(group, known)| (*group, most(known))).collect()
     }

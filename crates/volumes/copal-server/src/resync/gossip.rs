@@ -247,14 +247,14 @@ mod tests {
         }
     }
 
-    fn report(below: u64, stable_point: u64, buckets: &[(u64, u64)]) -> PeerStatus {
+    fn report(below: u64, horizon: u64, buckets: &[(u64, u64)]) -> PeerStatus {
         let digest =
             |&(bucket, count): &(u64, u64)| (Bucket(bucket), OperationDigest { count, sum: count.into() });
         PeerStatus {
             epoch: Epoch(7),
             role: Role::Normal,
             seal: BucketSeal { below: Bucket(below) },
-            stable_point: Bucket(stable_point),
+            stable_point: Bucket(horizon),
             is_covered: true,
             digests: buckets.iter().map(digest).collect(),
         }
@@ -288,16 +288,16 @@ mod tests {
 
     #[test]
     fn who_told_nothing_has_closed_nothing() {
-        let closings = |reports: &BTreeMap<DiskId, PeerStatus>| {
+        let seals = |reports: &BTreeMap<DiskId, PeerStatus>| {
             sealed_by_all(
                 &view(&[Role::Normal, Role::Recovering, Role::Failed]),
                 (ME, BucketSeal { below: Bucket(9) }),
                 reports,
             )
         };
-        let none = closings(&BTreeMap::new());
+        let none = seals(&BTreeMap::new());
         assert_eq!(none, [BucketSeal { below: Bucket(9) }, BucketSeal::default()]);
-        let two = closings(&reports(&[report(8, 0, &[])]));
+        let two = seals(&reports(&[report(8, 0, &[])]));
         assert_eq!(two[1], BucketSeal { below: Bucket(8) }, "a member that is down does not take part");
     }
 

@@ -461,24 +461,24 @@ pub(crate) async fn missing_files(
 /// Settles names with two files by the donor's snapshot (VOL-19).
 async fn settle_names(host: &ReplicaHost, donor: &SnapshotDonor) -> Result<(), ResyncError> {
     let (store, group) = (host.store.clone(), donor.group);
-    let disputed_names = blocking(move || Ok(store.disputed_names(group, DISPUTED)?));
-    for disputed_names in disputed_names.await? {
+    let disputed = blocking(move || Ok(store.disputed_names(group, DISPUTED)?));
+    for disputed in disputed.await? {
         let ask = messages::SyncName {
             sync: donor.source.snapshot,
-            volume: disputed_names.vid.0,
-            name: disputed_names.name.clone(),
+            volume: disputed.vid.0,
+            name: disputed.name.clone(),
         };
         let connection = &donor.source.connection;
         let named: messages::SyncNamed = connection.call(Method::SyncName, &ask, ANSWER).await?;
         let donor_file = named.fid.map(|fid| FileId(id(Some(fid))));
-        let Some(stays) = settle_name(&disputed_names.claims, &donor.sealed_before, donor_file) else {
+        let Some(stays) = settle_name(&disputed.claims, &donor.sealed_before, donor_file) else {
             continue;
         };
-        for loser in disputed_names.claims.iter().filter(|claim| claim.fid != stays) {
+        for loser in disputed.claims.iter().filter(|claim| claim.fid != stays) {
             let op = host.ids.lock().draw_op_above(host.map.now_ms(), loser.op);
             let delete = GroupOperation::CopyDelete {
-                vid: disputed_names.vid,
-                name: disputed_names.name.clone(),
+                vid: disputed.vid,
+                name: disputed.name.clone(),
                 fid: loser.fid,
                 op,
             };

@@ -45,7 +45,7 @@ struct RollSource<'a> {
     group: GroupId,
     epoch: Epoch,
     roles: (Role, Role),
-    closings: &'a [BucketSeal],
+    seals: &'a [BucketSeal],
     source: FetchSource,
 }
 
@@ -57,8 +57,8 @@ pub(crate) async fn roll_forward_group(
     own: &PeerStatus,
     reports: &BTreeMap<DiskId, PeerStatus>,
 ) -> Result<(), Status> {
-    let closings = sealed_by_all(view, (host.disk(), own.seal), reports);
-    let Some(closed) = closings.iter().map(|closing| closing.below).min() else {
+    let seals = sealed_by_all(view, (host.disk(), own.seal), reports);
+    let Some(closed) = seals.iter().map(|seal| seal.below).min() else {
         return Ok(());
     };
     for (&disk, theirs) in reports {
@@ -81,7 +81,7 @@ pub(crate) async fn roll_forward_group(
             group,
             epoch: own.epoch,
             roles: (own.role, theirs.role),
-            closings: &closings,
+            seals: &seals,
             source: FetchSource { connection, snapshot: 0 },
         };
         // Deletes of all buckets first, so that deleted files are not copied.
@@ -150,7 +150,7 @@ async fn roll_operation(
     if is_over {
         return apply_operation(host, other, record(&entry)).await;
     }
-    match roll_forward(other.roles, &theirs, bound.as_ref(), other.closings) {
+    match roll_forward(other.roles, &theirs, bound.as_ref(), other.seals) {
         RollForward::Wait => Ok(()),
         RollForward::Copy => roll_create(host, other, &entry).await,
         RollForward::Delete { loser } if loser == entry.fid => {
