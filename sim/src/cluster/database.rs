@@ -52,14 +52,14 @@ impl Database {
 
     /// View of one master.
     pub(super) fn session(&self) -> Session {
-        Session { database: self.clone(), reign: None }
+        Session { database: self.clone(), fence: None }
     }
 }
 
 /// A master's connection to the database.
 pub(super) struct Session {
     database: Database,
-    reign: Option<(LeaseHolder, u64)>,
+    fence: Option<(LeaseHolder, u64)>,
 }
 
 fn away() -> MetaError {
@@ -88,7 +88,7 @@ impl Session {
         }
         // Fencing as in a database server: by holder and term. The lease had no other holder meanwhile.
         let leads = tables.leader.map(|(holder, term, _)| (holder, term));
-        match self.reign.is_some() && leads == self.reign {
+        match self.fence.is_some() && leads == self.fence {
             true => run(&mut tables.sqlite),
             false => {
                 self.database.world.sometimes("deposed master refused");
@@ -108,7 +108,7 @@ impl MetaStore for Session {
         if let Some((of, _, ends_ms)) = tables.leader.filter(|(of, ..)| *of != holder)
             && ends_ms >= now_ms
         {
-            self.reign = None;
+            self.fence = None;
             debug_assert!(of != holder);
             return Ok(LeaseOutcome::Theirs { left_ms: ends_ms - now_ms });
         }
@@ -117,7 +117,7 @@ impl MetaStore for Session {
             theirs => return Ok(theirs),
         };
         tables.leader = Some((holder, term, now_ms + LEASE_MS));
-        self.reign = Some((holder, term));
+        self.fence = Some((holder, term));
         Ok(LeaseOutcome::Mine { term })
     }
 
@@ -128,7 +128,7 @@ impl MetaStore for Session {
             return Err(away());
         }
         let leads = tables.leader.map(|(holder, term, _)| (holder, term));
-        let Some((holder, term)) = self.reign.filter(|own| leads == Some(*own)) else {
+        let Some((holder, term)) = self.fence.filter(|own| leads == Some(*own)) else {
             return Ok(false);
         };
         tables.leader = Some((holder, term, now_ms + LEASE_MS));
@@ -151,7 +151,7 @@ impl MetaStore for Session {
         let raised = self.change(|tables| tables.raise_counters(version, term))?;
         let mut tables = self.database.tables.lock();
         tables.leader = tables.leader.map(|(holder, _, ends_ms)| (holder, raised, ends_ms));
-        self.reign = self.reign.map(|(holder, _)| (holder, raised));
+        self.fence = self.fence.map(|(holder, _)| (holder, raised));
         Ok(raised)
     }
 

@@ -16,7 +16,7 @@ pub enum MasterError {
     /// with them.
     #[error(
         "the tables of the cluster are not the newest: {0}. Put back newer ones; or, if these are the newest that exist, \
-         start the master with --after-restore while all data servers run: it goes on above all that was lost"
+         start the master with --after-restore while all data servers run: it continues above all lost versions"
     )]
     StaleTables(String),
     /// The caller lacks the right, or the state of the cluster forbids the request.

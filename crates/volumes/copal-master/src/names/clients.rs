@@ -50,7 +50,7 @@ impl RemovedClients {
         }
         let is_removed = tables.remove_client(name)?;
         if is_removed {
-            let text = format!("client {name} was taken away");
+            let text = format!("client {name} was removed");
             tables.add_event(now_ms, "client", &text)?;
         }
         Ok(is_removed)
@@ -62,12 +62,12 @@ pub(crate) fn add_client(tables: &mut dyn MetaStore, client: &ClientRow) -> Mast
     let name = &client.name;
     if tables.settings()?.contains_key(&setting::removed_client(name)) {
         let reason =
-            format!("a client {name} was taken away, and its key would be good again: choose another name");
+            format!("a client {name} was removed, and its key would be valid again: choose another name");
         return Err(MasterError::Denied(reason));
     }
     let is_added = tables.add_client(client)?;
     if is_added {
-        let text = format!("client {} was let in below /{}", client.name, client.path);
+        let text = format!("client {} was added with rights below /{}", client.name, client.path);
         tables.add_event(client.made_ms, "client", &text)?;
     }
     Ok(is_added)

@@ -266,12 +266,12 @@ pub enum MetaError {
     #[error("the master's database failed: {0}")]
     Failed(String),
     /// The database cannot be reached, or is starting or stopping. The call changed nothing.
-    #[error("the master's database is not reached: {0}")]
+    #[error("the master's database cannot be reached: {0}")]
     Away(String),
     /// The connection broke during the commit, so the outcome of the change is unknown. The master must begin
     /// a new term.
     #[error(
-        "the master's database went away during a commit, which may hold or not: {0}; start the master again"
+        "the connection to the master's database broke during a commit with unknown outcome: {0}; start the master again"
     )]
     Unclear(String),
     /// Another process has the file open.
@@ -281,7 +281,7 @@ pub enum MetaError {
         path: String,
     },
     /// The caller does not hold the lease. The call changed nothing.
-    #[error("this master does not lead (any more), so it changes nothing; ask the one that does")]
+    #[error("this master does not lead, so it changes nothing; ask the leader")]
     Deposed,
 }
 

@@ -52,7 +52,7 @@ pub enum MetadataBackupError {
         reason: String,
     },
     /// The copy has no server of a given name.
-    #[error("{} knows of no server {name}", .path.display())]
+    #[error("{} has no server {name}", .path.display())]
     NoServer {
         /// The file.
         path: PathBuf,
@@ -167,7 +167,7 @@ fn restore_tables_by(
         )?;
         all.execute("UPDATE vgroup SET next_volume = next_volume + ?1", [RAISED_VOLUMES as i64])?;
         all.execute("UPDATE sqlite_sequence SET seq = seq + ?1 WHERE name = 'server'", [RAISED_DISKS])?;
-        let reason = "they are a copy that was put back, and no copy has the changes that came after it";
+        let reason = "they are a restored copy, which lacks all later changes";
         all.execute(
             "CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
             [],
@@ -235,21 +235,21 @@ const RULES: [(&str, &str); 14] = [
     ),
     (
         "SELECT CAST(gid AS TEXT) FROM member WHERE gid NOT IN (SELECT gid FROM vgroup)",
-        "a member is of group {}, which is not there",
+        "a member refers to group {}, which does not exist",
     ),
     (
         "SELECT CAST(disk AS TEXT) FROM member WHERE disk NOT IN (SELECT disk FROM server)",
-        "disk {} is a member and of no server",
+        "disk {} is a member, but belongs to no server",
     ),
     (
         "SELECT gid || ' has ' || count(*) FROM member WHERE kind <> 'joining' GROUP BY gid
             HAVING count(*) <> (SELECT replicas FROM cluster)",
-        "group {} full members, not as many as the pool asks for",
+        "group {} full members, which is not the number of copies of the cluster",
     ),
     (
         "SELECT CAST(vgroup.gid AS TEXT) FROM vgroup WHERE gid NOT IN (SELECT gid FROM member)
             AND EXISTS (SELECT 1 FROM member)",
-        "group {} has no members and others have",
+        "group {} has no members, but others have",
     ),
     (
         "SELECT what || ' ' || number FROM (
@@ -265,7 +265,7 @@ const RULES: [(&str, &str); 14] = [
     (
         "SELECT CAST(dir.vid AS TEXT) FROM dir LEFT JOIN vgroup ON vgroup.gid = ((dir.vid >> 44) & 1048575)
             WHERE vgroup.gid IS NULL",
-        "volume {} was born in a group that is not there",
+        "volume {} was born in a group that does not exist",
     ),
     (
         "SELECT CAST(vid AS TEXT) FROM (SELECT vid FROM dir UNION ALL SELECT vid FROM gone_vol) AS given
@@ -275,7 +275,7 @@ const RULES: [(&str, &str); 14] = [
     ),
     (
         "SELECT CAST(dir.vid AS TEXT) FROM dir JOIN gone_vol ON gone_vol.vid = dir.vid",
-        "volume {} has a name and is gone",
+        "volume {} has a name, but was removed",
     ),
     (
         "WITH RECURSIVE below(vid) AS (SELECT vid FROM dir WHERE parent = 0
@@ -285,12 +285,12 @@ const RULES: [(&str, &str); 14] = [
     ),
     (
         "SELECT CAST(vid AS TEXT) FROM quota WHERE vid NOT IN (SELECT vid FROM dir)",
-        "a quota is of volume {}, which is not there",
+        "a quota refers to volume {}, which does not exist",
     ),
     (
         "SELECT name FROM server WHERE state NOT IN ('N', 'R', 'F', 'L')
             OR length(server_uuid) <> 16 OR length(disk_uuid) <> 16",
-        "the row of server {} cannot be understood",
+        "the row of server {} has invalid values",
     ),
 ];
 

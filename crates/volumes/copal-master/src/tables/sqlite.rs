@@ -252,7 +252,7 @@ fn refuse_lost(database: &Path) -> Result<(), MetaError> {
         let log = Path::new(&log);
         if log.symlink_metadata().is_ok() {
             return Err(MetaError::Failed(format!(
-                "the database {} is lost, and its log {} is there; put a copy back with `copal meta restore`, which \
+                "the database {} is missing, but its log {} exists; put a copy back with `copal meta restore`, which \
                  keeps the log, or move it away",
                 database.display(),
                 log.display()

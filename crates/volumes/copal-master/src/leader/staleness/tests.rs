@@ -78,7 +78,7 @@ fn a_copy_that_was_put_back_leads_only_where_that_is_said() {
     back_up_tables(&database, &kept).unwrap();
     restore_tables(&kept, &database, &[], 5).unwrap();
     let refused = open(&database, false).map(drop).unwrap_err();
-    assert!(refused.to_string().contains("a copy that was put back"), "{refused}");
+    assert!(refused.to_string().contains("a restored copy"), "{refused}");
     let master = open(&database, true).unwrap();
     let all: Vec<SeenCounters> = (1..=3).map(|disk| seen(&master, disk, 3)).collect();
     let (version, term) = (master.map().version, master.term());

@@ -55,17 +55,17 @@ fn a_file_that_is_there_is_not_written_over_and_what_is_no_database_is_refused()
 #[test]
 fn each_disagreement_of_the_tables_is_named() {
     let broken = [
-        ("INSERT INTO member VALUES (99, 1, 'full')", "group 99, which is not there"),
-        ("INSERT INTO member VALUES (1, 8, 'full')", "disk 8 is a member and of no server"),
+        ("INSERT INTO member VALUES (99, 1, 'full')", "group 99, which does not exist"),
+        ("INSERT INTO member VALUES (1, 8, 'full')", "disk 8 is a member, but belongs to no server"),
         ("INSERT INTO member VALUES (1, 8, 'full')", "group 1 has 1 full members"),
         ("INSERT INTO member VALUES (1, 8, 'full')", "group 2 has no members"),
         ("UPDATE vgroup SET version = 1000 WHERE gid = 3", "group 3 is newer than the map"),
         ("INSERT INTO dir VALUES (0, 'twin', (SELECT min(vid) FROM dir), 0)", "has several names"),
-        ("INSERT INTO dir VALUES (0, 'odd', 9 << 44, 0)", "was born in a group that is not there"),
+        ("INSERT INTO dir VALUES (0, 'odd', 9 << 44, 0)", "was born in a group that does not exist"),
         ("UPDATE vgroup SET next_volume = 1", "would be given again"),
-        ("INSERT INTO gone_vol SELECT vid, 1 FROM dir", "has a name and is gone"),
+        ("INSERT INTO gone_vol SELECT vid, 1 FROM dir", "has a name, but was removed"),
         ("DELETE FROM dir WHERE name = CAST('mail' AS BLOB)", "no path leads to volume"),
-        ("DELETE FROM dir WHERE name = CAST('mail' AS BLOB)", "a quota is of volume"),
+        ("DELETE FROM dir WHERE name = CAST('mail' AS BLOB)", "a quota refers to volume"),
         ("DELETE FROM cluster", "there are 0 clusters"),
         (
             "INSERT INTO server VALUES (1, 'data1', 'a', x'01', x'02', 'Z', 0, 1, 0, 0, 0)",
