@@ -88,7 +88,7 @@ fn volumes_wait_for_servers_and_spread_over_groups() {
 /// Symptom: of four servers of a new cluster the fourth held nothing, because groups were assigned to the first
 /// three that joined.
 #[test]
-fn a_new_cluster_waits_for_the_servers_it_was_told_of() {
+fn a_new_cluster_waits_for_its_first_servers() {
     let mut meta = SqliteStore::in_memory().unwrap();
     let pool = PoolConfig { replicas: 3, min_ack: 2, groups: 64 };
     Master::create_cluster(&mut meta, [7; 16], pool).unwrap();
@@ -142,7 +142,7 @@ fn a_silent_server_is_one_row_and_a_new_epoch_for_all_its_groups() {
 }
 
 #[test]
-fn who_comes_back_catches_up_before_it_is_whole() {
+fn a_returned_server_catches_up_before_it_is_in_sync() {
     let master = three();
     master.mark_failed(2, "refused a connection", 2000).unwrap();
     let is_in_sync = ServerHeartbeat { is_in_sync: false, ..beat(2, 2) };
@@ -177,7 +177,7 @@ fn a_token_lets_in_once_and_for_ten_minutes() {
 }
 
 #[test]
-fn a_new_reign_goes_on_with_the_same_map() {
+fn a_new_term_continues_with_the_same_map() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("master.db");
     let mut meta = SqliteStore::open(&path).unwrap();
@@ -201,7 +201,7 @@ fn a_new_reign_goes_on_with_the_same_map() {
 /// Cause: it reported its groups as in sync before it knew that it had counted as failed.
 /// Fix: the report counts only from a server that uses the map with its failure.
 #[test]
-fn who_does_not_know_yet_that_it_was_away_is_not_whole() {
+fn a_server_that_does_not_know_of_its_failure_is_not_in_sync() {
     let master = three();
     master.mark_failed(2, "was silent too long", 2000).unwrap();
     let before = master.map().version;
@@ -221,7 +221,7 @@ fn who_does_not_know_yet_that_it_was_away_is_not_whole() {
 /// without the third.
 /// Fix: operations can complete only if a member that is up has missed nothing.
 #[test]
-fn the_last_whole_member_is_awaited_and_not_passed_over() {
+fn the_last_member_in_sync_is_awaited() {
     let master = three();
     let group = GroupId(1);
     let missed = |disk: u32| {

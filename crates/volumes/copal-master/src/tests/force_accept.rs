@@ -40,7 +40,7 @@ fn missed_members(master: &Master, group: GroupId) -> BTreeSet<u32> {
 
 /// The last in-sync members are not in sync any more, because the group continued without them.
 #[test]
-fn all_others_have_missed_what_was_before_the_order_and_the_chosen_one_nothing() {
+fn all_other_members_have_missed_earlier_operations_and_the_chosen_one_none() {
     let (master, row) = group_without_in_sync_member();
     let group = row.group;
     assert_eq!(missed_members(&master, group), BTreeSet::from([1, 3]), "the second was the last one in sync");
@@ -58,7 +58,7 @@ fn all_others_have_missed_what_was_before_the_order_and_the_chosen_one_nothing()
 }
 
 #[test]
-fn a_group_that_has_a_whole_member_is_not_made_to_go_on_from_another() {
+fn a_group_with_a_member_in_sync_does_not_accept_another() {
     let (master, row) = group_without_in_sync_member();
     // It returns, learns its new view, and reports its role in that view.
     for _ in 0..3 {

@@ -336,7 +336,7 @@ fn the_last_copies_are_copied_first() {
 }
 
 #[test]
-fn a_mass_failure_starts_no_copies_until_somebody_gives_a_server_up() {
+fn a_mass_failure_starts_no_copies_before_a_server_is_given_up() {
     let mut cluster = Cluster::new(6, 32);
     for number in [1, 2] {
         cluster.kill(number);
@@ -403,7 +403,7 @@ fn a_disk_takes_no_group_before_its_server_knows_of_the_groups_view() {
 }
 
 #[test]
-fn a_group_without_a_place_says_what_it_needs() {
+fn a_group_without_a_place_names_its_needs() {
     let mut cluster = Cluster::new(3, 16);
     cluster.kill(3);
     cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
@@ -417,7 +417,7 @@ fn a_group_without_a_place_says_what_it_needs() {
 /// Boots, losses and returns in random order: no in-sync copy is dropped too early, and in the end all members
 /// are in sync.
 #[test]
-fn whatever_fails_meanwhile_no_whole_copy_is_let_go_too_early() {
+fn no_copy_in_sync_is_dropped_too_early_after_random_failures() {
     for seed in 0..30_u64 {
         let mut cluster = Cluster::new(7, 24);
         let mut drawn = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -501,7 +501,7 @@ fn a_server_is_emptied_and_takes_part_until_the_last_of_its_groups_has_left() {
 }
 
 #[test]
-fn emptying_a_server_stops_where_it_stands_and_nobody_has_too_few_copies() {
+fn an_undone_drain_stops_and_no_group_has_too_few_copies() {
     let mut cluster = Cluster::new(5, 64);
     cluster.beats = 10;
     cluster.master.drain("data1", false, false, cluster.now_ms).unwrap();
@@ -517,7 +517,7 @@ fn emptying_a_server_stops_where_it_stands_and_nobody_has_too_few_copies() {
 }
 
 #[test]
-fn what_blocks_emptying_is_named_and_ends_with_a_new_server() {
+fn the_obstacle_of_a_drain_is_named_and_ends_with_a_new_server() {
     let mut cluster = Cluster::new(3, 8);
     let told = cluster.master.drain("data3", false, false, cluster.now_ms).unwrap();
     let blocked = "8 groups wait for a server: each needs 3 servers, 2 are available";
@@ -585,7 +585,7 @@ impl Cluster {
 }
 
 #[test]
-fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
+fn a_group_moves_by_order_and_stays_when_the_move_is_cancelled() {
     let mut cluster = Cluster::new(5, 16);
     cluster.beats = 8;
     let order = cluster.some_move(7);
@@ -610,7 +610,7 @@ fn a_group_moves_where_it_is_told_and_back_while_it_has_not_left() {
 }
 
 #[test]
-fn a_plan_with_a_move_that_cannot_be_is_refused_as_a_whole() {
+fn a_plan_with_an_impossible_move_is_refused_as_a_whole() {
     let mut cluster = Cluster::new(5, 16);
     let good = cluster.some_move(1);
     let taken = MoveOrder { to: format!("data{}", cluster.members(2)[1]), ..cluster.some_move(2) };
@@ -681,7 +681,7 @@ fn a_disk_above_85_percent_is_brought_down_to_80_by_itself() {
 /// Cause: the sentence was replaced only when a disk was too full again.
 /// Fix: the sentence names the server, and disappears when no disk is too full, also while moves are paused.
 #[test]
-fn a_disk_that_has_room_again_is_not_said_to_stay_full() {
+fn a_disk_that_has_room_again_is_not_reported_as_full() {
     let mut cluster = Cluster::new(3, 4);
     let capacity = 1_u64 << 30;
     for is_paused in [false, true] {
@@ -716,7 +716,7 @@ fn a_copy_that_does_not_get_on_is_begun_again() {
 /// Cause: its reports about views from before it was in sync came later.
 /// Fix: only a report about the present view counts, in which it has reported before that it was in sync.
 #[test]
-fn only_who_was_whole_in_the_present_view_is_told_to_be_whole_no_more() {
+fn damage_is_reported_only_for_a_member_that_was_in_sync_in_the_present_view() {
     let cluster = Cluster::new(3, 4);
     let map = cluster.master.map();
     let group = GroupId(1);

@@ -33,7 +33,7 @@ fn removed_volumes(master: &Master) -> usize {
 }
 
 #[test]
-fn a_volume_is_remembered_until_all_members_know_that_it_is_gone() {
+fn a_removed_volume_is_remembered_until_all_members_know() {
     let (master, _, version) = removed();
     for number in 1..=2 {
         report(&master, number, version, 20_000);
@@ -56,7 +56,7 @@ fn a_volume_is_remembered_until_all_members_know_that_it_is_gone() {
 }
 
 #[test]
-fn who_was_given_up_is_not_waited_for() {
+fn the_master_does_not_wait_for_a_server_that_was_given_up() {
     let (master, _, version) = removed();
     for number in 1..=2 {
         report(&master, number, version, 20_000);
@@ -75,7 +75,7 @@ fn who_was_given_up_is_not_waited_for() {
 }
 
 #[test]
-fn who_has_just_become_a_member_is_told_first() {
+fn a_new_member_learns_of_removals_before_they_are_forgotten() {
     let (master, vid, version) = removed();
     let group = vid.birth_group();
     for number in 1..=4 {
@@ -99,7 +99,7 @@ fn who_has_just_become_a_member_is_told_first() {
 /// later versions as a member of other groups.
 /// Fix: when the members of a group change, the map repeats all removed volumes and all quotas of the group.
 #[test]
-fn a_new_member_is_told_of_volumes_that_went_before_it_came() {
+fn a_new_member_learns_of_volumes_that_were_removed_before() {
     let (master, vid, version) = removed();
     let group = vid.birth_group();
     let delta = |since: u64| master.map_since(since, Duration::ZERO, 1000);

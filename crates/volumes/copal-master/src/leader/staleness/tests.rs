@@ -50,7 +50,7 @@ fn seen(master: &Master, disk: u32, epoch: u64) -> SeenCounters {
 }
 
 #[test]
-fn who_is_behind_leads_neither_now_nor_when_it_is_started_again() {
+fn a_master_with_stale_tables_never_leads() {
     let scratch = tempfile::tempdir().unwrap();
     let database = scratch.path().join("master.db");
     let master = founded(&database, 3);
@@ -71,7 +71,7 @@ fn who_is_behind_leads_neither_now_nor_when_it_is_started_again() {
 }
 
 #[test]
-fn a_copy_that_was_put_back_leads_only_where_that_is_said() {
+fn a_restored_copy_leads_only_after_it_was_accepted() {
     let scratch = tempfile::tempdir().unwrap();
     let (database, kept) = (scratch.path().join("master.db"), scratch.path().join("kept"));
     drop(founded(&database, 3));
@@ -90,7 +90,7 @@ fn a_copy_that_was_put_back_leads_only_where_that_is_said() {
 }
 
 #[test]
-fn who_does_not_answer_or_was_whole_earlier_takes_everything_over() {
+fn a_member_that_is_silent_or_was_in_sync_earlier_resyncs() {
     let scratch = tempfile::tempdir().unwrap();
     let master = founded(&scratch.path().join("master.db"), 3);
     let reports =
@@ -138,7 +138,7 @@ fn a_group_that_moved_after_the_copy_was_made_stays_where_it_is() {
 }
 
 #[test]
-fn a_heartbeat_tells_it_too() {
+fn a_heartbeat_reveals_stale_tables_too() {
     let scratch = tempfile::tempdir().unwrap();
     let master = founded(&scratch.path().join("master.db"), 3);
     let beat = |seen_term, seen_version| crate::ServerHeartbeat {

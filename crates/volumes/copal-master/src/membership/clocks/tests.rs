@@ -94,7 +94,7 @@ fn a_server_with_a_wrong_clock_is_shut_out_until_it_is_right() {
 }
 
 #[test]
-fn a_server_that_its_groups_need_is_let_in_again_whatever_its_clock_shows() {
+fn a_server_that_its_groups_need_is_let_in_with_any_clock() {
     let mut house = House::new();
     house.servers[1].1 = HOUR;
     house.pass(5);
@@ -146,7 +146,7 @@ fn groups_of_a_server_that_keeps_seals_from_the_future_get_a_newer_view() {
 /// An old measurement of a server's clock is ignored. A leader without recent measurements does not return to
 /// its own clock.
 #[test]
-fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
+fn a_recent_clock_counts_and_the_reference_stays_without_recent_clocks() {
     let mut house = House::new();
     for server in &mut house.servers {
         server.1 = HOUR;
@@ -169,7 +169,7 @@ fn a_clock_counts_while_it_is_heard_of_and_the_reference_stays_when_none_is() {
 /// Cause: its clock was the cluster's.
 /// Fix: the cluster uses the median, and the status reports the wrong clock.
 #[test]
-fn a_leader_with_a_wrong_clock_goes_by_the_servers_and_nobody_is_shut_out_or_fails() {
+fn a_leader_with_a_wrong_clock_uses_the_servers_clocks_and_no_server_fails() {
     for wrong_ms in [-HOUR, 90_000, YEAR] {
         let mut house = House::new();
         let lease = house.master.take_lease("a", "holder", house.now_ms()).unwrap();
@@ -212,7 +212,7 @@ fn when_all_clocks_are_set_anew_nothing_fails_and_leases_last_as_long_as_before(
 }
 
 #[test]
-fn a_reign_knows_the_reference_before_it_answers_anybody() {
+fn a_term_knows_the_reference_before_its_first_answer() {
     let house = House::new();
     let clocks = [(1, -HOUR), (2, -HOUR), (3, -HOUR)];
     assert!(house.master.record_clocks(&clocks, 0, house.now_ms()).unwrap());

@@ -57,7 +57,7 @@ pub(super) fn one_master_leads(subject: &dyn Subject) {
 /// Cause: the same master led again under its old term. Data servers did not repeat their reports, and the new
 /// leader, which begins without reports, waited for them.
 /// Fix: each leadership has a term of its own, also of the same master.
-pub(super) fn each_reign_has_a_term_of_its_own(subject: &dyn Subject) {
+pub(super) fn each_leadership_has_a_term_of_its_own(subject: &dyn Subject) {
     let mut store = founded(subject);
     let LeaseOutcome::Mine { term } = store.lead(holder(1)).unwrap() else {
         panic!("no other master leads");
@@ -130,7 +130,7 @@ pub(super) fn members_of_groups_come_back_in_order(subject: &dyn Subject) {
     assert_eq!(rows, [(1, first, whole), (2, second, moving)]);
 }
 
-pub(super) fn who_missed_something_is_kept(subject: &dyn Subject) {
+pub(super) fn missed_members_are_kept(subject: &dyn Subject) {
     use MemberKind::{Full, Joining};
     let mut store = founded(subject);
     for number in 1..=3 {
@@ -220,7 +220,7 @@ pub(super) fn tasks_of_groups_are_kept_until_they_end(subject: &dyn Subject) {
     assert_eq!(store.tasks().unwrap(), [other, moved]);
 }
 
-pub(super) fn what_is_raised_is_above_all_that_was_given(subject: &dyn Subject) {
+pub(super) fn raised_counters_are_above_all_given_values(subject: &dyn Subject) {
     let mut store = founded(subject);
     let root = copal_volume::VolumeId::ROOT;
     let before = store.cluster().unwrap().unwrap();

@@ -41,7 +41,7 @@ fn a_copy_is_made_while_a_master_rules_and_its_successor_gives_no_number_twice()
 }
 
 #[test]
-fn a_file_that_is_there_is_not_written_over_and_what_is_no_database_is_refused() {
+fn a_present_file_is_not_overwritten_and_a_file_that_is_no_database_is_refused() {
     let scratch = tempfile::tempdir().unwrap();
     let (database, kept) = (scratch.path().join("master.db"), scratch.path().join("kept"));
     drop(ruled(&database));
@@ -90,7 +90,7 @@ fn each_disagreement_of_the_tables_is_named() {
 }
 
 #[test]
-fn who_was_away_has_missed_something_and_who_is_unknown_is_named() {
+fn failed_servers_have_missed_operations_and_an_unknown_one_is_named() {
     let scratch = tempfile::tempdir().unwrap();
     let (database, kept) = (scratch.path().join("master.db"), scratch.path().join("kept"));
     drop(ruled(&database));

@@ -140,7 +140,7 @@ fn a_master_that_was_paused_beyond_its_lease_changes_nothing() {
 /// An unfinished transaction of the old term locks the row of the lease. The new term begins after it, and sees
 /// its changes.
 #[test]
-fn a_reign_begins_after_what_the_one_before_had_under_way() {
+fn a_term_begins_after_unfinished_transactions_of_the_previous_one() {
     let database = Database::new();
     let mut old = founded(&database);
     old.add_event(1, "word", "text").unwrap();

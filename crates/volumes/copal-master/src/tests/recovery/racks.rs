@@ -18,7 +18,7 @@ impl Cluster {
 }
 
 #[test]
-fn no_group_has_two_members_in_one_rack_and_who_replaces_a_lost_one_is_in_its_rack() {
+fn no_group_has_two_members_in_one_rack_and_a_lost_one_is_replaced_within_its_rack() {
     let mut cluster = Cluster::in_racks(6, 64, MasterOptions::default(), 2);
     assert_eq!(cluster.most_in_a_rack(0), 1);
     let held: Vec<usize> = (1..=6).map(|number| cluster.groups_of(number)).collect();
@@ -68,7 +68,7 @@ fn a_move_into_the_rack_of_another_member_is_refused() {
 }
 
 #[test]
-fn a_rack_that_is_told_later_counts_from_then_on() {
+fn a_rack_that_is_reported_later_counts_from_then_on() {
     let mut cluster = Cluster::new(6, 64);
     cluster.servers_a_rack = 2;
     cluster.pass(1000);

@@ -23,7 +23,7 @@ impl Cluster {
 }
 
 #[test]
-fn a_group_that_is_whole_has_no_story() {
+fn a_group_in_sync_has_no_story() {
     let cluster = Cluster::new(4, 16);
     let story = cluster.why(7);
     assert_eq!((story.whole, &*story.sentence), (true, "group 7 is in sync"));
@@ -65,7 +65,7 @@ fn a_server_that_is_away_is_waited_for_then_given_up_then_copied_from_others() {
 }
 
 #[test]
-fn what_blocks_a_group_is_said_in_its_story() {
+fn the_story_of_a_group_names_its_obstacles() {
     let mut cluster = Cluster::new(3, 8);
     cluster.kill(3);
     cluster.master.give_up_server("data3", cluster.now_ms).unwrap();
@@ -89,7 +89,7 @@ fn what_blocks_a_group_is_said_in_its_story() {
 }
 
 #[test]
-fn a_mass_failure_is_named_as_what_holds_the_copies() {
+fn a_mass_failure_is_named_as_the_reason_of_the_hold() {
     let mut cluster = Cluster::new(6, 32);
     let group = cluster.one_of(1);
     for number in [1, 2] {
@@ -103,7 +103,7 @@ fn a_mass_failure_is_named_as_what_holds_the_copies() {
 }
 
 #[test]
-fn damage_and_an_announced_absence_are_told_as_what_they_are() {
+fn damage_and_an_announced_absence_are_named() {
     let mut cluster = Cluster::new(4, 16);
     let group = cluster.one_of(1);
     cluster.master.announce_absence("data1", 30 * 60_000, false, cluster.now_ms).unwrap();
