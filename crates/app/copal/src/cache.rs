@@ -9,7 +9,7 @@
 //! Not here: the index itself (`copal_backup::IndexHome`).
 
 use crate::{
-    arguments::Common,
+    arguments::CommonArgs,
     failure::{Failure, Outcome, exit},
 };
 use copal_backup::Repository;
@@ -37,7 +37,7 @@ const BYTES: u64 = 64 << 20;
 /// Opens the cache in a directory; one that is damaged is made anew. Blocks on the disk.
 /// # Errors
 /// `denied`: something else is in the directory, which stays as it is. Those of a store.
-pub(crate) fn open(common: &Common, directory: &Path, patience: &Patience) -> Outcome<Stack> {
+pub(crate) fn open(common: &CommonArgs, directory: &Path, patience: &Patience) -> Outcome<Stack> {
     let options = StoreOptions { accept_tail_loss: true, ..common.store_options() };
     let engine_bytes = MemoryShares::of(common.memory_bytes())?.engine;
     let open_as = |access| {
@@ -154,14 +154,14 @@ fn failed(action: &str, path: &Path, error: &std::io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::Arguments;
+    use crate::arguments::CopalArgs;
     use clap::Parser;
     use copal_backup::{IndexHome, InitOptions, Unlock};
     use std::path::PathBuf;
 
-    fn common() -> Common {
+    fn common() -> CommonArgs {
         let words = ["copal", "--allow-cow", "--allow-volatile", "--no-io-uring", "snapshots"];
-        Arguments::parse_from(words).common
+        CopalArgs::parse_from(words).common
     }
 
     fn opens(directory: &Path) -> Outcome<()> {

@@ -1,7 +1,7 @@
 //! A cluster that a command talks to: its profile, its client, and what its errors mean.
 
 use crate::{
-    arguments::Common,
+    arguments::CommonArgs,
     failure::{Failure, Outcome, exit},
     human,
 };
@@ -18,7 +18,7 @@ use std::{path::Path, time::Duration};
 pub(crate) const TO_CONNECT: Duration = Duration::from_secs(10);
 
 /// The profile that was named.
-pub(crate) fn profile(common: &Common) -> Outcome<ClientProfile> {
+pub(crate) fn profile(common: &CommonArgs) -> Outcome<ClientProfile> {
     let none = || {
         Failure::usage(
             "which cluster? give --cluster FILE or set COPAL_CLUSTER; `copal master --new` and `copal serve --dev` write \
@@ -33,7 +33,7 @@ pub(crate) fn read_profile(path: &Path) -> Outcome<ClientProfile> {
 }
 
 /// Connects to the cluster that was named.
-pub(crate) fn connect(common: &Common) -> Outcome<ClusterStore> {
+pub(crate) fn connect(common: &CommonArgs) -> Outcome<ClusterStore> {
     let mut profile = profile(common)?;
     let store = connect_with(&profile)?;
     let masters = store.cluster().masters();

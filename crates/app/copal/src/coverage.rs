@@ -9,13 +9,13 @@ use std::{collections::BTreeMap, ops::Range};
 
 /// Ranges by start, joined where they touch, and bytes by kind.
 #[derive(Debug, Default)]
-pub(crate) struct Coverage {
+pub(crate) struct CoverageReport {
     known: BTreeMap<u64, u64>,
     summed: BTreeMap<&'static str, u64>,
     unused: BTreeMap<&'static str, u64>,
 }
 
-impl Coverage {
+impl CoverageReport {
     pub(crate) fn add(&mut self, range: &Range<u64>, covered: RangeCoverage) {
         let bytes = range.end - range.start;
         let (kinds, name) = match covered {
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn gaps_are_what_no_range_holds_in_whatever_order_they_come() {
-        let mut coverage = Coverage::default();
+        let mut coverage = CoverageReport::default();
         for range in [30..40, 0..10, 35..50, 10..20, 60..61, 0..5] {
             coverage.add(&range, RangeCoverage::Unused(UnusedSpace::Free));
         }

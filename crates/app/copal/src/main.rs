@@ -10,7 +10,7 @@
 
 mod allocator;
 mod arguments;
-mod asking;
+mod asker;
 mod cache;
 mod cluster;
 mod commands;
@@ -29,9 +29,9 @@ mod stdin;
 mod stdout;
 mod store_failure;
 
-use arguments::Command;
+use arguments::CopalCommand;
 use failure::Failure;
-use output::Output;
+use output::CommandOutput;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -42,10 +42,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return refuse_words(&error),
     };
-    if matches!(arguments.command, Command::Data(_) | Command::Fs(_)) {
+    if matches!(arguments.command, CopalCommand::Data(_) | CopalCommand::Fs(_)) {
         allocator::keep_blocks_of_files();
     }
-    let output = Output::new(arguments.common.json, arguments.common.quiet);
+    let output = CommandOutput::new(arguments.common.json, arguments.common.quiet);
     match commands::run(&arguments, &output) {
         Ok(()) => end_well(),
         Err(failure) => {
@@ -80,7 +80,7 @@ fn refuse_words(error: &clap::Error) -> ExitCode {
     // Nothing can be done about a terminal that went away.
     let _ = error.print();
     if std::env::args_os().any(|word| word == "--json") {
-        Output::new(true, true).exit_error(&Failure::usage(complaint(&error.to_string())));
+        CommandOutput::new(true, true).exit_error(&Failure::usage(complaint(&error.to_string())));
     }
     ExitCode::from(2)
 }

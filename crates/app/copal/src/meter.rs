@@ -5,7 +5,7 @@
 
 use crate::{
     human,
-    output::{Output, ProgressStyle, write_err},
+    output::{CommandOutput, ProgressStyle, write_err},
 };
 use copal_backup::{CancelFlag, Progress, Stage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
@@ -21,13 +21,13 @@ use std::{
 };
 
 /// Receives progress and shows it until dropped.
-pub(crate) struct Meter {
+pub(crate) struct ProgressMeter {
     display: Arc<MeterDisplay>,
     shower: Option<JoinHandle<()>>,
 }
 
 struct MeterDisplay {
-    output: Output,
+    output: CommandOutput,
     style: ProgressStyle,
     cancel: CancelFlag,
     done: AtomicU64,
@@ -66,8 +66,8 @@ fn counts_bytes(stage: Stage) -> bool {
     !matches!(stage, Stage::Index | Stage::Walk)
 }
 
-impl Meter {
-    pub(crate) fn start(output: Output, cancel: &CancelFlag) -> Meter {
+impl ProgressMeter {
+    pub(crate) fn start(output: CommandOutput, cancel: &CancelFlag) -> ProgressMeter {
         let style = output.progress_style();
         let bar = (style == ProgressStyle::Bar).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -99,11 +99,11 @@ impl Meter {
             shower.spawn(move || display.show()).ok()
         });
         let shower = shower.flatten();
-        Meter { display, shower }
+        ProgressMeter { display, shower }
     }
 }
 
-impl Drop for Meter {
+impl Drop for ProgressMeter {
     fn drop(&mut self) {
         self.display.state.lock().ended = true;
         self.display.wake.notify_all();
@@ -116,7 +116,7 @@ impl Drop for Meter {
     }
 }
 
-impl Progress for Meter {
+impl Progress for ProgressMeter {
     fn stage(&self, stage: Stage, what: &str, total: u64) {
         let mut state = self.display.state.lock();
         self.display.done.store(0, Ordering::Relaxed);

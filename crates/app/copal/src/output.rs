@@ -18,7 +18,7 @@ pub(crate) const JSON_VERSION: u32 = 1;
 
 /// Standard output and standard error of one command.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
+pub(crate) struct CommandOutput {
     json: bool,
     quiet: bool,
 }
@@ -36,9 +36,9 @@ pub(crate) enum ProgressStyle {
     Json,
 }
 
-impl Output {
-    pub(crate) fn new(json: bool, quiet: bool) -> Output {
-        Output { json, quiet }
+impl CommandOutput {
+    pub(crate) fn new(json: bool, quiet: bool) -> CommandOutput {
+        CommandOutput { json, quiet }
     }
 
     pub(crate) fn is_json(self) -> bool {

@@ -4,7 +4,7 @@
 //! prompt. Never the command line itself, which every process of the machine can read.
 
 use crate::{
-    arguments::Common,
+    arguments::CommonArgs,
     failure::{Failure, Outcome, exit},
 };
 use copal_backup::{RoleKey, Unlock};
@@ -19,7 +19,7 @@ fn failure(sentence: impl Into<String>) -> Failure {
 }
 
 /// The first password of a new repository.
-pub(crate) fn for_init(common: &Common) -> Outcome<Unlock> {
+pub(crate) fn for_init(common: &CommonArgs) -> Outcome<Unlock> {
     if common.key.is_some() {
         return Err(Failure::usage(
             "a new repository begins with a password: leave --key and COPAL_KEY_FILE out, and add keys with `copal key add`",
@@ -45,7 +45,7 @@ pub(crate) fn for_init(common: &Common) -> Outcome<Unlock> {
 }
 
 /// What opens an existing repository; `encrypted` is what the store says about itself.
-pub(crate) fn for_open(common: &Common, encrypted: bool) -> Outcome<Unlock> {
+pub(crate) fn for_open(common: &CommonArgs, encrypted: bool) -> Outcome<Unlock> {
     if common.key.is_some() && common.insecure_no_password {
         return Err(Failure::usage(
             "--key is for an encrypted repository, --insecure-no-password for one that is not; give one of them",
@@ -80,7 +80,7 @@ pub(crate) fn for_open(common: &Common, encrypted: bool) -> Outcome<Unlock> {
 }
 
 /// A password given without asking anybody.
-fn configured(common: &Common) -> Outcome<Option<Zeroizing<String>>> {
+fn configured(common: &CommonArgs) -> Outcome<Option<Zeroizing<String>>> {
     if let Some(path) = &common.password_file {
         return read_file(path).and_then(refuse_empty).map(Some);
     }

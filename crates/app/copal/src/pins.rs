@@ -15,7 +15,7 @@
 use crate::{
     failure::{Failure, Outcome},
     human,
-    place::Place,
+    place::RepositoryPlace,
 };
 use copal_backup::{Repository, Snapshot, SnapshotId, serve::Shown};
 use copal_node::StoreLocation;
@@ -55,14 +55,14 @@ fn line(shown: &Shown) -> String {
 }
 
 /// The pin of this process's door; it goes when it is dropped.
-pub(crate) struct Pin {
+pub(crate) struct ExportPin {
     path: PathBuf,
     _file: File,
 }
 
-impl Pin {
+impl ExportPin {
     /// Pins what a door shows; `None`: there is no place for pins, and the lock of the store has to do.
-    pub(crate) fn set(place: &Place, door: &str, shown: &Shown) -> Option<Pin> {
+    pub(crate) fn set(place: &RepositoryPlace, door: &str, shown: &Shown) -> Option<ExportPin> {
         let directory = directory(place)?;
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
         let pinned = made.and_then(|()| set_in(&directory, door, shown));
@@ -81,7 +81,7 @@ impl Pin {
     }
 }
 
-impl Drop for Pin {
+impl Drop for ExportPin {
     fn drop(&mut self) {
         // What stays is nobody's, by its lock.
         let _ = std::fs::remove_file(self.path.with_extension(CLOSE));
@@ -90,7 +90,7 @@ impl Drop for Pin {
 }
 
 /// Sets a pin, which appears whole and locked.
-fn set_in(directory: &Path, door: &str, shown: &Shown) -> std::io::Result<Pin> {
+fn set_in(directory: &Path, door: &str, shown: &Shown) -> std::io::Result<ExportPin> {
     let number =
         || copal_volume::random_incarnation().map_err(|error| std::io::Error::other(error.to_string()));
     let name = format!("{:016x}{:016x}", number()?, number()?);
@@ -104,12 +104,12 @@ fn set_in(directory: &Path, door: &str, shown: &Shown) -> std::io::Result<Pin> {
     let text = format!("{TITLE}\ncopal {door} (process {pid} on {host})\n{}\n", line(shown));
     file.write_all(text.as_bytes())?;
     std::fs::rename(&unfinished, &path)?;
-    Ok(Pin { path, _file: file })
+    Ok(ExportPin { path, _file: file })
 }
 
 /// A door that somebody has.
 #[derive(Clone, Debug)]
-struct Door {
+struct PinnedExport {
     path: PathBuf,
     /// `copal nbd (process 4711)`.
     who: String,
@@ -118,15 +118,15 @@ struct Door {
 
 /// The doors of this machine to one repository, as they were a moment ago.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pins {
-    doors: Vec<Door>,
+pub(crate) struct ExportPins {
+    doors: Vec<PinnedExport>,
     /// There were some a moment ago, which may not have let go of the store yet.
     are_closed: bool,
 }
 
-impl Pins {
+impl ExportPins {
     /// Looks for doors; pins of dead ones are removed.
-    pub(crate) fn look(place: &Place) -> Pins {
+    pub(crate) fn look(place: &RepositoryPlace) -> ExportPins {
         let entries = directory(place).and_then(|directory| std::fs::read_dir(directory).ok());
         let mut doors = Vec::new();
         for path in entries.into_iter().flatten().flatten().map(|entry| entry.path()) {
@@ -136,7 +136,7 @@ impl Pins {
                 _ => {}
             }
         }
-        Pins { doors, are_closed: false }
+        ExportPins { doors, are_closed: false }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -152,10 +152,10 @@ impl Pins {
     /// look themselves whether what they show is still there.
     /// # Errors
     /// Those of the store.
-    pub(crate) fn with_other_hosts(&self, repository: &Repository) -> Outcome<Pins> {
+    pub(crate) fn with_other_hosts(&self, repository: &Repository) -> Outcome<ExportPins> {
         let mut all = self.clone();
         let pinned = repository.pinned()?.into_iter();
-        all.doors.extend(pinned.map(|shown| Door {
+        all.doors.extend(pinned.map(|shown| PinnedExport {
             path: PathBuf::new(),
             who: "a door on some host (copal nbd or copal mount)".to_owned(),
             shown,
@@ -184,7 +184,7 @@ impl Pins {
 
     /// Why a VM is not removed with its snapshots.
     pub(crate) fn refusal_to_remove(&self, vm: uuid::Uuid, snapshots: &[Snapshot]) -> Option<String> {
-        let shows = |door: &&Door| {
+        let shows = |door: &&PinnedExport| {
             let of_vm = door.shown == Shown::Vm(vm);
             of_vm || snapshots.iter().any(|snapshot| door.shown.has(snapshot))
         };
@@ -196,8 +196,8 @@ impl Pins {
     }
 
     /// As if all doors were closed.
-    pub(crate) fn disregarded() -> Pins {
-        Pins { doors: Vec::new(), are_closed: true }
+    pub(crate) fn disregarded() -> ExportPins {
+        ExportPins { doors: Vec::new(), are_closed: true }
     }
 
     /// Who shows a snapshot, in words.
@@ -220,7 +220,10 @@ impl Pins {
     /// that is asked for.
     /// # Errors
     /// One has not.
-    pub(crate) fn close<'a>(self, snapshots: impl Iterator<Item = &'a Snapshot> + Clone) -> Outcome<Pins> {
+    pub(crate) fn close<'a>(
+        self,
+        snapshots: impl Iterator<Item = &'a Snapshot> + Clone,
+    ) -> Outcome<ExportPins> {
         let mut asked = Vec::new();
         for door in &self.doors {
             if snapshots.clone().any(|snapshot| door.shown.has(snapshot)) {
@@ -240,26 +243,26 @@ impl Pins {
                 std::thread::park_timeout(LOOK);
             }
         }
-        Ok(Pins::disregarded())
+        Ok(ExportPins::disregarded())
     }
 }
 
-fn directory(place: &Place) -> Option<PathBuf> {
+fn directory(place: &RepositoryPlace) -> Option<PathBuf> {
     store_directory(place).map(|directory| directory.join(DIRECTORY))
 }
 
 /// The directory of a store of this machine; `None`: it is a device, or in a cluster.
-pub(crate) fn store_directory(place: &Place) -> Option<PathBuf> {
+pub(crate) fn store_directory(place: &RepositoryPlace) -> Option<PathBuf> {
     match place {
-        Place::Store(StoreLocation::File(path) | StoreLocation::Files(path)) => {
+        RepositoryPlace::Store(StoreLocation::File(path) | StoreLocation::Files(path)) => {
             Some(path.parent()?.to_owned())
         }
-        Place::Store(StoreLocation::Device(_)) | Place::Cluster(_) => None,
+        RepositoryPlace::Store(StoreLocation::Device(_)) | RepositoryPlace::Cluster(_) => None,
     }
 }
 
 /// A pin that somebody holds.
-fn read(path: &Path) -> Option<Door> {
+fn read(path: &Path) -> Option<PinnedExport> {
     let mut file = File::open(path).ok()?;
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         // Nobody holds it: its process has died.
@@ -272,7 +275,7 @@ fn read(path: &Path) -> Option<Door> {
     let words = read.ok().and_then(|_| parse(&text));
     // One that says nothing this program understands holds everything.
     let (who, shown) = words.unwrap_or(("another program".to_owned(), Shown::All));
-    Some(Door { path: path.to_owned(), who, shown })
+    Some(PinnedExport { path: path.to_owned(), who, shown })
 }
 
 /// Removes what a process left that died while it set or removed a pin.
@@ -317,11 +320,11 @@ mod tests {
     #[test]
     fn a_pin_holds_while_its_door_lives() {
         let scratch = tempfile::tempdir().unwrap();
-        let place = Place::Store(StoreLocation::File(scratch.path().join("store.copal")));
-        assert!(Pins::look(&place).is_empty());
+        let place = RepositoryPlace::Store(StoreLocation::File(scratch.path().join("store.copal")));
+        assert!(ExportPins::look(&place).is_empty());
         let shown = Shown::Snapshot(SnapshotId([0xab; 16]));
-        let pin = Pin::set(&place, "nbd", &shown).unwrap();
-        let pins = Pins::look(&place);
+        let pin = ExportPin::set(&place, "nbd", &shown).unwrap();
+        let pins = ExportPins::look(&place);
         assert_eq!(pins.doors[0].shown, shown);
         assert!(pins.doors[0].who.starts_with("copal nbd (process "));
         assert!(!pin.is_to_close());
@@ -329,8 +332,8 @@ mod tests {
         assert!(pin.is_to_close());
         // A second door of this process, as one of another container with the same number.
         let second = Shown::Snapshot(SnapshotId([0xcd; 16]));
-        let other = Pin::set(&place, "nbd", &second).unwrap();
-        let mut all: Vec<Shown> = Pins::look(&place).doors.iter().map(|door| door.shown).collect();
+        let other = ExportPin::set(&place, "nbd", &second).unwrap();
+        let mut all: Vec<Shown> = ExportPins::look(&place).doors.iter().map(|door| door.shown).collect();
         all.sort_by_key(|shown| *shown == second);
         assert_eq!(all, [shown, second]);
         assert!(!other.is_to_close(), "the other one is asked to close");
@@ -339,12 +342,12 @@ mod tests {
         let path = pin.path.clone();
         drop(pin);
         std::fs::write(&path, "left over").unwrap();
-        assert!(Pins::look(&place).is_empty());
+        assert!(ExportPins::look(&place).is_empty());
         assert!(!path.exists());
         // One that is being set, by a process that has not locked it yet, stays.
         let unfinished = path.with_extension(UNFINISHED);
         std::fs::write(&unfinished, "").unwrap();
-        assert!(Pins::look(&place).is_empty() && unfinished.exists());
+        assert!(ExportPins::look(&place).is_empty() && unfinished.exists());
         assert_eq!(parse("copal door 1\nx\nall\n"), Some(("x".to_owned(), Shown::All)));
         assert_eq!(parse("copal door 2\nx\nall\n"), None);
     }
@@ -361,7 +364,7 @@ mod tests {
         let repository = Repository::init(store, IndexHome::Memory, &options).unwrap();
         let [shown, other] = [1, 2].map(uuid::Uuid::from_u128);
         let refused = |vm| {
-            let pins = Pins::default().with_other_hosts(&repository).unwrap();
+            let pins = ExportPins::default().with_other_hosts(&repository).unwrap();
             pins.refusal_to_remove(vm, &[])
         };
         assert_eq!(refused(shown), None);

@@ -1,7 +1,7 @@
 //! Where a repository is: in a store of this machine, or in a cluster.
 
 use crate::{
-    arguments::Common,
+    arguments::CommonArgs,
     cluster,
     failure::{Failure, Outcome},
 };
@@ -18,7 +18,7 @@ const SCHEME: &str = "copal://";
 pub(crate) const PROFILE: &str = "?profile=";
 
 /// See the module.
-pub(crate) enum Place {
+pub(crate) enum RepositoryPlace {
     /// A directory, or a block device.
     Store(StoreLocation),
     /// Volumes of a cluster.
@@ -73,7 +73,7 @@ impl ClusterPlace {
     /// Connects, and shows the volumes below the path as a store.
     /// # Errors
     /// No profile, no master, or options that only a store of this machine has.
-    pub(crate) fn connect(&self, common: &Common) -> Outcome<ClusterStore> {
+    pub(crate) fn connect(&self, common: &CommonArgs) -> Outcome<ClusterStore> {
         if common.store_limit.is_some() {
             return Err(Failure::usage(
                 "--store-limit is for a store of this machine; the servers of a cluster have limits of their own \
@@ -103,29 +103,29 @@ fn unknown_scheme(named: &str, scheme: &str) -> Failure {
     ))
 }
 
-impl Place {
+impl RepositoryPlace {
     /// Where the repository is that was named.
-    pub(crate) fn find(common: &Common) -> Outcome<Place> {
+    pub(crate) fn find(common: &CommonArgs) -> Outcome<RepositoryPlace> {
         let named = common.repository()?;
         match ClusterPlace::parse(named)? {
-            Some(place) => Ok(Place::Cluster(place)),
-            None => Ok(Place::Store(StoreLocation::find(named)?)),
+            Some(place) => Ok(RepositoryPlace::Cluster(place)),
+            None => Ok(RepositoryPlace::Store(StoreLocation::find(named)?)),
         }
     }
 
     /// Whether a file or device is part of the repository's store, or shares bytes with it.
     pub(crate) fn holds(&self, path: &Path) -> bool {
         match self {
-            Place::Store(location) => location.holds(path),
-            Place::Cluster(_) => false,
+            RepositoryPlace::Store(location) => location.holds(path),
+            RepositoryPlace::Cluster(_) => false,
         }
     }
 
     /// Bytes the store takes on its file system; `None` where that is not known.
     pub(crate) fn allocated_bytes(&self) -> Option<u64> {
         match self {
-            Place::Store(location) => location.allocated_bytes(),
-            Place::Cluster(_) => None,
+            RepositoryPlace::Store(location) => location.allocated_bytes(),
+            RepositoryPlace::Cluster(_) => None,
         }
     }
 }

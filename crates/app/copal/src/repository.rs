@@ -4,11 +4,11 @@
 //! a read-only medium.
 
 use crate::{
-    arguments::{Common, Init},
+    arguments::{CommonArgs, InitArgs},
     cache, cluster,
     failure::{Failure, Outcome, exit},
     password,
-    place::{ClusterPlace, Place},
+    place::{ClusterPlace, RepositoryPlace},
 };
 use copal_backup::{IndexHome, InitOptions, KeptKey, Layout, Repository, Unlock};
 use copal_client::{ClusterStore, LeaseError};
@@ -23,17 +23,17 @@ use std::{
 };
 
 /// An open repository with everything below it.
-pub(crate) struct Opened {
+pub(crate) struct OpenRepository {
     /// The repository; taken away before the layers below are closed.
     repository: Option<Arc<Repository>>,
-    ground: Ground,
+    ground: RepositoryStore,
     /// Where a repository in a cluster has its index, if not in memory.
     cache: Option<Box<Stack>>,
     trace: Option<GetTrace>,
 }
 
 /// What a repository stands on.
-enum Ground {
+enum RepositoryStore {
     /// A store of this machine.
     Store(Box<Stack>),
     /// A cluster, with the right to write in it where that is wanted.
@@ -76,21 +76,21 @@ pub(crate) fn create_private(path: &Path) -> std::io::Result<File> {
     options.write(true).create_new(true).mode(0o600).open(path)
 }
 
-impl Opened {
-    fn of(stack: Stack, repository: Repository, common: &Common) -> Outcome<Opened> {
+impl OpenRepository {
+    fn of(stack: Stack, repository: Repository, common: &CommonArgs) -> Outcome<OpenRepository> {
         let trace = common.record_gets.as_ref().map(|file| GetTrace::start(stack.kv(), file)).transpose()?;
-        Ok(Opened {
+        Ok(OpenRepository {
             repository: Some(Arc::new(repository)),
-            ground: Ground::Store(Box::new(stack)),
+            ground: RepositoryStore::Store(Box::new(stack)),
             cache: None,
             trace,
         })
     }
 
-    fn in_cluster(store: ClusterStore, repository: Repository) -> Opened {
-        Opened {
+    fn in_cluster(store: ClusterStore, repository: Repository) -> OpenRepository {
+        OpenRepository {
             repository: Some(Arc::new(repository)),
-            ground: Ground::Cluster(store),
+            ground: RepositoryStore::Cluster(store),
             cache: None,
             trace: None,
         }
@@ -99,8 +99,8 @@ impl Opened {
     /// The store below the repository; `None`: it is in a cluster.
     pub(crate) fn store(&self) -> Option<&Stack> {
         match &self.ground {
-            Ground::Store(stack) => Some(stack),
-            Ground::Cluster(_) => None,
+            RepositoryStore::Store(stack) => Some(stack),
+            RepositoryStore::Cluster(_) => None,
         }
     }
 
@@ -124,7 +124,7 @@ impl Opened {
         self.close_after(|_| ()).map(drop)
     }
 
-    /// As [`Opened::close`], and gives the file system what is free in the store by then.
+    /// As [`OpenRepository::close`], and gives the file system what is free in the store by then.
     pub(crate) fn close_and_shrink(self) -> Outcome<ShrinkReport> {
         self.close_after(|objects| {
             // What fails here is asked for again by the next prune, and told by the store's own close if it
@@ -143,8 +143,8 @@ impl Opened {
         let recorded = self.trace.take().map_or(Ok(()), GetTrace::finish);
         let cached = self.cache.take().map_or(Ok(()), |cache| cache.close(|_| ()));
         let value = match self.ground {
-            Ground::Store(stack) => stack.close(last)?,
-            Ground::Cluster(mut store) => {
+            RepositoryStore::Store(stack) => stack.close(last)?,
+            RepositoryStore::Cluster(mut store) => {
                 store.release_lease();
                 T::default()
             }
@@ -156,11 +156,11 @@ impl Opened {
 
 /// Makes a repository. Nothing is left behind on failure.
 pub(crate) fn init(
-    common: &Common,
-    init: &Init,
+    common: &CommonArgs,
+    init: &InitArgs,
     chunking: copal_backup::ChunkProfile,
     patience: &Patience,
-) -> Outcome<Opened> {
+) -> Outcome<OpenRepository> {
     let named = common.repository()?;
     let place = ClusterPlace::parse(named)?;
     let layout = init.layout(place.is_some())?;
@@ -181,16 +181,16 @@ pub(crate) fn init(
     let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
     let repository = Repository::init(shared, IndexHome::Kv(stack.kv().clone()), &options)?;
     unfinished.finish()?;
-    Opened::of(stack, repository, common)
+    OpenRepository::of(stack, repository, common)
 }
 
 fn init_in_cluster(
-    common: &Common,
-    init: &Init,
+    common: &CommonArgs,
+    init: &InitArgs,
     (chunking, layout): (copal_backup::ChunkProfile, Layout),
     place: &ClusterPlace,
     patience: &Patience,
-) -> Outcome<Opened> {
+) -> Outcome<OpenRepository> {
     if init.size.is_some() || init.backend.is_some() || init.force {
         return Err(Failure::usage(
             "--size, --backend and --force are for a store of this machine; leave them out with copal://",
@@ -202,7 +202,7 @@ fn init_in_cluster(
     take_lease(&mut store, place, patience)?;
     let options = InitOptions { layout, profile: chunking, ..InitOptions::new(unlock) };
     let repository = Repository::init(Arc::new(store.clone()), IndexHome::Memory, &options)?;
-    Ok(Opened::in_cluster(store, repository))
+    Ok(OpenRepository::in_cluster(store, repository))
 }
 
 /// One process at a time writes to a repository.
@@ -223,10 +223,10 @@ fn take_lease(store: &mut ClusterStore, place: &ClusterPlace, patience: &Patienc
 }
 
 /// Opens the repository for what the command wants to do.
-pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outcome<Opened> {
-    let location = match Place::find(common)? {
-        Place::Store(location) => location,
-        Place::Cluster(place) => {
+pub(crate) fn open(common: &CommonArgs, access: Access, patience: &Patience) -> Outcome<OpenRepository> {
+    let location = match RepositoryPlace::find(common)? {
+        RepositoryPlace::Store(location) => location,
+        RepositoryPlace::Cluster(place) => {
             return open_in_cluster(common, access, &place, IndexHome::Memory, patience);
         }
     };
@@ -235,12 +235,12 @@ pub(crate) fn open(common: &Common, access: Access, patience: &Patience) -> Outc
     let stack = Stack::open(location.path(), opened, access, engine_bytes)?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let repository = open_on(common, shared, IndexHome::Kv(stack.kv().clone()))?;
-    Opened::of(stack, repository, common)
+    OpenRepository::of(stack, repository, common)
 }
 
 /// Opens a repository of this machine for reading once more, with keys that were kept.
-pub(crate) fn open_kept(common: &Common, key: &KeptKey, patience: &Patience) -> Outcome<Opened> {
-    let Place::Store(location) = Place::find(common)? else {
+pub(crate) fn open_kept(common: &CommonArgs, key: &KeptKey, patience: &Patience) -> Outcome<OpenRepository> {
+    let RepositoryPlace::Store(location) = RepositoryPlace::find(common)? else {
         return Err(Failure::plain("store", "a repository in a cluster stays open"));
     };
     let opened = location.open(Access::Read, &common.store_options(), patience)?;
@@ -248,9 +248,9 @@ pub(crate) fn open_kept(common: &Common, key: &KeptKey, patience: &Patience) -> 
     let stack = Stack::open(location.path(), opened, Access::Read, engine_bytes)?;
     let shared: Arc<dyn VolumeStore> = stack.volumes().clone();
     let repository = key.open(shared, IndexHome::Kv(stack.kv().clone()))?;
-    Ok(Opened {
+    Ok(OpenRepository {
         repository: Some(Arc::new(repository)),
-        ground: Ground::Store(Box::new(stack)),
+        ground: RepositoryStore::Store(Box::new(stack)),
         cache: None,
         trace: None,
     })
@@ -258,8 +258,12 @@ pub(crate) fn open_kept(common: &Common, key: &KeptKey, patience: &Patience) -> 
 
 /// As [`open`] for writing; what a repository in a cluster is found by lies in a store in `directory`, not in
 /// memory.
-pub(crate) fn open_with_cache(common: &Common, directory: &Path, patience: &Patience) -> Outcome<Opened> {
-    let Place::Cluster(place) = Place::find(common)? else {
+pub(crate) fn open_with_cache(
+    common: &CommonArgs,
+    directory: &Path,
+    patience: &Patience,
+) -> Outcome<OpenRepository> {
+    let RepositoryPlace::Cluster(place) = RepositoryPlace::find(common)? else {
         return open(common, Access::Write, patience);
     };
     let stack = cache::open(common, directory, patience)?;
@@ -270,22 +274,22 @@ pub(crate) fn open_with_cache(common: &Common, directory: &Path, patience: &Pati
 }
 
 fn open_in_cluster(
-    common: &Common,
+    common: &CommonArgs,
     access: Access,
     place: &ClusterPlace,
     index: IndexHome,
     patience: &Patience,
-) -> Outcome<Opened> {
+) -> Outcome<OpenRepository> {
     let mut store = place.connect(common)?;
     let repository = open_on(common, Arc::new(store.clone()), index)?;
     // In a fleet many write at once, and who writes a VM is settled by its log.
     if access == Access::Write && !repository.info().layout.is_fleet() {
         take_lease(&mut store, place, patience)?;
     }
-    Ok(Opened::in_cluster(store, repository))
+    Ok(OpenRepository::in_cluster(store, repository))
 }
 
-fn open_on(common: &Common, volumes: Arc<dyn VolumeStore>, index: IndexHome) -> Outcome<Repository> {
+fn open_on(common: &CommonArgs, volumes: Arc<dyn VolumeStore>, index: IndexHome) -> Outcome<Repository> {
     let encrypted = Repository::probe(&*volumes)?.ok_or(copal_backup::Error::NoRepository)?;
     let unlock = password::for_open(common, encrypted)?;
     if matches!(unlock, Unlock::Insecure) && encrypted {

@@ -7,18 +7,18 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, Read};
 
 /// Reads file 0 until the flag is raised; then every read fails.
-pub(crate) struct Stdin {
+pub(crate) struct InterruptibleStdin {
     cancel: CancelFlag,
     inner: io::Stdin,
 }
 
-impl Stdin {
-    pub(crate) fn new(cancel: CancelFlag) -> Stdin {
-        Stdin { cancel, inner: io::stdin() }
+impl InterruptibleStdin {
+    pub(crate) fn new(cancel: CancelFlag) -> InterruptibleStdin {
+        InterruptibleStdin { cancel, inner: io::stdin() }
     }
 }
 
-impl Read for Stdin {
+impl Read for InterruptibleStdin {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         const STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         loop {

@@ -1,21 +1,21 @@
-//! What can be typed behind `copal bitmap`.
+//! Arguments of `copal bitmap`.
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 /// `copal bitmap`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum BitmapWord {
-    /// List the dirty bitmaps that backups have begun
+pub(crate) enum BitmapCommand {
+    /// List the dirty bitmaps that backups have created
     #[command(after_help = "\
-With a repository (--repo) each bitmap is told with the newest snapshot that names it. One that none names serves no backup; the next backup of its VM removes it.
+With a repository (--repo), each bitmap is listed with the newest snapshot that names it. A bitmap that no snapshot names is of no use; the next backup of its VM removes it.
 
 Example:
   copal bitmap ls --qmp /run/db1.qmp")]
     Ls(BitmapLs),
-    /// Remove dirty bitmaps that backups have begun
+    /// Remove dirty bitmaps that backups have created
     #[command(after_help = "\
-The next backup of a disk whose bitmap is gone reads the whole disk, and begins a new one.
+The next backup of a disk without its bitmap reads the whole disk, and creates a new bitmap.
 
 Examples:
   copal bitmap rm --qmp /run/db1.qmp --node vm0 copal-5f3a9c01-81b2c4d6-0e9f7a35
@@ -35,13 +35,13 @@ pub(crate) struct BitmapRm {
     /// QMP socket of the QEMU, or storage daemon
     #[arg(long, value_name = "SOCKET")]
     pub(crate) qmp: PathBuf,
-    /// The block node that keeps them
+    /// Block node that holds the bitmaps
     #[arg(long, value_name = "NODE")]
     pub(crate) node: String,
-    /// One bitmap
+    /// Name of the bitmap to remove
     #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
     pub(crate) name: Option<String>,
-    /// All that backups of Copal's have begun there
+    /// Remove all bitmaps that backups of Copal have created there
     #[arg(long)]
     pub(crate) all: bool,
 }

@@ -1,55 +1,55 @@
-//! `copal client`: clients of a cluster that may do only what they were granted.
+//! Arguments of `copal client`: clients of a cluster with restricted rights.
 
 use clap::Subcommand;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Client {
-    /// Let a client in that may do something below one path, and nothing else
+pub(crate) enum ClientCommand {
+    /// Create a client with restricted rights below one path
     ///
-    /// The profile it gets is its credential: whoever has the file is that client. A client that may read and
-    /// create, and not delete, is one for backups: what is there it cannot take away.
+    /// The profile is the credential of the client: any holder of the file can act as that client. A client
+    /// for backups needs only the rights read and create: without the right delete it cannot remove backups.
     #[command(
         after_help = "Example:\n  copal client add nightly --path vms --rights read,create --out nightly.json"
     )]
     Add {
-        /// Its name: small letters, digits, dashes
+        /// Name of the client: lower-case letters, digits, dashes
         #[arg(value_name = "NAME")]
         name: String,
-        /// The volume below which it may do something; empty: everywhere
+        /// Volume below which the rights apply; empty: all volumes
         #[arg(long, value_name = "PATH")]
         path: String,
-        /// What it may do: read, create, delete, with commas
+        /// Rights of the client, separated by commas: read, create, delete
         #[arg(long, value_name = "RIGHTS")]
         rights: String,
-        /// Where its profile is written; a new file, for its owner alone
+        /// New file for the profile, readable by its owner alone
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
-    /// List them
+    /// List the clients
     #[command(after_help = "Example:\n  copal client ls")]
     Ls,
-    /// Write a new profile of a client, with a new key, before or after its certificate ends
+    /// Write a new profile of a client, with a new key, before or after its certificate expires
     ///
-    /// A client renews its own profile when half of its time is over, where the file may be written. This
-    /// does it from another machine, with a profile that may do everything. The key of the old profile stays
-    /// good until its certificate ends; where it may have been read by others, take the client away instead.
+    /// A client renews its own profile after half of its lifetime, if the file is writable. This command renews
+    /// it from another machine, with a profile that has all rights. The key of the old profile remains valid
+    /// until its certificate expires. If others may have read the old profile, remove the client instead.
     #[command(after_help = "Example:\n  copal client renew nightly --out nightly.json")]
     Renew {
-        /// Its name
+        /// Name of the client
         #[arg(value_name = "NAME")]
         name: String,
-        /// Where its profile is written: a new file, or its present profile [default: NAME.json]
+        /// File for the profile: a new file, or the present profile of the client [default: NAME.json]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Take one away: within seconds it may do nothing any more
+    /// Remove a client: within seconds its rights end
     #[command(after_help = "Example:\n  copal client rm nightly")]
     Rm {
-        /// Its name
+        /// Name of the client
         #[arg(value_name = "NAME")]
         name: String,
-        /// Show what would be done
+        /// Show the effect, change nothing
         #[arg(long)]
         dry_run: bool,
     },

@@ -1,4 +1,4 @@
-//! What can be typed about a cluster: its processes, its volumes, its servers.
+//! Arguments of the commands on a cluster: its processes, volumes and servers.
 
 use crate::human;
 use clap::{Args, Subcommand, ValueEnum};
@@ -7,23 +7,23 @@ use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first start of a cluster takes --new: it makes the cluster's authority, and DIR/client.json for its clients. Later \
+The first start of a cluster takes --new: it creates the cluster's authority, and DIR/client.json for its clients. Later \
 starts need only --dir. Several masters share a database, and one of them leads: the first takes --new and --meta, each \
 further one --meta and --join with a token of `copal node token --master`.
 
 Example:
   copal master --dir /srv/copal/master --listen 10.0.0.1:7400 --new")]
-pub(crate) struct Master {
-    /// Directory of the master: its database, its authority
+pub(crate) struct MasterArgs {
+    /// Directory of the master, for its database and the authority
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// Where to listen: HOST:PORT
+    /// Address to listen at, HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
-    /// Where others reach it, if not where it listens
+    /// Address that others use, if it differs from the one of --listen
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) advertise: Option<String>,
-    /// Make a new cluster
+    /// Create a new cluster
     #[arg(long)]
     pub(crate) new: bool,
     /// Database that several masters share: mysql://USER@HOST:PORT/DATABASE (default: a file in DIR, for one
@@ -33,129 +33,129 @@ pub(crate) struct Master {
     /// File with the password of that database
     #[arg(long, value_name = "FILE", requires = "meta")]
     pub(crate) meta_password_file: Option<PathBuf>,
-    /// Token of `copal node token --master`, good once for ten minutes; `-` reads it from standard input
+    /// Token of `copal node token --master`, valid once, for ten minutes; `-` reads it from standard input
     #[arg(long, value_name = "TOKEN", requires = "meta", conflicts_with = "new")]
     pub(crate) join: Option<String>,
-    /// Groups of volumes in a new cluster; their number never changes
+    /// Number of groups of volumes in a new cluster; it cannot be changed later
     #[arg(long, value_name = "NUMBER", default_value_t = 64, requires = "new",
         value_parser = clap::value_parser!(u32).range(1..=1_048_575))]
     pub(crate) groups: u32,
-    /// Copies of each group in a new cluster
+    /// Number of replicas of each group in a new cluster
     #[arg(long, value_name = "NUMBER", default_value_t = 3, requires = "new",
         value_parser = clap::value_parser!(u8).range(1..=7))]
     pub(crate) replicas: u8,
-    /// Data servers that a new cluster waits for; its groups are spread over these. Servers that join later
-    /// hold nothing until `copal rebalance apply`. Kept for later starts [default: as many as copies]
+    /// Number of data servers that a new cluster waits for; its groups are spread over these. Servers that join
+    /// later hold no group until `copal rebalance apply`. Saved for later starts [default: as many as replicas]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) first_servers: Option<u16>,
-    /// Groups that are copied at once when servers are lost; kept for later starts [default: half as many as
-    /// there are servers]
+    /// Number of groups that are copied at once after a loss of servers; saved for later starts [default: half
+    /// the number of servers]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) copies_at_once: Option<u16>,
-    /// Lead by a database that is a copy, or older than what data servers have heard of: go on above what was
-    /// lost. All data servers are to run; of one that does not, what it holds is taken for old
+    /// Lead with a restored or outdated database: continue with numbers above those that were lost. All data
+    /// servers must run; the data of a server that does not run is treated as outdated
     #[arg(long, conflicts_with_all = ["new", "join"])]
     pub(crate) after_restore: bool,
     #[command(flatten)]
-    pub(crate) times: Times,
+    pub(crate) times: TimeArgs,
     #[command(flatten)]
-    pub(crate) monitored: Monitored,
+    pub(crate) monitored: MonitorArgs,
     #[command(flatten)]
-    pub(crate) child: Child,
+    pub(crate) child: ChildArgs,
 }
 
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Times {
-    /// A server that is away for so long is given up, and its groups are copied from others; kept for later
-    /// starts [default: 30m]
+pub(crate) struct TimeArgs {
+    /// A server that is down for this long counts as lost, and its groups are copied from others; saved for
+    /// later starts [default: 30m]
     #[arg(long, value_name = "DURATION", value_parser = human::parse_duration)]
     pub(crate) permanent_after: Option<Duration>,
 }
 
-/// For whoever watches a process.
+/// Options for monitoring a process.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Monitored {
-    /// Where to answer monitors over HTTP (/metrics, /health, /ready), or `none`; kept for later starts
-    /// [default: on loopback, 200 ports behind its own]
+pub(crate) struct MonitorArgs {
+    /// Address of the HTTP pages for monitoring (/metrics, /health, /ready), or `none`; saved for later starts
+    /// [default: on loopback, at the process's port plus 200]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) http: Option<HttpEndpoint>,
 }
 
-/// For processes that `copal serve` starts.
+/// Options for processes that `copal serve` starts.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Child {
-    /// End when the process that started this one ends, which has this number
+pub(crate) struct ChildArgs {
+    /// End when the parent process, which has this number, ends
     #[arg(long, hide = true, value_name = "PID")]
     pub(crate) end_with_parent: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first start joins a cluster, with a token of `copal node token`. Later starts need only --dir.
+The first start joins a cluster with a token of `copal node token`. Later starts need only --dir.
 
 Examples:
   copal data --dir /srv/copal/data1 --name data1 --listen 10.0.0.2:7401 --join \"$(copal node token)\"
   copal data --dir /srv/copal/data1 --rack r7 --zone north
   copal data --dir /srv/copal/data1 --listen 0.0.0.0:7401 --advertise 10.0.0.2:7401")]
-pub(crate) struct Data {
-    /// Directory of the server: its store, who it is
+pub(crate) struct DataArgs {
+    /// Directory of the server, for its store and its identity
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: PathBuf,
     /// Name of a new server, unique in the cluster
     #[arg(long, value_name = "NAME", requires = "join")]
     pub(crate) name: Option<String>,
-    /// Where to listen: HOST:PORT
+    /// Address to listen at, HOST:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
-    /// Where others reach it, if not where it listens; kept for later starts
+    /// Address that others use, if it differs from the one of --listen; saved for later starts
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) advertise: Option<String>,
-    /// Bytes a second that copies to and from others may take, kept for later starts (default: 200M, on a
-    /// disk that turns 40M)
+    /// Most bytes per second for copies to and from other servers; saved for later starts (default: 200M, on a
+    /// rotating disk 40M)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) recovery_rate: Option<u64>,
-    /// Token of `copal node token`, good once for ten minutes; `-` reads it from standard input
+    /// Token of `copal node token`, valid once, for ten minutes; `-` reads it from standard input
     #[arg(long, value_name = "TOKEN", requires = "name")]
     pub(crate) join: Option<String>,
-    /// Most bytes that the store may take, kept for later starts (default: as far as its file system goes)
+    /// Most bytes that the store may use; saved for later starts (default: the limit of its file system)
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
-    /// Rack in which it stands, a name in its zone: copies of a group lie in different racks. Kept for later
-    /// starts; '' takes it back
+    /// Rack of the server, a name within its zone: replicas of a group are placed in different racks. Saved for
+    /// later starts; '' clears it
     #[arg(long, value_name = "NAME", value_parser = parse_site)]
     pub(crate) rack: Option<String>,
-    /// Zone in which it stands, of several racks: copies lie in different zones where there are enough. Kept
-    /// for later starts; '' takes it back
+    /// Zone of the server, a set of racks: replicas are placed in different zones if there are enough. Saved for
+    /// later starts; '' clears it
     #[arg(long, value_name = "NAME", value_parser = parse_site)]
     pub(crate) zone: Option<String>,
     #[command(flatten)]
-    pub(crate) monitored: Monitored,
+    pub(crate) monitored: MonitorArgs,
     #[command(flatten)]
-    pub(crate) child: Child,
+    pub(crate) child: ChildArgs,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A master and data servers as processes of their own on this machine, to try things on: a kill is a kill. Nothing is started \
-again by itself; each line says how. Ctrl-C ends all of them.
+Runs a master and data servers as separate processes on this machine, for tests: a killed process is really gone. No process is \
+restarted automatically; each printed line shows the command for it. Ctrl-C ends all of them.
 
 Example:
   copal serve --dev --dir /tmp/c --servers 3
   export COPAL_CLUSTER=/tmp/c/client.json")]
-pub(crate) struct Serve {
-    /// A whole cluster on loopback; there is no other way to be served yet
+pub(crate) struct ServeArgs {
+    /// Run a cluster on loopback; so far the only mode
     #[arg(long, required = true)]
     pub(crate) dev: bool,
     /// Directory of the cluster
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// Data servers
+    /// Number of data servers
     #[arg(long, value_name = "NUMBER", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) servers: u16,
-    /// Data servers that the groups of a new cluster are spread over [default: all of them]
+    /// Number of data servers over which the groups of a new cluster are spread [default: all]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) first_servers: Option<u16>,
-    /// Masters; more than one takes --meta
+    /// Number of masters; more than one requires --meta
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=7))]
     pub(crate) masters: u16,
     /// Database that the masters share: mysql://USER@HOST:PORT/DATABASE
@@ -164,30 +164,30 @@ pub(crate) struct Serve {
     /// File with the password of that database
     #[arg(long, value_name = "FILE", requires = "meta")]
     pub(crate) meta_password_file: Option<PathBuf>,
-    /// Port of the master; data servers have those behind it, further masters those from 70 behind it on
+    /// Port of the master; data servers use the ports after it, further masters those from 70 after it
     #[arg(long, value_name = "PORT", default_value_t = 7400, value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub(crate) port: u16,
-    /// Most bytes that each store may take
+    /// Most bytes that each store may use
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) limit: Option<u64>,
-    /// Bytes a second that copies to and from others may take on each server
+    /// Most bytes per second on each server for copies to and from others
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) recovery_rate: Option<u64>,
     #[command(flatten)]
-    pub(crate) times: Times,
+    pub(crate) times: TimeArgs,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Healthy: every group has all its copies. Recovering: all servers are there, and something is still copied. Degraded: a \
-server is away. Incomplete: some group has no whole copy.
+Healthy: every group has all its replicas in sync. Recovering: all servers are up, and some data is still being copied. \
+Degraded: a server is down. Incomplete: some group has no replica in sync.
 
 Examples:
   copal status
   copal status --wait healthy --timeout 60s
   copal status --json | jq .groups")]
-pub(crate) struct Status {
-    /// How long to wait, with --wait healthy
+pub(crate) struct StatusArgs {
+    /// Longest wait, with --wait healthy
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = human::parse_duration)]
     pub(crate) timeout: Duration,
 }
@@ -196,24 +196,24 @@ pub(crate) struct Status {
 #[command(after_help = "\
 Example:
   copal events")]
-pub(crate) struct Events {
-    /// Only those behind this number
+pub(crate) struct EventsArgs {
+    /// Only events with a greater number
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) after: u64,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Fs {
-    /// How long each operation may take
+pub(crate) struct FsArgs {
+    /// Longest time for each operation
     #[arg(long, global = true, value_name = "DURATION", default_value = "30s", value_parser = human::parse_duration)]
     pub(crate) deadline: Duration,
     #[command(subcommand)]
-    pub(crate) verb: FsVerb,
+    pub(crate) verb: FsCommand,
 }
 
-/// A volume and a file in it: two words, since names of files may hold slashes.
+/// A volume and a file in it: two arguments, since file names may contain slashes.
 #[derive(Debug, Args)]
-pub(crate) struct FileWords {
+pub(crate) struct FileArgs {
     /// Path of the volume
     #[arg(value_name = "VOLUME")]
     pub(crate) volume: String,
@@ -222,26 +222,26 @@ pub(crate) struct FileWords {
     pub(crate) name: String,
 }
 
-/// How the bytes of a file go to its members.
+/// Route of a file's bytes to the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransferWord {
-    /// What is faster, by what the client measures of its network
+    /// The faster one, by the client's measurements of its network
     Auto,
-    /// From here to each member
+    /// From the client to each replica
     Parallel,
-    /// From member to member
+    /// From replica to replica
     Chain,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum FsVerb {
-    /// Make a volume
+pub(crate) enum FsCommand {
+    /// Create a volume
     #[command(after_help = "Example:\n  copal fs mkdir mail\n  copal fs mkdir mail/archive --quota 10G")]
     Mkdir {
-        /// Path of the volume; what is above it is there
+        /// Path of the volume; its parent must exist
         #[arg(value_name = "VOLUME")]
         volume: String,
-        /// Most bytes of its files
+        /// Most bytes of the files in the volume
         #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
         quota: Option<u64>,
     },
@@ -251,11 +251,11 @@ pub(crate) enum FsVerb {
     )]
     Put {
         #[command(flatten)]
-        file: FileWords,
-        /// What to put there; `-`: standard input
+        file: FileArgs,
+        /// Source file; `-`: standard input
         #[arg(value_name = "FILE")]
         from: PathBuf,
-        /// How bytes go to the members: to each (parallel), from member to member (chain), or what is faster
+        /// Route of the bytes: to each replica (parallel), from replica to replica (chain), or the faster one
         /// (auto)
         #[arg(long, value_enum, default_value_t = TransferWord::Auto)]
         transfer: TransferWord,
@@ -264,30 +264,30 @@ pub(crate) enum FsVerb {
     #[command(after_help = "Example:\n  copal fs get mail m1 -")]
     Get {
         #[command(flatten)]
-        file: FileWords,
-        /// Where to write it, a new file; `-`: standard output
+        file: FileArgs,
+        /// Target, a new file; `-`: standard output
         #[arg(value_name = "FILE")]
         to: PathBuf,
-        /// Only what all members that are up agree on; waits for one that is just failing
+        /// Return only content on which all replicas that are up agree; waits while a failing replica is detected
         #[arg(long)]
         strict: bool,
     },
     /// List the files of a volume, or the volumes below one
     #[command(after_help = "Example:\n  copal fs ls\n  copal fs ls mail")]
     Ls {
-        /// Path of the volume; none: the volumes at the top
+        /// Path of the volume (default: the root)
         #[arg(value_name = "VOLUME", default_value = "")]
         volume: String,
-        /// Only names that begin so
+        /// Only names that begin with this text
         #[arg(long, value_name = "TEXT", default_value = "")]
         prefix: String,
     },
-    /// Show the head of a file
+    /// Show size, id and checksum of a file
     #[command(after_help = "Example:\n  copal fs stat mail m1 --json")]
     Stat {
         #[command(flatten)]
-        file: FileWords,
-        /// Only what all members that are up agree on; waits for one that is just failing
+        file: FileArgs,
+        /// Return only content on which all replicas that are up agree; waits while a failing replica is detected
         #[arg(long)]
         strict: bool,
     },
@@ -295,8 +295,8 @@ pub(crate) enum FsVerb {
     #[command(after_help = "Example:\n  copal fs rm mail m1")]
     Rm {
         #[command(flatten)]
-        file: FileWords,
-        /// Only if the name means this very file
+        file: FileArgs,
+        /// Only if the file under this name has this id
         #[arg(long, value_name = "ID", value_parser = parse_fid)]
         fid: Option<u128>,
     },
@@ -306,7 +306,7 @@ pub(crate) enum FsVerb {
         /// Path of the volume
         #[arg(value_name = "VOLUME")]
         volume: String,
-        /// With all its files
+        /// Remove its files, too
         #[arg(long)]
         with_files: bool,
     },
@@ -316,21 +316,21 @@ pub(crate) enum FsVerb {
         /// Path of the volume
         #[arg(value_name = "VOLUME")]
         from: String,
-        /// Its new path
+        /// New path of the volume
         #[arg(value_name = "TO")]
         to: String,
     },
-    /// Show who keeps a volume
+    /// Show the group and the servers of a volume
     #[command(after_help = "Example:\n  copal fs where mail")]
     Where {
         /// Path of the volume
         #[arg(value_name = "VOLUME")]
         volume: String,
-        /// Name of a file in it; all of a volume lie together
+        /// Name of a file in the volume; all files of a volume are on the same servers
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
-    /// Decide a create whose outcome is unknown
+    /// Decide the unknown outcome of a create
     #[command(after_help = "Example:\n  copal fs settle mail 0193f0c2a5b10000a1b2c3d4e5f60718 --abort")]
     Settle {
         /// Path of the volume
@@ -339,48 +339,48 @@ pub(crate) enum FsVerb {
         /// Id of the file
         #[arg(value_name = "ID", value_parser = parse_fid)]
         fid: u128,
-        /// Rather bury it than keep it
+        /// Delete the file rather than keep it
         #[arg(long)]
         abort: bool,
     },
-    /// Run operations from standard input, a line of JSON each, and answer each as it ends
+    /// Run operations from standard input, one JSON line each, and print each result
     #[command(after_help = RUN_HELP)]
     Run {
-        /// Operations at a time
+        /// Number of concurrent operations
         #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
         parallel: u16,
     },
 }
 
 const RUN_HELP: &str = "\
-A line is {\"id\":1,\"op\":\"put|get|stat|delete|list|mkdir|rmdir|settle\",\"volume\":\"mail\",\"name\":\"m3\",\
-\"body_b64\":\"..\",\"fid\":\"..\",\"deadline_ms\":5000,\"consistency\":\"available|strict\"}; its answer \
+An input line is {\"id\":1,\"op\":\"put|get|stat|delete|list|mkdir|rmdir|settle\",\"volume\":\"mail\",\"name\":\"m3\",\
+\"body_b64\":\"..\",\"fid\":\"..\",\"deadline_ms\":5000,\"consistency\":\"available|strict\"}; its result is \
 {\"id\":1,\"ok\":true,\"fid\":\"..\",\"size\":3,\"crc32c\":1,\"start_ns\":1,\"end_ns\":2} or \
 {\"id\":1,\"ok\":false,\"error\":\"exists\",\"message\":\"..\",\"start_ns\":1,\"end_ns\":2}. Times are of CLOCK_MONOTONIC. \
-A get with \"body\":true has the bytes as body_b64.
+A get with \"body\":true returns the bytes as body_b64.
 
 Example:
   echo '{\"id\":1,\"op\":\"stat\",\"volume\":\"mail\",\"name\":\"m1\"}' | copal fs run";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Looks at the cluster of --cluster or COPAL_CLUSTER from this machine, and with --dir at the machine below a server. Each line \
-says what was found and what to do; the exit code is 20 where something is bad.
+Checks the cluster of --cluster or COPAL_CLUSTER from this machine; with --dir also the machine of a server. Each line states a \
+finding and its remedy. Exit code 20: something is wrong.
 
 Examples:
   copal doctor
   copal doctor --json | jq -r 'select(.state == \"bad\").message'")]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorArgs {
     /// Directory of a master or a data server on this machine
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Meta {
+pub(crate) enum MetaCommand {
     /// Copy the database of a master, which may be running, into a new file
     #[command(after_help = "\
-What lies beside the database, master.json and client.json, changes never: keep a copy of both, too.
+The files master.json and client.json beside the database never change: keep a copy of both, too.
 
 Example:
   copal meta backup --dir /tmp/c/master /tmp/c/meta.kept")]
@@ -388,83 +388,83 @@ Example:
         /// Directory of the master
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
-        /// The copy, a new file
+        /// New file for the copy
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Put a copy back, for a master that is started with it
+    /// Restore a copy of the database into the directory of a stopped master
     #[command(after_help = "\
-Versions of the map, terms and numbers of volumes go on far above those of the copy: none is given twice. Volumes made since \
-then are not there any more. A master leads by it only with --after-restore: it asks all data servers what they hold, so they \
-are to run before; one that does not answer takes everything over from others. A server that answers, and was away when the \
-old master ended, is named here with --away.
+Versions of the map, terms and numbers of volumes continue far above those of the copy, so that none is used twice. Volumes \
+created after the copy are lost. A master leads with this database only if it is started with --after-restore. It then asks all data \
+servers for their state, so start them first; a server that does not answer later copies everything from others. Name with --away a \
+server that answers, but was down when the old master ended.
 
 Example:
   copal meta restore --dir /tmp/c/restored /tmp/c/meta.kept
   cp /tmp/c/master/master.json /tmp/c/restored/
   copal master --dir /tmp/c/restored --after-restore")]
     Restore {
-        /// Directory of the master, which does not run
+        /// Directory of the master, which must be stopped
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
-        /// The copy
+        /// File with the copy
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// A data server that was away when the old master ended; may be given several times
+        /// Data server that was down when the old master ended (repeat)
         #[arg(long, value_name = "NAME")]
         away: Vec<String>,
     },
-    /// Look whether the tables of a master agree with each other
+    /// Check that the tables of a master are consistent
     #[command(after_help = "Example:\n  copal meta check --dir /tmp/c/master")]
     Check {
         /// Directory of a master, which may be running
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
-        /// A copy
+        /// File with a copy of the database
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Node {
+pub(crate) enum NodeCommand {
     /// List the servers
     #[command(after_help = "Example:\n  copal node ls --json | jq -r '.nodes[].name'")]
     Ls,
-    /// Draw a token with which one data server may join
+    /// Create a token with which one data server can join
     #[command(
         after_help = "Example:\n  copal data --dir D --name data4 --listen HOST:7404 --join \"$(copal node token)\""
     )]
     Token {
-        /// For a further master, which gets the authority's key
+        /// For a further master, which receives the authority's key
         #[arg(long)]
         master: bool,
     },
-    /// Give a server up that is away; its groups are copied from others now
+    /// Declare a server lost: its groups are copied from other servers now
     ///
-    /// It is not let back in: its directory is of no more use.
+    /// The server cannot return: its directory is of no further use.
     #[command(after_help = "Example:\n  copal node lost data3")]
     Lost {
         /// Name of the server
         #[arg(value_name = "NAME")]
         name: String,
-        /// Show what would be done
+        /// Show the effect, change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Empty a server: its groups go to others, and it stays whole until they have them
+    /// Move all groups of a server to others; it serves them until the copies are in sync
     #[command(
-        after_help = "What blocks it is told, here and by `copal status`. Empty, it is removed by `copal node rm`.\n\nExample:\n  copal \
+        after_help = "The command and `copal status` show the obstacles. Remove the empty server with `copal node rm`.\n\nExample:\n  copal \
                       node drain data2 --dry-run\n  copal node drain data2\n  copal node drain data2 --undo"
     )]
     Drain {
         /// Name of the server
         #[arg(value_name = "NAME")]
         name: String,
-        /// Stop emptying it; what has left stays where it is
+        /// Stop draining; groups that have moved stay where they are
         #[arg(long)]
         undo: bool,
-        /// Show what would be done
+        /// Show the effect, change nothing
         #[arg(long)]
         dry_run: bool,
     },
@@ -474,44 +474,44 @@ pub(crate) enum Node {
         /// Name of the server
         #[arg(value_name = "NAME")]
         name: String,
-        /// Show what would be done
+        /// Show the effect, change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Announce that a server will be away: it is not given up meanwhile
+    /// Announce that a server will be down: meanwhile it does not count as lost
     #[command(
-        after_help = "Its groups go on with the members that stay. --for 0s takes it back.\n\nExample:\n  copal node maintenance data2 \
+        after_help = "Its groups continue with the other replicas. --for 0s ends the maintenance.\n\nExample:\n  copal node maintenance data2 \
                       --for 30m"
     )]
     Maintenance {
         /// Name of the server
         #[arg(value_name = "NAME")]
         name: String,
-        /// How long at most; a day is the longest
+        /// Length of the maintenance, at most a day
         #[arg(long = "for", value_name = "DURATION", default_value = "30m", value_parser = human::parse_duration)]
         duration: Duration,
-        /// Show what would be done
+        /// Show the effect, change nothing
         #[arg(long)]
         dry_run: bool,
     },
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Disk {
-    /// List the disks, how full they are and what they still take
+pub(crate) enum DiskCommand {
+    /// List the disks, their usage and free space
     #[command(
-        after_help = "Copies and moves fill a disk up to 80 %, new files up to 95 %; what is on its way to it counts for copies.\n\n\
+        after_help = "Copies and moves fill a disk up to 80 %, new files up to 95 %. For copies, the data on its way to a disk counts as used.\n\n\
                       Example:\n  copal disk ls\n  copal disk ls --json | jq -r '.disks[] | select(.used_percent > 85).name'"
     )]
     Ls,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Group {
-    /// List groups and their members
+pub(crate) enum GroupCommand {
+    /// List groups and their replicas
     #[command(after_help = "Example:\n  copal group ls --degraded")]
     Ls {
-        /// Only those that lack a copy
+        /// Only groups that lack a replica
         #[arg(long)]
         degraded: bool,
     },
@@ -522,9 +522,9 @@ pub(crate) enum Group {
         #[arg(value_name = "GROUP")]
         group: u32,
     },
-    /// Tell why a group lacks a copy, and what is done about it
+    /// Explain why a group lacks a replica, and how it recovers
     #[command(
-        after_help = "What happened to the members that are not whole and since when, what comes next, what blocks it, and when it ends.\n\n\
+        after_help = "Shows since when and why replicas are not in sync, the next step, the obstacles and the expected end.\n\n\
                             Examples:\n  copal group ls --degraded\n  copal group why-degraded 7"
     )]
     WhyDegraded {
@@ -532,9 +532,9 @@ pub(crate) enum Group {
         #[arg(value_name = "GROUP")]
         group: u32,
     },
-    /// Let the copy of a group go before others that are as urgent
+    /// Recover a group before others of the same urgency
     #[command(
-        after_help = "Groups with fewer whole copies still go first, and those that lost theirs a minute before.\n\nExample:\n  copal \
+        after_help = "Groups with fewer replicas in sync still come first, and so do groups that lost theirs a minute earlier.\n\nExample:\n  copal \
                       group boost 7"
     )]
     Boost {
@@ -542,53 +542,53 @@ pub(crate) enum Group {
         #[arg(value_name = "GROUP")]
         group: u32,
     },
-    /// Move a copy of a group from one server to another
+    /// Move a replica of a group from one server to another
     #[command(
-        after_help = "The copy that leaves stays whole until the other is.\n\nExample:\n  copal group move 60 --from data1 --to data4 \
+        after_help = "The old replica stays in sync until the new one is.\n\nExample:\n  copal group move 60 --from data1 --to data4 \
                       --dry-run\n  copal group move 60 --from data1 --to data4\n  copal group move 60 --cancel"
     )]
     Move {
         /// Number of the group
         #[arg(value_name = "GROUP")]
         group: u32,
-        /// Server that it leaves
+        /// Server of the old replica
         #[arg(long, value_name = "NAME", required_unless_present = "cancel", requires = "to")]
         from: Option<String>,
-        /// Server that it goes to
+        /// Server of the new replica
         #[arg(long, value_name = "NAME", requires = "from")]
         to: Option<String>,
-        /// End a move that has not ended: the copy stays where it was
+        /// Cancel a move in progress: the replica stays where it was
         #[arg(long, conflicts_with = "from")]
         cancel: bool,
-        /// Show what would be done
+        /// Show the effect, change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Go on from what one member has, where no whole one comes back: files may be lost
+    /// Continue from one replica when none in sync will return: files may be lost
     #[command(
         name = "force-accept",
-        after_help = "For a group that `copal status` calls incomplete and whose last whole members never come back. Start every server \
-                      that can be started first: a group whose whole member returns goes on by itself and loses nothing. --dry-run shows \
-                      since when operations may be lost; the order takes that time as --lose-since, and stands in `copal events`. Members \
-                      that come back later bring what only they have.\n\nExample:\n  copal group force-accept 7 --from data2 --dry-run\n  \
+        after_help = "For a group that `copal status` shows as incomplete, and whose last replicas in sync will never return. First start \
+                      every server that can be started: if a replica in sync returns, the group continues by itself and loses nothing. \
+                      --dry-run shows the time since which operations may be lost; give that time with --lose-since. The order is recorded in \
+                      `copal events`. Replicas that return later contribute the files that only they hold.\n\nExample:\n  copal group force-accept 7 --from data2 --dry-run\n  \
                       copal group force-accept 7 --from data2 --lose-since 2026-11-25T08:30:00Z"
     )]
     ForceAccept {
         /// Number of the group
         #[arg(value_name = "GROUP")]
         group: u32,
-        /// Server whose copy is taken for everything
+        /// Server whose replica the group continues from
         #[arg(long, value_name = "NAME")]
         from: String,
-        /// Operations acknowledged since then may be lost: the time that --dry-run shows or an earlier one,
-        /// or `everything`
+        /// Accept the loss of operations acknowledged since this time: the time that --dry-run shows, an earlier
+        /// one, or `everything`
         #[arg(long, value_name = "TIME", value_parser = lose_since)]
         lose_since: Option<u64>,
-        /// Show what may be lost
+        /// Show the possible loss, change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Compare the members of groups; exit code 20 where they differ or are damaged
+    /// Compare the replicas of groups; exit code 20 if they differ or are damaged
     #[command(after_help = "Example:\n  copal group verify --all --deep")]
     Verify {
         /// Number of the group
@@ -597,54 +597,54 @@ pub(crate) enum Group {
         /// All groups
         #[arg(long, conflicts_with = "group")]
         all: bool,
-        /// Read every byte
+        /// Read every byte of the files
         #[arg(long)]
         deep: bool,
     },
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Rebalance {
-    /// Show which groups would move where, and write that as a plan
+pub(crate) enum RebalanceCommand {
+    /// Plan moves of groups that even out the disks
     #[command(
-        after_help = "Disks above 85 % come down to 80 %; copies of a group that share a rack or zone, where others have room, are \
-                      taken apart; then all disks become about equally full. No disk is filled above 80 %.\n\n\
+        after_help = "The plan brings disks above 85 % down to 80 %. It separates replicas of a group that share a rack or zone, where others \
+                      have space. It then makes all disks about equally full. It fills no disk above 80 %.\n\n\
                       Example:\n  copal rebalance plan --out plan.json"
     )]
     Plan {
-        /// File to write the plan to, as JSON
+        /// File for the plan, as JSON
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Carry a plan out, and nothing else; what of it is done is skipped
+    /// Carry out exactly the moves of a plan; completed moves are skipped
     #[command(
-        after_help = "A plan that would fill a disk above 80 %, or bring copies of a group into one rack, is refused as a whole.\n\nExample:\n  copal \
+        after_help = "A plan that would fill a disk above 80 %, or place replicas of a group in one rack, is refused completely.\n\nExample:\n  copal \
                       rebalance plan --out plan.json\n  copal rebalance apply plan.json --dry-run\n  copal rebalance apply plan.json"
     )]
     Apply {
-        /// The plan
+        /// File with the plan
         #[arg(value_name = "FILE")]
         plan: PathBuf,
-        /// Show what would be done
+        /// Show the effect, change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Begin no more moves until a plan is applied again; those under way go on
+    /// Start no further moves until a plan is applied again; moves in progress continue
     #[command(after_help = "Example:\n  copal rebalance pause")]
     Pause {
-        /// Show what would be done
+        /// Show the effect, change nothing
         #[arg(long)]
         dry_run: bool,
     },
 }
 
-/// The name of a rack or a zone; nothing: none is told.
+/// Name of a rack or a zone; an empty one clears it.
 fn parse_site(name: &str) -> Result<String, String> {
     let is_good = name.is_empty() || copal_volume::check_volume_name(name).is_ok();
     match is_good && name.len() <= copal_server::SITE_NAME_BYTES {
         true => Ok(name.to_owned()),
         false => Err(format!(
-            "the name of a rack or zone has {} bytes at most, without slashes",
+            "the name of a rack or zone has at most {} bytes and no slashes",
             copal_server::SITE_NAME_BYTES
         )),
     }
@@ -657,7 +657,7 @@ fn parse_fid(text: &str) -> Result<u128, String> {
     }
 }
 
-/// A time as milliseconds since 1970; `everything`: 0.
+/// A time in milliseconds since 1970; `everything` is 0.
 fn lose_since(text: &str) -> Result<u64, String> {
     if text == "everything" {
         return Ok(0);

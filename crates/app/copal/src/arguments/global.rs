@@ -1,4 +1,4 @@
-//! Options that every command takes.
+//! Options of every command.
 
 use crate::{
     failure::{Failure, Outcome},
@@ -11,107 +11,107 @@ use std::{
     time::Duration,
 };
 
-/// What `--wait` is for: what another one has or does, or a cluster that is well.
+/// Condition that `--wait` waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// So long, for what another process is using or doing.
+pub(crate) enum WaitCondition {
+    /// A store or VM in use by another process, or a job; at most this long.
     For(Duration),
-    /// Until the cluster is so.
+    /// A state of the cluster.
     Until(String),
 }
 
-impl Wait {
-    fn parse(text: &str) -> Result<Wait, String> {
+impl WaitCondition {
+    fn parse(text: &str) -> Result<WaitCondition, String> {
         match text {
-            "" => Ok(Wait::For(Duration::MAX)),
-            "healthy" | "recovering" | "degraded" | "incomplete" => Ok(Wait::Until(text.to_owned())),
-            _ => human::parse_duration(text).map(Wait::For),
+            "" => Ok(WaitCondition::For(Duration::MAX)),
+            "healthy" | "recovering" | "degraded" | "incomplete" => Ok(WaitCondition::Until(text.to_owned())),
+            _ => human::parse_duration(text).map(WaitCondition::For),
         }
     }
 }
 
-/// Options that every command takes, before or after its name.
+/// Options of every command, given before or after its name.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Common options")]
-pub(crate) struct Common {
-    /// Directory of the repository, or the block device that is one
+pub(crate) struct CommonArgs {
+    /// Directory or block device of the repository
     #[arg(long, short, global = true, env = "COPAL_REPOSITORY", value_name = "DIR")]
     pub(crate) repo: Option<PathBuf>,
-    /// Profile of the cluster: the file client.json that its master has written
+    /// Profile of the cluster: the file client.json, written by its master
     #[arg(long, global = true, env = "COPAL_CLUSTER", value_name = "FILE")]
     pub(crate) cluster: Option<PathBuf>,
     /// File whose first line is the password
     #[arg(long, global = true, env = "COPAL_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
-    /// Key file, instead of a password; what may be done then is for the key to say (`copal key add`)
+    /// Key file, instead of a password; it may restrict the rights (`copal key add`)
     #[arg(long, global = true, env = "COPAL_KEY_FILE", value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// Make or open a repository without encryption: whoever reads the file reads the disks. Without this
-    /// option such a one is refused
+    /// Create or open a repository without encryption: every reader of its files can read the disks. Without
+    /// this option such a repository is refused
     #[arg(long, global = true)]
     pub(crate) insecure_no_password: bool,
-    /// Speak JSON lines on standard output:
+    /// Print JSON lines on standard output:
     /// {"v":1,"message_type":"status|verbose|item|summary|error|exit_error",...}
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print nothing on success, unless it was asked for (a listing, statistics, a dry run)
+    /// Print nothing on success, except requested output (a listing, statistics, a dry run)
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
-    /// Most memory the process may take, at least 80M [default: 96M; of a data server what it was given last]
+    /// Most memory that the process may use, at least 80M [default: 96M; on a data server the last value given]
     #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) memory: Option<u64>,
-    /// Most bytes the store file may grow to (default: as far as its file system goes)
+    /// Most bytes that the store file may grow to (default: the limit of its file system)
     #[arg(long, global = true, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) store_limit: Option<u64>,
-    /// Open a store whose last acknowledged writes are damaged, without them
+    /// Open a store whose last acknowledged writes are damaged, and drop those writes
     #[arg(long, global = true)]
     pub(crate) accept_tail_loss: bool,
-    /// Wait so long for a store, or a VM, that another process is using: 90s, 10m, 2h; without a time, for as
-    /// long as it takes (default: exit code 11)
-    #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = Wait::parse)]
+    /// Wait at most this long for a store or VM that another process is using: 90s, 10m, 2h; without a time,
+    /// wait without limit (default: exit code 11)
+    #[arg(long, global = true, env = "COPAL_WAIT", value_name = "DURATION", value_parser = WaitCondition::parse)]
     #[arg(num_args = 0..=1, default_missing_value = "")]
-    pub(crate) wait: Option<Wait>,
-    /// Use pread and pwrite even where the kernel offers io_uring
+    pub(crate) wait: Option<WaitCondition>,
+    /// Use pread and pwrite even if the kernel has io_uring
     #[arg(long, global = true)]
     pub(crate) no_io_uring: bool,
-    /// Accept a repository on a copy-on-write file system (btrfs, ZFS), where preallocation promises nothing
+    /// Accept a repository on a copy-on-write file system (btrfs, ZFS), where preallocation reserves no space
     #[arg(long, global = true)]
     pub(crate) allow_cow: bool,
     /// Accept a repository on a file system in memory (tmpfs), which a reboot empties
     #[arg(long, global = true)]
     pub(crate) allow_volatile: bool,
-    /// Write every look-up in the engine to a new file, for the simulator of filter rules (`copal-sim rules
-    /// --trace`): a line for each key, as many as there are chunks
+    /// Write every look-up in the engine to a new file, one line per key, for the simulator of filter rules
+    /// (`copal-sim rules --trace`). The file has as many lines as the backup has chunks
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     pub(crate) record_gets: Option<PathBuf>,
 }
 
-/// Memory of a process that was told nothing.
+/// Memory budget of a process without `--memory`.
 const MEMORY_BYTES: u64 = 96_000_000;
 
-impl Common {
-    /// Most memory that the process may take.
+impl CommonArgs {
+    /// Memory budget of the process.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or(MEMORY_BYTES)
     }
 
-    /// The directory or device that was named.
+    /// Directory or device of the repository.
     /// # Errors
-    /// None was.
+    /// None was given.
     pub(crate) fn repository(&self) -> Outcome<&Path> {
         let none = || Failure::usage("which repository? give --repo DIR or set COPAL_REPOSITORY");
         self.repo.as_deref().ok_or_else(none)
     }
 
-    /// How long to wait for what another process is using.
+    /// Longest wait for a store that another process is using.
     /// # Errors
-    /// It is told to wait for something else.
+    /// `--wait` names a state of a cluster.
     pub(crate) fn wait_for_store(&self) -> Outcome<Duration> {
         match &self.wait {
             None => Ok(Duration::ZERO),
-            Some(Wait::For(limit)) => Ok(*limit),
-            Some(Wait::Until(health)) => Err(Failure::usage(format!(
-                "--wait {health} goes with `copal status`; here it takes a time, such as 30m"
+            Some(WaitCondition::For(limit)) => Ok(*limit),
+            Some(WaitCondition::Until(health)) => Err(Failure::usage(format!(
+                "--wait {health} is for `copal status` only; here --wait takes a time, such as 30m"
             ))),
         }
     }

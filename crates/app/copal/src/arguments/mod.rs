@@ -1,76 +1,79 @@
-//! What can be typed: commands, options and the help that teaches them. One definition makes the
-//! parser, `--help` and the shell completions.
+//! Arguments of the command line: commands, options and their help. One definition makes the parser, `--help`
+//! and the shell completions.
 //!
-//! Not here: what the words mean (`commands`).
+//! Not here: the execution of commands (`commands`).
 
 mod agent;
 mod backup;
 mod bitmap;
 mod client;
 mod cluster;
-mod door;
+mod export;
 mod global;
 mod key;
 pub(crate) mod kv;
-mod reading;
+
 mod repository;
 mod retention;
+mod snapshot;
 
 pub(crate) use agent::{
-    Agent, AgentWord, JobOptions, JobRun, JobStatus, JobWord, PdsCleanup, PdsPrune, PdsWord, SchemeWord,
+    AgentArgs, AgentCommand, JobCommand, JobOptions, JobRun, JobStatus, PdsCleanup, PdsCommand, PdsPrune,
+    SchemeWord,
 };
-pub(crate) use backup::{Backup, Format, FreezeWord};
-pub(crate) use bitmap::{BitmapLs, BitmapRm, BitmapWord};
-pub(crate) use client::Client;
+pub(crate) use backup::{BackupArgs, FormatWord, FreezeWord};
+pub(crate) use bitmap::{BitmapCommand, BitmapLs, BitmapRm};
+pub(crate) use client::ClientCommand;
 pub(crate) use cluster::{
-    Data, Disk, Doctor, Events, FileWords, Fs, FsVerb, Group, Master, Meta, Node, Rebalance, Serve, Status,
-    TransferWord,
+    DataArgs, DiskCommand, DoctorArgs, EventsArgs, FileArgs, FsArgs, FsCommand, GroupCommand, MasterArgs,
+    MetaCommand, NodeCommand, RebalanceCommand, ServeArgs, StatusArgs, TransferWord,
 };
-pub(crate) use door::{Mount, Nbd};
-pub(crate) use global::{Common, Wait};
-pub(crate) use key::{KeyAdd, KeyRm, KeyWord, RoleWord};
-pub(crate) use reading::{Check, Ls, Restore, Snapshots, Verify};
+pub(crate) use export::{MountArgs, NbdArgs};
+pub(crate) use global::{CommonArgs, WaitCondition};
+pub(crate) use key::{KeyAdd, KeyCommand, KeyRm, RoleWord};
 pub(crate) use repository::{
-    Chunking, Init, Repair, RepairLeak, RepairStore, SessionsFence, SessionsWord, Stats, VmRm, VmWord,
+    ChunkingWord, InitArgs, RepairCommand, RepairLeak, RepairStore, SessionsCommand, SessionsFence,
+    StatsArgs, VmCommand, VmRm,
 };
-pub(crate) use retention::{Accept, Delete, Forget, Hold, Keep, MethodWord, Prune};
+pub(crate) use retention::{AcceptArgs, DeleteArgs, ForgetArgs, HoldArgs, KeepArgs, MethodWord, PruneArgs};
+pub(crate) use snapshot::{CheckArgs, LsArgs, RestoreArgs, SnapshotsArgs, VerifyArgs};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-    0  done
-    1  failed, or standard output took not all of the result; the sentence on standard error says why
-    2  the words of the command line make no sense, or fit several snapshots or VMs
-    3  a source could not be read (missing image, bad disk, qemu-nbd missing), is empty, broken off, smaller than before or
-       of another format, or was cut or replaced while it was read; no snapshot was made
-   10  no repository there, or the file is not a Copal store
+    0  success
+    1  failure, or standard output did not take the whole result; standard error gives the reason
+    2  invalid command line, or a name that matches several snapshots or VMs
+    3  a source could not be read (missing image, bad disk, qemu-nbd missing), is empty, incomplete, smaller than before
+       or of another format, or was truncated or replaced while it was read; no snapshot was made
+   10  no repository at this place, or the file is not a Copal store
    11  another process is using the store
-   12  wrong password or key, none where one is needed, a repository without one (see --insecure-no-password), or a
-       certificate of a cluster that has ended (see `copal client renew`)
-   20  stored data is damaged, cut off or missing
-   21  denied: by a guard of the retention rules, because the key given is for less, because the store is read-only, or
-       because the target exists
+   12  wrong or missing password or key, a repository without encryption (see --insecure-no-password), or an expired
+       certificate of a cluster (see `copal client renew`)
+   20  stored data is damaged, truncated or missing
+   21  refused: by a guard of the retention rules, by the rights of the key, because the store is read-only, or because
+       the target exists
    22  --strict-incremental: a disk could not be backed up from its changed extents
    28  the store is full and cannot grow
    40  no such file or volume in the cluster
    41  the name is taken
-   42  too few servers are up, or no answer in time; what was asked for did not happen
-   43  it may have happened or not; `copal fs settle` decides it
+   42  too few servers are up, or no answer in time; the operation did not happen
+   43  the operation may have happened or not; `copal fs settle` decides it
    44  the cluster is full, or the volume's quota is reached
   130  interrupted; the store is consistent
 
-Any other code is a failure too.
+Any other code is a failure, too.
 
 Environment:
-  COPAL_REPOSITORY     the repository, instead of --repo
-  COPAL_PASSWORD_FILE  a file whose first line is the password, instead of --password-file
-  COPAL_PASSWORD       the password itself; a file is safer
-  COPAL_KEY_FILE       a file of `copal key add`, instead of --key
-  COPAL_CLUSTER        the profile of the cluster, instead of --cluster
-  COPAL_WAIT           how long to wait for a store in use, instead of --wait
-  COPAL_LOG            more words on standard error, such as info or copal_object=debug
+  COPAL_REPOSITORY     repository, instead of --repo
+  COPAL_PASSWORD_FILE  file whose first line is the password, instead of --password-file
+  COPAL_PASSWORD       password; a file is safer
+  COPAL_KEY_FILE       key file of `copal key add`, instead of --key
+  COPAL_CLUSTER        profile of the cluster, instead of --cluster
+  COPAL_WAIT           longest wait for a store in use, instead of --wait
+  COPAL_LOG            log filter for standard error, such as info or copal_object=debug
 
 A first tour:
   export COPAL_REPOSITORY=/backup/copal COPAL_PASSWORD_FILE=/root/copal.password
@@ -82,18 +85,18 @@ A first tour:
 
 /// Backs up disks of virtual machines: deduplicated, compressed, encrypted, deleted in seconds.
 ///
-/// A repository is a directory with one preallocated file. The second backup of a disk stores what
-/// changed, and with --changed-extents it also reads only what changed.
+/// A repository is a directory with one preallocated file. The second backup of a disk stores only the changed
+/// data, and with --changed-extents it also reads only the changed data.
 #[derive(Debug, Parser)]
 #[command(name = "copal", version, after_help = EXIT_CODES, propagate_version = true, max_term_width = 100)]
-pub(crate) struct Arguments {
+pub(crate) struct CopalArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CopalCommand,
 }
 
-/// Below each command, in the place of the options that all of them take.
+/// Help of each command, with one line instead of the common options.
 const COMMON_HELP: &str = "\
 {before-help}{about-with-newline}
 {usage-heading} {usage}
@@ -101,27 +104,27 @@ const COMMON_HELP: &str = "\
 {all-args}
 
 Common options:
-  --repo, --json, --quiet, --wait and others go with every command; `copal --help` lists them{after-help}";
+  Every command takes --repo, --json, --quiet, --wait and others; `copal --help` lists them{after-help}";
 
-/// Takes the words of the command line apart.
+/// Parses the command line.
 /// # Errors
-/// They make no sense, or ask for help or the version.
-pub(crate) fn parse() -> Result<Arguments, clap::Error> {
+/// The command line is invalid, or asks for help or the version.
+pub(crate) fn parse() -> Result<CopalArgs, clap::Error> {
     let mut command = command();
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
-    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    CopalArgs::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// The definition with the common options shown once, by `copal --help`. What is hidden below the commands is
-/// also not demanded by their usage errors, whoever gave it: the environment mostly.
+/// The definition with the common options shown once, by `copal --help`. The commands hide them, so their usage
+/// errors do not demand an option that the environment has already set.
 fn command() -> clap::Command {
-    let mut command = Arguments::command();
+    let mut command = CopalArgs::command();
     let common: Vec<clap::Id> = command
         .get_arguments()
         .filter(|argument| argument.is_global_set())
         .map(|argument| argument.get_id().clone())
         .collect();
-    // From here on the commands below have the common options.
+    // The build copies the common options to the subcommands.
     command.build();
     command.mut_subcommands(|below| hide(below, &common))
 }
@@ -138,113 +141,113 @@ fn hide(command: clap::Command, common: &[clap::Id]) -> clap::Command {
 }
 
 const STATS_HELP: &str = "\
-Disks as they were is the sum over all snapshots, In packs what that takes after deduplication and compression. Space \
-that is free inside the store file is used before the file grows; the file does not shrink.
+Disks as they were is the sum of the disk sizes over all snapshots. In packs is their size after deduplication and compression. \
+The store uses free space inside its file before the file grows; the file does not shrink.
 
 Examples:
   copal stats
-  copal stats --vm web --json                    (what a VM of a fleet takes, and what has leaked)";
+  copal stats --vm web --json                    (space and leaked bytes of a VM of a fleet)";
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Make a repository
-    Init(Init),
+pub(crate) enum CopalCommand {
+    /// Create a repository
+    Init(InitArgs),
     /// Back up the disks of one VM
-    Backup(Box<Backup>),
+    Backup(Box<BackupArgs>),
     /// List snapshots
-    Snapshots(Snapshots),
-    /// Show what the disks of a snapshot consist of
-    Ls(Ls),
+    Snapshots(SnapshotsArgs),
+    /// Show the disks of a snapshot: data, holes, and how they were read
+    Ls(LsArgs),
     /// Write a disk of a snapshot to a file, a block device or standard output
-    Restore(Restore),
-    /// Serve the disks of a snapshot to NBD clients: virtual machines, nbdcopy, qemu-img
-    Nbd(Nbd),
-    /// Show snapshots as files in a directory
-    Mount(Mount),
+    Restore(RestoreArgs),
+    /// Export the disks of a snapshot to NBD clients: virtual machines, nbdcopy, qemu-img
+    Nbd(NbdArgs),
+    /// Mount snapshots as files in a directory
+    Mount(MountArgs),
     /// Decode every chunk of a snapshot and compare it with its fingerprint
-    Verify(Verify),
-    /// Look for damage in the whole repository
-    Check(Check),
-    /// Make snapshots invisible, by name or by a retention policy; frees nothing yet
-    Forget(Forget),
-    /// Protect snapshots: nothing forgets them until the hold ends
-    Hold(Hold),
-    /// Take snapshots as they are, whatever was warned of when they were made
-    Accept(Accept),
-    /// Free the space of forgotten snapshots, rewriting nothing
-    Delete(Delete),
-    /// Forget by policy, free the space and rewrite packs that are partly unused
-    Prune(Prune),
-    /// Show the size and shape of the repository
+    Verify(VerifyArgs),
+    /// Check the whole repository for damage
+    Check(CheckArgs),
+    /// Hide snapshots, by name or by a retention policy, without freeing space
+    Forget(ForgetArgs),
+    /// Protect snapshots from being forgotten until the hold ends
+    Hold(HoldArgs),
+    /// Accept snapshots that were made despite a warning
+    Accept(AcceptArgs),
+    /// Free the space of forgotten snapshots without rewriting packs
+    Delete(DeleteArgs),
+    /// Forget snapshots by policy, free their space and rewrite partly unused packs
+    Prune(PruneArgs),
+    /// Show sizes and counts of the repository
     #[command(after_help = STATS_HELP)]
-    Stats(Stats),
-    /// Run the agent of a host of VMs, or list the agents
-    Agent(Agent),
+    Stats(StatsArgs),
+    /// Run the agent of a host, list the agents, or remove one
+    Agent(AgentArgs),
     /// Back up the VMs of all agents
     #[command(subcommand)]
-    Job(JobWord),
-    /// Chunks that many VMs have
+    Job(JobCommand),
+    /// Manage popular chunks, which many VMs share
     #[command(subcommand)]
-    Pds(PdsWord),
-    /// Backups that have begun and not ended
+    Pds(PdsCommand),
+    /// Manage sessions, which are backups in progress
     #[command(subcommand)]
-    Sessions(SessionsWord),
-    /// VMs of the repository
+    Sessions(SessionsCommand),
+    /// Manage VMs of the repository
     #[command(subcommand)]
-    Vm(VmWord),
-    /// Dirty bitmaps that backups of running VMs have begun in QEMU
+    Vm(VmCommand),
+    /// Manage dirty bitmaps that backups have created in QEMU
     #[command(subcommand)]
-    Bitmap(BitmapWord),
-    /// Keys of the repository that may do less than its password
+    Bitmap(BitmapCommand),
+    /// Manage keys of the repository with restricted rights
     #[command(subcommand)]
-    Key(KeyWord),
-    /// Repair what can be rebuilt
+    Key(KeyCommand),
+    /// Repair a repository
     #[command(subcommand)]
-    Repair(Repair),
+    Repair(RepairCommand),
     /// Run a master of a cluster
-    Master(Master),
+    Master(MasterArgs),
     /// Run a data server of a cluster
-    Data(Data),
-    /// Run a whole cluster on this machine, to try things on
-    Serve(Serve),
-    /// Show how a cluster is
-    Status(Status),
-    /// Volumes and files of a cluster
-    Fs(Fs),
-    /// Servers of a cluster
+    Data(DataArgs),
+    /// Run a cluster on this machine, for tests
+    Serve(ServeArgs),
+    /// Show the health of a cluster
+    Status(StatusArgs),
+    /// Manage volumes and files of a cluster
+    Fs(FsArgs),
+    /// Manage servers of a cluster
     #[command(subcommand)]
-    Node(Node),
-    /// Disks of a cluster
+    Node(NodeCommand),
+    /// Show disks of a cluster
     #[command(subcommand)]
-    Disk(Disk),
-    /// Clients of a cluster that may do only what they were granted
+    Disk(DiskCommand),
+    /// Manage clients of a cluster with restricted rights
     #[command(subcommand)]
-    Client(Client),
-    /// Groups of volumes of a cluster, and their members
+    Client(ClientCommand),
+    /// Manage groups of volumes of a cluster and their replicas
     #[command(subcommand)]
-    Group(Group),
-    /// Spread groups over servers: plan, apply, pause
+    Group(GroupCommand),
+    /// Move groups between servers: plan, apply, pause
     #[command(subcommand)]
-    Rebalance(Rebalance),
-    /// Show what happened in a cluster
-    Events(Events),
-    /// Look for what an operator stumbles over: certificates, clocks, disks, limits
-    Doctor(Doctor),
-    /// Keep the database of a master elsewhere, put it back, check it
+    Rebalance(RebalanceCommand),
+    /// Show the events of a cluster
+    Events(EventsArgs),
+    /// Check certificates, clocks, disks and limits of a cluster
+    Doctor(DoctorArgs),
+    /// Back up, restore or check the database of a master
     #[command(subcommand)]
-    Meta(Meta),
-    /// Look into the key-value engine below a repository, or into any store of it
-    Kv(kv::Kv),
-    /// Let a guest go on that a backup has stopped; for the guardian of a backup that was killed
+    Meta(MetaCommand),
+    /// Inspect or repair the key-value engine below a repository, or any of its stores
+    Kv(kv::KvArgs),
+    /// Resume a guest that a killed backup had stopped; for the guardian of the backup
     #[command(hide = true)]
     ResumeGuest(ResumeGuest),
-    /// Thaw a guest that a backup has frozen; for the guardian of a backup that was killed
+    /// Thaw a guest that a killed backup had frozen; for the guardian of the backup
     #[command(hide = true)]
     ThawGuest(ThawGuest),
     /// Show the version
     Version,
     /// Print a completion script for a shell
-    Completions(Completions),
+    Completions(CompletionsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -252,9 +255,9 @@ pub(crate) enum Command {
 Example:
   copal resume-guest /run/web.qmp copal-0123abcd-stop")]
 pub(crate) struct ResumeGuest {
-    /// The QMP socket
+    /// QMP socket of the guest
     pub(crate) socket: PathBuf,
-    /// The object in QEMU that says which backup has stopped the guest
+    /// Object in QEMU that names the backup which stopped the guest
     pub(crate) mark: String,
 }
 
@@ -263,7 +266,7 @@ pub(crate) struct ResumeGuest {
 Example:
   copal thaw-guest /run/web-qga.sock")]
 pub(crate) struct ThawGuest {
-    /// The socket of the guest's agent
+    /// Socket of the guest's agent
     pub(crate) socket: PathBuf,
 }
 
@@ -271,8 +274,8 @@ pub(crate) struct ThawGuest {
 #[command(after_help = "\
 Example:
   copal completions bash > /etc/bash_completion.d/copal")]
-pub(crate) struct Completions {
-    /// Which shell
+pub(crate) struct CompletionsArgs {
+    /// Shell that the script is for
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
 }
@@ -284,15 +287,15 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         for word in [copal_live::RESUME, copal_live::THAW] {
-            assert!(Arguments::command().find_subcommand(word).is_some(), "{word}");
+            assert!(CopalArgs::command().find_subcommand(word).is_some(), "{word}");
         }
-        Arguments::command().debug_assert();
+        CopalArgs::command().debug_assert();
         command().debug_assert();
     }
 
     /// Symptom: paragraphs of the help had lines of one or two words.
-    /// Cause: they were broken by hand, at another width than that of the terminal.
-    /// Fix: a paragraph is one line, which is broken where the terminal ends.
+    /// Cause: their line breaks were fixed, at another width than that of the terminal.
+    /// Fix: a paragraph is one line, which is wrapped at the width of the terminal.
     #[test]
     fn help_is_wrapped_by_the_terminal_and_teaches_by_example() {
         fn look(command: &clap::Command, path: &str) {
@@ -309,11 +312,11 @@ mod tests {
                 let all = help + &long.unwrap_or_default();
                 assert!(all.contains("Example"), "{path} has no example");
             }
-            for one in command.get_subcommands() {
-                look(one, &path);
+            for subcommand in command.get_subcommands() {
+                look(subcommand, &path);
             }
         }
-        look(&Arguments::command(), "");
+        look(&CopalArgs::command(), "");
     }
 
     #[test]
@@ -343,7 +346,7 @@ mod tests {
             "copal key rm 5c1d --key F",
             "copal completions bash",
         ] {
-            Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
+            CopalArgs::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
         for line in [
             "copal",
@@ -369,7 +372,7 @@ mod tests {
             "copal key add --role backup",
             "copal key rm",
         ] {
-            assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");
+            assert!(CopalArgs::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What can be typed behind `copal init` and `copal repair`.
+//! Arguments of `copal init`, `copal repair`, `copal sessions`, `copal stats` and `copal vm`.
 
 use crate::{
     failure::{Failure, Outcome},
@@ -11,13 +11,13 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The repository is encrypted with the password; there is no way back to the data without it.
+The repository is encrypted with the password; without it the data cannot be read.
 
-DIR gets one preallocated file, or with --backend hostfs a directory of files: for file systems where \
-preallocation promises nothing (network shares, btrfs, ZFS); slower. A block device given as the \
-repository is the store itself; one that is not empty is refused unless --force is given.
+The store is one preallocated file in DIR. With --backend hostfs it is a directory of files, which is slower: for file systems on \
+which preallocation reserves no space (network shares, btrfs, ZFS). A block device given as the repository becomes the store itself; \
+a device that is not empty is refused unless --force is given.
 
-In the layout solo all snapshots share all chunks, and one process at a time writes: best for one host, and the default. In the layout fleet each VM has chunks of its own and shares those that are popular among all VMs, so many hosts write at once, and deleting a VM's snapshots costs what that VM has: the default with copal://. Neither becomes the other.
+In the layout solo, all snapshots share all chunks, and one process at a time writes. It is best for one host, and the default. In the layout fleet, each VM has its own chunks, and all VMs share popular ones. Many hosts can then write at once, and the cost of deleting a VM's snapshots depends on that VM alone. It is the default with copal://. A layout cannot be changed later.
 
 Examples:
   copal init --repo /backup/copal --password-file /root/copal.password
@@ -25,32 +25,32 @@ Examples:
   copal init --repo /mnt/share/copal --backend hostfs
   copal init --repo copal://127.0.0.1:7400/vms   (in a cluster, see `copal master --help`)
   copal init --repo /backup/copal                (asks for the password)")]
-pub(crate) struct Init {
-    /// Bytes to preallocate, at least 64MiB (the default); the store file grows when they are used up
+pub(crate) struct InitArgs {
+    /// Bytes to preallocate, at least 64MiB (the default); a full store file grows
     #[arg(long, value_name = "SIZE", value_parser = human::parse_bytes)]
     pub(crate) size: Option<u64>,
     /// How disks are cut into chunks, fixed for the life of the repository
-    #[arg(long, value_enum, default_value_t = Chunking::Default)]
-    pub(crate) chunking: Chunking,
-    /// Who shares chunks with whom, fixed for the life of the repository (default: solo; fleet with copal://)
+    #[arg(long, value_enum, default_value_t = ChunkingWord::Default)]
+    pub(crate) chunking: ChunkingWord,
+    /// Sharing of chunks, fixed for the life of the repository (default: solo; fleet with copal://)
     #[arg(long, value_enum)]
     pub(crate) layout: Option<LayoutWord>,
-    /// Layout fleet: how much of all unique chunks may be popular, shared by all VMs (default: 4%, for
+    /// Layout fleet: share of all unique chunks that may be popular, that is shared by all VMs (default: 4%, for
     /// hundreds of VMs; give 100% for a few dozen)
     #[arg(long, value_name = "SHARE", value_parser = human::parse_share)]
     pub(crate) pds_fraction: Option<u32>,
-    /// What the store lies in, fixed for the life of the repository (default: cow)
+    /// Kind of store, fixed for the life of the repository (default: cow)
     #[arg(long, value_enum)]
-    pub(crate) backend: Option<Backend>,
-    /// Overwrite a block device that holds something
+    pub(crate) backend: Option<BackendWord>,
+    /// Overwrite a block device that holds data
     #[arg(long)]
     pub(crate) force: bool,
 }
 
-impl Init {
-    /// The layout that was asked for, or that goes with the place.
+impl InitArgs {
+    /// Layout of the options, or the default of a local or clustered repository.
     /// # Errors
-    /// A share of popular chunks for the layout that has none.
+    /// `--pds-fraction` with the layout solo.
     pub(crate) fn layout(&self, is_in_cluster: bool) -> Outcome<Layout> {
         let usual = if is_in_cluster { LayoutWord::Fleet } else { LayoutWord::Solo };
         match (self.layout.unwrap_or(usual), self.pds_fraction) {
@@ -67,8 +67,8 @@ impl Init {
     pub(crate) fn new_store(&self) -> NewStore {
         NewStore {
             backend: match self.backend {
-                None | Some(Backend::Cow) => copal_node::Backend::File,
-                Some(Backend::Hostfs) => copal_node::Backend::Files,
+                None | Some(BackendWord::Cow) => copal_node::Backend::File,
+                Some(BackendWord::Hostfs) => copal_node::Backend::Files,
             },
             size_bytes: self.size.unwrap_or(64 << 20),
             overwrite: self.force,
@@ -76,7 +76,7 @@ impl Init {
     }
 }
 
-/// Who shares chunks with whom.
+/// Sharing of chunks in a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LayoutWord {
     /// All snapshots share all chunks; one process at a time writes
@@ -85,9 +85,9 @@ pub(crate) enum LayoutWord {
     Fleet,
 }
 
-/// What a store lies in.
+/// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Backend {
+pub(crate) enum BackendWord {
     /// One preallocated file, or a block device: copy on write, one flush per commit
     Cow,
     /// Files in a directory, one per object: any file system that can sync
@@ -96,41 +96,40 @@ pub(crate) enum Backend {
 
 /// How disks are cut into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Chunking {
-    /// Content-defined, 16 KiB on average: the best for nearly everybody
+pub(crate) enum ChunkingWord {
+    /// Content-defined, 16 KiB on average: best for nearly all uses
     Default,
     /// Content-defined, 4 KiB on average, as in the paper: a little less space, four times the index
     Paper,
-    /// Fixed 64 KiB: for disks cloned from one template; sizes betray nothing
+    /// Fixed 64 KiB: for disks cloned from one template; chunk sizes reveal nothing about the content
     Clone,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Repair {
-    /// Throw the index of chunks away and build it anew from the packs
+pub(crate) enum RepairCommand {
+    /// Rebuild the index of chunks from the packs
     #[command(after_help = "\
-The index says which chunks are stored already and where. Restores do not need it, and nothing is lost with it. Run \
-this when a command says that the index failed; `copal check` says whether anything else is damaged.
+The index lists the stored chunks and their locations. Restores do not use it, and the rebuild loses no data. Run this command when \
+another one reports that the index failed; `copal check` shows any other damage.
 
 Example:
   copal repair index")]
     Index,
-    /// In a fleet: find what deletions have left of a VM
+    /// In a fleet: find the dead data of a VM that deletions have left
     #[command(after_help = "\
-A deletion by summary vectors keeps about one frame in a thousand by chance, and packs of backups that never ended stay. This \
-walks all snapshots of the VM: what none of them refers to is dead, its packs go or are rewritten once they are mostly dead. `copal \
-stats --vm NAME` shows an estimate of what there is to find.
+A deletion by summary vectors keeps about one dead frame in a thousand by chance, and packs of unfinished backups remain. This \
+command walks all snapshots of the VM. Frames that no snapshot refers to are dead; packs without a live frame are removed, and packs \
+that are mostly dead are rewritten. `copal stats --vm NAME` shows an estimate of the dead data.
 
 Example:
   copal repair leak --vm web")]
     Leak(RepairLeak),
-    /// Save every snapshot that is whole from a damaged repository into a new one
+    /// Copy every undamaged snapshot from a damaged repository into a new one
     #[command(after_help = "\
-For a repository that does not open, or of which `copal check` says that much is damaged. It is opened for reading as \
-far as it can be understood, and nothing of it is changed. The new repository has the same password, the same ids and \
-times; it holds the snapshots of which every byte was found whole, each chunk compared with its fingerprint. What was \
-saved and what was lost is listed. Exit code 20: something was lost, or an older state had to be read, of which newer \
-snapshots may be missing. It takes as much space as the old one uses.
+For a repository that does not open, or in which `copal check` finds much damage. The command opens it read-only, as far as its \
+structures can be read, and changes nothing in it. The new repository has the same password, ids and times. It holds the snapshots \
+in which every chunk matches its fingerprint. Saved and lost snapshots are listed. Exit code 20: a snapshot was lost, or only an \
+older state could be read, in which newer snapshots may be missing. The new repository needs as much space as the old one.
 
 Example:
   copal repair store --to /mnt/new/copal")]
@@ -139,30 +138,30 @@ Example:
 
 #[derive(Debug, Args)]
 pub(crate) struct RepairLeak {
-    /// The VM, by name or UUID
+    /// Name or UUID of the VM
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: String,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Stats {
-    /// Of one VM of a fleet, by name or UUID
+pub(crate) struct StatsArgs {
+    /// Only this VM of a fleet (name or UUID)
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: Option<String>,
 }
 
 /// `copal sessions`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum SessionsWord {
-    /// List backups that have begun and not ended
+pub(crate) enum SessionsCommand {
+    /// List backups in progress
     #[command(after_help = "\
 Example:
   copal sessions ls")]
     Ls,
-    /// End the backups of a VM whose host has died, so that it is backed up again
+    /// End the sessions of a VM whose host has died, so that the VM can be backed up again
     #[command(after_help = "\
-One that is alive after all publishes nothing any more, and says so; what it stored is used by the next backup. On one machine \
-nobody needs this: the next backup does it.
+If such a backup still runs, it publishes no snapshot and reports an error; the next backup uses the data that it stored. On a \
+single machine the command is not needed: the next backup does the same.
 
 Example:
   copal sessions fence web")]
@@ -171,23 +170,23 @@ Example:
 
 #[derive(Debug, Args)]
 pub(crate) struct SessionsFence {
-    /// The VM, by name or UUID
+    /// Name or UUID of the VM
     #[arg(value_name = "NAME")]
     pub(crate) vm: String,
 }
 
 /// `copal vm`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum VmWord {
+pub(crate) enum VmCommand {
     /// List the VMs of the repository
     #[command(after_help = "\
 Example:
   copal vm ls")]
     Ls,
-    /// In a fleet: remove a VM with all that it has
+    /// In a fleet: remove a VM and all its data
     #[command(after_help = "\
-Nothing of another VM is read or touched. What is removed is gone for good: a VM with snapshots needs --force, one with a held \
-snapshot is refused. The name is free then, for another VM.
+Data of other VMs is neither read nor changed. The removal is final: a VM with snapshots needs --force, and a VM with a held \
+snapshot is refused. Afterwards the name is free for another VM.
 
 Example:
   copal vm rm web --force")]
@@ -196,21 +195,21 @@ Example:
 
 #[derive(Debug, Args)]
 pub(crate) struct VmRm {
-    /// The VM, by name or UUID
+    /// Name or UUID of the VM
     #[arg(value_name = "NAME")]
     pub(crate) vm: String,
-    /// Remove its snapshots, too
+    /// Also remove its snapshots
     #[arg(long)]
     pub(crate) force: bool,
-    /// The clock of this machine is right, though it stands more than 45 days ahead of the newest snapshots:
-    /// a hold that ended meanwhile has ended
+    /// Trust the clock of this machine although it is more than 45 days ahead of the newest snapshots: holds
+    /// that expired by this clock have ended
     #[arg(long)]
     pub(crate) accept_clock: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RepairStore {
-    /// Directory of the new repository, or a block device; none may be there
+    /// Directory of the new repository, or a block device; it must not hold a repository
     #[arg(long, value_name = "NEW")]
     pub(crate) to: PathBuf,
 }

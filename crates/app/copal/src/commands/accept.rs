@@ -1,8 +1,8 @@
 //! `copal accept`: snapshots that a person takes as they are, whatever was warned of when they were made.
 
-use super::{Context, close, resolve_each};
+use super::{CommandContext, close, resolve_each};
 use crate::{
-    arguments::Accept,
+    arguments::AcceptArgs,
     failure::{Failure, Outcome},
     human,
 };
@@ -10,7 +10,7 @@ use copal_backup::{Snapshot, SnapshotId};
 use copal_node::Access;
 use serde_json::json;
 
-pub(super) fn run(context: &Context<'_>, accept: &Accept) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, accept: &AcceptArgs) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
     let accepted = resolve_each(&opened, &accept.snapshots, accept.vm.as_deref()).and_then(|snapshots| {
         let doubtful: Vec<Snapshot> = snapshots.into_iter().filter(Snapshot::is_doubtful).collect();

@@ -2,14 +2,14 @@
 
 pub(super) mod local;
 
-use super::{Context, close, cluster, job};
+use super::{CommandContext, close, cluster, job};
 use crate::{
-    arguments::Agent as Words,
+    arguments::AgentArgs as Words,
     failure::{Failure, Outcome, exit},
     human,
     output::write_out,
-    pins::Pins,
-    place::Place,
+    pins::ExportPins,
+    place::RepositoryPlace,
     repository,
 };
 use copal_agent::agent::{self, Agent, AgentError, AgentOptions, RepairOutcome};
@@ -29,7 +29,7 @@ use std::{
 /// How often a daemon looks whether it was told to end.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     let Some(state) = &words.state else {
         return Err(Failure::usage("where does the agent keep its files? give --state DIR"));
     };
@@ -37,8 +37,8 @@ pub(super) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
     context.memory()?;
     let several = check_names(context, words)?;
     raise_descriptor_limit();
-    let place = Place::find(&context.arguments.common)?;
-    if !matches!(place, Place::Cluster(_)) && !words.once && words.every.is_none() {
+    let place = RepositoryPlace::find(&context.arguments.common)?;
+    if !matches!(place, RepositoryPlace::Cluster(_)) && !words.once && words.every.is_none() {
         return Err(Failure::usage(
             "a repository in a directory belongs to one process, so nobody else can begin a job there: give --once for one job, \
              or --every 24h for one each day",
@@ -79,7 +79,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Runs jobs as the words say, until the command is to end.
-fn jobs(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
+fn jobs(context: &CommandContext<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
     if words.once {
         let done = job::once(context, repository, &words.job);
         repair_leaks(context, words, repository)?;
@@ -104,10 +104,10 @@ fn jobs(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcom
 
 /// Repairs VMs of a repository in a directory that leak too much: behind a job, when no agent of this process
 /// works.
-fn repair_leaks(context: &Context<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
-    let place = Place::find(&context.arguments.common)?;
-    let in_cluster = matches!(place, Place::Cluster(_));
-    if in_cluster || Pins::look(&place).refusal_to_free(repository)?.is_some() {
+fn repair_leaks(context: &CommandContext<'_>, words: &Words, repository: &Repository) -> Outcome<()> {
+    let place = RepositoryPlace::find(&context.arguments.common)?;
+    let in_cluster = matches!(place, RepositoryPlace::Cluster(_));
+    if in_cluster || ExportPins::look(&place).refusal_to_free(repository)?.is_some() {
         return Ok(());
     }
     let plans = words.plan.iter().filter_map(|file| copal_agent::plan_file::Plan::read(file).ok());
@@ -129,7 +129,7 @@ fn repair_leaks(context: &Context<'_>, words: &Words, repository: &Repository) -
 }
 
 /// Whether there are several; each has a plan and a name of its own.
-fn check_names(context: &Context<'_>, words: &Words) -> Outcome<bool> {
+fn check_names(context: &CommandContext<'_>, words: &Words) -> Outcome<bool> {
     let mut seen = HashSet::new();
     for name in &words.name {
         if name.is_empty()
@@ -157,7 +157,7 @@ fn check_names(context: &Context<'_>, words: &Words) -> Outcome<bool> {
             "several agents listen at ports of their own, so no one --advertise is of all; run one in each process",
         ));
     }
-    if several && matches!(Place::find(&context.arguments.common)?, Place::Cluster(_)) {
+    if several && matches!(RepositoryPlace::find(&context.arguments.common)?, RepositoryPlace::Cluster(_)) {
         return Err(Failure::usage(
             "several agents in one process are for a repository in a directory; with copal:// run one on each host",
         ));
@@ -179,7 +179,7 @@ fn check_names(context: &Context<'_>, words: &Words) -> Outcome<bool> {
 }
 
 fn start_all(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     words: &Words,
     several: bool,
     state: &Path,
@@ -187,7 +187,7 @@ fn start_all(
     stop: &Arc<AtomicBool>,
 ) -> Outcome<Vec<Agent>> {
     let limit = |bytes: u64| (bytes > 0).then_some(bytes);
-    let in_cluster = matches!(Place::find(&context.arguments.common)?, Place::Cluster(_));
+    let in_cluster = matches!(RepositoryPlace::find(&context.arguments.common)?, RepositoryPlace::Cluster(_));
     let mut agents = Vec::new();
     for (name, plan) in words.name.iter().zip(&words.plan) {
         let options = AgentOptions {
@@ -227,9 +227,9 @@ pub(super) fn of_agent(error: AgentError) -> Failure {
 }
 
 /// `copal agent ls`.
-pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
-    let (mut heard, listed) = match local::ask(context, &local::Question::Agents)? {
-        Some(local::Answer::Agents(agents)) => (agents, Vec::new()),
+pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
+    let (mut heard, listed) = match local::ask(context, &local::AgentQuestion::Agents)? {
+        Some(local::AgentAnswer::Agents(agents)) => (agents, Vec::new()),
         _ => {
             let opened = context.open(Access::Read)?;
             let repository = opened.repository();
@@ -272,7 +272,7 @@ pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
 }
 
 /// `copal agent rm`.
-pub(super) fn retire(context: &Context<'_>, name: &str) -> Outcome<()> {
+pub(super) fn retire(context: &CommandContext<'_>, name: &str) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
     let retired = opened.repository().retire_agent(name).map_err(Failure::from);
     if !close(opened, retired)? {

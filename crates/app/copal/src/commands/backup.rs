@@ -5,14 +5,14 @@ mod producer;
 mod source;
 mod together;
 
-use super::{Context, close, fields::MeasuredFields};
+use super::{CommandContext, close, fields::MeasuredFields};
 use crate::{
-    arguments::{Backup, Format},
+    arguments::{BackupArgs, FormatWord},
     failure::{Failure, Outcome, exit},
     human,
-    place::Place,
-    repository::Opened,
-    stdin::Stdin,
+    place::RepositoryPlace,
+    repository::OpenRepository,
+    stdin::InterruptibleStdin,
 };
 use copal_backup::{BackupRequest, BackupSummary, DiskSource, Error};
 use copal_disk::source::{
@@ -33,14 +33,14 @@ use std::{
 
 /// A disk as it was typed.
 #[derive(Debug, PartialEq, Eq)]
-struct Typed {
+struct TypedDisk {
     name: String,
     image: OsString,
     changed_extents: Option<OsString>,
     serial: Option<String>,
 }
 
-pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, backup: &BackupArgs) -> Outcome<()> {
     let memory = context.memory()?;
     // Sources first: a missing image is said before a password is asked for.
     let typed = typed_disks(backup)?;
@@ -49,7 +49,7 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
         Some(_) => Vec::new(),
         None => open_disks(context, backup)?,
     };
-    let place = Place::find(&context.arguments.common)?;
+    let place = RepositoryPlace::find(&context.arguments.common)?;
     for typed in typed.iter().filter(|_| running.is_none()) {
         source::refuse_own(&place, &typed.image)?;
     }
@@ -76,7 +76,8 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     request.full_every = backup.full_every.map(SignedDuration::unsigned_abs);
     request.memory_bytes = memory.work;
     let meter = context.meter();
-    let is_shared = matches!(place, Place::Cluster(_)) && opened.repository().info().layout.is_fleet();
+    let is_shared =
+        matches!(place, RepositoryPlace::Cluster(_)) && opened.repository().info().layout.is_fleet();
     let outcome = match is_shared {
         true => together::run(context, opened.repository(), request, backup.timeout, &meter),
         false => opened.repository().backup(request, &meter, &context.cancel),
@@ -93,11 +94,11 @@ pub(super) fn run(context: &Context<'_>, backup: &Backup) -> Outcome<()> {
     Ok(())
 }
 
-fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>> {
+fn open_disks(context: &CommandContext<'_>, backup: &BackupArgs) -> Outcome<Vec<DiskSource>> {
     let format = match backup.format {
-        Format::Auto => ImageFormat::Auto,
-        Format::Raw => ImageFormat::Raw,
-        Format::Qcow2 => ImageFormat::Qcow2,
+        FormatWord::Auto => ImageFormat::Auto,
+        FormatWord::Raw => ImageFormat::Raw,
+        FormatWord::Qcow2 => ImageFormat::Qcow2,
     };
     let mut disks = Vec::new();
     for typed in typed_disks(backup)? {
@@ -117,7 +118,7 @@ fn open_disks(context: &Context<'_>, backup: &Backup) -> Outcome<Vec<DiskSource>
             let opened = open::without_bitmaps("the command", bitmaps, Box::new(source));
             opened.stated(format)
         } else if typed.image == "-" {
-            let reader = Box::new(Stdin::new(context.cancel.clone()));
+            let reader = Box::new(InterruptibleStdin::new(context.cancel.clone()));
             let source = StreamSource::new("standard input", reader);
             open::without_bitmaps("standard input", bitmaps, Box::new(source)).stated(format)
         } else {
@@ -162,7 +163,7 @@ fn read_list(file: &OsStr, disk: &str, size_bytes: Option<u64>) -> Outcome<Chang
 }
 
 /// The base that the command line names, for lists that name none.
-fn name_base(opened: &Opened, vm: &str, typed: &str, disks: &mut [DiskSource]) -> Outcome<()> {
+fn name_base(opened: &OpenRepository, vm: &str, typed: &str, disks: &mut [DiskSource]) -> Outcome<()> {
     let base = match opened.repository().resolve_damaged(typed, Some(vm)) {
         Ok(snapshot) => snapshot.id.to_string(),
         // Forgotten, or there was none yet: the backup reads everything and says why.
@@ -198,10 +199,10 @@ fn with_base(list: &mut ChangedExtents, typed: &str, base: &str) -> Outcome<()> 
     }
 }
 
-fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
-    let mut disks: Vec<Typed> = Vec::new();
+fn typed_disks(backup: &BackupArgs) -> Outcome<Vec<TypedDisk>> {
+    let mut disks: Vec<TypedDisk> = Vec::new();
     if !backup.from_command.is_empty() {
-        disks.push(Typed {
+        disks.push(TypedDisk {
             name: "sda".into(),
             // No file has this name.
             image: OsString::new(),
@@ -210,7 +211,12 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
         });
     }
     if let Some(image) = &backup.image {
-        disks.push(Typed { name: "sda".into(), image: image.clone(), changed_extents: None, serial: None });
+        disks.push(TypedDisk {
+            name: "sda".into(),
+            image: image.clone(),
+            changed_extents: None,
+            serial: None,
+        });
     }
     let images = backup.disks.iter().map(|disk| (disk.as_os_str(), "--disk", "NAME=IMAGE"));
     let nodes = backup.live.nodes.iter().map(|node| (OsStr::new(node), "--node", "NAME=NODE"));
@@ -221,7 +227,7 @@ fn typed_disks(backup: &Backup) -> Outcome<Vec<Typed>> {
         if disks.iter().any(|other| other.name == name) {
             return Err(Failure::usage(format!("there are two disks called {name}; give each its own name")));
         }
-        disks.push(Typed { name: name.into(), image: image.into(), changed_extents: None, serial: None });
+        disks.push(TypedDisk { name: name.into(), image: image.into(), changed_extents: None, serial: None });
     }
     let is_live = backup.live.qmp.is_some();
     if !is_live && disks.iter().filter(|disk| disk.image == "-").count() > 1 {
@@ -261,7 +267,7 @@ fn split_name(typed: &OsStr) -> Option<(&str, &OsStr)> {
 }
 
 /// `NAME=REST` of one of the disks, or something of the only one.
-fn of_a_disk<'a>(disks: &[Typed], typed: &'a OsStr) -> Option<(usize, &'a OsStr)> {
+fn of_a_disk<'a>(disks: &[TypedDisk], typed: &'a OsStr) -> Option<(usize, &'a OsStr)> {
     let named = split_name(typed).and_then(|(name, rest)| {
         let at = disks.iter().position(|disk| disk.name == name)?;
         Some((at, rest))
@@ -280,7 +286,7 @@ struct BackupFields<'a> {
     consistency: Option<&'static str>,
 }
 
-fn report(context: &Context<'_>, summary: &BackupSummary, is_frozen: Option<bool>) {
+fn report(context: &CommandContext<'_>, summary: &BackupSummary, is_frozen: Option<bool>) {
     let counts = &summary.counts;
     for warning in &summary.warnings {
         context.output.warning(warning);
@@ -338,13 +344,13 @@ fn report(context: &Context<'_>, summary: &BackupSummary, is_frozen: Option<bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::{Arguments, Command};
+    use crate::arguments::{CopalArgs, CopalCommand};
     use clap::Parser;
 
     fn typed(line: &str) -> Result<Vec<(String, OsString, Option<OsString>)>, String> {
         let words = ["copal", "backup", "--vm", "v"].into_iter().chain(line.split(' '));
-        let arguments = Arguments::try_parse_from(words).unwrap();
-        let Command::Backup(backup) = arguments.command else { panic!("not a backup") };
+        let arguments = CopalArgs::try_parse_from(words).unwrap();
+        let CopalCommand::Backup(backup) = arguments.command else { panic!("not a backup") };
         let disks = typed_disks(&backup).map_err(|failure| failure.sentence)?;
         Ok(disks.into_iter().map(|disk| (disk.name, disk.image, disk.changed_extents)).collect())
     }

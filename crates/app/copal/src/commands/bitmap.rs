@@ -1,8 +1,8 @@
 //! `copal bitmap`: the dirty bitmaps that backups of running VMs have begun in QEMU.
 
-use super::{Context, close};
+use super::{CommandContext, close};
 use crate::{
-    arguments::{BitmapLs, BitmapRm, BitmapWord},
+    arguments::{BitmapCommand, BitmapLs, BitmapRm},
     failure::{Failure, Outcome, exit},
     human,
 };
@@ -11,14 +11,14 @@ use copal_node::Access;
 use serde_json::json;
 use std::collections::HashMap;
 
-pub(super) fn run(context: &Context<'_>, word: &BitmapWord) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, word: &BitmapCommand) -> Outcome<()> {
     match word {
-        BitmapWord::Ls(words) => list(context, words),
-        BitmapWord::Rm(words) => remove(context, words),
+        BitmapCommand::Ls(words) => list(context, words),
+        BitmapCommand::Rm(words) => remove(context, words),
     }
 }
 
-fn list(context: &Context<'_>, words: &BitmapLs) -> Outcome<()> {
+fn list(context: &CommandContext<'_>, words: &BitmapLs) -> Outcome<()> {
     let listing = list_bitmaps(&words.qmp)?;
     for warning in &listing.warnings {
         context.output.warning(warning);
@@ -76,7 +76,7 @@ fn state(found: &NodeBitmap) -> String {
 }
 
 /// The newest snapshot that names each bitmap.
-fn snapshots_by_bitmap(context: &Context<'_>) -> Outcome<HashMap<String, String>> {
+fn snapshots_by_bitmap(context: &CommandContext<'_>) -> Outcome<HashMap<String, String>> {
     let opened = context.open(Access::Read)?;
     let listed = opened.repository().list(None).map_err(Failure::from);
     let snapshots = close(opened, listed)?.snapshots;
@@ -84,7 +84,7 @@ fn snapshots_by_bitmap(context: &Context<'_>) -> Outcome<HashMap<String, String>
     Ok(disks.filter_map(|(snapshot, disk)| Some((disk.bitmap.clone()?, snapshot.id.to_string()))).collect())
 }
 
-fn remove(context: &Context<'_>, words: &BitmapRm) -> Outcome<()> {
+fn remove(context: &CommandContext<'_>, words: &BitmapRm) -> Outcome<()> {
     let gone = remove_bitmaps(&words.qmp, &words.node, words.name.as_deref())?;
     if let (Some(name), true) = (&words.name, gone.is_empty()) {
         return Err(Failure::new(

@@ -1,26 +1,26 @@
 //! `copal check` and `copal verify`.
 
 mod conclude;
-mod walk;
+mod progress;
 
-use super::{Context, close, fields::SnapshotFields};
+use super::{CommandContext, close, fields::SnapshotFields};
 use crate::{
-    arguments::{Check, Verify},
-    coverage::{Coverage, range_as_json},
+    arguments::{CheckArgs, VerifyArgs},
+    coverage::{CoverageReport, range_as_json},
     failure::{Failure, Outcome},
     human,
     output::write_out,
-    place::Place,
+    place::RepositoryPlace,
 };
 use conclude::conclude;
 use copal_backup::{CheckReport, ReadData, Snapshot};
 use copal_data::CheckOptions;
 use copal_node::{Access, Stack, StoreLocation};
 use copal_object::RangeCoverage;
+use progress::{CheckLayer, CheckProgress};
 use serde_json::json;
-use walk::{Below, Walk};
 
-pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
+pub(super) fn check(context: &CommandContext<'_>, check: &CheckArgs) -> Outcome<()> {
     let read_data = match (check.read_data, check.read_data_subset) {
         (true, _) => ReadData::All,
         (false, Some((index, of))) => ReadData::Slice { index, of },
@@ -28,7 +28,10 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
     };
     let common = &context.arguments.common;
     if check.coverage
-        && matches!(Place::find(common)?, Place::Store(StoreLocation::Files(_)) | Place::Cluster(_))
+        && matches!(
+            RepositoryPlace::find(common)?,
+            RepositoryPlace::Store(StoreLocation::Files(_)) | RepositoryPlace::Cluster(_)
+        )
     {
         return Err(Failure::usage(
             "--coverage lists the bytes of a store file; this repository has none, leave it out",
@@ -37,16 +40,16 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let meter = context.meter();
     let used = opened.store().map_or(0, |store| store.objects().space().live_bytes);
-    let walk = Walk::new(&meter, check.read_data, used);
+    let walk = CheckProgress::new(&meter, check.read_data, used);
     let report = opened.repository().check(read_data, &walk, &context.cancel).map_err(Failure::from);
-    let mut coverage = check.coverage.then(Coverage::default);
+    let mut coverage = check.coverage.then(CoverageReport::default);
     let device_bytes = opened.store().map_or(0, |store| store.objects().device_bytes());
     let report = report.and_then(|mut report| {
         let Some(store) = opened.store() else {
             context
                 .output
                 .notice("the servers of the cluster are compared by `copal group verify --all --deep`");
-            return Ok((report, Leftovers { objects: 0, bytes: 0 }));
+            return Ok((report, LeftoverCounts { objects: 0, bytes: 0 }));
         };
         let leftovers = check_store(store, check.read_data, &walk, &mut report)?;
         check_objects(context, store, check.read_data, &walk, &mut coverage, &mut report)?;
@@ -74,7 +77,7 @@ pub(super) fn check(context: &Context<'_>, check: &Check) -> Outcome<()> {
 }
 
 /// What an interrupted run left in the store; no damage.
-struct Leftovers {
+struct LeftoverCounts {
     objects: u64,
     bytes: u64,
 }
@@ -83,13 +86,13 @@ struct Leftovers {
 fn check_store(
     store: &Stack,
     read_data: bool,
-    walk: &Walk<'_>,
+    walk: &CheckProgress<'_>,
     report: &mut CheckReport,
-) -> Outcome<Leftovers> {
+) -> Outcome<LeftoverCounts> {
     for stream in &store.recovery().damaged_streams {
         report.add("the store", format!("acknowledged frames of stream {} are damaged", stream.0));
     }
-    walk.below(Below::Volumes);
+    walk.below(CheckLayer::Volumes);
     let options = CheckOptions { read_data, engine: true };
     let mut is_engine = false;
     let below = store.volumes().check(&options, &mut |so_far| {
@@ -98,7 +101,7 @@ fn check_store(
             return;
         }
         if !std::mem::replace(&mut is_engine, true) {
-            walk.below(Below::Engine);
+            walk.below(CheckLayer::Engine);
         }
         walk.reached(so_far.engine_bytes);
     })?;
@@ -106,21 +109,21 @@ fn check_store(
         report.add("the store", damage.to_string());
     }
     report.more_damages += below.more_damage;
-    Ok(Leftovers { objects: below.leftovers, bytes: below.leftover_bytes })
+    Ok(LeftoverCounts { objects: below.leftovers, bytes: below.leftover_bytes })
 }
 
 /// The layer below all: every byte that stands under a checksum, whoever wrote it.
 fn check_objects(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     store: &Stack,
     read_data: bool,
-    walk: &Walk<'_>,
-    coverage: &mut Option<Coverage>,
+    walk: &CheckProgress<'_>,
+    coverage: &mut Option<CoverageReport>,
     report: &mut CheckReport,
 ) -> Outcome<()> {
     let options = copal_object::CheckOptions { data: read_data, repair: false };
     let objects = store.objects();
-    walk.below(Below::Objects);
+    walk.below(CheckLayer::Objects);
     let mut summed = 0;
     let found = objects.check_coverage(&options, &mut |range, covered| {
         if matches!(covered, RangeCoverage::Summed(_)) {
@@ -170,7 +173,7 @@ fn whole_ranges(damages: &[copal_object::StoreDamage]) -> Vec<copal_object::Stor
     whole
 }
 
-pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
+pub(super) fn verify(context: &CommandContext<'_>, verify: &VerifyArgs) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let repository = opened.repository();
     let meter = context.meter();
@@ -191,7 +194,7 @@ pub(super) fn verify(context: &Context<'_>, verify: &Verify) -> Outcome<()> {
 
 /// Retention keeps the newest verified snapshot, so the store has to know. Where it cannot be written, the
 /// verify was worth as much.
-fn note_verified(context: &Context<'_>, snapshot: &Snapshot) {
+fn note_verified(context: &CommandContext<'_>, snapshot: &Snapshot) {
     let noted = context.open_again(Access::Write).and_then(|opened| {
         let noted = opened.repository().note_verified(snapshot.id).map_err(Failure::from);
         close(opened, noted)

@@ -1,14 +1,14 @@
 //! `copal forget`: which snapshots go, one reason each, behind the guards.
 
-use super::{Context, close, fields::MeasuredFields, resolve_all};
+use super::{CommandContext, close, fields::MeasuredFields, resolve_all};
 use crate::{
-    arguments::{Forget, Keep},
+    arguments::{ForgetArgs, KeepArgs},
     failure::{Failure, Outcome, exit},
     human,
-    output::Output,
-    pins::Pins,
-    place::Place,
-    repository::Opened,
+    output::CommandOutput,
+    pins::ExportPins,
+    place::RepositoryPlace,
+    repository::OpenRepository,
 };
 use copal_backup::{
     ForgetOptions, Snapshot, SnapshotId,
@@ -19,13 +19,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// One snapshot and what is to become of it.
-pub(super) struct Judged {
+pub(super) struct JudgedSnapshot {
     snapshot: Snapshot,
     keep: bool,
     reason: String,
 }
 
-impl Judged {
+impl JudgedSnapshot {
     /// Of the snapshot.
     pub(super) fn id(&self) -> SnapshotId {
         self.snapshot.id
@@ -38,15 +38,15 @@ impl Judged {
 }
 
 /// All that were judged, and which guards forbid that they go.
-pub(super) struct Judgement {
-    pub(super) judged: Vec<Judged>,
+pub(super) struct ForgetJudgement {
+    pub(super) judged: Vec<JudgedSnapshot>,
     /// Sentences, each of which would end the command.
     pub(super) refusals: Vec<String>,
 }
 
-impl Judgement {
+impl ForgetJudgement {
     /// Stops at the first guard, unless nothing is to be done anyway.
-    pub(super) fn or_refuse(self, dry_run: bool) -> Outcome<Judgement> {
+    pub(super) fn or_refuse(self, dry_run: bool) -> Outcome<ForgetJudgement> {
         match self.refusals.first() {
             Some(refusal) if !dry_run => Err(Failure::new(exit::DENIED, "denied", refusal.clone())),
             _ => Ok(self),
@@ -57,7 +57,7 @@ impl Judgement {
 /// Fewer snapshots of a VM than this may all but one go at once without `--force`.
 const BRAKE_FROM: usize = 5;
 
-pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, forget: &ForgetArgs) -> Outcome<()> {
     let policy = policy(&forget.keep);
     match (policy.is_empty(), forget.snapshots.is_empty()) {
         (true, true) => {
@@ -67,7 +67,7 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
         _ => {}
     }
     let access = if forget.dry_run { Access::Read } else { Access::Write };
-    let judge = |opened: &Opened, pins: &Pins| judge(opened, forget, &policy, pins);
+    let judge = |opened: &OpenRepository, pins: &ExportPins| judge(opened, forget, &policy, pins);
     let pins = pins_out_of_the_way(context, forget.dry_run, forget.force, judge)?;
     let opened = context.open_behind(access, &pins)?;
     let seen = pins_now(context, &opened, pins, forget.dry_run, forget.force, judge);
@@ -86,16 +86,16 @@ pub(super) fn run(context: &Context<'_>, forget: &Forget) -> Outcome<()> {
 /// What doors show, for a command that lets snapshots go. With `force` those whose snapshots would go are
 /// closed; without, the command ends here, and need not wait for a store that a door is reading from.
 pub(super) fn pins_out_of_the_way(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     dry_run: bool,
     force: bool,
-    judge: impl Fn(&Opened, &Pins) -> Outcome<Judgement>,
-) -> Outcome<Pins> {
-    let place = Place::find(&context.arguments.common)?;
-    let pins = Pins::look(&place);
-    if matches!(place, Place::Cluster(_)) {
+    judge: impl Fn(&OpenRepository, &ExportPins) -> Outcome<ForgetJudgement>,
+) -> Outcome<ExportPins> {
+    let place = RepositoryPlace::find(&context.arguments.common)?;
+    let pins = ExportPins::look(&place);
+    if matches!(place, RepositoryPlace::Cluster(_)) {
         if force {
-            return Ok(Pins::disregarded());
+            return Ok(ExportPins::disregarded());
         }
         let opened = context.open(Access::Read)?;
         let all = pins.with_other_hosts(opened.repository());
@@ -104,7 +104,7 @@ pub(super) fn pins_out_of_the_way(
     if dry_run || pins.is_empty() {
         return Ok(pins);
     }
-    let asked = if force { Pins::disregarded() } else { pins.clone() };
+    let asked = if force { ExportPins::disregarded() } else { pins.clone() };
     let opened = context.open(Access::Read)?;
     let judged = judge(&opened, &asked).and_then(|judgement| judgement.or_refuse(false));
     let judgement = close(opened, judged)?;
@@ -118,42 +118,45 @@ pub(super) fn pins_out_of_the_way(
 /// What doors show, now that the store is open: some may have begun while this command waited for it, or on
 /// other hosts. With `force` those whose snapshots would go are closed as well.
 pub(super) fn pins_now(
-    context: &Context<'_>,
-    opened: &Opened,
-    before: Pins,
+    context: &CommandContext<'_>,
+    opened: &OpenRepository,
+    before: ExportPins,
     dry_run: bool,
     force: bool,
-    judge: impl Fn(&Opened, &Pins) -> Outcome<Judgement>,
-) -> Outcome<Pins> {
+    judge: impl Fn(&OpenRepository, &ExportPins) -> Outcome<ForgetJudgement>,
+) -> Outcome<ExportPins> {
     if dry_run {
         return Ok(before);
     }
-    let place = Place::find(&context.arguments.common)?;
-    if force && matches!(place, Place::Cluster(_)) {
-        return Ok(Pins::disregarded());
+    let place = RepositoryPlace::find(&context.arguments.common)?;
+    if force && matches!(place, RepositoryPlace::Cluster(_)) {
+        return Ok(ExportPins::disregarded());
     }
     let pins = pins_of_all_hosts(context, opened)?;
     if !force || pins.is_empty() {
         return Ok(pins);
     }
-    let judgement = judge(opened, &Pins::disregarded())?.or_refuse(false)?;
+    let judgement = judge(opened, &ExportPins::disregarded())?.or_refuse(false)?;
     let gone = judgement.judged.iter().filter(|one| !one.keep);
     pins.close(gone.map(|one| &one.snapshot))
 }
 
 /// What all doors show to this repository at this moment.
-pub(super) fn pins_of_all_hosts(context: &Context<'_>, opened: &Opened) -> Outcome<Pins> {
-    let place = Place::find(&context.arguments.common)?;
-    let pins = Pins::look(&place);
+pub(super) fn pins_of_all_hosts(
+    context: &CommandContext<'_>,
+    opened: &OpenRepository,
+) -> Outcome<ExportPins> {
+    let place = RepositoryPlace::find(&context.arguments.common)?;
+    let pins = ExportPins::look(&place);
     match place {
-        Place::Cluster(_) => pins.with_other_hosts(opened.repository()),
-        Place::Store(_) => Ok(pins),
+        RepositoryPlace::Cluster(_) => pins.with_other_hosts(opened.repository()),
+        RepositoryPlace::Store(_) => Ok(pins),
     }
 }
 
 /// Refuses to free space while a door shows a snapshot that is forgotten. To be called behind the forgetting:
 /// a door that set its pin before that and found the snapshot there is seen here.
-pub(super) fn refuse_to_free(context: &Context<'_>, opened: &Opened) -> Outcome<()> {
+pub(super) fn refuse_to_free(context: &CommandContext<'_>, opened: &OpenRepository) -> Outcome<()> {
     let pins = pins_of_all_hosts(context, opened)?;
     match pins.refusal_to_free(opened.repository())? {
         Some(refusal) => Err(Failure::new(exit::DENIED, "denied", refusal)),
@@ -161,29 +164,34 @@ pub(super) fn refuse_to_free(context: &Context<'_>, opened: &Opened) -> Outcome<
     }
 }
 
-fn judge(opened: &Opened, forget: &Forget, policy: &Policy, pins: &Pins) -> Outcome<Judgement> {
+fn judge(
+    opened: &OpenRepository,
+    forget: &ForgetArgs,
+    policy: &Policy,
+    pins: &ExportPins,
+) -> Outcome<ForgetJudgement> {
     if policy.is_empty() {
         return by_name(opened, &forget.snapshots, forget.vm.as_deref(), forget.accept_clock, pins);
     }
-    let guards = Guards { force: forget.force, accept_clock: forget.accept_clock };
+    let guards = GuardOptions { force: forget.force, accept_clock: forget.accept_clock };
     by_policy(opened, forget.vm.as_deref(), policy, guards, pins)
 }
 
 /// Which guards of a policy the user lifts.
 #[derive(Clone, Copy)]
-pub(super) struct Guards {
+pub(super) struct GuardOptions {
     pub(super) force: bool,
     pub(super) accept_clock: bool,
 }
 
 /// Snapshots that people name; held ones, and those that doors show, are guarded.
 pub(super) fn by_name(
-    opened: &Opened,
+    opened: &OpenRepository,
     names: &[String],
     vm: Option<&str>,
     accept_clock: bool,
-    pins: &Pins,
-) -> Outcome<Judgement> {
+    pins: &ExportPins,
+) -> Outcome<ForgetJudgement> {
     let named = resolve_all(opened, names, vm)?;
     let holds = named.iter().map(|snapshot| snapshot.held_until_ms);
     let clock = opened.repository().clock_for_holds(holds, accept_clock)?;
@@ -196,19 +204,23 @@ pub(super) fn by_name(
     let refusals = named.iter().filter_map(refusal).collect();
     let judged = named
         .into_iter()
-        .map(|snapshot| Judged { snapshot, keep: false, reason: "named on the command line".to_owned() })
+        .map(|snapshot| JudgedSnapshot {
+            snapshot,
+            keep: false,
+            reason: "named on the command line".to_owned(),
+        })
         .collect();
-    Ok(Judgement { judged, refusals })
+    Ok(ForgetJudgement { judged, refusals })
 }
 
 /// Judges every VM alone, in the time zone of this machine. What a door shows stays.
 pub(super) fn by_policy(
-    opened: &Opened,
+    opened: &OpenRepository,
     vm: Option<&str>,
     policy: &Policy,
-    guards: Guards,
-    pins: &Pins,
-) -> Outcome<Judgement> {
+    guards: GuardOptions,
+    pins: &ExportPins,
+) -> Outcome<ForgetJudgement> {
     let mut snapshots = opened.repository().snapshots(vm)?;
     snapshots.sort_by_key(|snapshot| (snapshot.vm.uuid, snapshot.sequence));
     let zone = jiff::tz::TimeZone::system();
@@ -222,7 +234,7 @@ pub(super) fn by_policy(
     // only.
     let (damaged, snapshots): (Vec<Snapshot>, Vec<Snapshot>) =
         snapshots.into_iter().partition(|snapshot| snapshot.damage.is_some());
-    judged.extend(damaged.into_iter().map(|snapshot| Judged {
+    judged.extend(damaged.into_iter().map(|snapshot| JudgedSnapshot {
         reason: format!("damaged; no policy judges it, `copal forget {}` does", snapshot.id.short()),
         snapshot,
         keep: true,
@@ -258,7 +270,7 @@ pub(super) fn by_policy(
         }
         judged.extend(group.iter().zip(verdicts).map(|(snapshot, verdict)| {
             let in_use = pins.of(snapshot).filter(|_| verdict.is_remove());
-            Judged {
+            JudgedSnapshot {
                 snapshot: snapshot.clone(),
                 keep: !verdict.is_remove() || in_use.is_some(),
                 reason: match in_use {
@@ -269,11 +281,15 @@ pub(super) fn by_policy(
             }
         }));
     }
-    Ok(Judgement { judged, refusals })
+    Ok(ForgetJudgement { judged, refusals })
 }
 
 /// Forgets those that are not kept.
-pub(super) fn forget_all(opened: &Opened, judged: &[Judged], accept_clock: bool) -> Outcome<Vec<SnapshotId>> {
+pub(super) fn forget_all(
+    opened: &OpenRepository,
+    judged: &[JudgedSnapshot],
+    accept_clock: bool,
+) -> Outcome<Vec<SnapshotId>> {
     let gone: Vec<SnapshotId> = judged.iter().filter(|j| !j.keep).map(|j| j.snapshot.id).collect();
     if gone.is_empty() {
         return Ok(gone);
@@ -282,7 +298,7 @@ pub(super) fn forget_all(opened: &Opened, judged: &[Judged], accept_clock: bool)
     Ok(opened.repository().forget_with(&gone, &options)?.forgotten)
 }
 
-pub(super) fn policy(keep: &Keep) -> Policy {
+pub(super) fn policy(keep: &KeepArgs) -> Policy {
     Policy {
         last: keep.keep_last,
         hourly: keep.keep_hourly,
@@ -305,7 +321,7 @@ pub(super) struct JudgementFields<'a> {
 }
 
 impl JudgementFields<'_> {
-    pub(super) fn new(judgement: &Judgement, dry_run: bool) -> JudgementFields<'_> {
+    pub(super) fn new(judgement: &ForgetJudgement, dry_run: bool) -> JudgementFields<'_> {
         let snapshots = judgement.judged.iter().map(|one| {
             json!({
                 "id": one.snapshot.id,
@@ -338,7 +354,7 @@ pub(super) fn refusals_text(refusals: &[String]) -> String {
 }
 
 /// The judged snapshots as a table.
-pub(super) fn judged_text(judged: &[Judged], dry_run: bool) -> String {
+pub(super) fn judged_text(judged: &[JudgedSnapshot], dry_run: bool) -> String {
     let gone = match dry_run {
         true => "would forget",
         false => "forgot",
@@ -358,7 +374,7 @@ pub(super) fn judged_text(judged: &[Judged], dry_run: bool) -> String {
     human::table(&["", "ID", "Time", "VM", "Reason"], &rows)
 }
 
-fn report(output: Output, dry_run: bool, judgement: &Judgement) {
+fn report(output: CommandOutput, dry_run: bool, judgement: &ForgetJudgement) {
     let judged = &judgement.judged;
     let fields = JudgementFields::new(judgement, dry_run);
     let forgotten = fields.forgotten;

@@ -1,8 +1,8 @@
 //! `copal hold`: snapshots that nothing may forget.
 
-use super::{Context, close, resolve_each};
+use super::{CommandContext, close, resolve_each};
 use crate::{
-    arguments::Hold,
+    arguments::HoldArgs,
     failure::{Failure, Outcome},
     human,
 };
@@ -10,7 +10,7 @@ use copal_backup::SnapshotId;
 use copal_node::Access;
 use serde_json::json;
 
-pub(super) fn run(context: &Context<'_>, hold: &Hold) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, hold: &HoldArgs) -> Outcome<()> {
     let until_ms = match (hold.release, hold.within) {
         (true, _) => 0,
         (false, None) => u64::MAX,

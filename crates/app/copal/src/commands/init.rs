@@ -1,19 +1,19 @@
 //! `copal init`.
 
-use super::{Context, close};
+use super::{CommandContext, close};
 use crate::{
-    arguments::{Chunking, Init},
+    arguments::{ChunkingWord, InitArgs},
     failure::Outcome,
     repository,
 };
 use copal_backup::{ChunkProfile, Layout};
 use serde_json::json;
 
-pub(super) fn run(context: &Context<'_>, init: &Init) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, init: &InitArgs) -> Outcome<()> {
     let profile = match init.chunking {
-        Chunking::Default => ChunkProfile::Default,
-        Chunking::Paper => ChunkProfile::Paper,
-        Chunking::Clone => ChunkProfile::Clone,
+        ChunkingWord::Default => ChunkProfile::Default,
+        ChunkingWord::Paper => ChunkProfile::Paper,
+        ChunkingWord::Clone => ChunkProfile::Clone,
     };
     let opened = repository::init(&context.arguments.common, init, profile, &context.patience())?;
     let info = opened.repository().info();

@@ -3,16 +3,16 @@
 mod vms;
 
 use super::{
-    Context,
-    agent::local::{self, Answer, Question},
+    CommandContext,
+    agent::local::{self, AgentAnswer, AgentQuestion},
     close,
 };
 use crate::{
     arguments::{JobOptions, JobRun, JobStatus, SchemeWord},
-    asking,
+    asker,
     failure::{Failure, Outcome, exit},
     human,
-    place::Place,
+    place::RepositoryPlace,
 };
 use copal_agent::{
     agent::{VmBytes, VmStatus},
@@ -31,8 +31,8 @@ use vms::VmFields;
 /// How often the agents of a directory are asked how far a job is.
 const LOOK: Duration = Duration::from_millis(200);
 
-pub(super) fn run(context: &Context<'_>, words: &JobRun) -> Outcome<()> {
-    if matches!(Place::find(&context.arguments.common)?, Place::Store(_)) {
+pub(super) fn run(context: &CommandContext<'_>, words: &JobRun) -> Outcome<()> {
+    if matches!(RepositoryPlace::find(&context.arguments.common)?, RepositoryPlace::Store(_)) {
         return Err(Failure::usage(
             "the agents of a repository in a directory run its jobs themselves, since one process has it open: start \
              `copal agent` with --once for one job, or with --every 24h for one a day; `copal job status` says how far it is",
@@ -47,7 +47,11 @@ pub(super) fn run(context: &Context<'_>, words: &JobRun) -> Outcome<()> {
 }
 
 /// Begins a job; its report, if this command waits for it.
-fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -> Outcome<Option<JobReport>> {
+fn begin(
+    context: &CommandContext<'_>,
+    repository: &Repository,
+    options: &JobOptions,
+) -> Outcome<Option<JobReport>> {
     if options.scheme == SchemeWord::Synchronous {
         if context.arguments.common.wait.is_none() {
             return Err(Failure::usage(
@@ -89,7 +93,11 @@ fn begin(context: &Context<'_>, repository: &Repository, options: &JobOptions) -
 }
 
 /// Runs a job to its end in the process of its agents.
-pub(super) fn once(context: &Context<'_>, repository: &Repository, options: &JobOptions) -> Outcome<()> {
+pub(super) fn once(
+    context: &CommandContext<'_>,
+    repository: &Repository,
+    options: &JobOptions,
+) -> Outcome<()> {
     let report = match options.scheme {
         SchemeWord::Synchronous => in_stages(context, repository, options)?,
         SchemeWord::Collaborative | SchemeWord::DirtyBit => {
@@ -102,8 +110,12 @@ pub(super) fn once(context: &Context<'_>, repository: &Repository, options: &Job
     tell(context, "agent", &report)
 }
 
-fn in_stages(context: &Context<'_>, repository: &Repository, options: &JobOptions) -> Outcome<JobReport> {
-    let mut teller = Teller::default();
+fn in_stages(
+    context: &CommandContext<'_>,
+    repository: &Repository,
+    options: &JobOptions,
+) -> Outcome<JobReport> {
+    let mut teller = JobReporter::default();
     let mut tell = |report: &JobReport| teller.hear(context, report);
     let ran = coordinate::run_in_stages(repository, &options_of(options), &context.cancel, &mut tell);
     ran.map_err(of_job)
@@ -111,11 +123,11 @@ fn in_stages(context: &Context<'_>, repository: &Repository, options: &JobOption
 
 /// Asks the process of the agents of a repository in a directory, until the job has ended if that is waited
 /// for. `None`: there is no such process.
-fn ask_local(context: &Context<'_>, job: Option<&str>) -> Outcome<Option<JobReport>> {
-    let mut teller = Teller::default();
+fn ask_local(context: &CommandContext<'_>, job: Option<&str>) -> Outcome<Option<JobReport>> {
+    let mut teller = JobReporter::default();
     let mut job = job.map(str::to_owned);
     loop {
-        let Some(Answer::Job(report)) = local::ask(context, &Question::Job(job))? else {
+        let Some(AgentAnswer::Job(report)) = local::ask(context, &AgentQuestion::Job(job))? else {
             return Ok(None);
         };
         if context.arguments.common.wait.is_none() || report.is_over() || context.cancel.is_cancelled() {
@@ -127,7 +139,7 @@ fn ask_local(context: &Context<'_>, job: Option<&str>) -> Outcome<Option<JobRepo
     }
 }
 
-pub(super) fn status(context: &Context<'_>, words: &JobStatus) -> Outcome<()> {
+pub(super) fn status(context: &CommandContext<'_>, words: &JobStatus) -> Outcome<()> {
     if let Some(report) = ask_local(context, words.job.as_deref())? {
         return tell(context, "job status", &report);
     }
@@ -159,12 +171,12 @@ fn options_of(words: &JobOptions) -> coordinate::JobOptions {
 
 /// Tells how far a job is, once for each step.
 #[derive(Default)]
-struct Teller {
+struct JobReporter {
     told: String,
 }
 
-impl Teller {
-    fn hear(&mut self, context: &Context<'_>, report: &JobReport) {
+impl JobReporter {
+    fn hear(&mut self, context: &CommandContext<'_>, report: &JobReport) {
         let now = progress(report);
         if now != self.told {
             context.output.notice(&now);
@@ -174,8 +186,8 @@ impl Teller {
 }
 
 /// Says how far a job is until it has ended, and what it stored for all is checked.
-fn follow(context: &Context<'_>, repository: &Repository, begun: &Begun) -> Outcome<JobReport> {
-    let mut teller = Teller::default();
+fn follow(context: &CommandContext<'_>, repository: &Repository, begun: &Begun) -> Outcome<JobReport> {
+    let mut teller = JobReporter::default();
     let mut report = begun.wait(&context.cancel, &mut |report| teller.hear(context, report));
     begun.wait_for_checks(repository, &mut report)?;
     Ok(report)
@@ -183,13 +195,13 @@ fn follow(context: &Context<'_>, repository: &Repository, begun: &Begun) -> Outc
 
 /// Settles the VMs that agents left, or counts what they store twice.
 fn settle(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     repository: &Repository,
     report: &mut JobReport,
     words: &JobOptions,
 ) -> Outcome<()> {
-    let spool = asking::spool_directory()?;
-    let name = asking::own_name();
+    let spool = asker::spool_directory()?;
+    let name = asker::own_name();
     let options = SettleOptions {
         name: &name,
         spool: spool.path(),
@@ -237,7 +249,7 @@ fn settlement_text(settlement: &Settlement) -> String {
 }
 
 /// Says what a job did. One that goes on is no failure.
-fn tell(context: &Context<'_>, command: &str, report: &JobReport) -> Outcome<()> {
+fn tell(context: &CommandContext<'_>, command: &str, report: &JobReport) -> Outcome<()> {
     let vms = VmFields::of_job(report);
     let backups = || vms.iter().filter_map(|vm| vm.backup);
     let settlement = Settlement::of(report);

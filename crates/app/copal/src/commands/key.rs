@@ -2,12 +2,12 @@
 //!
 //! Invariant: a secret is written into its file and nowhere else, and a file that is there is left alone.
 
-use super::{Context, close};
+use super::{CommandContext, close};
 use crate::{
-    arguments::{KeyAdd, KeyRm, KeyWord, RoleWord},
+    arguments::{KeyAdd, KeyCommand, KeyRm, RoleWord},
     failure::{Failure, Outcome, exit},
     human,
-    repository::{Opened, create_private},
+    repository::{OpenRepository, create_private},
 };
 use copal_backup::{ListedKey, Role, RoleKey};
 use copal_node::Access;
@@ -18,15 +18,15 @@ use std::{
     path::Path,
 };
 
-pub(super) fn run(context: &Context<'_>, verb: &KeyWord) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, verb: &KeyCommand) -> Outcome<()> {
     match verb {
-        KeyWord::Add(words) => add(context, words),
-        KeyWord::Ls => list(context),
-        KeyWord::Rm(words) => remove(context, words),
+        KeyCommand::Add(words) => add(context, words),
+        KeyCommand::Ls => list(context),
+        KeyCommand::Rm(words) => remove(context, words),
     }
 }
 
-fn add(context: &Context<'_>, words: &KeyAdd) -> Outcome<()> {
+fn add(context: &CommandContext<'_>, words: &KeyAdd) -> Outcome<()> {
     let role = match words.role {
         RoleWord::Backup => Role::Backup,
         RoleWord::Delete => Role::Delete,
@@ -44,7 +44,7 @@ fn add(context: &Context<'_>, words: &KeyAdd) -> Outcome<()> {
 }
 
 /// The file first: a key in the repository that nobody has would stay there.
-fn draw(opened: &Opened, role: Role, out: &Path) -> Outcome<RoleKey> {
+fn draw(opened: &OpenRepository, role: Role, out: &Path) -> Outcome<RoleKey> {
     let key = opened.repository().draw_key(role)?;
     let mut file = create_private(out).map_err(|error| not_written(out, &error))?;
     let written = file
@@ -78,7 +78,7 @@ fn not_written(out: &Path, error: &io::Error) -> Failure {
     }
 }
 
-fn list(context: &Context<'_>) -> Outcome<()> {
+fn list(context: &CommandContext<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let listed = opened.repository().list_keys().map_err(Failure::from);
     let keys = close(opened, listed)?;
@@ -105,7 +105,7 @@ fn row(key: &ListedKey) -> Vec<String> {
     ]
 }
 
-fn remove(context: &Context<'_>, words: &KeyRm) -> Outcome<()> {
+fn remove(context: &CommandContext<'_>, words: &KeyRm) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
     let removed = opened.repository().remove_key(&words.id).map_err(Failure::from);
     let key = close(opened, removed)?;

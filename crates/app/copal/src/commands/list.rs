@@ -1,11 +1,11 @@
 //! `copal snapshots` and `copal ls`.
 
 use super::{
-    Context, close,
+    CommandContext, close,
     fields::{self, SnapshotFields},
 };
 use crate::{
-    arguments::{Ls, Snapshots},
+    arguments::{LsArgs, SnapshotsArgs},
     failure::{Failure, Outcome, exit},
     human,
 };
@@ -13,7 +13,7 @@ use copal_backup::{Listing, Snapshot};
 use copal_node::Access;
 use serde_json::json;
 
-pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome<()> {
+pub(super) fn snapshots(context: &CommandContext<'_>, snapshots: &SnapshotsArgs) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let found = opened.repository().list(snapshots.vm.as_deref()).map_err(Failure::from);
     let Listing { snapshots: mut found, damaged } = close(opened, found)?;
@@ -44,7 +44,7 @@ pub(super) fn snapshots(context: &Context<'_>, snapshots: &Snapshots) -> Outcome
 }
 
 /// By the words that were given at its backup.
-fn is_wanted(typed: &Snapshots, snapshot: &Snapshot) -> bool {
+fn is_wanted(typed: &SnapshotsArgs, snapshot: &Snapshot) -> bool {
     let has_tags = typed.tags.iter().all(|tag| snapshot.tags.contains(tag));
     let text = typed.description.as_deref().unwrap_or_default();
     has_tags && snapshot.description.contains(text)
@@ -107,7 +107,7 @@ fn row(snapshot: &Snapshot) -> Vec<String> {
     ]
 }
 
-pub(super) fn ls(context: &Context<'_>, ls: &Ls) -> Outcome<()> {
+pub(super) fn ls(context: &CommandContext<'_>, ls: &LsArgs) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let repository = opened.repository();
     let found = repository

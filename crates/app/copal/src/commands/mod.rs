@@ -24,14 +24,17 @@ mod stats;
 mod vm;
 
 use crate::{
-    arguments::{AgentWord, Arguments, Command, Common, JobWord, PdsWord, Repair, SessionsWord, VmWord},
+    arguments::{
+        AgentCommand, CommonArgs, CopalArgs, CopalCommand, JobCommand, PdsCommand, RepairCommand,
+        SessionsCommand, VmCommand,
+    },
     failure::{Failure, Outcome, exit},
     holder_text, human,
-    meter::Meter,
-    output::{Output, write_out},
-    pins::Pins,
-    place::Place,
-    repository::{self, Opened},
+    meter::ProgressMeter,
+    output::{CommandOutput, write_out},
+    pins::ExportPins,
+    place::RepositoryPlace,
+    repository::{self, OpenRepository},
     signals,
 };
 use clap::CommandFactory;
@@ -44,32 +47,32 @@ use std::time::Duration;
 const DOORS: Duration = Duration::from_secs(10);
 
 /// What a command that works on a repository gets.
-pub(crate) struct Context<'a> {
-    arguments: &'a Arguments,
-    output: &'a Output,
+pub(crate) struct CommandContext<'a> {
+    arguments: &'a CopalArgs,
+    output: &'a CommandOutput,
     cancel: CancelFlag,
     /// How long to wait for a store that somebody else has.
     wait: Duration,
 }
 
 /// Runs the command that was typed.
-pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
+pub(crate) fn run(arguments: &CopalArgs, output: &CommandOutput) -> Outcome<()> {
     match &arguments.command {
-        Command::Version => {
+        CopalCommand::Version => {
             version(output);
             return Ok(());
         }
-        Command::Completions(completions) => {
+        CopalCommand::Completions(completions) => {
             let mut script = Vec::new();
-            clap_complete::generate(completions.shell, &mut Arguments::command(), "copal", &mut script);
+            clap_complete::generate(completions.shell, &mut CopalArgs::command(), "copal", &mut script);
             write_out(&String::from_utf8_lossy(&script));
             return Ok(());
         }
-        Command::ResumeGuest(words) => {
+        CopalCommand::ResumeGuest(words) => {
             copal_live::resume_guest(&words.socket, &words.mark)?;
             return Ok(());
         }
-        Command::ThawGuest(words) => {
+        CopalCommand::ThawGuest(words) => {
             copal_live::thaw_guest(&words.socket)?;
             return Ok(());
         }
@@ -77,83 +80,84 @@ pub(crate) fn run(arguments: &Arguments, output: &Output) -> Outcome<()> {
     }
     let wait = match &arguments.command {
         // There it says for what, not how long.
-        Command::Status(_) => Duration::ZERO,
+        CopalCommand::Status(_) => Duration::ZERO,
         _ => arguments.common.wait_for_store()?,
     };
-    let context = Context { arguments, output, cancel: signals::catch()?, wait };
+    let context = CommandContext { arguments, output, cancel: signals::catch()?, wait };
     let result = match &arguments.command {
-        Command::Init(init) => init::run(&context, init),
-        Command::Backup(backup) => backup::run(&context, backup),
-        Command::Snapshots(snapshots) => list::snapshots(&context, snapshots),
-        Command::Ls(ls) => list::ls(&context, ls),
-        Command::Restore(restore) => restore::run(&context, restore),
-        Command::Nbd(words) => export::nbd(&context, words),
-        Command::Mount(words) => export::mount(&context, words),
-        Command::Verify(verify) => check::verify(&context, verify),
-        Command::Check(check) => check::check(&context, check),
-        Command::Forget(forget) => forget::run(&context, forget),
-        Command::Hold(hold) => hold::run(&context, hold),
-        Command::Accept(accept) => accept::run(&context, accept),
-        Command::Delete(delete) => prune::delete(&context, delete),
-        Command::Prune(prune) => prune::prune(&context, prune),
-        Command::Stats(words) => match &words.vm {
+        CopalCommand::Init(init) => init::run(&context, init),
+        CopalCommand::Backup(backup) => backup::run(&context, backup),
+        CopalCommand::Snapshots(snapshots) => list::snapshots(&context, snapshots),
+        CopalCommand::Ls(ls) => list::ls(&context, ls),
+        CopalCommand::Restore(restore) => restore::run(&context, restore),
+        CopalCommand::Nbd(words) => export::nbd(&context, words),
+        CopalCommand::Mount(words) => export::mount(&context, words),
+        CopalCommand::Verify(verify) => check::verify(&context, verify),
+        CopalCommand::Check(check) => check::check(&context, check),
+        CopalCommand::Forget(forget) => forget::run(&context, forget),
+        CopalCommand::Hold(hold) => hold::run(&context, hold),
+        CopalCommand::Accept(accept) => accept::run(&context, accept),
+        CopalCommand::Delete(delete) => prune::delete(&context, delete),
+        CopalCommand::Prune(prune) => prune::prune(&context, prune),
+        CopalCommand::Stats(words) => match &words.vm {
             Some(name) => vm::stats(&context, name),
             None => stats::stats(&context),
         },
-        Command::Agent(words) => match &words.word {
-            Some(AgentWord::Ls) => agent::list(&context),
-            Some(AgentWord::Rm { name }) => agent::retire(&context, name),
+        CopalCommand::Agent(words) => match &words.word {
+            Some(AgentCommand::Ls) => agent::list(&context),
+            Some(AgentCommand::Rm { name }) => agent::retire(&context, name),
             None => agent::run(&context, words),
         },
-        Command::Job(JobWord::Run(words)) => job::run(&context, words),
-        Command::Job(JobWord::Status(words)) => job::status(&context, words),
-        Command::Pds(PdsWord::Status) => pds::status(&context),
-        Command::Pds(PdsWord::Cleanup(words)) => pds::cleanup::run(&context, words),
-        Command::Pds(PdsWord::Prune(words)) => pds::prune::run(&context, words),
-        Command::Sessions(SessionsWord::Ls) => vm::sessions(&context),
-        Command::Sessions(SessionsWord::Fence(words)) => vm::fence(&context, words),
-        Command::Bitmap(words) => bitmap::run(&context, words),
-        Command::Key(words) => key::run(&context, words),
-        Command::Vm(VmWord::Ls) => vm::list(&context),
-        Command::Vm(VmWord::Rm(words)) => vm::remove(&context, words),
-        Command::Master(words) => cluster::master(&context, words),
-        Command::Data(words) => cluster::data(&context, words),
-        Command::Serve(words) => cluster::serve(&context, words),
-        Command::Status(words) => cluster::status(&context, words),
-        Command::Fs(words) => cluster::fs(&context, words),
-        Command::Client(words) => cluster::client(&context, words),
-        Command::Node(words) => cluster::node(&context, words),
-        Command::Disk(words) => cluster::disk(&context, words),
-        Command::Group(words) => cluster::group(&context, words),
-        Command::Rebalance(words) => cluster::rebalance(&context, words),
-        Command::Events(words) => cluster::events(&context, words),
-        Command::Doctor(words) => cluster::doctor(&context, words),
-        Command::Meta(words) => cluster::meta(&context, words),
-        Command::Kv(words) => kv::run(&context, words),
-        Command::Repair(Repair::Index) => stats::repair_index(&context),
-        Command::Repair(Repair::Leak(words)) => vm::repair_leak(&context, words),
-        Command::Repair(Repair::Store(words)) => repair_store::run(&context, words),
-        Command::Version | Command::Completions(_) | Command::ResumeGuest(_) | Command::ThawGuest(_) => {
-            Ok(())
-        }
+        CopalCommand::Job(JobCommand::Run(words)) => job::run(&context, words),
+        CopalCommand::Job(JobCommand::Status(words)) => job::status(&context, words),
+        CopalCommand::Pds(PdsCommand::Status) => pds::status(&context),
+        CopalCommand::Pds(PdsCommand::Cleanup(words)) => pds::cleanup::run(&context, words),
+        CopalCommand::Pds(PdsCommand::Prune(words)) => pds::prune::run(&context, words),
+        CopalCommand::Sessions(SessionsCommand::Ls) => vm::sessions(&context),
+        CopalCommand::Sessions(SessionsCommand::Fence(words)) => vm::fence(&context, words),
+        CopalCommand::Bitmap(words) => bitmap::run(&context, words),
+        CopalCommand::Key(words) => key::run(&context, words),
+        CopalCommand::Vm(VmCommand::Ls) => vm::list(&context),
+        CopalCommand::Vm(VmCommand::Rm(words)) => vm::remove(&context, words),
+        CopalCommand::Master(words) => cluster::master(&context, words),
+        CopalCommand::Data(words) => cluster::data(&context, words),
+        CopalCommand::Serve(words) => cluster::serve(&context, words),
+        CopalCommand::Status(words) => cluster::status(&context, words),
+        CopalCommand::Fs(words) => cluster::fs(&context, words),
+        CopalCommand::Client(words) => cluster::client(&context, words),
+        CopalCommand::Node(words) => cluster::node(&context, words),
+        CopalCommand::Disk(words) => cluster::disk(&context, words),
+        CopalCommand::Group(words) => cluster::group(&context, words),
+        CopalCommand::Rebalance(words) => cluster::rebalance(&context, words),
+        CopalCommand::Events(words) => cluster::events(&context, words),
+        CopalCommand::Doctor(words) => cluster::doctor(&context, words),
+        CopalCommand::Meta(words) => cluster::meta(&context, words),
+        CopalCommand::Kv(words) => kv::run(&context, words),
+        CopalCommand::Repair(RepairCommand::Index) => stats::repair_index(&context),
+        CopalCommand::Repair(RepairCommand::Leak(words)) => vm::repair_leak(&context, words),
+        CopalCommand::Repair(RepairCommand::Store(words)) => repair_store::run(&context, words),
+        CopalCommand::Version
+        | CopalCommand::Completions(_)
+        | CopalCommand::ResumeGuest(_)
+        | CopalCommand::ThawGuest(_) => Ok(()),
     };
     result.map_err(|failure| failure.or_interrupted(context.cancel.is_cancelled()))
 }
 
-impl Context<'_> {
+impl CommandContext<'_> {
     /// A writer waits a moment for exports, which keep a store only while they read from it.
-    fn open(&self, access: Access) -> Outcome<Opened> {
+    fn open(&self, access: Access) -> Outcome<OpenRepository> {
         match access {
             Access::Read => repository::open(&self.arguments.common, access, &self.patience()),
             Access::Write => {
-                let pins = Pins::look(&Place::find(&self.arguments.common)?);
+                let pins = ExportPins::look(&RepositoryPlace::find(&self.arguments.common)?);
                 self.open_behind(access, &pins)
             }
         }
     }
 
     /// Opens the repository beside exports that may be reading from it: they close an idle store within moments.
-    fn open_behind(&self, access: Access, pins: &Pins) -> Outcome<Opened> {
+    fn open_behind(&self, access: Access, pins: &ExportPins) -> Outcome<OpenRepository> {
         let limit = match !pins.may_be_reading() || access == Access::Read {
             true => self.wait,
             false => self.wait.max(DOORS),
@@ -162,8 +166,8 @@ impl Context<'_> {
     }
 
     /// Opens the repository once more, for what a command does behind its own work: that is not recorded.
-    fn open_again(&self, access: Access) -> Outcome<Opened> {
-        let common = Common { record_gets: None, ..self.arguments.common.clone() };
+    fn open_again(&self, access: Access) -> Outcome<OpenRepository> {
+        let common = CommonArgs { record_gets: None, ..self.arguments.common.clone() };
         repository::open(&common, access, &self.patience())
     }
 
@@ -214,9 +218,9 @@ impl Context<'_> {
 
     /// Refuses a command on a repository in a cluster.
     fn needs_store(&self, command: &str, why: &str) -> Outcome<()> {
-        match Place::find(&self.arguments.common)? {
-            Place::Store(_) => Ok(()),
-            Place::Cluster(_) => Err(Failure::new(
+        match RepositoryPlace::find(&self.arguments.common)? {
+            RepositoryPlace::Store(_) => Ok(()),
+            RepositoryPlace::Cluster(_) => Err(Failure::new(
                 exit::DENIED,
                 "denied",
                 format!("`copal {command}` does not work on copal://: {why}; nothing was changed"),
@@ -245,8 +249,8 @@ impl Context<'_> {
         Ok(MemoryShares::of(self.arguments.common.memory_bytes())?)
     }
 
-    fn meter(&self) -> Meter {
-        Meter::start(*self.output, &self.cancel)
+    fn meter(&self) -> ProgressMeter {
+        ProgressMeter::start(*self.output, &self.cancel)
     }
 }
 
@@ -256,7 +260,7 @@ fn rest(moment: Duration) {
 }
 
 /// Closes the store after an operation, whatever became of it; its own failure comes first.
-fn close<T>(opened: Opened, outcome: Outcome<T>) -> Outcome<T> {
+fn close<T>(opened: OpenRepository, outcome: Outcome<T>) -> Outcome<T> {
     let closed = opened.close();
     let value = outcome?;
     closed?;
@@ -264,7 +268,7 @@ fn close<T>(opened: Opened, outcome: Outcome<T>) -> Outcome<T> {
 }
 
 /// Several snapshots to be taken away, as [`resolve_each`].
-fn resolve_all(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
+fn resolve_all(opened: &OpenRepository, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
     if names.iter().any(|name| name == "latest") {
         return Err(Failure::usage("give ids here: `latest` is another snapshot as soon as one is gone"));
     }
@@ -272,7 +276,7 @@ fn resolve_all(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<V
 }
 
 /// Several snapshots named by people, each once, in the order given; damaged ones too.
-fn resolve_each(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
+fn resolve_each(opened: &OpenRepository, names: &[String], vm: Option<&str>) -> Outcome<Vec<Snapshot>> {
     let mut found: Vec<Snapshot> = Vec::new();
     for name in names {
         let snapshot = opened.repository().resolve_damaged(name, vm)?;
@@ -283,7 +287,7 @@ fn resolve_each(opened: &Opened, names: &[String], vm: Option<&str>) -> Outcome<
     Ok(found)
 }
 
-fn version(output: &Output) {
+fn version(output: &CommandOutput) {
     let version = env!("CARGO_PKG_VERSION");
     output.answer(json!({ "command": "version", "version": version }), || format!("copal {version}\n"));
 }

@@ -4,8 +4,8 @@ pub(super) mod cleanup;
 pub(super) mod prune;
 
 use super::{
-    Context,
-    agent::local::{self, Answer, Question},
+    CommandContext,
+    agent::local::{self, AgentAnswer, AgentQuestion},
     close,
     fields::CommandFields,
 };
@@ -16,9 +16,9 @@ use crate::{
 use copal_backup::popular::PopularStatus;
 use copal_node::Access;
 
-pub(super) fn status(context: &Context<'_>) -> Outcome<()> {
-    let status = match local::ask(context, &Question::Popular)? {
-        Some(Answer::Popular(
+pub(super) fn status(context: &CommandContext<'_>) -> Outcome<()> {
+    let status = match local::ask(context, &AgentQuestion::Popular)? {
+        Some(AgentAnswer::Popular(
             [fraction, packs, unchecked_packs, condemned_packs, spoiled_packs, frames, bytes],
         )) => PopularStatus {
             fraction_millionths: fraction as u32,

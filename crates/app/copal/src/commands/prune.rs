@@ -1,17 +1,17 @@
 //! `copal prune` and `copal delete`: space returns.
 
 use super::{
-    Context,
+    CommandContext,
     fields::{self, MeasuredFields},
-    forget::{self, Judged, Judgement, JudgementFields},
+    forget::{self, ForgetJudgement, JudgedSnapshot, JudgementFields},
 };
 use crate::{
-    arguments::{Delete, MethodWord, Prune},
+    arguments::{DeleteArgs, MethodWord, PruneArgs},
     failure::{Failure, Outcome},
     human,
-    pins::Pins,
-    place::Place,
-    repository::Opened,
+    pins::ExportPins,
+    place::RepositoryPlace,
+    repository::OpenRepository,
 };
 use copal_backup::{FreeMethod, Layout, PruneOptions, PruneSummary};
 use copal_node::Access;
@@ -19,8 +19,8 @@ use copal_object::ShrinkReport;
 use serde::Serialize;
 use std::time::Instant;
 
-pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
-    let judge = |opened: &Opened, pins: &Pins| judge_named(opened, delete, pins);
+pub(super) fn delete(context: &CommandContext<'_>, delete: &DeleteArgs) -> Outcome<()> {
+    let judge = |opened: &OpenRepository, pins: &ExportPins| judge_named(opened, delete, pins);
     let pins = forget::pins_out_of_the_way(context, delete.dry_run, delete.force, judge)?;
     let opened = context.open_behind(access(delete.dry_run), &pins)?;
     let seen = forget::pins_now(context, &opened, pins, delete.dry_run, delete.force, judge);
@@ -30,14 +30,19 @@ pub(super) fn delete(context: &Context<'_>, delete: &Delete) -> Outcome<()> {
     Ok(())
 }
 
-fn judge_named(opened: &Opened, delete: &Delete, pins: &Pins) -> Outcome<Judgement> {
+fn judge_named(opened: &OpenRepository, delete: &DeleteArgs, pins: &ExportPins) -> Outcome<ForgetJudgement> {
     // Before a door is closed or a snapshot forgotten.
     method_of(opened, delete)?;
     let visible = not_forgotten(opened, &delete.snapshots)?;
     forget::by_name(opened, &visible, None, delete.accept_clock, pins)
 }
 
-fn free(context: &Context<'_>, opened: &Opened, delete: &Delete, pins: &Pins) -> Outcome<Freed> {
+fn free(
+    context: &CommandContext<'_>,
+    opened: &OpenRepository,
+    delete: &DeleteArgs,
+    pins: &ExportPins,
+) -> Outcome<FreedSpace> {
     let judgement = judge_named(opened, delete, pins)?.or_refuse(delete.dry_run)?;
     if !delete.dry_run {
         forget::forget_all(opened, &judgement.judged, delete.accept_clock)?;
@@ -56,7 +61,7 @@ fn free(context: &Context<'_>, opened: &Opened, delete: &Delete, pins: &Pins) ->
 }
 
 /// How dead frames are found. In the layout solo there is one way.
-fn method_of(opened: &Opened, delete: &Delete) -> Outcome<FreeMethod> {
+fn method_of(opened: &OpenRepository, delete: &DeleteArgs) -> Outcome<FreeMethod> {
     if delete.method.is_some() && opened.repository().info().layout == Layout::Solo {
         return Err(Failure::usage(
             "--method is of a fleet's repository; in this one deletion is always exact, so leave it out",
@@ -74,7 +79,7 @@ fn method_of(opened: &Opened, delete: &Delete) -> Outcome<FreeMethod> {
 
 /// Those of the named snapshots that `forget` has not been told of before: the space of the others returns
 /// anyway.
-fn not_forgotten(opened: &Opened, names: &[String]) -> Outcome<Vec<String>> {
+fn not_forgotten(opened: &OpenRepository, names: &[String]) -> Outcome<Vec<String>> {
     let mut visible = Vec::new();
     for name in names {
         if !opened.repository().is_forgotten(name)? {
@@ -85,8 +90,8 @@ fn not_forgotten(opened: &Opened, names: &[String]) -> Outcome<Vec<String>> {
 }
 
 /// What was forgotten, and what returned.
-struct Freed {
-    judgement: Judgement,
+struct FreedSpace {
+    judgement: ForgetJudgement,
     /// `None`: something stands in its way.
     summary: Option<PruneSummary>,
     seconds: f64,
@@ -110,11 +115,11 @@ fn access(dry_run: bool) -> Access {
 }
 
 fn sweep(
-    context: &Context<'_>,
-    opened: &Opened,
-    mut judgement: Judgement,
+    context: &CommandContext<'_>,
+    opened: &OpenRepository,
+    mut judgement: ForgetJudgement,
     options: &PruneOptions,
-) -> Outcome<Freed> {
+) -> Outcome<FreedSpace> {
     // What is rewritten moves away from the end of the file, which is cut off then.
     if let Some(store) = opened.store() {
         store.objects().place_low();
@@ -123,7 +128,7 @@ fn sweep(
     let gone = judgement.judged.iter().filter(|one| !one.is_kept());
     let options = PruneOptions {
         // What was forgotten is gone; a dry run passes over what would be.
-        without: gone.map(Judged::id).collect(),
+        without: gone.map(JudgedSnapshot::id).collect(),
         ..options.clone()
     };
     // What a password took to be checked is not the method's.
@@ -138,7 +143,7 @@ fn sweep(
         summary => Some(summary?),
     };
     drop(meter);
-    Ok(Freed {
+    Ok(FreedSpace {
         judgement,
         summary,
         seconds: begun.elapsed().as_secs_f64(),
@@ -158,19 +163,24 @@ fn sweep(
 
 /// Closes the store, which gives its file system what was freed. Behind a failure, and a dry run, it is
 /// closed as it is.
-fn close(context: &Context<'_>, opened: Opened, outcome: Outcome<Freed>, dry_run: bool) -> Outcome<Freed> {
+fn close(
+    context: &CommandContext<'_>,
+    opened: OpenRepository,
+    outcome: Outcome<FreedSpace>,
+    dry_run: bool,
+) -> Outcome<FreedSpace> {
     if dry_run || outcome.is_err() {
         return super::close(opened, outcome);
     }
     let shrunk = opened.close_and_shrink();
-    Ok(Freed {
+    Ok(FreedSpace {
         shrunk: shrunk?,
-        allocated_bytes: Place::find(&context.arguments.common)?.allocated_bytes(),
+        allocated_bytes: RepositoryPlace::find(&context.arguments.common)?.allocated_bytes(),
         ..outcome?
     })
 }
 
-pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
+pub(super) fn prune(context: &CommandContext<'_>, prune: &PruneArgs) -> Outcome<()> {
     let policy = forget::policy(&prune.keep);
     if policy.is_empty() && (prune.vm.is_some() || prune.force || prune.accept_clock) {
         return Err(Failure::usage(
@@ -178,14 +188,14 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
         ));
     }
     let memory_bytes = context.memory()?.work;
-    let guards = forget::Guards { force: prune.force, accept_clock: prune.accept_clock };
-    let judge = |opened: &Opened, pins: &Pins| match policy.is_empty() {
+    let guards = forget::GuardOptions { force: prune.force, accept_clock: prune.accept_clock };
+    let judge = |opened: &OpenRepository, pins: &ExportPins| match policy.is_empty() {
         true => forget::by_name(opened, &[], None, false, pins),
         false => forget::by_policy(opened, prune.vm.as_deref(), &policy, guards, pins),
     };
     let pins = forget::pins_out_of_the_way(context, prune.dry_run, prune.force, judge)?;
     let opened = context.open_behind(access(prune.dry_run), &pins)?;
-    let work = || -> Outcome<Freed> {
+    let work = || -> Outcome<FreedSpace> {
         let pins = forget::pins_now(context, &opened, pins, prune.dry_run, prune.force, judge)?;
         let judgement = judge(&opened, &pins)?.or_refuse(prune.dry_run)?;
         if !prune.dry_run {
@@ -208,8 +218,8 @@ pub(super) fn prune(context: &Context<'_>, prune: &Prune) -> Outcome<()> {
     Ok(())
 }
 
-fn report(context: &Context<'_>, command: &'static str, dry_run: bool, freed: &Freed) {
-    let Judgement { judged, refusals } = &freed.judgement;
+fn report(context: &CommandContext<'_>, command: &'static str, dry_run: bool, freed: &FreedSpace) {
+    let ForgetJudgement { judged, refusals } = &freed.judgement;
     let fields = MeasuredFields::new(command, FreedFields::new(freed, dry_run)).with_peak(freed.peak_before);
     let text = || {
         let mut words = String::new();
@@ -246,7 +256,7 @@ struct FreedFields<'a> {
 }
 
 impl FreedFields<'_> {
-    fn new(freed: &Freed, dry_run: bool) -> FreedFields<'_> {
+    fn new(freed: &FreedSpace, dry_run: bool) -> FreedFields<'_> {
         let summary = freed.summary.unwrap_or_default();
         FreedFields {
             judgement: JudgementFields::new(&freed.judgement, dry_run),
@@ -278,7 +288,7 @@ pub(super) fn freed_bytes(summary: &PruneSummary) -> u64 {
     of_packs.max(summary.freed_bytes)
 }
 
-fn text(dry_run: bool, summary: &PruneSummary, freed: &Freed) -> String {
+fn text(dry_run: bool, summary: &PruneSummary, freed: &FreedSpace) -> String {
     let freed_bytes = freed_bytes(summary);
     let would_be = if dry_run { " would be" } else { "" };
     let taken = freed.allocated_bytes.map_or_else(String::new, |bytes| {

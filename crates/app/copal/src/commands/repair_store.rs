@@ -7,7 +7,7 @@
 //! Not here: the copying (`copal_data::rescue`), opening a damaged store (`copal_node`).
 
 use super::{
-    Context,
+    CommandContext,
     fields::{self, peak_memory_bytes},
 };
 use crate::{
@@ -30,14 +30,14 @@ use serde_json::json;
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 /// What became of the snapshots there were.
-struct Judged {
+struct SnapshotVerdicts {
     saved: Vec<Snapshot>,
     lost: Vec<Snapshot>,
     /// Snapshots, or names, of which nothing is known but that they may have been there, and why.
     unknown: Vec<String>,
 }
 
-pub(super) fn run(context: &Context<'_>, words: &RepairStore) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, words: &RepairStore) -> Outcome<()> {
     let common = &context.arguments.common;
     if ClusterPlace::parse(&words.to)?.is_some() {
         return Err(Failure::usage(format!(
@@ -103,7 +103,7 @@ fn as_new(old: &StoreLocation) -> NewStore {
 }
 
 fn copy(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     from: &copal_kv::Store,
     to: &copal_kv::Store,
     used: u64,
@@ -125,7 +125,11 @@ fn copy(
 }
 
 /// Finds out which snapshots are whole in the copy, and takes the others out of it.
-fn judge(context: &Context<'_>, volumes: &Arc<dyn VolumeStore>, kv: &copal_kv::Store) -> Outcome<Judged> {
+fn judge(
+    context: &CommandContext<'_>,
+    volumes: &Arc<dyn VolumeStore>,
+    kv: &copal_kv::Store,
+) -> Outcome<SnapshotVerdicts> {
     let encrypted = Repository::probe(&**volumes)?.ok_or(copal_backup::Error::NoRepository)?;
     let unlock = password::for_open(&context.arguments.common, encrypted)?;
     let repository = Repository::open(Arc::clone(volumes), IndexHome::Kv(kv.clone()), &unlock)?;
@@ -160,7 +164,7 @@ fn judge(context: &Context<'_>, volumes: &Arc<dyn VolumeStore>, kv: &copal_kv::S
     }
     let vms = damaged.into_iter();
     unknown.extend(vms.map(|(vm, why)| format!("snapshots of {}: {why}", human::visible(&vm.name))));
-    Ok(Judged { saved, lost, unknown })
+    Ok(SnapshotVerdicts { saved, lost, unknown })
 }
 
 fn hurt(report: &CheckReport) -> BTreeSet<[u8; 16]> {
@@ -187,9 +191,9 @@ fn missing(recovery: &RecoveryReport, lost_of_logs: &[String]) -> Vec<String> {
 }
 
 fn conclude(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     to: &Path,
-    judged: &Judged,
+    judged: &SnapshotVerdicts,
     rescued: &RescueReport,
     recovery: &RecoveryReport,
     lost_of_logs: &[String],
@@ -232,7 +236,7 @@ fn conclude(
     ))
 }
 
-fn as_text(to: &Path, judged: &Judged, missing: &[String]) -> String {
+fn as_text(to: &Path, judged: &SnapshotVerdicts, missing: &[String]) -> String {
     let mut text = String::new();
     for (word, snapshots) in [("saved", &judged.saved), ("lost", &judged.lost)] {
         for snapshot in snapshots {

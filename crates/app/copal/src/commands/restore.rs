@@ -2,13 +2,13 @@
 
 mod target;
 
-use super::{Context, close, fields::MeasuredFields};
+use super::{CommandContext, close, fields::MeasuredFields};
 use crate::{
-    arguments::Restore,
+    arguments::RestoreArgs,
     failure::{Failure, Outcome, exit},
     human,
-    place::Place,
-    repository::Opened,
+    place::RepositoryPlace,
+    repository::OpenRepository,
     stdout,
 };
 use copal_backup::{RestoreRequest, RestoreSummary, Snapshot, Vm};
@@ -25,7 +25,7 @@ struct RestoreFields<'a> {
     target: Cow<'a, str>,
 }
 
-pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, restore: &RestoreArgs) -> Outcome<()> {
     let memory = context.memory()?;
     let to_stdout = restore.target == "-";
     if to_stdout && context.output.is_json() {
@@ -71,9 +71,9 @@ pub(super) fn run(context: &Context<'_>, restore: &Restore) -> Outcome<()> {
 }
 
 fn copy(
-    context: &Context<'_>,
-    restore: &Restore,
-    opened: &Opened,
+    context: &CommandContext<'_>,
+    restore: &RestoreArgs,
+    opened: &OpenRepository,
     memory_bytes: u64,
 ) -> Outcome<(Snapshot, RestoreSummary)> {
     let repository = opened.repository();
@@ -83,7 +83,7 @@ fn copy(
     request.disk.clone_from(&restore.disk);
     request.fetches = usize::from(restore.fetches);
     request.memory_bytes = memory_bytes;
-    let place = Place::find(&context.arguments.common)?;
+    let place = RepositoryPlace::find(&context.arguments.common)?;
     let target = target::open(&place, &restore.target, restore.force)?;
     let meter = context.meter();
     let summary = repository.restore(&request, &*target, &meter, &context.cancel);

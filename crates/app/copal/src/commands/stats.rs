@@ -1,10 +1,10 @@
 //! `copal stats` and `copal repair index`.
 
-use super::{Context, close, fields::MeasuredFields};
+use super::{CommandContext, close, fields::MeasuredFields};
 use crate::{
     failure::{Failure, Outcome},
     human,
-    place::Place,
+    place::RepositoryPlace,
 };
 use copal_backup::{RepositoryInfo, RepositoryStats};
 use copal_node::{Access, StoreLocation};
@@ -12,17 +12,17 @@ use copal_object::StoreSpace;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub(super) fn stats(context: &Context<'_>) -> Outcome<()> {
+pub(super) fn stats(context: &CommandContext<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let (info, space) = (opened.repository().info(), opened.store().map(|store| store.objects().space()));
     let stats = opened.repository().stats().map_err(Failure::from);
     let stats = close(opened, stats)?;
-    let place = Place::find(&context.arguments.common)?;
+    let place = RepositoryPlace::find(&context.arguments.common)?;
     let found = Found {
         info,
         stats,
         space,
-        is_bounded: matches!(&place, Place::Store(location) if !matches!(location, StoreLocation::Files(_))),
+        is_bounded: matches!(&place, RepositoryPlace::Store(location) if !matches!(location, StoreLocation::Files(_))),
         allocated_bytes: place.allocated_bytes(),
     };
     context.output.answer(MeasuredFields::new("stats", found.fields()), || found.as_text());
@@ -125,7 +125,7 @@ fn in_packs(logical_bytes: u64, packs: u64) -> String {
     format!("{} ({ratio:.1} times less)", human::bytes(packs))
 }
 
-pub(super) fn repair_index(context: &Context<'_>) -> Outcome<()> {
+pub(super) fn repair_index(context: &CommandContext<'_>) -> Outcome<()> {
     context.needs_store(
         "repair index",
         "the index of a repository in a cluster is built anew at each opening",

@@ -1,7 +1,7 @@
 //! `copal vm`, `copal sessions`, `copal stats --vm`, `copal repair leak`: single VMs of a repository.
 
 use super::{
-    Context, close,
+    CommandContext, close,
     fields::{MeasuredFields, peak_memory_bytes},
     forget, prune,
 };
@@ -9,7 +9,7 @@ use crate::{
     arguments::{RepairLeak, SessionsFence, VmRm},
     failure::{Failure, Outcome, exit},
     human,
-    repository::Opened,
+    repository::OpenRepository,
 };
 use copal_backup::{HolderInfo, Vm, VmStats};
 use copal_node::Access;
@@ -43,7 +43,7 @@ struct VmStatsFields<'a> {
     repair_due: bool,
 }
 
-pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
+pub(super) fn list(context: &CommandContext<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let repository = opened.repository();
     let listed = repository.vms().and_then(|vms| Ok((vms, repository.list(None)?)));
@@ -70,7 +70,7 @@ pub(super) fn list(context: &Context<'_>) -> Outcome<()> {
     Ok(())
 }
 
-pub(super) fn sessions(context: &Context<'_>) -> Outcome<()> {
+pub(super) fn sessions(context: &CommandContext<'_>) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let sessions = opened.repository().sessions().map_err(Failure::from);
     let sessions = close(opened, sessions)?;
@@ -100,7 +100,7 @@ pub(super) fn sessions(context: &Context<'_>) -> Outcome<()> {
     Ok(())
 }
 
-pub(super) fn fence(context: &Context<'_>, words: &SessionsFence) -> Outcome<()> {
+pub(super) fn fence(context: &CommandContext<'_>, words: &SessionsFence) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
     let fenced = opened.repository().fence_sessions(&words.vm).map_err(Failure::from);
     let fenced = close(opened, fenced)?;
@@ -112,7 +112,7 @@ pub(super) fn fence(context: &Context<'_>, words: &SessionsFence) -> Outcome<()>
     Ok(())
 }
 
-pub(super) fn stats(context: &Context<'_>, name: &str) -> Outcome<()> {
+pub(super) fn stats(context: &CommandContext<'_>, name: &str) -> Outcome<()> {
     let opened = context.open(Access::Read)?;
     let stats = opened.repository().vm_stats(name).map_err(Failure::from);
     let stats = close(opened, stats)?;
@@ -154,7 +154,7 @@ fn leaked(stats: &VmStats) -> String {
     }
 }
 
-pub(super) fn repair_leak(context: &Context<'_>, words: &RepairLeak) -> Outcome<()> {
+pub(super) fn repair_leak(context: &CommandContext<'_>, words: &RepairLeak) -> Outcome<()> {
     let memory_bytes = context.memory()?.work;
     let opened = context.open(Access::Write)?;
     let meter = context.meter();
@@ -193,7 +193,7 @@ pub(super) fn repair_leak(context: &Context<'_>, words: &RepairLeak) -> Outcome<
     Ok(())
 }
 
-pub(super) fn remove(context: &Context<'_>, words: &VmRm) -> Outcome<()> {
+pub(super) fn remove(context: &CommandContext<'_>, words: &VmRm) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
     let removed = refuse_in_use(context, &opened, &words.vm).and_then(|()| {
         let repository = opened.repository();
@@ -207,7 +207,7 @@ pub(super) fn remove(context: &Context<'_>, words: &VmRm) -> Outcome<()> {
 }
 
 /// Refuses to remove a VM that a door shows.
-fn refuse_in_use(context: &Context<'_>, opened: &Opened, name: &str) -> Outcome<()> {
+fn refuse_in_use(context: &CommandContext<'_>, opened: &OpenRepository, name: &str) -> Outcome<()> {
     let repository = opened.repository();
     let vms = repository.vms()?;
     let is_named = |vm: &&Vm| vm.name == name || vm.uuid.to_string() == name;

@@ -5,11 +5,11 @@
 //! One line of JSON there, one line back. The socket is this user's alone. Not here: jobs in a cluster
 //! (`commands::job`).
 
-use super::super::Context;
+use super::super::CommandContext;
 use crate::{
     failure::{Failure, Outcome},
     pins,
-    place::Place,
+    place::RepositoryPlace,
 };
 use copal_agent::{
     coordinate::{self, JobError},
@@ -52,7 +52,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A question.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Question {
+pub(crate) enum AgentQuestion {
     /// Which agents are there?
     Agents,
     /// How far is this job, or the newest?
@@ -64,7 +64,7 @@ pub(crate) enum Question {
 /// An answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Answer {
+pub(crate) enum AgentAnswer {
     /// Name, address and milliseconds since it was heard of, of each.
     Agents(Vec<(String, String, u64)>),
     Job(Box<JobReport>),
@@ -74,13 +74,13 @@ pub(crate) enum Answer {
 }
 
 /// Answers until it is dropped.
-pub(super) struct Answering {
+pub(super) struct AnswerThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     socket: PathBuf,
 }
 
-impl Drop for Answering {
+impl Drop for AnswerThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -91,14 +91,14 @@ impl Drop for Answering {
 }
 
 /// A directory as the system calls it, however long its path is: a socket's name has 107 bytes at most.
-struct Directory(File);
+struct SocketDirectory(File);
 
-impl Directory {
-    fn of(place: &Place) -> Option<Directory> {
+impl SocketDirectory {
+    fn of(place: &RepositoryPlace) -> Option<SocketDirectory> {
         let directory = pins::store_directory(place)?;
         let flags = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC).bits();
         let opened = OpenOptions::new().read(true).custom_flags(flags as i32).open(directory);
-        opened.ok().map(Directory)
+        opened.ok().map(SocketDirectory)
     }
 
     fn socket(&self) -> PathBuf {
@@ -108,8 +108,8 @@ impl Directory {
 
 /// Answers questions about the agents of this process; `None`: the repository is in no directory, or no
 /// socket can be made there.
-pub(super) fn answer(place: &Place, repository: &Arc<Repository>) -> Option<Answering> {
-    let directory = Directory::of(place)?;
+pub(super) fn answer(place: &RepositoryPlace, repository: &Arc<Repository>) -> Option<AnswerThread> {
+    let directory = SocketDirectory::of(place)?;
     let named = pins::store_directory(place)?.join(SOCKET);
     // This process has the store to itself: what is there was left by one that has died.
     let _ = std::fs::remove_file(&named);
@@ -137,7 +137,7 @@ pub(super) fn answer(place: &Place, repository: &Arc<Repository>) -> Option<Answ
             }
         }
     });
-    Some(Answering { stop, thread: Some(thread.ok()?), socket: named })
+    Some(AnswerThread { stop, thread: Some(thread.ok()?), socket: named })
 }
 
 fn serve(mut stream: &UnixStream, repository: &Repository) -> std::io::Result<()> {
@@ -149,7 +149,7 @@ fn serve(mut stream: &UnixStream, repository: &Repository) -> std::io::Result<()
     let answer = match serde_json::from_str(&asked) {
         Ok(question) => answer_to(&question, repository),
         Err(error) => {
-            Answer::Failed(format!("the agents do not understand that; use the copal they run: {error}"))
+            AgentAnswer::Failed(format!("the agents do not understand that; use the copal they run: {error}"))
         }
     };
     let mut line = serde_json::to_vec(&answer)?;
@@ -157,29 +157,31 @@ fn serve(mut stream: &UnixStream, repository: &Repository) -> std::io::Result<()
     stream.write_all(&line)
 }
 
-fn answer_to(question: &Question, repository: &Repository) -> Answer {
+fn answer_to(question: &AgentQuestion, repository: &Repository) -> AgentAnswer {
     let answered = match question {
-        Question::Agents => repository.holders().map(agents_of).map_err(|error| error.to_string()),
-        Question::Job(job) => report_of(repository, job.as_deref()).map_err(|error| error.to_string()),
-        Question::Popular => repository.popular_status().map(popular_of).map_err(|error| error.to_string()),
+        AgentQuestion::Agents => repository.holders().map(agents_of).map_err(|error| error.to_string()),
+        AgentQuestion::Job(job) => report_of(repository, job.as_deref()).map_err(|error| error.to_string()),
+        AgentQuestion::Popular => {
+            repository.popular_status().map(popular_of).map_err(|error| error.to_string())
+        }
     };
-    answered.unwrap_or_else(Answer::Failed)
+    answered.unwrap_or_else(AgentAnswer::Failed)
 }
 
-fn report_of(repository: &Repository, job: Option<&str>) -> Result<Answer, JobError> {
+fn report_of(repository: &Repository, job: Option<&str>) -> Result<AgentAnswer, JobError> {
     let begun = coordinate::find(repository, job)?;
     let mut report = begun.look();
     begun.note_spoilers(repository, &mut report)?;
-    Ok(Answer::Job(Box::new(report)))
+    Ok(AgentAnswer::Job(Box::new(report)))
 }
 
-fn agents_of(holders: Vec<HolderInfo>) -> Answer {
+fn agents_of(holders: Vec<HolderInfo>) -> AgentAnswer {
     let agents = holders.into_iter().filter(|holder| !holder.address.is_empty());
-    Answer::Agents(agents.map(|holder| (holder.name, holder.address, holder.beat_age_ms)).collect())
+    AgentAnswer::Agents(agents.map(|holder| (holder.name, holder.address, holder.beat_age_ms)).collect())
 }
 
-fn popular_of(status: PopularStatus) -> Answer {
-    Answer::Popular([
+fn popular_of(status: PopularStatus) -> AgentAnswer {
+    AgentAnswer::Popular([
         status.fraction_millionths.into(),
         status.packs,
         status.unchecked_packs,
@@ -194,9 +196,9 @@ fn popular_of(status: PopularStatus) -> Answer {
 /// none, and the repository may be opened. Blocks up to a minute.
 /// # Errors
 /// What the agents say.
-pub(crate) fn ask(context: &Context<'_>, question: &Question) -> Outcome<Option<Answer>> {
-    let place = Place::find(&context.arguments.common)?;
-    let Some(directory) = Directory::of(&place) else {
+pub(crate) fn ask(context: &CommandContext<'_>, question: &AgentQuestion) -> Outcome<Option<AgentAnswer>> {
+    let place = RepositoryPlace::find(&context.arguments.common)?;
+    let Some(directory) = SocketDirectory::of(&place) else {
         return Ok(None);
     };
     let Ok(stream) = UnixStream::connect(directory.socket()) else {
@@ -209,12 +211,12 @@ pub(crate) fn ask(context: &Context<'_>, question: &Question) -> Outcome<Option<
         )
     };
     match exchange(&stream, question).map_err(failed)? {
-        Answer::Failed(sentence) => Err(Failure::plain("agent", sentence)),
+        AgentAnswer::Failed(sentence) => Err(Failure::plain("agent", sentence)),
         answer => Ok(Some(answer)),
     }
 }
 
-fn exchange(mut stream: &UnixStream, question: &Question) -> std::io::Result<Answer> {
+fn exchange(mut stream: &UnixStream, question: &AgentQuestion) -> std::io::Result<AgentAnswer> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
     let mut line = serde_json::to_vec(question)?;

@@ -1,7 +1,7 @@
 //! A backup of a VM that runs: the point in time around it.
 
 use crate::{
-    arguments::{Backup, Format, FreezeWord},
+    arguments::{BackupArgs, FormatWord, FreezeWord},
     failure::{Failure, Outcome, exit},
 };
 use copal_backup::{DiskSource, Error, Repository};
@@ -9,10 +9,10 @@ use copal_disk::source::ContentEvidence;
 use copal_live::QmpError;
 use copal_live::{BackupEnd, FleeceOptions, FreezeMethod, LiveDisk, LiveError, LiveVm, PointInTime};
 
-use super::Typed;
+use super::TypedDisk;
 
 /// The VM as it was typed, if one that runs was.
-pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
+pub(super) fn typed_vm(backup: &BackupArgs, disks: &[TypedDisk]) -> Option<LiveVm> {
     let live = &backup.live;
     Some(LiveVm {
         name: backup.vm.clone(),
@@ -21,7 +21,7 @@ pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
             .iter()
             .map(|disk| LiveDisk {
                 name: disk.name.clone(),
-                // Typed as text.
+                // TypedDisk as text.
                 node: disk.image.to_string_lossy().into_owned(),
                 serial: disk.serial.clone().unwrap_or_default(),
                 began_with_base: None,
@@ -38,11 +38,11 @@ pub(super) fn typed_vm(backup: &Backup, disks: &[Typed]) -> Option<LiveVm> {
 pub(super) fn hold(
     repository: &Repository,
     mut vm: LiveVm,
-    format: Format,
+    format: FormatWord,
 ) -> Outcome<(PointInTime, Vec<DiskSource>)> {
     vm.look_up_bitmaps(repository)?;
     let (point, mut disks) = PointInTime::take(&vm, repository.info().domain)?;
-    if format == Format::Raw {
+    if format == FormatWord::Raw {
         let guessed = disks.iter_mut().filter(|disk| disk.content == ContentEvidence::Guessed);
         guessed.for_each(|disk| disk.content = ContentEvidence::Stated);
     }

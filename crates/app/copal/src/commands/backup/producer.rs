@@ -49,8 +49,11 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
     };
     let mut child = command.spawn().map_err(failed)?;
     let output = child.stdout.take().ok_or_else(|| failed(io::Error::other("it has no output")))?;
-    let producer =
-        Arc::new(Producer { name: program.display().to_string(), child: Mutex::new(child), has_group });
+    let producer = Arc::new(ProducerProcess {
+        name: program.display().to_string(),
+        child: Mutex::new(child),
+        has_group,
+    });
     let reader = ProducerOutput { output, cancel: cancel.clone(), _producer: Arc::clone(&producer) };
     let cancel = cancel.clone();
     let end = Box::new(move || producer.end(&cancel));
@@ -58,14 +61,14 @@ pub(super) fn start(words: &[OsString], cancel: &CancelFlag) -> Outcome<StreamSo
 }
 
 /// The running command; dropping it ends it.
-struct Producer {
+struct ProducerProcess {
     name: String,
     child: Mutex<Child>,
     /// It leads a process group of its own.
     has_group: bool,
 }
 
-impl Producer {
+impl ProducerProcess {
     /// Waits until it ends, and fails unless it ended well.
     fn end(&self, cancel: &CancelFlag) -> Result<(), SourceError> {
         let unusable = |how: String| SourceError::Unusable {
@@ -88,7 +91,7 @@ impl Producer {
     }
 }
 
-impl Drop for Producer {
+impl Drop for ProducerProcess {
     fn drop(&mut self) {
         let mut child = self.child.lock();
         // Once it was waited for, its number may be that of another process.
@@ -109,7 +112,7 @@ impl Drop for Producer {
 struct ProducerOutput {
     output: ChildStdout,
     cancel: CancelFlag,
-    _producer: Arc<Producer>,
+    _producer: Arc<ProducerProcess>,
 }
 
 impl Read for ProducerOutput {

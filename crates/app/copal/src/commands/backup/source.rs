@@ -4,7 +4,7 @@
 
 use crate::{
     failure::{Failure, Outcome, exit},
-    place::Place,
+    place::RepositoryPlace,
 };
 use copal_disk::doubt::DoubtKind;
 use std::{ffi::OsStr, path::Path};
@@ -14,7 +14,7 @@ const STDIN: &str = "-";
 
 /// A store that is read while it is written never ends as what it began as, and what it holds is no disk of a
 /// VM.
-pub(super) fn refuse_own(place: &Place, image: &OsStr) -> Outcome<()> {
+pub(super) fn refuse_own(place: &RepositoryPlace, image: &OsStr) -> Outcome<()> {
     if image != STDIN && !image.is_empty() && place.holds(Path::new(image)) {
         return Err(Failure::new(
             exit::SOURCE,
@@ -53,7 +53,7 @@ mod tests {
     /// Fix: standard input is no path.
     #[test]
     fn standard_input_is_no_file_of_the_working_directory() {
-        let here = Place::Store(StoreLocation::Files(std::env::current_dir().unwrap()));
+        let here = RepositoryPlace::Store(StoreLocation::Files(std::env::current_dir().unwrap()));
         assert!(here.holds(Path::new("-")), "a file of that name would lie in the store");
         assert!(refuse_own(&here, OsStr::new("-")).is_ok());
         assert!(refuse_own(&here, OsStr::new("disk.raw")).is_err());

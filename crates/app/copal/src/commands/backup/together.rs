@@ -1,8 +1,8 @@
 //! A backup in a fleet: it asks the agents that it can reach, and waits for a VM that another host is backing
 //! up.
 
-use super::super::Context;
-use crate::asking::{self, PART_BYTES};
+use super::super::CommandContext;
+use crate::asker::{self, PART_BYTES};
 use copal_agent::agent::Client;
 use copal_backup::{
     BackupRequest, BackupSummary, Collaboration, Error, Holder, LeaseWatch, Progress, Repository, Result,
@@ -15,15 +15,15 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// Backs up, with whom it can.
 pub(super) fn run(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     repository: &Repository,
     mut request: BackupRequest,
     timeout: Duration,
     progress: &dyn Progress,
 ) -> Result<BackupSummary> {
-    let name = asking::own_name();
+    let name = asker::own_name();
     request.holder = Holder { name: name.clone(), address: String::new() };
-    let spool = asking::spool_directory()?;
+    let spool = asker::spool_directory()?;
     let client = Client::connect(repository, &name, spool.path(), timeout)?;
     if client.is_none() {
         progress
@@ -55,7 +55,7 @@ pub(super) fn run(
 
 /// Waits until nobody has the VM; `false`: patience ended, or the command.
 fn is_free(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     repository: &Repository,
     vm: &str,
     (began, watch): (Instant, &mut LeaseWatch),

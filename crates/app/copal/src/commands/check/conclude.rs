@@ -1,7 +1,7 @@
 //! How a look at a repository ends: what is wrong, line by line, and the exit code of damage.
 
 use crate::{
-    commands::{Context, fields::MeasuredFields},
+    commands::{CommandContext, fields::MeasuredFields},
     failure::{Failure, Outcome, exit},
     human,
 };
@@ -23,7 +23,7 @@ struct CheckFields<'a, M> {
 
 /// Lists what is wrong; damage is exit code 20. `more`: fields for the summary.
 pub(super) fn conclude(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     command: &'static str,
     subject: &str,
     report: &CheckReport,
@@ -59,7 +59,7 @@ fn count(report: &CheckReport) -> u64 {
     report.damages.len() as u64 + report.more_damages
 }
 
-fn list_damages(context: &Context<'_>, report: &CheckReport) {
+fn list_damages(context: &CommandContext<'_>, report: &CheckReport) {
     for damage in &report.damages {
         let mut sentence = format!("{}: {}", damage.what, damage.detail);
         if !damage.snapshots.is_empty() {

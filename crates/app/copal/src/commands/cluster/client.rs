@@ -1,8 +1,8 @@
 //! `copal client`.
 
-use super::{Context, answer};
+use super::{CommandContext, answer};
 use crate::{
-    arguments::Client,
+    arguments::ClientCommand,
     cluster::{self, administer},
     failure::{Failure, Outcome, exit},
     human,
@@ -15,20 +15,20 @@ use copal_server::SigningRequest;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-pub(crate) fn run(context: &Context<'_>, verb: &Client) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, verb: &ClientCommand) -> Outcome<()> {
     match verb {
-        Client::Add { name, path, rights, out } => add(context, name, path, rights, out),
-        Client::Ls => {
+        ClientCommand::Add { name, path, rights, out } => add(context, name, path, rights, out),
+        ClientCommand::Ls => {
             let store = cluster::connect(&context.arguments.common)?;
             let list = administer(&store, &requests::ListClients {})?;
             answer(context, &list, || as_table(&list))
         }
-        Client::Renew { name, out } => renew(context, name, out.as_deref()),
-        Client::Rm { name, dry_run } => remove(context, name, *dry_run),
+        ClientCommand::Renew { name, out } => renew(context, name, out.as_deref()),
+        ClientCommand::Rm { name, dry_run } => remove(context, name, *dry_run),
     }
 }
 
-fn remove(context: &Context<'_>, name: &str, dry_run: bool) -> Outcome<()> {
+fn remove(context: &CommandContext<'_>, name: &str, dry_run: bool) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
     if dry_run {
         let list = administer(&store, &requests::ListClients {})?;
@@ -50,7 +50,7 @@ fn remove(context: &Context<'_>, name: &str, dry_run: bool) -> Outcome<()> {
 }
 
 /// As [`add`], for a client that is there.
-fn renew(context: &Context<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
+fn renew(context: &CommandContext<'_>, name: &str, out: Option<&Path>) -> Outcome<()> {
     let mut profile = cluster::profile(&context.arguments.common)?;
     let default = PathBuf::from(format!("{name}.json"));
     let out = out.unwrap_or(&default);
@@ -112,7 +112,7 @@ fn as_table(list: &ClientList) -> String {
 }
 
 /// The key is drawn here and goes nowhere else; the master signs who the client is.
-fn add(context: &Context<'_>, name: &str, path: &str, rights: &str, out: &Path) -> Outcome<()> {
+fn add(context: &CommandContext<'_>, name: &str, path: &str, rights: &str, out: &Path) -> Outcome<()> {
     let mut profile = cluster::profile(&context.arguments.common)?;
     if out.exists() {
         return Err(Failure::new(

@@ -1,10 +1,11 @@
 //! `copal data`.
 
 use super::{
-    Context, check_address, check_advertised, check_listens, check_told, child, start_failure, take, tokens,
+    CommandContext, check_address, check_advertised, check_listens, check_told, child, start_failure, take,
+    tokens,
 };
 use crate::{
-    arguments::Data,
+    arguments::DataArgs,
     failure::{Failure, Outcome, exit},
 };
 use copal_data::MemberIdentity;
@@ -26,7 +27,7 @@ const TO_JOIN: Duration = Duration::from_secs(30);
 /// Bytes that a new store preallocates; it grows.
 const FIRST_BYTES: u64 = 64 << 20;
 
-pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &DataArgs) -> Outcome<()> {
     if let Some(parent) = words.child.end_with_parent {
         child::end_with_parent(parent)?;
     }
@@ -88,7 +89,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Data) -> Outcome<()> {
 }
 
 /// A start after the first.
-fn again(context: &Context<'_>, words: &Data, mut home: ServerHome) -> Outcome<ServerHome> {
+fn again(context: &CommandContext<'_>, words: &DataArgs, mut home: ServerHome) -> Outcome<ServerHome> {
     if words.join.is_some() {
         return Err(Failure::new(
             exit::DENIED,
@@ -135,7 +136,7 @@ fn again(context: &Context<'_>, words: &Data, mut home: ServerHome) -> Outcome<S
 }
 
 /// Takes over where the server stands, as far as it was said; whether anything was.
-fn place(words: &Data, home: &mut ServerHome) -> bool {
+fn place(words: &DataArgs, home: &mut ServerHome) -> bool {
     if let Some(rack) = &words.rack {
         home.rack.clone_from(rack);
     }
@@ -147,7 +148,7 @@ fn place(words: &Data, home: &mut ServerHome) -> bool {
 
 /// The first start: it draws ids and writes them down, makes the store, joins the cluster, and writes its
 /// identity into the store. If the store cannot be made, the server does not join, and the token stays valid.
-fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outcome<ServerHome> {
+fn begin(context: &CommandContext<'_>, words: &DataArgs, drawn: Option<ServerHome>) -> Outcome<ServerHome> {
     let (Some(name), Some(token)) = (&words.name, &words.join) else {
         return Err(Failure::new(
             exit::NO_REPOSITORY,
@@ -213,7 +214,7 @@ fn begin(context: &Context<'_>, words: &Data, drawn: Option<ServerHome>) -> Outc
 }
 
 fn found_store(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     home: &ServerHome,
     unfinished: UnfinishedStore,
     options: &StoreOptions,
@@ -234,12 +235,12 @@ fn found_store(
     Ok(())
 }
 
-fn store_options(context: &Context<'_>, limit_bytes: Option<u64>) -> StoreOptions {
+fn store_options(context: &CommandContext<'_>, limit_bytes: Option<u64>) -> StoreOptions {
     StoreOptions { limit_bytes, ..context.arguments.common.store_options() }
 }
 
 /// What the memory of this start, or of the last that was told, is for.
-fn shares(context: &Context<'_>, home: &ServerHome) -> Outcome<MemoryShares> {
+fn shares(context: &CommandContext<'_>, home: &ServerHome) -> Outcome<MemoryShares> {
     let kept = home.memory_bytes;
     let bytes = kept.unwrap_or_else(|| context.arguments.common.memory_bytes());
     Ok(MemoryShares::of(bytes)?)
@@ -247,7 +248,7 @@ fn shares(context: &Context<'_>, home: &ServerHome) -> Outcome<MemoryShares> {
 
 /// The directory names the server, and its store is another's or is missing. The master is told, so that it
 /// does not wait for this server.
-fn gone(words: &Data, home: &ServerHome) -> Failure {
+fn gone(words: &DataArgs, home: &ServerHome) -> Failure {
     let told = match copal_server::report_lost_store(home) {
         Ok(()) => "the master makes other copies now".to_owned(),
         Err(error) => format!("the master could not be told: {error}"),

@@ -13,25 +13,25 @@ const MOST_BYTES: u64 = 4096;
 
 /// See the module.
 #[derive(Clone)]
-pub(super) enum Database {
+pub(super) enum MasterDatabase {
     File(PathBuf),
     Shared { url: String, password_file: Option<PathBuf> },
 }
 
-impl Database {
-    pub(super) fn of(home: &MasterHome, directory: &Path) -> Database {
+impl MasterDatabase {
+    pub(super) fn of(home: &MasterHome, directory: &Path) -> MasterDatabase {
         match &home.meta {
-            None => Database::File(MasterHome::database(directory)),
+            None => MasterDatabase::File(MasterHome::database(directory)),
             Some(url) => {
-                Database::Shared { url: url.clone(), password_file: home.meta_password_file.clone() }
+                MasterDatabase::Shared { url: url.clone(), password_file: home.meta_password_file.clone() }
             }
         }
     }
 
     pub(super) fn open(&self) -> Result<Box<dyn MetaStore>, MetaError> {
         match self {
-            Database::File(path) => Ok(Box::new(SqliteStore::open(path)?)),
-            Database::Shared { url, password_file } => {
+            MasterDatabase::File(path) => Ok(Box::new(SqliteStore::open(path)?)),
+            MasterDatabase::Shared { url, password_file } => {
                 let url = match password_file {
                     None => url.clone(),
                     Some(path) => with_password(url, &read(path)?),

@@ -1,18 +1,18 @@
 //! `copal disk`.
 
-use super::{Context, answer};
+use super::{CommandContext, answer};
 use crate::{
-    arguments::Disk,
+    arguments::DiskCommand,
     cluster::{self, administer},
     failure::Outcome,
     human,
 };
 use copal_client::administration::{DiskList, DiskUsage, requests};
 
-pub(crate) fn run(context: &Context<'_>, verb: &Disk) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, verb: &DiskCommand) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
     match verb {
-        Disk::Ls => {
+        DiskCommand::Ls => {
             let list = administer(&store, &requests::ListDisks {})?;
             answer(context, &list, || as_table(&list))
         }

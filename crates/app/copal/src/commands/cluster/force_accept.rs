@@ -1,6 +1,6 @@
 //! `copal group force-accept`.
 
-use super::{Context, answer};
+use super::{CommandContext, answer};
 use crate::{
     cluster::administer_group,
     failure::{Failure, Outcome, exit},
@@ -10,7 +10,11 @@ use copal_client::{
     administration::{AcceptReport, requests},
 };
 
-pub(super) fn run(context: &Context<'_>, store: &ClusterStore, order: &requests::ForceAccept) -> Outcome<()> {
+pub(super) fn run(
+    context: &CommandContext<'_>,
+    store: &ClusterStore,
+    order: &requests::ForceAccept,
+) -> Outcome<()> {
     let (group, from) = (order.group, order.from.as_str());
     let look = requests::ForceAccept { dry_run: true, ..order.clone() };
     let found = administer_group(store, group, &look)?;

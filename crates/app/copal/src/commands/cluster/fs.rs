@@ -1,12 +1,12 @@
 //! `copal fs`: volumes and files of a cluster.
 
-use super::{Context, answer, fs_run, group::as_table};
+use super::{CommandContext, answer, fs_run, group::as_table};
 use crate::{
-    arguments::{FileWords, Fs, FsVerb, TransferWord},
+    arguments::{FileArgs, FsArgs, FsCommand, TransferWord},
     cluster::{self, administer, file_as_json as as_json, of_volume},
     failure::{Failure, Outcome, exit},
     human,
-    stdin::Stdin,
+    stdin::InterruptibleStdin,
 };
 use bytes::Bytes;
 use copal_client::{ClusterStore, TransferMode, administration::requests};
@@ -26,12 +26,12 @@ const CHUNK: usize = 4 << 20;
 /// Entries that one listing asks for at a time.
 const PAGE: usize = 1000;
 
-pub(crate) fn run(context: &Context<'_>, words: &Fs) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &FsArgs) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?.with_deadline(words.deadline);
-    let fs = Files { context, store: &store };
+    let fs = FileCommands { context, store: &store };
     match &words.verb {
-        FsVerb::Mkdir { volume, quota } => fs.mkdir(volume, *quota),
-        FsVerb::Put { file, from, transfer } => {
+        FsCommand::Mkdir { volume, quota } => fs.mkdir(volume, *quota),
+        FsCommand::Put { file, from, transfer } => {
             store.cluster().set_transfer(match transfer {
                 TransferWord::Auto => TransferMode::Auto,
                 TransferWord::Parallel => TransferMode::Parallel,
@@ -39,28 +39,28 @@ pub(crate) fn run(context: &Context<'_>, words: &Fs) -> Outcome<()> {
             });
             fs.put(file, from)
         }
-        FsVerb::Get { file, to, strict } => fs.get(file, to, *strict),
-        FsVerb::Ls { volume, prefix } => fs.ls(volume, prefix),
-        FsVerb::Stat { file, strict } => fs.stat(file, *strict),
-        FsVerb::Rm { file, fid } => fs.rm(file, *fid),
-        FsVerb::Rmdir { volume, with_files } => fs.rmdir(volume, *with_files),
-        FsVerb::Mv { from, to } => {
+        FsCommand::Get { file, to, strict } => fs.get(file, to, *strict),
+        FsCommand::Ls { volume, prefix } => fs.ls(volume, prefix),
+        FsCommand::Stat { file, strict } => fs.stat(file, *strict),
+        FsCommand::Rm { file, fid } => fs.rm(file, *fid),
+        FsCommand::Rmdir { volume, with_files } => fs.rmdir(volume, *with_files),
+        FsCommand::Mv { from, to } => {
             store.rename_volume(from, to).map_err(of_volume)?;
             context.output.summary(json!({ "from": from, "to": to }), || format!("{from} is {to} now\n"));
             Ok(())
         }
-        FsVerb::Where { volume, .. } => fs.show_where(volume),
-        FsVerb::Settle { volume, fid, abort } => fs.settle(volume, FileId(*fid), *abort),
-        FsVerb::Run { parallel } => fs_run::run(context, &store, usize::from(*parallel)),
+        FsCommand::Where { volume, .. } => fs.show_where(volume),
+        FsCommand::Settle { volume, fid, abort } => fs.settle(volume, FileId(*fid), *abort),
+        FsCommand::Run { parallel } => fs_run::run(context, &store, usize::from(*parallel)),
     }
 }
 
-struct Files<'a> {
-    context: &'a Context<'a>,
+struct FileCommands<'a> {
+    context: &'a CommandContext<'a>,
     store: &'a ClusterStore,
 }
 
-impl Files<'_> {
+impl FileCommands<'_> {
     fn volume(&self, path: &str) -> Outcome<VolumeId> {
         self.store.open_volume(path).map_err(|error| match error {
             VolumeError::NotFound => Failure::new(
@@ -83,10 +83,10 @@ impl Files<'_> {
         Ok(())
     }
 
-    fn put(&self, file: &FileWords, from: &Path) -> Outcome<()> {
+    fn put(&self, file: &FileArgs, from: &Path) -> Outcome<()> {
         let vid = self.volume(&file.volume)?;
         let mut source: Box<dyn Read> = match from.as_os_str() == "-" {
-            true => Box::new(Stdin::new(self.context.cancel.clone())),
+            true => Box::new(InterruptibleStdin::new(self.context.cancel.clone())),
             false => Box::new(File::open(from).map_err(|error| {
                 Failure::new(exit::SOURCE, "source", format!("cannot read {}: {error}", from.display()))
             })?),
@@ -119,7 +119,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    fn get(&self, file: &FileWords, to: &Path, strict: bool) -> Outcome<()> {
+    fn get(&self, file: &FileArgs, to: &Path, strict: bool) -> Outcome<()> {
         let vid = self.volume(&file.volume)?;
         let name = file.name.as_bytes();
         let options = how(strict);
@@ -136,8 +136,9 @@ impl Files<'_> {
             true => Box::new(std::io::stdout()),
             false => Box::new(File::create_new(to).map_err(failed)?),
         };
-        let copied =
-            self.copy(file, (vid, &info), &mut target).and_then(|()| target.flush().map_err(Cut::Target));
+        let copied = self
+            .copy(file, (vid, &info), &mut target)
+            .and_then(|()| target.flush().map_err(CopyError::Target));
         if let Err(cut) = copied {
             if !is_stdout {
                 // A part of a file is no file; what it is good for, nobody could tell later.
@@ -145,8 +146,8 @@ impl Files<'_> {
                 let _ = std::fs::remove_file(to);
             }
             return Err(match cut {
-                Cut::Target(error) => failed(error),
-                Cut::Source(failure) => failure,
+                CopyError::Target(error) => failed(error),
+                CopyError::Source(failure) => failure,
             });
         }
         if !is_stdout {
@@ -222,10 +223,10 @@ impl Files<'_> {
     /// Writes all bytes of a file.
     fn copy(
         &self,
-        file: &FileWords,
+        file: &FileArgs,
         (vid, info): (VolumeId, &FileInfo),
         target: &mut dyn Write,
-    ) -> Result<(), Cut> {
+    ) -> Result<(), CopyError> {
         let of_this = ReadOptions { if_file: Some(info.fid), ..ReadOptions::default() };
         let mut at = 0;
         while at < info.size {
@@ -233,18 +234,18 @@ impl Files<'_> {
             let bytes = self
                 .store
                 .get(vid, file.name.as_bytes(), at..end, &of_this)
-                .map_err(|error| Cut::Source(named(file, error)))?;
+                .map_err(|error| CopyError::Source(named(file, error)))?;
             at = end;
-            target.write_all(&bytes).map_err(Cut::Target)?;
+            target.write_all(&bytes).map_err(CopyError::Target)?;
             if self.context.is_ended() {
                 let interrupted = Failure::new(exit::INTERRUPTED, "cancelled", "interrupted");
-                return Err(Cut::Source(interrupted));
+                return Err(CopyError::Source(interrupted));
             }
         }
         Ok(())
     }
 
-    fn stat(&self, file: &FileWords, strict: bool) -> Outcome<()> {
+    fn stat(&self, file: &FileArgs, strict: bool) -> Outcome<()> {
         let vid = self.volume(&file.volume)?;
         let info =
             self.store.stat(vid, file.name.as_bytes(), &how(strict)).map_err(|error| named(file, error))?;
@@ -262,7 +263,7 @@ impl Files<'_> {
         Ok(())
     }
 
-    fn rm(&self, file: &FileWords, fid: Option<u128>) -> Outcome<()> {
+    fn rm(&self, file: &FileArgs, fid: Option<u128>) -> Outcome<()> {
         let vid = self.volume(&file.volume)?;
         let name = file.name.as_bytes();
         let meant = fid.map(FileId);
@@ -331,7 +332,7 @@ impl Files<'_> {
     }
 }
 
-fn named(file: &FileWords, error: VolumeError) -> Failure {
+fn named(file: &FileArgs, error: VolumeError) -> Failure {
     match error {
         VolumeError::NotFound => Failure::new(
             exit::NOT_FOUND,
@@ -363,7 +364,7 @@ fn read_chunk(source: &mut dyn Read, from: &Path) -> Outcome<Bytes> {
 }
 
 /// Why a copy ended early.
-enum Cut {
+enum CopyError {
     Source(Failure),
     Target(std::io::Error),
 }
@@ -385,7 +386,7 @@ mod tests {
     /// Symptom: after exit code 43 the command to settle the file named no volume. Fix: it can be pasted.
     #[test]
     fn an_unknown_outcome_says_what_decides_it() {
-        let file = FileWords { volume: "mail/2026".to_owned(), name: "m1".to_owned() };
+        let file = FileArgs { volume: "mail/2026".to_owned(), name: "m1".to_owned() };
         let fid = FileId::new(1, 2, 3);
         let failure = named(&file, VolumeError::Unknown { fid });
         assert_eq!(failure.exit_code, exit::UNKNOWN);

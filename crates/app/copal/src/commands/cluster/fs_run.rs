@@ -1,6 +1,6 @@
 //! `copal fs run`: operations as lines of JSON, many at a time, each answered as it ends.
 
-use super::Context;
+use super::CommandContext;
 use crate::{
     cluster::{fid_of, file_as_json as as_json, word},
     failure::{Failure, Outcome},
@@ -31,7 +31,7 @@ const READ_AHEAD: usize = 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct OperationLine {
     #[serde(default)]
     id: Value,
     op: String,
@@ -56,7 +56,7 @@ struct Line {
 
 type Volumes = Arc<Mutex<HashMap<String, VolumeId>>>;
 
-pub(crate) fn run(context: &Context<'_>, store: &ClusterStore, parallel: usize) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, store: &ClusterStore, parallel: usize) -> Outcome<()> {
     let (give, lines) = mpsc::sync_channel::<String>(READ_AHEAD);
     let reader = thread::Builder::new().name("input".to_owned()).spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -109,19 +109,23 @@ fn now_ns() -> u64 {
 
 fn answer(store: &ClusterStore, volumes: &Volumes, text: &str) {
     let start = now_ns();
-    let (id, outcome) = match serde_json::from_str::<Line>(text) {
+    let (id, outcome) = match serde_json::from_str::<OperationLine>(text) {
         Ok(line) => {
             let deadline = line.deadline_ms.map_or(Duration::from_secs(30), Duration::from_millis);
-            let operation =
-                Operation { cluster: store.cluster(), volumes, line: &line, end: Instant::now() + deadline };
+            let operation = RunOperation {
+                cluster: store.cluster(),
+                volumes,
+                line: &line,
+                end: Instant::now() + deadline,
+            };
             (line.id.clone(), store.wait(operation.run()))
         }
-        Err(error) => (Value::Null, Err(Wrong::Words(error.to_string()))),
+        Err(error) => (Value::Null, Err(OperationError::Words(error.to_string()))),
     };
     let mut told = match outcome {
         Ok(fields) => fields,
-        Err(Wrong::Words(why)) => json!({ "error": "invalid", "message": why }),
-        Err(Wrong::Volume(error)) => {
+        Err(OperationError::Words(why)) => json!({ "error": "invalid", "message": why }),
+        Err(OperationError::Volume(error)) => {
             let mut told = json!({ "error": word(&error).1, "message": error.to_string() });
             if let Some(fid) = fid_of(&error) {
                 told["fid"] = json!(fid);
@@ -135,43 +139,45 @@ fn answer(store: &ClusterStore, volumes: &Volumes, text: &str) {
     write_out(&format!("{told}\n"));
 }
 
-enum Wrong {
+enum OperationError {
     Words(String),
     Volume(VolumeError),
 }
 
-impl From<VolumeError> for Wrong {
-    fn from(error: VolumeError) -> Wrong {
-        Wrong::Volume(error)
+impl From<VolumeError> for OperationError {
+    fn from(error: VolumeError) -> OperationError {
+        OperationError::Volume(error)
     }
 }
 
-struct Operation<'a> {
+struct RunOperation<'a> {
     cluster: &'a Cluster,
     volumes: &'a Volumes,
-    line: &'a Line,
+    line: &'a OperationLine,
     end: Instant,
 }
 
-impl Operation<'_> {
-    async fn run(&self) -> Result<Value, Wrong> {
+impl RunOperation<'_> {
+    async fn run(&self) -> Result<Value, OperationError> {
         let outcome = self.try_run().await;
         // A path may mean another volume by now.
-        if matches!(outcome, Err(Wrong::Volume(VolumeError::VolumeGone))) && self.line.op != "mkdir" {
+        if matches!(outcome, Err(OperationError::Volume(VolumeError::VolumeGone))) && self.line.op != "mkdir"
+        {
             self.volumes.lock().remove(&self.line.volume);
             return self.try_run().await;
         }
         outcome
     }
 
-    async fn try_run(&self) -> Result<Value, Wrong> {
+    async fn try_run(&self) -> Result<Value, OperationError> {
         let (line, cluster, end) = (self.line, self.cluster, self.end);
         let name = line.name.as_bytes();
         match line.op.as_str() {
             "put" => {
                 let body = line.body_b64.as_deref().unwrap_or_default();
-                let body =
-                    STANDARD.decode(body).map_err(|error| Wrong::Words(format!("body_b64: {error}")))?;
+                let body = STANDARD
+                    .decode(body)
+                    .map_err(|error| OperationError::Words(format!("body_b64: {error}")))?;
                 let vid = self.volume().await?;
                 let info = cluster.put(vid, name, Bytes::from(body), &PutOptions::default(), end).await?;
                 Ok(as_json(&info))
@@ -226,7 +232,8 @@ impl Operation<'_> {
             }
             "settle" => {
                 let vid = self.volume().await?;
-                let fid = self.fid()?.ok_or_else(|| Wrong::Words("settle takes a fid".to_owned()))?;
+                let fid =
+                    self.fid()?.ok_or_else(|| OperationError::Words("settle takes a fid".to_owned()))?;
                 let want = match line.abort {
                     true => SettleChoice::Abort,
                     false => SettleChoice::Commit,
@@ -237,7 +244,7 @@ impl Operation<'_> {
                 };
                 Ok(json!({ "fid": fid.to_string(), "outcome": outcome }))
             }
-            other => Err(Wrong::Words(format!("there is no operation {other:?}"))),
+            other => Err(OperationError::Words(format!("there is no operation {other:?}"))),
         }
     }
 
@@ -251,18 +258,19 @@ impl Operation<'_> {
         Ok(vid)
     }
 
-    fn fid(&self) -> Result<Option<FileId>, Wrong> {
+    fn fid(&self) -> Result<Option<FileId>, OperationError> {
         let parse = |text: &String| {
-            u128::from_str_radix(text, 16).map_err(|_| Wrong::Words(format!("{text} is no id of a file")))
+            u128::from_str_radix(text, 16)
+                .map_err(|_| OperationError::Words(format!("{text} is no id of a file")))
         };
         Ok(self.line.fid.as_ref().map(parse).transpose()?.map(FileId))
     }
 
-    fn options(&self) -> Result<ReadOptions, Wrong> {
+    fn options(&self) -> Result<ReadOptions, OperationError> {
         let consistency = match self.line.consistency.as_deref() {
             None | Some("available") => Consistency::Available,
             Some("strict") => Consistency::Strict,
-            Some(other) => return Err(Wrong::Words(format!("{other} is no consistency"))),
+            Some(other) => return Err(OperationError::Words(format!("{other} is no consistency"))),
         };
         Ok(ReadOptions { consistency, if_file: None })
     }

@@ -1,8 +1,8 @@
 //! `copal group`.
 
-use super::{Context, answer, force_accept};
+use super::{CommandContext, answer, force_accept};
 use crate::{
-    arguments::Group,
+    arguments::GroupCommand,
     cluster::{self, administer, administer_group},
     failure::{Failure, Outcome, exit},
     human,
@@ -14,28 +14,28 @@ use copal_client::{
 use copal_volume::group::GroupId;
 use serde_json::{Value, json};
 
-pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, verb: &GroupCommand) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
     match verb {
-        Group::Ls { degraded } => {
+        GroupCommand::Ls { degraded } => {
             let mut groups = administer(&store, &requests::ListGroups {})?.groups;
             groups.retain(|group| !degraded || group.members.iter().any(|member| member.role != "N"));
             context.output.answer(json!({ "groups": groups }), || as_table(&groups));
             Ok(())
         }
-        Group::Show { group } => {
+        GroupCommand::Show { group } => {
             let found = administer(&store, &requests::ShowGroup { group: *group })?;
             answer(context, &found, || as_table(std::slice::from_ref(&found)))
         }
-        Group::WhyDegraded { group } => {
+        GroupCommand::WhyDegraded { group } => {
             let story = administer_group(&store, *group, &requests::ExplainGroup { group: *group })?;
             answer(context, &story, || story_as_text(&story))
         }
-        Group::Boost { group } => {
+        GroupCommand::Boost { group } => {
             let report = administer_group(&store, *group, &requests::BoostGroup { group: *group })?;
             answer(context, &report, || boost_as_text(&report))
         }
-        Group::Move { group, cancel: true, dry_run, .. } => {
+        GroupCommand::Move { group, cancel: true, dry_run, .. } => {
             let cancel = requests::CancelMove { group: *group, dry_run: *dry_run };
             let report = administer_group(&store, *group, &cancel)?;
             answer(context, &report, || match (report.moves, dry_run) {
@@ -44,7 +44,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
                 (true, false) => format!("group {group} stays where it is\n"),
             })
         }
-        Group::Move { group, from, to, dry_run, .. } => {
+        GroupCommand::Move { group, from, to, dry_run, .. } => {
             let (Some(from), Some(to)) = (from.clone(), to.clone()) else {
                 return Err(Failure::usage("move it where? give --from NAME and --to NAME, or --cancel"));
             };
@@ -53,7 +53,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
             let report = administer_group(&store, *group, &order)?;
             answer(context, &report, || super::rebalance::moved_as_text(&report))
         }
-        Group::ForceAccept { group, from, lose_since, dry_run } => {
+        GroupCommand::ForceAccept { group, from, lose_since, dry_run } => {
             let order = requests::ForceAccept {
                 group: *group,
                 from: from.clone(),
@@ -62,7 +62,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Group) -> Outcome<()> {
             };
             force_accept::run(context, &store, &order)
         }
-        Group::Verify { group, deep, .. } => {
+        GroupCommand::Verify { group, deep, .. } => {
             let groups = match group {
                 Some(group) => vec![GroupId(*group)],
                 None => store.cluster().map().groups(),
@@ -122,7 +122,7 @@ pub(super) fn as_table(groups: &[GroupMembers]) -> String {
     human::table(&["Group", "Epoch", "Members"], &rows)
 }
 
-fn verify(context: &Context<'_>, store: &ClusterStore, groups: &[GroupId], deep: bool) -> Outcome<()> {
+fn verify(context: &CommandContext<'_>, store: &ClusterStore, groups: &[GroupId], deep: bool) -> Outcome<()> {
     let (mut files, mut bytes) = (0, 0);
     let mut wrong: Vec<Value> = Vec::new();
     for group in groups {

@@ -1,12 +1,12 @@
 //! `copal master`.
 
 use super::{
-    Context, check_address, check_listens, check_told, child,
-    database::{Database, check_url},
+    CommandContext, check_address, check_listens, check_told, child,
+    database::{MasterDatabase, check_url},
     start_failure, take, tokens,
 };
 use crate::{
-    arguments::Master,
+    arguments::MasterArgs,
     failure::{Failure, Outcome, exit},
 };
 use copal_client::ClientProfile;
@@ -22,7 +22,7 @@ const TO_JOIN: Duration = Duration::from_secs(30);
 /// Between two looks at what ends the process.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &MasterArgs) -> Outcome<()> {
     if let Some(parent) = words.child.end_with_parent {
         child::end_with_parent(parent)?;
     }
@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
     renew_profile(words, &home);
     let options = options(&home, words);
     let process = MasterProcess::start(
-        Database::of(&home, &words.dir).opener(),
+        MasterDatabase::of(&home, &words.dir).opener(),
         options,
         home.authority(),
         &home.listen,
@@ -87,7 +87,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Master) -> Outcome<()> {
 }
 
 /// Takes over what later starts go by; whether anything was said.
-fn keep(words: &Master, home: &mut MasterHome) -> bool {
+fn keep(words: &MasterArgs, home: &mut MasterHome) -> bool {
     if let Some(http) = &words.monitored.http {
         home.http.clone_from(http);
     }
@@ -99,7 +99,7 @@ fn keep(words: &Master, home: &mut MasterHome) -> bool {
     is_timed || words.monitored.http.is_some()
 }
 
-fn options(home: &MasterHome, words: &Master) -> MasterOptions {
+fn options(home: &MasterHome, words: &MasterArgs) -> MasterOptions {
     let fallback = MasterOptions::default();
     MasterOptions {
         permanent_after_ms: home.permanent_after_ms.unwrap_or(fallback.permanent_after_ms),
@@ -112,7 +112,7 @@ fn options(home: &MasterHome, words: &Master) -> MasterOptions {
 }
 
 /// Where a new master listens, and where others reach it.
-fn addresses(words: &Master) -> Outcome<(&str, &str)> {
+fn addresses(words: &MasterArgs) -> Outcome<(&str, &str)> {
     let listen = words
         .listen
         .as_deref()
@@ -128,7 +128,7 @@ fn addresses(words: &Master) -> Outcome<(&str, &str)> {
 
 /// A home that knows its database.
 fn home_of(
-    words: &Master,
+    words: &MasterArgs,
     (listen, advertise): (&str, &str),
     authority: &CertificateAuthority,
 ) -> Outcome<MasterHome> {
@@ -143,7 +143,7 @@ fn home_of(
 }
 
 /// Makes a cluster: its authority, its database, and a profile for its clients.
-fn make(words: &Master) -> Outcome<MasterHome> {
+fn make(words: &MasterArgs) -> Outcome<MasterHome> {
     let addresses = addresses(words)?;
     let mut uuid = [0; 16];
     let drawn = copal_volume::random_incarnation().and_then(|a| Ok((a, copal_volume::random_incarnation()?)));
@@ -152,7 +152,7 @@ fn make(words: &Master) -> Outcome<MasterHome> {
     uuid[8..].copy_from_slice(&low.to_be_bytes());
     let authority = CertificateAuthority::new(&copal_server::hex(&uuid)).map_err(start_failure)?;
     let home = home_of(words, addresses, &authority)?;
-    let opened = Database::of(&home, &words.dir).open();
+    let opened = MasterDatabase::of(&home, &words.dir).open();
     let advice = match words.meta {
         Some(_) => "; start the database, or correct --meta, and try again",
         None => "",
@@ -167,7 +167,7 @@ fn make(words: &Master) -> Outcome<MasterHome> {
 }
 
 fn write_profile(
-    words: &Master,
+    words: &MasterArgs,
     uuid: [u8; 16],
     masters: Vec<String>,
     authority: &CertificateAuthority,
@@ -179,7 +179,7 @@ fn write_profile(
 
 /// Writes another certificate into the profile beside a master when half of the time of the one in it is
 /// over: whoever starts a master has the authority's key. The key of the profile is new, too.
-fn renew_profile(words: &Master, home: &MasterHome) {
+fn renew_profile(words: &MasterArgs, home: &MasterHome) {
     let path = words.dir.join("client.json");
     // Where it was moved away nothing is written.
     let Ok(mut profile) = ClientProfile::read(&path) else {
@@ -203,7 +203,7 @@ fn renew_profile(words: &Master, home: &MasterHome) {
 }
 
 /// Becomes a further master of the cluster of a token.
-fn join(words: &Master, token: &str) -> Outcome<MasterHome> {
+fn join(words: &MasterArgs, token: &str) -> Outcome<MasterHome> {
     let addresses = addresses(words)?;
     let token = tokens::read(token)?;
     // Before the token is used up.
@@ -226,7 +226,7 @@ fn taken(directory: &Path) -> Failure {
     )
 }
 
-fn find(words: &Master) -> Outcome<MasterHome> {
+fn find(words: &MasterArgs) -> Outcome<MasterHome> {
     let read = MasterHome::read(&words.dir);
     let mut home = read.map_err(|error| match error {
         copal_server::HomeError::Missing { .. } => Failure::new(

@@ -1,8 +1,8 @@
 //! `copal meta`: the master's database kept elsewhere, put back, looked through.
 
-use super::{Context, start_failure, take};
+use super::{CommandContext, start_failure, take};
 use crate::{
-    arguments::Meta,
+    arguments::MetaCommand,
     failure::{Failure, Outcome, exit},
 };
 use copal_master::{MetadataBackupError, TableSummary};
@@ -13,14 +13,14 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, verb: &MetaCommand) -> Outcome<()> {
     match verb {
-        Meta::Backup { dir, file } => {
+        MetaCommand::Backup { dir, file } => {
             let kept = copal_master::back_up_tables(&found(dir)?, file).map_err(failure)?;
             told(context, &kept, &format!("kept in {}", file.display()));
             Ok(())
         }
-        Meta::Restore { dir, file, away } => {
+        MetaCommand::Restore { dir, file, away } => {
             let _lock = take(dir)?;
             let database = MasterHome::database(dir);
             let kept = copal_master::restore_tables(file, &database, away, now_ms()).map_err(failure)?;
@@ -37,7 +37,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Meta) -> Outcome<()> {
             told(context, &kept, &format!("put back into {}; {then}", dir.display()));
             Ok(())
         }
-        Meta::Check { dir, file } => {
+        MetaCommand::Check { dir, file } => {
             let database = match (dir, file) {
                 (_, Some(file)) => file.clone(),
                 (Some(dir), None) => found(dir)?,
@@ -93,7 +93,7 @@ fn found(dir: &Path) -> Outcome<PathBuf> {
     }
 }
 
-fn told(context: &Context<'_>, kept: &TableSummary, what: &str) {
+fn told(context: &CommandContext<'_>, kept: &TableSummary, what: &str) {
     let fields = json!({ "volumes": kept.volumes, "servers": kept.servers, "map_version": kept.map_version });
     context
         .output

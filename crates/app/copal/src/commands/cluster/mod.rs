@@ -31,7 +31,7 @@ pub(super) use rebalance::run as rebalance;
 pub(super) use serve::run as serve;
 pub(super) use status::{events, status};
 
-use super::Context;
+use super::CommandContext;
 use crate::failure::{Failure, exit};
 use copal_node::DirectoryLock;
 use copal_server::StartError;
@@ -52,7 +52,7 @@ fn monitored(http: Option<&str>) -> String {
 
 /// Prints a reply of the master: its JSON, or its text.
 fn answer(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     reply: &impl serde::Serialize,
     text: impl FnOnce() -> String,
 ) -> crate::failure::Outcome<()> {

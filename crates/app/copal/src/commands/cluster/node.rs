@@ -1,8 +1,8 @@
 //! `copal node`.
 
-use super::{Context, answer};
+use super::{CommandContext, answer};
 use crate::{
-    arguments::Node,
+    arguments::NodeCommand,
     cluster::{self, administer},
     failure::{Failure, Outcome, exit},
     human,
@@ -13,25 +13,25 @@ use copal_client::{
 };
 use serde_json::json;
 
-pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, verb: &NodeCommand) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
     match verb {
-        Node::Ls => {
+        NodeCommand::Ls => {
             let servers = administer(&store, &requests::ShowStatus {})?.servers;
             context.output.answer(json!({ "nodes": servers }), || as_table(&servers));
             Ok(())
         }
-        Node::Token { master } => {
+        NodeCommand::Token { master } => {
             let drawn = administer(&store, &requests::DrawToken { master: *master })?;
             answer(context, &drawn, || format!("{}\n", drawn.token))
         }
-        Node::Lost { name, dry_run } => lose(context, &store, name, *dry_run),
-        Node::Drain { name, undo, dry_run } => {
+        NodeCommand::Lost { name, dry_run } => lose(context, &store, name, *dry_run),
+        NodeCommand::Drain { name, undo, dry_run } => {
             let drain = requests::DrainServer { name: name.clone(), undo: *undo, dry_run: *dry_run };
             let report = order(&store, name, &drain)?;
             answer(context, &report, || drain_as_text(&report, *undo))
         }
-        Node::Rm { name, dry_run } => {
+        NodeCommand::Rm { name, dry_run } => {
             let removal = requests::RemoveServer { name: name.clone(), dry_run: *dry_run };
             let report = order(&store, name, &removal)?;
             answer(context, &report, || match dry_run {
@@ -39,7 +39,7 @@ pub(crate) fn run(context: &Context<'_>, verb: &Node) -> Outcome<()> {
                 false => format!("{name} is removed\n"),
             })
         }
-        Node::Maintenance { name, duration, dry_run } => {
+        NodeCommand::Maintenance { name, duration, dry_run } => {
             let for_ms = duration.as_millis() as u64;
             let absence = requests::AnnounceAbsence { name: name.clone(), for_ms, dry_run: *dry_run };
             let report = order(&store, name, &absence)?;
@@ -68,7 +68,7 @@ fn as_table(servers: &[ServerStatus]) -> String {
     human::table(&["Name", "State", "Address", "Rack", "Process", "Boot", "Groups"], &rows)
 }
 
-fn lose(context: &Context<'_>, store: &ClusterStore, name: &str, dry_run: bool) -> Outcome<()> {
+fn lose(context: &CommandContext<'_>, store: &ClusterStore, name: &str, dry_run: bool) -> Outcome<()> {
     let status = administer(store, &requests::ShowStatus {})?;
     let found = status.servers.iter().find(|server| server.name == name);
     let groups = found.ok_or_else(|| no_server(name))?.groups;

@@ -1,8 +1,8 @@
 //! `copal rebalance`.
 
-use super::{Context, answer};
+use super::{CommandContext, answer};
 use crate::{
-    arguments::Rebalance,
+    arguments::RebalanceCommand,
     cluster::{self, administer, as_json},
     failure::{Failure, Outcome},
     human,
@@ -34,10 +34,10 @@ struct PlanMove {
     to: String,
 }
 
-pub(crate) fn run(context: &Context<'_>, verb: &Rebalance) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, verb: &RebalanceCommand) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
     match verb {
-        Rebalance::Plan { out } => {
+        RebalanceCommand::Plan { out } => {
             let plan = administer(&store, &requests::PlanRebalance {})?;
             let mut text = plan_as_text(&plan);
             if let Some(out) = out {
@@ -49,12 +49,12 @@ pub(crate) fn run(context: &Context<'_>, verb: &Rebalance) -> Outcome<()> {
             }
             answer(context, &plan, || text)
         }
-        Rebalance::Apply { plan, dry_run } => {
+        RebalanceCommand::Apply { plan, dry_run } => {
             let moves = read(plan)?;
             let report = administer(&store, &requests::ApplyRebalance { moves, dry_run: *dry_run })?;
             answer(context, &report, || moved_as_text(&report))
         }
-        Rebalance::Pause { dry_run } => {
+        RebalanceCommand::Pause { dry_run } => {
             let report = administer(&store, &requests::PauseRebalance { dry_run: *dry_run })?;
             answer(context, &report, || {
                 let would = if *dry_run { "would be" } else { "are" };

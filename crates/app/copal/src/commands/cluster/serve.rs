@@ -1,8 +1,8 @@
 //! `copal serve --dev`: a cluster of processes on loopback.
 
-use super::Context;
+use super::CommandContext;
 use crate::{
-    arguments::Serve,
+    arguments::ServeArgs,
     failure::{Failure, Outcome, exit},
     place::PROFILE,
 };
@@ -25,7 +25,7 @@ const TO_END: Duration = Duration::from_secs(8);
 /// Between two looks at who has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
-struct Process {
+struct ChildProcess {
     name: String,
     directory: PathBuf,
     command: String,
@@ -35,7 +35,7 @@ struct Process {
     has_ended: bool,
 }
 
-pub(crate) fn run(context: &Context<'_>, words: &Serve) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &ServeArgs) -> Outcome<()> {
     if words.masters > 1 && words.meta.is_none() {
         return Err(Failure::usage(
             "several masters share a database; give --meta mysql://USER@HOST:PORT/DATABASE, or one master",
@@ -43,7 +43,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Serve) -> Outcome<()> {
     }
     let _lock = super::take(&words.dir)?;
     let program = std::env::current_exe().map_err(super::start_failure)?;
-    let serving = Serving { context, words, program };
+    let serving = ServeRun { context, words, program };
     let mut processes = Vec::new();
     let started = serving.start_all(&mut processes);
     let ended = started.and_then(|()| serving.watch(&mut processes));
@@ -51,14 +51,14 @@ pub(crate) fn run(context: &Context<'_>, words: &Serve) -> Outcome<()> {
     ended
 }
 
-struct Serving<'a> {
-    context: &'a Context<'a>,
-    words: &'a Serve,
+struct ServeRun<'a> {
+    context: &'a CommandContext<'a>,
+    words: &'a ServeArgs,
     program: PathBuf,
 }
 
-impl Serving<'_> {
-    fn start_all(&self, processes: &mut Vec<Process>) -> Outcome<()> {
+impl ServeRun<'_> {
+    fn start_all(&self, processes: &mut Vec<ChildProcess>) -> Outcome<()> {
         let dir = self.words.dir.canonicalize().map_err(super::start_failure)?;
         let profile = dir.join("client.json");
         for number in 1..=self.words.masters {
@@ -89,7 +89,7 @@ impl Serving<'_> {
         Ok(())
     }
 
-    fn start_master(&self, dir: &Path, number: u16) -> Outcome<Process> {
+    fn start_master(&self, dir: &Path, number: u16) -> Outcome<ChildProcess> {
         const FURTHER_PORTS: u16 = 70;
         let (name, port) = match number {
             1 => ("master".to_owned(), self.words.port),
@@ -128,7 +128,7 @@ impl Serving<'_> {
         Ok(process)
     }
 
-    fn start_server(&self, dir: &Path, profile: &Path, number: u16) -> Outcome<Process> {
+    fn start_server(&self, dir: &Path, profile: &Path, number: u16) -> Outcome<ChildProcess> {
         let name = format!("data{number}");
         let directory = dir.join(&name);
         let mut typed: Vec<OsString> = vec!["data".into(), "--dir".into(), directory.clone().into()];
@@ -163,7 +163,7 @@ impl Serving<'_> {
         typed: Vec<OsString>,
         again: &[OsString],
         input: Option<String>,
-    ) -> Outcome<Process> {
+    ) -> Outcome<ChildProcess> {
         let mut command = Command::new(&self.program);
         let parent = std::process::id().to_string();
         command.args(&typed).args(["--json", "--end-with-parent", &parent]);
@@ -196,7 +196,7 @@ impl Serving<'_> {
                 return Err(super::start_failure(error));
             }
         }
-        let mut process = Process {
+        let mut process = ChildProcess {
             name: name.to_owned(),
             directory,
             command: format!("copal {}", again.join(OsStr::new(" ")).display()),
@@ -232,7 +232,7 @@ impl Serving<'_> {
         }
     }
 
-    fn tell(&self, process: &Process) {
+    fn tell(&self, process: &ChildProcess) {
         self.context.output.line(&format!(
             "{}  process {}, {}{}, {}; again: {}",
             process.name,
@@ -245,7 +245,7 @@ impl Serving<'_> {
     }
 
     /// Says who ends, until this process is told to, or none is left.
-    fn watch(&self, processes: &mut [Process]) -> Outcome<()> {
+    fn watch(&self, processes: &mut [ChildProcess]) -> Outcome<()> {
         while !self.context.is_ended() {
             for process in processes.iter_mut().filter(|process| !process.has_ended) {
                 let Ok(Some(status)) = process.child.try_wait() else {
@@ -275,7 +275,7 @@ fn token_of(profile: &Path, master: bool) -> Outcome<String> {
     Ok(crate::cluster::administer(&store, &requests::DrawToken { master })?.token)
 }
 
-fn as_json(process: &Process) -> Value {
+fn as_json(process: &ChildProcess) -> Value {
     json!({
         "name": process.name,
         "pid": process.child.id(),
@@ -287,7 +287,7 @@ fn as_json(process: &Process) -> Value {
 }
 
 /// Tells all of them to end, the master last, and waits.
-fn stop_all(processes: &mut [Process]) {
+fn stop_all(processes: &mut [ChildProcess]) {
     let end = Instant::now() + TO_END;
     for process in processes.iter_mut().rev() {
         if let Some(pid) = rustix::process::Pid::from_raw(process.child.id() as i32)

@@ -1,8 +1,8 @@
 //! `copal status` and `copal events`.
 
-use super::{Context, answer};
+use super::{CommandContext, answer};
 use crate::{
-    arguments::{Events, Status, Wait},
+    arguments::{EventsArgs, StatusArgs, WaitCondition},
     cluster::{self, administer, as_json},
     failure::{Failure, Outcome, exit},
     human,
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 /// Between two questions.
 const ASK: Duration = Duration::from_millis(200);
 
-pub(crate) fn status(context: &Context<'_>, words: &Status) -> Outcome<()> {
+pub(crate) fn status(context: &CommandContext<'_>, words: &StatusArgs) -> Outcome<()> {
     let end = Instant::now() + words.timeout;
     let wanted = match &context.arguments.common.wait {
-        Some(Wait::Until(health)) => Some(health.as_str()),
-        Some(Wait::For(_)) => {
+        Some(WaitCondition::Until(health)) => Some(health.as_str()),
+        Some(WaitCondition::For(_)) => {
             return Err(Failure::usage("wait for what? --wait healthy; --timeout says how long"));
         }
         None => None,
@@ -116,7 +116,7 @@ fn recovery_as_text(status: &ClusterStatus) -> String {
     said
 }
 
-pub(crate) fn events(context: &Context<'_>, words: &Events) -> Outcome<()> {
+pub(crate) fn events(context: &CommandContext<'_>, words: &EventsArgs) -> Outcome<()> {
     let store = cluster::connect(&context.arguments.common)?;
     for event in administer(&store, &requests::ListEvents { after: words.after })?.events {
         context.output.message("event", as_json(&event)?);

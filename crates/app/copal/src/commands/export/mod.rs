@@ -8,12 +8,12 @@ mod store_lender;
 pub(super) use mount::run as mount;
 pub(super) use nbd::run as nbd;
 
-use super::{Context, close};
+use super::{CommandContext, close};
 use crate::{
     failure::{Failure, Outcome, exit},
-    pins::Pin,
-    place::Place,
-    repository::Opened,
+    pins::ExportPin,
+    place::RepositoryPlace,
+    repository::OpenRepository,
 };
 use copal_backup::{
     Repository,
@@ -49,7 +49,7 @@ struct OpenExport {
 struct ExportState {
     store_lender: Arc<StoreLender>,
     close_flag: CloseFlag,
-    pin: Option<Pin>,
+    pin: Option<ExportPin>,
     /// Pin of a repository in a cluster; `None` if this client may only read.
     catalog_pin: Mutex<Option<CatalogPin>>,
     shown: Shown,
@@ -68,9 +68,14 @@ enum EndReason {
 impl OpenExport {
     /// Pins the snapshot while the repository is open; on one machine nothing can be forgotten meanwhile. In
     /// a cluster nothing is locked, so the pin is set first, and then the snapshot must still exist.
-    fn open(context: &Context<'_>, opened: Opened, name: &str, shown: Shown) -> Outcome<OpenExport> {
+    fn open(
+        context: &CommandContext<'_>,
+        opened: OpenRepository,
+        name: &str,
+        shown: Shown,
+    ) -> Outcome<OpenExport> {
         let common = &context.arguments.common;
-        let pin = Pin::set(&Place::find(common)?, name, &shown);
+        let pin = ExportPin::set(&RepositoryPlace::find(common)?, name, &shown);
         let mut catalog_pin = None;
         if opened.store().is_none() {
             catalog_pin = pin_in_catalog(context, opened.repository(), shown);
@@ -110,7 +115,7 @@ impl OpenExport {
 
     /// Called a few times a second: returns the reason if the export is to end. From then on all clients get
     /// I/O errors. Does not block: the keeper queries the store.
-    fn end(&self, context: &Context<'_>) -> Option<EndReason> {
+    fn end(&self, context: &CommandContext<'_>) -> Option<EndReason> {
         let end = if context.is_ended() {
             EndReason::Asked
         } else if self.shared.is_deleted.load(Ordering::Acquire) {
@@ -123,7 +128,7 @@ impl OpenExport {
     }
 
     /// Closes the store, then removes the pins.
-    fn close(self, context: &Context<'_>) -> Outcome<()> {
+    fn close(self, context: &CommandContext<'_>) -> Outcome<()> {
         let OpenExport { shared, cache: _, keeper } = self;
         shared.close_flag.close();
         keeper.end();
@@ -164,7 +169,7 @@ impl ExportKeeper {
             while matches!(ended.recv_timeout(POLL_INTERVAL), Err(RecvTimeoutError::Timeout)) {
                 shared.store_lender.close_if_idle();
                 shared.keep_catalog_pin();
-                if shared.pin.as_ref().is_some_and(Pin::is_to_close) {
+                if shared.pin.as_ref().is_some_and(ExportPin::is_to_close) {
                     shared.is_deleted.store(true, Ordering::Release);
                 }
                 // In a cluster others may delete the snapshot. With a pin they ask first.
@@ -212,7 +217,7 @@ impl ExportState {
 }
 
 /// Pins a snapshot in a cluster; without a pin, others may delete it.
-fn pin_in_catalog(context: &Context<'_>, repository: &Repository, shown: Shown) -> Option<CatalogPin> {
+fn pin_in_catalog(context: &CommandContext<'_>, repository: &Repository, shown: Shown) -> Option<CatalogPin> {
     match repository.pin(shown) {
         Ok(pin) => Some(pin),
         Err(error) => {

@@ -2,11 +2,11 @@
 
 use super::{EndReason, OpenExport, deleted};
 use crate::{
-    arguments::Mount as Words,
-    commands::{Context, close},
+    arguments::MountArgs as Words,
+    commands::{CommandContext, close},
     failure::{Failure, Outcome},
     output::write_out,
-    repository::Opened,
+    repository::OpenRepository,
 };
 use copal_backup::{Error, serve};
 use copal_export::{MountContent, SnapshotMount};
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Poll interval of the end of the mount.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &Words) -> Outcome<()> {
     context.memory()?;
     let opened = context.open(Access::Read)?;
     // The UUID is used from here on, since the name may pass to another VM.
@@ -36,7 +36,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Words) -> Outcome<()> {
 }
 
 /// The UUID of a VM, found by UUID or name.
-fn vm_named(opened: &Opened, name: &str) -> Outcome<uuid::Uuid> {
+fn vm_named(opened: &OpenRepository, name: &str) -> Outcome<uuid::Uuid> {
     let vms = opened.repository().vms()?;
     let found = vms.iter().find(|vm| vm.name == name || vm.uuid.to_string() == name);
     found.map(|vm| vm.uuid).ok_or_else(|| {
@@ -46,7 +46,7 @@ fn vm_named(opened: &Opened, name: &str) -> Outcome<uuid::Uuid> {
 }
 
 fn show_until_ended(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     words: &Words,
     export: &OpenExport,
     vm: Option<String>,

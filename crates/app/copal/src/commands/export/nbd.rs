@@ -2,11 +2,11 @@
 
 use super::{EndReason, OpenExport, deleted};
 use crate::{
-    arguments::Nbd,
-    commands::{Context, close},
+    arguments::NbdArgs,
+    commands::{CommandContext, close},
     failure::{Failure, Outcome},
     output::write_out,
-    repository::Opened,
+    repository::OpenRepository,
 };
 use copal_backup::{
     Snapshot,
@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::collections::HashMap;
 
-pub(crate) fn run(context: &Context<'_>, words: &Nbd) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &NbdArgs) -> Outcome<()> {
     context.memory()?;
     let address = address(words)?;
     let opened = context.open(Access::Read)?;
@@ -35,7 +35,7 @@ pub(crate) fn run(context: &Context<'_>, words: &Nbd) -> Outcome<()> {
     closed
 }
 
-fn address(words: &Nbd) -> Outcome<ServerAddress> {
+fn address(words: &NbdArgs) -> Outcome<ServerAddress> {
     if let Some(socket) = &words.socket {
         return Ok(ServerAddress::Unix(socket.clone()));
     }
@@ -53,7 +53,7 @@ fn address(words: &Nbd) -> Outcome<ServerAddress> {
 }
 
 /// The requested snapshot, and the others of its VM.
-fn choose(opened: &Opened, words: &Nbd) -> Outcome<(Snapshot, Vec<Snapshot>)> {
+fn choose(opened: &OpenRepository, words: &NbdArgs) -> Outcome<(Snapshot, Vec<Snapshot>)> {
     let repository = opened.repository();
     let snapshot = repository.resolve(&words.which.snapshot, words.which.vm.as_deref())?;
     let names: Vec<&str> = snapshot.disks.iter().map(|disk| disk.name.as_str()).collect();
@@ -78,8 +78,8 @@ fn choose(opened: &Opened, words: &Nbd) -> Outcome<(Snapshot, Vec<Snapshot>)> {
 }
 
 fn serve_until_ended(
-    context: &Context<'_>,
-    words: &Nbd,
+    context: &CommandContext<'_>,
+    words: &NbdArgs,
     export: &OpenExport,
     snapshot: &Snapshot,
     others: Vec<Snapshot>,
@@ -130,7 +130,7 @@ struct ExportFields<'a> {
 }
 
 /// One line, with an address for each disk.
-fn print_ready(context: &Context<'_>, server: &Server, disks: &[(String, u64)]) -> Outcome<()> {
+fn print_ready(context: &CommandContext<'_>, server: &Server, disks: &[(String, u64)]) -> Outcome<()> {
     let mut exports = Vec::new();
     for (name, size_bytes) in disks {
         let uri = server.uri(name).map_err(of_nbd)?.to_string();
@@ -147,7 +147,7 @@ fn print_ready(context: &Context<'_>, server: &Server, disks: &[(String, u64)]) 
     Ok(())
 }
 
-fn warn_of_open_address(context: &Context<'_>, address: &ServerAddress) {
+fn warn_of_open_address(context: &CommandContext<'_>, address: &ServerAddress) {
     let is_loopback =
         |host: &str| host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
     if let ServerAddress::Tcp(host, _) = address

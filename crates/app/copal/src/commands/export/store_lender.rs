@@ -7,9 +7,9 @@
 //! as another process writes. So a read that waits for the store delays only other reads.
 
 use crate::{
-    arguments::Common,
+    arguments::CommonArgs,
     failure::{Failure, Outcome},
-    repository::{self, Opened},
+    repository::{self, OpenRepository},
 };
 use copal_backup::{CancelFlag, Error, KeptKey, LostFrame, Repository, serve::Lender};
 use copal_export::CloseFlag;
@@ -27,7 +27,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Opens the store on demand and shares it among readers.
 pub(super) struct StoreLender {
-    common: Common,
+    common: CommonArgs,
     cancel: CancelFlag,
     close_flag: CloseFlag,
     key: KeptKey,
@@ -40,7 +40,7 @@ pub(super) struct StoreLender {
 
 /// State of the store.
 enum StoreState {
-    Open(Opened),
+    Open(OpenRepository),
     Closed,
     /// A thread is opening or closing it.
     Changing,
@@ -58,8 +58,8 @@ struct LenderState {
 
 impl StoreLender {
     pub(super) fn new(
-        opened: Opened,
-        common: &Common,
+        opened: OpenRepository,
+        common: &CommonArgs,
         cancel: &CancelFlag,
         close_flag: &CloseFlag,
         may_close: bool,
@@ -116,7 +116,7 @@ impl StoreLender {
         Ok(state.lost)
     }
 
-    fn open(&self) -> Result<Opened, Error> {
+    fn open(&self) -> Result<OpenRepository, Error> {
         let (cancel, close_flag) = (self.cancel.clone(), self.close_flag.clone());
         let is_ended = move || cancel.is_cancelled() || close_flag.is_closed();
         let patience = Patience::new(WRITER_LIMIT, is_ended, |_, _| {});
@@ -135,7 +135,7 @@ impl StoreLender {
 
 impl LenderState {
     /// Takes the store in order to close it.
-    fn take(&mut self) -> Option<Opened> {
+    fn take(&mut self) -> Option<OpenRepository> {
         match std::mem::replace(&mut self.store, StoreState::Changing) {
             StoreState::Open(opened) => Some(opened),
             other => {

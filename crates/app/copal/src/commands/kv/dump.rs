@@ -2,8 +2,8 @@
 
 use super::{damaged, failed, objects};
 use crate::{
-    arguments::kv::{Dump, Where},
-    commands::Context,
+    arguments::kv::{DumpArgs, EnginePlace},
+    commands::CommandContext,
     failure::Outcome,
     output::write_out,
 };
@@ -11,7 +11,7 @@ use copal_kv::dump::{self, DumpOptions, Field, Item};
 use copal_node::Access;
 use serde_json::{Map, Value, json};
 
-pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Dump) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, place: &EnginePlace<'_>, words: &DumpArgs) -> Outcome<()> {
     let (path, objects) = objects(place, Access::Read)?;
     let limit = words.limit.unwrap_or(u64::MAX);
     let (mut lines, mut damages) = (0u64, 0u64);

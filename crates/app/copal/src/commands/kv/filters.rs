@@ -4,8 +4,8 @@
 
 use super::{close, engine, failed, heat_svg};
 use crate::{
-    arguments::kv::{Filters as Words, Where},
-    commands::Context,
+    arguments::kv::{EnginePlace, FiltersArgs as Words},
+    commands::CommandContext,
     failure::{Failure, Outcome, exit},
     human,
     repository::create_private,
@@ -26,7 +26,7 @@ const ADJUST_EVERY: u64 = 4096;
 /// Columns left of the heat map.
 const MARGIN: usize = 16;
 
-pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Words) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, place: &EnginePlace<'_>, words: &Words) -> Outcome<()> {
     let (_, store) = engine(place, Access::Read)?;
     let looked_up = match (&words.keys, &words.keyspace) {
         (Some(file), Some(name)) => look_up(context, &store, file, name),
@@ -61,7 +61,7 @@ fn target_failure(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Looks the keys of a file up, so that there is heat to see.
-fn look_up(context: &Context<'_>, store: &Store, file: &Path, keyspace: &str) -> Outcome<u64> {
+fn look_up(context: &CommandContext<'_>, store: &Store, file: &Path, keyspace: &str) -> Outcome<u64> {
     let space = store.open_keyspace(keyspace).map_err(failed)?;
     let space = space.ok_or_else(|| {
         Failure::usage(format!("there is no keyspace {keyspace}; `copal kv dump` lists them"))

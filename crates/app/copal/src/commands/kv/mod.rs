@@ -7,20 +7,23 @@ mod repair;
 mod stats;
 mod verify;
 
-use super::Context;
+use super::CommandContext;
 use crate::{
-    arguments::kv::{Kv, KvCommand, Where},
+    arguments::kv::{EnginePlace, KvArgs, KvCommand},
     failure::{Failure, Outcome, exit},
-    place::Place,
+    place::RepositoryPlace,
 };
 use copal_kv::{Options, Store};
 use copal_node::{Access, MemoryShares, NodeError, StoreLocation};
 use copal_object::Store as Objects;
 use std::path::{Path, PathBuf};
 
-pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
-    let place =
-        Where { common: &context.arguments.common, store: kv.store.as_ref(), patience: context.patience() };
+pub(super) fn run(context: &CommandContext<'_>, kv: &KvArgs) -> Outcome<()> {
+    let place = EnginePlace {
+        common: &context.arguments.common,
+        store: kv.store.as_ref(),
+        patience: context.patience(),
+    };
     if place.common.record_gets.is_some() {
         return Err(Failure::usage(
             "--record-gets records what commands on a repository look up; `copal kv` looks nothing up by itself",
@@ -36,11 +39,11 @@ pub(super) fn run(context: &Context<'_>, kv: &Kv) -> Outcome<()> {
 }
 
 /// The store that was named.
-fn place_of(place: &Where<'_>) -> Outcome<StoreLocation> {
+fn place_of(place: &EnginePlace<'_>) -> Outcome<StoreLocation> {
     match place.store {
-        None => match Place::find(place.common)? {
-            Place::Store(location) => Ok(location),
-            Place::Cluster(_) => Err(Failure::usage(
+        None => match RepositoryPlace::find(place.common)? {
+            RepositoryPlace::Store(location) => Ok(location),
+            RepositoryPlace::Cluster(_) => Err(Failure::usage(
                 "a repository in a cluster has no engine of its own; look into the store of a data server with \
                  `copal kv --store DIR`",
             )),
@@ -65,14 +68,14 @@ fn bare(path: &Path) -> Outcome<StoreLocation> {
     }
 }
 
-fn objects(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Objects)> {
+fn objects(place: &EnginePlace<'_>, access: Access) -> Outcome<(PathBuf, Objects)> {
     let found = place_of(place)?;
     let (objects, _) = found.open(access, &place.common.store_options(), &place.patience)?;
     Ok((found.path().to_owned(), objects))
 }
 
 /// The engine of the store that was named.
-fn engine(place: &Where<'_>, access: Access) -> Outcome<(PathBuf, Store)> {
+fn engine(place: &EnginePlace<'_>, access: Access) -> Outcome<(PathBuf, Store)> {
     let (path, objects) = objects(place, access)?;
     let options = Options {
         memory_bytes: MemoryShares::of(place.common.memory_bytes())?.engine,

@@ -2,8 +2,8 @@
 
 use super::{bare, close, engine, failed, verify};
 use crate::{
-    arguments::kv::{Repair, Where},
-    commands::Context,
+    arguments::kv::{EnginePlace, KvRepairArgs},
+    commands::CommandContext,
     failure::{Failure, Outcome, exit},
     human,
 };
@@ -14,13 +14,17 @@ use std::{ops::Bound, path::Path};
 
 /// What was done, for the summary.
 #[derive(Default)]
-struct Done {
+struct RepairResult {
     repaired: Vec<DamagedRange>,
     entries: u64,
     bytes: u64,
 }
 
-pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> Outcome<()> {
+pub(super) fn run(
+    context: &CommandContext<'_>,
+    place: &EnginePlace<'_>,
+    words: &KvRepairArgs,
+) -> Outcome<()> {
     let access = if words.dry_run { Access::Read } else { Access::Write };
     let replica = words.from.as_ref().map(|path| open_replica(place, path)).transpose()?;
     let (_, store) = engine(place, access)?;
@@ -66,7 +70,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Repair) -> O
     ))
 }
 
-fn open_replica(place: &Where<'_>, path: &Path) -> Outcome<Store> {
+fn open_replica(place: &EnginePlace<'_>, path: &Path) -> Outcome<Store> {
     let (objects, _) = bare(path)?.open(Access::Read, &place.common.store_options(), &place.patience)?;
     let options = Options {
         memory_bytes: MemoryShares::of(place.common.memory_bytes())?.engine / 2,
@@ -80,15 +84,15 @@ fn open_replica(place: &Where<'_>, path: &Path) -> Outcome<Store> {
 
 /// Repairs what it finds; also what was left damaged.
 fn repair(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     store: &Store,
     replica: Option<&Store>,
-    words: &Repair,
-) -> Outcome<(Done, Vec<DamagedRange>)> {
+    words: &KvRepairArgs,
+) -> Outcome<(RepairResult, Vec<DamagedRange>)> {
     let found = store.scrub(u64::MAX).and_then(|scrub| scrub.wait());
     found.map_err(failed)?;
     let wanted = |range: &DamagedRange| words.keyspace.as_ref().is_none_or(|name| *name == range.keyspace);
-    let mut done = Done::default();
+    let mut done = RepairResult::default();
     for range in store.damaged_ranges().into_iter().filter(wanted) {
         if context.cancel.is_cancelled() {
             break;

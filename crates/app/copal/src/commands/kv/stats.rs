@@ -1,13 +1,13 @@
 //! `copal kv stats`.
 
 use super::{close, engine};
-use crate::{arguments::kv::Where, commands::Context, failure::Outcome, human};
+use crate::{arguments::kv::EnginePlace, commands::CommandContext, failure::Outcome, human};
 use copal_kv::{Filters, LevelStats, MemoryBytes, Stats};
 use copal_node::Access;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-pub(super) fn run(context: &Context<'_>, place: &Where<'_>) -> Outcome<()> {
+pub(super) fn run(context: &CommandContext<'_>, place: &EnginePlace<'_>) -> Outcome<()> {
     let (path, store) = engine(place, Access::Read)?;
     let (stats, filters) = (store.stats(), store.filters());
     close(&store, Access::Read)?;

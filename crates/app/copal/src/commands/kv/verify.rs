@@ -2,8 +2,8 @@
 
 use super::{close, damaged, engine, failed};
 use crate::{
-    arguments::kv::{Verify, Where},
-    commands::Context,
+    arguments::kv::{EnginePlace, KvVerifyArgs},
+    commands::CommandContext,
     failure::Outcome,
     human,
 };
@@ -17,7 +17,11 @@ const LOOK: Duration = Duration::from_millis(200);
 const ADVICE: &str =
     "refill it from a replica with `copal kv repair --from`, or save what is readable with --salvage";
 
-pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Verify) -> Outcome<()> {
+pub(super) fn run(
+    context: &CommandContext<'_>,
+    place: &EnginePlace<'_>,
+    words: &KvVerifyArgs,
+) -> Outcome<()> {
     let (path, store) = engine(place, Access::Read)?;
     let checked = match words.rate {
         Some(rate) => scrub(context, &path, &store, rate),
@@ -27,7 +31,7 @@ pub(super) fn run(context: &Context<'_>, place: &Where<'_>, words: &Verify) -> O
     checked
 }
 
-fn verify(context: &Context<'_>, path: &Path, store: &Store, deep: bool) -> Outcome<()> {
+fn verify(context: &CommandContext<'_>, path: &Path, store: &Store, deep: bool) -> Outcome<()> {
     let report = store.verify(deep).map_err(failed)?;
     for problem in &report.problems {
         problem_found(context, problem);
@@ -69,7 +73,7 @@ fn verify(context: &Context<'_>, path: &Path, store: &Store, deep: bool) -> Outc
     if report.is_sound() { Ok(()) } else { Err(damaged(path, places, ADVICE)) }
 }
 
-fn scrub(context: &Context<'_>, path: &Path, store: &Store, rate: u64) -> Outcome<()> {
+fn scrub(context: &CommandContext<'_>, path: &Path, store: &Store, rate: u64) -> Outcome<()> {
     let scrub = store.scrub(rate).map_err(failed)?;
     let mut told = 0;
     loop {
@@ -124,7 +128,7 @@ fn scrub(context: &Context<'_>, path: &Path, store: &Store, rate: u64) -> Outcom
     Ok(())
 }
 
-fn problem_found(context: &Context<'_>, problem: &str) {
+fn problem_found(context: &CommandContext<'_>, problem: &str) {
     context.output.error(json!({ "code": "damaged", "message": problem }), problem);
 }
 

@@ -1,12 +1,12 @@
 //! `copal pds cleanup`: what several VMs store each for itself is stored once.
 
-use super::super::{Context, close, fields::MeasuredFields, forget, prune};
+use super::super::{CommandContext, close, fields::MeasuredFields, forget, prune};
 use crate::{
     arguments::PdsCleanup,
-    asking::{self, PART_BYTES},
+    asker::{self, PART_BYTES},
     failure::{Failure, Outcome, exit},
     human,
-    place::Place,
+    place::RepositoryPlace,
 };
 use copal_agent::agent::{Agent, AgentOptions, Client};
 use copal_backup::{
@@ -27,7 +27,7 @@ const PASSES: usize = 2;
 
 /// What was done to all VMs.
 #[derive(Default)]
-struct Done {
+struct CleanupResult {
     vms: Vec<CleanUpSummary>,
     /// Names of VMs that are being backed up.
     busy: Vec<String>,
@@ -36,7 +36,7 @@ struct Done {
     swept_bytes: u64,
 }
 
-pub(crate) fn run(context: &Context<'_>, words: &PdsCleanup) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &PdsCleanup) -> Outcome<()> {
     let opened = context.open(Access::Write)?;
     let free = forget::refuse_to_free(context, &opened);
     let outcome = free.and_then(|()| with_agents(context, words, opened.shared()));
@@ -46,13 +46,17 @@ pub(crate) fn run(context: &Context<'_>, words: &PdsCleanup) -> Outcome<()> {
 }
 
 /// Finds agents to ask. A repository in a directory has them in this process: nobody else can open it.
-fn with_agents(context: &Context<'_>, words: &PdsCleanup, repository: &Arc<Repository>) -> Outcome<Done> {
-    let name = asking::own_name();
-    let spool = asking::spool_directory()?;
+fn with_agents(
+    context: &CommandContext<'_>,
+    words: &PdsCleanup,
+    repository: &Arc<Repository>,
+) -> Outcome<CleanupResult> {
+    let name = asker::own_name();
+    let spool = asker::spool_directory()?;
     let stop = Arc::new(AtomicBool::new(false));
-    let own = match Place::find(&context.arguments.common)? {
-        Place::Cluster(_) => None,
-        Place::Store(_) => Some(start_own(context, repository, spool.path(), &stop)?),
+    let own = match RepositoryPlace::find(&context.arguments.common)? {
+        RepositoryPlace::Cluster(_) => None,
+        RepositoryPlace::Store(_) => Some(start_own(context, repository, spool.path(), &stop)?),
     };
     let outcome = Client::connect(repository, &name, spool.path(), words.timeout)
         .map_err(Failure::from)
@@ -80,7 +84,7 @@ fn with_agents(context: &Context<'_>, words: &PdsCleanup, repository: &Arc<Repos
 }
 
 fn start_own(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     repository: &Arc<Repository>,
     directory: &Path,
     stop: &Arc<AtomicBool>,
@@ -101,18 +105,18 @@ fn start_own(
 }
 
 fn clean_up(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     words: &PdsCleanup,
     repository: &Repository,
     others: &Collaboration<'_>,
-) -> Outcome<Done> {
+) -> Outcome<CleanupResult> {
     let wanted =
         |vm: &Vm| words.vm.as_ref().is_none_or(|only| *only == vm.name || *only == vm.uuid.to_string());
     let vms: Vec<Vm> = repository.vms()?.into_iter().filter(wanted).collect();
     if let (Some(name), true) = (&words.vm, vms.is_empty()) {
         return Err(Failure::plain("not_found", format!("no VM is named {name}; `copal vm ls` lists them")));
     }
-    let mut done = Done::default();
+    let mut done = CleanupResult::default();
     let meter = context.meter();
     for pass in 0..PASSES {
         let mut moved = 0;
@@ -129,13 +133,13 @@ fn clean_up(
 
 /// Returns how many chunks moved.
 fn one(
-    context: &Context<'_>,
+    context: &CommandContext<'_>,
     repository: &Repository,
     others: &Collaboration<'_>,
     vm: &Vm,
     pass: usize,
     meter: &dyn copal_backup::Progress,
-    done: &mut Done,
+    done: &mut CleanupResult,
 ) -> Outcome<u64> {
     let memory_bytes = context.memory()?.work;
     let summary = match repository.clean_up_vm(
@@ -190,7 +194,7 @@ struct VmFields<'a> {
     summary: &'a CleanUpSummary,
 }
 
-fn tell(context: &Context<'_>, done: &Done) {
+fn tell(context: &CommandContext<'_>, done: &CleanupResult) {
     let mut all = CleanUpSummary::default();
     done.vms.iter().for_each(|one| all.add(one));
     let vms = done.vms.iter().map(|summary| {

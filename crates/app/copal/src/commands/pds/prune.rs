@@ -1,6 +1,6 @@
 //! `copal pds prune`: popular chunks that no snapshot needs go.
 
-use super::super::{Context, close, fields::CommandFields, forget};
+use super::super::{CommandContext, close, fields::CommandFields, forget};
 use crate::{
     arguments::PdsPrune,
     failure::{Failure, Outcome},
@@ -18,7 +18,7 @@ struct UnneededFields<'a> {
     found: &'a UnneededPacks,
 }
 
-pub(crate) fn run(context: &Context<'_>, words: &PdsPrune) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &PdsPrune) -> Outcome<()> {
     let access = match words.dry_run {
         true => Access::Read,
         false => Access::Write,

@@ -2,7 +2,7 @@
 
 use crate::{
     failure::{Failure, Outcome},
-    place::Place,
+    place::RepositoryPlace,
 };
 use copal_backup::scheme_of;
 pub(super) use copal_disk::target::open::is_nbd;
@@ -13,7 +13,7 @@ use std::{ffi::OsStr, path::Path};
 const STDOUT: &str = "-";
 
 /// Opens the target for a restore from the repository at `place`.
-pub(super) fn open(place: &Place, target: &OsStr, force: bool) -> Outcome<Box<dyn Target>> {
+pub(super) fn open(place: &RepositoryPlace, target: &OsStr, force: bool) -> Outcome<Box<dyn Target>> {
     let words = target.to_string_lossy();
     if is_nbd(&words) && target.to_str().is_none() {
         return Err(Failure::usage(format!(
@@ -36,7 +36,7 @@ pub(super) fn open(place: &Place, target: &OsStr, force: bool) -> Outcome<Box<dy
 }
 
 /// A lock tells too little: the files of a repository of files carry none.
-fn refuse_own_files(place: &Place, target: &OsStr) -> Outcome<()> {
+fn refuse_own_files(place: &RepositoryPlace, target: &OsStr) -> Outcome<()> {
     let path = Path::new(target);
     let target = path.display();
     if place.holds(path) {
@@ -79,7 +79,7 @@ mod tests {
     /// Fix: standard output is no path.
     #[test]
     fn standard_output_is_no_file_of_the_working_directory() {
-        let here = Place::Store(StoreLocation::Files(std::env::current_dir().unwrap()));
+        let here = RepositoryPlace::Store(StoreLocation::Files(std::env::current_dir().unwrap()));
         assert!(here.holds(Path::new("-")), "a file of that name would lie in the store");
         assert!(open(&here, OsStr::new("-"), false).is_ok());
     }
@@ -125,7 +125,7 @@ mod tests {
         std::fs::File::create(&file).unwrap().set_len(4 << 20).unwrap();
         let Some(lower) = Loop::attach(&file) else { return };
         let upper = Loop::attach(Path::new(&lower.0)).unwrap();
-        let place = Place::Store(StoreLocation::Files(scratch.path().join("repository")));
+        let place = RepositoryPlace::Store(StoreLocation::Files(scratch.path().join("repository")));
         for _ in 0..100 {
             let start = Barrier::new(2);
             let [one, other] = std::thread::scope(|scope| {

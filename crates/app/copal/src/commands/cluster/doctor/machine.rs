@@ -1,6 +1,6 @@
 //! The machine below a directory of a server: its files, its disk, its limits.
 
-use super::{Findings, certificates, private};
+use super::{DoctorFindings, certificates, private};
 use crate::human;
 use copal_node::{DirectoryLock, NodeError};
 use copal_server::{HomeError, MasterHome, ServerHome};
@@ -21,7 +21,7 @@ const TOO_FAST: Duration = Duration::from_micros(10);
 /// Every acknowledgement waits for one.
 const SLOW: Duration = Duration::from_millis(50);
 
-pub(super) fn look(dir: &Path, findings: &mut Findings) {
+pub(super) fn look(dir: &Path, findings: &mut DoctorFindings) {
     if !dir.is_dir() {
         findings.bad("directory", format!("{} is not there", dir.display()));
         return;
@@ -39,7 +39,7 @@ pub(super) fn look(dir: &Path, findings: &mut Findings) {
     ring(findings);
 }
 
-fn whose(dir: &Path, findings: &mut Findings) {
+fn whose(dir: &Path, findings: &mut DoctorFindings) {
     match ServerHome::read(dir) {
         Ok(home) if home.has_joined() => {
             findings.good("directory", format!("{} of {}", dir.display(), home.name));
@@ -64,7 +64,7 @@ fn whose(dir: &Path, findings: &mut Findings) {
     }
 }
 
-fn room(dir: &Path, findings: &mut Findings) {
+fn room(dir: &Path, findings: &mut DoctorFindings) {
     let Ok(fs) = rustix::fs::statvfs(dir) else {
         return findings.bad("free", format!("the file system of {} does not answer", dir.display()));
     };
@@ -79,7 +79,7 @@ fn room(dir: &Path, findings: &mut Findings) {
     }
 }
 
-fn file_system(dir: &Path, findings: &mut Findings) {
+fn file_system(dir: &Path, findings: &mut DoctorFindings) {
     let Ok(fs) = rustix::fs::statfs(dir) else {
         return;
     };
@@ -106,7 +106,7 @@ fn file_system(dir: &Path, findings: &mut Findings) {
 }
 
 /// How long a small write takes to be on the disk.
-fn sync(dir: &Path, findings: &mut Findings) {
+fn sync(dir: &Path, findings: &mut DoctorFindings) {
     let path = dir.join(".doctor");
     let timed = timed_syncs(&path);
     // Whatever came of it.
@@ -138,7 +138,7 @@ fn timed_syncs(path: &Path) -> std::io::Result<Duration> {
     Ok(times[SYNCS / 2])
 }
 
-fn limits(findings: &mut Findings) {
+fn limits(findings: &mut DoctorFindings) {
     match getrlimit(Resource::Nofile).current {
         Some(most) if most < OPEN_FILES => findings.doubtful(
             "open files",
@@ -149,7 +149,7 @@ fn limits(findings: &mut Findings) {
     }
 }
 
-fn ring(findings: &mut Findings) {
+fn ring(findings: &mut DoctorFindings) {
     let setting = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
     match setting.as_deref().map(str::trim) {
         Ok("0") => findings.good("io_uring", "the kernel offers it"),

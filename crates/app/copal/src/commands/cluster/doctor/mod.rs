@@ -3,9 +3,9 @@
 mod machine;
 mod reach;
 
-use super::Context;
+use super::CommandContext;
 use crate::{
-    arguments::Doctor,
+    arguments::DoctorArgs,
     cluster,
     failure::{Failure, Outcome, exit},
     human,
@@ -28,50 +28,50 @@ const SOON: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How a thing was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CheckState {
     Good,
     /// It works, and will hurt one day.
     Doubtful,
     Bad,
 }
 
-impl State {
+impl CheckState {
     fn word(self) -> &'static str {
         match self {
-            State::Good => "good",
-            State::Doubtful => "warning",
-            State::Bad => "bad",
+            CheckState::Good => "good",
+            CheckState::Doubtful => "warning",
+            CheckState::Bad => "bad",
         }
     }
 }
 
 /// What was looked at.
-struct Findings {
-    all: Vec<(&'static str, State, String)>,
+struct DoctorFindings {
+    all: Vec<(&'static str, CheckState, String)>,
 }
 
-impl Findings {
+impl DoctorFindings {
     fn good(&mut self, name: &'static str, sentence: impl Into<String>) {
-        self.all.push((name, State::Good, sentence.into()));
+        self.all.push((name, CheckState::Good, sentence.into()));
     }
 
     fn doubtful(&mut self, name: &'static str, sentence: impl Into<String>) {
-        self.all.push((name, State::Doubtful, sentence.into()));
+        self.all.push((name, CheckState::Doubtful, sentence.into()));
     }
 
     fn bad(&mut self, name: &'static str, sentence: impl Into<String>) {
-        self.all.push((name, State::Bad, sentence.into()));
+        self.all.push((name, CheckState::Bad, sentence.into()));
     }
 }
 
-pub(crate) fn run(context: &Context<'_>, words: &Doctor) -> Outcome<()> {
+pub(crate) fn run(context: &CommandContext<'_>, words: &DoctorArgs) -> Outcome<()> {
     let common = &context.arguments.common;
     if common.cluster.is_none() && words.dir.is_none() {
         return Err(Failure::usage(
             "look at what? give --cluster FILE (or COPAL_CLUSTER) for a cluster, --dir DIR for a directory of a server",
         ));
     }
-    let mut findings = Findings { all: Vec::new() };
+    let mut findings = DoctorFindings { all: Vec::new() };
     if let Some(path) = &common.cluster {
         match ClientProfile::read(path) {
             Err(error) => findings.bad("profile", error.to_string()),
@@ -94,14 +94,14 @@ pub(crate) fn run(context: &Context<'_>, words: &Doctor) -> Outcome<()> {
     tell(context, &findings)
 }
 
-fn tell(context: &Context<'_>, findings: &Findings) -> Outcome<()> {
+fn tell(context: &CommandContext<'_>, findings: &DoctorFindings) -> Outcome<()> {
     for (name, state, sentence) in &findings.all {
         let fields = json!({ "check": name, "state": state.word(), "message": sentence });
         context.output.message("check", fields);
         context.output.line(&format!("{:8} {name}: {sentence}", state.word()));
     }
-    let count = |wanted: State| findings.all.iter().filter(|(_, state, _)| *state == wanted).count();
-    let (bad, doubtful) = (count(State::Bad), count(State::Doubtful));
+    let count = |wanted: CheckState| findings.all.iter().filter(|(_, state, _)| *state == wanted).count();
+    let (bad, doubtful) = (count(CheckState::Bad), count(CheckState::Doubtful));
     let fields = json!({ "checks": findings.all.len(), "bad": bad, "warnings": doubtful });
     context
         .output
@@ -117,7 +117,7 @@ fn tell(context: &Context<'_>, findings: &Findings) -> Outcome<()> {
 }
 
 /// Whoever reads the file is this client or server.
-fn private(name: &'static str, path: &Path, findings: &mut Findings) {
+fn private(name: &'static str, path: &Path, findings: &mut DoctorFindings) {
     match path.metadata() {
         Ok(meta) if meta.permissions().mode() & 0o077 != 0 => {
             findings.bad(name, format!("others can read the key in {}; run chmod 600 on it", path.display()))
@@ -129,7 +129,7 @@ fn private(name: &'static str, path: &Path, findings: &mut Findings) {
 
 /// Whether certificate and key go together and are good for some time by the cluster's clock, which is
 /// `ahead_ms` ahead of this machine's.
-fn certificates(identity: &TlsIdentity, ahead_ms: i64, findings: &mut Findings) {
+fn certificates(identity: &TlsIdentity, ahead_ms: i64, findings: &mut DoctorFindings) {
     if let Err(error) = client_tls(identity) {
         findings.bad("certificate", format!("{error}; take the file of the cluster again"));
         return;

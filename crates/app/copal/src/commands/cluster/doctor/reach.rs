@@ -1,6 +1,6 @@
 //! Who answers: masters with their clocks, data servers, and how the cluster says it is.
 
-use super::{Findings, status};
+use super::{DoctorFindings, status};
 use crate::{failure::exit, human};
 use copal_client::{
     ClientProfile, TlsIdentity,
@@ -13,7 +13,7 @@ const SKEW_MS: u64 = 2_000;
 const MOST_SKEW_MS: u64 = 10_000;
 
 /// Returns how far the cluster's clock is ahead of this machine's, as far as a master tells it, ms.
-pub(super) fn look(profile: &ClientProfile, identity: &TlsIdentity, findings: &mut Findings) -> i64 {
+pub(super) fn look(profile: &ClientProfile, identity: &TlsIdentity, findings: &mut DoctorFindings) -> i64 {
     let (mut answered, mut cluster_ahead_ms) = (0, 0);
     for address in &profile.masters {
         match probe(identity, address, name_of_master(), true) {
@@ -49,7 +49,7 @@ pub(super) fn look(profile: &ClientProfile, identity: &TlsIdentity, findings: &m
     cluster_ahead_ms
 }
 
-fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
+fn clock(address: &str, ahead_ms: i64, findings: &mut DoctorFindings) {
     let skew_ms = ahead_ms.unsigned_abs();
     let seconds = ahead_ms as f64 / 1000.0;
     let sentence = format!("the clock of the cluster is {seconds:+.1} s from this machine's, says {address}");
@@ -62,7 +62,7 @@ fn clock(address: &str, ahead_ms: i64, findings: &mut Findings) {
     }
 }
 
-fn cluster(identity: &TlsIdentity, status: &ClusterStatus, findings: &mut Findings) {
+fn cluster(identity: &TlsIdentity, status: &ClusterStatus, findings: &mut DoctorFindings) {
     let sentence = status.sentence.as_str();
     match status.health.as_str() {
         "healthy" => findings.good("cluster", sentence),
@@ -92,7 +92,7 @@ fn cluster(identity: &TlsIdentity, status: &ClusterStatus, findings: &mut Findin
     }
 }
 
-fn data_server(identity: &TlsIdentity, server: &ServerStatus, findings: &mut Findings) {
+fn data_server(identity: &TlsIdentity, server: &ServerStatus, findings: &mut DoctorFindings) {
     let ServerStatus { name, state, address, .. } = server;
     let off_s = server.clock_off_ms.unwrap_or_default() as f64 / 1000.0;
     match (server.clock_wrong, server.shut_out) {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// Layers below the repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Below {
+pub(super) enum CheckLayer {
     /// Files.
     Volumes,
     /// Tables and values of the engine.
@@ -25,7 +25,7 @@ pub(super) enum Below {
 const BELOW: u64 = 3;
 
 /// Passes progress on, with the layers below in the total.
-pub(super) struct Walk<'a> {
+pub(super) struct CheckProgress<'a> {
     to: &'a dyn Progress,
     /// Bytes in use, which each layer below reads about once; 0 when only structure is looked at.
     store_bytes: u64,
@@ -44,18 +44,18 @@ struct WalkProgress {
     layer: (u64, u64),
 }
 
-impl Walk<'_> {
-    pub(super) fn new(to: &dyn Progress, read_data: bool, store_bytes: u64) -> Walk<'_> {
-        Walk { to, store_bytes: if read_data { store_bytes } else { 0 }, state: Mutex::default() }
+impl CheckProgress<'_> {
+    pub(super) fn new(to: &dyn Progress, read_data: bool, store_bytes: u64) -> CheckProgress<'_> {
+        CheckProgress { to, store_bytes: if read_data { store_bytes } else { 0 }, state: Mutex::default() }
     }
 
     /// A layer begins; whatever the one before has not counted is done.
-    pub(super) fn below(&self, layer: Below) {
+    pub(super) fn below(&self, layer: CheckLayer) {
         if self.store_bytes == 0 {
             let what = match layer {
-                Below::Volumes => "files",
-                Below::Engine => "tables",
-                Below::Objects => "checksums",
+                CheckLayer::Volumes => "files",
+                CheckLayer::Engine => "tables",
+                CheckLayer::Objects => "checksums",
             };
             self.to.stage(Stage::Walk, what, 0);
             return;
@@ -68,9 +68,9 @@ impl Walk<'_> {
             self.to.stage(Stage::ReadData, "store", BELOW * self.store_bytes);
         }
         let layers = match layer {
-            Below::Volumes => 0,
-            Below::Engine => 1,
-            Below::Objects => 2,
+            CheckLayer::Volumes => 0,
+            CheckLayer::Engine => 1,
+            CheckLayer::Objects => 2,
         };
         let start = state.packs_bytes + layers * self.store_bytes;
         state.layer = (start, start + self.store_bytes);
@@ -98,7 +98,7 @@ impl Walk<'_> {
     }
 }
 
-impl Progress for Walk<'_> {
+impl Progress for CheckProgress<'_> {
     fn stage(&self, stage: Stage, what: &str, total: u64) {
         let mut state = self.state.lock();
         *state = WalkProgress::default();
@@ -149,20 +149,20 @@ mod tests {
     #[test]
     fn all_that_is_read_is_announced_once_and_done_in_the_end() {
         let told = Told::default();
-        let walk = Walk::new(&told, true, 100);
+        let walk = CheckProgress::new(&told, true, 100);
         walk.stage(Stage::Walk, "snapshots", 2);
         walk.advance(2);
         walk.stage(Stage::ReadData, "packs", 80);
         walk.advance(50);
         walk.advance(30);
-        walk.below(Below::Volumes);
+        walk.below(CheckLayer::Volumes);
         walk.reached(70);
         assert_eq!(told.0.lock().1, 150);
-        walk.below(Below::Engine);
+        walk.below(CheckLayer::Engine);
         assert_eq!(told.0.lock().1, 180);
         walk.reached(60);
         assert_eq!(told.0.lock().1, 240);
-        walk.below(Below::Objects);
+        walk.below(CheckLayer::Objects);
         assert_eq!(told.0.lock().1, 280);
         walk.reached(40);
         walk.reached(140);
@@ -175,20 +175,20 @@ mod tests {
     #[test]
     fn what_comes_in_between_is_no_part_of_it() {
         let told = Told::default();
-        let walk = Walk::new(&told, true, 100);
+        let walk = CheckProgress::new(&told, true, 100);
         walk.stage(Stage::ReadData, "packs", 80);
         walk.stage(Stage::Walk, "snapshots that are hurt", 0);
-        walk.below(Below::Volumes);
-        walk.below(Below::Objects);
+        walk.below(CheckLayer::Volumes);
+        walk.below(CheckLayer::Objects);
         walk.end();
         let told = told.0.into_inner();
         assert_eq!(told.0.last(), Some(&(Stage::ReadData, 300)));
         assert_eq!(told.1, 300);
         // Structure only: nothing is known of how much there is.
         let told = Told::default();
-        let walk = Walk::new(&told, false, 100);
+        let walk = CheckProgress::new(&told, false, 100);
         walk.stage(Stage::ReadData, "packs", 0);
-        walk.below(Below::Volumes);
+        walk.below(CheckLayer::Volumes);
         walk.reached(70);
         walk.end();
         assert_eq!(told.0.into_inner().1, 0);

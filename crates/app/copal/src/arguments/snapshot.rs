@@ -1,60 +1,59 @@
-//! What can be typed behind commands that only look and read: `snapshots`, `ls`, `restore`, `verify`,
-//! `check`.
+//! Arguments of the commands that read snapshots: `snapshots`, `ls`, `restore`, `verify`, `check`.
 
 use clap::Args;
 use std::ffi::OsString;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Size is that of the disks, New what nobody in the repository held before that backup, Stored what the backup added to \
-the store, compressed. What forgetting a snapshot would free is another number: others may need what it brought.
+Size is the size of the disks. New is the data that the repository did not hold before that backup. Stored is the number of bytes \
+that the backup added to the store, after compression. Forgetting a snapshot may free less, since other snapshots may use its data.
 
 Examples:
   copal snapshots
   copal snapshots --vm web
   copal snapshots --tag before-upgrade --description kernel
   copal snapshots --json | jq -r '.snapshots[] | [.short_id, .time, .vm.name] | @tsv'")]
-pub(crate) struct Snapshots {
-    /// Only those of this VM (name or UUID)
+pub(crate) struct SnapshotsArgs {
+    /// Only snapshots of this VM (name or UUID)
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: Option<String>,
-    /// Only those that carry this tag (repeat: every one of them)
+    /// Only snapshots with this tag (repeat: with all of the tags)
     #[arg(long = "tag", value_name = "WORD")]
     pub(crate) tags: Vec<String>,
-    /// Only those whose description holds this text
+    /// Only snapshots whose description contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) description: Option<String>,
 }
 
-/// A snapshot as people name it.
+/// A snapshot, named by id or as the latest of a VM.
 #[derive(Debug, Args)]
-pub(crate) struct Which {
-    /// Id, a unique beginning of one (4 digits or more), or `latest`
+pub(crate) struct SnapshotChoice {
+    /// Id, its unique beginning (at least 4 digits), or `latest`
     #[arg(value_name = "SNAPSHOT")]
     pub(crate) snapshot: String,
-    /// VM that `latest` means, by name or UUID; needed once several VMs have snapshots
+    /// VM for `latest`, by name or UUID; required if several VMs have snapshots
     #[arg(long, value_name = "NAME")]
     pub(crate) vm: Option<String>,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Data is what a restore writes, holes are what it leaves out. The mode says how the disk was read: full, as the first of \
-its VM; rescan, all of it again; incremental, only its changed extents. The reason says why not incremental.
+A restore writes the bytes under Data and leaves out the holes. The mode says how the disk was read: full, as the first backup of \
+its VM; rescan, completely again; incremental, only its changed extents. The reason says why the backup was not incremental.
 
 Examples:
   copal ls latest --vm web
   copal ls 3fa8c1d2 --json")]
-pub(crate) struct Ls {
+pub(crate) struct LsArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: SnapshotChoice,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A new file is written as FILE.copal-partial and gets its name when it is whole. Holes stay holes. \
-Whatever exists already is refused unless --force is given. An export of an NBD server is written in place, over several \
-connections where the server offers them; one whose server says that there is data needs --force.
+A new file is written as FILE.copal-partial and renamed when it is complete. Holes stay holes. \
+An existing target is refused unless --force is given. An export of an NBD server is written in place, over several \
+connections if the server offers them; an export that holds data, by the server's answer, needs --force.
 
 Examples:
   copal restore latest --vm web --target /tmp/web.raw
@@ -62,55 +61,55 @@ Examples:
   copal restore latest --vm web --target - | zstd > web.raw.zst
   copal restore latest --vm web --target 'nbd+unix:///web?socket=/run/web.sock' --force
   copal restore 3fa8c1d2 --disk sda --target a.raw && qemu-img convert -f raw -O qcow2 a.raw a.qcow2")]
-pub(crate) struct Restore {
+pub(crate) struct RestoreArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: SnapshotChoice,
     /// File, block device, nbd://HOST/EXPORT or nbd+unix:///EXPORT?socket=FILE, or - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) target: OsString,
-    /// Which disk, when the snapshot has several
+    /// Disk to restore; required if the snapshot has several
     #[arg(long, value_name = "NAME")]
     pub(crate) disk: Option<String>,
     /// Overwrite an existing file, a block device, or an NBD export that holds data
     #[arg(long, alias = "overwrite")]
     pub(crate) force: bool,
-    /// Packs fetched at the same time
+    /// Number of packs to fetch at the same time
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) fetches: u8,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads what a restore would read and writes no disk. A snapshot that is found whole is remembered as verified, and \
-retention keeps the newest such of each VM. Damage is listed, and the exit code is 20.
+Reads the same data as a restore, and writes no disk. A snapshot without damage is recorded as verified; retention keeps the newest \
+verified snapshot of each VM. Damage is listed, and the exit code is 20.
 
 Examples:
   copal verify latest --vm web
   copal verify 3fa8c1d2")]
-pub(crate) struct Verify {
+pub(crate) struct VerifyArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: SnapshotChoice,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without options every reference is followed and every pack's structure is looked at; --read-data also \
-decodes the data and reads every byte of the store that stands under a checksum. Damage is listed with \
-the snapshots it hurts, and the exit code is 20.
+Without options, the command follows every reference and checks the structure of every pack. --read-data also \
+decodes the data and reads every byte of the store that a checksum covers. Damage is listed with \
+the affected snapshots, and the exit code is 20.
 
 Examples:
   copal check
   copal check --read-data
-  copal check --read-data --coverage             (and which bytes of the file that was)
+  copal check --read-data --coverage             (and lists the bytes that were checked)
   copal check --read-data-subset 3/7             (a seventh per day of the week)")]
-pub(crate) struct Check {
+pub(crate) struct CheckArgs {
     /// Decode all data and compare it with its fingerprints
     #[arg(long)]
     pub(crate) read_data: bool,
-    /// Decode one slice of the packs: n/t
+    /// Decode part n of t of the packs
     #[arg(long, value_name = "n/t", value_parser = parse_slice, conflicts_with = "read_data")]
     pub(crate) read_data_subset: Option<(u32, u32)>,
-    /// Say which bytes of the store were compared with a checksum, and which hold nothing
+    /// List the bytes of the store that were compared with a checksum, and those that hold no data
     #[arg(long, requires = "read_data")]
     pub(crate) coverage: bool,
 }
